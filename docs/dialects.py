@@ -21,8 +21,9 @@ keys are combined, and for containers with the keys of two systems, see
 - *setting*: a setting of the operator.
 
 Some keys do not reach the runtime, because they are for the kubelet, a scheduler or a device
-plugin. An OCI runtime receives the environment and the annotations that the engine passes on.
-`gpushare convert` rewrites a manifest with keys that do reach it.
+plugin. An OCI runtime receives the environment and the annotations that the engine passes on. In
+Kubernetes, [an admission policy](../how-to/admission-policies.md) records the others in an
+annotation, and `gpushare convert` rewrites a manifest ([results](vendors.md)).
 
 `{card}`, `{container}`, `{model}` and `{any}` in a name are placeholders."""
 
@@ -58,7 +59,8 @@ def described(one: Dialect) -> Iterator[str]:
 
 def cells(row: VendorKey) -> tuple[str, ...]:
     """Return a row of the page."""
-    unit = "" if row.role in {"record", "setting"} or row.unit is TEXT else row.unit.name
+    read = row.setting or row.role not in {"record", "setting"}
+    unit = row.unit.name if read and row.unit is not TEXT else ""
     reaches = "yes" if row.is_visible else "no"
     return f"`{row.name}`", row.where, row.role, unit, row.meaning, becomes(row), reaches
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the pages of docs/reference that are derived from the code.
+"""Writes the pages of docs/reference that are derived from the code, and docs/index.md.
 
     python docs/generate.py            write them
     python docs/generate.py --check    fail if one differs from the code
@@ -7,8 +7,10 @@
 The command line comes from click's tree, the configuration from its schema, the keys from
 gpushare/quota/keys.py, the protocol from gpushare/protocol, the log's events from
 gpushare/events.py, the codes and topics from gpushare/knowledge, the metrics from
-gpushare/exporter, the driver's functions from libhook/table/coverage.txt, other systems' keys from
-gpushare/quota/dialects. A variable that the code reads and this file does not describe is an error.
+gpushare/exporter, the reports from gpushare/history/reports, the driver's functions from
+libhook/table/coverage.txt, other systems' keys from gpushare/quota/dialects, what runs unchanged
+from tests/corpus. A variable that the code reads and
+this file does not describe is an error.
 """
 
 from __future__ import annotations
@@ -25,23 +27,30 @@ from typing import Any, Final, is_typeddict
 import click
 
 from gpushare import protocol
-from gpushare.cli import ERROR, REFUSED, SECTIONS, USAGE, gpushare
+from gpushare.cli import gpushare, kubectl
+from gpushare.cli.commands import SECTIONS
+from gpushare.cli.errors import error_report
 from gpushare.cli.run import NOT_EXECUTABLE, NOT_FOUND, OURS
-from gpushare.cli.session import DEGRADED
+from gpushare.client import UnknownTenant
+from gpushare.errors import ErrorCode, ExitStatus
 from gpushare.events import EVENTS, KEPT
 from gpushare.protocol import kubernetes, tenants
-from gpushare.quota import BadValue, effective_request
+from gpushare.quota import effective_request
+from gpushare.quota.errors import BadValue
 from gpushare.quota.keys import BY_ENV, KEYS, Key
 from gpushare.settings.schema import resolved
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from docs.compatibility import compatibility
+from docs.contents import contents
 from docs.coverage import coverage
 from docs.dialects import dialects
 from docs.errors import errors
 from docs.markdown import table
 from docs.metrics import metrics
+from docs.reports import reports
+from docs.vendors import vendors
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 REFERENCE: Final = ROOT / "docs" / "reference"
@@ -85,6 +94,38 @@ ENVIRONMENT: Final = {
 }
 
 
+STATUSES: Final = {
+    ExitStatus.SUCCESS: "success",
+    ExitStatus.ERROR: "error: the command failed, a check of `verify` failed, or `validate` or "
+    "`config check` found a problem in a file",
+    ExitStatus.USAGE: "usage error: the command line is invalid, or a value in it",
+    ExitStatus.REFUSED: "refused: the request is valid and was not granted, or this user may not "
+    "make it, or `compat` finds that an image does not run",
+    ExitStatus.DEGRADED: "degraded: a check of `doctor` failed, a card in `ls` is unhealthy, an "
+    "engine has not loaded the runtime (`runtime status`), `compat` has a warning, or strict "
+    "`validate` has only warnings",
+    ExitStatus.INTERRUPTED: "interrupted by Ctrl-C",
+}
+CODES: Final = {
+    ErrorCode.USAGE: "The command line has an unknown command or option, misses an argument, or "
+    "has a value that its key cannot have: a size, a percentage, a name that is too long.",
+    ErrorCode.NOT_FOUND: "There is no such container, card, image, file, code or topic, or a name "
+    "is that of several containers.",
+    ErrorCode.INVALID: "A file has an error, or misses what the command needs.",
+    ErrorCode.UNREACHABLE: "gpushared does not run or does not respond.",
+    ErrorCode.REFUSED: "The request is valid, but no card has room, the node's policy does not "
+    "allow it, or the container is in a state that does not.",
+    ErrorCode.FORBIDDEN: "This user has no permission.",
+    ErrorCode.FAILED: "gpushared, an engine, the driver or the system failed.",
+    ErrorCode.INTERNAL: "A defect of gpushare.",
+    ErrorCode.INTERRUPTED: "Ctrl-C.",
+}
+#: The error of `gpushare inspect training --json`.
+EXAMPLE: Final = UnknownTenant(
+    'no container is named "training"; see gpushare ps -a', ["train"], key="name", value="training"
+)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Write the pages, or compare them; return 1 if one differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -119,8 +160,11 @@ def pages() -> dict[str, str]:
             ("events.md", "Log events", events()),
             ("errors.md", "Errors and topics", errors()),
             ("metrics.md", "Metrics", metrics()),
+            ("reports.md", "Reports", reports()),
             ("dialects.md", "Other systems' keys", dialects()),
+            ("vendors.md", "What runs unchanged", vendors()),
             ("coverage.md", "Driver API coverage", coverage()),
+            ("../index.md", "Documentation", contents()),
         )
     }
 
@@ -146,6 +190,8 @@ def command_line() -> Iterator[str]:
             command = gpushare.get_command(context, name)
             assert command is not None
             yield from described(command, f"gpushare {name}", names)
+    yield from ("## A whole cluster", "")
+    yield from described(kubectl.command, kubectl.PROGRAM, set())
 
 
 def described(command: click.Command, called: str, shared: set[str]) -> Iterator[str]:
@@ -165,10 +211,16 @@ def described(command: click.Command, called: str, shared: set[str]) -> Iterator
 
 
 def prose(command: click.Command) -> str:
-    """Return a command's help, each paragraph on one line."""
-    return "\n\n".join(
-        " ".join(paragraph.split()) for paragraph in (command.help or "").split("\n\n")
-    )
+    """Return a command's help, each paragraph on one line; one that click keeps is a list."""
+    return "\n\n".join(map(_paragraph, (command.help or "").split("\n\n")))
+
+
+def _paragraph(text: str) -> str:
+    first, *lines = (line.strip(" ") for line in text.splitlines())
+    if first != "\b":
+        return " ".join(text.split())
+    items = [line.split(maxsplit=1) for line in lines]
+    return "\n".join(f"- `{name}`: {meaning}" for name, meaning in items)
 
 
 def options(command: click.Command) -> list[click.Option]:
@@ -312,7 +364,8 @@ def quotas() -> Iterator[str]:
     yield "   or `dra`"
     yield "3. cards and annotations with which the container was created, for example by a device"
     yield "   plugin"
-    yield "4. annotations of its pod that name it: `gpushare.io/container.NAME.memory`"
+    yield "4. annotations of its pod that name it: `gpushare.io/container.NAME.memory`, and other"
+    yield "   systems' keys that an [admission policy](../how-to/admission-policies.md) recorded"
     yield "5. annotations of its pod that name no container"
     yield "6. the environment"
     yield ""
@@ -344,49 +397,46 @@ def values(key: Key) -> str:
 
 
 def exit_statuses() -> Iterator[str]:
-    """Yield the exit statuses of each program."""
-    yield "`gpushare`, all commands except `run`:"
+    """Yield the exit statuses of the programs, and the errors of `gpushare` by class."""
+    yield "`gpushare` and, where they cannot start, `gpushared`, `gpushare-exporter` and"
+    yield "`gpushare-node`:"
     yield ""
-    meanings = [
-        (0, "success"),
-        (
-            ERROR,
-            (
-                "error: the command failed, a check of `verify` failed, or `validate` found a "
-                "problem in a file"
-            ),
-        ),
-        (USAGE, "usage error: the command line is invalid"),
-        (
-            REFUSED,
-            (
-                "refused: the request is valid and was not granted, or `compat` finds that an "
-                "image does not run"
-            ),
-        ),
-        (
-            DEGRADED,
-            (
-                "degraded: a check of `doctor` failed, a card in `ls` is unhealthy, `compat` has "
-                "a warning, or strict `validate` has only warnings"
-            ),
-        ),
-    ]
-    yield from table(("status", "meaning"), [(str(code), said) for code, said in meanings])
+    rows = [(str(int(status)), STATUSES[status]) for status in ExitStatus]
+    yield from table(("status", "meaning"), rows)
     yield "`gpushare run` exits with the status of its command, or like Docker:"
     yield ""
-    meanings = [
+    of_run = [
         (OURS, "gpushare failed: request refused, no daemon, invalid command line"),
         (NOT_EXECUTABLE, "the command cannot be executed"),
         (NOT_FOUND, "the command does not exist"),
     ]
-    yield from table(("status", "meaning"), [(str(code), said) for code, said in meanings])
+    yield from table(("status", "meaning"), [(str(code), said) for code, said in of_run])
     yield "`gpushare-runtime` executes the low-level runtime, so the status is that program's. If"
     yield "it refuses a container, it exits with 1 and a line that starts with `gpushare:`. Docker"
     yield "then exits with 125."
     yield ""
-    yield "`gpushared` exits with 0 after SIGTERM, 1 if it cannot start, and 2 for a usage error."
     yield "`./dev gpu` exits with 77 on a machine without an NVIDIA driver."
+    yield ""
+    yield "## Errors"
+    yield ""
+    yield "An error is a sentence on stderr. With `--json` it is an object on stderr, one a line,"
+    yield "and stderr has nothing else:"
+    yield ""
+    yield "```json"
+    yield json.dumps(error_report(EXAMPLE).document)
+    yield "```"
+    yield ""
+    yield "`message` is the sentence. `key` is the option, argument or key that it is about,"
+    yield "`value` its value, and `fix` what to do. Each of these is `null` if the error is about"
+    yield "no single key or value, or if only the sentence says what to do. An error of one class"
+    yield "always gives one exit status:"
+    yield ""
+    classes = [(f"`{code.text}`", CODES[code], str(int(code.status))) for code in ErrorCode]
+    yield from table(("code", "meaning", "status"), classes)
+    yield "A command for several containers reports an error for each, does the others, and exits"
+    yield "with the highest status. What `doctor`, `verify`, `validate`, `compat` and"
+    yield "`config check` find is no error: it is in their output, with the status of the first"
+    yield "table."
     yield ""
 
 

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
+from docs.aliases import aliases
 from docs.markdown import table
-from gpushare.cli.rules import rules_text
-from gpushare.exporter.aliases import COMPAT
+from gpushare.cli.rules import RULES, read
 from gpushare.exporter.exposition import FAMILIES
 from gpushare.exporter.metric_family import OF_CARD, OF_CONTAINER, OF_NODE, OF_TENANT, Labels
 
@@ -29,8 +29,8 @@ treats this as a reset: nothing is counted twice, and what happened while no gpu
 missing. Counters never decrease otherwise, and end with their container. An unknown value has no
 series; 0 always means a known 0.
 
-**Number of series.** About 35 for each container and card (a card has at most `max_tenants`
-containers), about 25 for each card, and about 180 for each node. A tenant cannot create label
+**Number of series.** About 37 for each container and card (a card has at most `max_tenants`
+containers), about 43 for each card, and about 180 for each node. A tenant cannot create label
 values: names come from the engine, and disappear with the container."""
 
 LEFT_OUT: Final = {
@@ -80,25 +80,7 @@ def metrics() -> Iterator[str]:
             for family in FAMILIES
         ),
     )
-    yield "## Aliases"
-    yield ""
-    yield "`gpushare-exporter --compat=hami,dcgm,gpu-manager` (or some of them) adds these names,"
-    yield "in the units of those exporters. If such an exporter also runs, omit its name: a"
-    yield "duplicate series would be counted twice."
-    yield ""
-    yield from table(
-        ("", "name", "labels", "meaning"),
-        (
-            (
-                who,
-                f"`{family.name}`",
-                ", ".join(f"`{label}`" for label in family.labels),
-                family.help,
-            )
-            for who, families in COMPAT.items()
-            for family in families
-        ),
-    )
+    yield from aliases()
     yield "## Unavailable metrics"
     yield ""
     yield "gpushare exports only what it can measure. These metrics do not exist:"
@@ -110,7 +92,16 @@ def metrics() -> Iterator[str]:
     yield "`gpushare rules export` prints them. `for` is the time for which the condition must"
     yield "hold."
     yield ""
-    yield from table(("alert", "severity", "for", "condition"), _rules())
+    yield from table(("alert", "severity", "for", "condition"), _alerts())
+    yield "## Recording rules"
+    yield ""
+    yield "The same file has them, for the dashboards and for queries over days. They are evaluated"
+    yield "once a minute."
+    yield ""
+    yield from table(
+        ("series", "expression"),
+        ((f"`{rule['record']}`", f"`{rule['expr']}`") for rule in _rules() if "record" in rule),
+    )
 
 
 def _labels(labels: Labels) -> str:
@@ -125,13 +116,14 @@ def _labels(labels: Labels) -> str:
     raise ValueError(labels)
 
 
-def _rules() -> Iterator[tuple[str, str, str, str]]:
-    for group in yaml.safe_load(rules_text())["groups"]:
-        for rule in group["rules"]:
+def _alerts() -> Iterator[tuple[str, str, str, str]]:
+    for rule in _rules():
+        if "alert" in rule:
             expression = " ".join(rule["expr"].split())
-            yield (
-                rule["alert"],
-                rule["labels"]["severity"],
-                rule.get("for", ""),
-                f"`{expression}`",
-            )
+            severity = rule["labels"]["severity"]
+            yield rule["alert"], severity, rule.get("for", ""), f"`{expression}`"
+
+
+def _rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load(read(RULES))["groups"]
+    return [rule for group in groups for rule in group["rules"]]

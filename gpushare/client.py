@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import socket
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from gpushare import protocol
-from gpushare.errors import UserError
+from gpushare.errors import ErrorCode, UserError
+from gpushare.host import init_system
+from gpushare.metrics_schema import Metrics
+from gpushare.quota.errors import quoted
 from gpushare.wait_policy import LOOK_SECONDS, WaitPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from gpushare.metrics_schema import CardMetrics, NodeMetrics, TenantMetrics
 
 _LONG: Final = frozenset({"claim-prepare", "claim-pods"})  # root's
 _STARTS: Final = frozenset({"open", "bind"})  # of `gpushare run`
@@ -32,34 +33,41 @@ DEFAULT_SOCKET: Final = Path("/run/gpushare/control.sock")
 class DaemonUnreachable(UserError):
     """No gpushared responds on the socket; the text says how to fix that."""
 
+    code = ErrorCode.UNREACHABLE
+
 
 class RequestRefused(UserError):
     """The daemon refused the request: no capacity, an invalid value, or a missing permission."""
 
+    code = ErrorCode.REFUSED
+
 
 class UnknownTenant(UserError):
-    """No container, or more than one, has that name; `candidates` are similar names."""
+    """No container or card has that name, or more than one; `candidates` are similar names."""
 
-    def __init__(self, message: str, candidates: list[str]) -> None:
-        super().__init__(message)
+    code = ErrorCode.NOT_FOUND
+
+    def __init__(
+        self,
+        message: str,
+        candidates: list[str],
+        *,
+        key: str | None = None,
+        value: str | None = None,
+    ) -> None:
+        fix = f"Use one of: {', '.join(candidates)}." if candidates else None
+        super().__init__(message, key=key, value=value, fix=fix)
         self.candidates = candidates
 
 
 class BadRequest(UserError):
     """The request is invalid: too long, or with arguments that the operation does not accept."""
 
+    code = ErrorCode.USAGE
+
 
 class DaemonError(UserError):
     """The daemon failed, or its reply is not valid in this protocol."""
-
-
-@dataclass(frozen=True)
-class Metrics:
-    """The figures of gpushare/metrics_schema.py at one time."""
-
-    cards: list[CardMetrics]
-    tenants: list[TenantMetrics]
-    node: NodeMetrics
 
 
 class Client:
@@ -91,7 +99,7 @@ class Client:
         return [cast("protocol.TenantStatus", row) for row in self._rows("tenants", all=everything)]
 
     def tenant(self, name: str) -> protocol.TenantStatus:
-        """Return a tenant by its engine's name, an id prefix or namespace/pod/container."""
+        """Return a tenant by its name, namespace/pod/container, or the start of a name or id."""
         return cast("protocol.TenantStatus", self._ask("tenant", name=name)["tenant"])
 
     def why(self, name: str) -> protocol.Why:
@@ -130,16 +138,18 @@ class Client:
         return cast("protocol.TenantStatus", self._ask("stop", name=name, **fields)["tenant"])
 
     def set_card_policy(self, card: str, policy: str | None) -> protocol.CardStatus:
-        """Set the policy for all tenants of a card; None: each uses the policy that it requests.
-
-        `card` is an index or a UUID. Returns the card.
-        """
+        """Set the policy of a card's tenants (None: as each requests it); return the card."""
         fields = {} if policy is None else {"policy": policy}
         return cast("protocol.CardStatus", self._ask("card-policy", card=card, **fields)["card"])
 
     def reload(self) -> list[str]:
         """Reload the configuration; return the changed keys. If it is refused, nothing changes."""
         return [str(key) for key in self._ask("reload")["changed"]]
+
+    def set_node_setting(self, key: str, setting: protocol.NodeSetting | None) -> None:
+        """Set a setting of the node by a label of its Node object; None: as gpushare.yaml says."""
+        fields: Mapping[str, object] = setting or {}
+        self._ask("node-setting", key=key, **fields)
 
     def cordon(self, card: str, reason: str | None = None) -> protocol.CardStatus:
         """Stop placing tenants on the card with this index or UUID; return the card."""
@@ -203,6 +213,7 @@ class Client:
             cards=[row["row"]["card"] for row in rows if "card" in row["row"]],
             tenants=[row["row"]["tenant"] for row in rows if "tenant" in row["row"]],
             node=last["node"],
+            ended=[row["row"]["ended"] for row in rows if "ended" in row["row"]],
         )
 
     def history(
@@ -210,7 +221,8 @@ class Client:
     ) -> Iterator[protocol.HistoryEvent]:
         """Yield the events since `since` (of the epoch) of a container or card, or all events.
 
-        Only those that came after the event with number `after`.
+        Only those that came after the event with number `after`. `name` may mean several containers
+        that had it one after the other: their rows have different IDs.
         """
         while True:
             page = list(self._rows("history", name=name, since=since, after=after))
@@ -252,22 +264,22 @@ class Client:
             limit = protocol.MAX_ROOT_REQUEST_BYTES if op in _LONG else protocol.MAX_REQUEST_BYTES
             request = protocol.encode({"op": op, **fields}, limit)
         except protocol.ProtocolError as error:
-            raise BadRequest(f"{op}: {error}") from error
+            raise _too_long(fields, limit) from error
         with contextlib.ExitStack() as opened:
             try:
                 link, acknowledged = self._acknowledged(request, opened, starts=op in _STARTS)
-                if acknowledged != {"ack": True}:
+                if acknowledged.get("ack") is not True:
                     # A daemon that refuses the caller sends no acknowledgement.
-                    yield _final(acknowledged)
+                    yield _final(acknowledged, fields)
                     return
                 deadline = time.monotonic() + self.seconds
                 while True:
                     message = self._receive(link, deadline)
-                    if message == {"ack": True}:  # it is in a queue
+                    if message.get("ack") is True:  # it is in a queue
                         deadline = time.monotonic() + self.seconds
                         continue
                     if "row" not in message:
-                        yield _final(message)
+                        yield _final(message, fields)
                         return
                     yield message
             except TimeoutError:
@@ -303,8 +315,8 @@ class Client:
             try:
                 link.connect(str(self.path))
             except OSError as error:
-                if not _may_become_ready(error, policy):
-                    raise DaemonUnreachable(_why_unreachable(self.path, error)) from error
+                if not policy.may_become_ready(error):
+                    raise _unreachable(self.path, error) from error
                 time.sleep(LOOK_SECONDS / 2)
                 continue
             try:
@@ -329,7 +341,7 @@ class Client:
                         f"{self._start_seconds:g} s. See journalctl -u gpushared."
                     ) from None
                 raise
-            if message != {"starting": True}:
+            if message.get("starting") is not True:
                 return message
             policy.daemon_is_starting = True
 
@@ -341,42 +353,46 @@ class Client:
         return protocol.decode(packet)
 
 
-def _final(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a final reply that is ok; raise the exception for any other."""
+def _final(message: dict[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a final reply to a request with `fields` that is ok; raise the exception otherwise."""
     if message.get("ok") is True:
         return message
     text = str(message.get("error", message))
     code = message.get("code")
-    if code in {protocol.CODE_REFUSED, protocol.CODE_FORBIDDEN}:
-        raise RequestRefused(text)
+    about = {part: message.get(part) for part in ("key", "value", "fix")}
+    if code == protocol.CODE_REFUSED:
+        raise RequestRefused(text, **about)
+    if code == protocol.CODE_FORBIDDEN:
+        raise RequestRefused(text, code=ErrorCode.FORBIDDEN, fix="Use sudo.")
     if code == protocol.CODE_INVALID:
         raise BadRequest(text)
     if code == protocol.CODE_NOT_FOUND:
-        raise UnknownTenant(text, [str(name) for name in message.get("candidates", [])])
+        candidates = [str(name) for name in message.get("candidates", [])]
+        key = "card" if "card" in fields else "name"
+        raise UnknownTenant(text, candidates, key=key, value=fields.get(key))
     raise DaemonError(text)
 
 
-def _may_become_ready(error: OSError, policy: WaitPolicy) -> bool:
-    """Whether a daemon may be about to serve a socket that cannot be connected to.
-
-    If nothing listens and no daemon process exists, there is nothing to wait for.
-    """
-    if isinstance(error, ConnectionRefusedError) and policy.is_restarting:
-        return policy.keeps_waiting()
-    if isinstance(error, FileNotFoundError | ConnectionRefusedError):
-        return not policy.is_starting and policy.keeps_waiting()
-    return isinstance(error, TimeoutError | BlockingIOError) and policy.keeps_waiting()
+def _too_long(fields: Mapping[str, Any], limit: int) -> BadRequest:
+    """Return the error for a request of more than `limit` bytes: its longest value is too long."""
+    key, value = max(fields.items(), key=lambda field: len(json.dumps(field[1])))
+    text = str(value)
+    shown = quoted(text, 40)
+    fix = f"A request to gpushared has at most {limit} bytes."
+    return BadRequest(f"{key} {shown}: too long. {fix}", key=key, value=text, fix=fix)
 
 
-def _why_unreachable(path: Path, error: OSError) -> str:
-    other = "or name another socket with --socket or GPUSHARE_SOCKET"
+def _unreachable(path: Path, error: OSError) -> DaemonUnreachable:
+    code, fix = ErrorCode.UNREACHABLE, "start gpushared"
     if isinstance(error, FileNotFoundError):
-        return (
-            f"gpushared is not running: there is no {path}; start it with "
-            f"`systemctl start gpushared` (first time: `gpushare setup`), {other}"
-        )
-    if isinstance(error, ConnectionRefusedError):
-        return f"gpushared is not running: nothing listens on {path}; start it, {other}"
-    if isinstance(error, PermissionError):
-        return f"{path} is not open to this user (read_group in gpushare.yaml); use sudo, {other}"
-    return f"{path}: {error.strerror or error}; start gpushared, {other}"
+        what = f"gpushared is not running: there is no {path}"
+        fix = f"{init_system.advice('systemctl start gpushared')} (first time: gpushare setup)"
+    elif isinstance(error, ConnectionRefusedError):
+        what, fix = f"gpushared is not running: nothing listens on {path}", "start it"
+    elif isinstance(error, PermissionError):
+        what = f"{path} is not open to this user (read_group in gpushare.yaml)"
+        code, fix = ErrorCode.FORBIDDEN, "use sudo"
+    else:
+        what = f"{path}: {error.strerror or error}"
+    fix += ", or name another socket with --socket or GPUSHARE_SOCKET"
+    return DaemonUnreachable(f"{what}; {fix}", code=code, key="socket", value=str(path), fix=fix)

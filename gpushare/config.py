@@ -7,13 +7,17 @@ and reports every problem with its line.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare.protocol.kubernetes import NodeMode
-from gpushare.quota import RequestPolicy, parse_size
+from gpushare.prices import Prices, prices
+from gpushare.protocol.kubernetes import MODES, NodeMode
+from gpushare.quota.node_settings import ALLOWED_MODE, CORDONED, NODE_MODE, NodeSetting
+from gpushare.quota.request_policy import RequestPolicy
+from gpushare.quota.size import parse_size
 from gpushare.settings import (
     ANY,
     USERS,
@@ -65,6 +69,7 @@ class Config:
     `terms` are for every request but those of `users` (`gpushare run` without root) and of
     `namespaces`, by name or pattern in the order of the file. `written_ns` is when the file that
     was read had been written, 0 where there was none, None where no file was looked for.
+    `node_settings` are those that labels of the node set, and `of_file` the same without them.
     """
 
     file: Path | None = None
@@ -91,9 +96,16 @@ class Config:
     mount_namespace: Path | None = None
     history_days: int = 7  # 0: none is kept
     history_bytes: int = 100 << 20
+    prices: Prices = field(default_factory=Prices)
+    metrics_days: int = 7  # 0: no figures are kept
+    metrics_bytes: int | None = None  # None: in proportion to the days
+    labels: tuple[str, ...] = ()  # of containers, which are recorded for reports
     kubernetes_mode: NodeMode = "annotations"
     node_name: str = ""  # in Kubernetes; empty: not configured
     cdi_dir: Path = Path("/var/run/cdi")  # for the specs of claims
+    accepts_node_labels: bool = True
+    node_settings: Mapping[str, NodeSetting] = field(default_factory=dict)
+    of_file: Config | None = field(default=None, compare=False)  # None: it is this one
     timing: Timing = field(default_factory=Timing)
 
     @property
@@ -106,6 +118,22 @@ class Config:
         """The CUDA program that measures the memory of a context."""
         return self.libraries / "gpushare-probe"
 
+    def labelled(self, settings: Mapping[str, NodeSetting]) -> Config:
+        """Return the file's configuration with `settings` of the node's labels, if it lets them."""
+        plain = self.of_file or self
+        if not settings or not plain.accepts_node_labels:
+            return plain
+        mode = settings[NODE_MODE]["value"] if NODE_MODE in settings else plain.kubernetes_mode
+        return replace(
+            plain,
+            terms=plain.terms.labelled(settings),
+            users=plain.users.labelled(settings),
+            namespaces=tuple((name, one.labelled(settings)) for name, one in plain.namespaces),
+            kubernetes_mode=next(one for one in MODES if one == mode),
+            node_settings=dict(settings),
+            of_file=plain,
+        )
+
     def rule_of(self, index: int, uuid: str, model: str) -> CardRule:
         """Return which requests a card accepts, and the maximum number of shares."""
         values: dict[str, Any] = {}
@@ -115,11 +143,21 @@ class Config:
             if near:
                 values = {**section.values, **values}
                 where = {**section.where, **where}
+        if (setting := self.node_settings.get(ALLOWED_MODE)) is not None:
+            values = {**values, "allowed_mode": setting["value"]}
+            where = {**where, "allowed_mode": setting["source"]}
         return CardRule(
             mode=values.get("allowed_mode", ANY),
             max_tenants=values.get("max_tenants", self.max_tenants),
             where=where,
+            cordoned_by=self._cordoned_by(uuid),
         )
+
+    def _cordoned_by(self, uuid: str) -> str | None:
+        setting = self.node_settings.get(CORDONED)
+        if setting is None or uuid not in setting["value"].split(","):
+            return None
+        return setting["source"]
 
     def terms_of(self, namespace: str) -> RequestPolicy:
         """Return the policy for containers of `namespace`; empty: of no namespace."""
@@ -164,19 +202,22 @@ def parse(text: str, file: Path) -> Config:
     """Return the configuration in `text`, the content of `file`; ConfigError if it is invalid."""
     document, plain = checked(text, file), Config()
     values = {key: value for key, value in document.content.items() if value is not None}
-    paths = {key: Path(values[key]) for key in ("run_dir", "state_dir") if key in values}
+    paths = {key: Path(values.get(key, getattr(plain, key))) for key in ("run_dir", "state_dir")}
     libraries = Path(values.get("library_dir", plain.libraries))
     reserve, cdi = values.get("system_reserved", "0"), document.at(("driver", "cdi_spec"))
     sockets = document.at(("engines", "sockets"))
     namespace = values.get("runtime_mount_namespace")
     history = document.section(("history",))
     days, most = history.get("retention_days"), history.get("max_size")
+    figures = document.section(("metrics_history",))
+    metrics_days, metrics_most = figures.get("retention_days"), figures.get("max_size")
     timing = document.section(("timing",)).items()
     kubernetes = document.section(("kubernetes",))
     return Config(
         file=file,
         written_ns=None,
-        **paths,
+        run_dir=paths["run_dir"],
+        state_dir=paths["state_dir"],
         libraries=libraries,
         read_group=values.get("read_group"),
         cdi=None if cdi is None else Path(cdi),
@@ -195,8 +236,13 @@ def parse(text: str, file: Path) -> Config:
         mount_namespace=None if namespace is None else Path(namespace),
         history_days=plain.history_days if days is None else int(days),
         history_bytes=plain.history_bytes if most is None else parse_size(most),
+        labels=tuple(values.get("labels", ())),
+        prices=prices(document.section(("prices",))),
+        metrics_days=plain.metrics_days if metrics_days is None else int(metrics_days),
+        metrics_bytes=None if metrics_most is None else parse_size(metrics_most),
         kubernetes_mode=kubernetes.get("mode") or plain.kubernetes_mode,
         node_name=kubernetes.get("node") or plain.node_name,
         cdi_dir=Path(kubernetes.get("cdi_dir") or plain.cdi_dir),
+        accepts_node_labels=kubernetes.get("node_labels", True) is not False,
         timing=Timing(**{key: float(value) for key, value in timing if value is not None}),
     )

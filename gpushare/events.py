@@ -15,6 +15,8 @@ EVENTS: Final = {
     "daemon-stopped": "gpushared stopped as requested; containers keep running.",
     "signal-received": "gpushared received a signal.",
     "config-reloaded": "The configuration was reloaded; `changed` lists the keys that changed.",
+    "node-setting-changed": "A label of the Node object set a setting of this node.",
+    "node-setting-reset": "No label sets that setting any more: gpushare.yaml does.",
     "config-rejected": "The new configuration was rejected, and the previous one stays in effect.",
     "priority-raise-failed": "gpushared runs at the priority of other programs.",
     "privileges-drop-failed": "gpushared could not drop capabilities.",
@@ -42,6 +44,9 @@ EVENTS: Final = {
     "history-write-failed": "The history cannot be written; everything else continues.",
     "history-resumed": "The history is written again; `lost` events are missing.",
     "history-damaged": "The history file was damaged and set aside; a new one was started.",
+    "metrics-history-failed": (
+        "The metrics history is not written, or not complete; everything else continues."
+    ),
     # Its state
     "ledger-damaged": "Records of the ledger, or copies, could not be read, and were set aside.",
     "ledger-repaired": "The ledger had lost records; they were restored from their copies.",
@@ -84,12 +89,15 @@ EVENTS: Final = {
         "A ResourceClaim was released; its containers that still run keep what they have."
     ),
     "claim-files-failed": "The CDI specification or the folder of a ResourceClaim is missing.",
-    "tenant-frozen": "All processes of the container were frozen by the audit or an operator.",
+    "tenant-frozen": (
+        "All processes of the container were frozen, by the audit, an operator or `idle.action`."
+    ),
     "tenant-found-frozen": "The container was frozen when gpushared started; the cause is unknown.",
     "tenant-refrozen": "Something else thawed a frozen container; it was frozen again.",
     "tenant-thawed": "The container was resumed, unless something else keeps it frozen.",
     "tenant-stop-requested": (
-        "An operator stopped the container: the signal, and the timeout before SIGKILL."
+        "An operator or `idle.action` stopped the container: the signal, and the timeout before "
+        "SIGKILL."
     ),
     "tenant-killed": "All processes of the container were killed; why.",
     "tenant-kill-retried": "Killed processes have not exited yet; tried again.",
@@ -100,6 +108,10 @@ EVENTS: Final = {
     "tenant-process-attached": "A process of the container opened the driver.",
     "tenant-log-received": "The interposer library logged a message; the text is the tenant's.",
     "tenant-hung": "The container has pending work that does not seem to end.",
+    "tenant-uses-mps": (
+        "A program of the container is a client of an MPS server: a fatal fault of another client "
+        "of that server ends it."
+    ),
     "tenant-pages-lost": "The container's pages are gone or damaged.",
     "tenant-pages-incompatible": (
         "The container's pages are of another version; they stay as they are."
@@ -181,6 +193,9 @@ EVENTS: Final = {
     "unallocated-container-detected": "A container uses a card without an allocation.",
     "unallocated-container-killed": "The process of such a container was killed, as configured.",
     "unallocated-container-kill-failed": "The process of such a container could not be killed.",
+    "tenant-idle-detected": "The container holds memory and did not use its cards for idle.after.",
+    "tenant-idle-warned": "The same, and its user is warned: the action is warn, pause or kick.",
+    "tenant-idle-action-failed": "An idle container could not be paused or stopped.",
     "memory-unattributed-detected": (
         "Much memory of a card is used by no process that the driver reports."
     ),
@@ -211,6 +226,8 @@ KEPT: Final = frozenset(
         "daemon-stopped",
         "config-reloaded",
         "config-rejected",
+        "node-setting-changed",
+        "node-setting-reset",
         "history-resumed",
         "history-damaged",
         "ledger-damaged",
@@ -250,6 +267,10 @@ KEPT: Final = frozenset(
         "tenant-stop-requested",
         "tenant-killed",
         "tenant-hung",
+        "tenant-uses-mps",
+        "tenant-idle-detected",
+        "tenant-idle-warned",
+        "tenant-idle-action-failed",
         "over-quota-detected",
         "over-quota-warned",
         "over-quota-frozen",

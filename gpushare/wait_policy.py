@@ -70,6 +70,17 @@ class WaitPolicy:
         """Whether a daemon is starting or about to start."""
         return self.daemon_is_starting or is_lock_free(self._lock)
 
+    def may_become_ready(self, error: OSError) -> bool:
+        """Whether a daemon may be about to serve a socket that cannot be connected to.
+
+        If nothing listens and no daemon process exists, there is nothing to wait for.
+        """
+        if isinstance(error, ConnectionRefusedError) and self.is_restarting:
+            return self.keeps_waiting()
+        if isinstance(error, FileNotFoundError | ConnectionRefusedError):
+            return not self.is_starting and self.keeps_waiting()
+        return isinstance(error, TimeoutError | BlockingIOError) and self.keeps_waiting()
+
     def _has_served(self) -> bool:
         before, self._served = self._served, served_ns(self._socket)
         return self._served != before

@@ -46,6 +46,8 @@ class YamlRules(NamedTuple):
 
     max_depth: int = 64
     plain: bool = False
+    max_bytes: int = MAX_BYTES
+    max_values: int = MAX_VALUES
 
 
 MANIFEST_RULES: Final = YamlRules()
@@ -215,8 +217,9 @@ class _Composer:
             node = self._sequence(event, depth)
         else:
             node = self._mapping(event, depth)
-        if node.values > MAX_VALUES:
-            raise _refusal(event, f"comes to over {MAX_VALUES} values; use fewer aliases")
+        most = self._rules.max_values
+        if node.values > most:
+            raise _refusal(event, f"comes to over {most} values; use fewer aliases")
         if event.anchor is not None:
             node.anchor = event.anchor
             self._anchors[event.anchor] = node
@@ -282,8 +285,9 @@ class _Composer:
 
     def _count(self, where: Any, values: int) -> None:
         self._written += values
-        if self._written > MAX_VALUES:
-            raise _refusal(where, f"comes to over {MAX_VALUES} values; split the file")
+        most = self._rules.max_values
+        if self._written > most:
+            raise _refusal(where, f"comes to over {most} values; split the file")
 
     def _too_deep(self) -> str:
         if self._rules.plain:

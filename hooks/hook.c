@@ -151,9 +151,8 @@ static bool bind_container(const struct hook *hook, const struct state *state)
 		log_error("%s", reply.message);
 		return false;
 	default:
-		log_error("gpushared on %s: %s. Run systemctl start gpushared, or see gpushare "
-			  "doctor.",
-			hook->socket, reply.message);
+		log_error("gpushared on %s: %s. %s.", hook->socket, reply.message,
+			client_start_advice());
 		return false;
 	}
 }

@@ -15,6 +15,7 @@
 #include <sys/time.h>
 #include <sys/un.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { LOOK_MS = 100 }; /* how often it is looked whether a daemon is there by now */
 
@@ -379,6 +380,14 @@ static enum client_result ask(const char *socket_path, const struct request *req
 	if (send_request(fd, request, fds, fd_count) < 0)
 		return not_sent(call, socket_path, reply);
 	return converse(fd, socket_path, call, reply);
+}
+
+const char *client_start_advice(void)
+{
+	/* sd_booted(3). */
+	if (access("/run/systemd/system", F_OK) == 0)
+		return "Run systemctl start gpushared, or see gpushare doctor";
+	return "Start gpushared as root: gpushare doctor says how";
 }
 
 enum client_result client_call(const char *socket_path, const struct request *request,

@@ -51,6 +51,9 @@ struct patience {
 	int final_ms;
 };
 
+/* How to start gpushared on this machine, as a sentence without its full stop. */
+const char *client_start_advice(void);
+
 /* Send `request` and wait for the final answer. A request must be safe to repeat: after a
  * daemon that ended during it, the client repeats it once, when a daemon is back. */
 enum client_result client_call(const char *socket_path, const struct request *request,

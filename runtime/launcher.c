@@ -58,7 +58,7 @@ static bool judge(const struct spec *spec, const struct config *config, enum cli
 	snprintf(why, sizeof(why), "gpushared %s %s (%.200s)",
 		result == CLIENT_BROKEN ? "failed on" : "does not answer on", config->socket,
 		reply->message);
-	refuse(spec, why, "Run systemctl start gpushared, or see gpushare doctor");
+	refuse(spec, why, client_start_advice());
 	return false;
 }
 

@@ -14,6 +14,9 @@
 /* While no tenant works or waits: the gates then stay valid until the next heartbeat. */
 #define ASLEEP_BEAT_NS SECOND
 #define ASLEEP_AFTER_NS SECOND
+/* How long a tenant that sent no wake-up is taken to be still. */
+#define STILL_NS BEAT_NS
+#define STILL_ASLEEP_NS (5 * SECOND)
 /* Whatever the policy requests: no card uses up a processor core. */
 #define SOONEST_NS (MS / 20)
 #define SETTLE_NS MS /* from a launch that finds its gate open to its record in the account */
@@ -113,9 +116,11 @@ void shared_card_remove(struct tenant_card *tenant_card, uint64_t now_ns)
  * moment later. */
 static bool is_still(const struct tenant_card *tenant_card, uint64_t now_ns)
 {
+	const bool awake = now_ns - tenant_card->shared->active_ns < ASLEEP_AFTER_NS;
+
 	return tenant_card->closed_ns && !tenant_card->woken && !tenant_card->seen.contexts &&
 	       tenant_card->read_ns > tenant_card->closed_ns + SETTLE_NS &&
-	       now_ns - tenant_card->read_ns < BEAT_NS;
+	       now_ns - tenant_card->read_ns < (awake ? STILL_NS : STILL_ASLEEP_NS);
 }
 
 static void look(struct tenant_card *tenant_card, uint64_t now_ns)

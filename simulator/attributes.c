@@ -4,13 +4,13 @@
  * technical specifications in the CUDA programming guide), and the simulator's capabilities. An
  * attribute that is not listed here is 0, which for a capability means that it is absent.
  */
-#include "driver.h"
+#include "mps.h"
 
 static int profile_attribute(const struct sim_profile *profile, CUdevice_attribute attribute)
 {
 	switch (attribute) {
 	case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-		return (int)profile->multiprocessors;
+		return (int)mps_multiprocessors(profile);
 	case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
 		return (int)profile->compute_major;
 	case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
@@ -101,6 +101,8 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
 	REQUIRE(value && (int)attribute > 0, CUDA_ERROR_INVALID_VALUE);
 	REQUIRE(device_valid(ordinal), CUDA_ERROR_INVALID_DEVICE);
 	*value = profile_attribute(card_profile(device_card(ordinal)), attribute);
+	if (attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_MODE)
+		*value = (int)device->faults[device_card(ordinal) - device->cards].compute_mode;
 	if (*value == 0)
 		*value = common_attribute(attribute);
 	if (*value == 0)

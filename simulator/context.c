@@ -7,6 +7,7 @@
 
 #include "engine.h"
 #include "memory.h"
+#include "mps.h"
 
 #include <stdlib.h>
 
@@ -37,11 +38,14 @@ bool context_valid(CUcontext context)
 
 CUresult context_current(CUcontext *context)
 {
+	CUresult status;
+
 	REQUIRE_DRIVER();
 	*context = stack.depth ? stack.contexts[stack.depth - 1] : NULL;
 	REQUIRE(*context, CUDA_ERROR_INVALID_CONTEXT);
 	REQUIRE(context_valid(*context), CUDA_ERROR_CONTEXT_IS_DESTROYED);
-	return fault_of_card((*context)->card);
+	status = mps_status();
+	return status != CUDA_SUCCESS ? status : fault_of_card((*context)->card);
 }
 
 static CUresult context_join_card(CUcontext context)
@@ -51,7 +55,9 @@ static CUresult context_join_card(CUcontext context)
 	CUresult result = CUDA_SUCCESS;
 
 	card_lock(card);
-	if (share->contexts == 0 && !card_reserve(card, card_profile(card)->context_bytes)) {
+	if (compute_mode_forbids(card)) {
+		result = CUDA_ERROR_DEVICE_UNAVAILABLE;
+	} else if (share->contexts == 0 && !card_reserve(card, card_profile(card)->context_bytes)) {
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	} else {
 		context->queue = engine_context_new(card);
@@ -83,7 +89,9 @@ static CUresult context_new(CUcontext *result, unsigned int flags, CUdevice ordi
 	CUresult status;
 
 	REQUIRE(context, CUDA_ERROR_OUT_OF_MEMORY);
-	status = fault_next(device_card(ordinal));
+	status = mps_status();
+	if (status == CUDA_SUCCESS)
+		status = fault_next(device_card(ordinal));
 	if (status != CUDA_SUCCESS) {
 		free(context);
 		return status;

@@ -17,6 +17,8 @@ static pthread_mutex_t attaching = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool attached; /* everything else has been written */
 static int device_fd = -1;
 static uint64_t own_tag;
+static bool has_node[SIM_CARDS];	 /* by card */
+static uint32_t capabilities[SIM_CARDS]; /* by card: a bit for each GPU instance */
 /* On a page that the kernel clears in a forked child: a child owns neither the parent's slot nor
  * its record lock. */
 static _Atomic bool *survived;
@@ -167,6 +169,49 @@ uint32_t device_cuda_version(void)
 	return mapped ? mapped->header.cuda_version : UINT32_MAX;
 }
 
+/* No card is behind a node, so ENXIO is success. On the host, which names the file, nothing makes
+ * nodes. */
+static bool may_open(const char *format, uint32_t number)
+{
+	char path[48];
+	int fd;
+
+	if (getenv(SIM_DEVICE_ENV))
+		return true;
+	snprintf(path, sizeof(path), format, number);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return errno == ENXIO;
+	close(fd);
+	return true;
+}
+
+/* The cards of a container are those whose nodes it has and may open, as with a driver. Of a
+ * partitioned card it has those instances of which it has both capabilities, numbered as in
+ * /proc/driver/nvidia-caps/mig-minors: of each card 15 GPU instances with 8 compute instances. */
+static void find_nodes(void)
+{
+	for (uint32_t i = 0; i < device->header.card_count; i++) {
+		has_node[i] = may_open("/dev/nvidia%u", i);
+		for (uint32_t gpu = 1; has_node[i] && gpu <= SIM_INSTANCES; gpu++) {
+			const uint32_t number = 3 + (i * 15 + gpu) * 9;
+
+			if (may_open("/dev/nvidia-caps/nvidia-cap%u", number) &&
+				may_open("/dev/nvidia-caps/nvidia-cap%u", number + 1))
+				capabilities[i] |= 1u << gpu;
+		}
+	}
+}
+
+bool device_has_node(uint32_t entry)
+{
+	const struct sim_profile *profile = &device->profiles[entry];
+
+	if (profile->parent == 0)
+		return has_node[entry];
+	return capabilities[profile->parent - 1] >> profile->gpu_instance & 1;
+}
+
 static void attach(void)
 {
 	struct sim_device *mapped = mapped_file();
@@ -179,6 +224,7 @@ static void attach(void)
 		return;
 	}
 	inherit_place();
+	find_nodes();
 	atomic_store_explicit(&attached, true, memory_order_release);
 }
 

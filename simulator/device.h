@@ -26,7 +26,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC UINT64_C(0x31306d6973757067) /* "gpusim01", little endian */
-#define SIM_LAYOUT 3
+#define SIM_LAYOUT 4
 #define SIM_DEVICE_ENV "GPUSHARE_SIM_DEVICE"
 #define SIM_DEVICE_PATH "/dev/gpushare-sim"
 
@@ -121,6 +121,8 @@ struct sim_share {
 	uint32_t contexts;
 	uint32_t limits_unknown;	  /* it could not determine which limits apply to it */
 	uint64_t limits[SIM_LIMITS / 64]; /* bits: the card's limits that apply to it */
+	uint64_t pinned_bytes;		  /* MPS: what this process may hold; 0: no limit */
+	uint64_t mps_client;
 	struct sim_busy busy;
 };
 
@@ -196,7 +198,8 @@ struct sim_faults {
 	_Atomic uint32_t xids;	      /* and the number of XIDs, which is written after it */
 	uint32_t listed; /* its position in NVML's list, plus 1; 0: its own place, all ones: not
 			    listed */
-	uint32_t reserved[3];
+	_Atomic uint32_t compute_mode; /* NVML's and CUDA's number: 0 is the default */
+	uint32_t reserved[2];
 };
 
 enum sim_lie {
@@ -282,6 +285,11 @@ static inline uint32_t device_entries(void)
 {
 	return device->header.card_count + device->header.instance_count;
 }
+
+#define SIM_INSTANCES 7 /* of any card so far: MIG user guide */
+
+/* Whether this process may open the device node of a card, or an instance's capabilities too. */
+bool device_has_node(uint32_t entry);
 
 /* "GPU-..." or, of an instance, "MIG-...". */
 void profile_uuid(const struct sim_profile *profile, char text[48]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "driver.h"
+#include "mps.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -16,17 +16,25 @@ CUresult driver_status(void)
 }
 
 /* All threads may call cuInit; the first looks for the devices. */
-static bool start(void)
+static CUresult start(void)
 {
 	static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
+	CUresult result = CUDA_SUCCESS;
 
 	pthread_mutex_lock(&starting);
 	if (!atomic_load(&driver_started)) {
-		devices_find();
-		atomic_store_explicit(&driver_started, device_count() > 0, memory_order_release);
+		result = mps_connect();
+		if (result == CUDA_SUCCESS) {
+			devices_find();
+			mps_limit();
+			if (device_count() == 0)
+				result = CUDA_ERROR_NO_DEVICE;
+		}
+		atomic_store_explicit(
+			&driver_started, result == CUDA_SUCCESS, memory_order_release);
 	}
 	pthread_mutex_unlock(&starting);
-	return atomic_load(&driver_started);
+	return result;
 }
 
 CUresult cuInit(unsigned int flags)
@@ -40,7 +48,7 @@ CUresult cuInit(unsigned int flags)
 	case DEVICE_READY:
 		break;
 	}
-	return start() ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+	return start();
 }
 
 /* Works before cuInit too, like the real one; without a device it returns the newest simulated

@@ -204,6 +204,10 @@ static inline CUresult fault_of_card(const struct sim_card *card)
 /* The same for queries whether an event was reached. */
 CUresult fault_of_events(const struct sim_card *card);
 
+/* Whether the card's compute mode forbids this process a context: nobody may have one, or one
+ * process, which is the server for the clients of an MPS server. Under the card's lock. */
+bool compute_mode_forbids(struct sim_card *card);
+
 #define REQUIRE_NO_FAULT(card)                                                                     \
 	do {                                                                                       \
 		CUresult fault_ = fault_next(card);                                                \

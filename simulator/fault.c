@@ -39,3 +39,21 @@ CUresult fault_of_events(const struct sim_card *card)
 		return fault_of_card(card);
 	return (CUresult)atomic_load_explicit(&faults->event_error, memory_order_relaxed);
 }
+
+/* NVML_COMPUTEMODE_*, and CU_COMPUTEMODE_*: a third one, for one thread, is long gone. */
+enum { MODE_PROHIBITED = 2, MODE_EXCLUSIVE_PROCESS = 3 };
+
+bool compute_mode_forbids(struct sim_card *card)
+{
+	uint32_t mode = atomic_load(&device->faults[card - device->cards].compute_mode);
+	uint32_t own = tag_process(process_tag());
+
+	if (mode != MODE_EXCLUSIVE_PROCESS || card->shares[own].mps_client)
+		return mode == MODE_PROHIBITED;
+	card_reap(card);
+	for (uint32_t i = 0; i < atomic_load(&device->processes_high); i++) {
+		if (i != own && card->shares[i].contexts > 0 && !card->shares[i].mps_client)
+			return true;
+	}
+	return false;
+}

@@ -2,9 +2,11 @@
  *
  * Launches. A kernel computes nothing and takes card time: the value of its first parameter if that
  * is a .u64 named *duration_ns, otherwise by its grid, WAVE_NS for every time that the grid's
- * threads fill the card.
+ * threads fill the card. After a kernel named trap, all calls fail, as after a PTX trap.
  */
 #include "launch.h"
+
+#include "mps.h"
 
 #include <string.h>
 
@@ -82,6 +84,8 @@ CUresult launch(CUfunction function, const struct grid *grid, CUstream handle,
 	if (stream->participant)
 		return capture_kernel(stream, duration);
 	queue_submit(stream, duration_scaled(duration));
+	if (function->traps)
+		mps_fault();
 	return CUDA_SUCCESS;
 }
 

@@ -103,6 +103,7 @@ static CUresult make_functions(CUmodule module)
 
 		*function = (struct CUfunc_st){.kind = OBJECT_FUNCTION,
 			.timed = kernel->timed,
+			.traps = strcmp(kernel->name, "trap") == 0,
 			.kernel = kernel,
 			.module = module,
 			.attributes = {[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK] = 1024,

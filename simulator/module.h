@@ -14,6 +14,7 @@
 struct CUfunc_st {
 	uint32_t kind;
 	bool timed; /* the first parameter is a duration in nanoseconds */
+	bool traps;
 	const struct kernel *kernel;
 	CUmodule module;
 	int attributes[FUNCTION_ATTRIBUTES];

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cards of this process and their order: all cards, or those that CUDA_VISIBLE_DEVICES names
- * (CUDA programming guide, environment variables). Of a partitioned card a process can have one
- * instance, and then it has no other device (MIG user guide, CUDA device enumeration).
+ * The cards of this process and their order: all that it has nodes of, or those of them that
+ * CUDA_VISIBLE_DEVICES names (CUDA programming guide, environment variables). Of a partitioned card
+ * a process can have one instance, and then it has no other device (MIG user guide, CUDA device
+ * enumeration).
  */
-#include "driver.h"
+#include "mps.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -15,6 +16,18 @@
 
 static struct sim_card *visible[SIM_CARDS];
 static uint32_t visible_count;
+/* What an MPS server offers, in its order; none: everything is offered. */
+static uint32_t offered[SIM_CARDS];
+static uint32_t offered_count;
+
+static bool is_offered(uint32_t index)
+{
+	for (uint32_t i = 0; i < offered_count; i++) {
+		if (offered[i] == index)
+			return true;
+	}
+	return offered_count == 0;
+}
 
 static const struct sim_profile *profile(uint32_t index)
 {
@@ -30,16 +43,27 @@ static bool partitioned(uint32_t index)
 	return false;
 }
 
-/* The entry of an ordinal: a card, or a partitioned one's first instance. SIM_CARDS if none. */
-static uint32_t by_ordinal(uint32_t ordinal)
+/* A card, or a partitioned one's first instance that this process has. SIM_CARDS if none. */
+static uint32_t device_of_card(uint32_t card)
 {
-	if (ordinal >= device->header.card_count)
-		return SIM_CARDS;
 	for (uint32_t i = 0; i < device_entries(); i++) {
-		if (profile(i)->parent == ordinal + 1)
+		if (profile(i)->parent == card + 1 && device_has_node(i))
 			return i;
 	}
-	return ordinal;
+	return partitioned(card) ? SIM_CARDS : card;
+}
+
+/* The entry of an ordinal among the cards that have nodes, or that the server offers. SIM_CARDS if
+ * none. */
+static uint32_t by_ordinal(uint32_t ordinal)
+{
+	if (offered_count > 0)
+		return ordinal < offered_count ? offered[ordinal] : SIM_CARDS;
+	for (uint32_t i = 0; i < device->header.card_count; i++) {
+		if (device_has_node(i) && ordinal-- == 0)
+			return device_of_card(i);
+	}
+	return SIM_CARDS;
 }
 
 /* A UUID may be abbreviated, as long as exactly one device begins with it. */
@@ -51,7 +75,8 @@ static uint32_t by_uuid(const char *name)
 		char text[48];
 
 		profile_uuid(profile(i), text);
-		if (strncmp(text, name, strlen(name)) != 0 || partitioned(i))
+		if (strncmp(text, name, strlen(name)) != 0 || partitioned(i) ||
+			!device_has_node(i) || !is_offered(i))
 			continue;
 		if (found != SIM_CARDS)
 			return SIM_CARDS;
@@ -69,7 +94,7 @@ static uint32_t by_instance(const char *name)
 	if (sscanf(name, "MIG-%47[^/]/%u/%u", card, &gpu, &compute) != 3)
 		return SIM_CARDS;
 	for (uint32_t i = 0; i < device_entries(); i++) {
-		if (profile(i)->parent == 0)
+		if (profile(i)->parent == 0 || !device_has_node(i))
 			continue;
 		profile_uuid(profile(profile(i)->parent - 1), text);
 		if (strcmp(text, card) == 0 && profile(i)->gpu_instance == gpu &&
@@ -133,17 +158,28 @@ void devices_find(void)
 {
 	const char *names = getenv("CUDA_VISIBLE_DEVICES");
 
-	visible_count = 0;
+	visible_count = offered_count = 0;
+	if (mps_devices()) {
+		add_named(mps_devices());
+		for (uint32_t i = 0; i < visible_count; i++)
+			offered[i] = (uint32_t)(visible[i] - device->cards);
+		offered_count = visible_count;
+		if (!names || offered_count == 0)
+			return;
+		visible_count = 0;
+	}
 	if (names) {
 		add_named(names);
 		return;
 	}
 	for (uint32_t i = 0; i < device->header.card_count; i++) {
-		if (!partitioned(i))
+		if (!partitioned(i) && device_has_node(i))
 			add(i);
 	}
-	for (uint32_t i = 0; visible_count == 0 && i < device->header.card_count; i++)
-		add(by_ordinal(i));
+	for (uint32_t i = 0; visible_count == 0 && i < device->header.card_count; i++) {
+		if (device_has_node(i) && device_of_card(i) != SIM_CARDS)
+			add(device_of_card(i));
+	}
 }
 
 uint32_t device_count(void)

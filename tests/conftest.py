@@ -23,8 +23,25 @@ from tests.supervise import GRACE_SECONDS, PR_SET_PDEATHSIG
 
 E2E = "tests/e2e/"
 ENGINES = "tests/e2e/engines/"
+#: How many workers run end-to-end tests. More are in the way of those that measure shares of time.
+E2E_WORKERS = 2
+#: Of the other workers: what an end-to-end test starts has the processor first.
+SPARE_NICENESS = 10
 #: Folders whose tests have all that they use to themselves.
 ALONE = ("audit", "control", "faults", "hostile", "life", "upgrade")
+#: What measures shares of time, or loads the machine most: one at a time. It takes longest.
+SHARES = "tests/e2e/shares"
+MEASURES = (
+    "packages",
+    "shares",
+    "test_bench_shares.py",
+    "test_compute.py",
+    "test_crowd.py",
+    "test_crowd_of_pods.py",
+    "test_demo.py",
+    "test_gpu.py",
+    "test_readme.py",
+)
 #: As `distribution` in tests/e2e/engines/conftest.py names them.
 DISTRIBUTIONS = ("host", "debian13")
 
@@ -33,7 +50,10 @@ class OneAtATime(LoadScopeScheduling):  # type: ignore[misc]
     """The end-to-end tests of one folder in one worker and in order: they share their containers.
 
     Those of a distribution's engines share that distribution's stage, and nothing with others. What
-    measures shares is in order with what loads the machine most. The rest go where there is time.
+    measures shares is in order with what loads the machine most, and comes first. Two workers run
+    them, before anything else, and wait most of the time; a spare one runs the other tests
+    meanwhile, file by file.
+
     xdist's own `loadgroup` does the same by writing marks into node ids, which pytest 9 no longer
     reads back: they then ran side by side, without a word.
     """
@@ -43,9 +63,32 @@ class OneAtATime(LoadScopeScheduling):  # type: ignore[misc]
             words = nodeid.partition("[")[2].rstrip("]").split("-")
             return next((ENGINES + name for name in DISTRIBUTIONS if name in words), ENGINES)
         if not nodeid.startswith(E2E):
-            return nodeid
-        folder = nodeid.removeprefix(E2E).partition("/")[0]
-        return E2E + folder if folder in ALONE else E2E
+            return nodeid.partition("::")[0]
+        name = nodeid.removeprefix(E2E).partition("::")[0].partition("/")[0]
+        if name in MEASURES:
+            return SHARES
+        return E2E + name if name in ALONE else E2E
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        is_spare = self._is_spare(node)
+        wanted = [scope for scope in self.workqueue if scope.startswith(E2E) != is_spare]
+        if wanted:
+            first = SHARES if SHARES in wanted else wanted[0]
+            self.workqueue.move_to_end(first, last=False)
+        elif is_spare:
+            node.shutdown()
+            return
+        super()._assign_work_unit(node)
+
+    def _is_spare(self, node: WorkerController) -> bool:
+        """Whether it runs no end-to-end tests. It takes the place of one that has crashed."""
+        numbers = sorted(_number(each.gateway.id) for each in self.nodes)
+        return numbers.index(_number(node.gateway.id)) >= E2E_WORKERS
+
+
+def _number(worker: str) -> int:
+    """Return the number of a worker: gw0 is the first."""
+    return int(worker.removeprefix("gw"))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneAtATime:
@@ -144,6 +187,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Prepare for an interruption; start the checks, in the process that hands out the tests."""
     interrupt = Interrupt()
     if hasattr(config, "workerinput"):
+        if _number(config.workerinput["workerid"]) >= E2E_WORKERS:
+            os.nice(SPARE_NICENESS)
         # The process that hands out the tests may be killed: then nothing else ends the fixtures.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)
         return

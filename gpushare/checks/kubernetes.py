@@ -20,11 +20,12 @@ import yaml
 from gpushare.checks import Check
 from gpushare.errors import UserError
 from gpushare.host import cgroups
-from gpushare.kubernetes.api.errors import ApiForbidden, ApiNotFound
 from gpushare.kubernetes.api.labels import NODES
-from gpushare.kubernetes.api.server import ApiServer, Object, path_of
+from gpushare.kubernetes.api.node_settings import settings_of
+from gpushare.kubernetes.api.server import ApiForbidden, ApiNotFound, ApiServer, Object, path_of
 from gpushare.kubernetes.api.slices import SLICES
-from gpushare.kubernetes.names import DRIVER, MODE_LABEL, RESOURCE
+from gpushare.protocol.kubernetes import DRIVER, MODE_LABEL, RESOURCE
+from gpushare.quota.node_settings import NodeSetting
 
 KUBELET: Final = Path("/var/lib/kubelet")
 RUNTIME_CLASSES: Final = "/apis/node.k8s.io/v1/runtimeclasses"
@@ -35,7 +36,8 @@ _ANSWER_SECONDS: Final = 10.0
 _PLUGIN: Final = "plugin"
 _DRA: Final = "dra"
 _START: Final = "systemctl start gpushare-node; its log: journalctl -u gpushare-node"
-_APPLY: Final = "kubectl apply -f deploy/kubernetes/"
+_RELABEL: Final = "correct or remove it: kubectl label node"
+_APPLY: Final = "kubectl apply -k configs/kubernetes/%s"
 
 Version = tuple[int, int]
 
@@ -59,6 +61,7 @@ class NodeFacts:
     folder: Path = KUBELET
     mountinfo: Callable[[], str] = cgroups.mountinfo
     run: Callable[..., str] = program_output
+    settings: Mapping[str, NodeSetting] | None = None  # by labels; None: gpushared takes none
 
     def configuration(self) -> Mapping[str, Any]:
         """Return the kubelet's KubeletConfiguration, empty if it cannot be read."""
@@ -85,7 +88,7 @@ def check_cluster(api: ApiServer, name: str, facts: NodeFacts) -> Iterator[Check
     try:
         clock, version = api.clock(), str(api.get("/version").get("gitVersion"))
     except UserError as error:
-        yield Check("fail", f"API server: {error}", "see docs/how-to/kubernetes-dra.md")
+        yield Check("fail", f"API server: {error}", "see docs/how-to/kubernetes-helm.md")
         yield from check_node(facts, None)
         return
     yield Check("ok", f"API server {version}, {api.credentials.server}")
@@ -99,6 +102,8 @@ def check_cluster(api: ApiServer, name: str, facts: NodeFacts) -> Iterator[Check
         yield _unread("node", error)
     else:
         yield _label(node, facts.mode)
+        if facts.settings is not None:
+            yield from _settings(node, facts.settings)
     yield from _runtime_classes(api, facts.mode)
     if facts.mode == _DRA:
         yield from _slices(api, name)
@@ -121,8 +126,21 @@ def _label(node: Object, mode: str) -> Check:
     label = (node["metadata"].get("labels") or {}).get(MODE_LABEL)
     if label == mode:
         return Check("ok", f"label {MODE_LABEL}={mode}: pods of this mode can be placed here")
-    text = f"label {MODE_LABEL} is {label or 'missing'}, gpushare.yaml says {mode}"
+    text = f"label {MODE_LABEL} is {label or 'missing'}, the node's mode is {mode}"
     return Check("fail", f"{text}: pods are not placed here", _START)
+
+
+def _settings(node: Object, current: Mapping[str, NodeSetting]) -> Iterator[Check]:
+    """Check the labels that set something on this node, which has `current` by labels."""
+    wanted = settings_of(node)
+    for problem in wanted.problems:
+        yield Check("warn", problem, _RELABEL)
+    for key, setting in wanted.settings.items():
+        text = f"{key}: {setting['value']}, by the {setting['source']}"
+        if current.get(key) == setting:
+            yield Check("ok", text)
+        else:
+            yield Check("warn", f"{text}: not in effect", f"kubectl describe node; {_START}")
 
 
 def _runtime_classes(api: ApiServer, mode: str) -> Iterator[Check]:
@@ -137,7 +155,7 @@ def _runtime_classes(api: ApiServer, mode: str) -> Iterator[Check]:
             yield Check("ok", f"RuntimeClass {one['metadata']['name']}: for nodes of mode {mode}")
             return
     text = f"RuntimeClass: none has handler {HANDLER} and nodeSelector {MODE_LABEL}: {mode}"
-    yield Check("warn", text, _APPLY)
+    yield Check("warn", text, _APPLY % mode)
 
 
 def _slices(api: ApiServer, name: str) -> Iterator[Check]:

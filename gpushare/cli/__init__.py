@@ -1,50 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `gpushare` command: one file per command, each one function over gpushare/client.py.
+"""The `gpushare` command: `commands` lists the functions, which use gpushare/client.py.
 
-Exit status: 0 success, 1 error, 2 usage error, 3 request refused, 4 degraded. `gpushare run` exits
-with the status of its command.
+The exit statuses are those of gpushare/errors.py. `gpushare run` exits with that of its command.
 """
 
 from __future__ import annotations
 
-import difflib
 import importlib
-import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import gpushare as package
-from gpushare.cli.session import (
-    ERROR,
-    REFUSED,
-    TRY,
-    USAGE,
-    Session,
-    print_error,
-    report_error,
-    shared_options,
-)
+from gpushare.cli.commands import COMMANDS, SECTIONS
+from gpushare.cli.errors import no_such_command
+from gpushare.cli.session import TRY, RootCommand, Session, shared_options
 from gpushare.cli.text import count
 from gpushare.client import DaemonUnreachable
-from gpushare.errors import UserError
 from gpushare.quota.size import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from click.shell_completion import CompletionItem
+
     from gpushare.protocol import CardStatus, DaemonStatus
 
-__all__ = ["ERROR", "REFUSED", "SECTIONS", "USAGE", "Gpushare", "gpushare"]
-
-# A command is imported when it is called: most need a fifth of the modules of all commands.
-SECTIONS: Final = {
-    "Inspect": ("ls", "ps", "top", "inspect", "why", "history", "metrics"),
-    "Manage": ("run", "set", "pause", "resume", "stop", "card"),
-    "Diagnose": ("doctor", "verify", "audit"),
-    "Manifests and images": ("explain", "validate", "compat", "convert"),
-    "Install and configure": ("setup", "runtime", "cdi", "config", "rules", "simulator"),
-}
+__all__ = ["Gpushare", "gpushare", "main"]
 
 
 def main() -> None:
@@ -52,18 +34,19 @@ def main() -> None:
     gpushare(prog_name="gpushare")
 
 
-class Gpushare(click.Group):
+class Gpushare(RootCommand):
     """The root of the command tree."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+    def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands in the order of the help text."""
-        return [name for names in SECTIONS.values() for name in names]
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command from the module of the same name."""
-        if cmd_name not in self.list_commands(ctx):
+        """Import and return a command."""
+        if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(f"gpushare.cli.{cmd_name}").command
+        module, _, name = COMMANDS[cmd_name].place.partition(":")
+        command = getattr(importlib.import_module(f"gpushare.cli.{module}"), name)
         assert isinstance(command, click.Command)
         return command
 
@@ -74,52 +57,34 @@ class Gpushare(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
+            import difflib  # noqa: PLC0415 - only for a mistake
+
             close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
-            if not close:
-                raise
-            raise click.UsageError(f"{error.message} Did you mean {close[0]}?", ctx) from None
+            meant = f" Did you mean {close[0]}?" if close else ""
+            raise no_such_command(f"{error.message}{meant}", args[0], ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands, grouped by section."""
-        for section, names in SECTIONS.items():
-            commands = [(name, self.get_command(ctx, name)) for name in names]
+        for section, entries in SECTIONS.items():
             with formatter.section(section):
-                formatter.write_dl(
-                    [(name, found.get_short_help_str(80)) for name, found in commands if found]
-                )
+                formatter.write_dl([(name, entry.summary) for name, entry in entries.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the example of every command."""
-        found = [self.get_command(ctx, name) for name in self.list_commands(ctx)]
-        examples = [
-            command.epilog.removeprefix("Example: ")
-            for command in found
-            if command and command.epilog
-        ]
         with formatter.section("Examples"):
-            formatter.write("".join(f"  {example}\n" for example in examples))
+            formatter.write("".join(f"  {entry.example}\n" for entry in COMMANDS.values()))
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; report an exception as a sentence on stderr and an exit status."""
-        try:
-            return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
-            raise
-        except UserError as error:
-            ctx.exit(report_error(error))
-        except BrokenPipeError:
-            raise  # click handles it: `gpushare ps | head`
-        except OSError as error:
-            named = f"{error.filename}: " if error.filename is not None else ""
-            sudo = ". Use sudo." if isinstance(error, PermissionError) else ""
-            print_error(f"{named}{error.strerror or error}{sudo}")
-            ctx.exit(ERROR)
-        except Exception as error:  # the only place where a bug reaches the user
-            if os.environ.get("GPUSHARE_LOG") == "debug":
-                raise
-            what = f"{type(error).__name__}: {error}"
-            print_error(f"internal error: {what}. For a traceback, set GPUSHARE_LOG=debug.")
-            ctx.exit(ERROR)
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[Any]]:
+        """Return the commands, which are not imported for that, or the options."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for shells
+
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [
+            CompletionItem(name, help=entry.summary)
+            for name, entry in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
 
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

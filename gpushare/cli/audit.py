@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from gpushare.cli import session as shared
-from gpushare.cli.verify import BUSY, RUNTIMES, ourselves, reported
-from gpushare.errors import UserError
+from gpushare.cli.verify import BUSY, ourselves, reported, runtime_option
+from gpushare.errors import ErrorCode, UserError
 from gpushare.quota.size import format_size
 from gpushare.verify import AuditScenario, AuditTrial
 from gpushare.verify.audit import NEEDED_BYTES
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PREFIX: Final = "gpushare-audit-"
 
 
-@shared.command("audit", example="gpushare audit --self-test")
+@shared.command("audit")
 @click.option("--self-test", is_flag=True, help="Test that the audit detects a bypass.")
 @click.option(
     "--card",
@@ -30,12 +30,7 @@ PREFIX: Final = "gpushare-audit-"
     metavar="INDEX",
     help="The card to use. Default: an unused card.",
 )
-@click.option(
-    "--runtime",
-    "way",
-    type=click.Choice(RUNTIMES),
-    help="Where to run the tenant. Default: docker if gpushare is registered, otherwise host.",
-)
+@runtime_option
 def command(session: Session, self_test: bool, card: int | None, way: str | None) -> None:
     """Test on this host that the audit detects a container over quota.
 
@@ -50,7 +45,9 @@ def command(session: Session, self_test: bool, card: int | None, way: str | None
     if not self_test:
         raise click.UsageError("nothing to do. Use --self-test.")
     if os.geteuid() != 0:
-        raise UserError("gpushare audit --self-test requires root. Use sudo.")
+        fix = "Use sudo."
+        text = f"gpushare audit --self-test requires root. {fix}"
+        raise UserError(text, code=ErrorCode.FORBIDDEN, fix=fix)
     index = _unused_card(session.client.cards(), card)
     with reported(session, way) as (engine, report):
         trial = AuditTrial(index, session.client)
@@ -64,7 +61,7 @@ def _unused_card(cards: list[CardStatus], wanted: int | None) -> int:
         reasons = {index: text for index, text in reasons.items() if index == wanted}
     if not reasons:
         which = "no card" if wanted is None else f"no card {wanted}"
-        raise UserError(f"there is {which}. See gpushare ls.")
+        raise UserError(f"there is {which}. See gpushare ls.", code=ErrorCode.NOT_FOUND)
     unused = [index for index, text in reasons.items() if not text]
     if not unused:
         reason = "; ".join(f"card {index} {text}" for index, text in reasons.items())

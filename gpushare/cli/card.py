@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from gpushare import protocol
 from gpushare.cli import session as shared
-from gpushare.cli.session import REFUSED
+from gpushare.cli.run_state import timeout_option
+from gpushare.cli.status import colour
+from gpushare.cli.terminal_table import terminal_table
 from gpushare.cli.text import count, printable, table
 from gpushare.client import RequestRefused, UnknownTenant
-from gpushare.errors import UserError
+from gpushare.errors import ErrorCode, ExitStatus, UserError
 from gpushare.quota.keys import POLICIES
 from gpushare.quota.size import format_size
 
@@ -28,21 +29,22 @@ LISTED = (
     *("CARD", "UUID", "MODEL", "ALLOWED MODE", "POLICY", "CORDONED", "NUMA", "BEST LINK"),
     *("TENANTS", "AVAILABLE"),
 )
+#: The columns that are left out if the terminal is too narrow, in this order.
+DROPPED: Final = ("AVAILABLE", "TENANTS", "UUID", "NUMA", "BEST LINK", "MODEL", "POLICY")
 POLICY = ("CARD", "MODEL", "POLICY", "CORES", "TENANTS")
 NONE = "there is no card. To find the cause, run gpushare doctor."
 OWN = "per container"
 NOT_KNOWN = "?"
 DRAINED = ("CONTAINER", "STATE", "MEMORY USED", "PID")
 POLL_SECONDS: Final = 0.5
-INTERRUPTED: Final = 130  # as in a shell: 128 and SIGINT
+
+_card_argument: Final = click.argument("card", shell_complete=shared.completes("cards"))
+_reason_option: Final = click.option(
+    "--reason", metavar="TEXT", help="Reason to show when a container is refused the card."
+)
 
 
-class CardNotFound(UserError):
-    """There is no card with the given index or UUID."""
-
-
-@click.group("card", epilog="Example: gpushare card ls")
-@shared.shared_options
+@shared.group("card")
 def command() -> None:
     """Set a card's sharing policy, or cordon and drain it."""
 
@@ -51,18 +53,24 @@ def command() -> None:
 def ls(session: Session) -> None:
     """List the cards with their settings and links.
 
-    ALLOWED MODE is which requests the card accepts, as set by `cards` in gpushare.yaml: any, shared
-    (no whole cards) or exclusive (only whole cards). POLICY is the policy that `gpushare card
-    policy` set. CORDONED tells whether new containers are kept off the card. NUMA is its NUMA node.
+    ALLOWED MODE is which requests the card accepts, as set by `cards` in gpushare.yaml or by a
+    label of the Kubernetes node: any, shared (no whole cards) or exclusive (only whole cards).
+    POLICY is the policy that `gpushare card policy` set. CORDONED tells whether new containers are
+    kept off the card, and why. NUMA is its NUMA node.
     BEST LINK is the best link to another card, with that card's index: NV4 means four NVLinks, PIX
     one PCIe switch, PXB several, PHB a host bridge, NODE the same NUMA node, and SYS another NUMA
     node (as in nvidia-smi topo -m). --json lists all links.
+
+    On a terminal that is too narrow, columns are left out in this order, and the last line names
+    them: AVAILABLE, TENANTS, UUID, NUMA, BEST LINK, MODEL, POLICY. If that does not suffice, the
+    longest texts are shortened. A pipe gets all columns. Colors are used only on a terminal, and
+    not if NO_COLOR is set.
     """
     session.show_rows(session.client.cards(), _listed, NONE)
 
 
 @shared.command("policy", example="gpushare card policy 0 burst-share")
-@click.argument("card", required=False)
+@click.argument("card", required=False, shell_complete=shared.completes("cards"))
 @click.argument("policy", type=click.Choice(POLICIES), required=False, metavar="[POLICY]")
 @click.option("--reset", is_flag=True, help="Use the policy that each container requests.")
 def policy(session: Session, card: str | None, policy: str | None, reset: bool) -> None:
@@ -85,15 +93,14 @@ def policy(session: Session, card: str | None, policy: str | None, reset: bool) 
     else:
         cards = [one for one in session.client.cards() if card is None or _is(one, card)]
     if card is not None and not cards:
-        raise CardNotFound(f"there is no card {card}. See gpushare ls.")
+        text, fix = f"there is no card {card}", "See gpushare ls."
+        raise UserError(f"{text}. {fix}", code=ErrorCode.NOT_FOUND, key="CARD", value=card, fix=fix)
     session.show_rows(cards, _policies, NONE)
 
 
 @shared.command("cordon", example='gpushare card cordon 0 --reason "ECC errors"')
-@click.argument("card")
-@click.option(
-    "--reason", metavar="TEXT", help="Reason to show when a container is refused the card."
-)
+@_card_argument
+@_reason_option
 def cordon(session: Session, card: str, reason: str | None) -> None:
     """Stop placing containers on a card. Running containers are not affected.
 
@@ -106,7 +113,7 @@ def cordon(session: Session, card: str, reason: str | None) -> None:
 
 
 @shared.command("uncordon", example="gpushare card uncordon 0")
-@click.argument("card")
+@_card_argument
 def uncordon(session: Session, card: str) -> None:
     """Allow new containers on a card again."""
     shown = session.client.uncordon(card)
@@ -133,7 +140,7 @@ def _policy_row(card: CardStatus) -> tuple[str, ...]:
 
 
 def _listed(cards: list[CardStatus]) -> str:
-    return table(LISTED, map(_row, cards))
+    return terminal_table(LISTED, map(_row, cards), DROPPED, colour)
 
 
 def _row(card: CardStatus) -> tuple[str, ...]:
@@ -168,23 +175,13 @@ def _best_link(card: CardStatus) -> str:
 
 
 @shared.command("drain", example="gpushare card drain 0 --wait")
-@click.argument("card")
-@click.option(
-    "--reason", metavar="TEXT", help="Reason to show when a container is refused the card."
-)
+@_card_argument
+@_reason_option
 @click.option("--wait", is_flag=True, help="Wait until the card is empty.")
 @click.option(
     "--stop", is_flag=True, help="Stop the containers on the card, as gpushare stop does."
 )
-@click.option(
-    "-t",
-    "--timeout",
-    type=click.IntRange(0, protocol.STOP_TIMEOUT_MAX_SECONDS),
-    default=10,
-    show_default=True,
-    metavar="SECONDS",
-    help="Seconds to wait before --stop kills all processes.",
-)
+@timeout_option
 def drain(
     session: Session, card: str, reason: str | None, wait: bool, stop: bool, timeout: int
 ) -> None:
@@ -202,20 +199,20 @@ def drain(
     cordoned = client.cordon(card, reason)
     tenants = list(_on(cordoned, client))
     why = reason or f"draining card {cordoned['index']}"
-    refused = [one for one in tenants if stop and not _stopped(one, timeout, why, client)]
+    refused = [one for one in tenants if stop and not _stopped(one, timeout, why, session)]
     if wait:
-        tenants = _waited(cordoned, tenants, client)
+        tenants = _waited(cordoned, tenants, session)
     session.show({"card": cordoned, "tenants": tenants}, lambda: _text(cordoned, tenants))
     if refused:
-        click.get_current_context().exit(REFUSED)
+        click.get_current_context().exit(ExitStatus.REFUSED)
 
 
-def _stopped(tenant: TenantStatus, timeout: int, why: str, client: Client) -> bool:
+def _stopped(tenant: TenantStatus, timeout: int, why: str, session: Session) -> bool:
     """Stop a tenant; return whether that was possible, and report the reason if not."""
     try:
-        client.stop(tenant["key"], "TERM", timeout, why)
+        session.client.stop(tenant["key"], "TERM", timeout, why)
     except (RequestRefused, UnknownTenant) as error:  # UnknownTenant: it has exited already
-        click.echo(f"gpushare: {printable(str(error))}", err=True)
+        session.report(error)
         return isinstance(error, UnknownTenant)
     return True
 
@@ -226,7 +223,7 @@ def _on(card: CardStatus, client: Client) -> Iterator[TenantStatus]:
             yield tenant
 
 
-def _waited(card: CardStatus, tenants: list[TenantStatus], client: Client) -> list[TenantStatus]:
+def _waited(card: CardStatus, tenants: list[TenantStatus], session: Session) -> list[TenantStatus]:
     """Return when the card is empty; list the remaining containers on stderr as they change."""
     shown: list[str] = []
     try:
@@ -234,18 +231,17 @@ def _waited(card: CardStatus, tenants: list[TenantStatus], client: Client) -> li
             names = [tenant["name"] for tenant in tenants]
             if names != shown:
                 waiting = f"waiting for {count(len(names), 'container')}: {', '.join(names)}"
-                click.echo(printable(f"card {card['index']}: {waiting}"), err=True)
+                session.note(printable(f"card {card['index']}: {waiting}"))
                 shown = names
             time.sleep(POLL_SECONDS)
-            tenants = list(_on(card, client))
+            tenants = list(_on(card, session.client))
     except KeyboardInterrupt:
         index = card["index"]
-        click.echo(
+        session.note(
             f"card {index} stays cordoned, with {count(len(tenants), 'container')} still on it. "
-            f"To undo this, run: gpushare card uncordon {index}",
-            err=True,
+            f"To undo this, run: gpushare card uncordon {index}"
         )
-        click.get_current_context().exit(INTERRUPTED)
+        click.get_current_context().exit(ExitStatus.INTERRUPTED)
     return tenants
 
 

@@ -24,8 +24,7 @@ CHANNELS: Final = Path("/etc/cdi/gpushare-imex.json")
 STDOUT: Final = Path("-")
 
 
-@click.group("cdi", epilog="Example: gpushare cdi generate --output -")
-@shared.shared_options
+@shared.group("cdi")
 def command() -> None:
     """Generate or list CDI specifications."""
 
@@ -77,7 +76,7 @@ def generate(
         output = CHANNELS if imex_channels else cdi_files.OWN
     as_yaml = form == "yaml" or (form is None and output.suffix in {".yaml", ".yml"})
     if as_yaml and form is None and output.suffix == ".yml":
-        raise UserError(f"{output}: engines read .yaml and .json only")
+        raise click.UsageError(f"{output}: engines read .yaml and .json only")
     text = cdi_files.format_spec(document, as_yaml=as_yaml)
     if output == STDOUT:
         click.echo(text, nl=False)

@@ -10,13 +10,12 @@ import click
 
 from gpushare import compatibility, images
 from gpushare.cli import session as shared
-from gpushare.cli.session import DEGRADED, REFUSED
-from gpushare.cli.text import count, printable
+from gpushare.cli.text import ProgressLine, count, printable
 from gpushare.client import DaemonUnreachable, UnknownTenant
-from gpushare.compatibility import driver as drivers
 from gpushare.compatibility import image as facts
+from gpushare.compatibility import rules as drivers
 from gpushare.compatibility.facts import cuda_text, driver_text, parse_version
-from gpushare.errors import UserError
+from gpushare.errors import ExitStatus, UserError
 from gpushare.oci import cuda_compat as packages
 from gpushare.oci.elf import this_platform
 from gpushare.oci.rootfs import OldKernelError, Rootfs
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from gpushare.compatibility.facts import Version
     from gpushare.protocol import CardStatus, TenantStatus
 
-STATUS: Final = {"ok": 0, "warn": DEGRADED, "refuse": REFUSED}
+STATUS: Final = {"ok": 0, "warn": ExitStatus.DEGRADED, "refuse": ExitStatus.REFUSED}
 _ELSEWHERE: Final = "--driver 580.65.06 --cc 9.0"
 COLOURS: Final = {"ok": "green", "warn": "yellow", "refuse": "red"}
 
@@ -45,8 +44,10 @@ def _version(_ctx: click.Context, _parameter: click.Parameter, text: Any) -> Any
     return found
 
 
-@shared.command("compat", example="gpushare compat nvidia/cuda:12.4.1-base-ubuntu22.04")
-@click.argument("name", metavar="IMAGE|CONTAINER|PATH")
+@shared.command("compat")
+@click.argument(
+    "name", metavar="IMAGE|CONTAINER|PATH", shell_complete=shared.completes("files", "containers")
+)
 @click.option(
     "--driver",
     callback=_version,
@@ -114,10 +115,12 @@ def command(
             tenant = _tenant(session, name)
             machine = _machine(session, tenant, backend)
         except DaemonUnreachable as error:
-            raise UserError(f"{error}. Or describe a machine: {_ELSEWHERE}") from error
-    with images.open_image(name, tenant["pid"] if tenant is not None else 0) as found:
-        image, note = _look(found)
-        findings = compatibility.evaluate_image(image, machine)
+            raise DaemonUnreachable(f"{error}. Or describe a machine: {_ELSEWHERE}") from error
+    with ProgressLine(as_json=session.json) as progress:
+        progress.step(f"reading {name}")
+        with images.open_image(name, tenant["pid"] if tenant is not None else 0) as found:
+            image, note = _look(found)
+    findings = compatibility.evaluate_image(image, machine)
     worst = compatibility.worst(findings)
     answer = {
         "name": found.name,
@@ -161,13 +164,16 @@ def _machine(
         parse_version(status["driver_version"]) or (),
         parse_version(status["cuda_version"]) or (),
         tuple(
-            _card(card) for card in session.client.cards() if own is None or card["index"] in own
+            card_facts(card)
+            for card in session.client.cards()
+            if own is None or card["index"] in own
         ),
         backend,
     )
 
 
-def _card(card: CardStatus) -> compatibility.CardFacts:
+def card_facts(card: CardStatus) -> compatibility.CardFacts:
+    """Return what the rules of compatibility need of a card."""
     return compatibility.CardFacts(
         card["model"],
         parse_version(card["compute_capability"]),

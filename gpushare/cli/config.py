@@ -12,18 +12,19 @@ import click
 
 from gpushare import config, settings
 from gpushare.cli import session as shared
-from gpushare.cli.session import ERROR
 from gpushare.cli.text import table
-from gpushare.client import DaemonError, DaemonUnreachable, RequestRefused
-from gpushare.quota import Defaults, exact_size, parse_size
-from gpushare.settings import sections
-from gpushare.settings.document import ConfigDocument, KeyPath, at, key_of
-from gpushare.settings.schema import load_schema, resolved
+from gpushare.errors import ErrorCode, ExitStatus, UserError
+from gpushare.quota.effective_request import Defaults
+from gpushare.quota.node_settings import ALLOWED_MODE, CORDONED
+from gpushare.quota.size import exact_size, parse_size
+from gpushare.settings.schema import ConfigDocument, load_schema, resolved
+from gpushare.text_position import KeyPath, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpushare.cli.session import Session
+    from gpushare.protocol import NodeSetting
 
 HEADINGS = ("KEY", "VALUE", "SOURCE")
 
@@ -32,8 +33,7 @@ NOT_SET: Final = "-"
 _SECTIONS: Final = ("users", "namespaces")
 
 
-@click.group("config", epilog="Example: gpushare config check /etc/gpushare/gpushare.yaml")
-@shared.shared_options
+@shared.group("config")
 def command() -> None:
     """Show, check and reload the gpushared configuration."""
 
@@ -57,11 +57,14 @@ def show(session: Session, file: Path | None, namespace: str | None, users: bool
     """Show the effective configuration and the line that sets each key.
 
     This is the file as it is now. gpushared reads it at startup and at `gpushare config reload`. If
-    the section of a namespace or of users does not set a key, the node's setting is shown.
+    the section of a namespace or of users does not set a key, the node's setting is shown. Without
+    --config, settings by labels of the Kubernetes node are shown as they are in effect.
     """
     if namespace is not None and users:
         raise click.UsageError("--namespace and --users cannot be combined")
     document = _document(session, file)
+    if file is None:
+        _overlay(document, session.node_settings())
     rows = list(_rows(document, namespace, users=users))
     data = [{"key": row.key, "value": row.value, "from": row.origin} for row in rows]
     empty = f"{document.file} sets no default and no limit here except the capacity of a card"
@@ -101,7 +104,7 @@ def check(session: Session, file: Path | None) -> None:
         data, lambda: f"{found}: ok" if exists else f"{found}: no such file, using defaults"
     )
     if problems:
-        click.get_current_context().exit(ERROR)
+        click.get_current_context().exit(ExitStatus.ERROR)
 
 
 @shared.command("reload", example="gpushare config reload")
@@ -130,19 +133,32 @@ def _document(session: Session, file: Path | None) -> ConfigDocument:
     return settings.checked(settings.text_of(found) if exists else "", found)
 
 
+def _overlay(document: ConfigDocument, found: Mapping[str, NodeSetting]) -> None:
+    """Put what labels of this node set into `document`."""
+    for key, setting in found.items():
+        section, _, name = key.partition(".")
+        places: list[KeyPath] = [(section, name)]
+        value: object = setting["value"]
+        if key == ALLOWED_MODE:
+            places = [(section, card, name) for card in (*document.section((section,)), "*")]
+        elif key == CORDONED:
+            places = [(section, card, name) for card in setting["value"].split(",")]
+            value = True
+        for place in places:
+            document.overlay(place, value, setting["source"])
+
+
 def _file(session: Session, file: Path | None) -> tuple[Path, bool]:
-    """Return the file to use, and whether to read it: a file that the user named always is."""
-    found = file or daemon_config_file(session) or config.DEFAULT_FILE
-    return found, file is not None or found.exists()
-
-
-def daemon_config_file(session: Session) -> Path | None:
-    """Return the configuration file of the running gpushared, None if there is none."""
-    try:
-        path = session.client.status()["config"]
-    except (DaemonUnreachable, DaemonError, RequestRefused):
-        return None
-    return Path(path) if path else None
+    """Return the file to use, and whether it exists; a file that the user named has to."""
+    if file is not None and not file.exists():
+        raise UserError(
+            f"{file}: no such file; name another file",
+            code=ErrorCode.NOT_FOUND,
+            value=str(file),
+            fix="Name another file.",
+        )
+    found = file or session.config_file() or config.DEFAULT_FILE
+    return found, found.exists()
 
 
 def _rows(document: ConfigDocument, namespace: str | None, *, users: bool) -> Iterable[SettingRow]:
@@ -180,16 +196,16 @@ def node_rows(document: ConfigDocument) -> Iterator[SettingRow]:
     whole = load_schema()
     properties = {name: part for name, part in whole["properties"].items() if name not in _SECTIONS}
     yield from _leaves(document, {**whole, "properties": properties}, whole, ())
-    yield from section_rows(document, sections.USERS, only_own=True)
-    for name in sections.namespaces(document):
-        yield from section_rows(document, sections.of_namespace(name), only_own=True)
+    yield from section_rows(document, settings.USERS, only_own=True)
+    for name in settings.namespaces(document):
+        yield from section_rows(document, settings.of_namespace(name), only_own=True)
 
 
 def section_rows(
     document: ConfigDocument, place: KeyPath, *, only_own: bool = False
 ) -> Iterator[SettingRow]:
     """Yield what holds in a section, with what it has from the whole node if not `only_own`."""
-    held = sections.terms(document, place).defaults
+    held = settings.terms(document, place).defaults
     for part in (
         "defaults",
         "max_per_request",
@@ -198,17 +214,18 @@ def section_rows(
         "trust",
         "dialects",
         "audit",
+        "idle",
     ):
-        if place == sections.USERS and part in {"trust", "dialects", "audit"}:
+        if place == settings.USERS and part in {"trust", "dialects", "audit", "idle"}:
             continue  # a host process has no image and no pod, and is judged as the node says
-        values = sections.section_values(document, place, part)
-        built_in = sections.built_in(place, part)
+        values = settings.section_values(document, place, part)
+        built_in = settings.built_in(place, part)
         for key in dict.fromkeys((*values.values, *built_in)):
             path = (*place, part, *key.split("."))
             if key not in values.values:
                 yield SettingRow(key_of(path), built_in[key], DEFAULT)
             elif not only_own or values.places[key] == path:
-                origin = at(document.file, document.line(values.places[key]))
+                origin = document.origin(values.places[key])
                 yield _limited_row(
                     SettingRow(key_of(path), values.values[key], origin), part, key, held
                 )
@@ -217,10 +234,10 @@ def section_rows(
 
 def _words(document: ConfigDocument, place: KeyPath, *, only_own: bool) -> Iterator[SettingRow]:
     """Yield the keys of a section that are no sections themselves."""
-    for key in () if place == sections.USERS else ("compatibility",):
-        value, where = sections.word(document, place, key)
+    for key in () if place == settings.USERS else ("compatibility",):
+        value, where = settings.word(document, place, key)
         if where and (where == (*place, key) or not only_own):
-            yield SettingRow(key_of((*place, key)), value, at(document.file, document.line(where)))
+            yield SettingRow(key_of((*place, key)), value, document.origin(where))
 
 
 def _limited_row(row: SettingRow, part: str, key: str, defaults: Defaults) -> SettingRow:
@@ -246,10 +263,10 @@ def _leaves(
             for name_of_its, its in value.items():
                 for key, setting in (its or {}).items():
                     way = (*path, name_of_its, key)
-                    yield SettingRow(key_of(way), setting, at(document.file, document.line(way)))
+                    yield SettingRow(key_of(way), setting, document.origin(way))
         elif value is not None:
-            row = SettingRow(key_of(path), value, at(document.file, document.line(path)))
-            yield _limited_row(row, str(path[0]), name, sections.terms(document).defaults)
+            row = SettingRow(key_of(path), value, document.origin(path))
+            yield _limited_row(row, str(path[0]), name, settings.terms(document).defaults)
         else:
             default = below.get("default")
             yield SettingRow(key_of(path), default, NOT_SET if default is None else DEFAULT)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from gpushare.cli.session import ERROR, print_error
 from gpushare.cli.session import command as make_command
+from gpushare.cli.session import completes
+from gpushare.errors import ErrorCode, UserError
 from gpushare.manifest import STDIN, read
 from gpushare.manifest.convert import TARGETS, convert
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 _KINDS: Final = {"lost": "no equivalent", "left": "not changed", "note": "note"}
 
 
-@make_command("convert", example="gpushare convert train.yaml --to gpushare --in-place")
-@click.argument("file", metavar="FILE")
+@make_command("convert")
+@click.argument("file", metavar="FILE", shell_complete=completes("files"))
 @click.option(
     "--to", "target", type=click.Choice(tuple(TARGETS)), required=True, help="Target keys."
 )
@@ -57,12 +58,10 @@ def command(
         raise click.UsageError("--in-place requires a FILE other than -, and no --output.")
     made = convert(read(file), TARGETS[target])
     for one in made.notes:
-        click.echo(
-            f"{made.file.path}:{one.line}: {_KINDS[one.what]}: {one.key}: {one.why}", err=True
-        )
+        session.note(f"{made.file.path}:{one.line}: {_KINDS[one.what]}: {one.key}: {one.why}")
     if strict and made.lost:
-        print_error(f"nothing was written: {len(made.lost)} without an equivalent (--strict)")
-        click.get_current_context().exit(ERROR)
+        text = f"nothing was written: {len(made.lost)} without an equivalent (--strict)"
+        raise UserError(text, code=ErrorCode.INVALID)
     written = Path(file) if in_place else output
     if written is not None and (made.changed or not in_place):
         _write(written, made.text)
@@ -71,7 +70,7 @@ def command(
     elif written is None:
         click.echo(made.text, nl=False)
     if not made.changed:
-        click.echo(f"{made.file.path}: nothing to change", err=True)
+        session.note(f"{made.file.path}: nothing to change")
 
 
 def _data(made: Converted, written: Path | None) -> dict[str, Any]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 from dataclasses import asdict
 from pathlib import Path
@@ -13,20 +14,18 @@ import click
 
 import gpushare
 from gpushare import config
-from gpushare.checks import Check, driver, engines, kubernetes, machine
+from gpushare.checks import Check, engines, kubernetes, machine
 from gpushare.cli import session as shared
-from gpushare.cli.session import DEGRADED
 from gpushare.cli.text import printable
 from gpushare.client import DaemonError, DaemonUnreachable, RequestRefused
 from gpushare.engines import ENGINES
-from gpushare.errors import UserError
-from gpushare.host import cgroups
-from gpushare.kubernetes.api.credentials import DEFAULT_KUBECONFIG
-from gpushare.kubernetes.api.kubeconfig import find_credentials
+from gpushare.errors import ExitStatus, UserError
+from gpushare.host import cgroups, init_system
+from gpushare.kubernetes.api.credentials import DEFAULT_KUBECONFIG, find_credentials
 from gpushare.kubernetes.api.server import ApiServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from gpushare.cli.session import Session
     from gpushare.client import Client
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
-@shared.command("doctor", example="gpushare doctor --k8s")
+@shared.command("doctor")
 @click.option("--k8s", is_flag=True, help="Check this machine as a node of a Kubernetes cluster.")
 @click.option(
     "--kubeconfig",
@@ -49,15 +48,44 @@ COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
     default=socket.gethostname,
     help="Name of this node in the cluster. Default: this host's name.",
 )
-def command(session: Session, k8s: bool, kubeconfig: Path | None, node: str) -> None:
+@click.option(
+    "--bundle",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write what a bug report needs to a new FILE, a .tar.gz. Best used with sudo.",
+)
+@click.option(
+    "--redact",
+    is_flag=True,
+    help="With --bundle, replace names of containers, pods, images, users and this host.",
+)
+def command(
+    session: Session,
+    k8s: bool,
+    kubeconfig: Path | None,
+    node: str,
+    bundle: Path | None,
+    redact: bool,
+) -> None:
     """Check this machine and suggest fixes.
 
     With --k8s, only what Kubernetes needs is checked: the kubelet, containerd, the sockets of
     gpushare-node, and what the cluster has of this node.
 
-    The exit status is 4 if a check fails. Warnings do not change it.
+    With --bundle, the results go into an archive with the versions, the configuration, the cards,
+    the containers, the history of a week, and the logs of gpushared, the launcher and the driver.
+    What is not available is listed in its README.txt.
+
+    The exit status is 4 if a check fails. Warnings do not change it. With --bundle, it is 0 if the
+    archive was written.
     """
-    checks = _kubernetes(session.client, kubeconfig, node) if k8s else run_checks(session.client)
+    if redact and bundle is None:
+        raise click.UsageError("--redact requires --bundle FILE")
+    run = functools.partial(_kubernetes, kubeconfig=kubeconfig, node=node) if k8s else run_checks
+    if bundle is not None:
+        _write_bundle(session, bundle, run, redact=redact)
+        return
+    checks = run(session.client)
     found = []
     for check in checks:
         found.append(check)
@@ -68,7 +96,23 @@ def command(session: Session, k8s: bool, kubeconfig: Path | None, node: str) -> 
     if session.json:
         session.show([asdict(check) for check in found], str)
     if any(check.level == "fail" for check in found):
-        click.get_current_context().exit(DEGRADED)
+        click.get_current_context().exit(ExitStatus.DEGRADED)
+
+
+def _write_bundle(
+    session: Session, path: Path, run: Callable[[Client], Iterator[Check]], *, redact: bool
+) -> None:
+    # Not at the top: the checks need neither archives nor users.
+    from gpushare.cli import bundle, redaction  # noqa: PLC0415
+
+    found = bundle.collect(session.socket, run)
+    if redact:
+        found = found.redacted(redaction.Pseudonyms())
+    bundle.write(found, path, is_redacted=redact)
+    lines = [f"{path}: check its content before you attach it to a bug report"]
+    lines += [f"  without {', '.join(names)}: {why}" for why, names in found.reasons.items()]
+    data = {"file": str(path), "parts": list(found.parts), "missing": dict(found.missing)}
+    session.show(data, lambda: "\n".join(map(printable, lines)))
 
 
 def run_checks(client: Client) -> Iterator[Check]:
@@ -85,8 +129,8 @@ def run_checks(client: Client) -> Iterator[Check]:
     if status is None and machine.is_simulated(file):
         yield Check("ok", "simulated driver: as configured")
     else:
-        yield from driver.check_driver(status)
-    yield from driver.check_placeholders()
+        yield from machine.check_driver(status)
+    yield from machine.check_placeholders()
     yield from machine.check_configuration(file)
     copies = machine.used_installation(status)
     yield from machine.check_installation(copies)
@@ -105,12 +149,15 @@ def run_checks(client: Client) -> Iterator[Check]:
 
 def _kubernetes(client: Client, kubeconfig: Path | None, node: str) -> Iterator[Check]:
     """Yield the checks of a node; its mode is gpushared's, otherwise that of annotations."""
-    mode = "annotations"
+    facts = kubernetes.NodeFacts("annotations")
     try:
-        mode = str(client.status().get("kubernetes_mode", mode))
+        status = client.status()
     except (DaemonUnreachable, DaemonError, RequestRefused) as error:
         yield Check("fail", f"daemon: {error}")
-    facts = kubernetes.NodeFacts(mode)
+    else:
+        settings = status["node_settings"] if status.get("accepts_node_labels") else None
+        mode = str(status.get("kubernetes_mode", facts.mode))
+        facts = kubernetes.NodeFacts(mode, settings=settings)
     try:
         api = ApiServer(find_credentials(kubeconfig), patience_seconds=0)
     except UserError as error:
@@ -127,7 +174,7 @@ def _daemon(status: DaemonStatus) -> Iterator[Check]:
         yield Check(
             "warn",
             f"gpushared is {status['version']}, this command {gpushare.__version__}",
-            "systemctl restart gpushared",
+            init_system.advice("systemctl restart gpushared"),
         )
     if status["scheduler_pid"]:
         yield Check("ok", f"scheduler, pid {status['scheduler_pid']}: enforces compute shares")

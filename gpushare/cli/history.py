@@ -30,6 +30,8 @@ TEXTS: Final = {
     "daemon-stopped": "gpushared stopped; containers keep running",
     "config-reloaded": "the configuration was reloaded",
     "config-rejected": "the new configuration was rejected, the previous one stays: {error}",
+    "node-setting-changed": "{setting} was set to {value} by the {source}",
+    "node-setting-reset": "{setting} is set by gpushare.yaml again, not by a label of the node",
     "history-resumed": "the history is written again; {lost} earlier events are missing",
     "history-damaged": "the history was damaged and started again; the old file is {path}",
     "ledger-damaged": "files of {folder} were damaged ({error}): {files}",
@@ -51,13 +53,19 @@ TEXTS: Final = {
     "claim-prepared": "was prepared: reserved {memory_bytes} on {cards}",
     "claim-released": "was released",
     "tenant-start-abandoned": "was abandoned by its runtime during create, and was killed",
-    "tenant-frozen": "was frozen by the {by}: {reason}",
+    "tenant-frozen": "was frozen by {by}: {reason}",
     "tenant-found-frozen": "was found frozen when gpushared started",
     "tenant-refrozen": "was thawed by something other than gpushared, and was frozen again",
-    "tenant-thawed": "was resumed by the {by}",
+    "tenant-thawed": "was resumed by {by}",
     "tenant-killed": "was killed: {reason}",
-    "tenant-stop-requested": "was sent {signal} by the operator; SIGKILL follows after {timeout} s",
+    "tenant-stop-requested": "was sent {signal} by {by}; SIGKILL follows after {timeout} s",
     "tenant-hung": "has pending work that does not seem to end",
+    "tenant-uses-mps": "uses an MPS server on {card} (process {pid})",
+    "tenant-idle-detected": "holds {used_bytes} and has not used its cards for {idle_seconds} s",
+    "tenant-idle-warned": (
+        "holds {used_bytes} and has not used its cards for {idle_seconds} s; action: {action}"
+    ),
+    "tenant-idle-action-failed": "is idle and could not be controlled ({action}): {error}",
     "over-quota-detected": "used {used_bytes} of {limit_bytes} on {card}",
     "over-quota-warned": "used {used_bytes} of {limit_bytes} on {card}; it was warned",
     "over-quota-frozen": "used {used_bytes} of {limit_bytes} on {card}; it was frozen",
@@ -101,6 +109,14 @@ TEXTS: Final = {
     "scheduler-lost": "the scheduler exited: {reason}",
 }
 
+#: Who did it, by the field `by`, which older events of an operator lack.
+_ACTORS: Final = {
+    "operator": "the operator",
+    "audit": "the audit",
+    "idle": "idle.action of gpushare.yaml",
+    "unknown": "another program",
+}
+
 
 def parse_duration(_ctx: click.Context, _parameter: click.Parameter, text: str) -> float:
     """Return a duration such as 90s, 15m, 1h or 7d in seconds."""
@@ -112,8 +128,8 @@ def parse_duration(_ctx: click.Context, _parameter: click.Parameter, text: str) 
     return float(found[1]) * UNITS[found[2]]
 
 
-@shared.command("history", example="gpushare history train --since 1h")
-@click.argument("name", default="")
+@shared.command("history")
+@click.argument("name", default="", shell_complete=shared.completes("containers"))
 @click.option(
     "--since",
     callback=parse_duration,
@@ -125,10 +141,14 @@ def parse_duration(_ctx: click.Context, _parameter: click.Parameter, text: str) 
 def command(session: Session, name: str, since: float) -> None:
     """Show past events of a container or of this node.
 
-    NAME is a container as in gpushare ps, even one that has exited, or a card's UUID. Without NAME,
-    all recorded events are shown, oldest first. The section history of gpushare.yaml sets how long
-    events are kept. The history is informational: a full disk loses events and has
-    no other effect.
+    NAME is a container as in gpushare ps, even one that has exited or was refused: its name or the
+    end of it (train-0/main), its ID or the start of it; or a pod, for its containers; or a card's
+    UUID. If several containers had the name, all are shown; each line has the ID of its container.
+    A start of a name or ID must be of one container.
+
+    Without NAME, all recorded events are shown, oldest first. The section history of gpushare.yaml
+    sets how long events are kept. The history is informational: a full disk loses events and has no
+    other effect.
     """
     events = list(session.client.history(name, max(0.0, time.time() - since)))
     if session.json:
@@ -149,16 +169,19 @@ def command(session: Session, name: str, since: float) -> None:
 
 
 class EventNames:
-    """The current names of tenants and cards; a name can become known after the first events."""
+    """The names of containers and cards, by all events: some are known only after the first."""
 
     def __init__(self, events: Sequence[HistoryEvent], cards: Sequence[CardStatus]) -> None:
         self._names = {event["key"]: event["name"] for event in events if event["name"]}
+        self._ids = {event["key"]: event["id"] for event in events if event["id"]}
         self._cards = {card["uuid"]: str(card["index"]) for card in cards}
 
-    def tenant(self, event: HistoryEvent) -> str:
-        """Return the name of the tenant of `event`, empty if it has none."""
-        named = self._names.get(event["key"]) if event["key"] else None
-        return named or event["name"] or event["id"][:12]
+    def container(self, event: HistoryEvent) -> str:
+        """Return the name and the short ID of the container of `event`, empty if it has none."""
+        key = event["key"]
+        identity = (event["id"] or (self._ids.get(key, key) if key else ""))[:12]
+        name = (self._names.get(key) if key else "") or event["name"]
+        return f"{name} ({identity})" if name and identity not in name else name or identity
 
     def card(self, event: HistoryEvent) -> str:
         """Return the name of the card of `event`, empty if it has none."""
@@ -170,7 +193,7 @@ def event_line(event: HistoryEvent, called: EventNames) -> str:
     """Return one event as a line."""
     when = dt.datetime.fromtimestamp(event["time"], dt.timezone.utc).astimezone()
     mark = {"warning": "!", "error": "!!"}.get(event["level"], "")
-    subject = called.tenant(event) or called.card(event)
+    subject = called.container(event) or called.card(event)
     text = " ".join(filter(None, (subject, event_text(event, called.card(event)))))
     return printable(f"{when.isoformat(' ', 'seconds')[:19]}  {mark:<2}  {text}")
 
@@ -182,6 +205,8 @@ def event_text(event: HistoryEvent, card: str) -> str:
     rest = " ".join(f"{name}={value}" for name, value in shown.items() if value)
     if text is not None:
         with contextlib.suppress(KeyError):  # a daemon of another version may omit a field
+            by = shown.get("by", "operator")
+            shown["by"] = _ACTORS.get(by, by)
             return text.format_map({**shown, "rest": rest, "card": card}).rstrip(": ")
     return f"{event['event']} {rest}".rstrip()
 

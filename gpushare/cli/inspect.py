@@ -6,10 +6,9 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Final
 
-import click
-
 from gpushare.cli import session as shared
-from gpushare.cli.ps import (
+from gpushare.cli.session import container_argument
+from gpushare.cli.status import (
     RUN_STATES,
     cores,
     cores_used,
@@ -31,14 +30,14 @@ if TYPE_CHECKING:
 KEY_WIDTH: Final = len("over-quota action") + 2  # the longest label
 
 
-@shared.command("inspect", example="gpushare inspect train")
-@click.argument("container")
+@shared.command("inspect")
+@container_argument
 def command(session: Session, container: str) -> None:
     """Show the details of a container.
 
     That is its quota, with the source of each key, its cards and its processes. For a breakdown of
-    its memory, run `gpushare why`. CONTAINER is the engine's name of the container, the start of
-    its id, or namespace/pod/container.
+    its memory, run `gpushare why`. CONTAINER is the engine's name of the container, or
+    namespace/pod/container, or the start of its name or ID if no other begins so.
     """
     tenant = session.client.tenant(container)
     session.show(tenant, lambda: "\n".join(_lines(tenant)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare metrics`: the metrics of gpushare-exporter, printed once."""
+"""`gpushare metrics`: the metrics of gpushare-exporter, once."""
 
 from __future__ import annotations
 
@@ -8,20 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from gpushare.cli import session as shared
-from gpushare.cli.session import DEGRADED
-from gpushare.errors import UserError
-from gpushare.exporter import NO_LIBRARY
-from gpushare.exporter.snapshot import SnapshotSource
+from gpushare.exporter.exposition import expose
+from gpushare.exporter.metric_family import SnapshotSource
 
 if TYPE_CHECKING:
     from gpushare.cli.session import Session
 
 
-class NoLibrary(UserError):
-    """The library that renders the metrics is not installed."""
-
-
-@shared.command("metrics", example="gpushare metrics --node gpu-7")
+@shared.command("metrics")
 @click.option(
     "--node",
     metavar="NAME",
@@ -29,26 +23,21 @@ class NoLibrary(UserError):
     help="Value of the label node. Default: $NODE_NAME, kubernetes.node of gpushare.yaml, or the "
     "host name.",
 )
-def command(session: Session, node: str) -> None:
+def metrics(session: Session, node: str) -> None:
     """Print the Prometheus metrics once.
 
     The output is what gpushare-exporter serves, for example for the textfile collector of
     node_exporter. docs/reference/metrics.md lists the metrics. --json prints the figures as
     gpushared reports them.
 
-    If gpushared does not respond, gpushare_up is 0 and the exit status is 4.
+    If gpushared does not respond, gpushare_up is 0 and the exit status is 1.
     """
     if session.json:
         figures = session.client.metrics()
         session.show(vars(figures), str)
         return
     source = SnapshotSource(session.socket, node)
-    try:
-        from gpushare.exporter.exposition import expose  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise NoLibrary(NO_LIBRARY) from error
     text, _ = expose(source.snapshot())
     click.echo(text, nl=False)
-    if source.error:
-        click.echo(f"gpushare: {source.error}", err=True)
-        click.get_current_context().exit(DEGRADED)
+    if source.error is not None:
+        raise source.error

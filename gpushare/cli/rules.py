@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare rules`: the Prometheus alerting rules for the metrics."""
+"""`gpushare rules`: Prometheus rules and Grafana dashboards for gpushare-exporter's metrics."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-import yaml
 
 import gpushare
 from gpushare.cli import session as shared
@@ -16,37 +16,77 @@ from gpushare.errors import UserError
 if TYPE_CHECKING:
     from gpushare.cli.session import Session
 
-NAME: Final = "gpushare.rules.yaml"
+#: The file of the rules.
+RULES: Final = "gpushare.rules.yaml"
+DASHBOARDS: Final = ("overview.json", "card.json", "container.json", "reports.json")
+FILES: Final = (RULES, *DASHBOARDS)
 
 
 class NoRules(UserError):
-    """The file of the rules is missing from the package."""
+    """A file of the rules or dashboards is missing from the package."""
 
 
-@click.group("rules", epilog="Example: gpushare rules export")
-@shared.shared_options
+@shared.group("rules")
 def command() -> None:
-    """Print Prometheus alerting rules."""
+    """Print Prometheus rules and Grafana dashboards."""
 
 
-@shared.command("export", example="gpushare rules export")
-def export(session: Session) -> None:
-    """Print the alerting rules, for a file that rule_files in prometheus.yml includes.
+@shared.command("export", example="gpushare rules export --output monitoring")
+@click.argument("file", metavar="[FILE]", type=click.Choice(FILES), required=False)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Directory to which the files are written. It is created if it does not exist.",
+)
+def export(session: Session, file: str | None, output: Path | None) -> None:
+    """Print a file of rules or dashboards, or write all of them.
 
-    Each rule has a severity (critical, warning or info), a summary and a fix. The rules use only
-    the metrics of docs/reference/metrics.md.
+    FILE is gpushare.rules.yaml (default), the alerting and recording rules, for a path that
+    rule_files in prometheus.yml includes. overview.json, card.json, container.json and reports.json
+    are dashboards for Grafana 10 and later: import them, or provision them from a directory.
+
+    With --output and without a FILE, all five files are written, over those of the same name.
+
+    Each alerting rule has a severity (critical, warning or info), a summary and a fix. Rules and
+    dashboards use only the metrics of docs/reference/metrics.md.
     """
-    text = rules_text()
-    session.show(yaml.safe_load(text) if session.json else None, lambda: text.rstrip("\n"))
+    if output is not None:
+        written = _write(output, FILES if file is None else (file,))
+        session.show({"files": written}, lambda: "\n".join(written))
+        return
+    name = file or RULES
+    text = read(name)
+    if session.json:
+        session.show(_parsed(name, text), lambda: text)
+    else:
+        click.echo(text, nl=False)
 
 
 command.add_command(export)
 
 
-def rules_text() -> str:
-    """Return the rules, from the source tree or the installed package."""
-    installed = [Path(folder) for folder in gpushare.__path__]
-    for place in (Path(__file__).parents[2] / "configs/prometheus", *installed):
-        if (place / NAME).is_file():
-            return (place / NAME).read_text(encoding="utf-8")
-    raise NoRules(f"{installed[0] / NAME} does not exist. Install gpushare again.")
+def _parsed(name: str, text: str) -> Any:
+    if name != RULES:
+        return json.loads(text)
+    import yaml  # noqa: PLC0415 - only here
+
+    return yaml.safe_load(text)
+
+
+def _write(folder: Path, names: tuple[str, ...]) -> list[str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_text(read(name), encoding="utf-8")
+    return [str(folder / name) for name in names]
+
+
+def read(name: str) -> str:
+    """Return the text of one of FILES, from the source tree or the installed package."""
+    kind = "prometheus" if name == RULES else "grafana"
+    installed = [Path(folder) / kind for folder in gpushare.__path__]
+    for folder in (Path(__file__).parents[2] / "configs" / kind, *installed):
+        if (folder / name).is_file():
+            return (folder / name).read_text(encoding="utf-8")
+    raise NoRules(f"{installed[0] / name} does not exist. Install gpushare again.")

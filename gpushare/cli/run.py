@@ -19,7 +19,10 @@ import click
 from gpushare import abi
 from gpushare.cli import session as shared
 from gpushare.cli import supervisor
-from gpushare.errors import UserError
+from gpushare.cli.errors import GpushareCommand, report_error
+from gpushare.cli.quota_options import quota_option
+from gpushare.cli.session import Session, wants_json
+from gpushare.errors import ErrorCode, UserError
 from gpushare.host import cgroups, mount_namespace
 from gpushare.quota.errors import quoted
 from gpushare.quota.keys import KEYS
@@ -27,8 +30,6 @@ from gpushare.quota.keys import KEYS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpushare.cli.session import Session
-    from gpushare.client import Client
     from gpushare.protocol import HostProcessGrant
 
 # As in docker run: an error of gpushare, a command that cannot be executed, one that is not found.
@@ -36,49 +37,44 @@ OURS: Final = 125
 NOT_EXECUTABLE: Final = 126
 NOT_FOUND: Final = 127
 
-HINTS: Final = {
-    "memory": "Memory quota on each card, for example 4GiB.",
-    "memory-limit": "Burst limit: how much memory the command may use while the card has "
-    "unreserved memory. Must be at least --memory.",
-    "cores": "Percent of each card's compute, 1 to 100.",
-    "count": "Number of cards.",
-    "devices": "Indices or UUIDs of the allowed cards.",
-    "policy": "Sharing policy for compute: fixed-share, burst-share, best-effort or "
-    "native-burst-share.",
-    "class": "Latency class: online commands are never throttled for offline ones.",
-}
+_SHOWN: Final = (
+    "memory",
+    "memory-limit",
+    "cores",
+    "count",
+    "devices",
+    "policy",
+    "class",
+    "idle-after",
+)
 _DRIVER: Final = Path("/opt/gpushare/driver/libcuda.so.1")
 
 
-class RunCommand(click.Command):
+class RunCommand(GpushareCommand):
     """A command whose usage errors must not be mistaken for the exit status of what it runs."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; exit with 125 on a usage error."""
+        as_json = wants_json(args)
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            error.show()
+            report_error(error, as_json=as_json or ctx.ensure_object(Session).json)
             ctx.exit(OURS)
 
 
 def _quota_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for key in reversed(tuple(KEYS.values())):
-        hidden = key.name not in HINTS
-        function = click.option(
-            f"--{key.name}",
-            f"quota_{key.field}",
-            metavar="VALUE",
-            help=HINTS.get(key.name),
-            hidden=hidden,
-        )(function)
+        option = quota_option(
+            key.name, variable=f"quota_{key.field}", hidden=key.name not in _SHOWN
+        )
+        function = option(function)
     return function
 
 
 @shared.command(
     "run",
     cls=RunCommand,
-    example="gpushare run --memory 4GiB --cores 30 -- python train.py",
     context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
 )
 @_quota_options
@@ -97,22 +93,21 @@ def command(session: Session, argv: tuple[str, ...], name: str | None, **quota: 
     values = {key.name: quota[f"quota_{key.field}"] for key in KEYS.values()}
     request = {name: value for name, value in values.items() if value is not None}
     try:
-        environment = _become_tenant(session.client, request, name or Path(argv[0]).name)
+        environment = _become_tenant(session, request, name or Path(argv[0]).name)
     except (UserError, OSError) as error:
-        text = str(error) if isinstance(error, UserError) else f"{error.filename}: {error.strerror}"
-        click.echo(f"gpushare: {text.removeprefix('gpushare: ')}", err=True)
+        session.report(error)
         click.get_current_context().exit(OURS)
-    _execute(argv, environment)
+    _execute(argv, environment, session)
 
 
-def _become_tenant(client: Client, request: dict[str, str], name: str) -> dict[str, str]:
+def _become_tenant(session: Session, request: dict[str, str], name: str) -> dict[str, str]:
     """Make this process a tenant; return the environment of the command."""
-    pid, rootless = os.getpid(), os.geteuid() != 0
+    client, pid, rootless = session.client, os.getpid(), os.geteuid() != 0
     grant = client.open(request, name=name, pid=pid, rootless=rootless)
     environment = {**os.environ, **grant["env"]}
     try:
         if rootless:
-            environment |= _advisory_variables(grant)
+            environment |= _advisory_variables(grant, session)
         else:
             supervisor.start(client, supervisor.Command(pid, grant["key"], grant["id"]))
             cgroups.join(grant["id"])
@@ -127,16 +122,15 @@ def _become_tenant(client: Client, request: dict[str, str], name: str) -> dict[s
     return environment
 
 
-def _advisory_variables(grant: HostProcessGrant) -> dict[str, str]:
+def _advisory_variables(grant: HostProcessGrant, session: Session) -> dict[str, str]:
     """Return the variables by which an unprivileged process loads the interposer libraries."""
     libraries = mount_namespace.filters(grant["mounts"])
     if not libraries:
         return {}
     if not _DRIVER.exists():
         raise UserError(f"without root, {_DRIVER} is required. Run `sudo gpushare setup` once.")
-    click.echo(
-        "gpushare: not root: the quota is only advisory (LD_LIBRARY_PATH); use sudo to enforce it",
-        err=True,
+    session.note(
+        "gpushare: not root: the quota is only advisory (LD_LIBRARY_PATH); use sudo to enforce it"
     )
     folders = dict.fromkeys(str(source.parent) for source in libraries.values())
     search = [*folders, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
@@ -146,15 +140,16 @@ def _advisory_variables(grant: HostProcessGrant) -> dict[str, str]:
     }
 
 
-def _execute(argv: tuple[str, ...], environment: dict[str, str]) -> NoReturn:
+def _execute(argv: tuple[str, ...], environment: dict[str, str], session: Session) -> NoReturn:
     # Python ignores these signals, and ignored signals stay ignored across execve(2).
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvpe(argv[0], argv, environment)  # noqa: S606 - no shell, on purpose
     except (FileNotFoundError, ValueError):  # ValueError: an empty name
-        status, why = NOT_FOUND, "command not found"
+        status, code, why = NOT_FOUND, ErrorCode.NOT_FOUND, "command not found"
     except OSError as error:
-        status, why = NOT_EXECUTABLE, str(error.strerror)
-    click.echo(f"gpushare: {argv[0] or quoted('')}: {why}", err=True)
+        status, code, why = NOT_EXECUTABLE, ErrorCode.FORBIDDEN, str(error.strerror)
+    text = f"{argv[0] or quoted('')}: {why}"
+    session.report(UserError(text, code=code, key="COMMAND", value=argv[0]))
     click.get_current_context().exit(status)

@@ -12,23 +12,23 @@ import click
 
 from gpushare import install
 from gpushare.cli import session as shared
-from gpushare.cli.session import DEGRADED
 from gpushare.cli.text import table
-from gpushare.engines import ENGINES, docker_config, engine_status, find, registration
+from gpushare.engines import ENGINES, config_files, docker_config, engine_status, find
+from gpushare.errors import ExitStatus
+from gpushare.host import init_system
 from gpushare.setup import InstallRecord, low_level_runtime
+from gpushare.setup.plan import record_registration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpushare.cli.session import Session
     from gpushare.engines import Engine, EngineStatus
-    from gpushare.engines.config_files import ConfigLocation
+    from gpushare.engines.config_files import ConfigLocation, FileChange
     from gpushare.engines.query import RuntimeReport
-    from gpushare.engines.registration import FileChange
 
 
-@click.group("runtime", epilog="Example: gpushare runtime configure --runtime docker --dry-run")
-@shared.shared_options
+@shared.group("runtime")
 def command() -> None:
     """Register the runtime with Docker, containerd, CRI-O or Podman."""
 
@@ -85,12 +85,14 @@ def configure(
     found = find(engine)
     place = found.locate(Path("/"), config.absolute() if config else None)
     program = _installed() if launcher is None else launcher.absolute()
-    changes = registration.configure(place, program, default=set_as_default)
+    changes = config_files.configure(place, program, default=set_as_default)
     remarks = [
         *_of_launcher(program, engine),
         *_low_level_remarks(program, place.default),
     ]
     if not dry_run:
+        if config is None:  # a file of the user's choice is also theirs to restore
+            _record(found.name, place, program, changes)
         _apply(changes)
     answer = None
     if config is None and not dry_run:
@@ -107,7 +109,7 @@ def unconfigure(session: Session, engine: str, config: Path | None, dry_run: boo
     """
     found = find(engine)
     place = found.locate(Path("/"), config.absolute() if config else None)
-    changes = registration.unconfigure(place)
+    changes = config_files.unconfigure(place)
     if not docker_config.reload_suffices(place, changes):
         place = replace(place, apply=place.restart, reloads=False)
     if not dry_run:
@@ -136,7 +138,7 @@ def show(session: Session, engine: str | None) -> None:
     session.show([_row(one) for one in found], lambda: "\n".join(_shown(found)))
     bad = any(one.word in {"broken", "unread"} for one in found)
     if bad or not any(one.well for one in found):
-        click.get_current_context().exit(DEGRADED)
+        click.get_current_context().exit(ExitStatus.DEGRADED)
 
 
 command.add_command(configure)
@@ -166,6 +168,13 @@ def _of_launcher(program: Path, engine: str) -> list[str]:
     return [f"{program} does not exist. {engine} cannot start containers with it until it does."]
 
 
+def _record(engine: str, place: ConfigLocation, program: Path, changes: list[FileChange]) -> None:
+    """Have gpushare-undo restore these files too, if setup has left it."""
+    made = InstallRecord.read()
+    if made.engines:
+        record_registration(made, engine, place, program, changes)
+
+
 def _apply(changes: list[FileChange]) -> None:
     for change in changes:
         change.apply()
@@ -192,7 +201,8 @@ def _report(
     remarks = [remark for change in changes for remark in change.remarks] + remarks
     needed = any(change.needed for change in changes)
     known = None if answer is None else answer.known
-    due = place.apply if known is False or (needed and not known) else ""
+    is_due = known is False or (needed and not known)
+    due = init_system.advice(place.apply) if is_due else ""
     data = {
         "file": str(place.path),
         "files": [str(change.path) for change in changes if change.needed],
@@ -216,7 +226,7 @@ def _changed(changes: list[FileChange], *, dry_run: bool) -> list[str]:
         elif change.needed:
             lines.append(f"{change.path}: {'written' if change.after is not None else 'removed'}")
         if change.needed and not dry_run and change.backup is not None:
-            lines.append(f"original: {registration.backup_path(change.path)}")
+            lines.append(f"original: {config_files.backup_path(change.path)}")
     return lines or [f"{changes[0].path}: nothing to change"]
 
 

@@ -1,33 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all commands share: --socket and --json, results, errors and exit statuses."""
+"""What all commands share: --socket and --json, and how results are shown."""
 
 from __future__ import annotations
 
 import functools
 import json
+import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from gpushare.cli.text import printable
-from gpushare.client import DEFAULT_SOCKET, BadRequest, Client, RequestRefused, UnknownTenant
+from gpushare.cli.commands import COMMANDS
+from gpushare.cli.errors import GpushareCommand, error_report, report_error
+from gpushare.client import (
+    DEFAULT_SOCKET,
+    Client,
+    DaemonError,
+    DaemonUnreachable,
+    RequestRefused,
+    UnknownTenant,
+)
+from gpushare.errors import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gpushare.errors import UserError
-    from gpushare.protocol import TenantStatus
+    Completer = Callable[[click.Context, click.Parameter, str], Any]
+
+    from gpushare.errors import ExitStatus, UserError
+    from gpushare.protocol import NodeSetting, TenantStatus
 
 TableRow = TypeVar("TableRow")
 
-#: The exit statuses of commands.
-ERROR: Final = 1
-USAGE: Final = 2
-REFUSED: Final = 3
-DEGRADED: Final = 4
+_LONGEST_SOCKET: Final = 107
 
 #: How to start a container with a GPU.
 TRY: Final = "docker run --runtime=gpushare -e GPUSHARE_MEMORY=4GiB -e GPUSHARE_CORES=30 IMAGE"
@@ -43,7 +52,31 @@ class Session:
     @property
     def client(self) -> Client:
         """The client of this session's daemon."""
-        return Client(self.socket, waits=_say_starting)
+        return Client(self.socket, waits=lambda: self.note("waiting for gpushared to start"))
+
+    def node_settings(self) -> dict[str, NodeSetting]:
+        """Return the settings that labels of this node set; none if gpushared does not answer."""
+        try:
+            return self.client.status().get("node_settings", {})
+        except (DaemonUnreachable, DaemonError, RequestRefused):
+            return {}
+
+    def config_file(self) -> Path | None:
+        """Return the configuration file of the running gpushared, None if there is none."""
+        try:
+            path = self.client.status()["config"]
+        except (DaemonUnreachable, DaemonError, RequestRefused):
+            return None
+        return Path(path) if path else None
+
+    def note(self, text: str) -> None:
+        """Print a remark on stderr, where --json has only errors."""
+        if not self.json:
+            click.echo(text, err=True)
+
+    def report(self, error: UserError | OSError) -> ExitStatus:
+        """Print an error with which the command does not end; return its exit status."""
+        return report_error(error, as_json=self.json)
 
     def show(self, data: object, text: Callable[[], str]) -> None:
         """Print `data` with --json, otherwise the result of `text`."""
@@ -59,8 +92,40 @@ class Session:
             click.echo(none, err=True)
 
 
-def _say_starting() -> None:
-    click.echo("waiting for gpushared to start", err=True)
+class SocketPath(click.Path):
+    """A path that a socket can have: 1 to 107 bytes long (unix(7))."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; UsageError for another one."""
+        if not 0 < len(os.fsencode(value)) <= _LONGEST_SOCKET:
+            self.fail(f"the path of a socket has 1 to {_LONGEST_SOCKET} bytes.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def wants_json(words: Sequence[str]) -> bool:
+    """Whether --json is among the words of a command line that cannot be parsed."""
+    return "--json" in words[: words.index("--") if "--" in words else None]
+
+
+class RootCommand(GpushareCommand, click.Group):
+    """The root of a program's commands."""
+
+    def main(self, args: Sequence[str] | None = None, *names: Any, **extra: Any) -> NoReturn:
+        """Run the command line; report an error on stderr, and exit with its status."""
+        words = sys.argv[1:] if args is None else list(args)
+        session = Session()
+        extra |= {"obj": session, "standalone_mode": False}
+        if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":  # no-color.org
+            extra |= {"color": False}
+        try:
+            # What ended early, by --help or a status, returns its status.
+            status = super().main(words, *names, **extra) or 0
+        except Exception as error:  # the only place where a bug reaches the user
+            is_bug = error_report(error).code is ErrorCode.INTERNAL
+            if is_bug and os.environ.get("GPUSHARE_LOG") == "debug":
+                raise
+            status = report_error(error, as_json=session.json or wants_json(words))
+        sys.exit(status)
 
 
 def _set(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
@@ -78,7 +143,7 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add --json and --socket, which are accepted before and after the command's name."""
     socket = click.option(
         "--socket",
-        type=click.Path(path_type=Path),
+        type=SocketPath(path_type=Path),
         metavar="PATH",
         envvar="GPUSHARE_SOCKET",
         expose_value=False,
@@ -86,15 +151,23 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
         help=f"Path of the control socket. Default: $GPUSHARE_SOCKET or {DEFAULT_SOCKET}.",
     )
     as_json = click.option(
-        "--json", is_flag=True, expose_value=False, callback=_set, help="Print JSON."
+        "--json",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_set,
+        help="Print JSON, also for errors.",
     )
     return socket(as_json(function))
 
 
 def command(
-    name: str, *, example: str, cls: type[click.Command] = click.Command, **settings: Any
+    name: str, *, example: str = "", cls: type[click.Command] = GpushareCommand, **settings: Any
 ) -> Callable[[Callable[..., Any]], click.Command]:
-    """Turn a function whose first argument is the Session into a command."""
+    """Turn a function whose first argument is the Session into a command.
+
+    Without an `example`, it is one of COMMANDS.
+    """
 
     def wrap(function: Callable[..., Any]) -> click.Command:
         @functools.wraps(function)
@@ -102,30 +175,41 @@ def command(
             session = click.get_current_context().ensure_object(Session)
             return function(session, *args, **kwargs)
 
-        epilog = f"Example: {example}"
+        epilog = f"Example: {example or COMMANDS[name].example}"
         return click.command(name, cls, epilog=epilog, **settings)(shared_options(call))
 
     return wrap
 
 
-def print_error(text: str) -> None:
-    """Print `text` on stderr, with the prefix `gpushare: ` exactly once."""
-    # Refusals by the daemon begin with the prefix already, because engines print them without one.
-    # A text may contain a container's name, which its owner chooses.
-    lines = "\n".join(printable(line) for line in text.splitlines())
-    click.echo(lines if text.startswith("gpushare: ") else f"gpushare: {lines}", err=True)
+class CommandGroup(GpushareCommand, click.Group):
+    """A command that has commands of its own."""
 
 
-def report_error(error: UserError) -> int:
-    """Print `error` on stderr; return its exit status."""
-    print_error(str(error))
-    if isinstance(error, UnknownTenant):
-        for name in error.candidates:
-            click.echo(f"  {printable(name)}", err=True)
-    return {RequestRefused: REFUSED, BadRequest: USAGE}.get(type(error), ERROR)
+def group(name: str) -> Callable[[Callable[..., Any]], click.Group]:
+    """Turn a function into a command that has commands of its own."""
+    epilog = f"Example: {COMMANDS[name].example}"
+    return lambda function: click.group(name, CommandGroup, epilog=epilog)(shared_options(function))
 
 
-containers_argument = click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True)
+def completes(*kinds: str) -> Completer:
+    """Return how a shell completes a parameter: containers, cards, keys, topics or files."""
+
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> Any:
+        from gpushare.cli import completion  # noqa: PLC0415 - only for shells
+
+        return list(completion.complete(kinds, ctx, incomplete))
+
+    return complete
+
+
+container_argument = click.argument("container", shell_complete=completes("containers"))
+containers_argument = click.argument(
+    "containers",
+    metavar="CONTAINER...",
+    nargs=-1,
+    required=True,
+    shell_complete=completes("containers"),
+)
 
 
 def for_each_container(
@@ -141,7 +225,7 @@ def for_each_container(
         try:
             tenants.append(ask(container))
         except (RequestRefused, UnknownTenant) as error:
-            status = max(status, report_error(error))
+            status = max(status, session.report(error))
     if tenants or session.json:
         session.show(tenants, lambda: "\n".join(map(line, tenants)))
     click.get_current_context().exit(status)

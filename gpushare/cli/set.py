@@ -9,10 +9,11 @@ import click
 
 from gpushare import protocol
 from gpushare.cli import session as shared
-from gpushare.cli.ps import memory as use
-from gpushare.cli.ps import share, tenant_name
+from gpushare.cli.quota_options import quota_option
+from gpushare.cli.session import completes, container_argument
+from gpushare.cli.status import memory as use
+from gpushare.cli.status import share, tenant_name
 from gpushare.cli.text import printable
-from gpushare.quota.keys import POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,64 +22,29 @@ if TYPE_CHECKING:
     from gpushare.protocol import TenantStatus
 
 SIZES = ("memory", "memory_limit")
+COMPUTE = ("cores", "policy", "weight", "priority", "class")
 
 
-@shared.command("set", example="gpushare set train --memory 6GiB --cores 40")
-@click.argument("container")
-@click.option("--memory", metavar="SIZE", help="Memory quota on each card, for example 4GiB.")
-@click.option(
-    "--memory-limit",
-    metavar="SIZE",
-    help="Burst limit: how much memory the container may use while the card has unreserved memory. "
-    "Must be at least --memory.",
-)
-@click.option(
-    "--cores",
-    type=click.IntRange(1, 99),
-    metavar="PERCENT",
-    help="Share of each card's compute, in percent.",
-)
-@click.option(
-    "--policy",
-    type=click.Choice(POLICIES),
-    metavar="POLICY",
-    help=f"Sharing policy for compute: {', '.join(POLICIES)}.",
-)
-@click.option(
-    "--weight",
-    type=click.IntRange(1, 1000),
-    metavar="N",
-    help="Relative weight; only with native-burst-share.",
-)
-@click.option(
-    "--priority",
-    type=click.IntRange(0, 9),
-    metavar="N",
-    help="Priority among offline containers, 0 (first) to 9.",
-)
-@click.option(
-    "--class",
-    "class_",
-    type=click.Choice(("online", "offline")),
-    metavar="CLASS",
-    help="Latency class, online or offline: online containers are never throttled for offline "
-    "ones.",
-)
-@click.option(
-    "--over-quota",
-    type=click.Choice(("observe", "warn", "freeze", "kill")),
-    metavar="ACTION",
-    help="Action when the container exceeds its quota by bypassing the library: observe, warn, "
-    "freeze or kill.",
-)
+@shared.command("set")
+@container_argument
+@quota_option("memory")
+@quota_option("memory-limit")
+@quota_option("cores")
+@quota_option("policy")
+@quota_option("weight")
+@quota_option("priority")
+@quota_option("class")
+@quota_option("idle-after")
+@quota_option("over-quota", variable="over_quota_action")
 @click.option(
     "--reset",
     is_flag=False,
     flag_value=protocol.RESET_ALL,
     metavar="[KEY,...]",
+    shell_complete=completes("keys"),
     help="Reset all overrides, or the listed ones.",
 )
-def command(session: Session, container: str, reset: str | None, **options: object) -> None:
+def command(session: Session, container: str, reset: str | None, **options: str | None) -> None:
     """Change or reset a running container's quota.
 
     The new quota applies immediately and lasts until the container is removed. It overrides the
@@ -88,7 +54,7 @@ def command(session: Session, container: str, reset: str | None, **options: obje
     uses more memory than its new quota, it keeps that memory, but further allocations fail until it
     has freed enough.
     """
-    changed = {key.rstrip("_"): str(value) for key, value in options.items() if value is not None}
+    changed = {key: value for key, value in options.items() if value is not None}
     if reset is not None and changed:
         raise click.UsageError(
             "--reset cannot be combined with other changes. Run gpushare set again for those."
@@ -111,13 +77,13 @@ def _lines(before: TenantStatus, tenant: TenantStatus, changed: set[str]) -> lis
     lines = [printable(f"{called}: {line}") for line in _changes(before["quota"], tenant["quota"])]
     for card in tenant["cards"]:
         parts = [use(card)] if changed.intersection(SIZES) else []
-        parts += [share(tenant, card)] if changed.difference((*SIZES, "over_quota_action")) else []
+        parts += [share(tenant, card)] if changed.intersection(COMPUTE) else []
         parts += (
             [f"over-quota action: {tenant['over_quota_action']}"]
             if "over_quota_action" in changed
             else []
         )
-        lines.append(f"{called}: card {card['index']}: {', '.join(parts)}")
+        lines += [f"{called}: card {card['index']}: {', '.join(parts)}"] if parts else []
     return lines + [printable(warning) for warning in tenant["warnings"]]
 
 

@@ -4,29 +4,32 @@
 from __future__ import annotations
 
 import os
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from gpushare.cli import session as shared
-from gpushare.client import DaemonUnreachable, RequestRefused
+from gpushare.cli.text import ProgressLine
 from gpushare.engines import ENGINES, find
+from gpushare.errors import ErrorCode
 from gpushare.protocol.kubernetes import MODES
-from gpushare.setup import InstallRecord
+from gpushare.setup import InstallRecord, undo
 from gpushare.setup.optional_unit import EXPORTER, NODE, OptionalUnit
-from gpushare.setup.plan import SetupError, SetupOptions, SetupStep, plan_setup, plan_undo
+from gpushare.setup.plan import SIMULATOR, SetupOptions, plan_setup
+from gpushare.setup.step import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from gpushare.cli.session import Session
     from gpushare.engines import Engine
+    from gpushare.errors import ErrorCode
     from gpushare.protocol.kubernetes import NodeMode
+    from gpushare.setup.step import SetupStep
 
 
-@shared.command("setup", example="gpushare setup --runtime docker --dry-run")
+@shared.command("setup")
 @click.option(
     "--runtime",
     "runtimes",
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 )
 @click.option("--dry-run", is_flag=True, help="Print the steps without performing them.")
 @click.option("--undo", "undoing", is_flag=True, help="Remove everything that setup created.")
+@click.option("--again", is_flag=True, help="Repeat the last setup, for example after an upgrade.")
 @click.option("--metrics", is_flag=True, help="Also set up gpushare-exporter, for Prometheus.")
 @click.option(
     "--kubernetes",
@@ -67,6 +71,7 @@ def command(
     low_level: str,
     dry_run: bool,
     undoing: bool,
+    again: bool,
     metrics: bool,
     mode: NodeMode | None,
     simulate: str | None,
@@ -76,28 +81,35 @@ def command(
 
     setup copies programs and libraries to /usr/local/lib/gpushare, finds the driver and the
     low-level runtime, writes /etc/gpushare/gpushare.yaml and the systemd units, and registers the
-    runtime. Steps that are already done are skipped. gpushared is started by its socket, and the
-    engine starts after that socket, so no container can request a GPU too early. --undo removes
-    exactly what setup created, and restores the engine's configuration byte for byte.
+    runtime. Steps that are already done are skipped. --again repeats what earlier setups did, and
+    does nothing on a machine that is not set up. gpushared is started by its socket, and the
+    engine starts after that socket, so no container can request a GPU too early. --undo runs
+    gpushare-undo, which setup leaves in /usr/local/sbin, and which also works after gpushare is
+    removed: it removes exactly what setup created, and restores the engine's configuration byte for
+    byte, or without gpushare's part if you have edited it since.
     """
     root = root.resolve()
     if root == Path("/") and os.geteuid() != 0 and not dry_run:
         raise SetupError(
-            "setup changes this system. Use sudo, or --dry-run to only print the steps."
+            "setup changes this system. Use sudo, or --dry-run to only print the steps.",
+            code=ErrorCode.FORBIDDEN,
         )
-    made = InstallRecord.read(root)
     if undoing:
-        if root == Path("/"):
-            _refuse_while_used(session)
-        beside = chain(EXPORTER.plan_undo(made), NODE.plan_undo(made))
-        steps: Iterator[SetupStep] = chain(beside, plan_undo(made, ENGINES))
+        done = _undo(session, root, dry_run=dry_run)
     else:
-        wanted = SetupOptions(_engines(runtimes, root), simulate, low_level, mode)
+        made = InstallRecord.read(root)
         units = [*([EXPORTER] if metrics else []), *([NODE] if mode else [])]
-        for _ in _plan(made, wanted, units):
-            pass  # raises what prevents the setup before the first step is performed
-        steps = _plan(made, wanted, units)
-    done = _carry_out(session, steps, dry_run=dry_run)
+        if again:
+            runtimes = (*made.engines, *runtimes)
+            units += [unit for unit in (EXPORTER, NODE) if unit.is_in(made) and unit not in units]
+            if simulate is None and str(SIMULATOR) in made.trees:
+                simulate = ""  # the cards that exist, whatever their profile
+        wanted = SetupOptions(_engines(runtimes, root), simulate, low_level, mode)
+        done = []
+        if not again or made.files:
+            for _ in _plan(made, wanted, units):
+                pass  # raises what prevents the setup before the first step is performed
+            done = _carry_out(session, _plan(made, wanted, units), dry_run=dry_run)
     if session.json:
         session.show(done, lambda: "")
     elif not done:
@@ -105,7 +117,22 @@ def command(
     elif dry_run:
         click.echo("nothing was changed; next: run it without --dry-run")
     elif not undoing:
-        click.echo("next: gpushare doctor")
+        click.echo(_next(wanted.engines))
+
+
+#: What to try after setup, by engine.
+_TRY: Final = {
+    "docker": "docker run --rm --runtime=gpushare -e GPUSHARE_MEMORY=1GiB IMAGE nvidia-smi",
+    "podman": "podman run --rm --runtime=gpushare -e GPUSHARE_MEMORY=1GiB IMAGE nvidia-smi",
+    "containerd": "gpushare doctor --k8s, and a pod with runtimeClassName: gpushare",
+    "crio": "gpushare doctor --k8s, and a pod with runtimeClassName: gpushare",
+}
+
+
+def _next(engines: Sequence[Engine]) -> str:
+    """Return what to try, for the first engine; without one, a command without a container."""
+    tried = _TRY[engines[0].name] if engines else "gpushare run --memory 1GiB -- nvidia-smi"
+    return f"next: gpushare doctor\nthen: {tried}"
 
 
 def _plan(
@@ -124,14 +151,15 @@ def _engines(names: tuple[str, ...], root: Path) -> tuple[Engine, ...]:
     return tuple(present[:1])
 
 
-def _refuse_while_used(session: Session) -> None:
-    try:
-        tenants = session.client.tenants()
-    except DaemonUnreachable:
-        return
-    if tenants:
-        names = ", ".join(tenant["name"] or tenant["id"][:12] for tenant in tenants)
-        raise RequestRefused(f"these containers still have a GPU: {names}. Stop them first.")
+def _undo(session: Session, root: Path, *, dry_run: bool) -> list[dict[str, object]]:
+    """Run gpushare-undo; return what it did."""
+    done: list[dict[str, object]] = []
+    for step in undo.undo(root, dry_run=dry_run):
+        if not session.json:
+            click.echo("\n".join([f"{step.word:<6}{step.text}", *step.diff]))
+        row = _row(step.text, step.word in {"do", "would"}, step.word == "next", step.diff)
+        done.append(row)
+    return done
 
 
 def _carry_out(
@@ -139,17 +167,24 @@ def _carry_out(
 ) -> list[dict[str, object]]:
     """Perform each step before the next is computed; return what was done."""
     done: list[dict[str, object]] = []
-    for step in steps:
-        word = _word(step, dry_run=dry_run)
-        if not session.json:
-            click.echo(f"{word:<6}{step.text}")
-            if dry_run and step.detail:
-                click.echo(step.detail.rstrip("\n"))
-        if step.do is not None and not dry_run:
-            step.do()
-        needed = step.do is not None
-        done.append({"step": step.text, "needed": needed, "yours": step.yours, "diff": step.detail})
+    with ProgressLine(as_json=session.json) as progress:
+        for step in steps:
+            word = _word(step, dry_run=dry_run)
+            if not session.json:
+                with progress.erased():
+                    click.echo(f"{word:<6}{step.text}")
+                    if dry_run and step.detail:
+                        click.echo(step.detail.rstrip("\n"))
+            progress.step(step.text)
+            if step.do is not None and not dry_run:
+                step.do()
+            done.append(_row(step.text, step.do is not None, step.yours, step.detail.splitlines()))
     return done
+
+
+def _row(text: str, needed: bool, yours: bool, diff: list[str]) -> dict[str, object]:
+    shown = "".join(f"{line}\n" for line in diff)
+    return {"step": text, "needed": needed, "yours": yours, "diff": shown}
 
 
 def _word(step: SetupStep, *, dry_run: bool) -> str:

@@ -11,7 +11,7 @@ import click
 
 from gpushare import simulator
 from gpushare.cli import session as shared
-from gpushare.errors import UserError
+from gpushare.errors import ErrorCode, UserError
 
 if TYPE_CHECKING:
     from gpushare.cli.session import Session
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 Changed = TypeVar("Changed")
 
 
-@click.group("simulator", epilog="Example: gpushare simulator create ./cards --profile h200")
-@shared.shared_options
+_KINDS = ("none", "lost", "hang", "slow", "lie", "unlisted", "exclusive", "prohibited")
+
+
+@shared.group("simulator")
 def command() -> None:
     """Create simulated cards and inject faults."""
 
@@ -44,13 +46,14 @@ def create(
     try:
         made = simulator.create(directory, profile, cards=cards, driver_version=driver_version)
     except simulator.ProfileError as error:
-        raise UserError(str(error)) from error
-    data = {"device": str(made.device), "cdi": str(made.cdi)}
+        raise UserError(str(error), code=ErrorCode.USAGE) from error
+    data = {"device": str(made.device), "cdi": str(made.cdi), "mps_control": str(made.mps_control)}
     session.show(
         data,
         lambda: "\n".join(
             [
                 f"device {made.device} (GPUSHARE_SIM_DEVICE, for programs on this host)",
+                f"mps    {made.mps_control} (nvidia-cuda-mps-control of these cards)",
                 f"next: in /etc/gpushare/gpushare.yaml, driver.cdi_spec: {made.cdi}",
             ]
         ),
@@ -59,7 +62,7 @@ def create(
 
 @shared.command("fault", example="gpushare simulator fault ./cards/device lost --card 1")
 @click.argument("device", type=click.Path(dir_okay=False, path_type=Path))
-@click.argument("kind", type=click.Choice(["none", "lost", "hang", "slow", "lie", "unlisted"]))
+@click.argument("kind", type=click.Choice(_KINDS))
 @click.argument("value", default="")
 @click.option("--card", type=click.IntRange(0, 15), default=0, show_default=True)
 def fault(session: Session, device: Path, kind: str, value: str, card: int) -> None:
@@ -68,7 +71,8 @@ def fault(session: Session, device: Path, kind: str, value: str, card: int) -> N
     none removes the fault. lost: the card has fallen off the bus. hang: NVML calls for the card
     hang. slow MILLISECONDS: NVML calls are delayed. lie: NVML reports false figures; the value is
     bytes, twice, used, total, unsaid, pid or uuid, several separated by commas. unlisted: NVML does
-    not list the card. The fault takes effect at once, also for running programs.
+    not list the card. exclusive, prohibited: the compute mode, in which one process or none can
+    use the card. The fault takes effect at once, also for running programs.
     """
     faults = _faults(kind, value)
     _live(lambda: simulator.fail(device, card, **faults))
@@ -111,9 +115,10 @@ def mig(session: Session, device: Path, instances: tuple[str, ...], profile: str
 
 
 def _faults(kind: str, value: str) -> dict[str, int]:
-    """Return the arguments of `simulator.fail`. Raises UserError for an invalid value of `kind`."""
+    """Return the arguments of `simulator.fail`. Raises UsageError for an invalid value."""
     plain = {"none": {}, "lost": {"lost": 1}, "hang": {"nvml_hangs": 1}}
     plain["unlisted"] = {"listed": simulator.NOWHERE}
+    plain |= {"exclusive": {"compute_mode": 3}, "prohibited": {"compute_mode": 2}}
     if kind in plain and not value:
         return plain[kind]
     if kind == "slow" and value.isdecimal():
@@ -123,16 +128,14 @@ def _faults(kind: str, value: str) -> dict[str, int]:
         return {"lies": sum(simulator.FalseReading[name] for name in set(names))}
     known = ", ".join(simulator.FalseReading.__members__).lower()
     rules = {"slow": "requires milliseconds", "lie": f"requires one or more of {known}"}
-    raise UserError(f'"{kind} {value}": {kind} {rules.get(kind, "takes no value")}.')
+    raise click.UsageError(f'"{kind} {value}": {kind} {rules.get(kind, "takes no value")}.')
 
 
 def _live(change: Callable[[], Changed]) -> Changed:
     try:
         return change()
     except simulator.ProfileError as error:
-        raise UserError(str(error)) from error
-    except OSError as error:
-        raise UserError(f"{error.filename}: {error.strerror}") from error
+        raise UserError(str(error), code=ErrorCode.USAGE) from error
 
 
 for verb in (create, fault, xid, driver, mig):

@@ -11,6 +11,7 @@ import click
 
 from gpushare.cli import session as shared
 from gpushare.cli.text import count, printable
+from gpushare.errors import ErrorCode, ExitStatus, UserError
 from gpushare.manifest import STDIN, ManifestError, read
 from gpushare.manifest.check import ERROR, INFO, WARNING, Checked, check, report_unreadable
 from gpushare.text_position import at
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
 
     from gpushare.cli.session import Session
 
-PROBLEMS: Final = 1
-WARNINGS: Final = 4
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 
 
-@shared.command("validate", example="gpushare validate deploy/ compose.yaml")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@shared.command("validate")
+@click.argument(
+    "files", nargs=-1, required=True, metavar="FILE...", shell_complete=shared.completes("files")
+)
 @click.option(
     "--strict/--lenient",
     default=True,
@@ -51,9 +52,9 @@ def command(session: Session, files: tuple[str, ...], strict: bool, quiet: bool)
         lambda: printable_lines(checked, levels),
     )
     if any(one.count(ERROR) for one in checked):
-        click.get_current_context().exit(PROBLEMS)
+        click.get_current_context().exit(ExitStatus.ERROR)
     if strict and any(one.count(WARNING) for one in checked):
-        click.get_current_context().exit(WARNINGS)
+        click.get_current_context().exit(ExitStatus.DEGRADED)
 
 
 def _paths(files: tuple[str, ...]) -> list[str]:
@@ -66,7 +67,8 @@ def _paths(files: tuple[str, ...]) -> list[str]:
             continue
         within = sorted(one for one in path.rglob("*") if one.suffix in SUFFIXES and one.is_file())
         if not within:
-            raise click.UsageError(f"{name} contains no .yaml, .yml or .json file")
+            text = f"{name} contains no .yaml, .yml or .json file"
+            raise UserError(text, code=ErrorCode.NOT_FOUND, key="FILE", value=name)
         found += map(str, within)
     return list(dict.fromkeys(found))
 

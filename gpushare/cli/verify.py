@@ -8,16 +8,16 @@ import sys
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 import click
 
 from gpushare import install
 from gpushare.cli import session as shared
-from gpushare.cli.session import ERROR
-from gpushare.engines import ENGINES, registration
+from gpushare.cli.text import ProgressLine
+from gpushare.engines import ENGINES, config_files
 from gpushare.engines.config_files import EngineError
-from gpushare.errors import UserError
+from gpushare.errors import ExitStatus, UserError
 from gpushare.quota.size import format_size
 from gpushare.verify import (
     ComputeScenario,
@@ -44,8 +44,15 @@ PREFIX: Final = "gpushare-verify-"
 DEFAULT_PERCENT: Final = 30  # of --cores without a value
 BUSY: Final = 5  # percent utilization from which a card counts as used by others
 
+runtime_option: Final = click.option(
+    "--runtime",
+    "way",
+    type=click.Choice(RUNTIMES),
+    help="Where to run the tenants. Default: docker if gpushare is registered, otherwise host.",
+)
 
-@shared.command("verify", example="gpushare verify --cores 30 --runtime docker")
+
+@shared.command("verify")
 @click.option("--memory", is_flag=True, help="Test memory quotas. This is the default.")
 @click.option(
     "--cores",
@@ -57,12 +64,7 @@ BUSY: Final = 5  # percent utilization from which a card counts as used by other
     help=f"Test a share of compute. Default: {DEFAULT_PERCENT} %.",
 )
 @click.option("--single", is_flag=True, help="With --cores: run without a second tenant.")
-@click.option(
-    "--runtime",
-    "way",
-    type=click.Choice(RUNTIMES),
-    help="Where to run the tenants. Default: docker if gpushare is registered, otherwise host.",
-)
+@runtime_option
 def command(
     session: Session, memory: bool, percent: int | None, single: bool, way: str | None
 ) -> None:
@@ -95,22 +97,43 @@ def command(
             MemoryScenario(engine, ourselves(), report, PREFIX, sizes).run()
 
 
+class _LiveReport(Report):
+    """A report whose current step is on the progress line too."""
+
+    def __init__(self, progress: ProgressLine, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._progress = progress
+
+    def title(self, text: str) -> None:
+        """Begin a step."""
+        super().title(text)
+        self._progress.step(text)
+
+    def line(self, text: str) -> None:
+        """Print a line."""
+        with self._progress.erased():
+            super().line(text)
+
+
 @contextmanager
 def reported(session: Session, way: str | None) -> Iterator[tuple[TenantRunner, Report]]:
-    """Run scenarios in the block; then print their report, and exit with ERROR if one failed."""
+    """Run scenarios in the block; then print their report, and exit with 1 if one failed."""
     installation = install.Installation(Path(session.client.status()["library_dir"]).parent)
     engine = runner(way or default_runtime(), session, installation)
-    report = Report(io.StringIO() if session.json else sys.stdout)
-    engine.prepare(installation.probe)
-    try:
-        yield engine, report
-    finally:
-        engine.finish()
+    with ProgressLine(as_json=session.json) as progress:
+        report = _LiveReport(progress, io.StringIO() if session.json else sys.stdout)
+        progress.step(f"preparing {engine.name}")
+        engine.prepare(installation.probe)
+        try:
+            yield engine, report
+        finally:
+            progress.step("removing what the test created")
+            engine.finish()
     report.title(report.summary)
     if session.json:
         session.show([asdict(check) for check in report.checks], str)
     if not report.passed:
-        click.get_current_context().exit(ERROR)
+        click.get_current_context().exit(ExitStatus.ERROR)
 
 
 def _trial(
@@ -161,7 +184,7 @@ def default_runtime() -> str:
     docker = ENGINES["docker"]
     try:
         files = docker.locate(Path("/"), None).files
-        has_runtime = docker.is_present() and registration.registered_launcher(files[0])
+        has_runtime = docker.is_present() and config_files.registered_launcher(files[0])
     except EngineError:
         has_runtime = None  # gpushare cannot be registered with this docker
     return "docker" if has_runtime else "host"

@@ -6,10 +6,9 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Final
 
-import click
-
 from gpushare.cli import session as shared
-from gpushare.cli.text import count, printable, table, wrapped
+from gpushare.cli.session import container_argument
+from gpushare.cli.text import count, local_time, printable, table, wrapped
 from gpushare.quota.size import format_size, format_use
 
 if TYPE_CHECKING:
@@ -27,8 +26,8 @@ LABELS: Final = {"context_limits": "context limits"}
 HEADINGS: Final = ("PID", "CONTAINER PID", "NAME", "MEMORY", "LARGEST KIND", "DRIVER", "DENIED")
 
 
-@shared.command("why", example="gpushare why train")
-@click.argument("container")
+@shared.command("why")
+@container_argument
 def command(session: Session, container: str) -> None:
     """Break down a container's memory usage.
 
@@ -77,6 +76,8 @@ def _blocks(report: Why) -> Iterator[list[str]]:
 def _findings(report: Why) -> Iterator[str]:
     if not _is_whole(report):
         yield from wrapped(_denied(report["denied"], report["last_denied_allocation"]))
+    if (since := report.get("idle_since")) is not None:
+        yield from wrapped(f"Idle since {local_time(since)}: it does not use its cards.")
     if report["stale_reason"]:
         yield from wrapped(f"The driver's figures are out of date: {report['stale_reason']}.")
     for sentence in report["advice"]:

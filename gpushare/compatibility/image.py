@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from gpushare.compatibility import evaluate
+from gpushare import compatibility
 from gpushare.compatibility.facts import Image, Runtime, Version, parse_exactly, strip_zeros
 from gpushare.oci.cuda_compat import Compat
 from gpushare.oci.elf import Platform
@@ -239,8 +239,8 @@ def image_facts(
     """Return the facts of an image with that environment and command, and what was found in it."""
     return Image(
         runtimes=_with_declared(tuple(found), variables),
-        requires=evaluate.find_requirements(variables),
-        disabled=evaluate.is_disabled(variables),
+        requires=compatibility.find_requirements(variables),
+        disabled=compatibility.is_disabled(variables),
         compat=own_driver,
         precisions=requested_precisions(args, variables),
     )

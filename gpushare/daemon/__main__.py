@@ -7,7 +7,6 @@ import argparse
 import gc
 import os
 import signal
-import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from gpushare.config import Config
 from gpushare.daemon.audit.audit import Audit, IdleBackoff
 from gpushare.daemon.audit.bypass import BypassControl
 from gpushare.daemon.compute.scheduler_sync import SchedulerSync
-from gpushare.daemon.core import clock, privileges
+from gpushare.daemon.core import privileges
 from gpushare.daemon.core.log import (
     attach_listener,
     detach_listener,
@@ -28,14 +27,16 @@ from gpushare.daemon.core.log import (
     report_suppressed,
     set_owner_lookup,
 )
-from gpushare.daemon.core.loop import Loop, Worker, WorkerPool
+from gpushare.daemon.core.loop import Loop, Worker, WorkerPool, boot_id
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.lifecycle import claims, old_installations, release
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader
 from gpushare.daemon.limits.burst import BurstUpdater, handle_shortfall
 from gpushare.daemon.observe.compute_usage import ComputeMeter
+from gpushare.daemon.observe.idle_holders import IdleHolders
 from gpushare.daemon.observe.sampler import UsageSampler, update_peaks
 from gpushare.daemon.operator import reload
+from gpushare.daemon.operator.node_labels import node_settings
 from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.process_watch import ProcessWatch
@@ -47,8 +48,9 @@ from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.history import History
 from gpushare.daemon.store.integrity import IntegrityCheck
 from gpushare.daemon.store.ledger import Ledger
+from gpushare.daemon.store.metrics_history import MetricsHistory, process_arguments
 from gpushare.daemon.store.overrides import Overrides
-from gpushare.errors import UserError
+from gpushare.errors import UserError, exit_with
 from gpushare.host.driver import prepare
 from gpushare.host.rooted_tree import RootedTree
 from gpushare.oci import elf
@@ -63,7 +65,20 @@ _SWEEP_SECONDS: Final = 600.0  # all of /proc is read, if there is anything to r
 
 
 def main() -> None:
-    """Run the daemon; exit status 0 after SIGTERM, 1 when it cannot start, 2 for a bad call."""
+    """Run the daemon; exit status 0 after SIGTERM, that of the error otherwise."""
+    arguments = _parser().parse_args()
+    if arguments.make_nodes:
+        _make_nodes()
+        return
+    try:
+        config = configuration.load(arguments.config)
+        if not arguments.check:
+            run(config)
+    except UserError as error:
+        exit_with(error, "gpushared")
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gpushared",
         description="Decides what each container gets of the GPUs of this machine.",
@@ -83,16 +98,7 @@ def main() -> None:
         help="for compatibility: gpushared never forks",
     )
     parser.add_argument("--version", action="version", version=f"gpushared {gpushare.__version__}")
-    arguments = parser.parse_args()
-    if arguments.make_nodes:
-        _make_nodes()
-        return
-    try:
-        config = configuration.load(arguments.config)
-        if not arguments.check:
-            run(config)
-    except UserError as error:
-        sys.exit(f"gpushared: {error}")
+    return parser
 
 
 def _make_nodes() -> None:
@@ -127,6 +133,8 @@ def run(config: Config) -> None:
             _serve(config, state, loop, listener)
         finally:
             state.ledger.close()
+            if state.metrics_history is not None:
+                state.metrics_history.close()
             if state.history is not None:
                 detach_listener(state.history.note)
                 state.history.close(_FINISH_SECONDS)
@@ -158,13 +166,15 @@ def _serve(config: Config, state: DaemonState, loop: Loop, listener: StartingSoc
     state.shares_changed = scheduler.changed
     scheduler.check()
     readers = Worker("read")
-    operations = control_server.all_operations(RunControl(state, freezer, audit, bypass))
+    control = RunControl(state, freezer, audit, bypass)
+    operations = control_server.all_operations(control)
     server = ControlServer(listener, state, readers, operations)
     again = (
         lambda: decide.submit(lambda: release.reconcile_tenants(state, freezer)),
         lambda: decide.submit(loader.load_late),
         server.rebind_if_lost,
         scheduler.check,
+        IdleHolders(state, {"pause": control.pause_idle, "kick": control.kick_idle}).look,
     )
     for job in again:
         loop.every(lambda: state.config.timing.reconcile_interval_seconds, job)
@@ -311,18 +321,20 @@ def _build_state(config: Config, loop: Loop) -> DaemonState:
     except ValueError as error:
         raise CannotStart(str(error)) from error
     history = _history(config)  # before the rest, which may log something
-    integrity = IntegrityCheck(config.run_dir / "integrity-lost", clock.boot_id())
-    ledger = Ledger(config.run_dir / "ledger", clock.boot_id(), integrity)
+    integrity = IntegrityCheck(config.run_dir / "integrity-lost", boot_id())
+    ledger = Ledger(config.run_dir / "ledger", boot_id(), integrity)
     set_owner_lookup(ledger.owner_of)
     history.name_of = ledger.name_of
+    node_labels = Overrides(config.state_dir, "node-labels.json", "kubectl label node")
     state = DaemonState(
-        config=config,
+        config=config.labelled(node_settings(node_labels)),
         platform=machine,
         ledger=ledger,
         integrity=integrity,
         mounts=TenantMounts(config.run_dir / "tenants", config.mount_namespace, SIZE_BYTES),
         overrides=Overrides(config.state_dir),
         card_overrides=Overrides(config.state_dir, "cards.json", "gpushare card"),
+        node_labels=node_labels,
         tenants=Tenants(),
         loop=loop,
         watch=ProcessWatch(loop),
@@ -333,6 +345,7 @@ def _build_state(config: Config, loop: Loop) -> DaemonState:
         names=Worker("names"),
         history=history,
     )
+    state.metrics_history = _metrics_history(state)
     if state.mounts.warning:
         log("mount-namespace-isolated", "warning", note=state.mounts.warning)
     return state
@@ -342,12 +355,24 @@ def _history(config: Config) -> History:
     """Return the history, which keeps every event from now on."""
     history = History(
         config.state_dir,
-        clock.boot_id(),
+        boot_id(),
         days=config.history_days,
         most_bytes=config.history_bytes,
     )
     attach_listener(history.note)
     return history
+
+
+def _metrics_history(state: DaemonState) -> MetricsHistory:
+    """Return what keeps the metrics history's process running, as soon as the loop does."""
+
+    def arguments() -> list[str] | None:
+        return process_arguments(state.config, reload.read_gid(state.config))
+
+    kept = MetricsHistory(state.loop, arguments)
+    state.loop.call(kept.check)
+    state.loop.every(lambda: state.config.timing.reconcile_interval_seconds, kept.check)
+    return kept
 
 
 def _on_signals(loop: Loop, state: DaemonState) -> None:

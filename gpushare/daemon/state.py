@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon's state: configuration, ledger, tenants, cards, overrides, and what was observed.
 
-It is plain: it builds nothing and knows nothing of what works on it. `__main__` builds that and
-hands each part what it needs.
+It builds nothing and knows nothing of what works on it: `__main__` hands each part what it needs.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ from gpushare.daemon.policy.escalation import CHOICES, Choice
 from gpushare.daemon.store.history import History
 from gpushare.daemon.store.integrity import IntegrityCheck
 from gpushare.daemon.store.ledger import Ledger
+from gpushare.daemon.store.metrics_history import MetricsHistory
 from gpushare.daemon.store.overrides import Overrides
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
@@ -47,7 +47,6 @@ from gpushare.oci.prepared_image import PreparedImages
 
 WINDOWS: Final = (1, 10, 60)  # seconds
 NO_FIGURES: Final[Mapping[int, float | None]] = MappingProxyType(dict.fromkeys(WINDOWS))
-
 TenantOnCard = tuple[str, str]  # a tenant's key and a card's uuid
 
 
@@ -63,6 +62,7 @@ class CardUsage:
     non_tenant_bytes: int = 0
     health: str = "ok"
     utilisation: int | None = None  # percent of its time
+    compute_mode: str = ""  # as nvidia-smi names it; "": the default
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,7 @@ class UsageView:
 
     def driver_bytes(self, key: str, uuid: str) -> int:
         """Return what the driver says that tenant `key` holds of card `uuid`."""
-        uses = self.processes.get(key, ())
-        return sum(use.bytes or 0 for card, use in uses if card == uuid)
+        return sum(use.bytes or 0 for card, use in self.processes.get(key, ()) if card == uuid)
 
 
 @dataclass(frozen=True)
@@ -187,12 +186,9 @@ class Shortfall:
 
 @dataclass
 class Observations:
-    """What the observing threads have published. Each attribute is replaced, never changed.
+    """What the observing threads have published, for any thread: attributes are only replaced."""
 
-    Any thread may read them. The mappings of tenants are by TenantOnCard, the others by the card's
-    uuid.
-    """
-
+    # Mappings without a comment are by TenantOnCard or a card's uuid.
     usage: UsageView = field(default_factory=UsageView)
     last: AuditInput | None = None  # the last sample; None: the driver did not answer
     xids: Mapping[tuple[str, int], int] = field(default_factory=dict)  # counts, by uuid and number
@@ -202,6 +198,7 @@ class Observations:
     findings: Mapping[TenantOnCard, AuditFinding] = field(default_factory=dict)
     caps: Mapping[TenantOnCard, ComputeCap] = field(default_factory=dict)
     unallocated: tuple[UnallocatedContainer, ...] = ()
+    idle: Mapping[str, float] = field(default_factory=dict)  # by tenant key: since, of the epoch
     shortfalls: Mapping[TenantOnCard, Shortfall] = field(default_factory=dict)
 
     def compute_of(self, key: str, uuid: str) -> ComputeUsage:
@@ -259,6 +256,7 @@ class DaemonState:
     mounts: TenantMounts
     overrides: Overrides  # by the container's id
     card_overrides: Overrides  # by the card's uuid
+    node_labels: Overrides  # settings of the node, by the label that sets them
     tenants: Tenants
     loop: Loop
     watch: ProcessWatch
@@ -280,6 +278,7 @@ class DaemonState:
     withheld: dict[str, float] = field(default_factory=dict)
     durations: Durations = field(default_factory=Durations)
     history: History | None = None
+    metrics_history: MetricsHistory | None = None
     sweeping: threading.Lock = field(default_factory=threading.Lock)  # of refused containers
     prepared_images: PreparedImages = field(default_factory=PreparedImages)
     creating: KeyLocks = field(default_factory=KeyLocks)  # by a tenant's key
@@ -326,35 +325,35 @@ class DaemonState:
 
     def capacities(self) -> tuple[CardCapacity, ...]:
         """Return each card with its allocations."""
-        driver = self.loaded()
-        view = self.observed.usage
+        driver, view = self.loaded(), self.observed.usage
         capacities = []
+        uses: dict[str, list[AllocationUse]] = {card.uuid: [] for card in driver.cards}
+        for record in self.ledger.entries.values():
+            for number, allocation in enumerate(record.allocations):
+                if allocation.uuid in uses:
+                    uses[allocation.uuid].append(self._use(record, number))
         for card in driver.cards:
             usage = view.cards.get(card.uuid, CardUsage())
             rule = self.config.rule_of(card.index, card.uuid, card.model)
-            uses = tuple(
-                self._use(record, number)
-                for record in self.ledger.entries.values()
-                for number, allocation in enumerate(record.allocations)
-                if allocation.uuid == card.uuid
-            )
             capacities.append(
                 CardCapacity(
                     card,
-                    allocations=uses,
+                    allocations=tuple(uses[card.uuid]),
                     non_tenants=usage.non_tenants,
                     non_tenant_bytes=usage.non_tenant_bytes,
                     reserve_bytes=self.config.reserve_bytes,
-                    context_bytes=driver.contexts.bytes_of(card),
+                    context_bytes=driver.contexts.sizes.get(card.model, 0),
                     health=usage.health,
                     utilisation=usage.utilisation,
                     unattributed_bytes=self.observed.unattributed.get(card.uuid, 0),
                     policy=self.policy_of(card.uuid),
                     mode=rule.mode,
                     mode_source=rule.where.get("allowed_mode", ""),
+                    compute_mode=usage.compute_mode,
                     max_tenants=rule.max_tenants,
                     max_tenants_source=rule.where.get("max_tenants", "max_tenants"),
-                    cordoned=self.card_overrides.of(card.uuid).get("cordoned"),
+                    cordoned=self.card_overrides.of(card.uuid).get("cordoned", rule.cordoned_by),
+                    cordoned_by=rule.cordoned_by or "",
                     reservations=self.ledger.unused_claims(card.uuid, self.policy_of(card.uuid)),
                 )
             )

@@ -16,17 +16,18 @@ from pathlib import Path
 from typing import Final, Literal
 
 from gpushare.engines import (
+    config_files,
     containerd,
     crio,
     docker_config,
     kubernetes_distributions,
     podman,
     query,
-    registration,
     systemd_unit,
 )
 from gpushare.engines.config_files import BadConfiguration, ConfigLocation, EngineError, under_root
 from gpushare.engines.query import RuntimeReport
+from gpushare.host import init_system
 
 StatusWord = Literal["absent", "refused", "unregistered", "broken", "unread", "registered"]
 
@@ -152,13 +153,13 @@ def _registered(
     engine: Engine, location: ConfigLocation, installed: Path | None, root: Path
 ) -> EngineStatus:
     file = location.files[0]
-    launcher = registration.registered_launcher(file)
+    launcher = config_files.registered_launcher(file)
     configure = f"gpushare runtime configure --runtime {engine.name}"
     status = EngineStatus(
         engine.name, "unregistered", "runtime gpushare not registered", configure, file.path
     )
     if launcher is None:
-        left = [other.path for other in location.left if registration.registered_launcher(other)]
+        left = [other.path for other in location.left if config_files.registered_launcher(other)]
         remarks = tuple(f"{path} registers it, but {engine.name} does not use it" for path in left)
         return replace(status, remarks=remarks)
     status = replace(
@@ -193,7 +194,9 @@ def _answered(
         text = f"runtime gpushare registered, but the running {status.engine} "
         text += f"runs {answer.launcher} for it" if other else "does not know it"
         text += f" ({answer.reason})" if answer.reason else " yet"
-        return replace(status, word="unread", text=text, fix=location.apply, known=False)
+        return replace(
+            status, word="unread", text=text, fix=init_system.advice(location.apply), known=False
+        )
     default = status.default if answer.default is None else answer.default
     return replace(
         status,

@@ -11,7 +11,7 @@ import copy
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from gpushare.engines import toml_text
 from gpushare.engines.config_files import (
@@ -20,6 +20,7 @@ from gpushare.engines.config_files import (
     ConfigFile,
     ConfigLocation,
     EngineError,
+    UndoneBy,
     read_text,
     under_root,
 )
@@ -52,6 +53,8 @@ class Configuration:
     around: TomlTable | None = field(default=None, repr=False)
     version: int = 2
     keeps_runc: bool = False
+
+    undone_by: ClassVar[UndoneBy] = "toml"
 
     def register(self, text: str, launcher: Path, *, default: bool) -> str:
         """Return `text` with the handler, as CRI's default if requested.

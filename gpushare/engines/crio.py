@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from gpushare.engines import toml_text
 from gpushare.engines.config_files import (
@@ -21,6 +21,7 @@ from gpushare.engines.config_files import (
     ConfigFile,
     ConfigLocation,
     EngineError,
+    UndoneBy,
     read_text,
     under_root,
 )
@@ -47,6 +48,8 @@ class CrioDropIn:
 
     around: TomlTable = field(default_factory=dict, repr=False)
     later: str = ""
+
+    undone_by: ClassVar[UndoneBy] = "toml"
 
     def register(self, text: str, launcher: Path, *, default: bool) -> str:
         """Return `text` with the handler, a copy of the default one, around `launcher`."""

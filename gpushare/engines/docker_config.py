@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gpushare.engines import json_text, systemd_unit
 from gpushare.engines.config_files import (
@@ -20,12 +20,13 @@ from gpushare.engines.config_files import (
     ConfigFile,
     ConfigLocation,
     EngineError,
+    UndoneBy,
     read_text,
     under_root,
 )
 
 if TYPE_CHECKING:
-    from gpushare.engines.registration import FileChange
+    from gpushare.engines.config_files import FileChange
 
 DAEMON_JSON: Final = Path("/etc/docker/daemon.json")
 RELOAD: Final = "systemctl reload docker"
@@ -108,6 +109,8 @@ class DaemonJson:
 
     runtimes_taken: str = ""
     default_taken: str = ""
+
+    undone_by: ClassVar[UndoneBy] = "json"
 
     def register(self, text: str, launcher: Path, *, default: bool) -> str:
         """Return `text` with the runtime, as Docker's default if requested."""

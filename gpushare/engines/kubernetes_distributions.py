@@ -5,7 +5,9 @@ Changes to the generated files are lost at the next start. Each distribution has
 user's settings. k3s and RKE2 have a template, Go's text/template and not TOML, of which only
 gpushare's own tables are read and changed.
 Source: docs.k3s.io/advanced ("Configuring containerd"), docs.rke2.io/advanced,
-docs.k0sproject.io/stable/runtime, microk8s.io/docs.
+docs.k0sproject.io/stable/runtime, microk8s.io/docs. The services of a node are those of its role:
+docs.k3s.io/installation/configuration, docs.rke2.io/install/quickstart and
+docs.k0sproject.io/stable/install.
 """
 
 from __future__ import annotations
@@ -14,15 +16,16 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
-from gpushare.engines import containerd, toml_text
+from gpushare.engines import containerd, systemd_unit, toml_text
 from gpushare.engines.config_files import (
     NAME,
     BadConfiguration,
     ConfigFile,
     ConfigLocation,
     EngineError,
+    UndoneBy,
     read_text,
     under_root,
 )
@@ -71,9 +74,15 @@ def locate_file(path: Path, root: Path = Path("/")) -> ConfigLocation | None:
     return None
 
 
-def _rancher(root: Path, name: str, folder: Path) -> ConfigLocation:
-    """k3s and RKE2: config-v3.toml.tmpl takes precedence over config.toml.tmpl in any version."""
+def _rancher(root: Path, services: tuple[str, str], folder: Path) -> ConfigLocation:
+    """k3s and RKE2: config-v3.toml.tmpl takes precedence over config.toml.tmpl in any version.
+
+    `services` are those of a server and of an agent. Only a server has the folder `server` beside
+    `agent` (docs.k3s.io/reference/resource-profiling); RKE2 installs the units of both.
+    """
     folder = under_root(root, folder)
+    is_server = (folder.parents[2] / "server").is_dir()
+    name = services[0] if is_server else services[1]
     generated = parse_file(folder / GENERATED)
     there = [folder / file for file in TEMPLATES.values() if (folder / file).exists()]
     if not generated:
@@ -91,9 +100,8 @@ def _rancher(root: Path, name: str, folder: Path) -> ConfigLocation:
         owner=name,
         socket=Path("/run/k3s/containerd/containerd.sock"),  # of RKE2 too
         default=containerd.runtime_path(default_handler(cri_section(generated))),
-        remarks=(f"on an agent, the service is {name.partition('-')[0]}-agent",),
         left=tuple(ConfigFile(other, syntax) for other in there[1:]),
-        services=(name, f"{name.partition('-')[0]}-agent"),
+        services=services,
     )
 
 
@@ -101,7 +109,9 @@ def _k0s(root: Path) -> ConfigLocation:
     """k0s: merges a drop-in into its configuration if that contains k0s' mark."""
     main = under_root(root, K0S / "containerd.toml")
     text = read_text(main)
-    apply = "systemctl restart k0sworker"
+    # A controller that runs pods has no k0sworker (`k0s install controller --enable-worker`).
+    service = next((one for one in _K0S_SERVICES if systemd_unit.has_unit(one, root)), "k0sworker")
+    apply = f"systemctl restart {service}"
     socket = Path("/run/k0s/containerd.sock")
     if text and _MANAGED not in text:
         location = containerd.locate(root, main)
@@ -121,7 +131,6 @@ def _k0s(root: Path) -> ConfigLocation:
         owner="k0s",
         socket=socket,
         default=containerd.runtime_path(default_handler(cri_section(around))),
-        remarks=("on a controller that runs pods, the service is k0scontroller",),
         services=_K0S_SERVICES,
     )
 
@@ -151,8 +160,8 @@ def parse_file(path: Path) -> toml_text.TomlTable:
 
 
 CLUSTERS: Final[dict[str, tuple[Path, Callable[[Path], ConfigLocation]]]] = {
-    "k3s": (K3S, lambda root: _rancher(root, "k3s", K3S)),
-    "rke2": (RKE2, lambda root: _rancher(root, "rke2-server", RKE2)),
+    "k3s": (K3S, lambda root: _rancher(root, ("k3s", "k3s-agent"), K3S)),
+    "rke2": (RKE2, lambda root: _rancher(root, ("rke2-server", "rke2-agent"), RKE2)),
     "k0s": (K0S, _k0s),
     "microk8s": (MICROK8S, _microk8s),
 }
@@ -163,6 +172,8 @@ class Template:
     """A template; `generated` is the file generated at the last start, from it or from the base."""
 
     generated: TomlTable = field(repr=False)
+
+    undone_by: ClassVar[UndoneBy] = "toml"
 
     def register(self, text: str, launcher: Path, *, default: bool) -> str:
         """Return `text` with the handler appended; if `text` is empty, the base and the handler."""

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from gpushare.engines import json_text, toml_text
 from gpushare.engines.config_files import (
@@ -22,6 +22,7 @@ from gpushare.engines.config_files import (
     ConfigFile,
     ConfigLocation,
     EngineError,
+    UndoneBy,
     read_text,
     under_root,
 )
@@ -49,6 +50,8 @@ class ContainersConf:
     """A drop-in; `json` are the runtimes that podman would treat as logging JSON without it."""
 
     json: tuple[str, ...] = JSON
+
+    undone_by: ClassVar[UndoneBy] = "toml"
 
     def register(self, text: str, launcher: Path, *, default: bool) -> str:
         """Return `text` with the runtime, as podman's default if requested."""
@@ -162,6 +165,8 @@ _PATH: Final = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
 @dataclass(frozen=True)
 class HookFile:
     """A file that gpushare owns as a whole."""
+
+    undone_by: ClassVar[UndoneBy] = "own"
 
     def register(self, text: str, launcher: Path, *, default: bool) -> str:  # noqa: ARG002
         """Return the file for the hook next to `launcher`."""

@@ -228,6 +228,10 @@ def _of_tree(found: toml_text.TomlTable) -> RuntimeReport:
     return RuntimeReport(launcher is not None, default, launcher)
 
 
+#: Since Debian 13, docker.io contains only dockerd.
+_INSTALL: Final = {"docker": "install docker-cli (from docker.com: docker-ce-cli)"}
+
+
 def _run(*command: str) -> str | RuntimeReport:
     """Return the output of `command`, or a report with the reason why there is none."""
     try:
@@ -235,7 +239,8 @@ def _run(*command: str) -> str | RuntimeReport:
             command, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False
         )
     except FileNotFoundError:
-        return RuntimeReport(None, reason=f"{command[0]} is not installed")
+        fix = _INSTALL.get(command[0], f"install {command[0]}")
+        return RuntimeReport(None, reason=f"the command {command[0]} is not installed; {fix}")
     except (OSError, subprocess.TimeoutExpired) as error:
         return RuntimeReport(None, reason=f"{' '.join(command)}: {error}")
     if done.returncode:

@@ -14,12 +14,14 @@ import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from gpushare.engines.config_files import ConfigFile, read_text, under_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from gpushare.engines.config_files import UndoneBy
 
 _FOLDERS: Final = tuple(  # of files with the same name, the first takes precedence
     Path(folder) / "systemd/system"
@@ -120,6 +122,8 @@ def _expanded(words: tuple[str, ...], variables: dict[str, str]) -> Iterator[str
 @dataclass(frozen=True)
 class UnitDropIn:
     """A drop-in that gpushare owns as a whole."""
+
+    undone_by: ClassVar[UndoneBy] = "own"
 
     def register(self, text: str, launcher: Path, *, default: bool) -> str:  # noqa: ARG002
         """Return the drop-in."""

@@ -6,19 +6,9 @@ does. gpushared itself never listens on a network, and the exporter can report t
 
 | module | content |
 |---|---|
-| snapshot | queries the daemon, with a rate limit |
-| metric_family | the type of a metric family, and the labels |
-| node, containers | tables of the metric families |
+| metric_family | what the daemon is asked for, with a rate limit; the type of a metric family |
+| node, sensors, containers | tables of the metric families |
 | aliases | names of other exporters for the same metrics |
 | exposition | the text that Prometheus reads |
-| http_server | listen addresses; HTTP requests of untrusted clients, bounded in size and time |
+| http_server | HTTP requests of untrusted clients, bounded in size and time |
 """
-
-import sys
-from typing import Final
-
-#: The error if the library, an optional dependency, is missing.
-NO_LIBRARY: Final = (
-    f"prometheus_client is not installed. Run {sys.executable} -m pip install prometheus_client "
-    "(the extra `metrics` of gpushare-runtime), or install Debian's python3-prometheus-client"
-)

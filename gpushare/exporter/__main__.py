@@ -14,18 +14,22 @@ from pathlib import Path
 from typing import Any, Final
 
 import gpushare
+from gpushare import listen_address
 from gpushare.client import DEFAULT_SOCKET
-from gpushare.errors import UserError
-from gpushare.exporter import NO_LIBRARY, http_server
+from gpushare.errors import UserError, exit_with
 from gpushare.exporter.aliases import COMPAT
-from gpushare.exporter.http_server import HttpRequest, HttpServer, Response
-from gpushare.exporter.snapshot import SnapshotSource
+from gpushare.exporter.exposition import expose
+from gpushare.exporter.http_server import DEFAULT, HttpRequest, HttpServer, Response
+from gpushare.exporter.metric_family import SnapshotSource
 
 _WELCOME: Final = b"gpushare-exporter: Prometheus metrics are at /metrics\n"
 _RESTRICTED: Final = (
     "gpushare.yaml sets read_group, so not every user may read, and the exporter cannot identify "
     "clients on this address. Start gpushare-exporter with --token-file FILE or --listen "
     "unix:/PATH\n"
+)
+_PROTECT: Final = (
+    f"Add --token-file FILE (clients then send that bearer token), or listen on {DEFAULT}"
 )
 
 
@@ -56,8 +60,6 @@ class ExporterServer:
             return Response(body=_WELCOME)
         if request.path != "/metrics":
             return Response(HTTPStatus.NOT_FOUND)
-        from gpushare.exporter.exposition import expose  # noqa: PLC0415 - main has checked it
-
         text, content_type = expose(
             self._source.snapshot(), request.headers.get("accept", ""), self._compat
         )
@@ -65,31 +67,30 @@ class ExporterServer:
 
     def _refused(self, request: HttpRequest) -> Response | None:
         if self._token_file is None:
-            if self._open_to_all and http_server.is_restricted(self._source.socket):
+            if self._open_to_all and listen_address.is_restricted(self._source.socket):
                 return Response(HTTPStatus.FORBIDDEN, body=_RESTRICTED.encode())
             return None
         try:
-            wanted = http_server.read_token(self._token_file)
-        except http_server.BadToken as error:
+            wanted = listen_address.read_token(self._token_file)
+        except listen_address.BadToken as error:
             sys.stderr.write(f"gpushare-exporter: {error}\n")
             return Response(HTTPStatus.INTERNAL_SERVER_ERROR)
-        if http_server.is_authorized(request.headers.get("authorization", ""), wanted):
+        if listen_address.is_authorized(request.headers, wanted):
             return None
         return Response(HTTPStatus.UNAUTHORIZED, headers={"WWW-Authenticate": "Bearer"})
 
 
 def main() -> None:
-    """Serve; exit status 0 after SIGTERM, 1 for an error, 2 for invalid options."""
+    """Serve; exit status 0 after SIGTERM, that of the error otherwise."""
     arguments = _parser().parse_args()
     try:
-        _check_library()
-        where = http_server.parse_address(arguments.listen)
-        http_server.refuse_open(where, arguments.token_file)
+        where = listen_address.parse_address(arguments.listen, DEFAULT)
+        listen_address.refuse_open(where, _PROTECT, is_protected=arguments.token_file is not None)
         if arguments.token_file is not None:
-            http_server.read_token(arguments.token_file)
-        listener = http_server.listen(where)
+            listen_address.read_token(arguments.token_file)
+        listener = listen_address.listen(where)
     except UserError as error:
-        sys.exit(f"gpushare-exporter: {error}")
+        exit_with(error, "gpushare-exporter")
     source = SnapshotSource(arguments.socket, arguments.node)
     site = ExporterServer(
         source, arguments.token_file, open_to_all=where.path is None, compat=arguments.compat
@@ -120,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--listen",
         metavar="ADDRESS",
-        default=http_server.DEFAULT,
+        default=DEFAULT,
         help="HOST:PORT or unix:/PATH; all but loopback takes a token (default: %(default)s)",
     )
     parser.add_argument(
@@ -166,13 +167,6 @@ def _compat(text: str) -> tuple[str, ...]:
             "--compat=hami,dcgm"
         )
     return found
-
-
-def _check_library() -> None:
-    try:
-        import prometheus_client  # noqa: F401, PLC0415 - an optional dependency
-    except ImportError as error:
-        raise UserError(NO_LIBRARY) from error
 
 
 if __name__ == "__main__":

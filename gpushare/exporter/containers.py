@@ -17,7 +17,6 @@ from gpushare.exporter.metric_family import (
     MetricSample,
     Snapshot,
     container_family,
-    container_labels,
     labeled_container_family,
     tenant_labels,
 )
@@ -25,14 +24,13 @@ from gpushare.exporter.metric_family import (
 if TYPE_CHECKING:
     from gpushare.metrics_schema import TenantCardMetrics, TenantMetrics
 
-FROZEN_BY: Final = ("operator", "audit")
+FROZEN_BY: Final = ("operator", "idle", "audit")
 LEVELS: Final = ("driver", "interposer", "audited", "advisory", "exclusive")
 
 
 def _utilization(snapshot: Snapshot) -> Iterable[MetricSample]:
-    for tenant, part in snapshot.parts:
+    for _, part, labels in snapshot.parts:
         if part["utilization"] is not None:
-            labels = container_labels(snapshot, tenant, part)
             yield (*labels, part["source"]), part["utilization"] / 100
 
 
@@ -50,6 +48,13 @@ def _frozen(snapshot: Snapshot) -> Iterable[MetricSample]:
 def _stopping(snapshot: Snapshot) -> Iterable[MetricSample]:
     for tenant in snapshot.tenants:
         yield tenant_labels(snapshot, tenant), float("stop" in tenant["held"])
+
+
+def _idle(snapshot: Snapshot) -> Iterable[MetricSample]:
+    for tenant in snapshot.tenants:
+        since = tenant.get("idle_since")  # an older daemon has none
+        idle = 0.0 if since is None else max(0.0, snapshot.taken - since)
+        yield tenant_labels(snapshot, tenant), idle
 
 
 def _level(tenant: TenantMetrics, _part: TenantCardMetrics) -> Iterable[tuple[str, float]]:
@@ -111,6 +116,11 @@ FAMILIES: Final = (
         "counter",
     ),
     container_family(
+        "gpushare_container_throttled_ratio",
+        "Part of the last ten seconds in which the container waited for the card.",
+        lambda _, part: part["throttled"],
+    ),
+    container_family(
         "gpushare_container_forced_launches_total",
         "Launches that continued after waiting too long at the gate.",
         lambda _, part: part["forced"],
@@ -130,7 +140,7 @@ FAMILIES: Final = (
         "gpushare_container_frozen",
         "gauge",
         (*OF_TENANT, "by"),
-        "1 if the container is frozen, by the operator or by the audit.",
+        "1 if the container is frozen, by the operator, by `idle.action` or by the audit.",
         _frozen,
     ),
     Family(
@@ -139,6 +149,14 @@ FAMILIES: Final = (
         OF_TENANT,
         "1 if all processes of the container are to exit: stopped or killed by gpushare.",
         _stopping,
+    ),
+    Family(
+        "gpushare_container_idle_seconds",
+        "gauge",
+        OF_TENANT,
+        "Time for which the container has held memory without using its cards; 0: less than "
+        "idle.after of gpushare.yaml, or paused.",
+        _idle,
     ),
     container_family(
         "gpushare_container_gate_bypassed",
@@ -160,6 +178,12 @@ FAMILIES: Final = (
         "1, with the latency class: online is never throttled.",
         "class",
         lambda tenant, _: [(tenant["class_"], 1.0)],
+    ),
+    labeled_container_family(
+        "gpushare_container_policy_info",
+        "1, with the policy in effect, which that of the card overrides; empty: a whole card.",
+        "effective_policy",
+        lambda _, part: [(part["policy"], 1.0)],
     ),
     labeled_container_family(
         "gpushare_container_isolation",

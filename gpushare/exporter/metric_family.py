@@ -1,23 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A metric family: its name, type, labels, and the function that returns its samples. Pure.
+"""A metric family: its name, type, labels, and the function that returns its samples of a snapshot.
 
 Base units: bytes, seconds, and ratios from 0 to 1. Some label values are chosen by the container
-(its name); the library escapes them.
+(its name); the library escapes them. The daemon is asked for a snapshot at most once a second,
+independent of the number of clients.
 """
 
 from __future__ import annotations
 
+import os
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING, Final, Literal
 
-if TYPE_CHECKING:
-    from gpushare.client import Metrics
-    from gpushare.metrics_schema import CardMetrics, TenantCardMetrics, TenantMetrics
+from gpushare.client import Client
+from gpushare.errors import UserError
+from gpushare.protocol.kubernetes import NODE_NAME
 
+if TYPE_CHECKING:
+    from gpushare.metrics_schema import CardMetrics, Metrics, TenantCardMetrics, TenantMetrics
+
+#: Timeout of the daemon's response: Prometheus gives up after ten seconds by default.
+ANSWER_SECONDS: Final = 5.0
+FRESH_SECONDS: Final = 1.0
 MetricType = Literal["gauge", "counter", "histogram"]
 Labels = tuple[str, ...]
-ContainerCard = tuple["TenantMetrics", "TenantCardMetrics"]
+ContainerCard = tuple["TenantMetrics", "TenantCardMetrics", Labels]
 
 OF_NODE: Final[Labels] = ("node",)
 OF_CARD: Final[Labels] = ("node", "gpu_uuid", "gpu_index", "model")
@@ -36,6 +50,7 @@ class Snapshot:
 
     node: str
     metrics: Metrics | None
+    taken: float = 0.0  # seconds since the epoch
 
     @property
     def cards(self) -> Sequence[CardMetrics]:
@@ -47,10 +62,15 @@ class Snapshot:
         """The containers that have an allocation."""
         return () if self.metrics is None else self.metrics.tenants
 
-    @property
+    @cached_property
     def parts(self) -> Sequence[ContainerCard]:
-        """Each container with each of its cards."""
-        return [(tenant, part) for tenant in self.tenants for part in tenant["cards"]]
+        """Each container with each of its cards, and the values of OF_CONTAINER."""
+        return [
+            (tenant, part, (node, part["uuid"], str(part["index"]), *rest))
+            for tenant in self.tenants
+            for node, *rest in [tenant_labels(self, tenant)]
+            for part in tenant["cards"]
+        ]
 
 
 #: The values of the labels, and the value; for a histogram, the count within each bound, and the
@@ -60,25 +80,51 @@ MetricSample = tuple[Labels, "float | tuple[list[tuple[str, float]], float]"]
 
 @dataclass(frozen=True)
 class Family:
-    """One family; the name of a counter ends in _total."""
+    """One family; the name of a counter ends in _total.
+
+    `source` is gpushare's own name for the figure, if the name is another exporter's.
+    """
 
     name: str
     kind: MetricType
     labels: Labels
     help: str
     samples: Callable[[Snapshot], Iterable[MetricSample]]
+    source: str = ""
 
 
-def card_family(name: str, text: str, value: Callable[[CardMetrics], float | None]) -> Family:
+def card_labels(snapshot: Snapshot, card: CardMetrics) -> Labels:
+    """Return the values of OF_CARD."""
+    return snapshot.node, card["uuid"], str(card["index"]), card["model"]
+
+
+def driver_name(card: CardMetrics) -> str:
+    """Return the card's name as the driver reports it; its model if gpushared is older."""
+    return card.get("name", card["model"])
+
+
+#: The labels of a card's series, and the function that returns their values.
+CardLabels = tuple[Labels, Callable[[Snapshot, "CardMetrics"], Labels]]
+
+
+def card_family(  # noqa: PLR0913 - each has a default
+    name: str,
+    text: str,
+    value: Callable[[CardMetrics], float | None],
+    labels: CardLabels = (OF_CARD, card_labels),
+    *,
+    kind: MetricType = "gauge",
+    source: str = "",
+) -> Family:
     """Return a family with one value for each card; None means unknown, without a series."""
 
     def samples(snapshot: Snapshot) -> Iterable[MetricSample]:
         for card in snapshot.cards:
             figure = value(card)
             if figure is not None:
-                yield card_labels(snapshot, card), figure
+                yield labels[1](snapshot, card), figure
 
-    return Family(name, "gauge", OF_CARD, text, samples)
+    return Family(name, kind, labels[0], text, samples, source)
 
 
 def container_family(
@@ -90,10 +136,10 @@ def container_family(
     """Return a family with one value for each container and card; None means unknown."""
 
     def samples(snapshot: Snapshot) -> Iterable[MetricSample]:
-        for tenant, part in snapshot.parts:
+        for tenant, part, labels in snapshot.parts:
             figure = value(tenant, part)
             if figure is not None:
-                yield container_labels(snapshot, tenant, part), figure
+                yield labels, figure
 
     return Family(name, kind, OF_CONTAINER, text, samples)
 
@@ -107,17 +153,11 @@ def labeled_container_family(
     """Return a family with values by an additional label."""
 
     def samples(snapshot: Snapshot) -> Iterable[MetricSample]:
-        for tenant, part in snapshot.parts:
-            labels = container_labels(snapshot, tenant, part)
+        for tenant, part, labels in snapshot.parts:
             for value, figure in values(tenant, part):
                 yield (*labels, value), figure
 
     return Family(name, "gauge", (*OF_CONTAINER, label), text, samples)
-
-
-def card_labels(snapshot: Snapshot, card: CardMetrics) -> Labels:
-    """Return the values of OF_CARD."""
-    return snapshot.node, card["uuid"], str(card["index"]), card["model"]
 
 
 def tenant_labels(snapshot: Snapshot, tenant: TenantMetrics) -> Labels:
@@ -129,10 +169,13 @@ def tenant_labels(snapshot: Snapshot, tenant: TenantMetrics) -> Labels:
     )
 
 
-def container_labels(snapshot: Snapshot, tenant: TenantMetrics, part: TenantCardMetrics) -> Labels:
-    """Return the values of OF_CONTAINER."""
-    node, *rest = tenant_labels(snapshot, tenant)
-    return (node, part["uuid"], str(part["index"]), *rest)
+def of_pods(snapshot: Snapshot) -> Sequence[TenantMetrics]:
+    """Return the containers of pods, the only ones that other exporters know, by creation time.
+
+    Of two containers with the same name, the later one counts.
+    """
+    found = (tenant for tenant in snapshot.tenants if all(pod_names(tenant)))
+    return sorted(found, key=lambda tenant: tenant["created"])
 
 
 def pod_names(tenant: TenantMetrics) -> tuple[str, str, str]:
@@ -144,3 +187,58 @@ def pod_names(tenant: TenantMetrics) -> tuple[str, str, str]:
     if len(parts) == 3 and tenant["engine"] != "host":
         return parts[0], parts[1], parts[2]
     return "", "", tenant["name"]
+
+
+class SnapshotSource:
+    """The metrics of the daemon on `socket`, with the name of this node. Thread-safe.
+
+    The name is `node`; if that is empty, the environment's NODE_NAME, which a pod has from
+    Kubernetes, what gpushared has configured, or the name of the host.
+    """
+
+    def __init__(self, socket: Path, node: str = "") -> None:
+        self.socket = socket
+        self.error: UserError | None = None  # of the last query
+        self._client = Client(socket, ANSWER_SECONDS, start_seconds=0)
+        self._node = node or os.environ.get(NODE_NAME, "")
+        self._configured = ""  # by gpushared, as of its last answer
+        self._lock = threading.Lock()
+        self._last: tuple[float, Snapshot] | None = None
+
+    def snapshot(self) -> Snapshot:
+        """Return the current metrics, at most a second old."""
+        with self._lock:  # clients that wait for the lock get the same snapshot
+            now = time.monotonic()
+            if self._last is None or now - self._last[0] >= FRESH_SECONDS:
+                self._last = time.monotonic(), self._ask()
+            return self._last[1]
+
+    def _ask(self) -> Snapshot:
+        try:
+            metrics = self._client.metrics()
+        except UserError as error:
+            self.error = error
+            return Snapshot(self._name(), None)
+        self.error = None
+        self._configured = metrics.node.get("node_name", "")
+        unique = replace(metrics, tenants=with_unique_ids(metrics.tenants))
+        return Snapshot(self._name(), unique, time.time())
+
+    def _name(self) -> str:
+        return self._node or self._configured or gethostname()
+
+
+def with_unique_ids(tenants: Sequence[TenantMetrics]) -> list[TenantMetrics]:
+    """Return `tenants` with unique IDs and valid UTF-8 names.
+
+    Two low-level runtimes with separate state folders may both have a container "test".
+    """
+    count = Counter(tenant["id"] for tenant in tenants)
+    return [_distinct(tenant, alone=count[tenant["id"]] == 1) for tenant in tenants]
+
+
+def _distinct(tenant: TenantMetrics, *, alone: bool) -> TenantMetrics:
+    identity = tenant["id"] if alone else f"{tenant['id']}@{tenant['key']}"
+    # Invalid UTF-8 has become lone surrogates, which cannot be encoded.
+    name = tenant["name"].encode("utf-8", "backslashreplace").decode()
+    return {**tenant, "id": identity, "name": name}

@@ -33,11 +33,16 @@ def _non_tenant(snapshot: Snapshot) -> Iterable[MetricSample]:
             yield (*card_labels(snapshot, card), action), count
 
 
+def _card_info(snapshot: Snapshot) -> Iterable[MetricSample]:
+    for card in snapshot.cards:
+        yield (*card_labels(snapshot, card), card["mode"], card["health"]), 1.0
+
+
 def _drift(snapshot: Snapshot) -> Iterable[MetricSample]:
     for card in snapshot.cards:
         found = [
             part["drift_bytes"]
-            for _, part in snapshot.parts
+            for _, part, _ in snapshot.parts
             if part["uuid"] == card["uuid"] and part["drift_bytes"] is not None
         ]
         yield card_labels(snapshot, card), sum(found)
@@ -71,6 +76,16 @@ CARD_FAMILIES: Final = (
         lambda card: card["available_bytes"],
     ),
     card_family(
+        "gpushare_card_memory_burst_bytes",
+        "Memory that containers may use, or still hold, above their quotas.",
+        lambda card: card["burst_bytes"],
+    ),
+    card_family(
+        "gpushare_card_memory_non_tenant_bytes",
+        "Memory of processes that belong to no container: the most that was seen.",
+        lambda card: card["non_tenant_bytes"],
+    ),
+    card_family(
         "gpushare_card_cores_allocated_ratio",
         "Share of the card's compute allocated to containers.",
         lambda card: card["cores_allocated"] / 100,
@@ -95,6 +110,14 @@ CARD_FAMILIES: Final = (
         "gpushare_card_healthy",
         "1 if the card is healthy.",
         lambda card: float(card["healthy"]),
+    ),
+    Family(
+        "gpushare_card_info",
+        "gauge",
+        (*OF_CARD, "mode", "health"),
+        "1, with how the card is used (unused, shared or exclusive) and its health: ok, or the "
+        "problem.",
+        _card_info,
     ),
     Family(
         "gpushare_card_xid_errors_total",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CDI specs of this host: the files that engines read, and gpushare's own among them.
+"""What engines on this host read or mount: CDI specs, gpushare's own among them, and folders.
 
 An engine reads every spec in these folders, and refuses devices that two files of one folder
 define. gpushare's own specs have names that begin with `gpushare`, and are written again after a
@@ -137,3 +137,18 @@ def write_spec(path: Path, text: str) -> bool:
         draft.unlink()
         raise
     return True
+
+
+def run_folder(run_dir: Path, *names: str) -> Path:
+    """Return a folder beneath `run_dir`, without links, as an engine writes a mount's source."""
+    return Path(os.path.realpath(run_dir), *names)
+
+
+def make_run_folder(run_dir: Path, *names: str) -> Path:
+    """Return such a folder, which is created if it is missing; every user may enter it. OSError."""
+    folder = run_folder(run_dir)
+    for name in names:
+        folder /= name
+        folder.mkdir(mode=0o755, exist_ok=True)
+        folder.chmod(0o755)  # independent of the umask
+    return folder

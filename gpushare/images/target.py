@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from gpushare.errors import UserError
+from gpushare.errors import ErrorCode, UserError
 from gpushare.oci import spec
 from gpushare.oci.spec import SpecError
 
@@ -19,6 +19,8 @@ _MOST_BYTES: Final = 1 << 20  # of a process's environment or command line
 
 class NotFound(UserError):
     """The image, container or directory does not exist or cannot be opened."""
+
+    code = ErrorCode.NOT_FOUND
 
 
 @dataclass(frozen=True)

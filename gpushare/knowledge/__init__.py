@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpushare.knowledge import generated
-from gpushare.knowledge.entry import PARTS, KnowledgeEntry, read_entries
+from gpushare.knowledge import entries
+from gpushare.knowledge.entries import PARTS, KnowledgeEntry, read_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +28,7 @@ TOPICS: Final = (
     "Requests",
     "Enforcement",
     "Manifests",
-    generated.VENDORS,
+    entries.VENDORS,
     "Versions",
     "Troubles",
 )
@@ -54,11 +54,13 @@ _TABLES: Final = {
     "cudaerror": (CUDA, RUNTIME),
     "nvml": (NVML,),
     "nvmlerror": (NVML,),
-    "xid": (generated.XIDS,),
+    "xid": (entries.XIDS,),
     "exit": (EXIT,),
     "exitstatus": (EXIT,),
     "status": (EXIT,),
 }
+#: Of every key of ours: no likeness.
+_OURS: Final = ("GPUSHARE_", "gpushare.io/")
 _PREFIXES: Final = ("CUDA_ERROR_", "NVML_ERROR_", "cudaError")
 # dmesg's form of it: NVRM: Xid (PCI:0000:03:00): 79, pid=...
 _KERNELS: Final = re.compile(r"\bxid \([^)]*\): ([0-9]{1,4})", re.IGNORECASE)
@@ -68,13 +70,13 @@ _KERNELS: Final = re.compile(r"\bxid \([^)]*\): ([0-9]{1,4})", re.IGNORECASE)
 def all_entries() -> tuple[KnowledgeEntry, ...]:
     """Return every entry, codes before topics."""
     found = [entry for name, group in _FILES[:4] for entry in read_entries(HERE / name, group)]
-    found += generated.xid_entries()
+    found += entries.xid_entries()
     found += [entry for name, group in _FILES[4:] for entry in read_entries(HERE / name, group)]
     return (
         *found,
-        *generated.dialect_entries(),
-        *generated.compatibility_entries(),
-        *generated.event_entries(),
+        *entries.dialect_entries(),
+        *entries.compatibility_entries(),
+        *entries.event_entries(),
     )
 
 
@@ -97,19 +99,22 @@ def find_entries(words: str) -> list[KnowledgeEntry]:
 
 def similar_names(words: str) -> list[str]:
     """Return names that `words` may have been meant for, the closest first; at most 3."""
-    known = {
-        _folded(name): entry.name for entry in all_entries() for name in (entry.name, *entry.also)
+    start = next((one for one in _OURS if words.startswith(one)), "")
+    known = {_folded(name): entry.name for entry in all_entries() for name in _shortened(entry)}
+    known |= {
+        _folded(name.removeprefix(start)): entry.name
+        for entry in all_entries()
+        for name in (entry.name, *entry.also)
     }
-    known |= {_folded(name): entry.name for entry in all_entries() for name in _shortened(entry)}
-    found = get_close_matches(_folded(words), known, n=6, cutoff=0.75)
+    found = get_close_matches(_folded(words.removeprefix(start)), known, n=6, cutoff=0.75)
     return list(dict.fromkeys(known[name] for name in found))[:3]
 
 
 def _entries_of_number(table: str, number: int) -> list[KnowledgeEntry]:
-    groups = _TABLES.get(_folded(table), (CUDA, RUNTIME, NVML, generated.XIDS, EXIT))
+    groups = _TABLES.get(_folded(table), (CUDA, RUNTIME, NVML, entries.XIDS, EXIT))
     found = [one for one in all_entries() if one.number == number and one.group in groups]
-    if not found and groups == (generated.XIDS,):
-        return [generated.unknown_xid(number)]
+    if not found and groups == (entries.XIDS,):
+        return [entries.unknown_xid(number)]
     return sorted(found, key=lambda entry: groups.index(entry.group))
 
 

@@ -6,15 +6,16 @@ nothing: gpushared reserves, and refuses what does not fit.
 
 | module | content |
 |---|---|
-| names | names that the cluster sees: the driver, resources, labels, devices |
 | cards | what gpushared reports of the cards, also while it restarts |
-| claim_follower | pods that join prepared claims, and the status of claims |
-| log | lines on stderr, one for each change |
 | kubelet | the kubelet's side: device plugin and DRA driver, over gRPC on Unix sockets |
 | api | the API server's side: labels, ResourceSlices, claims and events |
+| cluster | all nodes, as `kubectl gpushare` sees them |
 """
 
+from __future__ import annotations
+
 import sys
+import threading
 from typing import Final
 
 #: The error if the library, an optional dependency, is missing.
@@ -22,3 +23,20 @@ NO_LIBRARY: Final = (
     f"grpcio is not installed. Run {sys.executable} -m pip install grpcio "
     "(the extra `kubernetes` of gpushare-runtime), or install Debian's python3-grpcio"
 )
+
+
+class StatusLog:
+    """Writes the state of each subject once, when it changes. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: dict[str, str] = {}
+
+    def note(self, subject: str, text: str) -> None:
+        """Write `text`, unless it is what the last line about `subject` said."""
+        with self._lock:
+            if self._last.get(subject) == text:
+                return
+            self._last[subject] = text
+            sys.stderr.write(f"gpushare-node: {text}\n")
+            sys.stderr.flush()

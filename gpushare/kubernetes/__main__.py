@@ -8,7 +8,6 @@ import importlib.util
 import os
 import signal
 import socket
-import sys
 from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
@@ -16,17 +15,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import gpushare
 from gpushare.client import DEFAULT_SOCKET, Client
-from gpushare.errors import UserError
-from gpushare.kubernetes import NO_LIBRARY
+from gpushare.errors import UserError, exit_with
+from gpushare.kubernetes import NO_LIBRARY, StatusLog
 from gpushare.kubernetes.api.claims import ClaimReader
-from gpushare.kubernetes.api.credentials import BadCredentials
-from gpushare.kubernetes.api.kubeconfig import find_credentials
+from gpushare.kubernetes.api.credentials import BadCredentials, find_credentials
+from gpushare.kubernetes.api.prepared_claims import ClaimFollower
 from gpushare.kubernetes.api.reporter import NodeReporter
 from gpushare.kubernetes.api.server import ApiServer
 from gpushare.kubernetes.cards import CardFollower, SchedulableCard
-from gpushare.kubernetes.claim_follower import ClaimFollower
 from gpushare.kubernetes.kubelet.memory_units import memory_resource
-from gpushare.kubernetes.log import StatusLog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,10 +50,8 @@ class KubeletPlugin(Protocol):
 
 
 def main() -> None:
-    """Serve, or remove; exit status 0 after SIGTERM, 1 for an error, 2 for invalid options."""
+    """Serve, or remove; exit status 0 after SIGTERM, that of the error otherwise."""
     arguments = _parser().parse_args()
-    # Before any thread exists, so that the main thread alone waits for them.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     log = StatusLog()
     client = Client(arguments.socket, ANSWER_SECONDS, start_seconds=0)
     try:
@@ -64,6 +59,8 @@ def main() -> None:
             with closing(ApiServer(find_credentials(arguments.kubeconfig))) as api:
                 NodeReporter(api, client, arguments.node, log).remove()
             return
+        # Before any thread exists, so that the main thread alone waits for them.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
         _check_library()
         while (mode := _mode(client, log)) is not None:
             log.note("mode", f"kubernetes.mode is {mode}")
@@ -72,7 +69,7 @@ def main() -> None:
                 if not _run(mode, client, CardFollower(client, log), plugins):
                     return
     except UserError as error:
-        sys.exit(f"gpushare-node: {error}")
+        exit_with(error, "gpushare-node")
 
 
 def _mode(client: Client, log: StatusLog) -> NodeMode | None:

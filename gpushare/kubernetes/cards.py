@@ -1,19 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cards of this node as gpushared reports them, also while it restarts."""
+"""The cards of this node, from gpushared's `cards` and `status`.
+
+A SchedulableCard is what the kubelet's plugins have of a card, also while gpushared restarts. An
+OfferedCard is what the API server is told of it.
+"""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gpushare.errors import UserError
+from gpushare.protocol.kubernetes import device_name
 
 if TYPE_CHECKING:
-    from gpushare.kubernetes.log import StatusLog
+    from gpushare.kubernetes import StatusLog
     from gpushare.protocol import CardStatus
 
+_INFORMATION: Final = "proc/driver/nvidia/gpus/*/information"
+_UUID: Final = re.compile(r"^GPU UUID:\s*(GPU-[0-9a-fA-F-]+)\s*$", re.MULTILINE)
+_ADDRESS: Final = re.compile(r"^Bus Location:\s*([0-9a-fA-F:.]+)\s*$", re.MULTILINE)
+_ROOT: Final = re.compile(r"/sys/devices/(pci[0-9a-f]{4}:[0-9a-f]{2})/")
 POLL_SECONDS: Final = 3.0
 #: A restart of gpushared is over by then. After it, no card is schedulable: a pod would fail.
 OUTAGE_SECONDS: Final = 10.0
@@ -81,3 +92,102 @@ def _schedulable(rows: Sequence[CardStatus]) -> tuple[SchedulableCard, ...]:
         )
         for row in rows
     )
+
+
+@dataclass(frozen=True)
+class OfferedCard:
+    """A card that this node has; `reason` says why nothing new may be placed on it."""
+
+    uuid: str
+    index: int
+    model: str
+    compute_capability: tuple[int, int] | None
+    memory_bytes: int  # of the card, without what the driver keeps
+    schedulable_bytes: int  # of memory_bytes, what the scheduler may allocate
+    schedulable_cores: int  # percent of the card, likewise
+    max_tenants: int
+    numa_node: int | None = None
+    pcie_root: str = ""
+    only_whole: bool = False  # the node's configuration allows no shares of it
+    reason: str = ""  # "" (schedulable), or begins with a word: cordoned | unhealthy | ...
+
+    @property
+    def device(self) -> str:
+        """The card's name in a ResourceSlice."""
+        return device_name(self.uuid)
+
+    @property
+    def is_instance(self) -> bool:
+        """Whether this is a MIG instance."""
+        return self.uuid.startswith("MIG-")
+
+
+@dataclass(frozen=True)
+class NodeCards:
+    """The cards of a node, and what they have in common."""
+
+    cards: Sequence[OfferedCard]
+    mode: str = ""  # annotations | plugin | dra
+    isolation: str = ""  # driver | interposer: what enforces a memory quota
+    driver_version: str = ""  # "580.95.05"
+    cuda_version: str = ""  # the newest that the driver supports, "13.0"
+
+
+def node_cards(
+    rows: Sequence[Mapping[str, Any]],
+    status: Mapping[str, Any],
+    pcie_roots: Mapping[str, str] | None = None,
+) -> NodeCards:
+    """Return the cards in `rows`, gpushared's CardStatus, with what its DaemonStatus adds."""
+    roots = pcie_roots or {}
+    return NodeCards(
+        [_card(row, roots.get(row["uuid"], "")) for row in rows],
+        mode=str(status.get("kubernetes_mode") or "annotations"),
+        isolation=str(status.get("isolation") or ""),
+        driver_version=str(status.get("driver_version") or ""),
+        cuda_version=str(status.get("cuda_version") or ""),
+    )
+
+
+def _card(row: Mapping[str, Any], pcie_root: str) -> OfferedCard:
+    return OfferedCard(
+        uuid=row["uuid"],
+        index=row["index"],
+        model=row["model"],
+        compute_capability=_capability(row["compute_capability"]),
+        memory_bytes=row["memory_bytes"],
+        schedulable_bytes=row["schedulable_bytes"],
+        schedulable_cores=row["schedulable_cores"],
+        max_tenants=row["max_tenants"],
+        numa_node=row["numa_node"],
+        pcie_root=pcie_root,
+        only_whole=row["allowed_mode"] == "exclusive",
+        reason="" if row["is_schedulable"] else row["schedulable_reason"] or "unschedulable",
+    )
+
+
+def _capability(text: str) -> tuple[int, int] | None:
+    found = re.fullmatch(r"([0-9]+)\.([0-9]+)", text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def pcie_roots(root: Path = Path("/")) -> dict[str, str]:
+    """Return the PCIe root (`pci0000:5d`) of each card by UUID; unknown ones are missing.
+
+    Source: NVIDIA driver README, "/proc interface"; Kubernetes, the attribute
+    `resource.kubernetes.io/pcieRoot`.
+    """
+    found = {}
+    for file in root.glob(_INFORMATION):
+        try:
+            text = file.read_text("ascii", "replace")
+        except OSError:
+            continue
+        uuid, address = _UUID.search(text), _ADDRESS.search(text)
+        if uuid is None or address is None:
+            continue
+        device = root / "sys/bus/pci/devices" / address[1].lower()
+        place = _ROOT.search("/" + str(device.resolve().relative_to(root.resolve())))
+        if place is not None:
+            found[uuid[1]] = place[1]
+    return found

@@ -30,9 +30,17 @@ from gpushare.manifest.request import (
     request_of,
     settings_of,
 )
-from gpushare.quota import pod_of
-from gpushare.text_position import UnreadableText, decode, read_text
-from gpushare.yaml_nodes import MAX_BYTES, YamlNode, fields, parse, text_at, value_at
+from gpushare.quota.annotations import pod_of
+from gpushare.text_position import Fault, UnreadableText, decode, read_text
+from gpushare.yaml_nodes import (
+    MANIFEST_RULES,
+    YamlNode,
+    YamlRules,
+    fields,
+    parse,
+    text_at,
+    value_at,
+)
 
 __all__ = [
     "STDIN",
@@ -54,27 +62,31 @@ __all__ = [
 _WHAT: Final = "manifest"
 
 
-def read(path: str | Path, text: str | None = None) -> ManifestFile:
+def read(
+    path: str | Path, text: str | None = None, rules: YamlRules = MANIFEST_RULES
+) -> ManifestFile:
     """Return what the file at `path` describes, or `text` under that name; `-` is standard input.
 
-    ManifestError: it cannot be read, is no YAML or JSON, or is too much of it.
+    ManifestError: it cannot be read, is no YAML or JSON, or is more of it than `rules` allow.
     """
-    path = str(path)
+    path, is_file = str(path), text is None
     try:
-        text = _text(path) if text is None else text
-        parsed = parse(text)
+        text = _text(path, rules.max_bytes) if text is None else text
+        parsed = parse(text, rules)
     except UnreadableText as error:
         raise ManifestError(path, error.fault) from error
+    if is_file and not parsed.roots:
+        raise ManifestError(path, Fault(0, 0, "is empty. Use a manifest that has containers"))
     kinds = kubernetes.KubernetesReader(text)
     documents = [document for root in parsed.roots for document in _documents(root, kinds)]
     _give_claims(documents)
     return ManifestFile(path, text, parsed.roots, tuple(documents), parsed.duplicates)
 
 
-def _text(path: str) -> str:
+def _text(path: str, max_bytes: int) -> str:
     if path == STDIN:
-        return decode(sys.stdin.buffer, MAX_BYTES, _WHAT)
-    return read_text(Path(path), MAX_BYTES, _WHAT)
+        return decode(sys.stdin.buffer, max_bytes, _WHAT)
+    return read_text(Path(path), max_bytes, _WHAT)
 
 
 def _documents(root: YamlNode, kinds: kubernetes.KubernetesReader) -> Iterator[Document]:

@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 from gpushare.manifest.model import Container, Document, ManifestValue, Pod, values_of_either
-from gpushare.quota import EngineCards
+from gpushare.quota.request import EngineCards
 from gpushare.yaml_nodes import YamlNode, fields, items, scalar_text, text_at, value_at
 
 _VARIABLE: Final = re.compile(

@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a file of manifests contains: documents, their pods, and the containers of those.
 
-Every text of the file is a ManifestValue, which knows its position. The functions at the
-end read the forms in which names and texts are written. They omit what has another shape than it
-should: gpushare/manifest/check reports that.
+Every text of the file is a ManifestValue, which knows its position, and so does a ManifestFinding.
+The functions that read the forms in which names and texts are written omit what has another shape
+than it should: gpushare/manifest/check reports that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
-from gpushare.errors import UserError
-from gpushare.quota import EngineCards, default_trust
+from gpushare.errors import ErrorCode, UserError
+from gpushare.quota.errors import refusal
 from gpushare.quota.keys import ANNOTATION_PREFIX
+from gpushare.quota.parse import default_trust
+from gpushare.quota.request import EngineCards
 from gpushare.text_position import Fault, KeyPath, at
 from gpushare.yaml_nodes import (
     DuplicateKey,
@@ -26,11 +28,17 @@ from gpushare.yaml_nodes import (
     value_at,
 )
 
+#: error: refused, or without the effect that it is meant to have. warning: may be. info: a note.
+FindingLevel: TypeAlias = Literal["error", "warning", "info"]
+
+ERROR: Final[FindingLevel] = "error"
+WARNING: Final[FindingLevel] = "warning"
+INFO: Final[FindingLevel] = "info"
 #: Documents whose containers no kubelet makes.
 OUTSIDE: Final = frozenset({"compose", "ecs"})
 #: Values by the name of what they are of: a variable, an annotation, a resource.
 ManifestValues = Mapping[str, "ManifestValue"]
-#: Of deploy/kubernetes: the DeviceClass, and the beginning of the RuntimeClasses.
+#: Of configs/kubernetes: the DeviceClass, and the beginning of the RuntimeClasses.
 OWN_CLASS: Final = "gpushare"
 #: The path by which standard input is named, as by `kubectl apply -f -`.
 STDIN: Final = "-"
@@ -38,6 +46,8 @@ STDIN: Final = "-"
 
 class ManifestError(UserError):
     """It is no YAML or JSON, or too much of it; the text has file, line, column and the fix."""
+
+    code = ErrorCode.INVALID
 
     def __init__(self, path: str, fault: Fault) -> None:
         super().__init__(f"{at(path, fault.line, fault.column)}: {fault.message}")
@@ -110,6 +120,14 @@ class Container:
     def labels(self) -> ManifestValues:
         """The labels of its pod."""
         return self.pod.labels
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Its command line, as far as the manifest says it; a shell's line is one argument."""
+        keys = (("entrypoint",), ("entryPoint",), ("command",), ("args",), ("process", "args"))
+        nodes = [value_at(self.node, *path) for path in keys]
+        words = [one for node in nodes for one in (items(node) or (node,))]
+        return tuple(text for text in map(scalar_text, words) if text)
 
     @property
     def scheduled(self) -> str:
@@ -308,3 +326,44 @@ def first_leaf_values(node: YamlNode | None, place: KeyPath) -> ManifestValues:
     for key, value in leaf_values(node, place):
         found.setdefault(key, value)
     return found
+
+
+@dataclass(frozen=True, order=True)
+class ManifestFinding:
+    """An error or a note: line and column (0: none), key, value, rule and fix."""
+
+    line: int
+    column: int
+    key: str
+    rule: str
+    fix: str
+    value: str = ""
+    level: FindingLevel = ERROR
+
+    def __str__(self) -> str:
+        """Return `gpushare.io/memory=4Q: not a size. Write e.g. 4GiB.` or alike."""
+        text = self.rule
+        if self.key:
+            text = refusal(self.key, self.value or None, self.rule, self.fix)
+        return text if self.level == ERROR else f"{self.level}: {text}"
+
+
+def value_finding(
+    key: str, value: ManifestValue, rule: str, fix: str, level: FindingLevel = ERROR
+) -> ManifestFinding:
+    """Return a finding where `value` stands."""
+    return ManifestFinding(value.line, value.column, key, rule, fix, value.text, level)
+
+
+def key_finding(
+    key: str, value: ManifestValue, rule: str, fix: str, level: FindingLevel = ERROR
+) -> ManifestFinding:
+    """Return a finding where the key of `value` stands."""
+    return node_finding(key, value.key_node, rule, fix, value=value.text, level=level)
+
+
+def node_finding(  # noqa: PLR0913 - a finding's parts
+    key: str, node: YamlNode, rule: str, fix: str, *, value: str = "", level: FindingLevel = ERROR
+) -> ManifestFinding:
+    """Return a finding where `node` begins."""
+    return ManifestFinding(node.line, node.column, key, rule, fix, value, level)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from gpushare.oci import driver_capabilities, loader
+from gpushare.oci import driver_files, loader
 from gpushare.oci import driver_files as drivers
 from gpushare.oci.cdi import CdiDeviceNode, CdiEdits, CdiMount
 from gpushare.oci.driver_files import CUDA, NVML, DriverFiles
@@ -123,7 +123,7 @@ def whole(
     *,
     rootfs: Rootfs,
     hooks: tuple[Hook, ...],
-    wanted: frozenset[str] = frozenset(driver_capabilities.ALL),
+    wanted: frozenset[str] = frozenset(driver_files.ALL),
 ) -> ContainerEdits:
     """Return what a container with whole `cards` gets: the driver as it is, and no filter.
 

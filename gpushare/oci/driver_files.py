@@ -1,17 +1,113 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver's files as the host's CDI spec lists them, and which of them a container gets."""
+"""The driver's files as the host's CDI spec lists them, and which of them a container gets.
+
+NVIDIA_DRIVER_CAPABILITIES says which parts of the driver a container requests. The parts are known
+by the names of their files, so that any CDI spec of a driver can be divided: the spec itself says
+nothing of it.
+Source: the variable's values and what each brings, NVIDIA container toolkit, "Driver Capabilities".
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from gpushare.oci import driver_capabilities, elf
+from gpushare.oci import elf
 from gpushare.oci.cdi import CdiDeviceNode, CdiEdits, CdiError, CdiMount, CdiSpec
+
+VARIABLE: Final = "NVIDIA_DRIVER_CAPABILITIES"
+
+COMPUTE: Final = "compute"
+UTILITY: Final = "utility"
+VIDEO: Final = "video"
+GRAPHICS: Final = "graphics"
+DISPLAY: Final = "display"
+NGX: Final = "ngx"
+COMPAT32: Final = "compat32"
+ALL: Final = (COMPUTE, UTILITY, VIDEO, GRAPHICS, DISPLAY, NGX, COMPAT32)
+DEFAULT: Final = frozenset({COMPUTE, UTILITY})
+# These use the card past libcuda's exported names: no interposer mediates them.
+UNINTERPOSED: Final = frozenset({VIDEO, GRAPHICS, DISPLAY, NGX, COMPAT32})
+
+# By file name; the first that matches. A library is named without `.so` and what follows.
+_FILES: Final = tuple(
+    (capability, re.compile(pattern, re.ASCII))
+    for capability, pattern in (
+        (UTILITY, r"libnvidia-(ml|cfg|nscq|sandboxutils)"),
+        (UTILITY, r"nvidia-(smi|debugdump|persistenced|imex|imex-ctl)|nv-fabricmanager"),
+        (UTILITY, r"sandboxutils-filelist\.json"),
+        (COMPUTE, r"libcuda|libcudadebugger|libcuda_loader|libnvidia-opencl|nvidia\.icd"),
+        (COMPUTE, r"libnvidia-(gpucomp|nvvm(70)?|pkcs11(-openssl3)?|ptxjitcompiler|compiler)"),
+        (COMPUTE, r"libnvidia-(fatbinaryloader|tileiras|allocator|nvcudart_hybrid64)"),
+        (COMPUTE, r"nvidia-cuda-mps-(control|server)|nvidia-mps"),
+        (VIDEO, r"libnvcuvid|libvdpau_nvidia|libnvidia-(encode|opticalflow)"),
+        (NGX, r"libnvidia-ngx|nvidia-ngx-updater|_?nvngx(_dlssg)?\.dll"),
+        (DISPLAY, r"nvidia_drv|libglxserver_nvidia|nvidia-drm-outputclass\.conf"),
+        (GRAPHICS, r"lib(GLX|EGL|GLESv1_CM|GLESv2)_nvidia|libnvoptix|nvoptix\.bin"),
+        (
+            GRAPHICS,
+            r"libnvidia-(eglcore|glcore|glsi|glvkspirv|tls|rtcore|cbl|fbc|ifr|gtk[23]|api|egl-[a-z]+)",
+        ),
+        (
+            GRAPHICS,
+            r"libnvidia-(vulkan-producer|present|wayland-client|vksc-core)",
+        ),
+        (GRAPHICS, r"nvidia-drm_gbm|nvidia-application-profiles-.*|nvidia(_icd|_layers).*\.json"),
+        (GRAPHICS, r"[0-9]+_nvidia[a-z0-9_]*\.json|nvidia_icd_vksc\.json"),
+    )
+)
+_FOLDERS_OF_32_BIT: Final = ("/i386-linux-gnu/", "/usr/lib32/", "/lib32/", "/usr/lib/i686/")
+_GRAPHICS_NODES: Final = re.compile(r"/dev/(dri/.*|nvidia-modeset)", re.ASCII)
+
+
+@dataclass(frozen=True)
+class DriverCapabilities:
+    """What the variable says. `unknown` are words of it that are no capability."""
+
+    wanted: frozenset[str] = DEFAULT
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def uninterposed(self) -> tuple[str, ...]:
+        """What of it goes past the interposer, in the order of the documentation."""
+        return tuple(name for name in ALL if name in self.wanted & UNINTERPOSED)
+
+
+def requested_capabilities(variables: Mapping[str, str]) -> DriverCapabilities:
+    """Return what a process's environment asks for: compute and utility where it says nothing."""
+    words = [word.strip() for word in variables.get(VARIABLE, "").split(",")]
+    words = [word for word in words if word]
+    if not words:
+        return DriverCapabilities()
+    if "all" in words:
+        return DriverCapabilities(frozenset(ALL))
+    unknown = tuple(dict.fromkeys(word for word in words if word not in ALL))
+    return DriverCapabilities(frozenset(words) & frozenset(ALL), unknown)
+
+
+def of_file(path: str) -> str | None:
+    """Return the capability that the driver's file at `path` belongs to.
+
+    None is one that belongs to none: firmware, sockets, and what a newer driver brings.
+    """
+    if any(folder in path for folder in _FOLDERS_OF_32_BIT):
+        return COMPAT32
+    name = PurePosixPath(path).name
+    stem = name.partition(".so")[0]
+    for capability, pattern in _FILES:
+        if pattern.fullmatch(stem) or pattern.fullmatch(name):
+            return capability
+    return None
+
+
+def is_node_of_graphics(path: str) -> bool:
+    """Whether only graphics and display need the device node at `path`."""
+    return _GRAPHICS_NODES.fullmatch(path) is not None
+
 
 CUDA: Final = "libcuda.so.1"
 NVML: Final = "libnvidia-ml.so.1"
@@ -27,7 +123,12 @@ _COMPUTE: Final = re.compile(
     r"|libnvidia-(cfg|gpucomp|nvvm(70)?|pkcs11(-openssl3)?|ptxjitcompiler|sandboxutils)"
 )
 _PROGRAMS: Final = ("nvidia-smi", "nvidia-debugdump")
-_SHARED_NODES: Final = re.compile(r"/dev/(nvidia[0-9]+|nvidiactl|nvidia-uvm|nvidia-uvm-tools|dxg)")
+# Of the capabilities those of MIG instances: 1 configures them, 2 monitors all of them.
+_SHARED_NODES: Final = re.compile(
+    r"/dev/(nvidia[0-9]+|nvidiactl|nvidia-uvm|nvidia-uvm-tools|dxg"
+    r"|nvidia-caps/nvidia-cap([3-9]|[1-9][0-9]+))",
+    re.ASCII,
+)
 _OPENCL: Final = frozenset({"libnvidia-opencl", "nvidia.icd"})
 # Sockets of the driver's own daemons: they exist as long as the daemons run.
 _SOCKETS: Final = frozenset({"socket", "nvidia-mps"})
@@ -174,12 +275,11 @@ def shared_files(
 
 def shared_nodes(edits: CdiEdits, extra: frozenset[str]) -> tuple[CdiDeviceNode, ...]:
     """Return the device nodes that a shared container gets."""
-    shows = extra & {driver_capabilities.GRAPHICS, driver_capabilities.DISPLAY}
+    shows = extra & {GRAPHICS, DISPLAY}
     return tuple(
         node
         for node in edits.nodes
-        if _SHARED_NODES.fullmatch(node.path)
-        or (shows and driver_capabilities.is_node_of_graphics(node.path))
+        if _SHARED_NODES.fullmatch(node.path) or (shows and is_node_of_graphics(node.path))
     )
 
 
@@ -201,24 +301,20 @@ def wanted_files(
 
 def wanted_nodes(edits: CdiEdits, wanted: frozenset[str]) -> tuple[CdiDeviceNode, ...]:
     """Return the device nodes for the capabilities `wanted`."""
-    shows = wanted & {driver_capabilities.GRAPHICS, driver_capabilities.DISPLAY}
-    return tuple(
-        node
-        for node in edits.nodes
-        if shows or not driver_capabilities.is_node_of_graphics(node.path)
-    )
+    shows = wanted & {GRAPHICS, DISPLAY}
+    return tuple(node for node in edits.nodes if shows or not is_node_of_graphics(node.path))
 
 
 def _is_wanted(path: str, wanted: frozenset[str]) -> bool:
-    capability = driver_capabilities.of_file(path)
+    capability = of_file(path)
     return capability is None or capability in wanted
 
 
 def _is_extra(path: str, name: str, extra: frozenset[str]) -> bool:
     if name in _OPENCL:
         # It has no capability of its own: only a request for all capabilities includes it.
-        return frozenset(driver_capabilities.ALL) & driver_capabilities.UNINTERPOSED <= extra
-    return driver_capabilities.of_file(path) in extra
+        return frozenset(ALL) & UNINTERPOSED <= extra
+    return of_file(path) in extra
 
 
 def _is_served(mount: CdiMount) -> bool:
@@ -255,7 +351,7 @@ def _unlikeliness(library: Library) -> int:
         return 3
     except OSError:
         # Not on this machine: by its folder. Where there is a lib64, lib is for 32 bits.
-        if driver_capabilities.of_file(library.container_path) == driver_capabilities.COMPAT32:
+        if of_file(library.container_path) == COMPAT32:
             return 3
         return 2 if library.directory in {"/usr/lib", "/lib"} else 1
     return 0

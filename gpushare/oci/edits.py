@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from gpushare.oci.cpuset import CPUS, MEMS
 from gpushare.oci.spec import Spec, SpecError
 
 RECORD: Final = "x-gpushare"
+CPUS: Final = ("linux", "resources", "cpu", "cpus")
+MEMS: Final = ("linux", "resources", "cpu", "mems")
 
 SpecPath: TypeAlias = tuple[str, ...]
 SpecItem: TypeAlias = Any  # an element of one of a spec's lists: an object, or a string of env

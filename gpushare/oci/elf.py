@@ -1,14 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an ELF file says of itself: its SONAME, its machine, its loader. Source: elf(5)."""
+"""What an ELF file says of itself: its SONAME, its machine, its loader. Source: elf(5).
+
+By its loader, the program that a container starts with can load the driver, or not. The driver's
+libraries, and the interposer library, are made for glibc. musl's loader cannot load them, and into
+a static program no loader loads anything.
+"""
 
 from __future__ import annotations
 
 import os
+import posixpath
+import re
 import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal
 
+if TYPE_CHECKING:
+    from gpushare.oci.rootfs import Rootfs
+
+ProgramKind = Literal["glibc", "musl", "static", "foreign", "unknown"]
+
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_MOST_SCRIPTS: Final = 4  # the kernel follows as many (BINPRM_MAX_RECURSION is 5, Linux, exec.c)
+_GLIBC: Final = re.compile(r"ld-linux[-a-z0-9_]*\.so\.\d+|ld64\.so\.\d+", re.ASCII)
+_MUSL: Final = re.compile(r"ld-musl-[a-z0-9_]+\.so\.1", re.ASCII)
 _PT_LOAD: Final = 1
 _PT_DYNAMIC: Final = 2
 _PT_INTERP: Final = 3
@@ -155,3 +172,67 @@ def platform_of(machine: str) -> Platform:
 def this_platform() -> Platform:
     """Return the platform of this machine; ValueError as `platform_of`."""
     return platform_of(os.uname().machine)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program: its path in the container, and for which loader it is made.
+
+    `foreign` is one of another machine or of 32 bits, `unknown` one that could not be looked at.
+    """
+
+    path: str
+    kind: ProgramKind
+
+
+def entry_program(
+    rootfs: Rootfs,
+    process: tuple[Sequence[str], Mapping[str, str], str],
+    platform: Platform,
+) -> Program:
+    """Return the program of a process: its arguments, its environment, its working directory.
+
+    Nothing of the image is executed. A script is what interprets it; where the image has no such
+    program, the loader that the image has tells its kind.
+    """
+    args, variables, directory = process
+    path = _found(rootfs, args[0] if args else "", variables.get("PATH", _PATH), directory)
+    for _ in range(_MOST_SCRIPTS):
+        if path is None:
+            break
+        head = rootfs.head(path, HEAD_BYTES) or b""
+        if not head.startswith(b"#!"):
+            return Program(path, _kind(head, platform))
+        words = head[2:].partition(b"\n")[0].split()
+        path = words[0].decode(errors="replace") if words else None
+    return Program(path or (args[0] if args else ""), _kind_of_image(rootfs, platform))
+
+
+def _found(rootfs: Rootfs, name: str, search: str, directory: str) -> str | None:
+    if "/" in name:
+        path = posixpath.join(directory, name)
+        return path if rootfs.is_file(path) else None
+    folders = [folder for folder in search.split(":") if folder.startswith("/")] if name else []
+    return next((f"{f}/{name}" for f in folders if rootfs.is_file(f"{f}/{name}")), None)
+
+
+def _kind(head: bytes, platform: Platform) -> ProgramKind:
+    try:
+        if machine_of(head) != platform.elf_machine:
+            return "foreign"
+        named = loader(head)
+    except ElfError:
+        return "foreign" if head.startswith(b"\x7fELF") else "unknown"
+    if named is None:
+        return "static"
+    name = posixpath.basename(named)
+    if _MUSL.fullmatch(name):
+        return "musl"
+    return "glibc" if _GLIBC.fullmatch(name) else "unknown"
+
+
+def _kind_of_image(rootfs: Rootfs, platform: Platform) -> ProgramKind:
+    if rootfs.is_file(platform.loader):
+        return "glibc"
+    musl = f"/lib/ld-musl-{platform.machine}.so.1"
+    return "musl" if rootfs.is_file(musl) else "unknown"

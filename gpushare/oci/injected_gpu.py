@@ -64,7 +64,7 @@ def find(spec: Spec, driver: DriverFiles) -> InjectedGpu:
         taken[RULES] = node_rules(spec, nodes)
     kinds = _kinds(spec, hooks)
     taken[ENV] = _variables(spec, kinds)
-    return InjectedGpu(_cards(spec, kinds, nodes, bound), _not_empty(taken))
+    return InjectedGpu(_cards(spec, kinds, nodes, bound, driver), _not_empty(taken))
 
 
 def is_placed(spec: Spec) -> bool:
@@ -112,6 +112,7 @@ def _cards(
     kinds: Mapping[nvidia_hooks.HookKind, Mapping[str, Any]],
     nodes: Sequence[int],
     bound: Sequence[int],
+    driver: DriverFiles,
 ) -> EngineCards | None:
     if "cli" in kinds:
         return nvidia_hooks.cli_cards(kinds["cli"])
@@ -119,7 +120,14 @@ def _cards(
         return nvidia_hooks.cards(spec.variables.get(VISIBLE_DEVICES, ""), "docker run --gpus")
     if "runtime-hook" in kinds and not (nodes or bound or "cdi" in kinds):
         return None
-    return _of_nodes(spec, card_minors(spec, nodes, bound))
+    minors, instances = card_minors(spec, nodes, bound), instance_nodes(spec, nodes, driver)
+    if not instances:
+        return _of_nodes(spec, minors)
+    beside = set(minors) - {minor for one in instances.values() for minor in one}
+    if beside:
+        rule = f"passes MIG instances, and beside them /dev/nvidia{min(beside)}, a whole card"
+        raise QuotaError(_NODES, None, rule, "pass one or the other")
+    return EngineCards(_NODES, devices=tuple(instances))
 
 
 def _of_nodes(spec: Spec, minors: tuple[int, ...]) -> EngineCards:
@@ -222,7 +230,8 @@ _MANAGEMENT: Final = (1, 2)  # "config" and "monitor" in /proc/driver/nvidia-cap
 def card_nodes(spec: Spec, driver: DriverFiles) -> list[int]:
     """Return the indices of NVIDIA's nodes in linux.devices.
 
-    QuotaError for a part of a card (MIG), and for what is not known. A privileged container has
+    QuotaError for a MIG instance that the driver's CDI spec does not have, and for what is not
+    known. A privileged container has
     every node of the host: nothing is refused, and none but the known ones are found.
     """
     known = {node.path for node in driver.cdi.everything.nodes}
@@ -230,7 +239,7 @@ def card_nodes(spec: Spec, driver: DriverFiles) -> list[int]:
     for index, device in enumerate(spec.entries(*DEVICES)):
         path = _text(device, "path")
         capability = _CAPABILITY.fullmatch(path)
-        if capability and not spec.is_privileged():
+        if capability and path not in known and not spec.is_privileged():
             raise _capability(path, int(capability[1]))
         if _CARD.fullmatch(path) or _CONTROL.fullmatch(path) or path in known or _is_drm(device):
             found.append(index)
@@ -273,6 +282,27 @@ def card_minors(spec: Spec, nodes: Sequence[int], mounts: Sequence[int]) -> tupl
     paths += [_text(entries[index], "source") for index in mounts]
     matches = (_CARD.fullmatch(path) for path in paths)
     return tuple(sorted({int(match[1]) for match in matches if match}))
+
+
+def instance_nodes(
+    spec: Spec, nodes: Sequence[int], driver: DriverFiles
+) -> dict[str, tuple[int, ...]]:
+    """Return by name the MIG instances whose capabilities are among these nodes.
+
+    Each has the N of its card's /dev/nvidiaN, and the name by which the CDI spec lists it first.
+    """
+    if spec.is_privileged():
+        return {}
+    devices = spec.entries(*DEVICES)
+    placed = {_text(devices[index], "path") for index in nodes}
+    found: dict[frozenset[str], tuple[str, tuple[int, ...]]] = {}
+    for name, edits in driver.cdi.devices.items():
+        paths = [node.path for node in edits.nodes]
+        capabilities = frozenset(path for path in paths if _CAPABILITY.fullmatch(path))
+        if name != "all" and capabilities and capabilities <= placed:
+            cards = tuple(int(match[1]) for path in paths if (match := _CARD.fullmatch(path)))
+            found.setdefault(capabilities, (name, cards))
+    return dict(found.values())
 
 
 def node_rules(spec: Spec, nodes: Iterable[int]) -> list[int]:

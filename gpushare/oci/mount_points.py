@@ -15,28 +15,39 @@ in the source of a volume, which is a folder of the host. Therefore:
   file in its place would stay in the layer after `docker commit`, and a loader fails on it ("file
   too short"). A link to nothing is the same to it as no file. Two names of one library lead to
   one mount.
+
+The libraries of a share are the same for every container, so gpushared mounts them ahead of need,
+as one tree (daemon/pages/library_trees.py). A container gets this tree at OURS, where it would
+otherwise get a tmpfs and single mounts. It keeps those where a file is not the tree's: whole cards,
+libraries past the interposer, an image with a newer cuda-compat, a volume or files of the image in
+OURS.
 """
 
 from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from gpushare.errors import UserError
-from gpushare.oci import loader
+from gpushare.oci import container, loader
+from gpushare.oci import driver_files as drivers
 from gpushare.oci.container import DRIVER_DIR, TENANT_DIR, ContainerEdits
 from gpushare.oci.driver_files import CUDA, NVML, DriverFiles
 from gpushare.oci.edits import Edits, Mount
 from gpushare.oci.elf import Platform
 from gpushare.oci.ldcache import LoaderCacheError
-from gpushare.oci.loader import MergedCache
+from gpushare.oci.loader import Filters, MergedCache
 from gpushare.oci.rootfs import Rootfs, RootfsError
 from gpushare.oci.spec import Spec
 
+# As the tree is mounted on the host: a user namespace must not leave one of these out. `ro` here is
+# the topmost mount's only, and each mount in the tree is read-only by itself. `rprivate`: what is
+# unmounted on the host stays in the container.
+_TREE_OPTIONS: Final = ("rbind", "rprivate", "ro", "nosuid", "nodev", "noexec")
 OURS: Final = "/opt/gpushare"
 PRIVATE: Final = f"{OURS}/lib"
 _POINTS: Final = frozenset(posixpath.basename(path) for path in (DRIVER_DIR, TENANT_DIR, PRIVATE))
@@ -310,3 +321,40 @@ def _resolved(rootfs: Rootfs, path: str, mounts: Sequence[EngineMount]) -> str:
     except RootfsError:
         return literal
     return found or "/"
+
+
+@dataclass(frozen=True)
+class LibraryTree:
+    """A tree that is mounted at `path` on the host; `files` are its sources, by destination."""
+
+    path: str
+    files: Mapping[str, str]
+
+
+def tree_files(driver: DriverFiles, filters: Filters) -> dict[str, str]:
+    """Return the sources of the libraries of every share of `driver`, by destination."""
+    found = {mount.destination: mount.source for mount in container.driver_mounts(driver)}
+    found[f"{PRIVATE}/{CUDA}"] = filters.cuda
+    found[f"{PRIVATE}/{NVML}"] = filters.nvml
+    for library in drivers.shared_libraries(driver, frozenset()):
+        found[f"{PRIVATE}/{library.soname}"] = library.host_path
+    return found
+
+
+def with_tree(placed: PlacedEdits, tree: LibraryTree) -> PlacedEdits:
+    """Return `placed` with `tree` in place of its mounts in OURS; as it is where they differ."""
+    edits = placed.wanted.edits
+    if not edits.mounts or (edits.mounts[0].type, edits.mounts[0].destination) != ("tmpfs", OURS):
+        return placed
+    others = edits.mounts[1:]
+    libraries = [mount for mount in others if _is_in_tree(mount)]
+    if any(tree.files.get(mount.destination) != mount.source for mount in libraries):
+        return placed
+    top = Mount(tree.path, OURS, _TREE_OPTIONS)
+    mounts = (top, *(mount for mount in others if mount not in libraries))
+    return replace(placed, wanted=replace(placed.wanted, edits=replace(edits, mounts=mounts)))
+
+
+def _is_in_tree(mount: Mount) -> bool:
+    is_tenant = f"{mount.destination}/".startswith(f"{TENANT_DIR}/")
+    return mount.destination.startswith(f"{OURS}/") and not is_tenant

@@ -32,9 +32,10 @@ def unknown(what: str) -> QuotaError:
 
 
 def instance(where: str, value: str | None = None) -> QuotaError:
-    """Return the error for a part of a card, by its name or its capability's node."""
-    rule = "is a part of a card (MIG), which gpushare cannot pass yet"
-    return QuotaError(where, value, rule, f"pass a whole card, or request a share: {SHARE}")
+    """Return the error for a MIG instance that is not known, by its name or capability's node."""
+    rule = "is a MIG instance that the driver's CDI spec does not list"
+    fix = "name it as gpushare ls does (MIG-4f1c... or 0:1), or generate the CDI spec again"
+    return QuotaError(where, value, rule, fix)
 
 
 HookKind: TypeAlias = Literal["runtime-hook", "cli", "cdi"]
@@ -47,10 +48,10 @@ _KINDS: Final[Mapping[str, HookKind]] = {
     "nvidia-ctk": "cdi",
 }
 _WRAPPED: Final = ".real"  # the toolkit's container installs each program behind a script
-_CARD: Final = re.compile(r"[0-9]{1,3}|GPU-[0-9A-Za-z-]{1,64}", re.ASCII)
-# Of a card that is partitioned: `0:1` is instance 1 of card 0; drivers before 470 use
-# MIG-GPU-UUID/GI/CI (libnvidia-container, src/nvc_info.c).
-_INSTANCE: Final = re.compile(r"[0-9]{1,3}:[0-9]{1,3}|MIG-[0-9A-Za-z/-]{1,96}", re.ASCII)
+# `0:1` is MIG instance 1 of card 0.
+_CARD: Final = re.compile(r"[0-9]{1,3}(:[0-9]{1,3})?|(GPU|MIG)-[0-9A-Za-z-]{1,64}", re.ASCII)
+# Drivers before 470 name one so (libnvidia-container, src/nvc_info.c).
+_OLD_INSTANCE: Final = re.compile(r"MIG-GPU-[0-9A-Za-z/-]{1,96}", re.ASCII)
 _CDI_KIND: Final = "nvidia.com/gpu="
 
 
@@ -93,7 +94,7 @@ def cards(text: str, source: str) -> EngineCards | None:
     """Return what a list of cards for these hooks asks: `all`, `0,1`, `GPU-4f1c...`, `void`.
 
     Engines write `0,1` for two cards, whichever they are: read as a number of them. QuotaError
-    names a part of a card, which cannot be passed, and whatever else is none.
+    names whatever is none, and a MIG instance in a form that drivers before 470 had.
     """
     value = text.strip()
     if value in ("", "none", "void"):
@@ -101,7 +102,7 @@ def cards(text: str, source: str) -> EngineCards | None:
     names = [name.strip().removeprefix(_CDI_KIND) for name in value.split(",")]
     if names == ["all"]:
         return EngineCards(source, all_cards=True)
-    part = next((name for name in names if _INSTANCE.fullmatch(name)), None)
+    part = next((name for name in names if _OLD_INSTANCE.fullmatch(name)), None)
     if part is not None:
         raise instance(source, part)
     if not all(_CARD.fullmatch(name) for name in names):

@@ -2,35 +2,88 @@
 """What a container requests by its config.json: read in one place, for `create` and for `explain`.
 
 The annotations of its pod are in the spec of the pod's sandbox, whose bundle is beside its own.
+Podman has the names of containers in its storage.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from gpushare.oci import podman_pod, spec
-from gpushare.quota import (
-    EffectiveRequest,
-    EngineCards,
-    PodIdentity,
-    QuotaRequest,
-    RequestPolicy,
-    ScheduledAllocation,
-    dialects,
-    parse_request,
-    pod_of,
-    resolve_request,
-    visible_devices,
-    without_pod,
-)
-from gpushare.quota.annotations import CONTAINER_NAME, SCOPE
+from gpushare.oci import spec
+from gpushare.oci.bounded_read import read_at_most
+from gpushare.quota import dialects
+from gpushare.quota.annotations import CONTAINER_NAME, SCOPE, PodIdentity, pod_of, without_pod
+from gpushare.quota.effective_request import EffectiveRequest, resolve_request
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.keys import ANNOTATION_PREFIX
+from gpushare.quota.parse import parse_request
+from gpushare.quota.request import EngineCards, QuotaRequest, ScheduledAllocation, visible_devices
+from gpushare.quota.request_policy import RequestPolicy
+
+#: Podman writes CRI-O's name for a pod's infra container.
+PODMAN_SANDBOX: Final = "io.kubernetes.cri-o.SandboxID"
+_PODMAN_LISTS: Final = ("containers.json", "volatile-containers.json")
+_PODMAN_ID: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_INFRA: Final = re.compile(r"[0-9a-f]{12}-infra", re.ASCII)
+_MOST_BYTES: Final = 4 << 20
+
+
+def podman_name(bundle: str) -> str:
+    """Return podman's name of the container whose bundle is in podman's storage; empty: none."""
+    folder = Path(bundle)
+    identity = folder.parent.name
+    if folder.name != "userdata" or not _PODMAN_ID.fullmatch(identity):
+        return ""
+    for name in _PODMAN_LISTS:
+        for container in _listed(folder.parent.parent / name):
+            if container.get("id") == identity:
+                names = container.get("names")
+                return str(names[0]) if isinstance(names, list) and names else ""
+    return ""
+
+
+def name_in_podman_pod(bundle: str, annotations: Mapping[str, str]) -> str | None:
+    """Return the name in its pod of the container at `bundle`; None if it is in no pod.
+
+    Empty if podman does not say it: the pod has a host name of its own, or no infra container.
+    """
+    stored = podman_name(bundle)
+    sandbox = annotations.get(PODMAN_SANDBOX, "")
+    if not sandbox:
+        return stored if _INFRA.fullmatch(stored) else None
+    pod = _host_name(Path(bundle).parent.parent, sandbox)
+    return stored.removeprefix(f"{pod}-") if pod and stored.startswith(f"{pod}-") else ""
+
+
+def _listed(path: Path) -> list[dict[str, Any]]:
+    try:
+        with path.open("rb") as file:
+            found = json.loads(read_at_most(file.fileno(), _MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return []
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _host_name(storage: Path, sandbox: str) -> str:
+    if not _PODMAN_ID.fullmatch(sandbox):
+        return ""
+    try:
+        fd = os.open(storage / sandbox / "userdata", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        name = spec.load(fd).at("hostname")
+    except spec.SpecError:
+        return ""
+    finally:
+        os.close(fd)
+    return name if isinstance(name, str) else ""
 
 
 @dataclass(frozen=True)
@@ -76,7 +129,8 @@ def parse_spec_request(  # noqa: PLR0913 - one argument a source
         dialects=terms.dialects,
         scheduled=scheduled,
     )
-    return SpecRequest(parsed.valid(), cards, visible_devices(env), pod, terms)
+    quota = terms.idle.limit(parsed.valid())
+    return SpecRequest(quota, cards, visible_devices(env), pod, terms)
 
 
 _ID: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
@@ -123,7 +177,7 @@ def trusted_annotations(bundle: str, annotations: Mapping[str, str]) -> Mapping[
         return annotations
     trusted = without_pod(annotations)
     scoped = _scoped(trusted)
-    name = podman_pod.name_in_pod(bundle, annotations) if scoped else None
+    name = name_in_podman_pod(bundle, annotations) if scoped else None
     if name == "":
         rule = "names a container of its pod, and podman does not tell which one this is"
         fix = "set GPUSHARE_MEMORY in the environment of that container, or omit the pod's hostname"

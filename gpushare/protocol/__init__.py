@@ -38,12 +38,16 @@ that lie in the queue of a daemon that hangs keep the container's mounts busy.
 | claim-pods | root | claim, pods: the UIDs of all that may use it | - |
 | claim-unprepare | root | claim; one that is not prepared is fine | - |
 | claims | anyone | - | ClaimStatus rows |
+| node-setting | root | key, value and source (a label); key alone: as gpushare.yaml says | - |
 | card-policy | root | card (index or UUID), policy (none: as requested) | card: CardStatus |
 | card-cordon | root | card, reason (optional) | card: CardStatus |
 | card-uncordon | root | card | card: CardStatus |
 | status | anyone | - | DaemonStatus's keys next to `ok` |
 | metrics | anyone | - | CardMetrics and TenantMetrics rows, as card and tenant; node: NodeMetrics |
-| history | anyone | name (may be empty), since (epoch), after (number) | HistoryEvent rows |
+| history | anyone | name (empty: all events), since (epoch), after (number) | HistoryEvent rows |
+
+Versions: a newer version may add operations, and keys to requests and replies, which an older one
+ignores. It removes none and gives none another meaning. tests/e2e/upgrade/test_skew.py runs both.
 
 `marker` is "strong" or "weak"; `mode` is "none", "shared" or "exclusive".
 
@@ -80,6 +84,7 @@ from gpushare.protocol.tenants import (
     WhyProcess,
     WhyProcessCard,
 )
+from gpushare.quota.node_settings import NodeSetting
 
 __all__ = [
     "ACK_SECONDS",
@@ -98,7 +103,6 @@ __all__ = [
     "START_SECONDS",
     "STOP_SIGNALS",
     "STOP_TIMEOUT_MAX_SECONDS",
-    "VERSION",
     "AllocationFolder",
     "CardComputeUsage",
     "CardLink",
@@ -112,6 +116,7 @@ __all__ = [
     "Intervention",
     "MountRow",
     "NodeMode",
+    "NodeSetting",
     "NonTenantProcessStatus",
     "PreparedClaim",
     "ProcessCard",
@@ -129,7 +134,6 @@ __all__ = [
     "encode",
 ]
 
-VERSION: Final = 1
 ACK_SECONDS: Final = 1.0
 START_SECONDS: Final = 30.0
 REPLY_SECONDS: Final = 10.0
@@ -148,6 +152,7 @@ SET_FIELDS: Final = (
     "weight",
     "priority",
     "class",
+    "idle_after",
     "over_quota_action",
 )
 RESET_ALL: Final = "all"
@@ -156,10 +161,10 @@ RESET_ALL: Final = "all"
 STOP_SIGNALS: Final = ("TERM", "INT", "QUIT", "HUP", "USR1", "USR2", "KILL")
 STOP_TIMEOUT_MAX_SECONDS: Final = 3600
 
-CODE_REFUSED: Final = "refused"  # the quota is refused: no room, bad key, bad value
+CODE_REFUSED: Final = "refused"  # no room, bad key, bad value: then with `key`, `value` and `fix`
 CODE_INVALID: Final = "invalid"  # the request itself is malformed
 CODE_NOT_FOUND: Final = (
-    "not-found"  # no tenant of that name, or several: `candidates` are similar names, or keys
+    "not-found"  # no tenant of that name, or several: `candidates` are similar names; no such card
 )
 CODE_FORBIDDEN: Final = "forbidden"  # not allowed for this caller
 CODE_INTERNAL: Final = "internal"  # the daemon failed
@@ -232,6 +237,8 @@ class DaemonStatus(TypedDict):
     run_dir: str
     node_name: str  # in Kubernetes; empty: not known to gpushared
     kubernetes_mode: NodeMode  # annotations | plugin | dra: what decides about the GPU of a pod
+    accepts_node_labels: bool  # kubernetes.node_labels
+    node_settings: dict[str, NodeSetting]  # that labels of the node set, by key of gpushare.yaml
     warnings: list[str]
 
 
@@ -246,7 +253,7 @@ class HistoryEvent(TypedDict):
     level: str
     key: str  # the tenant's; empty: no tenant
     id: str
-    name: str
+    name: str  # of a container that still exists, the one it has now
     card: str  # UUID; empty: no card
     fields: dict[str, Any]  # the remaining fields of the log line
 
@@ -292,6 +299,8 @@ class CardStatus(TypedDict):
     max_tenants: int
     mode: str  # "shared" | "exclusive" | "unused"
     utilization: int | None  # percent of time busy, by NVML; None: unknown
+    temperature_celsius: int | None  # None: unknown, as power_milliwatts
+    power_milliwatts: int | None  # drawn now; some ten seconds old at most
     health: str  # "ok", or the fault
     policy: str  # compute policy set for its tenants; empty: as requested
     allowed_mode: str  # accepted requests (node configuration): "any" | "shared" | "exclusive"

@@ -14,7 +14,13 @@ from typing import Final, Literal, TypeAlias, TypedDict
 NodeMode: TypeAlias = Literal["annotations", "plugin", "dra"]
 MODES: Final[tuple[NodeMode, ...]] = ("annotations", "plugin", "dra")
 MODE_LABEL: Final = "gpushare.io/mode"
+DRIVER: Final = "gpu.gpushare.io"  # of dynamic resource allocation
+RESOURCE: Final = "gpushare.io/memory-gib"  # of the device plugin, with its default unit
+CARD_RESOURCE: Final = "gpushare.io/card"  # extendedResourceName of the chart's DeviceClass
 NODE_NAME: Final = "NODE_NAME"  # the variable in which a pod has the name of its node
+
+#: A header for the exporter's token: the API server's proxy does not pass on Authorization.
+TOKEN_HEADER: Final = "x-gpushare-token"  # noqa: S105 - in lower case, as the exporter has it
 
 #: In run_dir: `allocations/UUID/BYTES`, of the device plugin, and where it is mounted.
 ALLOCATIONS: Final = "allocations"
@@ -65,3 +71,8 @@ class ClaimStatus(TypedDict):
     devices: list[ClaimDevice]
     parameters: dict[str, str]
     tenants: list[str]  # IDs of the containers
+
+
+def device_name(uuid: str) -> str:
+    """Return the name of a card in ResourceSlices, a DNS label: `card-5f3c...`."""
+    return "card-" + uuid.lower().removeprefix("gpu-")

@@ -71,7 +71,7 @@ class TenantProcess(TypedDict):
 class Intervention(TypedDict):
     """A pause, freeze or stop of a tenant."""
 
-    by: str  # operator (paused) | audit (frozen) | stop (all processes are to exit)
+    by: str  # operator, idle (paused) | audit (frozen) | stop (all processes are to exit)
     reason: str
     since: float  # seconds since the epoch
 
@@ -104,9 +104,10 @@ class TenantStatus(TypedDict):
     over_quota_action: str  # action when over quota: observe | warn | freeze | kill
     throttled_ratio: float  # maximum of its cards over the last second, 0..1; unknown: 0
     created_at: float  # seconds since the epoch
+    idle_since: float | None  # seconds since the epoch; None: not idle by idle of gpushare.yaml
     cards: list[TenantCard]
     processes: list[TenantProcess]
-    interventions: list[Intervention]  # frozen while there is one by operator or audit
+    interventions: list[Intervention]  # frozen while there is one by operator, idle or audit
     quota: dict[str, str]  # canonical keys as requested, each with its source after a space
     notes: list[str]  # requests that were not applied and why, and capabilities without interposer
     warnings: list[str]  # for its user, for example that it is over quota and on which card
@@ -191,6 +192,7 @@ class Why(TypedDict):
     state: str
     reason: str  # for state none: what to add to get a GPU
     isolation: str
+    idle_since: float | None  # as in TenantStatus
     stale_reason: str  # why the driver's figures are stale; empty: they are current
     cards: list[WhyCard]
     denied: int  # since gpushared started, including exited processes

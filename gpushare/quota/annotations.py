@@ -9,14 +9,14 @@ An engine passes the pod's annotations to every container of the pod, so `gpusha
 reaches all of them. `gpushare.io/container.NAME.memory` is for one. If a pod has such annotations,
 only the containers that they name may request anything, and what names no container is theirs if
 only one is named; if none is named, the daemon makes sure that only one container takes it
-(daemon/lifecycle/pods.py).
+(daemon/lifecycle/reserve.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from gpushare.quota.errors import QuotaError, quoted
 from gpushare.quota.keys import ANNOTATION_PREFIX, KEYS, Diagnostics
@@ -78,7 +78,16 @@ def _first(annotations: Mapping[str, str], names: tuple[str, ...]) -> str:
 
 
 SCOPE: Final = "container."
+#: The key of vendors' keys that an admission policy recorded (dialects/recorded.py).
+VENDOR: Final = "vendor"
 _SHOWN: Final = 4  # containers that a note names
+
+
+class Annotation(NamedTuple):
+    """One annotation."""
+
+    source: ValueSource
+    text: str
 
 
 @dataclass
@@ -88,6 +97,7 @@ class Annotated:
     `own` is from the maker of the container (a device plugin through the kubelet), `scoped` from
     the pod's author for this container, `of_pod` from the pod's author for any container; the first
     of those is `unnamed` if no container is named at all. `notes` say what is for another one.
+    `vendor` has the vendors' keys that an admission policy recorded for this container.
     """
 
     own: Layer = field(default_factory=dict)
@@ -95,9 +105,7 @@ class Annotated:
     of_pod: Layer = field(default_factory=dict)
     unnamed: RequestedValue | None = None
     notes: list[str] = field(default_factory=list)
-
-
-_Unscoped: TypeAlias = "tuple[ValueSource, str]"
+    vendor: Annotation | None = None
 
 
 class _Scoped(NamedTuple):
@@ -118,7 +126,7 @@ def read_annotations(
     pod = pod_of(annotations)
     found = Annotated()
     scoped: list[_Scoped] = []
-    unscoped: dict[str, _Unscoped] = {}
+    unscoped: dict[str, Annotation] = {}
     for full_name, text in annotations.items():
         if not full_name.startswith(ANNOTATION_PREFIX):
             continue
@@ -131,13 +139,15 @@ def read_annotations(
             else:
                 scoped.append(scope)
         elif pod is not None and (of_pod is None or of_pod.get(full_name) == text):
-            unscoped[name] = ValueSource("pod annotation", full_name), text
+            unscoped[name] = Annotation(ValueSource("pod annotation", full_name), text)
         elif value := diagnostics.read(name, source, text, KEYS):
             found.own[name] = value
     if pod is None:
         return found
     for one in (one for one in scoped if one.container == pod.container):
-        if value := diagnostics.read(one.key, one.source, one.text, KEYS):
+        if one.key == VENDOR:
+            found.vendor = Annotation(one.source, one.text)
+        elif value := diagnostics.read(one.key, one.source, one.text, KEYS):
             found.scoped[one.key] = value
     _read_unscoped(
         unscoped, pod.container, sorted({one.container for one in scoped}), found, diagnostics
@@ -146,7 +156,7 @@ def read_annotations(
 
 
 def _read_unscoped(
-    unscoped: Mapping[str, _Unscoped],
+    unscoped: Mapping[str, Annotation],
     here: str,
     named: list[str],
     found: Annotated,
@@ -172,7 +182,7 @@ def _read_unscoped(
     diagnostics += [replace(one, applies=False) for one in unread]
 
 
-def _read_all(texts: Mapping[str, _Unscoped], diagnostics: Diagnostics) -> Layer:
+def _read_all(texts: Mapping[str, Annotation], diagnostics: Diagnostics) -> Layer:
     values = {name: diagnostics.read(name, *text, KEYS) for name, text in texts.items()}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -195,7 +205,7 @@ def scoped_name(container: str, key: str) -> str:
 
 
 def _ambiguous(
-    unscoped: Mapping[str, _Unscoped], here: str, named: list[str]
+    unscoped: Mapping[str, Annotation], here: str, named: list[str]
 ) -> Iterator[Diagnostic]:
     """Yield a problem for each annotation that names no container, where several are named."""
     others = ", ".join(container for container in named if container != here)

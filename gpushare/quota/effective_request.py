@@ -15,15 +15,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
 from gpushare.quota.errors import QuotaError, quoted
+from gpushare.quota.keys import from_record, request_from
+from gpushare.quota.node_settings import PLACEMENT, POLICY, NodeSetting
 from gpushare.quota.request import (
     EngineCards,
     Layer,
     QuotaRequest,
     RequestedValue,
+    RequestRecord,
     ScheduledAllocation,
     Value,
     ValueSource,
@@ -46,7 +50,8 @@ _SHARES: Final = ("fixed-share", "burst-share")
 class Defaults:
     """The node's defaults for keys that a container does not set (`defaults` in gpushare.yaml).
 
-    `shared_by_default`: a request for cards without memory becomes a share of `memory_bytes`.
+    `shared_by_default`: a request for cards without memory becomes a share of `memory_bytes`. `own`
+    are the keys that the section of a namespace or of users sets itself.
     """
 
     memory_bytes: int | None = None
@@ -55,6 +60,16 @@ class Defaults:
     shared_by_default: bool = False
     placement: str | None = None
     numa: str | None = None
+    own: frozenset[str] = field(default_factory=frozenset, compare=False)
+
+    def labelled(self, settings: Mapping[str, NodeSetting]) -> Defaults:
+        """Return the defaults with those of the node that its labels set."""
+        found = {
+            key: settings[setting]["value"]
+            for key, setting in (("policy", POLICY), ("placement", PLACEMENT))
+            if setting in settings and key not in self.own
+        }
+        return replace(self, **found)  # type: ignore[arg-type]
 
     def fill(self, layer: Layer, *, has_cards: bool = False) -> None:
         """Put into `layer` what it lacks; a request for nothing stays one.
@@ -256,3 +271,16 @@ def whole_cards_refused(request: QuotaRequest, cards: EngineCards | None, rule: 
             return request.refuse(key, rule, f"for a share, {_to_add_share(request)}")
     where = cards.source if cards is not None else "whole cards"
     return QuotaError(where, None, rule, f"for a share, {ADD}")
+
+
+def change_recorded(
+    record: RequestRecord,
+    change: Mapping[str, RequestedValue],
+    defaults: Defaults | None = None,
+) -> QuotaRequest:
+    """Return what a recorded request comes to with `change`, by canonical key, above all of it."""
+    kept = {key: value for key, value in from_record(record).items() if key not in change}
+    layer = {**kept, **change}
+    if defaults is not None:
+        defaults.fill(layer)
+    return request_from(layer)

@@ -9,8 +9,15 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
+from gpushare.quota.card_lists import (
+    MAX_CARDS,
+    parse_capabilities,
+    parse_devices,
+    parse_list,
+)
 from gpushare.quota.errors import BadValue, QuotaError
 from gpushare.quota.request import (
+    IDLE_AFTER,
     Diagnostic,
     Layer,
     QuotaRequest,
@@ -20,10 +27,20 @@ from gpushare.quota.request import (
     ValueSource,
 )
 from gpushare.quota.size import parse_size
+from gpushare.quota.values import (
+    Choice,
+    WholeNumber,
+    larger,
+    parse_duration,
+    prefer,
+    smaller,
+    subset,
+    unchanged,
+    union,
+)
 
 ANNOTATION_PREFIX: Final = "gpushare.io/"
 ENV_PREFIX: Final = "GPUSHARE_"
-MAX_CARDS: Final = 16  # GPUSHARE_MAX_CARDS of gpushare_abi.h
 POLICIES: Final = ("fixed-share", "burst-share", "best-effort", "native-burst-share")
 
 # Environment variables of ours that request nothing.
@@ -42,8 +59,6 @@ _NOT_QUOTAS: Final = frozenset(
 _SERVICE: Final = re.compile(
     r"GPUSHARE_(.*SERVICE_HOST|.*SERVICE_PORT.*|.*PORT|.*PORT_[0-9].*)", re.DOTALL
 )
-
-_CARD: Final = re.compile(r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z-]{1,64}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -72,88 +87,9 @@ class Key:
         return ENV_PREFIX + self.name.upper().replace("-", "_")
 
 
-def _number(low: int, high: int, what: str) -> Callable[[str], Value]:
-    def parse(text: str) -> Value:
-        stripped = text.strip()
-        if not re.fullmatch(r"[0-9]{1,9}", stripped, re.ASCII):
-            raise BadValue(f"is not {what}", f"write a whole number from {low} to {high}")
-        value = int(stripped)
-        if not low <= value <= high:
-            raise BadValue(f"is not {what}", f"write a whole number from {low} to {high}")
-        return value
-
-    return parse
-
-
-def _choice(*choices: str) -> Callable[[str], Value]:
-    def parse(text: str) -> Value:
-        value = text.strip()
-        if value not in choices:
-            raise BadValue("is not a valid value", "write " + _either(choices))
-        return value
-
-    return parse
-
-
-def _either(choices: tuple[str, ...]) -> str:
-    return choices[0] if len(choices) == 1 else ", ".join(choices[:-1]) + f" or {choices[-1]}"
-
-
-def _list(text: str) -> tuple[str, ...]:
-    items = tuple(item.strip() for item in text.split(","))
-    if not all(items):
-        raise BadValue("has an empty item in its list", "separate the names with single commas")
-    if len(set(items)) != len(items):
-        raise BadValue("lists a name twice", "write each name once")
-    return items
-
-
-def _devices(text: str) -> Value:
-    items = _list(text)
-    if len(items) > MAX_CARDS:
-        raise BadValue("names too many cards", f"write at most {MAX_CARDS}")
-    for item in items:
-        if not _CARD.fullmatch(item):
-            raise BadValue(
-                "is not a list of cards", "write indices or UUIDs, e.g. 0,2 or GPU-4f1c..."
-            )
-    return tuple(str(int(item)) if item.isdigit() else item for item in items)
-
-
-def _models(text: str) -> Value:
-    return _list(text)
-
-
-def _less(higher: Value, lower: Value) -> Value:
-    assert isinstance(higher, int)
-    assert isinstance(lower, int)
-    return min(higher, lower)
-
-
-def _later(higher: Value, lower: Value) -> Value:
-    assert isinstance(higher, int)
-    assert isinstance(lower, int)
-    return max(higher, lower)
-
-
-def _same(higher: Value, _lower: Value) -> Value:
-    return higher
-
-
-def _prefer(modest: str) -> Callable[[Value, Value], Value]:
-    return lambda higher, lower: lower if lower == modest else higher
-
-
-def _subset(higher: Value, lower: Value) -> Value:
-    assert isinstance(higher, tuple)
-    assert isinstance(lower, tuple)
-    return lower if set(lower) <= set(higher) else higher
-
-
-def _union(higher: Value, lower: Value) -> Value:
-    assert isinstance(higher, tuple)
-    assert isinstance(lower, tuple)
-    return higher + tuple(item for item in lower if item not in higher)
+def choice_key(name: str, choices: tuple[str, ...], meaning: str) -> Key:
+    """Return a key of one of `choices` that no request has."""
+    return Key(name, "", Choice(choices), unchanged, meaning)
 
 
 def is_quota(variable: str) -> bool:
@@ -165,26 +101,26 @@ def is_quota(variable: str) -> bool:
     )
 
 
-_PERCENT: Final = _number(1, 100, "a percentage of a card's memory")
-_CORES: Final = _number(1, 100, "a share of a card in percent")
-_COUNT: Final = _number(1, MAX_CARDS, "a number of cards")
+_PERCENT: Final = WholeNumber(1, 100, "a percentage of a card's memory")
+_CORES: Final = WholeNumber(1, 100, "a share of a card in percent")
+_COUNT: Final = WholeNumber(1, MAX_CARDS, "a number of cards")
 
 KEYS: Final[Mapping[str, Key]] = {
     key.name: key
     for key in (
-        Key("memory", "memory_bytes", parse_size, _less, "Memory of each card."),
+        Key("memory", "memory_bytes", parse_size, smaller, "Memory of each card."),
         Key(
             "memory-percent",
             "memory_percent",
             _PERCENT,
-            _less,
+            smaller,
             "Memory of each card, in percent of the card's memory.",
         ),
         Key(
             "memory-limit",
             "memory_limit_bytes",
             parse_size,
-            _less,
+            smaller,
             "Burst limit: how much memory it may use on each card while the card has "
             "unallocated memory.",
         ),
@@ -192,7 +128,7 @@ KEYS: Final[Mapping[str, Key]] = {
             "cores",
             "cores",
             _CORES,
-            _less,
+            smaller,
             "Percent of a card's compute: a guarantee, a cap or a weight, depending on the policy. "
             "100 is a whole card.",
         ),
@@ -200,23 +136,31 @@ KEYS: Final[Mapping[str, Key]] = {
             "count",
             "count",
             _COUNT,
-            _less,
+            smaller,
             "Number of cards; whole cards if no memory is requested.",
         ),
         Key(
             "devices",
             "devices",
-            _devices,
-            _subset,
+            parse_devices,
+            subset,
             "Cards to use; whole cards if no memory is requested.",
         ),
-        Key("allow", "allow", _models, _subset, "Only cards of these models or UUIDs."),
-        Key("deny", "deny", _models, _union, "No cards of these models or UUIDs."),
+        Key("allow", "allow", parse_list, subset, "Only cards of these models or UUIDs."),
+        Key("deny", "deny", parse_list, union, "No cards of these models or UUIDs."),
+        Key(
+            "compute-capability",
+            "compute_capability",
+            parse_capabilities,
+            union,
+            "Only cards with these compute capabilities; several comparisons must all be true. "
+            "`8.0+` means `>=8.0`.",
+        ),
         Key(
             "policy",
             "policy",
-            _choice(*POLICIES),
-            _same,
+            Choice(POLICIES),
+            unchanged,
             "fixed-share: its cores and no more. burst-share: its cores, and more while other "
             "containers leave compute idle. best-effort: an equal part of the compute that is "
             "not guaranteed to others. native-burst-share: a part of that compute by weight.",
@@ -224,32 +168,32 @@ KEYS: Final[Mapping[str, Key]] = {
         Key(
             "weight",
             "weight",
-            _number(1, 1000, "a weight"),
-            _less,
+            WholeNumber(1, 1000, "a weight"),
+            smaller,
             "Relative weight under native-burst-share: a multiple of the part of a best-effort "
             "container. Default: its cores.",
         ),
         Key(
             "priority",
             "priority",
-            _number(0, 9, "a priority"),
-            _later,
+            WholeNumber(0, 9, "a priority"),
+            larger,
             "Strict priority among offline containers: 0 is served first, and a container waits "
             "while one with a higher priority wants the card. Default: 5.",
         ),
         Key(
             "class",
             "class_",
-            _choice("online", "offline"),
-            _prefer("offline"),
+            Choice(("online", "offline")),
+            prefer("offline"),
             "online: a latency-sensitive container that never waits for its turn; the others wait "
             "while it works (under fixed-share only as long as its cores last). Default: offline.",
         ),
         Key(
             "placement",
             "placement",
-            _choice("binpack", "spread", "topology"),
-            _same,
+            Choice(("binpack", "spread", "topology")),
+            unchanged,
             "Use the fullest card that fits (binpack), the emptiest (spread), or several cards "
             "that are close to each other (topology). Default: binpack for a share of one card, "
             "otherwise topology.",
@@ -257,26 +201,35 @@ KEYS: Final[Mapping[str, Key]] = {
         Key(
             "numa",
             "numa",
-            _choice("none", "bind"),
-            _prefer("bind"),
+            Choice(("none", "bind")),
+            prefer("bind"),
             "bind: use only those CPUs and NUMA nodes of the container's set that its cards are "
             "on. Default: none.",
         ),
         Key(
             "oversubscribe",
             "oversubscribe",
-            _choice("none", "host"),
-            _prefer("none"),
+            Choice(("none", "host")),
+            prefer("none"),
             "Use host memory beyond the card's memory. host is refused in this version.",
         ),
         Key(
             "backend",
             "backend",
-            _choice("driver", "mig", "interposer", "mps", "exclusive"),
-            _same,
+            Choice(("driver", "mig", "interposer", "mps", "exclusive")),
+            unchanged,
             "Backend that enforces the quota: driver (refused if the driver has no limits of its "
-            "own), interposer, or exclusive, a whole card. Default: the best available. mps "
-            "and mig are refused in this version.",
+            "own), interposer, exclusive, a whole card, or mig, a MIG instance, whole or shared by "
+            "the interposer. Default: the best available. mps is refused in this version.",
+        ),
+        Key(
+            IDLE_AFTER,
+            "idle_after_seconds",
+            parse_duration,
+            smaller,
+            "Time without any use of its cards, after which the container is idle if it holds GPU "
+            "memory. It can only be shorter than idle.after of the node, whose idle.action "
+            "applies.",
         ),
     )
 }
@@ -285,8 +238,8 @@ OPERATORS: Final[Mapping[str, Key]] = {
     "over-quota-action": Key(
         "over-quota-action",
         "over_quota_action",
-        _choice("observe", "warn", "freeze", "kill"),
-        _same,
+        Choice(("observe", "warn", "freeze", "kill")),
+        unchanged,
         "Action when the container exceeds its memory quota by bypassing the interposer library.",
     )
 }
@@ -338,9 +291,29 @@ def request_from(values: Mapping[str, RequestedValue]) -> QuotaRequest:
     return QuotaRequest(**fields, requested=values)  # type: ignore[arg-type]
 
 
+def parse_change(options: Mapping[str, str]) -> QuotaRequest:
+    """Return what `gpushare set` changes of a share, by canonical key.
+
+    QuotaError: an unknown key, a text that is no value, a value that a share cannot have.
+    """
+    change = request_from(
+        {
+            name: read(name, ValueSource("option", name), text, KEYS)
+            for name, text in options.items()
+        }
+    )
+    if change.cores == 100:
+        rule = "is a whole card, but this container has a share"
+        fix = "set 99 or less; for a whole card, restart the container with GPUSHARE_CORES=100"
+        raise change.refuse("cores", rule, fix)
+    return change
+
+
 def _unknown(name: str, source: ValueSource, text: str, known: Mapping[str, Key]) -> QuotaError:
     shown = source.name[: len(source.name) - len(name)]
-    folded = {key.casefold(): key for key in known}
-    close = get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
-    fix = f"did you mean {shown}{folded[close[0]]}?" if close else "the keys are " + ", ".join(KEYS)
+    # All variables begin with GPUSHARE_, which makes none of them likely.
+    folded = {key.removeprefix(ENV_PREFIX).casefold(): key for key in known}
+    close = get_close_matches(name.removeprefix(ENV_PREFIX).casefold(), folded, n=1, cutoff=0.6)
+    keys = ", ".join(known)
+    fix = f"did you mean {shown}{folded[close[0]]}?" if close else f"the keys are {keys}"
     return QuotaError(str(source), text, "unknown key", fix)

@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING, Final
 
 from gpushare.quota.annotations import CRI_PREFIX, Annotated, pod_of, read_annotations
 from gpushare.quota.effective_request import Defaults
-from gpushare.quota.errors import printable
+from gpushare.quota.errors import BadValue, QuotaError, printable
 from gpushare.quota.keys import (
     ANNOTATION_PREFIX,
     BY_ENV,
     KEYS,
     Diagnostics,
-    from_record,
     is_quota,
     request_from,
 )
@@ -47,8 +46,6 @@ from gpushare.quota.request import (
     EngineCards,
     Layer,
     QuotaRequest,
-    RequestedValue,
-    RequestRecord,
     ScheduledAllocation,
     SourceKind,
     ValueSource,
@@ -57,6 +54,7 @@ from gpushare.quota.request_policy import Dialects, EnvTrust
 
 if TYPE_CHECKING:
     from gpushare.quota.dialects import DialectRequest, KeyLocation
+    from gpushare.quota.dialects.recorded import RecordedKeys
 
 _CONTAINER_NAME: Final = "io.kubernetes.cri.container-name"
 
@@ -165,34 +163,6 @@ def parse_request(  # noqa: PLR0913 - one argument a source
     return ParsedRequest(request, diagnostics)
 
 
-def parse_change(options: Mapping[str, str]) -> QuotaRequest:
-    """Return what `gpushare set` changes of a share, by canonical key.
-
-    QuotaError: an unknown key, a text that is no value, a value that a share cannot have.
-    """
-    diagnostics = Diagnostics()
-    change = request_from(_of_keys("option", options, diagnostics))
-    diagnostics.raise_first()
-    if change.cores == 100:
-        rule = "is a whole card, but this container has a share"
-        fix = "set 99 or less; for a whole card, restart the container with GPUSHARE_CORES=100"
-        raise change.refuse("cores", rule, fix)
-    return change
-
-
-def change_recorded(
-    record: RequestRecord,
-    change: Mapping[str, RequestedValue],
-    defaults: Defaults | None = None,
-) -> QuotaRequest:
-    """Return what a recorded request comes to with `change`, by canonical key, above all of it."""
-    kept = {key: value for key, value in from_record(record).items() if key not in change}
-    layer = {**kept, **change}
-    if defaults is not None:
-        defaults.fill(layer)
-    return request_from(layer)
-
-
 def parse_manifest(
     texts: Mapping[KeyLocation, Mapping[str, str]],
     *,
@@ -211,7 +181,13 @@ def parse_manifest(
 
     diagnostics = Diagnostics()
     notes: list[str] = []
-    own = _own_keys(texts, container if in_cluster else "", in_cluster, notes, diagnostics)
+    annotated = _own_annotations(texts, container if in_cluster else "", diagnostics)
+    own = _own_keys(texts, annotated, in_cluster, notes, diagnostics)
+    recorded = _recorded(annotated, diagnostics)
+    if recorded is not None:
+        texts = {
+            where: {**found, **recorded.texts.get(where, {})} for where, found in texts.items()
+        }
     values = [value for where, found in texts.items() for value in TABLES.find(where, found)]
     dialects = combine(values, strict=strict, position=position, container=container)
     diagnostics += [problem for one in dialects for problem in one.problems]
@@ -259,7 +235,8 @@ def _translate(  # noqa: PLR0913 - what is read, and where it goes
 
     annotations, of_pod, env = texts
     translator = Translator(TABLES, dialects, pod_of(annotations), of_pod)
-    found = translator.translate(annotations, env, reads_env=reads_env)
+    recorded = _recorded(annotated, diagnostics)
+    found = translator.translate(annotations, env, reads_env=reads_env, recorded=recorded)
     diagnostics += found.diagnostics
     annotated.notes += found.notes
     if found.layers:
@@ -273,21 +250,42 @@ def _translate(  # noqa: PLR0913 - what is read, and where it goes
     return of_env, found.meanings
 
 
-def _own_keys(
-    texts: Mapping[KeyLocation, Mapping[str, str]],
-    container: str,
-    in_cluster: bool,
-    notes: list[str],
-    diagnostics: Diagnostics,
-) -> Layer:
-    """Return what gpushare's own keys request in a manifest, of whatever place."""
+def _recorded(annotated: Annotated, diagnostics: Diagnostics) -> RecordedKeys | None:
+    """Return the keys that an admission policy recorded for the container, if it did."""
+    from gpushare.quota.dialects.recorded import recorded_keys  # noqa: PLC0415 - as in _translate
+
+    if annotated.vendor is None:
+        return None
+    source, text = annotated.vendor
+    try:
+        return recorded_keys(text)
+    except BadValue as bad:
+        error = QuotaError(str(source), text, bad.rule, bad.fix)
+        diagnostics.append(Diagnostic(error, source))
+        return None
+
+
+def _own_annotations(
+    texts: Mapping[KeyLocation, Mapping[str, str]], container: str, diagnostics: Diagnostics
+) -> Annotated:
+    """Return what gpushare's annotations request in a manifest."""
     annotations = {
         name: text
         for name, text in texts.get("annotation", {}).items()
         if name.startswith(ANNOTATION_PREFIX)
     }
     pod = {_CONTAINER_NAME: container} if container else {}
-    annotated = read_annotations({**pod, **annotations}, None, diagnostics)
+    return read_annotations({**pod, **annotations}, None, diagnostics)
+
+
+def _own_keys(
+    texts: Mapping[KeyLocation, Mapping[str, str]],
+    annotated: Annotated,
+    in_cluster: bool,
+    notes: list[str],
+    diagnostics: Diagnostics,
+) -> Layer:
+    """Return what gpushare's own keys request in a manifest, of whatever place."""
     granted = GrantedLayers({}, notes)
     for layer in (annotated.own, annotated.scoped, annotated.of_pod):
         granted.merge(layer)

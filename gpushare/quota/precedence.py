@@ -20,6 +20,7 @@ from typing import Final
 from gpushare.quota.errors import QuotaError, printable, quoted
 from gpushare.quota.keys import KEYS
 from gpushare.quota.request import (
+    IDLE_AFTER,
     Diagnostic,
     Layer,
     RequestedValue,
@@ -29,6 +30,12 @@ from gpushare.quota.request import (
 
 _OTHER_FORM: Final = {"memory": "memory-percent", "memory-percent": "memory"}
 _PARTS_OF_A_CARD: Final = frozenset({"memory", "memory-percent", "memory-limit", "cores"})
+_NEVER_ENLARGE: Final = frozenset(
+    {
+        *("memory", "memory-percent", "allow", "deny", "compute-capability", "placement", "numa"),
+        IDLE_AFTER,
+    }
+)
 _MODEST: Final = {"class": "offline", "oversubscribe": "none"}
 
 
@@ -115,12 +122,16 @@ class GrantedLayers:
         """Whether a key that no higher source set would give more than the higher ones."""
         if name in self.refinable:
             return name == "cores" and requested.value == 100  # a whole card
-        if name in {"memory", "memory-percent", "allow", "deny", "placement", "numa"}:
+        if name in _NEVER_ENLARGE:
             return False
         if name in _MODEST:
             return requested.value != _MODEST[name]
         if name in {"count", "devices"} and self.cards:
             return False  # resolve_request refuses more than what is in the spec
+        if name == "count" and "devices" in self.layer:
+            devices = self.layer["devices"].value
+            assert isinstance(devices, tuple)
+            return requested.value != len(devices)
         if name == "devices":
             assert isinstance(requested.value, tuple)
             return len(requested.value) > self._count()

@@ -88,8 +88,11 @@ def requests_whole_cards(layer: Layer, *, has_cards: bool = False) -> bool:
     return names_cards and not requests_memory(layer)
 
 
+IDLE_AFTER: Final = "idle-after"
 #: Keys of compute, which say how a container shares a card with others.
 COMPUTE_KEYS: Final = ("cores", "policy", "weight", "priority", "class")
+#: Keys that a container may set of what the scheduler allocated to it.
+REFINING_KEYS: Final = (*COMPUTE_KEYS, IDLE_AFTER)
 
 
 @dataclass(frozen=True)
@@ -143,11 +146,12 @@ class QuotaRequest:
     """What a container requests. A key that was not set is None (or an empty tuple).
 
     memory_bytes, memory_percent and memory_limit_bytes are per card; cores is percent of a card,
-    1..100; devices are indices or UUIDs; allow and deny are models or UUIDs; priority 0 is the
-    highest. `requested` has one entry per key that is set, by canonical name (`memory-limit`).
-    `notes` say which values of a lower source were not applied, and why. `unnamed` is an annotation
-    of the pod that names no container, if none names one: for the only container that requests a
-    GPU. `before_operator` is the request without what the operator set.
+    1..100; devices are indices or UUIDs; allow and deny are models or UUIDs; compute_capability are
+    comparisons, which all have to hold; priority 0 is the highest. `requested` has one entry per
+    key that is set, by canonical name (`memory-limit`). `notes` say which values of a lower source
+    were not applied, and why. `unnamed` is an annotation of the pod that names no container, if
+    none names one: for the only container that requests a GPU. `before_operator` is the request
+    without what the operator set.
     """
 
     memory_bytes: int | None = None
@@ -158,6 +162,7 @@ class QuotaRequest:
     devices: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
+    compute_capability: tuple[str, ...] = ()
     policy: str | None = None
     weight: int | None = None
     priority: int | None = None
@@ -166,6 +171,7 @@ class QuotaRequest:
     numa: str | None = None
     oversubscribe: str | None = None
     backend: str | None = None
+    idle_after_seconds: int | None = None
     requested: Mapping[str, RequestedValue] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     before_operator: Mapping[str, RequestedValue] = field(default_factory=dict)

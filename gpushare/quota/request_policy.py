@@ -14,9 +14,19 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from gpushare.quota.effective_request import Defaults, EffectiveRequest, whole_cards_refused
-from gpushare.quota.errors import QuotaError
-from gpushare.quota.request import EngineCards, QuotaRequest, Value
+from gpushare.quota.errors import QuotaError, quoted
+from gpushare.quota.node_settings import NodeSetting
+from gpushare.quota.request import (
+    IDLE_AFTER,
+    EngineCards,
+    QuotaRequest,
+    RequestedValue,
+    RequestRecord,
+    Value,
+    ValueSource,
+)
 from gpushare.quota.size import exact_size
+from gpushare.quota.values import either, exact_duration, parse_duration
 
 DialectMode: TypeAlias = Literal["strict", "lenient"]
 OtherDialects: TypeAlias = Literal["refuse", "ignore"]
@@ -166,10 +176,10 @@ class MaxPerRequest(ConfiguredPart):
         """Return the error for a policy that follows from what else is requested."""
         rule = f"is policy {policy}, which this node does not allow{self.source('policies')}"
         if "cores" in request.requested:
-            return request.refuse("cores", rule, f"request {_either(may)}")
+            return request.refuse("cores", rule, f"request {either(may)}")
         key = "memory" if "memory" in request.requested else "memory-percent"
         return request.refuse(
-            key, f"without cores {rule}", f"add cores, which {_either(may)} requires"
+            key, f"without cores {rule}", f"add cores, which {either(may)} requires"
         )
 
     def _refuse_more(  # noqa: PLR0913 - a ceiling and what is held to it
@@ -199,7 +209,7 @@ class MaxPerRequest(ConfiguredPart):
         if value is None or may is None or value in may or request.is_set(key):
             return
         rule = f"is not allowed on this node{self.source(ceiling)}"
-        raise request.refuse(key, rule, f"request {_either(may)}")
+        raise request.refuse(key, rule, f"request {either(may)}")
 
 
 @dataclass(frozen=True)
@@ -231,6 +241,46 @@ class MaxPerNode(ConfiguredPart):
 
 
 @dataclass(frozen=True)
+class IdlePolicy:
+    """When a container counts as idle, and what happens to it then."""
+
+    after_seconds: int | None = None  # None: never
+    action: str = "report"  # report | warn | pause | kick
+
+    def limit(self, request: QuotaRequest) -> QuotaRequest:
+        """Return `request` with the node's time in place of a longer one, and a note of that."""
+        own, most = request.idle_after_seconds, self.after_seconds
+        if own is None or most is None or own <= most or request.is_set(IDLE_AFTER):
+            return request
+        above = RequestedValue(exact_duration(most), most, ValueSource("default", "idle.after"))
+        replaced = request.requested[IDLE_AFTER]
+        note = (
+            f"{replaced.source} {quoted(replaced.shown)} was not applied: idle.after of this node, "
+            f"{above.text}, takes precedence"
+        )
+        return replace(
+            request,
+            idle_after_seconds=most,
+            requested={**request.requested, IDLE_AFTER: above},
+            before_operator={**request.before_operator, IDLE_AFTER: above},
+            notes=(*request.notes, note),
+        )
+
+    def of_container(self, record: RequestRecord) -> IdlePolicy:
+        """Return the policy for a container with this request: it may shorten the time.
+
+        What the operator set for the container stands above the node's policy.
+        """
+        row = record.get(IDLE_AFTER)
+        if row is None or row["source"] == "default":
+            return self
+        own = parse_duration(row["value"])
+        if row["source"] != "operator" and self.after_seconds is not None:
+            own = min(own, self.after_seconds)
+        return replace(self, after_seconds=own)
+
+
+@dataclass(frozen=True)
 class RequestPolicy:
     """The rules for requests of one kind, and their defaults.
 
@@ -248,12 +298,14 @@ class RequestPolicy:
     dialects: Dialects = field(default_factory=Dialects)
     over: str = "freeze"  # observe | warn | freeze | kill
     compute: str = "warn"  # observe | warn | freeze
-    compat: str = "warn"  # ignore | warn | block: an image that does not fit driver or card
+    idle: IdlePolicy = field(default_factory=IdlePolicy)
+    compat: str = "warn"  # ignore | warn | refuse: an image that does not fit driver or card
+
+    def labelled(self, settings: Mapping[str, NodeSetting]) -> RequestPolicy:
+        """Return the rules with the defaults that labels of the node set, below the maximum."""
+        defaults = self.max_per_request.limit_defaults(self.defaults.labelled(settings))
+        return replace(self, defaults=defaults)
 
 
 def _least(value: int | None, most: int | None) -> int | None:
     return value if value is None or most is None else min(value, most)
-
-
-def _either(choices: tuple[str, ...]) -> str:
-    return choices[0] if len(choices) == 1 else ", ".join(choices[:-1]) + f" or {choices[-1]}"

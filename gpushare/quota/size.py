@@ -8,10 +8,12 @@ programs and of two to others, `4` is bytes to docker and GiB to some schedulers
 from __future__ import annotations
 
 import re
-from fractions import Fraction
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpushare.quota.errors import BadValue
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 MAX_BYTES: Final = 2**63 - 1
 _SHIFTS: Final = {"k": 10, "m": 20, "g": 30, "t": 40}
@@ -23,6 +25,8 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise BadValue("is not a size", "write e.g. 4GiB")
+    from fractions import Fraction  # noqa: PLC0415 - what is only shown needs none
+
     whole, decimals, unit = match.groups()
     amount = Fraction(whole + (decimals or ""))
     if not amount:

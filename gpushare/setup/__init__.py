@@ -1,26 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare setup`: prepares a machine, records every change, and can undo exactly those changes.
+"""`gpushare setup`: prepares a machine, and leaves a program that undoes exactly its changes.
 
 `plan` has the steps, `low_level_runtime` finds the runtime that the launcher runs, `optional_unit`
-has the steps of --metrics and --kubernetes. InstallRecord, in this module, is what `--undo`
+has the steps of --metrics and --kubernetes. InstallRecord, in this module, is what gpushare-undo
 removes, and nothing else. Each of its methods records an object before it creates it, so that an
 interrupted setup can be undone too. Paths are those of the machine; `root` is its root during setup
 (`/`, or the folder of an image).
+
+The record is the end of gpushare-undo (`script/undo.sh`), a shell script that needs nothing of
+gpushare: it works after the package is removed, and only its own removal loses the record.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import secrets
-import shutil
+from dataclasses import astuple, dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final, Literal
 
-from gpushare.engines.config_files import under_root
+from gpushare.engines.config_files import backup_path, under_root
+from gpushare.errors import UserError
 
-RECORD: Final = Path("/var/lib/gpushare/setup.json")
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpushare.engines.config_files import FileChange, UndoneBy
+
+UNDO: Final = Path("/usr/local/sbin/gpushare-undo")
+STATE: Final = Path("/var/lib/gpushare")
+_SCRIPT: Final = Path(__file__).parent / "script"
+_LINE: Final = "#="  # begins a line of the record
+
+
+class RecordError(UserError):
+    """The record cannot be written or read."""
+
+
+@dataclass(frozen=True)
+class RecordedEdit:
+    """How gpushare-undo restores a file of another owner: an engine's, or the user's own.
+
+    If its content still has the SHA-256 `digest`, the backup is restored ("backup") or the file is
+    removed ("new": setup created it). Otherwise it was edited, and only gpushare's part is removed.
+    """
+
+    owner: str  # an engine, or "gpushare"
+    undone_by: UndoneBy
+    origin: Literal["new", "backup"]
+    digest: str
+
+
+@dataclass(frozen=True)
+class EngineCommands:
+    """What makes an engine read its files again; "-" if there is no such command.
+
+    `reload` does not disturb containers, so that gpushare-undo runs it. `restart` is advice.
+    """
+
+    reload: str
+    restart: str
 
 
 class InstallRecord:
@@ -32,7 +73,10 @@ class InstallRecord:
         self.links: dict[str, str] = {}
         self.folders: list[str] = []  # in the order of creation
         self.trees: list[str] = []
-        self.engines: dict[str, str] = {}  # engine to configuration file
+        self.edits: dict[str, RecordedEdit] = {}  # by the file's path
+        self.engines: dict[str, EngineCommands] = {}
+        self.node: tuple[str, str] | None = None  # gpushare-node, and its kubeconfig
+        self.launcher = ""  # that engines run
         self.low_level = ""  # the low-level runtime that the user chose, a name or path
 
     @classmethod
@@ -40,36 +84,64 @@ class InstallRecord:
         """Return the record under `root`, an empty one if gpushare is not set up."""
         made = cls(root)
         try:
-            record: dict[str, Any] = json.loads(
-                under_root(root, RECORD).read_text(encoding="utf-8")
-            )
+            lines = under_root(root, UNDO).read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
             return made
-        made.files |= record["files"]
-        made.links |= record["links"]
-        made.folders += record["folders"]
-        made.trees += record["trees"]
-        made.engines |= record["engines"]
-        made.low_level = record["low_level"]
+        for line in lines:
+            mark, *fields = line.split("\t")
+            if mark == _LINE:
+                made._add(*fields)
         return made
 
-    @property
-    def empty(self) -> bool:
-        """Whether the record is empty."""
-        return not (self.files or self.links or self.folders or self.trees or self.engines)
+    def _add(self, kind: str, *fields: str) -> None:
+        match kind, *fields:
+            case ["file", digest, path]:
+                self.files[path] = digest
+            case ["link", target, path]:
+                self.links[path] = target
+            case ["folder", path]:
+                self.folders.append(path)
+            case ["tree", path]:
+                self.trees.append(path)
+            case ["edit", engine, undone_by, origin, digest, path]:
+                self.edits[path] = RecordedEdit(engine, undone_by, origin, digest)  # type: ignore[arg-type]
+            case ["engine", name, reload, restart]:
+                self.engines[name] = EngineCommands(reload, restart)
+            case ["node", program, kubeconfig]:
+                self.node = program, kubeconfig
+            case ["launcher", path]:
+                self.launcher = path
+            case ["low_level", name]:
+                self.low_level = name
+            case _:
+                raise RecordError(f"{UNDO} has an unknown line: {kind} {' '.join(fields)}")
+
+    def _lines(self) -> Iterator[tuple[str, ...]]:
+        yield from (("file", digest, path) for path, digest in self.files.items())
+        yield from (("link", target, path) for path, target in self.links.items())
+        yield from (("folder", path) for path in self.folders)
+        yield from (("tree", path) for path in self.trees)
+        yield from (("edit", *astuple(edit), path) for path, edit in self.edits.items())
+        yield from (("engine", name, *astuple(how)) for name, how in self.engines.items())
+        if self.node:
+            yield ("node", *self.node)
+        if self.launcher:
+            yield "launcher", self.launcher
+        if self.low_level:
+            yield "low_level", self.low_level
 
     def write(self, path: Path, text: str, mode: int = 0o644) -> None:
         """Write a new file, or one that setup wrote before."""
         self.folder(path.parent)
         self.files[str(path)] = _digest(text.encode())
-        self._save()
+        self.save()
         _replace(under_root(self.root, path), text, mode)
 
     def link(self, path: Path, target: Path) -> None:
         """Create a symbolic link, or replace one that setup created before."""
         self.folder(path.parent)
         self.links[str(path)] = str(target)
-        self._save()
+        self.save()
         place = under_root(self.root, path)
         draft = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
         draft.symlink_to(target)
@@ -83,7 +155,7 @@ class InstallRecord:
             path = path.parent
         for folder in reversed(missing):
             self.folders.append(str(folder))
-            if folder == RECORD.parent:
+            if folder == STATE:
                 self.trees.append(str(folder))  # with the files that the daemon writes there
             under_root(self.root, folder).mkdir(mode=0o755)
 
@@ -92,12 +164,33 @@ class InstallRecord:
         self.folder(path.parent)
         if str(path) not in self.trees:
             self.trees.append(str(path))
-        self._save()
+        self.save()
 
-    def engine(self, name: str, path: Path) -> None:
-        """Record a registration."""
-        self.engines[name] = str(path)
-        self._save()
+    def register(
+        self,
+        engine: str,
+        commands: EngineCommands,
+        launcher: Path,
+        changes: list[tuple[UndoneBy, FileChange]],
+    ) -> None:
+        """Record an engine's registration, whose `changes` are made afterwards."""
+        self.engines[engine] = commands
+        self.launcher = str(launcher)
+        self.edit(engine, changes)
+
+    def edit(self, owner: str, changes: list[tuple[UndoneBy, FileChange]]) -> None:
+        """Record changes of files that setup does not own, which `FileChange.apply` then makes."""
+        for undone_by, change in changes:
+            path = str(Path("/") / change.path.relative_to(self.root))
+            origin: Literal["new", "backup"] = "new" if change.backup is None else "backup"
+            digest = _digest((change.after or "").encode())
+            if not change.needed and not _is_undone_by_backup(change):
+                # Registered earlier and edited since: only gpushare's part may be removed.
+                known = self.edits.get(path)
+                origin, digest = (known.origin, known.digest) if known else (origin, "-")
+            self.edits[path] = RecordedEdit(owner, undone_by, origin, digest)
+            self.folder(Path(path).parent)
+        self.save()
 
     def owns(self, path: Path) -> bool:
         """Whether the file at `path` exists and is unchanged since setup wrote it."""
@@ -105,50 +198,34 @@ class InstallRecord:
         wrote = self.files.get(str(path))
         return wrote is not None and place.is_file() and _digest(place.read_bytes()) == wrote
 
-    def edited(self) -> list[str]:
-        """Return the files that another program has changed since."""
-        return [
-            name
-            for name in self.files
-            if under_root(self.root, Path(name)).exists()
-            and not self.owns(Path(name))
-            # In the state directory, gpushared updates files that setup wrote.
-            and RECORD.parent not in Path(name).parents
-        ]
+    def save(self) -> None:
+        """Write gpushare-undo with this record."""
+        self.folder(STATE)
+        self.folder(UNDO.parent)
+        _replace(under_root(self.root, UNDO), self.undo_program(), 0o755)
 
-    def remove(self) -> list[str]:
-        """Remove everything that is unchanged; return messages about what remains, with reasons."""
-        left: list[str] = []
-        for name in self.files.keys() - set(self.edited()):
-            under_root(self.root, Path(name)).unlink(missing_ok=True)
-        for name, target in self.links.items():
-            place = under_root(self.root, Path(name))
-            if place.is_symlink() and str(place.readlink()) == target:
-                place.unlink()
-        for name in self.trees:
-            shutil.rmtree(under_root(self.root, Path(name)), ignore_errors=True)
-        under_root(self.root, RECORD).unlink(missing_ok=True)
-        for name in reversed(self.folders):
-            place = under_root(self.root, Path(name))
-            try:
-                place.rmdir()
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                left.append(f"{name} was not removed: {error.strerror}")
-        return left
+    def undo_program(self) -> str:
+        """Return gpushare-undo with this record; RecordError if it cannot have one of its lines."""
+        lines = ["\t".join((_LINE, *fields)) for fields in self._lines()]
+        if any(len(line.splitlines()) != 1 or "/../" in f"{line}/" for line in lines):
+            raise RecordError("a path with a line break or with .. cannot be recorded. Rename it")
+        return f"{_program()}\n# What `gpushare setup` created:\n" + "\n".join(lines) + "\n"
 
-    def _save(self) -> None:
-        self.folder(RECORD.parent)
-        record = {
-            "files": self.files,
-            "links": self.links,
-            "folders": self.folders,
-            "trees": self.trees,
-            "engines": self.engines,
-            "low_level": self.low_level,
-        }
-        _replace(under_root(self.root, RECORD), json.dumps(record, indent=2) + "\n", 0o644)
+
+@cache
+def _program() -> str:
+    text = (_SCRIPT / "undo.sh").read_text(encoding="utf-8")
+    for part in ("json.awk", "toml.awk"):
+        text = text.replace(f"@{part}@", (_SCRIPT / part).read_text(encoding="utf-8"))
+    return text
+
+
+def _is_undone_by_backup(change: FileChange) -> bool:
+    """Whether the backup, or no file, is what removing the runtime from the file leaves."""
+    if change.backup is None:
+        return True
+    backup = backup_path(change.path)
+    return backup.is_file() and backup.read_bytes() == change.backup.encode()
 
 
 def _digest(content: bytes) -> str:

@@ -5,24 +5,24 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import gpushare
-from gpushare import exporter, kubernetes
+from gpushare import kubernetes
 from gpushare.engines.config_files import under_root
+from gpushare.host import init_system
 from gpushare.kubernetes.api.credentials import DEFAULT_KUBECONFIG
-from gpushare.setup.plan import SYSTEMD, UNITS, SetupError, SetupStep, systemctl, wanted_at_boot
+from gpushare.setup.plan import UNITS, systemctl, wanted_at_boot
+from gpushare.setup.step import SetupError, SetupStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpushare.setup import InstallRecord
 
-_REMOVE_SECONDS: Final = 120.0
 HOMES: Final = ("/home", "/root", "/run/user")  # ProtectHome= of systemd.exec(5)
 
 
@@ -32,10 +32,10 @@ class OptionalUnit:
 
     program: str
     option: str
-    library: str  # the module that it needs
-    missing: str  # the error without it
     has_own_user: bool  # systemd makes a user for it, without access to home folders
-    credentials: Path | None = None  # with them, it has left something elsewhere: `--remove`
+    library: str = ""  # the module that it needs
+    missing: str = ""  # the error without it
+    credentials: Path | None = None  # with them, gpushare-undo runs the program with --remove
 
     @property
     def name(self) -> str:
@@ -47,37 +47,27 @@ class OptionalUnit:
         """Where setup writes the unit."""
         return UNITS / self.name
 
+    def is_in(self, made: InstallRecord) -> bool:
+        """Whether setup has installed it."""
+        return str(self.path) in made.files
+
     def plan(self, made: InstallRecord) -> Iterator[SetupStep]:
         """Yield the steps that install and start it; SetupError if it could not run."""
-        if importlib.util.find_spec(self.library) is None:
+        if self.library and importlib.util.find_spec(self.library) is None:
             raise SetupError(f"{self.option}: {self.missing}")
         self._refuse_home(made.root)
         text, place = self.text(), under_root(made.root, self.path)
         if place.is_file() and place.read_text(encoding="utf-8") == text:
             yield SetupStep(f"unit {self.path}")
         else:
-            yield SetupStep(f"write {self.path}", lambda: made.write(self.path, text))
+            yield SetupStep(f"write {self.path}", lambda: self._write(made, text))
         if made.root != Path("/"):
             yield wanted_at_boot(made, self.name, text)
-        elif SYSTEMD.is_dir():
+        elif init_system.has_systemd():
             yield SetupStep(f"start {self.program}, now and at boot", self._start)
         else:
             start = f"start {self.program}: {self._executable()} (systemd is not running)"
             yield SetupStep(start, yours=True)
-
-    def plan_undo(self, made: InstallRecord) -> Iterator[SetupStep]:
-        """Yield the steps that stop it; its unit is removed with the other recorded files."""
-        if str(self.path) not in made.files or made.root != Path("/"):
-            return
-        if SYSTEMD.is_dir():
-            stop = f"stop {self.program}"
-            yield SetupStep(stop, lambda: systemctl("disable", "--now", self.name))
-        else:
-            stop = f"stop the {self.program} that you started (systemd is not running)"
-            yield SetupStep(stop, yours=True)
-        if self.credentials is not None and self.credentials.exists():
-            remove = "remove the node's labels and ResourceSlices from the cluster"
-            yield SetupStep(f"{remove} ({self.program} --remove)", self._remove)
 
     def text(self) -> str:
         """Return the unit with the path of this installation's program."""
@@ -104,11 +94,10 @@ class OptionalUnit:
     def _executable(self) -> Path:
         return Path(sys.prefix) / "bin" / self.program
 
-    def _remove(self) -> None:
-        """Remove what it has left elsewhere; a cluster that does not answer stops no undo."""
-        argv = [str(self._executable()), "--remove"]
-        if subprocess.run(argv, check=False, timeout=_REMOVE_SECONDS).returncode:
-            sys.stderr.write(f"They stay. Run {self._executable()} --remove again.\n")
+    def _write(self, made: InstallRecord, text: str) -> None:
+        if self.credentials is not None:
+            made.node = str(self._executable()), str(self.credentials)
+        made.write(self.path, text)
 
     def _start(self) -> None:
         systemctl("daemon-reload")
@@ -116,18 +105,12 @@ class OptionalUnit:
         systemctl("restart", self.name)
 
 
-EXPORTER: Final = OptionalUnit(
-    "gpushare-exporter",
-    "--metrics",
-    "prometheus_client",
-    exporter.NO_LIBRARY,
-    has_own_user=True,
-)
+EXPORTER: Final = OptionalUnit("gpushare-exporter", "--metrics", has_own_user=True)
 NODE: Final = OptionalUnit(
     "gpushare-node",
     "--kubernetes",
-    "grpc",
-    kubernetes.NO_LIBRARY,
     has_own_user=False,
+    library="grpc",
+    missing=kubernetes.NO_LIBRARY,
     credentials=DEFAULT_KUBECONFIG,
 )

@@ -16,22 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import yaml
-
 import gpushare
 from gpushare import config, install, simulator
-from gpushare.engines import docker_config, registration
+from gpushare.engines import config_files
 from gpushare.engines.config_files import under_root
-from gpushare.errors import UserError
-from gpushare.host import driver
-from gpushare.setup import low_level_runtime
+from gpushare.host import driver, init_system
+from gpushare.setup import EngineCommands, low_level_runtime
+from gpushare.setup.configuration import plan_configuration
+from gpushare.setup.step import SetupError, SetupStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
     from gpushare.engines import Engine
-    from gpushare.engines.config_files import ConfigLocation
-    from gpushare.engines.registration import FileChange
+    from gpushare.engines.config_files import ConfigLocation, FileChange
     from gpushare.protocol.kubernetes import NodeMode
     from gpushare.setup import InstallRecord
 
@@ -41,27 +39,12 @@ UNITS: Final = Path("/etc/systemd/system")
 SERVICE: Final = "gpushared.service"
 SOCKET: Final = "gpushared.socket"
 COMMAND: Final = Path("/usr/local/bin/gpushare")
-SYSTEMD: Final = Path("/run/systemd/system")  # sd_booted(3)
+PACKAGED_COMMAND: Final = Path("/usr/bin/gpushare")  # a link into the package's own environment
 NVIDIA_CDI: Final = (
     Path("/etc/cdi/nvidia.yaml"),
     Path("/etc/cdi/nvidia.json"),
     Path("/var/run/cdi/nvidia.yaml"),
 )
-_NOTE: Final = "# Written by `gpushare setup`. You can edit it. All keys: gpushare config show."
-
-
-class SetupError(UserError):
-    """Setup cannot continue; the message has the reason."""
-
-
-@dataclass(frozen=True)
-class SetupStep:
-    """One step: its description, and `do`, which is None if the step is already done."""
-
-    text: str
-    do: Callable[[], object] | None = None
-    detail: str = ""  # a diff
-    yours: bool = False  # a step that the user has to perform
 
 
 @dataclass(frozen=True)
@@ -94,70 +77,26 @@ def plan_setup(made: InstallRecord, wanted: SetupOptions) -> Iterator[SetupStep]
     yield SetupStep(f"low-level runtime {runtime} ({shown})")
     if offer := low_level_runtime.faster_runtime(runtime, root):
         yield SetupStep(offer)
-    yield from _programs(made, runtime, wanted)
+    programs = yield from _programs(made, runtime, wanted)
     if wanted.simulate is not None:
         yield from _simulated(made, wanted.simulate)
-        cdi, links = SIMULATOR / "cdi.json", _simulated_libraries(made)
+        cdi, links = SIMULATOR / "cdi.json", _simulated_libraries(made, programs)
     else:
         found = driver.find(root)
         cdi = yield from _cdi(made, found)
         links = {name: _real(root, found.library(name)) for name in (driver.CUDA, driver.NVML)}
     yield from _links(made, links)
     yield from _command(made)
-    yield from _configuration(made, cdi, wanted.mode)
+    yield from plan_configuration(made, cdi, wanted.mode)
     yield from _units(made, units)
     for name, location in locations.items():
         yield from _registration(made, name, location)
 
 
-def plan_undo(made: InstallRecord, engines: dict[str, Engine]) -> Iterator[SetupStep]:
-    """Yield the steps that remove everything that setup created."""
-    for name, file in made.engines.items():
-        location = _recorded(engines[name], made.root, under_root(made.root, Path(file)))
-        changes = registration.unconfigure(location)
-        diff = "".join(change.diff() for change in changes)
-        # Before the files change.
-        forgets = docker_config.reload_suffices(location, changes)
-        yield SetupStep(f"{name}: remove the runtime from {file}", _each(changes), diff)
-        if forgets or made.root != Path("/"):
-            yield from _reread(made, name, location)
-        else:
-            yield SetupStep(f"restart {name} to unload it: {location.restart}", yours=True)
-    unit = str(UNITS / SERVICE) in made.files
-    booted = made.root == Path("/") and SYSTEMD.is_dir()
-    if unit and booted:
-        yield SetupStep("stop gpushared", _stop)
-    elif unit and made.root == Path("/"):
-        yield SetupStep("stop the gpushared that you started (systemd is not running)", yours=True)
-    edited = made.edited()
-    things = [*(name for name in made.files if name not in edited), *made.links, *made.trees]
-    if not made.empty:
-        left: list[str] = []
-        yield from (SetupStep(f"{name} was edited since setup; keep it") for name in edited)
-        yield SetupStep("remove " + ", ".join(things), lambda: left.extend(made.remove()))
-        yield from (SetupStep(line) for line in left)
-    if booted and (unit or made.engines):
-        yield SetupStep("systemctl daemon-reload", lambda: systemctl("daemon-reload"))
-
-
-def _recorded(engine: Engine, root: Path, file: Path) -> ConfigLocation:
-    """Return the files in which setup registered, even if it would use other files today."""
-    try:
-        location = engine.locate(root, None)
-    except UserError:
-        return engine.locate(root, file)
-    return location if location.path == file else engine.locate(root, file)
-
-
-def _each(changes: list[FileChange]) -> Callable[[], None]:
-    def apply() -> None:
-        for change in changes:
-            change.apply()
-
-    return apply
-
-
-def _programs(made: InstallRecord, runtime: Path, wanted: SetupOptions) -> Iterator[SetupStep]:
+def _programs(
+    made: InstallRecord, runtime: Path, wanted: SetupOptions
+) -> Generator[SetupStep, None, install.Installation]:
+    """Yield the step that copies the programs; return their place on the machine."""
     socket = config.Config().socket
     prefix = under_root(made.root, install.PREFIX)
     source = wanted.source
@@ -166,7 +105,7 @@ def _programs(made: InstallRecord, runtime: Path, wanted: SetupOptions) -> Itera
     active = prefix / install.CURRENT
     if active.is_symlink() and str(active.readlink()) == target.root.name:
         yield SetupStep(f"programs and libraries in {where}")
-        return
+        return install.Installation(where)
 
     def copy() -> None:
         made.low_level = wanted.low_level or made.low_level
@@ -174,6 +113,7 @@ def _programs(made: InstallRecord, runtime: Path, wanted: SetupOptions) -> Itera
         install.activate(install.install(prefix, runtime=runtime, socket=socket, source=source))
 
     yield SetupStep(f"copy programs and libraries to {where}", copy)
+    return install.Installation(where)
 
 
 def _simulated(made: InstallRecord, profile: str) -> Iterator[SetupStep]:
@@ -205,11 +145,11 @@ def _create_cards(root: Path, folder: Path, profile: str) -> None:
     cdi.write_text(cdi.read_text(encoding="utf-8").replace(f'"{root}/'.replace("//", "/"), '"/'))
 
 
-def _simulated_libraries(made: InstallRecord) -> dict[str, Path]:
+def _simulated_libraries(made: InstallRecord, programs: install.Installation) -> dict[str, Path]:
     """Return the simulated driver's libraries, by SONAME."""
     cdi = under_root(made.root, SIMULATOR) / "cdi.json"
-    if not cdi.exists():  # a dry run
-        return {name: SIMULATOR / name for name in (driver.CUDA, driver.NVML)}
+    if not cdi.exists():  # a dry run: as `_create_cards` is going to choose them
+        return {name: programs.simulator / name for name in (driver.CUDA, driver.NVML)}
     spec = json.loads(cdi.read_text(encoding="utf-8"))
     mounts = spec["containerEdits"]["mounts"]
     files = [Path(mount["hostPath"]) for mount in mounts]
@@ -250,7 +190,8 @@ def _command(made: InstallRecord) -> Iterator[SetupStep]:
     """Yield the step that links `gpushare` into the PATH if it is in a virtual environment."""
     program = Path(sys.prefix) / "bin/gpushare"
     place = under_root(made.root, COMMAND)
-    if program.parent in {Path("/usr/bin"), COMMAND.parent}:
+    packaged = PACKAGED_COMMAND.resolve() == program
+    if packaged or program.parent in {PACKAGED_COMMAND.parent, COMMAND.parent}:
         return
     if place.is_symlink() and place.readlink() == program:
         yield SetupStep(f"{COMMAND} -> {program}")
@@ -258,28 +199,6 @@ def _command(made: InstallRecord) -> Iterator[SetupStep]:
         yield SetupStep(f"{COMMAND} belongs to another program; use {program}", yours=True)
     else:
         yield SetupStep(f"link {COMMAND} -> {program}", lambda: made.link(COMMAND, program))
-
-
-def _configuration(made: InstallRecord, cdi: Path, wanted: NodeMode | None) -> Iterator[SetupStep]:
-    path = config.DEFAULT_FILE
-    place = under_root(made.root, path)
-    loaded = yaml.safe_load(_text(place)) or {}
-    mode = (loaded.get("kubernetes") or {}).get("mode")
-    if not place.exists() or made.owns(path):
-        text = f"{_NOTE}\ndriver:\n  cdi_spec: {cdi}\n"
-        if wanted or mode:
-            text += f"kubernetes:\n  mode: {wanted or mode}\n"
-        if _text(place) == text:
-            yield SetupStep(f"configuration {path}")
-        else:
-            what = f"write {path} (driver.cdi_spec: {cdi})"
-            yield SetupStep(what, lambda: made.write(path, text))
-        return
-    if (loaded.get("driver") or {}).get("cdi_spec") != str(cdi):
-        raise SetupError(f"{path} was edited and has another driver.cdi_spec. Set it to {cdi}")
-    if wanted not in {None, mode}:
-        raise SetupError(f"{path} was edited. Set kubernetes.mode in it to {wanted}")
-    yield SetupStep(f"configuration {path} (edited by you)")
 
 
 def _units(made: InstallRecord, texts: dict[str, str]) -> Iterator[SetupStep]:
@@ -291,7 +210,7 @@ def _units(made: InstallRecord, texts: dict[str, str]) -> Iterator[SetupStep]:
             yield SetupStep(f"write {path}", _later(made.write, path, text))
     if made.root != Path("/"):
         yield from (wanted_at_boot(made, name, texts[name]) for name in texts)
-    elif SYSTEMD.is_dir():
+    elif init_system.has_systemd():
         yield SetupStep("start gpushared now and at boot", _start)
     else:
         program = Path(sys.prefix) / "bin/gpushared"
@@ -317,31 +236,50 @@ def _start() -> None:
     systemctl("start", SOCKET, SERVICE)
 
 
-def _stop() -> None:
-    systemctl("disable", "--now", SOCKET, SERVICE)
-
-
 def _registration(made: InstallRecord, name: str, location: ConfigLocation) -> Iterator[SetupStep]:
     launcher = install.Installation(install.PREFIX / install.CURRENT).launcher
-    changes = registration.configure(location, launcher, default=False)
+    changes = config_files.configure(location, launcher, default=False)
     shown = Path("/") / location.path.relative_to(made.root)
-    if not any(change.needed for change in changes):
-        yield SetupStep(f"{name}: runtime gpushare registered ({shown})")
-        return
+
+    def record() -> None:
+        record_registration(made, name, location, launcher, changes)
 
     def apply() -> None:
-        for change in changes:
-            made.folder(Path("/") / change.path.parent.relative_to(made.root))
-        made.engine(name, shown)
+        record()
         for change in changes:
             change.apply()
 
+    if not any(change.needed for change in changes):
+        registered = f"{name}: runtime gpushare registered ({shown})"
+        yield SetupStep(registered, None if name in made.engines else record)
+        return
     diff = "".join(change.diff() for change in changes)
     yield SetupStep(f"{name}: register the runtime in {shown}", apply, diff)
     yield from (SetupStep(f"{name}: {remark}") for change in changes for remark in change.remarks)
-    if made.root == Path("/") and SYSTEMD.is_dir():
+    if made.root == Path("/") and init_system.has_systemd():
         yield SetupStep("systemctl daemon-reload", lambda: systemctl("daemon-reload"))
     yield from _reread(made, name, location)
+
+
+def record_registration(
+    made: InstallRecord,
+    engine: str,
+    location: ConfigLocation,
+    launcher: Path,
+    changes: list[FileChange],
+) -> None:
+    """Record what gpushare-undo has to restore, before the changes are made."""
+    undone_by = (file.syntax.undone_by for file in location.files)
+    made.register(engine, _commands(location), launcher, list(zip(undone_by, changes, strict=True)))
+
+
+def _commands(location: ConfigLocation) -> EngineCommands:
+    """Return what gpushare-undo does, or advises, after it has changed the engine's files."""
+    if not location.apply:  # it reads them at each container start
+        return EngineCommands("-", "-")
+    reload = location.apply.replace(" reload ", " try-reload-or-restart ")
+    restart = init_system.advice(location.restart or location.apply)
+    return EngineCommands(reload if location.reloads else "-", restart)
 
 
 def _reread(made: InstallRecord, name: str, location: ConfigLocation) -> Iterator[SetupStep]:
@@ -350,14 +288,12 @@ def _reread(made: InstallRecord, name: str, location: ConfigLocation) -> Iterato
         return
     if made.root != Path("/"):
         yield SetupStep(f"{name} reads it at its next start")
-    elif not SYSTEMD.is_dir():
-        how = "kill -HUP $(pidof dockerd)" if location.reloads else f"restart {name}"
-        yield SetupStep(f"make {name} read it: {how}", yours=True)
-    elif location.reloads:
+    elif location.reloads and init_system.has_systemd():
         # If the engine is not running, the command succeeds and does nothing.
         yield SetupStep(location.apply, lambda: systemctl("try-reload-or-restart", name))
     else:
-        yield SetupStep(f"make {name} read it: {location.apply}", yours=True)
+        how = init_system.advice(location.apply)
+        yield SetupStep(f"make {name} read it: {how}", yours=True)
 
 
 def unit_files() -> dict[str, str]:

@@ -20,17 +20,18 @@ from gpushare.simulator.device_file import (
     instance_uuid,
     time_scale,
 )
-from gpushare.simulator.fault_injection import change_driver, fail, partition, raise_xid
 from gpushare.simulator.machine import (
     CDI_KIND,
     DEVICE_ENV,
     DEVICE_IN_CONTAINER,
-    ProfileError,
     Simulator,
+    change_driver,
     create,
-    libraries,
-    load_profile,
+    fail,
+    partition,
+    raise_xid,
 )
+from gpushare.simulator.profiles import ProfileError, libraries, load_profile
 
 __all__ = [
     "CDI_KIND",

@@ -7,7 +7,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from gpushare.simulator.machine import DEVICE_ENV, ProfileError, create
+from gpushare.simulator.machine import DEVICE_ENV, create
+from gpushare.simulator.profiles import ProfileError
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 MAGIC: Final = 0x31306D6973757067
-LAYOUT: Final = 3
+LAYOUT: Final = 4
 FILE_BYTES: Final = 128 << 20
 CARDS_MOST: Final = 16
 VERSION_BYTES: Final = 80
@@ -128,7 +128,8 @@ class Faults(ctypes.Structure):
         ("xid", ctypes.c_uint32),
         ("xids", ctypes.c_uint32),
         ("listed", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32 * 3),
+        ("compute_mode", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32 * 2),
     )
 
 

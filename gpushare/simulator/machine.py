@@ -1,38 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Creates a machine with simulated cards: the device file and its CDI spec."""
+"""Creates a machine with simulated cards: the device file and its CDI spec. Injects faults into it.
+
+Do not inject a fault from a process that is attached to the cards, such as one that uses NVML:
+closing the file here would release the process's slot.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
-from collections.abc import Sequence
+import shlex
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import gpushare
 from gpushare.oci.elf import this_platform
 from gpushare.simulator.device_file import (
     CARDS_MOST,
-    PER_CARD,
-    PROFILE_NARROW,
-    PROFILE_OPTIONAL,
-    PROFILE_WIDE,
+    FAULTS_OFFSET,
+    LAYOUT,
+    MAGIC,
+    REAL_TIME_Q16,
+    VERSION_BYTES,
+    Faults,
+    Header,
+    Profile,
     card_uuid,
     device_content,
+    instance_profile,
     instance_uuid,
     write_device,
+)
+from gpushare.simulator.profiles import (
+    ProfileError,
+    check_instances,
+    libraries,
+    load_profile,
+    resolve_versions,
 )
 
 CDI_KIND: Final = "nvidia.com/gpu"
 DEVICE_IN_CONTAINER: Final = "/dev/gpushare-sim"
 _NVIDIA_MAJOR: Final = 195  # Linux, Documentation/admin-guide/devices.txt
 _NVIDIACTL_MINOR: Final = 255
+_CAPS: Final = 1 << 12  # the first minor of the capabilities: a driver's have a major of their own
+INSTANCES_MOST: Final = 7  # of a card, as its slices
 DEVICE_ENV: Final = "GPUSHARE_SIM_DEVICE"
 
 
-def cdi_spec(device: Path, folder: Path, uuids: tuple[str, ...]) -> dict[str, Any]:
+def cdi_spec(device: Path, folder: Path, uuids: tuple[str, ...], seed: str = "") -> dict[str, Any]:
     """Return a CDI spec for the cards by index, by UUID, and "all"; version 0.5, for podman 4.
+
+    With `seed`, which the UUIDs are made of, it also has every MIG instance that there can be: by
+    its place ("0:1") and its UUID, with the nodes of its two capabilities.
 
     https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
     """
@@ -47,6 +72,13 @@ def cdi_spec(device: Path, folder: Path, uuids: tuple[str, ...]) -> dict[str, An
         for index, card in enumerate(uuids)
         for name in (str(index), card)
     ]
+    for index in range(len(uuids) if seed else 0):
+        for number in range(INSTANCES_MOST):
+            numbers = capability_numbers(index, number)
+            caps = [node(f"/dev/nvidia-caps/nvidia-cap{one}", _CAPS + one) for one in numbers]
+            edits = {"deviceNodes": [nodes[index], *caps]}
+            names = (f"{index}:{number}", f"MIG-{instance_uuid(seed, index, number)}")
+            devices += [{"name": name, "containerEdits": edits} for name in names]
     devices.append({"name": "all", "containerEdits": {"deviceNodes": nodes}})
     mounts = [
         {
@@ -74,6 +106,16 @@ def cdi_spec(device: Path, folder: Path, uuids: tuple[str, ...]) -> dict[str, An
     }
 
 
+def capability_numbers(card: int, instance: int) -> tuple[int, int]:
+    """Return the numbers of an instance's GPU instance and compute instance, as a driver has them.
+
+    Those of /proc/driver/nvidia-caps/mig-minors: config is 1, monitor 2, and each card has 15 GPU
+    instances with 8 compute instances each.
+    """
+    of_gpu_instance = 3 + card * 15 * 9 + (instance + 1) * 9
+    return of_gpu_instance, of_gpu_instance + 1
+
+
 @dataclass(frozen=True)
 class Simulator:
     """The files and UUIDs that `create` returns."""
@@ -82,6 +124,11 @@ class Simulator:
     cdi: Path
     uuids: tuple[str, ...]
     instances: tuple[str, ...] = ()  # the UUIDs of MIG instances, card by card
+
+    @property
+    def mps_control(self) -> Path:
+        """The program nvidia-cuda-mps-control."""
+        return self.device.with_name("nvidia-cuda-mps-control")
 
     @property
     def env(self) -> dict[str, str]:
@@ -130,126 +177,122 @@ def create(  # noqa: PLR0913 - all but the first have defaults, and the last two
     )
     made = Simulator(root / "device", root / "cdi.json", uuids, instances)
     write_device(made.device, content)
-    spec = cdi_spec(made.device, folder.absolute(), uuids)
+    spec = cdi_spec(made.device, folder.absolute(), uuids, seed if "mig" in loaded else "")
     made.cdi.write_text(json.dumps(spec, indent=2) + "\n", encoding="utf-8")
+    _write_mps_control(made)
     return made
 
 
-# The first driver of each CUDA version: CUDA release notes, "CUDA Driver" table.
-_DRIVERS: Final = {
-    "11.8": "520.61.05",
-    "12.0": "525.60.13",
-    "12.1": "530.30.02",
-    "12.2": "535.54.03",
-    "12.3": "545.23.06",
-    "12.4": "550.54.14",
-    "12.5": "555.42.02",
-    "12.6": "560.28.03",
-    "12.8": "570.86.10",
-    "12.9": "575.51.03",
-    "13.0": "580.65.06",
-}
+def _write_mps_control(made: Simulator) -> None:
+    """Write the program that starts the MPS control daemon of these cards, and sends it commands.
+
+    It uses this interpreter, whatever the environment in which it is started.
+    """
+    made.mps_control.write_text(
+        "#!/bin/sh\n"
+        f": ${{{DEVICE_ENV}:={shlex.quote(str(made.device))}}}\n"
+        f"export {DEVICE_ENV}\n"
+        f'exec {shlex.quote(sys.executable)} -I -m gpushare.simulator.mps_control "$@"\n',
+        encoding="utf-8",
+    )
+    made.mps_control.chmod(0o755)
 
 
-class ProfileError(ValueError):
-    """An invalid profile or version; the message names the key and the value."""
+@contextmanager
+def _opened(device: Path) -> Iterator[int]:
+    """Yield a descriptor of a device file; ProfileError for another file, which is not changed."""
+    descriptor = os.open(device, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        header = _header(descriptor)
+        if (header.magic, header.layout) != (MAGIC, LAYOUT):
+            raise ProfileError(f"{device}: not a device file of this version's simulated driver")
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
-def libraries() -> Path:
-    """Return the folder of the simulated libraries and profiles; FileNotFoundError without them."""
-    folders = [Path(folder) / "lib" / "simulator" for folder in gpushare.__path__]
-    for folder in folders:
-        if (folder / "libcuda.so.1").is_file():
-            return folder
-    raise FileNotFoundError(f"the simulated driver is not in {', '.join(map(str, folders))}")
+def _header(descriptor: int) -> Header:
+    size = ctypes.sizeof(Header)
+    return Header.from_buffer_copy(os.pread(descriptor, size, 0).ljust(size, b"\0"))
 
 
-def load_profile(profile: str | Path, folder: Path | None = None) -> dict[str, Any]:
-    """Return a profile by name ("h200") or by the path of a JSON file; ProfileError."""
-    path = Path(profile)
-    if path.suffix != ".json":
-        directory = folder or libraries() / "profiles"
-        path = directory / f"{profile}.json"
-        if not path.is_file():
-            known = ", ".join(sorted(file.stem for file in directory.glob("*.json")))
-            raise ProfileError(f'profile "{profile}": unknown. Use one of {known}')
-    loaded = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(loaded, dict):
-        raise ProfileError(f"{path}: not a JSON object")
-    _check(loaded, path)
-    return loaded
+def _offset(descriptor: int, card: int) -> int:
+    count = _header(descriptor).card_count
+    if not 0 <= card < count:
+        raise ProfileError(f"card {card}: there are {count} simulated cards, numbered from 0")
+    return FAULTS_OFFSET + card * ctypes.sizeof(Faults)
 
 
-def _check(profile: dict[str, Any], path: Path) -> None:
-    texts = {"name", "serial", "vbios", "uuid_seed", "driver_version", "cuda_version"}
-    numbers = {*PROFILE_WIDE, *PROFILE_NARROW} - PER_CARD
-    for key in sorted((texts | numbers) - profile.keys()):
-        raise ProfileError(f"{path}: {key} is missing")
-    for key, value in profile.items():
-        if key in ("sources", "mig"):
-            continue
-        if key == "topology":
-            _check_topology(value, path)
-            continue
-        if key not in texts | numbers | {*PROFILE_OPTIONAL}:
-            raise ProfileError(f"{path}: {key} is not a profile key")
-        wanted = str if key in texts else int
-        if not isinstance(value, wanted) or isinstance(value, bool):
-            raise ProfileError(f"{path}: {key}: {value!r} is not {wanted.__name__}")
-        if isinstance(value, int) and value < 0:
-            raise ProfileError(f"{path}: {key}: {value} is negative")
+def fail(device: Path, card: int = 0, **faults: int) -> None:
+    """Make calls for a card fail from now on; without `faults`, end all faults.
+
+    After `after` successful ones, `allocations` allocation calls return `error` (a CUresult, 2 is
+    out of memory); with `process`, only those of the process with that pid in its own namespace.
+    Event queries return `event_error`. NVML returns `nvml_error` (an nvmlReturn_t) after
+    `nvml_delay_ms`, does not respond while `nvml_hangs`, and reports impossible values with `lies`
+    (FalseReading). A card that is `lost` is lost to NVML and to CUDA. NVML lists the card at
+    `listed` - 1, 0 means at its place, and NOWHERE not at all. The card is in `compute_mode`: 2 is
+    prohibited, 3 exclusive to one process. TypeError for another name, OSError.
+
+    Do not call this from a process that is attached to the cards, such as one that uses NVML:
+    closing the file here would release the process's slot.
+    """
+    wanted = Faults(**faults)
+    first = Faults.after.offset
+    with _opened(device) as descriptor:
+        offset = _offset(descriptor, card)
+        before = Faults.from_buffer_copy(os.pread(descriptor, ctypes.sizeof(Faults), offset))
+        wanted.xid, wanted.xids = before.xid, before.xids  # past XIDs are kept
+        # Write the count last: it makes the other values take effect.
+        os.pwrite(descriptor, bytes(first), offset)
+        os.pwrite(descriptor, bytes(wanted)[first:], offset + first)
+        os.pwrite(descriptor, bytes(wanted)[:first], offset)
 
 
-def _check_topology(topology: Any, path: Path) -> None:
-    """Check that a topology consists of lists with a number for each card."""
-    if not isinstance(topology, dict):
-        raise ProfileError(f"{path}: topology: {topology!r} is not an object")
-    for key, value in topology.items():
-        if key not in ("numa_node", "pci_bridge", "pci_switch", "nvlink", "nvlinks"):
-            raise ProfileError(f"{path}: topology.{key} is not a topology key")
-        numbers = [value] if key == "nvlinks" else value
-        if key == "nvlink" and isinstance(value, list):
-            numbers = [number for group in value for number in group]
-        if not isinstance(numbers, list) or not all(
-            isinstance(number, int) and 0 <= number < 1 << 16 for number in numbers
-        ):
-            raise ProfileError(f"{path}: topology.{key}: {value!r}: numbers must be below 65536")
+def raise_xid(device: Path, number: int, card: int = 0) -> None:
+    """Make NVML report an XID of a card to its subscribers. OSError; see `fail`."""
+    with _opened(device) as descriptor:
+        offset = _offset(descriptor, card)
+        faults = Faults.from_buffer_copy(os.pread(descriptor, ctypes.sizeof(Faults), offset))
+        os.pwrite(descriptor, bytes(ctypes.c_uint32(number)), offset + Faults.xid.offset)
+        count = ctypes.c_uint32(faults.xids + 1)
+        os.pwrite(descriptor, bytes(count), offset + Faults.xids.offset)
 
 
-def check_instances(profile: dict[str, Any], cards: int, mig: Sequence[str]) -> None:
-    """Check that the cards can be partitioned into the instances `mig`."""
-    known: dict[str, Any] = profile.get("mig", {})
-    for name in mig:
-        if name not in known:
-            raise ProfileError(f"mig={name}: unknown. Use one of {', '.join(known) or '(none)'}")
-    eighths = sum(known[name]["memory_eighths"] for name in mig)
-    slices = sum(int(name[0]) for name in mig)
-    if eighths > 8 or slices > 7:
-        raise ProfileError(
-            f"mig={' '.join(mig)}: uses {eighths} of 8 parts of the memory and {slices} of 7 slices"
-        )
-    if cards * (1 + len(mig)) > CARDS_MOST:
-        raise ProfileError(f"mig: more than {CARDS_MOST} cards and instances")
+def change_driver(device: Path, version: str = "", init_error: int = 0) -> None:
+    """Change the driver's version ("" keeps it) and the nvmlReturn_t that nvmlInit returns.
+
+    During an upgrade, nvmlInit returns MISMATCH. ProfileError for an invalid version, OSError; see
+    `fail`.
+    """
+    if version and not (version.replace(".", "").isdigit() and len(version) < VERSION_BYTES):
+        raise ProfileError(f"driver_version={version}: not a version. Use, for example, 590.10.01")
+    with _opened(device) as descriptor:
+        if version:
+            text = version.encode().ljust(VERSION_BYTES, b"\0")
+            os.pwrite(descriptor, text, Header.driver_version.offset)
+        error = bytes(ctypes.c_uint32(init_error))
+        os.pwrite(descriptor, error, Header.nvml_init_error.offset)
 
 
-def resolve_versions(
-    profile: dict[str, Any], driver_version: str | None, cuda_version: str | None
-) -> tuple[str, int]:
-    """Return the driver's version and CUDA's as 13000; each is derived from the other if known."""
-    if driver_version and not cuda_version:
-        branch = driver_version.partition(".")[0]
-        cuda_version = next(
-            (cuda for cuda, first in _DRIVERS.items() if first.partition(".")[0] == branch), None
-        )
-        if cuda_version is None:
-            raise ProfileError(f"driver_version={driver_version}: unknown. Add its cuda_version")
-    elif cuda_version and not driver_version:
-        driver_version = _DRIVERS.get(cuda_version)
-        if driver_version is None:
-            raise ProfileError(f"cuda_version={cuda_version}: unknown. Add its driver_version")
-    driver = driver_version or str(profile["driver_version"])
-    cuda = cuda_version or str(profile["cuda_version"])
-    major, _, minor = cuda.partition(".")
-    if not (major.isdigit() and minor.isdigit()):
-        raise ProfileError(f"cuda_version={cuda}: not a version. Use, for example, 12.4")
-    return driver, int(major) * 1000 + int(minor) * 10
+def partition(device: Path, mig: Sequence[str], profile: str | Path = "h200") -> tuple[str, ...]:
+    """Partition the cards of `profile` into the instances `mig`; () removes the partitions.
+
+    Return the instances' UUIDs. Running programs keep their memory, which a real driver would not
+    allow. ProfileError, OSError; see `fail`.
+    """
+    loaded = load_profile(profile)
+    with _opened(device) as descriptor:
+        header = _header(descriptor)
+        cards, time_scale = header.card_count, header.time_scale_q16 / REAL_TIME_Q16
+        check_instances(loaded, cards, mig)
+        made = [
+            instance_profile(loaded, card, index, name, time_scale)
+            for card in range(cards)
+            for index, name in enumerate(mig)
+        ]
+        behind = ctypes.sizeof(Header) + cards * ctypes.sizeof(Profile)
+        os.pwrite(descriptor, b"".join(map(bytes, made)), behind)
+        count = bytes(ctypes.c_uint32(len(made)))
+        os.pwrite(descriptor, count, Header.instance_count.offset)
+    return tuple(f"MIG-{uuid.UUID(bytes=bytes(instance.uuid))}" for instance in made)

@@ -8,8 +8,15 @@ MemoryScenario(Docker(), ["gpushare"], Report(sys.stdout)).run()
 from gpushare.verify.audit import AuditScenario, AuditTrial
 from gpushare.verify.compute import ComputeScenario, ComputeTrial
 from gpushare.verify.memory import MemoryScenario
-from gpushare.verify.probe_tenant import ProbeFailed, ProbeTenant
-from gpushare.verify.runners import Containerd, Docker, HostRunner, TenantRunner, spawn
+from gpushare.verify.runners import (
+    Containerd,
+    Docker,
+    HostRunner,
+    ProbeFailed,
+    ProbeTenant,
+    TenantRunner,
+    spawn,
+)
 from gpushare.verify.scenario import CheckResult, Report, Sizes
 
 __all__ = [

@@ -17,7 +17,7 @@ from gpushare.client import Client
 from gpushare.errors import UserError
 from gpushare.protocol import TenantStatus
 from gpushare.quota.size import exact_size, format_size
-from gpushare.verify.probe_tenant import ProbeFailed, ProbeTenant
+from gpushare.verify.runners import ProbeFailed, ProbeTenant
 from gpushare.verify.scenario import ScenarioSteps
 
 #: The driver itself in every tenant; the interposer has it from there.

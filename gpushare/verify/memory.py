@@ -15,8 +15,7 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from gpushare.quota.size import exact_size, format_size
-from gpushare.verify.probe_tenant import ProbeFailed, ProbeTenant
-from gpushare.verify.runners import environment
+from gpushare.verify.runners import ProbeFailed, ProbeTenant, environment
 from gpushare.verify.scenario import GIB, GRANULE, OUT_OF_MEMORY, ScenarioSteps, wait_until
 
 PLAIN: Final = "cuMemAlloc"
@@ -33,8 +32,11 @@ PARTS: Final[Mapping[str, str]] = {
     "cuModuleLoadData": "modules",
 }
 _CHUNK_BYTES: Final = 64 << 20
+# The probe's least array: eight rows, the height of a tile, of 512 KiB (libhook/probe).
+_LEAST_ARRAY_BYTES: Final = 4 << 20
 # Pools and graphs allocate in chunks, and a module has code in addition to its variables.
 _SLACK: Final[Mapping[str, int]] = {
+    "cuArrayCreate": _LEAST_ARRAY_BYTES,
     "cuMemAllocAsync": _CHUNK_BYTES,
     "cuMemAllocFromPoolAsync": _CHUNK_BYTES,
     "cuGraphLaunch": _CHUNK_BYTES,

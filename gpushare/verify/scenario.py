@@ -12,8 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TextIO
 
-from gpushare.verify.probe_tenant import ProbeFailed, ProbeTenant
-from gpushare.verify.runners import TenantRunner, environment, spawn
+from gpushare.verify.runners import ProbeFailed, ProbeTenant, TenantRunner, environment, spawn
 
 GIB: Final = 1 << 30
 OUT_OF_MEMORY: Final = "CUDA_ERROR_OUT_OF_MEMORY"
@@ -158,20 +157,20 @@ class Report:
 
     def title(self, text: str) -> None:
         """Begin a step."""
-        self._line(f"\n{BOLD}{text}{PLAIN}")
+        self.line(f"\n{BOLD}{text}{PLAIN}")
 
     def say(self, text: str) -> None:
         """Print a line that is not a check."""
-        self._line(f"  {text}")
+        self.line(f"  {text}")
 
     def command(self, argv: Sequence[str]) -> None:
         """Print a command as the reader can type it."""
-        self._line(f"{DIM}${PLAIN} {shlex.join(argv)}")
+        self.line(f"{DIM}${PLAIN} {shlex.join(argv)}")
 
     def output(self, text: str) -> None:
         """Print the output of a command."""
         for line in text.rstrip("\n").splitlines():
-            self._line(f"  {DIM}{line}{PLAIN}")
+            self.line(f"  {DIM}{line}{PLAIN}")
 
     def check(
         self,
@@ -183,12 +182,13 @@ class Report:
         """Record the check of `claim`, with what was observed if it failed; return `passed`."""
         self.checks.append(CheckResult(claim, passed, "" if passed else str(observed), figures))
         if passed:
-            self._line(f"  {GREEN}PASS{PLAIN}    {claim}")
+            self.line(f"  {GREEN}PASS{PLAIN}    {claim}")
         else:
-            self._line(f"  {RED}FAIL{PLAIN}    {claim}: {observed}")
+            self.line(f"  {RED}FAIL{PLAIN}    {claim}: {observed}")
         return passed
 
-    def _line(self, text: str) -> None:
+    def line(self, text: str) -> None:
+        """Print a line."""
         if self.stream is None:
             return
         if not self.colour:

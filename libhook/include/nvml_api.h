@@ -376,6 +376,8 @@ nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned int *is_m
 nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, int *current, int *pending);
 nvmlReturn_t nvmlDeviceGetTotalEccErrors(
 	nvmlDevice_t device, int error_type, int counter_type, unsigned long long *count);
+nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *correctable,
+	unsigned int *uncorrectable, unsigned int *pending, unsigned int *failed);
 nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, int *mode);
 nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t device, int *state);
 nvmlReturn_t nvmlDeviceGetPowerState(nvmlDevice_t device, int *state);

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Install what the demo, tests and checks need.
 
-Usage: `python3 packaging/setup BUILD [--plan | --debian]`
+Usage: `python3 packaging/setup BUILD [--plan | --debian | --helm]`
 
 BUILD is the directory for everything that is built. --plan only prints the steps. --debian creates
-the Debian 13 root whose engines are tested; it requires that everything else is installed.
+the Debian roots that tests run on; it requires that everything else is installed. --helm downloads
+helm and kubectl with the pip of the Python that runs this.
 Exit status: 0 everything is installed, 1 something cannot be installed, 3 root is required.
 """
 
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import apply
 import debian
+import helm
 import machine
 import plan
 
@@ -27,6 +29,10 @@ def main(argv: list[str]) -> int:
     tools, log = build / "tools", build / "log" / "setup.log"
     if "--debian" in argv[1:]:
         return _make_debian(build)
+    if "--helm" in argv[1:]:
+        if not helm.is_made(build):
+            helm.make(build, build / "log" / "helm.log", [sys.executable, "-m", "pip"])
+        return 0
     facts = machine.read(tools)
     todo = plan.make(facts, machine.simulate)
     if "--plan" in argv[1:]:
@@ -60,10 +66,11 @@ def main(argv: list[str]) -> int:
 
 
 def _make_debian(build: Path) -> int:
-    if not debian.is_made(build):
-        if os.geteuid() != 0:
-            return 3
-        debian.make(build, build / "log" / "debian.log")
+    missing = [recipe for recipe in debian.ROOTS if not debian.is_made(build, recipe)]
+    if missing and os.geteuid() != 0:
+        return 3
+    for recipe in missing:
+        debian.make(build, recipe, build / "log" / "debian.log")
     return 0
 
 

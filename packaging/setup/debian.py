@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The root of a Debian 13 with its engines: the second distribution that tests run on.
+"""The Debian roots that tests run on, and the one that the interpreter of packages comes from.
 
-`BUILD/debian13` is a link to `BUILD/debian13-<digest>`, a directory named by its recipe: a changed
+`BUILD/<name>` is a link to `BUILD/<name>-<digest>`, a directory named by its recipe: a changed
 recipe creates another directory, and one in use is never rewritten. debootstrap creates it once. If
 this machine runs Debian, it uses the archive of this machine's apt.
 """
@@ -12,26 +12,13 @@ import hashlib
 import os
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import apply
 
-SUITE = "trixie"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-PACKAGES = (
-    "busybox-static",
-    "containerd",
-    "crun",
-    "dbus",  # crun uses it to reach systemd
-    "docker-cli",
-    "docker-compose",
-    "docker.io",
-    "podman",
-    "procps",  # docker top
-    "runc",
-    "systemd-sysv",
-    "uidmap",  # rootless podman
-)
+ARCHIVE = "http://deb.debian.org/debian"
 #: Not read by any test.
 LEFT_OUT = (
     "usr/share/doc",
@@ -43,44 +30,107 @@ LEFT_OUT = (
 )
 
 
-def link(build: Path) -> Path:
+@dataclass(frozen=True)
+class Recipe:
+    """What a root is made of: the name of its link in BUILD, a release, and packages."""
+
+    name: str
+    suite: str
+    packages: tuple[str, ...]
+    left_out: tuple[str, ...] = LEFT_OUT
+    #: debootstrap's script of another suite, for a suite that it may be too old to know.
+    script: str = ""
+
+    @property
+    def folder(self) -> str:
+        """The name of the directory, which changes with the recipe."""
+        recipe = "\n".join((self.suite, *self.packages, *self.left_out))
+        return f"{self.name}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+
+
+#: The second distribution whose engines are tested.
+ENGINES = Recipe(
+    "debian13",
+    "trixie",
+    (
+        "busybox-static",
+        "containerd",
+        "crun",
+        "dbus",  # crun uses it to reach systemd
+        "docker-cli",
+        "docker-compose",
+        "docker.io",
+        "podman",
+        "procps",  # docker top
+        "runc",
+        "systemd-sysv",
+        "uidmap",  # rootless podman
+    ),
+)
+#: containerd 2.x, which no released Debian has. Its version changes with Debian's testing suite.
+NEWER_CONTAINERD = Recipe(
+    "debian14", "forky", ("busybox-static", "containerd", "netbase", "runc"), script="sid"
+)
+#: What a server without engines has, and what gpushare's package depends on.
+BARE = ("dbus", "python3", "runc", "systemd-sysv")
+#: What the rpm and the image are made of (packaging/packages/host_bundle.py), with its licences.
+SOURCE = Recipe(
+    "source12",
+    "bookworm",
+    ("busybox-static", "python3-prctl"),
+    tuple(path for path in LEFT_OUT if path != "usr/share/doc"),
+)
+ROOTS = (
+    ENGINES,
+    NEWER_CONTAINERD,
+    Recipe("bare12", "bookworm", BARE),
+    Recipe("bare13", "trixie", BARE),
+    SOURCE,
+)
+
+
+def link(build: Path, recipe: Recipe) -> Path:
     """Return the path at which tests find the root."""
-    return build / "debian13"
+    return build / recipe.name
 
 
-def is_made(build: Path) -> bool:
-    """Whether the root of the current recipe exists."""
-    return link(build).resolve() == (build / _name()).resolve() and link(build).exists()
+def is_made(build: Path, recipe: Recipe) -> bool:
+    """Whether the root of the recipe exists."""
+    place = link(build, recipe)
+    return place.exists() and place.resolve() == (build / recipe.folder).resolve()
 
 
-def make(build: Path, log: Path) -> None:
-    """Create the root, as root; SetupError with the end of debootstrap's output if that fails.
+def make(build: Path, recipe: Recipe, log: Path) -> None:
+    """Create the root, as root; StepError with the end of debootstrap's output if that fails.
 
     A rename makes it visible only when it is complete. Roots of earlier recipes are removed.
     """
-    done = build / _name()
+    done = build / recipe.folder
     if not done.exists():
-        apply.say(f"debootstrap {SUITE} with its engines into {done} (takes some minutes, once)")
+        apply.say(f"debootstrap {recipe.suite} into {done} (takes some minutes, once)")
         draft = build / f".{done.name}"
         _remove(draft)
-        apply.run(_command(draft), log)
-        for path in LEFT_OUT:
+        apply.run(_command(recipe, draft), log)
+        for path in recipe.left_out:
             shutil.rmtree(draft / path, ignore_errors=True)
         draft.rename(done)
-    new = build / ".debian13-link"
+    new = build / f".{recipe.name}-link"
     new.unlink(missing_ok=True)
     new.symlink_to(done.name)
-    new.replace(link(build))
-    for old in build.glob("debian13-*"):
+    new.replace(link(build, recipe))
+    for old in build.glob(f"{recipe.name}-*"):
         if old != done:
             _remove(old)
 
 
-def _command(target: Path) -> list[str]:
-    command = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}"]
+def _command(recipe: Recipe, target: Path) -> list[str]:
+    command = ["debootstrap", "--variant=minbase", f"--include={','.join(recipe.packages)}"]
     if KEYRING.exists():
         command.append(f"--keyring={KEYRING}")
-    return [*command, SUITE, str(target), *_mirror()]
+    mirror = _mirror()
+    if recipe.script:  # comes after a mirror
+        mirror = [*(mirror or [ARCHIVE]), recipe.script]
+    return [*command, recipe.suite, str(target), *mirror]
 
 
 def _mirror() -> list[str]:
@@ -99,11 +149,6 @@ def _mirror() -> list[str]:
         for kind, component, address in words
         if kind == "Packages" and component == "main" and address.rstrip("/").endswith("/debian")
     ][:1]
-
-
-def _name() -> str:
-    recipe = "\n".join((SUITE, *PACKAGES, *LEFT_OUT))
-    return f"debian13-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
 
 
 def _remove(root: Path) -> None:

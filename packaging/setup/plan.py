@@ -47,8 +47,17 @@ NEEDS = (
     Need("systemd-analyze", ("systemd",), "checks the units"),
     Need("prometheus", ("prometheus",), "scrapes gpushare-exporter", relocatable=True),
     Need("promtool", ("prometheus",), "checks the alert rules", relocatable=True),
+    Need("chromium", ("chromium",), "opens the pages of the dashboard"),
+    Need("chromedriver", ("chromium-driver",), "controls chromium"),
+    Need("zsh", ("zsh",), "completes command lines in a test"),
+    Need("fish", ("fish",), "completes command lines in a test"),
     Need("openssl", ("openssl",), "makes the certificate of the stand-in API server"),
-    Need("debootstrap", ("debootstrap",), "creates the Debian 13 root whose engines are tested"),
+    Need("debootstrap", ("debootstrap",), "creates the Debian roots that tests run on"),
+    Need("lintian", ("lintian",), "checks the Debian packages"),
+    Need("rpmbuild", ("rpm",), "builds the rpm"),
+    Need("rpmlint", ("rpmlint",), "checks the rpm"),
+    Need("checkmodule", ("checkpolicy",), "compiles the SELinux policy module"),
+    Need("semodule_package", ("semodule-utils",), "packs the SELinux policy module"),
 )
 
 # Packages without a program on PATH. On Ubuntu, Debian's keys are in a separate package.

@@ -49,9 +49,14 @@ static void told_uuid(uint32_t entry, char text[48])
 /* The position of a card in NVML's list, UINT32_MAX for one that is not listed. */
 static uint32_t listed_at(uint32_t entry)
 {
-	uint32_t listed = device->faults[entry].listed;
+	const uint32_t listed = device->faults[entry].listed;
+	uint32_t at = 0;
 
-	return listed == 0 || listed == UINT32_MAX ? (listed ? listed : entry) : listed - 1;
+	if (!device_has_node(entry) || listed == UINT32_MAX)
+		return UINT32_MAX;
+	for (uint32_t i = 0; i < entry; i++)
+		at += device_has_node(i);
+	return listed ? listed - 1 : at;
 }
 
 nvmlReturn_t library_card(nvmlDevice_t handle, struct sim_card **card)
@@ -115,7 +120,8 @@ nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *handle)
 		char text[48];
 
 		told_uuid(i, text);
-		if (strcmp(text, uuid) == 0 && device->faults[i].listed != UINT32_MAX) {
+		if (strcmp(text, uuid) == 0 && device_has_node(i) &&
+			device->faults[i].listed != UINT32_MAX) {
 			*handle = library_handle(i);
 			return NVML_SUCCESS;
 		}
@@ -132,7 +138,8 @@ nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_v1_t *uuid, nvmlDevice_t 
 	if (uuid->type == 1)
 		return nvmlDeviceGetHandleByUUID(uuid->value.str, handle);
 	for (uint32_t i = 0; i < device_entries() && uuid->type == 2; i++) {
-		if (memcmp(device->profiles[i].uuid, uuid->value.bytes, 16) == 0) {
+		if (device_has_node(i) &&
+			memcmp(device->profiles[i].uuid, uuid->value.bytes, 16) == 0) {
 			*handle = library_handle(i);
 			return NVML_SUCCESS;
 		}
@@ -145,7 +152,7 @@ nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *handl
 	REQUIRE(library_status() == NVML_SUCCESS, library_status());
 	REQUIRE(serial && handle, NVML_ERROR_INVALID_ARGUMENT);
 	for (uint32_t i = 0; i < device->header.card_count; i++) {
-		if (strcmp(device->profiles[i].serial, serial) == 0) {
+		if (device_has_node(i) && strcmp(device->profiles[i].serial, serial) == 0) {
 			*handle = library_handle(i);
 			return NVML_SUCCESS;
 		}
@@ -165,7 +172,8 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlDevice_t *
 		REQUIRE(sscanf(bus_id, "%x:%x", &bus, &slot) == 2, NVML_ERROR_INVALID_ARGUMENT);
 	}
 	for (uint32_t i = 0; i < device->header.card_count; i++) {
-		if (domain == 0 && slot == 0 && device->profiles[i].pci_bus == bus) {
+		if (device_has_node(i) && domain == 0 && slot == 0 &&
+			device->profiles[i].pci_bus == bus) {
 			*handle = library_handle(i);
 			return NVML_SUCCESS;
 		}

@@ -6,8 +6,6 @@
  */
 #include "library.h"
 
-#define INSTANCES_MOST 7 /* of any card so far: MIG user guide */
-
 static uint32_t parent_of(const struct sim_card *card)
 {
 	return card_profile(card)->parent;
@@ -51,7 +49,7 @@ nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t handle, unsigned int *c
 {
 	REQUIRE_CARD(card, handle);
 	REQUIRE(count, NVML_ERROR_INVALID_ARGUMENT);
-	*count = card_profile(card)->mig_capable && !parent_of(card) ? INSTANCES_MOST : 0;
+	*count = card_profile(card)->mig_capable && !parent_of(card) ? SIM_INSTANCES : 0;
 	return NVML_SUCCESS;
 }
 
@@ -61,9 +59,9 @@ nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(
 	REQUIRE_CARD(card, handle);
 	REQUIRE(instance, NVML_ERROR_INVALID_ARGUMENT);
 	REQUIRE(card_profile(card)->mig_capable && !parent_of(card), NVML_ERROR_NOT_SUPPORTED);
-	REQUIRE(index < INSTANCES_MOST, NVML_ERROR_INVALID_ARGUMENT);
+	REQUIRE(index < SIM_INSTANCES, NVML_ERROR_INVALID_ARGUMENT);
 	for (uint32_t i = device->header.card_count; i < device_entries(); i++) {
-		if (device->profiles[i].parent == card_index(card) + 1 &&
+		if (device->profiles[i].parent == card_index(card) + 1 && device_has_node(i) &&
 			instance_index(&device->cards[i]) == index) {
 			*instance = library_handle(i);
 			return NVML_SUCCESS;

@@ -51,6 +51,7 @@ struct process {
 	uint32_t compute_instance;
 	uint64_t used_bytes;
 	unsigned int busy_percent;
+	bool mps_client;
 };
 
 /* The living and visible processes on a card and its instances, one entry per PID. Returns their

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The processes that have a context on a card. There are no graphics and no MPS processes. A
- * process is not listed in a PID namespace that does not contain it.
+ * The processes that have a context on a card. There are no graphics processes. The clients of an
+ * MPS server are in both lists, as nvidia-smi's type M+C suggests. A process is not listed in a PID
+ * namespace that does not contain it.
  */
 #include "../limit.h"
 #include "../piece.h"
@@ -47,6 +48,7 @@ static unsigned int processes_add(
 				.compute_instance =
 					profile->parent ? profile->compute_instance : UINT32_MAX};
 		}
+		process->mps_client |= share->mps_client != 0;
 		process->used_bytes += process_bytes(card, i) - share->managed_bytes;
 		process->busy_percent += busy_percent(&share->busy, now);
 	}
@@ -97,15 +99,29 @@ static nvmlReturn_t check_room(unsigned int *count, unsigned int found, const vo
 	return room < found ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
+/* All processes, or only the clients of MPS servers. */
+static unsigned int processes_of(
+	struct sim_card *card, struct process processes[SIM_PROCESSES], bool only_mps)
+{
+	unsigned int count = processes_on(card, processes);
+	unsigned int kept = 0;
+
+	for (unsigned int i = 0; i < count; i++) {
+		if (!only_mps || processes[i].mps_client)
+			processes[kept++] = processes[i];
+	}
+	return kept;
+}
+
 static nvmlReturn_t compute_processes(
-	nvmlDevice_t handle, unsigned int *count, nvmlProcessInfo_v2_t *infos)
+	nvmlDevice_t handle, unsigned int *count, nvmlProcessInfo_v2_t *infos, bool only_mps)
 {
 	struct process processes[SIM_PROCESSES];
 	nvmlReturn_t status;
 
 	REQUIRE_CARD(card, handle);
 	REQUIRE(count, NVML_ERROR_INVALID_ARGUMENT);
-	status = check_room(count, processes_on(card, processes), infos);
+	status = check_room(count, processes_of(card, processes, only_mps), infos);
 	for (unsigned int i = 0; status == NVML_SUCCESS && i < *count; i++)
 		infos[i] = (nvmlProcessInfo_v2_t){.pid = processes[i].pid,
 			.usedGpuMemory = processes[i].used_bytes,
@@ -114,31 +130,32 @@ static nvmlReturn_t compute_processes(
 	return status;
 }
 
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(
-	nvmlDevice_t handle, unsigned int *count, nvmlProcessInfo_v2_t *infos)
-{
-	return compute_processes(handle, count, infos);
-}
-
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(
-	nvmlDevice_t handle, unsigned int *count, nvmlProcessInfo_v2_t *infos)
-{
-	return compute_processes(handle, count, infos);
-}
-
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(
-	nvmlDevice_t handle, unsigned int *count, nvmlProcessInfo_v1_t *infos)
+static nvmlReturn_t compute_processes_v1(
+	nvmlDevice_t handle, unsigned int *count, nvmlProcessInfo_v1_t *infos, bool only_mps)
 {
 	struct process processes[SIM_PROCESSES];
 	nvmlReturn_t status;
 
 	REQUIRE_CARD(card, handle);
 	REQUIRE(count, NVML_ERROR_INVALID_ARGUMENT);
-	status = check_room(count, processes_on(card, processes), infos);
+	status = check_room(count, processes_of(card, processes, only_mps), infos);
 	for (unsigned int i = 0; status == NVML_SUCCESS && i < *count; i++)
 		infos[i] = (nvmlProcessInfo_v1_t){processes[i].pid, processes[i].used_bytes};
 	return status;
 }
+
+#define PROCESSES(name, type, list, only_mps)                                                      \
+	nvmlReturn_t name(nvmlDevice_t handle, unsigned int *count, type *infos)                   \
+	{                                                                                          \
+		return list(handle, count, infos, only_mps);                                       \
+	}
+
+PROCESSES(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, compute_processes_v1, false)
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, compute_processes, false)
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_v2_t, compute_processes, false)
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t, compute_processes_v1, true)
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, compute_processes, true)
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_v2_t, compute_processes, true)
 
 static nvmlReturn_t no_processes(nvmlDevice_t handle, unsigned int *count)
 {
@@ -158,9 +175,6 @@ static nvmlReturn_t no_processes(nvmlDevice_t handle, unsigned int *count)
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_v2_t)
-NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
-NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
-NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_v2_t)
 
 nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(
 	nvmlDevice_t handle, nvmlProcessDetailList_v1_t *list)
@@ -172,10 +186,10 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(
 	REQUIRE(list && list->mode <= 2, NVML_ERROR_INVALID_ARGUMENT);
 	REQUIRE(list->version == NVML_STRUCTURE_VERSION(nvmlProcessDetailList_v1_t, 1),
 		NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
-	if (list->mode != 0)
+	if (list->mode == 1)
 		return no_processes(handle, &list->numProcArrayEntries);
-	status = check_room(
-		&list->numProcArrayEntries, processes_on(card, processes), list->procArray);
+	status = check_room(&list->numProcArrayEntries,
+		processes_of(card, processes, list->mode == 2), list->procArray);
 	for (unsigned int i = 0; status == NVML_SUCCESS && i < list->numProcArrayEntries; i++)
 		list->procArray[i] = (nvmlProcessDetail_v1_t){.pid = processes[i].pid,
 			.usedGpuMemory = processes[i].used_bytes,

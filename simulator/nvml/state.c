@@ -57,7 +57,7 @@ IDLE_ENGINE(nvmlDeviceGetOfaUtilization)
 		return NVML_SUCCESS;                                                               \
 	}
 
-NUMBER(nvmlDeviceGetComputeMode, int, 0) /* default: any number of contexts */
+NUMBER(nvmlDeviceGetComputeMode, int, device->faults[card_index(card)].compute_mode)
 NUMBER(nvmlDeviceGetPersistenceMode, int, NVML_FEATURE_ENABLED)
 NUMBER(nvmlDeviceGetDisplayMode, int, NVML_FEATURE_DISABLED)
 NUMBER(nvmlDeviceGetDisplayActive, int, NVML_FEATURE_DISABLED)
@@ -186,12 +186,32 @@ nvmlReturn_t nvmlDeviceGetClock(nvmlDevice_t handle, int clock, int id, unsigned
 	return clock_of(handle, clock, mhz);
 }
 
-/* Every field reports for itself that it is not simulated. */
+#define FIELD_MEMORY_TEMPERATURE 82 /* NVML_FI_DEV_MEMORY_TEMP */
+#define VALUE_UNSIGNED_INT 1	    /* NVML_VALUE_TYPE_UNSIGNED_INT */
+
+/* The memory is as warm as the rest. Every other field reports for itself that it is not
+ * simulated. */
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t handle, int count, nvmlFieldValue_t *values)
 {
 	REQUIRE_CARD(card, handle);
 	REQUIRE(values && count > 0, NVML_ERROR_INVALID_ARGUMENT);
-	for (int i = 0; i < count; i++)
+	for (int i = 0; i < count; i++) {
 		values[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+		if (values[i].fieldId == FIELD_MEMORY_TEMPERATURE) {
+			values[i].nvmlReturn = NVML_SUCCESS;
+			values[i].valueType = VALUE_UNSIGNED_INT;
+			values[i].value.uiVal = temperature(card);
+		}
+	}
+	return NVML_SUCCESS;
+}
+
+/* Memory has no faults. */
+nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t handle, unsigned int *correctable,
+	unsigned int *uncorrectable, unsigned int *pending, unsigned int *failed)
+{
+	REQUIRE_CARD(card, handle);
+	REQUIRE(correctable && uncorrectable && pending && failed, NVML_ERROR_INVALID_ARGUMENT);
+	*correctable = *uncorrectable = *pending = *failed = 0;
 	return NVML_SUCCESS;
 }

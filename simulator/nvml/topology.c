@@ -51,7 +51,8 @@ nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(
 	for (uint32_t i = 0; i < device->header.card_count; i++) {
 		const struct sim_profile *other = &device->profiles[i];
 
-		if (other == card_profile(card) || level_between(card_profile(card), other) > level)
+		if (other == card_profile(card) || !device_has_node(i) ||
+			level_between(card_profile(card), other) > level)
 			continue;
 		if (found < *count)
 			devices[found] = library_handle(i);

@@ -37,7 +37,7 @@ COSTS = (
         "startup",
         "register",
     ),
-    *("idle", "node-agent", "prepare", "restart", "state", "audit"),
+    *("idle", "node-agent", "prepare", "restart", "state", "audit", "cli", "dashboard"),
 )
 SHARES = tuple(f"shares-{scenario.name}" for scenario in SCENARIOS)
 ROWS = (*COSTS, "shares", *SHARES)

@@ -6,8 +6,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from gpushare.quota import Dialects, QuotaRequest, parse_request, to_record
 from gpushare.quota.dialects import DIALECTS
+from gpushare.quota.parse import parse_request
+from gpushare.quota.request import QuotaRequest, to_record
+from gpushare.quota.request_policy import Dialects
 
 from .result import Result
 from .turns import BenchError, Times, take

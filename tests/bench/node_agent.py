@@ -13,7 +13,7 @@ from tests.stack.kubelet import StandInKubelet
 from tests.stack.kubelet.dra import DraKubelet
 from tests.stack.node_agent import NodeAgent, set_mode, write_kubeconfig
 
-from .idle import cpu_ns, resident_mib
+from .idle import cpu_ns, pss_mib
 from .result import Result
 from .turns import BenchError
 
@@ -45,7 +45,7 @@ def measure() -> Iterator[Result]:
                 before, begun = cpu_ns(pid), time.monotonic_ns()
                 time.sleep(SECONDS)
                 percent = 100 * (cpu_ns(pid) - before) / (time.monotonic_ns() - begun)
-                mib = resident_mib(pid)
+                mib = pss_mib(pid)
         for name, unit, value, most in (
             (f"gpushare-node idle, {mode}, {CARDS} cards", "%", percent, MOST_PERCENT),
             (f"gpushare-node's memory, {mode}, {CARDS} cards", "MiB", mib, MOST_MIB),

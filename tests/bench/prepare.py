@@ -14,7 +14,7 @@ from tests.stack.claims import AllocatedPart, ScheduledClaim
 from tests.stack.kubelet.dra import DraKubelet
 from tests.stack.node_agent import NodeAgent, set_mode, write_kubeconfig
 
-from .idle import resident_mib
+from .idle import pss_mib
 from .node_agent import MOST_MIB
 from .result import Result
 from .turns import BenchError
@@ -50,7 +50,7 @@ def measure() -> Iterator[Result]:
                     value = times[(len(times) - 1) * percent // 100]
                     name = f"a claim is prepared, {COUNT} {how}, p{percent}"
                     yield Result(name, "ms", value, value, 0.0, most, absolute=True)
-            mib = resident_mib(pid)
+            mib = pss_mib(pid)
             name = f"gpushare-node's memory after {2 * COUNT} claims"
             yield Result(name, "MiB", mib, mib, 0.0, MOST_MIB, absolute=True)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from gpushare.daemon.core import clock
+from gpushare.daemon.core.loop import boot_id
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 
@@ -27,7 +27,7 @@ def measure() -> Iterator[Result]:
     """Compare with a file of the same length, written and renamed: the least that is safe."""
     # On the kind of file system that /run is.
     with tempfile.TemporaryDirectory(prefix="gpushare-bench-", dir="/dev/shm") as folder:
-        ledger = Ledger(Path(folder) / "ledger", clock.boot_id())
+        ledger = Ledger(Path(folder) / "ledger", boot_id())
         for number in range(TENANTS):
             ledger.add(_entry(number))
         series = take(

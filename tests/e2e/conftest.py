@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from gpushare.verify import Containerd, Docker, Report
 from tests.stack import Stack
+
+from .own_machine import ROOT
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -47,3 +51,13 @@ def docker(stack: Stack, containerd: Containerd) -> Iterator[Docker]:  # noqa: A
 def report() -> Report:
     """Prints what a scenario did, for the reader of a failed test."""
     return Report(sys.stdout)
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel of this tree, for those that install it with pip."""
+    folder = tmp_path_factory.mktemp("wheel")
+    made = ("wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT)
+    subprocess.run([sys.executable, "-m", "pip", *made], check=True)
+    (found,) = folder.glob("gpushare_runtime-*.whl")
+    return found

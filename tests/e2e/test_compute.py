@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.client import Client
 from gpushare.protocol import CardStatus, TenantStatus
 from gpushare.verify.image import PROGRAM
-from gpushare.verify.probe_tenant import ProbeTenant as Program
+from gpushare.verify.runners import ProbeTenant as Program
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 
@@ -68,8 +69,7 @@ def gpushare(stack: Stack, *words: str) -> str:
 
 
 def row(stack: Stack, one: Bundle) -> TenantStatus:
-    found: TenantStatus = json.loads(gpushare(stack, "inspect", one.id, "--json"))
-    return found
+    return Client(stack.socket).tenant(one.id)
 
 
 def got(stack: Stack, one: Bundle, window: str = "1s") -> float:
@@ -140,7 +140,7 @@ def test_set_values_hold_when_the_same_container_starts_again(
         tenant.start()
         words = ("--cores", "40", "--policy", "burst-share", "--class", "online")
         gpushare(stack, "set", one.id, *words)
-    wait_until(lambda: not json.loads(gpushare(stack, "ps", "--json")))
+    wait_until(lambda: not Client(stack.socket).tenants())
     with one.run() as tenant:
         tenant.start()
         found = row(stack, one)

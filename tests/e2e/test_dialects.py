@@ -10,12 +10,21 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+from tests.admission import mutate
+from tests.admission.rendered import translation
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 
 GIB = 1 << 30
 HAMI = ("CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT=30")
 # As ACK's scheduler and device plugin write them: a part of what it takes a card to have.
+POD = {
+    "io.kubernetes.cri.container-name": "train",
+    "io.kubernetes.cri.container-type": "container",
+    "io.kubernetes.cri.sandbox-id": "5a4d",
+    "io.kubernetes.cri.sandbox-name": "job-1",
+    "io.kubernetes.cri.sandbox-namespace": "team",
+}
 ALIBABA = ("ALIYUN_COM_GPU_MEM_DEV=140", "ALIYUN_COM_GPU_MEM_CONTAINER=35")
 
 
@@ -31,6 +40,19 @@ def inspected(stack: Stack, bundle: Bundle) -> str:
         [*stack.cli, "inspect", bundle.id], check=True, capture_output=True, env=stack.environment
     )
     return done.stdout.decode()
+
+
+def admitted(limits: dict[str, str], **labels: str) -> dict[str, str]:
+    """Return the annotations of a pod that the cluster's policy has admitted."""
+    container = {"name": "train", "image": "IMAGE", "resources": {"limits": limits}}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "labels": labels},
+        "spec": {"containers": [container]},
+    }
+    found: dict[str, str] = mutate(translation(), pod)["metadata"]["annotations"]
+    return found
 
 
 def total_of_a_card(stack: Stack) -> int:
@@ -55,6 +77,23 @@ def test_one_of_alibabas_has_its_part_of_the_card(stack: Stack) -> None:
     with bundle_of(stack, *ALIBABA).run() as tenant:
         assert tenant.start()["code"] == 0
         assert tenant.ask("info")["total"] == total_of_a_card(stack) // 4
+
+
+def test_a_pod_with_limits_has_its_share_when_the_policy_has_admitted_it(stack: Stack) -> None:
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "30"}
+    bundle = Bundle(stack, annotations={**POD, **admitted(limits)})
+    with bundle.run() as tenant:
+        assert tenant.start()["code"] == 0
+        assert tenant.ask("info")["total"] == 4 * GIB
+        told = inspected(stack, bundle)
+    assert 'limit nvidia.com/gpumem "4096" is memory 4GiB, ' in told
+
+
+def test_an_amount_that_its_vendor_refuses_is_refused_by_its_limit(stack: Stack) -> None:
+    annotations = admitted({"aliyun.com/gpu-mem": "9"}, **{"aliyun.com/gpu-count": "2"})
+    with Bundle(stack, annotations={**POD, **annotations}).run() as tenant:
+        assert tenant.wait() != 0
+    assert "limit aliyun.com/gpu-mem=9 (Alibaba ACK and cGPU): does not divide" in tenant.errors
 
 
 @pytest.fixture

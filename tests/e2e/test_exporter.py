@@ -3,83 +3,32 @@
 
 from __future__ import annotations
 
-import http.client
+import functools
 import json
-import shutil
 import signal
 import socket
 import subprocess
-import sys
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from prometheus_client.parser import text_string_to_metric_families
 
 from gpushare import simulator
-from gpushare.cli.rules import rules_text
 from gpushare.exporter.exposition import FAMILIES
 from gpushare.verify import ProbeTenant
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
-from tests.stack.program import ServiceProcess, find
+from tests.stack.program import find
 
+from .scraped import EXPORTER, LOOPBACK, Exporter, Prometheus, answers, free_port
 from .waiting import wait_until
 
 GIB = 1 << 30
-EXPORTER = Path(sys.executable).parent / "gpushare-exporter"
-LOOPBACK = "127.0.0.1"
 OF_PARTS = [
     family.name for family in FAMILIES if {"container_id", "gpu_uuid"} <= set(family.labels)
 ]
-
-
-class Exporter:
-    """A running exporter on a free port of loopback."""
-
-    def __init__(self, stack: Stack, program: ServiceProcess, port: int) -> None:
-        self.stack, self.program, self.port = stack, program, port
-
-    def ask(self, path: str = "/metrics", **headers: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=30)
-        connection.request("GET", path, headers=headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
-
-    def series(self, name: str, **labels: str) -> list[tuple[dict[str, str], float]]:
-        """Return the series of a name with those labels."""
-        status, text = self.ask()
-        assert status == 200
-        return [
-            (sample.labels, sample.value)
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        ]
-
-    def value(self, name: str, **labels: str) -> float | None:
-        """Return the sum of those series, None where there is none."""
-        found = [value for _, value in self.series(name, **labels)]
-        return sum(found) if found else None
-
-
-def free_port() -> int:
-    with socket.create_server((LOOPBACK, 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def answers(port: int) -> bool:
-    try:
-        socket.create_connection((LOOPBACK, port), timeout=5).close()
-    except OSError:
-        return False
-    return True
 
 
 @pytest.fixture(scope="module")
@@ -92,14 +41,7 @@ def own() -> Iterator[Stack]:
 
 @pytest.fixture(scope="module")
 def exporter(own: Stack) -> Exporter:
-    port = free_port()
-    argv = [str(EXPORTER), "--socket", str(own.socket), "--listen", f"{LOOPBACK}:{port}"]
-    powerless = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
-    program = own.start("exporter", [*powerless, *argv, "--node", "node-1"])
-    program.wait_until(lambda: answers(port))
-    made = Exporter(own, program, port)
-    program.wait_until(lambda: made.value("gpushare_driver_up") == 1)
-    return made
+    return Exporter.of(own)
 
 
 @contextmanager
@@ -121,7 +63,7 @@ def test_a_container_has_its_series_before_it_calls_cuda_and_loses_them_at_its_e
         wait_until(lambda: len(exporter.series(OF_PARTS[0], container_id=bundle.id)) == 1)
         wait_until(lambda: utilisation(exporter, bundle) == 0)
         for name in OF_PARTS:
-            assert exporter.series(name, container_id=bundle.id), name
+            wait_until(functools.partial(has_series, exporter, name, bundle))
         used = exporter.value("gpushare_container_memory_used_bytes", container_id=bundle.id)
         denied = exporter.value(
             "gpushare_container_allocations_denied_total", container_id=bundle.id
@@ -134,6 +76,10 @@ def test_a_container_has_its_series_before_it_calls_cuda_and_loses_them_at_its_e
             "fixed-share",
         )
     wait_until(lambda: not exporter.series(OF_PARTS[0], container_id=bundle.id))
+
+
+def has_series(exporter: Exporter, name: str, bundle: Bundle) -> bool:
+    return bool(exporter.series(name, container_id=bundle.id))
 
 
 def utilisation(exporter: Exporter, bundle: Bundle) -> float | None:
@@ -224,7 +170,7 @@ def own_addresses() -> list[str]:
 def test_it_does_not_show_itself_to_a_network_without_a_token(own: Stack, address: str) -> None:
     argv = [str(EXPORTER), "--socket", str(own.socket), "--listen", address]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "--token-file" in done.stderr
 
 
@@ -276,58 +222,15 @@ def test_gpushare_metrics_prints_the_same_once(own: Stack, exporter: Exporter) -
     assert names == {line.split("{")[0] for line in text.splitlines() if line[0] != "#"}
     assert len(json.loads(printed("--json").stdout)["cards"]) == 2
     down = printed(GPUSHARE_SOCKET=str(own.root / "nobody.sock"))
-    assert down.returncode == 4
+    assert down.returncode == 1
     [only] = [line for line in down.stdout.splitlines() if line[0] != "#"]
     assert (only.partition("{")[0], only.split()[-1]) == ("gpushare_up", "0.0")
     assert "gpushared is not running" in down.stderr
 
 
 def test_prometheus_scrapes_it(own: Stack, exporter: Exporter) -> None:
-    program = shutil.which("prometheus")
-    assert program, "run ./dev setup: it installs prometheus"
-    port, folder = free_port(), own.root / "prometheus"
-    folder.mkdir()
-    config = folder / "prometheus.yml"
-    (folder / "gpushare.rules.yaml").write_text(rules_text())
-    target = f"{LOOPBACK}:{exporter.port}"
-    config.write_text(
-        yaml.safe_dump(
-            {
-                "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-                "rule_files": ["gpushare.rules.yaml"],
-                "scrape_configs": [
-                    {"job_name": "gpushare", "static_configs": [{"targets": [target]}]}
-                ],
-            }
-        )
-    )
-    running = own.start(
-        "prometheus",
-        [
-            *(program, f"--config.file={config}", f"--storage.tsdb.path={folder}/data"),
-            f"--web.listen-address={LOOPBACK}:{port}",
-        ],
-    )
-
-    def call(path: str) -> dict[str, Any]:
-        try:
-            url = f"http://{LOOPBACK}:{port}/api/v1/{path}"
-            with urllib.request.urlopen(url, timeout=10) as answer:
-                found: dict[str, Any] = json.load(answer)["data"]
-        except OSError:
-            return {}
-        return found
-
-    def query(text: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = call(f"query?{urllib.parse.urlencode({'query': text})}").get(
-            "result", []
-        )
-        return found
-
-    def health() -> set[str]:
-        groups = call("rules").get("groups", [])
-        return {rule["health"] for group in groups for rule in group["rules"]}
-
+    prometheus = Prometheus(exporter)
+    query, running = prometheus.query, prometheus.program
     with container(own) as (bundle, tenant):
         tenant.start()
         tenant.ask(f"alloc {GIB}")
@@ -339,7 +242,7 @@ def test_prometheus_scrapes_it(own: Stack, exporter: Exporter) -> None:
         assert [row["value"][1] for row in query('up{job="gpushare"}')] == ["1"]
         quantile = "histogram_quantile(0.5, gpushare_operation_duration_seconds_bucket)"
         assert {row["metric"]["operation"] for row in query(quantile)} >= {"create", "bind"}
-        running.wait_until(lambda: health() == {"ok"})
+        running.wait_until(lambda: prometheus.health() == {"ok"})
     running.stop()
 
 

@@ -28,7 +28,7 @@ FOLDERS = (
     *("/run/gpushare", "/var/lib/gpushare", "/usr/local/lib/gpushare"),
     *("/opt/gpushare", "/etc/gpushare"),
 )
-SINGLE = ("/usr/local/bin/gpushare", "/etc/cdi/gpushare.json")
+SINGLE = ("/usr/local/bin/gpushare", "/usr/local/sbin/gpushare-undo", "/etc/cdi/gpushare.json")
 # It reads commands from its stdin, which stays open.
 START = "docker run -d -i --runtime gpushare -e GPUSHARE_MEMORY=2GiB --network none"
 PROBE = "gpushare-probe gpushare-probe info"
@@ -134,11 +134,11 @@ def lock_all(machine: OwnMachine, uid: int) -> list[str]:
 
 def test_locks_of_another_user_reach_no_store(machine: OwnMachine) -> None:
     opened = lock_all(machine, NOBODY)
-    # Beside the libraries of shares, which anyone may load.
+    # Beside the libraries of shares, which anyone may load; the last one is a program.
     assert [name for name in opened if "/tenants/.tree-" not in name] == [
-        "/var/lib/gpushare/setup.json",
         "/var/lib/gpushare/simulator/cdi.json",
         "/var/lib/gpushare/simulator/device",
+        "/var/lib/gpushare/simulator/nvidia-cuda-mps-control",
     ]
     machine.run(f"{START} --name beside {PROBE}")
     machine.run("docker rm -f beside")

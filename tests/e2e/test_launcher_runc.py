@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.unit.runtime.fake_daemon import ACK, DONE, ReceivedRequest, ScriptedDaemon, refusal
+from tests.unit.runtime.fake_daemon import (
+    ACK,
+    DONE,
+    START,
+    ReceivedRequest,
+    ScriptedDaemon,
+    refusal,
+)
 
 from .low_level import (
     CallOutcome,
@@ -82,7 +89,7 @@ def test_a_refused_container_leaves_nothing(launched: Launched, *, daemon_is_the
     else:
         outcome = launched.runtime.call("run", "--bundle", str(bundle), launched.id)
         assert outcome.status == 1
-        assert "systemctl start gpushared" in outcome.stderr
+        assert START in outcome.stderr
     assert launched.runtime.state(launched.id) == {}
 
 

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from tests.stack import Stack
-from tests.stack.bundle import Bundle
+from tests.stack.bundle import PROBE, Bundle
 from tests.stack.program import find
 
 from .waiting import wait_until
 
 SLEEP = ("/bin/busybox", "sleep", "600")
 CARDS = 8
+INVALID_DEVICE = 101
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +110,24 @@ def test_shares_go_to_the_fullest_card_or_as_they_ask(machine: Stack) -> None:
         assert placed(count="2", allow=some, placement="spread") == [1, 6]
 
 
+def test_a_program_has_the_cards_of_its_container_alone(machine: Stack) -> None:
+    """They are numbered from 0, and it need not select them; there is no third."""
+    for card, code in (("0", 0), ("1", 0), ("2", INVALID_DEVICE)):
+        made = Bundle(
+            machine,
+            quota={"memory": "2GiB", "devices": "5,6"},
+            args=(*PROBE, "--card", card),
+        )
+        with made.run() as tenant:
+            assert tenant.start()["code"] == code
+            if code == 0:
+                assert tenant.ask("alloc 1073741824")["code"] == 0
+                (row,) = (one for one in answer(machine, "ps") if one["id"] == made.id)
+                used = {each["index"]: each["used_bytes"] for each in row["cards"]}
+                assert used[5 + int(card)] >= 1 << 30 > used[6 - int(card)]
+        made.remove()
+
+
 def test_every_card_says_how_far_the_others_are(machine: Stack) -> None:
     cards = answer(machine, "card", "ls")
     assert [card["numa_node"] for card in cards] == [0, 0, 0, 0, 1, 1, 1, 1]
@@ -126,7 +145,8 @@ def test_a_drained_card_is_left_by_all_and_takes_no_container(machine: Stack) ->
     try:
         (tenant,) = (one for one in answer(machine, "ps") if one["id"] == leaving.id)
         assert tenant["cards"][0]["index"] == 0
-        drained = answer(machine, "card", "drain", "0", "--reason", "fan", "--stop", "--wait")
+        words = ("--reason", "fan", "--stop", "--timeout", "0", "--wait")
+        drained = answer(machine, "card", "drain", "0", *words)
         assert drained["card"]["cordoned"]
         assert drained["tenants"] == []
         wait_until(lambda: '"stopped"' in leaving.call("state").stdout)
@@ -210,9 +230,9 @@ def test_a_container_that_docker_restarts_leaves_a_cordoned_card(docker: Stack) 
         assert cards_of(docker, "free") == cards_of(docker, "bound") == [0]
         assert call(docker, "card", "cordon", "0", "--reason", "fan").returncode == 0
         try:
-            assert docker_says(docker, "restart", "free").returncode == 0
+            assert docker_says(docker, "restart", "-t0", "free").returncode == 0
             assert cards_of(docker, "free") == [1]
-            refused = docker_says(docker, "restart", "bound")
+            refused = docker_says(docker, "restart", "-t0", "bound")
             assert refused.returncode != 0
             assert "card 0 is cordoned (fan); gpushare card uncordon 0" in refused.stderr
         finally:

@@ -21,7 +21,8 @@ import pytest
 import yaml
 
 from gpushare.install import InstallSource
-from gpushare.quota import parse_request, resolve_request
+from gpushare.quota.effective_request import resolve_request
+from gpushare.quota.parse import parse_request
 from gpushare.verify import image
 from tests import leftovers
 from tests.brought import POD
@@ -33,8 +34,8 @@ from .waiting import wait_until
 GIB = 1 << 30
 README = (ROOT / "README.md").read_text()
 PROBE = "gpushare-probe gpushare-probe info"  # image and command
-# Everything in which a line that is run differs from the line that is read. {wheel} is that of
-# `./dev package`: pip would build the same in an environment of its own, and fetch zig for it
+# Everything in which a line that is run differs from the line that is read. {wheel} is built
+# before: pip would build the same in an environment of its own, and fetch zig for it
 # (a minute on two cores).
 SUBSTITUTIONS = {
     "sudo ": "",
@@ -138,14 +139,6 @@ def typed(line: str, wheel: object = "") -> str:
     for read, run in SUBSTITUTIONS.items():
         line = line.replace(read, run.format(wheel=wheel))
     return line
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run(["./dev", "package", "--wheel-dir", folder], cwd=ROOT, check=True)
-    (found,) = folder.glob("gpushare_runtime-*.whl")
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -341,7 +334,7 @@ def takes_nobody(said: str, ready: Ready) -> None:
 
 
 def says_what_happened(said: str, _: Ready) -> None:
-    assert re.search(r"train reserved 4 GiB on card 0$", said, re.MULTILINE)
+    assert re.search(r"train( \([0-9a-f]{12}\))? reserved 4 GiB on card 0$", said, re.MULTILINE)
 
 
 def shows_all_at_once(said: str, _: Ready) -> None:
@@ -374,7 +367,7 @@ DAILY: Mapping[str, Callable[[str, Ready], None]] = {
     "gpushare verify --memory --cores": proves_the_limits,
 }
 #: `top` needs a terminal (tests/unit/cli/top has one); shares of compute are proved on a card in
-#: slow motion (test_verify.py), for other tests take this machine's time.
+#: slow motion (shares/test_verify.py), for other tests take this machine's time.
 INSTEAD = {
     "gpushare top": "gpushare top --once",
     "gpushare verify --memory --cores": "gpushare verify --memory",
@@ -407,9 +400,8 @@ def test_undo_restores_every_file_byte_for_byte(ready: Ready) -> None:
     assert "`setup --undo` restores every file byte for byte" in README
     pid = ready.show()["daemon"]["pid"]
     said = ready.machine.run("gpushare setup --undo")
-    assert "next  stop the gpushared that you started" in said
-    ready.machine.run(f"kill {pid}")
-    wait_until(lambda: ready.machine.call(f"test -d /proc/{pid}").returncode != 0)
+    assert f"do    stop gpushared (process {pid})" in said
+    assert ready.machine.call(f"test -d /proc/{pid}").returncode != 0
     assert files(ready.machine) == ready.before
 
 

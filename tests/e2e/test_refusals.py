@@ -9,10 +9,11 @@ import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from gpushare.client import Client
+from gpushare.protocol import TenantStatus
 from gpushare.verify.runners import TenantRunner, environment, spawn
 from tests.leftovers import mounts_under
 from tests.stack import Stack
@@ -21,12 +22,8 @@ from tests.stack.bundle import Bundle
 GIB = 1 << 30
 
 
-def tenants(stack: Stack) -> list[dict[str, Any]]:
-    listed = subprocess.run(
-        [*stack.cli, "ps", "--json"], check=True, capture_output=True, env=stack.environment
-    )
-    found: list[dict[str, Any]] = json.loads(listed.stdout)
-    return found
+def tenants(stack: Stack) -> list[TenantStatus]:
+    return Client(stack.socket).tenants()
 
 
 def pages(stack: Stack) -> list[str]:

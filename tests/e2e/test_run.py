@@ -20,6 +20,7 @@ import pytest
 from gpushare.protocol import CODE_REFUSED
 from tests.stack import Stack
 from tests.unit.cli.fake_daemon import AnsweringDaemon, refusal
+from tests.unit.setup.test_undo import functions
 
 WAIT_SECONDS = 20.0  # the daemon looks at a tenant's cgroup again at growing intervals
 NOBODY = 65534
@@ -102,6 +103,20 @@ def test_a_process_that_cannot_be_bound_leaves_nothing(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (125, "gpushare: the reservation has expired\n")
     assert [request["op"] for request in daemon.requests] == ["open", "bind", "release"]
     assert not list(Path("/sys/fs/cgroup").glob("**/gpushare/host-00000000"))
+
+
+def test_gpushare_undo_names_a_command_as_ps_does(stack: Stack, tmp_path: Path) -> None:
+    script = tmp_path / "script"
+
+    def title(run_folder: Path, pid: int) -> str:
+        script.write_text(functions("", f"run={run_folder}; title {pid}"))
+        return subprocess.check_output(["sh", script], text=True)
+
+    words = ("--memory", "1GiB", "--name", "trainer", "--", "sh", "-c", "echo up; exec sleep 60")
+    with running(stack, *words) as process:
+        assert title(stack.root / "run", process.pid) == "trainer\n"
+        assert title(tmp_path, process.pid) == f"process {process.pid}\n"
+    assert wait_until(lambda: "trainer" not in names(stack))
 
 
 FIND_LIBRARY = "import ctypes.util; print(ctypes.util.find_library('cuda'))"
@@ -252,6 +267,16 @@ def test_without_root_the_quota_is_advisory_and_reported_as_such(stack: Stack) -
     (tenant,) = (tenant for tenant in json.loads(listed) if tenant["name"] == "mine")
     assert tenant["isolation"] == "advisory"
     assert wait_until(lambda: "mine" not in names(stack))
+
+
+@pytest.mark.usefixtures("links")
+def test_with_json_standard_error_has_only_json(stack: Stack) -> None:
+    words = ("--memory", "2GiB", "--name", "advised", "--")
+    done = run_as_nobody(stack, "--json", *words, "echo", '{"loss": 1}')
+    assert (done.stdout, done.stderr) == ('{"loss": 1}\n', "")
+    failed = run_as_nobody(stack, "--json", *words, "/nonexistent")
+    assert json.loads(failed.stderr)["error"]["value"] == "/nonexistent"
+    assert wait_until(lambda: "advised" not in names(stack))
 
 
 @pytest.mark.skipif(OURS.exists(), reason=f"{OURS} is there: gpushare is set up on this machine")

@@ -20,6 +20,8 @@ from gpushare.protocol.kubernetes import (
     CLAIM_PODS_MAX,
     ClaimDevice,
 )
+from tests.admission import mutate
+from tests.admission.rendered import translation
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 
@@ -67,6 +69,29 @@ def bundle(stack: Stack, folder: str, at: str = ALLOCATION_MOUNT, **annotations:
     made.config["mounts"].append(mount)
     made.save()
     return made
+
+
+def test_a_pod_of_another_vendor_has_exactly_what_its_limits_say(plugin: Stack) -> None:
+    """The scheduler counts 5 GiB, and the record of the admission policy requests 4097 MiB."""
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4097", "nvidia.com/gpucores": "30"}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "job-1"},
+        "spec": {"containers": [{"name": "train", "resources": {"limits": limits}}]},
+    }
+    admitted = mutate(translation("plugin"), pod)
+    [container] = admitted["spec"]["containers"]
+    size = int(container["resources"]["limits"]["gpushare.io/memory-gib"]) * GIB
+    client = Client(plugin.socket)
+    made = bundle(plugin, client.allocation(client.cards()[0]["uuid"], size))
+    made.config["annotations"] |= admitted["metadata"]["annotations"]
+    made.save()
+    with made.run() as tenant:
+        assert tenant.start()["code"] == 0
+        assert tenant.ask("info")["total"] == 4097 << 20
+        [row] = [row for row in client.tenants() if row["id"] == made.id]
+        assert row["cards"][0]["cores"] == 30
 
 
 def test_a_container_of_the_device_plugin_has_its_part_of_the_card(plugin: Stack) -> None:
@@ -167,7 +192,7 @@ def test_a_pod_joins_a_prepared_claim(dra: Stack) -> None:
     with made.run() as tenant:
         assert tenant.wait() != 0
     assert "claim team/gpus is not reserved for pod team/job-1" in tenant.errors
-    wait_until(lambda: any(client.history("team/job-1/train")))
+    wait_until(lambda: any(one["event"] == "request-refused" for one in client.history()))
     [event] = client.history("team/job-1/train")
     assert (event["event"], event["fields"]["pod"]["uid"]) == ("request-refused", UID)
     client.set_claim_pods(CLAIM, ["other", UID])

@@ -34,7 +34,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def mounts(root: Path) -> Iterator[TenantMounts]:
     made = TenantMounts(root, Path("/proc/self/ns/mnt"), BYTES)
-    wait_until(lambda: len(_spares(root)) == 4)
+    wait_until(lambda: len(made._spares) == 4)
     yield made
     made.close()
 

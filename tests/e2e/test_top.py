@@ -9,7 +9,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpushare import config
+from gpushare.cli.top.graph_source import GraphSource
+from gpushare.cli.top.graphs import GraphPoint, GraphTarget
+from gpushare.cli.top.snapshot import take_snapshot
+from gpushare.client import Client
+from gpushare.history import FOLDER
+from gpushare.history.reader import HistoryReader
+from gpushare.history.tables import FILE
 from gpushare.verify import ProbeTenant, spawn
+from tests.e2e.waiting import wait_until
 from tests.stack import Stack
 from tests.unit.cli.top.emulator import TERM, Emulator
 
@@ -44,6 +53,43 @@ def policy(stack: Stack) -> str:
     )
     [card] = json.loads(shown.stdout)["cards"]
     return f"{card['policy']} {card['cores']}"
+
+
+@pytest.mark.usefixtures("train")
+def test_enter_shows_the_memory_of_a_container_over_time(stack: Stack) -> None:
+    with top(stack, "--filter", "train") as screen:
+        screen.until(lambda text: "gpushare-probe" in text)
+        screen.press("down", "enter")
+        lines = screen.until(lambda text: "MEMORY  2.5/4.0 GiB  max 2.5 GiB" in text).splitlines()
+        assert lines[0].startswith("train (host-")
+        assert lines[1].startswith("the last 10 minutes")
+        screen.until(lambda text: "the last 10 minutes, from the metrics history" in text)
+        screen.until(lambda text: "█" in text)
+        screen.press("esc")
+        screen.until(lambda text: "q quit" in text)
+
+
+@pytest.mark.usefixtures("train")
+def test_the_graphs_show_what_was_before_top_started(stack: Stack) -> None:
+    client = Client(stack.socket)
+    folder = config.load(stack.config).state_dir / FOLDER
+
+    def stored() -> list[list[GraphPoint]]:
+        """Return the points of memory, compute, and both of the card, but for what top saw."""
+        with HistoryReader(folder) as reader:
+            source = GraphSource(lambda: reader)
+            source.target = GraphTarget(client.tenant("train")["key"], 0, 600)
+            page = source.with_graphs(take_snapshot(client), 1.0).graphs
+        assert page is not None
+        return [
+            [point for point in graph.points if point.end < page.until - 1] for graph in page.graphs
+        ]
+
+    wait_until((folder / FILE).exists)
+    wait_until(lambda: all(points and points[-1].most for points in stored()[::2]))
+    memory, _, card, _ = stored()
+    assert memory[-1].most >= 2 << 30
+    assert card[-1].most >= memory[-1].most
 
 
 @pytest.mark.usefixtures("train")

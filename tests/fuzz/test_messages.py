@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpushare import abi, protocol
-from gpushare.daemon.pages.tenant_socket import TenantSocket
+from gpushare.daemon.pages.process_watch import TenantSocket
 
 FIELDS: Final = st.integers(min_value=0, max_value=2**32 - 1)
 messages = st.builds(

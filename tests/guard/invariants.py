@@ -83,8 +83,8 @@ INVARIANTS: Final = (
         "unbound-keeps-its-reservation",
         "What runs in a container that was never bound keeps its reservation.",
         f"{_DAEMON}/lifecycle/release.py",
-        "if not unbound.runs_unbound(record):",
-        "if unbound.runs_unbound is not None:",
+        "if not tenant_cgroup.runs_unbound(record):",
+        "if tenant_cgroup.runs_unbound is not None:",
         (f"{_TESTS}/test_unbound.py::test_a_container_without_its_launcher_keeps_its_reservation",),
     ),
     Invariant(
@@ -153,9 +153,9 @@ INVARIANTS: Final = (
     Invariant(
         "one-container-of-a-pod",
         "A pod annotation that names no container is for one container of the pod.",
-        f"{_DAEMON}/lifecycle/pods.py",
-        " != pod.container), None)",
-        ' == ""), None)',
+        f"{_DAEMON}/lifecycle/reserve.py",
+        " != pod.container), None",
+        ' == ""), None',
         (f"{_TESTS}/test_pods.py::test_a_second_container_is_refused_with_the_names_to_write",),
     ),
     # --- nothing is allocated twice ---
@@ -178,7 +178,7 @@ INVARIANTS: Final = (
     Invariant(
         "claim-never-exceeded",
         "The containers of a ResourceClaim together never have more than it.",
-        f"{_DAEMON}/limits/claims.py",
+        f"{_DAEMON}/store/claim.py",
         "if allocation.memory_bytes > left.memory_bytes:",
         "if not allocation.memory_bytes:",
         (f"{_TESTS}/test_claims.py::test_containers_of_a_claim_never_have_more_than_it",),
@@ -227,7 +227,7 @@ INVARIANTS: Final = (
     Invariant(
         "message-ends-nothing",
         "A message does not end the reservation of a container that runs.",
-        f"{_DAEMON}/service/operations/lifecycle.py",
+        f"{_DAEMON}/service/lifecycle_operations.py",
         "release.handle_process_end(key, state)",
         'release.release_tenant(key, state, "the runtime says so")',
         (f"{_TESTS}/test_binding.py::test_a_message_ends_no_tenant_whose_process_lives",),
@@ -288,7 +288,7 @@ INVARIANTS: Final = (
     Invariant(
         "kernel-names-the-sender",
         "The kernel says which process sends a message, not the message.",
-        f"{_DAEMON}/pages/tenant_socket.py",
+        f"{_DAEMON}/pages/process_watch.py",
         "host_pid = _CREDENTIALS.unpack(option)[0]",
         "host_pid = pid",
         (f"{_TESTS}/test_tenant_socket.py::test_hello_says_which_of_the_hosts_processes_it_is",),
@@ -398,7 +398,7 @@ INVARIANTS: Final = (
     Invariant(
         "names-are-not-ids",
         "A name that a user chose never stands for another container's ID.",
-        f"{_DAEMON}/service/operations/tenants.py",
+        f"{_DAEMON}/service/tenant_operations.py",
         "for record in (*by_id, *by_name)}.values())",
         "for record in (by_name or by_id)}.values())",
         (f"{_TESTS}/test_find_tenant.py::test_a_name_that_is_anothers_id_is_ambiguous",),

@@ -187,6 +187,7 @@ LIMITS: Final[Table] = {
     },
     "hami": {
         "nvidia.com/gpu": _COUNT,
+        "nvidia.com/gpualloc": _COUNT,
         "nvidia.com/gpumem": _MIB,
         "nvidia.com/gpumem-percentage": _PERCENT,
         "nvidia.com/gpucores": _PERCENT,

@@ -2,14 +2,17 @@
 """A stand-in for the Kubernetes API server: what gpushare-node relies on of one, over HTTP or TLS.
 
 It keeps objects with a uid and a resourceVersion, refuses a stale one, watches with bookmarks and
-410, selects by field, merges patches, and fails, delays or drops fields as a test tells it. It
-validates nothing else: tests check what it keeps against the published schemas.
+410, selects by field and label, passes requests on to pods, merges patches, and fails, delays or
+drops fields as a test tells it. It validates nothing else: tests check what it keeps against the
+published schemas.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import queue
+import re
 import select
 import socket
 import ssl
@@ -62,6 +65,8 @@ class StandInApiServer:
     version: int = 100
     oldest: int = 0  # versions before it are no longer watchable
     port: int = 0
+    #: Of `pods/POD:PORT/proxy`: the path without `/proxy...`, and the address of what serves there.
+    pods: dict[str, tuple[str, int]] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _log: list[tuple[int, str, str, Body]] = field(default_factory=list)
     _watchers: dict[int, tuple[str, queue.Queue[tuple[int, str, str, Body] | None]]] = field(
@@ -140,6 +145,11 @@ class StandInApiServer:
         return len(self._watchers)
 
     # --- what clients do ---
+
+    def parse(self, content: bytes) -> Body:
+        """Return the body of a request."""
+        found: Body = json.loads(content)
+        return found
 
     def answer(self, method: str, path: str, query: dict[str, str], body: Body | None) -> Body:
         """Return the answer to a request other than a watch."""
@@ -295,6 +305,10 @@ def _is_in(path: str, collection: str) -> bool:
 
 
 def _selected(one: Body, query: dict[str, str]) -> bool:
+    labels = one["metadata"].get("labels") or {}
+    terms = re.findall(r"([^ ,]+) in \(([^)]*)\)", query.get("labelSelector", ""))
+    if not all(labels.get(name) in values.split(",") for name, values in terms):
+        return False
     for term in filter(None, query.get("fieldSelector", "").split(",")):
         name, _, wanted = term.partition("=")
         value: Any = one
@@ -335,18 +349,39 @@ def _handler(server: StandInApiServer) -> type[BaseHTTPRequestHandler]:
                 self._send(401, Refused(401, "Unauthorized").body)
                 return
             try:
+                if "/proxy/" in split.path:
+                    self._pass_on(*split.path.split("/proxy", 1))
+                    return
                 if query.get("watch"):
                     self._stream(server.watch(split.path, query))
                     return
-                body = json.loads(content) if content else None
+                body = server.parse(content) if content else None
                 self._send(200, server.answer(self.command, split.path, query, body))
             except Refused as refused:
                 self._send(refused.code, refused.body)
 
+        def _pass_on(self, pod: str, path: str) -> None:
+            """Answer as the pod does, which gets all headers but Authorization."""
+            if pod not in server.pods:
+                raise Refused(503, "ServiceUnavailable", "error trying to reach service")
+            headers = {name: self.headers[name] for name in self.headers}
+            headers.pop("Authorization", None)
+            connection = http.client.HTTPConnection(*server.pods[pod], timeout=30)
+            try:
+                connection.request(self.command, path, headers=headers)
+                answer = connection.getresponse()
+                self._write(answer.status, answer.headers["Content-Type"], answer.read())
+            except OSError as error:
+                raise Refused(503, "ServiceUnavailable", f"dial tcp: {error.strerror}") from error
+            finally:
+                connection.close()
+
         def _send(self, status: int, body: Body) -> None:
-            text = json.dumps(body).encode()
+            self._write(status, "application/json", json.dumps(body).encode())
+
+        def _write(self, status: int, kind: str, text: bytes) -> None:
             self.send_response(status)
-            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
             self.wfile.write(text)

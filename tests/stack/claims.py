@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpushare.kubernetes.names import DRIVER, device_name
+from gpushare.protocol.kubernetes import DRIVER, device_name
 
 from .api_server import StandInApiServer
 

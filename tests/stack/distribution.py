@@ -66,7 +66,7 @@ v1)
 v2) mount -t cgroup2 cgroup2 sys/fs/cgroup ;;
 esac
 pivot_root . .
-umount --lazy .
+umount -l .
 echo ready
 exec "$@"
 """
@@ -108,6 +108,8 @@ class Distribution:
 #: This machine's own packages, before what else is on its PATH.
 HOST: Final = Distribution("host", Path("/"), (*PLACES, *(f"{TOOLS}{place}" for place in PLACES)))
 DEBIAN13: Final = Distribution("debian13", BUILD / "debian13", ("/usr/sbin", "/usr/bin"))
+#: containerd 2.x and runc, and no other engines.
+DEBIAN14: Final = Distribution("debian14", BUILD / "debian14", ("/usr/sbin", "/usr/bin"))
 DISTRIBUTIONS: Final = (HOST, DEBIAN13)
 
 

@@ -11,15 +11,15 @@ import click
 
 from gpushare import knowledge
 from gpushare.cli import session as shared
-from gpushare.cli.config import daemon_config_file
 from gpushare.cli.text import prose, wrapped
-from gpushare.errors import UserError
+from gpushare.errors import ErrorCode, UserError
 from gpushare.quota.errors import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from gpushare.cli.session import Session
+    from gpushare.compatibility import CardFacts
     from gpushare.knowledge import KnowledgeEntry
 
 __all__ = ["command"]
@@ -44,8 +44,13 @@ _CONVERT: Final = (
 )
 
 
-@shared.command("explain", example="gpushare explain CUDA_ERROR_OUT_OF_MEMORY")
-@click.argument("words", nargs=-1, metavar="[FILE|CODE|TOPIC|IMAGE]")
+@shared.command("explain")
+@click.argument(
+    "words",
+    nargs=-1,
+    metavar="[FILE|CODE|TOPIC|IMAGE]",
+    shell_complete=shared.completes("files", "topics"),
+)
 @click.option(
     "--config",
     "file",
@@ -78,7 +83,7 @@ def command(session: Session, words: tuple[str, ...], file: Path | None) -> None
     elif subject == STDIN or _is_file(subject):
         _explain_file(session, subject, file)
     elif subject.startswith(("/", "./", "../")):
-        raise UserError(_no_file(subject))
+        raise UserError(_no_file(subject), code=ErrorCode.NOT_FOUND, value=subject)
     else:
         _explain_entry(session, subject, file)
 
@@ -106,7 +111,7 @@ def _explain_file(session: Session, path: str, file: Path | None) -> None:
     from gpushare.cli.explain import manifest  # noqa: PLC0415
 
     data = manifest.explain_manifest(
-        path, file or daemon_config_file(session), is_named=file is not None
+        path, file or session.config_file(), is_named=file is not None, cards=_cards(session)
     )
     others = [] if path == STDIN or path.endswith(_SUFFIXES) else knowledge.find_entries(path)
     session.show(
@@ -116,7 +121,17 @@ def _explain_file(session: Session, path: str, file: Path | None) -> None:
     if others:
         names = ", ".join(one.name for one in others)
         also = f"This explains the file {path}. It can also mean {names}."
-        click.echo("\n".join(wrapped(also)), err=True)
+        session.note("\n".join(wrapped(also)))
+
+
+def _cards(session: Session) -> tuple[CardFacts, ...]:
+    """Return the cards of this node; empty if gpushared does not say them."""
+    from gpushare.cli.compat import card_facts  # noqa: PLC0415 - as above
+
+    try:
+        return tuple(map(card_facts, session.client.cards()))
+    except UserError:
+        return ()
 
 
 def _explain_entry(session: Session, subject: str, file: Path | None) -> None:
@@ -127,12 +142,12 @@ def _explain_entry(session: Session, subject: str, file: Path | None) -> None:
     from gpushare.cli.explain import manifest  # noqa: PLC0415
 
     if not manifest.may_be_image(subject):
-        raise UserError(_unknown(subject))
+        raise UserError(_unknown(subject), code=ErrorCode.NOT_FOUND, value=subject)
     data = manifest.explain_container(subject, session.client) or manifest.explain_image(
-        subject, file or daemon_config_file(session), is_named=file is not None
+        subject, file or session.config_file(), is_named=file is not None
     )
     if data is None:
-        raise UserError(_unknown(subject, _NOR))
+        raise UserError(_unknown(subject, _NOR), code=ErrorCode.NOT_FOUND, value=subject)
     session.show(data, lambda: "\n".join(image_lines(data)))
 
 

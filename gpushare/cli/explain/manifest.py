@@ -13,22 +13,27 @@ import yaml
 
 from gpushare import config
 from gpushare.client import DaemonError, DaemonUnreachable, RequestRefused, UnknownTenant
-from gpushare.errors import UserError
+from gpushare.compatibility import Image, Machine
+from gpushare.compatibility.image import requested_precisions
+from gpushare.compatibility.rules import check_precisions, describe_precisions
+from gpushare.errors import ErrorCode, UserError
 from gpushare.host import cdi_files
 from gpushare.manifest import read, request_of, settings_of
-from gpushare.manifest.effective_request import handed_on, request_on_node
+from gpushare.manifest.request import handed_on, request_on_node
 from gpushare.oci import cdi
 from gpushare.oci.driver_files import DriverFiles, from_cdi
 from gpushare.oci.spec import SpecError
-from gpushare.quota import EffectiveRequest
+from gpushare.quota.annotations import SCOPE, VENDOR
+from gpushare.quota.effective_request import EffectiveRequest
 from gpushare.quota.keys import ANNOTATION_PREFIX, BY_ENV, KEYS, Key, is_quota
-from gpushare.quota.request import COMPUTE_KEYS
+from gpushare.quota.request import REFINING_KEYS
 from gpushare.quota.size import exact_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpushare.client import Client
+    from gpushare.compatibility import CardFacts
     from gpushare.images.engine_images import InspectedImage
     from gpushare.manifest import (
         Container,
@@ -37,11 +42,10 @@ if TYPE_CHECKING:
         ManifestRequest,
         ManifestValue,
     )
-    from gpushare.manifest.effective_request import NodeRequest
-    from gpushare.quota import EffectiveRequest
+    from gpushare.manifest.request import NodeRequest
+    from gpushare.quota.effective_request import EffectiveRequest
 
 OURS: Final = "gpushare"
-_SCOPE: Final = "container."
 _IMAGE: Final = re.compile(r"[A-Za-z0-9][\w./:@-]{0,254}", re.ASCII)
 _BUILT_IN: Final = "gpushare's defaults"
 _NEEDS: Final = (
@@ -72,24 +76,30 @@ class NodePolicy:
 
 
 def explain_manifest(
-    path: str, file: Path | None, *, is_named: bool = True, text: str | None = None
+    path: str,
+    file: Path | None,
+    *,
+    is_named: bool = True,
+    text: str | None = None,
+    cards: tuple[CardFacts, ...] = (),
 ) -> dict[str, Any]:
     """Return the explanation of the manifest at `path`, by container, for a node with `file`.
 
     `file` None is the default configuration file. A file that the user named (`is_named`) must be
     valid; if another one cannot be read, gpushare's defaults apply. `text` replaces the content of
-    `path`.
+    `path`. `cards` are those of the node, if they are known.
 
     Raises ManifestError, ConfigError, and UserError for a file without containers or settings.
     """
     manifest = read(path, text)
     node = _node(file, is_named=is_named and file is not None)
-    containers = [_container(one, manifest, node) for one in manifest.containers]
+    containers = [_container(one, manifest, node, cards) for one in manifest.containers]
     settings = [found for document in manifest.documents for found in _settings(document)]
     if not containers and not settings:
         raise UserError(
             f"{path}: no container and no GPU setting. Use a manifest of Kubernetes or docker "
-            "compose, a config.json, an ECS task definition or a device plugin's configuration."
+            "compose, a config.json, an ECS task definition or a device plugin's configuration.",
+            code=ErrorCode.INVALID,
         )
     return {
         "kind": "file",
@@ -123,13 +133,15 @@ def _driver(loaded: config.Config) -> DriverFiles | None:
 # --- a container ---
 
 
-def _container(container: Container, file: ManifestFile, node: NodePolicy) -> dict[str, Any]:
+def _container(
+    container: Container, file: ManifestFile, node: NodePolicy, cards: tuple[CardFacts, ...]
+) -> dict[str, Any]:
     mode = node.config.terms_of(container.document.namespace).dialects.mode
     request = request_of(container, strict=mode == "strict")
     try:
         there = request_on_node(container, file, terms_of=node.config.terms_of, driver=node.driver)
     except SpecError as error:
-        raise UserError(f"{file.path}: {error}") from error
+        raise UserError(f"{file.path}: {error}", code=ErrorCode.INVALID) from error
     there = _with_scheduled(container, there)
     ignored = [
         {
@@ -152,14 +164,16 @@ def _container(container: Container, file: ManifestFile, node: NodePolicy) -> di
         "effective": None if there.effective is None else _effective(there.effective, container),
         "refused": there.refused,
         "problems": [str(one.error) for one in request.problems],
-        "notes": list(dict.fromkeys(_notes(container, request, there))),
+        "notes": list(
+            dict.fromkeys([*_notes(container, request, there), *_precisions(container, cards)])
+        ),
     }
 
 
 def _with_scheduled(container: Container, there: NodeRequest) -> NodeRequest:
     """Return `there`; of what the scheduler allocates, the request may set the compute alone."""
     requested = () if there.requested is None else there.requested.quota.requested
-    if container.scheduled and there.refused and set(requested) <= set(COMPUTE_KEYS):
+    if container.scheduled and there.refused and set(requested) <= set(REFINING_KEYS):
         return replace(there, refused="", effective=EffectiveRequest("none", "", count=0))
     return there
 
@@ -168,10 +182,12 @@ def _own(container: Container) -> Iterator[dict[str, Any]]:
     for name, value in container.annotations.items():
         if name.startswith(ANNOTATION_PREFIX):
             key = name[len(ANNOTATION_PREFIX) :]
-            scope = key[len(_SCOPE) :].partition(".")[0] if key.startswith(_SCOPE) else ""
+            scope = key[len(SCOPE) :].partition(".")[0] if key.startswith(SCOPE) else ""
             known = KEYS.get(key.rpartition(".")[2])
             if scope and scope != container.name:
                 means = f"nothing here: it is for {scope}"
+            elif key == f"{SCOPE}{scope}.{VENDOR}":
+                means = "the vendors' keys that the cluster's admission policy found"
             else:
                 means = _canonical(known, value.text)
             yield _explained_key("annotation", name, value, OURS, _meaning(known), means)
@@ -289,6 +305,16 @@ def _notes(container: Container, request: ManifestRequest, there: NodeRequest) -
         yield _NO_CLASS.format(what="runtimeClassName" if container.in_cluster else "runtime")
     if container.unknown:
         yield f"{', '.join(container.unknown)}: the value is defined elsewhere and was not read"
+
+
+def _precisions(container: Container, cards: tuple[CardFacts, ...]) -> Iterator[str]:
+    """Yield the formats of numbers on its command line that a card does not have, or may not."""
+    variables = {name: value.text for name, value in container.env.items()}
+    image = Image(precisions=requested_precisions(container.arguments, variables))
+    if not cards:
+        yield from describe_precisions(image)
+    for found in check_precisions(image, Machine(cards=cards)):
+        yield f"{found.what}; {found.fix}"
 
 
 def _named(container: Container) -> str:

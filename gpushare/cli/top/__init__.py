@@ -7,8 +7,10 @@ changed. (textual and prompt_toolkit take longer to import than everything else 
 reads no keys.) Only `terminal` uses curses. Pure functions compute what is shown, and the
 loop of this module shows it.
 
-snapshot  data from the daemon        view      folds, filter, order, selected row
+snapshot  data from the daemon        processes their users and command lines
+view      folds, filter, order, selected row
 columns   the table                   keys      the effect of each key
+graphs    a container over time               graph_source  their figures
 render    snapshot and view as lines  terminal  draws
 """
 
@@ -19,6 +21,7 @@ import os
 import select
 import signal
 import sys
+import textwrap
 import threading
 import time
 from dataclasses import replace
@@ -26,8 +29,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpushare import config as configuration
 from gpushare.cli import session as shared
 from gpushare.cli.top.columns import COLUMNS
+from gpushare.cli.top.graph_source import GraphSource
+from gpushare.cli.top.graphs import graph_lines
 from gpushare.cli.top.keys import (
     CHANGES,
     HELP,
@@ -36,27 +42,32 @@ from gpushare.cli.top.keys import (
     ShareChange,
     Signal,
     UiState,
+    graph_target,
     press,
     prompt,
 )
-from gpushare.cli.top.render import Frame, frame
+from gpushare.cli.top.processes import with_commands
+from gpushare.cli.top.render import Frame, fit, frame, plain_text
 from gpushare.cli.top.snapshot import take_snapshot
 from gpushare.cli.top.terminal import Terminal, check
+from gpushare.cli.top.view import TableView
 from gpushare.errors import UserError
+from gpushare.history import FOLDER
+from gpushare.history.reader import HistoryReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpushare.cli.session import Session
     from gpushare.cli.top.keys import Effect
-    from gpushare.cli.top.render import Line
+    from gpushare.cli.top.render import Line, Size
     from gpushare.cli.top.snapshot import TopSnapshot
     from gpushare.client import Client
 
-_HINT = "q quit  Enter fold  s sort  r reverse  / filter  t tree  i details  h help"
+_HINT = "q quit  Enter graphs  Space fold  s sort  / filter  t tree  i details  h help"
 
 
-@shared.command("top", example="gpushare top --once")
+@shared.command("top")
 @click.option("--once", is_flag=True, help="Print one snapshot as text and exit.")
 @click.option(
     "-d",
@@ -105,31 +116,40 @@ def command(
 ) -> None:
     """Show live usage of cards, containers and processes.
 
-    The bars of each card show its used (and, shaded, allocated) memory and its utilization. In the
-    table, CORES% is the share of the card that a container used in the last second, and 10s and 60s
-    over these times; ~ marks a driver's figure. QUOTA% is the requested share, and THROT% the
-    fraction of the last second that the container waited for the card. For a process, CORES% is the
-    driver's figure, and its PID in the container is in parentheses. STATE is ok, paused, frozen,
-    stopping, hung (work that appears never to complete), over quota, or warning (press i).
+    The bars of each card show its used (and, shaded, allocated) memory and its utilization, then
+    its temperature and power if there is room (i shows them at any width). In the table, CORES% is
+    the share of the card that a container used in the last second, and 10s and 60s over these
+    times; ~ marks a driver's figure. QUOTA% is the requested share, and THROT% the fraction of the
+    last second that the container waited for the card. For a process, CORES% is the driver's
+    figure, and its PID in the container is in parentheses. STATE is ok, paused, frozen, stopping,
+    hung (work that appears never to complete), over quota, or warning (press i). USER and COMMAND
+    are those of a process on this host.
 
-    The keys are those of nvitop and htop: arrows move, Enter or Space folds, s sorts, r reverses
-    the order, / filters, t switches between tree and list, i shows details, + and - change the
-    interval, h shows help, q quits. top is read-only. With --allow-changes, as root, k sends a
-    signal to a process and p changes a container's policy and cores. Both ask for confirmation.
+    A terminal that is too narrow shows the first of NAME, MEMORY, CORES%, STATE, ISOLATION, QUOTA%,
+    THROT%, POLICY, 10s, 60s, CLASS, USER and COMMAND. 80 columns are enough up to QUOTA%. If there
+    is no room for ISOLATION or STATE, the first line says so (below five lines, the last one).
+
+    Enter shows graphs of the selected container and its card (memory and compute), or of a card
+    (also temperature and power). They are made from the metrics history if you may read it,
+    otherwise from what top has seen since it started. Left and right choose the range, from 10
+    minutes to 7 days.
+
+    Most keys are those of htop: arrows move, Space folds, s sorts, r reverses the order, / filters,
+    t switches between tree and list, i shows details, + and - change the interval, h shows help, q
+    quits. Enter is that of nvitop. Those that differ from nvitop are r (there: refresh), / (reverse
+    the order), I and Ctrl-C (interrupt a process), Space (tag), o (a column follows), left and
+    right (scroll).
+
+    top is read-only. With --allow-changes, as root, k sends a signal to a process and p changes a
+    container's policy and cores. Both ask for confirmation.
 
     If gpushared stops, top keeps showing the last data and says so until gpushared is back.
 
     --json prints one document per interval, each on one line. --once --json prints one document.
     """
-    # Not at the top: `gpushare --help` imports this module, and needs neither curses nor rendering.
-    from gpushare.cli.top.keys import UiState  # noqa: PLC0415
-    from gpushare.cli.top.render import plain_text  # noqa: PLC0415
-    from gpushare.cli.top.snapshot import take_snapshot  # noqa: PLC0415
-    from gpushare.cli.top.view import TableView  # noqa: PLC0415
-
     view = TableView(sort=sort, filter=wanted, tree=not flat, interval=interval)
     if once:
-        snapshot = take_snapshot(session.client)
+        snapshot = with_commands(take_snapshot(session.client))
         encoding = (sys.stdout.encoding or "").lower().replace("-", "")
         unicode = encoding == "utf8" and not ascii_only
         session.show(snapshot.document, lambda: plain_text(snapshot, view, unicode=unicode))
@@ -137,13 +157,12 @@ def command(
         _stream(session.client, interval)
     else:
         state = UiState(view=view, may_change=allow_changes)
-        run(session.client, state, ascii_only=ascii_only)
+        source = GraphSource(lambda: _open_history(session))
+        run(session.client, state, source, ascii_only=ascii_only)
 
 
 def _stream(client: Client, interval: float) -> None:
     """Print a document every `interval` seconds, one per line, until interrupted."""
-    from gpushare.cli.top.snapshot import take_snapshot  # noqa: PLC0415
-
     try:
         while True:
             started = time.monotonic()
@@ -157,27 +176,45 @@ def _stream(client: Client, interval: float) -> None:
         return
 
 
-def run(client: Client, state: UiState, *, ascii_only: bool = False) -> None:
+def _open_history(session: Session) -> HistoryReader:
+    """Open the metrics history of the running gpushared; UserError."""
+    config = configuration.load(session.config_file())
+    return HistoryReader(config.state_dir / FOLDER)
+
+
+def run(client: Client, state: UiState, source: GraphSource, *, ascii_only: bool = False) -> None:
     """Run top until the user quits. Raises what the first snapshot raises."""
     check()  # before the daemon is asked: a problem with the terminal is reported first
-    poller = SnapshotPoller(
-        lambda: take_snapshot(client), take_snapshot(client), state.view.interval
-    )
+
+    def take(interval: float) -> TopSnapshot:
+        return source.with_graphs(with_commands(take_snapshot(client)), interval)
+
+    poller = SnapshotPoller(take, take(state.view.interval), state.view.interval)
     received = 0
     with Terminal(ascii_only=ascii_only) as terminal:
         poller.start()
         try:
-            received = _loop(client, state, poller, terminal)
+            received = _loop(client, state, poller, source, terminal)
         finally:
             poller.close()
     if received:
         os.kill(os.getpid(), received)  # so that the exit status shows the signal
 
 
-def _loop(client: Client, state: UiState, poller: SnapshotPoller, terminal: Terminal) -> int:
+def _loop(
+    client: Client,
+    state: UiState,
+    poller: SnapshotPoller,
+    source: GraphSource,
+    terminal: Terminal,
+) -> int:
     """Return the signal that ended the loop, 0 if the user quit."""
     snapshot, away_since = poller.latest, 0.0
     while True:
+        if (target := graph_target(state, snapshot)) != source.target:
+            source.target = target
+            if target is not None:
+                poller.poll_now()
         shown = screen(state, snapshot, terminal, alarm(poller.error, away_since))
         state = replace(state, view=replace(state.view, top=shown.top, at=shown.at))
         signals = terminal.wait(poller.fd)
@@ -211,12 +248,23 @@ def screen(state: UiState, snapshot: TopSnapshot, terminal: Terminal, alarm: str
     footer: Line = ((prompt(state) or state.message or _HINT, "title" if prompt(state) else "dim"),)
     shown = frame(snapshot, state.view, size, alarm=alarm, footer=footer)
     if state.mode is InputMode.HELP:
-        text = (HELP + CHANGES if state.may_change else HELP).splitlines()
-        lines = [((line[: size.columns], ""),) for line in text[: size.lines]]
-        terminal.draw(lines)
+        terminal.draw([((line, ""),) for line in help_lines(state, size)])
+    elif state.mode is InputMode.GRAPHS:
+        terminal.draw([fit(line, size) for line in graph_lines(snapshot.graphs, size, alarm)])
     else:
         terminal.draw(shown.lines)
     return shown
+
+
+def help_lines(state: UiState, size: Size) -> list[str]:
+    """Return the help page, wrapped to the terminal."""
+    text = HELP + CHANGES if state.may_change else HELP
+    wrapped = [
+        part
+        for line in text.splitlines()
+        for part in textwrap.wrap(line, max(size.columns, 4), subsequent_indent="  ") or [""]
+    ]
+    return [line[: size.columns] for line in wrapped[: size.lines]]
 
 
 def alarm(error: str, since: float) -> str:
@@ -265,14 +313,14 @@ def _change(client: Client, command: ShareChange) -> None:
 
 
 class SnapshotPoller:
-    """Calls `take` every `interval` seconds; `latest` is its last result.
+    """Calls `take` every `interval` seconds, with that; `latest` is its last result.
 
     `fd` becomes readable after each call. If the call failed, `error` is the reason and `latest` is
     the last snapshot before it. Otherwise `error` is empty.
     """
 
     def __init__(
-        self, take: Callable[[], TopSnapshot], first: TopSnapshot, interval: float
+        self, take: Callable[[float], TopSnapshot], first: TopSnapshot, interval: float
     ) -> None:
         self.latest = first
         self.error = ""
@@ -311,7 +359,7 @@ class SnapshotPoller:
             if self._closed:
                 return
             try:
-                self.latest = self._take()
+                self.latest = self._take(self.interval)
                 self.error = ""
             except (UserError, OSError) as error:
                 self.error = str(error)

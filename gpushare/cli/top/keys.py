@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The effect of each key. Pure: a state and a key result in a state and, for some keys, an effect.
 
-Where nvitop and htop have a key for something, it is the same here.
+Most are those of htop. The help page names those that differ from nvitop.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from gpushare.cli.text import printable
 from gpushare.cli.top.columns import COLUMNS
-from gpushare.cli.top.snapshot import ContainerRow, ProcessRow
+from gpushare.cli.top.graphs import RANGES, GraphTarget
+from gpushare.cli.top.snapshot import CardRow, ContainerRow, ProcessRow
 from gpushare.cli.top.view import INTERVALS, TableView, index, rows
 from gpushare.quota.keys import POLICIES
 
@@ -28,27 +29,30 @@ _LONGEST_ENTRY: Final = 64
 #: The help page, and the part of it about changes.
 HELP: Final = """\
 up down PgUp PgDn Home End   move
-Enter or Space               fold or unfold a card or container
-t                            switch between a tree and a flat list of containers
+Enter                        show graphs of the selected container or card
+Space, left, right           fold or unfold a card or container
+t                            switch between a tree and a list of containers
 s o > F6, <                  sort by the next or previous column
 r I                          reverse the sort order
-/ F4                         show only names that contain a text; Esc clears the filter
+/ F4                         show only names that contain a text; Esc: all
 i                            show details of the selected row
 + -                          increase or decrease the refresh interval
 F5 ^L                        redraw the screen
-h ? F1                       show this page
-q F10 ^C                     quit
+h ? F1, q F10 ^C             show this page, quit
 
-MEMORY  used/quota (of a card: used/capacity); a+b GiB can currently burst by b
+MEMORY  used/quota (of a card: used/capacity); with a+b GiB, it can burst by b
 CORES%  share of the card in the last second; ~ driver's figure, ? unknown
 10s 60s the same over 10 and 60 seconds
 QUOTA%  requested share; of a card: allocated share
 THROT%  fraction of the last second spent waiting for the card
 STATE   over quota; hung: work that appears never to complete; warning: see i
+
+In nvitop, r refreshes, / reverses the order, I and ^C interrupt a process,
+Space tags, a column follows o, and left and right scroll.
 """
 CHANGES: Final = """
 k F9                         send a signal to the selected process
-p                            change the policy or cores of the selected container
+p                            change the policy or cores of the container
 """
 
 
@@ -57,6 +61,7 @@ class InputMode(Enum):
 
     TABLE = "table"
     HELP = "help"
+    GRAPHS = "graphs"
     FILTER = "filter"
     SIGNAL = "signal"  # entering a signal
     SET = "set"  # entering policy and cores
@@ -114,6 +119,7 @@ class UiState:
     unconfirmed: Signal | ShareChange | None = None
     message: str = ""
     may_change: bool = False
+    range: int = 0  # of RANGES, of the graphs
 
 
 def press(state: UiState, key: str, snapshot: TopSnapshot, page: int) -> tuple[UiState, Effect]:
@@ -124,6 +130,8 @@ def press(state: UiState, key: str, snapshot: TopSnapshot, page: int) -> tuple[U
     """
     if state.mode is InputMode.HELP:
         return replace(state, mode=InputMode.TABLE), None
+    if state.mode is InputMode.GRAPHS:
+        return _graphs(state, key, snapshot, page)
     if state.mode is InputMode.FILTER:
         return _filter(state, key), None
     if state.mode in {InputMode.SIGNAL, InputMode.SET}:
@@ -161,6 +169,8 @@ def _table(state: UiState, key: str, snapshot: TopSnapshot, page: int) -> tuple[
     if key in {"k", "f9", "p"}:
         return _change(state, key, snapshot), None
     found = rows(snapshot, state.view)
+    if key == "enter":
+        return (replace(state, mode=InputMode.GRAPHS) if found else state), None
     if key in _STEPS:
         at = index(found, state.view) + _STEPS[key] * (page if key.startswith("page") else 1)
         return _at(state, found, at), None
@@ -179,10 +189,25 @@ def _table(state: UiState, key: str, snapshot: TopSnapshot, page: int) -> tuple[
     } else ScreenAction.POLL
 
 
+def _graphs(state: UiState, key: str, snapshot: TopSnapshot, page: int) -> tuple[UiState, Effect]:
+    if key in {"q", "Q", "esc", "enter"}:
+        return replace(state, mode=InputMode.TABLE), None
+    if key in _RANGE_STEPS:
+        wanted = max(0, min(state.range + _RANGE_STEPS[key], len(RANGES) - 1))
+        return replace(state, range=wanted), None
+    if key in _GRAPH_KEYS:
+        return _table(state, key, snapshot, page)
+    return state, None
+
+
+_RANGE_STEPS: Final = {"left": -1, "right": 1}
+#: The keys that have the same effect as in the table.
+_GRAPH_KEYS: Final = frozenset(
+    {"up", "down", "pageup", "pagedown", "home", "end", "+", "-", "f5", "^l", "h", "?", "f1", "f10"}
+)
 _STEPS: Final = {"up": -1, "down": 1, "pageup": -1, "pagedown": 1}
 #: None: toggle.
 _FOLDS: Final[dict[str, bool | None]] = {
-    "enter": None,
     " ": None,
     "left": True,
     "right": False,
@@ -284,6 +309,19 @@ def _set(row: ViewRow, entry: str) -> ShareChange:
 def _selected(state: UiState, snapshot: TopSnapshot) -> ViewRow | None:
     found = rows(snapshot, state.view)
     return found[index(found, state.view)] if found else None
+
+
+def graph_target(state: UiState, snapshot: TopSnapshot) -> GraphTarget | None:
+    """Return what the graphs on the screen are of, None if there are none."""
+    row = _selected(state, snapshot) if state.mode is InputMode.GRAPHS else None
+    if row is None:
+        return None
+    shown = row.owner or row.shown
+    seconds, _ = RANGES[state.range]
+    if isinstance(shown, ContainerRow):
+        return GraphTarget(shown.key, shown.card, seconds)
+    assert isinstance(shown, CardRow)
+    return GraphTarget("", shown.index, seconds)
 
 
 def _with_message(state: UiState, message: str) -> UiState:

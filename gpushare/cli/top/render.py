@@ -65,8 +65,14 @@ def frame(snapshot: TopSnapshot, view: TableView, size: Size, *, alarm: str, foo
         *(found, size.columns, size.unicode, view), selected=at, shown=slice(top, top + page)
     )
     body += [()] * (page - len(body))
+    missing = [name for name in ("ISOLATION", "STATE") if name not in heading[0][0]]
+    if missing and above:
+        title, *rest = above[0]
+        above[0] = (title, (f"  without {', '.join(missing)}", "warn"), *rest)
+    elif missing and footer[0][1] != "title":  # no prompt
+        footer = ((f"without {', '.join(missing)}  ", "warn"), *footer)
     lines = [*above, heading, *body, *below, footer]
-    fitted = tuple(_fit(line, size) for line in lines[: size.lines])
+    fitted = tuple(fit(line, size) for line in lines[: size.lines])
     return Frame(fitted, top, max(page, 1), at)
 
 
@@ -106,13 +112,14 @@ def _meter(card: CardRow, title: str, memory: str, columns: int, unicode: bool) 
     mode: list[Span] = [(f"  {card.mode}", "")]
     if not card.is_troubled:
         mode.append((f"  {card.health}", "good"))
+    sensors: list[Span] = [(f"  {sensor}", "") for sensor in _sensors(card)]
     least, most = _BAR_COLUMNS
-    room = (columns - sum(width(text) for text, _ in words + mode)) // 2
-    if room >= least:
-        words += mode
+    for more in (sensors + mode, sensors or mode, []):
+        room = (columns - sum(width(text) for text, _ in words + more)) // 2
+        if room >= least:
+            words += more
+            break
     else:
-        room = (columns - sum(width(text) for text, _ in words)) // 2
-    if room < least:
         return tuple(words)
     long = min(room, most)
     whole = card.memory_bytes or 1
@@ -123,6 +130,14 @@ def _meter(card: CardRow, title: str, memory: str, columns: int, unicode: bool) 
     words.insert(len(begin) + 1, (memory_bar, _level(used)))
     words.insert(len(begin) + 4, (busy_bar, "good"))
     return tuple(words)
+
+
+def _sensors(card: CardRow) -> Iterator[str]:
+    """Yield "54 C" and "310 W", as far as they are known."""
+    if card.temperature_celsius is not None:
+        yield f"{card.temperature_celsius} C"
+    if card.power_milliwatts is not None:
+        yield f"{card.power_milliwatts / 1000:.0f} W"
 
 
 def table_lines(
@@ -238,7 +253,7 @@ def _scrolled(top: int, at: int, page: int, total: int) -> int:
     return max(0, min(top, total - page))
 
 
-def _fit(line: Line, size: Size) -> Line:
+def fit(line: Line, size: Size) -> Line:
     """Return `line` cut to the terminal, in its character set."""
     fitted = []
     room = size.columns
@@ -276,7 +291,7 @@ def _card_details(card: CardRow) -> Iterator[str]:
     )
     policy = f"policy {card.policy}" if card.policy else "policy per container"
     yield f"tenants  {card.tenants}/{card.tenants_max}, {card.mode}, {policy}"
-    yield f"health   {card.health}"
+    yield f"health   {', '.join((card.health, *_sensors(card)))}"
 
 
 def _container_details(container: ContainerRow) -> Iterator[str]:
@@ -316,6 +331,8 @@ def _process_details(process: ProcessRow, owner: ContainerRow | None) -> Iterato
     yield f"container PID  {process.container_pid}"
     yield f"memory         {used}"
     yield f"utilization    {utilization}"
+    yield f"user           {process.user or '-'}"
+    yield f"command        {process.command or '-'}"
 
 
 def plain_text(snapshot: TopSnapshot, view: TableView, *, unicode: bool) -> str:

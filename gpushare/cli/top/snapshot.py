@@ -11,11 +11,11 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from gpushare.cli import ps
-from gpushare.cli.ls import mode
+from gpushare.cli import status
 
 if TYPE_CHECKING:
     from gpushare import protocol
+    from gpushare.cli.top.graphs import GraphPage
     from gpushare.client import Client
 
 
@@ -28,6 +28,8 @@ class ProcessRow:
     name: str
     bytes: int | None
     utilization: int | None
+    user: str = ""  # empty: unknown, as `command`
+    command: str = ""  # with its arguments
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,8 @@ class CardRow:
     non_tenant_bytes: int
     available_bytes: int
     utilization: int | None
+    temperature_celsius: int | None
+    power_milliwatts: int | None
     cores_allocated: int
     cores_used: Reading  # sum of the containers
     cores_10s: Reading
@@ -118,6 +122,7 @@ class TopSnapshot:
     cards: tuple[CardRow, ...] = ()
     containers: tuple[ContainerRow, ...] = ()
     document: dict[str, Any] = field(default_factory=dict, compare=False)  # for --json
+    graphs: GraphPage | None = None  # if they are shown
 
     def on(self, card: int) -> tuple[ContainerRow, ...]:
         """Return the containers of card `card`."""
@@ -152,7 +157,7 @@ def _container(tenant: protocol.TenantStatus, part: protocol.TenantCard) -> Cont
     usage = part["compute"]
     return ContainerRow(
         key=tenant["key"],
-        name=ps.tenant_name(tenant),
+        name=status.tenant_name(tenant),
         id=tenant["id"],
         card=part["index"],
         used_bytes=part["used_bytes"],
@@ -163,14 +168,14 @@ def _container(tenant: protocol.TenantStatus, part: protocol.TenantCard) -> Cont
         cores_used=_reading(part, "1s"),
         cores_10s=_reading(part, "10s"),
         cores_60s=_reading(part, "60s"),
-        share="" if part["share_percent"] is None else ps.share(tenant, part),
+        share="" if part["share_percent"] is None else status.share(tenant, part),
         throttled=usage["throttled"]["1s"],
         policy=part["policy"],
-        level=ps.latency_class(tenant),
+        level=status.latency_class(tenant),
         gate=usage["gate"],
         isolation=tenant["isolation"],
         hung=usage["is_hung"],
-        run_state=ps.run_state(tenant),
+        run_state=status.run_state(tenant),
         forced=usage["forced_launches"],
         overruns=usage["overruns"],
         denied=part["denied_allocations"],
@@ -215,12 +220,14 @@ def _card(card: protocol.CardStatus, containers: tuple[ContainerRow, ...]) -> Ca
         non_tenant_bytes=card["non_tenant_bytes"],
         available_bytes=card["available_bytes"],
         utilization=card["utilization"],
+        temperature_celsius=card.get("temperature_celsius"),  # a daemon before it is restarted
+        power_milliwatts=card.get("power_milliwatts"),
         cores_allocated=100 - card["cores_available"],
         cores_used=_sum([one.cores_used for one in here]),
         cores_10s=_sum([one.cores_10s for one in here]),
         cores_60s=_sum([one.cores_60s for one in here]),
         policy=card["policy"],
-        mode=mode(card),
+        mode=status.mode(card),
         health=card["health"],
         tenants=card["tenants"],
         tenants_max=card["max_tenants"],
@@ -228,7 +235,7 @@ def _card(card: protocol.CardStatus, containers: tuple[ContainerRow, ...]) -> Ca
 
 
 def _reading(part: protocol.TenantCard, window: str) -> Reading:
-    return Reading(part["compute"]["cores_used"][window], ps.cores_used(part, window))
+    return Reading(part["compute"]["cores_used"][window], status.cores_used(part, window))
 
 
 def _sum(parts: list[Reading]) -> Reading:

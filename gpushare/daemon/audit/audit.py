@@ -20,18 +20,17 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from gpushare.daemon.audit.judge import Judge, Rules, Verdict
-from gpushare.daemon.audit.unallocated import UnallocatedContainers
 from gpushare.daemon.cards.driver_client import DriverGeneration, DriverSample
 from gpushare.daemon.core.log import log
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.identity.pid_resolver import PidResolver, ProcessOwners
-from gpushare.daemon.observe.non_tenant import Unattributed
+from gpushare.daemon.observe.non_tenant import UnallocatedContainers, Unattributed
 from gpushare.daemon.observe.sampler import UsageSampler
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.state import AuditFinding, AuditInput, DaemonState, TenantOnCard
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
-from gpushare.quota import format_size
+from gpushare.quota.size import format_size
 
 _MOST_PIDS: Final = 8
 
@@ -176,7 +175,7 @@ class Audit:
         self._frozen: frozenset[str] = frozenset()  # by the audit, for any of their cards
         self._generation: DriverGeneration | None = None
         self._waited = 0.0
-        self._tight_look: AuditInput | None = None
+        self._tight_owned: object = None  # of a look in full
         self._tight = False  # by that look
         self._events: queue.SimpleQueue[Callable[[int], None]] = queue.SimpleQueue()
 
@@ -259,7 +258,7 @@ class Audit:
 
         def context_bytes(uuid: str) -> int:
             card = driver.card(uuid) if driver else None
-            return driver.contexts.bytes_of(card) if driver and card else 0
+            return driver.contexts.sizes.get(card.model, 0) if driver and card else 0
 
         def has_shortfall(place: TenantOnCard) -> bool:
             return any(key != place[0] and uuid == place[1] for key, uuid in lacking)
@@ -305,8 +304,9 @@ class Audit:
     def _is_tight(self) -> bool:
         """Whether a card with shares has little left, by the last look in full."""
         look = self._observed.last
-        if look is not self._tight_look:
-            self._tight_look, self._tight = look, self._has_little(look)
+        owned = None if look is None else look.owned
+        if owned is not self._tight_owned:
+            self._tight_owned, self._tight = owned, self._has_little(look)
         return self._tight
 
     def _has_little(self, look: AuditInput | None) -> bool:
@@ -326,7 +326,8 @@ class Audit:
         )
 
 
-FULL_SECONDS: Final = 10.0  # as often as everything else is reconciled
+FULL_SECONDS: Final = 60.0
+UNMEASURED_SECONDS: Final = 10.0  # the same, where work on a card changes no figure of the driver
 SETTLED_LOOKS: Final = 8  # in full, that found the same
 SLOWER: Final = 2  # times the usual period
 
@@ -340,7 +341,8 @@ class IdleBackoff:
         self._sample: DriverSample | None = None
         self._entries: Mapping[str, TenantRecord] | None = None
         self._pages: Mapping[str, Pages] | None = None
-        self._full = 0.0
+        self._full = 0.0  # when the last look in full was
+        self._full_seconds = FULL_SECONDS
 
     @property
     def slower(self) -> int:
@@ -348,17 +350,20 @@ class IdleBackoff:
         return SLOWER if self._looks >= SETTLED_LOOKS else 1
 
     def look(self, sampler: UsageSampler) -> bool:
-        """Ask the driver alone; True where that is all that this look needs."""
+        """Ask the driver alone, in brief; True where that is all that this look needs.
+
+        It may miss what harms nobody: on a card in use as before, one took what another gave back.
+        """
         state = self._state
-        if self._looks < SETTLED_LOOKS or time.monotonic() - self._full >= FULL_SECONDS:
+        if self._looks < SETTLED_LOOKS or time.monotonic() - self._full >= self._full_seconds:
             return False
         if state.ledger.entries is not self._entries or state.tenants.pages is not self._pages:
             return False
-        sample = sampler.peek()
-        same = sample is not None and _undated(sample) == self._sample
-        if same:
-            sampler.resolver.unchanged()
-        return same
+        sample, last = sampler.peek(), state.observed.last
+        if sample is None or last is None or sample != self._sample:  # an XID makes it another
+            return False
+        state.observed.last = replace(last, sample=sample)  # its sensors may be others
+        return True
 
     def note(self) -> None:
         """Note what a look in full has found."""
@@ -368,7 +373,7 @@ class IdleBackoff:
         if look is None or not self._is_calm(look):
             self._looks, self._sample = 0, None
             return
-        sample = _undated(look.sample)
+        sample = look.sample
         same = (
             sample == self._sample
             and look.entries is self._entries
@@ -376,6 +381,8 @@ class IdleBackoff:
         )
         self._looks = self._looks + 1 if same else 0
         self._sample, self._entries, self._pages = sample, look.entries, state.tenants.pages
+        is_measured = look.owned.keys() <= sample.utilisation.keys()
+        self._full_seconds = FULL_SECONDS if is_measured else UNMEASURED_SECONDS
 
     def _is_calm(self, look: AuditInput) -> bool:
         """Whether all cards are idle, and no tenant has more than its quota."""
@@ -391,8 +398,3 @@ class IdleBackoff:
             for record in look.entries.values()
             for allocation in record.allocations
         )
-
-
-def _undated(sample: DriverSample) -> DriverSample:
-    """Return `sample` without its moment; an XID that came makes it another."""
-    return replace(sample, taken_ns=0)

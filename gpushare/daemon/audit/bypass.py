@@ -19,7 +19,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from gpushare.daemon.compute import shares
+from gpushare.daemon.compute import scheduler_sync
 from gpushare.daemon.core.log import log
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.observe.compute_usage import CHECKED
@@ -117,7 +117,7 @@ class BypassControl:
         compute = self._state.observed.compute_of(key, uuid)
         if compute.lately_percent is None or compute.driver_percent is None or compute.silent:
             return None
-        found = shares.shares_on_card(uuid, self._state)
+        found = scheduler_sync.shares_on_card(uuid, self._state)
         if key not in found:
             return None  # the ledger has changed meanwhile
         may = escalation.allowed_percent(

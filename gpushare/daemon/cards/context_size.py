@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from gpushare.daemon.cards.driver_client import DriverClient, DriverError
@@ -38,7 +39,11 @@ _MOST_VOTES: Final = 63  # of the last tenants; one with fewer containers than h
 
 
 class ContextSizes:
-    """The figures, kept in `directory`. Any thread may ask and learn."""
+    """The figures, kept in `directory`. Any thread may ask and learn.
+
+    `sizes` has the bytes that a context takes, by the card's model; a model that is not in it is
+    not known yet. The mapping is replaced, never changed.
+    """
 
     def __init__(self, directory: Path, driver_version: str) -> None:
         self._file = directory / _NAME
@@ -48,6 +53,7 @@ class ContextSizes:
         self._votes: dict[str, dict[str, int]] = {}  # by model, then by tenant
         self._settled = threading.Event()
         self._patience = 0.0
+        self._publish()
 
     def renew(self, driver_version: str) -> bool:
         """Keep the figures of another driver from now on; whether it is another."""
@@ -56,6 +62,7 @@ class ContextSizes:
                 return False
             self._driver_version = driver_version
             self._votes.clear()
+            self._publish()
         self._settled.clear()
         return True
 
@@ -74,12 +81,6 @@ class ContextSizes:
         """
         self._settled.wait(max(0.0, self._patience - time.monotonic()))
 
-    def bytes_of(self, card: Card) -> int:
-        """Return what a context takes of `card`; 0 where that is not known yet."""
-        model = self._key(card)
-        with self._lock:
-            return self._measured.get(model) or _middle(self._votes.get(model, {}))
-
     def is_measured(self, card: Card) -> bool:
         """Whether the figure was measured, not guessed from tenants."""
         with self._lock:
@@ -87,17 +88,18 @@ class ContextSizes:
 
     def learn(self, card: Card, tenant: str, context_bytes: int) -> None:
         """Note what each of a tenant's contexts takes; its least counts, for modules are in it."""
-        model = self._key(card)
         with self._lock:
-            votes = self._votes.setdefault(model, {})
-            if model in self._measured or votes.get(tenant, context_bytes + 1) <= context_bytes:
+            votes = self._votes.setdefault(card.model, {})
+            is_measured = self._key(card) in self._measured
+            if is_measured or votes.get(tenant, context_bytes + 1) <= context_bytes:
                 return
-            before = _middle(votes)
+            before = self.sizes.get(card.model, 0)
             votes.pop(tenant, None)
             votes[tenant] = context_bytes
             while len(votes) > _MOST_VOTES:
                 del votes[next(iter(votes))]
-            now = _middle(votes)
+            self._publish()
+            now = self.sizes[card.model]
         if now != before:
             log("context-size-learned", model=card.model, bytes=now)
 
@@ -106,6 +108,7 @@ class ContextSizes:
         with self._lock:
             self._measured = {**self._measured, self._key(card): context_bytes}
             measured = dict(self._measured)
+            self._publish()
         log("context-size-measured", model=card.model, bytes=context_bytes)
         draft = self._file.with_name(f".{_NAME}.{secrets.token_hex(4)}")
         try:
@@ -116,6 +119,21 @@ class ContextSizes:
             log("context-size-write-failed", "warning", file=str(self._file), error=str(error))
             draft.unlink(missing_ok=True)
 
+    def _publish(self) -> None:
+        """Publish what is known of this driver. Of two votes the lower is in the middle."""
+        learned = {
+            model: statistics.median_low(votes.values())
+            for model, votes in self._votes.items()
+            if votes
+        }
+        version = f" {self._driver_version}"
+        measured = {
+            key.removesuffix(version): size
+            for key, size in self._measured.items()
+            if key.endswith(version)
+        }
+        self.sizes: Mapping[str, int] = MappingProxyType({**learned, **measured})
+
     def _key(self, card: Card) -> str:
         return f"{card.model} {self._driver_version}"
 
@@ -125,11 +143,6 @@ class ContextSizes:
             return {str(key): int(value) for key, value in found.items() if int(value) > 0}
         except (OSError, ValueError, AttributeError, TypeError, RecursionError):
             return {}
-
-
-def _middle(votes: Mapping[str, int]) -> int:
-    """Return the middle one of `votes`, the lower of two; 0 where there is none."""
-    return statistics.median_low(votes.values()) if votes else 0
 
 
 @dataclass(frozen=True)
@@ -148,14 +161,17 @@ def measure_context(
 
     `excuse` is called with the pid of the program that is run.
     """
-    argv = [str(probe.program), "--library", str(probe.library), "--card", str(card.index)]
+    # A process has one MIG instance, and it has to name it.
+    visible = {"CUDA_VISIBLE_DEVICES": card.uuid} if card.instance else {}
+    number = 0 if card.instance else card.index
+    argv = [str(probe.program), "--library", str(probe.library), "--card", str(number)]
     try:
         program = subprocess.Popen(
             [*argv, "context"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **probe.env},
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **probe.env, **visible},
             cwd="/",
         )
     except OSError as error:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from gpushare.daemon.placement.model import Card, Links
+from gpushare.metrics_schema import CardSensors
 
 
 class DriverError(Exception):
@@ -34,6 +35,7 @@ class ProcessUse:
     pid: int  # in the daemon's pid namespace
     bytes: int | None
     utilisation: int | None = None  # percent of the card's time, None: not known
+    is_mps: bool = False  # a client of an MPS server
 
 
 @dataclass(frozen=True)
@@ -46,30 +48,40 @@ class DriverGeneration:
     loads: int = 0  # unrequested reloads of the driver's library
 
     def changed_cards(self, before: DriverGeneration) -> frozenset[str]:
-        """Return the uuids of cards that are not what they were: all, with another driver."""
+        """Return the uuids of cards that are not what they were: all, with another driver.
+
+        With a card, its MIG instances have changed.
+        """
         now_at, was_at = ({uuid: at for at, uuid in one.cards} for one in (self, before))
         known = now_at.keys() | was_at.keys()
         if self.driver != before.driver:
             return frozenset(known)
         parts, were = dict(self.parts), dict(before.parts)
-        return frozenset(
+        changed = {
             uuid
             for uuid in known
             if (now_at.get(uuid), parts.get(uuid)) != (was_at.get(uuid), were.get(uuid))
+        }
+        instances = (
+            part for uuid in changed for part in (*parts.get(uuid, ()), *were.get(uuid, ()))
         )
+        return frozenset((*changed, *instances))
 
 
 @dataclass(frozen=True)
 class DriverSample:
-    """One look at the driver. `taken_ns` is CLOCK_MONOTONIC."""
+    """One look at the driver. `taken_ns` is CLOCK_MONOTONIC, and makes no sample another one."""
 
-    taken_ns: int
+    taken_ns: int = field(compare=False)
     uses: Mapping[str, tuple[ProcessUse, ...]] = field(default_factory=dict)  # by the card's uuid
     health: Mapping[str, str] = field(default_factory=dict)  # uuid -> what is wrong
     utilisation: Mapping[str, int] = field(default_factory=dict)  # percent by uuid, where known
     generation: DriverGeneration = field(default_factory=DriverGeneration)
     xids: tuple[tuple[str, int], ...] = ()  # uuid and number of each that came since the last look
     used: Mapping[str, int] = field(default_factory=dict)  # bytes by uuid, of all processes
+    compute_modes: Mapping[str, str] = field(default_factory=dict)  # by uuid; "": the default
+    # By uuid; they are some seconds old, and no other sample for being others.
+    sensors: Mapping[str, CardSensors] = field(default_factory=dict, compare=False)
 
     def taken_bytes(self, uuid: str) -> int:
         """Return what is taken of a card: managed memory is in no process's figure."""
@@ -122,7 +134,7 @@ class DriverClient(Protocol):
         """Return how far the cards are from each other."""
         ...
 
-    def sample(self) -> DriverSample:
+    def sample(self, *, brief: bool = False) -> DriverSample:
         """Return what each process takes of each card."""
         ...
 

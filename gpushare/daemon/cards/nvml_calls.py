@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver through NVML: the only module that knows pynvml. It runs in the worker alone.
+"""The driver through NVML, with nvml_sensors and nvml_topology. It runs in the worker alone.
 
 pynvml opens `libnvidia-ml.so.1` by its name, which on the host may be another driver's, or ours. So
 the file that the CDI spec names is opened first, by its path: the loader then gives that one to
@@ -14,52 +14,39 @@ import contextlib
 import ctypes
 import os
 import struct
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
 import pynvml
 
-from gpushare.daemon.cards import nvml_topology
+from gpushare.daemon.cards import nvml_sensors, nvml_topology
+from gpushare.daemon.cards.nvml_card import (
+    DATACENTER,
+    GONE,
+    NvmlError,
+    NvmlReply,
+    brand_of,
+    bus_id,
+    call,
+    capability,
+    compute_mode,
+    figures,
+    instance_facts,
+    memory_of,
+    parts_of,
+)
 
 NO_SUCH_CALL: Final = -1
 _UNKNOWN: Final = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE of usedGpuMemory
 _NO_INSTANCE: Final = 0xFFFFFFFF
 _SAMPLE: Final = struct.Struct("@IQII8x")  # nvmlProcessUtilizationSample_t, as far as memUtil
 _PROCESS: Final = struct.Struct("@IQI4x")  # nvmlProcessInfo_v2_t; the last is the compute instance
+#: As NVML's functions have them. A client of an MPS server may be in the last one only.
+_PROCESS_LISTS: Final = ("Compute", "Graphics", "MPSCompute")
+#: Between two readings of the sensors.
+_SENSOR_SECONDS: Final = 10.0
 _EVENTS_MOST: Final = 64  # of one look: a storm must not keep us from looking
-_GONE: Final = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
-
-#: NVML's brands (nvml.h, nvmlBrandType_t) as NVIDIA's container toolkit names them.
-BRANDS: Final = {
-    pynvml.NVML_BRAND_QUADRO: "quadro",
-    pynvml.NVML_BRAND_TESLA: "tesla",
-    pynvml.NVML_BRAND_NVS: "nvs",
-    pynvml.NVML_BRAND_GRID: "grid",
-    pynvml.NVML_BRAND_GEFORCE: "geforce",
-    pynvml.NVML_BRAND_TITAN: "titan",
-    pynvml.NVML_BRAND_NVIDIA_VAPPS: "nvidiavapps",
-    pynvml.NVML_BRAND_NVIDIA_VPC: "nvidiavpc",
-    pynvml.NVML_BRAND_NVIDIA_VCS: "nvidiavcs",
-    pynvml.NVML_BRAND_NVIDIA_VWS: "nvidiavws",
-    pynvml.NVML_BRAND_NVIDIA_CLOUD_GAMING: "nvidiacloudgaming",
-    pynvml.NVML_BRAND_QUADRO_RTX: "quadrortx",
-    pynvml.NVML_BRAND_NVIDIA_RTX: "nvidiartx",
-    pynvml.NVML_BRAND_NVIDIA: "nvidia",
-    pynvml.NVML_BRAND_GEFORCE_RTX: "geforcertx",
-    pynvml.NVML_BRAND_TITAN_RTX: "titanrtx",
-}
-#: Sold for data centres: Tesla, and since Ampere plain NVIDIA.
-_DATACENTER: Final = frozenset({"tesla", "nvidia"})
-
-NvmlReply = dict[str, Any]
-
-
-class NvmlError(Exception):
-    """NVML answered with an error."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 class _SetLimits(ctypes.Structure):
@@ -86,23 +73,24 @@ class Devices:
             self._library = ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
         except OSError as error:
             raise NvmlError(NO_SUCH_CALL, f"{error}; is the driver installed?") from error
-        _call(pynvml.nvmlInit)
+        call(pynvml.nvmlInit)
         self._uuids: dict[int, str] = {}  # by index, as last reported
         self._seen: dict[str, int] = {}  # newest utilisation sample by uuid, microseconds
         self._handles: dict[str, Any] = {}
         self._events: Any = None
-        self._lists = {kind: self._list(kind) for kind in ("Compute", "Graphics")}
+        self._lists = {kind: self._list(kind) for kind in _PROCESS_LISTS}
         self._room = ctypes.create_string_buffer(64 * _SAMPLE.size)
         self._reported: NvmlReply = {}  # by the last look
+        self._sensed = 0.0  # when the sensors were read last
 
     def describe(self) -> NvmlReply:
         """Return the versions and the cards; a lost card has only its index."""
-        cuda = _call(pynvml.nvmlSystemGetCudaDriverVersion_v2)
-        cards = [self._card(index) for index in range(_call(pynvml.nvmlDeviceGetCount))]
+        cuda = call(pynvml.nvmlSystemGetCudaDriverVersion_v2)
+        cards = [self._card(index) for index in range(call(pynvml.nvmlDeviceGetCount))]
         found = [card for card in cards if "uuid" in card]
         self._listen()
         return {
-            "driver": _call(pynvml.nvmlSystemGetDriverVersion),
+            "driver": call(pynvml.nvmlSystemGetDriverVersion),
             "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
             "cards": found,
             "lost": [card for card in cards if "uuid" not in card],
@@ -112,16 +100,41 @@ class Devices:
             ),
         }
 
-    def look(self, *, known: bool) -> NvmlReply:
+    def look(self, *, known: bool, brief: bool = False) -> NvmlReply:
         """Return what each process takes of each card, and what has happened since the last.
 
-        Only the latter if all else is as in the last look, and the caller has `known` that one.
+        Only the latter if all else is as in the last look, and the caller has `known` that one. A
+        `brief` look takes the processes for the same ones on an idle card that is used as before.
         """
-        cards = [self._look(index) for index in range(_call(pynvml.nvmlDeviceGetCount))]
-        found = {"driver": _call(pynvml.nvmlSystemGetDriverVersion), "cards": cards}
+        if known and brief and self._is_as_reported():
+            return {"xids": self._xids(), **self._sensors()}
+        cards = [self._look(index) for index in range(call(pynvml.nvmlDeviceGetCount))]
+        found = {"driver": call(pynvml.nvmlSystemGetDriverVersion), "cards": cards}
         is_new = not known or found != self._reported
         self._reported = found
-        return {**(found if is_new else {}), "xids": self._xids()}
+        return {**(found if is_new else {}), "xids": self._xids(), **self._sensors()}
+
+    def _is_as_reported(self) -> bool:
+        """Whether every card is idle, and has as much in use as at the last look."""
+        try:
+            count = call(pynvml.nvmlDeviceGetCount)
+            driver, cards = call(pynvml.nvmlSystemGetDriverVersion), self._reported["cards"]
+            return (driver, count) == (self._reported["driver"], len(cards)) and all(
+                card.get("busy") == 0 and {**card, **figures(card["index"])} == card
+                for card in cards
+            )
+        except (NvmlError, pynvml.NVMLError):
+            return False  # a look in full says why
+
+    def _sensors(self) -> NvmlReply:
+        """Return the figures of nvml_sensors by uuid, nothing until the next ones are due."""
+        now = time.monotonic()
+        if self._sensed and now - self._sensed < _SENSOR_SECONDS:
+            return {}
+        self._sensed = now
+        return {
+            "sensors": {uuid: nvml_sensors.read(handle) for uuid, handle in self._handles.items()}
+        }
 
     def set_limits(self, uuid: str, cgroup: str, soft_bytes: int, hard_bytes: int) -> NvmlReply:
         """Limit what a cgroup has of a card."""
@@ -152,27 +165,29 @@ class Devices:
         function = getattr(self._library, name, None)
         if function is None:
             raise NvmlError(NO_SUCH_CALL, f"the driver's library has no {name}")
-        handle = _call(pynvml.nvmlDeviceGetHandleByUUID, uuid)
+        handle = call(pynvml.nvmlDeviceGetHandleByUUID, uuid)
         code = function(handle, ctypes.byref(argument))
         if code != pynvml.NVML_SUCCESS:
             raise NvmlError(code, f"NVML: {pynvml.NVMLError(code)}")
 
     def _card(self, index: int) -> NvmlReply:
         try:
-            handle = _call(pynvml.nvmlDeviceGetHandleByIndex, index)
-            uuid = _call(pynvml.nvmlDeviceGetUUID, handle)
-            total, reserved = _memory(handle)[:2]
+            handle = call(pynvml.nvmlDeviceGetHandleByIndex, index)
+            uuid = call(pynvml.nvmlDeviceGetUUID, handle)
+            total, reserved = memory_of(handle)[:2]
             card = {
                 "index": index,
                 "uuid": uuid,
-                "model": _call(pynvml.nvmlDeviceGetName, handle).removeprefix("NVIDIA "),
+                "model": call(pynvml.nvmlDeviceGetName, handle),
                 "total": total,
                 "memory": total - reserved,
-                "minor": _call(pynvml.nvmlDeviceGetMinorNumber, handle),
-                "brand": (brand := _brand(handle)),
-                "datacenter": brand in _DATACENTER,
-                "capability": _capability(handle),
-                "parts": _parts(handle),
+                "minor": call(pynvml.nvmlDeviceGetMinorNumber, handle),
+                "brand": (brand := brand_of(handle)),
+                "datacenter": brand in DATACENTER,
+                "capability": capability(handle),
+                "parts": None if (parts := parts_of(handle)) is None else list(parts),
+                "instances": [instance_facts(uuid, part) for uuid, part in (parts or {}).items()],
+                "bus_id": bus_id(handle),
             }
         except NvmlError as error:
             return {"index": index, "code": error.code, "error": str(error)}
@@ -184,27 +199,39 @@ class Devices:
         """Return one card's figures; of one that does not answer, why, under the name it had."""
         seen: NvmlReply = {"index": index, "uuid": self._uuids.get(index, "")}
         try:
-            handle = _call(pynvml.nvmlDeviceGetHandleByIndex, index)
-            seen["uuid"] = uuid = _call(pynvml.nvmlDeviceGetUUID, handle)
-            seen["parts"] = _parts(handle)
-            before = _memory(handle)
-            seen["compute"] = self._processes("Compute", handle)
-            seen["graphics"] = self._graphics(handle)
-            total, _, used = _memory(handle)
-            # Taken before and after the list: what changed between is no contradiction.
-            seen["total"], seen["used"] = total, max(used, before[2])
+            handle = call(pynvml.nvmlDeviceGetHandleByIndex, index)
+            seen["uuid"] = uuid = call(pynvml.nvmlDeviceGetUUID, handle)
+            parts = parts_of(handle)
+            seen["parts"] = None if parts is None else list(parts)
+            seen["mode"] = compute_mode(handle)
+            seen |= self._use(handle)
+            seen["instances"] = [
+                {"index": index, "uuid": one, **self._use(part)}
+                for one, part in (parts or {}).items()
+            ]
         except NvmlError as error:
             return {
                 "index": index,
                 "uuid": seen["uuid"],
                 "code": error.code,
                 "error": str(error),
-                "lost": error.code in _GONE,
+                "lost": error.code in GONE,
             }
         seen["shares"] = self._shares(handle, uuid)
         with contextlib.suppress(pynvml.NVMLError):  # NOT_SUPPORTED: under MIG
             seen["busy"] = int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
         return seen
+
+    def _use(self, handle: Any) -> NvmlReply:
+        """Return what is used of a card, or of an instance, and by which processes."""
+        before = memory_of(handle)
+        compute, graphics = self._processes("Compute", handle), self._others("Graphics", handle)
+        # A server is a compute process: without any, it has no clients.
+        mps = self._others("MPSCompute", handle) if compute else []
+        total, _, used = memory_of(handle)
+        # Taken before and after the lists: what changed between is no contradiction.
+        lists = {"compute": compute, "graphics": graphics, "mps": mps, "shares": []}
+        return {**lists, "total": total, "used": max(used, before[2])}
 
     def _processes(self, kind: str, handle: Any) -> list[list[int | None]]:
         """Return pid, bytes and MIG instance of each; None: not reported, or not of one."""
@@ -231,13 +258,13 @@ class Devices:
                 raise NvmlError(code, f"NVML: {pynvml.NVMLError(code)}")
             self._room = ctypes.create_string_buffer((2 * count.value + 8) * size)
 
-    def _graphics(self, handle: Any) -> list[list[int | None]]:
+    def _others(self, kind: str, handle: Any) -> list[list[int | None]]:
         try:
-            return self._processes("Graphics", handle)
+            return self._processes(kind, handle)
         except NvmlError as error:
-            if error.code in _GONE:
+            if error.code in GONE:
                 raise
-            return []  # NOT_SUPPORTED: a card without graphics
+            return []  # NOT_SUPPORTED: a card without graphics, a driver without the list
 
     def _list(self, kind: str) -> Any:
         """Return the newest call that lists processes; 2 and 3 are of drivers from 470 on."""
@@ -298,56 +325,3 @@ class Devices:
 
 #: What a driver answers that will never hold a limit.
 NO_LIMITS: Final = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION})
-
-
-def _call(function: Any, *arguments: Any) -> Any:
-    try:
-        return function(*arguments)
-    except pynvml.NVMLError as error:
-        raise NvmlError(error.value, f"NVML: {error}") from error
-
-
-def _parts(handle: Any) -> list[str] | None:
-    """Return the uuids of the parts of a card under MIG, None of one that is whole."""
-    try:
-        if pynvml.nvmlDeviceGetMigMode(handle)[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
-            return None
-        most = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)
-    except pynvml.NVMLError as error:
-        if error.value in _GONE:
-            raise NvmlError(error.value, f"NVML: {error}") from error
-        return None  # NOT_SUPPORTED
-    found = []
-    for index in range(most):
-        with contextlib.suppress(pynvml.NVMLError):  # NOT_FOUND: none at that place
-            part = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
-            found.append(str(pynvml.nvmlDeviceGetUUID(part)))
-    return found
-
-
-def _brand(handle: Any) -> str:
-    """Return the brand as NVIDIA_REQUIRE_ variables name it, "" where it is not known."""
-    try:
-        return BRANDS.get(pynvml.nvmlDeviceGetBrand(handle), "")
-    except pynvml.NVMLError:
-        return ""
-
-
-def _capability(handle: Any) -> list[int] | None:
-    """Return the compute capability, None where it is not known."""
-    try:
-        return list(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
-    except pynvml.NVMLError:
-        return None
-
-
-def _memory(handle: Any) -> tuple[int, int, int]:
-    """Return the card's total, what of it the driver keeps (only v2 tells), and what is used."""
-    try:
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-    except pynvml.NVMLError_FunctionNotFound:
-        memory = _call(pynvml.nvmlDeviceGetMemoryInfo, handle)
-        return int(memory.total), 0, int(memory.used)
-    except pynvml.NVMLError as error:
-        raise NvmlError(error.value, f"NVML: {error}") from error
-    return int(memory.total), int(memory.reserved), int(memory.used)

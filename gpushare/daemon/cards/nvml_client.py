@@ -36,6 +36,7 @@ from gpushare.daemon.cards.validation import DriverDescription
 from gpushare.daemon.cards.worker_process import WorkerLost, WorkerProcess
 from gpushare.daemon.core.log import log
 from gpushare.daemon.placement.model import Card, Links
+from gpushare.metrics_schema import CardSensors
 
 #: A first nvmlInit without persistence mode takes seconds per card: it may come late once.
 _PATIENCE_DEADLINES: Final = 4
@@ -78,6 +79,7 @@ class Nvml:
         self._loads = 0
         self._loaded_at = 0.0
         self._xids: tuple[tuple[str, int], ...] = ()  # not handed on yet
+        self._sensors: Mapping[str, CardSensors] = {}  # by uuid, as last read
         self._sampled: DriverSample | None = None  # the last, if it was read
         self._sampled_of: object = None  # which library it was
         self._unhealthy = False
@@ -122,9 +124,9 @@ class Nvml:
         """Return how far the cards are from each other; as of when the library was loaded."""
         return self._loaded.links
 
-    def sample(self) -> DriverSample:
-        """Return what each process takes of each card."""
-        found: DriverSample = self._ask(self._sample)
+    def sample(self, *, brief: bool = False) -> DriverSample:
+        """Return what each process takes of each card; `brief`: see nvml_calls."""
+        found: DriverSample = self._ask(lambda: self._sample(brief=brief))
         return found
 
     def set_limits(self, uuid: str, cgroup: Path, limits: DriverLimits) -> None:
@@ -248,7 +250,8 @@ class Nvml:
             raise
         generation = replace(found.generation, loads=self._loads)
         listed = {card.uuid for card in found.cards}
-        gone = [card for card in self.cards() if card.uuid not in listed]
+        # An instance ends with its card's layout, and no tool destroys one that is in use.
+        gone = [card for card in self.cards() if card.uuid not in listed and card.instance is None]
         # The driver renumbers the others: their numbers are beyond.
         self._vanished = tuple(
             replace(card, index=len(found.cards) + number) for number, card in enumerate(gone)
@@ -258,10 +261,10 @@ class Nvml:
         self._unhealthy = bool(gone or found.lost)
         log("driver-worker-started", pid=self._worker.pid, driver=found.driver_version)
 
-    def _sample(self) -> DriverSample:
+    def _sample(self, *, brief: bool) -> DriverSample:
         self._ready()
         try:
-            found = self._look()
+            found = self._look(brief=brief)
             if found.generation != self._loaded.generation:
                 self._let_go()
                 self._load()
@@ -278,14 +281,15 @@ class Nvml:
             for card in self._vanished
         }
         xids, self._xids = self._xids, ()
-        return replace(found, health={**found.health, **health}, xids=xids)
+        every = {**found.health, **health}
+        return replace(found, health=every, xids=xids, sensors=self._sensors)
 
-    def _look(self) -> DriverSample:
+    def _look(self, *, brief: bool = False) -> DriverSample:
         last, self._sampled = self._sampled, None
         if self._sampled_of is not self._loaded:
             last = None
         try:
-            answer = self._call_worker("look", {"known": last is not None})
+            answer = self._call_worker("look", {"known": last is not None, "brief": brief})
         except (WorkerLost, DriverTimeout):
             raise
         except DriverError as error:
@@ -295,6 +299,8 @@ class Nvml:
             raise
         # They are reported once, whatever the rest of the answer is worth.
         self._xids += validation.new_xids(answer)
+        if "sensors" in answer:
+            self._sensors = validation.card_sensors(answer)
         if last is not None and "cards" not in answer:  # nothing new: comparing both costs nothing
             self._sampled = replace(last, taken_ns=time.monotonic_ns())
         else:

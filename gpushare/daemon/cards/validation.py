@@ -3,7 +3,7 @@
 
 A figure that cannot be invalidates the whole sample: InvalidSample, and no tenant is judged by it.
 What real drivers do is accepted: a process whose memory the driver does not know, one that is
-listed though it has ended (its memory is still taken), the same one in both lists.
+listed though it has ended (its memory is still taken), the same one in several lists.
 
 Links between cards and their NUMA nodes are gathered once each time that the driver is loaded:
 nothing of them changes beneath a driver. The kinds are those that `nvidia-smi topo -m` prints, the
@@ -16,27 +16,34 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast
 
-from gpushare import xid
 from gpushare.daemon.cards.driver_client import (
     DriverGeneration,
     DriverSample,
     InvalidSample,
     ProcessUse,
 )
-from gpushare.daemon.core.log import log
-from gpushare.daemon.placement.model import NO_LINKS, NO_NODE, UNKNOWN, Card, Link, Links
+from gpushare.daemon.placement.model import (
+    NO_LINKS,
+    NO_NODE,
+    UNKNOWN,
+    Card,
+    Link,
+    Links,
+    MigInstance,
+)
 from gpushare.host.numa import Numa
+from gpushare.metrics_schema import CardSensors
 
 _PID_MOST: Final = 1 << 22  # Linux, include/linux/threads.h: PID_MAX_LIMIT
 #: What the sum over processes may be beyond the card's own figure: rounding, and what one of them
 #: gave back while the driver was counting.
 _SUM_SLACK_BYTES: Final = 1 << 30
 _PERCENT: Final = 100
+_MOST: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,7 @@ def driver_description(answer: Mapping[str, Any]) -> DriverDescription:
     """Return the answer to `load`; InvalidSample."""
     try:
         cards = tuple(_card(reported) for reported in answer["cards"])
+        instances = tuple(_instances(answer["cards"], cards, len(cards) + len(answer["lost"])))
         parts = tuple(
             (str(reported["uuid"]), _parts(reported))
             for reported in answer["cards"]
@@ -66,22 +74,26 @@ def driver_description(answer: Mapping[str, Any]) -> DriverDescription:
             str(answer["driver"]), tuple((card.index, card.uuid) for card in cards), parts
         )
         lost = tuple(str(reported["error"]) for reported in answer["lost"])
-        totals = {str(reported["uuid"]): int(reported["total"]) for reported in answer["cards"]}
+        totals = {
+            str(reported["uuid"]): int(reported["total"])
+            for card in answer["cards"]
+            for reported in (card, *card["instances"])
+        }
         found = DriverDescription(
             generation.driver,
             str(answer["cuda"]),
-            cards,
+            (*cards, *instances),
             generation,
             bool(answer["limits"]),
             totals,
             lost,
-            _links(answer),
+            _with_instances(_links(answer), instances),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidSample(
             f"the driver reports its cards in an unknown format: {error!r}"
         ) from error
-    if len({card.uuid for card in cards}) < len(cards):
+    if len({card.uuid for card in found.cards}) < len(found.cards):
         raise InvalidSample("the driver reports two cards with the same UUID")
     return found
 
@@ -107,15 +119,23 @@ def driver_sample(answer: Mapping[str, Any], of: DriverDescription) -> DriverSam
     health: dict[str, str] = {}
     busy: dict[str, int] = {}
     used: dict[str, int] = {}
+    modes: dict[str, str] = {}
     try:
         cards = [reported for reported in answer["cards"] if reported["uuid"]]
         for reported in cards:
             uuid = str(reported["uuid"])
             if "error" in reported:
-                health[uuid] = str(reported["error"])
+                parts = dict(of.generation.parts).get(uuid, ())
+                health |= dict.fromkeys((uuid, *parts), str(reported["error"]))
                 continue
-            uses[uuid] = _uses(reported, of.totals.get(uuid))
-            used[uuid] = int(reported["used"])
+            for one in reported["instances"]:
+                part = str(one["uuid"])
+                uses[part], used[part] = _uses(one, of.totals.get(part)), int(one["used"])
+            if reported["instances"]:
+                uses[uuid] = ()  # its processes are those of the instances
+                continue
+            uses[uuid], used[uuid] = _uses(reported, of.totals.get(uuid)), int(reported["used"])
+            modes[uuid] = str(reported["mode"])
             percent = reported.get("busy")
             if isinstance(percent, int) and 0 <= percent <= _PERCENT:
                 busy[uuid] = percent
@@ -129,7 +149,29 @@ def driver_sample(answer: Mapping[str, Any], of: DriverDescription) -> DriverSam
         raise InvalidSample(
             f"the driver sent a response in an unknown format: {error!r}"
         ) from error
-    return DriverSample(taken_ns, uses, health, busy, generation, used=used)
+    return DriverSample(taken_ns, uses, health, busy, generation, used=used, compute_modes=modes)
+
+
+def card_sensors(answer: Mapping[str, Any]) -> Mapping[str, CardSensors]:
+    """Return the sensors by uuid, without the figures that cannot be; none in another format.
+
+    No tenant is judged by them.
+    """
+    try:
+        return {str(uuid): _sensors(found) for uuid, found in answer["sensors"].items()}
+    except (AttributeError, KeyError):
+        return {}
+
+
+def _sensors(figures: Mapping[str, Any]) -> CardSensors:
+    known = {
+        name: figure
+        for name, figure in figures.items()
+        if name in CardSensors.__annotations__
+        and type(figure) is int
+        and 0 <= figure <= (_PERCENT if name.endswith("_percent") else _MOST)
+    }
+    return cast(CardSensors, known)
 
 
 def new_xids(answer: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
@@ -160,13 +202,54 @@ def _card(reported: Mapping[str, Any]) -> Card:
     return Card(
         index=int(reported["index"]),
         uuid=str(reported["uuid"]),
-        model=str(reported["model"]),
+        model=str(reported["model"]).removeprefix("NVIDIA "),
+        name=str(reported["model"]),
+        bus_id=str(reported["bus_id"]),
         memory_bytes=int(reported["memory"]),
         minor=int(reported["minor"]),
         datacenter=bool(reported["datacenter"]),
         brand=str(reported["brand"]),
         capability=_capability(reported["capability"]),
+        is_divided=bool(reported["instances"]),
     )
+
+
+def _instances(
+    reported: Sequence[Mapping[str, Any]], cards: Sequence[Card], first: int
+) -> Iterator[Card]:
+    """Yield the MIG instances of all cards, numbered from `first`; what is not said is the card's.
+
+    The driver has no sensors of an instance, and no bus has its address.
+    """
+    pairs = zip(cards, reported, strict=True)
+    parts = ((card, one) for card, found in pairs for one in found["instances"])
+    for index, (card, one) in enumerate(parts, first):
+        yield replace(
+            card,
+            index=index,
+            uuid=str(one["uuid"]),
+            model=str(one["model"]).removeprefix("NVIDIA "),
+            name=str(one["model"]),
+            memory_bytes=int(one["memory"]),
+            is_divided=False,
+            instance=MigInstance(
+                card.uuid,
+                card.index,
+                int(one["number"]),
+                int(one["gpu_instance"]),
+                int(one["compute_instance"]),
+            ),
+        )
+
+
+def _with_instances(links: Links, instances: Sequence[Card]) -> Links:
+    """Return the links with the NUMA node of each instance, which is its card's."""
+    nodes = {
+        card.uuid: links.node(card.instance.card_uuid)
+        for card in instances
+        if card.instance is not None
+    }
+    return replace(links, nodes={**links.nodes, **nodes})
 
 
 def _capability(reported: Any) -> tuple[int, int] | None:
@@ -188,19 +271,22 @@ def _uses(reported: Mapping[str, Any], was: int | None) -> tuple[ProcessUse, ...
         raise InvalidSample(f"{name}: {used} bytes of {total} are used")
     if was is not None and total != was:
         raise InvalidSample(f"{name}: it has {total} bytes in all, and had {was}")
-    lists = [_held(reported[kind], name, total) for kind in ("compute", "graphics")]
+    lists = [_held(reported[kind], name, total) for kind in ("compute", "graphics", "mps")]
     shares = {int(pid): int(percent) for pid, percent in reported["shares"]}
     held: dict[int, int | None] = {}
     for one in lists:
         for pid, size in one.items():
             before = held.get(pid)
-            # In both lists with the same figure, or with what it took between the two.
+            # In several lists with the same figure, or with what it took between two of them.
             held[pid] = size if before is None else max(before, size or 0)
     together = sum(size or 0 for size in held.values())
     if together > used + _SUM_SLACK_BYTES:
         raise InvalidSample(f"{name}: its processes hold {together} bytes, and it {used}")
     known = {pid: share for pid, share in shares.items() if 0 <= share <= _PERCENT}
-    return tuple(ProcessUse(pid, size, known.get(pid)) for pid, size in sorted(held.items()))
+    return tuple(
+        ProcessUse(pid, size, known.get(pid), is_mps=pid in lists[-1])
+        for pid, size in sorted(held.items())
+    )
 
 
 def _held(records: Any, name: str, total: int) -> dict[int, int | None]:
@@ -269,82 +355,3 @@ def _link(pair: Mapping[str, Any], cards: Mapping[str, Any]) -> Link:
     if count:
         return nvlink_link(count)
     return UNKNOWN if pair["level"] is None else pcie_link(int(pair["level"]))
-
-
-OK: Final = "ok"
-_MIG: Final = (
-    "MIG is enabled, and gpushare cannot share MIG instances: nvidia-smi -i {index} -mig 0"
-)
-
-
-class Health:
-    """What is wrong with each card. `observe` is the truth thread's; `xids` anybody's."""
-
-    def __init__(self) -> None:
-        self.xids: Mapping[tuple[str, int], int] = MappingProxyType({})  # by uuid and number
-        self._fatal: dict[str, int] = {}
-        self._failed: set[str] = set()  # of the fatal ones: those that have not answered since
-        self._driver = ""
-        self._last: dict[str, str] = {}
-
-    def note(self, sample: DriverSample, cards: Mapping[str, Card]) -> None:
-        """Log and count the XIDs that have come, also those of a sample that is not used.
-
-        One of the processes on the card may have caused it: NVML does not say which.
-        """
-        if sample.generation.driver != self._driver:
-            self._driver = sample.generation.driver
-            self._fatal.clear()
-            self._failed.clear()
-        for uuid, number in sample.xids:
-            pids = [use.pid for use in sample.uses.get(uuid, ())]
-            self._note(uuid, number, cards.get(uuid), pids)
-
-    def observe(self, sample: DriverSample, cards: Mapping[str, Card]) -> Mapping[str, str]:
-        """Return what is wrong by uuid, "ok" of a healthy card, after one more sample."""
-        found = {uuid: self._of(card, sample) for uuid, card in cards.items()}
-        for uuid, text in found.items():
-            before = self._last.get(uuid, OK)
-            fields = {"card": uuid, "model": cards[uuid].model}
-            if before == OK and text != OK:
-                log("card-unhealthy", "error", **fields, reason=text)
-            elif before != OK and text == OK:
-                log("card-recovered", **fields, previous=before)
-        self._last = found
-        return found
-
-    def _note(self, uuid: str, number: int, card: Card | None, pids: list[int]) -> None:
-        count = self.xids.get((uuid, number), 0) + 1
-        self.xids = MappingProxyType({**self.xids, (uuid, number): count})
-        fatal = number in xid.FATAL
-        log(
-            "card-xid-reported",
-            "error" if fatal else "warning",
-            card=uuid,
-            model=card.model if card else "",
-            xid=number,
-            meaning=xid.meaning(number),
-            processes=pids,
-        )
-        if fatal:
-            self._fatal[uuid] = number
-            self._failed.discard(uuid)
-
-    def _of(self, card: Card, sample: DriverSample) -> str:
-        reported = sample.health.get(card.uuid)
-        if reported is None and card.uuid not in sample.uses:
-            reported = "not seen"
-        if reported is not None:
-            self._failed.add(card.uuid)
-        elif card.uuid in self._failed:
-            self._failed.discard(card.uuid)
-            self._fatal.pop(card.uuid, None)
-        number = self._fatal.get(card.uuid)
-        if number is not None:
-            meaning, act = xid.FATAL[number]
-            return f"XID {number}: {meaning}; {act}"
-        if reported is not None:
-            return reported
-        if card.uuid in dict(sample.generation.parts):
-            return _MIG.format(index=card.index)
-        return OK

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare.daemon.cards import worker_protocol
+from gpushare.daemon.cards import worker_main
 from gpushare.daemon.cards.driver_client import DriverError, DriverTimeout
 from gpushare.daemon.cards.worker_main import CONNECTION
 from gpushare.daemon.core.log import log
@@ -67,13 +67,13 @@ class WorkerProcess:
         self._sequence += 1
         until = time.monotonic() + seconds
         try:
-            worker_protocol.write_message(
+            worker_main.write_message(
                 self._connection, {"number": self._sequence, "ask": what, "with": arguments}
             )
-            message = worker_protocol.read_message(self._connection, lambda: self._wait(until))
-        except worker_protocol.WorkerClosed as error:
+            message = worker_main.read_message(self._connection, lambda: self._wait(until))
+        except worker_main.WorkerClosed as error:
             raise WorkerLost(f"the NVML worker has ended ({self._ending()})") from error
-        except worker_protocol.InvalidMessage as error:
+        except worker_main.InvalidMessage as error:
             raise WorkerLost(f"the NVML worker violated the protocol: {error}") from error
         answer = message.get("answer")
         if message.get("number") != self._sequence or not isinstance(answer, dict):

@@ -16,12 +16,11 @@ from dataclasses import replace
 from typing import Final
 
 from gpushare.daemon.compute import scheduler_process as schedule_message
-from gpushare.daemon.compute import shares
 from gpushare.daemon.compute.scheduler_process import Scheduler, SchedulerCommand, SchedulerLost
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import Worker
 from gpushare.daemon.pages.tenants import Pages
-from gpushare.daemon.policy.compute import Share
+from gpushare.daemon.policy.compute import Share, ShareRequest, divide_compute
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 
@@ -52,6 +51,25 @@ def scheduled_shares(state: DaemonState) -> dict[str, TenantShares]:
     }
 
 
+def shares_on_card(uuid: str, state: DaemonState) -> dict[str, Share]:
+    """Return the share of each tenant on a card; frozen and whole-card tenants have none."""
+    claims = [
+        ShareRequest(
+            key=record.key,
+            policy=record.policy,
+            cores=allocation.cores,
+            weight=record.weight,
+            class_=record.class_,
+            priority=record.priority,
+            policy_is_set=record.is_set("policy"),
+        )
+        for record in state.ledger.entries.values()
+        for allocation in record.allocations
+        if allocation.uuid == uuid and not allocation.whole and not state.is_frozen(record.key)
+    ]
+    return divide_compute(claims, state.policy_of(uuid))
+
+
 def _corrected_shares(uuid: str, state: DaemonState) -> dict[str, Share]:
     """Return the shares on a card with the corrections of what was charged lately."""
     card = state.observed.usage.cards.get(uuid)
@@ -62,7 +80,7 @@ def _corrected_shares(uuid: str, state: DaemonState) -> dict[str, Share]:
             measured=measured,
             correction_permille=10 * state.observed.compute_of(key, uuid).correction_percent,
         )
-        for key, share in shares.shares_on_card(uuid, state).items()
+        for key, share in shares_on_card(uuid, state).items()
     }
 
 
@@ -93,8 +111,8 @@ class SchedulerSync:
             self._worker.submit(self._send_changed)
 
     def check(self) -> None:
-        """Make sure that a scheduler answers, and send it everything; returns at once."""
-        self._worker.submit(lambda: self._do(self._send_all))
+        """Make sure that a scheduler answers and has all tenants; returns at once."""
+        self._worker.submit(lambda: self._do(self._send_missing))
 
     def close(self, seconds: float) -> None:
         """Send nothing more; the scheduler keeps running."""
@@ -124,6 +142,17 @@ class SchedulerSync:
             self._send_all()
         else:
             self._send(self._scheduler)
+
+    def _send_missing(self) -> None:
+        """Send what differs, and everything if the scheduler is another one or lacks a tenant."""
+        scheduler, command = self._scheduler, self._command()
+        if scheduler is not None and scheduler.runs(command.program) and not self._rejected:
+            self._send(scheduler)
+            answer = scheduler.send(schedule_message.complete_message())
+            found = answer.error, answer.tenants, answer.time_scale
+            if found == (0, len(self._sent), command.time_scale):
+                return
+        self._send_all()
 
     def _send_all(self) -> None:
         """Name every tenant to a scheduler, from HELLO to COMPLETE."""

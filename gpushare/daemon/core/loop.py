@@ -2,7 +2,8 @@
 """Threads: the main thread's loop, workers that do one job after another, and a pool of threads.
 
 The loop serves descriptors, timers and calls from other threads. A callback that fails is logged
-and the loop continues: every tenant depends on it.
+and the loop continues: every tenant depends on it. Deadlines that outlive the daemon are in
+`boottime`, which no administrator or NTP can set back.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from gpushare.daemon.core.log import log
@@ -301,3 +303,16 @@ def _run_job(job: Callable[[], Any]) -> None:
         job()
     except Exception:  # noqa: BLE001 - the next job is unrelated
         log("job-failed", "error", traceback=traceback.format_exc())
+
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boottime() -> float:
+    """Return seconds since boot, suspend included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def boot_id() -> str:
+    """Return what names this boot of the machine (random(4))."""
+    return _BOOT_ID.read_text(encoding="ascii").strip()

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from typing import Final
 
 from gpushare.daemon.core.log import log
-from gpushare.errors import UserError
+from gpushare.errors import ErrorCode, UserError
 
 try:
     import prctl
@@ -63,6 +63,8 @@ class _Sets(ctypes.Structure):
 
 class NotRoot(UserError):
     """gpushared needs root."""
+
+    code = ErrorCode.FORBIDDEN
 
 
 def require_root() -> None:

@@ -31,8 +31,8 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
-from gpushare.daemon.core import clock
 from gpushare.daemon.core.log import log
+from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.freezer.tenant_cgroup import SharedCgroup, cgroup_freezer, freezable_groups
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Cgroups
@@ -40,7 +40,7 @@ from gpushare.daemon.policy import escalation
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import NOT_FREEZES, By, FreezeRecord, TenantRecord
 from gpushare.errors import UserError
-from gpushare.host.cgroup_freezer import CgroupFreezer, WriteWatch
+from gpushare.host.cgroups import CgroupFreezer, WriteWatch
 
 _PERIOD_SECONDS: Final = escalation.PERIOD_NS / 1e9
 _ANOTHERS: Final = "another program froze it"
@@ -203,8 +203,10 @@ class Freezer:
         cycle = self._cycles.pop(key, None)
         return cycle is not None and cycle.end()
 
-    def release(self, key: str, by: By) -> bool:
+    def release(self, key: str, by: By, who: By | None = None) -> bool:
         """Take back the decision of `by` on tenant `key`: it runs, unless another froze it too.
+
+        The event names `who` as the one that does so, or `by` itself.
 
         False where `by` had not decided anything.
         """
@@ -225,7 +227,7 @@ class Freezer:
             log(
                 "tenant-thawed",
                 **_identity(record),
-                by=by,
+                by=who or by,
                 left=[one.by for one in others],
                 ours=thaws,
             )
@@ -250,7 +252,7 @@ class Freezer:
         record = self._running(key)
         cgroup, _ = self._group(record, ())
         earlier = (freeze.due for freeze in self.freezes_of(key) if freeze.by == "stop")
-        due = min([clock.boottime() + after_seconds, *earlier])
+        due = min([boottime() + after_seconds, *earlier])
         self._note(record, FreezeRecord(key, "stop", why, time.time(), due, cgroup))
 
     def adopt(self) -> None:
@@ -288,7 +290,7 @@ class Freezer:
                 continue
             try:
                 ends = next((freeze for freeze in freezes if freeze.by == "stop"), None)
-                if ends is not None and ends.due <= clock.boottime():
+                if ends is not None and ends.due <= boottime():
                     self._kill(record, ends.why)
                 elif self.is_frozen(key):
                     self._freeze_again(record, freezes)

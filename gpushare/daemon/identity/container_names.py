@@ -14,22 +14,22 @@ import json
 import re
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.oci import podman_pod
-from gpushare.oci.request import containerd_namespace
-from gpushare.quota import PodIdentity, pod_of
+from gpushare.oci.request import containerd_namespace, podman_name
+from gpushare.quota.annotations import PodIdentity, pod_of
 
 #: What an engine that is told to can write; shown to people and put into messages.
 NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 _DOCKER_ID: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _MOST_BYTES: Final = 4 << 20
+_MOST_LABEL_LETTERS: Final = 128
 
 
-_SHORTEST: Final = 4  # of a name that is refused because another tenant's id begins with it
+SHORTEST_ID: Final = 4  # of a name that is refused because another tenant's id begins with it
 
 
 def find_conflict(name: str, key: str, records: Mapping[str, TenantRecord]) -> TenantRecord | None:
@@ -39,7 +39,7 @@ def find_conflict(name: str, key: str, records: Mapping[str, TenantRecord]) -> T
     a container by its id must never reach the one of a user who chose that name.
     """
     for record in records.values():
-        is_prefix = len(name) >= _SHORTEST and record.id.startswith(name)
+        is_prefix = len(name) >= SHORTEST_ID and record.id.startswith(name)
         if record.key != key and (is_prefix or name in {record.id, record.key}):
             return record
     return None
@@ -47,10 +47,14 @@ def find_conflict(name: str, key: str, records: Mapping[str, TenantRecord]) -> T
 
 @dataclass(frozen=True)
 class ContainerName:
-    """A container's engine and name; `name` is empty where only the engine knows it."""
+    """A container's engine and name; `name` is empty where only the engine knows it.
+
+    `labels` are those of the engine.
+    """
 
     engine: str
     name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def name_from_spec(identity: str, bundle: str, annotations: Mapping[str, str]) -> ContainerName:
@@ -73,25 +77,35 @@ def stored_name(identity: str, bundle: str) -> ContainerName | None:
     """Return the name that podman's storage, which has the bundle, has for a container."""
     if not bundle.endswith(f"/{identity}/userdata"):
         return None
-    name = podman_pod.stored_name(bundle)
+    name = podman_name(bundle)
     return ContainerName("podman", name) if NAME.fullmatch(name) else None
 
 
+def recorded_labels(labels: Mapping[str, object], names: Iterable[str]) -> dict[str, str]:
+    """Return those of `labels` that gpushare.yaml names; users choose their values."""
+    found = {name: labels[name] for name in names if name in labels}
+    return {
+        name: value
+        for name, value in found.items()
+        if isinstance(value, str) and value.isprintable() and len(value) <= _MOST_LABEL_LETTERS
+    }
+
+
 def ask_engines(identity: str, sockets: Iterable[Path], seconds: float) -> ContainerName | None:
-    """Return the name that the first of `sockets` (docker's API) has for a container.
+    """Return the name and labels that the first of `sockets` (docker's API) has for a container.
 
     None when no engine answers within `seconds` each, or none knows it.
     """
     if not _DOCKER_ID.fullmatch(identity):
         return None
     for path in sockets:
-        name = _ask(identity, path, seconds)
-        if name is not None and NAME.fullmatch(name):
-            return ContainerName("podman" if "podman" in path.name else "docker", name)
+        found = _ask(identity, path, seconds)
+        if found is not None and NAME.fullmatch(found.name):
+            return found
     return None
 
 
-def _ask(identity: str, path: Path, seconds: float) -> str | None:
+def _ask(identity: str, path: Path, seconds: float) -> ContainerName | None:
     connection = UnixSocketConnection(path, seconds)
     try:
         connection.request("GET", f"/containers/{identity}/json")
@@ -99,8 +113,13 @@ def _ask(identity: str, path: Path, seconds: float) -> str | None:
         if response.status != http.client.OK:
             return None
         document = json.loads(response.read(_MOST_BYTES))
-        return str(document["Name"]).removeprefix("/")
-    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
+        engine = "podman" if "podman" in path.name else "docker"
+        labels = dict(document.get("Config", {}).get("Labels") or {})
+        return ContainerName(engine, str(document["Name"]).removeprefix("/"), labels)
+    except (
+        *(OSError, http.client.HTTPException, ValueError, LookupError, TypeError),
+        AttributeError,  # of what is no object
+    ):
         return None
     finally:
         connection.close()

@@ -212,10 +212,6 @@ class PidResolver:
         self._version: object = None
         self._looked = -math.inf
 
-    def unchanged(self) -> None:
-        """Note that the driver still lists what it listed at the last look."""
-        self._looked = time.monotonic()
-
     def look(self, pids: Iterable[int], keys: Keys, version: object) -> dict[int, ListedPid]:
         """Identify each of `pids`, which the driver lists now.
 

@@ -91,7 +91,8 @@ def _with_name(record: TenantRecord, state: DaemonState) -> TenantRecord:
 def _keep(key: str, name: container_names.ContainerName, state: DaemonState) -> None:
     def rename() -> None:
         if key in state.ledger.entries:
-            state.ledger.rename(key, name.name, name.engine)
+            labels = container_names.recorded_labels(name.labels, state.config.labels)
+            state.ledger.rename(key, name.name, name.engine, labels)
 
     state.decide.submit(rename)
 

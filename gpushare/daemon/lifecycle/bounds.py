@@ -9,7 +9,8 @@ from gpushare.daemon.placement.request import Bounds, TenantCardUsage
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.claim import reservations
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.quota import QuotaRequest, RequestPolicy
+from gpushare.quota.request import QuotaRequest
+from gpushare.quota.request_policy import RequestPolicy
 
 
 def of_user(uid: int, terms: RequestPolicy, quota: QuotaRequest, state: DaemonState) -> Bounds:

@@ -15,12 +15,11 @@ from typing import Any, Final
 
 from gpushare.daemon.core.log import log
 from gpushare.daemon.lifecycle import bounds, release
-from gpushare.daemon.lifecycle.claim_request import requests_of
-from gpushare.daemon.lifecycle.node_mode import require_mode
+from gpushare.daemon.lifecycle.scheduled import requests_of, require_mode
 from gpushare.daemon.limits import driver_version
 from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds
-from gpushare.daemon.placement.choose import find_obstacle
 from gpushare.daemon.placement.model import CardCapacity
+from gpushare.daemon.placement.obstacles import find_obstacle
 from gpushare.daemon.placement.request import (
     Bounds,
     NoRoom,
@@ -32,10 +31,10 @@ from gpushare.daemon.policy.compute import FIXED
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.claim import ClaimRecord
 from gpushare.errors import UserError
-from gpushare.host.cdi_files import format_spec, write_spec
-from gpushare.host.run_folders import make_run_folder, run_folder
+from gpushare.host.cdi_files import format_spec, make_run_folder, run_folder, write_spec
 from gpushare.protocol.kubernetes import CDI_KIND, CLAIM_MOUNT, CLAIMS, PreparedClaim
-from gpushare.quota import EffectiveRequest, QuotaRequest, RequestedValue
+from gpushare.quota.effective_request import EffectiveRequest
+from gpushare.quota.request import QuotaRequest, RequestedValue
 
 _CDI_FILE: Final = "gpushare.io-claim-{uid}.json"
 _CDI_VERSION: Final = "0.5.0"  # of mounts, and of a kind's domain in device names

@@ -3,13 +3,15 @@
 
 What was worked out for an image is kept (oci/prepared_image.py) if nothing had to be noted of the
 container, it has no driver of its own, and no volume is in the way: that is nearly every container.
+
+`numa: bind` keeps a container's CPUs and memory to the NUMA nodes of its cards.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +19,15 @@ from typing import Final
 
 from gpushare.daemon.core.log import log
 from gpushare.daemon.lifecycle import driver_files
+from gpushare.daemon.placement.model import NO_NODE
 from gpushare.daemon.state import DaemonState, LoadedDriver
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.oci import container, ldcache, library_tree, loader, mount_points
+from gpushare.host.numa import Bound, bind
+from gpushare.oci import container, ldcache, loader, mount_points
 from gpushare.oci.driver_files import CUDA, NVML
 from gpushare.oci.edits import Edits, Hook
 from gpushare.oci.image_view import ImageView
-from gpushare.oci.library_tree import LibraryTree
-from gpushare.oci.mount_points import OURS
+from gpushare.oci.mount_points import OURS, LibraryTree
 from gpushare.oci.prepared_image import PreparedImage
 from gpushare.oci.spec import Spec
 
@@ -66,7 +69,7 @@ def edits_of(
     wanted = _wanted(chosen, image, tenant, state)
     placed = mount_points.place(wanted, original, image, chosen.files)
     if tenant.tree is not None:
-        placed = library_tree.with_tree(placed, tenant.tree)
+        placed = mount_points.with_tree(placed, tenant.tree)
     driver_files.keep_notes(record, placed.notes, state)
     cache = mount_points.merged_cache(placed, image, state.platform)
     seen = image.seen()
@@ -82,7 +85,7 @@ class _TenantParts:
     """What a container gets that is not its image's. `cards` are their names in the CDI spec."""
 
     shared: bool
-    cards: list[tuple[str, str]]
+    cards: list[tuple[str, ...]]
     hooks: tuple[Hook, ...]
     directory: str
     libraries: Path
@@ -95,7 +98,7 @@ def _filters(libraries: Path) -> container.Filters:
 
 def mount_libraries(state: DaemonState) -> LibraryTree | None:
     """Return the libraries of every share, mounted as one tree; None: they cannot be."""
-    files = library_tree.files(state.loaded().files, _filters(state.libraries))
+    files = mount_points.tree_files(state.loaded().files, _filters(state.libraries))
     try:
         return LibraryTree(str(state.mounts.library_tree(OURS, files)), files)
     except OSError as error:
@@ -182,9 +185,9 @@ def _request(
 _OF_A_MOUNT: Final = ("destination", "type", "options")
 
 
-def _cards(record: TenantRecord, driver: LoadedDriver) -> list[tuple[str, str]]:
+def _cards(record: TenantRecord, driver: LoadedDriver) -> list[tuple[str, ...]]:
     return [
-        (card.uuid, str(card.index))
+        (card.uuid, *(card.instance.names if card.instance else (str(card.index),)))
         for allocation in record.allocations
         if (card := driver.card(allocation.uuid)) is not None
     ]
@@ -192,3 +195,38 @@ def _cards(record: TenantRecord, driver: LoadedDriver) -> list[tuple[str, str]]:
 
 def _kept_caches(state: DaemonState) -> Path:
     return state.config.state_dir / "ldcache"
+
+
+BIND: Final = "bind"
+
+
+def numa_binding(original: Spec, record: TenantRecord, state: DaemonState) -> Bound:
+    """Return the CPUs and memory nodes that a container keeps; problems are noted.
+
+    Where the node of one of its cards is not known, all of it: its CPUs may be anywhere.
+    """
+    driver = state.loaded()
+    nodes = {
+        allocation.uuid: driver.links.node(allocation.uuid) for allocation in record.allocations
+    }
+    unknown = [uuid for uuid, number in nodes.items() if number == NO_NODE]
+    if unknown:
+        cards = ", ".join(
+            str(card.index) for uuid in unknown if (card := driver.card(uuid)) is not None
+        )
+        note = f"numa: bind: the NUMA node of card {cards} is not known: left as is"
+        found = Bound(notes=(note,))
+    else:
+        path = original.at("linux", "cgroupsPath")
+        allowed = state.numa.allowed(path if isinstance(path, str) else "")
+        found = bind(original, state.numa.of(nodes.values()), allowed)
+    if found.notes:
+        state.decide.run(lambda: _note_binding(record, found.notes, state))
+        for note in found.notes:
+            log("tenant-request-adjusted", tenant=record.key, name=record.title, note=note)
+    return found
+
+
+def _note_binding(record: TenantRecord, notes: Sequence[str], state: DaemonState) -> None:
+    known = state.ledger.require(record)
+    state.ledger.describe(record.key, notes, known.uninterposed, known.compat)

@@ -18,15 +18,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gpushare.daemon.core.log import log
-from gpushare.daemon.identity import container_cgroup, container_names, processes
+from gpushare.daemon.freezer import tenant_cgroup
+from gpushare.daemon.identity import container_names, processes
 from gpushare.daemon.identity.processes import Process
-from gpushare.daemon.lifecycle import container_edits, pods, release, scheduled
+from gpushare.daemon.lifecycle import container_edits, release, scheduled
+from gpushare.daemon.lifecycle.image_needs import find_image_needs
 from gpushare.daemon.lifecycle.reserve import (
-    BIND,
     TenantIdentity,
     log_reserved,
-    numa_binding,
+    refuse_second_container,
     release_earlier,
+    release_ended_of,
     reserve,
     truncated_notes,
 )
@@ -47,15 +49,11 @@ from gpushare.oci.request import (
 )
 from gpushare.oci.spec import Spec
 from gpushare.protocol import TenantPod
-from gpushare.quota import (
-    EffectiveRequest,
-    PodIdentity,
-    QuotaRequest,
-    RequestPolicy,
-    pod_of,
-    whole_cards_refused,
-)
+from gpushare.quota.annotations import PodIdentity, pod_of
+from gpushare.quota.effective_request import EffectiveRequest, whole_cards_refused
 from gpushare.quota.keys import KEYS
+from gpushare.quota.request import QuotaRequest
+from gpushare.quota.request_policy import RequestPolicy
 
 STRONG: Final = "strong"
 LAUNCHER: Final = "launcher"
@@ -140,15 +138,20 @@ def _create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
             f"container {bundle.identity} requests a GPU, and a checkpoint has no state of the "
             "driver. Create the container instead."
         )
+    is_shared = request.effective.kind == "shared"
+    needs = find_image_needs(
+        original, bundle.rootfs_fd, request.terms.compat, state, shared=is_shared
+    )
     applicant = replace(
-        _applicant(bundle, original),
+        _applicant(bundle, original, state),
         terms=request.terms,
+        image_needs=needs,
         claim="" if request.grant is None else request.grant.claim,
         maker=_maker_process(bundle),
         cgroup=_cgroup(bundle, original, state),
         shows_holders=state.config.read_group is None and not is_of_kubelet(original, bundle.path),
     )
-    has_spare = request.effective.kind == "shared" and not applicant.label
+    has_spare = is_shared and not applicant.label
     with state.mounts.claimed() if has_spare else nullcontext():
         record = state.decide.run(lambda: _reserve(bundle, applicant, request, state))
     try:
@@ -255,7 +258,7 @@ def _cgroup(bundle: NewContainer, original: Spec, state: DaemonState) -> str:
     if not bundle.binds or state.config.bind != LAUNCHER:
         return ""
     path = original.at("linux", "cgroupsPath")
-    return container_cgroup.expected_cgroup(path, bundle.identity, bundle.maker)
+    return tenant_cgroup.expected_cgroup(path, bundle.identity, bundle.maker)
 
 
 def _reserve(
@@ -269,8 +272,8 @@ def _reserve(
         request.quota, request.effective, request.placed.cards
     )
     if request.pod is not None:
-        pods.release_ended(request.pod, state)
-        pods.refuse_second_container(request.pod, request.quota, state)
+        release_ended_of(request.pod, state)
+        refuse_second_container(request.pod, request.quota, state)
     try:
         return reserve(applicant, request.quota, request.effective, state)
     except NoRoom as error:
@@ -304,28 +307,14 @@ def _nothing(
     state: DaemonState,
 ) -> dict[str, Any]:
     """Take out what an earlier start put in, and note why the container got no GPU."""
-    applicant = _applicant(bundle, wanted)
+    applicant = _applicant(bundle, wanted, state)
     state.decide.run(lambda: release_earlier(applicant, state))
     if requests_gpu(wanted.annotations):
         wanted = edits.seen(wanted)  # else gpushare-hook would take it for one that came past us
     spec.store(bundle.bundle_fd, wanted, loaded)
     if effective is not None:
-        notes, pod = truncated_notes(effective.notes), applicant.pod or PodIdentity("")
-        record = TenantRecord(
-            key=bundle.key,
-            state="none",
-            id=bundle.identity,
-            name=applicant.name,
-            engine=applicant.engine,
-            bundle=bundle.path,
-            why=effective.why,
-            notes=notes,
-            namespace=pod.namespace,
-            sandbox=pod.sandbox,
-            container=pod.container,
-            pod=pod.name,
-            pod_uid=pod.uid,
-        )
+        notes = truncated_notes(effective.notes)
+        record = replace(applicant.record("none"), why=effective.why, notes=notes)
         state.decide.run(lambda: state.ledger.add(record))
         log(
             "tenant-not-allocated",
@@ -338,7 +327,7 @@ def _nothing(
     return {"mode": "none", "key": bundle.key}
 
 
-def _applicant(bundle: NewContainer, original: Spec) -> TenantIdentity:
+def _applicant(bundle: NewContainer, original: Spec, state: DaemonState) -> TenantIdentity:
     annotations = trusted_annotations(bundle.path, original.annotations)
     name = container_names.name_from_spec(bundle.identity, bundle.path, annotations)
     return TenantIdentity(
@@ -350,6 +339,7 @@ def _applicant(bundle: NewContainer, original: Spec) -> TenantIdentity:
         label=original.mount_label,
         owner=_root_of(original),
         pod=pod_of(annotations),
+        labels=container_names.recorded_labels(annotations, state.config.labels),
     )
 
 
@@ -372,7 +362,7 @@ def _edited(
     seen = original if request.grant is None else request.grant.removed_from(original)
     with closing(ImageView(bundle.rootfs_fd)) as image:
         made = container_edits.edits_of(seen, image, record, state, bundle.check)
-    if request.quota.numa == BIND:
-        cpuset = numa_binding(original, record, state)
+    if request.quota.numa == container_edits.BIND:
+        cpuset = container_edits.numa_binding(original, record, state)
         made = replace(made, cpus=cpuset.cpus, mems=cpuset.mems)
     return edits.apply(original, made, request.placed.taken)

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from gpushare import compatibility
-from gpushare.compatibility import driver as compat_driver
 from gpushare.compatibility import image as images
+from gpushare.compatibility import rules as compat_driver
 from gpushare.compatibility.facts import parse_version, strip_zeros
 from gpushare.config import Config
 from gpushare.daemon.core.log import log
@@ -29,11 +29,10 @@ from gpushare.daemon.placement.model import Card
 from gpushare.daemon.state import DaemonState, LoadedDriver
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
-from gpushare.oci import cuda_compat, driver_capabilities, entrypoint
+from gpushare.oci import cuda_compat, driver_files, elf
 from gpushare.oci.cdi import CdiError
 from gpushare.oci.cuda_compat import Compat, CompatError
-from gpushare.oci.driver_capabilities import DriverCapabilities
-from gpushare.oci.driver_files import DriverFiles, with_compat
+from gpushare.oci.driver_files import DriverCapabilities, DriverFiles, with_compat
 from gpushare.oci.rootfs import Rootfs
 from gpushare.oci.spec import Spec
 
@@ -57,11 +56,11 @@ def compatibility_notes(
     policy = state.config.terms_of(record.namespace).compat
     if policy == IGNORE:
         return []
-    image = images.inspect_image(
-        rootfs, original.variables, _args(original), state.platform, package
-    )
-    found = compatibility.evaluate_image(image, machine_facts(record, state.loaded()))
-    ill = [one for one in found if one.level != "ok" and one.rule != compat_driver.PACKAGE]
+    driver = state.loaded()
+    cards = [card for one in record.allocations if (card := driver.card(one.uuid)) is not None]
+    machine = machine_facts(cards, driver, shared=record.shared)
+    image = image_facts(original, rootfs, package, state)
+    ill = problems(compatibility.evaluate_image(image, machine))
     for one in ill:
         _log(one, record, refused=policy == REFUSE and one.level == "refuse")
     if policy == REFUSE and ill and ill[0].level == "refuse":
@@ -73,24 +72,40 @@ def compatibility_notes(
     return [str(one) for one in ill[:_MOST_NOTES]]
 
 
-def machine_facts(record: TenantRecord, driver: LoadedDriver) -> compatibility.Machine:
-    """Return what the container of `record` gets: the driver, its cards and what holds them."""
-    return compatibility.Machine(
-        driver=parse_version(driver.nvml.driver_version) or (),
-        cuda=parse_version(driver.nvml.cuda_version) or (),
-        cards=tuple(_cards(record, driver)),
-        backend="interposer" if record.shared else "exclusive",
+def image_facts(
+    original: Spec, rootfs: Rootfs, package: Compat | None, state: DaemonState
+) -> compatibility.Image:
+    """Return what the image of a container needs; `package` is its own libcuda."""
+    return images.inspect_image(
+        rootfs, original.variables, _args(original), state.platform, package
     )
 
 
-def _cards(record: TenantRecord, driver: LoadedDriver) -> Iterator[compatibility.CardFacts]:
-    for allocation in record.allocations:
-        card = driver.card(allocation.uuid)
-        if card is not None:
-            capability = None if card.capability is None else strip_zeros(card.capability)
-            yield compatibility.CardFacts(
-                card.model, capability, card.brand, datacenter=card.datacenter
+def machine_facts(
+    cards: Sequence[Card], driver: LoadedDriver, *, shared: bool
+) -> compatibility.Machine:
+    """Return what a container gets: the driver, its cards and what holds them."""
+    return compatibility.Machine(
+        driver=parse_version(driver.nvml.driver_version) or (),
+        cuda=parse_version(driver.nvml.cuda_version) or (),
+        cards=tuple(
+            compatibility.CardFacts(
+                card.model,
+                None if card.capability is None else strip_zeros(card.capability),
+                card.brand,
+                datacenter=card.datacenter,
             )
+            for card in cards
+        ),
+        backend="interposer" if shared else "exclusive",
+    )
+
+
+def problems(
+    found: Sequence[compatibility.CompatibilityFinding],
+) -> tuple[compatibility.CompatibilityFinding, ...]:
+    """Return the findings that users are told of, the gravest first."""
+    return tuple(one for one in found if one.level != "ok" and one.rule != compat_driver.PACKAGE)
 
 
 def _args(original: Spec) -> list[str]:
@@ -115,7 +130,7 @@ def _log(
 
 
 _COPY_SECONDS: Final = 6.0  # of a launcher's patience of ten
-_KNOWN: Final = ", ".join((*driver_capabilities.ALL, "all"))
+_KNOWN: Final = ", ".join((*driver_files.ALL, "all"))
 _UNMEDIATED: Final = (
     "calls that reach the card without libcuda are not refused, and the audit charges their memory"
 )
@@ -147,7 +162,7 @@ def choose_files(
     It reads the image, so it is never the decide thread's; `check` ends it by an exception.
     IncompatibleImage if the image is incompatible with this node and the policy refuses it.
     """
-    requested = driver_capabilities.requested_capabilities(original.variables)
+    requested = driver_files.requested_capabilities(original.variables)
     notes = list(_of_capabilities(requested, record, state.config))
     extra = frozenset[str]()
     if record.shared:
@@ -205,7 +220,7 @@ def _of_capabilities(
 ) -> Iterator[str]:
     if requested.unknown:
         words = ", ".join(requested.unknown)
-        yield f"{driver_capabilities.VARIABLE}: no such capability: {words} (there are {_KNOWN})"
+        yield f"{driver_files.VARIABLE}: no such capability: {words} (there are {_KNOWN})"
     past = ", ".join(requested.uninterposed)
     if not past or not record.shared:
         return
@@ -213,7 +228,7 @@ def _of_capabilities(
         yield f"{past}: bypasses the interposer library; the audit charges its memory afterwards"
     else:
         yield (
-            f"not given: {past} ({driver_capabilities.VARIABLE}); a share has compute and utility. "
+            f"not given: {past} ({driver_files.VARIABLE}); a share has compute and utility. "
             "For more, request a whole card, or set allow_bypass_capabilities in gpushare.yaml"
         )
 
@@ -223,7 +238,7 @@ def _of_program(original: Spec, rootfs: Rootfs, state: DaemonState) -> Iterator[
     args = [arg for arg in words if isinstance(arg, str)] if isinstance(words, list) else []
     directory = original.at("process", "cwd")
     process = (args, original.variables, directory if isinstance(directory, str) else "/")
-    found = entrypoint.entry(rootfs, process, state.platform)
+    found = elf.entry_program(rootfs, process, state.platform)
     if found.kind == "musl":
         yield (
             f"{found.path} uses musl, and the driver requires glibc: CUDA cannot be "

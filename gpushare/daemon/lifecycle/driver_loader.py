@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from gpushare import simulator
-from gpushare.daemon.cards import context_size, device_links
+from gpushare.daemon.cards import context_size
 from gpushare.daemon.cards.context_size import ContextSizes
 from gpushare.daemon.cards.driver_client import DriverError, DriverGeneration, DriverTimeout
 from gpushare.daemon.cards.nvml_client import Nvml
@@ -59,7 +59,7 @@ class DriverLoader:
         state.fingerprint = driver_version.driver_fingerprint(
             driver.files, simulated=driver.is_simulated
         )
-        device_links.link_devices(driver.files)
+        driver_version.link_devices(driver.files)
         self._measure_contexts(driver)
         log(
             "driver-loaded",
@@ -150,7 +150,7 @@ class DriverLoader:
         probe = context_size.ContextProbe(self._state.config.probe, library, driver.env)
         try:
             for card in driver.cards:
-                if driver.contexts.is_measured(card):
+                if driver.contexts.is_measured(card) or card.is_divided:
                     continue
                 size = context_size.measure_context(card, driver.nvml, probe, sampler.excuse)
                 if size is not None:
@@ -173,7 +173,7 @@ class DriverLoader:
             for key, pages in state.tenants.pages.items():
                 record = state.ledger.entries.get(key)
                 for number, allocation in enumerate(record.allocations if record else ()):
-                    size = contexts.bytes_of(card)
+                    size = contexts.sizes.get(card.model, 0)
                     if allocation.uuid == card.uuid and pages.grant.context_bytes(number) != size:
                         pages.grant.set_context(number, size)
                         pages.grant.publish()

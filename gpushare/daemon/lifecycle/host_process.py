@@ -15,14 +15,17 @@ from pathlib import Path
 
 from gpushare import abi
 from gpushare.daemon.identity.container_names import NAME, find_conflict
-from gpushare.daemon.lifecycle.reserve import BIND, TenantIdentity, log_reserved, reserve
+from gpushare.daemon.lifecycle.container_edits import BIND
+from gpushare.daemon.lifecycle.reserve import TenantIdentity, log_reserved, reserve
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.oci import container
 from gpushare.oci.driver_files import CUDA, NVML
 from gpushare.oci.edits import Mount
 from gpushare.protocol import HostProcessGrant, MountRow
-from gpushare.quota import QuotaError, parse_request, resolve_request
+from gpushare.quota.effective_request import resolve_request
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.parse import parse_request
 
 _NOT_BOUND = (
     "--numa bind was not applied: it is only for containers. Put numactl(8) before the command"
@@ -45,7 +48,8 @@ def open_tenant(
     """Reserve `requested` (canonical key to text); QuotaError and reserve()'s errors."""
     driver = state.loaded()
     terms = state.config.users if command.rootless else state.config.terms
-    quota = parse_request({}, {}, options=requested, defaults=terms.defaults).valid()
+    parsed = parse_request({}, {}, options=requested, defaults=terms.defaults)
+    quota = terms.idle.limit(parsed.valid())
     effective = resolve_request(quota)
     if quota.numa == BIND and quota.requested["numa"].source.kind == "option":
         effective = replace(effective, notes=(*effective.notes, _NOT_BOUND))

@@ -21,8 +21,8 @@ from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.limits import driver_limits
 from gpushare.daemon.pages.grant_page import GrantPage
+from gpushare.daemon.pages.process_watch import TenantSocket
 from gpushare.daemon.pages.status_page import StatusPage
-from gpushare.daemon.pages.tenant_socket import TenantSocket
 from gpushare.daemon.policy.compute import FIXED
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.claim import PREFIX as CLAIM

@@ -16,15 +16,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from gpushare.daemon.core import clock
 from gpushare.daemon.core.log import log
+from gpushare.daemon.core.loop import boottime
+from gpushare.daemon.freezer import tenant_cgroup
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.identity import processes
-from gpushare.daemon.lifecycle import driver_files, recover, unbound
+from gpushare.daemon.lifecycle import driver_files, recover
 from gpushare.daemon.limits import driver_limits, driver_version
 from gpushare.daemon.limits.burst import forget_shortfalls
 from gpushare.daemon.pages.grant_page import LayoutMismatch
-from gpushare.daemon.pages.tenant_socket import TenantSocket
+from gpushare.daemon.pages.process_watch import TenantSocket
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
@@ -107,6 +108,7 @@ def sweep_refusals(state: DaemonState) -> threading.Event:
 def release_tenant(key: str, state: DaemonState, why: str) -> None:
     """Release tenant `key`, whatever its state."""
     record = state.ledger.entries.get(key)
+    state.tenants.releasing(key)  # while there are still its pages
     state.loop.call(lambda: state.watch.forget(key))
     if record is not None:
         driver_limits.clear_driver_limits(record, state)
@@ -146,7 +148,7 @@ def release_ended(state: DaemonState) -> bool:
         with suppress(OSError):  # it keeps its allocation, and `reconcile_tenants` looks again
             if record.state == "bound":
                 release_if_gone(record.key, state, "its process has ended")
-            elif is_abandoned(record) and not unbound.runs_unbound(record):
+            elif is_abandoned(record) and not tenant_cgroup.runs_unbound(record):
                 release_tenant(record.key, state, "its runtime has ended")
     return len(state.ledger.entries) < before
 
@@ -182,14 +184,14 @@ def _end_if_abandoned(record: TenantRecord, state: DaemonState, attempt: int) ->
     """Release an abandoned reservation, or have ended first what was created for it."""
     if not is_abandoned(record):
         return
-    if not unbound.runs_unbound(record):
+    if not tenant_cgroup.runs_unbound(record):
         release_tenant(record.key, state, "its runtime has ended")
     elif attempt < len(_AGAIN_SECONDS):
 
         def again() -> None:
             state.decide.submit(lambda: handle_process_end(record.key, state, attempt + 1))
 
-        unbound.kill_unbound(record, state, again)
+        tenant_cgroup.kill_unbound(record, state, again)
 
 
 def handle_process_end(key: str, state: DaemonState, attempt: int = 0) -> None:
@@ -251,8 +253,8 @@ def _look_again(record: TenantRecord, state: DaemonState) -> None:
     # The cgroup is read last: for each of 200 reservations, all starts would wait for seconds.
     elif (
         record.state == "reserved"
-        and clock.boottime() >= record.expires
-        and not unbound.runs_unbound(record)
+        and boottime() >= record.expires
+        and not tenant_cgroup.runs_unbound(record)
     ):
         release_tenant(record.key, state, "it did not start in time")
 

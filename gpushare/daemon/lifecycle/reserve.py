@@ -4,47 +4,46 @@
 The ledger is written first, then what it describes, so that a crash in between leaves a record that
 expires, and never uncounted memory. If anything fails, everything is undone.
 
-`numa: bind` keeps a container's CPUs and memory to the NUMA nodes of its cards.
+A pod's request that names no container is for the first of its containers that makes it. Of a pod,
+what an init container had is released before the next one is created.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from gpushare.daemon.core import clock
 from gpushare.daemon.core.log import log
+from gpushare.daemon.core.loop import boottime
+from gpushare.daemon.freezer import tenant_cgroup
+from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import NOBODY, Process
-from gpushare.daemon.lifecycle import bounds, claims, release, unbound
+from gpushare.daemon.lifecycle import bounds, claims, release
+from gpushare.daemon.lifecycle.image_needs import place_suitably
 from gpushare.daemon.limits import driver_limits
 from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds, update_burst_limits
-from gpushare.daemon.limits.claims import refuse_above_claim
 from gpushare.daemon.pages.grant_page import CardGrant
-from gpushare.daemon.pages.tenant_socket import TenantSocket
+from gpushare.daemon.pages.process_watch import TenantSocket
 from gpushare.daemon.pages.tenants import SIZE_BYTES, Pages
-from gpushare.daemon.placement.choose import place_request
-from gpushare.daemon.placement.model import NO_NODE
 from gpushare.daemon.placement.request import (
     Bounds,
+    ImageNeed,
     NoRoom,
     PlacedCard,
     PlacementRequest,
 )
 from gpushare.daemon.state import DaemonState, LoadedDriver
-from gpushare.daemon.store.record import CardAllocation, TenantRecord
-from gpushare.oci.cpuset import Bound, bind
-from gpushare.oci.spec import Spec
-from gpushare.quota import (
-    EffectiveRequest,
-    PodIdentity,
-    QuotaRequest,
-    RequestPolicy,
-    exact_size,
-    to_record,
-)
-from gpushare.quota.errors import quoted
+from gpushare.daemon.store.record import CardAllocation, TenantRecord, TenantState
+from gpushare.quota import dialects
+from gpushare.quota.annotations import PodIdentity, scoped_name
+from gpushare.quota.effective_request import EffectiveRequest
+from gpushare.quota.errors import QuotaError, quoted
+from gpushare.quota.request import QuotaRequest, RequestedValue, to_record
+from gpushare.quota.request_policy import RequestPolicy
+from gpushare.quota.size import exact_size
 
 _MOST_NOTES: Final = 16
 
@@ -57,7 +56,8 @@ class TenantIdentity:
     root; `status_owner` alone may write its status, None: whoever is in it. `terms` are what the
     node's policy says of it. `maker` is the process with which a reservation ends, None: none, and
     it expires. `cgroup` is that of a container that its maker binds. `shows_holders` is as in
-    PlacementRequest. `claim` is the UID of the ResourceClaim of which it gets a part.
+    PlacementRequest, and so are `image_needs`. `claim` is the UID of the ResourceClaim of which it
+    gets a part.
     """
 
     key: str
@@ -76,6 +76,27 @@ class TenantIdentity:
     cgroup: str = ""
     shows_holders: bool = False
     claim: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    image_needs: Mapping[str, ImageNeed] = field(default_factory=dict)
+
+    def record(self, state: TenantState) -> TenantRecord:
+        """Return a record of no allocation."""
+        pod = self.pod or PodIdentity("")
+        return TenantRecord(
+            key=self.key,
+            state=state,
+            id=self.identity,
+            name=self.name,
+            engine=self.engine,
+            bundle=self.bundle,
+            uid=self.uid,
+            namespace=pod.namespace,
+            sandbox=pod.sandbox,
+            container=pod.container,
+            pod=pod.name,
+            pod_uid=pod.uid,
+            labels=self.labels,
+        )
 
 
 def truncated_notes(notes: Sequence[str]) -> tuple[str, ...]:
@@ -144,7 +165,7 @@ def release_earlier(applicant: TenantIdentity, state: DaemonState) -> None:
     record = state.ledger.entries.get(applicant.key)
     if record is None:
         return
-    if unbound.runs_unbound(record):
+    if tenant_cgroup.runs_unbound(record):
         fix = "wait until gpushared has killed it"
         raise NoRoom(f"an earlier start of container {record.title} has left a process; {fix}")
     if record.state == "bound":
@@ -173,7 +194,7 @@ def _placed_record(
         placed = _place(applicant, quota, effective, state)
     _refuse_low_limit(quota, placed)
     record = _entry(applicant, quota, effective, placed, state)
-    refuse_above_claim(record, state)
+    state.ledger.refuse_above_claim(record, state.loaded().cards, state.policy_of)
     return record
 
 
@@ -182,10 +203,10 @@ def _place(
 ) -> tuple[PlacedCard, ...]:
     """Place a request where no tenant has burst memory of it, or is about to take it; NoRoom."""
     within = _bounds(applicant, quota, state)
-    request = _ask(quota, effective, within, shows_holders=applicant.shows_holders)
+    request = _ask(applicant, quota, effective, within)
     for _ in reclaim_rounds():
         capacities = state.capacities()
-        placed = place_request(request, capacities, state.loaded().links)
+        placed = place_suitably(request, capacities, state.loaded().links)
         if not reclaim_burst(
             {one.card.uuid: one.memory_bytes for one in placed}, capacities, state
         ):
@@ -211,7 +232,7 @@ def _bounds(applicant: TenantIdentity, quota: QuotaRequest, state: DaemonState) 
 
 
 def _ask(
-    quota: QuotaRequest, effective: EffectiveRequest, within: Bounds, *, shows_holders: bool
+    applicant: TenantIdentity, quota: QuotaRequest, effective: EffectiveRequest, within: Bounds
 ) -> PlacementRequest:
     whole = effective.kind == "exclusive"
     return PlacementRequest(
@@ -227,10 +248,13 @@ def _ask(
         minors=effective.minors,
         allow=quota.allow,
         deny=quota.deny,
+        compute_capability=quota.compute_capability,
         strategy=quota.placement or "",
+        backend=quota.backend or "",
         bounds=within,
         sources={key: str(value.source) for key, value in quota.requested.items()},
-        shows_holders=shows_holders,
+        image_needs=applicant.image_needs,
+        shows_holders=applicant.shows_holders,
     )
 
 
@@ -242,16 +266,9 @@ def _entry(
     state: DaemonState,
 ) -> TenantRecord:
     whole = effective.kind == "exclusive"
-    pod = applicant.pod or PodIdentity("")
     maker = applicant.maker or NOBODY
-    return TenantRecord(
-        key=applicant.key,
-        state="reserved",
-        id=applicant.identity,
-        name=applicant.name,
-        engine=applicant.engine,
-        bundle=applicant.bundle,
-        uid=applicant.uid,
+    return replace(
+        applicant.record("reserved"),
         policy="" if whole else effective.policy,
         weight=effective.weight,
         priority=effective.priority,
@@ -260,14 +277,9 @@ def _entry(
         quota=to_record(quota.requested),
         requested=to_record(quota.before_operator),
         notes=truncated_notes(effective.notes),
-        namespace=pod.namespace,
-        sandbox=pod.sandbox,
-        container=pod.container,
-        pod=pod.name,
-        pod_uid=pod.uid,
         claim=applicant.claim,
         created=time.time(),
-        expires=clock.boottime() + state.config.timing.bind_timeout_seconds,
+        expires=boottime() + state.config.timing.bind_timeout_seconds,
         maker=maker.pid,
         maker_starttime=maker.starttime,
         cgroup=applicant.cgroup,
@@ -303,40 +315,85 @@ def _make_pages(
 def _card_grant(allocation: CardAllocation, driver: LoadedDriver) -> CardGrant:
     card = driver.card(allocation.uuid)
     assert card is not None, allocation.uuid
-    context_bytes = driver.contexts.bytes_of(card)
+    context_bytes = driver.contexts.sizes.get(card.model, 0)
     return CardGrant(allocation.uuid, allocation.memory_bytes, context_bytes, allocation.cores)
 
 
-BIND = "bind"
+_MOST_PODS: Final = 4096  # pods; the one that was noted first is forgotten
 
 
-def numa_binding(original: Spec, record: TenantRecord, state: DaemonState) -> Bound:
-    """Return the CPUs and memory nodes that a container keeps; problems are noted.
+def release_ended_of(pod: PodIdentity, state: DaemonState) -> None:
+    """Release what containers of `pod` that are gone had: an init container is, before the next."""
+    for record in _tenants_of(pod, state):
+        if _is_gone(record, state):
+            release.release_tenant(record.key, state, "the next container of its pod is made")
 
-    Where the node of one of its cards is not known, all of it: its CPUs may be anywhere.
+
+def refuse_second_container(pod: PodIdentity, quota: QuotaRequest, state: DaemonState) -> None:
+    """Refuse a pod's request that names no container if another container of the pod has it.
+
+    QuotaError. A container that was refused while the other ran stays refused after that.
     """
-    driver = state.loaded()
-    nodes = {
-        allocation.uuid: driver.links.node(allocation.uuid) for allocation in record.allocations
-    }
-    unknown = [uuid for uuid, number in nodes.items() if number == NO_NODE]
-    if unknown:
-        cards = ", ".join(
-            str(card.index) for uuid in unknown if (card := driver.card(uuid)) is not None
-        )
-        note = f"numa: bind: the NUMA node of card {cards} is not known: left as is"
-        found = Bound(notes=(note,))
-    else:
-        path = original.at("linux", "cgroupsPath")
-        allowed = state.numa.allowed(path if isinstance(path, str) else "")
-        found = bind(original, state.numa.of(nodes.values()), allowed)
-    if found.notes:
-        state.decide.run(lambda: _note_binding(record, found.notes, state))
-        for note in found.notes:
-            log("tenant-request-adjusted", tenant=record.key, name=record.title, note=note)
-    return found
+    value = quota.unnamed
+    if value is None or not pod.sandbox:
+        return
+    holder = next(
+        (record for record in _tenants_of(pod, state) if record.container != pod.container), None
+    )
+    if holder is not None and _runs(holder):
+        _note_refusal(pod, holder.container, state)
+    had = state.refused_siblings.get(pod.sandbox, {}).get(pod.container, "")
+    if holder is None and not had:
+        return
+    first = holder.container if holder is not None else had
+    rule = f"names no container, and {first} of pod {pod} has it"
+    raise QuotaError(str(value.source), value.shown, rule, _fix_naming(first, pod, quota, value))
 
 
-def _note_binding(record: TenantRecord, notes: Sequence[str], state: DaemonState) -> None:
-    known = state.ledger.require(record)
-    state.ledger.describe(record.key, notes, known.uninterposed, known.compat)
+def _note_refusal(pod: PodIdentity, holder: str, state: DaemonState) -> None:
+    """Note that a container was refused what `holder` had, so that it does not get it later.
+
+    Otherwise, whichever starts while the other is down would take its place. A restart of the
+    daemon forgets it; its holder is in the ledger, and so it is refused to others again.
+    """
+    refused = state.refused_siblings
+    refused.setdefault(pod.sandbox, {}).setdefault(pod.container, holder)
+    if len(refused) > _MOST_PODS:
+        del refused[next(iter(refused))]
+
+
+def _fix_naming(first: str, pod: PodIdentity, quota: QuotaRequest, value: RequestedValue) -> str:
+    """Return what to write so that one container is named, in the dialect of the request."""
+    theirs = dialects.container_selector(dialects.TABLES, value.source.name)
+    if theirs:
+        return f"use {theirs}: {first}"
+    key = next(
+        (key for key, one in quota.requested.items() if one.source == value.source), "memory"
+    )
+    return (
+        f"use {scoped_name(first, key)}, and {scoped_name(pod.container, key)} if this one needs "
+        "a share of a GPU too"
+    )
+
+
+def _tenants_of(pod: PodIdentity, state: DaemonState) -> list[TenantRecord]:
+    """Return the tenants of `pod` that have a part of a GPU."""
+    records = state.ledger.entries.values()
+    return [
+        record for record in records if pod.sandbox == record.sandbox != "" and record.allocations
+    ]
+
+
+def _is_gone(record: TenantRecord, state: DaemonState) -> bool:
+    """Whether nothing of it runs, or ever will: what was to make it has ended before it did."""
+    if record.state == "bound":
+        return release.is_gone(record, state)
+    return release.is_abandoned(record)
+
+
+def _runs(record: TenantRecord) -> bool:
+    pidfd = processes.open_pidfd(record.pid, record.starttime) if record.state == "bound" else None
+    if pidfd is None:
+        return False
+    os.close(pidfd)
+    return True

@@ -8,24 +8,25 @@ well. The folder is empty, and its mount is removed from the spec.
 
 A container may use a claim only if its pod is among those for which the claim is reserved, by the
 UID that the engine writes over whatever the pod's author wrote.
+
+A node has one mode, because two schedulers that do not know of each other would allocate the same
+memory: what is for a node of another mode is refused.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from gpushare.config import Config
-from gpushare.daemon.lifecycle.claim_request import container_request
-from gpushare.daemon.lifecycle.node_mode import USE, of_another_mode, require_mode
 from gpushare.daemon.placement.request import NoRoom, NoSuchCard
 from gpushare.daemon.state import DaemonState, LoadedDriver
 from gpushare.daemon.store.claim import UID, ClaimRecord
-from gpushare.host.run_folders import make_run_folder, run_folder
+from gpushare.host.cdi_files import make_run_folder, run_folder
 from gpushare.oci.edits import MOUNTS
 from gpushare.oci.injected_gpu import InjectedGpu
 from gpushare.oci.request import SpecRequest
@@ -35,28 +36,44 @@ from gpushare.protocol.kubernetes import (
     ALLOCATIONS,
     CLAIM_MOUNT,
     CLAIMS,
+    MODE_LABEL,
     NodeMode,
 )
-from gpushare.quota import (
-    EffectiveRequest,
-    PodIdentity,
-    QuotaError,
+from gpushare.quota.annotations import PodIdentity
+from gpushare.quota.effective_request import EffectiveRequest, resolve_request
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.keys import KEYS, read, request_from
+from gpushare.quota.request import (
+    COMPUTE_KEYS,
+    Layer,
     QuotaRequest,
     RequestedValue,
     ScheduledAllocation,
     ValueSource,
-    exact_size,
 )
-from gpushare.quota.request import COMPUTE_KEYS
+from gpushare.quota.request_policy import RequestPolicy
+from gpushare.quota.size import exact_size
 
 _ALLOCATION: Final = re.compile(rf"{ALLOCATION_MOUNT}(-[0-9]+)?", re.ASCII)
 _BYTES: Final = re.compile(r"[1-9][0-9]{0,15}", re.ASCII)
 _UUID: Final = re.compile(r"[0-9A-Za-z-]{1,64}", re.ASCII)
 _PLUGIN: Final = "device plugin"
-_CARDS: Final = frozenset({"memory", "memory-percent", "count", "devices"})
+#: Keys that request a card, or a part of one.
+CARD_KEYS: Final = frozenset({"memory", "memory-percent", "count", "devices"})
 # gpushare-node hears of a pod that joins a prepared claim from the API server, as the kubelet does.
 _POD_SECONDS: Final = 2.0
 _POLL_SECONDS: Final = 0.02
+_DECIDES: Final[Mapping[NodeMode, str]] = {
+    "annotations": "annotations of the pod request the GPU",
+    "plugin": "the device plugin allocates GPUs",
+    "dra": "ResourceClaims allocate GPUs",
+}
+#: What to do to get a GPU on a node of each mode.
+_USE: Final[Mapping[NodeMode, str]] = {
+    "annotations": "request the GPU with annotations",
+    "plugin": "request a resource of the device plugin in the limits of the container",
+    "dra": "request the GPU with a ResourceClaim",
+}
 
 
 class UnknownPod(NoRoom):
@@ -222,10 +239,87 @@ def effective_request(
         return parsed.quota, parsed.effective()
     if parsed.cards is not None:
         raise of_another_mode(parsed.cards.source, None, "annotations", mode)
-    for key in sorted(_CARDS & parsed.quota.requested.keys()):
+    for key in sorted(CARD_KEYS & parsed.quota.requested.keys()):
         value = parsed.quota.requested[key]
         if value.source.kind not in {"default", "operator"}:
             raise of_another_mode(str(value.source), value.shown, "annotations", mode)
-    why = f"the scheduler allocated no GPU to this container; to get one, {USE[mode]}"
+    why = f"the scheduler allocated no GPU to this container; to get one, {_USE[mode]}"
     quota = QuotaRequest(notes=parsed.quota.notes)
     return quota, EffectiveRequest("none", why, count=0, notes=quota.notes)
+
+
+def require_mode(wanted: NodeMode, mode: NodeMode, what: str) -> None:
+    """Raise QuotaError unless a node of `mode` takes `what`, which is for nodes of `wanted`."""
+    if mode != wanted:
+        rule = f"is for nodes on which {_DECIDES[wanted]}, and this one has kubernetes.mode: {mode}"
+        raise QuotaError(what, None, rule, f"set kubernetes.mode to {wanted}")
+
+
+def of_another_mode(where: str, value: str | None, means: NodeMode, mode: NodeMode) -> QuotaError:
+    """Return the error for a pod that requests by `means` on a node of `mode`."""
+    rule = f"cannot be used on this node: {_DECIDES[mode]} here (kubernetes.mode: {mode})"
+    fix = f"{_USE[mode]}, or select nodes with the label {MODE_LABEL}={means}"
+    return QuotaError(where, value, rule, fix)
+
+
+#: Canonical keys that the opaque configuration of a claim may set.
+PARAMETERS: Final = ("policy", "priority", "class", "weight", "memory-limit")
+# Cores are the scheduler's: a container may use fewer, and never add some.
+_REFINABLE: Final = frozenset(COMPUTE_KEYS) - {"cores"}
+
+
+def container_request(claim: ClaimRecord) -> ScheduledAllocation:
+    """Return what a container of a claim may have of each card, at most. QuotaError."""
+    parts = [claim.part(card) for card in claim.cards]
+    memory_bytes, cores = max(part.memory_bytes for part in parts), max(p.cores for p in parts)
+    layer = _claim_layer(claim, claim.cards, memory_bytes, cores, whole=parts[0].whole)
+    return ScheduledAllocation(layer, _REFINABLE)
+
+
+def requests_of(
+    claim: ClaimRecord, terms: RequestPolicy
+) -> dict[str, tuple[QuotaRequest, EffectiveRequest]]:
+    """Return what a claim requests of each card, by UUID, under a namespace's `terms`.
+
+    QuotaError: a parameter that is unknown, invalid or above a maximum, or devices that no
+    container could have.
+    """
+    if len({device.whole for device in claim.devices}) > 1:
+        rule = "has whole cards and shares, and a container cannot have both"
+        raise QuotaError(claim.title, None, rule, "request them in two claims")
+    found = {}
+    for card in claim.cards:
+        part = claim.part(card)
+        if part.cores >= 100 and not part.whole:
+            rule = f"has all of the compute of card {card}, but not all of its memory"
+            fix = "request less than 100 cores, or all of the memory as well"
+            raise QuotaError(claim.title, None, rule, fix)
+        layer = _claim_layer(claim, claim.cards, part.memory_bytes, part.cores, whole=part.whole)
+        terms.defaults.beside(ScheduledAllocation(layer, _REFINABLE)).fill(layer)
+        quota = request_from(layer)
+        effective = resolve_request(quota)
+        terms.max_per_request.refuse_above(quota, effective)
+        found[card] = quota, effective
+    return found
+
+
+def _claim_layer(
+    claim: ClaimRecord, cards: tuple[str, ...], memory_bytes: int, cores: int, *, whole: bool
+) -> Layer:
+    layer = {"devices": RequestedValue(",".join(cards), cards, _claim_source("devices"))}
+    if not whole:
+        layer["memory"] = RequestedValue(
+            exact_size(memory_bytes), memory_bytes, _claim_source("memory")
+        )
+        if cores:
+            layer["cores"] = RequestedValue(str(cores), cores, _claim_source("cores"))
+    for name, text in claim.parameters.items():
+        if name not in PARAMETERS:
+            fix = f"the parameters are {', '.join(PARAMETERS)}"
+            raise QuotaError(str(_claim_source(name)), text, "is not a parameter of a claim", fix)
+        layer[name] = read(name, _claim_source(name), text, KEYS)
+    return layer
+
+
+def _claim_source(name: str) -> ValueSource:
+    return ValueSource("claim", name)

@@ -36,7 +36,7 @@ from gpushare.daemon.core.log import log
 from gpushare.daemon.identity.processes import Cgroups
 from gpushare.daemon.state import DaemonState, LoadedDriver
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.quota import QuotaRequest
+from gpushare.quota.request import QuotaRequest
 
 DRIVER: Final = "driver"
 INTERPOSER: Final = "interposer"
@@ -46,9 +46,8 @@ MPS: Final = "mps"
 MIG: Final = "mig"
 
 _INSTEAD: Final = "remove it: the interposer library then enforces the quota"
-_NOT_YET: Final[Mapping[str, tuple[str, str]]] = {
+UNSUPPORTED: Final[Mapping[str, tuple[str, str]]] = {
     MPS: ("is not in this version: no MPS server is started for tenants", _INSTEAD),
-    MIG: ("is not in this version: cards are not partitioned", _INSTEAD),
     EXCLUSIVE: (
         "applies to a whole card, and this request is for a share",
         "for a whole card, remove memory and cores; for a share, remove backend",
@@ -64,8 +63,11 @@ def check_supported(quota: QuotaRequest, driver: LoadedDriver, *, whole: bool) -
     if requested == DRIVER and not driver.nvml.has_limits:
         rule = f"needs memory limits, which driver {driver.nvml.driver_version} does not have"
         raise quota.refuse("backend", rule, _INSTEAD)
-    if requested in _NOT_YET:
-        raise quota.refuse("backend", *_NOT_YET[requested])
+    if requested == MIG and not any(card.instance for card in driver.cards):
+        rule = "needs a MIG instance, and no card of this node has one"
+        raise quota.refuse("backend", rule, _INSTEAD)
+    if requested in UNSUPPORTED:
+        raise quota.refuse("backend", *UNSUPPORTED[requested])
 
 
 def best_isolation(driver: LoadedDriver | None) -> str:
@@ -89,6 +91,9 @@ def driver_backend(record: TenantRecord, driver: LoadedDriver | None) -> str:
         return ""
     if driver is None:
         return DRIVER if record.isolation == DRIVER else ""  # what was imposed holds on
+    cards = (driver.card(allocation.uuid) for allocation in record.allocations)
+    if any(card is not None and card.instance for card in cards):
+        return ""  # the driver has no limits for a part of a card
     return DRIVER if driver.nvml.has_limits and requested_backend(record) != INTERPOSER else ""
 
 

@@ -12,11 +12,17 @@ change when a module is loaded again. Both are checked before every create, whic
 look-ups, and every few seconds. A container gets the driver as it is then, or a refusal with the
 fix; running containers keep the files that they have open. NVML of the new driver is loaded by a
 new worker process, and gpushared keeps running.
+
+systemd finds a device that a container may use by the link /dev/char/MAJOR:MINOR when it writes the
+device rules anew, at every `systemctl daemon-reload`; without it the running container loses the
+GPU. udev makes the links of devices in sysfs, and NVIDIA's are not there: gpushared makes them.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
+import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -24,14 +30,13 @@ from typing import Final
 import yaml
 
 from gpushare.config import Config
-from gpushare.daemon.cards import device_links
 from gpushare.daemon.cards.driver_client import DriverError
 from gpushare.daemon.core.log import log
 from gpushare.daemon.state import DaemonState, DriverFingerprint, LoadedDriver, NoDriver
 from gpushare.errors import UserError
 from gpushare.host import cdi_files, driver
 from gpushare.oci import cdi, cuda_compat
-from gpushare.oci.cdi import CdiError
+from gpushare.oci.cdi import CdiDeviceNode, CdiError
 from gpushare.oci.driver_files import (
     SIMULATED_DEVICE,
     DriverFiles,
@@ -40,6 +45,7 @@ from gpushare.oci.driver_files import (
 )
 
 ROOT: Final = Path("/")
+LINKS: Final = Path("/dev/char")
 
 
 class NoSpec(UserError):
@@ -163,7 +169,7 @@ def _take_over(loaded: LoadedDriver, now: DriverFingerprint, state: DaemonState)
             )
     state.driver = replace(loaded, files=files)
     state.fingerprint = driver_fingerprint(files, simulated=loaded.is_simulated)
-    device_links.link_devices(files)
+    link_devices(files)
     log("driver-cdi-spec-updated", cdi=str(place), driver=loaded.nvml.driver_version)
     return ""
 
@@ -195,3 +201,49 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:
         return ""
+
+
+def link_devices(files: DriverFiles, folder: Path = LINKS) -> list[str]:
+    """Make the links of the driver's nodes that this host has; return the names of new ones."""
+    made = []
+    for node in dict.fromkeys(files.cdi.everything.nodes):
+        number = _number(node)
+        if number is None:
+            continue
+        place = folder / f"{os.major(number)}:{os.minor(number)}"
+        try:
+            if _leads_to(place, number):
+                continue
+            if not folder.is_dir():
+                folder.mkdir()
+                folder.chmod(0o755)
+            draft = folder / f".{secrets.token_hex(8)}"
+            draft.symlink_to(os.path.relpath(node.host_path, folder))
+            draft.replace(place)
+        except OSError as error:
+            log("device-link-failed", "warning", link=str(place), error=str(error))
+            continue
+        made.append(place.name)
+    if made:
+        log("device-links-created", links=made)
+    return made
+
+
+def _number(node: CdiDeviceNode) -> int | None:
+    """Return the numbers of the host's own node, None where it has none or another's."""
+    try:
+        status = Path(node.host_path).stat()
+    except OSError:
+        return None
+    if not stat.S_ISCHR(status.st_mode):
+        return None
+    recorded = (node.major, node.minor)
+    real = (os.major(status.st_rdev), os.minor(status.st_rdev))
+    return status.st_rdev if recorded in {(None, None), real} else None
+
+
+def _leads_to(place: Path, number: int) -> bool:
+    try:
+        return place.stat().st_rdev == number
+    except OSError:
+        return False

@@ -19,8 +19,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from gpushare.daemon.core import clock
 from gpushare.daemon.core.log import log
+from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Cgroups
 from gpushare.daemon.pages.tenants import Pages
@@ -99,7 +99,7 @@ class _Search:
     def go_on(self, until: float) -> bool:
         """Look at more of the processes, at one at least; True when all were looked at."""
         if self._left is None:
-            self._began = int(clock.boottime() * processes.TICKS_PER_SECOND)
+            self._began = int(boottime() * processes.TICKS_PER_SECOND)
             record, cgroups = self._record, Cgroups.mounted()
             self._left = processes.pids_of(record.cgroup, record.pid, cgroups)
         for pid in self._left:

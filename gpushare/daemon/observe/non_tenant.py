@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a card that belongs to no tenant: processes, and what no process has.
+"""Memory of a card that belongs to no tenant: of processes and containers, and of no process.
 
 A process is a non-tenant once it was in two samples, but not while a tenant or the daemon has just
 left it behind. Its container is found by the names that engines give to cgroups, for people and to
@@ -11,11 +11,16 @@ of dockerd, containerd's CRI, CRI-O, podman and runc, of either cgroup driver: `
 Memory that the driver lists for no process is managed memory, memory that outlives its process, and
 the driver's own. No tenant is held responsible for it: it is shown, and logged if it is much for
 long, for a tenant may lack it. Managed memory that tenants claim is not counted in it.
+
+A process that an engine has put into a container (`--privileged`, with a plain runtime) has
+bypassed gpushare, so it is reported, and it is killed if the operator chose so. Programs of the
+host itself never are: a desktop may use its card.
 """
 
 from __future__ import annotations
 
 import re
+import signal
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -27,8 +32,9 @@ from gpushare import abi
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.core.log import log
 from gpushare.daemon.identity import processes
+from gpushare.daemon.identity.pid_resolver import Keys, ListedPid, PidResolver
 from gpushare.daemon.placement.model import NonTenantProcess
-from gpushare.daemon.state import AuditInput, CardUsage, Observations
+from gpushare.daemon.state import AuditInput, CardUsage, Observations, UnallocatedContainer
 
 _GRACE_SECONDS: Final = 10.0  # a process that was a tenant's may take this long to leave the card
 
@@ -204,3 +210,86 @@ def _managed(look: AuditInput, uuid: str) -> int:
         for number, allocation in enumerate(record.allocations)
         if allocation.uuid == uuid
     )
+
+
+_KILL_LOOKS = 4  # in a row: a container that is only being released has left by then
+
+
+class UnallocatedContainers:
+    """Containers that use a card without an allocation; the truth thread's.
+
+    Those of the last look, and how often each was seen.
+    """
+
+    def __init__(self, observed: Observations) -> None:
+        self._observed = observed
+        self._looks: dict[tuple[int, int, str], int] = {}  # by pid, start time and card
+
+    def look(
+        self,
+        look: AuditInput,
+        resolver: PidResolver,
+        keys: Keys,
+        do: str,
+    ) -> None:
+        """Note each container, and do about it what the operator chose: ignore, warn or kill."""
+        found: list[UnallocatedContainer] = []
+        looks: dict[tuple[int, int, str], int] = {}
+        sightings = {
+            (uuid, use.pid): one for uuid, uses in look.owned.items() for one, use in uses if one
+        }
+        for uuid, card in self._observed.usage.cards.items():
+            for non_tenant in card.non_tenants if uuid in look.owned else ():
+                sighting = sightings.get((uuid, non_tenant.pid))
+                if not non_tenant.container or sighting is None or sighting.process is None:
+                    continue
+                if not sighting.holds or sighting.is_ambiguous:
+                    continue
+                container = UnallocatedContainer(
+                    non_tenant.pid, non_tenant.name, non_tenant.container, uuid, non_tenant.bytes
+                )
+                place = non_tenant.pid, sighting.process.starttime, uuid
+                looks[place] = self._looks.get(place, 0) + 1
+                found.append(container)
+                _act(container, looks[place], sighting, resolver, keys, do)
+        self._looks = looks
+        self._observed.unallocated = tuple(found) if do != "ignore" else ()
+
+
+def _act(  # noqa: PLR0913, PLR0917 - the process, and what is decided of it
+    container: UnallocatedContainer,
+    looks: int,
+    sighting: ListedPid,
+    resolver: PidResolver,
+    keys: Keys,
+    do: str,
+) -> None:
+    if looks == 1 and do != "ignore":
+        log("unallocated-container-detected", "warning", **_figures(container))
+    if do != "kill" or looks < _KILL_LOOKS or not resolver.is_there(sighting, keys):
+        return
+    descriptor = resolver.descriptor(container.pid)
+    if descriptor is None:
+        return
+    try:
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    except OSError as error:
+        if looks == _KILL_LOOKS:
+            log(
+                "unallocated-container-kill-failed",
+                "error",
+                error=str(error),
+                **_figures(container),
+            )
+        return
+    log("unallocated-container-killed", "warning", **_figures(container))
+
+
+def _figures(container: UnallocatedContainer) -> dict[str, object]:
+    return {
+        "card": container.uuid,
+        "pid": container.pid,
+        "program": container.name,
+        "container": container.container,
+        "used_bytes": container.bytes,
+    }

@@ -32,10 +32,11 @@ from gpushare.daemon.cards.driver_client import (
     InvalidSample,
     ProcessUse,
 )
-from gpushare.daemon.cards.validation import Health
+from gpushare.daemon.cards.health import Health
 from gpushare.daemon.core.log import log
 from gpushare.daemon.identity.pid_resolver import ListedPid, PidResolver, ProcessOwners
 from gpushare.daemon.observe.dead_records import DeadRecords
+from gpushare.daemon.observe.mps_clients import MpsClients
 from gpushare.daemon.observe.non_tenant import NonTenantUse
 from gpushare.daemon.pages.status_page import ProcessClaim, TenantClaims
 from gpushare.daemon.pages.tenants import Pages, Tenants
@@ -77,6 +78,7 @@ class UsageSampler:
         self._learned = learned
         self._generation: DriverGeneration | None = None
         self._unsettled: frozenset[str] = frozenset()  # cards that are not understood yet
+        self._mps = MpsClients()
         self._fault = ""  # of the driver: what was logged last
         self._first = True
         self._dead = DeadRecords()
@@ -95,9 +97,9 @@ class UsageSampler:
             self._unsettled = frozenset()
 
     def peek(self) -> DriverSample | None:
-        """Ask the driver alone; None where it does not answer, which a look says in full."""
+        """Ask the driver alone, in brief; None where it does not answer, which a look says."""
         try:
-            sample = self._driver.sample()
+            sample = self._driver.sample(brief=True)
         except DriverError:
             return None
         self._note_health(sample)
@@ -263,7 +265,10 @@ class UsageSampler:
                     utilisation[key, uuid] = min(100, compute)
             found = self._non_tenants.observe(now, uuid, tuple(unallocated), first=self._first)
             busy = sample.utilisation.get(uuid)
-            cards[uuid] = CardUsage(found.non_tenants, found.non_tenant_bytes, health[uuid], busy)
+            mode = sample.compute_modes.get(uuid, "")
+            cards[uuid] = CardUsage(
+                found.non_tenants, found.non_tenant_bytes, health[uuid], busy, mode
+            )
         self._first = False
         self.observed.usage = UsageView(
             MappingProxyType(cards),
@@ -271,6 +276,7 @@ class UsageSampler:
             MappingProxyType(utilisation),
             MappingProxyType(dict(used)),
         )
+        self._mps.note(self.observed.usage, self._ledger.entries, self._cards)
 
     def _go_stale(self, why: str) -> None:
         """Keep what was known, marked as stale; cards that have changed are not allocated."""

@@ -17,8 +17,10 @@ from gpushare import config as configuration
 from gpushare.config import Config, Timing
 from gpushare.daemon.core.log import log
 from gpushare.daemon.limits.burst import update_burst_limits
+from gpushare.daemon.operator.node_labels import node_settings
 from gpushare.daemon.state import DaemonState
 from gpushare.errors import UserError
+from gpushare.host import init_system
 
 #: The keys of the file that each field of Config is, "" where its own parts have names.
 LIVE: Final = {
@@ -32,8 +34,13 @@ LIVE: Final = {
     "bind": "bind",
     "unknown": "audit.unallocated",
     "docker_sockets": "engines.sockets",
+    "prices": "prices",
+    "labels": "labels",
     "kubernetes_mode": "kubernetes.mode",
+    "metrics_days": "metrics_history.retention_days",
+    "metrics_bytes": "metrics_history.max_size",
     "node_name": "kubernetes.node",
+    "accepts_node_labels": "kubernetes.node_labels",
 }
 RESTART: Final = {
     "run_dir": "run_dir",
@@ -55,6 +62,7 @@ LIVE_TERMS: Final = {
     "over": "audit.over_quota",
     "compute": "audit.gate_bypass",
     "compat": "compatibility",
+    "idle": "idle",
 }
 LIVE_TIMING: Final = frozenset(
     {"bind_timeout_seconds", "sample_interval_seconds", "reconcile_interval_seconds"}
@@ -77,7 +85,7 @@ def reload_config(state: DaemonState) -> list[str]:
     NotReloaded, with the reason, which `status` and doctor show until it is corrected.
     """
     try:
-        new = configuration.load(state.config.file)
+        new = configuration.load(state.config.file).labelled(node_settings(state.node_labels))
         gid = read_gid(new)
         changed = sorted(_changed(state.config, new))
         _refuse_restart(changed)
@@ -125,8 +133,8 @@ def _refuse_restart(changed: list[str]) -> None:
         others = [key for key in changed if key not in found]
         beside = f"; no change was applied, including {', '.join(others)}" if others else ""
         raise UserError(
-            f"{', '.join(found)} requires a restart{beside}: systemctl restart gpushared "
-            "(containers keep running)"
+            f"{', '.join(found)} requires a restart{beside}: "
+            f"{init_system.advice('systemctl restart gpushared')} (containers keep running)"
         )
 
 

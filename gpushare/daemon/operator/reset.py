@@ -15,6 +15,7 @@ from gpushare.daemon.operator.resize import (
     NotResizable,
     apply_record,
     log_fields,
+    pages_to_change,
     previous_values,
     resizable_pages,
     with_allocations,
@@ -22,12 +23,17 @@ from gpushare.daemon.operator.resize import (
 )
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
-from gpushare.quota import QuotaRequest, change_recorded
-from gpushare.quota.request import COMPUTE_KEYS
+from gpushare.quota.effective_request import change_recorded
+from gpushare.quota.request import COMPUTE_KEYS, IDLE_AFTER, QuotaRequest
 
 _MEMORY: Final = ("memory", "memory-percent")
 _LIMIT: Final = "memory-limit"
-_QUOTA: Final = ("memory", _LIMIT, *COMPUTE_KEYS)  # the keys that a container may request
+_QUOTA: Final = (
+    "memory",
+    _LIMIT,
+    *COMPUTE_KEYS,
+    IDLE_AFTER,
+)  # the keys that a container may request
 
 
 def reset_quota(record: TenantRecord, keys: Collection[str], state: DaemonState) -> TenantRecord:
@@ -39,7 +45,8 @@ def reset_quota(record: TenantRecord, keys: Collection[str], state: DaemonState)
     changed = _back(record, dropped, state) if dropped.intersection(_QUOTA) else record
     state.overrides.forget(record.settings_key, *dropped)
     if changed is not record:
-        apply_record(changed, resizable_pages(record, state), state)
+        quota_keys = dropped.intersection(_QUOTA)
+        apply_record(changed, pages_to_change(record, quota_keys, state), state)
     log(
         "tenant-resized",
         **log_fields(record),
@@ -81,7 +88,13 @@ def _back(record: TenantRecord, dropped: Collection[str], state: DaemonState) ->
         changed = replace(record, quota={**rows, **original})
         changed = with_allocations(changed, allocations, resizable_pages(record, state), state)
     compute = [key for key in COMPUTE_KEYS if key in dropped]
-    return with_restored_compute(changed, compute, state) if compute else changed
+    if compute:
+        changed = with_restored_compute(changed, compute, state)
+    if IDLE_AFTER in dropped:
+        rows = {key: row for key, row in changed.quota.items() if key != IDLE_AFTER}
+        own = record.requested.get(IDLE_AFTER)
+        changed = replace(changed, quota=rows if own is None else {**rows, IDLE_AFTER: own})
+    return changed
 
 
 def _original(

@@ -14,34 +14,37 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from gpushare.daemon.compute import shares
 from gpushare.daemon.core.log import log
 from gpushare.daemon.limits import driver_limits
 from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds, update_burst_limits
-from gpushare.daemon.limits.claims import refuse_above_claim
 from gpushare.daemon.observe.dead_records import free_dead_records
 from gpushare.daemon.pages.tenants import Pages
-from gpushare.daemon.placement.choose import check_cores_growth, check_memory_growth
+from gpushare.daemon.placement.model import (
+    AllocationUse,
+    CardCapacity,
+    capacity_text,
+    cores_text,
+)
+from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.errors import UserError
-from gpushare.quota import (
-    EffectiveRequest,
+from gpushare.quota.effective_request import EffectiveRequest, change_recorded, resolve_request
+from gpushare.quota.keys import OPERATORS, parse_change, read
+from gpushare.quota.request import (
+    COMPUTE_KEYS,
+    IDLE_AFTER,
     QuotaRequest,
     RecordedValue,
-    RequestPolicy,
     RequestRecord,
+    Value,
     ValueSource,
-    change_recorded,
-    exact_size,
-    format_size,
-    parse_change,
     recorded_text,
-    resolve_request,
     to_record,
 )
-from gpushare.quota.keys import OPERATORS, read
-from gpushare.quota.request import COMPUTE_KEYS
+from gpushare.quota.request_policy import RequestPolicy
+from gpushare.quota.size import exact_size, format_size
+from gpushare.quota.values import exact_duration
 
 
 class NotResizable(UserError):
@@ -51,11 +54,13 @@ class NotResizable(UserError):
 def set_quota(record: TenantRecord, change: Mapping[str, str], state: DaemonState) -> TenantRecord:
     """Change the quota of `record` to `change`, by canonical key, on each of its cards.
 
-    The keys are `memory`, `memory-limit` and those of compute.
+    The keys are `memory`, `memory-limit`, those of compute, and `idle-after`, which alone can be
+    changed of whole cards.
 
     NoRoom, QuotaError, NotResizable: nothing was changed.
     """
-    pages = resizable_pages(record, state)  # before the values: they are read as those of a share
+    # Before the values: they are read as those of a share.
+    pages = pages_to_change(record, change, state)
     quota = parse_change(change)
     changed = with_compute(record, quota, state)
     has_memory = quota.memory_bytes is not None or quota.memory_limit_bytes is not None
@@ -63,6 +68,7 @@ def set_quota(record: TenantRecord, change: Mapping[str, str], state: DaemonStat
         allocations = tuple(
             _allocation(allocation, quota, record) for allocation in changed.allocations
         )
+        assert pages is not None
         changed = with_allocations(changed, allocations, pages, state, quota)
     values = _noted(quota, changed.allocations)
     state.overrides.set(record.settings_key, values)
@@ -76,6 +82,15 @@ def set_quota(record: TenantRecord, change: Mapping[str, str], state: DaemonStat
 
 def _operators(text: str) -> RecordedValue:
     return {"value": text, "source": "operator"}
+
+
+def pages_to_change(
+    record: TenantRecord, keys: Collection[str], state: DaemonState
+) -> Pages | None:
+    """Return the pages in which a change of `keys` is written, None if in none; NotResizable."""
+    if record.allocations and set(keys) <= {IDLE_AFTER}:
+        return None
+    return resizable_pages(record, state)
 
 
 def resizable_pages(record: TenantRecord, state: DaemonState) -> Pages:
@@ -93,10 +108,12 @@ def resizable_pages(record: TenantRecord, state: DaemonState) -> Pages:
     return pages
 
 
-def apply_record(changed: TenantRecord, pages: Pages, state: DaemonState) -> None:
+def apply_record(changed: TenantRecord, pages: Pages | None, state: DaemonState) -> None:
     """Write a changed record to the ledger, the pages, the driver's limits and the scheduler."""
     before = state.ledger.entries[changed.key]
     state.ledger.resize(changed)
+    if pages is None:
+        return
     if _memory(before) != _memory(changed):
         _write_memory(changed, pages, state)
     if _compute(before) != _compute(changed):
@@ -152,7 +169,7 @@ def _write_cores(record: TenantRecord, pages: Pages, state: DaemonState) -> None
     for number, allocation in enumerate(record.allocations):
         pages.grant.set_cores(number, allocation.cores)
     pages.grant.publish()
-    state.shares_changed()
+    state.loop.soon(state.shares_changed)  # with the answer, not before it
 
 
 def _allocation(
@@ -180,7 +197,7 @@ def _refuse_below_context(
 def _check_room(
     record: TenantRecord, allocations: tuple[CardAllocation, ...], state: DaemonState
 ) -> None:
-    if refuse_above_claim(replace(record, allocations=allocations), state):
+    if _is_within_claim(replace(record, allocations=allocations), state):
         return
     more = {
         old.uuid: new.memory_bytes - old.memory_bytes
@@ -198,16 +215,25 @@ def _check_room(
             check_memory_growth(capacity, record.key, record.title, wanted[capacity.card.uuid])
 
 
+def _is_within_claim(record: TenantRecord, state: DaemonState) -> bool:
+    """Whether a claim decides what `record` may have; NoRoom if that is less."""
+    return state.ledger.refuse_above_claim(record, state.loaded().cards, state.policy_of)
+
+
 def _noted(quota: QuotaRequest, allocations: tuple[CardAllocation, ...]) -> dict[str, str]:
     """Return the overrides by canonical key, with a limit that grew along."""
-    values = {
-        key: str(one.value) if key in COMPUTE_KEYS else exact_size(int(str(one.value)))
-        for key, one in quota.requested.items()
-    }
+    values = {key: _canonical_text(key, one.value) for key, one in quota.requested.items()}
     limits = {allocation.memory_limit_bytes for allocation in allocations}
     if quota.memory_bytes is not None and limits == {quota.memory_bytes}:
         values["memory-limit"] = exact_size(quota.memory_bytes)
     return values
+
+
+def _canonical_text(key: str, value: Value) -> str:
+    if key in COMPUTE_KEYS:
+        return str(value)
+    number = int(str(value))
+    return exact_duration(number) if key == IDLE_AFTER else exact_size(number)
 
 
 _MEMORY: Final = ("memory", "memory-percent")
@@ -306,7 +332,7 @@ def _with(record: TenantRecord, effective: EffectiveRequest, quota: RequestRecor
 
 def _check_cores(changed: TenantRecord, state: DaemonState) -> None:
     """Raise NoRoom if the cards do not have the cores that would be reserved for `changed`."""
-    if refuse_above_claim(changed, state):
+    if _is_within_claim(changed, state):
         return
     for capacity in state.capacities():
         for allocation in changed.allocations:
@@ -315,10 +341,34 @@ def _check_cores(changed: TenantRecord, state: DaemonState) -> None:
                 check_cores_growth(capacity, changed.key, changed.title, cores)
 
 
+def check_memory_growth(capacity: CardCapacity, key: str, tenant: str, memory_bytes: int) -> None:
+    """Raise NoRoom if the card cannot raise the tenant's quota to `memory_bytes`."""
+    own = next((use for use in capacity.allocations if use.key == key), AllocationUse(tenant, 0))
+    if memory_bytes - own.memory_bytes - own.burst_used_bytes > capacity.available_bytes:
+        more_bytes = memory_bytes - own.memory_bytes
+        raise NoRoom(
+            f"cannot grow {tenant} by {format_size(more_bytes)}: "
+            f"card {capacity.card.index} {capacity_text(capacity)}; request less or see gpushare ls"
+        )
+
+
+def check_cores_growth(capacity: CardCapacity, key: str, tenant: str, cores: int) -> None:
+    """Raise NoRoom if the card cannot reserve `cores` percent for tenant `key`."""
+    others = replace(
+        capacity, allocations=tuple(one for one in capacity.allocations if one.key != key)
+    )
+    if cores > others.cores_available:
+        raise NoRoom(
+            f"the card of {tenant} has no room for {cores} % of its compute: card "
+            f"{capacity.card.index} has {others.cores_available} % left{cores_text(others)}; "
+            "request less, use policy best-effort, or see gpushare ls"
+        )
+
+
 def _refuse_idle_weight(changed: TenantRecord, quota: QuotaRequest, state: DaemonState) -> None:
     """Refuse a weight that would have no effect."""
     held = {
-        shares.effective_policy(changed, allocation, state.policy_of(allocation.uuid))
+        changed.policy_on(allocation, state.policy_of(allocation.uuid))
         for allocation in changed.allocations
     }
     if _WEIGHED not in held:

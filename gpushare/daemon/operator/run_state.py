@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An operator pauses, resumes or stops a tenant.
+"""An operator, or `idle.action`, pauses or stops a tenant; an operator resumes it.
 
 Stopping goes through no engine: an engine's restart policy may start the container again.
 """
@@ -19,7 +19,8 @@ from gpushare.daemon.identity import processes
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import By, TenantRecord
 
-_FREEZERS: Final[tuple[By, ...]] = ("operator", "audit", "duty", "unknown")
+_FREEZERS: Final[tuple[By, ...]] = ("operator", "idle", "audit", "duty", "unknown")
+_KICK_SECONDS: Final = 10
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class StopRequest:
     number: signal.Signals
     timeout_seconds: int
     why: str
+    by: By = "operator"
 
 
 class RunControl:
@@ -42,18 +44,18 @@ class RunControl:
         self._audit = audit
         self._bypass = bypass
 
-    def pause(self, record: TenantRecord, why: str) -> None:
+    def pause(self, record: TenantRecord, why: str, by: By = "operator") -> None:
         """Freeze a tenant, through restarts of the daemon, until `resume`; CannotFreeze."""
         if any(freeze.by == "stop" for freeze in self._freezer.freezes_of(record.key)):
             raise CannotFreeze(f"{record.title} is being stopped and cannot be paused")
-        self._freezer.freeze(record.key, "operator", why)
+        self._freezer.freeze(record.key, by, why)
 
     def resume(self, record: TenantRecord) -> None:
         """Let a tenant run, also if the audit froze it; CannotFreeze if it is not frozen.
 
         The audit treats it as a tenant that has just started.
         """
-        if not self._release(record.key):
+        if not self._release(record.key, "operator"):
             raise CannotFreeze(
                 f"{record.title} is neither paused nor frozen by gpushare; if its engine paused "
                 "it, resume it there: docker unpause, podman unpause"
@@ -76,6 +78,7 @@ class RunControl:
             tenant=record.key,
             id=record.id,
             name=record.title,
+            by=request.by,
             signal=request.number.name,
             timeout=after,
             reason=why,
@@ -86,13 +89,21 @@ class RunControl:
                 # was sent while it was frozen is the same one.
                 _send_signal(record, request.number)
             finally:
-                self._release(record.key)
+                self._release(record.key, request.by)
             loop, freezing = self._state.loop, self._state.freezing
             loop.call(lambda: loop.later(after, lambda: freezing.submit(self._freezer.enforce)))
 
-    def _release(self, key: str) -> bool:
-        """Take back what froze a tenant, and tell those that decided it; False: nothing did."""
-        released = [by for by in _FREEZERS if self._freezer.release(key, by)]
+    def pause_idle(self, record: TenantRecord, why: str) -> None:
+        """Pause a tenant for `idle.action`; CannotFreeze."""
+        self.pause(record, why, "idle")
+
+    def kick_idle(self, record: TenantRecord, why: str) -> None:
+        """Stop a tenant for `idle.action`: SIGTERM, SIGKILL after ten seconds; CannotFreeze."""
+        self.stop(record, StopRequest(signal.SIGTERM, _KICK_SECONDS, why, "idle"))
+
+    def _release(self, key: str, who: By) -> bool:
+        """Take back for `who` what froze a tenant, and tell those that decided it; False: none."""
+        released = [by for by in _FREEZERS if self._freezer.release(key, by, who)]
         if "audit" in released:
             self._audit.resumed(key)
         if "duty" in released:

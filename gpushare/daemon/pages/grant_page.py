@@ -24,6 +24,8 @@ from gpushare.daemon.pages.status_page import disown_page
 _FUTEX_WAKE: Final = 1
 _ALL: Final = 0x7FFFFFFF
 _BEGINNING: Final = struct.Struct("<QI")  # magic and version: at this offset in every layout
+#: Where each card begins in the file, in bytes.
+_CARDS: Final = tuple(map(abi.grant_card_offset, range(abi.MAX_CARDS)))
 _SYS_FUTEX: Final = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -155,7 +157,7 @@ class GrantPage:
 
     def uuid(self, number: int) -> str:
         """Return the uuid of card `number`; ValueError where there is none."""
-        offset = abi.grant_card_offset(number) + abi.GRANT_CARD_UUID
+        offset = _CARDS[number] + abi.GRANT_CARD_UUID
         text = self._map[offset : offset + abi.GRANT_CARD_UUID_BYTES].partition(b"\0")[0]
         if not text:
             raise ValueError(f"card {number} has no uuid")
@@ -163,7 +165,7 @@ class GrantPage:
 
     def cores(self, number: int) -> int:
         """Return the percent of card `number`'s compute that was requested; 0: none."""
-        return self._u32(abi.grant_card_offset(number) + abi.GRANT_CARD_CORES_PERCENT).value
+        return self._u32(_CARDS[number] + abi.GRANT_CARD_CORES_PERCENT).value
 
     def most_bytes(self, number: int) -> int:
         """Return the largest limit of card `number` since this daemon has the file."""
@@ -211,12 +213,12 @@ class GrantPage:
 
     def set_cores(self, number: int, percent: int) -> None:
         """Write the requested percent of card `number`'s compute; 0: none."""
-        self._u32(abi.grant_card_offset(number) + abi.GRANT_CARD_CORES_PERCENT).value = percent
+        self._u32(_CARDS[number] + abi.GRANT_CARD_CORES_PERCENT).value = percent
 
     def set_measured(self, number: int, overhead_bytes: int, utilisation: int) -> None:
         """Write what the driver reports: bytes beside the tenant's account, percent of the card."""
         self._card64(number, abi.GRANT_CARD_OVERHEAD_BYTES).value = overhead_bytes
-        offset = abi.grant_card_offset(number) + abi.GRANT_CARD_UTILISATION_PERCENT
+        offset = _CARDS[number] + abi.GRANT_CARD_UTILISATION_PERCENT
         self._u32(offset).value = utilisation
 
     def beat(self) -> None:
@@ -241,7 +243,7 @@ class GrantPage:
         self.beat()
 
     def _write_card(self, number: int, card: CardGrant) -> None:
-        offset = abi.grant_card_offset(number)
+        offset = _CARDS[number]
         self._text(offset + abi.GRANT_CARD_UUID, abi.GRANT_CARD_UUID_BYTES, card.uuid)
         self.set_memory(number, card.memory_bytes)
         self.set_context(number, card.context_bytes)
@@ -255,7 +257,7 @@ class GrantPage:
         self._map[offset : offset + size] = encoded.ljust(size, b"\0")
 
     def _card64(self, number: int, field: int) -> ctypes.c_uint64:
-        return self._u64(abi.grant_card_offset(number) + field)
+        return self._u64(_CARDS[number] + field)
 
     def _u64(self, offset: int) -> ctypes.c_uint64:
         return ctypes.c_uint64.from_buffer(self._map, offset)

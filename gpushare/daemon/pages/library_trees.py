@@ -2,7 +2,7 @@
 """The libraries that every container with a share gets, mounted as one tree ahead of need.
 
 The tree is a read-only tmpfs with a mount for each library, at `<tenants>/.tree-<digest>`. A
-container gets a copy of it by one rbind (oci/library_tree.py). Every mount in the tree is ro,
+container gets a copy of it by one rbind (oci/mount_points.py). Every mount in the tree is ro,
 nosuid and nodev by itself, because the flags of an rbind are those of its topmost mount only.
 
 The digest is that of the files' paths and identities: another driver, or other libraries of ours,

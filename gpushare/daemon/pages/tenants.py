@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from gpushare import abi
 from gpushare.daemon.pages.grant_page import CardGrant, GrantPage
@@ -117,6 +117,7 @@ class Pages:
     kept: dict[int, int] = field(default_factory=dict)
     _read_again: float = 0.0  # monotonic seconds, from which on the claims are read again
     is_current: bool = True  # whether `accounts` has read the claims when it was last called
+    metrics: Any = None  # the read thread's: see views/metrics.py
     # What was claimed at the last look, and the sums of it.
     _summed: tuple[tuple[ProcessClaim, ...] | None, tuple[TenantClaims, ...]] = (None, ())
 
@@ -150,6 +151,11 @@ class Pages:
     def claims(self) -> tuple[ProcessClaim, ...]:
         """Return what the tenant's processes say that they use."""
         return self.look(Pages._observed, ())
+
+    def claims_and_sums(self) -> tuple[tuple[ProcessClaim, ...], tuple[TenantClaims, ...]]:
+        """Return the same, and its sums by the tenant's card number: none if the pages are gone."""
+        gone: tuple[tuple[ProcessClaim, ...], tuple[TenantClaims, ...]] = ((), ())
+        return self.look(lambda pages: (pages._observed(), pages._summed[1]), gone)  # noqa: SLF001
 
     def reap(self, is_alive: Callable[[int, int], bool]) -> int:
         """Free the records of dead processes (Status.reap), and return how many there were."""
@@ -234,6 +240,11 @@ class Tenants:
 
     def __init__(self) -> None:
         self.pages: Mapping[str, Pages] = MappingProxyType({})
+        # Called by the decide thread with the key of a tenant that is about to be released.
+        self.releasing: Callable[[str], None] = lambda _: None
+        self.ended: Mapping[tuple[str, float], Any] = MappingProxyType(
+            {}
+        )  # see views/ended_tenants.py
         # Tenants whose limits in the driver may differ from their pages; the decide thread's.
         self.limits_left: set[str] = set()
 

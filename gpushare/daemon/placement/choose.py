@@ -2,27 +2,39 @@
 """Where placement is decided: which cards a request gets, from what each card has left; pure.
 
 Each card is checked by itself (`find_obstacle`), a set of cards by what the request may have of all
-of them together (Bounds); of the sets that may be taken the strategy takes its first
-(strategy.py). A refusal states for every card why it was not chosen, and gives only advice that
-would help. A tenant that grows is checked here too.
+of them together (Bounds); of the sets that may be taken the strategy takes its first. A refusal
+states for every card why it was not chosen, and gives only advice that would help.
+
+| request | the set that is taken |
+|---|---|
+| spread | the emptiest cards |
+| whole cards else | those nearest to each other |
+| binpack, or a share of one card | the fullest cards, so that whole cards stay whole |
+| topology, or shares of several cards | those nearest to each other; of those, the fullest |
+
+Of sets that are as good but for spread, those go first that leave close cards together; what is
+the same in all of it is decided by the index. All sets are looked at; only where those are
+more than `MOST_SETS` (8 of more than 16 cards) each is grown from one card by the next best.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
+from math import comb
+from typing import Final, TypeAlias
 
-from gpushare.daemon.placement import strategy
 from gpushare.daemon.placement.model import (
     LESS,
     MORE,
     NO_LINKS,
-    AllocationUse,
+    UNKNOWN,
     CardCapacity,
     Links,
     Obstacle,
-    matches_card,
 )
+from gpushare.daemon.placement.obstacles import find_obstacle
 from gpushare.daemon.placement.request import (
     NoRoom,
     NoSuchCard,
@@ -30,7 +42,8 @@ from gpushare.daemon.placement.request import (
     PlacementRequest,
     candidate_cards,
 )
-from gpushare.quota import MaxPerNode, format_size
+from gpushare.quota.request_policy import MaxPerNode
+from gpushare.quota.size import format_size
 
 
 def place_request(
@@ -48,9 +61,9 @@ def place_request(
     if len(fitting) < wanted:
         less_helps = _less_helps(request, named)
         raise NoRoom(refusal_text(request, wanted, named, obstacles, less_helps=less_helps))
-    taken = strategy.first_set(request, fitting, wanted, links, _bound(request))
+    taken = _first_set(request, fitting, wanted, links, _bound(request))
     if taken is None:
-        best = strategy.first_set(request, fitting, wanted, links)
+        best = _first_set(request, fitting, wanted, links)
         over = _over(request, best or ())
         assert over is not None
         raise NoRoom(refusal_of_set(request, over, less_helps=_less_helps(request, named)))
@@ -205,159 +218,78 @@ def refusal_of_set(request: PlacementRequest, over: Obstacle, *, less_helps: boo
     )
 
 
-_GIB = 1 << 30
-_SHOWN = 8  # tenants of a card that a refusal names
+MOST_SETS: Final = 20_000
+
+_Places: TypeAlias = "tuple[int, ...]"  # of rooms in a ranking
+_Rank: TypeAlias = "tuple[object, ...]"
 
 
-def find_obstacle(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | None:
-    """Return why `capacity` cannot be taken, as the end of "card 0 ..."; None when it can."""
-    return (
-        _closed(request, capacity)
-        or _listed(request, capacity)
-        or _of_mode(request, capacity)
-        or _taken(request, capacity)
-        or request.bounds.why_not(request.wanted_of(capacity), capacity.card)
-        or (None if request.whole else _too_little(request, capacity))
-    )
+def _first_set(
+    request: PlacementRequest,
+    fitting: Sequence[CardCapacity],
+    count: int,
+    links: Links,
+    may: Callable[[Sequence[CardCapacity]], bool] | None = None,
+) -> tuple[CardCapacity, ...] | None:
+    """Return the set of `count` of the `fitting` cards to take; None where none of them `may`.
 
-
-def _closed(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | None:
-    if capacity.health != "ok":
-        return Obstacle(f"is unhealthy: {capacity.health}")
-    if capacity.cordoned is None:
-        return None
-    why = f" ({capacity.cordoned})" if capacity.cordoned else ""
-    helps = find_obstacle(request, replace(capacity, cordoned=None)) is None
-    fix = f"gpushare card uncordon {capacity.card.index}" if helps else ""
-    return Obstacle(f"is cordoned{why}", fix)
-
-
-def _listed(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | None:
-    card = capacity.card
-    if request.allow and not any(matches_card(name, card) for name in request.allow):
-        key, how = "allow", "is not in allow"
-    elif any(matches_card(name, card) for name in request.deny):
-        key, how = "deny", "is in deny"
-    else:
-        return None
-    helps = find_obstacle(replace(request, allow=(), deny=()), capacity) is None
-    return Obstacle(f"({card.model}) {how}", f"change {key}{request.where(key)}" if helps else "")
-
-
-def _of_mode(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | None:
-    where = f" ({capacity.mode_source})" if capacity.mode_source else ""
-    if request.whole and capacity.mode == "shared":
-        return Obstacle(f"is for shares only{where}")
-    if not request.whole and capacity.mode == "exclusive":
-        return Obstacle(f"is allocated only as a whole{where}")
-    return None
-
-
-def _taken(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | None:
-    if capacity.exclusive:
-        to = f" to {capacity.holders[0].tenant}" if request.shows_holders else ""
-        return Obstacle(f"is allocated exclusively{to}")
-    if request.whole:
-        names = ", ".join(use.tenant for use in capacity.holders[:_SHOWN])
-        by = f" by {names}" if request.shows_holders else ""
-        return Obstacle(f"is shared{by}") if capacity.holders else None
-    if len(capacity.holders) >= capacity.max_tenants:
-        most = f"{capacity.max_tenants} ({capacity.max_tenants_source})"
-        return Obstacle(f"has {len(capacity.holders)} tenants of at most {most}")
-    return None
-
-
-def _too_little(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | None:
-    wanted = request.bytes_of(capacity.card)
-    if wanted <= capacity.context_bytes:
-        return Obstacle(
-            f"needs {format_size(capacity.context_bytes)} for a single CUDA context", MORE
-        )
-    if wanted > capacity.available_bytes:
-        text = capacity_text(capacity) if request.shows_holders else available_text(capacity)
-        return Obstacle(text, LESS, "memory")
-    if request.cores_of(capacity) > capacity.cores_available:
-        holders = cores_text(capacity) if request.shows_holders else ""
-        left = f"has {capacity.cores_available} % of its compute left{holders}"
-        return Obstacle(left, LESS, "cores")
-    return None
-
-
-def available_text(capacity: CardCapacity) -> str:
-    """Return `has 126 of 140 GiB available`."""
-    total = format_size(capacity.card.memory_bytes)
-    free = format_size(capacity.available_bytes)
-    if free.rpartition(" ")[2] == total.rpartition(" ")[2]:
-        free = free.rpartition(" ")[0]
-    return f"has {free} of {total} available"
-
-
-def capacity_text(capacity: CardCapacity) -> str:
-    """Return `has 126 of 140 GiB available (train 4, serve 8, non-tenant 1.1 by pid 812 Xorg)`."""
-    holders = [_holder_text(use) for use in capacity.holders]
-    if len(holders) > _SHOWN:
-        rest = sum(use.memory_bytes + use.burst_used_bytes for use in capacity.holders[_SHOWN:])
-        holders = [*holders[:_SHOWN], f"{len(holders) - _SHOWN} more {_short(rest)}"]
-    if capacity.non_tenant_bytes:
-        holders.append(
-            f"non-tenant {_short(capacity.non_tenant_bytes)}{_non_tenant_text(capacity)}"
-        )
-    if capacity.reserve_bytes:
-        holders.append(f"reserve {_short(capacity.reserve_bytes)}")
-    return available_text(capacity) + (f" ({', '.join(holders)})" if holders else "")
-
-
-def _holder_text(use: AllocationUse) -> str:
-    """Return `train 4`, or `train 4 and 2 burst` if it uses more than its quota.
-
-    `and 2 above it` is what a quota that was made smaller has left.
+    `may` None: all of them.
     """
-    has = f"{use.tenant} {_short(use.memory_bytes)}"
-    if not use.burst_used_bytes:
-        return has
-    how = "burst" if use.most_bytes > use.memory_bytes else "above it"
-    return f"{has} and {_short(use.burst_used_bytes)} {how}"
+    ranking = _Ranking(request, sorted(fitting, key=lambda capacity: capacity.card.index), links)
+    places = range(len(ranking.capacities))
+    sets: Iterable[_Places] = combinations(places, count)
+    if comb(len(places), count) > MOST_SETS:
+        sets = [ranking.grown(place, count) for place in places]
+    if may is not None:
+        sets = (one for one in sets if may(ranking.at(one)))
+    found = min(sets, key=ranking.rank, default=None)
+    return None if found is None else ranking.at(found)
 
 
-def _non_tenant_text(capacity: CardCapacity) -> str:
-    if not capacity.non_tenants:
-        return " until recently"
-    largest = max(capacity.non_tenants, key=lambda process: process.bytes)
-    others = len(capacity.non_tenants) - 1
-    return f" by pid {largest.pid} {largest.name}" + (f" and {others} more" if others else "")
+class _Ranking:
+    """The order of sets of `rooms`, which are sorted by index, as places among them."""
 
+    def __init__(
+        self, request: PlacementRequest, capacities: Sequence[CardCapacity], links: Links
+    ) -> None:
+        self.capacities = capacities
+        self._ask = request
+        self._free = [capacity.available_bytes for capacity in capacities]
+        self._non_tenant_bytes = [capacity.non_tenant_bytes for capacity in capacities]
+        uuids = [capacity.card.uuid for capacity in capacities]
+        self._distances = [
+            [links.link(one, other).distance if one != other else 0 for other in uuids]
+            for one in uuids
+        ]
+        # How close each is to all the others together.
+        self._nearness = [(len(uuids) - 1) * UNKNOWN.distance - sum(row) for row in self._distances]
 
-def cores_text(capacity: CardCapacity) -> str:
-    """Return ` (train 30, serve 60)`: the tenants that have reserved cores of the card."""
-    holders = [f"{use.tenant} {use.cores}" for use in capacity.holders if use.cores]
-    return f" ({', '.join(holders[:_SHOWN])})" if holders else ""
+    def at(self, places: _Places) -> tuple[CardCapacity, ...]:
+        return tuple(self.capacities[place] for place in places)
 
+    def rank(self, places: _Places) -> _Rank:
+        """Return where a set stands among those of its size: the least comes first."""
+        if self._ask.strategy == "spread":
+            return sorted(-self._free[place] for place in places), places
+        # What is farther from all of them leaves closer ones behind.
+        nearness = sum(self._nearness[place] for place in places)
+        if self._ask.whole:
+            non_tenant_bytes = sum(self._non_tenant_bytes[place] for place in places)
+            return self._distance(places), non_tenant_bytes, nearness, places
+        free = sorted(self._free[place] for place in places)
+        if self._ask.strategy == "binpack" or len(places) == 1:
+            return free, nearness, places
+        return self._distance(places), free, nearness, places
 
-def _short(size: int) -> str:
-    """Return a size for a list whose unit is GiB: `4`, `1.1`, or with its own unit below that."""
-    shown = format_size(size)
-    return shown.removesuffix(" GiB") if size >= _GIB else shown
+    def grown(self, place: int, count: int) -> _Places:
+        """Return the set that is grown from one room by the next best."""
+        taken: _Places = (place,)
+        while len(taken) < count:
+            others = (other for other in range(len(self.capacities)) if other not in taken)
+            sets = (tuple(sorted((*taken, other))) for other in others)
+            taken = min(sets, key=self.rank)
+        return taken
 
-
-def check_memory_growth(capacity: CardCapacity, key: str, tenant: str, memory_bytes: int) -> None:
-    """Raise NoRoom if the card cannot raise the tenant's quota to `memory_bytes`."""
-    own = next((use for use in capacity.allocations if use.key == key), AllocationUse(tenant, 0))
-    if memory_bytes - own.memory_bytes - own.burst_used_bytes > capacity.available_bytes:
-        more_bytes = memory_bytes - own.memory_bytes
-        raise NoRoom(
-            f"cannot grow {tenant} by {format_size(more_bytes)}: "
-            f"card {capacity.card.index} {capacity_text(capacity)}; request less or see gpushare ls"
-        )
-
-
-def check_cores_growth(capacity: CardCapacity, key: str, tenant: str, cores: int) -> None:
-    """Raise NoRoom if the card cannot reserve `cores` percent for tenant `key`."""
-    others = replace(
-        capacity, allocations=tuple(one for one in capacity.allocations if one.key != key)
-    )
-    if cores > others.cores_available:
-        raise NoRoom(
-            f"the card of {tenant} has no room for {cores} % of its compute: card "
-            f"{capacity.card.index} has {others.cores_available} % left{cores_text(others)}; "
-            "request less, use policy best-effort, or see gpushare ls"
-        )
+    def _distance(self, places: _Places) -> int:
+        rows = self._distances
+        return sum([rows[one][other] for one, other in combinations(places, 2)])

@@ -17,10 +17,32 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final
 
+from gpushare.quota.size import format_size
+
+
+@dataclass(frozen=True)
+class MigInstance:
+    """Where a MIG instance is: `number` as nvidia-smi -L counts those of a card."""
+
+    card_uuid: str
+    card_index: int
+    number: int
+    gpu_instance: int
+    compute_instance: int
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Its names in CDI specs: NVIDIA's, by which users know it too, and gpushare's own."""
+        kernel = f"gi{self.gpu_instance}:ci{self.compute_instance}"
+        return f"{self.card_index}:{self.number}", f"{self.card_index}:{kernel}"
+
 
 @dataclass(frozen=True)
 class Card:
-    """One card. `index` and `minor` may change with a reboot, `uuid` does not."""
+    """One card, or a MIG instance of one, which has an index behind all cards.
+
+    `index` and `minor` may change with a reboot, `uuid` does not.
+    """
 
     index: int
     uuid: str
@@ -30,6 +52,10 @@ class Card:
     datacenter: bool = False  # of the kind that cuda-compat packages are made for
     brand: str = ""  # as NVIDIA_REQUIRE_ variables name it; empty: not known
     capability: tuple[int, int] | None = None  # compute capability; None: not known
+    name: str = ""  # as the driver reports it: the model with the vendor; empty: not known
+    bus_id: str = ""  # PCI address as NVML writes it; empty: not known
+    instance: MigInstance | None = None  # None: a card
+    is_divided: bool = False  # into MIG instances, which are used instead
 
     @property
     def little_bytes(self) -> int:
@@ -128,9 +154,11 @@ class CardCapacity:
     policy: str = ""  # the operator's, for its tenants' compute; "" where each has what it asked
     mode: str = "any"  # which requests the operator lets on it: "shared", "exclusive" or "any"
     mode_source: str = ""  # where that is configured
+    compute_mode: str = ""  # the driver's, as nvidia-smi names it; "": the default
     max_tenants: int = 16
     max_tenants_source: str = "max_tenants"
     cordoned: str | None = None  # why nothing new is placed on it; None: it is
+    cordoned_by: str = ""  # the annotation of the node that cordons it; "": the operator
     reservations: tuple[AllocationUse, ...] = ()  # of claims, beside what their containers have
 
     @property
@@ -161,20 +189,22 @@ class CardCapacity:
     @property
     def available_bytes(self) -> int:
         """What a new container may still get, never below 0."""
-        if self.exclusive:
+        if self.exclusive or self.card.is_divided:
             return 0
         return max(0, self.allocatable_bytes - self.allocated_bytes - self.burst_used_bytes)
 
     @property
     def cores_available(self) -> int:
         """Percent of the card that no policy has set aside."""
-        if self.exclusive:
+        if self.exclusive or self.card.is_divided:
             return 0
         return max(0, 100 - sum(use.cores for use in self.holders))
 
     @property
     def schedulable_bytes(self) -> int:
         """What the scheduler of Kubernetes may allocate, with what it has allocated."""
+        if self.card.is_divided:
+            return 0
         others = sum(use.memory_bytes for use in self.allocations if not use.is_scheduled)
         return max(0, self.allocatable_bytes - others)
 
@@ -182,7 +212,7 @@ class CardCapacity:
     def schedulable_cores(self) -> int:
         """Percent of the card that the scheduler of Kubernetes may allocate, likewise."""
         others = [use for use in self.allocations if not use.is_scheduled]
-        if any(use.whole for use in others):
+        if self.card.is_divided or any(use.whole for use in others):
             return 0
         return max(0, 100 - sum(use.cores for use in others))
 
@@ -211,3 +241,64 @@ class Obstacle:
     text: str
     fix: str = ""
     key: str = ""
+
+
+_GIB: Final = 1 << 30
+#: Tenants of a card that a refusal names.
+MOST_NAMED: Final = 8
+
+
+def available_text(capacity: CardCapacity) -> str:
+    """Return `has 126 of 140 GiB available`."""
+    total = format_size(capacity.card.memory_bytes)
+    free = format_size(capacity.available_bytes)
+    if free.rpartition(" ")[2] == total.rpartition(" ")[2]:
+        free = free.rpartition(" ")[0]
+    return f"has {free} of {total} available"
+
+
+def capacity_text(capacity: CardCapacity) -> str:
+    """Return `has 126 of 140 GiB available (train 4, serve 8, non-tenant 1.1 by pid 812 Xorg)`."""
+    holders = [_holder_text(use) for use in capacity.holders]
+    if len(holders) > MOST_NAMED:
+        rest = sum(use.memory_bytes + use.burst_used_bytes for use in capacity.holders[MOST_NAMED:])
+        holders = [*holders[:MOST_NAMED], f"{len(holders) - MOST_NAMED} more {_short(rest)}"]
+    if capacity.non_tenant_bytes:
+        holders.append(
+            f"non-tenant {_short(capacity.non_tenant_bytes)}{_non_tenant_text(capacity)}"
+        )
+    if capacity.reserve_bytes:
+        holders.append(f"reserve {_short(capacity.reserve_bytes)}")
+    return available_text(capacity) + (f" ({', '.join(holders)})" if holders else "")
+
+
+def _holder_text(use: AllocationUse) -> str:
+    """Return `train 4`, or `train 4 and 2 burst` if it uses more than its quota.
+
+    `and 2 above it` is what a quota that was made smaller has left.
+    """
+    has = f"{use.tenant} {_short(use.memory_bytes)}"
+    if not use.burst_used_bytes:
+        return has
+    how = "burst" if use.most_bytes > use.memory_bytes else "above it"
+    return f"{has} and {_short(use.burst_used_bytes)} {how}"
+
+
+def _non_tenant_text(capacity: CardCapacity) -> str:
+    if not capacity.non_tenants:
+        return " until recently"
+    largest = max(capacity.non_tenants, key=lambda process: process.bytes)
+    others = len(capacity.non_tenants) - 1
+    return f" by pid {largest.pid} {largest.name}" + (f" and {others} more" if others else "")
+
+
+def cores_text(capacity: CardCapacity) -> str:
+    """Return ` (train 30, serve 60)`: the tenants that have reserved cores of the card."""
+    holders = [f"{use.tenant} {use.cores}" for use in capacity.holders if use.cores]
+    return f" ({', '.join(holders[:MOST_NAMED])})" if holders else ""
+
+
+def _short(size: int) -> str:
+    """Return a size for a list whose unit is GiB: `4`, `1.1`, or with its own unit below that."""
+    shown = format_size(size)
+    return shown.removesuffix(" GiB") if size >= _GIB else shown

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from gpushare.daemon.placement.model import LESS, Card, CardCapacity, Obstacle, matches_card
 from gpushare.daemon.policy.compute import FIXED, policy_on, reserved_cores
 from gpushare.errors import UserError
-from gpushare.quota import MaxPerCard, MaxPerNode, MaxPerRequest, format_size
+from gpushare.quota.request_policy import MaxPerCard, MaxPerNode, MaxPerRequest
+from gpushare.quota.size import format_size
 
 _SHOWN = 8  # tenants that a refusal names
 
@@ -190,6 +191,18 @@ class NoSuchCard(UserError):
 
 
 @dataclass(frozen=True)
+class ImageNeed:
+    """Why an image runs on a card badly or not at all, and what to do about it.
+
+    `is_refused`: the node's policy refuses it there; otherwise other cards are only preferred.
+    """
+
+    why: str
+    fix: str = ""
+    is_refused: bool = False
+
+
+@dataclass(frozen=True)
 class PlacementRequest:
     """What has to be placed, per card.
 
@@ -197,7 +210,9 @@ class PlacementRequest:
     are set aside says the policy that holds on the card: the card's own, where it has one and
     `policy_is_set` (by the operator) is not there. `count` None is every card. `devices` are
     indices or UUIDs, `minors` the N of /dev/nvidiaN; either narrows the choice when not empty.
-    `strategy` is binpack, spread or topology; "" is the best for the request (strategy.py).
+    `compute_capability` are comparisons, which all have to hold. `image_needs` are, by UUID, the
+    cards that the container's image does not fit. `strategy` is binpack, spread or topology; "" is
+    the best for the request (strategy.py). With `backend` mig, only MIG instances are used.
     `bounds` is what the node's policy leaves of each card, `sources` where each key was written.
 
     `shows_holders`: a refusal names what has the rest of a card. Otherwise it says only what is
@@ -217,7 +232,10 @@ class PlacementRequest:
     minors: tuple[int, ...] = ()
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
+    compute_capability: tuple[str, ...] = ()
+    image_needs: Mapping[str, ImageNeed] = field(default_factory=dict)
     strategy: str = ""
+    backend: str = ""
     bounds: Bounds = field(default_factory=Bounds)
     sources: Mapping[str, str] = field(default_factory=dict)
     shows_holders: bool = True
@@ -278,7 +296,8 @@ def candidate_cards(
     if request.devices:
         return _each_once([(name, find_card(name, capacities)) for name in request.devices])
     if request.minors:
-        by_minor = {capacity.card.minor: capacity for capacity in capacities}
+        cards = [capacity for capacity in capacities if capacity.card.instance is None]
+        by_minor = {capacity.card.minor: capacity for capacity in cards}
         missing = next((minor for minor in request.minors if minor not in by_minor), None)
         if missing is not None:
             raise NoSuchCard(
@@ -289,9 +308,13 @@ def candidate_cards(
 
 
 def find_card(name: str, capacities: Sequence[CardCapacity]) -> CardCapacity:
-    """Return the card that `name` is: its index, its UUID or the start of it; NoSuchCard."""
+    """Return the card that `name` is: its index, its UUID or the start of it; NoSuchCard.
+
+    `0:1` is a MIG instance, as NVIDIA's tools name it.
+    """
     for capacity in capacities:
-        if name in {str(capacity.card.index), capacity.card.uuid}:
+        card = capacity.card
+        if name in {str(card.index), card.uuid, *(card.instance.names if card.instance else ())}:
             return capacity
     # As nvidia-smi does, a UUID may be shortened as long as it is one card's only.
     close = [

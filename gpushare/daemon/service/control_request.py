@@ -28,8 +28,7 @@ from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
 from gpushare.oci.cdi import CdiError
 from gpushare.oci.spec import SpecError
-from gpushare.quota import QuotaError
-from gpushare.quota.errors import quoted
+from gpushare.quota.errors import QuotaError, quoted
 
 _SO_PEERPIDFD: Final = 77  # asm-generic/socket.h, since Linux 6.5
 
@@ -89,7 +88,7 @@ class Forbidden(Exception):
 
 
 class TenantNotFound(Exception):
-    """No tenant, or several, by that name."""
+    """No tenant or card, or several, by that name."""
 
     def __init__(self, message: str, candidates: Sequence[str]) -> None:
         super().__init__(message)
@@ -166,11 +165,12 @@ class ControlRequest:
     def root_only(self) -> None:
         """Raise Forbidden where the caller is not root."""
         if not self.peer.is_root:
-            raise Forbidden(f"{self.fields.get('op')} requires root; use sudo")
+            raise Forbidden("this requires root; use sudo")
 
 
 # An answer: rows, and what stands beside `ok` in the final packet.
 ControlReply = tuple[Iterator[Mapping[str, Any]], Mapping[str, Any]]
+_MOST_SHOWN: Final = 200  # characters of a key or value
 _NO_ROWS: Final[tuple[Mapping[str, Any], ...]] = ()
 
 
@@ -206,7 +206,11 @@ def refusal_packet(error: Exception) -> dict[str, Any] | None:
         return _no(protocol.CODE_INVALID, error)
     if isinstance(error, ReservationNotFound):
         return _no(protocol.CODE_NOT_FOUND, error, candidates=[])
-    if isinstance(error, UserError | QuotaError):
+    if isinstance(error, QuotaError):
+        value = None if error.value is None else error.value[:_MOST_SHOWN]
+        about = {"key": error.where[:_MOST_SHOWN], "value": value, "fix": error.fix[:_MOST_SHOWN]}
+        return _no(protocol.CODE_REFUSED, error, **about)
+    if isinstance(error, UserError):
         return _no(protocol.CODE_REFUSED, error)
     # A spec that cannot be read contains no request: a container that has only a weak marker starts
     # without a GPU (runtime/launcher.c, judge).

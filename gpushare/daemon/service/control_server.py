@@ -23,8 +23,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from gpushare import protocol
-from gpushare.daemon.core.allowance import Allowances
-from gpushare.daemon.core.log import count_event, log
+from gpushare.daemon.core.log import Allowances, count_event, log
 from gpushare.daemon.core.loop import Worker, WorkerPool
 from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.service.control_request import (
@@ -40,20 +39,21 @@ from gpushare.daemon.service.control_request import (
     receive,
     refusal_packet,
 )
-from gpushare.daemon.service.operations import cards, daemon, kubernetes, lifecycle, tenants
+from gpushare.daemon.service.lifecycle_operations import LIFECYCLE_OPERATIONS
+from gpushare.daemon.service.node_operations import NODE_OPERATIONS
 from gpushare.daemon.service.systemd import StartingSocket
+from gpushare.daemon.service.tenant_operations import tenant_operations
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.views.ended_tenants import keep_last_figures
 from gpushare.wait_policy import LOOK_SECONDS
 
 
 def all_operations(run_control: RunControl) -> Mapping[str, Operation]:
     """Return the operations by name."""
     return {
-        **lifecycle.LIFECYCLE_OPERATIONS,
-        **tenants.tenant_operations(run_control),
-        **cards.CARD_OPERATIONS,
-        **kubernetes.KUBERNETES_OPERATIONS,
-        **daemon.DAEMON_OPERATIONS,
+        **LIFECYCLE_OPERATIONS,
+        **tenant_operations(run_control),
+        **NODE_OPERATIONS,
     }
 
 
@@ -103,6 +103,7 @@ class ControlServer:
     ) -> None:
         self._socket = starting
         self._state = state
+        state.tenants.releasing = lambda key: keep_last_figures(key, state)
         self._loop = state.loop
         self._readers = readers
         self._operations = operations

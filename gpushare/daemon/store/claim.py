@@ -8,12 +8,14 @@ what all of them have never exceeds the claim. What none of them has stays reser
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
-from gpushare.daemon.placement.model import AllocationUse
+from gpushare.daemon.placement.model import AllocationUse, Card
+from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
+from gpushare.quota.size import format_size
 
 #: The UID of an object of Kubernetes; it is a part of file names.
 UID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}", re.ASCII)
@@ -162,3 +164,41 @@ def reservations(
     used = used_parts(card, tenants, card_policy)
     unused = (unused_part(claim, card, used) for claim in of_card)
     return tuple(use for use in unused if use.memory_bytes or use.cores or use.whole)
+
+
+def refuse_above_claim(
+    record: TenantRecord,
+    claim: ClaimRecord,
+    others: Sequence[TenantRecord],
+    cards: Sequence[Card],
+    policy_of: Callable[[str], str],
+) -> None:
+    """Raise NoRoom if `record` and the `others` together would have more than their `claim`.
+
+    `policy_of` returns the policy that an operator has set for a card, "" for none.
+    """
+    for allocation in record.allocations:
+        uuid, policy = allocation.uuid, policy_of(allocation.uuid)
+        part, left = claim.part(uuid), unused_part(claim, uuid, used_parts(uuid, others, policy))
+        where = f"of card {next((card.index for card in cards if card.uuid == uuid), uuid)}"
+        if allocation.whole:
+            if left.memory_bytes < part.memory_bytes:
+                raise NoRoom(
+                    f"another container of {claim.title} has a part {where}, and {record.title} "
+                    "requests all of it. Use the claim in one container, or request a share in each"
+                )
+            continue
+        cores = record.reserved_cores(allocation, policy)
+        if allocation.memory_bytes > left.memory_bytes:
+            raise NoRoom(
+                f"{record.title} requests {format_size(allocation.memory_bytes)} {where}, and "
+                f"{claim.title} has {format_size(left.memory_bytes)} of "
+                f"{format_size(part.memory_bytes)} left there. To divide a claim among containers, "
+                "set gpushare.io/container.NAME.memory for each"
+            )
+        if cores > left.cores:
+            raise NoRoom(
+                f"{record.title} requests {cores} % of the compute {where}, and {claim.title} has "
+                f"{left.cores} of {part.cores} % left there. To divide a claim among containers, "
+                "set gpushare.io/container.NAME.cores for each"
+            )

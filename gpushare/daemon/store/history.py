@@ -25,22 +25,16 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from gpushare.daemon.core.log import event_owner, log
-from gpushare.daemon.store.history_tables import (
-    CACHE_KIB,
-    PAGE,
-    event_of,
-    make_room,
-    prepare,
-    used_bytes,
-)
+from gpushare.daemon.store.history_tables import CONTAINERS, PAGE, make_room, prepare, used_bytes
+from gpushare.event_reader import EVENTS_FILE, event_of, open_events
 from gpushare.events import KEPT, LASTING
 from gpushare.protocol import HistoryEvent
 
-NAME: Final = "history/events.db"
 _MOST_QUEUED: Final = 4096  # of each kind: of LASTING, and the others
 _MOST_FIELDS_BYTES: Final = 16384
 _PRUNE_SECONDS: Final = 600.0
@@ -55,6 +49,18 @@ _DAY_SECONDS: Final = 86400.0
 _Event = tuple[float, str, str, str, str, str, str, str, str, bool]
 #: Of a tenant's key: the container's id, and its name.
 NameOf = Callable[[str], tuple[str, str] | None]
+
+
+@dataclass(frozen=True)
+class EventSubject:
+    """Whose events are read: a card's, by UUID, and those of containers. Nothing set: all.
+
+    Of events without a key: by ID, or by name where there is no ID.
+    """
+
+    card: str = ""
+    keys: frozenset[str] = frozenset()
+    ids: frozenset[str] = frozenset()
 
 
 class History:
@@ -72,7 +78,8 @@ class History:
         self.lost = 0  # events that could not be kept
         self.fault = ""  # why nothing is kept at the moment
         self.generation = 0
-        self._path = folder / NAME
+        self.subjects: dict[str, EventSubject] = {}  # by name, of answers that have more pages
+        self._path = folder / EVENTS_FILE
         self._boot_id = boot_id
         self._days, self._most_bytes, self.name_of = days, most_bytes, name_of
         self._queue: deque[_Event] = deque()
@@ -121,16 +128,36 @@ class History:
         if self._days:
             self._thread.join(seconds)
 
-    def page(self, name: str, since: float, after: int, most: int) -> list[HistoryEvent]:
-        """Return at most `most` events since `since` (of the epoch) that came after number `after`.
+    def containers(self, name: str) -> list[tuple[str, str, str]]:
+        """Return key, ID and name of containers with events that `name` may mean; OSError."""
+        return self._read(CONTAINERS, {"name": name})
 
-        `name` is a container's: its name, an end of it, the start of its id, its key; or the UUID
-        of a card; empty: all. OSError where it cannot be read.
+    def has_card(self, uuid: str) -> bool:
+        """Return whether an event of this card is stored; OSError."""
+        return bool(self._read("SELECT 1 FROM event WHERE card = ? LIMIT 1", (uuid,)))
+
+    def page(
+        self, subject: EventSubject, since: float, after: int, most: int
+    ) -> list[HistoryEvent]:
+        """Return at most `most` events of `subject` since `since` (of the epoch), after `after`.
+
+        `after` is an event's number. OSError: it cannot be read.
         """
-        values = {"name": name, "since": since, "after": after, "most": most}
+        values = {
+            "everything": subject == EventSubject(),
+            "card": subject.card,
+            "keys": json.dumps(sorted(subject.keys)),
+            "ids": json.dumps(sorted(subject.ids)),
+            "since": since,
+            "after": after,
+            "most": most,
+        }
+        return [event_of(row) for row in self._read(PAGE, values)]
+
+    def _read(self, query: str, values: Any) -> list[Any]:
         try:
-            with contextlib.closing(self._open_to_read()) as store:
-                return [event_of(row) for row in store.execute(PAGE, values)]
+            with contextlib.closing(open_events(self._path)) as store:
+                return store.execute(query, values).fetchall()
         except sqlite3.Error as error:
             raise OSError(errno.EIO, f"cannot be read now ({error})", str(self._path)) from error
 
@@ -290,13 +317,6 @@ class History:
             (self.generation,),
         )
         store.execute("PRAGMA incremental_vacuum").fetchall()
-
-    def _open_to_read(self) -> sqlite3.Connection:
-        if not self._path.exists():
-            raise FileNotFoundError(errno.ENOENT, "there is no history yet", str(self._path))
-        store = sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=1.0)
-        store.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-        return store
 
 
 def _newest(events: Sequence[_Event]) -> list[_Event]:

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from gpushare.protocol import HistoryEvent
+from gpushare.event_reader import CACHE_KIB, EVENT_COLUMNS
 
 _FORMAT: Final = 2  # of the tables; of another one the file is put aside
 _TABLES: Final = """
@@ -33,29 +31,24 @@ CREATE INDEX event_at ON event (at);
 CREATE INDEX event_key ON event (key);
 CREATE INDEX event_owner ON event (lasting, owner);
 """
-PAGE: Final = """
-SELECT number, event.at, boot, generation, event, level, key, id, name, card, fields
-FROM event JOIN start USING (generation)
-WHERE number > :after AND event.at >= :since AND (
-    :name = '' OR card = :name
-    -- A refused request never had a key.
-    OR key = '' AND (
-        :name = name
-        OR substr(name, -length(:name) - 1) = '/' || :name
-        OR length(:name) >= 4 AND substr(id, 1, length(:name)) = :name
-    )
-    OR key IN (
-        SELECT key FROM event WHERE key <> '' AND (
-            :name IN (key, name, id)
-            OR substr(name, -length(:name) - 1) = '/' || :name
-            OR length(:name) >= 4 AND substr(id, 1, length(:name)) = :name
-        )
-    )
+PAGE: Final = f"""
+SELECT {EVENT_COLUMNS}
+FROM event AS e JOIN start USING (generation)
+WHERE number > :after AND e.at >= :since AND (
+    :everything OR :card <> '' AND card = :card
+    OR key IN (SELECT value FROM json_each(:keys))
+    -- A refused request never had a key, and a claim has a name only.
+    OR key = '' AND CASE id WHEN '' THEN name ELSE id END IN (SELECT value FROM json_each(:ids))
 )
 ORDER BY number LIMIT :most
+"""  # noqa: S608 - a constant
+#: Containers that :name may mean (service/history_operation.py), each with its names in order.
+CONTAINERS: Final = """
+SELECT key, id, name FROM event
+WHERE key = :name OR substr(id, 1, length(:name)) = :name OR instr('/' || name, '/' || :name)
+GROUP BY key, id, name ORDER BY max(number)
 """
 _MUCH: Final = 16  # an owner with this part of the events of a kind gives way first
-CACHE_KIB: Final = 256
 
 
 def prepare(store: sqlite3.Connection) -> None:
@@ -105,21 +98,3 @@ def used_bytes(store: sqlite3.Connection) -> int:
     sizes = ("page_count", "freelist_count", "page_size")
     pages, free, size = (store.execute(f"PRAGMA {name}").fetchone()[0] for name in sizes)
     return int((pages - free) * size)
-
-
-def event_of(row: Sequence[Any]) -> HistoryEvent:
-    """Return the event that `PAGE` selected as `row`."""
-    number, at, boot, generation, event, level, key, identity, name, card, fields = row
-    return HistoryEvent(
-        number=number,
-        time=at,
-        boot_id=boot,
-        generation=generation,
-        event=event,
-        level=level,
-        key=key,
-        id=identity,
-        name=name,
-        card=card,
-        fields=json.loads(fields),
-    )

@@ -18,31 +18,21 @@ class IntegrityCheck:
     """Refuses new reservations while one is not known, until an operator intervenes.
 
     `file` (`<run_dir>/integrity-lost`) has the reasons, for boot `boot_id`. An operator removes it
-    to confirm that no unknown container uses a GPU. Any thread may read `why`; the rest is the
-    decide thread's.
+    to confirm that no unknown container uses a GPU. Any thread may read `why`, a sentence for the
+    operator, "" if all reservations are known; the rest is the decide thread's.
     """
 
     def __init__(self, file: Path, boot_id: str) -> None:
         self._file = file
         self._boot_id = boot_id
         self.is_kept = True  # in the file, so the next daemon finds it
-        self._reasons: tuple[str, ...] = self._read()
-
-    @property
-    def why(self) -> str:
-        """A sentence for the operator, "" if all reservations are known."""
-        if not self._reasons:
-            return ""
-        return (
-            f"new reservations are refused: {'; '.join(self._reasons)}. Stop the containers that "
-            f"use a GPU and are not in gpushare ps, then rm {self._file}"
-        )
+        self._set_reasons(self._read())
 
     def add(self, reason: str) -> None:
         """Refuse new reservations, for `reason`."""
         if reason in self._reasons:
             return
-        self._reasons = (*self._reasons, reason)
+        self._set_reasons((*self._reasons, reason))
         log("integrity-lost", "error", reason=reason)
         self._keep()
 
@@ -51,7 +41,7 @@ class IntegrityCheck:
         if not self.is_kept:
             self._keep()
         elif self._reasons and not self._file.exists():
-            self._reasons = ()
+            self._set_reasons(())
             log("integrity-confirmed", "warning", file=str(self._file))
 
     def refuse(self) -> None:
@@ -59,6 +49,15 @@ class IntegrityCheck:
         self.look()
         if self._reasons:
             raise IntegrityLost(self.why)
+
+    def _set_reasons(self, reasons: tuple[str, ...]) -> None:
+        self._reasons = reasons
+        self.why = ""
+        if reasons:
+            self.why = (
+                f"new reservations are refused: {'; '.join(reasons)}. Stop the containers that "
+                f"use a GPU and are not in gpushare ps, then rm {self._file}"
+            )
 
     def _keep(self) -> None:
         """Write the file. On a full disk this fails, and the next daemon finds the same damage."""

@@ -24,15 +24,21 @@ never changed, so any thread may read.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from gpushare.daemon.core.log import log
-from gpushare.daemon.placement.model import AllocationUse
-from gpushare.daemon.store.claim import PREFIX, ClaimRecord, claim_from_json, reservations
+from gpushare.daemon.placement.model import AllocationUse, Card
+from gpushare.daemon.store.claim import (
+    PREFIX,
+    ClaimRecord,
+    claim_from_json,
+    refuse_above_claim,
+    reservations,
+)
 from gpushare.daemon.store.integrity import IntegrityCheck
 from gpushare.daemon.store.record import (
     ABOUT,
@@ -165,9 +171,11 @@ class Ledger:
             replace(record, state="bound", pid=pid, starttime=starttime, cgroup=cgroup)
         )
 
-    def rename(self, key: str, name: str, engine: str) -> TenantRecord:
-        """Record the tenant's name in its engine, which is `engine`; OSError."""
-        return self._replace(replace(self.entries[key], name=name, engine=engine))
+    def rename(self, key: str, name: str, engine: str, labels: Mapping[str, str]) -> TenantRecord:
+        """Record the tenant's name and labels in its engine, which is `engine`; OSError."""
+        record = self.entries[key]
+        found = {**record.labels, **labels}
+        return self._replace(replace(record, name=name, engine=engine, labels=found))
 
     def resize(self, record: TenantRecord) -> None:
         """Replace a record by one with another quota on the same cards; OSError."""
@@ -182,7 +190,23 @@ class Ledger:
 
     def unused_claims(self, card: str, card_policy: str) -> tuple[AllocationUse, ...]:
         """Return what claims have reserved of a card beside what their containers have."""
+        if not self.claims:  # most nodes have none, and each look at a card asks
+            return ()
         return reservations(card, self.claims.values(), self.entries.values(), card_policy)
+
+    def refuse_above_claim(
+        self, record: TenantRecord, cards: Sequence[Card], policy_of: Callable[[str], str]
+    ) -> bool:
+        """Raise NoRoom if `record` and the other containers of its claim would have more than it.
+
+        False if it has no claim, or if that was released: then its cards decide.
+        """
+        claim = self.claims.get(record.claim)
+        if claim is None:
+            return False
+        others = [one for one in self.entries.values() if one.key != record.key]
+        refuse_above_claim(record, claim, others, cards, policy_of)
+        return True
 
     def put_claim(self, claim: ClaimRecord) -> None:
         """Write the record of a claim, in place of an earlier one; OSError."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operator set for a container, or for a card: it holds across stop, start and reboot.
+"""What the operator set for a container, a card or the node: it holds across stop and reboot.
 
-One JSON file in state_dir, `{"<id>": {"memory": "6GiB"}}`, by the container's id or the card's
-UUID, replaced by rename and synced: it is the operator's word and outlives everything else. Beside
-it, as FILE.last, is what was last read or written and good: a file that is damaged, or that was
-edited into an invalid one, is set aside and that is taken instead.
+One JSON file in state_dir, `{"<id>": {"memory": "6GiB"}}`, by the container's id, the card's UUID
+or the label of the node, and replaced by rename and synced: it is the operator's word and outlives
+everything else. Beside it, as FILE.last, is what was last read or written and good: a file that is
+damaged, or that was edited into an invalid one, is set aside and that is taken instead.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from typing import Final
 
 from gpushare.daemon.core.log import log
 from gpushare.errors import UserError
-from gpushare.quota import ValueSource
 from gpushare.quota.keys import KEYS, OPERATORS, read
+from gpushare.quota.node_settings import NODE_SETTINGS
+from gpushare.quota.request import ValueSource
 
+_KNOWN: Final = {**KEYS, **OPERATORS, **NODE_SETTINGS}
 _MOST: Final = 4096  # containers; the oldest is forgotten
 _MOST_DAMAGED: Final = 4  # versions of one damaged file; the oldest is removed
 #: Of a card: why nothing new is to be placed on it, in the operator's own words; empty: no reason.
@@ -51,6 +53,10 @@ class Overrides:
     def of(self, identity: str) -> Mapping[str, str]:
         """Return what was set for `identity`, by canonical key."""
         return self._values.get(identity, {})
+
+    def all(self) -> Mapping[str, Mapping[str, str]]:
+        """Return what was set, by identity; the latest is the last."""
+        return self._values
 
     def set(self, identity: str, settings: Mapping[str, str]) -> None:
         """Note `settings`, by canonical key, for `identity`; OSError when the disk fails."""
@@ -177,5 +183,5 @@ def _checked(keys: Mapping[str, object]) -> dict[str, str]:
     checked = {str(key): str(value) for key, value in keys.items()}
     for key, text in checked.items():
         if key != CORDONED:
-            read(key, ValueSource("operator", key), text, {**KEYS, **OPERATORS})
+            read(key, ValueSource("operator", key), text, _KNOWN)
     return checked

@@ -24,8 +24,8 @@ from typing import Any, Final, Literal
 
 from gpushare.daemon.policy.compute import policy_on, reserved_cores
 from gpushare.protocol import TenantPod
-from gpushare.quota import DEFAULT_PRIORITY, RequestRecord
-from gpushare.quota.request import SCHEDULED
+from gpushare.quota.effective_request import DEFAULT_PRIORITY
+from gpushare.quota.request import SCHEDULED, RequestRecord
 
 TenantState = Literal["reserved", "bound", "none"]
 _STATES: Final = ("reserved", "bound", "none")
@@ -40,9 +40,10 @@ _MOST_BYTES: Final = 1 << 20
 _MOST_DAMAGED: Final = 64  # damaged files that are kept for inspection
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
-#: What froze the tenant. "stop": it is to be killed, at whatever request; "duty": the audit lets
-#: it run for a part of the time; "unknown": it was frozen when gpushared started, without a record.
-By = Literal["operator", "audit", "stop", "duty", "unknown"]
+#: What froze the tenant. "idle": `idle.action` paused it, as an operator does; "stop": it is to be
+#: killed, at whatever request; "duty": the audit lets it run for a part of the time; "unknown": it
+#: was frozen when gpushared started, without a record.
+By = Literal["operator", "idle", "audit", "stop", "duty", "unknown"]
 #: These do not keep a tenant frozen.
 NOT_FREEZES: Final[frozenset[By]] = frozenset({"stop", "duty", "unknown"})
 
@@ -101,6 +102,7 @@ class TenantRecord:
     pod: str = ""  # the pod's name
     pod_uid: str = ""
     claim: str = ""  # the UID of the ResourceClaim of which it has a part
+    labels: Mapping[str, str] = field(default_factory=dict)  # those that gpushare.yaml names
     allocations: tuple[CardAllocation, ...] = ()
     uninterposed: tuple[str, ...] = ()  # capabilities of the driver that bypass the interposer
     compat: str = ""  # the copy of a cuda-compat package that is its driver
@@ -151,16 +153,20 @@ class TenantRecord:
         """Whether an operator has set canonical `key`."""
         return key in self.quota and self.quota[key]["source"] == "operator"
 
-    def reserved_cores(self, allocation: CardAllocation, card_policy: str) -> int:
-        """Return the percent of a card that is reserved for the tenant under `card_policy`.
+    def policy_on(self, allocation: CardAllocation, card_policy: str) -> str:
+        """Return the policy that holds on a card of the tenant's, "" if it has all of the card.
 
         `card_policy` is the policy that an operator has set for the card, "" for none.
         """
         if allocation.whole:
+            return ""
+        return policy_on(self.policy, allocation.cores, card_policy, is_set=self.is_set("policy"))
+
+    def reserved_cores(self, allocation: CardAllocation, card_policy: str) -> int:
+        """Return the percent of a card that is reserved for the tenant under `card_policy`."""
+        if allocation.whole:
             return 100
-        is_set = self.is_set("policy")
-        policy = policy_on(self.policy, allocation.cores, card_policy, is_set=is_set)
-        return reserved_cores(policy, allocation.cores)
+        return reserved_cores(self.policy_on(allocation, card_policy), allocation.cores)
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON has it."""
@@ -168,6 +174,7 @@ class TenantRecord:
             **vars(self),
             "quota": dict(self.quota),
             "requested": dict(self.requested),
+            "labels": dict(self.labels),
             "notes": list(self.notes),
             "uninterposed": list(self.uninterposed),
             "allocations": [dict(vars(allocation)) for allocation in self.allocations],
@@ -184,7 +191,7 @@ def settings_key(identity: str, pod_uid: str, container: str) -> str:
 
 _FIELDS: Final = frozenset(each.name for each in fields(TenantRecord))
 #: Fields that records of earlier versions do not have.
-_LATER_FIELDS: Final = {"pod": "", "pod_uid": "", "claim": ""}
+_LATER_FIELDS: Final = {"pod": "", "pod_uid": "", "claim": "", "labels": {}}
 
 
 def record_from_json(values: Mapping[str, Any]) -> TenantRecord:
@@ -198,6 +205,7 @@ def record_from_json(values: Mapping[str, Any]) -> TenantRecord:
             "allocations": tuple(
                 CardAllocation(**allocation) for allocation in values["allocations"]
             ),
+            "labels": dict(known["labels"]),
             "notes": tuple(values["notes"]),
             "uninterposed": tuple(values["uninterposed"]),
         }

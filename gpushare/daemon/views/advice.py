@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gpushare.protocol import Why, WhyCard, WhyProcess
-from gpushare.quota import exact_size, format_size
+from gpushare.quota.size import exact_size, format_size
 
 _STEP: Final = 256 << 20  # step of a suggested larger quota
 _MUCH: Final = 10  # unused memory of a tenth of the quota is worth a sentence

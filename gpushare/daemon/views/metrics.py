@@ -3,23 +3,28 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import gpushare
 from gpushare.daemon.core.log import event_count
+from gpushare.daemon.identity import processes
 from gpushare.daemon.observe.compute_usage import CHECKED, GATE
-from gpushare.daemon.pages.status_page import ProcessClaim, sum_claims
+from gpushare.daemon.pages.status_page import ProcessClaim, TenantClaims
+from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.placement.model import CardCapacity
 from gpushare.daemon.state import ComputeUsage, DaemonState, LoadedDriver
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
+from gpushare.daemon.views.status_rows import card_mode
 from gpushare.daemon.views.why import card_memory_kinds
 from gpushare.events import COUNTED
 from gpushare.metrics_schema import (
     ACTIONS,
     KINDS,
     CardMetrics,
+    CardSensors,
     NodeMetrics,
     TenantCardMetrics,
     TenantMetrics,
@@ -80,23 +85,36 @@ def _card(capacity: CardCapacity, state: DaemonState) -> CardMetrics:
         index=capacity.card.index,
         uuid=uuid,
         model=capacity.card.model,
+        name=capacity.card.name or capacity.card.model,
+        bus_id=capacity.card.bus_id,
         memory_bytes=capacity.card.memory_bytes,
         used_bytes=None if None in held else sum(one or 0 for one in held) + unallocated,
         allocated_bytes=capacity.allocated_bytes,
         available_bytes=capacity.available_bytes,
+        burst_bytes=capacity.burst_granted_bytes,
+        non_tenant_bytes=capacity.non_tenant_bytes,
         cores_allocated=100 - capacity.cores_available,
         utilization=capacity.utilisation,
         tenants=len(capacity.allocations),
         max_tenants=capacity.max_tenants,
+        mode=card_mode(capacity),
         cordoned=capacity.cordoned is not None,
         healthy=capacity.health == "ok",
+        health=capacity.health,
         xids={
             str(number): count
             for (card, number), count in state.observed.xids.items()
             if card == uuid
         },
         non_tenant_processes=non_tenant_processes(capacity, state.config.unknown),
+        sensors=card_sensors(state, uuid),
     )
+
+
+def card_sensors(state: DaemonState, uuid: str) -> CardSensors:
+    """Return what the sensors of a card said last; nothing if the driver does not answer."""
+    last = state.observed.last
+    return {} if last is None else last.sample.sensors.get(uuid, {})
 
 
 def non_tenant_processes(capacity: CardCapacity, unknown: str) -> dict[str, int]:
@@ -106,23 +124,74 @@ def non_tenant_processes(capacity: CardCapacity, unknown: str) -> dict[str, int]
 
 
 def tenant_metrics(state: DaemonState) -> Iterator[TenantMetrics]:
-    """Yield a row for each tenant that has a part of a card, from its reservation on."""
-    driver = state.driver
+    """Yield a row for each tenant that has a part of a card, from its reservation on.
+
+    A row is made again only if something that it is made of is another: many tenants are idle.
+    """
+    driver, observed = state.driver, state.observed
     if driver is None:
         return
+    # Each is replaced, never changed.
+    published = (
+        *(driver, observed.usage, observed.compute, observed.peaks, observed.findings),
+        state.card_overrides.all(),
+    )
     for record in state.ledger.entries.values():
-        if record.state != "none":
-            yield _tenant(record, state, driver)
+        pages = state.tenants.pages.get(record.key)
+        if record.state == "none":
+            continue
+        if pages is None:
+            yield _tenant(record, (), (), state, driver)
+            continue
+        claims, sums = pages.claims_and_sums()
+        sources = (*published, record, claims, state.ledger.freezes.of(record.key))
+        figures = (
+            *(pages.denials.seen, observed.idle.get(record.key)),
+            *(pages.grant.overhead_bytes(number) for number in range(len(sums))),
+            *(pages.grant.limit_bytes(number) for number in range(len(sums))),
+        )
+        known: _KnownRow | None = pages.metrics
+        if known is None or not known.is_of(sources, figures):
+            row = _tenant(record, claims, sums, state, driver)
+            known = pages.metrics = _KnownRow(sources, figures, row)
+        yield known.row
 
 
-def _tenant(record: TenantRecord, state: DaemonState, driver: LoadedDriver) -> TenantMetrics:
+class _KnownRow(NamedTuple):
+    """A row, and what it was made of."""
+
+    sources: tuple[object, ...]
+    figures: tuple[float | None, ...]
+    row: TenantMetrics
+
+    def is_of(self, sources: tuple[object, ...], figures: tuple[float | None, ...]) -> bool:
+        return figures == self.figures and all(map(operator.is_, sources, self.sources))
+
+
+def tenant_metrics_of(
+    record: TenantRecord, pages: Pages | None, state: DaemonState
+) -> TenantMetrics:
+    """Return a new row of a tenant, the driver being loaded."""
+    claims, sums = ((), ()) if pages is None else pages.claims_and_sums()
+    return _tenant(record, claims, sums, state, state.loaded())
+
+
+def _tenant(
+    record: TenantRecord,
+    claims: tuple[ProcessClaim, ...],
+    sums: tuple[TenantClaims, ...],
+    state: DaemonState,
+    driver: LoadedDriver,
+) -> TenantMetrics:
     pages = state.tenants.pages.get(record.key)
-    claims = () if pages is None else pages.claims()
     return TenantMetrics(
         key=record.key,
         id=record.id,
         name=record.title,
         engine=record.engine,
+        pod=record.of_pod,
+        uid=_user(record),
+        labels=dict(record.labels),
         mode="exclusive" if record.isolation == "exclusive" else "shared",
         policy=record.policy,
         class_=record.class_,
@@ -130,19 +199,26 @@ def _tenant(record: TenantRecord, state: DaemonState, driver: LoadedDriver) -> T
         isolation=record.isolation,
         held=[freeze.by for freeze in state.ledger.freezes.of(record.key) if freeze.by != "duty"],
         created=record.created,
+        idle_since=state.observed.idle.get(record.key),
         denied=0 if pages is None else pages.denials.seen,
         cards=[
-            _part(record, number, allocation, claims, state, driver)
+            _part(record, number, allocation, (claims, sums), state, driver)
             for number, allocation in enumerate(record.allocations)
         ],
     )
+
+
+def _user(record: TenantRecord) -> int | None:
+    if record.engine == "host":
+        return record.uid
+    return processes.owner_of(record.pid) if record.state == "bound" else None
 
 
 def _part(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
     record: TenantRecord,
     number: int,
     allocation: CardAllocation,
-    claims: tuple[ProcessClaim, ...],
+    claims: tuple[tuple[ProcessClaim, ...], tuple[TenantClaims, ...]],
     state: DaemonState,
     driver: LoadedDriver,
 ) -> TenantCardMetrics:
@@ -168,10 +244,12 @@ def _part(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
             used, min(peak, allocation.most_bytes if card is None else card.memory_bytes)
         ),
         cores=allocation.cores,
+        policy=record.policy_on(allocation, state.policy_of(allocation.uuid)),
         utilization=utilisation,
         source=source,
         gpu_seconds=compute.got_ns / 1e9,
         throttled_seconds=compute.waited_ns / 1e9,
+        throttled=compute.throttled[CHECKED] if record.state == "bound" else 0.0,
         forced=compute.forced,
         active=max(compute.active, record.created),
         over_bytes=0 if finding is None else max(0, finding.used_bytes - finding.may_bytes),
@@ -184,20 +262,20 @@ def _memory(
     record: TenantRecord,
     number: int,
     allocation: CardAllocation,
-    claims: tuple[ProcessClaim, ...],
+    claims: tuple[tuple[ProcessClaim, ...], tuple[TenantClaims, ...]],
     state: DaemonState,
 ) -> tuple[dict[str, int], int, int | None]:
     """Return what it uses by kind, what it may use, and what its account expects of the driver."""
     kinds = dict.fromkeys(KINDS, 0)
     pages = state.tenants.pages.get(record.key)
-    if pages is None or number >= pages.grant.card_count:
+    if pages is None or number >= len(claims[1]):
         kinds["unaccounted"] = state.observed.usage.driver_bytes(record.key, allocation.uuid)
         return kinds, allocation.memory_bytes, None
-    account = sum_claims(claims, pages.grant.card_count)[number]
+    account = claims[1][number]
     card = state.loaded().card(allocation.uuid)
     most = allocation.most_bytes if card is None else card.memory_bytes
     beyond = pages.grant.overhead_bytes(number)
-    found = card_memory_kinds(claims, number, account, beyond, most)
+    found = card_memory_kinds(claims[0], number, account, beyond, most)
     kinds |= {_KIND_OF.get(part, part): size for part, size in found.items()}
     return kinds, pages.grant.limit_bytes(number), min(account.expected_bytes, most)
 

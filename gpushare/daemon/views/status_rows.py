@@ -4,17 +4,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Literal
 
 from gpushare import abi
 from gpushare.daemon.cards.driver_client import ProcessUse
-from gpushare.daemon.compute import shares
+from gpushare.daemon.compute import scheduler_sync
 from gpushare.daemon.identity import processes
 from gpushare.daemon.pages.status_page import ProcessClaim, TenantClaims, sum_claims
 from gpushare.daemon.placement.model import NO_LINKS, NO_NODE, CardCapacity, Links
+from gpushare.daemon.policy.compute import Share
 from gpushare.daemon.state import ComputeUsage, DaemonState, LoadedDriver
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
+from gpushare.daemon.views.tenant_warnings import warnings_of
+from gpushare.metrics_schema import CardSensors
 from gpushare.protocol import (
     MAX_REPLY_BYTES,
     CardComputeUsage,
@@ -27,7 +31,7 @@ from gpushare.protocol import (
     TenantProcess,
     TenantStatus,
 )
-from gpushare.quota import format_size, recorded_text
+from gpushare.quota.request import recorded_text
 
 # The most rows that fit one packet.
 _MOST_NON_TENANTS = 64
@@ -45,11 +49,13 @@ def card_row(
     capacities: Sequence[CardCapacity] = (),
     links: Links = NO_LINKS,
     fault: str = "",
+    sensors: CardSensors | None = None,
 ) -> CardStatus:
     """Return one row of `gpushare ls`; `capacities` are the cards to show links to.
 
     `fault` is why no card can be allocated; "" if they can.
     """
+    sensors = sensors or {}
     reason = fault or _unschedulable(capacity)
     node = links.node(capacity.card.uuid)
     largest_first = sorted(capacity.non_tenants, key=lambda process: -process.bytes)
@@ -80,8 +86,10 @@ def card_row(
         cores_available=capacity.cores_available,
         tenants=len(capacity.allocations),
         max_tenants=capacity.max_tenants,
-        mode=_mode(capacity),
+        mode=card_mode(capacity),
         utilization=capacity.utilisation,
+        temperature_celsius=sensors.get("temperature_celsius"),
+        power_milliwatts=sensors.get("power_milliwatts"),
         health=capacity.health,
         policy=capacity.policy,
         allowed_mode=capacity.mode,
@@ -118,18 +126,41 @@ def _unschedulable(capacity: CardCapacity) -> str:
     return ""
 
 
-def _mode(capacity: CardCapacity) -> str:
+def card_mode(capacity: CardCapacity) -> str:
+    """Return "unused", "shared" or "exclusive"."""
     if not capacity.holders:
         return "unused"
     return "exclusive" if capacity.exclusive else "shared"
 
 
-def tenant_row(record: TenantRecord, state: DaemonState) -> TenantStatus:
-    """Return one row of `gpushare ps`."""
+class RowLookups:
+    """What the rows of one answer have in common, looked up once: a node has many mounts."""
+
+    def __init__(self, state: DaemonState) -> None:
+        self._state = state
+        self._shares: dict[str, dict[str, Share]] = {}
+
+    @cached_property
+    def cgroups(self) -> processes.Cgroups:
+        """The mounted cgroup hierarchies."""
+        return processes.Cgroups.mounted()
+
+    def shares(self, uuid: str) -> dict[str, Share]:
+        """Return the compute share of each tenant on a card."""
+        if uuid not in self._shares:
+            self._shares[uuid] = scheduler_sync.shares_on_card(uuid, self._state)
+        return self._shares[uuid]
+
+
+def tenant_row(
+    record: TenantRecord, state: DaemonState, lookups: RowLookups | None = None
+) -> TenantStatus:
+    """Return one row of `gpushare ps`; `lookups` are those of the other rows of the answer."""
+    lookups = lookups or RowLookups(state)
     pages = state.tenants.pages.get(record.key)
     claims = () if pages is None else pages.claims()
     sums = sum_claims(claims, len(record.allocations))
-    cards = _card_rows(record, sums, state)
+    cards = _card_rows(record, sums, state, lookups)
     row = TenantStatus(
         key=record.key,
         id=record.id,
@@ -149,16 +180,13 @@ def tenant_row(record: TenantRecord, state: DaemonState) -> TenantStatus:
             (card["compute"]["throttled"]["1s"] or 0.0 for card in cards), default=0.0
         ),
         created_at=record.created,
+        idle_since=state.observed.idle.get(record.key),
         cards=cards,
-        processes=_process_rows(record, claims, state) if record.state == "bound" else [],
+        processes=_process_rows(record, claims, state, lookups) if record.state == "bound" else [],
         interventions=interventions(record, state),
         quota={key: recorded_text(value) for key, value in record.quota.items()},
         notes=list(record.notes),
-        warnings=[
-            *(_intervention_warning(record.title, one) for one in interventions(record, state)),
-            *(warning for card in cards for warning in _warnings(record, card, state)),
-            *(warning for card in cards for warning in _over_quota_warnings(record, card, state)),
-        ],
+        warnings=list(warnings_of(record, cards, interventions(record, state), state)),
     )
     return _within_packet(row)
 
@@ -186,86 +214,16 @@ def interventions(record: TenantRecord, state: DaemonState) -> list[Intervention
     return [Intervention(by=freeze.by, reason=freeze.why, since=freeze.since) for freeze in freezes]
 
 
-def _intervention_warning(title: str, one: Intervention) -> str:
-    why = f": {one['reason']}" if one["reason"] else ""
-    if one["by"] == "stop":
-        return f"{title} is stopping{why}"
-    how = "paused" if one["by"] == "operator" else "frozen"
-    return f"{title} is {how} ({one['by']}{why}); gpushare resume {title} resumes it"
-
-
-def _warnings(record: TenantRecord, card: TenantCard, state: DaemonState) -> Iterator[str]:
-    compute, where = card["compute"], f"{record.title} on card {card['index']}"
-    if card["over_limit_bytes"]:
-        yield _over(record, card)
-    usage = state.observed.compute_of(record.key, card["uuid"])
-    cap = state.observed.caps.get((record.key, card["uuid"]))
-    if cap is not None:
-        yield (
-            f"{where}: bypasses the launch gate: limited to {cap.may_percent:.0f} % by "
-            f"freezing, the driver measured {cap.measured_percent:.0f} %"
-        )
-    elif usage.bypassed and state.config.terms_of(record.namespace).compute != "observe":
-        how = "work bypasses the launch gate"
-        if usage.claimed_percent and (usage.ungated_percent or 0.0) > usage.claimed_percent / 4:
-            how = "it launches work while its gate is closed"
-        yield (
-            f"{where}: charged {usage.charged_percent or 0.0:.0f} %, the driver measured "
-            f"{usage.driver_percent or 0.0:.0f} %: {how}"
-        )
-    if usage.overcharged:
-        yield (
-            f"{where}: charged {usage.charged_percent:.0f} %, the driver measured "
-            f"{usage.driver_percent:.0f} %: another container bypasses the launch gate and slows "
-            "this one"
-        )
-    if compute["is_hung"]:
-        yield (
-            f"{where}: work is pending that appears never to complete. The container is charged "
-            "for it; others are not affected"
-        )
-
-
-def _over_quota_warnings(
-    record: TenantRecord, card: TenantCard, state: DaemonState
-) -> Iterator[str]:
-    """Yield the audit's warnings, unless the operator chose to observe only."""
-    found = state.observed.findings.get((record.key, card["uuid"]))
-    if found is None or found.choice == "observe":
-        return
-    if (
-        found.used_bytes <= card["current_limit_bytes"]
-    ):  # its quota was raised since: the next sample reports it
-        return
-    used, may = format_size(found.used_bytes), format_size(found.may_bytes)
-    fix = f"free memory, or run gpushare set {record.title} --memory SIZE"
-    if found.level == "frozen":
-        fix = f"it cannot free memory while it is frozen: gpushare set {record.title} --memory SIZE"
-        fix += f", gpushare resume {record.title} (for a minute), or gpushare stop {record.title}"
-    yield (
-        f"{record.title} uses {used} of card {card['index']} according to the driver, over its "
-        f"limit of {may}: "
-        f"it bypasses the interposer library; {fix}"
-    )
-
-
-def _over(record: TenantRecord, card: TenantCard) -> str:
-    used, limit, over = map(
-        format_size, (card["used_bytes"], card["current_limit_bytes"], card["over_limit_bytes"])
-    )
-    return (
-        f"{record.title} uses {used} of {limit} on card {card['index']}: "
-        f"allocations fail until it frees {over}"
-    )
-
-
 def _card_rows(
-    record: TenantRecord, sums: tuple[TenantClaims, ...], state: DaemonState
+    record: TenantRecord,
+    sums: tuple[TenantClaims, ...],
+    state: DaemonState,
+    lookups: RowLookups,
 ) -> list[TenantCard]:
     if state.driver is None:
         return []
     return [
-        _card(record, number, allocation, sums[number], state, state.driver)
+        _card(record, number, allocation, sums[number], state, state.driver, lookups)
         for number, allocation in enumerate(record.allocations)
     ]
 
@@ -277,11 +235,12 @@ def _card(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
     account: TenantClaims,
     state: DaemonState,
     driver: LoadedDriver,
+    lookups: RowLookups,
 ) -> TenantCard:
     card = driver.card(allocation.uuid)
     found = state.observed.findings.get((record.key, allocation.uuid))
     compute = _compute_usage(state.observed.compute_of(record.key, allocation.uuid))
-    share = shares.shares_on_card(allocation.uuid, state).get(record.key)
+    share = lookups.shares(allocation.uuid).get(record.key)
     uses = _uses(record, allocation.uuid, state)
     driver_bytes = sum(use.bytes or 0 for use in uses)
     pages = state.tenants.pages.get(record.key)
@@ -308,7 +267,7 @@ def _card(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
         overhead_bytes=overhead,
         contexts=account.contexts,
         cores=allocation.cores,
-        policy=shares.effective_policy(record, allocation, state.policy_of(allocation.uuid)),
+        policy=record.policy_on(allocation, state.policy_of(allocation.uuid)),
         share_percent=None if share is None else share.permille / 10,
         is_capped=share is not None and share.capped,
         cores_used_1s=compute["cores_used"]["1s"],
@@ -345,7 +304,10 @@ def _uses(record: TenantRecord, uuid: str, state: DaemonState) -> list[ProcessUs
 
 
 def _process_rows(
-    record: TenantRecord, claims: Sequence[ProcessClaim], state: DaemonState
+    record: TenantRecord,
+    claims: Sequence[ProcessClaim],
+    state: DaemonState,
+    lookups: RowLookups,
 ) -> list[TenantProcess]:
     """Return the processes that use the driver: those that claim to, and those that it lists."""
     by_driver: dict[int, list[tuple[str, ProcessUse]]] = {}
@@ -353,10 +315,9 @@ def _process_rows(
         for uuid, use in state.observed.usage.processes.get(record.key, ()):
             by_driver.setdefault(use.pid, []).append((uuid, use))
     claimed = {(claim.pid, claim.starttime) for claim in claims}
-    cgroups = processes.Cgroups.mounted()
     found = [
         process
-        for process in processes.members(record.cgroup, record.pid, cgroups)
+        for process in processes.members(record.cgroup, record.pid, lookups.cgroups)
         if (process.namespaced_pid, process.starttime) in claimed or process.pid in by_driver
     ]
     rows: list[TenantProcess] = []

@@ -30,7 +30,7 @@ from gpushare.protocol import (
     WhyProcess,
     WhyProcessCard,
 )
-from gpushare.quota import format_size
+from gpushare.quota.size import format_size
 
 #: The parts that a process records itself, in the order of the report.
 _KINDS: Final[Mapping[str, int]] = {
@@ -65,6 +65,7 @@ def explain_memory(record: TenantRecord, state: DaemonState) -> tuple[Why, list[
         state=record.state,
         reason=record.why,
         isolation=record.isolation,
+        idle_since=state.observed.idle.get(record.key),
         stale_reason="" if driver is None else state.observed.usage.stale,
         cards=[] if driver is None else _cards(record, pages, claims, seen, state),
         denied=0 if pages is None else pages.denials.total,

@@ -8,11 +8,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare.errors import UserError
-from gpushare.kubernetes.api.devices import CORES, MEMORY
-from gpushare.kubernetes.api.errors import ApiConflict, ApiForbidden, ApiNotFound
-from gpushare.kubernetes.api.quantity import BadQuantity, parse_quantity
-from gpushare.kubernetes.api.server import ApiServer, Object, path_of
-from gpushare.kubernetes.names import DRIVER
+from gpushare.kubernetes.api.devices import CORES, MEMORY, BadQuantity, parse_quantity
+from gpushare.kubernetes.api.server import (
+    ApiConflict,
+    ApiForbidden,
+    ApiNotFound,
+    ApiServer,
+    Object,
+    path_of,
+)
+from gpushare.protocol.kubernetes import DRIVER
 
 CLAIMS: Final = "/apis/resource.k8s.io/v1/resourceclaims"
 #: Of the parameters in a claim or DeviceClass: `kind: GpuShare`, and the keys of an annotation.

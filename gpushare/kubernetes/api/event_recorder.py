@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes Kubernetes events: the same one again only raises its count, and no pod causes many.
+"""Writes Kubernetes events: the same one again only raises its count, and no object causes many.
 
 The core API's `v1` Event: every version from 1.30 to 1.37 takes it, and `kubectl describe` shows
 its count and its times. An event of the server lives for an hour; a later one is a new object.
@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Final
 
-from gpushare.kubernetes.api.errors import ApiExists, ApiNotFound
-from gpushare.kubernetes.api.server import ApiServer, Object, path_of
+from gpushare.kubernetes.api.server import ApiExists, ApiNotFound, ApiServer, Object, path_of
 
 EVENTS: Final = "/api/v1/events"
 COMPONENT: Final = "gpushare"
@@ -39,12 +38,44 @@ class PodContainer:
     uid: str  # the pod's
     container: str
 
+    @property
+    def name(self) -> str:
+        """The name of the object."""
+        return self.pod
+
+    @property
+    def reference(self) -> Object:
+        """The object of the event."""
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": self.namespace,
+            "name": self.pod,
+            "uid": self.uid,
+            "fieldPath": f"spec.containers{{{self.container}}}",
+        }
+
 
 @dataclass(frozen=True)
-class PodEvent:
-    """Something to tell the user of a pod; `number` makes it the same after a restart."""
+class NodeObject:
+    """A node, as Kubernetes names it. Events of what has no namespace are in `default`."""
 
-    about: PodContainer
+    name: str
+    uid: str
+    namespace: str = "default"
+    container: str = ""
+
+    @property
+    def reference(self) -> Object:
+        """The object of the event."""
+        return {"apiVersion": "v1", "kind": "Node", "name": self.name, "uid": self.uid}
+
+
+@dataclass(frozen=True)
+class KubernetesEvent:
+    """Something to tell the user of a pod or node; `number` makes it the same after a restart."""
+
+    about: PodContainer | NodeObject
     reason: str
     type: str
     message: str
@@ -70,18 +101,18 @@ class _PodAllowance:
 
 @dataclass
 class EventRecorder:
-    """Writes the events of the pods on `node`; not thread-safe."""
+    """Writes the events of `node` and of the pods on it; not thread-safe."""
 
     api: ApiServer
     node: str
     clock: Callable[[], float] = time.monotonic
     suppressed: int = 0  # events of pods that caused too many
-    _kept: OrderedDict[tuple[PodContainer, str, str], _KeptEvent] = field(
+    _kept: OrderedDict[tuple[PodContainer | NodeObject, str, str], _KeptEvent] = field(
         default_factory=OrderedDict
     )
     _pods: OrderedDict[str, _PodAllowance] = field(default_factory=OrderedDict)
 
-    def record(self, event: PodEvent) -> None:
+    def record(self, event: KubernetesEvent) -> None:
         """Write `event`, or raise the count of the same one; ApiError."""
         key = (event.about, event.reason, event.message)
         kept = self._kept.get(key)
@@ -137,24 +168,16 @@ class EventRecorder:
         allowance.left -= 1
         return True
 
-    def _body(self, event: PodEvent) -> Object:
+    def _body(self, event: KubernetesEvent) -> Object:
         about = event.about
         text = f"{about.uid}\n{about.container}\n{event.reason}\n{event.message}\n{event.number}"
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        start = about.pod[: _NAME_CHARACTERS - len(digest) - 1].rstrip(".-")
-        reference = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "namespace": about.namespace,
-            "name": about.pod,
-            "uid": about.uid,
-            "fieldPath": f"spec.containers{{{about.container}}}",
-        }
+        start = about.name[: _NAME_CHARACTERS - len(digest) - 1].rstrip(".-")
         return {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": f"{start}.{digest}", "namespace": about.namespace},
-            "involvedObject": reference,
+            "involvedObject": about.reference,
             "reason": event.reason,
             "message": event.message,
             "type": event.type,

@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from gpushare.kubernetes.api.cards import NodeCards
 from gpushare.kubernetes.api.server import ApiServer, Object, path_of
-from gpushare.kubernetes.names import MODE_LABEL
+from gpushare.kubernetes.cards import NodeCards
+from gpushare.protocol.kubernetes import MODE_LABEL
 
 NODES: Final = "/api/v1/nodes"
 _PREFIX: Final = "gpushare.io/"

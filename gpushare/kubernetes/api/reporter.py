@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells the API server what this node offers and what happened on it, on one thread."""
+"""Tells the API server what this node offers and what happened on it, on one thread.
+
+It also has the labels of the node configure gpushared.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,16 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from gpushare.errors import UserError
-from gpushare.kubernetes.api.cards import NodeCards, node_cards
+from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.api.event_recorder import EventRecorder
 from gpushare.kubernetes.api.events import EventReporter, EventSource
-from gpushare.kubernetes.api.labels import NodeLabels
-from gpushare.kubernetes.api.pci import pcie_roots
+from gpushare.kubernetes.api.labels import NODES, NodeLabels
+from gpushare.kubernetes.api.node_settings import NodeSettings, SettingsTarget
 from gpushare.kubernetes.api.server import ApiServer
 from gpushare.kubernetes.api.slices import SLICES, SlicePublisher
 from gpushare.kubernetes.api.watch import WatchedObjects
-from gpushare.kubernetes.log import StatusLog
-from gpushare.kubernetes.names import DRIVER
+from gpushare.kubernetes.cards import NodeCards, node_cards, pcie_roots
+from gpushare.protocol.kubernetes import DRIVER
 
 STEP_SECONDS: Final = 5.0
 #: How often labels are compared with the node, which something else may change.
@@ -32,8 +35,8 @@ OUTAGE: Final = "daemon: gpushared is not running"
 _CLOSE_SECONDS: Final = 5.0
 
 
-class NodeSource(EventSource, Protocol):
-    """The part of gpushare.client.Client that describes a node."""
+class NodeSource(EventSource, SettingsTarget, Protocol):
+    """The part of gpushare.client.Client that describes a node, and takes its settings."""
 
     def cards(self) -> Any:
         """Return the cards by index."""
@@ -63,22 +66,28 @@ class NodeReporter:
         self._root = root
         self._labels = NodeLabels(api, name)
         self._slices = SlicePublisher(api, name)
-        self._events = EventReporter(source, EventRecorder(api, name))
+        recorder = EventRecorder(api, name)
+        self._events = EventReporter(source, recorder)
+        self._settings = NodeSettings(source, recorder)
         query = {"fieldSelector": f"spec.driver={DRIVER},spec.nodeName={name}"}
         self._watch = WatchedObjects(api, SLICES, query, changed=self._changed)
         self._wake = threading.Event()
+        own = {"fieldSelector": f"metadata.name={name}"}
+        self._nodes = WatchedObjects(api, NODES, own, changed=self._wake.set)
         self._registered = False
         self._slices_changed = False
         self._withdrawn = False
         self._located: frozenset[str] = frozenset()  # the cards of `_roots`
         self._roots: dict[str, str] = {}
         self._node: NodeCards | None = None
+        self._status: Mapping[str, Any] | None = None  # None: gpushared is away
         self._answered = 0.0
         self._verified = time.monotonic()
         self._thread = threading.Thread(target=self._serve, name="api-server", daemon=True)
 
     def start(self) -> None:
         """Begin."""
+        self._nodes.start()
         self._thread.start()
 
     def register(self) -> None:
@@ -93,13 +102,22 @@ class NodeReporter:
         self._api.stop.set()
         self._wake.set()
         self._watch.close()
+        self._nodes.close()
         if self._thread.is_alive():
             self._thread.join(_CLOSE_SECONDS)
 
     def remove(self) -> None:
-        """Remove the node's labels and slices: it offers no cards any more. ApiError."""
+        """Remove the node's labels and slices: it offers no cards any more. ApiError.
+
+        From then on gpushare.yaml alone configures gpushared.
+        """
         self._labels.remove()
         self._slices.remove()
+        try:
+            for key in self._source.status().get("node_settings", ()):
+                self._source.set_node_setting(key, None)
+        except UserError as error:
+            self._log.note("gpushared", f"settings by labels of the node stay: {error}")
 
     def step(self) -> None:
         """Bring the API server up to date once; what fails is logged, and tried again."""
@@ -107,11 +125,19 @@ class NodeReporter:
         node = self._node
         if node is not None:
             self._try("labels", lambda: self._labels.write(node))
+            self._try("settings", self._apply_labels)
             if node.mode != "dra":
                 self._try("slices", self._withdraw)
             elif self._registered:
                 self._try("slices", lambda: self._publish(node))
         self._try("events", self._events.step)
+
+    def _apply_labels(self) -> None:
+        """Have the labels of the node configure gpushared, if both are known now."""
+        if self._status is None:
+            return
+        for node in self._nodes.objects():
+            self._settings.apply(node, self._status)
 
     def _serve(self) -> None:
         while not self._api.stop.is_set():
@@ -149,11 +175,12 @@ class NodeReporter:
             rows, status = self._source.cards(), self._source.status()
         except UserError as error:
             self._log.note("gpushared", str(error))
+            self._status = None
             if self._node is not None and now - self._answered >= OUTAGE_SECONDS:
                 cards = [replace(card, reason=OUTAGE) for card in self._node.cards]
                 self._node = replace(self._node, cards=cards)
             return
-        self._answered = now
+        self._answered, self._status = now, status
         present = frozenset(row["uuid"] for row in rows)
         if present != self._located:  # a card does not move while it is there
             self._located, self._roots = present, pcie_roots(self._root)

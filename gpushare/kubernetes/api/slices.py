@@ -15,12 +15,18 @@ from collections.abc import Sequence
 from typing import Final
 
 from gpushare.errors import UserError
-from gpushare.kubernetes.api.cards import NodeCards
 from gpushare.kubernetes.api.devices import devices_of, same_devices
-from gpushare.kubernetes.api.errors import ApiConflict, ApiExists, ApiNotFound
 from gpushare.kubernetes.api.labels import NODES
-from gpushare.kubernetes.api.server import ApiServer, Object, path_of
-from gpushare.kubernetes.names import DRIVER
+from gpushare.kubernetes.api.server import (
+    ApiConflict,
+    ApiExists,
+    ApiNotFound,
+    ApiServer,
+    Object,
+    path_of,
+)
+from gpushare.kubernetes.cards import NodeCards
+from gpushare.protocol.kubernetes import DRIVER
 
 API_VERSION: Final = "resource.k8s.io/v1"
 SLICES: Final = f"/apis/{API_VERSION}/resourceslices"

@@ -20,11 +20,13 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from gpushare.errors import UserError
-from gpushare.kubernetes.api.errors import ApiError, ApiExpired, ApiUnreachable
 from gpushare.kubernetes.api.server import (
     FAILURES,
+    ApiError,
+    ApiExpired,
     ApiRequest,
     ApiServer,
+    ApiUnreachable,
     Object,
     Query,
     decode_answer,

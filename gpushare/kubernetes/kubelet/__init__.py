@@ -5,9 +5,8 @@
 |---|---|
 | protobuf | messages to bytes and back, by tables of fields |
 | messages | the tables of the kubelet's interfaces |
-| grpc_service | services on a socket, calls of the kubelet |
-| broadcast | the last message of a stream, for all clients |
+| grpc_service | services on a socket, their streams, calls of the kubelet |
 | memory_units | a card's memory as countable devices (pure) |
 | device_plugin | the device plugin v1beta1, and its registration |
-| dra_messages, plugin_sockets, dra_plugin | the driver of dynamic resource allocation |
+| dra_plugin | the driver of dynamic resource allocation |
 """

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gpushare.errors import UserError
 from gpushare.kubernetes.kubelet import memory_units
-from gpushare.kubernetes.kubelet.broadcast import Broadcast
-from gpushare.kubernetes.kubelet.grpc_service import Call, GrpcServer, call, inode
+from gpushare.kubernetes.kubelet.grpc_service import Broadcast, Call, GrpcServer, call, inode
 from gpushare.kubernetes.kubelet.messages import (
     DEVICE_PLUGIN,
     DEVICE_PLUGIN_VERSION,
@@ -31,10 +30,10 @@ from gpushare.kubernetes.kubelet.messages import (
 from gpushare.protocol.kubernetes import ALLOCATION_MOUNT
 
 if TYPE_CHECKING:
+    from gpushare.kubernetes import StatusLog
     from gpushare.kubernetes.cards import SchedulableCard
     from gpushare.kubernetes.kubelet.memory_units import MemoryResource
     from gpushare.kubernetes.kubelet.protobuf import Values
-    from gpushare.kubernetes.log import StatusLog
 
 RETRY_SECONDS: Final = 5.0
 #: After a registration, the kubelet opens a stream at once. Without one it uses no device.

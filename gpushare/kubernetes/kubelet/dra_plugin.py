@@ -6,37 +6,42 @@ that, and gpushared reserves it before the kubelet has its answer. No state is k
 instance of a rolling update answers every call, and a call that is repeated gets the same answer.
 
 The kubelet finds the plugin by its socket in plugins_registry, also after a restart of its own.
+While two instances overlap, each has sockets that are named by its pod's UID, and the kubelet (1.33
+and newer) uses the newest. The names are those of kubernetes' kubeletplugin (draplugin.go).
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gpushare.errors import UserError
-from gpushare.kubernetes.kubelet.broadcast import Broadcast
-from gpushare.kubernetes.kubelet.dra_messages import (
+from gpushare.kubernetes.kubelet.grpc_service import Broadcast, Call, GrpcServer
+from gpushare.kubernetes.kubelet.messages import (
+    DRA_HEALTHY,
     DRA_SERVICES,
+    DRA_UNHEALTHY,
+    DRA_UNKNOWN,
     HEALTH_SERVICES,
-    HEALTHY,
     MAX_MESSAGE_CHARACTERS,
+    PLUGIN_REGISTRATION,
     PLUGIN_TYPE,
-    UNHEALTHY,
-    UNKNOWN,
 )
-from gpushare.kubernetes.kubelet.grpc_service import Call, GrpcServer
-from gpushare.kubernetes.kubelet.messages import PLUGIN_REGISTRATION
-from gpushare.kubernetes.kubelet.plugin_sockets import plugin_sockets, remove_abandoned
-from gpushare.kubernetes.names import DRIVER, device_name
+from gpushare.protocol.kubernetes import DRIVER, device_name
 
 if TYPE_CHECKING:
+    from gpushare.kubernetes import StatusLog
     from gpushare.kubernetes.api.claims import AllocatedClaim, AllocatedDevice
     from gpushare.kubernetes.cards import SchedulableCard
     from gpushare.kubernetes.kubelet.protobuf import Values
-    from gpushare.kubernetes.log import StatusLog
 
+PATH_BYTES: Final = 107  # of a Unix socket (sun_path, with a zero at the end)
 #: A device whose health is older is unknown to the kubelet; it is sent three times as often.
 HEALTH_TIMEOUT_SECONDS: Final = 60
 _HEALTH_SECONDS: Final = HEALTH_TIMEOUT_SECONDS / 3
@@ -275,5 +280,57 @@ def _health(card: SchedulableCard) -> int:
     """Return the HealthStatus: a card that is cordoned works."""
     kind = card.reason.partition(":")[0].split(" ")[0]
     if not kind or kind == "cordoned":
-        return HEALTHY
-    return UNHEALTHY if kind == "unhealthy" else UNKNOWN
+        return DRA_HEALTHY
+    return DRA_UNHEALTHY if kind == "unhealthy" else DRA_UNKNOWN
+
+
+@dataclass(frozen=True)
+class PluginSockets:
+    """The socket of the service, and the one by which the kubelet finds it."""
+
+    service: Path
+    registration: Path
+
+
+def plugin_sockets(kubelet: Path, pod_uid: str = "") -> PluginSockets:
+    """Return the sockets below the kubelet's root directory; without `pod_uid` of one instance."""
+    data, registry = kubelet / "plugins" / DRIVER, kubelet / "plugins_registry"
+    if not pod_uid:
+        return PluginSockets(data / "dra.sock", registry / f"{DRIVER}-reg.sock")
+    names = (
+        f"{DRIVER}-{pod_uid}-reg.sock",
+        f"{DRIVER}-{_short(pod_uid, 8)}-reg.sock",
+        "dra-" + _short(f"{DRIVER}\0{pod_uid}", 16) + "-reg.sock",
+    )
+    paths = [registry / name for name in names]
+    fits = [path for path in paths if len(str(path).encode()) <= PATH_BYTES]
+    return PluginSockets(data / f"dra-{pod_uid}.sock", (fits or paths[-1:])[0])
+
+
+def remove_abandoned(sockets: PluginSockets) -> None:
+    """Remove the sockets of instances that were killed: the kubelet would go on calling them."""
+    folders = (
+        (sockets.service.parent, "dra*.sock"),
+        (sockets.registration.parent, f"{DRIVER}-*reg.sock"),
+    )
+    for folder, pattern in folders:
+        for path in folder.glob(pattern):
+            if path.is_socket() and not _is_served(path):
+                path.unlink(missing_ok=True)
+
+
+def _is_served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.setblocking(False)
+        try:
+            client.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True  # its queue is full, say
+    return True
+
+
+def _short(text: str, count: int) -> str:
+    digest = hashlib.sha256(text.encode()).digest()[:count]
+    return base64.urlsafe_b64encode(digest).decode().rstrip("=")

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final
 from gpushare.errors import UserError
 from gpushare.kubernetes.kubelet.messages import HEALTHY, LIST_AND_WATCH_RESPONSE, UNHEALTHY
 from gpushare.kubernetes.kubelet.protobuf import Values, encode
-from gpushare.kubernetes.names import RESOURCE
-from gpushare.quota import BadValue, exact_size, format_size, parse_size
+from gpushare.protocol.kubernetes import RESOURCE
+from gpushare.quota.errors import BadValue
+from gpushare.quota.size import exact_size, format_size, parse_size
 
 if TYPE_CHECKING:
     from gpushare.kubernetes.cards import SchedulableCard

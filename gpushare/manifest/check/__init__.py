@@ -11,26 +11,34 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gpushare.manifest.check.finding import (
+from gpushare.manifest.check.keys import (
+    check_misplaced_resources,
+    check_scopes,
+    check_unknown_keys,
+)
+from gpushare.manifest.check.schema_errors import check_alauda, check_shape
+from gpushare.manifest.model import (
     ERROR,
     INFO,
     WARNING,
+    Container,
+    Document,
     FindingLevel,
+    ManifestError,
+    ManifestFile,
     ManifestFinding,
     key_finding,
     node_finding,
     value_finding,
 )
-from gpushare.manifest.check.keys import check_scopes, check_unknown_keys
-from gpushare.manifest.check.schema_errors import check_alauda, check_shape
-from gpushare.manifest.model import Container, Document, ManifestError, ManifestFile
 from gpushare.manifest.request import ManifestRequest, request_of, settings_of
-from gpushare.quota import BadValue, QuotaError, request_from, resolve_request
 from gpushare.quota.annotations import scoped_name
 from gpushare.quota.dialects import TABLES, DialectRequest, value_title
-from gpushare.quota.errors import quoted
-from gpushare.quota.keys import BY_ENV
-from gpushare.quota.request import COMPUTE_KEYS, ValueSource
+from gpushare.quota.effective_request import resolve_request
+from gpushare.quota.errors import BadValue, QuotaError, quoted
+from gpushare.quota.keys import BY_ENV, request_from
+from gpushare.quota.node_settings import OWN, read_own_label
+from gpushare.quota.request import REFINING_KEYS, ValueSource
 
 __all__ = [
     "ERROR",
@@ -86,6 +94,7 @@ def report_unreadable(error: ManifestError) -> Checked:
 def _check_document(document: Document) -> Iterator[ManifestFinding]:
     yield from check_shape(document)
     yield from check_scopes(document)
+    yield from check_misplaced_resources(document)
     yield from check_settings(document)
     yield from check_alauda(document)
 
@@ -204,7 +213,7 @@ def _refused_request(container: Container, request: ManifestRequest) -> Iterator
             value = container.values(one.source.kind).get(one.source.name)
             if str(one.source) != error.where or value is None:
                 continue
-            if container.scheduled and key in COMPUTE_KEYS:
+            if container.scheduled and key in REFINING_KEYS:
                 continue  # the scheduler gives it memory
             level = ERROR if key != "cores" else WARNING  # defaults.memory of a node may say it
             if one.source.kind not in _REACHING:
@@ -234,3 +243,9 @@ def check_settings(document: Document) -> Iterator[ManifestFinding]:
             word.row.unit.read(value.text)
         except BadValue as bad:
             yield value_finding(value_title(word), value, bad.rule, bad.fix, ERROR)
+    for name, value in document.values("node label").items():
+        if name.startswith(OWN):
+            try:
+                read_own_label(name, value.text)
+            except QuotaError as error:
+                yield value_finding(error.where, value, error.rule, error.fix, ERROR)

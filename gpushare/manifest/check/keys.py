@@ -8,16 +8,40 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Final
 
-from gpushare.manifest.check.finding import ERROR, WARNING, ManifestFinding, key_finding
-from gpushare.manifest.model import OUTSIDE, Container, Document, ManifestValue, Pod
+from gpushare.manifest.model import (
+    ERROR,
+    OUTSIDE,
+    WARNING,
+    Container,
+    Document,
+    ManifestFinding,
+    ManifestValue,
+    Pod,
+    key_finding,
+    values_of_mapping,
+)
 from gpushare.quota.annotations import scoped_name
 from gpushare.quota.dialects import TABLES, Dialect, KeyLocation, container_selector, value_title
 from gpushare.quota.keys import ANNOTATION_PREFIX, KEYS
-from gpushare.yaml_nodes import value_at
+from gpushare.quota.request import REFINING_KEYS
+from gpushare.text_position import KeyPath
+from gpushare.yaml_nodes import YamlNode, find, value_at
 
 _SCOPE: Final = "container."
-
-
+#: Kubernetes' own kinds with pods. Another kind may have resources beside its pods.
+_WORKLOADS: Final = frozenset(
+    {
+        "CronJob",
+        "DaemonSet",
+        "Deployment",
+        "Job",
+        "Pod",
+        "PodTemplate",
+        "ReplicaSet",
+        "ReplicationController",
+        "StatefulSet",
+    }
+)
 _OURS: Final = ANNOTATION_PREFIX.rstrip("/")
 _LOOKED_AT: Final[tuple[KeyLocation, ...]] = ("limit", "annotation", "env")
 _PLACES: Final[dict[KeyLocation, str]] = {
@@ -84,9 +108,11 @@ def _ambiguous_keys(pod: Pod) -> Iterator[ManifestFinding]:
     running = [container.name for container in pod.running_together]
     if named or len(running) < 2:
         return
+    # Each container that has an allocation of the scheduler may use its part as they say.
+    scheduled = any(container.scheduled for container in pod.containers)
     for name in unscoped:
         key = name[len(ANNOTATION_PREFIX) :]
-        if key in KEYS:
+        if key in KEYS and not (key in REFINING_KEYS and scheduled):
             yield key_finding(
                 f"annotation {name}",
                 pod.annotations[name],
@@ -139,6 +165,32 @@ def _is_request(name: str, value: ManifestValue) -> bool:
     if name.startswith(ANNOTATION_PREFIX):
         return True
     return any(word.row.role == "request" for word in TABLES.find("annotation", {name: value.text}))
+
+
+def check_misplaced_resources(document: Document) -> Iterator[ManifestFinding]:
+    """Yield vendors' resources that are in a pod or its object, or in a container's own keys."""
+    if document.kind in {*OUTSIDE, "oci"}:
+        return
+    for pod in document.pods:
+        for container in pod.containers:
+            yield from _misplaced_resources(container.node, container.place)
+        if document.kind in _WORKLOADS:
+            for length in range(len(pod.place) + 1):
+                place = (*pod.place[:length], "resources")
+                yield from _misplaced_resources(find(document.root, place), place)
+
+
+def _misplaced_resources(node: YamlNode | None, place: KeyPath) -> Iterator[ManifestFinding]:
+    for kind in ("limit", "request"):
+        values = values_of_mapping(value_at(node, f"{kind}s"), (*place, f"{kind}s"))
+        known = {word.name for word in TABLES.find("limit", dict.fromkeys(values, ""))}
+        for name in sorted(known):
+            yield key_finding(
+                f"{kind} {name}",
+                values[name],
+                "is not in resources of a container, and allocates nothing",
+                f"move it to resources.{kind}s of the container",
+            )
 
 
 def check_unknown_keys(container: Container) -> Iterator[ManifestFinding]:

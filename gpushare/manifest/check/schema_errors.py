@@ -9,8 +9,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from gpushare.manifest.check import schemas
-from gpushare.manifest.check.finding import ManifestFinding, node_finding, value_finding
-from gpushare.manifest.model import Document
+from gpushare.manifest.model import Document, ManifestFinding, node_finding, value_finding
 from gpushare.text_position import KeyPath, key_of
 from gpushare.yaml_nodes import YamlNode, fields, items, kind_name, scalar_text, value_at
 
@@ -59,6 +58,8 @@ def _check_object(document: Document) -> Iterator[ManifestFinding]:
             yield from check_schema(node, schemas.METADATA, place)
     if document.kind == "ConfigMap":
         yield from check_schema(document.root, schemas.DATA, ())
+    if document.kind == "KubeSchedulerConfiguration":
+        yield from check_schema(document.root, schemas.SCHEDULER, ())
     yield from _check_pod(document)
     for pod in document.pods:
         described = [(one.node, one.place) for one in pod.containers]
@@ -204,25 +205,39 @@ _ALAUDA_PREFIX: Final = "cf-crl-"
 
 
 def check_alauda(document: Document) -> Iterator[ManifestFinding]:
-    """Yield the errors in a ConfigMap of Alauda: one extended resource, `cf-crl-NAME-KEY`."""
-    if document.kind != "ConfigMap" or not _is_alauda(document):
+    """Yield the errors in a ConfigMap of Alauda: one extended resource, `cf-crl-NAME-KEY`.
+
+    Alauda's own documents write the KEY with and without its domain.
+    """
+    domains = _label_domains(document)
+    if document.kind != "ConfigMap" or not (domains or document.name.startswith(_ALAUDA_PREFIX)):
         return
-    yield from check_schema(document.root, schemas.ALAUDA, ())
+    for domain in domains or schemas.ALAUDA_DOMAINS[:1]:
+        yield from check_schema(document.root, schemas.alauda(domain), ())
     key = document.data.get("key")
     if key is not None and document.name.startswith(_ALAUDA_PREFIX):
-        ending = re.sub(r"[^a-z0-9]+", "-", key.text.lower()).strip("-")
+        ending, short = _in_name(key.text), _in_name(key.text.rpartition("/")[2])
         name = value_at(document.root, "metadata", "name")
-        if not document.name.endswith(f"-{ending}") and name is not None:
+        if not document.name.endswith((f"-{ending}", f"-{short}")) and name is not None:
             rule = f"must end with its key, {ending}"
             fix = f"write {_ALAUDA_PREFIX}NAME-{ending}"
             yield node_finding("metadata.name", name, rule, fix, value=document.name)
-    label, group = document.labels.get(schemas.ALAUDA_LABELS[1]), document.data.get("group")
-    if label is not None and group is not None and label.text != group.text:
-        rule = f'differs from the label {schemas.ALAUDA_LABELS[1]}, "{label.text}"'
-        yield value_finding("data.group", group, rule, f"write {label.text}")
+    group = document.data.get("group")
+    for domain in domains:
+        label = document.labels.get(f"{domain}/group")
+        if label is not None and group is not None and label.text != group.text:
+            rule = f'differs from the label {domain}/group, "{label.text}"'
+            yield value_finding("data.group", group, rule, f"write {label.text}")
 
 
-def _is_alauda(document: Document) -> bool:
-    return document.name.startswith(_ALAUDA_PREFIX) or not set(schemas.ALAUDA_LABELS).isdisjoint(
-        document.labels
-    )
+def _in_name(key: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", key.lower()).strip("-")
+
+
+def _label_domains(document: Document) -> list[str]:
+    """Return the domains of Alauda's labels in `document`."""
+    return [
+        domain
+        for domain in schemas.ALAUDA_DOMAINS
+        if any(f"{domain}/{name}" in document.labels for name in schemas.ALAUDA_LABELS)
+    ]

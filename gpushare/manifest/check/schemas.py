@@ -70,6 +70,8 @@ CONTAINER: Final[Schema] = _mapping(
     }
 )
 DATA: Final[Schema] = _mapping({"data": _TEXTS})
+#: Served since Kubernetes 1.25; current schedulers refuse the beta versions.
+SCHEDULER: Final[Schema] = _mapping({"apiVersion": {"enum": ["kubescheduler.config.k8s.io/v1"]}})
 
 _DEVICE: Final = _mapping(
     {
@@ -116,45 +118,52 @@ CONFIG: Final[Schema] = _mapping(
     }
 )
 
-#: Alauda's console reads which extended resources there are from ConfigMaps of this form.
-ALAUDA_LABELS: Final = (
-    "features.alauda.io/type",
-    "features.alauda.io/group",
-    "features.alauda.io/enabled",
-)
+#: Alauda's console reads which extended resources there are from ConfigMaps of this form. Its
+#: labels have one of two domains: gpushare/manifest/alauda.py.
+ALAUDA_DOMAINS: Final = ("features.alauda.io", "features.cpaas.io")
+ALAUDA_LABELS: Final = ("type", "group", "enabled")
 _ALAUDA_NAME: Final = {
     "type": "string",
     "pattern": "^cf-crl-[a-z0-9-]+$",
     "form": "cf-crl-NAME-KEY in small letters, with - for all else",
 }
-_ALAUDA_METADATA: Final = {
-    "name": _ALAUDA_NAME,
-    "namespace": {"enum": ["kube-public"]},
-    "labels": _mapping(
-        {
-            ALAUDA_LABELS[0]: {"enum": ["CustomResourceLimitation"]},
-            ALAUDA_LABELS[1]: _NOT_EMPTY,
-            ALAUDA_LABELS[2]: {"enum": ["true", "false"]},
-        },
-        required=ALAUDA_LABELS,
-    ),
-}
+_ALAUDA_VALUES: Final = (
+    {"enum": ["CustomResourceLimitation"]},
+    _NOT_EMPTY,
+    {"enum": ["true", "false"]},
+)
 _ALAUDA_DATA: Final = {
     "key": _NOT_EMPTY,
     "dataType": _NOT_EMPTY,
     "defaultValue": _STRING,
+    "resourceUnit": _STRING,
+    "labelZh": _STRING,
+    "labelEn": _STRING,
     "descriptionZh": _STRING,
     "descriptionEn": _STRING,
     "group": _NOT_EMPTY,
+    "groupI18n": _STRING,
     "limits": {"enum": ["disabled", "required", "optional"]},
     "requests": {"enum": ["disabled", "required", "fromLimits"]},
+    "relatedResources": _STRING,
+    "excludeResources": _STRING,
+    "runtimeClassName": _STRING,
 }
-ALAUDA: Final[Schema] = _mapping(
-    {
-        "metadata": _mapping(_ALAUDA_METADATA, required=["name", "namespace", "labels"]),
-        "data": _mapping(
-            _ALAUDA_DATA, required=["key", "dataType", "group", "limits", "requests"], closed=True
-        ),
-    },
-    required=["metadata", "data"],
-)
+
+
+def alauda(domain: str) -> Schema:
+    """Return the schema of such a ConfigMap, with the labels of `domain`."""
+    names = [f"{domain}/{name}" for name in ALAUDA_LABELS]
+    metadata = {
+        "name": _ALAUDA_NAME,
+        "namespace": {"enum": ["kube-public"]},
+        "labels": _mapping(dict(zip(names, _ALAUDA_VALUES, strict=True)), required=names),
+    }
+    required = ["key", "dataType", "group", "limits", "requests"]
+    return _mapping(
+        {
+            "metadata": _mapping(metadata, required=["name", "namespace", "labels"]),
+            "data": _mapping(_ALAUDA_DATA, required=required, closed=True),
+        },
+        required=["metadata", "data"],
+    )

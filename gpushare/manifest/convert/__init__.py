@@ -33,7 +33,7 @@ from gpushare.manifest.convert.requests import (
 )
 from gpushare.manifest.convert.targets import TARGETS, Target
 from gpushare.manifest.request import request_of
-from gpushare.quota import QuotaError
+from gpushare.quota.errors import QuotaError
 from gpushare.text_position import KeyPath
 
 __all__ = ["TARGETS", "CannotConvert", "ConversionNote", "Converted", "Target", "convert"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from gpushare.errors import UserError
+from gpushare.errors import ErrorCode, UserError
 from gpushare.manifest import Container, Document, ManifestFile, ManifestValue, Pod, settings_of
 from gpushare.manifest.convert.edit_target import (
     CLASS,
@@ -23,8 +23,10 @@ from gpushare.manifest.convert.render import DroppedKey, RenderedKey, RenderedRe
 from gpushare.manifest.convert.requests import LocatedKey, LocatedRequest, locate_request
 from gpushare.manifest.convert.targets import Target, Untranslatable
 from gpushare.manifest.request import KeyRefusal
-from gpushare.quota import QuotaError, request_from
 from gpushare.quota.dialects import TABLES
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.keys import request_from
+from gpushare.quota.node_settings import POLICY
 from gpushare.text_position import KeyPath
 from gpushare.yaml_nodes import YamlNode, value_at
 
@@ -34,7 +36,7 @@ NoteKind: TypeAlias = Literal["lost", "left", "note"]
 
 _LONGEST: Final = 63  # what Kubernetes lets an annotation's name have behind its slash
 #: Schedulers that place the pods of one vendor's device plugin alone.
-_SCHEDULERS: Final = {"hami-scheduler": "hami"}
+SCHEDULERS: Final = {"hami-scheduler": "hami"}
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class ConversionNote:
 
 class CannotConvert(UserError):
     """A file that is left as it is; the text has a line for each reason."""
+
+    code = ErrorCode.INVALID
 
     def __init__(self, file: ManifestFile, reasons: Sequence[tuple[int, str]]) -> None:
         shown = dict.fromkeys(f"{file.path}:{line}: {why}" for line, why in reasons)
@@ -203,10 +207,10 @@ class FileConversion:
         for row in (
             row for one in located.request.dialects if one.layer for row in one.dialect.rows
         ):
-            if row.where == "node label" and "defaults.policy" in row.instead:
+            if row.setting == POLICY:
                 why = (
                     f"its policy was a label of the nodes ({row.name}): {row.instead}. "
-                    "Default: fixed-share"
+                    "Without the label: fixed-share"
                 )
                 self._note(located.container, located.container.name, "note", why)
 
@@ -374,7 +378,7 @@ class FileConversion:
         if other is not None:
             why = f"{other} is kept, but gpushare enforces the quota only if {key} is gpushare"
             self._note(pod.containers[0], key, "note", why)
-        for scheduler, of in _SCHEDULERS.items():
+        for scheduler, of in SCHEDULERS.items():
             if of != self.target.dialect and here.drop("schedulerName", scheduler):
                 why = f"{scheduler} was removed: it only places pods of {of}"
                 self._note(pod.containers[0], "schedulerName", "note", why)

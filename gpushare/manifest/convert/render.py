@@ -15,8 +15,9 @@ from gpushare.manifest.convert.targets import (
     TargetLocation,
     Untranslatable,
 )
-from gpushare.quota import EffectiveRequest, QuotaRequest, exact_size, resolve_request
-from gpushare.quota.request import Layer, Value
+from gpushare.quota.effective_request import EffectiveRequest, resolve_request
+from gpushare.quota.request import Layer, QuotaRequest, Value
+from gpushare.quota.size import exact_size
 
 CanonicalValues: TypeAlias = "dict[str, Value]"
 

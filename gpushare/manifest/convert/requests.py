@@ -9,9 +9,10 @@ from typing import Final
 
 from gpushare.manifest import Container, ManifestValue
 from gpushare.manifest.request import ManifestRequest, request_of
-from gpushare.quota import BadValue, EffectiveRequest, request_from, resolve_request
 from gpushare.quota.dialects import DialectRequest, VendorValue
-from gpushare.quota.keys import ANNOTATION_PREFIX, is_quota
+from gpushare.quota.effective_request import EffectiveRequest, resolve_request
+from gpushare.quota.errors import BadValue
+from gpushare.quota.keys import ANNOTATION_PREFIX, KEYS, is_quota, request_from
 from gpushare.quota.request import Layer
 
 # Of whole cards only how many and which counts.
@@ -27,8 +28,10 @@ _SHARED: Final = (
     "priority",
     "class_",
 )
-_ANY: Final = ("allow", "deny", "placement", "numa", "oversubscribe", "backend")
-_FIELDS: Final = {"memory": "memory_bytes", "memory-limit": "memory_limit_bytes", "class": "class_"}
+_ANY: Final = (
+    *("allow", "deny", "compute_capability"),
+    *("placement", "numa", "oversubscribe", "backend", "idle_after_seconds"),
+)
 Meaning = dict[str, object]
 
 
@@ -166,7 +169,7 @@ def differing_fields(first: Meaning, second: Meaning) -> list[str]:
 
 def field_of(key: str) -> str:
     """Return the field that a canonical key fills."""
-    return _FIELDS.get(key, key.replace("-", "_"))
+    return KEYS[key].field
 
 
 def dropped_fields(keys: Iterable[str]) -> set[str]:

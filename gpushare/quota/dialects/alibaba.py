@@ -40,6 +40,7 @@ from gpushare.quota.dialects.vendor_key import (
     node_label,
     one_card,
 )
+from gpushare.quota.node_settings import ALLOWED_MODE, APPLIED, PLACEMENT
 
 _BOTH: Final[tuple[KeyLocation, ...]] = ("annotation", "env")
 _CLASS: Final = choice(
@@ -116,17 +117,35 @@ _ENV: Final = (
     ),
 )
 
+# Source: ACK's manual, "Enable scheduling features": a node has one mode, and the resources of the
+# others are 0. With core_mem, 100 percent of a card's compute is a whole card.
+_MODE: Final = choice(
+    "default, topology, share, cgpu, core_mem or mps",
+    {
+        "default": "exclusive",
+        "topology": "exclusive",
+        "share": "shared",
+        "cgpu": "shared",
+        "core_mem": "any",
+        "mps": "shared",
+    },
+)
+
 _NODE: Final = (
     node_label.setting(
         "ack.node.gpu.schedule",
-        "Mode of the node's cards: default (whole cards), share, cgpu, core_mem, mps or "
-        "otherwise topology.",
-        instead="cards.NAME.allowed_mode: any allows both",
+        "Mode of the node's cards: default or topology (whole cards), share, cgpu, core_mem or "
+        "mps (shares).",
+        _MODE,
+        setting=ALLOWED_MODE,
+        instead=f"{APPLIED} allowed_mode of all cards: exclusive or shared; any for core_mem",
     ),
     node_label.setting(
         "ack.node.gpu.placement",
         "binpack or spread over the node's cards.",
-        instead="defaults.placement",
+        choice("binpack or spread", {"binpack": "binpack", "spread": "spread"}),
+        setting=PLACEMENT,
+        instead=f"{APPLIED} defaults.placement; gpushare.io/placement of a pod has precedence",
     ),
     node_file.setting(
         "/proc/cgpu_km/{card}/policy",

@@ -12,6 +12,7 @@ from typing import Final
 
 from gpushare.quota.dialects.units import (
     BINARY_SIZE,
+    CAPABILITIES,
     CARDS,
     CARDS_OR_ALL,
     MIBS_OR_ALL,
@@ -32,6 +33,7 @@ from gpushare.quota.dialects.vendor_key import (
     node_annotation,
     not_both,
 )
+from gpushare.quota.node_settings import APPLIED, CORDONED
 
 _POLICY: Final = choice(
     "force, default or disable",
@@ -64,6 +66,13 @@ _MODE: Final = choice(
 _LIMITS: Final = (
     limit.option("nvidia.com/gpu", "Physical cards, each shared.", CARDS, "count"),
     limit.request(
+        "nvidia.com/gpualloc",
+        "Physical cards, each shared, in Alauda's build of HAMi.",
+        CARDS,
+        "count",
+        source="docs.alauda.io hami/2.8, Use HAMi vGPU ResourceQuota",
+    ),
+    limit.request(
         "nvidia.com/gpumem",
         "Memory of each card, times the plugin's memoryFactor; 0 is all of it.",
         MIBS_OR_ALL,
@@ -89,6 +98,13 @@ _ANNOTATIONS: Final = (
     annotation.option("nvidia.com/nouse-gputype", "Not these models.", NAMES, "deny"),
     annotation.option("nvidia.com/use-gpuuuid", "Only these cards.", NAMES, "allow"),
     annotation.option("nvidia.com/nouse-gpuuuid", "Not these cards.", NAMES, "deny"),
+    annotation.option(
+        "computeCapabilities",
+        "Only cards with these compute capabilities, as Alauda's documents write them.",
+        CAPABILITIES,
+        "compute-capability",
+        source="docs.alauda.io, which name neither a domain nor where it is written",
+    ),
     annotation.option(
         "nvidia.com/numa-bind",
         "Cards of one NUMA node.",
@@ -195,7 +211,8 @@ _BOOKS: Final = (
         "hami.io/device-cordon",
         "Cordoned cards, by UUID.",
         NAMES,
-        instead="gpushare card cordon",
+        setting=CORDONED,
+        instead=f"{APPLIED} gpushare card cordon",
     ),
 )
 

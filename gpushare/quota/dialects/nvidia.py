@@ -133,7 +133,9 @@ _PLUGIN: Final = (
     limit.request(
         "nvidia.com/mig-{any}",
         "MIG devices.",
-        instead="gpushare.io/devices with the MIG device's UUID (gpushare ls)",
+        instead="gpushare.io/count=1 with gpushare.io/backend=mig and gpushare.io/allow=MIG "
+        "PROFILE, for example MIG 1g.10gb; or gpushare.io/devices with an instance's UUID "
+        "(gpushare ls)",
     ),
     node_label.record(
         "nvidia.com/gpu.sharing-strategy",

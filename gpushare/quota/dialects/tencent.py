@@ -30,6 +30,7 @@ from gpushare.quota.dialects.vendor_key import (
     part_or_cards,
     whole_without,
 )
+from gpushare.quota.node_settings import APPLIED, POLICY
 
 #: All spellings of the node pool's label.
 POLICIES: Final = choice(
@@ -73,7 +74,8 @@ QGPU: Final = Dialect(
             "tke.cloud.tencent.com/qgpu-schedule-policy",
             "Compute policy of the node's cards. Default: best-effort.",
             POLICIES,
-            instead="defaults.policy, or gpushare.io/policy",
+            setting=POLICY,
+            instead=f"{APPLIED} defaults.policy; gpushare.io/policy of a pod has precedence",
         ),
         node_label.setting(
             "qgpu-device-enable",

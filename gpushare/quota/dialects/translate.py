@@ -15,6 +15,7 @@ from typing import Final
 from gpushare.quota.annotations import PodIdentity
 from gpushare.quota.dialects.normalize import DialectRequest, described, value_title
 from gpushare.quota.dialects.parse import Tables, combine
+from gpushare.quota.dialects.recorded import RecordedKeys
 from gpushare.quota.dialects.vendor_key import VendorValue
 from gpushare.quota.errors import BadValue, QuotaError, printable, quoted
 from gpushare.quota.keys import KEYS, Diagnostics
@@ -54,16 +55,24 @@ class Translator:
     of_pod: Mapping[str, str] | None = None
 
     def translate(
-        self, annotations: Mapping[str, str], env: Mapping[str, str], *, reads_env: bool = True
+        self,
+        annotations: Mapping[str, str],
+        env: Mapping[str, str],
+        *,
+        reads_env: bool = True,
+        recorded: RecordedKeys | None = None,
     ) -> Translation:
         """Return what is requested, and what of it is refused.
 
-        Without `reads_env` the environment is only named in the notes.
+        Without `reads_env` the environment is only named in the notes. The `recorded` keys stand
+        for the annotations, of which they contain all that there were.
         """
         translation = Translation()
         places: dict[ValueSource, Precedence] = {}
-        values = self._annotated(annotations, places, translation)
-        of_env = self.tables.find("env", env)
+        values = [] if recorded else self._annotated(annotations, places, translation)
+        if recorded is not None:
+            self._add_recorded(recorded, places, translation)
+        of_env = [one for one in self.tables.find("env", env) if one.source not in places]
         if not (values or of_env):
             return translation
         if reads_env:
@@ -72,9 +81,28 @@ class Translator:
         else:
             translation.notes += _not_read(of_env)
         values = self._requesting(self._taken(values, translation), translation)
-        for request in combine(values, strict=self.dialects.mode == "strict") if values else ():
+        for request in combine(values, strict=self._strict) if values else ():
             _add(request, places, translation)
         return translation
+
+    @property
+    def _strict(self) -> bool:
+        return self.dialects.mode == "strict"
+
+    def _add_recorded(
+        self,
+        recorded: RecordedKeys,
+        places: dict[ValueSource, Precedence],
+        translation: Translation,
+    ) -> None:
+        """Add what the recorded keys request, which the environment may only shrink."""
+        values = recorded.values(self.tables)
+        places |= {value.source: Precedence.SCOPED for value in values}
+        values = self._requesting(self._taken(values, translation), translation)
+        here = "" if self.pod is None else self.pod.container
+        requests = combine(values, strict=self._strict, position=recorded.position, container=here)
+        for request in requests:
+            _add(request, places, translation)
 
     @staticmethod
     def _requesting(values: Sequence[VendorValue], translation: Translation) -> list[VendorValue]:

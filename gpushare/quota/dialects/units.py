@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from fractions import Fraction
 from typing import Final, TypeAlias
 
+from gpushare.quota.card_lists import MAX_CARDS, parse_capabilities
 from gpushare.quota.errors import BadValue
 from gpushare.quota.size import MAX_BYTES
 
@@ -272,7 +273,7 @@ WHOLE_CARDS: Final = Unit("a number of cards", _whole_cards)
 
 # --- the rest ---
 
-CARDS_MOST: Final = 16  # MAX_CARDS of keys.py
+CARDS_MOST: Final = MAX_CARDS
 CARDS: Final = _number(1, CARDS_MOST, "a number of cards")
 WEIGHT: Final = _number(1, 1000, "a weight")
 #: Containers of one card.
@@ -311,6 +312,10 @@ def _visible(text: str) -> Amount:
 #: Images set `all` themselves, which is no user's choice of cards.
 VISIBLE: Final = Unit("indices or UUIDs; all, none and void select none", _visible)
 NAMES: Final = Unit("names, separated by commas", _names)
+CAPABILITIES: Final = Unit(
+    "compute capabilities: 8.0+, or comparisons such as >=8.0",
+    lambda text: ",".join(parse_capabilities(text)),
+)
 TEXT: Final = Unit("text", lambda text: text.strip() or None)
 
 
@@ -326,20 +331,26 @@ def _by_container(text: str) -> Amount:
 #: `2,0,3`: cards for each container of the pod, in their order.
 CARDS_BY_CONTAINER: Final = Unit("a number of cards for each container", _by_container)
 
+_MGPU_CARDS: Final = 8  # of a container, at most
 _HUNDREDTHS: Final = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}", re.ASCII)
 
 
 def _percent_or_hundredths(text: str) -> Amount:
     stripped = text.strip()
     if "." not in stripped:
-        return PERCENT_OR_CARDS.read(stripped)
+        amount = PERCENT_OR_CARDS.read(stripped)
+        if isinstance(amount, Fraction) and amount <= _MGPU_CARDS:
+            rule = f"may be {amount} percent of a card, and the number of cards"
+            raise BadValue(rule, f"write 0.0{amount} for percent, or {amount}00 for cards")
+        return amount
     if not _HUNDREDTHS.fullmatch(stripped) or not Fraction(stripped):
         fix = "write percent, e.g. 30, or cards with two decimals at most, e.g. 0.3"
         raise BadValue("is neither a percentage nor a number of cards", fix)
     return Fraction(stripped) * 100
 
 
-#: `30` percent of a card, `200` two cards; or cards as a console has it, `0.3`.
+#: `30` percent of a card, `200` two cards; or cards as a console has it, `0.3`. There `2` is two
+#: cards too, and in Volcano's design 2 percent: neither is guessed.
 PERCENT_OR_HUNDREDTHS: Final = Unit("percent of a card, or cards as 0.3", _percent_or_hundredths)
 
 

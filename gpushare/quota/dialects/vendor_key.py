@@ -59,8 +59,9 @@ class VendorKey:
     value is a part: it becomes a percentage. `requires` names one that the vendor requires as well;
     a row that sets no key requests nothing without it. `names_container`: the
     text is the container of the pod that the dialect's annotations are for; without that word they
-    are for the first. `meaning` is for people, and so is `instead`, what of gpushare does the same
-    where `gives` is empty or the text says nothing. `source` says where the fact is from.
+    are for the first. `setting` is the one of NODE_SETTINGS that gpushare-node sets by the value.
+    `meaning` is for people, and so is `instead`, what of gpushare does the same where `gives` is
+    empty or the text says nothing. `source` says where the fact is from.
     """
 
     name: str
@@ -73,6 +74,7 @@ class VendorKey:
     fraction_of: str = ""
     requires: str = ""
     names_container: bool = False
+    setting: str = ""
     rules: tuple[KeyRule, ...] = ()
     instead: str = ""
     source: str = ""
@@ -153,8 +155,14 @@ class Dialect:
     @property
     def translation(self) -> str:
         """What brings its limits and labels to a runtime, for people."""
-        ours = "`gpushare convert`, to keys of gpushare"
-        return f"{self.translated_by}; or {ours}" if self.translated_by else ours
+        places = {row.where for row in self.rows if row.role in {"request", "option"}}
+        found = [self.translated_by] if self.translated_by else []
+        if places & {"limit", "label"}:
+            found.append("an admission policy of gpushare's chart, to an annotation")
+        if places != {"claim"}:
+            found.append("`gpushare convert`, to keys of gpushare")
+        *first, last = found
+        return f"{'; '.join(first)}; or {last}" if first else last
 
 
 @dataclass(frozen=True)

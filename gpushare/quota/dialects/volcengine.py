@@ -29,6 +29,7 @@ from gpushare.quota.dialects.vendor_key import (
     several_only,
     whole_without,
 )
+from gpushare.quota.node_settings import ALLOWED_MODE, APPLIED, POLICY
 
 #: In the label of a node and in the annotation of a pod.
 POLICIES: Final = choice(
@@ -39,6 +40,9 @@ POLICIES: Final = choice(
         "native-burst-share": "native-burst-share",
     },
 )
+
+# mgpu-core: 100 requests a whole card, so that mgpu does not exclude them.
+_MODE: Final = choice("mgpu or nvidia", {"mgpu": "any", "nvidia": "exclusive"})
 
 _ASKS: Final = (
     limit.request(
@@ -76,12 +80,15 @@ _NODE: Final = (
         "vke.volcengine.com/mgpu-compute-policy",
         "Compute policy of the node's cards.",
         POLICIES,
-        instead="defaults.policy",
+        setting=POLICY,
+        instead=f"{APPLIED} defaults.policy; gpushare.io/policy of a pod has precedence",
     ),
     node_label.setting(
         "vke.node.gpu.schedule",
-        "mgpu (shares) or nvidia (whole cards).",
-        instead="cards.NAME.allowed_mode: any allows both",
+        "mgpu (shares, and whole cards by mgpu-core) or nvidia (whole cards).",
+        _MODE,
+        setting=ALLOWED_MODE,
+        instead=f"{APPLIED} allowed_mode of all cards: any or exclusive",
     ),
     *(
         plugin.setting(name, meaning, instead=instead)
@@ -142,6 +149,7 @@ MGPU: Final = Dialect(
     domains=("vke.volcengine.com/",),
     notes=(
         "Memory and compute are totals of all cards: 8192 over 2 cards is 4 GiB of each.",
+        "mgpu-core from 1 to 8 without a decimal point is refused: it may be percent or cards.",
         "The policies are fixed-share, guaranteed-burst-share and native-burst-share.",
     ),
 )

@@ -175,6 +175,9 @@ def test_a_process_in_a_cgroup_beneath_the_containers_is_the_containers(audited:
         found = row(audited, bundle)
         assert found is not None
         for root in hierarchies(mountinfo()):
+            # A test that runs beside this one may mount a hierarchy once more, for itself.
+            if not root.is_relative_to("/sys/fs/cgroup"):
+                continue
             inner = root / audited.cgroup / bundle.id / "inner"
             if inner.parent.is_dir():
                 inner.mkdir()

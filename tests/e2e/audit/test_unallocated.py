@@ -38,6 +38,10 @@ def past_gpushare(stack: Stack, taker: bytes) -> tuple[Bundle, ProbeTenant]:
             "options": ["rbind", "rw"],
         }
     )
+    node = {"type": "c", "major": 195, "minor": 0}
+    linux = bundle.config["linux"]
+    linux["devices"] = [{**node, "path": "/dev/nvidia0"}]
+    linux["resources"]["devices"].append({**node, "allow": True, "access": "rw"})
     bundle.save()
     words = bundle.argv("run", "--bundle", str(bundle.path), bundle.id, runtime=str(stack.runtime))
     tenant = ProbeTenant(bundle.id, words, stack.environment)

@@ -14,7 +14,7 @@ import pytest
 
 from gpushare.daemon.freezer.tenant_cgroup import FREEZER, UNIFIED, cgroup_freezer
 from gpushare.daemon.identity.processes import Cgroups
-from gpushare.host.cgroup_freezer import CgroupFreezer, CgroupV2Freezer, pids
+from gpushare.host.cgroups import CgroupFreezer, CgroupV2Freezer, pids
 from tests.e2e.waiting import wait_until
 
 #: Forks without end: whoever kills one process after another never gets them all.

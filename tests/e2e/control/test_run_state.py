@@ -14,7 +14,7 @@ import pytest
 
 from gpushare import protocol
 from gpushare.client import Client, RequestRefused
-from gpushare.daemon.core import clock
+from gpushare.daemon.core.loop import boot_id
 from gpushare.daemon.freezer.tenant_cgroup import freezable_groups
 from gpushare.daemon.identity.processes import Cgroups, cgroups_of, name_of
 from gpushare.daemon.store.ledger import Ledger
@@ -161,7 +161,7 @@ def test_a_container_frozen_by_the_audit_resumes_when_the_daemon_restarts(
             Client(own.socket).resume(bundle.id)
         key = Client(own.socket).tenant(bundle.id)["key"]
         end(own, signal.SIGKILL)
-        ledger = Ledger(own.root / "run/ledger", clock.boot_id())
+        ledger = Ledger(own.root / "run/ledger", boot_id())
         [*before] = ledger.freezes.of(key)
         ledger.freezes.drop(key, "operator")
         cgroup = before[0].cgroup if before else ""

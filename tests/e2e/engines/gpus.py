@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpushare.client import Client
+from gpushare.protocol import TenantStatus
 from gpushare.verify import ProbeTenant, image
 from tests.stack import Stack
 
@@ -74,15 +76,10 @@ class EngineClient:
             env=self.environment,
         )
 
-    def rows(self) -> dict[str, dict[str, Any]]:
-        """What `gpushare ps -a` says, by the container's id."""
-        listed = subprocess.run(
-            [*self.stack.cli, "ps", "--all", "--json"],
-            check=True,
-            capture_output=True,
-            env=self.stack.environment,
-        )
-        return {row["id"]: row for row in json.loads(listed.stdout)}
+    def rows(self) -> dict[str, TenantStatus]:
+        """What gpushared tells `gpushare ps -a`, by the container's id."""
+        rows = Client(self.stack.socket).tenants(everything=True)
+        return {row["id"]: row for row in rows}
 
     @contextmanager
     def created(self, *options: str, command: Sequence[str] = ()) -> Iterator[str]:
@@ -98,7 +95,7 @@ class EngineClient:
     @contextmanager
     def composed(
         self, reservation: Mapping[str, Any], variables: Mapping[str, str]
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[TenantStatus]:
         """Bring the probe up by compose with `reservation` of devices; what `gpushare ps` says."""
         project = f"gpus{secrets.token_hex(3)}"
         service = {
@@ -155,7 +152,7 @@ class ProbeContainer:
     found: bool
 
     @property
-    def row(self) -> dict[str, Any]:
+    def row(self) -> TenantStatus:
         """What `gpushare ps` says of it."""
         inspected = self.engine.call("inspect", "--format", "{{.Id}}", self.tenant.name)
         return self.engine.rows()[inspected.stdout.decode().strip()]

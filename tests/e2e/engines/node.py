@@ -46,24 +46,41 @@ DROP_IN = """version = 2
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
       Root = "{root}/runc"
 """
+# The same in version 3, which only containerd 2.x reads.
+DROP_IN_3 = """version = 3
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "docker.io/library/{pause}"
+[plugins."io.containerd.cri.v1.runtime"]
+  restrict_oom_score_adj = true
+  {more}
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dir = "{root}/cni"
+    conf_dir = "{root}/cni"
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+      Root = "{root}/runc"
+"""
 
 
 class CriNode:
     """Runs with the handler that `gpushare runtime configure` writes, which is the default too.
 
     CRI is configured in a file that containerd's own imports, as on nodes that are managed. `more`
-    are lines for its plugin's table.
+    are lines for its plugin's table; `version` is that of the files.
     """
 
-    def __init__(self, stack: Stack, *more: str) -> None:
+    def __init__(self, stack: Stack, *more: str, version: int = 2) -> None:
         self.stack = stack
         self.root = stack.root / "node"
         self.root.mkdir()
         self.config = self.root / "config.toml"
-        self.config.write_text(CONFIG.format(root=self.root))
+        config = CONFIG.replace("version = 2", f"version = {version}")
+        self.config.write_text(config.format(root=self.root))
         drop_in = self.root / "conf.d" / "10-cri.toml"
         drop_in.parent.mkdir()
-        drop_in.write_text(DROP_IN.format(root=self.root, pause=PAUSE, more="\n  ".join(more)))
+        text = DROP_IN_3 if version == 3 else DROP_IN
+        drop_in.write_text(text.format(root=self.root, pause=PAUSE, more="\n  ".join(more)))
         self._configure()
         address = self.root / "containerd.sock"
         self.env = {**stack.environment, "CONTAINERD_ADDRESS": str(address)}

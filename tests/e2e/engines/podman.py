@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpushare.engines import config_files
 from gpushare.engines import podman as engine
-from gpushare.engines import registration
 from gpushare.verify import image
 from tests.stack import Stack
 from tests.stack.program import find
@@ -111,7 +111,7 @@ class Podman:
         (files / _LIMITS).parent.mkdir(parents=True)
         (files / _LIMITS).write_text(_CONFIG.format(image=INFRA_IMAGE))
         launcher = self.stage.installation.launcher
-        for change in registration.configure(engine.locate(files), launcher, default=False):
+        for change in config_files.configure(engine.locate(files), launcher, default=False):
             change.apply()
         assert self.stage.place is not None  # else it would be this machine that is configured
         subprocess.run(self.stage.argv("cp", "-rT", str(files), "/"), check=True)

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Sequence
 from typing import Any
 
+from gpushare.client import Client
 from tests.stack import Stack
 
 GIB = 1 << 30
@@ -40,8 +40,5 @@ def assert_slice(said: Sequence[Said], memory: int) -> None:
 
 def allocated(stack: Stack) -> dict[str, int]:
     """Return the bytes that the daemon has allocated to each tenant, by name."""
-    listed = subprocess.run(
-        [*stack.cli, "ps", "--json"], check=True, capture_output=True, env=stack.environment
-    )
-    rows: list[dict[str, Any]] = json.loads(listed.stdout)
+    rows = Client(stack.socket).tenants()
     return {row["name"]: sum(card["quota_bytes"] for card in row["cards"]) for row in rows}

@@ -28,7 +28,7 @@ from .docker_client import FOUR_GIB, GIB, PLAIN, DockerClient, holds
 from .node import CriNode
 from .podman import BUSYBOX, Podman
 from .slices import allocated, assert_slice, parse, probing
-from .test_containerd import ANNOTATION, PROBE, Ctr, import_shell
+from .test_containerd import ANNOTATION, Ctr, import_shell
 from .test_containerd import holds as holds_in_ctr
 
 
@@ -225,7 +225,7 @@ def test_ctr_runs_executes_and_kills(ctr: Ctr, way: Way) -> None:
     assert_bound(ctr.stage, way)
     [row] = Client(ctr.stage.socket).tenants()
     assert ctr.processes() == [row["pid"]] == [int(pid_file.read_text())]
-    holds_in_ctr(ctr.task("exec", "--exec-id", "probe", ctr.name, *PROBE))
+    holds_in_ctr(ctr.exec_probe())
     assert ctr.task("kill", "--signal", "SIGKILL", ctr.name).returncode == 0
     wait_until(lambda: not allocated(ctr.stage))
 

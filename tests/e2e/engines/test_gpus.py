@@ -117,10 +117,10 @@ def test_whole_cards_are_refused_where_they_are_shared(
             assert "add -e GPUSHARE_MEMORY=4GiB" in said
 
 
-def test_a_part_of_a_card_is_refused_by_its_name(docker: EngineClient) -> None:
+def test_a_mig_instance_that_is_not_there_is_refused_by_its_name(docker: EngineClient) -> None:
     for part in ("0:1", "MIG-7c1e2f30-8a4b-5d6c-9e0f-1a2b3c4d5e6f"):
         said = docker.refusal("--gpus", f"device={part}", *MEMORY)
-        assert f"docker run --gpus={part}: a part of a card (MIG)" in said
+        assert f"card {part} does not exist" in said
 
 
 def test_a_card_that_is_not_there_is_refused_by_its_name(docker: EngineClient) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import tomlkit
 
-from gpushare.engines import containerd, find, kubernetes_distributions, query, registration
+from gpushare.engines import config_files, containerd, find, kubernetes_distributions, query
 from gpushare.engines.config_files import ConfigLocation
 from tests.e2e.waiting import wait_until
 from tests.stack import Stack
@@ -29,9 +29,7 @@ from .node import CriNode
 WITHOUT_CRI = "containerd-docker-ce"
 #: Both distributions have a containerd 1, which reads no file of version 3.
 CONTAINERDS = [
-    name
-    for name in machine.NAMES
-    if machine.engine_of(name) == "containerd" and not name.startswith(("containerd-v3", "k3s-v3"))
+    name for name in machine.NAMES if machine.engine_of(name) == "containerd" and "-v3" not in name
 ]
 VALUES = {"RUNTIME": "runc", "RUNTIME_TYPE": "io.containerd.runc.v2", "SNAPSHOTTER": "overlayfs"}
 HANDLER = """version = 2
@@ -163,9 +161,9 @@ def _answers(place: ConfigLocation, wanted: query.RuntimeReport) -> bool:
 def change(place: ConfigLocation, launcher: Path, default: bool | None) -> None:
     """Register `launcher`, or for None take the runtime out."""
     changes = (
-        registration.unconfigure(place)
+        config_files.unconfigure(place)
         if default is None
-        else registration.configure(place, launcher, default=default)
+        else config_files.configure(place, launcher, default=default)
     )
     for one in changes:
         one.apply()

@@ -77,9 +77,9 @@ class MachineWithFaults:
         return [card["allocated_bytes"] for card in self.client.cards()]
 
     def bundle(self, card: int, memory: str = "10GiB") -> Bundle:
-        """Return a container on a card. A program of it sees every simulated card, and asks one."""
+        """Return a container on a card, of which its program sees no other."""
         quota = {"memory": memory, "devices": str(card)}
-        return Bundle(self.stack, quota=quota, args=(image.PROGRAM, "--card", str(card)))
+        return Bundle(self.stack, quota=quota, args=(image.PROGRAM,))
 
     def refusal(self, card: int, memory: str = "10GiB") -> str:
         """Return why a container does not start on a card; "" where it does."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.daemon.store import history as store
-from gpushare.daemon.store.history import History
+from gpushare.daemon.store.history import EventSubject, History
 from tests.e2e.waiting import wait_until
 
 
@@ -52,7 +52,7 @@ def test_a_full_disk_loses_history_and_says_how_much(
         filler.unlink()
         wait_until(lambda: not history.fault)
         assert history.settle(30)
-        kept = [event["fields"]["why"] for event in history.page("", 0.0, 0, 1000)]
+        kept = [event["fields"]["why"] for event in history.page(EventSubject(), 0.0, 0, 1000)]
         assert kept[0] == 0
         assert kept == sorted(kept)
         assert len(kept) == 101 - history.lost

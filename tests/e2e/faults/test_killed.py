@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import client
-from gpushare.daemon.core import clock
+from gpushare.daemon.core.loop import boot_id
 from gpushare.daemon.store.ledger import Ledger
 from tests.e2e.hostile.container import GIB, RuntimeContainer, RuntimeNamespace, no_service_manager
 from tests.e2e.hostile.cut import NOWHERE, WRITES, sample, watched
@@ -64,7 +64,7 @@ def say(run: Path, phase: str) -> None:
 
 def said_by(folder: Path, identity: str) -> tuple[str, int]:
     """Return what a daemon that starts on `folder` has of the container."""
-    ledger = Ledger(folder / "ledger", clock.boot_id())
+    ledger = Ledger(folder / "ledger", boot_id())
     try:
         assert not ledger.unknown
         found = [entry for entry in ledger.entries.values() if entry.id == identity]

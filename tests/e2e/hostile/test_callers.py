@@ -45,11 +45,11 @@ def spoken(container: RuntimeContainer, *words: str) -> tuple[int, str]:
         return status, said.read().decode(errors="replace")
 
 
-#: What gpushared writes by itself: the ledger with its copies, the history, what contexts were
+#: What gpushared writes by itself: the ledger with its copies, both histories, what contexts were
 #: measured to take, folders that are ready for the next tenants; and its scheduler.
 _LIVE = (
-    *("run/ledger", "run/copies", "state/history", "state/contexts.json"),
-    *("/tenants/.", "run/scheduler.sock"),
+    *("run/ledger", "run/copies", "state/history", "state/metrics-history"),
+    *("state/contexts.json", "/tenants/.", "run/scheduler.sock"),
 )
 
 

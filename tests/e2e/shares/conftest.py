@@ -14,10 +14,22 @@ from tests.bench.shares.machine import Programs
 from tests.stack import Stack
 
 from .served import Truth
+from .started_verify import StartedVerify, verify_started
 from .tenants import SLOW, SharedCardStack
 
 OTHER_DIR = abi.TENANT_DIR.replace("/opt/", "/tmp/")  # where a patched library looks
 ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="package", autouse=True)
+def verify(request: pytest.FixtureRequest) -> Iterator[StartedVerify | None]:
+    """Started before the first test of this folder, where its own is to run."""
+    own = "tests/e2e/shares/test_verify.py"
+    if not any(item.nodeid.startswith(own) for item in request.session.items):
+        yield None
+        return
+    with verify_started() as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +29,7 @@ class Truth:
 
     def __init__(self, watch: Path, device: Path, log: Path, cards: int) -> None:
         self._log = log
-        self._last: dict[int, ServedTime] = {}
+        self._readings: defaultdict[int, list[ServedTime]] = defaultdict(list)
         self._read = 0
         with log.open("wb") as output:
             self._process = subprocess.Popen(
@@ -44,24 +45,19 @@ class Truth:
 
     def now(self, card: int = 0) -> ServedTime:
         """Return a reading that is later than this call."""
-        before = self._last.get(card)
-        wait_until(lambda: self._look(card) is not before)
-        earlier = self._last[card]  # it may have been made before the call
-        wait_until(lambda: self._look(card) is not earlier)
-        return self._last[card]
+        known = len(self._look(card))
+        # The first of them may have been made before the call.
+        wait_until(lambda: len(self._look(card)) > known + 1)
+        return self._readings[card][known + 1]
 
     def later(self, than: ServedTime, seconds: float, card: int = 0) -> ServedTime:
-        """Return a reading `seconds` of the card's time after `than`."""
+        """Return the first reading `seconds` of real time after `than`, whenever it is asked."""
+        due = than.moment + seconds * 1e9
+        wait_until(lambda: self._look(card)[-1].moment >= due)
+        return next(one for one in self._readings[card] if one.moment >= due)
 
-        def come() -> bool:
-            found = self._look(card)
-            return found is not None and found.moment >= than.moment + seconds * 1e9
-
-        wait_until(come)
-        return self._last[card]
-
-    def _look(self, card: int) -> ServedTime | None:
-        """Read what has been written since; return the last reading of `card`."""
+    def _look(self, card: int) -> list[ServedTime]:
+        """Read what has been written since; return all readings of `card`."""
         assert self._process.poll() is None, "the watcher has ended"
         with self._log.open() as file:
             file.seek(self._read)
@@ -72,8 +68,8 @@ class Truth:
             served: dict[int, float] = {}
             for pid, ns in by_pid:
                 served[pid] = served.get(pid, 0.0) + ns
-            self._last[number] = ServedTime(moment, served)
-        return self._last.get(card)
+            self._readings[number].append(ServedTime(moment, served))
+        return self._readings[card]
 
 
 def part(before: ServedTime, after: ServedTime, pids: Iterable[int]) -> float:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 import subprocess
 import time
@@ -14,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gpushare import abi
+from gpushare.client import Client
 from gpushare.protocol import CardComputeUsage, TenantStatus
 from tests.e2e.waiting import wait_until
 from tests.stack import Stack
@@ -57,9 +57,6 @@ class Busy(Bundle):
             {"destination": at, "source": str(path), "options": ["bind", "rw"]}
             for at, path in mounts.items()
         ]
-        if card := quota.get("devices"):
-            # The simulated driver shows every card, whatever nodes there are: the first is ours.
-            self.config["process"]["env"].append(f"CUDA_VISIBLE_DEVICES={card}")
         self.save()
         self.place = place
         self.ready = processes
@@ -88,7 +85,7 @@ class Busy(Bundle):
         return next(row for row in self.place.ps() if row["id"] == self.id)
 
     def spent(self, card: int = 0) -> CardComputeUsage:
-        """What `gpushare ps` shows of its compute."""
+        """Its compute, as gpushared tells it to `gpushare ps`."""
         return self.row()["cards"][card]["compute"]
 
     def gate(self) -> GateBytes:
@@ -155,8 +152,7 @@ class SharedCardStack:
         raise AssertionError(f"wanted {[*wanted.values()]} of the card, and they had {seen}")
 
     def ps(self) -> list[TenantStatus]:
-        found: list[TenantStatus] = json.loads(self.gpushare("ps", "--json"))
-        return found
+        return Client(self.stack.socket).tenants()
 
     def gpushare(self, *words: str) -> str:
         return subprocess.run(

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A container that bypasses the launch gate is limited by a duty cycle, if configured."""
+"""A container that bypasses the launch gate is limited by a duty cycle, if configured.
+
+What takes its time to settle is begun first, beside the first test, and looked at last.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,7 @@ from tests.bench.shares.machine import Programs
 from tests.e2e.waiting import wait_until
 
 from .conftest import made
+from .served import ServedTime, part
 from .tenants import SLOW, Busy, SharedCardStack
 
 #: Little at once: a freeze does not stop what is queued.
@@ -31,11 +36,57 @@ AROUND = f"LD_LIBRARY_PATH={abi.DRIVER_DIR} exec work {{options}}"
 BAND = 12
 
 
+AUDIT = {"gate_bypass": "freeze"}
+
+
 @pytest.fixture(scope="module")
 def strict(programs: Programs) -> Iterator[SharedCardStack]:
     """A daemon that is configured to freeze containers that bypass the gate."""
-    with made(programs, cards=1, time_scale=SLOW, audit={"gate_bypass": "freeze"}) as place:
+    with made(programs, cards=1, time_scale=SLOW, audit=AUDIT) as place:
         yield place
+
+
+@dataclass(frozen=True)
+class SettlingCard:
+    """A card of a machine of its own, on which `tenants` have worked since `started`."""
+
+    place: SharedCardStack
+    index: int
+    tenants: tuple[Busy, ...]
+    started: ServedTime
+
+    def settled_parts(self, *tenants: Busy) -> list[float]:
+        """Return what each got of the card while MEASURED, after it had SETTLED, in percent."""
+        before = self.place.truth.later(self.started, SETTLED, self.index)
+        after = self.place.truth.later(before, MEASURED, self.index)
+        return [part(before, after, tenant.pids) for tenant in tenants]
+
+
+@pytest.fixture(scope="module")
+def two_cards(programs: Programs) -> Iterator[SharedCardStack]:
+    with made(programs, cards=2, time_scale=SLOW, audit=AUDIT) as place:
+        yield place
+
+
+@pytest.fixture(scope="module", autouse=True)
+def long_queue(two_cards: SharedCardStack) -> SettlingCard:
+    """A tenant with a share, and one whose queue outlives a freeze."""
+    fixed = {"policy": "fixed-share", "devices": "0"}
+    beside = two_cards.start({**fixed, "cores": "60"})
+    around = two_cards.start({**fixed, "cores": "30"}, script=AROUND, work=LONG)
+    wait_until(lambda: "duty-cycle-started" in events(two_cards, around))
+    return SettlingCard(two_cards, 0, (beside, around), two_cards.truth.now(0))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def false_claims(two_cards: SharedCardStack, attack: Path) -> SettlingCard:
+    """A victim, an accomplice, and a tenant that claims work for the accomplice."""
+    fixed = {"policy": "fixed-share", "devices": "1"}
+    victim = two_cards.start({**fixed, "cores": "30"})
+    accomplice = two_cards.start({**fixed, "cores": "40"})
+    mounts = {"/attack": attack}
+    claims = two_cards.start({**fixed, "cores": "20"}, script="/attack/claims", mounts=mounts)
+    return SettlingCard(two_cards, 1, (victim, accomplice, claims), two_cards.truth.now(1))
 
 
 def events(place: SharedCardStack, tenant: Busy) -> list[str]:
@@ -89,35 +140,24 @@ def test_a_bypassing_tenant_gets_its_share_and_its_neighbour_the_rest(
     assert not is_frozen(around)
 
 
-def test_a_queue_that_outlives_a_freeze_is_limited_too(programs: Programs) -> None:
+def test_a_queue_that_outlives_a_freeze_is_limited_too(long_queue: SettlingCard) -> None:
     """By 100 ms alone, it had 49 percent."""
-    audit = {"gate_bypass": "freeze"}
-    with made(programs, cards=1, time_scale=SLOW, audit=audit) as place:
-        beside = place.start({"cores": "60", "policy": "fixed-share"})
-        around = place.start({"cores": "30", "policy": "fixed-share"}, script=AROUND, work=LONG)
-        wait_until(lambda: "duty-cycle-started" in events(place, around))
-        place.truth.later(place.truth.now(), SETTLED)
-        got, neighbour = place.parts(around, beside, seconds=MEASURED)
-        assert 20 < got < 38
-        assert neighbour > 52
-        [warning] = around.row()["warnings"]
-        measured = float(warning.rpartition("the driver measured ")[2].split()[0])
-        assert measured == pytest.approx(around.spent()["driver_utilization"], abs=5)
-        assert events(place, beside) == []
+    beside, around = long_queue.tenants
+    got, neighbour = long_queue.settled_parts(around, beside)
+    assert 20 < got < 38
+    assert neighbour > 52
+    [warning] = around.row()["warnings"]
+    measured = float(warning.rpartition("the driver measured ")[2].split()[0])
+    assert measured == pytest.approx(around.spent()["driver_utilization"], abs=5)
+    assert events(long_queue.place, beside) == []
 
 
-def test_a_duty_cycle_does_not_begin_for_false_claims(programs: Programs, attack: Path) -> None:
+def test_a_duty_cycle_does_not_begin_for_false_claims(false_claims: SettlingCard) -> None:
     """One container claims work for an accomplice: the caps hold, and no container is frozen."""
-    with made(programs, cards=1, time_scale=SLOW, audit={"gate_bypass": "freeze"}) as place:
-        fixed = {"policy": "fixed-share"}
-        victim = place.start({**fixed, "cores": "30"})
-        accomplice = place.start({**fixed, "cores": "40"})
-        mounts = {"/attack": attack}
-        claims = place.start({**fixed, "cores": "20"}, script="/attack/claims", mounts=mounts)
-        place.truth.later(place.truth.now(), SETTLED)
-        got, others = place.parts(victim, accomplice, seconds=MEASURED)
-        assert got == pytest.approx(30, abs=BAND / 2)
-        assert others < 40 + BAND / 2
-        for tenant in (victim, accomplice, claims):
-            assert events(place, tenant) == []
-            assert tenant.row()["interventions"] == []
+    victim, accomplice, _ = false_claims.tenants
+    got, others = false_claims.settled_parts(victim, accomplice)
+    assert got == pytest.approx(30, abs=BAND / 2)
+    assert others < 40 + BAND / 2
+    for tenant in false_claims.tenants:
+        assert events(false_claims.place, tenant) == []
+        assert tenant.row()["interventions"] == []

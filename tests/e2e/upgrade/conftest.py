@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,13 +35,17 @@ class TwoVersions:
 
     @property
     def other(self) -> Installation:
-        assert self._variant is not None
         return install(
             self.prefix,
             runtime=self.stack.runtime,
             socket=self.stack.socket,
-            source=self._variant.source,
+            source=self.variant.source,
         )
+
+    @property
+    def variant(self) -> Variant:
+        assert self._variant is not None
+        return self._variant
 
     @property
     def client(self) -> Client:
@@ -61,8 +64,7 @@ class TwoVersions:
         is_ours = self.stack.installation.root.resolve() == self.ours.root
         argv = self.stack.gpushared
         if not is_ours:
-            assert self._variant is not None
-            argv = [sys.executable, str(self._variant.daemon), "--config", str(self.stack.config)]
+            argv = self.variant.argv("gpushare.daemon.__main__", "--config", str(self.stack.config))
         self.stack.daemon = self.stack.start("gpushared", argv)
         pid = self.stack.daemon.process.pid
         self.stack.daemon.wait_until(lambda: self._serves(pid))

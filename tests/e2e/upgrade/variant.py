@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpushare as the next version could be: pages of another layout, libraries and daemon to fit.
+"""gpushare as the next version could be: pages of another layout, and more in each message.
 
-Only what knows the layout is built anew: the filters and the scheduler, and gpushare/abi.py.
+Of the C parts, the filters, the scheduler and the launcher are built anew.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,8 @@ from gpushare.install import Installation, InstallSource
 ROOT = Path(__file__).resolve().parents[3]
 BUILD = ROOT / "build" / "tests" / "upgrade"
 FOLDERS = ("CMakeLists.txt", "configs", "packaging", "runtime", "hooks", "scheduler", "libhook")
-TARGETS = ("cuda-filter", "nvml-filter", "gpushare-scheduler")
+PROGRAMS = ("gpushare-scheduler", "gpushare-runtime")
+TARGETS = ("cuda-filter", "nvml-filter", *PROGRAMS)
 VERSION = abi.ABI_VERSION + 1
 
 #: A longer uuid moves every field behind it, a larger record everything behind the processes.
@@ -58,14 +60,30 @@ EDITS = {
         ('PROCESS: Final = struct.Struct("<IIQQQ")', 'PROCESS: Final = struct.Struct("<IIQQ32xQ")'),
     ),
     "gpushare/__init__.py": (('__version__ = "', '__version__ = "9.'),),
+    # Requests, replies and rows have a key that this version does not know.
+    "gpushare/protocol/__init__.py": (
+        ("packet = json.dumps(message,", "packet = json.dumps(_with_more(message),"),
+        (
+            "def decode(packet",
+            """def _with_more(message: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(message.get("row"), dict):
+        message = {**message, "row": _with_more(message["row"])}
+    return {**message, "added_in_9": {"more": [1, None]}}
+
+
+def decode(packet""",
+        ),
+    ),
+    "runtime/client.c": (
+        ('put(request, "}");', 'put(request, ",\\"added_in_9\\":{\\"more\\":[1,null]}}");'),
+    ),
 }
 
 #: The editable installation's finder comes before any path. What lies beside this file is ours.
-DAEMON = """\
-import sys
+PROGRAM = """\
+import importlib, sys
 sys.meta_path = [one for one in sys.meta_path if "ScikitBuild" not in type(one).__name__]
-from gpushare.daemon.__main__ import main
-main()
+importlib.import_module(sys.argv.pop(1)).main()
 """
 
 
@@ -74,7 +92,11 @@ class Variant:
     """A version of gpushare whose pages this one does not know."""
 
     source: InstallSource
-    daemon: Path  # a Python program
+    program: Path
+
+    def argv(self, module: str, *words: str) -> list[str]:
+        """Return the command line that runs the function main of one of its modules."""
+        return [sys.executable, str(self.program), module, *words]
 
 
 @contextmanager
@@ -92,8 +114,8 @@ def build(like: Installation) -> Variant:
         for name in (*FOLDERS, "gpushare"):
             for path in _files(name):
                 _write(tree, path)
-        _write_if_new(tree / "gpushared.py", DAEMON.encode())
-        return Variant(_source(like, _compile(tree)), tree / "gpushared.py")
+        _write_if_new(tree / "program.py", PROGRAM.encode())
+        return Variant(_source(like, _compile(tree)), tree / "program.py")
 
 
 def _files(name: str) -> list[Path]:
@@ -147,10 +169,19 @@ def _compile(tree: Path) -> Path:
 
 
 def _source(like: Installation, made: Path) -> InstallSource:
-    parts = BUILD / "parts"
-    shutil.rmtree(parts, ignore_errors=True)
-    shutil.copytree(like.root, parts)
+    """Return a folder that is named by its content: tests of another process may install it."""
+    draft = BUILD / "parts-draft"
+    shutil.rmtree(draft, ignore_errors=True)
+    for name in ("bin", "lib"):
+        shutil.copytree(like.root / name, draft / name)
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
-        shutil.copyfile(made / "lib" / name, parts / "lib" / name)
-    shutil.copyfile(made / "bin" / "gpushare-scheduler", parts / "bin" / "gpushare-scheduler")
+        shutil.copyfile(made / "lib" / name, draft / "lib" / name)
+    for name in PROGRAMS:
+        shutil.copyfile(made / "bin" / name, draft / "bin" / name)
+    digest = hashlib.sha256()
+    for path in sorted(draft.rglob("*")):
+        digest.update(path.read_bytes() if path.is_file() else path.name.encode())
+    parts = BUILD / f"parts-{digest.hexdigest()[:12]}"
+    if not parts.exists():
+        draft.rename(parts)
     return InstallSource(parts / "bin", parts / "lib")

@@ -43,6 +43,8 @@ CARD: CardStatus = {
     "max_tenants": 16,
     "mode": "shared",
     "utilization": 71,
+    "temperature_celsius": 54,
+    "power_milliwatts": 310200,
     "health": "ok",
     "policy": "",
     "allowed_mode": "any",
@@ -110,6 +112,7 @@ def tenant(name: str, used: float, quota: float, **more: Any) -> TenantStatus:
         "over_quota_action": "freeze",
         "throttled_ratio": 0.12,
         "created_at": 1763700000.0,
+        "idle_since": None,
         "cards": [card],
         "processes": [
             {
@@ -152,6 +155,8 @@ STATUS: DaemonStatus = {
     "run_dir": "/run/gpushare",
     "node_name": "",
     "kubernetes_mode": "annotations",
+    "accepts_node_labels": True,
+    "node_settings": {},
     "warnings": [],
 }
 

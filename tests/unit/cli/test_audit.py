@@ -77,7 +77,7 @@ def test_it_needs_its_option_and_root(
     assert cli("audit").exit_code == 2
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     result = cli("audit", "--self-test")
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert result.stderr == "gpushare: gpushare audit --self-test requires root. Use sudo.\n"
     assert daemon.requests == []
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpushare.cli.card import INTERRUPTED
-from gpushare.cli.session import REFUSED
+from gpushare.errors import ExitStatus
 
 from .conftest import CARD, tenant
 from .fake_daemon import rows
@@ -120,7 +119,7 @@ def test_drain_stops_every_tenant_that_it_can(cli: Cli, daemon: AnsweringDaemon)
     assert stop["name"] == tenant("train", 1, 4)["key"]
     daemon.answers["stop"] = [{"ok": False, "code": "refused", "error": "it shares its cgroup"}]
     result = cli("card", "drain", "0", "--stop")
-    assert result.exit_code == REFUSED
+    assert result.exit_code == ExitStatus.REFUSED
     assert "it shares its cgroup" in result.stderr
     assert "still on it:" in result.stdout
 
@@ -136,7 +135,7 @@ def test_an_interrupted_wait_leaves_the_card_cordoned_and_says_how_to_undo_it(
 
     monkeypatch.setattr("gpushare.cli.card.time.sleep", interrupted)
     result = cli("card", "drain", "0", "--wait")
-    assert result.exit_code == INTERRUPTED
+    assert result.exit_code == ExitStatus.INTERRUPTED
     assert result.stderr.endswith(
         "card 0 stays cordoned, with 1 container still on it. "
         "To undo this, run: gpushare card uncordon 0\n"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpushare import protocol
-from gpushare.cli import ps
+from gpushare.cli.status import PS_HEADINGS, WIDE
 
 from .conftest import CARD, tenant
 from .fake_daemon import refusal, rows
@@ -119,13 +119,13 @@ def test_ps_wide_has_three_averages_and_the_gates_counters(
 ) -> None:
     daemon.answers["tenants"] = rows(tenant("train", 3.9, 4))
     headings, row = cli("ps", "--wide").output.splitlines()
-    assert tuple(cells(headings)) == (*ps.HEADINGS, *ps.WIDE)
+    assert tuple(cells(headings)) == (*PS_HEADINGS, *WIDE)
     assert tuple(cells(row)) == WIDE_ROW
 
 
 def test_the_help_explains_the_wide_columns(cli: Cli) -> None:
     said = cli("ps", "--help").output
-    assert all(heading.partition(" ")[0] in said for heading in ps.WIDE)
+    assert all(heading.partition(" ")[0] in said for heading in WIDE)
 
 
 def test_a_share_that_may_grow_has_a_plus_and_online_is_no_priority(

@@ -95,12 +95,45 @@ def test_show_asks_the_daemon_which_file_it_has(
     assert rows(cli("config", "show", "--json"))["max_tenants"] == (4, f"{file}:1")
 
 
+LABELLED = {
+    "defaults.policy": {
+        "value": "burst-share",
+        "source": "node label tke.cloud.tencent.com/qgpu-schedule-policy",
+    },
+    "cards.allowed_mode": {"value": "shared", "source": "node label ack.node.gpu.schedule"},
+    "cards.cordoned": {"value": "GPU-1,GPU-2", "source": "node annotation hami.io/device-cordon"},
+    "kubernetes.mode": {"value": "dra", "source": "node label gpushare.io/wanted-mode"},
+}
+
+
+def test_show_names_the_label_of_the_node_that_sets_a_key(
+    cli: Cli, daemon: AnsweringDaemon, file: Path
+) -> None:
+    file.write_text(file.read_text() + 'cards: {"0": {allowed_mode: exclusive, max_tenants: 3}}\n')
+    status = {"ok": True, **STATUS, "config": str(file), "node_settings": LABELLED}
+    daemon.answers["status"] = [status]
+    shown = rows(cli("config", "show", "--json"))
+    policy = ("burst-share", "node label tke.cloud.tencent.com/qgpu-schedule-policy")
+    mode = ("shared", "node label ack.node.gpu.schedule")
+    assert shown["defaults.policy"] == policy
+    assert shown["kubernetes.mode"] == ("dra", "node label gpushare.io/wanted-mode")
+    assert (shown["cards.0.allowed_mode"], shown["cards.*.allowed_mode"]) == (mode, mode)
+    assert shown["cards.0.max_tenants"][0] == 3
+    assert shown["cards.GPU-2.cordoned"] == (True, "node annotation hami.io/device-cordon")
+    team = rows(cli("config", "show", "--namespace", "team", "--json"))
+    assert team["namespaces.team.defaults.policy"] == policy
+    assert rows(cli("config", "show", "--config", str(file), "--json"))["defaults.policy"] == (
+        "fixed-share",
+        "default",
+    )
+
+
 def test_show_of_a_file_that_is_not_there_is_an_error_where_it_was_named(
     cli: Cli, tmp_path: Path
 ) -> None:
     result = cli("config", "show", "--config", str(tmp_path / "none.yaml"))
     assert result.exit_code == 1
-    assert "No such file or directory; name another file" in result.output
+    assert "no such file; name another file" in result.output
 
 
 def test_check_is_content_with_a_good_file(cli: Cli, file: Path) -> None:
@@ -127,8 +160,11 @@ def test_check_of_no_file_says_that_defaults_hold(
     result = cli("config", "check", str(none))
     assert (result.exit_code, result.stderr) == (
         1,
-        f"gpushare: {none}: No such file or directory; name another file\n",
+        f"gpushare: {none}: no such file; name another file\n",
     )
+    result = cli("config", "check", str(none), "--json")
+    error = json.loads(result.stderr)["error"]
+    assert (result.exit_code, result.stdout, error["code"]) == (1, "", "not-found")
 
 
 def test_show_of_a_namespace_that_nothing_bounds_says_so(cli: Cli, file: Path) -> None:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpushare import config, install
-from gpushare.checks import driver as driver_checks
 from gpushare.checks import engines
+from gpushare.checks import machine as driver_checks
 from gpushare.config import Config
-from gpushare.engines import Engine, containerd, docker_config, find, registration
+from gpushare.engines import Engine, config_files, containerd, docker_config, find
 from gpushare.engines.query import RuntimeReport
-from gpushare.host import cgroups, driver
+from gpushare.host import cgroups, driver, init_system
 from gpushare.host.driver import DriverMissing, files
 from gpushare.host.driver.device_nodes import CardNodes, DeviceNode
 from gpushare.host.rooted_tree import RootedTree
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     Cli = Callable[..., Result]
 
+RELOAD = f"; {init_system.advice('systemctl reload docker')}"
+RESTART = init_system.advice("systemctl restart gpushared")
 CGROUP2 = "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
 SEE = "(gpushare explain isolation)"
 V1 = "31 1 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
@@ -75,7 +77,7 @@ class CheckedMachine:
     def register(self, launcher: Path) -> None:
         """Register `launcher` with docker."""
         place = self.docker.locate(self.root, None)
-        for change in registration.configure(place, launcher, default=False):
+        for change in config_files.configure(place, launcher, default=False):
             change.apply()
 
     def engines(self, *present: Engine) -> None:
@@ -209,7 +211,7 @@ def test_a_configuration_that_docker_has_not_read_is_reported(
     assert "containerd" not in output
     found = next(text for text in output.splitlines() if "docker:" in text)
     assert found.startswith(line)
-    assert found.endswith("; systemctl reload docker") == line.startswith("fail")
+    assert found.endswith(RELOAD) == line.startswith("fail")
     assert ("docker does not run" in output) == bool(answer.reason)
 
 
@@ -236,7 +238,8 @@ def test_an_image_s_placeholder_is_named(cli: Cli, machine: CheckedMachine, tmp_
 @pytest.mark.usefixtures("machine")
 def test_two_versions_are_distinguished(cli: Cli, simulated: AnsweringDaemon) -> None:
     simulated.answers["status"] = [{"ok": True, **STATUS, "simulated": True, "version": "0.0.9"}]
-    assert "warn  gpushared is 0.0.9, this command 0.1.0; systemctl restart" in cli("doctor").output
+    said = f"warn  gpushared is 0.0.9, this command 0.1.0; {RESTART}"
+    assert said in cli("doctor").output
 
 
 @pytest.mark.usefixtures("simulated")
@@ -299,6 +302,6 @@ def test_a_node_without_its_link_is_lost_at_a_reload(
         Path("/"), RootedTree(), "580.95.05", (), (CardNodes(0, "GPU-0", 0),), (node,)
     )
     [check] = driver_checks._char_links(found)
-    assert (check.level, check.fix) == ("warn", "systemctl restart gpushared, which creates it")
+    assert (check.level, check.fix) == ("warn", f"{RESTART}: gpushared creates it")
     (tmp_path / "1:3").symlink_to("/dev/null")
     assert list(driver_checks._char_links(found)) == []

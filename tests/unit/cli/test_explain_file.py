@@ -10,7 +10,7 @@ import pytest
 
 from gpushare.cli.text import WIDTH
 
-from .conftest import STATUS
+from .conftest import CARD, STATUS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +50,14 @@ services:
     environment:
       GPUSHARE_MEMORY: 4GiB
       GPUSHARE_CORES: "30"
+"""
+NEEDS_AMPERE = """\
+services:
+  train:
+    image: x
+    command: vllm serve --dtype=bfloat16
+    environment:
+      GPUSHARE_MEMORY: 4GiB
 """
 NODE = """\
 apiVersion: v1
@@ -288,3 +296,43 @@ def test_a_configuration_that_is_named_has_to_be_right(explain: Explain) -> None
     result = explain(COMPOSE, config="defaults: {memory: 4}\n")
     assert result.exit_code == 1
     assert "gpushare.yaml" in result.stderr
+
+
+def test_what_a_precision_needs_of_a_card_is_a_note(explain: Explain) -> None:
+    notes = containers(explain(NEEDS_AMPERE, "--json"))["train"]["notes"]
+    needed = "needs a card of compute capability 8.0 or newer; on others, use --dtype=half"
+    assert f"--dtype=bfloat16 requests bfloat16, which {needed}" in notes
+
+
+@pytest.mark.parametrize(("capability", "is_told"), [("7.0", True), ("8.0", False)])
+def test_a_card_of_this_node_without_the_precision_is_named(
+    explain: Explain, daemon: AnsweringDaemon, capability: str, is_told: bool
+) -> None:
+    card = {**CARD, "model": "V100", "compute_capability": capability}
+    daemon.answers["cards"] = [{"row": card}, {"ok": True}]
+    notes = containers(explain(NEEDS_AMPERE, "--json"))["train"]["notes"]
+    told = [note for note in notes if "bfloat16" in note]
+    assert len(told) == is_told
+    assert all("needs compute capability 8.0, and V100" in note for note in told)
+
+
+def test_keys_that_an_admission_policy_recorded_are_those_of_the_manifest(explain: Explain) -> None:
+    text = """\
+kind: Pod
+metadata:
+  annotations:
+    gpushare.io/container.a.vendor: |-
+      position 0
+      limit nvidia.com/gpumem=4096
+spec:
+  containers:
+  - {name: a, image: x}
+"""
+    found = containers(explain(text, "--json"))["a"]
+    [key] = found["keys"]
+    assert key["means"] == "the vendors' keys that the cluster's admission policy found"
+    assert found["applied"]["memory"] == {
+        "text": "4GiB",
+        "written": "4096",
+        "source": "limit nvidia.com/gpumem",
+    }

@@ -12,7 +12,7 @@ import pytest
 from gpushare import protocol
 
 from .conftest import CARD
-from .fake_daemon import AnsweringDaemon, rows
+from .fake_daemon import AnsweringDaemon, refusal, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +58,7 @@ def test_an_event_is_shown_as_a_sentence(daemon: AnsweringDaemon, cli: Cli) -> N
     lines = [line[21:] for line in cli("history").output.splitlines()]
     assert lines == [
         "    gpushared 0.1.0 is ready",
-        "    train reserved 4 GiB on card 0, 1",
+        "    train (ffffffffffff) reserved 4 GiB on card 0, 1",
         "!   train has pending work that does not seem to end",
         "    card GPU-1 was set to the policy fixed-share by the operator",
         "    eeeeeeeeeeee exited (its process has ended); its allocation was released",
@@ -74,8 +74,8 @@ def test_a_name_learned_later_is_used_from_the_first_event(
     )
     lines = [line[25:] for line in cli("history").output.splitlines()]
     assert lines == [
-        "train was frozen by the operator",
-        "train was resumed by the operator",
+        "train (ffffffffffff) was frozen by the operator",
+        "train (ffffffffffff) was resumed by the operator",
     ]
 
 
@@ -125,9 +125,68 @@ def test_history_requests_a_name_and_a_time(daemon: AnsweringDaemon, cli: Cli) -
     daemon.answers["history"] = rows()
     result = cli("history", "train", "--since", "90m")
     assert (result.output, result.exit_code) == ("no events recorded for train\n", 0)
-    asked, _ = daemon.requests
+    asked, *_ = daemon.requests
     assert (asked["name"], asked["after"]) == ("train", 0)
     assert asked["since"] == pytest.approx(time.time() - 5400, abs=600)
+
+
+def test_a_name_that_never_was_is_refused_as_the_daemon_says(
+    daemon: AnsweringDaemon, cli: Cli
+) -> None:
+    text = "'tr' is the start of the names or IDs of several containers: train, try"
+    daemon.answers["history"] = refusal(protocol.CODE_NOT_FOUND, text, candidates=["4f5e", "4f60"])
+    result = cli("history", "tr")
+    assert (result.exit_code, result.stderr) == (1, f"gpushare: {text}\n  4f5e\n  4f60\n")
+
+
+def test_two_containers_of_one_name_are_told_apart(daemon: AnsweringDaemon, cli: Cli) -> None:
+    daemon.answers["history"] = rows(
+        event("tenant-released", key="k1", id="e" * 64, name="train", fields={"reason": "killed"}),
+        event("tenant-bound", key="k2", id="f" * 64, name="f" * 12, fields={"pid": 7}),
+        event("tenant-hung", key="k2", name="train"),
+        event("tenant-hung", key="k3"),
+        event("tenant-hung", key="k4", id="a" * 64),
+    )
+    subjects = [line[25:].partition(")")[0] for line in cli("history", "train").output.splitlines()]
+    assert subjects == [
+        "train (eeeeeeeeeeee",
+        "train (ffffffffffff",
+        "train (ffffffffffff",
+        "k3 has pending work that does not seem to end",
+        "aaaaaaaaaaaa has pending work that does not seem to end",
+    ]
+    found = json.loads(cli("history", "train", "--json").output)
+    assert [row["id"][:1] for row in found] == ["e", "f", "", "", "a"]
+
+
+def test_a_refused_container_is_shown_by_its_pod(daemon: AnsweringDaemon, cli: Cli) -> None:
+    refused = {"op": "create", "error": "no room", "pod": {"namespace": "team", "name": "job"}}
+    daemon.answers["history"] = rows(
+        event("request-refused", id="c" * 64, name="team/job/train", fields=refused)
+    )
+    [line] = cli("history", "job").output.splitlines()
+    assert line.endswith("  team/job/train (cccccccccccc) was refused (create): no room")
+
+
+@pytest.mark.parametrize(
+    ("by", "who"),
+    [
+        ({"by": "idle"}, "idle.action of gpushare.yaml"),
+        ({"by": "audit"}, "the audit"),
+        ({"by": "operator"}, "the operator"),
+        ({}, "the operator"),  # of an older daemon
+    ],
+)
+def test_who_paused_or_stopped_a_container_is_named(
+    daemon: AnsweringDaemon, cli: Cli, by: dict[str, str], who: str
+) -> None:
+    daemon.answers["history"] = rows(
+        event("tenant-frozen", name="train", fields={**by, "reason": "why"}),
+        event("tenant-stop-requested", name="train", fields={**by, "signal": "TERM", "timeout": 9}),
+    )
+    first, second = cli("history").output.splitlines()
+    assert first.endswith(f"train was frozen by {who}: why")
+    assert second.endswith(f"train was sent TERM by {who}; SIGKILL follows after 9 s")
 
 
 @pytest.mark.parametrize("text", ["", "1", "-1h", "1y", "h", "1h30m", "nan s"])

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpushare.cli.text import local_time
+
 from .conftest import tenant
 from .fake_daemon import refusal, rows
 
@@ -115,3 +117,8 @@ def test_ps_top_and_inspect_show_stopped_tenants(
     inspected = cli("inspect", "train").output
     assert line in inspected
     assert f", by {by}, reason: inspecting card 0" in inspected
+
+
+def test_an_idle_container_is_shown_with_since_when(cli: Cli, daemon: AnsweringDaemon) -> None:
+    daemon.answers["tenants"] = rows(tenant("train", 3.9, 4, idle_since=1763700000.0))
+    assert f"idle since {local_time(1763700000.0)}" in cli("ps").output

@@ -7,11 +7,14 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 
-from gpushare.cli import SECTIONS, ls, ps
-from gpushare.protocol import CODE_NOT_FOUND
-from gpushare.quota.keys import KEYS
+from gpushare.cli import gpushare
+from gpushare.cli.commands import SECTIONS
+from gpushare.cli.status import LS_HEADINGS, PS_HEADINGS
+from gpushare.protocol import CODE_NOT_FOUND, SET_FIELDS
+from gpushare.quota.keys import KEYS, POLICIES
 
 from .conftest import CARD, GIB, STATUS, tenant
 from .fake_daemon import AnsweringDaemon, refusal, rows
@@ -100,7 +103,7 @@ def test_an_empty_table_says_what_to_type_next(
     assert (as_json.stdout, as_json.stderr) == ("[]\n", "")
 
 
-@pytest.mark.parametrize(("command", "headings"), [("ls", ls.HEADINGS), ("ps", ps.HEADINGS)])
+@pytest.mark.parametrize(("command", "headings"), [("ls", LS_HEADINGS), ("ps", PS_HEADINGS)])
 def test_the_help_explains_every_column(cli: Cli, command: str, headings: tuple[str, ...]) -> None:
     said = cli(command, "--help").output
     for heading in set(headings) - {"CARD", "MODEL", "CONTAINER"}:
@@ -239,13 +242,39 @@ def test_alone_without_a_daemon_it_says_setup(cli: Cli) -> None:
 
 def test_help_has_each_command_in_its_section_with_an_example(cli: Cli) -> None:
     output = cli("--help").output
-    for section, names in SECTIONS.items():
+    for section, entries in SECTIONS.items():
         assert f"\n{section}:\n" in output
-        for name in names:
+        for name, entry in entries.items():
             assert f"\n  {name} " in output
+            assert f"\n  {entry.example}\n" in output
+            assert isinstance(gpushare, click.Group)
+            command = gpushare.get_command(click.Context(gpushare), name)
+            assert command is not None
+            assert command.get_short_help_str(80) == entry.summary
             help_text = cli(name, "--help").output
             assert f"Example: gpushare {name}" in help_text
             assert "--json" in help_text
+
+
+def test_set_sends_what_was_written_under_the_names_of_the_protocol(
+    cli: Cli, daemon: AnsweringDaemon
+) -> None:
+    words = [word for option in SET for word in option]
+    assert cli("set", "train", *words).exit_code == 0
+    fields = {name: text for name, (_, text) in zip(SET_FIELDS, SET, strict=True)}
+    assert daemon.requests[-1] == {"op": "set", "name": "train", **fields}
+
+
+SET = (
+    *(
+        ("--memory", "6GiB"),
+        ("--memory-limit", "8GiB"),
+        ("--cores", "040"),
+        ("--policy", POLICIES[0]),
+    ),
+    *(("--weight", "3"), ("--priority", "0"), ("--class", "online")),
+    *(("--idle-after", "2h"), ("--over-quota", "kill")),
+)
 
 
 def test_of_a_misspelt_command_it_says_which_was_meant(cli: Cli) -> None:

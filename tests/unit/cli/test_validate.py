@@ -89,9 +89,9 @@ def test_a_folder_is_its_manifests(cli: Cli, write: Callable[..., str], tmp_path
     ]
 
 
-def test_a_folder_without_manifests_is_a_wrong_call(cli: Cli, tmp_path: Path) -> None:
+def test_a_folder_without_manifests_is_not_what_was_meant(cli: Cli, tmp_path: Path) -> None:
     result = cli("validate", str(tmp_path))
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert "contains no .yaml, .yml or .json file" in result.stderr
 
 

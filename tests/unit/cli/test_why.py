@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpushare.cli.text import local_time
 from gpushare.protocol import CODE_NOT_FOUND, Why, WhyCard, WhyProcess, WhyProcessCard
 
 from .conftest import CARD, GIB
@@ -118,6 +119,7 @@ def report(**more: Any) -> Why:
         "state": "bound",
         "reason": "",
         "isolation": "interposer",
+        "idle_since": None,
         "stale_reason": "",
         "cards": [card()],
         "denied": 2,
@@ -261,6 +263,12 @@ def test_the_last_refusal_has_its_time_where_it_is_known(
         said,
         re.MULTILINE,
     )
+
+
+def test_an_idle_container_is_shown_with_since_when(cli: Cli, daemon: AnsweringDaemon) -> None:
+    daemon.answers["why"] = answer(report(idle_since=1763700000.0))
+    told = f"Idle since {local_time(1763700000.0)}: it does not use its cards.\n"
+    assert told in cli("why", "train").output
 
 
 def test_stale_driver_figures_are_marked(cli: Cli, daemon: AnsweringDaemon) -> None:

@@ -18,8 +18,8 @@ from gpushare.compatibility import (
     matrix,
     worst,
 )
-from gpushare.compatibility.driver import newest_cuda
 from gpushare.compatibility.facts import Version, cuda_text, driver_text, strip_zeros
+from gpushare.compatibility.rules import newest_cuda
 
 H200 = CardFacts("H200", (9,), "nvidia", datacenter=True)
 V100 = CardFacts("V100", (7,), "tesla", datacenter=True)

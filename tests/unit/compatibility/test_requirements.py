@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import pytest
 
-from gpushare.compatibility import evaluate
-from gpushare.compatibility.evaluate import holds, parse_expression
+from gpushare import compatibility
+from gpushare.compatibility import holds, parse_expression
 
-HERE: evaluate.Facts = {
+HERE: compatibility.Facts = {
     "cuda": (12, 4),
     "driver": (550, 54, 15),
     "brand": "nvidia",
     "arch": (8,),
 }
-NOWHERE: evaluate.Facts = {"cuda": None, "driver": None, "brand": None, "arch": None}
+NOWHERE: compatibility.Facts = {"cuda": None, "driver": None, "brand": None, "arch": None}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_every_variable_of_the_prefix_is_one_but_for_jetpacks() -> None:
         "NVIDIA_REQUIRE_EMPTY": " ",
         "NVIDIA_VISIBLE_DEVICES": "all",
     }
-    assert evaluate.find_requirements(env) == (
+    assert compatibility.find_requirements(env) == (
         ("NVIDIA_REQUIRE_CUDA", "cuda>=12.4"),
         ("NVIDIA_REQUIRE_DRIVER", "driver>=550"),
     )
@@ -99,7 +99,7 @@ def test_every_variable_of_the_prefix_is_one_but_for_jetpacks() -> None:
 
 def test_of_requirements_without_end_no_more_is_kept_than_is_read() -> None:
     env = {f"NVIDIA_REQUIRE_{number}": "x" * (1 << 20) for number in range(64)}
-    kept = evaluate.find_requirements(env)
+    kept = compatibility.find_requirements(env)
     assert len(kept) == 16
     assert sum(len(text) for _, text in kept) < 1 << 18
     assert parse_expression(kept[0][1])[0][0].problem == "is over 8192 characters"
@@ -120,5 +120,5 @@ def test_of_requirements_without_end_no_more_is_kept_than_is_read() -> None:
     ],
 )
 def test_values_that_go_reads_as_true_switch_them_off(text: str, expected: bool) -> None:
-    assert evaluate.is_disabled({"NVIDIA_DISABLE_REQUIRE": text}) is expected
-    assert not evaluate.is_disabled({})
+    assert compatibility.is_disabled({"NVIDIA_DISABLE_REQUIRE": text}) is expected
+    assert not compatibility.is_disabled({})

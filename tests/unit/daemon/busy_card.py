@@ -236,7 +236,8 @@ class BusyCard(FakeDriver):
 
     # What the daemon sees of it
 
-    def sample(self) -> DriverSample:
+    def sample(self, *, brief: bool = False) -> DriverSample:
+        del brief
         self._steps(4)
         if self.noise and self.random.random() < 0.01:
             raise DriverError("NVML: timeout")

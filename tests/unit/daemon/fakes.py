@@ -31,6 +31,7 @@ from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.sampler import UsageSampler
+from gpushare.daemon.operator.node_labels import node_settings
 from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.process_watch import ProcessWatch
@@ -44,6 +45,7 @@ from gpushare.daemon.store.integrity import IntegrityCheck
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.overrides import Overrides
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
+from gpushare.metrics_schema import CardSensors
 from gpushare.oci import cdi
 from gpushare.oci.driver_files import from_cdi
 from gpushare.oci.elf import this_platform
@@ -81,6 +83,7 @@ class FakeDriver:
         self.during: Callable[[], None] = lambda: None
         self.fault = ""
         self.lost: frozenset[str] = frozenset()
+        self.modes: dict[str, str] = {}  # a card's compute mode
         self.busy: dict[str, int] = {}  # percent of a card's time
         self.has_limits = False
         self.held: dict[tuple[str, Path], DriverLimits] = {}
@@ -94,6 +97,7 @@ class FakeDriver:
         self.parts: dict[str, tuple[str, ...]] = {}  # of a card under MIG
         self.loads = 0
         self.xids: tuple[tuple[str, int], ...] = ()
+        self.sensors: dict[str, CardSensors] = {}
 
     @property
     def generation(self) -> DriverGeneration:
@@ -113,7 +117,8 @@ class FakeDriver:
     def links(self) -> Links:
         return self.near
 
-    def sample(self) -> DriverSample:
+    def sample(self, *, brief: bool = False) -> DriverSample:
+        del brief
         if self.fault:
             raise DriverError(self.fault)
         self.during()
@@ -121,7 +126,12 @@ class FakeDriver:
         uses = {uuid: self.uses.get(uuid, ()) for uuid in seen}
         lost = dict.fromkeys(self.lost, "GPU is lost")
         xids, self.xids = self.xids, ()
-        return DriverSample(time.monotonic_ns(), uses, lost, self.busy, self.generation, xids)
+        now = time.monotonic_ns()
+        return DriverSample(
+            *(now, uses, lost, self.busy, self.generation, xids),
+            compute_modes=self.modes,
+            sensors=dict(self.sensors),
+        )
 
     def set_limits(self, uuid: str, cgroup: Path, limits: DriverLimits) -> None:
         if self.refusal and limits != NO_LIMITS:
@@ -228,14 +238,16 @@ def node(
         ledger.confirm()  # as a daemon does once it has looked for its tenants
     tenants, loop = Tenants(), Loop()
     contexts = ContextSizes(config.state_dir, driver.driver_version)
+    node_labels = Overrides(config.state_dir, "node-labels.json", "kubectl label node")
     made_node = FakeDaemon(
-        config=config,
+        config=config.labelled(node_settings(node_labels)),
         platform=this_platform(),
         ledger=ledger,
         integrity=integrity,
         mounts=PlainDirectories(config.run_dir / "tenants"),
         overrides=Overrides(config.state_dir),
         card_overrides=Overrides(config.state_dir, "cards.json", "gpushare card"),
+        node_labels=node_labels,
         tenants=tenants,
         loop=loop,
         watch=ProcessWatch(loop),

@@ -27,21 +27,31 @@ CARD = {
     "brand": "nvidia",
     "capability": [9, 0],
     "parts": None,
+    "instances": [],
+    "bus_id": "00000000:0F:00.0",
 }
 LOOK = {
     "index": 0,
     "uuid": "GPU-0",
     "parts": None,
+    "instances": [],
     "total": 141 * GIB,
     "used": 2 * GIB,
+    "mode": "",
     "compute": [[7, GIB, None]],
     "graphics": [],
+    "mps": [],
     "shares": [[7, 40]],
     "busy": 40,
 }
 ANSWERS: dict[str, dict[str, Any]] = {
     "load": {"driver": "615.10", "cuda": "13.0", "cards": [CARD], "lost": [], "limits": True},
-    "look": {"driver": "615.10", "cards": [LOOK], "xids": []},
+    "look": {
+        "driver": "615.10",
+        "cards": [LOOK],
+        "xids": [],
+        "sensors": {"GPU-0": {"temperature_celsius": 41, "power_milliwatts": 250500}},
+    },
     "set_limits": {},
     "limits": {"soft": GIB, "hard": 2 * GIB},
 }

@@ -234,7 +234,7 @@ def test_with_an_unknown_context_size_the_audit_only_warns(
     world: BusyCard, monkeypatch: pytest.MonkeyPatch, node: FakeDaemon
 ) -> None:
     tenant = begin(world)
-    monkeypatch.setattr(node.loaded().contexts, "bytes_of", lambda _: 0)
+    monkeypatch.setattr(node.loaded().contexts, "sizes", {})
     world.tenants[:] = [tenant]
     world._has(apart(world, tenant), OVER)
     for _ in range(60):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from gpushare.daemon.state import DaemonState
-from gpushare.quota import QuotaError
+from gpushare.quota.errors import QuotaError
 
 from .operations import entry_of, opened
 
@@ -15,7 +15,7 @@ from .operations import entry_of, opened
     ("backend", "why"),
     [
         ("mps", "not in this version: no MPS server is started for tenants"),
-        ("mig", "not in this version: cards are not partitioned"),
+        ("mig", "needs a MIG instance, and no card of this node has one"),
         ("exclusive", "applies to a whole card, and this request is for a share"),
         ("driver", r"needs memory limits, which driver 580.* does not have"),
     ],

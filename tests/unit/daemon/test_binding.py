@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.core import clock
+from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.bind import ReservationNotFound, bind
@@ -215,7 +215,7 @@ def test_a_reservation_that_is_never_bound_expires(node: FakeDaemon) -> None:
     tenant = opened(node, memory="1GiB")
     release.reconcile_tenants(node, node.freezer)
     assert tenant["key"] in node.ledger.entries
-    node.ledger.add(replace(entry_of(node, tenant), expires=clock.boottime() - 1))
+    node.ledger.add(replace(entry_of(node, tenant), expires=boottime() - 1))
     release.reconcile_tenants(node, node.freezer)
     assert not node.ledger.entries
     assert node.mounts.made() == []
@@ -225,7 +225,7 @@ def test_a_tenant_that_cannot_be_released_keeps_its_reservation_and_delays_no_ot
     node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stuck, other = opened(node, memory="4GiB"), opened(node, memory="1GiB")
-    monkeypatch.setattr(clock, "boottime", lambda: 1e9)
+    monkeypatch.setattr(release, "boottime", lambda: 1e9)
     remove = node.mounts.remove
 
     def busy(key: str) -> None:

@@ -17,7 +17,7 @@ from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.views.status_rows import card_row, tenant_row
 from gpushare.protocol import CardStatus, HostProcessGrant, TenantCard
-from gpushare.quota import QuotaError
+from gpushare.quota.errors import QuotaError
 
 from . import fakes, registered
 from .fakes import GIB, FakeDaemon

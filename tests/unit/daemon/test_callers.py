@@ -52,6 +52,7 @@ FIELDS: dict[str, tuple[dict[str, Any], frozenset[str]]] = {
     "resume": ({"name": "train"}, frozenset()),
     "stop": ({"name": "train", "signal": "TERM", "timeout": 1}, frozenset()),
     "reload": ({}, frozenset()),
+    "node-setting": ({"key": "defaults.policy"}, frozenset()),
     "card-policy": ({"card": "0", "policy": "best-effort"}, frozenset()),
     "card-cordon": ({"card": "0", "reason": "fan"}, frozenset()),
     "card-uncordon": ({"card": "0"}, frozenset()),

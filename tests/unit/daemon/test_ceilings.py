@@ -17,9 +17,9 @@ from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.host_process import open_tenant
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.service.operations.daemon import status_row
+from gpushare.daemon.service.node_operations import status_row
 from gpushare.daemon.state import DaemonState
-from gpushare.quota import QuotaError
+from gpushare.quota.errors import QuotaError
 
 from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles

@@ -30,13 +30,14 @@ from gpushare.daemon.service.control_request import (
     MalformedRequest,
     Peer,
 )
-from gpushare.daemon.service.operations.cards import cordon_card
-from gpushare.daemon.service.operations.kubernetes import KUBERNETES_OPERATIONS
+from gpushare.daemon.service.lifecycle_operations import LIFECYCLE_OPERATIONS
+from gpushare.daemon.service.node_operations import cordon_card
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.status_rows import card_row
 from gpushare.protocol.kubernetes import CLAIM_MOUNT
-from gpushare.quota import MaxPerCard, MaxPerRequest, QuotaError, RequestPolicy
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.request_policy import MaxPerCard, MaxPerRequest, RequestPolicy
 
 from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles
@@ -63,7 +64,7 @@ def node(tmp_path: Path) -> Iterator[DaemonState]:
 
 def ask(node: DaemonState, op: str, uid: int = 0, **fields: Any) -> Any:
     request = ControlRequest({"op": op, **fields}, Peer(1, uid))
-    rows, last = KUBERNETES_OPERATIONS[op].run(request, node)
+    rows, last = LIFECYCLE_OPERATIONS[op].run(request, node)
     return [dict(row) for row in rows] or dict(last)
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import gpushare.daemon
-from gpushare.daemon.core import clock
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.bind import bind
 
@@ -27,6 +26,7 @@ _READS = frozenset({"time", "time_ns", "now", "utcnow", "today", "localtime", "g
 SHOWN_ONLY = {
     "audit/audit.py": "since when a tenant is over quota, as it is shown",
     "observe/compute_usage.py": "when a tenant was last at work, as it is shown",
+    "observe/idle_holders.py": "since when a tenant is idle, as it is shown",
     "freezer/freezer.py": "since when a tenant is frozen, as it is shown",
     "limits/burst.py": "when a tenant last had a shortfall, as it is shown",
     "lifecycle/recover.py": "`created`, as it is shown",
@@ -34,6 +34,7 @@ SHOWN_ONLY = {
     "core/log.py": "the time of a line",
     "state.py": "since when the daemon serves, as metrics have it",
     "lifecycle/old_installations.py": "an unused folder is removed some time after it was made",
+    "views/ended_tenants.py": "when a tenant ended, as metrics have it",
     "store/history.py": "when an event was, and how long it is kept",
     "pages/tenants.py": "when an allocation was last refused, as it is shown",
 }
@@ -80,7 +81,7 @@ def test_a_clock_jump_ends_and_delays_nothing(
     release.reconcile_tenants(node, node.freezer)
     assert set(node.ledger.entries) == {waiting["key"], late["key"], running["key"]}
     expires = node.ledger.entries[late["key"]].expires
-    monkeypatch.setattr(clock, "boottime", lambda: expires)
+    monkeypatch.setattr(release, "boottime", lambda: expires)
     release.reconcile_tenants(node, node.freezer)
     assert late["key"] not in node.ledger.entries
     assert running["key"] in node.ledger.entries

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +14,11 @@ from gpushare.config import Config
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.driver_files import IncompatibleImage
 from gpushare.daemon.placement.model import Card
+from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.views.status_rows import tenant_row
 from gpushare.oci.rootfs import Rootfs
-from gpushare.quota import RequestPolicy
+from gpushare.quota.request_policy import RequestPolicy
 
 from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles
@@ -27,6 +28,7 @@ SHARE = "GPUSHARE_MEMORY=4GiB"
 TOO_NEW = "CUDA_VERSION=14.0.1"  # of a driver of CUDA 13.0
 H200 = replace(fakes.card(0), brand="nvidia", capability=(9, 0))
 V100 = replace(fakes.card(0, 32, "V100"), brand="tesla", capability=(7, 0))
+H200_BESIDE = fakes.card(1).uuid
 REFUSE = Config(terms=RequestPolicy(compat="refuse"))
 
 
@@ -65,6 +67,54 @@ def test_where_the_node_says_so_it_is_refused_and_nothing_is_left(tmp_path: Path
     )
     assert "(driver-too-old); use an image with CUDA 13.0 or older" in str(caught.value)
     assert "compatibility: refuse of gpushare.yaml" in str(caught.value)
+
+
+def mixed(tmp_path: Path, config: Config | None = None) -> AbstractContextManager[DaemonState]:
+    """Return a node with an H200, and a V100 that shares would be placed on: it is smaller."""
+    cards = (replace(fakes.card(1), brand="nvidia", capability=(9, 0)), V100)
+    return fakes.node(tmp_path, FakeDriver(*cards), config=config or Config())
+
+
+def placed(container: BundleToCreate, node: DaemonState) -> tuple[str, tuple[str, ...]]:
+    """Return the card that a container gets, and its notes."""
+    key = container.create(node)["key"]
+    record = node.ledger.entries[key]
+    return record.allocations[0].uuid, record.notes
+
+
+@pytest.mark.parametrize("config", [Config(), REFUSE], ids=["warn", "refuse"])
+@pytest.mark.parametrize(
+    "need", ["CUDA_VERSION=13.0.0", "DTYPE=bfloat16", "NVIDIA_REQUIRE_ARCH=arch>=8.0"]
+)
+def test_the_needs_of_an_image_choose_the_card(tmp_path: Path, config: Config, need: str) -> None:
+    with mixed(tmp_path, config) as node:
+        assert placed(BundleToCreate(tmp_path / "any", SHARE), node)[0] == V100.uuid
+        assert placed(BundleToCreate(tmp_path / "b", SHARE, need), node) == (H200_BESIDE, ())
+
+
+def test_a_card_that_an_image_does_not_fit_is_used_only_if_the_policy_lets_it(
+    tmp_path: Path,
+) -> None:
+    needs = (SHARE, "GPUSHARE_DEVICES=0", "CUDA_VERSION=13.0.0")
+    with mixed(tmp_path) as node:
+        card, notes = placed(BundleToCreate(tmp_path / "b", *needs), node)
+        assert card == V100.uuid
+        assert "(card-dropped)" in notes[0]
+    with (
+        mixed(tmp_path / "2", REFUSE) as node,
+        pytest.raises(NoRoom) as caught,
+    ):
+        BundleToCreate(tmp_path / "c", *needs).create(node)
+    assert str(caught.value).startswith(
+        "no card has room for 4 GiB: card 0 (V100) does not fit the image: V100 has compute "
+        "capability 7.0, which CUDA 12 was the last to build programs for"
+    )
+    assert "; use an image with CUDA 12 or older, or another card or see" in str(caught.value)
+
+
+def test_an_image_that_fits_no_card_is_refused_as_before(tmp_path: Path) -> None:
+    with mixed(tmp_path, REFUSE) as node, pytest.raises(IncompatibleImage):
+        BundleToCreate(tmp_path / "b", SHARE, TOO_NEW).create(node)
 
 
 def test_a_warning_refuses_no_container(tmp_path: Path) -> None:

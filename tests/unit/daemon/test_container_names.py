@@ -120,6 +120,20 @@ def test_the_name_is_read_from_docker(tmp_path: Path) -> None:
     assert asked[0].startswith(f"GET /containers/{ID}/json HTTP/1.1\r\n".encode())
 
 
+def test_labels_that_gpushare_yaml_names_are_recorded(tmp_path: Path) -> None:
+    labels = {"team": "red", "secret": "x", "odd": "a\x1b", "long": "x" * 500}
+    answer = http({"Name": "/train", "Config": {"Labels": labels}})
+    with fakes.node(tmp_path) as node, engine(tmp_path / "e.sock", answer):
+        names = ("team", "odd", "long", "none")
+        sockets = (tmp_path / "e.sock",)
+        told = replace(node, config=replace(node.config, docker_sockets=sockets, labels=names))
+        record = TenantRecord(key="0" * 16, state="bound", id=ID, labels={"cost": "7"})
+        node.ledger.add(record)
+        bind.with_names([record], told)
+        fakes.wait_until(lambda: node.ledger.entries[record.key].name == "train")
+        assert node.ledger.entries[record.key].labels == {"cost": "7", "team": "red"}
+
+
 def test_only_an_id_of_dockers_form_is_looked_up(tmp_path: Path) -> None:
     with engine(tmp_path / "docker.sock", http({"Name": "/train"})) as asked:
         assert container_names.ask_engines("../images/x", [tmp_path / "docker.sock"], 5) is None
@@ -132,6 +146,8 @@ def test_only_an_id_of_dockers_form_is_looked_up(tmp_path: Path) -> None:
         http({"message": "no such container"}, "404 Not Found"),
         http({"Name": 'x" onclick'}),
         http({"Names": []}),
+        http({"Name": "/train", "Config": []}),
+        http({"Name": "/train", "Config": {"Labels": 5}}),
         http(["train"]),
         b"HTTP/1.1 200 OK\r\n\r\nnot json",
         b"garbage\r\n",

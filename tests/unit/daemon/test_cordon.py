@@ -12,13 +12,25 @@ import pytest
 
 from gpushare import config
 from gpushare.daemon.cards.validation import nvlink_link, pcie_link
-from gpushare.daemon.compute import shares
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.placement.model import Links
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.service.control_request import ControlRequest, Forbidden, Peer
-from gpushare.daemon.service.operations.cards import CARD_OPERATIONS, cordon_card, uncordon_card
+from gpushare.daemon.service.control_request import (
+    ControlRequest,
+    Forbidden,
+    Peer,
+    TenantNotFound,
+    refusal_packet,
+)
+from gpushare.daemon.service.node_operations import (
+    NODE_OPERATIONS,
+    cordon_card,
+    set_card_policy,
+    uncordon_card,
+)
 from gpushare.daemon.state import DaemonState
+from gpushare.protocol import CODE_NOT_FOUND, CODE_REFUSED
+from gpushare.quota.errors import QuotaError
 
 from . import fakes
 from .bundles import BundleToCreate
@@ -38,7 +50,7 @@ def node(folder: Path, text: str = "", count: int = 2) -> Iterator[DaemonState]:
 
 def ask(node: DaemonState, op: str, uid: int = 0, **fields: str) -> list[dict[str, object]]:
     request = ControlRequest({"op": op, **fields}, Peer(1, uid))
-    rows, last = CARD_OPERATIONS[op].run(request, node)
+    rows, last = NODE_OPERATIONS[op].run(request, node)
     return [dict(row) for row in rows] or [dict(last)["card"]]
 
 
@@ -67,13 +79,13 @@ def test_a_cordoned_card_is_not_allocated_exclusively(tmp_path: Path) -> None:
 
 def test_it_outlives_the_daemon_beside_the_card_s_policy(tmp_path: Path) -> None:
     with node(tmp_path) as made:
-        shares.set_card_policy(CARDS[0].uuid, "best-effort", made)
+        set_card_policy(CARDS[0].uuid, "best-effort", made)
         cordon_card(CARDS[0], "", made)
         cordon_card(CARDS[1], "broken", made)
         uncordon_card(CARDS[1], made)
     with node(tmp_path) as after:
         assert [room.cordoned for room in after.capacities()] == ["", None]
-        shares.set_card_policy(CARDS[0].uuid, "", after)
+        set_card_policy(CARDS[0].uuid, "", after)
         assert [room.cordoned for room in after.capacities()] == ["", None]
         uncordon_card(CARDS[0], after)
     assert json.loads((tmp_path / "state/cards.json").read_text()) == {}
@@ -100,6 +112,27 @@ def test_only_root_cordons_and_every_user_sees_it(tmp_path: Path) -> None:
         with pytest.raises(Forbidden):
             ask(made, "card-uncordon", uid=1000, card="0")
         assert ask(made, "card-uncordon", card=CARDS[0].uuid)[0]["cordoned"] is False
+
+
+@pytest.mark.parametrize("card", ["9", "abc", "GPU-00000000"])
+@pytest.mark.parametrize("op", ["card-policy", "card-cordon", "card-uncordon"])
+def test_a_card_that_does_not_exist_is_not_found(tmp_path: Path, op: str, card: str) -> None:
+    with node(tmp_path) as made, pytest.raises(TenantNotFound) as caught:
+        ask(made, op, card=card)
+    packet = refusal_packet(caught.value)
+    assert packet is not None
+    assert packet["code"] == CODE_NOT_FOUND
+    assert f"card {card} does not exist" in packet["error"]
+
+
+def test_a_bad_value_is_refused_with_its_key_and_the_fix(tmp_path: Path) -> None:
+    with node(tmp_path) as made, pytest.raises(QuotaError) as caught:
+        ask(made, "card-policy", card="0", policy="first-come" * 100)
+    packet = refusal_packet(caught.value)
+    assert packet is not None
+    assert (packet["code"], packet["key"]) == (CODE_REFUSED, "--policy")
+    assert packet["value"] == ("first-come" * 100)[:200]
+    assert packet["fix"].startswith("write fixed-share")
 
 
 def test_cards_are_shown_with_their_links_and_node(tmp_path: Path) -> None:

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.core import clock
+from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.pages.grant_page import GrantPage
 from gpushare.daemon.pages.mounts import TenantMounts
+from gpushare.daemon.pages.process_watch import TenantSocket
 from gpushare.daemon.pages.status_page import StatusPage
-from gpushare.daemon.pages.tenant_socket import TenantSocket
 from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.store.ledger import Ledger
-from gpushare.quota import parse_size
+from gpushare.quota.size import parse_size
 
 from . import fakes
 from .fakes import GIB, FakeDaemon
@@ -78,7 +78,7 @@ def free_after(folder: Path) -> int:
         release.adopt_tenants(node, node.freezer)
         for entry in node.ledger.entries.values():
             if entry.state == "reserved":
-                node.ledger.add(replace(entry, expires=clock.boottime() - 1))
+                node.ledger.add(replace(entry, expires=boottime() - 1))
         release.reconcile_tenants(node, node.freezer)
         found_out.set()
 

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import bind, release
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.views.metrics import tenant_metrics
 from gpushare.oci import edits, spec
-from gpushare.quota import QuotaError
+from gpushare.quota.errors import QuotaError
 
 from . import fakes
 from .bundles import SETKEY, THEIRS, BundleToCreate
@@ -105,6 +107,15 @@ def test_a_container_of_a_pod_that_asks_for_another_is_noted_as_seen(
     assert container.document() == {**before, edits.RECORD: {}}
     assert container.create(node)["mode"] == "none"
     assert container.text() == after
+
+
+def test_annotations_that_gpushare_yaml_names_become_labels_of_metrics(
+    node: DaemonState, tmp_path: Path
+) -> None:
+    node.config = replace(node.config, labels=("team", "example.com/cost"))
+    annotations = {"team": "red", "other": "x"}
+    BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB", annotations=annotations).create(node)
+    assert [one["labels"] for one in tenant_metrics(node)] == [{"team": "red"}]
 
 
 def test_a_second_create_before_the_first_was_bound_takes_its_place(

@@ -11,9 +11,11 @@ from gpushare.daemon.state import DaemonState
 from gpushare.daemon.views import status_rows
 from gpushare.daemon.views.why import explain_memory
 from gpushare.oci import request as spec_request
-from gpushare.quota import Dialects, QuotaError, dialects
+from gpushare.quota import dialects
 from gpushare.quota.dialects import Dialect, Tables, VendorKey
 from gpushare.quota.dialects.units import MIBS
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.request_policy import Dialects
 
 from .bundles import BundleToCreate, ContainerdBundles
 

@@ -16,7 +16,7 @@ from gpushare.daemon.lifecycle.driver_loader import DriverLoader
 from gpushare.daemon.observe.sampler import UsageSampler
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.service.operations.daemon import status_row
+from gpushare.daemon.service.node_operations import status_row
 
 from . import fakes
 from .fakes import GIB, FakeDaemon, FakeDriver
@@ -209,4 +209,4 @@ def test_which_cards_have_changed() -> None:
     assert replace(both, driver="2").changed_cards(both) == {"a", "b"}
     assert replace(both, cards=((0, "a"),)).changed_cards(both) == {"b"}
     assert replace(both, cards=((0, "b"), (1, "a"))).changed_cards(both) == {"a", "b"}
-    assert replace(both, parts=(("a", ("m",)),)).changed_cards(both) == {"a"}
+    assert replace(both, parts=(("a", ("m",)),)).changed_cards(both) == {"a", "m"}

@@ -22,7 +22,7 @@ from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.status_rows import tenant_row
 from gpushare.protocol import HostProcessGrant
-from gpushare.quota import QuotaError
+from gpushare.quota.errors import QuotaError
 
 from . import fakes
 from .fakes import GIB, MIB, FakeDaemon, FakeDriver

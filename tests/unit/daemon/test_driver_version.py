@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from gpushare.config import Config
-from gpushare.daemon.cards import device_links
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.limits import driver_version
-from gpushare.daemon.service.operations.daemon import status_row
+from gpushare.daemon.service.node_operations import status_row
 from gpushare.daemon.state import NoDriver
 from gpushare.host import cdi_files, driver
 from gpushare.oci import cdi
@@ -247,19 +246,19 @@ def test_nodes_have_links_by_their_numbers(tmp_path: Path) -> None:
     """systemd looks there when it writes a container's device rules anew."""
     folder = tmp_path / "char"
     files = from_cdi(nodes(("/dev/null", 1, 3), ("/dev/zero", 1, 5), ("/dev/nvidia99", 195, 99)))
-    assert device_links.link_devices(files, folder) == ["1:3", "1:5"]
+    assert driver_version.link_devices(files, folder) == ["1:3", "1:5"]
     assert (folder / "1:3").stat().st_rdev == os.makedev(1, 3)
     assert not (folder / "195:99").is_symlink()
-    assert device_links.link_devices(files, folder) == []
+    assert driver_version.link_devices(files, folder) == []
 
 
 def test_a_link_that_leads_elsewhere_is_made_again(tmp_path: Path) -> None:
     folder = tmp_path / "char"
     folder.mkdir()
     (folder / "1:3").symlink_to("/dev/gone")
-    assert device_links.link_devices(from_cdi(nodes(("/dev/null", 1, 3))), folder) == ["1:3"]
+    assert driver_version.link_devices(from_cdi(nodes(("/dev/null", 1, 3))), folder) == ["1:3"]
     assert list(folder.iterdir()) == [folder / "1:3"]
 
 
 def test_a_node_with_other_numbers_than_the_spec_says_gets_no_link(tmp_path: Path) -> None:
-    assert device_links.link_devices(from_cdi(nodes(("/dev/null", 1, 4))), tmp_path) == []
+    assert driver_version.link_devices(from_cdi(nodes(("/dev/null", 1, 4))), tmp_path) == []

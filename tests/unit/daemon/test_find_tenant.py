@@ -14,9 +14,9 @@ from gpushare.daemon.identity.container_names import ContainerName
 from gpushare.daemon.lifecycle import bind
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
 from gpushare.daemon.service.control_request import TenantNotFound
-from gpushare.daemon.service.operations.tenants import find_tenant
+from gpushare.daemon.service.tenant_operations import find_tenant
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.quota import QuotaError
+from gpushare.quota.errors import QuotaError
 
 from . import fakes
 from .fakes import FakeDaemon
@@ -77,6 +77,30 @@ def test_a_name_that_is_the_end_of_anothers_is_ambiguous(node: FakeDaemon) -> No
 def test_two_containers_of_one_name_are_listed_by_their_keys(node: FakeDaemon) -> None:
     node.ledger.add(record(ATTACKER, OTHER_ID, "train"))
     assert sorted(refused(node, "train").candidates) == [VICTIM, ATTACKER]
+
+
+@pytest.mark.parametrize("name", ["t", "trai", "train"])
+def test_the_start_of_a_name_is_enough_where_it_is_one_containers(
+    node: FakeDaemon, name: str
+) -> None:
+    assert find_tenant(name, node).key == VICTIM
+    node.ledger.add(record(ATTACKER, OTHER_ID, "team/pod/serve-1"))
+    for start in ("team/pod/se", "pod/serve", "serve-"):
+        assert find_tenant(start, node).key == ATTACKER
+    assert refused(node, "rain").candidates == ["train", "team/pod/serve-1"]
+
+
+def test_the_start_of_several_names_lists_them_and_a_name_is_no_start(node: FakeDaemon) -> None:
+    node.ledger.add(record(ATTACKER, OTHER_ID, "train-2"))
+    assert refused(node, "tra").candidates == ["train", "train-2"]
+    assert str(refused(node, "tra")) == '"tra" is the start of the names of several containers'
+    assert find_tenant("train", node).key == VICTIM
+
+
+@pytest.mark.parametrize("name", [ID, ID[:12], ID[:4], VICTIM])
+def test_an_id_is_never_the_start_of_anothers_name(node: FakeDaemon, name: str) -> None:
+    node.ledger.add(record(ATTACKER, OTHER_ID, f"{name}-2"))
+    assert find_tenant(name, node).key == VICTIM
 
 
 def test_a_full_id_takes_precedence_over_longer_ones(node: FakeDaemon) -> None:

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from gpushare.daemon.compute import scheduler_sync, shares
-from gpushare.daemon.core import clock
+from gpushare.daemon.compute import scheduler_sync
+from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.freezer import freezer as module
 from gpushare.daemon.freezer.freezer import CannotFreeze
 from gpushare.daemon.freezer.tenant_cgroup import SharedCgroup
 from gpushare.daemon.identity import processes
 from gpushare.daemon.operator import run_state
 from gpushare.daemon.service.control_request import ControlRequest, Peer
-from gpushare.daemon.service.operations.tenants import tenant_operations
+from gpushare.daemon.service.tenant_operations import tenant_operations
 from gpushare.daemon.store.record import TenantState
-from gpushare.host.cgroup_freezer import CgroupFreezer
+from gpushare.host.cgroups import CgroupFreezer
 
 from . import fakes
 from .fakes import FakeDaemon
@@ -457,8 +457,8 @@ def test_a_kill_waits_for_its_timeout(
     held.freezer.promise_kill(KEY, "stopped", 10)
     held.freezer.enforce()
     assert not group.killed
-    soon = clock.boottime() + 10
-    monkeypatch.setattr(clock, "boottime", lambda: soon)
+    soon = boottime() + 10
+    monkeypatch.setattr(module, "boottime", lambda: soon)
     again(held).freezer.adopt()
     assert group.killed
 
@@ -477,10 +477,10 @@ def test_a_frozen_tenant_leaves_its_share_to_the_others(held: FakeDaemon) -> Non
     other = replace(fakes.entry("b" * 16, cores=40), state="bound", policy="burst-share")
     held.ledger.add(other)
     uuid = other.allocations[0].uuid
-    before = set(shares.shares_on_card(uuid, held))
+    before = set(scheduler_sync.shares_on_card(uuid, held))
     held.freezer.freeze(KEY, "audit", "over")
     assert before == {KEY, other.key}
-    assert set(shares.shares_on_card(uuid, held)) == {other.key}
+    assert set(scheduler_sync.shares_on_card(uuid, held)) == {other.key}
     assert set(scheduler_sync.scheduled_shares(held)) == {other.key}
     held.freezer.release(KEY, "audit")
     assert set(scheduler_sync.scheduled_shares(held)) == {KEY, other.key}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import resource
 import signal
 import sqlite3
@@ -17,8 +18,12 @@ import pytest
 
 from gpushare.cli import history as told
 from gpushare.daemon.core.log import attach_listener, detach_listener, log
+from gpushare.daemon.service.control_request import ControlRequest, Peer
+from gpushare.daemon.service.node_operations import NODE_OPERATIONS
+from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store import history as store
-from gpushare.daemon.store.history import History
+from gpushare.daemon.store.history import EventSubject, History
+from gpushare.event_reader import EVENTS_FILE, read_events
 from gpushare.events import EVENTS, KEPT
 from gpushare.protocol import HistoryEvent
 
@@ -55,9 +60,20 @@ def note(history: History, event: str = "tenant-released", at: float = 0.0, **fi
     history.note(at or time.time(), event, "info", fields)
 
 
-def page(history: History, name: str = "", since: float = 0.0) -> list[HistoryEvent]:
+def page(history: History, since: float = 0.0) -> list[HistoryEvent]:
     assert history.settle(20)
-    return history.page(name, since, 0, 10_000)
+    return history.page(EventSubject(), since, 0, 10_000)
+
+
+def test_who_asks_is_told_what_was_logged_before(
+    opened: Open, node: DaemonState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_PAUSE_SECONDS", 60.0)
+    node.history = history = opened()
+    note(history, name="train")
+    asked = ControlRequest({"op": "history", "name": "train", "after": 0}, Peer(1, 0))
+    rows, _ = NODE_OPERATIONS["history"].run(asked, node)
+    assert [row["event"] for row in rows] == ["tenant-released"]
 
 
 def test_a_logged_event_is_stored_and_read_back(opened: Open) -> None:
@@ -86,30 +102,25 @@ def test_an_event_that_names_only_the_key_gets_the_name_of_its_tenant(opened: Op
     assert [(row["id"], row["name"]) for row in page(history)] == [("abc", "train"), ("", "")]
 
 
-@pytest.mark.parametrize(
-    ("name", "numbers"),
-    [
-        ("", [1, 2, 3, 4]),
-        ("team/train-0/main", [1, 3]),
-        ("main", [1, 3]),
-        ("train-0/main", [1, 3]),
-        ("serve", [2]),
-        ("ffff", [2]),
-        ("k2", [2]),
-        ("GPU-1", [4]),
-        ("%", []),
-        ("nobody", []),
-    ],
-)
-def test_a_container_is_found_as_gpushare_ps_shows_it(
-    opened: Open, name: str, numbers: list[int]
-) -> None:
-    history = opened()
-    note(history, tenant="k1", id="eeee0", name="team/train-0/main")
-    note(history, tenant="k2", id="ffff0", name="serve")
-    note(history, "gate-bypass-detected", tenant="k1", name="eeee0")  # before its engine had told
-    note(history, "card-policy-changed", card="GPU-1")
-    assert [row["number"] for row in page(history, name)] == numbers
+def test_events_are_read_while_gpushared_does_not_run(opened: Open, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"events\.db"):
+        read_events(tmp_path, 0, math.inf, KEPT)
+    history, now = opened(), int(time.time())
+    for event, at in (("tenant-released", 10), ("tenant-hung", 20), ("tenant-released", 30)):
+        note(history, event, now + at)
+
+    def found(since: float, until: float, *events: str) -> list[float]:
+        rows = read_events(tmp_path, now + since, now + until, events)
+        return [row["time"] - now for row in rows]
+
+    assert history.settle(20)
+    assert found(10, 31, "tenant-released") == [10, 30]
+    history.close(10)
+    assert found(10, 31, "tenant-released", "tenant-hung") == [10, 20, 30]
+    assert found(11, 30, "tenant-released") == []
+    (tmp_path / EVENTS_FILE).write_bytes(b"no database" * 1000)
+    with pytest.raises(OSError, match="cannot be read now"):
+        found(0, 31, "tenant-released")
 
 
 def test_it_goes_on_across_restarts_and_boots(opened: Open) -> None:
@@ -118,7 +129,7 @@ def test_it_goes_on_across_restarts_and_boots(opened: Open) -> None:
         note(history, tenant="k")
         assert history.settle(20)
         history.close(10)
-    seen = [(row["boot_id"], row["generation"]) for row in history.page("", 0.0, 0, 10)]
+    seen = [(row["boot_id"], row["generation"]) for row in history.page(EventSubject(), 0.0, 0, 10)]
     assert seen == [("boot-1", 1), ("boot-1", 2), ("boot-2", 3)]
 
 
@@ -128,7 +139,7 @@ def test_pages_follow_each_other_without_a_gap(opened: Open) -> None:
         note(history, why=number)
     assert history.settle(20)
     found: list[HistoryEvent] = []
-    while rows := history.page("", 0.0, found[-1]["number"] if found else 0, 10):
+    while rows := history.page(EventSubject(), 0.0, found[-1]["number"] if found else 0, 10):
         found += rows
     assert [row["fields"]["why"] for row in found] == list(range(25))
 
@@ -163,14 +174,14 @@ def test_it_takes_no_more_of_the_disk_than_it_may(opened: Open, tmp_path: Path) 
     assert rows[-1]["fields"]["why"] == 399  # the oldest went
     assert 10 < len(rows) < 300
     history.close(10)
-    assert (tmp_path / store.NAME).stat().st_size < 2 * most
+    assert (tmp_path / EVENTS_FILE).stat().st_size < 2 * most
 
 
 def test_without_days_nothing_is_kept(opened: Open, tmp_path: Path) -> None:
     history = opened(days=0.0)
     note(history)
     history.close(10)
-    assert not (tmp_path / store.NAME).exists()
+    assert not (tmp_path / EVENTS_FILE).exists()
 
 
 @pytest.mark.parametrize("damage", [b"this is no database at all" * 100, b"\0" * 8192])
@@ -181,14 +192,14 @@ def test_a_damaged_file_is_put_aside_and_another_begun(
     note(first)
     assert first.settle(20)
     first.close(10)
-    file = tmp_path / store.NAME
+    file = tmp_path / EVENTS_FILE
     file.write_bytes(file.read_bytes()[:100].replace(b"SQLite", b"Damage") + damage)
     second = opened()
     with attached(second):
         note(second, why="goes on")
         wait_until(lambda: [row["event"] for row in page(second)][-1:] == ["history-damaged"])
     assert page(second)[0]["fields"].get("why") == "goes on"
-    assert (tmp_path / f"{store.NAME}.damaged").exists()
+    assert (tmp_path / f"{EVENTS_FILE}.damaged").exists()
     assert second.lost == 0
 
 
@@ -198,7 +209,7 @@ def test_a_page_damaged_in_the_middle_is_found_at_the_start(opened: Open, tmp_pa
         note(first, text="x" * 4000, why=number)
     assert first.settle(20)
     first.close(10)
-    file = tmp_path / store.NAME
+    file = tmp_path / EVENTS_FILE
     content = bytearray(file.read_bytes())
     for offset in range(4096 * 4, len(content) - 4096, 4096):
         content[offset : offset + 64] = b"\xff" * 64
@@ -243,11 +254,11 @@ def test_a_folder_that_is_gone_is_no_harm(
     opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "_AGAIN_SECONDS", 0.05)
-    (tmp_path / store.NAME).mkdir(parents=True)  # nothing can be opened there
+    (tmp_path / EVENTS_FILE).mkdir(parents=True)  # nothing can be opened there
     history = opened()
     note(history, why="first")
     wait_until(lambda: bool(history.fault))
-    (tmp_path / store.NAME).rmdir()
+    (tmp_path / EVENTS_FILE).rmdir()
     wait_until(lambda: not history.fault)
     assert [row["fields"]["why"] for row in page(history)] == ["first"]
 
@@ -256,7 +267,7 @@ def test_a_second_reader_does_not_hold_the_writer_up(opened: Open, tmp_path: Pat
     history = opened()
     note(history, why=1)
     assert history.settle(20)
-    reader = sqlite3.connect(f"file:{tmp_path / store.NAME}?mode=ro", uri=True)
+    reader = sqlite3.connect(f"file:{tmp_path / EVENTS_FILE}?mode=ro", uri=True)
     cursor = reader.execute("SELECT * FROM event")
     note(history, why=2)
     assert history.settle(20)
@@ -269,7 +280,7 @@ def test_only_root_reads_the_file(opened: Open, tmp_path: Path) -> None:
     history = opened()
     note(history)
     assert history.settle(20)
-    folder = (tmp_path / store.NAME).parent
+    folder = (tmp_path / EVENTS_FILE).parent
     assert folder.stat().st_mode & 0o777 == 0o700
     with contextlib.closing(sqlite3.connect(folder / "events.db")) as reader:
         reader.execute("SELECT * FROM event").fetchone()
@@ -325,33 +336,8 @@ def refused(path: Path, **_: object) -> None:
 def test_an_unreadable_history_is_reported_with_its_file(opened: Open, tmp_path: Path) -> None:
     history = opened(days=0.0)
     with pytest.raises(FileNotFoundError, match="there is no history yet"):
-        history.page("", 0.0, 0, 10)
-    (tmp_path / store.NAME).parent.mkdir()
-    (tmp_path / store.NAME).write_bytes(b"no database" * 1000)
+        history.page(EventSubject(), 0.0, 0, 10)
+    (tmp_path / EVENTS_FILE).parent.mkdir()
+    (tmp_path / EVENTS_FILE).write_bytes(b"no database" * 1000)
     with pytest.raises(OSError, match="cannot be read now"):
-        history.page("", 0.0, 0, 10)
-
-
-def test_a_refused_container_is_found_by_its_id(opened: Open) -> None:
-    history = opened()
-    note(history, "request-refused", id="deadbeef", op="create", error="no room")
-    note(history, "request-refused", id="0dead", op="create", error="no room")
-    note(history, "daemon-ready")
-    assert [row["id"] for row in page(history, "dead")] == ["deadbeef"]
-
-
-def test_a_refused_container_of_a_pod_is_found_by_its_name(opened: Open) -> None:
-    history, pod = opened(), {"namespace": "team", "name": "job", "uid": "0a", "container": "train"}
-    refused: dict[str, Any] = {"op": "create", "error": "no room", "pod": pod}
-    note(history, "request-refused", id="c1", name="team/job/train", **refused)
-    note(history, "request-refused", id="c2", name="team/job/eval", **refused)
-    note(history, "request-refused", id="c3", name="team/other-job/train", **refused)
-    for name, found in (
-        ("team/job/train", ["c1"]),
-        ("job/train", ["c1"]),
-        ("train", ["c1", "c3"]),
-        ("rain", []),
-    ):
-        assert [row["id"] for row in page(history, name)] == found
-    [row] = page(history, "job/eval")
-    assert row["fields"]["pod"] == pod
+        history.page(EventSubject(), 0.0, 0, 10)

@@ -14,6 +14,7 @@ from gpushare.daemon.audit import audit as rests
 from gpushare.daemon.audit.audit import SETTLED_LOOKS, IdleBackoff
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.state import AuditFinding
+from gpushare.daemon.views.metrics import card_sensors
 
 from . import fakes
 from .fakes import GIB, FakeDaemon, FakeDriver
@@ -53,6 +54,14 @@ def rest(node: FakeDaemon) -> IdleBackoff:
     assert made.look(node.sampler)
     assert made.slower > 1
     return made
+
+
+def test_sensors_that_change_do_not_end_it(
+    node: FakeDaemon, driver: FakeDriver, rest: IdleBackoff
+) -> None:
+    driver.sensors = {CARD: {"power_milliwatts": 75_001}}
+    assert rest.look(node.sampler)
+    assert card_sensors(node, CARD) == driver.sensors[CARD]
 
 
 def _another_process(_: FakeDaemon, driver: FakeDriver) -> None:
@@ -117,11 +126,23 @@ def test_an_xid_during_idle_backoff_is_counted_and_handled(
     assert node.sampler.health.xids == {(CARD, 31): 1}
 
 
+@pytest.mark.parametrize("is_measured", [True, False])
 def test_every_tenant_is_sampled_again_after_a_time(
-    node: FakeDaemon, rest: IdleBackoff, monkeypatch: pytest.MonkeyPatch
+    node: FakeDaemon,
+    driver: FakeDriver,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_measured: bool,
 ) -> None:
-    later = time.monotonic() + rests.FULL_SECONDS
-    monkeypatch.setattr(time, "monotonic", lambda: later)
+    """Sooner where a card that works looks to the driver like one that does not."""
+    driver.busy = {CARD: 0} if is_measured else {}
+    rest, now = IdleBackoff(node), time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    for _ in range(SETTLED_LOOKS + 1):
+        look(node, rest)
+    now += rests.UNMEASURED_SECONDS
+    assert rest.look(node.sampler) is is_measured
+    now += rests.FULL_SECONDS
     assert not rest.look(node.sampler)
 
 

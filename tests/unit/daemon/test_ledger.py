@@ -43,6 +43,7 @@ def full_entry() -> TenantRecord:
         namespace="team",
         sandbox="5a4d",
         container="train",
+        labels={"team": "red"},
         allocations=(
             CardAllocation("GPU-0000", 4 * GIB, 30),
             CardAllocation("GPU-1000", 4 * GIB, 30),
@@ -78,9 +79,9 @@ def test_claims_are_of_one_boot(tmp_path: Path) -> None:
 
 def test_a_record_of_an_earlier_version_is_of_no_pod_and_no_claim() -> None:
     document = full_entry().to_json()
-    for name in ("pod", "pod_uid", "claim"):
+    for name in ("pod", "pod_uid", "claim", "labels"):
         del document[name]
-    assert record_from_json(document) == full_entry()
+    assert record_from_json(document) == replace(full_entry(), labels={})
     del document["container"]
     with pytest.raises(ValueError, match="does not have the fields"):
         record_from_json(document)
@@ -91,7 +92,7 @@ def test_the_published_records_are_the_stored_ones(tmp_path: Path) -> None:
     ledger.add(full_entry())
     key = full_entry().key
     ledger.bind(key, pid=4, starttime=5, cgroup=":/x")
-    ledger.rename(key, "other", "podman")
+    ledger.rename(key, "other", "podman", {})
     resized = [
         replace(
             allocation,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpushare.daemon.core.allowance import Allowances
 from gpushare.daemon.core.log import (
+    Allowances,
     attach_listener,
     detach_listener,
     event_count,
@@ -21,7 +21,8 @@ from gpushare.daemon.core.log import (
     set_owner_lookup,
 )
 from gpushare.daemon.store import history as store
-from gpushare.daemon.store.history import History
+from gpushare.daemon.store.history import EventSubject, History
+from gpushare.event_reader import EVENTS_FILE
 from gpushare.events import EVENTS, KEPT, LASTING, SENT_BY_TENANTS, UNCHARGED
 
 KEY, OTHER = "a" * 16, "b" * 16
@@ -168,7 +169,7 @@ def fill(history: History, event: str, count: int, **fields: Any) -> None:
 
 
 def found(history: History) -> list[tuple[str, str]]:
-    return [(row["event"], row["key"]) for row in history.page("", 0.0, 0, 100_000)]
+    return [(row["event"], row["key"]) for row in history.page(EventSubject(), 0.0, 0, 100_000)]
 
 
 def test_evidence_is_not_displaced_by_other_events(opened: Open) -> None:
@@ -206,7 +207,7 @@ def test_many_owners_of_a_few_events_each_still_fit(opened: Open, tmp_path: Path
     assert kept.count(("over-quota-frozen", KEY)) == 3
     assert kept[-1] == ("tenant-released", f"{1999:016x}")
     history.close(10)
-    assert (tmp_path / store.NAME).stat().st_size < 2 << 20
+    assert (tmp_path / EVENTS_FILE).stat().st_size < 2 << 20
 
 
 def test_a_queue_full_of_other_events_has_room_for_evidence(

@@ -14,7 +14,7 @@ from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import recover, release
 from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.operator.resize import set_quota
-from gpushare.daemon.service.operations.daemon import status_row
+from gpushare.daemon.service.node_operations import status_row
 from gpushare.daemon.store.integrity import IntegrityCheck, IntegrityLost
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation

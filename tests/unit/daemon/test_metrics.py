@@ -24,16 +24,17 @@ from gpushare.daemon.pages.grant_page import Gate
 from gpushare.daemon.pages.status_page import GateWaits, ProcessClaim
 from gpushare.daemon.pages.tenants import Denials
 from gpushare.daemon.placement.model import CardCapacity, NonTenantProcess
-from gpushare.daemon.service.operations.cards import cordon_card
-from gpushare.daemon.service.operations.daemon import status_row
+from gpushare.daemon.service.node_operations import cordon_card, status_row
 from gpushare.daemon.state import WINDOWS, ComputeUsage
 from gpushare.daemon.views import metrics
+from gpushare.daemon.views.status_rows import card_row, tenant_row
 from gpushare.metrics_schema import ACTIONS, BOUNDS, KINDS, TenantMetrics
 from gpushare.protocol import HostProcessGrant
 
 from . import fakes, registered
 from .fakes import GIB, MIB, FakeDaemon, FakeDriver, card
 from .operations import opened
+from .test_cordon import ask
 
 UUID = card(0).uuid
 
@@ -50,6 +51,22 @@ def bound(node: FakeDaemon, tenant: HostProcessGrant) -> int:
     return node.tenants.pages[tenant["key"]].status.fd
 
 
+def test_a_row_is_made_again_only_if_something_in_it_may_be_another(node: FakeDaemon) -> None:
+    tenant = opened(node, memory="4GiB")
+    status = bound(node, tenant)
+    first = row(node)
+    assert row(node) is first
+    registered.register(status, 0, 1, 1)
+    registered.hold(status, 0, GIB)
+    assert row(node)["cards"][0]["used_bytes"] == GIB
+    node.tenants.pages[tenant["key"]].write_limit(0, 4 * GIB, 5 * GIB)
+    assert row(node)["cards"][0]["limit_bytes"] == 5 * GIB
+    node.observed.peaks = {(tenant["key"], UUID): 2 * GIB}
+    assert row(node)["cards"][0]["peak_bytes"] == 2 * GIB
+    node.observed.idle = {tenant["key"]: 7.0}
+    assert row(node)["idle_since"] == 7.0
+
+
 def test_the_node_is_named_as_configured_or_by_the_environment(
     node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,6 +79,33 @@ def test_the_node_is_named_as_configured_or_by_the_environment(
     assert names() == {"gpu-8"}
     node.config = replace(node.config, node_name="gpu-7")
     assert names() == {"gpu-7"}
+
+
+def test_a_card_has_its_sensors_as_long_as_the_driver_answers(tmp_path: Path) -> None:
+    driver = FakeDriver()
+    driver.sensors = {UUID: {"temperature_celsius": 41, "power_milliwatts": 250_500}}
+    with fakes.node(tmp_path, driver) as node:
+        node.sampler.look()
+        [found] = metrics.card_metrics(node)
+        assert found["sensors"] == driver.sensors[UUID]
+        [row] = ask(node, "cards")
+        assert (row["temperature_celsius"], row["power_milliwatts"]) == (41, 250_500)
+        driver.fault = "it hangs"
+        node.sampler.look()
+        [found] = metrics.card_metrics(node)
+        assert found["sensors"] == {}
+        [row] = ask(node, "cards")
+        assert (row["temperature_celsius"], row["power_milliwatts"]) == (None, None)
+
+
+def test_the_last_xid_of_a_card_is_the_last_listed(tmp_path: Path) -> None:
+    driver = FakeDriver()
+    with fakes.node(tmp_path, driver) as node:
+        for number in (31, 43, 31):
+            driver.xids = ((UUID, number),)
+            node.sampler.look()
+        [found] = metrics.card_metrics(node)
+    assert list(found["xids"].items()) == [("43", 1), ("31", 2)]
 
 
 def test_a_tenant_has_figures_before_it_has_done_anything(node: FakeDaemon) -> None:
@@ -308,6 +352,20 @@ def test_processes_of_an_unallocated_container_are_counted_as_configured(unknown
     assert counts == {**dict.fromkeys(ACTIONS, 0), "ignore": 1} | (
         {"ignore": 3} if unknown == "ignore" else {unknown: 2}
     )
+
+
+def test_cards_and_containers_are_as_in_ls_and_ps(node: FakeDaemon) -> None:
+    opened(node, memory="4GiB", memory_limit="6GiB", cores="30", devices="0")
+    cordon_card(card(1), "its fan", node)
+    for found, capacity in zip(metrics.card_metrics(node), node.capacities(), strict=True):
+        shown = card_row(capacity)
+        for name in ("mode", "health", "non_tenant_bytes", "available_bytes", "cordoned"):
+            assert found[name] == shown[name], name
+        assert found["burst_bytes"] == shown["burst_granted_bytes"]
+    [record] = node.ledger.entries.values()
+    [part], [shown_part] = row(node)["cards"], tenant_row(record, node)["cards"]
+    assert part["policy"] == shown_part["policy"] == "fixed-share"
+    assert part["throttled"] == 0.0  # it has not started
 
 
 def test_a_whole_card_has_the_drivers_figures(node: FakeDaemon) -> None:

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 
 from gpushare import simulator
+from gpushare.daemon.cards import nvml_sensors
 from gpushare.daemon.cards.driver_client import (
     DriverError,
     DriverGeneration,
@@ -18,10 +21,13 @@ from gpushare.daemon.cards.driver_client import (
     DriverTimeout,
     InvalidSample,
 )
+from gpushare.daemon.cards.health import Health
 from gpushare.daemon.cards.nvml_client import Nvml
 from gpushare.daemon.cards.worker_process import WorkerProcess
+from gpushare.metrics_schema import CardSensors
 from gpushare.simulator import FalseReading, Simulator
 from tests.unit.simulator.conftest import SimulatorMachine
+from tests.unit.simulator.test_mps import mps_daemon
 
 from .fakes import wait_until
 
@@ -64,9 +70,80 @@ def test_a_look_with_nothing_new_is_not_sent_again(
     original = WorkerProcess.ask
     monkeypatch.setattr(WorkerProcess, "ask", ask)
     first, second = driver.sample(), driver.sample()
-    assert set(answers[0]) == {"driver", "cards", "xids"}
+    assert set(answers[0]) == {"driver", "cards", "xids", "sensors"}
     assert answers[1] == {"xids": []}
     assert replace(second, taken_ns=first.taken_ns) == first
+    assert second.sensors == first.sensors != {}
+
+
+def test_a_brief_look_sees_whatever_takes_memory(machine: SimulatorMachine, driver: Nvml) -> None:
+    uuid, idle = machine.simulator.uuids[0], driver.sample()
+    assert driver.sample(brief=True) == idle
+    with machine.started("tenant.py") as tenant:
+        assert tenant.ask("init") == 0
+        assert tenant.ask("context") == 0
+        [use] = driver.sample(brief=True).uses[uuid]
+        assert use.pid == tenant.ask("pid")
+        assert tenant.ask(f"alloc {4 << 30}")[0] == 0
+        [grown] = driver.sample(brief=True).uses[uuid]
+        assert (grown.bytes or 0) - (use.bytes or 0) == 4 << 30
+    wait_until(lambda: driver.sample(brief=True).uses == idle.uses)
+
+
+def test_the_sensors_are_those_of_the_card(cards: Simulator, driver: Nvml) -> None:
+    """Those of an idle H200 by its profile; energy is not simulated."""
+    assert set(nvml_sensors._READ) == set(CardSensors.__annotations__)
+    profile = json.loads((simulator.libraries() / "profiles" / "h200.json").read_text())
+    found = driver.sample().sensors
+    assert set(found) == set(cards.uuids)
+    for figures in found.values():
+        assert set(figures) == set(CardSensors.__annotations__) - {"energy_millijoules"}
+        assert figures["temperature_celsius"] == profile["temperature_idle_celsius"]
+        assert figures["memory_temperature_celsius"] == profile["temperature_idle_celsius"]
+        assert figures["power_milliwatts"] == profile["power_idle_milliwatts"]
+        assert figures["sm_clock_mhz"] == profile["clock_sm_mhz"]
+        assert figures["memory_clock_mhz"] == profile["clock_memory_mhz"]
+        assert figures["reserved_bytes"] > 0
+
+
+def test_the_clients_of_an_mps_server_are_known_by_the_drivers_list(
+    machine: SimulatorMachine, driver: Nvml
+) -> None:
+    with mps_daemon(machine) as control:
+        assert driver.sample().uses == dict.fromkeys(machine.simulator.uuids, ())
+        with control.client().started("tenant.py") as client, machine.started("tenant.py") as other:
+            for tenant in (client, other):
+                assert tenant.ask("init") == 0
+                assert tenant.ask("context") == 0
+            (server,) = control.command("get_server_list")
+            found = driver.sample().uses[machine.simulator.uuids[0]]
+            assert {use.pid: use.is_mps for use in found} == {
+                client.ask("pid"): True,
+                other.ask("pid"): False,
+                int(server): False,
+            }
+
+
+def test_a_lost_card_has_no_sensors(cards: Simulator, driver: Nvml) -> None:
+    """Read anew by a worker that has just started."""
+    simulator.fail(cards.device, card=1, lost=1)
+    driver.renew(driver.library, cards.env)
+    assert set(driver.sample().sensors) == {cards.uuids[0]}
+
+
+def test_the_compute_mode_of_a_card_is_seen(cards: Simulator, driver: Nvml) -> None:
+    one, other = cards.uuids
+    assert driver.sample().compute_modes == {one: "", other: ""}
+    simulator.fail(cards.device, 1, compute_mode=pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
+    assert driver.sample().compute_modes == {one: "", other: "Exclusive_Process"}
+    simulator.fail(cards.device, 1, compute_mode=pynvml.NVML_COMPUTEMODE_PROHIBITED)
+    sample = driver.sample()
+    assert sample.compute_modes == {one: "", other: "Prohibited"}
+    known = {card.uuid: card for card in driver.cards()}
+    assert Health().observe(sample, known) == {
+        one: "ok",
+        other: "no program can use it (compute mode Prohibited): nvidia-smi -i 1 -c DEFAULT",
+    }
 
 
 def test_a_hung_driver_that_recovers_is_sampled_again(cards: Simulator, driver: Nvml) -> None:
@@ -192,6 +269,46 @@ def test_mig_that_is_switched_on_and_off_is_another_generation(
     }
     simulator.partition(cards.device, [])
     assert driver.sample().generation == before
+
+
+def test_each_mig_instance_is_a_card_behind_the_cards(cards: Simulator, driver: Nvml) -> None:
+    before = driver.cards()
+    parts = simulator.partition(cards.device, ["3g.71gb", "1g.18gb"])
+    sample = driver.sample()
+    found = driver.cards()
+    assert found[:2] == tuple(replace(card, is_divided=True) for card in before)
+    assert [(card.index, card.uuid) for card in found[2:]] == list(enumerate(parts, 2))
+    assert [card.model for card in found[2:]] == ["H200 MIG 3g.71gb", "H200 MIG 1g.18gb"] * 2
+    assert [card.instance.names for card in found[2:] if card.instance] == [
+        ("0:0", "0:gi1:ci0"),
+        ("0:1", "0:gi2:ci0"),
+        ("1:0", "1:gi1:ci0"),
+        ("1:1", "1:gi2:ci0"),
+    ]
+    assert found[3].memory_bytes * 3 <= found[2].memory_bytes <= before[0].memory_bytes // 2
+    assert {uuid: sample.uses[uuid] for uuid in parts} == dict.fromkeys(parts, ())
+    simulator.fail(cards.device, 0, lost=1)
+    assert set(driver.sample().health) == {cards.uuids[0], *parts[:2]}
+    simulator.fail(cards.device, 0)
+    simulator.partition(cards.device, [])
+    assert driver.sample().health == {}
+    assert driver.cards() == before
+
+
+def test_a_process_on_an_instance_is_listed_there_alone(
+    machine: SimulatorMachine, cards: Simulator, driver: Nvml
+) -> None:
+    parts = simulator.partition(cards.device, ["3g.71gb", "1g.18gb"])
+    on_instance = ["env", f"CUDA_VISIBLE_DEVICES={parts[1]}"]
+    with machine.started("tenant.py", under=on_instance) as tenant:
+        assert [tenant.ask(word) for word in ("init", "context")] == [0, 0]
+        pid = tenant.ask("pid")
+        assert tenant.ask(f"alloc {1 << 30}")[0] == 0
+        sample = driver.sample()
+        assert sample.uses[cards.uuids[0]] == sample.uses[parts[0]] == ()
+        [use] = sample.uses[parts[1]]
+        assert use.pid == pid
+        assert sample.used[parts[1]] >= (use.bytes or 0) > 1 << 30
 
 
 def test_an_upgrade_is_loaded_by_a_new_worker(cards: Simulator, driver: Nvml) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.core import clock
+from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.lifecycle.host_process import open_tenant
-from gpushare.daemon.pages.tenant_socket import TenantSocket
+from gpushare.daemon.pages.process_watch import TenantSocket
 from gpushare.daemon.placement.request import NoRoom, NoSuchCard
 from gpushare.daemon.state import DaemonState, NoDriver
-from gpushare.quota import QuotaError
+from gpushare.quota.errors import QuotaError
 
 from . import fakes
 from .fakes import GIB, MIB
@@ -34,11 +34,7 @@ def test_open_reserves_and_makes_the_pages(node: DaemonState) -> None:
     directory = Path(tenant["directory"])
     names = sorted(path.name for path in directory.iterdir())
     assert names == ["grant", "socket", "status", "wakeup"]
-    assert (
-        clock.boottime()
-        < entry.expires
-        <= clock.boottime() + node.config.timing.bind_timeout_seconds
-    )
+    assert boottime() < entry.expires <= boottime() + node.config.timing.bind_timeout_seconds
 
 
 def test_open_lists_the_mounts_in_order(node: DaemonState, tmp_path: Path) -> None:
@@ -100,7 +96,8 @@ def test_two_tenants_of_one_name_can_be_distinguished(node: DaemonState) -> None
         ({"cores": "30"}, "requests cores without memory"),
         ({"memory": "4Q"}, "not a size"),
         ({"memory": "4GiB", "cores": "101"}, "not a share of a card in percent"),
-        ({"memory": "4GiB", "backend": "mig"}, "not in this version"),
+        ({"memory": "4GiB", "backend": "mig"}, "no card of this node has one"),
+        ({"memory": "4GiB", "backend": "mps"}, "not in this version"),
         ({"memory": "4GiB", "oversubscribe": "host"}, "not in this version"),
         ({"memory": "4GiB", "memory-limit": "2GiB"}, "below memory 4GiB"),
         ({"memorry": "4GiB"}, "Did you mean"),

@@ -13,7 +13,8 @@ from gpushare.daemon.operator.reset import reset_quota
 from gpushare.daemon.operator.resize import NotResizable, set_over_quota_action
 from gpushare.daemon.store.overrides import Overrides
 from gpushare.daemon.views.status_rows import tenant_row
-from gpushare.quota import QuotaError, RequestPolicy
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.request_policy import RequestPolicy
 
 from . import fakes
 from .fakes import FakeDaemon

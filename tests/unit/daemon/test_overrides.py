@@ -104,19 +104,19 @@ def test_the_oldest_settings_are_forgotten_first(
 
 def test_a_measured_context_is_kept_by_model_and_driver_version(tmp_path: Path) -> None:
     ContextSizes(tmp_path, "580").keep(card(0), 500 * MIB)
-    assert ContextSizes(tmp_path, "580").bytes_of(card(1)) == 500 * MIB
-    assert ContextSizes(tmp_path, "580").bytes_of(card(0, model="T4")) == 0
-    assert ContextSizes(tmp_path, "581").bytes_of(card(0)) == 0
+    assert ContextSizes(tmp_path, "580").sizes.get(card(1).model, 0) == 500 * MIB
+    assert ContextSizes(tmp_path, "580").sizes.get(card(0, model="T4").model, 0) == 0
+    assert ContextSizes(tmp_path, "581").sizes.get(card(0).model, 0) == 0
 
 
 def test_reported_context_sizes_count_until_one_is_measured(tmp_path: Path) -> None:
     contexts = ContextSizes(tmp_path, "580")
     for seen in (600, 500, 700):
         contexts.learn(card(), "a", seen * MIB)
-    assert contexts.bytes_of(card()) == 500 * MIB
+    assert contexts.sizes.get(card().model, 0) == 500 * MIB
     contexts.keep(card(), 520 * MIB)
     contexts.learn(card(), "a", 100 * MIB)
-    assert contexts.bytes_of(card()) == 520 * MIB
+    assert contexts.sizes.get(card().model, 0) == 520 * MIB
 
 
 @pytest.mark.parametrize("lie", [1, 100 * GIB])
@@ -127,15 +127,15 @@ def test_a_false_context_count_decides_nothing(tmp_path: Path, lie: int) -> None
         lie -= 1
     for honest, seen in (("a", 520), ("b", 500)):
         contexts.learn(card(), honest, seen * MIB)
-    assert 500 * MIB <= contexts.bytes_of(card()) <= 520 * MIB
-    assert ContextSizes(tmp_path, "580").bytes_of(card()) == 0, "hearsay is not kept"
+    assert 500 * MIB <= contexts.sizes.get(card().model, 0) <= 520 * MIB
+    assert ContextSizes(tmp_path, "580").sizes.get(card().model, 0) == 0, "hearsay is not kept"
 
 
 def test_only_the_last_tenants_have_a_vote(tmp_path: Path) -> None:
     contexts = ContextSizes(tmp_path, "580")
     for number in range(200):
         contexts.learn(card(), f"t{number}", (1000 - number) * MIB)
-    assert contexts.bytes_of(card()) == (1000 - 200 + 32) * MIB
+    assert contexts.sizes.get(card().model, 0) == (1000 - 200 + 32) * MIB
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"H200 580": "much"}', '{"H200 580": -5}'])
@@ -203,4 +203,4 @@ def test_a_caller_during_a_measurement_waits_for_it(tmp_path: Path) -> None:
     contexts.expect()
     contexts.settle()
     contexts.wait()
-    assert contexts.bytes_of(card()) == 0
+    assert contexts.sizes.get(card().model, 0) == 0

@@ -10,9 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.daemon.cards.validation import nvlink_link, pcie_link
-from gpushare.daemon.placement.choose import check_memory_growth, place_request
-from gpushare.daemon.placement.model import AllocationUse, CardCapacity, Links, NonTenantProcess
-from gpushare.daemon.placement.request import NoRoom, NoSuchCard, PlacedCard, PlacementRequest
+from gpushare.daemon.operator.resize import check_memory_growth
+from gpushare.daemon.placement.choose import place_request
+from gpushare.daemon.placement.model import (
+    AllocationUse,
+    CardCapacity,
+    Links,
+    MigInstance,
+    NonTenantProcess,
+)
+from gpushare.daemon.placement.request import (
+    ImageNeed,
+    NoRoom,
+    NoSuchCard,
+    PlacedCard,
+    PlacementRequest,
+)
 
 from .fakes import GIB, MIB, card
 
@@ -155,6 +168,16 @@ def test_a_whole_card_is_one_without_tenants() -> None:
     )
 
 
+def test_a_card_for_one_process_is_given_only_as_a_whole() -> None:
+    only = replace(room(0), compute_mode="Exclusive_Process")
+    assert (
+        "card 0 is in compute mode Exclusive_Process: one process at a time can use it; run "
+        "nvidia-smi -i 0 -c DEFAULT as root"
+    ) in refusal(share(1), only)
+    assert place_request(PlacementRequest(whole=True), (only,))[0].card == card(0)
+    assert place_request(share(1), (only, room(1)))[0].card == card(1)
+
+
 def test_a_whole_card_is_closed_to_shares() -> None:
     taken = room(0, AllocationUse("big", 140 * GIB, 100, whole=True))
     assert "card 0 is allocated exclusively to big" in refusal(share(1), taken)
@@ -224,6 +247,97 @@ def test_deny_takes_precedence_over_allow() -> None:
     text = refusal(share(1, allow=("H200",), deny=("h200",)), *rooms)
     assert text.endswith(
         "card 0 (H200) is in deny; card 1 (H200) is in deny; change deny or see gpushare ls"
+    )
+
+
+def divided() -> tuple[CardCapacity, ...]:
+    """Return a whole card, one that is divided, and its two instances."""
+    one = room(1)
+    small = [room(index, gib=18 * (index - 1), model="H200 MIG 1g.18gb") for index in (2, 3)]
+    return (
+        room(0),
+        replace(one, card=replace(one.card, is_divided=True)),
+        *(
+            replace(each, card=replace(each.card, instance=MigInstance(card(1).uuid, 1, at, at, 0)))
+            for at, each in enumerate(small)
+        ),
+    )
+
+
+def test_instances_take_shares_and_cards_that_have_them_take_none() -> None:
+    rooms = divided()
+    assert indices(place_request(share(1), rooms)) == [2]
+    assert indices(place_request(share(20), rooms)) == [3]
+    assert indices(place_request(share(40), rooms)) == [0]
+    assert indices(place_request(share(1, deny=("MIG",)), rooms)) == [0]
+    assert indices(place_request(share(1, devices=("1:1",)), rooms)) == [3]
+    assert indices(place_request(share(1, devices=("1:gi0:ci0",)), rooms)) == [2]
+    assert "card 1 is divided into MIG instances" in refusal(share(1, devices=("1",)), *rooms)
+    assert rooms[1].available_bytes == rooms[1].cores_available == rooms[1].schedulable_bytes == 0
+
+
+def test_a_whole_instance_is_allocated_only_as_such() -> None:
+    rooms = divided()
+    assert indices(place_request(PlacementRequest(whole=True), rooms)) == [0]
+    wanted = PlacementRequest(whole=True, backend="mig")
+    assert indices(place_request(wanted, rooms)) == [2]
+    named = PlacementRequest(whole=True, devices=(rooms[3].card.uuid,))
+    assert indices(place_request(named, rooms)) == [3]
+    text = refusal(PlacementRequest(whole=True), *rooms[2:])
+    assert "card 2 is a MIG instance, and a whole card is requested" in text
+    assert text.endswith("set backend to mig or see gpushare ls")
+    assert "card 0 is not a MIG instance; change backend" in refusal(wanted, rooms[0])
+
+
+def test_a_program_has_one_instance() -> None:
+    text = refusal(share(1, count=2), *divided())
+    assert "card 2 is a MIG instance, and a program can use only one" in text
+
+
+def test_the_node_of_an_instance_s_card_is_no_instance() -> None:
+    with pytest.raises(NoRoom, match="card 1 is divided into MIG instances"):
+        place_request(share(1, minors=(1,)), divided())
+
+
+def capable(index: int, capability: tuple[int, int] | None) -> CardCapacity:
+    one = room(index, model="V100" if capability == (7, 0) else "H200")
+    return replace(one, card=replace(one.card, capability=capability))
+
+
+def test_cards_are_chosen_by_compute_capability() -> None:
+    rooms = (capable(0, (7, 0)), capable(1, (8, 9)), capable(2, (10, 0)), capable(3, None))
+    for comparisons, index in (
+        ((">=8.0",), 1),
+        ((">8.9",), 2),
+        (("<=7.0",), 0),
+        (("=10.0",), 2),
+        ((">=7.0", "<8.9"), 0),
+        ((">=7.5", "<10.0"), 1),
+        ((), 0),
+    ):
+        request = share(1, compute_capability=comparisons)
+        assert indices(place_request(request, rooms)) == [index], comparisons
+
+
+def test_a_refusal_names_the_compute_capability_of_each_card() -> None:
+    key = {"compute-capability": "env GPUSHARE_COMPUTE_CAPABILITY"}
+    request = share(1, compute_capability=(">=8.0", "<9.0"), sources=key)
+    assert refusal(request, capable(0, (7, 0)), capable(1, None)) == (
+        "no card has room for 1 GiB: card 0 (V100) has compute capability 7.0, and >=8.0,<9.0 is "
+        "requested; card 1 (H200) has compute capability unknown, and >=8.0,<9.0 is requested; "
+        "change compute-capability (env GPUSHARE_COMPUTE_CAPABILITY) or see gpushare ls"
+    )
+    full = replace(capable(0, (7, 0)), health="GPU is lost")
+    assert "change compute-capability" not in refusal(request, full)
+
+
+def test_a_refusal_names_what_the_image_needs_of_a_card() -> None:
+    need = ImageNeed("CUDA 13 builds nothing for V100", "use CUDA 12", is_refused=True)
+    request = share(1, image_needs={card(0).uuid: need})
+    assert indices(place_request(request, (room(0), room(1)))) == [1]
+    assert refusal(request, room(0), room(1, gib=0)) == (
+        "no card has room for 1 GiB: card 0 (H200) does not fit the image: CUDA 13 builds nothing "
+        "for V100; card 1 has 0 of 0 B available; use CUDA 12 or see gpushare ls"
     )
 
 

@@ -22,7 +22,7 @@ from gpushare.daemon.placement.request import (
     PlacementRequest,
     TenantCardUsage,
 )
-from gpushare.quota import MaxPerCard, MaxPerNode, MaxPerRequest
+from gpushare.quota.request_policy import MaxPerCard, MaxPerNode, MaxPerRequest
 
 from .fakes import GIB
 
@@ -78,6 +78,7 @@ def machines(draw: st.DrawFn) -> tuple[CardCapacity, ...]:
     for index in range(draw(st.sampled_from((5, 6, 6, 4, 3, 2, 1)))):
         gib = draw(st.sampled_from((16, 16, 40)))
         one = Card(index, f"GPU-{index}000", draw(st.sampled_from(MODELS)), gib * GIB, index)
+        one = replace(one, capability=draw(st.sampled_from((None, (7, 0), (8, 0), (9, 0)))))
         found.append(
             CardCapacity(
                 one,
@@ -139,6 +140,7 @@ def cases(draw: st.DrawFn, kind: str = "any") -> PlacementCase:
         strategy=draw(st.sampled_from(("", "binpack", "spread", "topology"))),
         allow=draw(st.sampled_from(((),) * 8 + (("A100",), ("h200", "GPU-0000")))),
         deny=draw(st.sampled_from(((),) * 8 + (("GPU-1000",), ("H200",), ("T4",)))),
+        compute_capability=draw(st.sampled_from(((),) * 6 + ((">=8.0",), ("<9.0", ">7.5")))),
         bounds=Bounds() if kind == "exclusive" else draw(bounds(rooms, often=kind == "bounds")),
     )
     uuids = sorted(room.card.uuid for room in rooms)
@@ -156,12 +158,19 @@ def named(names: Sequence[str], one: Card) -> bool:
     return any(name == one.uuid or name.lower() in one.model.lower() for name in names)
 
 
+def capable(comparisons: Sequence[str], one: Card) -> bool:
+    wanted = {">=8.0": {(8, 0), (9, 0)}, "<9.0": {(7, 0), (8, 0)}, ">7.5": {(8, 0), (9, 0)}}
+    return all(one.capability in wanted[text] for text in comparisons)
+
+
 def fits(ask: PlacementRequest, room: CardCapacity) -> bool:
     """Whether one card may be taken by itself."""
     one = room.card
     if room.health != "ok" or room.cordoned is not None:
         return False
     if (ask.allow and not named(ask.allow, one)) or named(ask.deny, one):
+        return False
+    if ask.compute_capability and not capable(ask.compute_capability, one):
         return False
     if room.mode == ("shared" if ask.whole else "exclusive"):
         return False

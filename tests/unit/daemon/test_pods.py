@@ -24,7 +24,8 @@ from gpushare.daemon.service.control_request import ControlRequest, Peer
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.views.status_rows import tenant_row
 from gpushare.oci.request import sandbox_annotations, trusted_annotations
-from gpushare.quota import QuotaError, pod_of
+from gpushare.quota.annotations import pod_of
+from gpushare.quota.errors import QuotaError
 
 from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles

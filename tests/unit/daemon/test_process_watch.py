@@ -12,12 +12,10 @@ from pathlib import Path
 import pytest
 
 from gpushare import abi
-from gpushare.daemon.core.allowance import Allowance
+from gpushare.daemon.core.log import Allowance
 from gpushare.daemon.core.loop import Loop
-from gpushare.daemon.pages import process_watch as watch_module
-from gpushare.daemon.pages import tenant_socket as tenant_socket_module
-from gpushare.daemon.pages.process_watch import ProcessWatch
-from gpushare.daemon.pages.tenant_socket import TenantSocket
+from gpushare.daemon.pages import process_watch as module
+from gpushare.daemon.pages.process_watch import ProcessWatch, TenantSocket
 
 KEY = "0" * 16
 LOG = abi.MESSAGE_HEADER.pack(abi.MESSAGE_LOG, 4, 7, 5) + b"again"
@@ -25,8 +23,8 @@ LOG = abi.MESSAGE_HEADER.pack(abi.MESSAGE_LOG, 4, 7, 5) + b"again"
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch_module, "_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(tenant_socket_module, "log", lambda *_, **__: None)
+    monkeypatch.setattr(module, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(module, "log", lambda *_, **__: None)
 
 
 @pytest.fixture
@@ -102,7 +100,7 @@ def test_an_ended_tenants_messages_are_not_logged(
 ) -> None:
     """A process elsewhere may still have its connection, with messages that wait in it."""
     logged: list[str] = []
-    monkeypatch.setattr(tenant_socket_module, "log", lambda event, *_, **__: logged.append(event))
+    monkeypatch.setattr(module, "log", lambda event, *_, **__: logged.append(event))
     directory = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     tenant, watch = TenantSocket.listen(KEY, directory), ProcessWatch(loop)
     os.close(directory)

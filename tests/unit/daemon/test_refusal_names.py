@@ -17,7 +17,7 @@ from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import CardUsage, DaemonState, UsageView
 from gpushare.daemon.store.record import CardAllocation
 from gpushare.errors import UserError
-from gpushare.quota import QuotaError
+from gpushare.quota.errors import QuotaError
 
 from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles

@@ -15,9 +15,10 @@ from gpushare.config import Config, Timing
 from gpushare.daemon.operator import reload as module
 from gpushare.daemon.operator.reload import NotReloaded, reload_config
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.service.operations.daemon import status_row
+from gpushare.daemon.service.node_operations import status_row
 from gpushare.daemon.state import DaemonState
-from gpushare.quota import QuotaError, RequestPolicy
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.request_policy import RequestPolicy
 
 from . import fakes
 from .fakes import GIB
@@ -67,6 +68,7 @@ def write(file: Path, text: str) -> None:
         ("engines: {sockets: [/run/other.sock]}", ["engines.sockets"]),
         ("kubernetes: {mode: plugin}", ["kubernetes.mode"]),
         ("kubernetes: {node: gpu-7}", ["kubernetes.node"]),
+        ("kubernetes: {node_labels: false}", ["kubernetes.node_labels"]),
         (
             (
                 "timing: {bind_timeout_seconds: 1, sample_interval_seconds: 0.5, "
@@ -177,6 +179,7 @@ def test_a_changed_read_group_reaches_the_socket(node: DaemonState, file: Path) 
 def test_every_key_either_holds_at_once_or_takes_a_restart() -> None:
     """A test that adds one names it."""
     known = {*module.LIVE, *module.RESTART, "terms", "timing", "file", "written_ns"}
+    known |= {"node_settings", "of_file"}  # of labels, beside the file
     assert known == {part.name for part in fields(Config)}
     assert module.LIVE.keys() & module.RESTART.keys() == set()
     assert module.LIVE_TERMS.keys() == {part.name for part in fields(RequestPolicy)}

@@ -15,13 +15,21 @@ from gpushare.daemon.operator.reset import reset_quota
 from gpushare.daemon.operator.resize import NotResizable, set_over_quota_action, set_quota
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.protocol import HostProcessGrant
-from gpushare.quota import Defaults, MaxPerRequest, QuotaError, RequestPolicy
+from gpushare.quota.effective_request import Defaults
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.request_policy import MaxPerRequest, RequestPolicy
 
 from . import fakes
 from .fakes import GIB, FakeDaemon, FakeDriver
 from .operations import entry_of, grant, opened
 
-ASKED: Mapping[str, str] = {"memory": "4GiB", "cores": "30", "priority": "7", "class": "offline"}
+ASKED: Mapping[str, str] = {
+    "memory": "4GiB",
+    "cores": "30",
+    "priority": "7",
+    "class": "offline",
+    "idle-after": "2h",
+}
 SET: Mapping[str, str] = {
     "memory": "6GiB",
     "memory-limit": "8GiB",
@@ -29,6 +37,7 @@ SET: Mapping[str, str] = {
     "policy": "burst-share",
     "priority": "1",
     "class": "online",
+    "idle-after": "90m",
 }
 
 
@@ -142,6 +151,17 @@ def test_the_original_request_outlives_the_daemon(tmp_path: Path) -> None:
         set_quota(before, {"memory": "6GiB"}, first)
     with fakes.again(tmp_path) as second:
         assert entry_of(second, tenant).requested == before.requested == before.quota
+
+
+def test_whole_cards_have_no_quota_to_set_but_the_idle_time(node: FakeDaemon) -> None:
+    tenant = opened(node, devices="0")
+    before = entry_of(node, tenant)
+    changed = set_quota(before, {"idle-after": "90m"}, node)
+    assert changed.quota["idle-after"] == {"value": "90m", "source": "operator"}
+    assert reset_quota(changed, (), node) == before
+    with pytest.raises(NotResizable, match="has whole cards"):
+        set_quota(before, {"idle-after": "90m", "cores": "30"}, node)
+    assert entry_of(node, tenant) == before
 
 
 def test_the_over_quota_action_returns_to_the_nodes_default(node: FakeDaemon) -> None:

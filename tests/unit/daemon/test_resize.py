@@ -17,7 +17,9 @@ from gpushare.daemon.placement.model import Card
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.views.status_rows import tenant_row
-from gpushare.quota import Defaults, QuotaError, RequestPolicy
+from gpushare.quota.effective_request import Defaults
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.request_policy import RequestPolicy
 
 from . import fakes, registered
 from .fakes import GIB, MIB, FakeDriver

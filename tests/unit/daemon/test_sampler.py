@@ -23,6 +23,7 @@ from gpushare.daemon.observe.sampler import Overhead, UsageSampler
 from gpushare.daemon.pages.grant_page import CardGrant
 from gpushare.daemon.pages.status_page import TenantClaims
 from gpushare.daemon.pages.tenants import Pages
+from gpushare.daemon.service.node_operations import status_row
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.status_rows import card_row, tenant_row
 
@@ -100,6 +101,45 @@ def test_the_memory_of_each_process_on_each_card_is_shown(
     assert process["pid"] == child
     assert process["cards"] == [{"index": 0, "bytes": GIB, "utilization": 40}]
     assert card_row(node.capacities()[0])["utilization"] == 45
+
+
+def test_a_card_for_one_process_is_named_and_gets_no_share(
+    driver: FakeDriver, node: FakeDaemon, truth: UsageSampler
+) -> None:
+    truth.look()
+    assert status_row(node)["warnings"] == []
+    driver.modes = {CARD: "Exclusive_Process"}
+    truth.look()
+    (capacity,) = node.capacities()
+    assert (capacity.compute_mode, capacity.health) == ("Exclusive_Process", "ok")
+    (warning,) = status_row(node)["warnings"]
+    assert "card 0 is in compute mode Exclusive_Process" in warning
+    assert "nvidia-smi -i 0 -c DEFAULT" in warning
+
+
+@pytest.mark.usefixtures("tenant")
+def test_a_share_that_uses_an_mps_server_is_named(
+    driver: FakeDriver,
+    node: FakeDaemon,
+    truth: UsageSampler,
+    child: int,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Logged once, until it does no more; its container warns as long as it does."""
+
+    def looks(*, is_mps: bool) -> tuple[list[str], int]:
+        driver.uses = {CARD: (ProcessUse(child, GIB, 40, is_mps=is_mps),)}
+        truth.look()
+        row = tenant_row(node.ledger.entries["0" * 16], node)
+        return row["warnings"], capfd.readouterr().err.count("tenant-uses-mps")
+
+    assert looks(is_mps=False) == ([], 0)
+    (warning,), logged = looks(is_mps=True)
+    assert f"uses an MPS server that gpushare did not start (process {child})" in warning
+    assert logged == 1
+    assert looks(is_mps=True) == ([warning], 0)
+    assert looks(is_mps=False) == ([], 0)
+    assert looks(is_mps=True) == ([warning], 1)
 
 
 @pytest.mark.usefixtures("tenant")

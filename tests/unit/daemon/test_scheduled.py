@@ -21,12 +21,13 @@ from gpushare.daemon.service.control_request import (
     MalformedRequest,
     Peer,
 )
-from gpushare.daemon.service.operations.cards import CARD_OPERATIONS, cordon_card
-from gpushare.daemon.service.operations.kubernetes import KUBERNETES_OPERATIONS
+from gpushare.daemon.service.lifecycle_operations import LIFECYCLE_OPERATIONS
+from gpushare.daemon.service.node_operations import NODE_OPERATIONS, cordon_card
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.protocol.kubernetes import ALLOCATION_MOUNT, NodeMode
-from gpushare.quota import MaxPerRequest, QuotaError, RequestPolicy
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.request_policy import MaxPerRequest, RequestPolicy
 
 from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles
@@ -51,7 +52,7 @@ def node(tmp_path: Path) -> Iterator[DaemonState]:
 
 def ask(node: DaemonState, op: str, uid: int = 0, **fields: Any) -> Any:
     request = ControlRequest({"op": op, **fields}, Peer(1, uid))
-    rows, last = {**CARD_OPERATIONS, **KUBERNETES_OPERATIONS}[op].run(request, node)
+    rows, last = {**NODE_OPERATIONS, **LIFECYCLE_OPERATIONS}[op].run(request, node)
     return [dict(row) for row in rows] or dict(last)
 
 

@@ -21,7 +21,7 @@ import pytest
 from gpushare import client, protocol
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.core import log
-from gpushare.daemon.core.allowance import Allowances
+from gpushare.daemon.core.log import Allowances
 from gpushare.daemon.core.loop import Worker
 from gpushare.daemon.identity import processes
 from gpushare.daemon.operator.run_state import RunControl

@@ -9,13 +9,16 @@ import pytest
 
 from gpushare import abi
 from gpushare.config import Config
-from gpushare.daemon.compute import shares
+from gpushare.daemon.compute import scheduler_sync
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.operator.resize import NotResizable, set_quota
 from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.service.node_operations import set_card_policy
 from gpushare.daemon.views.status_rows import tenant_row
 from gpushare.protocol import HostProcessGrant
-from gpushare.quota import Defaults, MaxPerCard, MaxPerRequest, QuotaError, RequestPolicy
+from gpushare.quota.effective_request import Defaults
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.request_policy import MaxPerCard, MaxPerRequest, RequestPolicy
 
 from . import fakes
 from .fakes import GIB, FakeDaemon, FakeDriver
@@ -28,7 +31,7 @@ def set_of(node: FakeDaemon, tenant: HostProcessGrant, **asked: str) -> None:
 
 def permille(node: FakeDaemon, tenant: HostProcessGrant) -> int:
     [allocation] = entry_of(node, tenant).allocations
-    return shares.shares_on_card(allocation.uuid, node)[tenant["key"]].permille
+    return scheduler_sync.shares_on_card(allocation.uuid, node)[tenant["key"]].permille
 
 
 def reserved(node: FakeDaemon, tenant: HostProcessGrant) -> int:
@@ -52,6 +55,7 @@ def test_cores_are_set_in_the_ledger_the_page_and_the_next_container(node: FakeD
         {"value": "40", "source": "operator"},
     )
     assert node.overrides.of(tenant["id"]) == {"cores": "40"}
+    node.loop.settle()
     assert told == [400]
     offset = 4096 + abi.GRANT_CARD_CORES_PERCENT
     assert int.from_bytes(grant(node, tenant).read_bytes()[offset : offset + 4], "little") == 40
@@ -186,7 +190,7 @@ def test_a_cards_policy_holds_for_its_tenants_and_sets_their_cores_aside(node: F
     assert (permille(node, burst), permille(node, plain)) == (968, 32)
     told: list[str] = []
     node.shares_changed = lambda: told.append("told")
-    shares.set_card_policy("GPU-0000", "fixed-share", node)
+    set_card_policy("GPU-0000", "fixed-share", node)
     assert told == ["told"]
     assert (permille(node, burst), permille(node, plain)) == (300, 700)
     assert reserved(node, burst) == 30
@@ -196,17 +200,17 @@ def test_a_cards_policy_holds_for_its_tenants_and_sets_their_cores_aside(node: F
     ]
     with pytest.raises(NoRoom, match="has 70 % of its compute left"):
         opened(node, memory="4GiB", cores="71", policy="native-burst-share", devices="0")
-    shares.set_card_policy("GPU-0000", "", node)
+    set_card_policy("GPU-0000", "", node)
     assert reserved(node, burst) == 0
     assert permille(node, burst) == 968
 
 
 def test_a_best_effort_card_reserves_no_cores(node: FakeDaemon) -> None:
-    shares.set_card_policy("GPU-0000", "best-effort", node)
+    set_card_policy("GPU-0000", "best-effort", node)
     found = [opened(node, memory="4GiB", cores="90", devices="0") for _ in range(2)]
     assert [permille(node, one) for one in found] == [500, 500]
     with pytest.raises(NoRoom, match=r"cannot reserve 180 % of its compute.*train 90, train-"):
-        shares.set_card_policy("GPU-0000", "", node)
+        set_card_policy("GPU-0000", "", node)
     assert node.policy_of("GPU-0000") == "best-effort"
     other = opened(node, memory="4GiB", cores="90", devices="1")
     assert permille(node, other) == 900
@@ -215,7 +219,7 @@ def test_a_best_effort_card_reserves_no_cores(node: FakeDaemon) -> None:
 def test_the_policy_of_a_container_takes_precedence_over_its_cards(node: FakeDaemon) -> None:
     tenant = opened(node, memory="4GiB", cores="30", devices="0")
     opened(node, memory="4GiB", devices="0")
-    shares.set_card_policy("GPU-0000", "best-effort", node)
+    set_card_policy("GPU-0000", "best-effort", node)
     assert permille(node, tenant) == 500
     set_of(node, tenant, policy="fixed-share")
     assert permille(node, tenant) == 300
@@ -224,7 +228,7 @@ def test_the_policy_of_a_container_takes_precedence_over_its_cards(node: FakeDae
 
 def test_a_cards_policy_outlives_the_daemon(tmp_path: Path) -> None:
     with fakes.node(tmp_path) as before:
-        shares.set_card_policy("GPU-0000", "burst-share", before)
+        set_card_policy("GPU-0000", "burst-share", before)
     with fakes.again(tmp_path) as after:
         assert [room.policy for room in after.capacities()] == ["burst-share"]
 
@@ -260,6 +264,6 @@ def test_a_weight_that_nothing_comes_of_is_refused(node: FakeDaemon, policy: str
 
 def test_a_weight_counts_where_the_cards_own_policy_is_native(node: FakeDaemon) -> None:
     tenant = opened(node, memory="4GiB", cores="30", devices="0")
-    shares.set_card_policy(entry_of(node, tenant).allocations[0].uuid, "native-burst-share", node)
+    set_card_policy(entry_of(node, tenant).allocations[0].uuid, "native-burst-share", node)
     set_of(node, tenant, weight="3")
     assert entry_of(node, tenant).weight == 3

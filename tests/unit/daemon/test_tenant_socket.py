@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from gpushare import abi
-from gpushare.daemon.core.allowance import Allowance
-from gpushare.daemon.pages import tenant_socket
-from gpushare.daemon.pages.tenant_socket import TenantSocket
+from gpushare.daemon.core.log import Allowance
+from gpushare.daemon.pages import process_watch
+from gpushare.daemon.pages.process_watch import TenantSocket
 
 Logged = list[tuple[str, str, dict[str, Any]]]
 
@@ -25,7 +25,7 @@ Logged = list[tuple[str, str, dict[str, Any]]]
 def heard(monkeypatch: pytest.MonkeyPatch) -> Logged:
     lines: Logged = []
     monkeypatch.setattr(
-        tenant_socket, "log", lambda event, level, **fields: lines.append((event, level, fields))
+        process_watch, "log", lambda event, level, **fields: lines.append((event, level, fields))
     )
     return lines
 

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from gpushare import abi
-from gpushare.daemon.identity import container_cgroup, processes
-from gpushare.daemon.lifecycle import release, unbound
+from gpushare.daemon.freezer import tenant_cgroup
+from gpushare.daemon.identity import processes
+from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.bind import ReservationNotFound, bind
 from gpushare.daemon.service.control_request import ControlRequest, MalformedRequest, Peer
 from gpushare.daemon.service.control_server import find_operation
@@ -135,7 +136,9 @@ def test_a_container_without_its_launcher_keeps_its_reservation(
             populated[0] = False
             return True
 
-    monkeypatch.setattr(unbound, "cgroup_freezer", lambda *_: None if killed else KillableCgroup())
+    monkeypatch.setattr(
+        tenant_cgroup, "cgroup_freezer", lambda *_: None if killed else KillableCgroup()
+    )
     tenant = made_by(node, os.getpid(), started=1)
     asked = ControlRequest(
         {"op": "release", "key": tenant["key"], "id": tenant["id"]}, Peer(os.getpid(), 0)
@@ -179,7 +182,7 @@ def test_the_reply_and_the_spec_say_which_program_binds(
     known: str,
     expected: str,
 ) -> None:
-    monkeypatch.setattr(container_cgroup, "expected_cgroup", lambda *_: known)
+    monkeypatch.setattr(tenant_cgroup, "expected_cgroup", lambda *_: known)
     node.config = replace(node.config, bind=setting)
     made = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB")
     answer = made.create(node, maker=os.getpid(), binds=binds)
@@ -216,23 +219,23 @@ def test_the_reply_and_the_spec_say_which_program_binds(
     ],
 )
 def test_the_cgroup_that_a_spec_describes(path: object, expected: str) -> None:
-    assert container_cgroup.own_path(path, "4f1c") == expected
+    assert tenant_cgroup.own_path(path, "4f1c") == expected
 
 
 def test_a_cgroup_in_which_something_runs_is_nobodys_to_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounted = processes.Cgroups(f"1 2 0:1 / {tmp_path} rw - cgroup2 cgroup2 rw")
-    monkeypatch.setattr(container_cgroup, "_hierarchies", lambda: mounted)
+    monkeypatch.setattr(tenant_cgroup, "_hierarchies", lambda: mounted)
     group = tmp_path / "engine/4f1c"
-    found = container_cgroup.expected_cgroup("/engine/4f1c", "4f1c", os.getpid())
+    found = tenant_cgroup.expected_cgroup("/engine/4f1c", "4f1c", os.getpid())
     assert found == CGROUP
     group.mkdir(parents=True)
     for populated, expected in (("0", CGROUP), ("1", "")):
         (group / "cgroup.events").write_text(f"populated {populated}\n")
-        found = container_cgroup.expected_cgroup("/engine/4f1c", "4f1c", os.getpid())
+        found = tenant_cgroup.expected_cgroup("/engine/4f1c", "4f1c", os.getpid())
         assert found == expected
-    assert not container_cgroup.expected_cgroup("/engine/4f1c", "4f1c", 0)
+    assert not tenant_cgroup.expected_cgroup("/engine/4f1c", "4f1c", 0)
 
 
 def test_the_cgroup_of_a_reservation_with_time_left_is_not_read(

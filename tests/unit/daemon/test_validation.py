@@ -56,15 +56,31 @@ def test_an_impossible_value_is_refused(lie: dict[str, Any], why: str) -> None:
         ({"graphics": [[8, 1, None]]}, [ProcessUse(7, GIB, 40), ProcessUse(8, 1)]),
         ({"compute": [[7, GIB, 1], [7, GIB, 2]]}, [ProcessUse(7, 2 * GIB, 40)]),
         ({"shares": [[7, 4000]]}, [ProcessUse(7, GIB)]),
+        ({"mps": [[7, GIB, None]]}, [ProcessUse(7, GIB, 40, is_mps=True)]),
+        (
+            {"mps": [[8, 5, None]]},
+            [ProcessUse(7, GIB, 40), ProcessUse(8, 5, is_mps=True)],
+        ),
         ({"compute": []}, []),
         ({"busy": None}, [ProcessUse(7, GIB, 40)]),
     ],
-    ids=["unsaid", "both", "grew", "graphics", "parts", "percent", "none", "mig"],
+    ids=["unsaid", "both", "grew", "graphics", "parts", "percent", "mps", "only", "none", "mig"],
 )
 def test_valid_replies_of_a_driver_are_accepted(
     said: dict[str, Any], uses: list[ProcessUse]
 ) -> None:
     assert list(seen(**said).uses["GPU-0"]) == uses
+
+
+def test_sensors_are_numbers_that_can_be() -> None:
+    said = {"temperature_celsius": 41, "power_milliwatts": -1, "pcie_replays": 1 << 63}
+    said |= {"encoder_percent": 101, "decoder_percent": True, "sm_clock_mhz": "9", "lies": 1}  # type: ignore[dict-item]
+    assert validation.card_sensors({"sensors": {"GPU-0": said}}) == {
+        "GPU-0": {"temperature_celsius": 41}
+    }
+    malformed: tuple[Any, ...] = (None, [], {"GPU-0": None})
+    for broken in malformed:
+        assert validation.card_sensors({"sensors": broken}) == {}
 
 
 json = st.recursive(

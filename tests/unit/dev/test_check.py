@@ -95,9 +95,9 @@ def test_files_that_git_does_not_know_count_as_changed(tmp_path: Path) -> None:
     ("path", "left"),
     [
         ("docs/index.md", {"aarch64", "clang-tidy", "asan", "tsan", "gcc", "table", "mypy"}),
-        ("gpushare/client.py", {"aarch64", "clang-tidy", "asan", "tsan", "gcc", "table"}),
-        ("runtime/main.c", {"table", "mypy"}),
-        ("libhook/table/cuda.inc", {"mypy"}),
+        ("gpushare/client.py", {"aarch64", "clang-tidy", "asan", "tsan", "gcc", "table", "site"}),
+        ("runtime/main.c", {"table", "mypy", "site"}),
+        ("libhook/table/cuda.inc", {"mypy", "site"}),
         ("pyproject.toml", {"table"}),
     ],
 )

@@ -15,7 +15,8 @@ KNOWN = frozenset(
     {
         *("gcc", "binutils", "busybox-static", "runc", "crun", "containerd", "docker.io"),
         *("docker-compose", "podman", "prometheus", "qemu-user", "debootstrap", "systemd"),
-        "openssl",
+        *("checkpolicy", "lintian", "rpm", "rpmlint", "semodule-utils"),
+        *("chromium", "chromium-driver", "fish", "openssl", "zsh"),
     }
 )
 

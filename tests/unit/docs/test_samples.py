@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from gpushare.quota import QuotaError, parse_request
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.parse import parse_request
 
 from .markdown import PAGES, name
 

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from gpushare.engines import find, registration
+from gpushare.engines import config_files, find
 
 MACHINES: Final = Path(__file__).parent / "machines"
 NAMES: Final = tuple(sorted(path.name for path in MACHINES.iterdir()))
@@ -44,14 +44,14 @@ def make(name: str, root: Path) -> Path:
 def configure(name: str, root: Path, *, default: bool) -> None:
     """Register the runtime on a machine."""
     place = find(engine_of(name)).locate(root, None)
-    for change in registration.configure(place, LAUNCHER, default=default):
+    for change in config_files.configure(place, LAUNCHER, default=default):
         change.apply()
 
 
 def unconfigure(name: str, root: Path) -> None:
     """Take the runtime out of a machine."""
     place = find(engine_of(name)).locate(root, None)
-    for change in registration.unconfigure(place):
+    for change in config_files.unconfigure(place):
         change.apply()
 
 
@@ -60,7 +60,7 @@ def files(root: Path) -> dict[str, str]:
     return {
         str(path.relative_to(root)): path.read_bytes().decode()
         for path in sorted(root.rglob("*"))
-        if path.is_file() and not path.name.endswith(registration.SUFFIX)
+        if path.is_file() and not path.name.endswith(config_files.SUFFIX)
     }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.engines import find, registration
+from gpushare.engines import config_files, find
 
 from . import machine
 
@@ -48,5 +48,5 @@ def test_undone_nothing_is_left(name: str, default: bool, tmp_path: Path) -> Non
 
 def test_a_disabled_cri_is_reported(tmp_path: Path) -> None:
     place = find("containerd").locate(machine.make(WITHOUT_CRI, tmp_path), None)
-    (change,) = registration.configure(place, machine.LAUNCHER, default=False)
+    (change,) = config_files.configure(place, machine.LAUNCHER, default=False)
     assert "the CRI plugin is disabled (disabled_plugins)" in change.remarks[0]

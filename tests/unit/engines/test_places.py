@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.engines import find, registration
+from gpushare.engines import config_files, find
 from gpushare.engines.config_files import EngineError
 from gpushare.engines.podman import HookFile
 
@@ -70,10 +70,10 @@ def test_a_flag_that_dockerd_takes_instead_of_the_file_is_refused(
     write(tmp_path / "usr/bin/dockerd")
     place = find("docker").locate(tmp_path, None)
     if not reason:
-        assert registration.configure(place, machine.LAUNCHER, default=default)[0].needed
+        assert config_files.configure(place, machine.LAUNCHER, default=default)[0].needed
         return
     with pytest.raises(EngineError, match=reason) as caught:
-        registration.configure(place, machine.LAUNCHER, default=default)
+        config_files.configure(place, machine.LAUNCHER, default=default)
     assert str(unit) in str(caught.value)
     assert not place.path.exists()
 
@@ -95,17 +95,17 @@ def test_a_drop_in_is_written_only_where_it_is_imported(tmp_path: Path) -> None:
 def test_a_registration_older_than_the_imports_is_found(tmp_path: Path) -> None:
     main = write(tmp_path / "etc/containerd/config.toml", "version = 3\n")
     place = find("containerd").locate(tmp_path, None)
-    registration.configure(place, machine.LAUNCHER, default=False)[0].apply()
+    config_files.configure(place, machine.LAUNCHER, default=False)[0].apply()
     said = main.read_text()
     write(main, said.replace("version = 3\n", 'version = 3\nimports = ["conf.d/*.toml"]\n'))
-    for change in registration.unconfigure(find("containerd").locate(tmp_path, None)):
+    for change in config_files.unconfigure(find("containerd").locate(tmp_path, None)):
         change.apply()
     assert main.read_text() == 'version = 3\nimports = ["conf.d/*.toml"]\n'
 
 
 def test_a_handler_that_a_later_file_hides_is_written_there_and_both_go(tmp_path: Path) -> None:
     main = write(tmp_path / "etc/containerd/config.toml", "version = 2\n")
-    registration.configure(
+    config_files.configure(
         find("containerd").locate(tmp_path, None), machine.LAUNCHER, default=False
     )[0].apply()
     write(main, f'imports = ["conf.d/*.toml"]\n{main.read_text()}')
@@ -114,8 +114,8 @@ def test_a_handler_that_a_later_file_hides_is_written_there_and_both_go(tmp_path
     place = find("containerd").locate(tmp_path, None)
     assert place.path == later
     assert [file.path for file in place.left] == [main]
-    registration.configure(place, machine.LAUNCHER, default=False)[0].apply()
-    for change in registration.unconfigure(find("containerd").locate(tmp_path, None)):
+    config_files.configure(place, machine.LAUNCHER, default=False)[0].apply()
+    for change in config_files.unconfigure(find("containerd").locate(tmp_path, None)):
         change.apply()
     assert "gpushare" not in main.read_text() + later.read_text()
 
@@ -139,7 +139,7 @@ def test_a_broken_import_is_named_with_its_line(tmp_path: Path) -> None:
 def test_k3s_is_configured_by_the_template_that_it_reads(tmp_path: Path) -> None:
     folder = tmp_path / K3S
     folder.mkdir(parents=True)
-    with pytest.raises(EngineError, match="k3s has not run yet"):
+    with pytest.raises(EngineError, match="k3s-agent has not run yet"):
         find("containerd").locate(tmp_path, None)
     write(folder / "config.toml", "version = 2\n")
     assert path_of("containerd", tmp_path) == f"{K3S}/config.toml.tmpl"
@@ -152,7 +152,7 @@ def test_k3s_is_configured_by_the_template_that_it_reads(tmp_path: Path) -> None
 
 def test_a_generated_file_is_never_written(tmp_path: Path) -> None:
     generated = write(tmp_path / K3S / "config.toml", "version = 2\n")
-    with pytest.raises(EngineError, match=r"k3s regenerates .* at each start\. Use --config"):
+    with pytest.raises(EngineError, match=r"k3s-agent regenerates .* at each start\. Use --config"):
         find("containerd").locate(tmp_path, generated)
 
 
@@ -160,17 +160,17 @@ def test_a_default_of_k3s_is_refused_with_the_way_to_go(tmp_path: Path) -> None:
     write(tmp_path / K3S / "config.toml", "version = 3\n")
     place = find("containerd").locate(tmp_path, None)
     with pytest.raises(EngineError, match="name the handler in a RuntimeClass"):
-        registration.configure(place, machine.LAUNCHER, default=True)
+        config_files.configure(place, machine.LAUNCHER, default=True)
 
 
 def test_a_template_without_the_base_is_reported(tmp_path: Path) -> None:
     write(tmp_path / K3S / "config.toml", "version = 2\n")
     template = write(tmp_path / K3S / "config.toml.tmpl", "version = 2\n{{ if .X }}\n{{ end }}\n")
     place = find("containerd").locate(tmp_path, None)
-    (change,) = registration.configure(place, machine.LAUNCHER, default=False)
+    (change,) = config_files.configure(place, machine.LAUNCHER, default=False)
     assert "does not include the base" in change.remarks[0]
     change.apply()
-    for back in registration.unconfigure(place):
+    for back in config_files.unconfigure(place):
         back.apply()
     assert template.read_text() == "version = 2\n{{ if .X }}\n{{ end }}\n"
 
@@ -183,7 +183,7 @@ def test_of_two_distributions_the_user_chooses(tmp_path: Path) -> None:
     ):
         find("containerd").locate(tmp_path, None)
     template = tmp_path / K3S / "config.toml.tmpl"
-    assert find("containerd").locate(tmp_path, template).owner == "k3s"
+    assert find("containerd").locate(tmp_path, template).owner == "k3s-agent"
 
 
 def test_a_user_managed_k0s_file_is_reported(tmp_path: Path) -> None:
@@ -192,11 +192,35 @@ def test_a_user_managed_k0s_file_is_reported(tmp_path: Path) -> None:
     assert (place.path, place.owner, place.apply) == (main, "k0s", "systemctl restart k0sworker")
 
 
+@pytest.mark.parametrize(
+    ("name", "sign", "service"),
+    [
+        ("k3s-v3", "var/lib/rancher/k3s/server/token", "k3s"),
+        ("k3s-v3", "", "k3s-agent"),
+        ("rke2", "var/lib/rancher/rke2/server/token", "rke2-server"),
+        ("rke2", "usr/lib/systemd/system/rke2-server.service", "rke2-agent"),
+        ("k0s", "etc/systemd/system/k0scontroller.service", "k0scontroller"),
+        ("k0s", "etc/systemd/system/k0sworker.service", "k0sworker"),
+        ("k0s", "", "k0sworker"),
+    ],
+)
+def test_the_service_of_the_node_s_role_is_restarted(
+    tmp_path: Path, name: str, sign: str, service: str
+) -> None:
+    machine.make(name, tmp_path)
+    if sign:
+        write(tmp_path / sign)
+    place = find("containerd").locate(tmp_path, None)
+    assert place.apply == f"systemctl restart {service}"
+    assert service in place.services
+    assert not place.remarks
+
+
 def test_a_podman_file_with_a_table_of_its_own_is_left(tmp_path: Path) -> None:
     file = write(tmp_path / "containers.conf", '[engine]\n# mine\nruntime = "crun"\n')
     place = find("podman").locate(tmp_path, file)
     with pytest.raises(EngineError, match="has its own table \\[engine\\]"):
-        registration.configure(place, machine.LAUNCHER, default=False)
+        config_files.configure(place, machine.LAUNCHER, default=False)
     assert file.read_text() == '[engine]\n# mine\nruntime = "crun"\n'
 
 
@@ -204,7 +228,7 @@ def test_podman_s_list_that_adds_is_read_as_such(tmp_path: Path) -> None:
     conf = 'runtime_supports_json = ["site", {append = true}]\n'
     write(tmp_path / "etc/containers/containers.conf", f"[engine]\n{conf}")
     place = find("podman").locate(tmp_path, None)
-    (first, _) = registration.configure(place, machine.LAUNCHER, default=False)
+    (first, _) = config_files.configure(place, machine.LAUNCHER, default=False)
     assert first.after is not None
     assert '"crun-vm", "site", "gpushare", "gpushare-runtime"]' in first.after
 
@@ -213,7 +237,7 @@ def test_a_later_default_of_crio_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "etc/crio/crio.conf.d"
     write(folder / "99-nvidia.conf", '[crio.runtime]\ndefault_runtime = "nvidia"\n')
     place = find("crio").locate(tmp_path, None)
-    (change,) = registration.configure(place, machine.LAUNCHER, default=True)
+    (change,) = config_files.configure(place, machine.LAUNCHER, default=True)
     assert change.remarks == ("a drop-in that is read later sets default_runtime = nvidia",)
 
 

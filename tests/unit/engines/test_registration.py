@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpushare.cli import gpushare
-from gpushare.engines import find, registration
-from gpushare.engines.registration import backup_path
+from gpushare.engines import config_files, find
+from gpushare.engines.config_files import backup_path
+from gpushare.host.init_system import advice
 
 LAUNCHER = "/opt/gpushare-test/bin/gpushare-runtime"
 DOCKER = b'{\n\t"x": 1e3,\n\t"default-runtime": "runc"\n}'
@@ -19,7 +20,7 @@ CONTAINERD = b"version = 3 # mine\r\n[debug]\r\n  level = 'info'\r\n"
 
 
 def registered(engine: str, file: Path) -> Path | None:
-    return registration.registered_launcher(find(engine).locate(Path("/"), file).files[0])
+    return config_files.registered_launcher(find(engine).locate(Path("/"), file).files[0])
 
 
 def configure(engine: str, file: Path, *more: str) -> Result:
@@ -42,7 +43,7 @@ def test_undone_byte_for_byte(tmp_path: Path, engine: str, content: bytes) -> No
     assert str(registered(engine, file)) == LAUNCHER
     assert file.stat().st_mode & 0o777 == 0o600
     assert backup_path(file).read_bytes() == content
-    assert find(engine).locate(Path("/"), file).apply in result.output
+    assert advice(find(engine).locate(Path("/"), file).apply) in result.output
     again = configure(engine, file, "--set-as-default").output
     assert again.splitlines()[0] == f"{file}: nothing to change"
     assert unconfigure(engine, file).exit_code == 0
@@ -82,7 +83,8 @@ def test_a_dry_run_shows_the_diff_and_writes_nothing(
     result = configure(engine, file, "--dry-run")
     assert f"+++ {file}" in result.output
     assert LAUNCHER in result.output
-    assert "\nnext: the same without --dry-run, then systemctl re" in result.output
+    how = advice(find(engine).locate(Path("/"), file).apply)
+    assert f"\nnext: the same without --dry-run, then {how}" in result.output
     assert file.read_bytes() == content
     assert list(tmp_path.iterdir()) == [file]
 
@@ -136,7 +138,7 @@ def test_json_has_the_diff_and_the_next_command(tmp_path: Path) -> None:
     file = tmp_path / "daemon.json"
     said = json.loads(configure("docker", file, "--dry-run", "--json").output)
     assert said["changed"] is False
-    assert said["next"] == "systemctl reload docker"
+    assert said["next"] == advice("systemctl reload docker")
     assert LAUNCHER in said["diff"]
 
 

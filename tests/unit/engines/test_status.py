@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from gpushare import engines, install
 from gpushare.cli import gpushare
-from gpushare.engines import engine_status, query, registration
+from gpushare.engines import config_files, engine_status, query
 from gpushare.engines.config_files import ConfigLocation
 from gpushare.engines.query import RuntimeReport
 
@@ -103,6 +103,18 @@ def test_without_access_to_docker_the_advice_is_sudo(
     found = query.query_docker(place(tmp_path))
     assert found.known is None
     assert found.reason.endswith("connect: permission denied; use sudo")
+
+
+def test_a_missing_command_of_docker_is_named_with_its_package(
+    programs: FakePrograms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debian's docker.io has had none since Debian 13."""
+    monkeypatch.setenv("PATH", str(programs.folder))
+    found = query.query_docker(place(tmp_path))
+    assert found.known is None
+    assert found.reason == (
+        "the command docker is not installed; install docker-cli (from docker.com: docker-ce-cli)"
+    )
 
 
 def test_containerd_is_queried_with_crictl(programs: FakePrograms, tmp_path: Path) -> None:
@@ -276,7 +288,7 @@ def crio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: FakePrograms
     monkeypatch.setattr(install, "current", lambda: install.Installation(tmp_path))
     monkeypatch.setattr("gpushare.cli.runtime.ENGINES", {"crio": one})
     monkeypatch.setattr("gpushare.cli.runtime.find", lambda _: one)
-    for change in registration.configure(there, launcher, default=False):
+    for change in config_files.configure(there, launcher, default=False):
         change.apply()
     return there
 
@@ -289,7 +301,7 @@ def status(*more: str) -> tuple[int, str]:
 def test_status_compares_the_file_with_the_running_engine(
     crio: ConfigLocation, programs: FakePrograms
 ) -> None:
-    launcher = registration.registered_launcher(crio.files[0])
+    launcher = config_files.registered_launcher(crio.files[0])
     programs.say("crio", CRIO.replace(str(LAUNCHER), str(launcher)))
     code, said = status()
     assert code == 0
@@ -309,7 +321,7 @@ def test_status_compares_the_file_with_the_running_engine(
 
 
 def test_status_of_an_engine_without_the_runtime_is_4(crio: ConfigLocation) -> None:
-    for change in registration.unconfigure(crio):
+    for change in config_files.unconfigure(crio):
         change.apply()
     code, said = status("--runtime", "crio")
     assert code == 4
@@ -340,7 +352,7 @@ def test_a_launcher_of_another_installation_is_reported(
 def test_configure_says_that_the_running_engine_does_not_know_it(
     crio: ConfigLocation, programs: FakePrograms
 ) -> None:
-    launcher = str(registration.registered_launcher(crio.files[0]))
+    launcher = str(config_files.registered_launcher(crio.files[0]))
     words = ["runtime", "configure", "--runtime", "crio", "--launcher", launcher]
     programs.say("crio", "[crio.runtime]\n")
     result = CliRunner().invoke(gpushare, words)

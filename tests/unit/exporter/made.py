@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpushare.client import Metrics
 from gpushare.exporter.metric_family import Snapshot
-from gpushare.metrics_schema import BOUNDS, KINDS
+from gpushare.metrics_schema import BOUNDS, KINDS, Metrics
 
 if TYPE_CHECKING:
     from gpushare.metrics_schema import CardMetrics, NodeMetrics, TenantCardMetrics, TenantMetrics
@@ -21,18 +20,42 @@ def card(index: int = 0, **more: Any) -> CardMetrics:
         "index": index,
         "uuid": f"{UUID[:-1]}{index}",
         "model": "H200",
+        "name": "NVIDIA H200",
+        "bus_id": "00000000:0F:00.0",
         "memory_bytes": 140 * GIB,
         "used_bytes": 5 * GIB,
         "allocated_bytes": 12 * GIB,
         "available_bytes": 128 * GIB,
+        "burst_bytes": 2 * GIB,
+        "non_tenant_bytes": 3 * GIB,
         "cores_allocated": 90,
         "utilization": 71,
         "tenants": 2,
         "max_tenants": 16,
+        "mode": "shared",
         "cordoned": False,
         "healthy": True,
+        "health": "ok",
         "xids": {"79": 1},
         "non_tenant_processes": {"ignore": 1, "warn": 2, "kill": 0},
+        "sensors": {
+            "temperature_celsius": 41,
+            "memory_temperature_celsius": 47,
+            "power_milliwatts": 250_500,
+            "energy_millijoules": 7_000_250,
+            "sm_clock_mhz": 1980,
+            "memory_clock_mhz": 3201,
+            "memory_copy_percent": 12,
+            "encoder_percent": 3,
+            "decoder_percent": 4,
+            "pcie_replays": 5,
+            "correctable_rows": 6,
+            "uncorrectable_rows": 7,
+            "row_remap_failures": 0,
+            "corrected_ecc_errors": 8,
+            "uncorrected_ecc_errors": 9,
+            "reserved_bytes": 600 << 20,
+        },
     }
     made.update(more)  # type: ignore[typeddict-item]
     return made
@@ -49,10 +72,12 @@ def part(index: int = 0, **more: Any) -> TenantCardMetrics:
         "drift_bytes": -1024,
         "peak_bytes": 3 * GIB,
         "cores": 30,
+        "policy": "burst-share",
         "utilization": 29.5,
         "source": "nvml",
         "gpu_seconds": 12.5,
         "throttled_seconds": 1.5,
+        "throttled": 0.25,
         "forced": 2,
         "active": 1763700100.0,
         "over_bytes": 0,
@@ -69,9 +94,13 @@ def tenant(name: str = "team/train-0/main", **more: Any) -> TenantMetrics:
         "id": "4f5e" + "0" * 60,
         "name": name,
         "engine": "containerd",
+        "pod": None,
+        "uid": None,
+        "labels": {},
         "mode": "shared",
         "policy": "fixed-share",
         "class_": "offline",
+        "idle_since": None,
         "priority": 5,
         "isolation": "interposer",
         "held": [],

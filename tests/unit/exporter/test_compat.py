@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -15,8 +18,10 @@ from gpushare.exporter.metric_family import Snapshot
 from gpushare.metrics_schema import KINDS
 
 from .made import GIB, UUID, card, part, snapshot, tenant
+from .original_names import ORIGINALS
 
 MIB = 1 << 20
+REFERENCE = Path(__file__).parents[3] / "docs/reference/metrics.md"
 POD = ("team", "train-0", "main")
 HAMI = dict(zip(("namespace", "pod", "container"), POD, strict=True))
 
@@ -38,34 +43,166 @@ def test_other_exporters_metrics_are_off_by_default() -> None:
     assert not names & {family.name for family in FAMILIES}
 
 
+@pytest.mark.parametrize("exporter", ORIGINALS)
+def test_each_original_name_is_served_with_its_labels_or_missing_for_a_reason(
+    exporter: str,
+) -> None:
+    served = {family.name: family.labels for family in COMPAT[exporter]}
+    originals = ORIGINALS[exporter]
+    listed, missing = (
+        set(re.findall(rf"^\| {exporter} \| `(\w+)` \|", part, re.MULTILINE))
+        for part in REFERENCE.read_text().split("These names are missing:")
+    )
+    assert listed == set(served)
+    assert listed | missing == set(originals)
+    assert not listed & missing
+    assert served == {name: originals[name] for name in served}
+    own = {family.name for family in FAMILIES}
+    assert {family.source for family in COMPAT[exporter]} <= own
+
+
+def test_every_exporter_of_the_option_is_compared() -> None:
+    assert set(ORIGINALS) == set(COMPAT)
+
+
 def test_hami_has_bytes_and_percent_by_pod_and_device() -> None:
     kinds = {**dict.fromkeys(KINDS, 0), "buffer": GIB, "pool": GIB, "module": MIB, "context": GIB}
     used = sum(kinds.values())
     made = part(kinds=kinds, used_bytes=used, utilization=29.5)
-    labels = {**HAMI, "vdevice_index": "0", "device_uuid": UUID}
-    found = {name: value for name, said, value in read(snapshot(tenant(cards=[made])), "hami")
-             if said == labels}  # fmt: skip
+    labels = {**HAMI, "vdevice_index": "0", "device_uuid": UUID, "zone": "vGPU"}
+    taken = replace(snapshot(tenant(cards=[made])), taken=made["active"] + 60)
+    found = {name: value for name, said, value in read(taken, "hami") if said == labels}
     assert found == {
         "hami_vgpu_memory_used_bytes": used,
         "hami_vgpu_memory_limit_bytes": 6 * GIB,
         "hami_container_device_memory_bytes": used,
         "hami_container_device_utilization_ratio": 29.5,
+        "hami_container_last_kernel_elapsed_seconds": 60,
         "hami_vgpu_memory_context_bytes": GIB,
         "hami_vgpu_memory_module_bytes": MIB,
         "hami_vgpu_memory_buffer_bytes": 2 * GIB,
     }
 
 
-def test_dcgm_has_mib_and_percent_by_card() -> None:
-    labels = {"gpu": "0", "UUID": UUID, "device": "nvidia0", "modelName": "H200"}
-    assert read(snapshot(), "dcgm") == [
-        (name, {**labels, "Hostname": "node-1"}, value)
-        for name, value in (
-            ("DCGM_FI_DEV_GPU_UTIL", 71),
-            ("DCGM_FI_DEV_FB_USED", 5 * 1024),
-            ("DCGM_FI_DEV_FB_FREE", 135 * 1024),
-        )
+def test_hami_has_what_is_allocated_by_card_and_container() -> None:
+    of_card = {"node": "node-1", "device_uuid": UUID, "device_index": "0", "zone": "vGPU"}
+    two = snapshot(
+        tenant("team/train-0/side", id="b", mode="exclusive", cards=[part(cores=0)]),
+        tenant(),
+    )
+    found = [
+        (name, {key: text for key, text in said.items() if key not in of_card}, value)
+        for name, said, value in read(two, "hami")
+        if name.startswith(("hami_gpu", "hami_node", "hami_vgpu_core", "hami_vgpu_memory_alloc"))
     ]
+    kind = {"device_type": "NVIDIA-NVIDIA H200"}
+    main, side = ({"namespace": "team", "pod": "train-0", "container_index": n} for n in "01")
+    assert sorted(found, key=str) == sorted(
+        [
+            ("hami_gpu_memory_limit_bytes", kind, 140 * GIB),
+            ("hami_gpu_core_limit_ratio", kind, 100),
+            ("hami_gpu_memory_allocated_bytes", {**kind, "device_cores": "100"}, 12 * GIB),
+            ("hami_gpu_shared_count", kind, 2),
+            ("hami_gpu_core_allocated_ratio", kind, 90),
+            (
+                "hami_node_gpu_overview",
+                {**kind, "device_cores": "100", "device_memory_limit": str(140 * 1024)},
+                12 * GIB,
+            ),
+            ("hami_node_gpu_memory_allocated_ratio", {}, 12 / 140),
+            ("hami_vgpu_memory_allocated_bytes", main, 4 * GIB),
+            ("hami_vgpu_memory_allocated_bytes", side, 4 * GIB),
+            ("hami_vgpu_core_allocated_ratio", main, 30),
+            ("hami_vgpu_core_allocated_ratio", side, 100),
+        ],
+        key=str,
+    )
+
+
+def test_hami_has_the_sensors_of_the_card() -> None:
+    found = {
+        (name, said.get("error_type")): value
+        for name, said, value in read(snapshot(), "hami")
+        if name.startswith("hami_host")
+    }
+    assert found == {
+        ("hami_host_gpu_memory_used_bytes", None): 5 * GIB,
+        ("hami_host_gpu_utilization_ratio", None): 71,
+        ("hami_host_gpu_memory_controller_utilization_ratio", None): 12,
+        ("hami_host_gpu_temperature_celsius", None): 41,
+        ("hami_host_gpu_power_usage_watts", None): 250.5,
+        ("hami_host_gpu_ecc_errors_total", "corrected"): 8,
+        ("hami_host_gpu_ecc_errors_total", "uncorrected"): 9,
+    }
+
+
+@pytest.mark.parametrize(
+    ("current", "legacy"),
+    [
+        ("hami_vgpu_memory_used_bytes", "vGPU_device_memory_usage_in_bytes"),
+        ("hami_vgpu_memory_limit_bytes", "vGPU_device_memory_limit_in_bytes"),
+        ("hami_container_device_memory_bytes", "Device_memory_desc_of_container"),
+        ("hami_container_device_utilization_ratio", "Device_utilization_desc_of_container"),
+        ("hami_container_last_kernel_elapsed_seconds", "Device_last_kernel_of_container"),
+        ("hami_host_gpu_memory_used_bytes", "HostGPUMemoryUsage"),
+        ("hami_host_gpu_utilization_ratio", "HostCoreUtilization"),
+        ("hami_gpu_memory_limit_bytes", "GPUDeviceMemoryLimit"),
+        ("hami_gpu_core_limit_ratio", "GPUDeviceCoreLimit"),
+        ("hami_gpu_memory_allocated_bytes", "GPUDeviceMemoryAllocated"),
+        ("hami_gpu_shared_count", "GPUDeviceSharedNum"),
+        ("hami_gpu_core_allocated_ratio", "GPUDeviceCoreAllocated"),
+        ("hami_node_gpu_overview", "nodeGPUOverview"),
+        ("hami_node_gpu_memory_allocated_ratio", "nodeGPUMemoryPercentage"),
+        ("hami_vgpu_memory_allocated_bytes", "vGPUMemoryAllocated"),
+        ("hami_vgpu_core_allocated_ratio", "vGPUCoreAllocated"),
+    ],
+)
+def test_a_legacy_name_of_hami_has_the_same_values(current: str, legacy: str) -> None:
+    taken = snapshot(tenant(cards=[part(0), part(1)]))
+
+    def values(name: str, exporter: str) -> list[tuple[list[str], float]]:
+        return [
+            ([said[label] for label in ORIGINALS[exporter][name]], value)
+            for found, said, value in read(taken, exporter)
+            if found == name
+        ]
+
+    assert values(legacy, "hami-legacy") == values(current, "hami")
+    assert values(legacy, "hami-legacy")
+
+
+def test_dcgm_has_mib_and_percent_by_card() -> None:
+    labels = {
+        "gpu": "0",
+        "UUID": UUID,
+        "pci_bus_id": "00000000:0F:00.0",
+        "device": "nvidia0",
+        "modelName": "NVIDIA H200",
+        "Hostname": "node-1",
+        "DCGM_FI_DRIVER_VERSION": "580.159.04",
+    }
+    found = read(snapshot(cards=[card(xids={"31": 4, "79": 1})]), "dcgm")
+    assert all(said == labels for _, said, _ in found)
+    assert {name.removeprefix("DCGM_FI_DEV_"): value for name, _, value in found} == {
+        "SM_CLOCK": 1980,
+        "MEM_CLOCK": 3201,
+        "MEMORY_TEMP": 47,
+        "GPU_TEMP": 41,
+        "POWER_USAGE": 250.5,
+        "TOTAL_ENERGY_CONSUMPTION": 7_000_250,
+        "PCIE_REPLAY_COUNTER": 5,
+        "GPU_UTIL": 71,
+        "MEM_COPY_UTIL": 12,
+        "ENC_UTIL": 3,
+        "DEC_UTIL": 4,
+        "XID_ERRORS": 79,
+        "FB_FREE": 135 * 1024,
+        "FB_USED": 5 * 1024,
+        "FB_RESERVED": 600,
+        "UNCORRECTABLE_REMAPPED_ROWS": 7,
+        "CORRECTABLE_REMAPPED_ROWS": 6,
+        "ROW_REMAP_FAILURE": 0,
+    }
 
 
 def test_gpu_manager_has_each_card_and_the_total_in_mib() -> None:
@@ -84,17 +221,25 @@ def test_gpu_manager_has_each_card_and_the_total_in_mib() -> None:
         ("container_gpu_memory_total", *who, "gpu1"): 3 * 1024,
         ("container_gpu_memory_total", *who, "total"): 6 * 1024,
         ("container_request_gpu_memory", *who, "total"): 8 * 1024,
+        ("container_request_gpu_utilization", *who, "total"): 0.6,
     }
+    whole = tenant(mode="exclusive", cards=[part(0, cores=0), part(1, cores=0)])
+    assert [
+        value
+        for name, _, value in read(snapshot(whole), "gpu-manager")
+        if name == "container_request_gpu_utilization"
+    ] == [2]
 
 
 def test_unknown_values_are_left_out_and_the_later_of_two_counts() -> None:
-    silent = snapshot(
-        tenant(cards=[part(utilization=None)]), cards=[card(used_bytes=None, utilization=None)]
-    )
+    unknown = card(used_bytes=None, utilization=None, sensors={}, xids={})
+    silent = snapshot(tenant(cards=[part(utilization=None)]), cards=[unknown])
     names = {name for name, _, _ in read(silent, *COMPAT)}
     assert "hami_vgpu_memory_used_bytes" in names
     assert not names & {"hami_container_device_utilization_ratio", "container_gpu_utilization"}
-    assert not [name for name in names if name.startswith(("DCGM", "hami_host"))]
+    assert [name for name in names if name.startswith(("DCGM", "hami_host", "Host"))] == [
+        "DCGM_FI_DEV_XID_ERRORS"
+    ]
     twice = snapshot(
         tenant(id="b", created=2.0, cards=[part(used_bytes=2)]),
         tenant(id="a", created=1.0, cards=[part(used_bytes=1)]),
@@ -104,6 +249,15 @@ def test_unknown_values_are_left_out_and_the_later_of_two_counts() -> None:
         value for name, _, value in read(twice, "hami") if name == "hami_vgpu_memory_used_bytes"
     ]
     assert used == [2]
+
+
+def test_a_daemon_that_is_older_has_no_sensors() -> None:
+    old = card()
+    for key in ("name", "bus_id", "sensors"):
+        del old[key]  # type: ignore[misc]
+    taken = snapshot(tenant(), cards=[old])
+    assert ("HostCoreUtilization", 71) in [(name, value) for name, _, value in read(taken, *COMPAT)]
+    assert {said["modelName"] for name, said, _ in read(taken, "dcgm")} == {"H200"}
 
 
 @pytest.mark.parametrize("asked", ["nvidia", "hami,", "HAMI", ""])

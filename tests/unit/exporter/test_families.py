@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,10 +16,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as plain
 
 from gpushare import xid
+from gpushare.exporter import sensors
 from gpushare.exporter.exposition import FAMILIES, expose
-from gpushare.exporter.metric_family import OF_CARD, OF_CONTAINER, Snapshot
+from gpushare.exporter.metric_family import OF_CARD, OF_CONTAINER, Snapshot, with_unique_ids
 from gpushare.exporter.node import WATCHED
-from gpushare.exporter.snapshot import with_unique_ids
 from gpushare.metrics_schema import KINDS
 
 from .made import DOWN, GIB, UUID, card, part, snapshot, tenant
@@ -99,12 +100,15 @@ def test_its_figures_are_in_base_units() -> None:
         "gpushare_container_cores_quota_ratio": 0.3,
         "gpushare_container_gpu_time_seconds_total": 12.5,
         "gpushare_container_throttled_seconds_total": 1.5,
+        "gpushare_container_throttled_ratio": 0.25,
         "gpushare_container_forced_launches_total": 2,
         "gpushare_container_last_active_timestamp_seconds": 1763700100.0,
         "gpushare_container_priority": 5,
         "gpushare_card_memory_capacity_bytes": 140 * GIB,
         "gpushare_card_memory_used_bytes": 5 * GIB,
         "gpushare_card_memory_allocated_bytes": 12 * GIB,
+        "gpushare_card_memory_burst_bytes": 2 * GIB,
+        "gpushare_card_memory_non_tenant_bytes": 3 * GIB,
         "gpushare_card_cores_allocated_ratio": 0.9,
         "gpushare_card_utilization_ratio": 0.71,
         "gpushare_card_tenants": 2,
@@ -119,6 +123,9 @@ def test_its_figures_are_in_base_units() -> None:
     assert values(taken, "gpushare_card_non_tenant_processes", action="ignore") == [1]
     assert values(taken, "gpushare_card_non_tenant_processes", action="warn") == [2]
     assert values(taken, "gpushare_container_class_info") == [1]
+    policy = {"policy": "fixed-share", "effective_policy": "burst-share"}
+    assert values(taken, "gpushare_container_policy_info", **policy) == [1]
+    assert values(taken, "gpushare_card_info", mode="shared", health="ok") == [1]
     assert values(taken, "gpushare_build_info", driver="580.159.04", cuda="13.0") == [1]
 
 
@@ -149,6 +156,11 @@ def test_a_container_that_is_stopped_is_stopping_and_not_frozen() -> None:
     taken = snapshot(tenant(held=["stop"]))
     assert values(taken, "gpushare_container_stopping") == [1]
     assert sum(values(taken, "gpushare_container_frozen")) == 0
+
+
+def test_an_idle_container_has_the_time_for_which_it_is_idle() -> None:
+    taken = snapshot(tenant(idle_since=10.0), tenant(id="b" * 64))
+    assert values(replace(taken, taken=7210.0), "gpushare_container_idle_seconds") == [7200, 0]
 
 
 def test_exactly_one_level_holds_a_quota() -> None:
@@ -201,6 +213,35 @@ def test_the_buckets_of_durations_count_up() -> None:
     # From the start on: what begins with 1 is no increase to Prometheus.
     assert values(taken, "gpushare_operation_failures_total", code="internal") == [0]
     assert values(taken, "gpushare_events_total", event="ledger-damaged") == [0]
+
+
+def test_sensors_are_exported_in_base_units_where_they_are_known() -> None:
+    taken = snapshot()
+    names = {family.name for family in sensors.FAMILIES}
+    assert {
+        (name, frozenset(each for each in said if each[0] not in OF_CARD)): [value]
+        for (name, said), value in read(taken).items()
+        if name in names
+    } == {
+        ("gpushare_card_temperature_celsius", frozenset()): [41],
+        ("gpushare_card_memory_temperature_celsius", frozenset()): [47],
+        ("gpushare_card_power_watts", frozenset()): [250.5],
+        ("gpushare_card_energy_joules_total", frozenset()): [7000.25],
+        ("gpushare_card_clock_hertz", frozenset({("clock", "sm")})): [1.98e9],
+        ("gpushare_card_clock_hertz", frozenset({("clock", "memory")})): [3.201e9],
+        ("gpushare_card_memory_copy_utilization_ratio", frozenset()): [0.12],
+        ("gpushare_card_encoder_utilization_ratio", frozenset()): [0.03],
+        ("gpushare_card_decoder_utilization_ratio", frozenset()): [0.04],
+        ("gpushare_card_memory_reserved_bytes", frozenset()): [600 << 20],
+        ("gpushare_card_pcie_replays_total", frozenset()): [5],
+        ("gpushare_card_ecc_errors_total", frozenset({("type", "corrected")})): [8],
+        ("gpushare_card_ecc_errors_total", frozenset({("type", "uncorrected")})): [9],
+        ("gpushare_card_remapped_rows", frozenset({("cause", "correctable")})): [6],
+        ("gpushare_card_remapped_rows", frozenset({("cause", "uncorrectable")})): [7],
+        ("gpushare_card_row_remap_failed", frozenset()): [0],
+    }
+    unknown = snapshot(cards=[card(sensors={})])
+    assert not {name for name, _ in read(unknown)} & names
 
 
 def test_of_a_silent_daemon_only_that_is_exported() -> None:

@@ -23,7 +23,7 @@ from gpushare.exporter.http_server import (
     Response,
     parse_request,
 )
-from gpushare.exporter.snapshot import SnapshotSource
+from gpushare.exporter.metric_family import SnapshotSource
 
 from .made import metrics, tenant
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gpushare.client import Metrics
+    from gpushare.metrics_schema import Metrics
 
 TOKEN = "0123456789abcdef"
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -56,6 +56,7 @@ def site(tmp_path: Path) -> ExporterServer:
 def address(site: ExporterServer) -> Iterator[Address]:
     listener, found = serving(site)
     yield found
+    listener.shutdown(socket.SHUT_RDWR)
     listener.close()
 
 
@@ -81,6 +82,16 @@ def call(address: Address, method: str, path: str, **headers: str) -> http.clien
     connection = http.client.HTTPConnection(*address, timeout=30)
     connection.request(method, path, headers=headers)
     return connection.getresponse()
+
+
+def test_it_serves_until_its_listener_is_closed(site: ExporterServer) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=HttpServer(listener, site.answer).serve, daemon=True)
+    thread.start()
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def test_metrics_are_at_their_path_alone(address: Address) -> None:
@@ -189,6 +200,22 @@ def test_a_client_above_the_limit_gets_a_message(address: Address) -> None:
     for link in held:
         link.close()
     assert status_in_the_end(address) == 200
+
+
+def test_a_client_that_hangs_up_is_no_error_in_the_log(
+    address: Address, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ended, serve = threading.Event(), HttpServer._serve
+
+    def until_its_end(server: HttpServer, link: socket.socket) -> None:
+        serve(server, link)
+        ended.set()
+
+    monkeypatch.setattr(HttpServer, "_serve", until_its_end)
+    with socket.create_connection(address, timeout=30) as link:
+        link.sendall(b"GET /metrics HT")
+    assert ended.wait(60)
+    assert capfd.readouterr().err == ""
 
 
 def test_a_client_that_does_not_read_is_disconnected(

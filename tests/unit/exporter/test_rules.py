@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each alert rule fires where it should, is quiet where it should be, and rests on what exists."""
+"""Each rule records what it should, fires where it should, and rests on what exists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import yaml
 from click.testing import CliRunner
 
 from gpushare.cli import gpushare
-from gpushare.cli.rules import rules_text
+from gpushare.cli.rules import RULES, read
 from gpushare.events import KEPT
 from gpushare.exporter.exposition import FAMILIES
 
@@ -136,6 +136,9 @@ CASES: Mapping[str, AlertCase] = {
     "GpushareFrozenByAudit": one(
         "gpushare_container_frozen", f'{TENANT},by="audit"', fires="0x29 1x100", quiet=ZERO
     ),
+    "GpushareContainerIdle": one(
+        "gpushare_container_idle_seconds", TENANT, fires=f"7200{ALWAYS}", quiet=ZERO
+    ),
     "GpushareGateBypassed": one("gpushare_container_gate_bypassed", PART, fires=ONE, quiet=ZERO),
     "GpushareContainerHung": one("gpushare_container_hung", PART, fires=ONE, quiet=ZERO),
     "GpushareThrottled": one(
@@ -147,9 +150,25 @@ CASES: Mapping[str, AlertCase] = {
 }
 
 
-def rules() -> dict[str, dict[str, Any]]:
-    groups = yaml.safe_load(rules_text())["groups"]
-    return {rule["alert"]: rule for group in groups for rule in group["rules"]}
+SPACE = 'node="n", mode="shared", namespace="t"'
+#: Of each recorded series: what it is made of, its labels, and its value after half an hour.
+RECORDS: Mapping[str, tuple[Series, str, float]] = {
+    "container:gpushare_memory_used:ratio": (memory(1, 4), PART, 0.25),
+    "container:gpushare_memory_wasted:bool": (memory(1, 4), PART, 1),
+    "container:gpushare_cores_used:ratio": (compute(0.2, 0.3), PART, 0.2),
+    "namespace:gpushare_gpu_time:rate5m": (
+        {f"gpushare_container_gpu_time_seconds_total{{{PART}}}": "0+15x180"},
+        SPACE,
+        0.25,
+    ),
+    "namespace:gpushare_memory_quota_bytes:sum": (memory(1, 4), SPACE, 4 * GIB),
+    "namespace:gpushare_memory_used_bytes:sum": (memory(1, 4), SPACE, GIB),
+}
+
+
+def rules(kind: str = "alert") -> dict[str, dict[str, Any]]:
+    groups = yaml.safe_load(read(RULES))["groups"]
+    return {rule[kind]: rule for group in groups for rule in group["rules"] if kind in rule}
 
 
 def promtool(*words: str) -> subprocess.CompletedProcess[str]:
@@ -163,11 +182,12 @@ def test_promtool_takes_the_file(tmp_path: Path) -> None:
     file.write_text(CliRunner().invoke(gpushare, ["rules", "export"]).output)
     done = promtool("check", "rules", str(file))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"SUCCESS: {len(CASES)} rules found" in done.stdout
+    assert f"SUCCESS: {len(CASES) + len(RECORDS)} rules found" in done.stdout
 
 
 def test_each_rule_has_a_case() -> None:
     assert sorted(rules()) == sorted(CASES)
+    assert sorted(rules("record")) == sorted(RECORDS)
 
 
 def blocks() -> Iterator[dict[str, Any]]:
@@ -189,8 +209,30 @@ def blocks() -> Iterator[dict[str, Any]]:
             }
 
 
+def test_each_recorded_series_has_its_value(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(read(RULES))
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": [{"series": key, "values": text} for key, text in series.items()],
+            "promql_expr_test": [
+                {
+                    "expr": record,
+                    "eval_time": "30m",
+                    "exp_samples": [{"labels": f"{record}{{{labels}}}", "value": value}],
+                }
+            ],
+        }
+        for record, (series, labels, value) in RECORDS.items()
+    ]
+    file = tmp_path / "tests.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": tests}))
+    done = promtool("test", "rules", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_each_rule_fires_where_it_should_and_nowhere_else(tmp_path: Path) -> None:
-    (tmp_path / "rules.yaml").write_text(rules_text())
+    (tmp_path / "rules.yaml").write_text(read(RULES))
     tests = {
         "rule_files": ["rules.yaml"],
         "evaluation_interval": "1m",
@@ -201,10 +243,34 @@ def test_each_rule_fires_where_it_should_and_nowhere_else(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_alert_of_an_idle_container_names_it(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(read(RULES))
+    labels = dict(part.split("=") for part in TENANT.replace('"', "").split(","))
+    alert = {
+        "exp_labels": {**labels, "severity": "info"},
+        "exp_annotations": {
+            "summary": "t p main holds GPU memory on n and has not used its cards for 2h 0m 0s",
+            "description": "The section idle of gpushare.yaml sets the time and the action. See "
+            "gpushare why main.",
+        },
+    }
+    test = {
+        "interval": "1m",
+        "input_series": [
+            {"series": f"gpushare_container_idle_seconds{{{TENANT}}}", "values": f"7200{ALWAYS}"}
+        ],
+        "alert_rule_test": [
+            {"eval_time": "30m", "alertname": "GpushareContainerIdle", "exp_alerts": [alert]}
+        ],
+    }
+    file = tmp_path / "tests.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": [test]}))
+    done = promtool("test", "rules", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_test_of_the_rules_can_fail(tmp_path: Path) -> None:
-    (tmp_path / "rules.yaml").write_text(
-        rules_text().replace("gpushare_up == 0", "gpushare_up > 9")
-    )
+    (tmp_path / "rules.yaml").write_text(read(RULES).replace("gpushare_up == 0", "gpushare_up > 9"))
     tests = {"rule_files": ["rules.yaml"], "tests": [next(blocks())]}
     (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests))
     assert promtool("test", "rules", str(tmp_path / "tests.yaml")).returncode != 0

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.host.numa import NO_NODE, Numa
-from gpushare.oci.cpuset import Cpuset
+from gpushare.host.numa import NO_NODE, Cpuset, Numa
 
 V1 = "32 31 0:29 / {root}/cpuset rw,relatime - cgroup cgroup rw,cpuset\n"
 V2 = "32 31 0:29 / {root}/unified rw,relatime - cgroup2 cgroup2 rw\n"

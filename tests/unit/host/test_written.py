@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.host.cgroup_freezer import WriteWatch
+from gpushare.host.cgroups import WriteWatch
 
 
 def test_a_write_of_the_same_is_a_write(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from gpushare import knowledge, xid
 from gpushare.cli.run import NOT_EXECUTABLE, NOT_FOUND, OURS
-from gpushare.cli.session import DEGRADED, ERROR, REFUSED, USAGE
-from gpushare.compatibility.evaluate import RULES
+from gpushare.compatibility import RULES
+from gpushare.errors import ExitStatus
 from gpushare.events import EVENTS
-from gpushare.knowledge import generated
-from gpushare.knowledge.entry import read_entries
+from gpushare.knowledge import entries
+from gpushare.knowledge.entries import read_entries
 from gpushare.quota.dialects import DIALECTS
 
 ROOT = Path(__file__).parents[3]
@@ -55,7 +55,7 @@ def test_every_error_of_the_runtime_is_found_by_its_name_and_number() -> None:
 
 
 def test_every_exit_status_of_the_programs_has_an_entry() -> None:
-    said = {0, ERROR, USAGE, REFUSED, DEGRADED, OURS, NOT_EXECUTABLE, NOT_FOUND}
+    said = {*ExitStatus, OURS, NOT_EXECUTABLE, NOT_FOUND}
     assert said <= set(of_group("Exit statuses").values())
 
 
@@ -175,6 +175,15 @@ def test_a_misspelt_name_has_those_that_are_close() -> None:
     assert knowledge.similar_names("qqqqqqqqqq") == []
 
 
+@pytest.mark.parametrize("name", ["memroy", "GPUSHARE_MEMROY", "gpushare.io/memroy"])
+def test_of_a_topic_and_a_code_of_one_name_the_topic_is_meant(name: str) -> None:
+    assert knowledge.similar_names(name) == ["memory"]
+
+
+def test_the_prefix_of_our_keys_makes_no_name_likely() -> None:
+    assert knowledge.similar_names("GPUSHARE_FOO") == []
+
+
 @pytest.mark.parametrize("name", DIALECTS)
 def test_every_dialect_has_a_topic_with_each_of_its_keys(name: str) -> None:
     (found,) = knowledge.find_entries(name)
@@ -185,7 +194,7 @@ def test_every_dialect_has_a_topic_with_each_of_its_keys(name: str) -> None:
 
 
 def test_other_names_of_a_product_lead_to_its_dialect() -> None:
-    assert sorted(generated.ALSO.keys() - DIALECTS) == []
+    assert sorted(entries.ALSO.keys() - DIALECTS) == []
 
 
 def test_a_topic_comes_before_a_rule_of_the_same_name() -> None:

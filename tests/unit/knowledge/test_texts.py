@@ -15,9 +15,9 @@ import pytest
 from gpushare import knowledge, settings
 from gpushare.cli import gpushare
 from gpushare.cli.text import WIDTH, prose
-from gpushare.quota import parse_request
 from gpushare.quota.dialects import DIALECTS
 from gpushare.quota.keys import BY_ENV, KEYS
+from gpushare.quota.parse import parse_request
 from gpushare.settings.schema import resolved
 
 ROOT = Path(__file__).parents[3]

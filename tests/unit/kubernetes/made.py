@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpushare.kubernetes.api.cards import NodeCards, node_cards
+from gpushare.kubernetes.cards import NodeCards, node_cards
 
 GIB = 1 << 30
 STATUS: Mapping[str, Any] = {
@@ -14,6 +14,8 @@ STATUS: Mapping[str, Any] = {
     "cuda_version": "13.0",
     "isolation": "interposer",
     "kubernetes_mode": "dra",
+    "accepts_node_labels": True,
+    "node_settings": {},
 }
 
 

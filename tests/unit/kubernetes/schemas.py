@@ -11,11 +11,24 @@ import pytest
 
 VERSIONS = tuple(f"1.{minor}" for minor in range(30, 38))
 DRA_VERSIONS = VERSIONS[4:]  # resource.k8s.io/v1
+#: Of MutatingAdmissionPolicies, by the version of admissionregistration.k8s.io.
+MUTATING_VERSIONS = {"v1": VERSIONS[6:], "v1beta1": VERSIONS[4:]}
 
 
-def check(body: dict[str, Any], versions: Iterable[str] = VERSIONS) -> None:
-    """Fail if `body` is not valid in one of `versions`, or has a field that it does not know."""
-    for version in versions:
+def versions_of(body: dict[str, Any]) -> tuple[str, ...]:
+    """Return the versions of Kubernetes that have the kind of `body`."""
+    group, _, version = body["apiVersion"].rpartition("/")
+    if body["kind"].startswith("MutatingAdmissionPolicy"):
+        return MUTATING_VERSIONS[version]
+    return DRA_VERSIONS if group == "resource.k8s.io" else VERSIONS
+
+
+def check(body: dict[str, Any], versions: Iterable[str] = ()) -> None:
+    """Fail if `body` is not valid in one of `versions`, or has a field that it does not know.
+
+    Without `versions`, it is checked in each that has its kind.
+    """
+    for version in versions or versions_of(body):
         try:
             used = kubernetes_validate.validate(body, version, strict=True)
         except kubernetes_validate.ValidationError as error:

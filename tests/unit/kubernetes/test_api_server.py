@@ -10,15 +10,17 @@ import time
 import pytest
 
 from gpushare.kubernetes.api.credentials import Credentials
-from gpushare.kubernetes.api.errors import (
+from gpushare.kubernetes.api.server import (
     ApiConflict,
     ApiError,
     ApiExists,
     ApiForbidden,
     ApiNotFound,
+    ApiServer,
     ApiUnreachable,
+    path_of,
+    pauses,
 )
-from gpushare.kubernetes.api.server import ApiServer, path_of, pauses
 from tests.stack.api_server import StandInApiServer
 
 from .conftest import Connect
@@ -62,7 +64,7 @@ def test_each_refusal_has_a_class_of_its_own(api: ApiServer, cluster: StandInApi
     with pytest.raises(ApiNotFound, match="GET /api/v1/nodes/other: 404"):
         api.get(f"{NODES}/other")
     cluster.fault = lambda *_: 403
-    with pytest.raises(ApiForbidden, match=r"Fix: apply deploy/kubernetes/rbac.yaml"):
+    with pytest.raises(ApiForbidden, match="Fix: kubectl apply -f configs/kubernetes/"):
         api.get(NODE)
 
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from gpushare.client import DaemonUnreachable
+from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.cards import OUTAGE, OUTAGE_SECONDS, POLL_SECONDS, CardFollower
-from gpushare.kubernetes.log import StatusLog
-from gpushare.kubernetes.names import device_name
 from gpushare.protocol import CardStatus
+from gpushare.protocol.kubernetes import device_name
 
 ROW = {
     "uuid": "GPU-A",

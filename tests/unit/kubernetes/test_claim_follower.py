@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.api.claims import ClaimReader
+from gpushare.kubernetes.api.prepared_claims import ClaimFollower
 from gpushare.kubernetes.api.server import ApiServer
-from gpushare.kubernetes.claim_follower import ClaimFollower
-from gpushare.kubernetes.log import StatusLog
 from tests.e2e.waiting import wait_until
 from tests.stack.api_server import StandInApiServer
 from tests.stack.claims import CLAIMS, AllocatedPart, ScheduledClaim

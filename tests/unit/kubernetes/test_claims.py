@@ -17,9 +17,8 @@ from gpushare.kubernetes.api.claims import (
     claim_of,
     read_parameters,
 )
-from gpushare.kubernetes.api.errors import ApiNotFound
 from gpushare.kubernetes.api.prepared_claims import PreparedClaims
-from gpushare.kubernetes.api.server import ApiServer, path_of
+from gpushare.kubernetes.api.server import ApiNotFound, ApiServer, path_of
 from tests.e2e.waiting import wait_until
 from tests.stack.api_server import StandInApiServer
 

@@ -11,11 +11,15 @@ from typing import Any
 import pytest
 import yaml
 
-from gpushare.kubernetes.api import kubeconfig
-from gpushare.kubernetes.api.credentials import BadCredentials, Credentials, service_account
-from gpushare.kubernetes.api.errors import ApiForbidden, ApiUnreachable
-from gpushare.kubernetes.api.kubeconfig import find_credentials, read_kubeconfig
-from gpushare.kubernetes.api.server import ApiServer
+from gpushare.kubernetes.api import credentials
+from gpushare.kubernetes.api.credentials import (
+    BadCredentials,
+    Credentials,
+    find_credentials,
+    read_kubeconfig,
+    service_account,
+)
+from gpushare.kubernetes.api.server import ApiForbidden, ApiServer, ApiUnreachable
 from tests.stack.api_server import StandInApiServer
 
 
@@ -114,7 +118,7 @@ def test_a_link_to_the_kubelets_kubeconfig_is_refused(
 ) -> None:
     target = tmp_path / "kubelet.conf"
     target.write_text("kind: Config")
-    monkeypatch.setattr(kubeconfig, "_KUBELETS", (str(target),))
+    monkeypatch.setattr(credentials, "_KUBELETS", (str(target),))
     link = tmp_path / "mine"
     link.symlink_to(target)
     with pytest.raises(BadCredentials, match="the kubelet's own credentials"):
@@ -137,7 +141,7 @@ def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, text: str) -> Non
 
 def test_a_pod_uses_its_service_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    monkeypatch.setattr(kubeconfig, "service_account", lambda: Credentials("https://pod"))
+    monkeypatch.setattr(credentials, "service_account", lambda: Credentials("https://pod"))
     assert find_credentials().host == "pod"
     found = find_credentials(written(tmp_path, {}, {"token": "t"}))
     assert found.host == "10.0.0.1", "an explicit kubeconfig comes first"

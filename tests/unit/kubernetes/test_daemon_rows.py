@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.service.operations.daemon import status_row
+from gpushare.daemon.service.node_operations import status_row
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.views.status_rows import tenant_row
 from gpushare.kubernetes.api.event_recorder import PodContainer

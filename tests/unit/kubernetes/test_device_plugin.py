@@ -12,10 +12,10 @@ import pytest
 
 from gpushare.client import RequestRefused
 from gpushare.errors import UserError
+from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.cards import SchedulableCard
 from gpushare.kubernetes.kubelet.device_plugin import RETRY_SECONDS, STREAM_SECONDS, DevicePlugin
 from gpushare.kubernetes.kubelet.memory_units import memory_resource
-from gpushare.kubernetes.log import StatusLog
 from tests.e2e.waiting import wait_until
 from tests.stack.kubelet import StandInKubelet
 from tests.stack.kubelet.service import PluginError

@@ -10,9 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.kubernetes.api.devices import devices_of, same_devices, semantic_version
-from gpushare.kubernetes.api.pci import pcie_roots
-from gpushare.kubernetes.api.quantity import format_quantity, parse_quantity
+from gpushare.kubernetes.api.devices import (
+    devices_of,
+    format_quantity,
+    parse_quantity,
+    same_devices,
+    semantic_version,
+)
+from gpushare.kubernetes.cards import pcie_roots
 
 from .made import GIB, card, node
 from .scheduler import DoesNotFit, ModelScheduler, amounts, check_device

@@ -22,6 +22,7 @@ from gpushare.checks.kubernetes import RUNTIME_CLASSES, NodeFacts, check_cluster
 from gpushare.cli import gpushare as command_line
 from gpushare.kubernetes.api.server import ApiServer
 from gpushare.kubernetes.api.slices import SlicePublisher
+from gpushare.quota.node_settings import NodeSetting
 from tests.stack.api_server import StandInApiServer
 from tests.unit.cli.fake_daemon import AnsweringDaemon, refusal
 
@@ -44,10 +45,13 @@ class Machine:
     dump: str = ""
     cgroups: str = V2
     sockets: ExitStack = field(default_factory=ExitStack)
+    settings: dict[str, NodeSetting] | None = None
 
     @property
     def facts(self) -> NodeFacts:
-        return NodeFacts(self.mode, self.folder, lambda: self.cgroups, self.run)
+        return NodeFacts(
+            self.mode, self.folder, lambda: self.cgroups, self.run, settings=self.settings
+        )
 
     def run(self, *words: str) -> str:
         if words == ("kubelet", "--version"):
@@ -199,11 +203,32 @@ def test_what_is_missing_in_the_cluster_has_a_fix(
     cluster.remove(f"{RUNTIME_CLASSES}/gpushare-dra")
     cluster.put(NODE, {"metadata": {"labels": {"gpushare.io/mode": "plugin"}}})
     lines = asked()
-    assert "label gpushare.io/mode is plugin, gpushare.yaml says dra" in lines["label"]
-    assert "kubectl apply -f deploy/kubernetes/" in lines["RuntimeClass"]
+    assert "label gpushare.io/mode is plugin, the node's mode is dra" in lines["label"]
+    assert "kubectl apply -k configs/kubernetes/dra" in lines["RuntimeClass"]
     assert lines["ResourceSlices"].startswith("fail")
     assert "systemctl start gpushare-node" in lines["ResourceSlices"]
     assert asked("other")["node"].startswith("fail node other: not in the cluster")
+
+
+def test_labels_that_set_something_and_wrong_ones_are_named(
+    asked: Callable[..., dict[str, str]], cluster: StandInApiServer, machine: Machine
+) -> None:
+    qgpu = "tke.cloud.tencent.com/qgpu-schedule-policy"
+    labels = {qgpu: "bs", "gpushare.io/wanted-mode": "shard", "ack.node.gpu.placement": "spread"}
+    cluster.put(NODE, {"metadata": {"labels": labels}})
+    machine.settings = {"defaults.policy": {"value": "burst-share", "source": f"node label {qgpu}"}}
+    lines = asked()
+    assert lines["defaults.policy"].startswith(
+        f"ok defaults.policy: burst-share, by the node label {qgpu}"
+    )
+    assert lines["defaults.placement"].startswith(
+        "warn defaults.placement: spread, by the node label ack"
+    )
+    assert "not in effect; kubectl describe node" in lines["defaults.placement"]
+    assert lines["node"].startswith("warn node label gpushare.io/wanted-mode=shard: not a valid")
+    assert lines["node"].endswith("correct or remove it: kubectl label node")
+    machine.settings = None  # kubernetes.node_labels: false
+    assert not asked().keys() & {"defaults.policy", "defaults.placement", "node"}
 
 
 def test_what_the_credentials_may_not_read_is_not_judged(

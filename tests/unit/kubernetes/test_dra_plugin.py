@@ -13,12 +13,11 @@ import pytest
 
 from gpushare.client import RequestRefused
 from gpushare.errors import UserError
+from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.api.claims import AllocatedClaim, AllocatedDevice
 from gpushare.kubernetes.cards import OUTAGE, SchedulableCard
-from gpushare.kubernetes.kubelet.dra_plugin import DraPlugin
-from gpushare.kubernetes.kubelet.plugin_sockets import PATH_BYTES, plugin_sockets
-from gpushare.kubernetes.log import StatusLog
-from gpushare.kubernetes.names import device_name
+from gpushare.kubernetes.kubelet.dra_plugin import PATH_BYTES, DraPlugin, plugin_sockets
+from gpushare.protocol.kubernetes import device_name
 from tests.e2e.waiting import wait_until
 from tests.stack.kubelet.dra import DRA, HEALTH, DraKubelet
 from tests.stack.kubelet.service import PluginError

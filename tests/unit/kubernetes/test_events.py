@@ -16,11 +16,10 @@ from gpushare.kubernetes.api.event_recorder import (
     EVENTS,
     PERIOD_SECONDS,
     EventRecorder,
+    KubernetesEvent,
     PodContainer,
-    PodEvent,
 )
-from gpushare.kubernetes.api.event_texts import TEXTS, message_of
-from gpushare.kubernetes.api.events import EventReporter
+from gpushare.kubernetes.api.events import TEXTS, EventReporter, message_of
 from gpushare.kubernetes.api.server import ApiServer, path_of
 from tests.stack.api_server import Body, StandInApiServer
 
@@ -297,8 +296,8 @@ def test_the_same_event_again_raises_a_count_that_is_written_now_and_then(
 
 def event(
     message: str = "m", about: PodContainer = ABOUT, at: float = NOW, number: str = "1"
-) -> PodEvent:
-    return PodEvent(about, "GpuFrozen", "Warning", message, at, number)
+) -> KubernetesEvent:
+    return KubernetesEvent(about, "GpuFrozen", "Warning", message, at, number)
 
 
 def test_a_pod_that_causes_many_events_is_bounded_and_others_are_not(

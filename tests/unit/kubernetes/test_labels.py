@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.kubernetes.api.cards import NodeCards
 from gpushare.kubernetes.api.labels import NAMES, NodeLabels, label_value, labels_of
 from gpushare.kubernetes.api.server import ApiServer
+from gpushare.kubernetes.cards import NodeCards
 from tests.stack.api_server import StandInApiServer
 
 from .made import GIB, card, node

@@ -20,13 +20,13 @@ from gpushare.kubernetes.api.claims import (
     read_parameters,
 )
 from gpushare.kubernetes.api.devices import devices_of
-from gpushare.kubernetes.api.event_recorder import EventRecorder, PodContainer, PodEvent
-from gpushare.kubernetes.api.labels import NodeLabels
+from gpushare.kubernetes.api.event_recorder import EventRecorder, KubernetesEvent, PodContainer
+from gpushare.kubernetes.api.labels import NODES, NodeLabels
 from gpushare.kubernetes.api.prepared_claims import PreparedClaims
 from gpushare.kubernetes.api.server import ApiServer, path_of
 from gpushare.kubernetes.api.slices import SLICES, SlicePublisher
 from gpushare.kubernetes.api.watch import WatchedObjects
-from gpushare.kubernetes.names import DRIVER, MODE_LABEL
+from gpushare.protocol.kubernetes import DRIVER, MODE_LABEL
 from gpushare.quota.keys import KEYS
 from tests.check.command import ROOT
 from tests.e2e.waiting import wait_until
@@ -37,7 +37,8 @@ from .made import GIB, card, node
 from .scheduler import ModelScheduler
 from .test_claims import body as claim_body
 
-FOLDER = ROOT / "deploy/kubernetes"
+#: Of the mode with the most objects and rights; test_kustomizations.py is about the others.
+FOLDER = ROOT / "configs/kubernetes/dra"
 PAGES = sorted((ROOT / "docs/how-to").glob("kubernetes*.md"))
 _BLOCK = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -48,6 +49,7 @@ def shipped() -> list[dict[str, Any]]:
         body
         for file in sorted(FOLDER.glob("*.yaml"))
         for body in yaml.safe_load_all(file.read_text())
+        if "metadata" in body  # not the Kustomization
     ]
 
 
@@ -161,15 +163,17 @@ def everything(api: ApiServer, cluster: StandInApiServer) -> None:
     publisher.write(node(card(0)))
     publisher.write(node(card(0, schedulable_bytes=GIB)))
     query = {"fieldSelector": f"spec.driver={DRIVER},spec.nodeName=n"}
-    with contextlib.closing(WatchedObjects(api, SLICES, query)) as watched:
-        watched.start()
-        wait_until(lambda: cluster.watchers == 1)
+    for path, selected in ((SLICES, query), (NODES, {"fieldSelector": "metadata.name=n"})):
+        with contextlib.closing(WatchedObjects(api, path, selected)) as watched:
+            watched.start()
+            wait_until(lambda: cluster.watchers == 1)
+        wait_until(lambda: cluster.watchers == 0)
     publisher.remove()
     now = [0.0]
     recorder = EventRecorder(api, "n", lambda: now[0])
     about = PodContainer("team-a", "p", "u", "c")
     for _ in range(2):
-        recorder.record(PodEvent(about, "GpuFrozen", "Warning", "m", 0.0, "1"))
+        recorder.record(KubernetesEvent(about, "GpuFrozen", "Warning", "m", 0.0, "1"))
     now[0] = 1000.0
     recorder.flush()
     reader = ClaimReader(api)

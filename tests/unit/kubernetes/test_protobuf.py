@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.kubernetes.kubelet import dra_messages, messages
+from gpushare.kubernetes.kubelet import messages
 from gpushare.kubernetes.kubelet.protobuf import (
     BOOL,
     INT32,
@@ -33,8 +33,8 @@ SERVICES = (
     (messages.DEVICE_REGISTRATION, Service("deviceplugin", "Registration")),
     (messages.DEVICE_PLUGIN, Service("deviceplugin", "DevicePlugin")),
     (messages.PLUGIN_REGISTRATION, Service("pluginregistration", "Registration")),
-    *((table, dra.DRA[name]) for name, table in dra_messages.DRA_SERVICES.items()),
-    *((table, dra.HEALTH[name]) for name, table in dra_messages.HEALTH_SERVICES.items()),
+    *((table, dra.DRA[name]) for name, table in messages.DRA_SERVICES.items()),
+    *((table, dra.HEALTH[name]) for name, table in messages.HEALTH_SERVICES.items()),
 )
 MESSAGES = {
     kind.name: (kind, protos.message_class(descriptor))

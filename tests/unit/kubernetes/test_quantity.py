@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.kubernetes.api.quantity import BadQuantity, format_quantity, parse_quantity
+from gpushare.kubernetes.api.devices import BadQuantity, format_quantity, parse_quantity
 
 
 @pytest.mark.parametrize(

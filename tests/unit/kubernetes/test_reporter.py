@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,14 @@ from typing import Any
 import pytest
 
 from gpushare.client import Client, DaemonUnreachable
+from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.__main__ import main
 from gpushare.kubernetes.api import reporter
 from gpushare.kubernetes.api.labels import NodeLabels
 from gpushare.kubernetes.api.reporter import NodeReporter, NodeSource
 from gpushare.kubernetes.api.server import ApiServer
 from gpushare.kubernetes.api.slices import SLICES, SlicePublisher
-from gpushare.kubernetes.log import StatusLog
+from gpushare.quota.node_settings import NodeSetting
 from tests.e2e.waiting import wait_until
 from tests.stack.api_server import Body, StandInApiServer
 from tests.stack.node_agent import write_kubeconfig
@@ -34,6 +36,7 @@ class Daemon:
         self.rows = [card(0), card(1)]
         self.mode = "dra"
         self.is_away = False
+        self.settings: dict[str, NodeSetting] = {}
 
     def cards(self) -> Sequence[Mapping[str, Any]]:
         if self.is_away:
@@ -41,7 +44,15 @@ class Daemon:
         return self.rows
 
     def status(self) -> Mapping[str, Any]:
-        return {**STATUS, "kubernetes_mode": self.mode}
+        if self.is_away:
+            raise DaemonUnreachable("gpushared is not running: start it")
+        return {**STATUS, "kubernetes_mode": self.mode, "node_settings": dict(self.settings)}
+
+    def set_node_setting(self, key: str, setting: NodeSetting | None) -> None:
+        if setting is None:
+            del self.settings[key]
+        else:
+            self.settings[key] = setting
 
     def history(self, name: str = "", since: float = 0.0, after: int = 0) -> Iterator[Any]:
         assert not name
@@ -118,7 +129,7 @@ def test_slices_that_something_deletes_come_back(
 ) -> None:
     made.register()
     made.start()
-    wait_until(lambda: len(devices(cluster)) == 2 and cluster.watchers == 1)
+    wait_until(lambda: len(devices(cluster)) == 2 and cluster.watchers == 2)
     cluster.remove(f"{SLICES}/n-gpu.gpushare.io-0")
     wait_until(lambda: len(devices(cluster)) == 2)
 
@@ -248,5 +259,49 @@ def test_what_stays_is_removed_on_request(
     options = ["--remove", "--node", "n", "--kubeconfig", str(kept)]
     monkeypatch.setattr("sys.argv", ["gpushare-node", *options])
     main()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()  # Ctrl-C ends it
     assert cluster.objects["/api/v1/nodes/n"]["metadata"]["labels"] == {"mine": "1"}
     assert not [path for path in cluster.objects if "resourceslices" in path]
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_node_that_leaves_the_cluster_is_configured_by_its_file_alone(
+    api: ApiServer, cluster: StandInApiServer, daemon: Daemon, is_away: bool
+) -> None:
+    cluster.put(NODE, {})
+    NodeLabels(api, "n").write(node())
+    daemon.settings["defaults.policy"] = {"value": "burst-share", "source": "node label x"}
+    daemon.is_away = is_away
+    NodeReporter(api, daemon, "n", StatusLog()).remove()
+    assert label(cluster) is None
+    assert bool(daemon.settings) is is_away
+
+
+def test_labels_of_the_node_configure_gpushared_and_those_of_another_node_do_not(
+    made: NodeReporter, cluster: StandInApiServer, daemon: Daemon
+) -> None:
+    cluster.put("/api/v1/nodes/m", {"metadata": {"labels": {"gpushare.io/wanted-mode": "plugin"}}})
+    made.start()
+    wait_until(lambda: label(cluster) == "dra")
+    policy = {"gpushare.io/wanted-policy": "burst-share"}
+    cluster.put(NODE, {"metadata": {"labels": policy}})
+    wait_until(lambda: bool(daemon.settings))
+    source = "node label gpushare.io/wanted-policy"
+    assert daemon.settings == {"defaults.policy": {"value": "burst-share", "source": source}}
+    daemon.is_away = True
+    cluster.put(NODE, {})
+    daemon.is_away = False
+    wait_until(lambda: not daemon.settings)
+
+
+def test_a_node_that_is_deleted_keeps_its_settings(
+    made: NodeReporter, cluster: StandInApiServer, daemon: Daemon
+) -> None:
+    """Its labels are not known then."""
+    cluster.put(NODE, {"metadata": {"labels": {"gpushare.io/wanted-mode": "shared"}}})
+    made.start()
+    wait_until(lambda: bool(daemon.settings))
+    cluster.remove(NODE)
+    wait_until(lambda: not made._nodes.objects())
+    made.step()
+    assert daemon.settings

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from gpushare.kubernetes.api import slices
-from gpushare.kubernetes.api.errors import ApiConflict
-from gpushare.kubernetes.api.server import ApiServer
+from gpushare.kubernetes.api.server import ApiConflict, ApiServer
 from gpushare.kubernetes.api.slices import SLICES, NoSharedDevices, SlicePublisher
 from tests.stack.api_server import Body, StandInApiServer
 

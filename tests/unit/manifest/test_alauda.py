@@ -33,6 +33,11 @@ def test_a_configmap_of_alauda_that_is_right() -> None:
     assert findings(ALAUDA) == []
 
 
+def test_its_name_may_omit_the_domain_of_the_key() -> None:
+    """Alauda's own document has this name for the key tencent.com/vcuda-core."""
+    assert findings(ALAUDA.replace("tencent-com-", "")) == []
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [

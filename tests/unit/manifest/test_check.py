@@ -120,6 +120,53 @@ def test_an_annotation_for_no_container_is_refused_where_two_would_take_it() -> 
     assert told(annotated("gpushare.io/container.train.memory: 4GiB", TWO)) == []
 
 
+def test_compute_for_no_container_is_for_each_to_which_the_scheduler_allocates() -> None:
+    limits = "{limits: {gpushare.io/memory-gib: 4}}"
+    containers = TWO.replace("train, image: i", f"train, image: i, resources: {limits}")
+    assert told(annotated("gpushare.io/cores: '30'", containers)) == []
+    (line,) = told(annotated("gpushare.io/memory: 4GiB", containers))
+    assert "names no container" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("kind: Pod\nspec: {containers: [{name: a}], resources: %s}", "2:54"),
+        ("kind: Pod\nresources: %s\nspec: {containers: [{name: a}]}", "2:22"),
+        ("kind: Pod\nspec: {containers: [{name: a, image: i, limits: {K: 1}}]}", "2:50"),
+        ("kind: Job\nspec: {template: {spec: {containers: [{name: a}]}, resources: %s}}", "2:73"),
+    ],
+    ids=["pod spec", "pod", "container", "pod template"],
+)
+def test_resources_outside_those_of_a_container_are_found(text: str, where: str) -> None:
+    text = text.replace("%s", "{limits: {K: 1}}").replace("K", "nvidia.com/gpumem")
+    expected = (
+        f"{where}: limit nvidia.com/gpumem=1: not in resources of a container, and allocates "
+        "nothing. Move it to resources.limits of the container."
+    )
+    assert told(text) == [expected]
+
+
+def test_resources_beside_the_pods_of_another_kind_may_be_for_them() -> None:
+    text = "kind: X\nspec: {resources: {limits: {nvidia.com/gpumem: 1}}, a: {containers: %s}}"
+    assert told(text % TWO) == []
+
+
+def test_processors_and_memory_of_a_whole_pod_are_none_of_ours() -> None:
+    text = "kind: Pod\nspec: {resources: {limits: {cpu: 1, memory: 1Gi}}, containers: %s}"
+    assert findings(text % TWO) == []
+
+
+@pytest.mark.parametrize(("version", "is_right"), [("v1", True), ("v1beta2", False)])
+def test_a_beta_version_of_the_scheduler_s_configuration_is_found(
+    version: str, is_right: bool
+) -> None:
+    api = "kubescheduler.config.k8s.io"
+    found = told(f"apiVersion: {api}/{version}\nkind: KubeSchedulerConfiguration\n")
+    expected = f"1:13: apiVersion={api}/{version}: not a valid value. Write {api}/v1."
+    assert found == ([] if is_right else [expected])
+
+
 def test_a_native_sidecar_runs_next_to_the_container_and_could_take_its_annotation() -> None:
     text = """\
         kind: Pod
@@ -400,6 +447,19 @@ def test_a_setting_of_an_operators_that_is_none() -> None:
     (line,) = told(f"kind: Node\nmetadata: {{labels: {{{policy}: fixed-shaer}}}}\n")
     assert line.startswith(f"2:65: node label {policy}=fixed-shaer (Tencent qGPU): not a valid")
     assert line.endswith("Did you mean fixed-share?")
+
+
+@pytest.mark.parametrize(
+    ("label", "said"),
+    [
+        ("wanted-policy: bs", "wanted-policy=bs: not a valid value. Write fixed-share, "),
+        ("wanted-polcy: burst-share", "wanted-polcy=burst-share: unknown label. The labels are "),
+    ],
+)
+def test_a_label_of_gpushares_own_that_sets_nothing(label: str, said: str) -> None:
+    labels = f"{{gpushare.io/{label}, gpushare.io/mode: x}}"
+    (line,) = told(f"kind: Node\nmetadata: {{labels: {labels}}}\n")
+    assert f": node label gpushare.io/{said}" in line
 
 
 def test_findings_are_sorted_and_reported_once_for_all_containers_of_a_pod() -> None:

@@ -12,8 +12,11 @@ import pytest
 from gpushare.config import Config
 from gpushare.daemon.state import DaemonState
 from gpushare.manifest import read
-from gpushare.manifest.effective_request import SANDBOX, NodeRequest, request_on_node
-from gpushare.quota import Defaults, Dialects, MaxPerRequest, QuotaError, RequestPolicy, to_record
+from gpushare.manifest.request import SANDBOX, NodeRequest, request_on_node
+from gpushare.quota.effective_request import Defaults
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.request import to_record
+from gpushare.quota.request_policy import Dialects, MaxPerRequest, RequestPolicy
 from tests.unit.daemon import fakes
 from tests.unit.daemon.bundles import BundleToCreate, ContainerdBundles
 

@@ -12,7 +12,7 @@ import pytest
 
 from gpushare.manifest import ManifestError, read
 from gpushare.manifest.compose_file import written_out
-from gpushare.quota import EngineCards
+from gpushare.quota.request import EngineCards
 
 from .test_kubernetes import manifest, only, texts
 

@@ -5,29 +5,25 @@ from __future__ import annotations
 
 import pytest
 
-from gpushare.oci import driver_capabilities
-from gpushare.oci.driver_capabilities import DriverCapabilities
+from gpushare.oci import driver_files
+from gpushare.oci.driver_files import DriverCapabilities
 
 
 @pytest.mark.parametrize("value", ["", " ", ",", None])
 def test_without_the_variable_it_is_compute_and_utility(value: str | None) -> None:
-    asked = driver_capabilities.requested_capabilities(
-        {} if value is None else {driver_capabilities.VARIABLE: value}
+    asked = driver_files.requested_capabilities(
+        {} if value is None else {driver_files.VARIABLE: value}
     )
     assert asked == DriverCapabilities(frozenset({"compute", "utility"}))
 
 
 def test_all_is_everything_that_there_is() -> None:
-    asked = driver_capabilities.requested_capabilities(
-        {driver_capabilities.VARIABLE: "compute,all"}
-    )
+    asked = driver_files.requested_capabilities({driver_files.VARIABLE: "compute,all"})
     assert asked.uninterposed == ("video", "graphics", "display", "ngx", "compat32")
 
 
 def test_an_unknown_capability_is_reported_separately() -> None:
-    asked = driver_capabilities.requested_capabilities(
-        {driver_capabilities.VARIABLE: "video, compute,vdieo"}
-    )
+    asked = driver_files.requested_capabilities({driver_files.VARIABLE: "video, compute,vdieo"})
     assert asked == DriverCapabilities(frozenset({"video", "compute"}), ("vdieo",))
 
 
@@ -54,4 +50,4 @@ def test_an_unknown_capability_is_reported_separately() -> None:
     ],
 )
 def test_a_file_implies_its_capability(path: str, capability: str | None) -> None:
-    assert driver_capabilities.of_file(path) == capability
+    assert driver_files.of_file(path) == capability

@@ -10,15 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.oci import (
-    cdi,
-    container,
-    driver_capabilities,
-    driver_files,
-    edits,
-    injected_gpu,
-    ldcache,
-)
+from gpushare.oci import cdi, container, driver_files, edits, injected_gpu, ldcache
 from gpushare.oci import spec as specs
 from gpushare.oci.container import CacheEntry, ContainerEdits, Filters, HostFiles
 from gpushare.oci.edits import Mount
@@ -439,7 +431,7 @@ def test_opencl_comes_to_a_share_that_may_have_everything(rootfs: Rootfs) -> Non
         rootfs=rootfs,
         hooks=HOOKS,
         tenant_directory=TENANT,
-        extra=driver_capabilities.UNINTERPOSED,
+        extra=driver_files.UNINTERPOSED,
     )
     opencl = {f"libnvidia-opencl.so.{VERSION}", "nvidia.icd", "10_nvidia.json"}
     assert opencl <= names(everything)
@@ -451,7 +443,7 @@ def test_opencl_comes_to_a_share_that_may_have_everything(rootfs: Rootfs) -> Non
 @pytest.mark.usefixtures("debian")
 def test_an_exclusive_card_gets_the_requested_capabilities(rootfs: Rootfs) -> None:
     given = container.whole(
-        graphical(), CARD, rootfs=rootfs, hooks=HOOKS, wanted=driver_capabilities.DEFAULT
+        graphical(), CARD, rootfs=rootfs, hooks=HOOKS, wanted=driver_files.DEFAULT
     )
     # OpenCL is a part of compute, and an unknown file is mounted for all.
     assert {f"libnvidia-opencl.so.{VERSION}", "nvidia.icd", "libnvidia-of-tomorrow.so.1"} <= names(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare.host.numa import Bound, Cpuset, bind, parse, shown
 from gpushare.oci import edits
-from gpushare.oci.cpuset import Bound, Cpuset, bind, parse, shown
 from gpushare.oci.edits import Edits
 from gpushare.oci.spec import Spec
 

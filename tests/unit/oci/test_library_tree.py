@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from gpushare.oci import cdi, container, driver_files, library_tree, mount_points
+from gpushare.oci import cdi, container, driver_files, mount_points
 from gpushare.oci.container import ContainerEdits, Filters, HostFiles
 from gpushare.oci.edits import Mount
 from gpushare.oci.elf import platform_of
-from gpushare.oci.library_tree import LibraryTree
-from gpushare.oci.mount_points import OURS, PlacedEdits
+from gpushare.oci.mount_points import OURS, LibraryTree, PlacedEdits
 from gpushare.oci.rootfs import Rootfs
 from gpushare.oci.spec import Spec
 from tests.unit.oci.examples import LIBRARIES, cdi_document
@@ -24,7 +23,7 @@ from tests.unit.oci.examples import LIBRARIES, cdi_document
 DRIVER = driver_files.from_cdi(cdi.from_document(cdi_document()))
 FILTERS = Filters("/g/libcuda.so.1", "/g/libnvidia-ml.so.1")
 HOST = HostFiles(DRIVER, FILTERS, platform_of("x86_64"))
-TREE = LibraryTree("/run/tree", library_tree.files(DRIVER, FILTERS))
+TREE = LibraryTree("/run/tree", mount_points.tree_files(DRIVER, FILTERS))
 TENANT = "/opt/gpushare/tenant"
 
 
@@ -51,7 +50,7 @@ def ours(found: PlacedEdits) -> list[Mount]:
 
 def test_it_stands_for_the_tmpfs_and_all_libraries_in_it(image: Rootfs) -> None:
     single = placed(share(image), image)
-    found = library_tree.with_tree(single, TREE)
+    found = mount_points.with_tree(single, TREE)
     assert [(m.source, m.destination) for m in ours(found)] == [
         ("/run/tree", OURS),
         ("/run/t", TENANT),
@@ -69,22 +68,22 @@ def test_a_container_with_another_library_has_single_mounts(image: Rootfs) -> No
     """A newer cuda-compat of the image is its libcuda."""
     single = placed(share(image), image)
     other = {**TREE.files, "/opt/gpushare/driver/libcuda.so.1": "/other/libcuda.so.1"}
-    assert library_tree.with_tree(single, LibraryTree("/run/tree", other)) is single
+    assert mount_points.with_tree(single, LibraryTree("/run/tree", other)) is single
 
 
 def test_a_container_with_whole_cards_has_single_mounts(image: Rootfs) -> None:
     whole = container.whole(HOST, [("0",)], rootfs=image, hooks=())
     single = placed(whole, image)
-    assert library_tree.with_tree(single, TREE) is single
+    assert mount_points.with_tree(single, TREE) is single
 
 
 def test_files_of_the_image_beside_ours_stay_visible(image: Rootfs) -> None:
     image.make_directory(f"{OURS}/app")
     single = placed(share(image), image)
-    assert library_tree.with_tree(single, TREE) is single
+    assert mount_points.with_tree(single, TREE) is single
 
 
 def test_a_mount_of_the_engine_beside_ours_stays_visible(image: Rootfs) -> None:
     data = {"destination": f"{OURS}/data", "type": "bind", "source": "/srv", "options": ["rbind"]}
     single = placed(share(image), image, data)
-    assert library_tree.with_tree(single, TREE) is single
+    assert mount_points.with_tree(single, TREE) is single

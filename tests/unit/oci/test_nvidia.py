@@ -4,16 +4,18 @@ from typing import Any
 
 import pytest
 
+from gpushare.oci import cdi, driver_files, injected_gpu
 from gpushare.oci import edits as editing
-from gpushare.oci import injected_gpu
 from gpushare.oci.driver_files import DriverFiles
 from gpushare.oci.edits import Edits
 from gpushare.oci.spec import Spec
-from gpushare.quota import EngineCards, QuotaError
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.request import EngineCards
 from tests.unit.oci.examples import (
     DENY_ALL,
     NULL_RULE,
     SETKEY,
+    cdi_document,
     cdi_form,
     containerd_form,
     docker_spec,
@@ -69,10 +71,31 @@ def test_the_hook_form_asks_with_the_last_visible_devices(
     assert cleaned(hook_form(visible), nvidia_driver)["hooks"] == {"prestart": [SETKEY]}
 
 
-def test_a_part_of_a_card_is_refused(nvidia_driver: DriverFiles) -> None:
-    assert refusal(hook_form("MIG-4f1c"), nvidia_driver) == (
-        "docker run --gpus=MIG-4f1c: a part of a card (MIG), which gpushare cannot pass yet. "
-        "Pass a whole card, or request a share: -e GPUSHARE_MEMORY=4GiB alone."
+@pytest.mark.parametrize("name", ["MIG-4f1c", "0:1"])
+def test_a_mig_instance_is_asked_for_by_name(nvidia_driver: DriverFiles, name: str) -> None:
+    assert asked(hook_form(name), nvidia_driver) == EngineCards(HOOK, devices=(name,))
+
+
+def test_a_mig_instance_is_asked_for_with_its_capabilities() -> None:
+    """As engines pass a CDI device."""
+    caps = [node(f"/dev/nvidia-caps/nvidia-cap{number}", number, 508) for number in (12, 13)]
+    host = cdi_document()
+    edits = {"deviceNodes": [{"path": "/dev/nvidia0"}, *({"path": one["path"]} for one in caps)]}
+    host["devices"] += [{"name": name, "containerEdits": edits} for name in ("0:0", "MIG-1")]
+    made = driver_files.from_cdi(cdi.from_document(host))
+    document = cdi_form(0)
+    document["linux"]["devices"] += caps
+    assert asked(document, made) == EngineCards(NODES, devices=("0:0",))
+    document["linux"]["devices"].append(node("/dev/nvidia1", 1))
+    assert refusal(document, made).startswith(f"{NODES}: passes MIG instances, and beside them")
+
+
+def test_an_instance_that_is_named_as_before_driver_470_is_refused(
+    nvidia_driver: DriverFiles,
+) -> None:
+    assert refusal(hook_form("MIG-GPU-4f1c/1/0"), nvidia_driver) == (
+        "docker run --gpus=MIG-GPU-4f1c/1/0: a MIG instance that the driver's CDI spec does not "
+        "list. Name it as gpushare ls does (MIG-4f1c... or 0:1), or generate the CDI spec again."
     )
 
 
@@ -172,7 +195,7 @@ def test_a_part_of_a_card_is_refused_by_its_capability(nvidia_driver: DriverFile
     document = cdi_form(0)
     document["linux"]["devices"].append(node("/dev/nvidia-caps/nvidia-cap30", 30, 510))
     assert refusal(document, nvidia_driver).startswith(
-        "device /dev/nvidia-caps/nvidia-cap30: a part of a card (MIG), which gpushare cannot"
+        "device /dev/nvidia-caps/nvidia-cap30: a MIG instance that the driver's CDI spec does not"
     )
 
 

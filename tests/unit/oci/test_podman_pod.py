@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.oci import podman_pod
+from gpushare.oci import request
 from gpushare.oci.request import parse_spec_request, sandbox_annotations, trusted_annotations
-from gpushare.quota import QuotaError, RequestPolicy
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.request_policy import RequestPolicy
 
 INFRA, TRAIN, SIDE = "1f" * 32, "2e" * 32, "3d" * 32
 SCOPED = {"gpushare.io/container.train.memory": "4GiB"}
 KAI = {"gpu-fraction": "0.5", "gpu-fraction-container-name": "train"}
-IN_POD = {podman_pod.SANDBOX: INFRA}
+IN_POD = {request.PODMAN_SANDBOX: INFRA}
 
 
 @pytest.fixture
@@ -104,10 +105,10 @@ def test_a_pod_with_another_host_name_is_refused_with_the_way_that_works(
 @pytest.mark.parametrize("sandbox", ["4c" * 32, "../" + INFRA, "x"])
 def test_a_sandbox_that_is_not_there_is_refused(storage: Path, sandbox: str) -> None:
     with pytest.raises(QuotaError, match="podman does not tell"):
-        requested(storage, TRAIN, {**SCOPED, podman_pod.SANDBOX: sandbox})
+        requested(storage, TRAIN, {**SCOPED, request.PODMAN_SANDBOX: sandbox})
 
 
 @pytest.mark.parametrize("text", ["", "[", "{}", "[" * 100_000, "[1]", json.dumps([{"id": TRAIN}])])
 def test_a_damaged_list_names_nothing(storage: Path, text: str) -> None:
     (storage / "containers.json").write_text(text)
-    assert podman_pod.stored_name(str(storage / TRAIN / "userdata")) == ""
+    assert request.podman_name(str(storage / TRAIN / "userdata")) == ""

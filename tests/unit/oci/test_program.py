@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.oci import entrypoint
-from gpushare.oci.elf import platform_of
-from gpushare.oci.entrypoint import Program, ProgramKind
+from gpushare.oci.elf import Program, ProgramKind, entry_program, platform_of
 from gpushare.oci.rootfs import Rootfs
 from tests.unit.host import elf
 
@@ -20,7 +18,7 @@ AARCH64 = 183
 
 
 def entry(rootfs: Rootfs, *args: str, path: str = "/bin", directory: str = "/") -> Program:
-    return entrypoint.entry(rootfs, (args, {"PATH": path}, directory), PLATFORM)
+    return entry_program(rootfs, (args, {"PATH": path}, directory), PLATFORM)
 
 
 def install(root: Path, path: str, content: bytes) -> None:

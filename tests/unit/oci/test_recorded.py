@@ -20,13 +20,10 @@ from gpushare.oci import cdi, driver_files, edits, injected_gpu
 from gpushare.oci.driver_files import DriverFiles
 from gpushare.oci.edits import Device, Edits
 from gpushare.oci.spec import Spec, parse
-from gpushare.quota import (
-    EffectiveRequest,
-    QuotaError,
-    parse_request,
-    resolve_request,
-    visible_devices,
-)
+from gpushare.quota.effective_request import EffectiveRequest, resolve_request
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.parse import parse_request
+from gpushare.quota.request import visible_devices
 
 SPECS = Path(__file__).parent / "specs"
 GIB = 1 << 30
@@ -56,6 +53,7 @@ REQUESTS = {
     "docker-20.10-gpus-uuid": Which(1, (UUID,)),
     "docker-20.10-gpus-capabilities": ALL,
     "docker-20.10-gpus-privileged": ONE,
+    "docker-20.10-gpus-mig": Which(1, ("0:1",)),
     "docker-26.1-gpus-2": TWO,
     "docker-26.1-cdi-0": ONE,
     "docker-26.1-cdi-1": Which(1, minors=(1,)),
@@ -81,8 +79,7 @@ NO_REQUESTS = (
     "podman-5.4-hooks-d",
 )
 REFUSED = {
-    "docker-20.10-gpus-mig": "docker run --gpus=0:1: a part of a card (MIG)",
-    "docker-26.1-cdi-mig": "device /dev/nvidia-caps/nvidia-cap30: a part of a card (MIG)",
+    "docker-26.1-cdi-mig": "device /dev/nvidia-caps/nvidia-cap30: a MIG instance that",
     "docker-26.1-cdi-management": "device /dev/nvidia-caps/nvidia-cap1: an NVIDIA component",
     "docker-26.1-cdi-gds": "device /dev/nvidia-fs0: an NVIDIA component",
 }

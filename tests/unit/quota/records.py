@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpushare.quota import RequestedValue, recorded_text, to_record
+from gpushare.quota.request import RequestedValue, recorded_text, to_record
 
 
 def rows(values: Mapping[str, RequestedValue]) -> dict[str, str]:

@@ -9,15 +9,12 @@ import pytest
 from hypothesis import given as any_of
 from hypothesis import strategies as st
 
-from gpushare.quota import (
-    Defaults,
-    EngineCards,
-    MaxPerRequest,
-    QuotaError,
-    parse_request,
-    resolve_request,
-)
+from gpushare.quota.effective_request import Defaults, resolve_request
+from gpushare.quota.errors import QuotaError
 from gpushare.quota.keys import KEYS
+from gpushare.quota.parse import parse_request
+from gpushare.quota.request import EngineCards
+from gpushare.quota.request_policy import MaxPerRequest
 
 GIB = 1 << 30
 LINE = "max_per_request.{}, /etc/gpushare/gpushare.yaml:12"

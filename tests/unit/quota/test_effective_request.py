@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from gpushare.quota import (
+from gpushare.quota.effective_request import (
     Defaults,
     EffectiveRequest,
-    EngineCards,
-    QuotaError,
-    parse_request,
     resolve_request,
     whole_cards_refused,
 )
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.parse import parse_request
+from gpushare.quota.request import EngineCards
 
 GIB = 1 << 30
 GPUS = EngineCards("docker run --gpus", count=2)

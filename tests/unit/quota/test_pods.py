@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpushare.quota import QuotaError, parse_request, pod_of, resolve_request, without_pod
+from gpushare.quota.annotations import pod_of, without_pod
+from gpushare.quota.effective_request import resolve_request
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.parse import parse_request
 from tests.unit.quota.records import rows
 
 GIB = 1 << 30

@@ -11,16 +11,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gpushare.quota import (
-    Defaults,
-    EffectiveRequest,
-    EngineCards,
-    QuotaError,
-    QuotaRequest,
-    parse_request,
-    resolve_request,
-)
+from gpushare.quota.effective_request import Defaults, EffectiveRequest, resolve_request
+from gpushare.quota.errors import QuotaError
 from gpushare.quota.keys import KEYS, POLICIES
+from gpushare.quota.parse import parse_request
+from gpushare.quota.request import EngineCards, QuotaRequest
 from gpushare.quota.request_policy import EnvTrust
 
 GIB = 1 << 30
@@ -35,6 +30,7 @@ VALUES = {
     "devices": ("0", "0,1"),
     "allow": ("T4", "T4,H200"),
     "deny": ("T4,H200", "T4"),
+    "compute-capability": (">=7.0,<9.0", ">=7.0"),
     "policy": ("best-effort", "burst-share"),
     "weight": ("1", "900"),
     "priority": ("5", "0"),
@@ -43,6 +39,7 @@ VALUES = {
     "numa": ("bind", "none"),
     "oversubscribe": ("none", "host"),
     "backend": ("interposer", "exclusive"),
+    "idle-after": ("90s", "2h"),
 }
 assert set(VALUES) == set(KEYS)
 

@@ -3,16 +3,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.quota import (
-    Dialects,
-    QuotaError,
-    QuotaRequest,
-    ValueSource,
-    parse_change,
-    parse_request,
-    to_record,
-)
-from gpushare.quota.keys import KEYS, from_record
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.keys import BY_ENV, KEYS, from_record, parse_change
+from gpushare.quota.parse import parse_request
+from gpushare.quota.request import QuotaRequest, ValueSource, to_record
+from gpushare.quota.request_policy import Dialects
 from tests.unit.quota.records import rows
 
 GIB = 1 << 30
@@ -75,6 +70,7 @@ def test_every_key_is_read_from_annotations_and_from_env() -> None:
         "devices": "0,GPU-4f1c",
         "allow": "A100,H200",
         "deny": "T4",
+        "compute-capability": "8.0+, < 10.0",
         "policy": "burst-share",
         "weight": "3",
         "priority": "0",
@@ -83,6 +79,7 @@ def test_every_key_is_read_from_annotations_and_from_env() -> None:
         "numa": "bind",
         "oversubscribe": "host",
         "backend": "interposer",
+        "idle-after": "30m",
     }
     assert set(texts) == set(KEYS)
     for asked in (
@@ -93,9 +90,11 @@ def test_every_key_is_read_from_annotations_and_from_env() -> None:
         assert (asked.memory_percent, asked.cores, asked.count) == (50, 30, 2)
         assert asked.devices == ("0", "GPU-4f1c")
         assert (asked.allow, asked.deny) == (("A100", "H200"), ("T4",))
+        assert asked.compute_capability == (">=8.0", "<10.0")
         assert (asked.policy, asked.weight, asked.priority) == ("burst-share", 3, 0)
         assert (asked.class_, asked.placement) == ("offline", "spread")
         assert (asked.oversubscribe, asked.backend) == ("host", "interposer")
+        assert asked.idle_after_seconds == 1800
         assert {name: value.text for name, value in asked.requested.items()} == texts
 
 
@@ -217,6 +216,11 @@ def test_a_refusal_names_key_value_rule_and_fix(
 
 def test_a_key_like_no_other_is_answered_with_the_list_of_keys() -> None:
     assert refusal({"gpushare.io/zzz": "1"}, {}).endswith(f"The keys are {', '.join(KEYS)}.")
+
+
+def test_the_prefix_of_a_variable_makes_no_key_likely() -> None:
+    answer = refusal({}, {"GPUSHARE_FOO": "1"})
+    assert answer.endswith(f"The keys are {', '.join(BY_ENV)}.")
 
 
 def test_a_refusal_is_one_line_whatever_the_key() -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from gpushare.quota import visible_devices
+from gpushare.quota.request import visible_devices
 
 
 @pytest.mark.parametrize("value", ["", "void", "none", " "])

@@ -16,10 +16,13 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, final
 
 from gpushare import protocol, wait_policy
+from gpushare.host.init_system import has_systemd
 
 STARTING: Final = b'{"starting": true}'
 ACK: Final = b'{"ack": true}'
 DONE: Final = b'{"ok": true, "given": "shared", "key": "0011223344556677"}'
+#: What the C programs advise when nothing answers.
+START: Final = "systemctl start gpushared" if has_systemd() else "Start gpushared as root"
 
 
 Packet = bytes | Callable[[], None]

@@ -18,8 +18,12 @@ from hypothesis import strategies as st
 
 from gpushare.oci import injected_gpu
 from gpushare.oci import spec as specs
-from gpushare.quota import Dialects, QuotaError, keys, parse_request, visible_devices
+from gpushare.quota import keys
 from gpushare.quota.dialects import DIALECTS, KeyLocation
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.parse import parse_request
+from gpushare.quota.request import visible_devices
+from gpushare.quota.request_policy import Dialects
 
 from .driver import Driver
 

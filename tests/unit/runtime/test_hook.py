@@ -13,7 +13,7 @@ from gpushare.oci import edits
 from gpushare.oci import spec as specs
 
 from .conftest import HOOKS
-from .fake_daemon import ACK, DONE, ScriptedDaemon, refusal
+from .fake_daemon import ACK, DONE, START, ScriptedDaemon, refusal
 from .spec import Spec, bundle, with_annotation, with_device
 
 KEY = "0011223344556677"
@@ -66,7 +66,7 @@ def test_a_refused_binding_fails_the_container(place: HookBundle) -> None:
 def test_no_daemon_fails_the_container_with_what_to_do(place: HookBundle) -> None:
     status, said = place.run("createRuntime", STATE)
     assert status == 1
-    assert "systemctl start gpushared" in said
+    assert START in said
     assert len(said.splitlines()) == 1
 
 

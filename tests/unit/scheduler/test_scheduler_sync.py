@@ -25,7 +25,7 @@ from gpushare.daemon.compute.scheduler_sync import SchedulerSync
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.operator.resize import set_quota
-from gpushare.daemon.service.operations.daemon import status_row
+from gpushare.daemon.service.node_operations import status_row
 from gpushare.protocol import HostProcessGrant
 from tests.unit.daemon import fakes
 from tests.unit.daemon.operations import entry_of, opened
@@ -171,6 +171,20 @@ def test_a_new_tenant_changes_the_others_parts(node: fakes.FakeDaemon, bound: Bo
     wait_until(lambda: permille(node, first) == permille(node, second) == 500)
     release.release_tenant(second["key"], node, "test")
     wait_until(lambda: permille(node, first) == 1000)
+
+
+def test_a_tenant_that_the_scheduler_lacks_is_sent_again(
+    daemon: tuple[fakes.FakeDaemon, SchedulerSync], bound: Bound
+) -> None:
+    node, sync = daemon
+    tenant = bound(memory="1GiB")
+    wait_until(lambda: permille(node, tenant) == 1000)
+    other = scheduler_of(node)
+    assert other is not None
+    with closing(other):
+        assert other.send(schedule_message.remove_message(tenant["key"])).tenants == 0
+        sync.check()
+        wait_until(lambda: other.send(schedule_message.complete_message()).tenants == 1)
 
 
 def test_a_scheduler_that_dies_is_restarted_and_informed(

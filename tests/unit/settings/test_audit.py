@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpushare.config import Config, ConfigError, parse
-from gpushare.quota import QuotaError, parse_request
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.parse import parse_request
 
 FILE = Path("/etc/gpushare/gpushare.yaml")
 

@@ -12,7 +12,8 @@ import pytest
 
 from gpushare import config
 from gpushare.config import Config, ConfigError, parse
-from gpushare.quota import Defaults, MaxPerCard, MaxPerRequest, RequestPolicy
+from gpushare.quota.effective_request import Defaults
+from gpushare.quota.request_policy import MaxPerCard, MaxPerRequest, RequestPolicy
 
 DEFAULTS = Defaults(2 << 30, 10, "burst-share", True)
 CEILINGS = MaxPerRequest(

@@ -7,8 +7,10 @@ import pytest
 
 from gpushare.cli.config import node_rows
 from gpushare.config import Config, ConfigError, parse
-from gpushare.quota import Dialects, QuotaError, parse_request
-from gpushare.settings.document import ConfigDocument
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.parse import parse_request
+from gpushare.quota.request_policy import Dialects
+from gpushare.settings.schema import ConfigDocument
 
 FILE = Path("/etc/gpushare/gpushare.yaml")
 

@@ -16,6 +16,11 @@ UUIDS = (
     "GPU-22222222-0000-4000-8000-000000000000",
 )
 
+UNITS = {
+    "gpushared.socket": "[Install]\nWantedBy=sockets.target\n",
+    "gpushared.service": "[Service]\nExecStart=/opt/venv/bin/gpushared\n",
+}
+
 
 def make(root: Path) -> Path:
     """Return `root` as a machine with two GPUs, the second of them with minor 0."""

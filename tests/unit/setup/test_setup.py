@@ -11,33 +11,17 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner, Result
 
-from gpushare import install
 from gpushare.cli import gpushare
-from gpushare.engines import find, registration
+from gpushare.engines import config_files, find
 from gpushare.setup import low_level_runtime, plan
 
-from .machine import VERSION, make, write
-from .test_install import make_source, snapshot
+from .machine import UNITS, VERSION, write
+from .test_install import snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 PROFILES = Path(__file__).resolve().parents[3] / "simulator/profiles"
-UNITS = {
-    "gpushared.socket": "[Install]\nWantedBy=sockets.target\n",
-    "gpushared.service": "[Service]\nExecStart=/opt/venv/bin/gpushared\n",
-}
-
-
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine, and C parts of ours to set up on it."""
-    source = make_source(tmp_path)
-    monkeypatch.setattr(install.InstallSource, "of_package", classmethod(lambda _: source))
-    monkeypatch.setattr(plan, "unit_files", lambda: UNITS)
-    root = tmp_path / "machine"
-    root.mkdir()
-    return make(root)
 
 
 def setup(root: Path, *more: str) -> Result:
@@ -63,7 +47,10 @@ def test_it_makes_everything_a_container_needs(machine: Path) -> None:
     assert registered["runtimes"]["gpushare"] == {
         "path": "/usr/local/lib/gpushare/current/bin/gpushare-runtime"
     }
-    assert result.output.endswith("next: gpushare doctor\n")
+    assert result.output.endswith(
+        "next: gpushare doctor\n"
+        "then: docker run --rm --runtime=gpushare -e GPUSHARE_MEMORY=1GiB IMAGE nvidia-smi\n"
+    )
 
 
 def test_a_dry_run_says_it_all_and_does_nothing(machine: Path) -> None:
@@ -76,12 +63,22 @@ def test_a_dry_run_says_it_all_and_does_nothing(machine: Path) -> None:
     assert result.output.endswith("nothing was changed; next: run it without --dry-run\n")
 
 
+@pytest.mark.parametrize("options", [(), ("--simulate", "t4"), ("--kubernetes", "plugin")])
+def test_a_dry_run_names_what_the_run_then_does(machine: Path, options: tuple[str, ...]) -> None:
+    def steps(said: str) -> list[str]:
+        return [line[6:] for line in said.splitlines() if line[:6] in {"would ", "do    "}]
+
+    planned = steps(setup(machine, "--dry-run", *options).stdout)
+    assert planned == steps(setup(machine, *options).stdout)
+    assert any(line.startswith("link /opt/gpushare/driver/libcuda.so.1 -> ") for line in planned)
+
+
 def test_a_second_run_does_nothing_twice(machine: Path) -> None:
     setup(machine)
     before = snapshot(machine)
     result = setup(machine)
     assert snapshot(machine) == before
-    assert {line.split()[0] for line in result.output.splitlines()} == {"ok", "next:"}
+    assert {line.split()[0] for line in result.output.splitlines()} == {"ok", "next:", "then:"}
 
 
 @pytest.mark.parametrize("runtimes", [("docker",), ("docker", "containerd")])
@@ -98,12 +95,11 @@ def test_undo_keeps_the_users_edits(machine: Path) -> None:
     setup(machine)
     mine = machine / "etc/gpushare/gpushare.yaml"
     mine.write_text(mine.read_text() + "reserve: 1GiB\n")
-    stays = "/etc/gpushare/gpushare.yaml was edited since setup; keep it"
+    stays = "keep  /etc/gpushare/gpushare.yaml: it was edited since setup"
     for more in (["--dry-run"], []):
         said = setup(machine, "--undo", *more).output
         assert stays in said
-        (removed,) = (line for line in said.splitlines() if line[6:].startswith("remove "))
-        assert str(mine.relative_to(machine)) not in removed
+        assert "remove /etc/gpushare/gpushare.yaml" not in said
     assert "reserve" in mine.read_text()
     assert not (machine / "opt").exists()
 
@@ -134,12 +130,13 @@ def test_a_current_spec_of_nvidia_s_is_used(machine: Path) -> None:
     assert not (machine / "var/lib/gpushare/driver.json").exists()
 
 
-def test_a_configuration_of_the_user_s_is_not_touched(machine: Path) -> None:
-    write(machine / "etc/gpushare/gpushare.yaml", "reserve: 1GiB\n")
+def test_a_value_of_the_user_s_is_not_touched(machine: Path) -> None:
+    theirs = "driver:\n  cdi_spec: /etc/cdi/mine.json\n"
+    write(machine / "etc/gpushare/gpushare.yaml", theirs)
     result = setup(machine)
     assert result.exit_code == 1
     assert "Set it to /var/lib/gpushare/driver.json" in result.stderr
-    assert (machine / "etc/gpushare/gpushare.yaml").read_text() == "reserve: 1GiB\n"
+    assert (machine / "etc/gpushare/gpushare.yaml").read_text() == theirs
 
 
 def runtime_of(machine: Path) -> str:
@@ -182,7 +179,7 @@ def spoil_docker(machine: Path) -> None:
 
 
 def spoil_configuration(machine: Path) -> None:
-    write(machine / "etc/gpushare/gpushare.yaml", "reserve: 1GiB\n")
+    write(machine / "etc/gpushare/gpushare.yaml", "driver: {cdi_spec: /other}\n")
 
 
 def lose_nvml(machine: Path) -> None:
@@ -229,7 +226,7 @@ def test_another_program_s_command_stays(machine: Path) -> None:
 def test_an_interrupted_setup_can_be_undone(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = snapshot(machine)
     with monkeypatch.context() as broken:
-        broken.setattr(registration.FileChange, "apply", None)
+        broken.setattr(config_files.FileChange, "apply", None)
         assert setup(machine).exit_code == 1
     assert snapshot(machine) != before
     setup(machine, "--undo")
@@ -290,12 +287,12 @@ def test_a_drop_in_goes_with_the_registration(machine: Path) -> None:
     before = snapshot(machine)
     docker = find("docker")
     launcher = Path("/opt/with space/gpushare-runtime")
-    for change in registration.configure(docker.locate(machine, None), launcher, default=False):
+    for change in config_files.configure(docker.locate(machine, None), launcher, default=False):
         change.apply()
     place = docker.locate(machine, None)
-    assert [registration.registered_launcher(file) for file in place.files] == [launcher, launcher]
-    assert not any(c.needed for c in registration.configure(place, launcher, default=False))
-    for change in registration.unconfigure(place):
+    assert [config_files.registered_launcher(file) for file in place.files] == [launcher, launcher]
+    assert not any(c.needed for c in config_files.configure(place, launcher, default=False))
+    for change in config_files.unconfigure(place):
         change.apply()
     (machine / "etc/systemd/system").rmdir()
     (machine / "etc/systemd").rmdir()

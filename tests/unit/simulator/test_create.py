@@ -157,7 +157,7 @@ def test_nvml_reports_driver_and_cuda_version(
 def test_the_cdi_spec_names_cards_by_index_and_uuid(
     simulate: Callable[..., SimulatorMachine],
 ) -> None:
-    made = simulate(cards=2).simulator
+    made = simulate(profile="t4", cards=2).simulator
     spec = json.loads(made.cdi.read_text())
     assert (spec["cdiVersion"], spec["kind"]) == ("0.5.0", "nvidia.com/gpu")
     nodes = {
@@ -182,6 +182,21 @@ def test_the_cdi_spec_names_cards_by_index_and_uuid(
     }
     for node in spec["containerEdits"]["deviceNodes"]:
         assert (node["type"], node["major"], node["minor"]) == ("c", 195, 255)
+
+
+def test_the_cdi_spec_has_the_capabilities_of_every_instance_that_there_can_be(
+    simulate: Callable[..., SimulatorMachine],
+) -> None:
+    made = simulate(cards=2, mig=("1g.18gb", "1g.18gb")).simulator
+    nodes = {
+        device["name"]: [node["path"] for node in device["containerEdits"]["deviceNodes"]]
+        for device in json.loads(made.cdi.read_text())["devices"]
+    }
+    # 3 is /proc/driver/nvidia-caps/mig-minors' gpu0/gi0/access, 138 is gpu1/gi0/access.
+    caps = [f"/dev/nvidia-caps/nvidia-cap{number}" for number in (138 + 18, 138 + 19)]
+    assert nodes["1:1"] == nodes[made.instances[3]] == ["/dev/nvidia1", *caps]
+    assert {f"1:{number}" for number in range(7)} < nodes.keys()
+    assert nodes["all"] == ["/dev/nvidia0", "/dev/nvidia1"]
 
 
 def test_the_same_profile_makes_the_same_uuids(simulate: Callable[..., SimulatorMachine]) -> None:

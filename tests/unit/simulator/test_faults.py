@@ -66,6 +66,26 @@ def test_a_fault_of_one_process_or_card_is_no_others(
         assert other.ask(f"alloc {MIB}")[0] == 0
 
 
+def test_a_card_for_one_process_takes_one(machine: SimulatorMachine) -> None:
+    with machine.started("tenant.py") as one, machine.started("tenant.py") as other:
+        assert [one.ask("init"), other.ask("init")] == [0, 0]
+        simulator.fail(machine.simulator.device, compute_mode=3)
+        assert one.ask("context") == 0
+        assert other.ask("context") == DEVICE_UNAVAILABLE
+        one.kill()
+        assert other.ask("context") == 0
+        assert other.ask(f"alloc {MIB}")[0] == 0
+
+
+def test_a_prohibited_card_takes_none(machine: SimulatorMachine) -> None:
+    simulator.fail(machine.simulator.device, compute_mode=2)
+    with machine.started("tenant.py") as tenant:
+        assert tenant.ask("init") == 0
+        assert tenant.ask("context") == DEVICE_UNAVAILABLE
+        simulator.fail(machine.simulator.device)
+        assert tenant.ask("context") == 0
+
+
 def test_nvml_answers_as_configured(machine: SimulatorMachine) -> None:
     with machine.started("limits.py", "names") as nvml:
         assert nvml.ask("name") == 0

@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 PATIENCE_SECONDS: Final = 20.0
-KEYS: Final = {"up": "\x1b[A", "down": "\x1b[B", "enter": "\r", "esc": "\x1b", "end": "\x1b[4~"}
+KEYS: Final = {
+    "up": "\x1b[A",
+    "down": "\x1b[B",
+    "right": "\x1b[C",
+    "enter": "\r",
+    "esc": "\x1b",
+    "end": "\x1b[4~",
+}
 TERM: Final = "linux"  # what pyte understands all of
 
 
@@ -41,10 +48,12 @@ class Emulator:
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             try:
+                _resize(0, columns, lines)  # before the program asks for it
+                for name in ("COLUMNS", "LINES"):  # programs prefer them to the terminal's size
+                    os.environ.pop(name, None)
                 os.execvpe(argv[0], list(argv), {**os.environ, "TERM": TERM, **env})
             finally:
                 os._exit(127)
-        self.resize(columns, lines)
 
     def __enter__(self) -> Emulator:
         return self
@@ -78,7 +87,7 @@ class Emulator:
     def resize(self, columns: int, lines: int) -> None:
         """Make the terminal of another size."""
         self.screen.resize(lines, columns)
-        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        _resize(self._fd, columns, lines)
 
     def until(self, holds: Callable[[str], bool]) -> str:
         """Return the screen once `holds` is true of it."""
@@ -120,3 +129,7 @@ class Emulator:
         self.raw += found
         self._stream.feed(found)
         return bool(found)
+
+
+def _resize(fd: int, columns: int, lines: int) -> None:
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -71,10 +72,10 @@ def test_nothing_is_wider_or_higher_than_the_terminal(
     assert unicode or all(line.isascii() for line in text(shown))
 
 
-def test_on_eighty_columns_there_are_memory_share_and_policy() -> None:
+def test_on_eighty_columns_there_are_memory_share_isolation_and_state() -> None:
     lines = text(screen())
-    assert lines[3].split() == ["NAME▲", "MEMORY", "CORES%", "QUOTA%", "THROT%", "POLICY"]
-    assert lines[7].split() == ["▾", "train", "3.9/4.0", "GiB", "29.8", "30", "12", "fixed-share"]
+    assert lines[3].split() == ["NAME▲", "MEMORY", "CORES%", "QUOTA%", "ISOLATION", "STATE"]
+    assert lines[7].split() == ["▾", "train", "3.9/4.0", "GiB", "29.8", "30", "interposer", "ok"]
     assert lines[8].split() == ["4242", "(1)", "python", "3.9", "GiB", "29"]
 
 
@@ -83,15 +84,30 @@ def test_on_eighty_columns_there_are_memory_share_and_policy() -> None:
     [
         (20, "NAME"),
         (40, "NAME MEMORY"),
-        (60, "NAME MEMORY CORES% QUOTA% THROT%"),
-        (110, "NAME MEMORY CORES% QUOTA% 10s 60s THROT% POLICY ISOLATION"),
-        (140, "NAME MEMORY CORES% QUOTA% 10s 60s THROT% POLICY CLASS ISOLATION STATE"),
+        (60, "NAME MEMORY CORES% STATE"),
+        (80, "NAME MEMORY CORES% QUOTA% ISOLATION STATE"),
+        (110, "NAME MEMORY CORES% QUOTA% THROT% POLICY ISOLATION STATE"),
+        (140, "NAME MEMORY CORES% QUOTA% 10s 60s THROT% POLICY CLASS ISOLATION STATE USER"),
+        (200, "NAME MEMORY CORES% QUOTA% 10s 60s THROT% POLICY CLASS ISOLATION STATE USER COMMAND"),
     ],
 )
 def test_a_wider_terminal_has_more_columns(columns: int, headings: str) -> None:
-    longest = {"policy": 18, "class": 9, "isolation": 10}
+    longest = {"policy": 18, "class": 9, "isolation": 10, "state": 10, "command": 40}
     found = layout(columns, ["x"], tree=True, longest=longest)
     assert [column.heading.split()[0] for column, _ in found] == headings.split()
+
+
+@given(columns=st.integers(40, 200), lines=st.integers(2, 40), tree=st.booleans())
+def test_isolation_and_state_do_not_disappear_silently(
+    columns: int, lines: int, tree: bool
+) -> None:
+    shown = text(screen(columns, lines, TableView(tree=tree)))
+    heading = next(line for line in shown if line.startswith("NAME"))
+    said = shown[0] if lines >= 5 else shown[-1]
+    if columns >= 80:
+        assert "without" not in said
+    assert ("STATE" in heading) == ("STATE" not in said)
+    assert ("ISOLATION" in heading) == ("ISOLATION" not in said)
 
 
 def test_a_long_name_takes_the_remaining_width_and_no_more() -> None:
@@ -101,11 +117,11 @@ def test_a_long_name_takes_the_remaining_width_and_no_more() -> None:
     assert alone == 300
 
 
-def test_a_policy_of_few_letters_leaves_its_room_to_the_names() -> None:
-    def name_width(policy: int) -> int:
-        return layout(80, ["x" * 99], tree=True, longest={"policy": policy})[0][1]
+def test_a_state_of_few_letters_leaves_its_room_to_the_names() -> None:
+    def name_width(state: int) -> int:
+        return layout(80, ["x" * 99], tree=True, longest={"state": state})[0][1]
 
-    assert name_width(11) == name_width(18) + 7 == name_width(99) + 7
+    assert name_width(6) == name_width(10) + 4 == name_width(99) + 4
 
 
 def test_a_name_is_shown_whole_before_there_are_more_columns() -> None:
@@ -211,3 +227,16 @@ def test_a_process_the_driver_knows_nothing_of_has_dashes() -> None:
     snapshot = TopSnapshot(0.0, (card(),), (container("x", processes=(one,)),))
     row = next(line for line in text(screen(snapshot=snapshot)) if "9 (8) python" in line)
     assert row.split() == ["9", "(8)", "python", "-", "-"]
+
+
+def test_a_card_has_its_temperature_and_power_if_there_is_room() -> None:
+    def line(columns: int, **more: Any) -> str:
+        [[*spans]] = meters([card(**more)], columns, unicode=True)
+        return "".join(part for part, _ in spans)
+
+    assert "  71 %  54 C  310 W  shared  ok" in line(112)
+    assert "54 C" not in line(112, temperature_celsius=None)
+    assert "310 W" not in line(60)
+    assert width(line(80)) <= 80
+    shown = text(screen(60, 30, TableView(detail=True)))
+    assert "health   ok, 54 C, 310 W" in shown

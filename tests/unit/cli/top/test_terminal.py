@@ -68,7 +68,7 @@ def test_it_shows_cards_containers_and_processes(start: Start) -> None:
     screen = start().until(shown).splitlines()
     assert screen[0].startswith("gpushare top")
     assert screen[1].startswith("0 NVIDIA H200  MEM ▊░")
-    assert {"NAME▲", "MEMORY", "CORES%", "QUOTA%", "THROT%", "POLICY"} <= {*screen[2].split()}
+    assert {"NAME▲", "MEMORY", "CORES%", "QUOTA%", "ISOLATION", "STATE"} <= {*screen[2].split()}
     assert [line.split()[1] for line in screen[3:8]] == ["0", "serve", "(1)", "train", "(1)"]
 
 
@@ -76,7 +76,7 @@ def test_it_shows_cards_containers_and_processes(start: Start) -> None:
 def test_keys_move_fold_sort_and_filter(start: Start) -> None:
     top = start()
     top.until(shown)
-    top.press("down", "enter")
+    top.press("down", " ")
     top.until(lambda screen: "▸ serve" in screen)
     top.press("s")
     top.until(lambda screen: "MEMORY▼" in screen)
@@ -91,6 +91,23 @@ def test_keys_move_fold_sort_and_filter(start: Start) -> None:
 
 
 @pytest.mark.usefixtures("daemon")
+def test_enter_shows_graphs_until_esc(start: Start) -> None:
+    top = start("--ascii")
+    top.until(shown)
+    top.press("down", "enter")
+    screen = top.until(lambda screen: "MEMORY" in screen and "Esc back" in screen).splitlines()
+    assert screen[0].startswith("serve (4f5e6d7c8b9a) on card 0 NVIDIA H200")
+    assert "the last 10 minutes, as far as top has seen it since" in screen[1]
+    assert "MEMORY  5.2/8.0 GiB" in screen[2]
+    assert "CORES  41 %" in screen[2]
+    top.until(lambda screen: "#" in screen)
+    top.press("right", "down", "down")
+    top.until(lambda screen: screen.startswith("train (") and "the last hour" in screen)
+    top.press("esc")
+    top.until(shown)
+
+
+@pytest.mark.usefixtures("daemon")
 def test_the_size_is_that_of_the_terminal_not_of_the_environment(start: Start) -> None:
     top = start(columns=140, lines=40, COLUMNS="80", LINES="24")
     top.until(lambda screen: "ISOLATION" in screen and "q quit" in screen.split("\n")[39])
@@ -101,7 +118,7 @@ def test_a_terminal_of_another_size_is_filled_at_once(start: Start) -> None:
     top = start("--interval", "100")
     top.until(shown)
     top.resize(140, 40)
-    top.until(lambda screen: "ISOLATION" in screen and "q quit" in screen.splitlines()[39])
+    top.until(lambda screen: "POLICY" in screen and "q quit" in screen.split("\n")[39])
     top.resize(30, 8)
     top.until(lambda screen: "POLICY" not in screen and "q quit" in screen.splitlines()[7])
     top.resize(3, 1)

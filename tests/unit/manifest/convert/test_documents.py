@@ -42,7 +42,8 @@ def test_a_mig_instance_stays_and_is_reported() -> None:
     text = pod("resources: {limits: {nvidia.com/mig-1g.10gb: 1}}")
     made = converted(text)
     assert not made.changed
-    assert "gpushare.io/devices" in told(made, "nvidia.com/mig-1g.10gb")
+    advice = told(made, "nvidia.com/mig-1g.10gb")
+    assert "gpushare.io/backend=mig and gpushare.io/allow=MIG PROFILE" in advice
 
 
 def test_a_key_that_is_there_twice_is_refused() -> None:
@@ -341,9 +342,8 @@ def test_an_unrequested_value_of_the_target_is_refused() -> None:
 def test_a_policy_of_the_nodes_is_reported() -> None:
     limits = "{tke.cloud.tencent.com/qgpu-memory: 4, tke.cloud.tencent.com/qgpu-core: 30}"
     said = told(converted(pod(f"resources: {{limits: {limits}}}")), "c")
-    assert (
-        "a label of the nodes (tke.cloud.tencent.com/qgpu-schedule-policy): defaults.policy" in said
-    )
+    label = "tke.cloud.tencent.com/qgpu-schedule-policy"
+    assert f"a label of the nodes ({label}): gpushare-node applies it as defaults.policy" in said
 
 
 def test_a_variable_that_is_set_twice_goes_twice() -> None:

@@ -76,6 +76,17 @@ def test_variables_of_the_plugin_for_two_cards_are_read() -> None:
     }
 
 
+def test_the_name_of_alaudas_build_is_a_number_of_cards() -> None:
+    alone: Words = {"limit": {"nvidia.com/gpualloc": "2"}}
+    assert asked(alone) == {"count": "2", "memory-percent": "100"}
+    memory = {"nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "50"}
+    assert asked({"limit": {**alone["limit"], **memory}}) == {
+        "count": "2",
+        "memory": "4GiB",
+        "cores": "50",
+    }
+
+
 @pytest.mark.parametrize("text", ["all", "none", "void", ""])
 def test_an_image_that_names_all_cards_chooses_none(text: str) -> None:
     assert asked({"env": {MEMORY: "1g", THESE: text}}) == {"memory": "1GiB"}
@@ -150,6 +161,17 @@ def test_models_and_cards_that_may_be_used() -> None:
     assert annotated(use_gpuuuid="GPU-1,GPU-2")["allow"] == "GPU-1,GPU-2"
     assert annotated(nouse_gputype="T4", nouse_gpuuuid="GPU-3")["deny"] == "T4,GPU-3"
     assert annotated(use_gputype="A100", use_gpuuuid="GPU-1")["allow"] == "GPU-1"
+
+
+def test_alaudas_compute_capabilities_are_comparisons() -> None:
+    limits = {"nvidia.com/gpualloc": "1", "nvidia.com/gpumem": "1024"}
+    found = asked({"limit": limits, "annotation": {"computeCapabilities": "8.0+"}})
+    assert found["compute-capability"] == ">=8.0"
+    told = refusal({"limit": limits, "annotation": {"computeCapabilities": "80"}})
+    assert told.endswith(
+        "computeCapabilities=80 (HAMi): does not compare compute capabilities. "
+        "Write e.g. >=8.0, or >=8.0,<10.0."
+    )
 
 
 @pytest.mark.parametrize(("text", "placement"), [("true", "topology"), ("false", None)])

@@ -7,26 +7,21 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from gpushare.quota import (
-    Defaults,
-    Dialects,
-    EffectiveRequest,
-    EngineCards,
-    MaxPerRequest,
-    QuotaError,
-    QuotaRequest,
-    change_recorded,
-    parse_change,
-    parse_request,
-    resolve_request,
-    to_record,
-)
 from gpushare.quota.annotations import PodIdentity
 from gpushare.quota.dialects import Dialect, Tables, Translator, VendorKey
 from gpushare.quota.dialects.units import MIBS, NAMES, TEXT
-from gpushare.quota.keys import KEYS
+from gpushare.quota.effective_request import (
+    Defaults,
+    EffectiveRequest,
+    change_recorded,
+    resolve_request,
+)
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.keys import KEYS, parse_change
+from gpushare.quota.parse import parse_request
 from gpushare.quota.precedence import Precedence
-from gpushare.quota.request_policy import EnvTrust
+from gpushare.quota.request import EngineCards, QuotaRequest, to_record
+from gpushare.quota.request_policy import Dialects, EnvTrust, MaxPerRequest
 from tests.unit.quota.records import rows
 from tests.unit.quota.test_precedence import ENGINE, NODE, SAID, assert_at_most, most
 

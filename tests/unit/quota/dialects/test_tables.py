@@ -12,6 +12,7 @@ from gpushare.quota.dialects import DIALECTS, Dialect
 from gpushare.quota.dialects.units import ByCard, ByContainer
 from gpushare.quota.errors import BadValue
 from gpushare.quota.keys import KEYS
+from gpushare.quota.node_settings import APPLIED, NODE_SETTINGS
 
 CONFIGURATION = Path(__file__).parents[4] / "docs/reference/configuration.md"
 SETTINGS = set(re.findall(r"^\| `([a-zA-Z_.]+)`", CONFIGURATION.read_text(), re.MULTILINE))
@@ -27,6 +28,8 @@ def test_a_key_is_listed_once_per_source(dialect: Dialect) -> None:
 
 def test_a_row_translates_to_a_key_of_ours_or_names_a_substitute(dialect: Dialect) -> None:
     for row in dialect.rows:
+        assert row.setting in NODE_SETTINGS or not row.setting
+        assert row.instead.startswith(APPLIED) is bool(row.setting)
         assert row.key in KEYS or not row.key
         if row.role in {"record", "setting"}:
             assert not row.key

@@ -7,15 +7,17 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpushare.quota import Dialects, QuotaError, parse_request, request_from, resolve_request
 from gpushare.quota.dialects import OURS, DialectLayer
 from gpushare.quota.dialects.tencent import POLICIES as QGPU_POLICIES
 from gpushare.quota.dialects.units import Unit
 from gpushare.quota.dialects.volcengine import POLICIES as MGPU_POLICIES
-from gpushare.quota.errors import BadValue
-from gpushare.quota.keys import KEYS, read
+from gpushare.quota.effective_request import resolve_request
+from gpushare.quota.errors import BadValue, QuotaError
+from gpushare.quota.keys import KEYS, read, request_from
+from gpushare.quota.parse import parse_request
 from gpushare.quota.precedence import dialect_conflict, merge_dialects
 from gpushare.quota.request import ValueSource
+from gpushare.quota.request_policy import Dialects
 
 from .requesting_container import Words, all_said, asked, refusal, said
 

@@ -79,6 +79,11 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
     (
         "nvidia",
         {"NVIDIA_GPU_MEMORY_REQUEST": "4096", "NVIDIA_VISIBLE_DEVICES": "0:1"},
+        {"memory": "4GiB", "devices": "0:1"},
+    ),
+    (
+        "nvidia",
+        {"NVIDIA_GPU_MEMORY_REQUEST": "4096", "NVIDIA_VISIBLE_DEVICES": "0:a"},
         "not a list of cards",
     ),
     ("nvidia", {"NVIDIA_VISIBLE_DEVICES": "all"}, {}),

@@ -44,6 +44,22 @@ def test_another_fraction_of_a_card_is_refused(core: str, *, strict: bool) -> No
 
 
 @pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("number", range(1, 9))
+def test_a_whole_number_that_may_be_cards_is_never_silently_percent(
+    number: int, *, strict: bool
+) -> None:
+    told = refusal({"limit": {CORE: str(number), MEMORY: "4096"}}, strict=strict)
+    assert told.endswith(
+        f"={number} (Volcengine mGPU): may be {number} percent of a card, and the number of cards. "
+        f"Write 0.0{number} for percent, or {number}00 for cards."
+    )
+    part: Words = {"limit": {CORE: f"0.0{number}", MEMORY: "4096"}}
+    assert asked(part, strict=strict)["cores"] == str(number)
+    whole = asked({"limit": {CORE: f"{number}00"}}, strict=strict)
+    assert (whole["cores"], whole.get("count", "1")) == ("100", str(number))
+
+
+@pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("core", ["120", "1.2", "250"])
 def test_cores_over_one_card_are_n_x_100(core: str, *, strict: bool) -> None:
     told = refusal({"limit": {CORE: core, MEMORY: "4096"}}, strict=strict)

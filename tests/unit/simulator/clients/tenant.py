@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import sys
+import uuid
 from collections.abc import Callable
 
 PTX = b"""
@@ -14,6 +15,7 @@ PTX = b"""
 .target sm_75
 .address_size 64
 .visible .entry spin(.param .u64 duration_ns) { ret; }
+.visible .entry trap() { trap; }
 """
 
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -48,11 +50,35 @@ def info() -> tuple[int, int]:
     return unused.value, total.value
 
 
-def kernel() -> ctypes.c_void_p:
+def kernel(name: bytes = b"spin") -> ctypes.c_void_p:
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     assert cuda.cuModuleLoadData(ctypes.byref(module), PTX) == 0
-    assert cuda.cuModuleGetFunction(ctypes.byref(function), module, b"spin") == 0
+    assert cuda.cuModuleGetFunction(ctypes.byref(function), module, name) == 0
     return function
+
+
+def trap() -> tuple[int, int]:
+    """Launch a kernel that faults; return the results of the launch and of waiting for it."""
+    grid = (ctypes.c_uint(1),) * 6
+    return cuda.cuLaunchKernel(kernel(b"trap"), *grid, 0, None, None, None), sync()
+
+
+def multiprocessors() -> int:
+    """Return how many the program may use."""
+    value = ctypes.c_int()
+    assert cuda.cuDeviceGetAttribute(ctypes.byref(value), 16, 0) == 0
+    return value.value
+
+
+def uuids() -> list[str]:
+    """Return the cards that the program sees."""
+    count, found = ctypes.c_int(), (ctypes.c_uint8 * 16)()
+    assert cuda.cuDeviceGetCount(ctypes.byref(count)) == 0
+    listed = []
+    for ordinal in range(count.value):
+        assert cuda.cuDeviceGetUuid_v2(found, ordinal) == 0
+        listed.append(f"GPU-{uuid.UUID(bytes=bytes(found))}")
+    return listed
 
 
 def launch(milliseconds: str, times: str = "1") -> int:
@@ -73,13 +99,14 @@ def sync() -> int:
     return int(cuda.cuCtxSynchronize())
 
 
-def listed() -> list[int]:
-    """Return the processes on card 0 that NVML lists to this one."""
+def listed(kind: str = "") -> list[int]:
+    """Return the processes on card 0 that NVML lists to this one, all or MPS clients."""
     import pynvml  # noqa: PLC0415 - the other clients' tests need no NVML
 
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    pids = [process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+    ask = getattr(pynvml, f"nvmlDeviceGet{kind}ComputeRunningProcesses")
+    pids = [process.pid for process in ask(handle)]
     pynvml.nvmlShutdown()
     return pids
 
@@ -124,6 +151,9 @@ VERBS: dict[str, Callable[..., object]] = {
     "info": info,
     "launch": launch,
     "sync": sync,
+    "trap": trap,
+    "multiprocessors": multiprocessors,
+    "uuids": uuids,
     "churn": churn,
     "listed": listed,
     "forked": forked,

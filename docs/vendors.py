@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of what runs unchanged, computed by tests/corpus/results.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from docs.markdown import table
+from tests.corpus.cases import CASES
+from tests.corpus.pods import pods
+from tests.corpus.results import MODES, by_convert, in_mode, named, node_labels, outside
+
+_INTRO: Final = """\
+Which manifests of other systems run unchanged, and what the others need. The manifests are those
+of `tests/corpus`. For the steps, see
+[use your existing manifests](../how-to/bring-your-manifests.md); for the meaning of each key, see
+[other systems' keys](dialects.md)."""
+_IN_KUBERNETES: Final = """\
+From Kubernetes 1.36 on, [a policy of the chart](../how-to/admission-policies.md) translates pods
+when they are created. For this page, it is applied to the pods of each manifest, and gpushared
+reads the result. *unchanged* means that every container requests exactly what `gpushare convert`
+writes for it. Controllers such as those of Volcano, Kubeflow and Ray still have to run. No cluster
+has run these manifests.
+
+In the mode `dra`, none of them runs unchanged: a policy cannot create ResourceClaims, and what
+`gpushare convert` writes is for the mode `annotations`. [Write a
+claim](../how-to/kubernetes-dra.md)."""
+_OUTSIDE: Final = """\
+*unchanged* means that the variables alone make the request, if gpushare is the
+[default runtime](../how-to/register-an-engine.md) or the service has `runtime: gpushare`."""
+#: Why a manifest is not unchanged, and what to do, by the words in the tables.
+REASONS: Final = {
+    "claim": "The pod has a ResourceClaim for another driver, which continues to serve it.",
+    "no amount": "The manifest requests a time slice, which is no amount of memory. Set "
+    "`gpushare.io/memory` instead of the limit.",
+    "NVIDIA's plugin": "The limits are those of NVIDIA's device plugin, which serves them as "
+    "before. In a cluster without it, set `admission.nvidia` of the chart: then the pods run "
+    "unchanged on nodes in the mode `annotations`.",
+    "whole or several cards": "The device plugin counts the memory of one card. Use nodes in the "
+    "mode `annotations`, or write `gpushare.io/memory-gib`.",
+    "percentage": "The device plugin counts memory, and the manifest requests a part of a card. "
+    "Use nodes in the mode `annotations`, or write `gpushare.io/memory-gib`.",
+    "not in the limits": "The amount of memory is in an annotation, a variable, or the name of a "
+    "limit with the model of the card. Use nodes in the mode `annotations`, or write "
+    "`gpushare.io/memory-gib`.",
+    "task": "Only ECS reads the request. `gpushare convert` writes variables.",
+}
+_COLUMNS: Final = ("system", "manifest", "keys of the request")
+
+
+def vendors() -> Iterator[str]:
+    """Yield the tables, and the reasons for what is not unchanged."""
+    cases = sorted(CASES, key=named)
+    in_cluster = [case for case in cases if pods(case)]
+    yield from (*_INTRO.splitlines(), "", "## In Kubernetes", "", *_IN_KUBERNETES.splitlines(), "")
+    yield from table(
+        (*_COLUMNS, *(f"mode `{mode}`" for mode in MODES), "`convert`"),
+        [
+            (*named(case), *(in_mode(case, mode) for mode in MODES), by_convert(case))
+            for case in in_cluster
+        ],
+    )
+    selecting = [(f"`{case}`", labels) for case in in_cluster if (labels := node_labels(case))]
+    yield "The policy does not change node selectors. These nodes need the labels:"
+    yield ""
+    yield from table(("manifest", "selects nodes by"), selecting)
+    yield from ("## With Docker, Compose and ECS", "", *_OUTSIDE.splitlines(), "")
+    yield from table(
+        (*_COLUMNS, "result", "`convert`"),
+        [(*named(case), outside(case), by_convert(case)) for case in cases if not pods(case)],
+    )
+    yield from ("## Reasons", "")
+    yield from table(("in the tables", "reason, and what to do"), REASONS.items())

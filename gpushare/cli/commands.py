@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of `gpushare`, by section of its help: where they are, and what the help shows.
+
+`gpushare --help` reads this table and imports no command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+
+class CommandEntry(NamedTuple):
+    """`place` is `module:function` in gpushare.cli; `summary` is the first line of its help."""
+
+    place: str
+    summary: str
+    example: str
+
+
+SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
+    "Inspect": {
+        "ls": CommandEntry(
+            "status:ls", "List the cards and their available capacity.", "gpushare ls"
+        ),
+        "ps": CommandEntry("status:ps", "List containers and their usage.", "gpushare ps -a"),
+        "top": CommandEntry(
+            "top:command",
+            "Show live usage of cards, containers and processes.",
+            "gpushare top --once",
+        ),
+        "inspect": CommandEntry(
+            "inspect:command", "Show the details of a container.", "gpushare inspect train"
+        ),
+        "why": CommandEntry(
+            "why:command", "Break down a container's memory usage.", "gpushare why train"
+        ),
+        "history": CommandEntry(
+            "history:command",
+            "Show past events of a container or of this node.",
+            "gpushare history train --since 1h",
+        ),
+        "report": CommandEntry(
+            "report:command",
+            "Report on usage, waste, costs and incidents.",
+            "gpushare report chargeback --since 7d --by namespace",
+        ),
+        "dashboard": CommandEntry(
+            "dashboard:command",
+            "Serve web pages with cards, containers, graphs and reports.",
+            "gpushare dashboard --listen unix:/run/gpushare/dashboard.sock",
+        ),
+        "metrics": CommandEntry(
+            "metrics:metrics",
+            "Print the Prometheus metrics once.",
+            "gpushare metrics --node gpu-7",
+        ),
+    },
+    "Manage": {
+        "run": CommandEntry(
+            "run:command",
+            "Run a command on this host under a quota.",
+            "gpushare run --memory 4GiB --cores 30 -- python train.py",
+        ),
+        "set": CommandEntry(
+            "set:command",
+            "Change or reset a running container's quota.",
+            "gpushare set train --memory 6GiB --cores 40",
+        ),
+        "pause": CommandEntry(
+            "run_state:pause",
+            "Pause all processes of one or more containers.",
+            'gpushare pause train --reason "inspecting card 0"',
+        ),
+        "resume": CommandEntry(
+            "run_state:resume",
+            "Resume containers that were paused, or frozen by the audit.",
+            "gpushare resume train",
+        ),
+        "stop": CommandEntry(
+            "run_state:stop",
+            "Stop one or more containers.",
+            "gpushare stop train --timeout 30 --reason 'draining card 0'",
+        ),
+        "card": CommandEntry(
+            "card:command",
+            "Set a card's sharing policy, or cordon and drain it.",
+            "gpushare card ls",
+        ),
+    },
+    "Diagnose": {
+        "doctor": CommandEntry(
+            "doctor:command", "Check this machine and suggest fixes.", "gpushare doctor --k8s"
+        ),
+        "verify": CommandEntry(
+            "verify:command",
+            "Test on this host that quotas are enforced.",
+            "gpushare verify --cores 30 --runtime docker",
+        ),
+        "audit": CommandEntry(
+            "audit:command",
+            "Test on this host that the audit detects a container over quota.",
+            "gpushare audit --self-test",
+        ),
+    },
+    "Manifests and images": {
+        "explain": CommandEntry(
+            "explain:command",
+            "Explain a manifest, a code, a topic or an image.",
+            "gpushare explain CUDA_ERROR_OUT_OF_MEMORY",
+        ),
+        "validate": CommandEntry(
+            "validate:command",
+            "Check the GPU requests in manifests.",
+            "gpushare validate deploy/ compose.yaml",
+        ),
+        "compat": CommandEntry(
+            "compat:command",
+            "Check whether an image runs on a driver and its cards.",
+            "gpushare compat nvidia/cuda:12.4.1-base-ubuntu22.04",
+        ),
+        "convert": CommandEntry(
+            "convert:command",
+            "Convert GPU requests in a manifest to another system's keys.",
+            "gpushare convert train.yaml --to gpushare --in-place",
+        ),
+        "k8s": CommandEntry(
+            "k8s:command",
+            "Migrate from another system, or describe resources to a console.",
+            "gpushare k8s migrate dump.yaml",
+        ),
+    },
+    "Install and configure": {
+        "setup": CommandEntry(
+            "setup:command",
+            "Set up GPU sharing on this machine, or undo it.",
+            "gpushare setup --runtime docker --dry-run",
+        ),
+        "runtime": CommandEntry(
+            "runtime:command",
+            "Register the runtime with Docker, containerd, CRI-O or Podman.",
+            "gpushare runtime configure --runtime docker --dry-run",
+        ),
+        "cdi": CommandEntry(
+            "cdi:command",
+            "Generate or list CDI specifications.",
+            "gpushare cdi generate --output -",
+        ),
+        "config": CommandEntry(
+            "config:command",
+            "Show, check and reload the gpushared configuration.",
+            "gpushare config check /etc/gpushare/gpushare.yaml",
+        ),
+        "rules": CommandEntry(
+            "rules:command",
+            "Print Prometheus rules and Grafana dashboards.",
+            "gpushare rules export --output monitoring",
+        ),
+        "completion": CommandEntry(
+            "completion:command",
+            "Print the script with which a shell completes gpushare.",
+            "gpushare completion bash",
+        ),
+        "simulator": CommandEntry(
+            "simulator:command",
+            "Create simulated cards and inject faults.",
+            "gpushare simulator create ./cards --profile h200",
+        ),
+    },
+}
+#: The entries by name.
+COMMANDS: Final = {name: entry for names in SECTIONS.values() for name, entry in names.items()}

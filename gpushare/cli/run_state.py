@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpushare pause`, `resume` and `stop`: whether containers run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from gpushare import protocol
+from gpushare.cli import session as shared
+from gpushare.cli.session import containers_argument, for_each_container
+from gpushare.cli.status import tenant_name
+from gpushare.cli.text import printable
+
+if TYPE_CHECKING:
+    from gpushare.cli.session import Session
+    from gpushare.protocol import TenantStatus
+
+timeout_option: Final = click.option(
+    "-t",
+    "--timeout",
+    type=click.IntRange(0, protocol.STOP_TIMEOUT_MAX_SECONDS),
+    default=10,
+    show_default=True,
+    metavar="SECONDS",
+    help="Seconds after which a stopped container's processes are all killed.",
+)
+
+
+@shared.command("pause")
+@containers_argument
+@click.option(
+    "--reason", default="", metavar="TEXT", help="Reason, shown by ps and in the history."
+)
+def pause(session: Session, containers: tuple[str, ...], reason: str) -> None:
+    """Pause all processes of one or more containers.
+
+    A paused container keeps its memory and its allocation. Other containers get its share of the
+    compute. Work that was already submitted to the card completes. The pause lasts until
+    `gpushare resume`, also across restarts of gpushared, but not of the container. If the engine
+    unpauses the container, gpushare pauses it again some seconds later. The engine can stop or
+    remove a paused container as usual.
+
+    A container that is not running yet, or that shares its cgroup with other processes (`gpushare
+    run` without root), is refused with exit status 3.
+    """
+    for_each_container(
+        session,
+        containers,
+        lambda one: session.client.pause(one, reason),
+        lambda tenant: _line(tenant, "paused"),
+    )
+
+
+@shared.command("resume")
+@containers_argument
+def resume(session: Session, containers: tuple[str, ...]) -> None:
+    """Resume containers that were paused, or frozen by the audit.
+
+    The audit freezes a container that is over quota. After a resume it warns first, and freezes the
+    container again if it stays over quota. Increase the quota with `gpushare set`, or stop the
+    container with `gpushare stop`. To resume a container that an engine paused, use the engine, for
+    example `docker unpause`.
+    """
+    for_each_container(
+        session, containers, session.client.resume, lambda tenant: _line(tenant, "resumed")
+    )
+
+
+@shared.command("stop")
+@containers_argument
+@click.option(
+    "--signal",
+    type=click.Choice(protocol.STOP_SIGNALS),
+    default="TERM",
+    show_default=True,
+    help="Signal to send to the container's first process. KILL is sent to all processes.",
+)
+@timeout_option
+@click.option(
+    "--reason", default="", metavar="TEXT", help="Reason, recorded in the log and the history."
+)
+def stop(
+    session: Session, containers: tuple[str, ...], signal: str, timeout: int, reason: str
+) -> None:
+    """Stop one or more containers.
+
+    gpushare sends a signal to the first process of each container, and SIGKILL to all processes
+    after the timeout. A paused or frozen container is resumed with the signal. A second stop does
+    not extend the timeout of the first one. The command returns at once; `gpushare ps` lists the
+    containers until they have exited. The engine is not involved and starts the container again if
+    its restart policy says so. To keep it stopped, stop it in the engine (`docker stop`, `kubectl
+    delete`).
+
+    A container that is not running yet, or that shares its cgroup with other processes (`gpushare
+    run` without root), is refused with exit status 3.
+    """
+    for_each_container(
+        session,
+        containers,
+        lambda one: session.client.stop(one, signal, timeout, reason),
+        lambda tenant: _line(tenant, _stopped(signal, timeout)),
+    )
+
+
+def _line(tenant: TenantStatus, done: str) -> str:
+    return printable(f"{tenant_name(tenant)}: {done}")
+
+
+def _stopped(signal: str, timeout: int) -> str:
+    if signal == "KILL" or not timeout:
+        return "killed"
+    return f"sent SIG{signal}, will be killed in {timeout} s"

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpushare ls` and `ps`: the cards and the containers, with their capacity and usage."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from gpushare.cli import session as shared
+from gpushare.cli.session import TRY
+from gpushare.cli.terminal_table import terminal_table
+from gpushare.cli.text import local_time, printable
+from gpushare.errors import ExitStatus
+from gpushare.quota.size import format_size, format_use
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpushare.cli.session import Session
+    from gpushare.kubernetes.cluster import ClusterCard
+    from gpushare.protocol import CardStatus, TenantCard, TenantStatus
+
+LS_HEADINGS = (
+    *("CARD", "MODEL", "MEMORY", "ALLOCATED", "BURST", "NON-TENANT", "AVAILABLE"),
+    *("CORES", "TENANTS", "MODE", "HEALTH"),
+)
+#: The columns that are left out if the terminal is too narrow, in this order.
+LS_DROPPED: Final = (
+    *("NON-TENANT", "BURST", "TENANTS", "ALLOCATED"),
+    *("MODEL", "MODE", "CORES", "MEMORY"),
+)
+
+
+@shared.command("ls")
+def ls(session: Session) -> None:
+    """List the cards and their available capacity.
+
+    MEMORY is the card's memory for programs. ALLOCATED is the sum of the containers' quotas, used
+    or not. BURST (shown only if there is any) is memory that containers may use, or still hold,
+    above their quotas. NON-TENANT is the memory of processes that belong to no container (--json
+    lists them). AVAILABLE is what a new container can request. It includes unused burst memory.
+
+    CORES is the allocated share of the compute. TENANTS is the number of containers on the card,
+    and the maximum. MODE is unused, shared, or exclusive (one container has the whole card), with
+    "cordoned" if gpushare places no new containers on it (see `gpushare card ls`). HEALTH is ok,
+    or the problem. If a card has a problem, the exit status is 4.
+
+    On a terminal that is too narrow, columns are left out in this order, and the last line names
+    them: NON-TENANT, BURST, TENANTS, ALLOCATED, MODEL, MODE, CORES, MEMORY. If that does not
+    suffice, the longest texts are shortened. A pipe gets all columns. Colors are used only on a
+    terminal, and not if NO_COLOR is set.
+    """
+    cards = session.client.cards()
+    session.show_rows(cards, _cards, "there is no card. To find the cause, run gpushare doctor.")
+    if any(card["health"] != "ok" for card in cards):
+        click.get_current_context().exit(ExitStatus.DEGRADED)
+
+
+def _cards(cards: list[CardStatus]) -> str:
+    headings = card_headings(cards)
+    rows = [card_cells(card, headings) for card in cards]
+    return terminal_table(headings, rows, LS_DROPPED, colour)
+
+
+def colour(heading: str, cell: str) -> str:
+    """Return the color of a cell of `ls`, `ps` or `card ls`; "": none."""
+    if heading == "HEALTH":
+        return {"ok": "green", "-": ""}.get(cell, "red")
+    if cell.endswith("over quota") or (heading, cell) == ("HUNG", "yes"):
+        return "red"
+    needs_attention = {
+        "MODE": cell.endswith(",cordoned"),
+        "CORDONED": cell != "no",
+        "CORES USED/QUOTA": cell in RUN_STATES.values() or cell.startswith("?"),
+        "ISOLATION": cell == "advice",
+    }
+    return "yellow" if needs_attention.get(heading) else ""
+
+
+def card_headings(cards: Sequence[CardStatus | ClusterCard]) -> tuple[str, ...]:
+    """Return the columns of a table of `cards`."""
+    has_burst = any(card["burst_granted_bytes"] for card in cards)
+    return tuple(name for name in LS_HEADINGS if has_burst or name != "BURST")
+
+
+def card_cells(card: CardStatus | ClusterCard, headings: Sequence[str]) -> tuple[str, ...]:
+    """Return the cells of a card in these columns; "-" is unknown."""
+    tenants = (card["tenants"], card["max_tenants"])
+    free = card["cores_available"]
+    cells = {
+        "CARD": str(card["index"]),
+        "MODEL": card["model"] or "-",
+        "MEMORY": _size(card["memory_bytes"]),
+        "ALLOCATED": _size(card["allocated_bytes"]),
+        "BURST": _size(card["burst_granted_bytes"]),
+        "NON-TENANT": _size(card["non_tenant_bytes"]),
+        "AVAILABLE": _size(card["available_bytes"]),
+        "CORES": "-" if free is None else f"{100 - free} %",
+        "TENANTS": "-" if tenants == (None, None) else f"{tenants[0]}/{tenants[1]}",
+        "MODE": mode(card),
+        "HEALTH": card["health"] or "-",
+    }
+    return tuple(cells[name] for name in headings)
+
+
+def _size(size: int | None) -> str:
+    return "-" if size is None else format_size(size)
+
+
+def mode(card: CardStatus | ClusterCard) -> str:
+    """Return how a card is used, for example `shared,cordoned`."""
+    return ",".join((card["mode"] or "-", *(["cordoned"] if card["cordoned"] else [])))
+
+
+PS_HEADINGS = (
+    *("CONTAINER", "CARD", "MEMORY USED/QUOTA", "CORES USED/QUOTA"),
+    *("POLICY", "THROTTLED", "ISOLATION"),
+)
+#: The columns that are left out if the terminal is too narrow, in this order.
+PS_DROPPED: Final = ("THROTTLED", "POLICY", "CARD", "CORES USED/QUOTA")
+WIDE = (
+    *("CORES 10s", "CORES 60s", "SHARE", "CLASS", "GATE"),
+    *("WINDOWS", "OVERRUNS", "FORCED LAUNCHES", "HUNG"),
+)
+#: The state of a container that does not run, by its cause; the first one that applies.
+RUN_STATES: Final = {
+    "stop": "stopping",
+    "operator": "paused",
+    "idle": "paused",
+    "audit": "frozen",
+    "unknown": "frozen",
+}
+
+
+@shared.command("ps")
+@click.option(
+    "-a",
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Also show containers without a GPU, and changes to requests.",
+)
+@click.option(
+    "--wide", is_flag=True, help="Also show averages over 10 s and 60 s, and gate counters."
+)
+def ps(session: Session, everything: bool, wide: bool) -> None:
+    """List containers and their usage.
+
+    There is one row for each card of a container. MEMORY is the used memory, including CUDA
+    contexts, and the quota. With 5.0/4.0+2.0 GiB, the container can currently burst to 2 GiB above
+    its quota. With 3.7/2.0 GiB over quota, its allocations fail until its usage fits the quota. For
+    a breakdown, run `gpushare why`.
+
+    CORES is the share of the card's compute that the container used in the last second, and the
+    share that it requested; - means none or unknown. ~97 is the driver's figure, in whole percent:
+    gpushare does not meter a container that is alone on its card or has a whole card. ? means that
+    the scheduler does not respond. For a stopped container the column shows paused (`gpushare
+    pause`, or idle.action), frozen (by the audit) or stopping (`gpushare stop`); for a container
+    that holds memory without using its cards, it shows since when it is idle (idle in
+    gpushare.yaml). POLICY is the policy in effect, which `gpushare card policy` can override.
+
+    THROTTLED is the fraction of the last second that the container spent waiting for the card.
+    --wide adds the cores used over 10 s and 60 s; SHARE, the guaranteed share, with + if the
+    container may use more; CLASS, online, or offline with its priority; the current state of the
+    launch GATE, its WINDOWS, its OVERRUNS (work that did not end in time), FORCED LAUNCHES (let
+    through after waiting too long), and whether the work is HUNG.
+
+    ISOLATION is how the quota is enforced: driver (by a limit in the NVIDIA driver, and the
+    interposer library), interposer, audit (the container has video or graphics, which bypass the
+    interposer library and are charged later), exclusive (a whole card, without a quota), or advice
+    (a host process, which can bypass its quota).
+
+    On a terminal that is too narrow, columns are left out in this order, and the last line names
+    them: THROTTLED, POLICY, CARD, CORES. If that does not suffice, the longest texts are shortened.
+    --wide, and a pipe, get all columns. Colors are used only on a terminal, and not if NO_COLOR is
+    set.
+    """
+    tenants = session.client.tenants(everything=everything)
+    render = functools.partial(_render, everything=everything, wide=wide)
+    session.show_rows(tenants, render, f"no container uses a GPU. To start one, run: {TRY}")
+
+
+def _render(tenants: list[TenantStatus], *, everything: bool, wide: bool) -> str:
+    """Return the table, with a row for each container and card, and the messages below it."""
+    granted = [tenant for tenant in tenants if tenant["state"] != "none"]
+    rows = [
+        row(tenant, card) + (_wide(tenant, card) if wide else ())
+        for tenant in granted
+        for card in tenant["cards"]
+    ]
+    headings = (*PS_HEADINGS, *WIDE) if wide else PS_HEADINGS
+    dropped = None if wide else PS_DROPPED
+    lines = [terminal_table(headings, rows, dropped, colour)] if rows else []
+    without = [tenant for tenant in tenants if tenant["state"] == "none"]
+    messages = [warning for tenant in granted for warning in tenant["warnings"]]
+    messages += [f"{tenant_name(tenant)} has no GPU: {tenant['reason']}" for tenant in without]
+    if everything:
+        messages += [
+            f"{tenant_name(tenant)}: {note}" for tenant in granted for note in tenant["notes"]
+        ]
+    if rows and messages:
+        lines.append("")
+    lines += map(printable, messages)
+    return "\n".join(lines)
+
+
+def row(tenant: TenantStatus, card: TenantCard) -> tuple[str, ...]:
+    """Return the cells of one tenant on one card."""
+    return (
+        tenant_name(tenant),
+        str(card["index"]),
+        memory(card),
+        run_state(tenant) or _idle(tenant) or cores(card),
+        card["policy"] or "-",
+        throttled(card),
+        tenant["isolation"],
+    )
+
+
+def _idle(tenant: TenantStatus) -> str:
+    since = tenant.get("idle_since")  # an older daemon has none
+    return "" if since is None else f"idle since {local_time(since)}"
+
+
+def memory(card: TenantCard) -> str:
+    """Return "3.9/4.0 GiB", "5.0/4.0+2.0 GiB" with burst, "3.7/2.0 GiB over quota"."""
+    return memory_use(card["used_bytes"], card["quota_bytes"], card["current_limit_bytes"])
+
+
+def memory_use(used: int, quota: int, limit: int) -> str:
+    """Return the same of three sizes; `limit` is the quota, and current burst."""
+    shown = format_use(used, quota, limit)
+    return f"{shown} over quota" if used > limit else shown
+
+
+def run_state(tenant: TenantStatus) -> str:
+    """Return "stopping", "paused" (operator, idle.action), "frozen" (audit), or "" if it runs."""
+    by = {intervention["by"] for intervention in tenant["interventions"]}
+    return next((state for one, state in RUN_STATES.items() if one in by), "")
+
+
+def cores(card: TenantCard) -> str:
+    """Return "29.8/30 %", "~97/30 %"; "-" means unknown or not requested."""
+    return cores_use(cores_used(card, "1s"), card["cores"])
+
+
+def cores_use(shown: str, quota: int | None) -> str:
+    """Return the same of the cell of what is used and of the quota in percent."""
+    requested = str(quota) if quota else "-"
+    return "-" if shown == requested == "-" else f"{shown}/{requested} %"
+
+
+def cores_used(card: TenantCard, window: str) -> str:
+    """Return "29.8"; "~97" for a driver's figure; "?" if the scheduler does not respond."""
+    usage = card["compute"]
+    figure = usage["cores_used"][window]
+    if figure is None:
+        return "-" if usage["gate"] in {"", "open"} or usage["cores_source"] else "?"
+    return cores_figure(figure, usage["cores_source"])
+
+
+def cores_figure(figure: float, source: str) -> str:
+    """Return "29.8"; "~97" for a driver's figure."""
+    return f"~{figure:.0f}" if source == "driver" else f"{figure:.1f}"
+
+
+def throttled(card: TenantCard, window: str = "1s") -> str:
+    """Return "12 %"."""
+    return throttled_part(card["compute"]["throttled"][window])
+
+
+def throttled_part(fraction: float | None) -> str:
+    """Return "12 %"; "-" means unknown."""
+    return "-" if fraction is None else f"{fraction * 100:.0f} %"
+
+
+def _wide(tenant: TenantStatus, card: TenantCard) -> tuple[str, ...]:
+    """Return the cells of --wide."""
+    usage = card["compute"]
+    share = "-" if card["share_percent"] is None else f"{card['share_percent']:.1f} %"
+    return (
+        cores_used(card, "10s"),
+        cores_used(card, "60s"),
+        share if card["is_capped"] or card["share_percent"] is None else f"{share}+",
+        latency_class(tenant),
+        usage["gate"] or "-",
+        *(str(usage["windows"]), str(usage["overruns"]), str(usage["forced_launches"])),
+        "yes" if usage["is_hung"] else "no",
+    )
+
+
+def latency_class(tenant: TenantStatus) -> str:
+    """Return "online", "offline 5"."""
+    return class_name(tenant["priority"], is_online=tenant["online"])
+
+
+def class_name(priority: int, *, is_online: bool) -> str:
+    """Return the same of a priority."""
+    return "online" if is_online else f"offline {priority}"
+
+
+def share(tenant: TenantStatus, card: TenantCard) -> str:
+    """Return "fixed-share 30.0 %", "burst-share 30.0 % and more, offline 5", "-" while paused."""
+    if card["share_percent"] is None:
+        return "a whole card" if tenant["isolation"] == "exclusive" else "-"
+    more = "" if card["is_capped"] else " and more"
+    return f"{card['policy']} {card['share_percent']:.1f} %{more}, {latency_class(tenant)}"
+
+
+def tenant_name(tenant: TenantStatus) -> str:
+    """Return the engine's name of a tenant, or the start of its id."""
+    return tenant["name"] or tenant["id"][:12]

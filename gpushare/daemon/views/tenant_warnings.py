@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with a tenant, in sentences. This module changes no state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpushare.daemon.observe.mps_clients import mps_clients
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.protocol import Intervention, TenantCard
+from gpushare.quota.size import format_size
+
+
+def warnings_of(
+    record: TenantRecord,
+    cards: Sequence[TenantCard],
+    interventions: Sequence[Intervention],
+    state: DaemonState,
+) -> Iterator[str]:
+    """Yield the warnings of `ps` and `inspect`, the most urgent first."""
+    for one in interventions:
+        yield _intervention_warning(record.title, one)
+    yield from _idle_warnings(record, state)
+    for card in cards:
+        yield from _card_warnings(record, card, state)
+    for card in cards:
+        yield from _over_quota_warnings(record, card, state)
+
+
+def _intervention_warning(title: str, one: Intervention) -> str:
+    why = f": {one['reason']}" if one["reason"] else ""
+    if one["by"] == "stop":
+        return f"{title} is stopping{why}"
+    how = "paused" if one["by"] in {"operator", "idle"} else "frozen"
+    return f"{title} is {how} ({one['by']}{why}); gpushare resume {title} resumes it"
+
+
+def _idle_warnings(record: TenantRecord, state: DaemonState) -> Iterator[str]:
+    action = state.config.terms_of(record.namespace).idle.action
+    if record.key in state.observed.idle and action != "report":
+        yield f"{record.title} holds GPU memory and does not use its cards (idle.action: {action})"
+
+
+def _card_warnings(record: TenantRecord, card: TenantCard, state: DaemonState) -> Iterator[str]:
+    compute, where = card["compute"], f"{record.title} on card {card['index']}"
+    if card["over_limit_bytes"]:
+        yield _over(record, card)
+    usage = state.observed.compute_of(record.key, card["uuid"])
+    cap = state.observed.caps.get((record.key, card["uuid"]))
+    if cap is not None:
+        yield (
+            f"{where}: bypasses the launch gate: limited to {cap.may_percent:.0f} % by "
+            f"freezing, the driver measured {cap.measured_percent:.0f} %"
+        )
+    elif usage.bypassed and state.config.terms_of(record.namespace).compute != "observe":
+        how = "work bypasses the launch gate"
+        if usage.claimed_percent and (usage.ungated_percent or 0.0) > usage.claimed_percent / 4:
+            how = "it launches work while its gate is closed"
+        yield (
+            f"{where}: charged {usage.charged_percent or 0.0:.0f} %, the driver measured "
+            f"{usage.driver_percent or 0.0:.0f} %: {how}"
+        )
+    if usage.overcharged:
+        yield (
+            f"{where}: charged {usage.charged_percent:.0f} %, the driver measured "
+            f"{usage.driver_percent:.0f} %: another container bypasses the launch gate and slows "
+            "this one"
+        )
+    pids = mps_clients(record, card["uuid"], state.observed.usage)
+    if pids:
+        yield (
+            f"{where}: uses an MPS server that gpushare did not start (process {pids[0]}): a fatal "
+            "fault of any client of that server ends it (gpushare explain mps)"
+        )
+    if compute["is_hung"]:
+        yield (
+            f"{where}: work is pending that appears never to complete. The container is charged "
+            "for it; others are not affected"
+        )
+
+
+def _over_quota_warnings(
+    record: TenantRecord, card: TenantCard, state: DaemonState
+) -> Iterator[str]:
+    """Yield the audit's warnings, unless the operator chose to observe only."""
+    found = state.observed.findings.get((record.key, card["uuid"]))
+    if found is None or found.choice == "observe":
+        return
+    if (
+        found.used_bytes <= card["current_limit_bytes"]
+    ):  # its quota was raised since: the next sample reports it
+        return
+    used, may = format_size(found.used_bytes), format_size(found.may_bytes)
+    fix = f"free memory, or run gpushare set {record.title} --memory SIZE"
+    if found.level == "frozen":
+        fix = f"it cannot free memory while it is frozen: gpushare set {record.title} --memory SIZE"
+        fix += f", gpushare resume {record.title} (for a minute), or gpushare stop {record.title}"
+    yield (
+        f"{record.title} uses {used} of card {card['index']} according to the driver, over its "
+        f"limit of {may}: "
+        f"it bypasses the interposer library; {fix}"
+    )
+
+
+def _over(record: TenantRecord, card: TenantCard) -> str:
+    used, limit, over = map(
+        format_size, (card["used_bytes"], card["current_limit_bytes"], card["over_limit_bytes"])
+    )
+    return (
+        f"{record.title} uses {used} of {limit} on card {card['index']}: "
+        f"allocations fail until it frees {over}"
+    )

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides which requests are answered: by host name and token. Adds the security headers.
+
+Every user of the machine can connect to a loopback port, so names of containers need the token
+there. A Unix socket has the group and mode of the control socket, and so the same users can
+connect. With mutual TLS, the certificate is the proof.
+
+A page of another site can have a browser send requests to this server, under a name that it made
+point here (DNS rebinding). So the Host header must be a numeric address, `localhost`, or a known
+name. The token is in a header that other sites cannot set, never in a cookie, which the browser
+would also send to the servers of other users on this machine.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import socket
+import stat
+from collections.abc import Collection
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+
+from gpushare.listen_address import is_authorized, read_token
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+#: Everything comes from this server; nothing runs that is not a file of it.
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+PROTECTED: Final = "/api/"
+
+
+class DashboardToken:
+    """The token of a file, which is read for each request, or a random one of this process."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file
+        self._random = secrets.token_urlsafe(32).encode()
+
+    def read(self) -> bytes:
+        """Return it; BadToken if the file has none."""
+        return self._random if self._file is None else read_token(self._file)
+
+
+class AccessGuard:
+    """Passes on the requests that may be answered. Without `token`, every client may read."""
+
+    def __init__(
+        self, app: ASGIApp, token: DashboardToken | None, names: Collection[str] = ()
+    ) -> None:
+        self._app = app
+        self._token = token
+        self._names = {"localhost", socket.gethostname().lower(), *map(str.lower, names)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request (ASGI)."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                private = scope["path"].startswith(PROTECTED)
+                headers["Cache-Control"] = "no-store" if private else "no-cache"
+            await send(message)
+
+        refused = self._refused(Headers(scope=scope), scope["path"])
+        answer = self._app if refused is None else refused
+        await answer(scope, receive, send_guarded)
+
+    def _refused(self, headers: Headers, path: str) -> JSONResponse | None:
+        if not self._is_known(headers.get("host", "")):
+            text = "this is no name of this server; add it with gpushare dashboard --host-name"
+            return JSONResponse({"error": text}, HTTPStatus.MISDIRECTED_REQUEST)
+        if self._token is None or not path.startswith(PROTECTED):
+            return None
+        if is_authorized(headers, self._token.read()):
+            return None
+        text = "open the address that gpushare dashboard printed: it has the token"
+        return JSONResponse(
+            {"error": text}, HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": "Bearer"}
+        )
+
+    def _is_known(self, host: str) -> bool:
+        name = host.lower()
+        if not name.endswith("]"):  # an IPv6 address without a port
+            before, colon, port = name.rpartition(":")
+            name = before if colon and port.isdecimal() else name
+        if name in self._names:
+            return True
+        try:
+            ipaddress.ip_address(name.strip("[]"))
+        except ValueError:
+            return False
+        return True
+
+
+def share_with_readers(path: Path, control: Path) -> None:
+    """Give the socket at `path` the group and mode of the control socket (read_group).
+
+    It stays closed to others if there is no control socket, or this user may not set its group.
+    """
+    try:
+        found = control.stat()
+        os.chown(path, -1, found.st_gid)
+        path.chmod(stat.S_IMODE(found.st_mode) & 0o666)
+    except OSError:
+        path.chmod(0o600)

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values of keys: how a text is read, and what is left of a value that a lower source narrows.
+
+A reader raises BadValue. A narrowing function takes the value of the higher source and that of the
+lower one; what it returns never requests more than the higher one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from gpushare.quota.errors import BadValue
+from gpushare.quota.request import Value
+
+#: The units of a duration, in seconds.
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@dataclass(frozen=True)
+class WholeNumber:
+    """Reads a whole number from `low` to `high`; `what` it is, for people."""
+
+    low: int
+    high: int
+    what: str
+
+    @property
+    def error(self) -> BadValue:
+        """What is wrong with any other text."""
+        return BadValue(
+            f"is not {self.what}", f"write a whole number from {self.low} to {self.high}"
+        )
+
+    def __call__(self, text: str) -> Value:
+        """Return the number in `text`; BadValue if there is none."""
+        stripped = text.strip()
+        if not re.fullmatch(r"[0-9]{1,9}", stripped, re.ASCII):
+            raise self.error
+        value = int(stripped)
+        if not self.low <= value <= self.high:
+            raise self.error
+        return value
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Reads one of some words."""
+
+    words: tuple[str, ...]
+
+    @property
+    def error(self) -> BadValue:
+        """What is wrong with any other text."""
+        return BadValue("is not a valid value", "write " + either(self.words))
+
+    def __call__(self, text: str) -> Value:
+        """Return the word in `text`; BadValue if it is none of them."""
+        value = text.strip()
+        if value not in self.words:
+            raise self.error
+        return value
+
+
+class Duration:
+    """Reads a time with its unit, as seconds."""
+
+    pattern: Final = "[1-9][0-9]{0,5}[smhd]"
+
+    @property
+    def error(self) -> BadValue:
+        """What is wrong with any other text."""
+        fix = "write a whole number with the unit s, m, h or d, e.g. 30m"
+        return BadValue("is not a duration", fix)
+
+    def __call__(self, text: str) -> int:
+        """Return the seconds of `30m`; BadValue if it is no duration."""
+        stripped = text.strip()
+        if not re.fullmatch(self.pattern, stripped, re.ASCII):
+            raise self.error
+        return int(stripped[:-1]) * _UNITS[stripped[-1]]
+
+
+parse_duration: Final = Duration()
+
+
+def either(choices: tuple[str, ...]) -> str:
+    """Return `a, b or c`."""
+    return choices[0] if len(choices) == 1 else ", ".join(choices[:-1]) + f" or {choices[-1]}"
+
+
+def exact_duration(seconds: int) -> str:
+    """Return the shortest text of `seconds` for `parse_duration`."""
+    unit = next(unit for unit in reversed(_UNITS) if seconds % _UNITS[unit] == 0)
+    return f"{seconds // _UNITS[unit]}{unit}"
+
+
+def smaller(higher: Value, lower: Value) -> Value:
+    """Return the smaller number."""
+    assert isinstance(higher, int)
+    assert isinstance(lower, int)
+    return min(higher, lower)
+
+
+def larger(higher: Value, lower: Value) -> Value:
+    """Return the larger number."""
+    assert isinstance(higher, int)
+    assert isinstance(lower, int)
+    return max(higher, lower)
+
+
+def unchanged(higher: Value, _lower: Value) -> Value:
+    """Return the higher source's value."""
+    return higher
+
+
+def prefer(modest: str) -> Callable[[Value, Value], Value]:
+    """Return the function that takes `modest` from either source."""
+    return lambda higher, lower: lower if lower == modest else higher
+
+
+def subset(higher: Value, lower: Value) -> Value:
+    """Return the lower source's list if it is part of the higher one's."""
+    assert isinstance(higher, tuple)
+    assert isinstance(lower, tuple)
+    return lower if set(lower) <= set(higher) else higher
+
+
+def union(higher: Value, lower: Value) -> Value:
+    """Return both lists."""
+    assert isinstance(higher, tuple)
+    assert isinstance(lower, tuple)
+    return higher + tuple(item for item in lower if item not in higher)

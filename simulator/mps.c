@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mps.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define MESSAGE_BYTES 8192
+#define DEFAULT_DIRECTORY "/tmp/nvidia-mps"
+
+static int server = -1;
+/* Of the first fault; the calls of all threads return it from then on. */
+static _Atomic CUresult fault;
+/* The reply: "ok PERCENTAGE\nDEVICES\nUUID BYTES\n...". */
+static char reply[MESSAGE_BYTES];
+static char *devices, *limits;
+static double percentage = 100;
+
+static bool dial(void)
+{
+	const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int length = snprintf(address.sun_path, sizeof(address.sun_path), "%s/control",
+		directory ? directory : DEFAULT_DIRECTORY);
+
+	if (length < 0 || (size_t)length >= sizeof(address.sun_path))
+		return false;
+	server = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (server >= 0 && connect(server, (struct sockaddr *)&address, sizeof(address)) == 0)
+		return true;
+	if (server >= 0)
+		close(server);
+	server = -1;
+	return false;
+}
+
+static const char *variable(const char *name)
+{
+	const char *value = getenv(name);
+
+	return value ? value : "";
+}
+
+CUresult mps_connect(void)
+{
+	char request[MESSAGE_BYTES];
+	ssize_t bytes;
+	int length;
+
+	if (!dial())
+		return CUDA_SUCCESS;
+	length = snprintf(request, sizeof(request), "client\n%s\n%s",
+		variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
+		variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"));
+	REQUIRE(length > 0 && (size_t)length < sizeof(request), CUDA_ERROR_INVALID_VALUE);
+	if (send(server, request, (size_t)length, MSG_NOSIGNAL) != length)
+		return CUDA_ERROR_MPS_CONNECTION_FAILED;
+	do
+		bytes = recv(server, reply, sizeof(reply) - 1, 0);
+	while (bytes < 0 && errno == EINTR);
+	REQUIRE(bytes > 0, CUDA_ERROR_MPS_CONNECTION_FAILED);
+	reply[bytes] = '\0';
+	if (strncmp(reply, "error ", 6) == 0)
+		return (CUresult)atoi(reply + 6);
+	REQUIRE(sscanf(reply, "ok %lf", &percentage) == 1 && (devices = strchr(reply, '\n')),
+		CUDA_ERROR_MPS_RPC_FAILURE);
+	*devices++ = '\0';
+	limits = strchr(devices, '\n');
+	if (limits)
+		*limits++ = '\0';
+	return CUDA_SUCCESS;
+}
+
+const char *mps_devices(void)
+{
+	return devices;
+}
+
+void mps_limit(void)
+{
+	for (uint32_t i = 0; server >= 0 && i < device_count(); i++) {
+		struct sim_card *card = device_card((CUdevice)i);
+		struct sim_share *share = &card->shares[tag_process(process_tag())];
+		char uuid[48];
+		const char *limit;
+
+		profile_uuid(card_profile(card), uuid);
+		limit = limits ? strstr(limits, uuid) : NULL;
+		card_lock(card);
+		share->mps_client = 1;
+		share->pinned_bytes = limit ? strtoull(limit + strlen(uuid), NULL, 10) : 0;
+		card_unlock(card);
+	}
+}
+
+CUresult mps_status(void)
+{
+	CUresult known = atomic_load_explicit(&fault, memory_order_relaxed);
+	char text[32];
+	ssize_t bytes;
+
+	if (known != CUDA_SUCCESS || server < 0)
+		return known;
+	bytes = recv(server, text, sizeof(text) - 1, MSG_DONTWAIT);
+	if (bytes < 0)
+		return CUDA_SUCCESS;
+	text[bytes] = '\0';
+	known = bytes == 0 ? CUDA_ERROR_MPS_RPC_FAILURE : (CUresult)atoi(text);
+	atomic_store(&fault, known);
+	return known;
+}
+
+void mps_fault(void)
+{
+	static const char text[] = "fault";
+
+	atomic_store(&fault, CUDA_ERROR_LAUNCH_FAILED);
+	if (server >= 0)
+		(void)!send(server, text, sizeof(text) - 1, MSG_NOSIGNAL);
+}
+
+/* In whole texture processing clusters, of two multiprocessors each: an estimate from one
+ * measurement, 25 % of 188 being 46. */
+uint32_t mps_multiprocessors(const struct sim_profile *profile)
+{
+	uint32_t allowed = (uint32_t)(profile->multiprocessors * percentage / 100) / 2 * 2;
+
+	if (server < 0 || percentage >= 100)
+		return profile->multiprocessors;
+	return allowed ? allowed : 2;
+}

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions and types that Kubernetes adds to CEL.
+
+Source: https://kubernetes.io/docs/reference/using-api/cel/ and Kubernetes' packages cel/library and
+cel/mutation (staging/src/k8s.io/apiserver/pkg). URLs, IP addresses, formats, semantic versions, the
+authorizer and apply configurations (`Object{}`) are not here: what uses one does not compile.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, struct_pb2
+
+_MESSAGES = descriptor_pb2.FileDescriptorProto(
+    name="kubernetes_cel.proto", syntax="proto3", dependency=[struct_pb2.DESCRIPTOR.name]
+)
+_STRING, _OPTIONAL = (
+    descriptor_pb2.FieldDescriptorProto.TYPE_STRING,
+    descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL,
+)
+
+
+def _message(name: str, *fields: str) -> descriptor_pb2.DescriptorProto:
+    made = _MESSAGES.message_type.add(name=name)
+    for number, field in enumerate(fields, 1):
+        made.field.add(name=field, number=number, type=_STRING, label=_OPTIONAL)
+    return made
+
+
+_message("JSONPatch", "op", "path", "from").field.add(
+    name="value",
+    number=4,
+    type=descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE,
+    label=_OPTIONAL,
+    type_name=".google.protobuf.Value",
+)
+_message("Quantity", "numerator", "denominator")  # in lowest terms: equal if their fields are
+
+POOL = descriptor_pool.DescriptorPool()
+POOL.AddSerializedFile(struct_pb2.DESCRIPTOR.serialized_pb)
+POOL.Add(_MESSAGES)
+Quantity = message_factory.GetMessageClass(POOL.FindMessageTypeByName("Quantity"))
+
+_SUFFIXES = {
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    "": Fraction(1),
+    **{letter: Fraction(1000**power) for power, letter in enumerate("kMGTPE", 1)},
+    **{f"{letter}i": Fraction(1024**power) for power, letter in enumerate("KMGTPE", 1)},
+}
+
+
+def amount(text: str) -> Fraction:
+    """Return the value of a quantity.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found = re.fullmatch(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([a-zA-Z]{0,2}))", text)
+    if not found or (found[3] or "") not in _SUFFIXES:
+        raise ValueError(f"{text!r}: no quantity")
+    scale = Fraction(f"1{found[2]}") if found[2] else _SUFFIXES[found[3]]
+    return Fraction(found[1].rstrip(".")) * scale
+
+
+def _quantity(value: Fraction) -> Any:
+    return Quantity(numerator=str(value.numerator), denominator=str(value.denominator))
+
+
+def _value(quantity: Any) -> Fraction:
+    return Fraction(int(quantity.numerator), int(quantity.denominator))
+
+
+def _is_quantity(text: str) -> bool:
+    try:
+        amount(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _integer(quantity: Any) -> int:
+    value = _value(quantity)
+    if value.denominator != 1 or not -(2**63) <= value < 2**63:
+        raise ValueError(f"{value}: no integer of 64 bits")
+    return int(value)
+
+
+def _is_integer(quantity: Any) -> bool:
+    try:
+        _integer(quantity)
+    except ValueError:
+        return False
+    return True
+
+
+def _sum(values: list[Any]) -> Any:
+    return sum(values) if values else 0
+
+
+def _extreme(choose: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    def chosen(values: list[Any]) -> Any:
+        if not values:
+            raise ValueError("min or max of an empty list")
+        return choose(values)
+
+    return chosen
+
+
+def _index(values: list[Any], value: Any) -> int:
+    return values.index(value) if value in values else -1
+
+
+def _last_index(values: list[Any], value: Any) -> int:
+    return len(values) - 1 - values[::-1].index(value) if value in values else -1
+
+
+def _split(text: str, separator: str, limit: int = -1) -> list[str]:
+    if limit == 0:
+        return []
+    if not separator:
+        found = list(text)
+        return found if limit < 0 else [*found[: limit - 1], "".join(found[limit - 1 :])]
+    return text.split(separator, limit - 1 if limit > 0 else -1)
+
+
+def _replace(text: str, old: str, new: str, limit: int = -1) -> str:
+    return text.replace(old, new, limit)
+
+
+def _within(text: str, start: int, end: int | None = None) -> str:
+    end = len(text) if end is None else end
+    if not 0 <= start <= end <= len(text):
+        raise ValueError(f"range [{start}, {end}) of {len(text)} characters")
+    return text[start:end]
+
+
+def _character(text: str, index: int) -> str:
+    return _within(text, index, min(index + 1, len(text)))
+
+
+def _first(text: str, part: str, offset: int = 0) -> int:
+    _within(text, offset)
+    return text.find(part, offset)
+
+
+def _last(text: str, part: str, offset: int | None = None) -> int:
+    return text.rfind(part, 0, None if offset is None else offset + len(part))
+
+
+def _ascii(text: str, change: Callable[[str], str]) -> str:
+    return "".join(change(one) if one.isascii() else one for one in text)
+
+
+def _format(text: str, values: list[Any]) -> str:
+    remaining = iter(values)
+
+    def written(found: re.Match[str]) -> str:
+        if found[0] == "%%":
+            return "%"
+        if found[0] not in {"%s", "%d"} or any(isinstance(one, dict) for one in values):
+            raise ValueError(f"{found[0]}: not supported")
+        return _text(next(remaining))
+
+    return re.sub(r"%.?", written, text)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return str(value).replace("None", "null").lower()
+    if isinstance(value, list):
+        return "[" + ", ".join(_text(one) for one in value) + "]"
+    return str(value)
+
+
+def _find(text: str, pattern: str) -> str:
+    found = re.search(pattern, text, re.ASCII)
+    return found[0] if found else ""
+
+
+def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
+    found = [one[0] for one in re.finditer(pattern, text, re.ASCII)]
+    return found if limit < 0 else found[:limit]
+
+
+def _contains(values: list[Any], wanted: list[Any]) -> bool:
+    return all(one in values for one in wanted)
+
+
+class Function(NamedTuple):
+    """One overload of a function; of a method, the first parameter is its object.
+
+    Types are those of CEL, as its type checker writes them.
+    """
+
+    name: str
+    is_method: bool
+    parameters: tuple[str, ...]
+    returns: str
+    call: Callable[..., Any]
+
+
+def _method(name: str, parameters: tuple[str, ...], returns: str, call: Any) -> Function:
+    return Function(name, True, parameters, returns, call)
+
+
+FUNCTIONS = (
+    Function("quantity", False, ("string",), "Quantity", lambda text: _quantity(amount(text))),
+    Function("isQuantity", False, ("string",), "bool", _is_quantity),
+    _method("isInteger", ("Quantity",), "bool", _is_integer),
+    _method("asInteger", ("Quantity",), "int", _integer),
+    _method("asApproximateFloat", ("Quantity",), "double", lambda one: float(_value(one))),
+    _method("sign", ("Quantity",), "int", lambda one: (_value(one) > 0) - (_value(one) < 0)),
+    *(
+        function
+        for name, returns, call in (
+            ("isGreaterThan", "bool", lambda a, b: a > b),
+            ("isLessThan", "bool", lambda a, b: a < b),
+            ("compareTo", "int", lambda a, b: (a > b) - (a < b)),
+            ("add", "Quantity", lambda a, b: _quantity(a + b)),
+            ("sub", "Quantity", lambda a, b: _quantity(a - b)),
+        )
+        for function in (
+            _method(
+                name,
+                ("Quantity", "Quantity"),
+                returns,
+                lambda a, b, call=call: call(_value(a), _value(b)),
+            ),
+            *(
+                (
+                    _method(
+                        name,
+                        ("Quantity", "int"),
+                        returns,
+                        lambda a, b, call=call: call(_value(a), Fraction(b)),
+                    ),
+                )
+                if name in {"add", "sub"}
+                else ()
+            ),
+        )
+    ),
+    _method("charAt", ("string", "int"), "string", _character),
+    _method("format", ("string", "list"), "string", _format),
+    _method("indexOf", ("string", "string"), "int", _first),
+    _method("indexOf", ("string", "string", "int"), "int", _first),
+    _method("lastIndexOf", ("string", "string"), "int", _last),
+    _method("lastIndexOf", ("string", "string", "int"), "int", _last),
+    _method("join", ("list<string>",), "string", "".join),
+    _method("join", ("list<string>", "string"), "string", lambda a, b: b.join(a)),
+    _method("lowerAscii", ("string",), "string", lambda text: _ascii(text, str.lower)),
+    _method("upperAscii", ("string",), "string", lambda text: _ascii(text, str.upper)),
+    _method("replace", ("string", "string", "string"), "string", _replace),
+    _method("replace", ("string", "string", "string", "int"), "string", _replace),
+    _method("split", ("string", "string"), "list<string>", _split),
+    _method("split", ("string", "string", "int"), "list<string>", _split),
+    _method("substring", ("string", "int"), "string", _within),
+    _method("substring", ("string", "int", "int"), "string", _within),
+    _method("trim", ("string",), "string", str.strip),
+    _method("sum", ("list",), "dyn", _sum),
+    _method("min", ("list",), "dyn", _extreme(min)),
+    _method("max", ("list",), "dyn", _extreme(max)),
+    _method("isSorted", ("list",), "bool", lambda values: values == sorted(values)),
+    *(
+        _method(name, ("list", kind), "int", call)
+        for name, call in (("indexOf", _index), ("lastIndexOf", _last_index))
+        for kind in ("string", "int")
+    ),
+    _method("find", ("string", "string"), "string", _find),
+    _method("findAll", ("string", "string"), "list<string>", _find_all),
+    _method("findAll", ("string", "string", "int"), "list<string>", _find_all),
+    Function("sets.contains", False, ("list", "list"), "bool", _contains),
+    Function(
+        "sets.equivalent",
+        False,
+        ("list", "list"),
+        "bool",
+        lambda a, b: _contains(a, b) and _contains(b, a),
+    ),
+    Function(
+        "sets.intersects", False, ("list", "list"), "bool", lambda a, b: any(one in b for one in a)
+    ),
+    Function(
+        "jsonpatch.escapeKey",
+        False,
+        ("string",),
+        "string",
+        lambda key: key.replace("~", "~0").replace("/", "~1"),
+    ),
+)
+
+
+def plain(message: Any) -> Any:
+    """Return a value of a JSON patch as JSON has it: CEL's integers are doubles there."""
+    kind = message.WhichOneof("kind")
+    if kind == "struct_value":
+        return {key: plain(one) for key, one in message.struct_value.fields.items()}
+    if kind == "list_value":
+        return [plain(one) for one in message.list_value.values]
+    if kind == "number_value":
+        number = message.number_value
+        return int(number) if math.isfinite(number) and number == int(number) else number
+    return None if kind == "null_value" else getattr(message, kind)

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of each manifest of the corpus, in a cluster with admission policies and outside.
+
+What is not true is not returned: AssertionError if the policies make another request of a manifest
+than `gpushare convert` does, or if no reason is known why they leave it as it is.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from gpushare.manifest import ManifestFile, read
+from gpushare.manifest.convert import TARGETS, CannotConvert, Converted, convert
+from gpushare.manifest.convert.requests import meaning_of
+from gpushare.manifest.request import request_of, request_on_node, settings_of
+from gpushare.protocol.kubernetes import NodeMode
+from gpushare.quota.dialects import VendorValue
+from gpushare.quota.request_policy import RequestPolicy
+from tests.admission import mutate, violations
+
+from .cases import CorpusManifest
+from .pods import Object, allocated_like, converted, on_node, pods
+
+MANIFESTS: Final = Path(__file__).resolve().parents[2] / "configs/kubernetes"
+#: In which a policy translates pods.
+MODES: Final[tuple[NodeMode, ...]] = ("annotations", "plugin")
+UNCHANGED: Final = "unchanged"
+
+
+def named(case: CorpusManifest) -> tuple[str, str, str]:
+    """Return the system, the manifest, and the keys that make its request, as in a table."""
+    values = _values(case)
+    settings = [one.word for document in case.file.documents for one in settings_of(document)]
+    systems = dict.fromkeys(value.dialect.title for value in (*values, *settings))
+    keys = dict.fromkeys(f"`{value.name}`" for value in values)
+    return ", ".join(systems), f"`{case}`", ", ".join(keys)
+
+
+def in_mode(case: CorpusManifest, mode: NodeMode) -> str:
+    """Return what becomes of the manifest's pods on nodes in that mode."""
+    return result(case, mode, policies(mode))
+
+
+def result(case: CorpusManifest, mode: NodeMode, applied: list[Object]) -> str:
+    """Return what becomes of the manifest's pods through some policies; AssertionError: see above.
+
+    `applied` are MutatingAdmissionPolicies and ValidatingAdmissionPolicies.
+    """
+    before, expected = pods(case), converted(case)
+    after = before
+    for policy in applied:
+        if policy["kind"] == "MutatingAdmissionPolicy":
+            after = [mutate(policy, pod) for pod in after]
+    if after == before:
+        return f"no: {_why_not(case, mode)}"
+    assert expected is not None, case
+    read_there = on_node(after, mode)
+    assert read_there == on_node(allocated_like(expected, after), mode), (case, mode, read_there)
+    refused = [
+        message
+        for policy in applied
+        if policy["kind"] == "ValidatingAdmissionPolicy"
+        for pod in after
+        for message in violations(policy, pod)
+    ]
+    assert not refused, (case, mode, refused)
+    return UNCHANGED
+
+
+@cache
+def policies(mode: NodeMode) -> list[Object]:
+    """Return the admission policies of a mode, as they are applied."""
+    return [
+        body
+        for path in sorted((MANIFESTS / mode).glob("*.yaml"))
+        for body in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+        if body["kind"].endswith("AdmissionPolicy")
+    ]
+
+
+def by_convert(case: CorpusManifest) -> str:
+    """Return whether `gpushare convert` converts the manifest to keys of gpushare."""
+    made = _converted(case)
+    return "yes" if made is not None and made.changed else f"no: {_why_not(case, None)}"
+
+
+def outside(case: CorpusManifest) -> str:
+    """Return what becomes of a manifest that is not for Kubernetes."""
+    made = _converted(case)
+    assert made is not None, case
+    if _effective(case.file) == _effective(read(case.path.name, made.text)):
+        return UNCHANGED
+    assert {value.row.where for value in _values(case)} == {"task"}, case
+    return "no: task"
+
+
+def _effective(file: ManifestFile) -> list[dict[str, object]]:
+    found = []
+    for container in file.containers:
+        node = request_on_node(container, file, terms_of=lambda _: RequestPolicy())
+        assert node.requested is not None, node.refused
+        found.append(meaning_of(dict(node.requested.quota.requested)))
+    return found
+
+
+def _why_not(case: CorpusManifest, mode: NodeMode | None) -> str:
+    """Return the reason, a word of the page; without a mode, that of `convert`."""
+    values = _values(case)
+    if any(value.row.where == "claim" for value in values):
+        return "claim"
+    if _converted(case) is None:
+        assert not {"memory", "count"} & {value.row.key for value in values}, case
+        return "no amount"
+    assert mode is not None, case
+    if {value.dialect.name for value in values} == {"nvidia"}:
+        return "NVIDIA's plugin"
+    assert mode == "plugin", case
+    meanings = [
+        meaning_of(layer)
+        for one in case.file.containers
+        if (layer := request_of(one, strict=False).requested)
+    ]
+    if any(one.get("memory_percent") for one in meanings):
+        return "percentage"
+    if any(one.get("count") != 1 or one.get("kind") == "exclusive" for one in meanings):
+        return "whole or several cards"
+    amounts = [value.row for value in values if value.row.key == "memory"]
+    assert all(row.where != "limit" or row.pattern for row in amounts), case
+    return "not in the limits"
+
+
+@cache
+def _values(case: CorpusManifest) -> list[VendorValue]:
+    """Return the other systems' values that make the request, in the order of the file."""
+    return [
+        value
+        for container in case.file.containers
+        for dialect in request_of(container, strict=False).dialects
+        for value in dialect.words
+        if value.row.key and dialect.layer
+    ]
+
+
+@cache
+def _converted(case: CorpusManifest) -> Converted | None:
+    try:
+        return convert(case.file, TARGETS["gpushare"])
+    except CannotConvert:
+        return None
+
+
+def node_labels(case: CorpusManifest) -> str:
+    """Return the other systems' node labels that the pods select, as `convert` reports them."""
+    made = _converted(case)
+    start = "nodeSelector "
+    names = (
+        {one.key.removeprefix(start) for one in made.notes if one.key.startswith(start)}
+        if made
+        else ()
+    )
+    return ", ".join(f"`{name}`" for name in sorted(names))

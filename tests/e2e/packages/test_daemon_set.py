@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of the chart's DaemonSet on a bare node: install, upgrade under load, remove.
+
+The image's files are a container's root here. Like the containers of the DaemonSet, it sees the
+node's processes, and changes the node through them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packages import chart
+from packages import image as image_package
+from packages.debian_root import NAME
+from packages.workspace import Workspace
+
+from tests import leftovers
+from tests.stack.kubelet import StandInKubelet
+from tests.stack.program import ServiceProcess, find
+
+from .machine import NEXT, BareMachine, next_source
+from .test_image import layers
+
+MIB = 1 << 20
+YAML = "/etc/gpushare/gpushare.yaml"
+ENGINE = "/etc/containerd/config.toml"
+WRITTEN = "version = 2\n"
+OPTIONS = ("--runtime=containerd", "--simulate=h200")
+SERVICE = "containerd.service"
+UNIT = "[Service]\nExecStart=/bin/sleep infinity\n"
+#: Stands in for systemd's, on a node where no systemd runs.
+SYSTEMCTL = """\
+#!/bin/sh
+echo "$*" >>/run/systemctl
+[ "$*" != "restart containerd" ] || [ -e /run/can-restart ] || exit 5
+"""
+#: Runs the entry of the image "$0" as a container does that shares the node's processes only.
+CONTAINER = 'mount -t proc proc "$0/proc" && exec chroot "$0" /usr/bin/gpushare-image "$@"'
+
+
+#: Runs gpushare-node of the image "$0" as the chart does: with the kubelet's folder "$1" and
+#: gpushared's, and nothing else that it could write. "$2" drops the capabilities.
+CONFINED = """\
+set -eu
+mkdir -p "$0/run/gpushare" "$0$1"
+mount --bind "$0" "$0"
+mount -t proc proc "$0/proc"
+mount --rbind /dev "$0/dev"
+mount --bind /run/gpushare "$0/run/gpushare"
+mount --bind "$1" "$0$1"
+mount -o remount,bind,ro "$0"
+exec chroot "$0" /usr/lib/gpushare/*/bin/python3 -Ic "$2" gpushare-node "--kubelet-dir=$1"
+"""
+DROP = """\
+import os, prctl, sys
+prctl.set_no_new_privs(1)
+prctl.capbset.limit()
+os.environ["PATH"] = f"{sys.prefix}/bin:/usr/bin"  # as the image sets it
+os.execv("/usr/bin/gpushare-image", ["gpushare-image", *sys.argv[1:]])
+"""
+#: Runs the exporter of the image "$0" as the chart does: not as root, with the folder of gpushared,
+#: and a network of its own.
+EXPORTER = """\
+set -eu
+mkdir -p "$0/run/gpushare"
+mount --bind "$0" "$0"
+mount -t proc proc "$0/proc"
+mount --bind /run/gpushare "$0/run/gpushare"
+mount -o remount,bind,ro "$0/run/gpushare"
+mount -o remount,bind,ro "$0"
+"$0/bin/busybox" ip link set lo up
+PATH=$(cd "$0" && echo /usr/lib/gpushare/*/bin):/usr/bin
+exec /usr/sbin/chroot --userspec=65532:65532 --groups= "$0" /usr/bin/gpushare-image "$@"
+"""
+#: Prints what an exporter of this network answers to the token sys.argv[1].
+SCRAPE = """\
+import sys, urllib.request
+headers = {"Authorization": f"Bearer {sys.argv[1]}"}
+request = urllib.request.Request("http://127.0.0.1:10418/metrics", headers=headers)
+print(urllib.request.urlopen(request).read().decode())
+"""
+
+
+class DaemonSetNode(BareMachine):
+    """A bare Debian, with the image's files in a folder of it."""
+
+    def __init__(self, release: int, image: Path, folder: Path) -> None:
+        super().__init__(release, folder)
+        self.use(image)
+
+    def use(self, image: Path) -> None:
+        """Unpack an image: its files are those of the containers that are run from now on."""
+        self.image = self.folder / image.name
+        with tarfile.open(image) as archive:
+            for layer in layers(archive):
+                with tarfile.open(fileobj=archive.extractfile(layer), mode="r:gz") as packed:
+                    packed.extractall(self.image, filter="fully_trusted")
+
+    def container(self, *words: str, status: int = 0) -> str:
+        """Run the image with arguments, and return what it prints."""
+        started = ("unshare", "--mount", "sh", "-c", CONTAINER, str(self.image))
+        done = self.run(*started, *words, check=False)
+        assert done.returncode == status, done.stdout
+        return done.stdout
+
+    def configure(self, workspace: Workspace, values: str = "") -> None:
+        """Write the chart's configuration to where the container sees it."""
+        (found,) = rendered(workspace, "configmap.yaml", values)
+        (self.image / "gpushare.yaml").write_text(found["data"]["gpushare.yaml"])
+
+    @contextmanager
+    def gpushared(self) -> Iterator[None]:
+        """The daemon that the unit names, until it has ended; systemd's needs nothing."""
+        if self.is_booted:
+            yield
+            return
+        unit = self.run("cat", "/etc/systemd/system/gpushared.service").stdout
+        (program,) = (
+            line.partition("=")[2] for line in unit.splitlines() if line.startswith("ExecStart=")
+        )
+        daemon = ServiceProcess(self.argv(program), self.folder / "gpushared.log")
+        daemon.wait_until(lambda: self.run("gpushare", "ls", check=False).returncode == 0)
+        try:
+            yield
+        finally:
+            daemon.process.terminate()
+            daemon.process.wait()
+
+
+def rendered(workspace: Workspace, template: str, values: str = "") -> list[dict[str, Any]]:
+    """Return the objects of one template of the chart."""
+    words = ("template", "gpushare", str(workspace.root / chart.SOURCE), "--values=-")
+    text = subprocess.run(
+        [find("helm"), *words, f"--show-only=templates/{template}"],
+        input=values,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    return list(yaml.safe_load_all(text))
+
+
+@pytest.fixture
+def a_node(request: pytest.FixtureRequest, image: Path) -> Iterator[DaemonSetNode]:
+    """A node with a release of Debian; without a parameter, one on which no systemd runs."""
+    folder = leftovers.note(Path(f"/var/tmp/gpushare-{secrets.token_hex(4)}"))
+    made = DaemonSetNode(getattr(request, "param", 12), image, folder)
+    with made:
+        made.write(ENGINE, WRITTEN)
+        yield made
+    leftovers.remove(folder, folder.name)
+
+
+def next_image(workspace: Workspace, folder: Path) -> Path:
+    """Return the image of a version that is newer in every file that has a version."""
+    newer, wheel = next_source(workspace, folder)
+    (newer.build / NAME).symlink_to(workspace.build / NAME)
+    return image_package.make_from(newer, wheel).path
+
+
+@pytest.mark.parametrize("a_node", [12, 13], ids=("debian12", "debian13"), indirect=True)
+def test_it_installs_upgrades_and_rolls_back_under_load_and_leaves_nothing(
+    a_node: DaemonSetNode, workspace: Workspace, tmp_path: Path
+) -> None:
+    before = a_node.files()
+    bundle = f"/usr/lib/gpushare/{workspace.version}"
+    a_node.configure(workspace)
+    said = a_node.container("install", "/gpushare.yaml", *OPTIONS)
+    assert "containerd: register the runtime in" in said
+    assert a_node.run(f"{bundle}/bin/gpushare", "--version").stdout.split()[1] == workspace.version
+    configuration = a_node.run("cat", YAML).stdout
+    assert "mode: plugin" in configuration
+    assert "cdi_spec: /var/lib/gpushare/simulator/cdi.json}  # added by" in configuration
+    assert "gpushare" in a_node.run("cat", ENGINE).stdout
+
+    with a_node.gpushared(), a_node.tenant("2GiB") as tenant:
+        assert tenant.ask(f"alloc {64 * MIB}")["code"] == 0
+        kept = a_node.run("stat", "--format=%i", YAML).stdout
+        again = a_node.container("install", "/gpushare.yaml", *OPTIONS)
+        assert "register the runtime in" not in again
+        assert a_node.run("stat", "--format=%i", YAML).stdout == kept
+        first = a_node.image
+        a_node.use(next_image(workspace, tmp_path / "next"))
+        newer = "configuration: {max_tenants: 3}"
+        for image, version, values in (
+            (a_node.image, NEXT, newer),
+            (first, workspace.version, ""),  # helm rollback
+            (a_node.image, NEXT, newer),
+        ):
+            a_node.image = image
+            a_node.configure(workspace, values)
+            a_node.container("install", "/gpushare.yaml", *OPTIONS)
+            assert ("max_tenants: 3" in a_node.run("cat", YAML).stdout) == bool(values)
+            assert f"gpushare {version}" in a_node.run("gpushare", "--version").stdout
+            current = a_node.run("readlink", "/usr/local/lib/gpushare/current").stdout
+            assert current.startswith(version)
+            if a_node.is_booted:  # systemd has restarted gpushared
+                status = json.loads(a_node.run("gpushare", "--json").stdout)
+                assert status["daemon"]["version"] == version
+            assert tenant.ask(f"alloc {64 * MIB}")["code"] == 0
+            assert tenant.ask("info")["total"] == 2 << 30
+        refused = a_node.container("remove", status=3)
+        assert "train" in refused
+        assert tenant.ask("info")["total"] == 2 << 30
+    a_node.container("remove")
+    assert a_node.run("cat", ENGINE).stdout == WRITTEN
+    assert a_node.files() - before == set()
+    a_node.container("remove")
+
+
+@pytest.mark.parametrize("a_node", [13], ids=["debian13"], indirect=True)
+def test_systemd_restarts_the_engine_and_runs_the_daemon(
+    a_node: DaemonSetNode, workspace: Workspace
+) -> None:
+    a_node.write(f"/etc/systemd/system/{SERVICE}", UNIT)
+    a_node.run("systemctl", "start", SERVICE)
+    a_node.configure(workspace)
+    processes = [main_process(a_node)]
+    for _ in range(2):
+        a_node.container("install", "/gpushare.yaml", "--restart-engine", *OPTIONS)
+        processes.append(main_process(a_node))
+    assert len(set(processes)) == 2
+    assert processes[1] == processes[2]
+    a_node.run("systemctl", "is-active", "gpushared.service", "gpushared.socket")
+    verified = a_node.run("gpushare", "verify", "--memory", "--runtime", "host").stdout
+    assert "FAIL" not in verified
+    a_node.container("remove")
+    active = a_node.run("systemctl", "is-active", "gpushared.service", check=False)
+    assert active.stdout.strip() == "inactive"
+
+
+def main_process(a_node: DaemonSetNode) -> str:
+    return a_node.run("systemctl", "show", "--property=MainPID", SERVICE).stdout
+
+
+@pytest.mark.parametrize("a_node", [13], ids=["debian13"], indirect=True)
+def test_gpushare_node_needs_no_capabilities_and_a_root_that_it_cannot_write(
+    a_node: DaemonSetNode, workspace: Workspace
+) -> None:
+    a_node.configure(workspace)
+    a_node.container("install", "/gpushare.yaml", *OPTIONS)
+    with StandInKubelet(a_node.folder / "kubelet") as kubelet:
+        words = (str(a_node.image), str(a_node.folder / "kubelet"), DROP)
+        argv = a_node.argv("unshare", "--mount", "sh", "-c", CONFINED, *words)
+        started = ServiceProcess(argv, a_node.folder / "gpushare-node.log")
+        started.wait_until(lambda: "gpushare.io/memory-gib" in kubelet.endpoints)
+        endpoint = kubelet.endpoints["gpushare.io/memory-gib"]
+        started.wait_until(lambda: len(endpoint.devices) > 100)  # GiB of one H200
+        children = ["pgrep", "--parent", str(started.process.pid)]
+        entered = subprocess.run(children, check=True, capture_output=True, text=True)
+        status = Path("/proc", entered.stdout.strip(), "status").read_text()
+        assert "CapEff:\t0000000000000000\n" in status
+        os.kill(int(entered.stdout), signal.SIGTERM)
+        started.process.wait()
+
+
+def test_the_exporter_needs_no_privileges(a_node: DaemonSetNode, workspace: Workspace) -> None:
+    a_node.configure(workspace)
+    a_node.container("install", "/gpushare.yaml", *OPTIONS)
+    objects = rendered(workspace, "exporter.yaml", "metrics: {enabled: true}")
+    (daemons,) = (one for one in objects if one["kind"] == "DaemonSet")
+    (container,) = daemons["spec"]["template"]["spec"]["containers"]
+    token = a_node.image / "token/token"  # as the kubelet writes it, with fsGroup
+    token.parent.mkdir()
+    token.write_text("0123456789abcdef")
+    os.chown(token, 0, 65532)
+    token.chmod(0o440)
+    started = ("unshare", "--mount", "--net", "sh", "-c", EXPORTER, str(a_node.image))
+    with a_node.gpushared(), a_node.tenant("2GiB"):
+        argv = a_node.argv(*started, *container["args"])
+        exporter = ServiceProcess(argv, a_node.folder / "gpushare-exporter.log")
+        exporter.wait_until(lambda: "http://0.0.0.0:10418/metrics" in exporter.log.read_text())
+        children = ["pgrep", "--parent", str(exporter.process.pid)]
+        pid = subprocess.run(children, check=True, capture_output=True, text=True).stdout.strip()
+        status = Path("/proc", pid, "status").read_text()
+        assert "CapEff:\t0000000000000000\n" in status
+        assert "Uid:\t65532\t65532\t65532\t65532\n" in status
+        quotas = [
+            line.split()[-1]
+            for line in scraped(pid, token.read_text()).splitlines()
+            if line.startswith("gpushare_container_memory_quota_bytes{")
+        ]
+        assert [float(value) for value in quotas] == [2 << 30]
+        assert "401" in scraped(pid, "another")
+        os.kill(int(pid), signal.SIGTERM)
+        exporter.process.wait()
+
+
+def scraped(pid: str, token: str) -> str:
+    """Return what the exporter of the process `pid` answers to a token, or the error."""
+    enter = ("nsenter", f"--net=/proc/{pid}/ns/net", sys.executable, "-c", SCRAPE, token)
+    done = subprocess.run(enter, capture_output=True, text=True, check=False)
+    return done.stdout or done.stderr
+
+
+def test_the_engine_is_restarted_once_and_again_if_that_failed(
+    a_node: DaemonSetNode, workspace: Workspace
+) -> None:
+    a_node.configure(workspace)
+    a_node.run("mkdir", "-p", "/run/systemd/system")
+    a_node.write("/usr/local/sbin/systemctl", SYSTEMCTL)
+    a_node.run("chmod", "755", "/usr/local/sbin/systemctl")
+    install = ("install", "/gpushare.yaml", "--restart-engine", *OPTIONS)
+    assert "do    systemctl restart containerd\n" in a_node.container(*install, status=5)
+    a_node.write("/run/can-restart", "")
+    assert "do    systemctl restart containerd\n" in a_node.container(*install)
+    assert "systemctl restart containerd\n" not in a_node.container(*install)
+    assert a_node.run("grep", "-c", "restart containerd", "/run/systemctl").stdout == "2\n"
+    assert a_node.run("grep", "-c", "start gpushared.socket", "/run/systemctl").stdout == "3\n"
+
+
+def test_an_engine_that_it_cannot_restart_is_named(
+    a_node: DaemonSetNode, workspace: Workspace
+) -> None:
+    a_node.configure(workspace)
+    install = ("install", "/gpushare.yaml", "--restart-engine", *OPTIONS)
+    for _ in range(2):
+        said = a_node.container(*install, status=1)
+        assert "on this node, restart containerd by hand (no init system runs)\n" in said
+    a_node.run("rm", "/run/gpushare-restart")  # as a boot does
+    a_node.container(*install)
+
+
+def test_it_refuses_before_it_changes_the_node(a_node: DaemonSetNode, workspace: Workspace) -> None:
+    before = a_node.files()
+    a_node.configure(workspace, "configuration: {max_tenants: many}")
+    assert "max_tenants" in a_node.container("install", "/gpushare.yaml", *OPTIONS, status=1)
+    a_node.configure(workspace, "configuration: {of_a_newer_version: 1}")
+    assert "of_a_newer_version" in a_node.container("install", "/gpushare.yaml", *OPTIONS, status=1)
+    (a_node.image / "gpushare.yaml").write_text("max_tenants: 3\n")
+    assert "first line" in a_node.container("install", "/gpushare.yaml", *OPTIONS, status=1)
+    for words in (("install",), ("install", "/missing"), ("remove", "more")):
+        assert "usage: gpushare-image" in a_node.container(*words, status=2)
+    a_node.write(YAML, "max_tenants: 3\n")
+    a_node.configure(workspace)
+    assert "not written by the chart" in a_node.container(
+        "install", "/gpushare.yaml", *OPTIONS, status=1
+    )
+    assert a_node.run("cat", YAML).stdout == "max_tenants: 3\n"
+    assert a_node.files() == before | {YAML, str(Path(YAML).parent)}
+    a_node.container("remove")
+    assert a_node.run("cat", YAML).stdout == "max_tenants: 3\n"
+
+
+def test_without_the_nodes_processes_it_changes_nothing(
+    a_node: DaemonSetNode, workspace: Workspace
+) -> None:
+    a_node.configure(workspace)
+    apart = ("unshare", "--mount", "--pid", "--fork", "sh", "-c", CONTAINER, str(a_node.image))
+    for words in (("install", "/gpushare.yaml"), ("remove",)):
+        done = a_node.run(*apart, *words, check=False)
+        assert done.returncode == 1
+        assert "Set hostPID: true" in done.stdout

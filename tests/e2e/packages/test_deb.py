@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of the Debian package on a bare Debian: install, use, upgrade, remove, purge."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import secrets
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import distributions
+from pathlib import Path
+
+import pytest
+from packages import deb
+from packages.artifact import SBOM
+from packages.wheel import up_to_date
+from packages.workspace import Workspace
+
+from gpushare.cli.commands import SECTIONS
+from tests import leftovers
+
+from .machine import NEXT, BareMachine, next_version
+
+MIB = 1 << 20
+LICENCE_LINES = 8  # of a licence that is there, or of the reference to Debian's copy of it
+SETUP = ("gpushare", "setup", "--simulate", "h200", "--runtime", "podman")
+SERVICE = "gpushared.service"
+#: dpkg keeps these of a package that is removed and not purged.
+KEPT = ("/etc/gpushare", "/etc/gpushare/gpushare.yaml")
+
+
+def file_of(packages: list[Path], release: deb.DebianRelease) -> Path:
+    (found,) = (path for path in packages if f"~deb{release.number}_" in path.name)
+    return found
+
+
+@pytest.fixture(params=deb.RELEASES, ids=lambda release: f"debian{release.number}")
+def release(request: pytest.FixtureRequest) -> deb.DebianRelease:
+    """Each release of Debian."""
+    found = request.param
+    assert isinstance(found, deb.DebianRelease)
+    return found
+
+
+@pytest.fixture
+def machine(release: deb.DebianRelease) -> Iterator[BareMachine]:
+    """A bare machine of the release."""
+    folder = leftovers.note(Path(f"/var/tmp/gpushare-{secrets.token_hex(4)}"))
+    with BareMachine(release.number, folder) as found:
+        yield found
+    leftovers.remove(folder, folder.name)
+
+
+def test_a_package_serves_through_an_upgrade_and_leaves_nothing(
+    workspace: Workspace,
+    debs: list[Path],
+    release: deb.DebianRelease,
+    machine: BareMachine,
+    tmp_path: Path,
+) -> None:
+    old = machine.sees(file_of(debs, release))
+    new = machine.sees(next_version(workspace, tmp_path / "next", release))
+    before = machine.files()
+    said = machine.apt("install", str(old))
+    assert "nothing is started yet. To set up this machine, run: gpushare setup" in said
+    typed = ("_GPUSHARE_COMPLETE=bash_complete", "COMP_WORDS=gpushare set", "COMP_CWORD=1")
+    assert "set" in machine.run("env", *typed, "gpushare").stdout
+    installed = machine.files()
+    assert not [path for path in installed - before if path.startswith(("/etc/systemd", "/opt"))]
+    assert "/run/gpushare" not in installed
+
+    machine.run(*SETUP)
+    with machine.gpushared():
+        verified = machine.run("gpushare", "verify", "--memory", "--runtime", "host").stdout
+        assert "FAIL" not in verified
+        with machine.tenant("2GiB") as tenant:
+            assert tenant.ask(f"alloc {64 * MIB}")["code"] == 0
+            said = machine.apt("install", str(new))
+            assert "nothing is started yet" not in said
+            assert tenant.ask(f"alloc {64 * MIB}")["code"] == 0
+            assert f"gpushare {NEXT}" in machine.run("gpushare", "--version").stdout
+            current = machine.run("readlink", "/usr/local/lib/gpushare/current").stdout
+            assert current.startswith(NEXT)
+            if machine.is_booted:
+                assert f"gpushare/{NEXT}/bin" in machine.run("systemctl", "status", SERVICE).stdout
+            assert "train" in machine.run("gpushare", "ps").stdout
+            refused = machine.apt("remove", "gpushare", check=False)
+            assert "these containers still use gpushare: train" in refused
+            assert tenant.ask("info")["total"] == 2 << 30
+    machine.apt("remove", "gpushare")
+    assert "added by" not in machine.run("cat", KEPT[1]).stdout
+    assert machine.files() - before == set(KEPT)
+    machine.apt("purge", "gpushare")
+    assert machine.files() - before == set()
+
+
+@pytest.mark.parametrize("release", deb.RELEASES[:1], ids=["debian12"])
+@pytest.mark.parametrize(
+    "undo", [("gpushare-undo",), ("gpushare", "setup", "--undo")], ids=" ".join
+)
+def test_a_package_is_purged_after_undo(
+    debs: list[Path], release: deb.DebianRelease, machine: BareMachine, undo: tuple[str, ...]
+) -> None:
+    before = machine.files()
+    machine.apt("install", str(machine.sees(file_of(debs, release))))
+    machine.run(*SETUP)
+    machine.run(*undo)
+    machine.apt("purge", "gpushare")
+    assert machine.files() - before == set()
+
+
+def test_every_module_of_the_environment_is_compiled_for_this_python(
+    debs: list[Path], release: deb.DebianRelease, machine: BareMachine
+) -> None:
+    package = machine.sees(file_of(debs, release))
+    machine.apt("install", str(package))
+    script = (
+        "import prctl, yaml, jsonschema, rpds, grpc, pynvml, starlette, tomlkit, uvicorn, sys;"
+        "assert yaml.CLoader and prctl.get_name();"
+        "print(sys.prefix, *(m.__cached__ for m in (yaml, grpc)))"
+    )
+    python = f"/usr/lib/gpushare/{_version(package)}/bin/python3"
+    prefix, *compiled = machine.run(python, "-I", "-c", script).stdout.split()
+    assert prefix == str(Path(python).parents[1])
+    for path in compiled:
+        machine.run("test", "-f", path)
+
+
+def _version(package: Path) -> str:
+    return package.name.split("_")[1].split("-")[0]
+
+
+def test_what_it_bundles_is_in_its_copyright_file_and_its_bill_of_materials(
+    workspace: Workspace, debs: list[Path], release: deb.DebianRelease, tmp_path: Path
+) -> None:
+    package = file_of(debs, release)
+    subprocess.run(["dpkg-deb", "--extract", package, tmp_path], check=True)
+    (modules,) = tmp_path.glob("usr/lib/gpushare/*/lib/python3*/site-packages")
+    bundled = {
+        found.metadata["Name"]: found.version for found in distributions(path=[str(modules)])
+    }
+    assert bundled.pop("gpushare-runtime") == workspace.version
+    sbom = json.loads(package.with_name(package.name + SBOM).read_text())
+    parts = {part["name"]: part for part in sbom["components"]}
+    assert parts.keys() == {*bundled, "musl", "python3-prctl", "uplot", "zig-compiler-rt"}
+    told = (tmp_path / "usr/share/doc/gpushare/copyright").read_text()
+    for name, part in parts.items():
+        licence = part["licenses"][0]["expression"]
+        _, _, paragraph = told.partition(f"Files: {name}\n")
+        assert f"Comment: {name} {part['version']} ({licence})\n" in paragraph
+        text = paragraph.partition("License: ")[2].partition("\nFiles: ")[0]
+        assert len(text.splitlines()) > LICENCE_LINES, name
+        assert bundled.get(name, part["version"]) == part["version"]
+
+
+def test_each_command_has_a_manual_page(debs: list[Path], tmp_path: Path) -> None:
+    subprocess.run(["dpkg-deb", "--extract", debs[0], tmp_path], check=True)
+    pages = {path.name for path in tmp_path.glob("usr/share/man/man1/*")}
+    commands = [name for entries in SECTIONS.values() for name in entries]
+    assert pages >= {"gpushare.1.gz", *(f"gpushare-{name}.1.gz" for name in commands)}
+    page = gzip.decompress((tmp_path / "usr/share/man/man1/gpushare-set.1.gz").read_bytes())
+    assert b"over\\-quota" in page
+    assert {path.name for path in tmp_path.glob("usr/share/man/man8/*")} == {
+        f"{name}.8.gz" for name in ("gpushared", "gpushare-exporter", "gpushare-node")
+    }
+
+
+def test_it_has_the_same_bytes_in_another_folder(
+    workspace: Workspace, debs: list[Path], tmp_path: Path
+) -> None:
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "cache").symlink_to(workspace.cache)
+    own = up_to_date(workspace, deb.MACHINE)
+    umask = os.umask(0o077)
+    try:
+        made = deb.make_release(replace(workspace, build=tmp_path), deb.RELEASES[0], own).path
+    finally:
+        os.umask(umask)
+    assert made.read_bytes() == file_of(debs, deb.RELEASES[0]).read_bytes()
+
+
+def test_lintian_has_nothing_to_say(debs: list[Path]) -> None:
+    done = subprocess.run(
+        ["lintian", "--no-cfg", "--allow-root", "--tag-display-limit=0", *debs],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, "")

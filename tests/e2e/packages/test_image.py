@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The image: what it contains, and its containers of podman and containerd.
+
+They copy gpushare to a host's root, and set it up there, as a DaemonSet does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packages import host_bundle
+from packages import image as image_package
+from packages.artifact import SBOM
+from packages.wheel import up_to_date
+from packages.workspace import Workspace
+
+from gpushare.images.archive import open_archive
+from tests import leftovers
+from tests.stack import Stack
+from tests.stack.distribution import DEBIAN13
+
+from .machine import BOOTED, BareMachine
+
+SERVICE = "gpushared.service"
+MOST_BYTES = 150_000_000
+#: podman's defaults need more privileges than every machine gives.
+LIMITS = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000")
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stack]:
+    """A place with Debian's podman and containerd."""
+    with Stack(distribution=DEBIAN13) as made:
+        made.start_containerd()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def visible(stage: Stack, image: Path) -> Path:
+    """A copy of the archive that the place sees."""
+    return Path(shutil.copy(image, stage.root))
+
+
+@pytest.fixture
+def host(stage: Stack, request: pytest.FixtureRequest) -> Path:
+    """The root of a host that has a low-level runtime."""
+    made = stage.root / f"host-{request.node.name.partition('[')[2].strip(']')}"
+    runtime = made / "usr/sbin/runc"
+    runtime.parent.mkdir(parents=True)
+    runtime.write_text("#!/bin/sh\n")
+    runtime.chmod(0o755)
+    return made
+
+
+@pytest.fixture(params=["podman", "containerd"])
+def run(request: pytest.FixtureRequest, stage: Stack, visible: Path, host: Path) -> Iterator[Run]:
+    """A function that runs the image with arguments, the host's root at /host."""
+    tag = f"{image_package.NAME}:{visible.name.split('-')[1]}"
+    if request.param == "podman":
+        words = [f"--root={stage.root}/podman", "--storage-driver=overlay"]
+        words += ["--cgroup-manager=cgroupfs", "--events-backend=file", "--runtime=runc"]
+        podman = stage.argv("podman", *words)
+        output([*podman, "load", "--input", str(visible)], stage)
+        start = [*podman, "run", "--rm", "--network=none", *LIMITS, f"--volume={host}:/host", tag]
+        yield lambda *command: output([*start, *command], stage)
+        return
+    ctr = stage.argv("ctr")
+    output([*ctr, "images", "import", str(visible)], stage)
+    mount = f"type=bind,src={host},dst=/host,options=rbind:rw"
+    start = [*ctr, "run", "--rm", "--mount", mount, tag, "daemon-set"]
+    # ctr replaces the entry if there are arguments.
+    yield lambda *command: output([*start, f"/{image_package.ENTRY}", *command], stage)
+    output([*ctr, "images", "rm", "--sync", tag], stage)
+
+
+def output(argv: list[str], stage: Stack) -> str:
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, env=stage.environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_it_copies_gpushare_to_a_host_and_sets_it_up_there(run: Run, host: Path) -> None:
+    place = run("copy", "/host").strip()
+    bundle = host / place.lstrip("/")
+    assert Path(place).parent == host_bundle.PREFIX
+    listed = bundle / image_package.CONTENTS
+    subprocess.run(["sha256sum", "--check", "--quiet", listed], check=True, cwd=bundle)
+    kept = (bundle / "bin/gpushared").stat().st_ino
+    assert run("copy", "/host").strip() == place
+    assert (bundle / "bin/gpushared").stat().st_ino == kept
+
+    listed.write_text("another build of this version\n")
+    assert run("copy", "/host").strip() == place
+    assert (bundle / "bin/gpushared").stat().st_ino != kept
+    assert [path.name for path in bundle.parent.iterdir()] == [bundle.name]
+
+    # It does not need the host's libraries; there are none.
+    on_host = ["chroot", str(host), f"{place}/bin/gpushare", "--version"]
+    version = subprocess.run(on_host, check=True, capture_output=True, text=True).stdout
+    assert version == f"gpushare {bundle.name}\n" == run("gpushare", "--version")
+
+    run("gpushare", "setup", "--root", "/host", "--simulate", "h200")
+    unit = (host / "etc/systemd/system/gpushared.service").read_text()
+    assert f"\nExecStart={place}/bin/gpushared\n" in unit
+    run("gpushare", "setup", "--root", "/host", "--undo")
+    assert not (host / "etc/systemd/system/gpushared.service").exists()
+
+
+def test_systemd_runs_what_it_copies(workspace: Workspace, image: Path) -> None:
+    folder = leftovers.note(Path(f"/var/tmp/gpushare-{secrets.token_hex(4)}"))
+    with BareMachine(BOOTED[0], folder) as machine:
+        with tarfile.open(image) as archive:
+            (folder / "layer").write_bytes(read(archive, layers(archive)[-1]))
+        machine.run("tar", "--extract", "--gzip", f"--file={folder}/layer", "--directory=/")
+        prefix = f"{host_bundle.PREFIX}/{workspace.version}"
+        gpushare = f"{prefix}/bin/gpushare"
+        machine.run(gpushare, "setup", "--simulate", "h200")
+        verified = machine.run(gpushare, "verify", "--memory", "--runtime", "host").stdout
+        assert "FAIL" not in verified
+        status = machine.run("systemctl", "status", SERVICE).stdout
+        assert f"{prefix}/bin/python3" in status
+        # Of the host, it has opened the simulated driver and nothing else.
+        pid = machine.run("systemctl", "show", "--value", "-p", "MainPID", SERVICE).stdout.strip()
+        maps = machine.run("cat", f"/proc/{pid}/maps").stdout.splitlines()
+        libraries = {line.split()[5] for line in maps if ".so" in line}
+        assert {path for path in libraries if not path.startswith(prefix)} == set()
+        assert any("_prctl" in path for path in libraries)
+    leftovers.remove(folder, folder.name)
+
+
+def test_wrong_arguments_are_refused_with_the_usage(workspace: Workspace, tmp_path: Path) -> None:
+    entry = workspace.root / "packaging/image/gpushare-image"
+    text = entry.read_text().replace("/usr/lib/gpushare/version", str(tmp_path / "version"))
+    (tmp_path / "version").write_text("1\n")
+    for words in ((), ("missing",), (str(tmp_path), "more")):
+        done = subprocess.run(
+            ["sh", "-c", text, "sh", "copy", *words], check=False, capture_output=True, text=True
+        )
+        assert done.returncode == 2
+        assert done.stderr.startswith("usage: gpushare-image copy ROOT")
+
+
+def test_it_has_no_file_that_changes_the_user_and_only_root_owns_files(image: Path) -> None:
+    assert image.stat().st_size <= MOST_BYTES
+    entries = list(files(image))
+    assert len(entries) > 1000
+    assert [entry.name for entry in entries if entry.mode & 0o6000] == []
+    assert {(entry.uid, entry.gid) for entry in entries} == {(0, 0)}
+    shared = {entry.name for entry in entries if entry.mode & 0o022 and not entry.issym()}
+    assert shared == {"tmp", "var/tmp"}
+
+
+def test_scanners_find_the_packages_of_debian_that_it_has(image: Path) -> None:
+    with tarfile.open(image) as archive:
+        status = next(
+            content
+            for layer in layers(archive)
+            for content in [layer_file(archive, layer, "var/lib/dpkg/status")]
+            if content
+        )
+    listed = json.loads(image.with_name(image.name + SBOM).read_text())["components"]
+    named = {part["name"] for part in listed if part["purl"].startswith("pkg:deb/")}
+    assert {"base-files", "busybox-static", "libc6", "libssl3"} <= named
+    found = {line.split()[1] for line in status.splitlines() if line.startswith("Package: ")}
+    assert found == named
+
+
+def test_gpushare_reads_it_and_its_labels_name_the_version(
+    image: Path, workspace: Workspace
+) -> None:
+    with open_archive(image) as opened:
+        assert opened.args == (f"/{image_package.ENTRY}",)
+        prefix = f"{host_bundle.PREFIX}/{workspace.version}"
+        assert opened.variables["PATH"].startswith(f"{prefix}/bin:")
+    with tarfile.open(image) as archive:
+        labels = manifest(archive)["annotations"]
+    assert labels["org.opencontainers.image.version"] == workspace.version
+
+
+def test_another_folder_gives_the_same_bytes(
+    workspace: Workspace, image: Path, elsewhere: Workspace
+) -> None:
+    again = image_package.make_from(elsewhere, up_to_date(workspace, "x86_64"))
+    assert digest(again.path) == digest(image)
+
+
+def manifest(archive: tarfile.TarFile) -> Any:
+    (entry,) = json.loads(read(archive, "index.json"))["manifests"]
+    return json.loads(read(archive, blob(entry["digest"])))
+
+
+def layers(archive: tarfile.TarFile) -> list[str]:
+    return [blob(layer["digest"]) for layer in manifest(archive)["layers"]]
+
+
+def blob(digest: str) -> str:
+    return f"blobs/{digest.replace(':', '/')}"
+
+
+def read(archive: tarfile.TarFile, name: str) -> bytes:
+    content = archive.extractfile(name)
+    assert content is not None
+    return content.read()
+
+
+def layer_file(archive: tarfile.TarFile, layer: str, name: str) -> str:
+    with tarfile.open(fileobj=archive.extractfile(layer), mode="r:gz") as opened:
+        return read(opened, name).decode() if name in opened.getnames() else ""
+
+
+def files(image: Path) -> Iterator[tarfile.TarInfo]:
+    with tarfile.open(image) as archive:
+        for layer in layers(archive):
+            with tarfile.open(fileobj=archive.extractfile(layer), mode="r:gz") as opened:
+                yield from opened
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

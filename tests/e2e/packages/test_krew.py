@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The archive for krew: one program of its own, the same for the same commit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+from packages import krew
+from packages.artifact import SBOM
+from packages.workspace import Workspace
+
+from tests.stack.api_server import StandInApiServer
+from tests.stack.kubectl import Kubectl, put_node
+
+
+def installed(archive: Path, folder: Path) -> dict[str, Any]:
+    """Do what krew does with the archive and the manifest; return the manifest."""
+    manifest: dict[str, Any] = yaml.safe_load(archive.with_name("gpushare.yaml").read_text())
+    (platform,) = manifest["spec"]["platforms"]
+    assert archive.name == platform["uri"].rpartition("/")[2]
+    assert platform["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
+    with zipfile.ZipFile(archive) as packed:
+        for member in packed.infolist():
+            place = Path(packed.extract(member, folder))
+            place.chmod(member.external_attr >> 16 & 0o777)
+    assert (folder / platform["bin"]).is_file()
+    assert (folder / "LICENSE").is_file()
+    return manifest
+
+
+def test_it_runs_beside_kubectl_with_nothing_but_python(plugin: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    manifest = installed(plugin, folder)
+    assert manifest["metadata"]["name"] == "gpushare"
+    with StandInApiServer().running() as cluster:
+        put_node(cluster, "gpu-1", "plugin", labels={"gpu.count": "1", "gpu.product": "H200"})
+        kubectl = Kubectl(tmp_path, cluster)
+        kubectl.programs = folder
+        # Without the modules of this environment, and of the source tree.
+        done = kubectl.run("gpushare", "ls", PYTHONNOUSERSITE="1", PYTHONPATH="")
+        version = kubectl.run("gpushare", "--version").stdout
+        (folder / "kubectl_complete-gpushare").symlink_to(krew.NAME)
+        completed = kubectl.run("__complete", "gpushare", "").stdout
+    assert [line.split("\t")[0] for line in completed.splitlines()] == ["ls", "ps", ":4"]
+    assert done.stdout.splitlines()[1].split()[:3] == ["gpu-1", "0", "H200"]
+    assert done.returncode == 4
+    assert f"v{version.split()[-1]}" == manifest["spec"]["version"]
+
+
+def test_its_modules_need_the_standard_library_and_click_alone(
+    plugin: Path, tmp_path: Path
+) -> None:
+    installed(plugin, tmp_path)
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import gpushare.cli.kubectl as k; "
+        "print(*{n.partition('.')[0] for n in sys.modules} - sys.stdlib_module_names, k.__file__)"
+    )
+    command = [sys.executable, "-I", "-S", "-c", code, str(tmp_path / krew.NAME)]
+    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert set(names[:-1]) - {"__main__"} == {"gpushare", "click"}
+    assert names[-1].startswith(str(tmp_path))
+    inside = zipfile.ZipFile(tmp_path / krew.NAME).namelist()
+    assert [name for name in inside if name.startswith("click-") and "LICENSE" in name]
+
+
+def test_a_python_that_is_too_old_is_named(plugin: Path, tmp_path: Path) -> None:
+    installed(plugin, tmp_path)
+    code = "import runpy, sys; sys.version_info = (3, 9, 6); runpy.run_path(sys.argv[1])"
+    command = [sys.executable, "-c", code, str(tmp_path / krew.NAME)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stderr.strip().endswith("requires Python 3.10 or newer, and this is 3.9.6")
+    assert done.returncode == 1
+
+
+def test_it_is_the_same_bytes_elsewhere_and_names_click(plugin: Path, elsewhere: Workspace) -> None:
+    (again,) = krew.make(elsewhere)
+    assert again.path.read_bytes() == plugin.read_bytes()
+    bom = json.loads(plugin.with_name(plugin.name + SBOM).read_text())
+    assert [part["name"] for part in bom["components"]] == ["click"]

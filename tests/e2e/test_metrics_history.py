@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics history beside a real gpushared: what arrives in it, who reads it, and what ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.client import Client
+from gpushare.history.reader import ContainerSubject, HistoryReader, HistoryUnreadable
+from tests.stack import Stack
+from tests.stack.bundle import Bundle
+
+from .waiting import wait_until
+
+GIB = 1 << 30
+NOBODY = 65534
+#: Reads the history in `argv[1]` as a user and group that may only read it.
+READ = """
+import os, sys
+from pathlib import Path
+from gpushare.history.reader import HistoryReader
+os.setgroups([])
+os.setgid(int(sys.argv[2]))
+os.setuid(65534)
+with HistoryReader(Path(sys.argv[1])) as reader:
+    print(len(reader.containers(0, 1e12)))
+"""
+
+
+@pytest.fixture
+def own() -> Iterator[Stack]:
+    """A stack whose daemon may be killed, and whose history the group of nobody reads."""
+    with Stack() as made:
+        with made.config.open("a") as settings:
+            settings.write("read_group: nogroup\n")
+        made.root.chmod(0o755)
+        made.start_daemon()
+        yield made
+
+
+def folder(stack: Stack) -> Path:
+    return stack.root / "state" / "metrics-history"
+
+
+def process(stack: Stack) -> int:
+    """Return the process that writes, 0 if none does."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = file.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if os.fsencode(folder(stack)) in words:
+            return int(file.parent.name)
+    return 0
+
+
+def samples(stack: Stack, bundle: Bundle) -> int:
+    """Return how many samples the history has of a container."""
+    found = subject(stack, bundle)
+    if found is None:
+        return 0
+    with HistoryReader(folder(stack)) as reader:
+        return len(reader.series(found, "used_bytes", 0, time.time() + 60))
+
+
+def subject(stack: Stack, bundle: Bundle) -> ContainerSubject | None:
+    try:
+        with HistoryReader(folder(stack)) as reader:
+            found = reader.containers(0, time.time() + 60)
+    except HistoryUnreadable:
+        return None
+    return next((one for one in found if one.id == bundle.id), None)
+
+
+def read_as_nobody(stack: Stack, group: int = NOBODY) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", READ, str(folder(stack)), str(group)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+
+
+def test_what_a_container_has_is_in_the_history_after_kills_and_the_end(own: Stack) -> None:
+    bundle = Bundle(own, quota={"memory": "4GiB", "cores": "30"})
+    try:
+        with bundle.run() as tenant:
+            assert tenant.start()["code"] == 0
+            assert tenant.ask(f"alloc {GIB}")["code"] == 0
+            wait_until(lambda: samples(own, bundle) > 0)
+            first = process(own)
+            os.kill(first, signal.SIGKILL)
+            seen = samples(own, bundle)
+            assert int(read_as_nobody(own).stdout) == 1  # nothing writes at the moment
+            wait_until(lambda: process(own) not in {0, first})
+            wait_until(lambda: samples(own, bundle) > seen)
+            assert own.daemon is not None
+            second = process(own)
+            own.daemon.process.kill()
+            wait_until(lambda: process(own) != second)
+            own.start_daemon()
+            wait_until(lambda: process(own) not in {0, second})
+            seen = samples(own, bundle)
+            wait_until(lambda: samples(own, bundle) > seen)
+            status = Client(own.socket).tenant(bundle.id)
+            assert int(read_as_nobody(own).stdout) == 1
+    finally:
+        bundle.remove()
+    found = subject(own, bundle)
+    assert found is not None
+    assert (found.name, found.mode, found.policy) == (status["name"], "shared", status["policy"])
+    with HistoryReader(folder(own)) as reader:
+        range_ = (0, time.time() + 60)
+        used = reader.series(found, "used_bytes", *range_)
+        assert max(step.most for step in used) == status["cards"][0]["used_bytes"] > GIB
+        assert {step.most for step in reader.series(found, "memory_bytes", *range_)} == {4 * GIB}
+        assert {step.most for step in reader.series(found, "cores", *range_)} == {30}
+        [card] = reader.cards(*range_)
+        assert card.uuid == status["cards"][0]["uuid"]
+        assert max(step.most for step in reader.series(card, "used_bytes", *range_)) > GIB
+        assert max(step.most for step in reader.series(card, "power", *range_)) > 0
+
+
+def test_a_container_that_ends_between_two_samples_is_counted(own: Stack) -> None:
+    wait_until(lambda: bool(process(own)))
+    wait_until((folder(own) / "metrics.db").exists)
+    writer = process(own)
+    os.kill(writer, signal.SIGSTOP)  # it samples nothing while the container runs
+    try:
+        bundle = Bundle(own, quota={"memory": "4GiB", "cores": "30"})
+        try:
+            with bundle.run() as tenant:
+                assert tenant.start()["code"] == 0
+                assert tenant.ask(f"alloc {GIB}")["code"] == 0
+                assert tenant.ask("spin 1000000 100")["code"] == 0
+        finally:
+            bundle.remove()
+        wait_until(lambda: bool(Client(own.socket).metrics().ended))
+        assert not Client(own.socket).metrics().tenants
+        [last] = Client(own.socket).metrics().ended
+        assert last["id"] == bundle.id
+        assert last["cards"][0]["gpu_seconds"] > 0
+        exported = subprocess.run(
+            [*own.cli, "metrics", "--socket", str(own.socket)],
+            capture_output=True,
+            check=True,
+            env=own.environment,
+        )
+        assert bundle.id.encode() not in exported.stdout
+    finally:
+        os.kill(writer, signal.SIGCONT)
+    wait_until(lambda: subject(own, bundle) is not None)
+    first = process(own)
+    os.kill(first, signal.SIGKILL)  # another one reads the same answer, and adds nothing
+    wait_until(lambda: process(own) not in {0, first})
+    with HistoryReader(folder(own)) as reader:
+        [card] = reader.cards(0, time.time() + 60)
+    wait_until(lambda: last_sample(own) > card.last)
+    found = subject(own, bundle)
+    assert found is not None
+    with HistoryReader(folder(own)) as reader:
+        range_ = (0, time.time() + 60)
+        received = reader.total(found, "gpu_seconds", *range_)
+        assert received == pytest.approx(last["cards"][0]["gpu_seconds"], abs=1e-5)
+        lasted = last["ended"] - last["created"]
+        quota = reader.total(found, "memory_bytes", *range_)
+        assert quota == pytest.approx(4 * GIB * lasted, rel=0.01)
+
+
+def last_sample(stack: Stack) -> float:
+    with HistoryReader(folder(stack)) as reader:
+        [card] = reader.cards(0, time.time() + 60)
+    return card.last
+
+
+def test_its_end_is_that_of_gpushared_and_readers_remain(own: Stack) -> None:
+    wait_until(lambda: bool(process(own)))
+    wait_until((folder(own) / "metrics.db").exists)
+    wait_until(lambda: read_as_nobody(own).stdout == "0\n")
+    refused = read_as_nobody(own, group=12345)
+    assert "is not open to this user" in refused.stderr
+    assert own.daemon is not None
+    own.daemon.stop()
+    wait_until(lambda: not process(own))
+    assert sorted(file.name for file in folder(own).iterdir()) == ["metrics.db"]
+    assert read_as_nobody(own).stdout == "0\n"
+
+
+def test_a_history_that_cannot_be_written_is_a_warning(own: Stack) -> None:
+    wait_until(lambda: bool(process(own)))
+    wait_until((folder(own) / "metrics.db").exists)
+    (folder(own)).rename(own.root / "elsewhere")
+    folder(own).write_text("no folder")
+    os.kill(process(own), signal.SIGKILL)
+    wait_until(lambda: any("metrics history" in text for text in warnings(own)))
+    with own.config.open("a") as settings:
+        settings.write("metrics_history: {retention_days: 0}\n")
+    changed = subprocess.run(
+        [*own.cli, "config", "reload", "--socket", str(own.socket), "--json"],
+        capture_output=True,
+        check=True,
+        env=own.environment,
+    )
+    assert "metrics_history.retention_days" in json.loads(changed.stdout)["changed"]
+    wait_until(lambda: not any("metrics history" in text for text in warnings(own)))
+    assert not process(own)
+
+
+def warnings(stack: Stack) -> list[str]:
+    return Client(stack.socket).status()["warnings"]

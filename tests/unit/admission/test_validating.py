@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The validating policy refuses what a node refuses, and `gpushare validate` reports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packages.validating_policy import FOLDER, STRICTNESS, Strictness, files, policy
+
+from gpushare.daemon.lifecycle.scheduled import of_another_mode
+from gpushare.daemon.limits.driver_limits import UNSUPPORTED
+from gpushare.manifest import read
+from gpushare.manifest.check import ERROR, check
+from gpushare.manifest.request import request_on_node
+from gpushare.protocol.kubernetes import NodeMode
+from gpushare.quota.effective_request import Defaults
+from gpushare.quota.keys import KEYS
+from gpushare.quota.request_policy import RequestPolicy
+from gpushare.quota.values import Choice, Duration, WholeNumber
+from tests.admission import measure, violations
+from tests.check.command import ROOT
+from tests.corpus.cases import CASES, CorpusManifest
+
+
+def failing_closed(made: dict[str, Any]) -> dict[str, Any]:
+    """Return a policy with which an expression without a value is a refusal, and so is seen."""
+    return {**made, "spec": {**made["spec"], "failurePolicy": "Fail"}}
+
+
+POLICIES = {one: failing_closed(policy(one)) for one in STRICTNESS}
+PLAIN = RequestPolicy()
+#: Nodes, of which one at least accepts what any node accepts.
+NODES = (
+    PLAIN,
+    RequestPolicy(defaults=Defaults(memory_bytes=1, cores=1)),
+    RequestPolicy(defaults=Defaults(memory_bytes=1, cores=1, shared_by_default=True)),
+)
+
+
+def pod(
+    annotations: dict[str, str],
+    containers: tuple[str, ...] = ("train",),
+    init: tuple[str, ...] = (),
+    sidecars: tuple[str, ...] = (),
+    **spec: Any,
+) -> dict[str, Any]:
+    first = [{"name": name, "image": "i"} for name in init]
+    first += [{"name": name, "image": "i", "restartPolicy": "Always"} for name in sidecars]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "n", "annotations": annotations},
+        "spec": {
+            "containers": [{"name": name, "image": "i"} for name in containers],
+            **({"initContainers": first} if first else {}),
+            **spec,
+        },
+    }
+
+
+def refused(body: dict[str, Any], strictness: Strictness) -> list[str]:
+    return violations(POLICIES[strictness], body)
+
+
+def on_node(body: dict[str, Any], terms: RequestPolicy) -> Iterator[str]:
+    """Yield why a node refuses containers of a pod, whatever its cards are."""
+    file = read("f", json.dumps(body))
+    for container in file.containers:
+        found = request_on_node(container, file, terms_of=lambda _: terms)
+        if found.refused:
+            yield found.refused
+        elif found.requested and found.effective:
+            quota, whole = found.requested.quota, found.effective.kind == "exclusive"
+            if quota.oversubscribe == "host":
+                yield str(quota.refuse("oversubscribe", "is not in this version", "leave it out"))
+            if (quota.backend or "") in UNSUPPORTED and not (
+                whole and quota.backend == "exclusive"
+            ):
+                yield str(quota.refuse("backend", *UNSUPPORTED[quota.backend or ""]))
+
+
+def by_validate(body: dict[str, Any]) -> list[str]:
+    """Return the errors of `gpushare validate` about the containers of annotations."""
+    found = check(read("f", json.dumps(body)), strict=True).findings
+    return [
+        str(one)
+        for one in found
+        if one.level == ERROR
+        and ("names no container" in one.rule or "is for container" in one.rule)
+    ]
+
+
+def wanted(body: dict[str, Any], terms: RequestPolicy) -> list[str]:
+    return [*on_node(body, terms), *by_validate(body)]
+
+
+VALUES = {
+    name: (
+        ["1", " 7 ", "007", "100", "0", "101", "-1", "1.5", "x", ""]
+        if isinstance(key.parse, WholeNumber)
+        else [*key.parse.words, "other", " ", key.parse.words[0].upper()]
+        if isinstance(key.parse, Choice)
+        else ["0", "0,1", "0, 1", "0,0", "GPU-4f1c", "0,,1", "", "A100",
+              ",".join("0123456789abcdefgh")]
+        if name in {"devices", "allow", "deny"}
+        else ["90s", "30m", "2h", " 7d ", "0s", "01h", "1000000s", "2 h", "2H", "never", "30", "",
+              "1h30m"]
+        if isinstance(key.parse, Duration)
+        else [">=8.0", "8.0+", "> 7.5,<=9.0", "=8.9", ">=8.0,>=8.0", "8.0", ">=8", "sm_80", ""]
+        if name == "compute-capability"
+        else ["4GiB", "8g", "2048 MiB", "1.5GiB", "512m", "1024B", "4", "4G", "4GB", "4gB", "0",
+              "0.0GiB", "0.1GiB", "0.3B", "4Q", "4QiB", "GiB", "", " 6Gi ", "1.5", "3TiB", "4 G",
+              "a b"]
+    )
+    for name, key in KEYS.items()
+}  # fmt: skip
+ONE = st.sampled_from(
+    [(name, value) for name, values in VALUES.items() for value in values]
+    + [("memroy", "4GiB"), ("container.train", "x")]
+)
+SCOPES = st.sampled_from(["", "", "container.train.", "container.side.", "container.other."])
+ANNOTATIONS = st.lists(st.tuples(SCOPES, ONE), min_size=1, max_size=4).map(
+    lambda found: {f"gpushare.io/{scope}{name}": value for scope, (name, value) in found}
+)
+CONTAINERS = st.sampled_from([("train",), ("train", "side"), ("side", "train", "third")])
+PODS = st.builds(
+    pod,
+    ANNOTATIONS,
+    CONTAINERS,
+    st.sampled_from([(), ("init",)]),
+    st.sampled_from([(), ("proxy",)]),
+)
+
+
+def layers_mixed(body: dict[str, Any]) -> bool:
+    """Whether annotations that name a container and such that name none are for one container."""
+    names = body["metadata"]["annotations"]
+    scoped = {name.split(".")[2] for name in names if name.count(".") > 2}
+    return bool(scoped) and any("/container." not in name for name in names)
+
+
+@settings(max_examples=150, deadline=None)
+@given(PODS)
+def test_the_policy_refuses_exactly_what_a_node_refuses(body: dict[str, Any]) -> None:
+    """Mixed layers narrow each other, which the policy leaves to the node."""
+    strict, lenient = refused(body, "strict"), refused(body, "lenient")
+    nodes = [wanted(body, terms) for terms in NODES]
+    assert not strict or nodes[0], strict
+    assert not lenient or all(nodes), lenient
+    if not layers_mixed(body):
+        assert bool(strict) == bool(nodes[0]), nodes[0]
+        assert bool(lenient) == all(nodes), nodes
+
+
+@pytest.mark.parametrize(
+    ("annotations", "differs"),
+    [
+        ({"memory": "4Q"}, ""),
+        ({"memory": "4"}, ""),
+        ({"memory": "0"}, ""),
+        ({"container.train.cores": "0"}, ""),
+        ({"memory": 'a"b\\c'}, ""),
+        ({"memory": "1GiB", "policy": "fixed"}, ""),
+        ({"memory": "1GiB", "policy": "fixed-share"}, ""),
+        ({"memory": "1GiB", "backend": "mps"}, ""),
+        ({"memory": "1GiB", "oversubscribe": "host"}, ""),
+        ({"memory": "1GiB", "memory-percent": "10"}, ""),
+        ({"memory": "4GiB", "memory-limit": "2GiB"}, ""),
+        ({"devices": "0,,1"}, ""),
+        ({"devices": "0,1", "count": "3"}, ""),
+        ({"allow": "A100,A100"}, ""),
+        ({"compute-capability": "8.0"}, ""),
+        ({"memory": "1GiB", "compute-capability": ">=8.0,,<9.0"}, ""),
+        ({"cores": "30"}, ""),
+        ({"placement": "spread"}, ""),
+        ({"container.train": "4GiB"}, ""),
+        ({"memroy": "4GiB"}, "Did you mean"),  # CEL cannot find the nearest of several texts
+        ({"memory": "4G"}, "bytes, or"),  # nor does a policy calculate both readings
+        ({"memory": "0.1GiB"}, "102MiB"),
+    ],
+)
+def test_messages_are_those_of_the_node(annotations: dict[str, str], differs: str) -> None:
+    body = pod({f"gpushare.io/{name}": value for name, value in annotations.items()})
+    messages, [of_node] = refused(body, "strict"), list(on_node(body, PLAIN))
+    if not differs:
+        assert of_node in messages
+    else:
+        assert differs in of_node
+        assert differs not in messages[0]
+        assert messages[0].split(": ")[0] == of_node.split(": ")[0]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        (
+            {"gpushare.io/container.trains.memory": "4GiB"},
+            (
+                "annotation gpushare.io/container.trains.memory=4GiB: for container trains, which "
+                "this pod does not have. Its containers are train, side."
+            ),
+        ),
+        (
+            {"gpushare.io/memory": "4GiB"},
+            (
+                "pod annotation gpushare.io/memory=4GiB: names no container, and applies to each "
+                "of train, side. Write gpushare.io/container.train.memory."
+            ),
+        ),
+        (
+            {
+                "gpushare.io/container.train.memory": "4GiB",
+                "gpushare.io/container.side.memory": "4GiB",
+                "gpushare.io/cores": "30",
+            },
+            (
+                "pod annotation gpushare.io/cores=30: names no container, but other annotations "
+                "name train, side. Write gpushare.io/container.train.cores."
+            ),
+        ),
+    ],
+)
+def test_an_annotation_must_say_for_which_container_it_is(
+    annotations: dict[str, str], expected: str
+) -> None:
+    assert refused(pod(annotations, ("train", "side")), "lenient") == [expected]
+
+
+def test_init_containers_take_turns_and_a_native_sidecar_does_not() -> None:
+    annotations = {"gpushare.io/memory": "4GiB"}
+    assert refused(pod(annotations, init=("init",)), "strict") == []
+    assert len(refused(pod(annotations, sidecars=("proxy",)), "lenient")) == 1
+
+
+def limited(body: dict[str, Any], limits: dict[str, str]) -> dict[str, Any]:
+    body["spec"]["containers"][0]["resources"] = {"limits": limits}
+    return body
+
+
+def test_an_allocation_of_the_scheduler_is_refined_by_annotations() -> None:
+    annotations = {"gpushare.io/cores": "30"}
+    body = pod(annotations, ("train", "side"), runtimeClassName="gpushare-plugin")
+    assert refused(limited(body, {"gpushare.io/memory-gib": "4"}), "strict") == []
+
+
+@pytest.mark.parametrize(
+    ("runtime_class", "mode", "limits"),
+    [
+        ("gpushare-plugin", "plugin", {"gpushare.io/memory-gib": "4"}),
+        ("gpushare-dra", "dra", {}),
+    ],
+)
+def test_a_request_by_annotation_is_refused_where_the_scheduler_allocates(
+    runtime_class: str, mode: NodeMode, limits: dict[str, str]
+) -> None:
+    name = "gpushare.io/container.train.memory"
+    body = pod({name: "4GiB"}, runtimeClassName=runtime_class)
+    expected = str(of_another_mode(f"annotation {name}", "4GiB", "annotations", mode))
+    assert refused(body, "lenient") == [expected]
+    granted = limited(body, limits)
+    granted["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
+    assert refused(granted, "lenient") == []
+
+
+WRONG = {"metadata": {"annotations": {"gpushare.io/memory": "4Q"}}}
+TEMPLATE = WRONG | {"spec": {"containers": [{"name": "c"}]}}
+WORKLOADS = [
+    *(
+        {"apiVersion": "apps/v1", "kind": kind, "spec": {"template": TEMPLATE}}
+        for kind in ("DaemonSet", "Deployment", "ReplicaSet", "StatefulSet")
+    ),
+    {"apiVersion": "v1", "kind": "ReplicationController", "spec": {"template": TEMPLATE}},
+    {"apiVersion": "v1", "kind": "PodTemplate", "template": TEMPLATE},
+    {"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": TEMPLATE}},
+    {
+        "apiVersion": "batch/v1",
+        "kind": "CronJob",
+        "spec": {"jobTemplate": {"spec": {"template": TEMPLATE}}},
+    },
+]
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: str(one["kind"]))
+def test_a_workload_is_refused_for_its_template_unless_that_stays_as_it_was(
+    workload: dict[str, Any],
+) -> None:
+    expected = ["pod annotation gpushare.io/memory=4Q: not a size. Write e.g. 4GiB."]
+    assert refused(workload, "lenient") == expected
+    before = json.loads(json.dumps(workload).replace("4Q", "4GiB"))
+    for old, wanted_now in ((workload, []), (before, expected)):
+        found = violations(POLICIES["strict"], workload, operation="UPDATE", old_object=old)
+        assert found == wanted_now
+
+
+def test_a_pod_without_annotations_of_gpushare_is_not_looked_at() -> None:
+    body = pod({"example.com/gpushare.io": "x"})
+    found = measure(POLICIES["strict"], pod({"gpushare.io/memory": "4GiB"}))
+    assert found.total > 0
+    assert refused(body, "strict") == refused(pod({}), "strict") == []
+    conditions = POLICIES["strict"]["spec"]["matchConditions"]
+    assert [one["name"] for one in conditions] == ["requests", "changed"]
+
+
+def objects(path: Path) -> list[dict[str, Any]]:
+    found = yaml.safe_load_all(path.read_text(encoding="utf-8"))
+    listed = [one for body in found if body for one in body.get("items", [body])]
+    return [one for one in listed if "apiVersion" in one and "kind" in one]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_manifests_of_the_corpus_are_refused_if_gpushare_validate_reports_annotations(
+    case: CorpusManifest,
+) -> None:
+    """The corpus and what it is converted to."""
+    for path in (case.path, case.golden("gpushare")):
+        for body in objects(path) if path.exists() else ():
+            for strictness in STRICTNESS:
+                assert refused(body, strictness) == []
+
+
+def test_what_cannot_be_evaluated_is_admitted() -> None:
+    made = policy("strict")
+    assert made["spec"]["failurePolicy"] == "Ignore"
+    body = pod({"gpushare.io/memory": "4Q"})
+    body["spec"]["containers"][0].pop("name")
+    assert violations(failing_closed(made), body)
+    body["metadata"]["annotations"] = {"gpushare.io/memory": "4GiB"}
+    assert violations(made, body) == []
+
+
+def test_the_files_of_the_chart_are_those_of_the_tables() -> None:
+    command = "cd packaging && ../.venv/bin/python -m packages.validating_policy"
+    for name, text in files().items():
+        assert (ROOT / FOLDER / name).read_text(encoding="utf-8") == text, command

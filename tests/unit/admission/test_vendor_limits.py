@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Vendors' limits that a mutating policy recorded are refused as a node refuses them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packages.validating_policy import STRICTNESS, Strictness
+from packages.vendor_limits import vendor_limits
+
+from gpushare.protocol.kubernetes import NodeMode
+from gpushare.quota.dialects import TABLES
+from gpushare.quota.request_policy import Dialects, RequestPolicy
+from tests.admission import mutate
+from tests.admission.rendered import translation
+from tests.corpus.cases import CASES
+from tests.corpus.pods import pods
+
+from .test_validating import on_node, pod, refused
+
+NODES: Final = {one: RequestPolicy(dialects=Dialects(mode=one)) for one in STRICTNESS}
+NUMBERS: Final = (0, 1, 3, 5, 16, 17, 30, 100, 130, 200, 256, 257, 300, 1024, 1700, 4096)
+#: Of each vendor, the limits that the policy knows.
+LIMITS: Final = [
+    names
+    for dialect in TABLES.dialects
+    if (
+        names := [
+            row.name
+            for row in dialect.rows
+            if row.where == "limit" and row.name in vendor_limits(strict=True).accepted
+        ]
+    )
+]
+CONTAINERS: Final = st.sampled_from(LIMITS).flatmap(
+    lambda names: st.dictionaries(st.sampled_from(names), st.sampled_from(NUMBERS), min_size=1)
+)
+
+
+def recorded(limits: dict[str, int]) -> dict[str, str]:
+    lines = ["position 0", *(f"limit {name}={number}" for name, number in limits.items())]
+    return {"gpushare.io/container.train.vendor": "\n".join(lines)}
+
+
+#: What several limits of a container come to is left to the node.
+LEFT: Final = (
+    "does not divide into",
+    "requires a single card",
+    "sets the same value in another form",
+    "conflicts with",
+    "not a multiple of",
+    "more than one card but not a number of whole cards",
+    "requests cores without memory",
+    "requires a memory or card request",
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(CONTAINERS, st.sampled_from(STRICTNESS))
+def test_the_policy_refuses_what_a_node_refuses_and_nothing_else(
+    limits: dict[str, int], strictness: Strictness
+) -> None:
+    body = pod(recorded(limits))
+    of_node = list(on_node(body, NODES[strictness]))
+    found = refused(body, strictness)
+    assert not found or of_node, found
+    assert found or all(any(one in message for one in LEFT) for message in of_node), of_node
+
+
+@pytest.mark.parametrize(
+    ("limits", "strictness", "expected"),
+    [
+        ({"nvidia.com/gpucores": 101}, "lenient", ""),
+        ({"aliyun.com/gpu-mem": 0}, "lenient", ""),
+        ({"volcano.sh/vgpu-number": 17}, "lenient", ""),
+        ({"volcano.sh/gpu-core.percentage": 30}, "lenient", ""),
+        ({"aliyun.com/gpu-core.percentage": 30}, "strict", ""),
+        ({"vke.volcengine.com/mgpu-core": 30}, "strict", ""),
+        ({"tencent.com/vcuda-core": 100, "tencent.com/vcuda-memory": 4}, "strict", ""),
+        (
+            {"tke.cloud.tencent.com/qgpu-core": 130, "tke.cloud.tencent.com/qgpu-memory": 4},
+            "strict",
+            (
+                "limit tke.cloud.tencent.com/qgpu-core=130 (Tencent qGPU): not percent of a card, "
+                "or N x 100 for N whole cards. Write 5 to 100 in steps of 5, or 200 to 1600 in "
+                "steps of 100."
+            ),
+        ),
+    ],
+)
+def test_messages_are_those_of_the_node_or_say_which_numbers_are_right(
+    limits: dict[str, int], strictness: Strictness, expected: str
+) -> None:
+    body = pod(recorded(limits))
+    [of_node] = on_node(body, NODES[strictness])
+    assert refused(body, strictness) == [expected or of_node]
+
+
+@pytest.mark.parametrize("line", ["label a=b", "annotation a=b", "env A=b", "limit a=x"])
+def test_keys_in_other_places_may_change_what_a_limit_means(line: str) -> None:
+    annotations = recorded({"nvidia.com/gpucores": 101})
+    [(name, text)] = annotations.items()
+    assert refused(pod({name: f"{text}\n{line}"}), "strict") == []
+    assert refused(pod(annotations), "strict") != []
+
+
+@pytest.mark.parametrize("mode", ["annotations", "plugin"])
+def test_translated_manifests_of_the_corpus_are_refused_if_a_node_refuses_them(
+    mode: NodeMode,
+) -> None:
+    translate = translation(mode, nvidia=True)
+    recorded_pods = 0
+    for case in CASES:
+        for before in pods(case):
+            body = mutate(translate, before)
+            of_node = list(on_node(body, NODES["lenient"]))
+            assert not refused(body, "lenient") or of_node, case
+            recorded_pods += ".vendor" in "".join(body["metadata"].get("annotations", {}))
+    assert recorded_pods > 10

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpushare doctor --bundle FILE`: what a bug report needs, also without gpushared."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tarfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpushare.checks import Check
+from gpushare.cli import bundle, doctor, redaction
+from gpushare.cli.redaction import Pseudonyms
+
+from .conftest import CARD, STATUS, tenant
+from .fake_daemon import AnsweringDaemon, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from click.testing import Result
+
+    Cli = Callable[..., Result]
+
+ID = "4f5e6d7c8b9a" + "0" * 52
+EVENT = {
+    "number": 1,
+    "time": 1763700000.0,
+    "boot_id": "b",
+    "generation": 1,
+    "event": "tenant-reserved",
+    "level": "info",
+    "key": "0123456789abcdef",
+    "id": ID,
+    "name": "team-a/llama-0/serve",
+    "card": "",
+    "fields": {},
+}
+LINE = {"event": "tenant-reserved", "name": "team-a/llama-0/serve", "id": ID}
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine whose checks, names, programs and journal are the test's."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(doctor, "run_checks", lambda _client: iter([Check("ok", "on gpu-7", "")]))
+    names = [("host", "gpu-7"), ("user", "alice"), ("image", "registry.corp/llama:7")]
+    monkeypatch.setattr(bundle, "names_on_machine", lambda: names)
+
+
+@pytest.fixture
+def serving(daemon: AnsweringDaemon, tmp_path: Path) -> AnsweringDaemon:
+    """A gpushared with a container and a history, and a configuration."""
+    file = tmp_path / "gpushare.yaml"
+    file.write_text("namespaces:\n  team-b: {}\nkubernetes: {node: node-7}\n")
+    daemon.answers |= {
+        "status": [{**STATUS, "config": str(file), "pid": 1 << 30, "ok": True}],
+        "cards": rows(CARD),
+        "tenants": rows(tenant("llama", 1, 4), tenant("team-b/train-0/main", 1, 4)),
+        "history": rows(EVENT),
+    }
+    return daemon
+
+
+def program(tmp_path: Path, name: str, script: str) -> None:
+    path = tmp_path / "bin" / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def content(path: Path) -> dict[str, str]:
+    with tarfile.open(path) as archive:
+        found = {}
+        for entry in archive:
+            file = archive.extractfile(entry)
+            assert file is not None
+            found[entry.name.removeprefix(f"{bundle.FOLDER}/")] = file.read().decode()
+    return found
+
+
+def made(cli: Cli, tmp_path: Path, *options: str) -> dict[str, str]:
+    file = tmp_path / "report.tar.gz"
+    result = cli("doctor", "--bundle", str(file), *options)
+    assert result.exit_code == 0, result.output
+    assert f"{file.stat().st_mode & 0o7777:o}" == "600"
+    return content(file)
+
+
+@pytest.mark.usefixtures("serving")
+def test_it_has_what_gpushared_and_this_machine_say(cli: Cli, tmp_path: Path) -> None:
+    program(tmp_path, "docker", "echo Docker version 28; echo more")
+    found = made(cli, tmp_path)
+    assert [row["name"] for row in json.loads(found["ps.json"])] == ["llama", "team-b/train-0/main"]
+    assert json.loads(found["ls.json"]) == [CARD]
+    assert json.loads(found["history.json"]) == [EVENT]
+    assert json.loads(found["doctor.json"]) == [{"level": "ok", "text": "on gpu-7", "fix": ""}]
+    assert json.loads(found["status.json"])["driver_version"] == STATUS["driver_version"]
+    assert "team-b" in found["gpushare.yaml"]
+    versions = json.loads(found["versions.json"])
+    assert versions["programs"] == {"docker": "Docker version 28"}
+    assert versions["kernel"]
+
+
+def test_without_gpushared_it_says_what_is_missing_and_why(cli: Cli, tmp_path: Path) -> None:
+    found = made(cli, tmp_path, "--socket", str(tmp_path / "none.sock"))
+    assert set(found) >= {"README.txt", "versions.json", "doctor.json"}
+    assert not set(found) & {"status.json", "ls.json", "ps.json", "history.json"}
+    assert "status.json, ls.json, ps.json, history.json: gpushared is not" in found["README.txt"]
+    assert "gpushared.log, launcher.log, kernel.log: there is no journal" in found["README.txt"]
+
+
+def test_an_answer_of_another_version_costs_only_its_part(
+    cli: Cli, serving: AnsweringDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving.answers["status"] = [{"ok": True}]
+    monkeypatch.setattr(doctor, "run_checks", lambda client: iter([client.status()["version"]]))
+    found = made(cli, tmp_path)
+    assert "doctor.json: KeyError('version')" in found["README.txt"]
+    assert json.loads(found["versions.json"])["gpushared"] is None
+    assert json.loads(found["ls.json"]) == [CARD]
+
+
+@pytest.mark.usefixtures("serving")
+def test_logs_come_from_the_journal(cli: Cli, tmp_path: Path) -> None:
+    program(
+        tmp_path,
+        "journalctl",
+        'case "$*" in\n'
+        '*--unit=gpushared*) echo \'{"event":"daemon-ready"}\';;\n'
+        "*--unit=docker*) echo dockerd: gpushare: GPUSHARE_MEMORY=4Q; echo dockerd: other;;\n"
+        "*--dmesg*) echo NVRM: Xid 79; echo usb;;\n"
+        "esac",
+    )
+    found = made(cli, tmp_path)
+    assert found["gpushared.log"] == '{"event":"daemon-ready"}\n'
+    assert found["launcher.log"] == "dockerd: gpushare: GPUSHARE_MEMORY=4Q\n"
+    assert found["kernel.log"] == "NVRM: Xid 79\n"
+
+
+def test_a_log_that_is_a_file_is_read_where_gpushared_writes_it(
+    cli: Cli, serving: AnsweringDaemon, tmp_path: Path
+) -> None:
+    with (tmp_path / "log").open("w") as log:
+        writer = subprocess.Popen(
+            ["/bin/sh", "-c", "echo line >&2; exec /bin/sleep 60"], stderr=log
+        )
+    try:
+        while not (tmp_path / "log").stat().st_size:
+            assert writer.poll() is None
+        serving.answers["status"][0]["pid"] = writer.pid
+        assert made(cli, tmp_path)["gpushared.log"] == "line\n"
+    finally:
+        writer.kill()
+        writer.wait()
+
+
+@pytest.mark.usefixtures("serving")
+def test_redacted_it_has_no_name_and_one_pseudonym_for_each(cli: Cli, tmp_path: Path) -> None:
+    words = f"alice ran registry.corp/llama:7 as llama of team-b on gpu-7, {ID}, gpushare"
+    program(
+        tmp_path,
+        "journalctl",
+        'case "$*" in\n'
+        f"*--unit=gpushared*) echo '{json.dumps(LINE)}'; echo plain llama-0;;\n"
+        f"*--unit=docker*) echo '{words}';;\n"
+        "esac",
+    )
+    found = made(cli, tmp_path, "--redact")
+    names = ("alice", "registry.corp", "llama", "team-a", "team-b", "train-0", "gpu-7", "node-7")
+    whole = "\n".join(found.values())
+    assert [name for name in names if name in whole] == []
+    assert ID in found["launcher.log"]
+    line, plain = found["gpushared.log"].splitlines()
+    event, row = json.loads(line), json.loads(found["history.json"])[0]
+    assert (event["event"], event["id"], event["name"]) == (EVENT["event"], ID, row["name"])
+    assert plain.startswith("plain pod-")
+    container = json.loads(found["ps.json"])[0]["name"]
+    assert container.startswith("container-")
+    assert f" as {container} of namespace-" in found["launcher.log"]
+    assert "replaced by pseudonyms" in found["README.txt"]
+
+
+def test_a_name_has_one_pseudonym_in_each_report_of_a_machine() -> None:
+    here, again, elsewhere = (Pseudonyms(key) for key in (b"1", b"1", b"2"))
+    for one in (here, again, elsewhere):
+        one.add([("container", "llama")])
+    assert here.replaced("llama") == again.replaced("llama") != elsewhere.replaced("llama")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_replaced"),
+    [
+        ("a llama.", True),
+        ("/var/llama/x", True),
+        ("'llama':", True),
+        ("llama-2", False),
+        ("mallama", False),
+        ("llama_x", False),
+        ("llama.team.svc", True),
+        ("svc.llama", True),
+    ],
+)
+def test_a_name_is_replaced_where_it_stands_alone(text: str, is_replaced: bool) -> None:
+    known = Pseudonyms(b"1")
+    known.add([("container", "llama")])
+    assert ("llama" not in known.replaced(text)) == is_replaced
+
+
+def test_keys_of_a_document_and_words_of_gpushare_are_not_names() -> None:
+    known = Pseudonyms(b"1")
+    known.add([("container", "name"), ("container", "docker"), ("container", ID)])
+    part: dict[str, Any] = {"name": "name", "engine": "docker", "id": ID}
+    assert known.replaced(part) == {**part, "name": known.replaced("name")}
+    assert known.replaced("name") != "name"
+
+
+def test_without_an_id_of_the_machine_no_two_reports_agree(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(redaction, "MACHINE_ID", tmp_path / "none")
+    assert redaction.machine_key() != redaction.machine_key()
+
+
+def test_the_engines_containers_and_images_are_names(tmp_path: Path) -> None:
+    program(tmp_path, "docker", r"printf 'web\tregistry.corp/web:1\n'")
+    found = set(redaction.names_on_machine())
+    assert {
+        ("container", "web"),
+        ("image", "registry.corp/web:1"),
+        ("image", "registry.corp/web"),
+    } <= found
+
+
+@pytest.mark.usefixtures("serving")
+def test_a_file_that_exists_stays_as_it_is(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "report.tar.gz"
+    file.write_text("mine")
+    result = cli("doctor", "--bundle", str(file))
+    assert (result.exit_code, file.read_text()) == (1, "mine")
+    assert "File exists. Name a new file in" in result.stderr
+
+
+def test_redact_alone_is_an_error_of_usage(cli: Cli) -> None:
+    result = cli("doctor", "--redact")
+    assert (result.exit_code, "--redact requires --bundle FILE" in result.stderr) == (2, True)

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What bash, zsh and fish complete, asked of the real shells."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpushare.cli.commands import COMMANDS
+from gpushare.cli.quota_options import CHOICES
+from gpushare.quota.keys import KEYS, OPERATORS, POLICIES
+
+from .conftest import CARD, tenant
+from .fake_daemon import AnsweringDaemon, rows
+
+#: As the shell has it when the user presses Tab after `LINE`.
+BASH = """\
+eval "$(gpushare completion bash)"
+compopt() { echo "files: $2"; }
+IFS=' ' read -r -a COMP_WORDS <<< "$LINE"
+[[ $LINE == *' ' ]] && COMP_WORDS+=('')
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+_gpushare_completion gpushare
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+ZSH = """\
+compdef() { : }
+_describe() { printf '%s\\n' "${(@)completions_with_descriptions%%:*}" }
+compadd() { printf '%s\\n' "${(@)completions}" }
+_path_files() { echo "files $*" }
+eval "$(gpushare completion zsh)"
+words=("${(@s: :)LINE}")
+CURRENT=${#words}
+_gpushare_completion
+"""
+FISH = """\
+gpushare completion fish | source
+complete --do-complete "$LINE" | string split -f 1 \\t
+"""
+
+
+def completed(daemon: AnsweringDaemon, shell: str, script: str, line: str) -> list[str]:
+    """Return what a shell offers after `line`."""
+    program = shutil.which(shell)
+    assert program, f"{shell} is not on this machine: run ./dev setup"
+    done = subprocess.run(
+        [program, *(["-f"] if shell == "zsh" else []), "-c", script],
+        env={
+            **os.environ,
+            "GPUSHARE_SOCKET": str(daemon.path),
+            "HOME": str(daemon.path.parent),
+            "LINE": line,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=daemon.path.parent,
+    )
+    assert done.stderr == ""
+    return done.stdout.split("\n")[:-1]
+
+
+def in_bash(daemon: AnsweringDaemon, line: str) -> list[str]:
+    return completed(daemon, "bash", BASH, line)
+
+
+@pytest.mark.parametrize(("shell", "script"), [("bash", BASH), ("zsh", ZSH), ("fish", FISH)])
+def test_each_shell_completes_commands_containers_and_cards(
+    daemon: AnsweringDaemon, shell: str, script: str
+) -> None:
+    assert sorted(completed(daemon, shell, script, "gpushare re")) == ["report", "resume"]
+    assert sorted(completed(daemon, shell, script, "gpushare why ")) == ["serve", "train"]
+    assert completed(daemon, shell, script, "gpushare why tr") == ["train"]
+    assert set(completed(daemon, shell, script, "gpushare card cordon ")) == {"0", CARD["uuid"]}
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("gpushare ", list(COMMANDS)),
+        ("gpushare card p", ["policy"]),
+        ("gpushare card policy ", ["0", CARD["uuid"]]),
+        ("gpushare card policy 0 b", ["burst-share", "best-effort"]),
+        ("gpushare stop train serv", ["serve"]),
+        ("gpushare history tr", ["train"]),
+        ("gpushare set train --pol", ["--policy"]),
+        ("gpushare set train --policy n", ["native-burst-share"]),
+        ("gpushare set train --over-quota k", ["kill"]),
+        ("gpushare set train --reset w", ["weight"]),
+        ("gpushare set train --reset weight,p", ["weight,policy", "weight,priority"]),
+        ("gpushare explain gate-b", ["files: default", "gate-bypass-detected"]),
+        ("gpushare validate ./", ["files: default", ""]),
+    ],
+)
+def test_what_bash_offers(daemon: AnsweringDaemon, line: str, offered: list[str]) -> None:
+    assert dict.fromkeys(in_bash(daemon, line)) == dict.fromkeys(offered)
+
+
+def test_the_socket_of_the_line_is_the_one_that_is_asked(
+    daemon: AnsweringDaemon, tmp_path: Path
+) -> None:
+    assert in_bash(daemon, f"gpushare --socket {tmp_path}/none why ") == [""]
+    assert in_bash(daemon, f"gpushare why --socket {daemon.path} t") == ["train"]
+
+
+def test_nothing_is_offered_that_a_shell_would_execute(daemon: AnsweringDaemon) -> None:
+    names = ["$(reboot)", "a;b", "two words", "-x", "`id`", "line\nplain,evil", "ok-1"]
+    daemon.answers["tenants"] = rows(*(tenant(name, 1, 4) for name in names))
+    assert in_bash(daemon, "gpushare why ") == ["ok-1"]
+
+
+def test_without_gpushared_there_is_nothing_and_no_error(
+    daemon: AnsweringDaemon, tmp_path: Path
+) -> None:
+    daemon.path = tmp_path / "none"
+    assert in_bash(daemon, "gpushare why ") == [""]
+
+
+def test_a_daemon_that_does_not_answer_is_no_error_either(daemon: AnsweringDaemon) -> None:
+    daemon.acknowledge = False
+    assert in_bash(daemon, "gpushare why ") == [""]
+
+
+def test_the_choices_are_values_that_the_keys_can_have() -> None:
+    for name, choices in CHOICES.items():
+        for choice in choices:
+            assert {**KEYS, **OPERATORS}[name].parse(choice) == choice
+    assert set(CHOICES["policy"]) == set(POLICIES)

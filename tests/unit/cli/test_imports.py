@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the commands that are used most do not import."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from .fake_daemon import AnsweringDaemon
+
+#: Modules that take long to import, and that these commands have no use for.
+HEAVY = {
+    *("asyncio", "curses", "email", "http", "logging", "ssl", "subprocess", "tempfile"),
+    *("google", "grpc", "jsonschema", "pynvml", "rich", "tomlkit", "yaml"),
+    *("gpushare.config", "gpushare.engines", "gpushare.exporter", "gpushare.knowledge"),
+    *("gpushare.manifest", "gpushare.oci", "gpushare.quota.parse", "gpushare.settings"),
+    *("gpushare.setup", "gpushare.simulator", "gpushare.verify", "importlib.metadata"),
+}
+PROGRAM = """\
+import json, sys
+before = set(sys.modules)
+from gpushare.cli import gpushare
+try:
+    gpushare(prog_name="gpushare")
+finally:
+    print(json.dumps(sorted(set(sys.modules) - before)), file=sys.stderr)
+"""
+
+
+def imported(daemon: AnsweringDaemon, *words: str) -> set[str]:
+    """Run a command; return what it imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words],
+        env={**os.environ, "GPUSHARE_SOCKET": str(daemon.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout
+    return set(json.loads(done.stderr))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--help",),
+        ("ls",),
+        ("ls", "--help"),
+        ("ps",),
+        ("why", "train"),
+        ("set", "train", "--memory", "6GiB"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_of_every_day_imports_nothing_heavy(
+    daemon: AnsweringDaemon, words: tuple[str, ...]
+) -> None:
+    daemon.answers["why"] = [{"ok": True, "why": WHY}]
+    assert not imported(daemon, *words) & HEAVY
+
+
+def test_what_is_heavy_has_the_names_that_other_commands_import(daemon: AnsweringDaemon) -> None:
+    assert imported(daemon, "explain") & HEAVY == {"gpushare.knowledge"}
+    assert imported(daemon, "config", "show") & HEAVY >= {"yaml", "gpushare.settings"}
+    assert imported(daemon, "setup", "--help") & HEAVY >= {"gpushare.setup", "subprocess"}
+
+
+WHY = {
+    "name": "train",
+    "state": "none",
+    "reason": "it requested none",
+    "cards": [],
+    "processes": [],
+    "notes": [],
+}

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpushare k8s resources`: what it prints, and its exit statuses."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from click.testing import Result
+
+    Cli = Callable[..., Result]
+
+WRITE = ("k8s", "resources", "--format", "alauda")
+
+
+def test_what_is_written_passes_its_own_check(cli: Cli, tmp_path: Path) -> None:
+    written = cli(*WRITE)
+    assert written.exit_code == 0
+    file = tmp_path / "resources.yaml"
+    file.write_text(written.stdout)
+    checked = cli(*WRITE, "--check", str(file))
+    assert (checked.exit_code, checked.stdout) == (0, f"{file}: ok\n")
+
+
+def test_a_group_alone(cli: Cli) -> None:
+    written = cli(*WRITE, "--group", "gpushare")
+    (one,) = yaml.safe_load_all(written.stdout)
+    assert one["data"]["key"] == "gpushare.io/memory-gib"
+    assert "显存" in written.stdout
+
+
+def test_json_is_a_list_that_kubectl_applies(cli: Cli) -> None:
+    document = json.loads(cli(*WRITE, "--json").stdout)
+    assert (document["apiVersion"], document["kind"]) == ("v1", "List")
+    assert document["items"] == list(yaml.safe_load_all(cli(*WRITE).stdout))
+
+
+def test_the_exit_status_says_whether_something_is_wrong_or_only_differs(
+    cli: Cli, tmp_path: Path
+) -> None:
+    right = cli(*WRITE).stdout
+    file = tmp_path / "resources.yaml"
+    file.write_text(right.replace("defaultValue: '20'", "defaultValue: '30'"))
+    line = file.read_text().splitlines().index("  defaultValue: '30'") + 1
+    differs = cli(*WRITE, "--check", str(file))
+    assert differs.exit_code == 4
+    assert differs.stdout == (
+        f"{file}:{line}:17: warning: data.defaultValue=30: differs from gpushare's. Write 20.\n"
+        f"{file}: 1 difference\n"
+    )
+    file.write_text(right.replace("namespace: kube-public", "namespace: default", 1))
+    wrong = cli(*WRITE, "--check", str(file), "--json")
+    assert wrong.exit_code == 1
+    (finding,) = json.loads(wrong.stdout)["findings"]
+    assert (finding["line"], finding["level"]) == (5, "error")
+    file.write_text("")
+    assert cli(*WRITE, "--check", str(file), "--group", "mps").exit_code == 1
+
+
+def test_a_file_that_is_no_yaml_is_refused_with_its_position(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "resources.yaml"
+    file.write_text("a: [\n")
+    refused = cli(*WRITE, "--check", str(file))
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith(f"gpushare: {file}:2:1: not YAML:")

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpushare report: what an operator asks for, with and without gpushared."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpushare.cli import report as module
+from gpushare.daemon.store.history import History
+from gpushare.history import FOLDER
+from gpushare.history.reports import REPORTS
+from tests.unit.history.world import GIB, HOUR, UUIDS, Actor, record
+
+from .fake_daemon import AnsweringDaemon, rows
+from .test_history import event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from click.testing import Result
+
+    Cli = Callable[..., Result]
+
+#: The constructed history begins two hours ago.
+BEGIN = time.time() - 2 * HOUR
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the configuration of a node with a history; no gpushared runs."""
+    monkeypatch.setattr("tests.unit.history.world.T0", BEGIN)
+    actors = [
+        Actor("team-a/train/main", lambda _at: (2, 25, 0)),
+        Actor("team-b/serve/main", lambda _at: (1, 0, 0), cards=(1,)),
+    ]
+    record(tmp_path / FOLDER, actors, 1.9 * HOUR)
+    events = History(tmp_path, "boot", days=7.0, most_bytes=1 << 20)
+    frozen = {"tenant": "team-a/train/main", "card": UUIDS[0], "used_bytes": 5 * GIB}
+    events.note(BEGIN + HOUR, "over-quota-frozen", "warning", frozen)
+    events.close(20)
+    file = tmp_path / "gpushare.yaml"
+    prices = "prices: {currency: EUR, gpu_hour: 2, gib_hour: 0.5}"
+    file.write_text(f"state_dir: {tmp_path}\n{prices}\n")
+    return file
+
+
+@pytest.fixture
+def report(cli: Cli, node: Path) -> Cli:
+    return lambda *words: cli("report", *words, "--config", str(node))
+
+
+def test_every_report_is_printed_without_gpushared(report: Cli) -> None:
+    for name in REPORTS:
+        done = report(name, "--since", "3h")
+        assert done.exit_code == 0, (name, done.output)
+    heads, train, serve, total, *notes = report("usage", "--since", "3h").output.splitlines()
+    assert heads.split()[:4] == ["CONTAINER", "CONTAINERS", "CARD", "TIME"]
+    assert train.split()[:2] == ["team-a/train/main", "1"]
+    assert "0.47" in train.split()
+    assert serve.startswith("team-b/serve/main")
+    assert total.split()[:2] == ["Total", "2"]
+    assert notes[0].startswith("note: There are no figures for 1 h")
+
+
+def test_prices_and_state_dir_come_from_gpushare_yaml(report: Cli) -> None:
+    found = json.loads(report("chargeback", "--since", "3h", "--json").output)
+    costs = {row["namespace"]: row["cost"] for row in found["rows"]}
+    # Half of a card and 4 GiB are requested for 1.9 hours each.
+    expected = 1.9 * 0.5 * 2 + 1.9 * 4 * 0.5
+    assert costs == pytest.approx({"team-a": expected, "team-b": expected}, rel=1e-2)
+    assert found["currency"] == "EUR"
+
+
+def test_the_events_are_read_from_their_file(report: Cli) -> None:
+    [row] = json.loads(report("compliance", "--since", "3h", "--json").output)["rows"]
+    assert (row["container"], row["action"]) == ("team-a/train/main", "frozen")
+
+
+def test_a_user_who_may_not_open_them_asks_gpushared(
+    report: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: Any) -> Any:
+        raise PermissionError
+
+    monkeypatch.setattr(module, "read_events", refuses)
+    warned = event(
+        "over-quota-warned", key="k", name="other", time=BEGIN + 60, fields={"used_bytes": GIB}
+    )
+    daemon.answers["history"] = rows(event("tenant-bound"), warned)
+    [row] = json.loads(report("compliance", "--since", "3h", "--json").output)["rows"]
+    assert (row["container"], row["action"]) == ("other", "warned")
+
+
+def test_without_gpushared_such_a_user_is_told_what_to_do(
+    report: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: Any) -> Any:
+        raise PermissionError
+
+    monkeypatch.setattr(module, "read_events", refuses)
+    done = report("oom")
+    assert done.exit_code == 3
+    assert done.stderr == (
+        "gpushare: gpushared does not run, and only root can read its events. Use sudo.\n"
+    )
+    assert report("usage").exit_code == 0  # it needs no events
+
+
+def test_the_period_is_a_duration_or_a_time(report: Cli) -> None:
+    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(BEGIN + HOUR))
+    found = json.loads(report("usage", "--since", "3h", "--until", at, "--json").output)
+    assert found["until"] == int(BEGIN + HOUR)
+    assert found["total"]["card_seconds"] == pytest.approx(2 * HOUR, rel=1e-2)
+    found = json.loads(report("usage", "--since", at, "--until", "30m", "--json").output)
+    assert found["until"] == pytest.approx(time.time() - HOUR / 2, abs=600)
+    for words in (("--since", "yesterday"), ("--since", "1h", "--until", "2h")):
+        done = report("usage", *words)
+        assert done.exit_code == 2
+    assert "--since must be before --until" in done.stderr
+
+
+def test_a_report_is_written_to_a_file(report: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "costs.csv"
+    words = ("--since", "3h", "--by", "card", "--format", "csv", "--output", str(file))
+    assert report("chargeback", *words).output == ""
+    found = list(csv.DictReader(io.StringIO(file.read_bytes().decode(), newline="")))
+    assert [row["card"] for row in found] == ["0", "1"]
+    report("usage", "--since", "3h", "--output", str(file))
+    assert file.read_text().startswith("CONTAINER  ")  # no colors
+    page = report("usage", "--format", "html").output
+    assert page.startswith("<!doctype html>")
+
+
+def test_an_unknown_group_is_a_usage_error(report: Cli) -> None:
+    done = report("usage", "--by", "color", "--json")
+    assert done.exit_code == 2
+    assert json.loads(done.stderr)["error"]["key"] == "--by"
+
+
+def test_no_history_is_an_error_that_names_the_folder(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "gpushare.yaml"
+    file.write_text(f"state_dir: {tmp_path}\n")
+    done = cli("report", "usage", "--config", str(file))
+    assert done.exit_code == 1
+    assert f"there is no metrics history in {tmp_path}" in done.stderr
+    with file.open("a") as settings:
+        settings.write("metrics_history: {retention_days: 0}\n")
+    done = cli("report", "usage", "--config", str(file))
+    assert done.exit_code == 1
+    assert "metrics_history.retention_days is 0" in done.stderr
+
+
+def test_nothing_to_report_says_so_on_stderr(report: Cli) -> None:
+    done = report("waste", "--since", "3h", "--below", "1", "--for", "7d")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert done.stderr.startswith("nothing to report from 20")

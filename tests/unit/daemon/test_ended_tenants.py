@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The last figures of released tenants: complete, for a minute, and never a reason to keep one."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from gpushare import abi
+from gpushare.daemon.lifecycle.release import release_tenant
+from gpushare.daemon.views import ended_tenants, metrics
+from gpushare.daemon.views.ended_tenants import ended_metrics, keep_last_figures
+from gpushare.history.reader import HistoryReader
+from gpushare.history.store import HistoryStore
+from gpushare.metrics_schema import Metrics
+
+from . import registered
+from .fakes import GIB, FakeDaemon
+from .operations import opened
+from .test_compute_usage import MS, ScheduledGate
+from .test_cordon import ask
+from .test_metrics import waited
+
+
+@pytest.fixture
+def course(node: FakeDaemon) -> ScheduledGate:
+    node.tenants.releasing = lambda key: keep_last_figures(key, node)
+    return ScheduledGate(node, opened(node, memory="4GiB", cores="30", devices="0"))
+
+
+def charge(course: ScheduledGate, milliseconds: int) -> None:
+    """Have the scheduler charge the tenant after the last look."""
+    course.charged_ns += milliseconds * MS
+    course.write(abi.GATE_MODE, course.mode, 4)
+    course.write(abi.GATE_CHARGED_NS, course.charged_ns)
+
+
+def test_the_last_figures_have_what_came_after_the_last_look(
+    node: FakeDaemon, course: ScheduledGate
+) -> None:
+    fd = node.tenants.pages[course.tenant["key"]].status.fd
+    registered.register(fd, 0, os.getpid(), 1)
+    waited(fd, 1)
+    course.looks(3, got_ms=75)
+    [before] = metrics.tenant_metrics(node)
+    charge(course, 60)
+    waited(fd, 2)
+    began = time.time()
+    release_tenant(course.tenant["key"], node, "its process has ended")
+    assert not list(metrics.tenant_metrics(node))
+    [last] = ended_metrics(node)
+    assert (last["key"], last["created"]) == (before["key"], before["created"])
+    assert began <= last["ended"] <= time.time()
+    [part], [earlier] = last["cards"], before["cards"]
+    assert part["memory_bytes"] == 4 * GIB
+    assert part["gpu_seconds"] == pytest.approx(earlier["gpu_seconds"] + 0.060)
+    assert part["throttled_seconds"] == pytest.approx(earlier["throttled_seconds"] + 1)
+    # Any number of clients see it, and the rows of the others are as before.
+    for _ in range(2):
+        assert [row["ended"] for row in ask(node, "metrics") if "ended" in row] == [last]
+    assert not [row for row in ask(node, "metrics") if "tenant" in row]
+
+
+def test_a_tenant_that_was_never_looked_at_is_in_the_history(
+    node: FakeDaemon, course: ScheduledGate, tmp_path: Path
+) -> None:
+    def sample() -> Metrics:
+        return Metrics(
+            list(metrics.card_metrics(node)),
+            list(metrics.tenant_metrics(node)),
+            metrics.daemon_metrics(node),
+            list(ended_metrics(node)),
+        )
+
+    charge(course, 180)
+    release_tenant(course.tenant["key"], node, "its process has ended")
+    store, now = HistoryStore(tmp_path / "metrics-history"), time.time()
+    for at in (now + 5, now + 15):
+        store.write(at, sample())
+    [last] = ended_metrics(node)
+    with HistoryReader(tmp_path / "metrics-history") as reader:
+        [found] = reader.containers(0, now + 60)
+        assert reader.total(found, "gpu_seconds", 0, now + 60) == pytest.approx(0.180)
+        lasted = last["ended"] - last["created"]
+        quota = reader.total(found, "memory_bytes", 0, now + 60)
+        assert quota == pytest.approx(4 * GIB * lasted, abs=4 * GIB * 0.002)
+
+
+def test_last_figures_go_after_a_minute_and_are_bounded(
+    node: FakeDaemon, course: ScheduledGate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ended_tenants, "MOST_KEPT", 2)
+    keys = [course.tenant["key"], *(opened(node, memory="1GiB")["key"] for _ in range(3))]
+    for key in keys[:3]:
+        release_tenant(key, node, "its process has ended")
+    assert [row["key"] for row in ended_metrics(node)] == keys[1:3]
+    real = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: real() + ended_tenants.KEPT_SECONDS + 1)
+    assert not list(ended_metrics(node))
+    release_tenant(keys[3], node, "its process has ended")
+    assert [key for key, _ in node.tenants.ended] == keys[3:]
+
+
+def test_the_second_attempt_to_release_keeps_the_figures_of_the_first(
+    node: FakeDaemon, course: ScheduledGate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course.looks(3, got_ms=75)
+
+    def refuse(_: str) -> None:
+        raise OSError("busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.mounts, "remove", refuse)
+        with pytest.raises(OSError, match="busy"):
+            release_tenant(course.tenant["key"], node, "its process has ended")
+    [first] = ended_metrics(node)
+    release_tenant(course.tenant["key"], node, "its process has ended")
+    assert list(ended_metrics(node)) == [first]
+
+
+def test_a_fault_of_the_figures_keeps_no_tenant(
+    node: FakeDaemon, course: ScheduledGate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ended_tenants, "tenant_metrics_of", lambda *_: 1 / 0)
+    release_tenant(course.tenant["key"], node, "its process has ended")
+    assert not node.ledger.entries
+    assert not list(ended_metrics(node))

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A dashboard that listens, in a thread of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpushare.dashboard.server import DashboardOptions, opened
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over the Unix socket at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=30)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(30)
+        self.sock.connect(str(self._path))
+
+
+@dataclass
+class ServedDashboard:
+    """`address` is what the command prints."""
+
+    address: str
+    options: DashboardOptions
+
+    @property
+    def token(self) -> str:
+        return self.address.partition("#token=")[2]
+
+    @property
+    def port(self) -> int:
+        return int(self.address.split("/")[2].rpartition(":")[2])
+
+    def connection(self) -> http.client.HTTPConnection:
+        path = self.options.listen.path
+        if path is not None:
+            return UnixConnection(path)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+
+    def ask(
+        self, path: str, headers: Mapping[str, str] | None = None, method: str = "GET"
+    ) -> tuple[int, http.client.HTTPMessage, bytes]:
+        """Return status, headers and body; `headers` replace the token."""
+        if headers is None:
+            headers = {"Authorization": f"Bearer {self.token}"}
+        link = self.connection()
+        try:
+            link.request(method, path, headers=dict(headers))
+            answer = link.getresponse()
+            return answer.status, answer.headers, answer.read()
+        finally:
+            link.close()
+
+    def json(self, path: str) -> Any:
+        status, _, body = self.ask(path)
+        assert status == 200, body
+        return json.loads(body)
+
+
+@contextmanager
+def served(options: DashboardOptions) -> Iterator[ServedDashboard]:
+    with opened(options) as (server, listeners, address):
+        running = server.serve(sockets=listeners)
+        thread = threading.Thread(target=asyncio.run, args=[running])
+        thread.start()
+        try:
+            yield ServedDashboard(address, options)
+        finally:
+            server.should_exit = True
+            thread.join()

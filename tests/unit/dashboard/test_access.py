@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The requests that the dashboard answers, and its security headers."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+import stat
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpushare.dashboard import DEFAULT
+from gpushare.errors import UserError
+from gpushare.listen_address import Address, parse_address
+from tests.stack.program import find
+
+from .options import options_of
+from .served import served
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.unit.cli.fake_daemon import AnsweringDaemon
+
+    from .served import ServedDashboard
+
+API = ("/api/now", "/api/subjects?since=0&until=1", "/api/series", "/api/why", "/api/events")
+
+
+@pytest.mark.parametrize("path", API)
+@pytest.mark.parametrize("shown", [None, "", "Bearer", "Bearer x", "Basic x", "Bearer é"])
+def test_without_the_token_of_the_printed_address_there_are_no_names(
+    site: ServedDashboard, path: str, shown: str | None
+) -> None:
+    headers = {} if shown is None else {"Authorization": shown.encode().decode("latin-1")}
+    status, _, body = site.ask(path, headers)
+    assert status == 401
+    assert "train" not in body.decode()
+
+
+def test_the_token_is_new_with_each_start_and_in_no_cookie(
+    site: ServedDashboard, daemon: AnsweringDaemon, history: Path
+) -> None:
+    with served(options_of(daemon.path, history)) as other:
+        assert len(site.token) >= 32
+        assert site.token != other.token
+        assert other.ask("/api/now", {"Authorization": f"Bearer {site.token}"})[0] == 401
+        _, headers, _ = other.ask("/api/now")
+        assert headers["Set-Cookie"] is None
+        # Nor in the address, which is written into logs and histories.
+        assert other.ask(f"/api/now?token={other.token}", {})[0] == 401
+
+
+def test_the_token_of_a_file_can_be_changed_and_is_not_printed(
+    daemon: AnsweringDaemon, history: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.touch(0o640)
+    file.write_text("a" * 32)
+    with served(options_of(daemon.path, history, token_file=file)) as site:
+        assert "a" * 32 not in site.address
+        assert site.ask("/api/now", {"Authorization": f"Bearer {'a' * 32}"})[0] == 200
+        file.write_text("b" * 32)
+        assert site.ask("/api/now", {"Authorization": f"Bearer {'a' * 32}"})[0] == 401
+        assert site.ask("/api/now", {"Authorization": f"Bearer {'b' * 32}"})[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "known"),
+    [
+        *(
+            ("127.0.0.1:9465", True),
+            ("localhost", True),
+            ("LOCALHOST:1", True),
+            ("[::1]:9465", True),
+        ),
+        *(("[::1]", True), ("10.0.0.7:9465", True), ("gpu.example.org:9465", True)),
+        (socket.gethostname(), True),
+        *(("evil.example:9465", False), ("127.0.0.1.evil.example", False), ("", False)),
+        *(("localhost.evil.example", False), ("x@127.0.0.1", False), ("127.0.0.1:9465:1", False)),
+    ],
+)
+def test_a_name_that_another_site_made_point_here_gets_nothing(
+    daemon: AnsweringDaemon, history: Path, host: str, known: bool
+) -> None:
+    options = options_of(daemon.path, history, host_names=("gpu.example.org",))
+    with served(options) as site:
+        headers = {"Host": host, "Authorization": f"Bearer {site.token}"}
+        for path in ("/", "/api/now"):
+            assert site.ask(path, headers)[0] == (200 if known else 421)
+
+
+def test_every_answer_binds_the_browser(site: ServedDashboard) -> None:
+    for path, headers in (("/", None), ("/main.js", None), ("/api/now", {}), ("/none", None)):
+        found = site.ask(path, headers)[1]
+        policy = found["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert found["X-Content-Type-Options"] == "nosniff"
+        assert found["Access-Control-Allow-Origin"] is None
+        assert found["Server"] is None
+    assert site.ask("/api/now")[1]["Cache-Control"] == "no-store"
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o660])
+def test_a_unix_socket_is_open_to_whom_the_control_socket_is(
+    daemon: AnsweringDaemon, history: Path, tmp_path: Path, mode: int
+) -> None:
+    daemon.path.chmod(mode)
+    path = tmp_path / "dashboard.sock"
+    with served(options_of(daemon.path, history, listen=Address(path=path))) as site:
+        assert site.address == f"unix:{path}"
+        found = path.stat()
+        assert stat.S_IMODE(found.st_mode) == mode
+        assert found.st_gid == daemon.path.stat().st_gid
+        assert site.ask("/api/now", {})[0] == 200
+    assert not path.exists()
+
+
+def test_without_a_control_socket_a_unix_socket_is_closed_to_others(
+    history: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "dashboard.sock"
+    options = options_of(tmp_path / "none.sock", history, listen=Address(path=path))
+    with served(options):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def refusal_of(options: Any) -> str:
+    with pytest.raises(UserError) as error:
+        options.check()
+    return str(error.value)
+
+
+@pytest.mark.parametrize("text", ["0.0.0.0:1", "[::]:1", "10.0.0.7:1"])
+def test_other_machines_need_a_token_file_or_a_certificate(text: str, tmp_path: Path) -> None:
+    listen, file = parse_address(text, DEFAULT), tmp_path / "file"
+    assert "--token-file" in refusal_of(options_of(file, file, listen=listen))
+    assert "--token-file" in refusal_of(
+        options_of(file, file, listen=listen, certificate=file, key=file)
+    )
+    options_of(file, file, listen=listen, token_file=file).check()
+    options_of(file, file, listen=listen, certificate=file, key=file, client_ca=file).check()
+
+
+def test_options_of_tls_need_each_other(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    assert "need each other" in refusal_of(options_of(file, file, certificate=file))
+    assert "--client-ca needs" in refusal_of(options_of(file, file, client_ca=file))
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate of 127.0.0.1 that is its own CA, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    made, key = folder / "certificate.pem", folder / "key.pem"
+    words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=dashboard"
+    name = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(made)]
+    argv = [find("openssl"), *words.split(), *name, *files]
+    subprocess.run(argv, check=True, capture_output=True)
+    return made, key
+
+
+def over_tls(site: ServedDashboard, context: ssl.SSLContext) -> tuple[int, Any]:
+    link = http.client.HTTPSConnection("127.0.0.1", site.port, timeout=30, context=context)
+    try:
+        link.request("GET", "/api/now")
+        answer = link.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        link.close()
+
+
+def test_mutual_tls_takes_the_place_of_the_token(
+    daemon: AnsweringDaemon, history: Path, certificate: tuple[Path, Path]
+) -> None:
+    made, key = certificate
+    options = options_of(daemon.path, history, certificate=made, key=key, client_ca=made)
+    with served(options) as site:
+        assert site.address == f"https://127.0.0.1:{site.port}/"
+        context = ssl.create_default_context(cafile=str(made))
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            over_tls(site, context)
+        context.load_cert_chain(made, key)
+        status, now = over_tls(site, context)
+        assert (status, len(now["tenants"])) == (200, 2)
+
+
+def test_tls_alone_takes_a_token(
+    daemon: AnsweringDaemon, history: Path, certificate: tuple[Path, Path]
+) -> None:
+    made, key = certificate
+    with served(options_of(daemon.path, history, certificate=made, key=key)) as site:
+        assert site.token
+        status, _ = over_tls(site, ssl.create_default_context(cafile=str(made)))
+        assert status == 401
+
+
+def test_a_certificate_that_cannot_be_read_is_reported(
+    daemon: AnsweringDaemon, history: Path, tmp_path: Path
+) -> None:
+    options = options_of(daemon.path, history, certificate=tmp_path / "c", key=tmp_path / "k")
+    with pytest.raises(UserError, match="--tls-certificate"), served(options):
+        pass

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dashboards are generated, Grafana can import them, and the reports' sums are right.
+
+tests/e2e/test_dashboards.py runs their queries.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from dashboards import texts
+
+import gpushare as package
+from gpushare.cli import gpushare
+from gpushare.cli.rules import DASHBOARDS, FILES, RULES, read
+from gpushare.exporter.exposition import FAMILIES
+
+from .test_rules import PART, promtool
+
+GIB = 1 << 30
+#: Grafana's own variables.
+BUILT_IN = {"__range", "__rate_interval"}
+EVERYTHING = dict.fromkeys(("node", "mode", "card", "namespace", "pod", "container"), ".*")
+
+
+def dashboard(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(read(name))
+    return found
+
+
+def panels(name: str) -> list[dict[str, Any]]:
+    return [panel for panel in dashboard(name)["panels"] if panel["type"] != "row"]
+
+
+def test_the_committed_dashboards_are_the_generated_ones() -> None:
+    """To write them again: python -m dashboards, in packaging."""
+    made = texts()
+    assert tuple(made) == DASHBOARDS
+    assert {name: read(name) == text for name, text in made.items()} == dict.fromkeys(made, True)
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_a_dashboard_names_no_data_source_of_its_own(name: str) -> None:
+    found = dashboard(name)
+    assert (found["id"], found["schemaVersion"]) == (None, 38)
+    sources = re.findall(r'"datasource": \{[^{}]*"uid": "([^"]*)"', read(name))
+    assert set(sources) == {"${datasource}"}
+    first, *rest = found["templating"]["list"]
+    assert (first["type"], first["query"]) == ("datasource", "prometheus")
+    names = {variable["name"] for variable in rest}
+    assert names >= {"node", "mode", "card", "namespace", "pod"}
+    queries = " ".join(target["expr"] for panel in panels(name) for target in panel["targets"])
+    assert set(re.findall(r"\$(\w+)", queries)) - BUILT_IN == names
+
+
+@pytest.mark.parametrize(("folder", "name"), [("prometheus", RULES), ("grafana", DASHBOARDS[0])])
+def test_the_package_has_them(folder: str, name: str) -> None:
+    assert [path for path in package.__path__ if (Path(path) / folder / name).is_file()]
+
+
+def test_each_dashboard_has_an_identifier_and_a_title_of_its_own() -> None:
+    found = [dashboard(name) for name in DASHBOARDS]
+    assert len({each["uid"] for each in found}) == len({each["title"] for each in found}) == 4
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_the_time_ranges_are_offered(name: str) -> None:
+    starts = [each["from"] for each in dashboard(name)["timepicker"]["quick_ranges"]]
+    assert starts == [f"now-{range_}" for range_ in ("30m", "1h", "6h", "12h", "24h", "2d", "7d")]
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_panels_have_numbers_and_places_of_their_own(name: str) -> None:
+    found = dashboard(name)["panels"]
+    assert len({panel["id"] for panel in found}) == len(found)
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in found)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) < 24
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_a_panel_rests_on_families_that_exist(name: str) -> None:
+    known = {family.name for family in FAMILIES}
+    for group in yaml.safe_load(read(RULES))["groups"]:
+        known |= {rule["record"] for rule in group["rules"] if "record" in rule}
+    for panel in panels(name):
+        for target in panel["targets"]:
+            used = re.findall(r"(?:\w+:)?gpushare_\w+(?::\w+)?", target["expr"])
+            assert used or "ALERTS" in target["expr"], panel["title"]
+            assert set(used) <= known
+
+
+def test_a_report_counts_hours(tmp_path: Path) -> None:
+    """Two hours of a quarter of a card with a quota of 4 GiB are 0.5 GPU hours, 8 GiB hours."""
+    used = f'gpushare_container_memory_used_bytes{{{PART},kind="buffer"}}'
+    series = {
+        f"gpushare_container_gpu_time_seconds_total{{{PART}}}": "0+15x120 stale",
+        f"gpushare_container_memory_quota_bytes{{{PART}}}": f"{4 * GIB}x120 stale",
+        used: f"{GIB // 2}x120 stale",
+    }
+    [by_namespace] = [each for each in panels("reports.json") if each["title"] == "By namespace"]
+    [unused] = [each for each in panels("reports.json") if each["title"] == "Unused memory"]
+    expressions = [
+        *zip([target["expr"] for target in by_namespace["targets"]], (0.5, 8, 1), strict=True),
+        (unused["targets"][2]["expr"], 2),
+    ]
+    known = {**EVERYTHING, "__range": "24h"}
+    tests = {
+        "interval": "1m",
+        "input_series": [{"series": key, "values": text} for key, text in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": f"count(abs(({filled}) / {hours} - 1) < 0.01)",
+                "eval_time": "6h",
+                "exp_samples": [{"labels": "{}", "value": 1}],
+            }
+            for expression, hours in expressions
+            for filled in [re.sub(r"\$(\w+)", lambda name: known[name[1]], expression)]
+        ],
+    }
+    (tmp_path / RULES).write_text(read(RULES))
+    file = tmp_path / "tests.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [RULES], "tests": [tests]}))
+    done = promtool("test", "rules", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def exported(*words: str) -> str:
+    done = CliRunner().invoke(gpushare, ["rules", "export", *words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_one_file_is_printed(name: str) -> None:
+    assert exported(name) == read(name)
+    loads = yaml.safe_load if name == RULES else json.loads
+    assert json.loads(exported(name, "--json")) == loads(read(name))
+
+
+def test_all_files_are_written_into_a_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "monitoring"
+    said = exported("--output", str(folder))
+    assert said.splitlines() == [str(folder / name) for name in FILES]
+    assert {file.name: file.read_text() for file in folder.iterdir()} == {
+        name: read(name) for name in FILES
+    }
+    one = tmp_path / "one"
+    assert json.loads(exported("card.json", "--output", str(one), "--json")) == {
+        "files": [str(one / "card.json")]
+    }
+
+
+def test_what_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    words = ["rules", "export", "--output", str(tmp_path / "file" / "x")]
+    program = Path(sys.executable).parent / "gpushare"
+    shown = subprocess.run([program, *words], capture_output=True, text=True, check=False)
+    assert (shown.returncode, "Traceback" in shown.stderr) == (1, False)
+    assert str(tmp_path / "file") in shown.stderr

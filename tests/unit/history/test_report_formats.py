@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every format has the rows of a report, whatever users call their containers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from gpushare.history.reports import make_report
+from gpushare.history.reports.columns import ReportTable, duration_text
+from gpushare.history.reports.formats import FORMATS
+from gpushare.prices import Prices, Rate
+
+from .world import HOUR, T0, Actor, read, record
+
+EVIL = '=1+1|<script>alert("x")</script>'
+
+
+class ShownPage(HTMLParser):
+    """The cells of each line, and what the page refers to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.lines: list[list[str]] = []
+        self.tags: set[str] = set()
+        self.addresses: list[str | None] = []
+        self._in_cell = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.addresses += [value for name, value in attrs if name in {"src", "href", "action"}]
+        if tag == "tr":
+            self.lines.append([])
+        self._in_cell = tag in {"td", "th"}
+        if self._in_cell:
+            self.lines[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:  # noqa: ARG002
+        self._in_cell = False
+
+    def handle_data(self, data: str) -> None:
+        if self._in_cell:
+            self.lines[-1][-1] += data
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> ReportTable:
+    actors = [
+        Actor("train", lambda _at: (2, 25, 0)),
+        Actor("serve", lambda _at: (1, 10, 1), cores=0, labels={"team": EVIL}),
+    ]
+    record(tmp_path, actors, HOUR)
+    prices = Prices("EUR", "larger", Rate(2, 0.5))
+    with read(tmp_path, 0, 2 * HOUR, prices=prices) as source:
+        return make_report("chargeback", source, "label:team")
+
+
+def test_json_has_the_values_and_the_period(report: ReportTable) -> None:
+    found = json.loads(FORMATS["json"](report))
+    assert (found["report"], found["since"], found["by"]) == ("chargeback", T0, "label:team")
+    assert {row["label:team"]: row["containers"] for row in found["rows"]} == {"": 1, EVIL: 1}
+    assert found["total"]["cost"] == pytest.approx(sum(row["cost"] for row in found["rows"]))
+    assert found["currency"] == "EUR"
+
+
+def test_csv_has_the_same_values_and_no_formula(report: ReportTable) -> None:
+    found = list(csv.DictReader(io.StringIO(FORMATS["csv"](report), newline="")))
+    assert {row["label:team"] for row in found} == {"", f"'{EVIL}"}
+    for row, plain in zip(found, report.rows, strict=True):
+        assert float(row["gpu_seconds"]) == pytest.approx(plain["gpu_seconds"], abs=1e-5)
+
+
+def test_markdown_is_one_table(report: ReportTable) -> None:
+    lines = [one for one in FORMATS["markdown"](report).splitlines() if one.startswith("|")]
+    bars = {line.replace("\\|", "").count("|") for line in lines}
+    assert bars == {len(report.columns) + 1}
+    assert lines[0].startswith("| Team | Containers | GPU hours")
+    assert any("=1+1\\|\\<script\\>" in line for line in lines)
+    assert lines[-1].startswith("| **Total** | **2** |")
+
+
+def test_the_html_page_needs_no_other_file_and_runs_no_script(report: ReportTable) -> None:
+    text = FORMATS["html"](report)
+    page = ShownPage(text)
+    heads, *lines = page.lines
+    assert heads == [one.heading for one in report.columns]
+    assert lines == [
+        *(report.cells(row) for row in report.rows),
+        ["Total", *report.cells(report.total)[1:]],
+    ]
+    assert not page.tags & {"script", "link", "img", "iframe"}
+    assert page.addresses == []
+    assert not any(word in text for word in ("url(", "@import", "http:", "https:"))
+    assert "prefers-color-scheme: dark" in text
+    assert "@media print" in text
+
+
+def test_an_empty_report_says_so(tmp_path: Path) -> None:
+    record(tmp_path, [], HOUR)
+    with read(tmp_path, 0, HOUR) as source:
+        empty = make_report("usage", source)
+    assert "Nothing to report." in FORMATS["html"](empty)
+    assert json.loads(FORMATS["json"](empty))["rows"] == []
+    assert FORMATS["csv"](empty).count("\r\n") == 1
+
+
+def test_a_duration_is_short() -> None:
+    found = [duration_text(one) for one in (0.4, 59, 61, 3600, 7260, 47.9 * 3600, 52 * 3600)]
+    assert found == ["0 s", "59 s", "1 min", "1 h", "2 h 1 min", "47 h 54 min", "2 d 4 h"]

@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was sampled is read back: minimum, maximum and sum, whatever becomes of the samples."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare.history.buckets import Bucket
+from gpushare.history.intervals import intervals
+from gpushare.history.reader import ContainerSubject, HistoryReader
+from gpushare.history.store import HistoryStore
+from gpushare.metrics_schema import Metrics
+from tests.unit.exporter import made
+
+HOUR, DAY = 3600, 86400
+T0 = 1_800_000_000  # begins a period of five minutes
+KEY = "0123456789abcdef"
+
+
+def metrics(*tenants: Any, cards: Any = None, **node: Any) -> Metrics:
+    found = [made.card()] if cards is None else cards
+    return Metrics(cards=found, tenants=list(tenants), node=made.node(started=T0 - DAY, **node))
+
+
+def container(key: str = KEY, created: float = T0 - 10, **part: Any) -> Any:
+    figures = {"gpu_seconds": 0.0, "throttled_seconds": 0.0, **part}
+    return made.tenant(f"team/{key}/main", key=key, created=created, cards=[made.part(**figures)])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "metrics-history"
+
+
+def only(reader: HistoryReader, since: float = 0, until: float = 2 * T0) -> ContainerSubject:
+    [found] = reader.containers(since, until)
+    return found
+
+
+def test_a_gauge_is_read_back_as_it_was_sampled(folder: Path) -> None:
+    store = HistoryStore(folder)
+    for number in range(6):
+        store.write(T0 + 10 * number, metrics(container(used_bytes=100 * number)))
+    with HistoryReader(folder) as reader:
+        found = reader.series(only(reader), "used_bytes", T0, T0 + 60)
+        assert found == [
+            Bucket(T0 + 10 * number - 10, 10, value, value, value, 10 * value, 10)
+            for number, value in enumerate((0, 100, 200, 300, 400, 500))
+        ]
+        assert reader.total(only(reader), "used_bytes", T0, T0 + 60) == 15_000
+        [step] = reader.series(only(reader), "used_bytes", T0, T0 + 60, 60)
+        assert step == Bucket(T0, 60, 0, 500, 250, 15_000, 60)
+
+
+def test_a_time_without_samples_is_a_gap(folder: Path) -> None:
+    store = HistoryStore(folder)
+    for at in (0, 10, 20, 600, 610):
+        store.write(T0 + at, metrics(container(used_bytes=10, gpu_seconds=at / 2)))
+    with HistoryReader(folder) as reader:
+        found = reader.series(only(reader), "used_bytes", T0, T0 + 900, 60)
+        assert [(step.start - T0, step.sampled) for step in found] == [(0, 30), (600, 20)]
+        assert reader.total(only(reader), "used_bytes", T0, T0 + 900) == 500
+        # What the container received in the gap is counted, once.
+        assert reader.total(only(reader), "gpu_seconds", T0, T0 + 900) == 305
+
+
+def test_an_unknown_figure_is_a_gap_in_it_alone(folder: Path) -> None:
+    store = HistoryStore(folder)
+    for at, value in ((0, 40.0), (10, None), (20, 80.0), (300, None)):
+        store.write(T0 + at, metrics(container(utilization=value)))
+    for at in range(310, 8 * HOUR, 300):
+        store.write(T0 + at, metrics())
+    with HistoryReader(folder) as reader:
+        found = reader.series(only(reader), "utilization", T0, T0 + HOUR)
+        assert found == [Bucket(T0, 300, 40, 80, 60, 1200, 20)]
+        assert reader.series(only(reader), "used_bytes", T0, T0 + HOUR)[0].sampled == 30
+
+
+def test_old_samples_keep_minimum_maximum_and_sum(folder: Path) -> None:
+    chance, store = random.Random(7), HistoryStore(folder)
+    used, seconds, values = {}, 0.0, []
+    for at in range(0, 8 * HOUR, 10):
+        seconds += chance.random() * 10
+        used[at] = chance.randrange(1 << 36)
+        values.append(seconds)
+        store.write(T0 + at, metrics(container(used_bytes=used[at], gpu_seconds=seconds)))
+    end = T0 + 8 * HOUR
+    with HistoryReader(folder) as reader:
+        who = only(reader)
+        found = reader.series(who, "used_bytes", T0, end, 300)
+        assert len(found) == 96
+        for step in found:
+            inside = [used[int(step.start - T0) + at] for at in range(0, 300, 10)]
+            assert (step.least, step.most, step.sampled) == (min(inside), max(inside), 300)
+            assert step.mean == pytest.approx(sum(inside) / 30, rel=1e-9)
+        # The last hours in steps of ten seconds, those before in steps of five minutes.
+        assert {step.seconds for step in reader.series(who, "used_bytes", T0, T0 + HOUR)} == {300}
+        assert {step.seconds for step in reader.series(who, "used_bytes", end - HOUR, end)} == {10}
+        assert reader.total(who, "used_bytes", T0, end) == pytest.approx(
+            10 * sum(used.values()), rel=1e-9
+        )
+        assert reader.total(who, "gpu_seconds", T0, end) == pytest.approx(seconds, rel=1e-9)
+        hours = [
+            reader.total(who, "gpu_seconds", T0 + n * HOUR, T0 + (n + 1) * HOUR) for n in range(8)
+        ]
+        assert sum(hours) == pytest.approx(seconds, rel=1e-9)
+        # All at once, as reports read it; also where the range begins and ends within a period.
+        for first, last in ((T0, end), (end - 5 * HOUR - 130, end - 1510), (end - 40, end - 10)):
+            read = [one for _, one in intervals(reader, "container", first, last)]
+            assert sum(one.increases["gpu_seconds"] for one in read) == pytest.approx(
+                reader.total(who, "gpu_seconds", first, last), rel=1e-9
+            )
+            assert sum(one.gauges["used_bytes"].integral for one in read) == pytest.approx(
+                reader.total(who, "used_bytes", first, last), rel=1e-9
+            )
+            assert [one.step for one in read] == sorted(one.step for one in read)
+        last_samples = [values[n] - values[n - 1] for n in range(len(values) - 4, len(values) - 1)]
+        assert reader.total(who, "gpu_seconds", end - 40, end - 10) == pytest.approx(
+            sum(last_samples), rel=1e-6
+        )
+
+
+def test_counters_that_begin_again_are_counted_on(folder: Path) -> None:
+    store = HistoryStore(folder)
+    for at, seconds, started in ((0, 5, 1), (10, 9, 1), (20, 1, 2), (30, 4, 2), (40, 20, 3)):
+        found = metrics(container(gpu_seconds=seconds))
+        found.node["started"] = T0 + started
+        store.write(T0 + at, found)
+    with HistoryReader(folder) as reader:
+        assert reader.total(only(reader), "gpu_seconds", T0, T0 + 60) == 5 + 4 + 1 + 3 + 20
+
+
+def test_what_was_counted_before_the_history_began_is_none_of_it(folder: Path) -> None:
+    store = HistoryStore(folder)
+    old = container(created=T0 - 5000, gpu_seconds=1000.0)
+    store.write(T0, metrics(old))
+    new = container("f" * 16, created=T0 + 3, gpu_seconds=2.0, used_bytes=100)
+    old["cards"][0]["gpu_seconds"] = 1004.0
+    store.write(T0 + 10, metrics(old, new))
+    with HistoryReader(folder) as reader:
+        first, second = reader.containers(0, 2 * T0)
+        assert reader.total(first, "gpu_seconds", 0, 2 * T0) == 4
+        assert reader.total(second, "gpu_seconds", 0, 2 * T0) == 2
+        # It was there for seven of the ten seconds.
+        assert reader.total(second, "used_bytes", 0, 2 * T0) == 700
+
+
+def test_a_container_that_was_not_seen_for_a_while_is_counted_on(folder: Path) -> None:
+    store = HistoryStore(folder)
+    for at, tenants in ((0, [5.0]), (10, []), (20, [8.0])):
+        found = [container(gpu_seconds=seconds) for seconds in tenants]
+        store.write(T0 + at, metrics(*found))
+        store.close()  # and by another process
+        store = HistoryStore(folder)
+    with HistoryReader(folder) as reader:
+        assert reader.total(only(reader), "gpu_seconds", T0, T0 + 60) == 8
+
+
+def test_who_a_container_is(folder: Path) -> None:
+    store = HistoryStore(folder)
+    pod = {"namespace": "team", "name": "train-0", "uid": "0a", "container": "main"}
+    tenant = made.tenant(pod=pod, uid=os.getuid(), labels={"team": "vision"}, created=T0 - 10)
+    tenant["cards"] = [made.part(0, gpu_seconds=0.0), made.part(1, used_bytes=1, gpu_seconds=0.0)]
+    store.write(T0, metrics(tenant, cards=[made.card(0), made.card(1)]))
+    tenant["policy"] = "burst-share"  # an operator changes it
+    store.write(T0 + 10, metrics(tenant, cards=[made.card(0), made.card(1)]))
+    with HistoryReader(folder) as reader:
+        who = only(reader)
+        assert (who.key, who.name, who.pod) == (KEY, "team/train-0/main", "train-0")
+        assert (who.namespace, who.user) == ("team", pwd.getpwuid(os.getuid()).pw_name)
+        assert (who.labels, who.engine) == ({"team": "vision"}, "containerd")
+        assert (who.mode, who.policy, who.first, who.last) == ("shared", "burst-share", T0, T0 + 10)
+        uuids = [card.uuid for card in reader.cards(0, 2 * T0)]
+        assert sorted(who.cards) == uuids
+        assert reader.total(who, "used_bytes", T0, T0 + 20) == 20 * (3 * made.GIB + 1)
+        assert reader.total(who, "used_bytes", T0, T0 + 20, card=uuids[1]) == 20
+        [step] = reader.series(who, "used_bytes", T0, T0 + 20, 60)
+        assert step.most == 3 * made.GIB + 1
+        assert not reader.containers(0, T0 - 20)
+        assert not reader.containers(T0 + 60, 2 * T0)
+
+
+def test_the_figures_of_a_card(folder: Path) -> None:
+    store = HistoryStore(folder)
+    store.write(T0, metrics())
+    store.write(T0 + 10, metrics(cards=[made.card(xids={"79": 3}, utilization=None)]))
+    with HistoryReader(folder) as reader:
+        [card] = reader.cards(0, 2 * T0)
+        assert (card.uuid, card.model, card.memory_bytes) == (made.UUID, "H200", 140 * made.GIB)
+        assert reader.total(card, "xids", 0, 2 * T0) == 2
+        assert reader.total(card, "power", 0, 2 * T0) == 20 * 250.5
+        assert len(reader.series(card, "utilization", 0, 2 * T0)) == 1
+        with pytest.raises(ValueError, match="'memory' is not one of utilization"):
+            reader.total(card, "memory", 0, 2 * T0)
+
+
+def ended(at: float, key: str = KEY, created: float = T0 - 10, **part: Any) -> Any:
+    return {**container(key, created, **part), "ended": T0 + at}
+
+
+def with_ended(*rows: Any, tenants: Any = ()) -> Metrics:
+    found = metrics(*tenants)
+    found.ended.extend(rows)
+    return found
+
+
+def test_a_container_of_three_seconds_between_two_samples_is_counted_once(folder: Path) -> None:
+    store = HistoryStore(folder)
+    short = ended(5.5, created=T0 + 2.5, gpu_seconds=1.25, used_bytes=100, memory_bytes=400)
+    store.write(T0, metrics())
+    for at in (10, 20, 30):  # it is in several answers
+        store.write(T0 + at, with_ended(short))
+        store.close()  # and the history is written by several processes
+        store = HistoryStore(folder)
+    with HistoryReader(folder) as reader:
+        who = only(reader)
+        assert (who.first, who.last) == (T0 + 5.5, T0 + 5.5)
+        assert reader.total(who, "gpu_seconds", T0, T0 + 60) == 1.25
+        assert reader.total(who, "used_bytes", T0, T0 + 60) == 300
+        assert reader.total(who, "memory_bytes", T0, T0 + 60) == 1200
+        [bucket] = reader.series(who, "used_bytes", T0, T0 + 60)
+        assert (bucket.start, bucket.seconds) == (T0 + 2.5, 3)
+        assert len(list(intervals(reader, "container", T0, T0 + 60))) == 1
+
+
+def test_the_end_of_a_container_is_its_last_sample(folder: Path) -> None:
+    store = HistoryStore(folder)
+    user = {"uid": os.getuid()}
+    running = {**container(gpu_seconds=2.0, throttled_seconds=0.5, used_bytes=100), **user}
+    last = ended(7, gpu_seconds=5.0, throttled_seconds=0.75, used_bytes=300)
+    store.write(T0, metrics(running))
+    # It was released while gpushared answered: its row is a moment older than its end.
+    store.write(T0 + 10, with_ended(last, tenants=[running]))
+    store.write(T0 + 20, with_ended(last))
+    for at in range(30, 700, 10):  # and becomes a part of five minutes
+        store.write(T0 + at, metrics())
+    with HistoryReader(folder) as reader:
+        who = only(reader)
+        assert (who.last, who.user) == (T0 + 7, pwd.getpwuid(os.getuid()).pw_name)
+        assert reader.total(who, "gpu_seconds", T0, T0 + 700) == 5.0
+        assert reader.total(who, "throttled_seconds", T0, T0 + 700) == 0.75
+        assert reader.total(who, "used_bytes", T0, T0 + 700) == 10 * 100 + 7 * 300
+        read = [one for _, one in intervals(reader, "container", T0, T0 + 700)]
+        assert sum(one.increases["gpu_seconds"] for one in read) == 5.0
+
+
+def test_an_end_that_arrives_late_or_says_less_takes_nothing_away(folder: Path) -> None:
+    store = HistoryStore(folder)
+    store.write(T0, metrics(container(gpu_seconds=2.0)))
+    store.write(T0 + 10, metrics(container(gpu_seconds=4.0)))
+    # Released between the answer and the time of the sample; its pages could not be read any more.
+    late = ended(9.99, gpu_seconds=0.0)
+    for at in (20, 30):
+        store.write(T0 + at, with_ended(late))
+    # It could not be released after all.
+    store.write(T0 + 90, metrics(container(gpu_seconds=5.0)))
+    with HistoryReader(folder) as reader:
+        assert reader.total(only(reader), "gpu_seconds", T0, T0 + 100) == 5.0
+
+
+def test_an_end_after_a_gap_or_before_the_history_began(folder: Path) -> None:
+    store = HistoryStore(folder)
+    store.write(T0, with_ended(ended(-40, "a" * 16, created=T0 - 5000, gpu_seconds=1000.0)))
+    store.write(T0 + 10, metrics(container(gpu_seconds=0.0, used_bytes=1)))
+    store.write(T0 + 100, with_ended(ended(90, gpu_seconds=70.0, used_bytes=1)))
+    with HistoryReader(folder) as reader:
+        old, seen = reader.containers(0, 2 * T0)
+        assert reader.total(old, "gpu_seconds", 0, 2 * T0) == 0
+        assert reader.total(seen, "gpu_seconds", 0, 2 * T0) == 70
+        assert reader.total(seen, "used_bytes", 0, 2 * T0) == 20  # the gap stays a gap
+
+
+def test_a_container_that_is_created_again_with_its_key_is_counted_on(folder: Path) -> None:
+    store = HistoryStore(folder)
+    first = ended(3, created=T0 + 1, gpu_seconds=1.0, used_bytes=1)
+    second = ended(6, created=T0 + 4, gpu_seconds=0.5, used_bytes=1)
+    store.write(T0, metrics())
+    store.write(T0 + 10, with_ended(first, second))
+    third = container(created=T0 + 12, gpu_seconds=0.25, used_bytes=1)
+    for at in (20, 30):
+        store.write(T0 + at, with_ended(first, second, tenants=[third]))
+    with HistoryReader(folder) as reader:
+        assert reader.total(only(reader), "gpu_seconds", T0, T0 + 60) == 1.75
+        assert reader.total(only(reader), "used_bytes", T0, T0 + 60) == 2 + 2 + 8 + 10

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The helm chart: valid with all values in every Kubernetes, with the least rights that suffice."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import yaml
+from packages import chart, validating_policy
+from packages.workspace import Workspace
+
+from gpushare import settings
+from gpushare.kubernetes.api.event_recorder import EventRecorder, KubernetesEvent, PodContainer
+from gpushare.kubernetes.api.labels import NODES, NodeLabels
+from gpushare.kubernetes.api.server import ApiServer
+from gpushare.kubernetes.api.slices import SlicePublisher
+from gpushare.kubernetes.api.watch import WatchedObjects
+from gpushare.protocol.kubernetes import MODES
+from tests.check.command import ROOT
+from tests.e2e.waiting import wait_until
+from tests.stack.api_server import StandInApiServer
+from tests.stack.program import find
+
+from . import schemas
+from .made import card, node
+from .test_manifests import verb_and_resource
+
+SOURCE = ROOT / chart.SOURCE
+NEWEST = "1.37"
+#: What a template leaves out if it is empty, or repeats as it is.
+COPIED: tuple[dict[str, Any], ...] = (
+    {},
+    {
+        "imagePullSecrets": [],
+        "nodeSelector": {},
+        "tolerations": [],
+        "priorityClassName": "",
+        "resources": {},
+        "configuration": {},
+        "admission": {"translate": "none", "validate": "none"},
+    },
+    {
+        "image": {
+            "repository": "registry.example:5000/gpu/gpushare",
+            "tag": "2",
+            "pullPolicy": "Always",
+        },
+        "imagePullSecrets": [{"name": "credentials"}],
+        "nodeSelector": {"nvidia.com/gpu.present": "true"},
+        "tolerations": [{"operator": "Exists"}],
+        "kubeletDir": "/var/lib/k0s/kubelet",
+        "resources": {"limits": {"memory": "1Gi"}},
+        "configuration": {
+            "kubernetes": {"node": "n"},
+            "max_per_card": {"memory": "75%"},
+            "driver": {},
+        },
+        "admission": {
+            "translate": "v1beta1",
+            "nvidia": True,
+            "validate": "strict",
+            "validationActions": ["Warn", "Audit"],
+        },
+    },
+)
+COMBINATIONS = [
+    {
+        "mode": mode,
+        "state": state,
+        "engine": {"name": engine, "restart": restart},
+        "serviceAccount": {"create": create, "name": "gpushare-node"},
+        **copied,
+    }
+    for mode, state, engine, restart, create, copied in itertools.product(
+        MODES, ("present", "absent"), ("containerd", "crio"), (True, False), (True, False), COPIED
+    )
+]
+
+
+def helm(*words: str, values: Any = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [find("helm"), *words, "--values=-"],
+        input=json.dumps(values or {}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@cache
+def _whole() -> TemporaryDirectory[str]:
+    folder = TemporaryDirectory(prefix="gpushare-chart-")  # goes with this process
+    chart.unpack(Workspace.of(ROOT, Path(folder.name)), Path(folder.name, chart.NAME))
+    return folder
+
+
+def whole_chart() -> Path:
+    """Return a folder with all that the package of the chart contains."""
+    return Path(_whole().name, chart.NAME)
+
+
+def rendered(
+    values: Any = None, version: str = NEWEST, source: Path | None = None
+) -> list[dict[str, Any]]:
+    """Return the objects that `helm install` creates."""
+    folder = str(source or whole_chart())
+    words = ("template", "gpushare", folder, f"--kube-version={version}")
+    done = helm(*words, "--namespace=gpushare-system", values=values)
+    assert done.returncode == 0, done.stderr
+    return [body for body in yaml.safe_load_all(done.stdout) if body]
+
+
+def of(kind: str, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in objects if one["kind"] == kind]
+
+
+def pod(values: Any = None) -> dict[str, Any]:
+    (found,) = of("DaemonSet", rendered(values))
+    spec: dict[str, Any] = found["spec"]["template"]["spec"]
+    return spec
+
+
+def test_every_object_is_valid_with_every_combination_of_values() -> None:
+    distinct: dict[str, dict[str, Any]] = {}
+    for values in COMBINATIONS:
+        for body in rendered(values):
+            distinct[json.dumps(body, sort_keys=True)] = body
+    assert len(of("DaemonSet", list(distinct.values()))) >= len(COMBINATIONS) / 8
+    for body in distinct.values():
+        schemas.check(body)
+
+
+@pytest.mark.parametrize("version", schemas.VERSIONS)
+@pytest.mark.parametrize("mode", MODES)
+def test_each_version_gets_the_modes_that_it_has(version: str, mode: str) -> None:
+    if mode == "dra" and version not in schemas.DRA_VERSIONS:
+        words = ("template", "gpushare", str(SOURCE), f"--kube-version={version}")
+        refused = helm(*words, values={"mode": mode})
+        assert refused.returncode != 0
+        assert f"mode: dra: requires Kubernetes 1.34 or newer, and this is v{version}" in (
+            refused.stderr
+        )
+        return
+    objects = rendered({"mode": mode}, version)
+    assert len(of("DeviceClass", objects)) == (mode == "dra")
+    assert len(of("RuntimeClass", objects)) == len(MODES)
+    has_policies = version in schemas.MUTATING_VERSIONS["v1"] and mode != "dra"
+    for kind in ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"):
+        assert len(of(kind, objects)) == has_policies
+
+
+@pytest.mark.parametrize("wanted", ["v1", "v1beta1"])
+def test_a_version_of_policies_by_value_needs_an_api_server_that_has_it(wanted: str) -> None:
+    values = {"admission": {"translate": wanted}}
+    for version in schemas.VERSIONS:
+        if version in schemas.MUTATING_VERSIONS[wanted]:
+            (found,) = of("MutatingAdmissionPolicy", rendered(values, version))
+            assert found["apiVersion"] == f"admissionregistration.k8s.io/{wanted}"
+            continue
+        words = ("template", "gpushare", str(SOURCE), f"--kube-version={version}")
+        refused = helm(*words, values=values)
+        assert refused.returncode != 0
+        least = schemas.MUTATING_VERSIONS[wanted][0]
+        assert f"admission.translate: {wanted}: requires Kubernetes {least}" in refused.stderr
+
+
+@pytest.mark.parametrize("state", ["present", "absent"])
+@pytest.mark.parametrize("mode", MODES)
+def test_helm_finds_no_fault(mode: str, state: str) -> None:
+    done = helm("lint", "--strict", str(SOURCE), values={"mode": mode, "state": state})
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("values", "place"),
+    [
+        ({"mode": "mig"}, "mode"),
+        ({"state": "gone"}, "state"),
+        ({"modus": "dra"}, "modus"),
+        ({"engine": {"name": "docker"}}, "engine/name"),
+        ({"image": {"tag": "a b"}}, "image/tag"),
+        ({"image": {"repository": ""}}, "image/repository"),
+        ({"configuration": {"kubernetes": {"mode": "dra"}}}, "configuration/kubernetes/mode"),
+        ({"kubeletDir": "kubelet"}, "kubeletDir"),
+        ({"admission": {"translate": "v2"}}, "admission/translate"),
+        ({"admission": {"nvidia": "yes"}}, "admission/nvidia"),
+        ({"serviceAccount": {"name": ""}}, "serviceAccount/name"),
+        ({"admission": {"validate": "on"}}, "admission/validate"),
+        ({"admission": {"validationActions": ["Deny", "Warn"]}}, "admission/validationActions"),
+        ({"metrics": {"address": "127.0.0.1"}}, "metrics/address"),
+        ({"metrics": {"group": 0}}, "metrics/group"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_name(values: Any, place: str) -> None:
+    refused = helm("template", str(SOURCE), values=values)
+    assert refused.returncode != 0
+    assert place in refused.stderr
+
+
+def test_the_schema_has_exactly_the_values_that_there_are() -> None:
+    values = yaml.safe_load((SOURCE / "values.yaml").read_text())
+    schema = json.loads((SOURCE / "values.schema.json").read_text())
+    assert set(schema["properties"]) - {"global"} == set(values)  # helm adds `global`
+    for name in ("image", "engine", "admission", "serviceAccount", "metrics"):
+        assert set(schema["properties"][name]["properties"]) == set(values[name])
+
+
+@pytest.mark.parametrize("mode", ["annotations", "plugin"])
+def test_without_claims_the_role_grants_what_is_used_and_no_more(
+    mode: str, api: ApiServer, cluster: StandInApiServer
+) -> None:
+    cluster.put("/api/v1/nodes/n", {})
+    SlicePublisher(api, "n").write(node(card(0)))  # in another mode
+    cluster.requests.clear()
+    labels = NodeLabels(api, "n")
+    labels.verify()
+    labels.write(node())
+    labels.remove()
+    own = {"fieldSelector": "metadata.name=n"}
+    with contextlib.closing(WatchedObjects(api, NODES, own)) as watched:
+        watched.start()
+        wait_until(lambda: cluster.watchers == 1)
+    SlicePublisher(api, "n").remove()
+    now = [0.0]
+    recorder = EventRecorder(api, "n", lambda: now[0])
+    for _ in range(2):
+        about = PodContainer("team-a", "p", "u", "c")
+        recorder.record(KubernetesEvent(about, "GpuFrozen", "Warning", "m", 0.0, "1"))
+    now[0] = 1000.0
+    recorder.flush()
+    (role,) = of("ClusterRole", rendered({"mode": mode}))
+    granted = {
+        (verb, f"{group}/{resource}")
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert granted == {verb_and_resource(one) for one in cluster.requests}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_only_containers_that_change_the_node_are_privileged(mode: str) -> None:
+    containers: dict[str, Any] = {}
+    for state in ("present", "absent"):
+        spec = pod({"mode": mode, "state": state})
+        assert spec["hostPID"] is True
+        assert not {"hostNetwork", "hostIPC"} & set(spec)
+        containers |= {one["name"]: one for one in spec["initContainers"] + spec["containers"]}
+    for name, one in containers.items():
+        context = one["securityContext"]
+        if name in {"install", "remove"}:
+            assert context == {"privileged": True}
+        else:
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert context["readOnlyRootFilesystem"]
+            assert not context["allowPrivilegeEscalation"]
+            assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "root", "folders"),
+    [
+        ("annotations", "/data/kubelet", []),
+        ("plugin", "/var/lib/kubelet", ["device-plugins"]),
+        ("dra", "/data/kubelet", ["plugins", "plugins_registry"]),
+    ],
+)
+def test_gpushare_node_sees_the_folders_of_its_mode_at_their_own_paths(
+    mode: str, root: str, folders: list[str]
+) -> None:
+    spec = pod({"mode": mode, "kubeletDir": "/data/kubelet"})
+    (container,) = spec["containers"]
+    assert container["args"] == ["gpushare-node", f"--kubelet-dir={root}"]
+    mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    paths = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one}
+    assert mounted == paths
+    wanted = {"/run/gpushare", *(f"{root}/{name}" for name in folders)}
+    assert set(paths.values()) == wanted
+    assert {one["name"] for one in container["env"]} == {"NODE_NAME", "POD_UID"}
+
+
+def test_the_configuration_is_one_that_the_node_accepts_and_knows_by_its_first_line() -> None:
+    values = {"mode": "dra", "configuration": {"max_tenants": 3, "kubernetes": {"node": "n"}}}
+    objects = rendered(values)
+    (found,) = of("ConfigMap", objects)
+    text = found["data"]["gpushare.yaml"]
+    loaded = yaml.safe_load(text)
+    assert loaded == {"max_tenants": 3, "kubernetes": {"node": "n", "mode": "dra"}}
+    settings.checked(text, Path("gpushare.yaml"))
+    entry = (ROOT / "packaging/image/gpushare-image").read_text()
+    mark = re.search(r'(?m)^MARK="(.*)"$', entry)
+    assert mark
+    assert text.splitlines()[0] == mark[1]
+
+
+def test_another_configuration_replaces_the_pods() -> None:
+    digests = set()
+    for tenants in (3, 4):
+        (found,) = of("DaemonSet", rendered({"configuration": {"max_tenants": tenants}}))
+        digests.add(json.dumps(found["spec"]["template"]["metadata"]["annotations"]))
+    assert len(digests) == 2
+
+
+def test_no_new_pod_can_use_a_share_while_gpushare_is_removed() -> None:
+    objects = rendered({"mode": "dra", "state": "absent"})
+    kinds = {one["kind"] for one in objects}
+    assert kinds == {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "DaemonSet"}
+
+
+def test_nodes_are_upgraded_one_by_one_and_removal_waits_for_no_other_node() -> None:
+    strategies = []
+    for state in ("present", "absent"):
+        (found,) = of("DaemonSet", rendered({"state": state}))
+        strategies.append(found["spec"].get("updateStrategy"))
+    assert strategies == [None, {"rollingUpdate": {"maxUnavailable": "100%"}}]  # None: one
+
+
+def test_the_package_has_the_version_and_the_same_bytes_each_time(tmp_path: Path) -> None:
+    made = []
+    for name in ("a", "b"):
+        workspace = Workspace.of(ROOT, tmp_path / name)
+        workspace.dist.mkdir(parents=True)
+        (artifact,) = chart.make(workspace)
+        made.append(artifact.path)
+    assert made[0].read_bytes() == made[1].read_bytes()
+    assert made[0].name == f"gpushare-{workspace.version}.tgz"
+    objects = rendered(source=made[0])
+    (found,) = of("DaemonSet", objects)
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"localhost/gpushare:{workspace.version}"
+
+
+@pytest.mark.parametrize("strictness", validating_policy.STRICTNESS)
+def test_the_policy_of_wrong_requests_is_that_of_the_tables(
+    strictness: validating_policy.Strictness,
+) -> None:
+    values = {"admission": {"validate": strictness, "validationActions": ["Warn", "Audit"]}}
+    objects = rendered(values, schemas.VERSIONS[0])
+    assert of("ValidatingAdmissionPolicy", objects) == [validating_policy.policy(strictness)]
+    (binding,) = of("ValidatingAdmissionPolicyBinding", objects)
+    assert binding["spec"] == {
+        "policyName": validating_policy.NAME,
+        "validationActions": ["Warn", "Audit"],
+    }
+
+
+def test_wrong_requests_are_not_refused_if_the_values_say_so() -> None:
+    for values in ({"admission": {"validate": "none"}}, {"state": "absent"}):
+        assert not of("ValidatingAdmissionPolicy", rendered(values))

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The chart's objects for Prometheus and Grafana: exporter, ServiceMonitor, rules, dashboards."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cloudcoil.models.prometheus_operator import v1 as operator
+from packages import chart
+from packages.workspace import Workspace
+
+from gpushare.cli.rules import RULES
+from gpushare.cli.rules import read as exported
+from gpushare.exporter import http_server
+from gpushare.exporter.aliases import COMPAT
+from gpushare.listen_address import parse_address
+from tests.check.command import ROOT
+
+from . import schemas
+from .test_chart import SOURCE, helm, of, rendered, whole_chart
+
+ALL = {
+    "enabled": True,
+    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+    "dashboards": {"enabled": True},
+}
+
+
+def named(kind: str, name: str, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in of(kind, objects) if one["metadata"]["name"] == name]
+
+
+def check(body: dict[str, Any]) -> None:
+    """Fail if an object is not valid, or has a field that the schema does not know."""
+    if body["apiVersion"] == "monitoring.coreos.com/v1":
+        read = getattr(operator, body["kind"]).model_validate(body)
+        assert read.model_dump(mode="json", by_alias=True, exclude_unset=True) == body
+    else:
+        schemas.check(body)
+
+
+def test_a_field_that_the_operator_does_not_know_is_noticed() -> None:
+    (found,) = of("ServiceMonitor", rendered({"metrics": ALL}))
+    check(found)
+    found["spec"]["endpoints"][0]["honourLabels"] = True
+    with pytest.raises(AssertionError):
+        check(found)
+
+
+@pytest.mark.parametrize("state", ["present", "absent"])
+@pytest.mark.parametrize("enabled", [False, True])
+def test_every_object_is_there_if_it_is_enabled_and_valid(enabled: bool, state: str) -> None:
+    for monitor, rule, dashboards in itertools.product((False, True), repeat=3):
+        if monitor and not enabled:
+            continue
+        values = {
+            "state": state,
+            "metrics": {
+                "enabled": enabled,
+                "serviceMonitor": {"enabled": monitor, "labels": {"release": "p"}},
+                "prometheusRule": {"enabled": rule, "labels": {}},
+                "dashboards": {"enabled": dashboards},
+            },
+        }
+        objects = rendered(values)
+        for body in objects:
+            check(body)
+        here = state == "present"
+        assert len(of("ServiceMonitor", objects)) == (monitor and here)
+        assert len(of("PrometheusRule", objects)) == (rule and here)
+        assert len(of("Service", objects)) == (enabled and here)
+        assert len(named("DaemonSet", "gpushare-exporter", objects)) == (enabled and here)
+        assert len(named("ConfigMap", "gpushare-dashboards", objects)) == (dashboards and here)
+
+
+def test_a_service_monitor_without_an_exporter_is_refused() -> None:
+    refused = helm(
+        "template", str(SOURCE), values={"metrics": {"serviceMonitor": {"enabled": True}}}
+    )
+    assert refused.returncode != 0
+    assert "metrics/enabled" in refused.stderr
+
+
+def test_prometheus_finds_each_exporter_and_presents_its_token() -> None:
+    objects = rendered({"metrics": {**ALL, "tokenSecret": "gpu-token", "address": "[::]"}})
+    (monitor,), (service,) = of("ServiceMonitor", objects), of("Service", objects)
+    (daemons,) = named("DaemonSet", "gpushare-exporter", objects)
+    assert monitor["metadata"]["labels"] == {"release": "prometheus"}
+    assert monitor["spec"]["selector"]["matchLabels"] == service["metadata"]["labels"]
+    assert service["spec"]["clusterIP"] == "None"
+    pod = daemons["spec"]["template"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    (endpoint,), (port,) = monitor["spec"]["endpoints"], service["spec"]["ports"]
+    (container,) = pod["spec"]["containers"]
+    assert endpoint["port"] == port["name"]
+    assert port["targetPort"] == container["ports"][0]["name"]
+    assert endpoint["honorLabels"]
+    assert endpoint["authorization"]["credentials"] == {"name": "gpu-token", "key": "token"}
+    (token,) = (one["secret"] for one in pod["spec"]["volumes"] if one["name"] == "token")
+    assert token == {"secretName": "gpu-token", "defaultMode": 0o440}
+    (listen,) = (word for word in container["args"] if word.startswith("--listen="))
+    address = parse_address(listen.partition("=")[2], http_server.DEFAULT)
+    assert (address.host, address.port) == ("::", container["ports"][0]["containerPort"])
+    assert address.port == port["port"] == int(http_server.DEFAULT.rpartition(":")[2])
+
+
+def test_the_names_of_other_exporters_are_served_if_the_values_say_so() -> None:
+    def arguments(compat: list[str]) -> list[str]:
+        objects = rendered({"metrics": {**ALL, "compat": compat}})
+        (daemons,) = named("DaemonSet", "gpushare-exporter", objects)
+        found: list[str] = daemons["spec"]["template"]["spec"]["containers"][0]["args"]
+        return found
+
+    assert f"--compat={','.join(COMPAT)}" in arguments(list(COMPAT))
+    assert not [word for word in arguments([]) if word.startswith("--compat")]
+    values = {"metrics": {**ALL, "compat": ["nvidia"]}}
+    assert "metrics/compat" in helm("template", str(SOURCE), values=values).stderr
+
+
+def test_the_exporter_has_no_privileges_and_no_access_to_the_api_server() -> None:
+    (daemons,) = named("DaemonSet", "gpushare-exporter", rendered({"metrics": ALL}))
+    spec = daemons["spec"]["template"]["spec"]
+    assert not {"hostPID", "hostNetwork", "hostIPC", "serviceAccountName"} & set(spec)
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = spec["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert all(mount["readOnly"] for mount in container["volumeMounts"])
+
+
+def test_it_runs_where_gpushare_node_runs() -> None:
+    values = {"nodeSelector": {"a": "b"}, "tolerations": [{"operator": "Exists"}], "metrics": ALL}
+    found = [one["spec"]["template"]["spec"] for one in of("DaemonSet", rendered(values))]
+    assert len(found) == 2
+    for key in ("nodeSelector", "tolerations", "priorityClassName"):
+        assert found[0][key] == found[1][key]
+
+
+def test_the_rules_are_those_that_gpushare_exports() -> None:
+    (rule,) = of("PrometheusRule", rendered({"metrics": ALL}))
+    assert rule["spec"] == yaml.safe_load(exported(RULES))
+
+
+def test_grafana_gets_every_dashboard_byte_for_byte(tmp_path: Path) -> None:
+    source = tmp_path / "gpushare"
+    shutil.copytree(whole_chart(), source)
+    folder = source / "configs/grafana"
+    (folder / "more.json").write_text('{"title": "{{ .Values }} é",\n "legend": "{{pod}}"}\n')
+    (found,) = named("ConfigMap", "gpushare-dashboards", rendered({"metrics": ALL}, source=source))
+    assert found["metadata"]["labels"] == {"grafana_dashboard": "1"}
+    assert {name: text.rstrip("\n") for name, text in found["data"].items()} == {
+        path.name: path.read_text().rstrip("\n") for path in folder.glob("*.json")
+    }
+
+
+@pytest.mark.parametrize("part", ["prometheusRule", "dashboards"])
+def test_the_source_alone_is_refused_if_it_would_lack_them(part: str) -> None:
+    values = {"metrics": {"enabled": True, part: {"enabled": True}}}
+    refused = helm("template", str(SOURCE), values=values)
+    assert refused.returncode != 0
+    assert "install the chart that ./dev package chart makes" in refused.stderr
+
+
+def test_the_package_has_the_rules_and_dashboards_and_no_other_configuration(
+    tmp_path: Path,
+) -> None:
+    workspace = Workspace.of(ROOT, tmp_path)
+    workspace.dist.mkdir(parents=True)
+    (artifact,) = chart.make(workspace)
+    (packed,) = of("PrometheusRule", rendered({"metrics": ALL}, source=artifact.path))
+    assert packed["spec"] == yaml.safe_load(exported(RULES))
+    with tarfile.open(artifact.path) as archive:
+        names = {name for name in archive.getnames() if "/configs/" in name}
+    wanted = {path.name for path in (ROOT / "configs/grafana").glob("*.json")}
+    assert {Path(name).name for name in names} == wanted | {"gpushare.rules.yaml"}

@@ -1,0 +1,476 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`kubectl gpushare` beside a real kubectl: what it shows of a cluster, and of what is silent."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from json import dumps
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare.cli.kubectl import PS_HEADINGS
+from gpushare.cli.status import LS_HEADINGS
+from gpushare.exporter.exposition import expose
+from gpushare.exporter.metric_family import Snapshot
+from gpushare.kubernetes.api.devices import devices_of
+from gpushare.kubernetes.api.slices import SLICES
+from gpushare.kubernetes.cluster import kubectl as transport
+from gpushare.kubernetes.cluster.figures import BadFigures, node_figures
+from gpushare.kubernetes.cluster.survey import INSTALL
+from gpushare.listen_address import is_authorized
+from gpushare.protocol.kubernetes import DRIVER
+from tests.stack.api_server import StandInApiServer
+from tests.stack.claims import AllocatedPart, ScheduledClaim
+from tests.stack.kubectl import KUBECTL, Kubectl, put_exporter, put_node
+from tests.unit.exporter import made as figures
+
+from . import made
+
+GIB = 1 << 30
+TOKEN = "a-token-of-the-exporter"
+
+
+@contextmanager
+def exporter(snapshot: Snapshot, token: str = "") -> Iterator[tuple[str, int]]:
+    """Serve what an exporter would say; yield the address."""
+
+    class FigureHandler(BaseHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            if token and not is_authorized(headers, token.encode()):
+                self.send_error(401)
+                return
+            assert self.path == "/metrics"
+            text, kind = expose(snapshot)
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), FigureHandler)
+    thread = threading.Thread(target=server.serve_forever, args=[0.02])
+    thread.start()
+    try:
+        yield ("127.0.0.1", server.server_address[1])
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def kubectl(tmp_path: Path, cluster: StandInApiServer) -> Kubectl:
+    return Kubectl(tmp_path, cluster, token="operator")
+
+
+@pytest.fixture
+def busy() -> Iterator[tuple[str, int]]:
+    """The exporter of a node with two cards and two containers."""
+    tenants = [
+        figures.tenant(),
+        figures.tenant("train", id="host-1", engine="host", held=["operator"]),
+    ]
+    cards = [
+        figures.card(),
+        figures.card(1, burst_bytes=0, mode="unused", cordoned=True, health="XID 79"),
+    ]
+    with exporter(figures.snapshot(*tenants, cards=cards), TOKEN) as address:
+        yield address
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the cells of a table, which are two spaces apart."""
+    return [
+        [cell.strip() for cell in line.split("  ") if cell.strip()] for line in text.splitlines()
+    ]
+
+
+def test_the_cards_of_a_node_are_as_its_exporter_reports_them(
+    kubectl: Kubectl, cluster: StandInApiServer, busy: tuple[str, int]
+) -> None:
+    put_node(cluster, "gpu-1", "plugin")
+    put_node(cluster, "cpu-1", "", is_ready=True)
+    del cluster.objects["/api/v1/nodes/cpu-1"]["metadata"]["labels"]
+    put_exporter(cluster, "gpu-1", busy, token=TOKEN)
+    done = kubectl.run("gpushare", "ls")
+    assert done.stderr == ""
+    assert rows(done.stdout) == [
+        ["NODE", *LS_HEADINGS],
+        [
+            *("gpu-1", "0", "H200", "140 GiB", "12 GiB", "2 GiB", "3 GiB", "128 GiB"),
+            *("90 %", "2/16", "shared", "ok"),
+        ],
+        [
+            *("gpu-1", "1", "H200", "140 GiB", "12 GiB", "0 B", "3 GiB", "128 GiB"),
+            *("90 %", "2/16", "unused,cordoned", "XID 79"),
+        ],
+    ]
+    assert done.returncode == 4  # a card has a problem
+    wide = rows(kubectl.run("gpushare", "ls", "-o", "wide").stdout)[1]
+    assert wide[-4:] == [figures.UUID, "plugin", "0.1.0", "580.159.04"]
+
+
+def test_containers_are_those_of_the_contexts_namespace_unless_all_are_wanted(
+    kubectl: Kubectl, cluster: StandInApiServer, busy: tuple[str, int]
+) -> None:
+    put_node(cluster, "gpu-1", "plugin")
+    put_exporter(cluster, "gpu-1", busy, token=TOKEN)
+    train = [
+        *("team", "train-0", "main", "gpu-1", "0", "3.0/4.0+2.0 GiB", "~30/30 %"),
+        *("burst-share", "25 %", "interposer"),
+    ]
+    host = [*("-", "-", "train", "gpu-1", "0", "3.0/4.0+2.0 GiB", "paused"), *train[-3:]]
+    done = kubectl.run("gpushare", "ps")
+    assert (rows(done.stdout), done.stderr, done.returncode) == ([list(PS_HEADINGS), train], "", 0)
+    assert rows(kubectl.run("gpushare", "ps", "-A").stdout)[1:] == [host, train]
+    assert rows(kubectl.run("gpushare", "ps", "--namespace=team").stdout)[1:] == [train]
+    none = kubectl.run("gpushare", "ps", "-n", "web")
+    assert (none.stdout, none.returncode) == ("", 0)
+    assert none.stderr == "no container in namespace web uses a GPU of gpushare.\n"
+    wide = kubectl.run("gpushare", "ps", "-o", "wide")
+    assert rows(wide.stdout)[1][-4:] == ["offline 5", "2", "no", "4f5e00000000"]
+
+
+def test_json_and_csv_have_bytes_and_the_same_rows(
+    kubectl: Kubectl, cluster: StandInApiServer, busy: tuple[str, int]
+) -> None:
+    put_node(cluster, "gpu-1", "plugin")
+    put_exporter(cluster, "gpu-1", busy, token=TOKEN)
+    for words, wanted in (
+        (("ls",), {"node": "gpu-1", "memory_bytes": 140 * GIB, "available_bytes": 128 * GIB}),
+        (("ps", "-n", "team"), {"pod": "train-0", "quota_bytes": 4 * GIB, "cores_used": 29.5}),
+    ):
+        found = json.loads(kubectl.run("gpushare", *words, "-o", "json").stdout)
+        assert wanted.items() <= found[0].items()
+        text = kubectl.run("gpushare", *words, "-o", "csv").stdout
+        table = list(csv.DictReader(io.StringIO(text)))
+        assert table == [
+            {name: "" if value is None else str(value) for name, value in row.items()}
+            for row in found
+        ]
+
+
+def test_a_node_that_does_not_answer_has_rows_and_the_reason(
+    kubectl: Kubectl, cluster: StandInApiServer, busy: tuple[str, int]
+) -> None:
+    put_node(cluster, "gpu-1", "plugin")
+    put_exporter(cluster, "gpu-1", busy, token=TOKEN)
+    sizes = {"gpushare.io/memory-gib": "280"}
+    labels = {"gpu.count": "2", "gpu.product": "NVIDIA-H200", "gpu.memory": str(140 << 10)}
+    put_node(cluster, "gpu-2", "plugin", sizes, labels=labels)
+    waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+    crashing = {"phase": "Running", "containerStatuses": [{"ready": False, "state": waiting}]}
+    put_exporter(cluster, "gpu-2", status={**crashing, "phase": "Pending"})
+    put_node(cluster, "gpu-3", "annotations", is_ready=False)
+    put_exporter(cluster, "gpu-3")  # runs, and nothing answers at its port
+    put_node(cluster, "gpu-4", "annotations")
+    cluster.put(
+        "/api/v1/namespaces/team/pods/infer-0",
+        {
+            "spec": {
+                "nodeName": "gpu-2",
+                "containers": [
+                    {"name": "main", "resources": {"limits": {"gpushare.io/memory-gib": "12"}}},
+                    {"name": "log", "resources": {"limits": {"cpu": "1"}}},
+                ],
+            },
+            "status": {"phase": "Running"},
+        },
+    )
+    cluster.put(
+        "/api/v1/namespaces/team/pods/noted-0",
+        {
+            "metadata": {"annotations": {"gpushare.io/memory": "4GiB"}},
+            "spec": {"nodeName": "gpu-4", "containers": [{"name": "main"}]},
+        },
+    )
+    done = kubectl.run("gpushare", "ls")
+    table = rows(done.stdout)
+    unknown = ["140 GiB", *"-------", "-"]
+    assert [row[:3] for row in table[1:3]] == [["gpu-1", "0", "H200"], ["gpu-1", "1", "H200"]]
+    assert table[3:] == [["gpu-2", str(card), "NVIDIA-H200", *unknown] for card in (0, 1)]
+    place = "gpushare-system/gpushare-exporter-gpu"
+    allocated = "the scheduler has allocated 12 GiB of 280 GiB"
+    silent = "error trying to reach service"
+    assert done.stderr.splitlines() == [
+        f"kubectl gpushare: {line}"
+        for line in (
+            f"gpu-2: pod {place}-2 is CrashLoopBackOff; {allocated}",
+            f"gpu-3: the node is not Ready, and {place}-3 does not answer: {silent}",
+            f"gpu-4: no exporter runs on it. Fix: {INSTALL}",
+        )
+    ]
+    assert done.returncode == 4
+    shown = kubectl.run("gpushare", "ps")
+    assert shown.returncode == 4
+    assert shown.stderr == done.stderr
+    assert rows(shown.stdout)[1:] == [
+        ["team", "infer-0", "main", "gpu-2", "-", "-/12 GiB", *"----"],
+        ["team", "noted-0", "main", "gpu-4", *"------"],
+        rows(shown.stdout)[3],
+    ]
+    one = kubectl.run("gpushare", "ls", "--node", "gpu-1")
+    assert one.stderr == ""
+    assert {row[0] for row in rows(one.stdout)[1:]} == {"gpu-1"}
+
+
+def put_slice(cluster: StandInApiServer, node: str, *cards: dict[str, Any]) -> None:
+    """Store the slice that gpushare-node publishes for these rows of gpushared."""
+    pool = {"name": node, "generation": 3, "resourceSliceCount": 1}
+    devices = devices_of(made.node(*cards))
+    spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": devices}
+    cluster.put(f"{SLICES}/{node}-{DRIVER}-x", {"spec": spec})
+
+
+def test_slices_and_claims_say_what_is_allocated_on_a_node_that_does_not_answer(
+    kubectl: Kubectl, cluster: StandInApiServer
+) -> None:
+    put_node(cluster, "gpu-1", "dra")
+    cards = [made.card(0), made.card(1, is_schedulable=False, schedulable_reason="cordoned: fan")]
+    put_slice(cluster, "gpu-1", *cards)
+    claim = ScheduledClaim(
+        cluster, "half", "gpu-1", [AllocatedPart(cards[0]["uuid"], "70Gi")], "team"
+    )
+    claim.reserve("uid-1")
+    cluster.put(
+        "/api/v1/namespaces/team/pods/train-0",
+        {
+            "spec": {
+                "nodeName": "gpu-1",
+                "containers": [{"name": "main", "resources": {"claims": [{"name": "gpu"}]}}],
+                "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "half"}],
+            },
+            "status": {
+                "phase": "Running",
+                "resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "half"}],
+            },
+        },
+    )
+    done = kubectl.run("gpushare", "ls")
+    assert rows(done.stdout)[1:] == [
+        [
+            *("gpu-1", "0", "NVIDIA H200", "139 GiB", "70 GiB", "-"),
+            "69 GiB",
+            "40 %",
+            "1/16",
+            "-",
+            "-",
+        ],
+        [
+            *("gpu-1", "1", "NVIDIA H200", "139 GiB", "0 B", "-", "139 GiB", "0 %", "0/16"),
+            *("-,cordoned", "-"),
+        ],
+    ]
+    assert done.returncode == 4
+    assert rows(kubectl.run("gpushare", "ps").stdout)[1:] == [
+        ["team", "train-0", "main", "gpu-1", "0", "-/70 GiB", "-/40 %", *"---"]
+    ]
+
+
+def test_a_daemon_that_is_down_is_a_problem_of_its_node(
+    kubectl: Kubectl, cluster: StandInApiServer
+) -> None:
+    put_node(cluster, "gpu-1", "annotations", labels={"gpu.count": "1", "gpu.product": "mixed"})
+    with exporter(figures.DOWN) as address:
+        put_exporter(cluster, "gpu-1", address)
+        done = kubectl.run("gpushare", "ls")
+    assert rows(done.stdout)[1] == ["gpu-1", "0", "mixed", *"--------"]
+    assert done.stderr == "kubectl gpushare: gpu-1: gpushared does not answer\n"
+    assert done.returncode == 4
+
+
+def test_a_program_for_authentication_runs_once(
+    tmp_path: Path, certificate: Path, busy: tuple[str, int]
+) -> None:
+    token, version = "from-the-cloud", "client.authentication.k8s.io/v1"
+    said = {"apiVersion": version, "kind": "ExecCredential", "status": {"token": token}}
+    program = tmp_path / "login"
+    lines = ("#!/bin/sh", f"echo run >>{tmp_path}/runs", "echo log in >&2", f"echo '{dumps(said)}'")
+    program.write_text("\n".join(lines))
+    program.chmod(0o755)
+    run = {"apiVersion": version, "command": str(program), "interactiveMode": "Never"}
+    with StandInApiServer(certificate=certificate, token=token).running() as cluster:
+        for name in ("gpu-1", "gpu-2", "gpu-3"):
+            put_node(cluster, name, "plugin")
+            put_exporter(cluster, name, busy, token=TOKEN)
+        done = Kubectl(tmp_path, cluster, exec=run).run("gpushare", "ls")
+    assert len(rows(done.stdout)) == 1 + 6
+    assert done.stderr == "log in\n"
+    assert (tmp_path / "runs").read_text() == "run\n"
+
+
+def test_nothing_but_reading_is_passed_on(
+    kubectl: Kubectl, cluster: StandInApiServer, busy: tuple[str, int]
+) -> None:
+    put_node(cluster, "gpu-1", "plugin")
+    put_exporter(cluster, "gpu-1", busy, token=TOKEN)
+    kubectl.run("gpushare", "ls")
+    assert {line.split()[0] for line in cluster.requests} == {"GET"}
+
+
+@pytest.mark.parametrize(
+    ("refused", "wanted", "code"),
+    [
+        (("/api/v1/nodes", 403), "Injected. Fix: bind the roles gpushare-view", 3),
+        (("/api/v1/nodes", 401), "Injected. Fix: log in again", 3),
+        (("/api/v1/nodes", 503), "the API server does not answer: Injected", 1),
+        (("/proxy/metrics", 403), "gpu-1: Injected. Fix: bind the roles gpushare-view", 4),
+        (("/secrets/", 403), "gpu-1: Injected. Fix: bind the roles gpushare-view", 4),
+    ],
+)
+def test_a_refusal_has_its_fix_and_status(
+    kubectl: Kubectl,
+    cluster: StandInApiServer,
+    busy: tuple[str, int],
+    refused: tuple[str, int],
+    wanted: str,
+    code: int,
+) -> None:
+    put_node(cluster, "gpu-1", "plugin")
+    put_exporter(cluster, "gpu-1", busy, token=TOKEN)
+    cluster.fault = lambda _, path: refused[1] if refused[0] in path else None
+    done = kubectl.run("gpushare", "ls")
+    assert wanted in done.stderr
+    assert done.returncode == code
+
+
+def test_errors_of_kubectl_and_of_the_command_line_have_their_status(
+    kubectl: Kubectl, cluster: StandInApiServer
+) -> None:
+    put_node(cluster, "gpu-1", "plugin")
+    absent = kubectl.run("gpushare", "ls", "--context", "absent")
+    assert absent.stderr == 'gpushare: kubectl: context "absent" does not exist\n'
+    assert absent.returncode == 1
+    other = kubectl.run("gpushare", "ls", "--context=other")
+    assert "the API server does not answer" in other.stderr
+    assert "connection refused" in other.stderr
+    assert (other.returncode, other.stderr.count("\n")) == (1, 1)
+    assert kubectl.run("gpushare", "ls", "--nodes").returncode == 2
+    unknown = kubectl.run("gpushare", "ls", "--node", "gpu-9", "-o", "json")
+    assert json.loads(unknown.stderr)["error"]["code"] == "not-found"
+    cluster.put("/api/v1/nodes/cpu-1", {"metadata": {}})
+    without = kubectl.run("gpushare", "ps", "--node", "cpu-1")
+    assert without.stderr == "gpushare: --node cpu-1: gpushare is not on this node\n"
+    config = str(kubectl.config)
+    kubectl.config = kubectl.folder / "none"
+    assert kubectl.run("gpushare", "ls").returncode == 1
+    assert kubectl.run("gpushare", "ls", "--kubeconfig", config).returncode == 4
+
+
+@pytest.mark.parametrize("text", ["", "<html>", 'gpushare_up{node="n"} 1', "gpushare_up x"])
+def test_an_answer_that_is_not_an_exporters_is_a_problem_of_its_node(text: str) -> None:
+    with pytest.raises(BadFigures, match=r"not a metric|another version"):
+        node_figures("gpu-1", text + '\ngpushare_card_info{gpu_uuid="u"} 1\n')
+
+
+def test_labels_may_contain_every_character() -> None:
+    name = 'a "b" \\ c\n\u2603,x="y"} 7'
+    text, _ = expose(figures.snapshot(figures.tenant(name, engine="host")))
+    (found,) = node_figures("gpu-1", text.decode()).containers
+    assert found["container"] == name
+
+
+def test_a_pod_outside_the_charts_namespace_is_not_asked(
+    kubectl: Kubectl, cluster: StandInApiServer, busy: tuple[str, int]
+) -> None:
+    put_node(cluster, "gpu-1", "plugin")
+    put_exporter(cluster, "gpu-1", busy, token=TOKEN, namespace="team")
+    done = kubectl.run("gpushare", "ls")
+    assert done.stderr == f"kubectl gpushare: gpu-1: no exporter runs on it. Fix: {INSTALL}\n"
+    assert not any("/proxy/" in request for request in cluster.requests)
+    done = kubectl.run("gpushare", "ls", "--system-namespace", "team")
+    assert len(rows(done.stdout)) == 3
+
+
+def test_kubectl_ends_with_the_plugin(kubectl: Kubectl, cluster: StandInApiServer) -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    def wait(_method: str, _path: str) -> None:
+        asked.set()
+        answered.wait(60)
+
+    cluster.fault = wait
+    command = [str(KUBECTL), "gpushare", "ls"]
+    with (
+        tempfile.TemporaryDirectory(prefix="kubectl-") as folder,  # a short path
+        subprocess.Popen(command, env={**kubectl.environment, "TMPDIR": folder}) as process,
+    ):
+        assert asked.wait(60)
+        (socket,) = Path(folder).glob("*/api")
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
+    answered.set()
+    assert not socket.parent.exists()
+    assert not any(str(socket).encode() in file.read_bytes() for file in command_lines())
+
+
+def test_the_temporary_folder_may_have_a_long_path(
+    kubectl: Kubectl, cluster: StandInApiServer
+) -> None:
+    put_node(cluster, "gpu-1", "plugin")
+    folder = kubectl.folder / ("long" * 25)
+    folder.mkdir()
+    assert kubectl.run("gpushare", "ls", TMPDIR=str(folder)).returncode == 4
+
+
+def command_lines() -> Iterator[Path]:
+    """Yield the files that have the command line of a process that still runs."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            file.read_bytes()
+            yield file
+
+
+def test_a_pods_namespace_is_that_of_its_service_account(
+    kubectl: Kubectl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PATH", "HOME"):
+        monkeypatch.setenv(name, kubectl.environment[name])
+    monkeypatch.setattr(transport, "SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.setenv("KUBECONFIG", str(kubectl.config))
+    assert transport.current_namespace() == "team"
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    assert transport.current_namespace() == "default"
+    (tmp_path / "namespace").write_text("jobs")
+    assert transport.current_namespace() == "jobs"
+
+
+def test_without_kubectl_it_says_what_is_missing(kubectl: Kubectl) -> None:
+    command = [str(kubectl.programs / "kubectl-gpushare"), "ls"]
+    done = subprocess.run(
+        command, env={"PATH": "/none"}, capture_output=True, text=True, check=False
+    )
+    wanted = "gpushare: kubectl: No such file or directory. Install kubectl in PATH\n"
+    assert (done.stderr, done.returncode) == (wanted, 1)
+
+
+def test_a_cluster_without_gpushare_says_how_to_get_it(kubectl: Kubectl) -> None:
+    done = kubectl.run("gpushare", "ls")
+    assert (done.stdout, done.returncode) == ("", 0)
+    assert "docs/how-to/kubernetes.md" in done.stderr
+    assert json.loads(kubectl.run("gpushare", "ls", "-o", "json").stdout) == []
+
+
+def test_kubectl_completes_the_plugins_command_line(kubectl: Kubectl) -> None:
+    def completed(*words: str) -> list[str]:
+        lines = kubectl.run("__complete", "gpushare", *words).stdout.splitlines()
+        return [line.split("\t")[0] for line in lines]
+
+    assert completed("") == ["ls", "ps", ":4"]
+    assert completed("ps", "--all") == ["--all-namespaces", ":4"]
+    assert completed("ls", "-o", "") == ["wide", "json", "csv", ":4"]

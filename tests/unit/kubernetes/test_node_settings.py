@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the labels of a node set, of every system, and what is said of labels that are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare.client import Client, DaemonUnreachable, RequestRefused
+from gpushare.kubernetes.api.event_recorder import EVENTS, EventRecorder
+from gpushare.kubernetes.api.node_settings import (
+    CHANGED,
+    IGNORED,
+    NodeSettings,
+    SettingsTarget,
+    settings_of,
+)
+from gpushare.kubernetes.api.server import ApiServer
+from gpushare.protocol.kubernetes import MODES
+from gpushare.quota.dialects import DIALECTS
+from gpushare.quota.errors import BadValue
+from gpushare.quota.node_settings import (
+    ALLOWED_MODE,
+    CORDONED,
+    NODE_MODE,
+    NODE_SETTINGS,
+    OWN_LABELS,
+    PLACEMENT,
+    POLICY,
+    NodeSetting,
+)
+from gpushare.settings import load_schema
+from tests.stack.api_server import Body, StandInApiServer
+
+from . import schemas
+
+NODE = "/api/v1/nodes/n"
+QGPU = "tke.cloud.tencent.com/qgpu-schedule-policy"
+MGPU = "vke.volcengine.com/mgpu-compute-policy"
+VKE = "vke.node.gpu.schedule"
+ACK = "ack.node.gpu.schedule"
+ACK_PLACEMENT = "ack.node.gpu.placement"
+GKE = "cloud.google.com/gke-gpu-sharing-strategy"
+WANTED_POLICY = "gpushare.io/wanted-policy"
+WANTED_MODE = "gpushare.io/wanted-mode"
+WANTED_PLACEMENT = "gpushare.io/wanted-placement"
+
+#: Every value of every label, by hand from the manuals of the vendors: the tables must agree.
+SPELLINGS = [
+    *((QGPU, text, POLICY, "best-effort") for text in ("be", "best-effort")),
+    *((QGPU, text, POLICY, "fixed-share") for text in ("fs", "fixed-share")),
+    *((QGPU, text, POLICY, "burst-share") for text in ("bs", "burst-share")),
+    (MGPU, "fixed-share", POLICY, "fixed-share"),
+    (MGPU, "guaranteed-burst-share", POLICY, "burst-share"),
+    (MGPU, "native-burst-share", POLICY, "native-burst-share"),
+    (VKE, "mgpu", ALLOWED_MODE, "any"),
+    (VKE, "nvidia", ALLOWED_MODE, "exclusive"),
+    *((ACK, text, ALLOWED_MODE, "exclusive") for text in ("default", "topology")),
+    *((ACK, text, ALLOWED_MODE, "shared") for text in ("share", "cgpu", "mps")),
+    (ACK, "core_mem", ALLOWED_MODE, "any"),
+    (ACK_PLACEMENT, "binpack", PLACEMENT, "binpack"),
+    (ACK_PLACEMENT, "spread", PLACEMENT, "spread"),
+    *((GKE, text, POLICY, "best-effort") for text in ("time-sharing", "TIME_SHARING")),
+    *((GKE, text, POLICY, "fixed-share") for text in ("mps", "MPS")),
+    *(
+        (WANTED_POLICY, text, POLICY, text)
+        for text in ("fixed-share", "burst-share", "best-effort", "native-burst-share")
+    ),
+    *((WANTED_PLACEMENT, text, PLACEMENT, text) for text in ("binpack", "spread", "topology")),
+    *((WANTED_MODE, text, NODE_MODE, text) for text in MODES),
+    *((WANTED_MODE, text, ALLOWED_MODE, text) for text in ("any", "shared", "exclusive")),
+]
+
+
+class Daemon:
+    """Takes settings as gpushared does, or refuses them."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, NodeSetting] = {}
+        self.refuses = self.is_away = False
+        self.accepts = True
+        self.requests = 0
+
+    def set_node_setting(self, key: str, setting: NodeSetting | None) -> None:
+        self.requests += 1
+        if self.is_away:
+            raise DaemonUnreachable("gpushared is not running")
+        if self.refuses:
+            raise RequestRefused("node label x=y: not allowed on this node. Write z.")
+        if setting is None:
+            del self.settings[key]
+        else:
+            self.settings[key] = setting
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return {"accepts_node_labels": self.accepts, "node_settings": dict(self.settings)}
+
+
+class Labelled:
+    """A node, gpushared, and what keeps the one as the other says."""
+
+    def __init__(self, api: ApiServer, cluster: StandInApiServer) -> None:
+        self.api, self.cluster, self.daemon = api, cluster, Daemon()
+        self.restart()
+
+    def restart(self) -> None:
+        """Have a new gpushare-node follow."""
+        recorder = EventRecorder(self.api, "n")
+        self.following = NodeSettings(self.daemon, recorder, lambda: 1_780_000_000.0)
+
+    def step(self, **labels: str) -> dict[str, NodeSetting]:
+        """Label the node, apply the labels twice, and return the settings of gpushared."""
+        names = {key.replace("_", "-"): value for key, value in labels.items()}
+        return self.apply({f"gpushare.io/{name}": value for name, value in names.items()})
+
+    def apply(self, labels: Mapping[str, str]) -> dict[str, NodeSetting]:
+        node = self.cluster.put(NODE, {"metadata": {"labels": dict(labels)}})
+        for _ in range(2):
+            self.following.apply(node, self.daemon.status)
+        return self.daemon.settings
+
+    def events(self, reason: str) -> list[Body]:
+        return [one for one in self.cluster.of(EVENTS) if one["reason"] == reason]
+
+
+@pytest.fixture
+def labelled(api: ApiServer, cluster: StandInApiServer) -> Labelled:
+    return Labelled(api, cluster)
+
+
+def node_of(labels: Mapping[str, str], annotations: Mapping[str, str] | None = None) -> Body:
+    return {"metadata": {"labels": dict(labels), "annotations": dict(annotations or {})}}
+
+
+def wanted(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings without the labels that set them, of labels that are all right."""
+    found = settings_of(node_of(labels))
+    assert (found.problems, found.kept) == ((), frozenset())
+    return {key: setting["value"] for key, setting in found.settings.items()}
+
+
+@pytest.mark.parametrize(("label", "text", "key", "value"), SPELLINGS)
+def test_every_spelling_of_every_system_sets_one_setting(
+    label: str, text: str, key: str, value: str
+) -> None:
+    found = settings_of(node_of({label: text, "kubernetes.io/os": "linux"}))
+    assert found.settings == {key: {"value": value, "source": f"node label {label}"}}
+
+
+def test_no_label_and_no_value_of_the_tables_is_missing_above() -> None:
+    rows = [row for one in DIALECTS.values() for row in one.rows if row.where == "node label"]
+    applied = {row.name: row for row in rows if row.setting}
+    assert applied.keys() | OWN_LABELS.keys() == {label for label, _, _, _ in SPELLINGS}
+    for name, row in applied.items():
+        with pytest.raises(BadValue) as refused:
+            row.unit.read("-")
+        listed = refused.value.fix.removeprefix("write one of ").split(", ")
+        assert set(listed) == {text for label, text, _, _ in SPELLINGS if label == name}
+
+
+def test_the_settings_have_the_values_of_the_configuration() -> None:
+    schema = load_schema()
+    defaults, card = schema["$defs"]["defaults"], schema["$defs"]["card"]
+    mode = schema["properties"]["kubernetes"]["properties"]["mode"]
+    parts = {
+        POLICY: defaults["properties"]["policy"],
+        PLACEMENT: defaults["properties"]["placement"],
+        ALLOWED_MODE: card["properties"]["allowed_mode"],
+        NODE_MODE: mode,
+    }
+    assert parts.keys() | {CORDONED} == NODE_SETTINGS.keys()
+    for key, part in parts.items():
+        assert [NODE_SETTINGS[key].parse(text) for text in part["enum"]] == part["enum"]
+
+
+def test_gpushares_own_label_takes_precedence_over_those_of_other_systems() -> None:
+    vendors = {QGPU: "be", MGPU: "native-burst-share", ACK: "cgpu"}
+    assert wanted({**vendors, WANTED_POLICY: "fixed-share", WANTED_MODE: "exclusive"}) == {
+        POLICY: "fixed-share",
+        ALLOWED_MODE: "exclusive",
+    }
+
+
+def test_the_mode_of_the_node_and_that_of_its_cards_are_two_settings() -> None:
+    assert wanted({WANTED_MODE: "dra", ACK: "cgpu"}) == {NODE_MODE: "dra", ALLOWED_MODE: "shared"}
+
+
+def test_two_systems_that_agree_set_it_and_two_that_disagree_do_not() -> None:
+    assert wanted({QGPU: "fs", MGPU: "fixed-share"}) == {POLICY: "fixed-share"}
+    found = settings_of(node_of({QGPU: "fs", MGPU: "native-burst-share", ACK_PLACEMENT: "spread"}))
+    assert found.kept == {POLICY}
+    assert found.settings.keys() == {PLACEMENT}
+    assert found.problems == (
+        (
+            f"{POLICY} is not clear: node label {QGPU} (fixed-share) and node label {MGPU} "
+            f"(native-burst-share) disagree. Remove one, or set {WANTED_POLICY}."
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "kept", "problem"),
+    [
+        (
+            {WANTED_POLICY: "fixed"},
+            {POLICY},
+            (
+                "node label gpushare.io/wanted-policy=fixed: not a valid value. Write fixed-share, "
+                "burst-share, best-effort or native-burst-share."
+            ),
+        ),
+        (
+            {WANTED_MODE: "dra2", ACK: "cgpu"},
+            {NODE_MODE, ALLOWED_MODE},
+            (
+                "node label gpushare.io/wanted-mode=dra2: not a valid value. Write annotations, "
+                "plugin or dra; for the cards, write any, shared or exclusive."
+            ),
+        ),
+        (
+            {"gpushare.io/wanted-polcy": "burst-share"},
+            set(),
+            (
+                "node label gpushare.io/wanted-polcy=burst-share: unknown label. The labels are "
+                "gpushare.io/wanted-policy, gpushare.io/wanted-placement, gpushare.io/wanted-mode."
+            ),
+        ),
+        (
+            {QGPU: "fixed-shaer"},
+            {POLICY},
+            (
+                f"Tencent qGPU: node label {QGPU}=fixed-shaer: not a valid value. Did you mean "
+                "fixed-share?"
+            ),
+        ),
+        (
+            {QGPU: "", MGPU: "fixed-share"},
+            {POLICY},
+            (
+                f'Tencent qGPU: node label {QGPU}="": not a valid value. Write one of best-effort, '
+                "be, fixed-share, fs, burst-share, bs."
+            ),
+        ),
+    ],
+)
+def test_a_wrong_label_leaves_its_setting_as_it_is(
+    labels: dict[str, str], kept: set[str], problem: str
+) -> None:
+    found = settings_of(node_of(labels))
+    assert not found.settings
+    assert found.kept == kept
+    assert found.problems == (problem,)
+
+
+CORDON = "hami.io/device-cordon"
+
+
+def test_hamis_annotation_cordons_cards() -> None:
+    uuids = "GPU-5f3c0000-0000-0000-0000-000000000001,GPU-5f3c0000-0000-0000-0000-000000000002"
+    found = settings_of(node_of({}, {CORDON: uuids.replace(",", " , ")}))
+    assert found.settings == {CORDONED: {"value": uuids, "source": f"node annotation {CORDON}"}}
+    assert not settings_of(node_of({CORDON: uuids})).settings, "a label is not an annotation"
+
+
+@pytest.mark.parametrize("text", ["", "0", "GPU-1,,GPU-2", "GPU-1;GPU-2", "GPU-" + "1" * 65])
+def test_an_annotation_that_lists_no_cards_is_reported(text: str) -> None:
+    found = settings_of(node_of({}, {CORDON: text}))
+    assert found.kept == {CORDONED}
+    [problem] = found.problems
+    assert problem.startswith(f"HAMi: node annotation {CORDON}=")
+
+
+def test_a_wrong_label_of_another_system_does_not_disturb_gpushares_own() -> None:
+    found = settings_of(node_of({QGPU: "x", WANTED_POLICY: "best-effort"}))
+    assert found.settings[POLICY]["value"] == "best-effort"
+    assert len(found.problems) == 1
+
+
+def test_labels_are_applied_once_and_reported_on_the_node(labelled: Labelled) -> None:
+    assert labelled.step(wanted_policy="burst-share") == {
+        POLICY: {"value": "burst-share", "source": f"node label {WANTED_POLICY}"}
+    }
+    assert labelled.daemon.requests == 1
+    [event] = labelled.events(CHANGED)
+    assert event["type"] == "Normal"
+    assert event["message"].startswith(
+        f"defaults.policy is burst-share, by the node label {WANTED_POLICY}"
+    )
+    assert event["metadata"]["namespace"] == "default"
+    assert event["involvedObject"] == {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": "n",
+        "uid": labelled.cluster.objects[NODE]["metadata"]["uid"],
+    }
+    schemas.check(event)
+
+
+def test_without_the_label_gpushare_yaml_sets_it_again(labelled: Labelled) -> None:
+    labelled.step(wanted_policy="burst-share", wanted_mode="shared")
+    assert labelled.step(wanted_mode="shared").keys() == {ALLOWED_MODE}
+    assert labelled.step() == {}
+    assert len(labelled.events(CHANGED)) == 4
+
+
+def test_a_wrong_label_is_one_event_and_no_change(labelled: Labelled) -> None:
+    before = dict(labelled.step(wanted_policy="burst-share"))
+    assert labelled.step(wanted_policy="burst") == before
+    labelled.restart()
+    assert labelled.step(wanted_policy="burst") == before
+    [event] = labelled.events(IGNORED)
+    assert event["type"] == "Warning"
+    assert event["count"] == 1
+    assert event["message"] == (
+        "node label gpushare.io/wanted-policy=burst: not a valid value. Write fixed-share, "
+        "burst-share, best-effort or native-burst-share. Nothing was changed."
+    )
+    assert labelled.step(wanted_policy="best-effort")[POLICY]["value"] == "best-effort"
+
+
+def test_a_label_that_becomes_wrong_again_raises_the_count(labelled: Labelled) -> None:
+    labelled.step(wanted_policy="burst")
+    labelled.step()
+    labelled.step(wanted_policy="burst")
+    labelled.step(wanted_policy="x")
+    assert len(labelled.events(IGNORED)) == 2
+
+
+def test_a_setting_that_gpushared_refuses_is_an_event_and_tried_again(labelled: Labelled) -> None:
+    labelled.daemon.refuses = True
+    assert labelled.step(wanted_policy="burst-share") == {}
+    [event] = labelled.events(IGNORED)
+    assert "not allowed on this node" in event["message"]
+    labelled.daemon.refuses = False
+    assert labelled.step(wanted_policy="burst-share").keys() == {POLICY}
+
+
+def test_a_gpushared_that_is_away_is_asked_again_later(labelled: Labelled) -> None:
+    labelled.daemon.is_away = True
+    with pytest.raises(DaemonUnreachable):
+        labelled.step(wanted_policy="burst-share")
+    labelled.daemon.is_away = False
+    assert labelled.step(wanted_policy="burst-share").keys() == {POLICY}
+    assert not labelled.events(IGNORED)
+
+
+def test_a_node_that_accepts_no_labels_is_left_alone(labelled: Labelled) -> None:
+    labelled.daemon.accepts = False
+    assert labelled.step(wanted_policy="burst", wanted_mode="shared") == {}
+    assert not labelled.cluster.of(EVENTS)
+
+
+def test_a_gpushared_of_an_earlier_version_is_left_alone(labelled: Labelled) -> None:
+    node = labelled.cluster.put(NODE, {"metadata": {"labels": {WANTED_POLICY: "burst-share"}}})
+    labelled.following.apply(node, {"kubernetes_mode": "dra"})
+    assert labelled.daemon.requests == 0
+
+
+def test_gpushareds_client_is_a_target(tmp_path: Path) -> None:
+    target: SettingsTarget = Client(tmp_path / "control.sock")
+    with pytest.raises(DaemonUnreachable):
+        target.set_node_setting(POLICY, None)

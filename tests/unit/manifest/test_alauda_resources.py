@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ConfigMaps by which Alauda's console offers resources: written, and compared."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from gpushare.manifest import read
+from gpushare.manifest.alauda import GROUPS, check_resources, config_maps
+from gpushare.manifest.check import check
+from gpushare.protocol.kubernetes import CARD_RESOURCE, RESOURCE
+from gpushare.quota.dialects import DIALECTS
+from tests.check.command import ROOT
+from tests.unit.kubernetes import schemas
+
+OTHERS = [name for name in GROUPS if name != "gpu-manager"]
+EVERY = [resource for group in GROUPS.values() for resource in group.resources]
+HAN = re.compile("[\u4e00-\u9fff]")
+
+
+def listed(maps: list[dict[str, Any]]) -> str:
+    """Return `maps` as `kubectl get configmaps -o yaml` prints them."""
+    for number, one in enumerate(maps):
+        one["metadata"] |= {
+            "creationTimestamp": "2026-09-01T08:00:00Z",
+            "resourceVersion": str(number),
+            "uid": f"0000-{number}",
+        }
+    other = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "kube-root-ca.crt", "namespace": "kube-public"},
+        "data": {"ca.crt": "-----BEGIN CERTIFICATE-----\n"},
+    }
+    document = {"apiVersion": "v1", "items": [other, *maps], "kind": "List", "metadata": {}}
+    return yaml.safe_dump(document, allow_unicode=True)
+
+
+def data_of(maps: list[dict[str, Any]], key: str) -> dict[str, str]:
+    return next(one["data"] for one in maps if one["data"]["key"] == key)
+
+
+def findings(text: str, *groups: str) -> list[str]:
+    return [str(one) for one in check_resources(read("f", text), groups)]
+
+
+def test_what_is_written_is_valid_for_kubernetes_and_for_the_check() -> None:
+    maps = list(config_maps(GROUPS))
+    assert len(maps) == len(EVERY)
+    for one in maps:
+        schemas.check(one)
+    text = listed(maps)
+    assert findings(text) == []
+    assert findings(text, *GROUPS) == []
+    assert check(read("f", text), strict=True).findings == ()
+
+
+def test_the_names_labels_and_namespace_are_those_of_the_platform() -> None:
+    one = next(iter(config_maps(["gpu-manager"])))
+    assert one["metadata"] == {
+        "name": "cf-crl-gpu-manager-vcuda-core",
+        "namespace": "kube-public",
+        "labels": {
+            f"features.{domain}.io/{name}": value
+            for domain in ("alauda", "cpaas")
+            for name, value in (
+                ("type", "CustomResourceLimitation"),
+                ("group", "gpu-manager"),
+                ("enabled", "true"),
+            )
+        },
+    }
+    assert one["data"]["key"] == "tencent.com/vcuda-core"
+    assert one["data"]["defaultValue"] == "20"
+    assert one["data"]["relatedResources"] == "tencent.com/vcuda-memory"
+
+
+@pytest.mark.parametrize("resource", EVERY, ids=lambda one: one.key)
+def test_a_vendors_resource_is_one_that_gpushare_translates(resource: Any) -> None:
+    assert HAN.search(resource.description_zh)
+    if resource.key.startswith("gpushare.io/"):
+        assert resource.description
+        return
+    row = resource.row
+    assert row is not None
+    assert row in [one for dialect in DIALECTS.values() for one in dialect.rows]
+    assert row.key, f"{resource.key} becomes nothing"
+    if resource.default:
+        row.unit.read(resource.default)  # raises BadValue
+
+
+def test_every_resource_that_gpushare_reports_itself_is_offered() -> None:
+    own = {one.key for one in EVERY if one.key.startswith("gpushare.io/")}
+    assert own == {RESOURCE, CARD_RESOURCE}
+    chart = ROOT / "packaging/helm/gpushare/templates"
+    assert f"extendedResourceName: {CARD_RESOURCE}" in (chart / "deviceclass.yaml").read_text()
+    classes = re.findall(r"name: (\S+)\nhandler", (chart / "runtimeclasses.yaml").read_text())
+    assert {one.runtime_class for one in EVERY if one.runtime_class} <= set(classes)
+
+
+def test_resources_of_two_groups_are_not_requested_together() -> None:
+    data = {one["data"]["key"]: one["data"] for one in config_maps(GROUPS)}
+    for resource in EVERY:
+        own = data[resource.key]
+        together = {resource.key, *filter(None, own.get("relatedResources", "").split(","))}
+        assert together.isdisjoint(own["excludeResources"].split(","))
+        assert together | set(own["excludeResources"].split(",")) == set(data)
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "expected"),
+    [
+        (
+            "defaultValue",
+            "50",
+            "warning: data.defaultValue=50: differs from gpushare's. Write 20.",
+        ),
+        (
+            "runtimeClassName",
+            "gpushare",
+            (
+                "warning: data.runtimeClassName=gpushare: differs from gpushare's. Write "
+                "gpushare-plugin."
+            ),
+        ),
+        (
+            "excludeResources",
+            "gpushare.io/memory-gib,gpushare.io/card,nvidia.com/gpualloc,nvidia.com/gpumem",
+            (
+                "warning: data.excludeResources=gpushare.io/memory-gib,gpushare.io/card,"
+                "nvidia.com/gpualloc,nvidia.com/gpumem: does not have nvidia.com/gpucores, "
+                "nvidia.com/mps-core. Add them."
+            ),
+        ),
+        (
+            "limits",
+            "never",
+            ("data.limits=never: not a valid value. Write one of disabled, required, optional."),
+        ),
+    ],
+)
+def test_a_field_that_differs_is_found_where_it_stands(
+    field: str, text: str, expected: str
+) -> None:
+    maps = list(config_maps(GROUPS))
+    key = RESOURCE if field == "runtimeClassName" else "tencent.com/vcuda-core"
+    data_of(maps, key)[field] = text
+    written = listed(maps)
+    (found,) = check_resources(read("f", written))
+    assert str(found) == expected
+    line = written.splitlines()[found.line - 1]
+    assert line.strip().replace("'", "") == f"{field}: {text}"
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        (
+            "labelEn",
+            (
+                "warning: ConfigMap cf-crl-gpu-manager-vcuda-core: has no labelEn. Add labelEn: "
+                '"vGPU cores".'
+            ),
+        ),
+        ("dataType", "data: has no dataType. Add dataType."),
+    ],
+)
+def test_a_field_that_is_missing_is_found(field: str, expected: str) -> None:
+    maps = list(config_maps(GROUPS))
+    del data_of(maps, "tencent.com/vcuda-core")[field]
+    assert findings(listed(maps)) == [expected]
+
+
+def test_other_texts_of_labels_and_descriptions_are_no_difference() -> None:
+    maps = list(config_maps(GROUPS))
+    for name in ("labelEn", "labelZh", "descriptionEn", "descriptionZh", "groupI18n"):
+        data_of(maps, "tencent.com/vcuda-core")[name] = "别的文字"
+    assert findings(listed(maps)) == []
+
+
+def test_a_missing_config_map_is_found_if_its_group_is_there_or_is_named() -> None:
+    without = [one for one in config_maps(GROUPS) if one["data"]["key"] != "nvidia.com/gpumem"]
+    missing = (
+        "nvidia.com/gpumem: has no ConfigMap. Apply the output of gpushare k8s resources "
+        "--format alauda --group hami-nvidia."
+    )
+    assert findings(listed(without)) == [missing]
+    only = list(config_maps(["gpushare", "gpushare-dra", "gpu-manager", "mps"]))
+    assert [one for one in findings(listed(only)) if not one.startswith("info: ")] == []
+    assert missing in findings(listed(only), "hami-nvidia")
+
+
+def test_a_key_of_two_config_maps_and_a_group_that_is_torn_are_found() -> None:
+    maps = list(config_maps(["gpu-manager"]))
+    again = next(iter(config_maps(["gpu-manager"])))
+    again["metadata"]["name"] = "cf-crl-other-vcuda-core"
+    (found,) = check_resources(read("f", listed([*config_maps(OTHERS), *maps, again])))
+    assert (found.key, found.fix) == ("data.key", "delete one of the two")
+    torn = list(config_maps(["gpu-manager"]))
+    torn[1]["data"]["group"] = "other"
+    for domain in ("alauda", "cpaas"):
+        torn[1]["metadata"]["labels"][f"features.{domain}.io/group"] = "other"
+    assert (
+        "warning: data.group=other: differs from that of tencent.com/vcuda-core, gpu-manager. "
+        "Write gpu-manager." in findings(listed(torn))
+    )
+
+
+@pytest.mark.parametrize("domain", ["alauda", "cpaas"])
+def test_the_labels_of_one_domain_are_enough(domain: str) -> None:
+    maps = list(config_maps(GROUPS))
+    for one in maps:
+        labels = one["metadata"]["labels"]
+        one["metadata"]["labels"] = {k: v for k, v in labels.items() if domain in k}
+    assert findings(listed(maps)) == []
+    del maps[0]["metadata"]["labels"][f"features.{domain}.io/enabled"]
+    label = f"features.{domain}.io/enabled"
+    assert findings(listed(maps)) == [f"metadata.labels: has no {label}. Add {label}: true."]

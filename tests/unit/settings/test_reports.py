@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What reports need: prices of all cards and of card models, and labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpushare.config import Config, ConfigError, parse
+from gpushare.prices import Prices, Rate
+
+FILE = Path("/etc/gpushare/gpushare.yaml")
+TEXT = """
+prices:
+  currency: EUR
+  gpu_hour: 1.20
+  gib_hour: 0.02
+  models:
+    "H200 NVL": {gpu_hour: 3}
+    h200: {gpu_hour: 4, gib_hour: 0}
+"""
+
+
+def test_without_prices_everything_is_free() -> None:
+    assert Config().prices == parse("", FILE).prices == parse("prices:", FILE).prices == Prices()
+    assert Prices().rate_of("NVIDIA H200") == Rate(0, 0)
+
+
+def test_a_models_price_replaces_that_of_all_cards() -> None:
+    found = parse(TEXT, FILE).prices
+    assert (found.currency, found.basis) == ("EUR", "larger")
+    assert found.rate_of("NVIDIA A100-SXM4-80GB") == Rate(1.2, 0.02)
+    assert found.rate_of("NVIDIA H200 NVL") == Rate(3, 0.02)
+    assert found.rate_of("NVIDIA H200") == Rate(4, 0)
+
+
+def test_labels_of_reports_are_names() -> None:
+    assert Config().labels == parse("", FILE).labels == ()
+    assert parse("labels: [team, example.com/cost]", FILE).labels == ("team", "example.com/cost")
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("labels: [a b]", "labels"),
+        ("labels: [team, team]", "labels"),
+        ("prices: {gpu_hour: -1}", "prices.gpu_hour"),
+        ("prices: {gpu_hour: 2 EUR}", "prices.gpu_hour"),
+        ("prices: {basis: promised}", "prices.basis"),
+        ("prices: {currency: <b>}", "prices.currency"),
+        ("prices: {models: {H200: {hour: 1}}}", "prices.models.H200.hour"),
+        ("namespaces: {team-a: {prices: {gpu_hour: 1}}}", "namespaces.team-a.prices"),
+    ],
+)
+def test_a_wrong_price_is_reported(text: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        parse(text, FILE)
