@@ -65,6 +65,8 @@ def _fetch(root: Path) -> None:
         "Dir::Cache": "cache",
     }
     flags = [word for key, value in options.items() for word in ("-o", f"{key}={root / value}")]
+    # apt's own user needs a place in /tmp: none where only root may still write, as on a full disk.
+    flags += ["-o", "APT::Sandbox::User=root"]
     apt(["apt-get", *flags, "-o", "Acquire::Languages=none", "update"], root)
     apt(["apt-get", *flags, "download", *packages], root / "archives")
 
