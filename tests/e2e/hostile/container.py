@@ -165,6 +165,15 @@ class RuntimeContainer(Bundle):
         """Create without output pipes: the container's init keeps those it is given."""
         return self.through.create(self.path, self.id)
 
+    def remove(self) -> None:
+        """Delete it; on a busy machine the runtime may try before the kernel has let go of it."""
+
+        def is_gone() -> bool:
+            self.call("delete", "--force")
+            return not self.through.state(self.id)
+
+        wait_until(is_gone)
+
     def try_to_run(self) -> str:
         """Run it to its end, or to its refusal; return its stderr."""
         done = subprocess.run(
