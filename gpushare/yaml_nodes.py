@@ -29,6 +29,8 @@ MERGE: Final = "<<"
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULL: Final = "tag:yaml.org,2002:null"
 _TEXT: Final = "tag:yaml.org,2002:str"
+#: libyaml's own limit (PyYAML 6.0.4: 1000): its scanner reads ahead of us.
+_SCANNER_TOO_DEEP: Final = "exceeded maximum nesting depth"
 _KINDS: Final[Mapping[str, str]] = {
     _NULL: "nothing",
     "tag:yaml.org,2002:bool": "true or false",
@@ -165,10 +167,10 @@ def parse(text: str, rules: YamlRules = MANIFEST_RULES) -> ParsedText:
     try:
         return ParsedText(tuple(composer.roots()), tuple(composer.duplicates))
     except yaml.YAMLError as error:
-        raise UnreadableText(_fault(error, text)) from error
+        raise UnreadableText(_fault(error, text, rules)) from error
 
 
-def _fault(error: yaml.YAMLError, text: str) -> Fault:
+def _fault(error: yaml.YAMLError, text: str, rules: YamlRules) -> Fault:
     helm = _HELM.search(text)
     if helm:
         line = text.count("\n", 0, helm.start()) + 1
@@ -178,6 +180,8 @@ def _fault(error: yaml.YAMLError, text: str) -> Fault:
     mark = error.problem_mark
     if mark is None:
         return Fault(0, 0, f"not YAML: {error.problem}")
+    if error.problem == _SCANNER_TOO_DEEP:
+        return Fault(mark.line + 1, mark.column + 1, _too_deep(rules))
     fix = "; indent with spaces" if text[mark.index : mark.index + 1] == "\t" else ""
     return Fault(mark.line + 1, mark.column + 1, f"not YAML: {error.problem}{fix}")
 
@@ -208,7 +212,7 @@ class _Composer:
             return self._alias(event, depth)
         self._count(event, 1)
         if depth > self._rules.max_depth:
-            raise _refusal(event, self._too_deep())
+            raise _refusal(event, _too_deep(self._rules))
         if event.anchor is not None:
             self._anchors[event.anchor] = None  # until it is whole
         if isinstance(event, yaml.ScalarEvent):
@@ -232,7 +236,7 @@ class _Composer:
         if target is None:
             raise _refusal(event, f"*{event.anchor} stands within itself; write it out")
         if depth - 1 + target.height > self._rules.max_depth:
-            raise _refusal(event, self._too_deep())
+            raise _refusal(event, _too_deep(self._rules))
         node = _made(event, "alias")
         node.text, node.target = event.anchor, target
         node.values, node.height = target.values, target.height
@@ -289,10 +293,11 @@ class _Composer:
         if self._written > most:
             raise _refusal(where, f"comes to over {most} values; split the file")
 
-    def _too_deep(self) -> str:
-        if self._rules.plain:
-            return f"not YAML: nested more than {self._rules.max_depth} deep"
-        return f"nested more than {self._rules.max_depth} deep; write it flatter"
+
+def _too_deep(rules: YamlRules) -> str:
+    if rules.plain:
+        return f"not YAML: nested more than {rules.max_depth} deep"
+    return f"nested more than {rules.max_depth} deep; write it flatter"
 
 
 def _refuse_anchors_and_tags(event: Any) -> None:
