@@ -145,8 +145,8 @@ def test_a_container_that_ends_between_two_samples_is_counted(own: Stack) -> Non
                 assert tenant.ask("spin 1000000 100")["code"] == 0
         finally:
             bundle.remove()
-        wait_until(lambda: bool(Client(own.socket).metrics().ended))
-        assert not Client(own.socket).metrics().tenants
+        # One answer may have it in both lists, and its readers know that (node_operations.py).
+        wait_until(lambda: not Client(own.socket).metrics().tenants)
         [last] = Client(own.socket).metrics().ended
         assert last["id"] == bundle.id
         assert last["cards"][0]["gpu_seconds"] > 0
