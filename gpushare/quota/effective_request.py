@@ -25,6 +25,7 @@ from gpushare.quota.node_settings import PLACEMENT, POLICY, NodeSetting
 from gpushare.quota.request import (
     EngineCards,
     Layer,
+    Percent,
     QuotaRequest,
     RequestedValue,
     RequestRecord,
@@ -119,7 +120,7 @@ class EffectiveRequest:
     devices: tuple[str, ...] = ()
     minors: tuple[int, ...] = ()
     memory_bytes: int | None = None
-    memory_percent: int | None = None
+    memory_percent: Percent | None = None
     memory_limit_bytes: int | None = None
     cores: int = 0
     policy: str = ""

@@ -29,6 +29,7 @@ from gpushare.quota.request import (
 from gpushare.quota.size import parse_size
 from gpushare.quota.values import (
     Choice,
+    PercentOfMemory,
     WholeNumber,
     larger,
     parse_duration,
@@ -101,7 +102,7 @@ def is_quota(variable: str) -> bool:
     )
 
 
-_PERCENT: Final = WholeNumber(1, 100, "a percentage of a card's memory")
+_PERCENT: Final = PercentOfMemory()
 _CORES: Final = WholeNumber(1, 100, "a share of a card in percent")
 _COUNT: Final = WholeNumber(1, MAX_CARDS, "a number of cards")
 

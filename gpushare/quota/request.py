@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypedDict
 
 from gpushare.quota.errors import QuotaError
 
-Value: TypeAlias = "int | str | tuple[str, ...]"
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+#: Of a card. A ratio stays exact until the card is known: 4 of 15 parts are 80/3 percent.
+Percent: TypeAlias = "int | Fraction"
+Value: TypeAlias = "Percent | str | tuple[str, ...]"
 SourceKind: TypeAlias = Literal[
     "operator",
     "device plugin",  # of gpushare-node, as the scheduler allocated it
@@ -155,7 +160,7 @@ class QuotaRequest:
     """
 
     memory_bytes: int | None = None
-    memory_percent: int | None = None
+    memory_percent: Percent | None = None
     memory_limit_bytes: int | None = None
     cores: int | None = None
     count: int | None = None

@@ -19,6 +19,7 @@ from gpushare.quota.node_settings import NodeSetting
 from gpushare.quota.request import (
     IDLE_AFTER,
     EngineCards,
+    Percent,
     QuotaRequest,
     RequestedValue,
     RequestRecord,
@@ -186,15 +187,15 @@ class MaxPerRequest(ConfiguredPart):
         self,
         request: QuotaRequest,
         key: str,
-        value: int | None,
-        most: int | None,
+        value: Percent | None,
+        most: Percent | None,
         *,
         ceiling: str = "",
         size: bool = False,
     ) -> None:
         if value is None or most is None or value <= most or request.is_set(key):
             return
-        shown = exact_size(most) if size else str(most)
+        shown = exact_size(int(most)) if size else str(most)
         rule = f"exceeds the maximum, {shown}{self.source(ceiling or key.replace('-', '_'))}"
         raise request.refuse(key, rule, f"request {shown} or less")
 

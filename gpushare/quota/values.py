@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpushare.quota.errors import BadValue
-from gpushare.quota.request import Value
+from gpushare.quota.request import Percent, Value
 
 #: The units of a duration, in seconds.
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -43,6 +43,42 @@ class WholeNumber:
         if not self.low <= value <= self.high:
             raise self.error
         return value
+
+
+class PercentOfMemory:
+    """Reads a percentage of a card's memory, exactly: `25`, `12.5`, or the ratio `100/3`."""
+
+    pattern: Final = r"[0-9]{1,16}([.][0-9]{1,16}|/[0-9]{1,16})?"
+
+    @property
+    def error(self) -> BadValue:
+        """What is wrong with any other text."""
+        fix = "write a number up to 100, e.g. 25, 12.5 or 100/3"
+        return BadValue("is not a percentage of a card's memory", fix)
+
+    def __call__(self, text: str) -> Percent:
+        """Return the percentage, above 0 and at most 100; BadValue if there is none."""
+        stripped = text.strip()
+        if not re.fullmatch(self.pattern, stripped, re.ASCII):
+            raise self.error
+        if stripped.isdigit():
+            percent: Percent = int(stripped)
+        else:
+            from fractions import Fraction  # noqa: PLC0415 - whole numbers need none
+
+            try:
+                exact = Fraction(stripped)
+            except ZeroDivisionError:
+                raise self.error from None
+            percent = int(exact) if exact.denominator == 1 else exact
+        if not 0 < percent <= 100:
+            raise self.error
+        return percent
+
+
+def format_percent(percent: Percent) -> str:
+    """Return a percentage for people: `25 %`, `26.67 %`."""
+    return f"{float(percent):.4g} %"
 
 
 @dataclass(frozen=True)
@@ -99,8 +135,8 @@ def exact_duration(seconds: int) -> str:
 
 def smaller(higher: Value, lower: Value) -> Value:
     """Return the smaller number."""
-    assert isinstance(higher, int)
-    assert isinstance(lower, int)
+    assert not isinstance(higher, (str, tuple))
+    assert not isinstance(lower, (str, tuple))
     return min(higher, lower)
 
 

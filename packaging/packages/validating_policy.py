@@ -28,7 +28,7 @@ from gpushare.quota.dialects import TABLES
 from gpushare.quota.errors import BadValue
 from gpushare.quota.keys import ANNOTATION_PREFIX, KEYS
 from gpushare.quota.size import parse_size
-from gpushare.quota.values import Choice, WholeNumber
+from gpushare.quota.values import Choice, PercentOfMemory, WholeNumber
 
 from . import vendor_limits
 from .layer_rules import CONTRADICTIONS, INCOMPLETE, in_layers
@@ -50,6 +50,9 @@ _RECORDED: Final = VENDOR
 
 _NUMBERS: Final = {
     name: key.parse for name, key in KEYS.items() if isinstance(key.parse, WholeNumber)
+}
+_PERCENTS: Final = {
+    name: key.parse for name, key in KEYS.items() if isinstance(key.parse, PercentOfMemory)
 }
 _CHOICES: Final = {name: key.parse for name, key in KEYS.items() if isinstance(key.parse, Choice)}
 _SIZES: Final = [name for name, key in KEYS.items() if key.parse is parse_size]
@@ -177,12 +180,19 @@ _TABLES: Final = {
     "words": text({name: list(one.words) for name, one in _CHOICES.items()}),
     "forms": text({name: f"^({form})$" for name, (form, _) in FORMS.items()}),
     "advice": text(
-        {name: advice(one.error) for name, one in (_NUMBERS | _CHOICES).items()}
+        {name: advice(one.error) for name, one in (_NUMBERS | _CHOICES | _PERCENTS).items()}
         | {name: advice(bad) for name, (_, bad) in FORMS.items()}
     ),
 }
+_BELOW_100: Final = "^0*(100([.]0+)?|[0-9]{1,2}([.][0-9]+)?)$"
+#: A percentage of memory is above 0 and at most 100: a number, or a ratio of two.
+_PERCENT: Final = f"""(r.text.matches({text(f"^({PercentOfMemory.pattern})$")}) && (
+    r.text.matches({text(_BELOW_100)}) && !r.text.matches("^[0.]+$") || r.text.contains("/") &&
+      int(r.text.split("/")[0]) > 0 && int(r.text.split("/")[1]) > 0 &&
+      int(r.text.split("/")[0]) <= 100 * int(r.text.split("/")[1])))"""
 _VALUE: Final = f"""\
 variables.requests.filter(r,
+  r.key in {text([*_PERCENTS])} && !{_PERCENT} ||
   r.key in variables.numbers && (!r.text.matches("^[0-9]{{1,9}}$") ||
     int(r.text) < variables.numbers[r.key][0] || int(r.text) > variables.numbers[r.key][1]) ||
   r.key in variables.words && !(r.text in variables.words[r.key]) ||

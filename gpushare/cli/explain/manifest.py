@@ -28,6 +28,7 @@ from gpushare.quota.effective_request import EffectiveRequest
 from gpushare.quota.keys import ANNOTATION_PREFIX, BY_ENV, KEYS, Key, is_quota
 from gpushare.quota.request import REFINING_KEYS
 from gpushare.quota.size import exact_size
+from gpushare.quota.values import format_percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -282,7 +283,8 @@ def _effective(effective: EffectiveRequest, container: Container) -> dict[str, A
 
 def _memory(effective: EffectiveRequest) -> str:
     if effective.memory_bytes is None:
-        return f"{effective.memory_percent} %"
+        assert effective.memory_percent is not None
+        return format_percent(effective.memory_percent)
     return exact_size(effective.memory_bytes)
 
 

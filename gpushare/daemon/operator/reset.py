@@ -126,4 +126,4 @@ def _memory_bytes(
             f"{record.title} did not request memory: without the override it would have no share. "
             "Set its quota explicitly"
         )
-    return card.memory_bytes * quota.memory_percent // 100
+    return max(1, card.memory_bytes * quota.memory_percent // 100)

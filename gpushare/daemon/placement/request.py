@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from gpushare.daemon.placement.model import LESS, Card, CardCapacity, Obstacle, matches_card
 from gpushare.daemon.policy.compute import FIXED, policy_on, reserved_cores
 from gpushare.errors import UserError
+from gpushare.quota.request import Percent
 from gpushare.quota.request_policy import MaxPerCard, MaxPerNode, MaxPerRequest
 from gpushare.quota.size import format_size
+from gpushare.quota.values import format_percent
 
 _SHOWN = 8  # tenants that a refusal names
 
@@ -178,7 +180,7 @@ def _having(holders: list[str]) -> str:
     return f": {', '.join(holders[:_SHOWN])}" + (f" and {more} more" if more > 0 else "")
 
 
-def _part(percent: int | None, card: Card) -> int | None:
+def _part(percent: Percent | None, card: Card) -> int | None:
     return None if percent is None else card.memory_bytes * percent // 100
 
 
@@ -223,7 +225,7 @@ class PlacementRequest:
     whole: bool = False
     count: int | None = 1
     memory_bytes: int | None = None
-    memory_percent: int | None = None
+    memory_percent: Percent | None = None
     memory_limit_bytes: int | None = None
     cores: int = 0
     policy: str = FIXED
@@ -245,7 +247,7 @@ class PlacementRequest:
         if self.whole:
             return card.memory_bytes
         if self.memory_percent is not None:
-            return card.memory_bytes * self.memory_percent // 100
+            return max(1, card.memory_bytes * self.memory_percent // 100)
         assert self.memory_bytes is not None
         return self.memory_bytes
 
@@ -271,7 +273,7 @@ class PlacementRequest:
         if self.whole:
             return "a whole card"
         if self.memory_percent is not None:
-            memory = f"{self.memory_percent} % of its memory"
+            memory = f"{format_percent(self.memory_percent)} of its memory"
         else:
             assert self.memory_bytes is not None
             memory = format_size(self.memory_bytes)

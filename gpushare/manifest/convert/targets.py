@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeAlias
 
 from gpushare.quota.keys import KEYS
 from gpushare.quota.request import Value
+from gpushare.quota.values import format_percent
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
@@ -96,6 +97,16 @@ def _multiple_of_five(value: Value) -> RenderedValue:
     return RenderedValue(str(more), f"not a multiple of 5; rounded up to {more}")
 
 
+def _whole_percent(value: Value) -> RenderedValue:
+    assert not isinstance(value, (str, tuple))
+    less = int(value)
+    if less == value:
+        return RenderedValue(str(less))
+    if not less:
+        raise Untranslatable(f"HAMi takes whole percent, and this is {format_percent(value)}")
+    return RenderedValue(str(less), f"{format_percent(value)}, rounded down to {less}")
+
+
 def _one_of(of: Mapping[Value, str], otherwise: str) -> Writer:
     def write(value: Value) -> RenderedValue:
         if value not in of:
@@ -135,7 +146,7 @@ _HAMI: Final[Mapping[Surface, tuple[TargetKey, ...]]] = {
     "kubernetes": (
         TargetKey("count", "nvidia.com/gpu", "limit", _as_text),
         TargetKey("memory", "nvidia.com/gpumem", "limit", _units(MIB, "MiB")),
-        TargetKey("memory-percent", "nvidia.com/gpumem-percentage", "limit", _as_text),
+        TargetKey("memory-percent", "nvidia.com/gpumem-percentage", "limit", _whole_percent),
         TargetKey("cores", "nvidia.com/gpucores", "limit", _as_text),
         TargetKey("priority", "nvidia.com/priority", "limit", _HAMI_PRIORITY),
         TargetKey("policy", "GPU_CORE_UTILIZATION_POLICY", "env", _HAMI_POLICY),

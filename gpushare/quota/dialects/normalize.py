@@ -176,8 +176,7 @@ def normalize(amounts: Amounts) -> None:
     _settle_percent(amounts)
     _settle_cores(amounts, amounts.cards())
     _settle_memory(amounts, amounts.cards())
-    for key in _PERCENTS:
-        _round(amounts, key)
+    _round_cores(amounts)
     _assume(amounts)
     _drop_policy(amounts)
     _check(amounts)
@@ -265,21 +264,21 @@ def _settle_memory(amounts: Amounts, cards: int) -> None:
         amounts.found[key] = amount / cards, value
 
 
-def _round(amounts: Amounts, key: str) -> None:
-    """Put percentages down to whole ones, which is what gpushare keeps."""
-    if key not in amounts.found:
+def _round_cores(amounts: Amounts) -> None:
+    """Put compute down to whole percent, the scheduler's unit. Memory stays exact."""
+    if "cores" not in amounts.found:
         return
-    amount, value = amounts.found[key]
+    amount, value = amounts.found["cores"]
     assert isinstance(amount, Fraction)
     if amount.denominator == 1:
         return
     if amount < 1:
-        amounts.refuse(key, BadValue("is less than one percent of a card", "request more"))
+        bad = BadValue("is less than one percent of a card's compute", "request more")
+        amounts.refuse("cores", bad)
         return
-    amounts.found[key] = Fraction(int(amount)), value
-    amounts.notes.append(
-        f"{described(value)} is {float(amount):.4g} % of a card, rounded down to {int(amount)}"
-    )
+    amounts.found["cores"] = Fraction(int(amount)), value
+    shown = f"{float(amount):.4g} % of a card's compute, rounded down to {int(amount)}"
+    amounts.notes.append(f"{described(value)} is {shown}")
 
 
 def _assume(amounts: Amounts) -> None:

@@ -335,4 +335,6 @@ def _canonical(key: str, amount: Fraction | str) -> str:
     """Return the text of an amount that the canonical key is read from."""
     if isinstance(amount, str):
         return amount
-    return exact_size(int(amount)) if key in _MEMORY else str(int(amount))
+    if key in _MEMORY:
+        return exact_size(int(amount))
+    return str(amount if key == "memory-percent" else int(amount))

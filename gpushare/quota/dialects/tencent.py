@@ -110,6 +110,7 @@ QGPU: Final = Dialect(
     notes=(
         "qGPU needs a driver up to 450.102.04, 470.161.03, 515.65.01 or 525.89.02.",
         "qGPU uses the node's policy (default best-effort); gpushare's default is fixed-share.",
+        "The label takes be, fs and bs. The console's names, as 固定配额, cannot be label values.",
     ),
 )
 

@@ -23,7 +23,7 @@ from gpushare.protocol.kubernetes import NodeMode
 from gpushare.quota.effective_request import Defaults
 from gpushare.quota.keys import KEYS
 from gpushare.quota.request_policy import RequestPolicy
-from gpushare.quota.values import Choice, Duration, WholeNumber
+from gpushare.quota.values import Choice, Duration, PercentOfMemory, WholeNumber
 from tests.admission import measure, violations
 from tests.check.command import ROOT
 from tests.corpus.cases import CASES, CorpusManifest
@@ -105,6 +105,9 @@ VALUES = {
     name: (
         ["1", " 7 ", "007", "100", "0", "101", "-1", "1.5", "x", ""]
         if isinstance(key.parse, WholeNumber)
+        else ["1", " 7 ", "007", "100", "0", "101", "12.5", "100.0", "100.01", "0.01", "0.0", "00",
+              "80/3", "100/1", "101/1", "0/3", "1/0", "1/140", "1/2/3", "1.5/2", "/3", "5 %", ""]
+        if isinstance(key.parse, PercentOfMemory)
         else [*key.parse.words, "other", " ", key.parse.words[0].upper()]
         if isinstance(key.parse, Choice)
         else ["0", "0,1", "0, 1", "0,0", "GPU-4f1c", "0,,1", "", "A100",

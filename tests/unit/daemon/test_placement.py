@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -140,6 +141,23 @@ def test_memory_percent_is_of_each_card() -> None:
     ask = PlacementRequest(memory_percent=10, count=2)
     placed = place_request(ask, (room(0, gib=100), room(1, gib=50)))
     assert [one.memory_bytes for one in placed] == [10 * GIB, 5 * GIB]
+
+
+def test_a_ratio_is_exact_on_each_card() -> None:
+    """ACK's 4 of 15 units, and 1 of 140."""
+    t4 = CardCapacity(replace(card(0), memory_bytes=16160 * MIB), ())
+    [placed] = place_request(PlacementRequest(memory_percent=Fraction(400, 15)), (t4,))
+    assert placed.memory_bytes // MIB == 4309
+    [placed] = place_request(PlacementRequest(memory_percent=Fraction(100, 140)), (room(0),))
+    assert placed.memory_bytes == GIB
+    assert str(PlacementRequest(memory_percent=Fraction(400, 15))) == "26.67 % of its memory"
+
+
+@given(parts=st.integers(1, 200), memory_bytes=st.integers(GIB, 200 * GIB))
+def test_equal_parts_fill_a_card_and_never_more(parts: int, memory_bytes: int) -> None:
+    whole = replace(card(0), memory_bytes=memory_bytes)
+    part = PlacementRequest(memory_percent=Fraction(100, parts)).bytes_of(whole)
+    assert memory_bytes - parts < part * parts <= memory_bytes
 
 
 def test_cores_add_up_to_a_hundred() -> None:

@@ -79,20 +79,18 @@ def test_cards_of_topology_nodes_are_whole() -> None:
 # --- cGPU's variables ---
 
 
-@pytest.mark.parametrize(("part", "whole", "percent"), [("1", "4", "25"), ("15", "15", "100")])
+@pytest.mark.parametrize(
+    ("part", "whole", "percent"),
+    [
+        ("1", "4", "25"),
+        ("15", "15", "100"),
+        ("4", "15", "80/3"),
+        ("1", "140", "5/7"),
+        ("8", "22", "400/11"),
+    ],
+)
 def test_memory_is_a_part_of_the_card(part: str, whole: str, percent: str) -> None:
     assert asked({"env": {PART: part, WHOLE: whole}}) == {"memory-percent": percent}
-
-
-def test_a_part_is_put_down_to_whole_percent() -> None:
-    words: Words = {"env": {PART: "8", WHOLE: "22"}}
-    assert asked(words) == {"memory-percent": "36"}
-    assert "36.36 % of a card, rounded down to 36" in note(words)
-
-
-def test_less_than_a_percent_is_refused() -> None:
-    words: Words = {"env": {PART: "1", WHOLE: "141"}}
-    assert "less than one percent of a card. Request more." in refusal(words, strict=False)
 
 
 @pytest.mark.parametrize(
