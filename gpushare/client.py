@@ -92,7 +92,12 @@ class Client:
 
     def cards(self) -> list[protocol.CardStatus]:
         """Return the cards of this machine, by index."""
-        return [cast("protocol.CardStatus", row) for row in self._rows("cards")]
+        return self.cards_and_profiles()[0]
+
+    def cards_and_profiles(self) -> tuple[list[protocol.CardStatus], list[protocol.ProfileStatus]]:
+        """Return the cards, and the profiles: none from a gpushared that knows none."""
+        *rows, last = self._replies("cards", {})
+        return [row["row"] for row in rows], last.get("profiles", [])
 
     def tenants(self, *, everything: bool = False) -> list[protocol.TenantStatus]:
         """Return the tenants; with `everything` also containers without a GPU, with the reason."""
@@ -162,8 +167,7 @@ class Client:
 
     def allocation(self, card: str, memory_bytes: int) -> str:
         """Return the folder that the device plugin has mounted for a part of the card `card`."""
-        reply = self._ask("allocation", card=card, memory_bytes=memory_bytes)
-        return cast("protocol.AllocationFolder", reply)["folder"]
+        return str(self._ask("allocation", card=card, memory_bytes=memory_bytes)["folder"])
 
     def prepare_claim(  # noqa: PLR0913 - a claim is put together from all there is
         self,
@@ -247,11 +251,9 @@ class Client:
         self._ask("release", key=key, id=identity)
 
     def _ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        """Return the final reply to a request without rows."""
-        for message in self._replies(op, fields):
-            if "ok" in message:
-                return message
-        raise AssertionError  # _replies ends with the final reply or raises
+        """Return the final reply to a request."""
+        *_, final = self._replies(op, fields)
+        return final
 
     def _rows(self, op: str, **fields: Any) -> Iterator[dict[str, Any]]:
         for message in self._replies(op, fields):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 #: What the value is called, and the help.
 _HELP: Final[Mapping[str, tuple[str, str]]] = {
+    "profile": ("NAME", "A profile of the node: see gpushare ls --profiles."),
     "memory": ("SIZE", "Memory quota on each card, for example 4GiB."),
     "memory-limit": (
         "SIZE",

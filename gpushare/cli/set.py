@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from gpushare.cli.session import Session
     from gpushare.protocol import TenantStatus
 
-SIZES = ("memory", "memory_limit")
-COMPUTE = ("cores", "policy", "weight", "priority", "class")
+SIZES = ("memory", "memory_limit", "profile")
+COMPUTE = ("profile", "cores", "policy", "weight", "priority", "class")
 
 
 @shared.command("set")
 @container_argument
+@quota_option("profile")
 @quota_option("memory")
 @quota_option("memory-limit")
 @quota_option("cores")

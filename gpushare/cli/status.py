@@ -16,11 +16,11 @@ from gpushare.errors import ExitStatus
 from gpushare.quota.size import format_size, format_use
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gpushare.cli.session import Session
     from gpushare.kubernetes.cluster import ClusterCard
-    from gpushare.protocol import CardStatus, TenantCard, TenantStatus
+    from gpushare.protocol import CardStatus, ProfileStatus, TenantCard, TenantStatus
 
 LS_HEADINGS = (
     *("CARD", "MODEL", "MEMORY", "ALLOCATED", "BURST", "NON-TENANT", "AVAILABLE"),
@@ -34,7 +34,8 @@ LS_DROPPED: Final = (
 
 
 @shared.command("ls")
-def ls(session: Session) -> None:
+@click.option("--profiles", is_flag=True, help="List the node's profiles instead.")
+def ls(session: Session, profiles: bool) -> None:
     """List the cards and their available capacity.
 
     MEMORY is the card's memory for programs. ALLOCATED is the sum of the containers' quotas, used
@@ -51,9 +52,21 @@ def ls(session: Session) -> None:
     them: NON-TENANT, BURST, TENANTS, ALLOCATED, MODEL, MODE, CORES, MEMORY. If that does not
     suffice, the longest texts are shortened. A pipe gets all columns. Colors are used only on a
     terminal, and not if NO_COLOR is set.
+
+    If gpushare.yaml has profiles, they follow: FITS is how many more containers of each the cards
+    have room for, if no other is started. --json has the cards alone; add --profiles for the rest.
     """
-    cards = session.client.cards()
-    session.show_rows(cards, _cards, "there is no card. To find the cause, run gpushare doctor.")
+    cards, found = session.client.cards_and_profiles()
+    if profiles:
+        none = "there are no profiles. Add profiles to gpushare.yaml."
+        session.show_rows(found, _profiles, none)
+        return
+    below = f"\n\n{_profiles(found)}" if found else ""
+    session.show_rows(
+        cards,
+        lambda rows: _cards(rows) + below,
+        "there is no card. To find the cause, run gpushare doctor.",
+    )
     if any(card["health"] != "ok" for card in cards):
         click.get_current_context().exit(ExitStatus.DEGRADED)
 
@@ -62,6 +75,29 @@ def _cards(cards: list[CardStatus]) -> str:
     headings = card_headings(cards)
     rows = [card_cells(card, headings) for card in cards]
     return terminal_table(headings, rows, LS_DROPPED, colour)
+
+
+def _profiles(profiles: list[ProfileStatus]) -> str:
+    rows = [
+        (
+            profile["name"],
+            _memory_of(profile["requests"]),
+            profile["requests"].get("cores", "-"),
+            profile["requests"].get("policy", "-"),
+            str(profile["fits"]),
+        )
+        for profile in profiles
+    ]
+    return terminal_table(("PROFILE", "MEMORY", "CORES", "POLICY", "FITS"), rows, (), colour)
+
+
+def _memory_of(requests: Mapping[str, str]) -> str:
+    """Return `8GiB`, or `33.33 %` of a card."""
+    percent = requests.get("memory-percent")
+    if percent is None:
+        return str(requests["memory"])
+    above, _, below = percent.partition("/")
+    return f"{int(above) / int(below or 1):.4g} %"
 
 
 def colour(heading: str, cell: str) -> str:

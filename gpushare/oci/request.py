@@ -127,6 +127,7 @@ def parse_spec_request(  # noqa: PLR0913 - one argument a source
         defaults=terms.defaults,
         trust=terms.trust,
         dialects=terms.dialects,
+        profiles=terms.profiles,
         scheduled=scheduled,
     )
     quota = terms.idle.limit(parsed.valid())

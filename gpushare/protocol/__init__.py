@@ -24,7 +24,7 @@ that lie in the queue of a daemon that hangs keep the container's mounts busy.
 | bind | the launcher that created it: root | key, id; fds: pidfd | - |
 | release | hook: root; `gpushare run`: the opener | key, id | - |
 | open | `gpushare run`: root or own uid | quota (texts), name, pid, rootless | HostProcessGrant |
-| cards | anyone | - | CardStatus rows |
+| cards | anyone | - | CardStatus rows; profiles, if there are any: ProfileStatus of each |
 | tenants | anyone | all (also without a GPU) | TenantStatus rows |
 | tenant | anyone | name | tenant: TenantStatus |
 | why | anyone | name | WhyProcess rows; why: Why |
@@ -120,6 +120,7 @@ __all__ = [
     "NonTenantProcessStatus",
     "PreparedClaim",
     "ProcessCard",
+    "ProfileStatus",
     "ProtocolError",
     "ShortfallReport",
     "TenantCard",
@@ -145,6 +146,7 @@ MAX_REPLY_BYTES: Final = 65536
 HISTORY_ROWS: Final = 500  # maximum per reply; a reply with fewer rows is the last
 
 SET_FIELDS: Final = (
+    "profile",
     "memory",
     "memory_limit",
     "cores",
@@ -265,6 +267,14 @@ class NonTenantProcessStatus(TypedDict):
     name: str
     bytes: int
     container: str  # its container, as "docker 4f5e6d7c8b9a"; empty: a host process
+
+
+class ProfileStatus(TypedDict):
+    """A profile of gpushare.yaml."""
+
+    name: str
+    requests: dict[str, str]  # what it stands for: texts by canonical key
+    fits: int  # how many more containers of it the cards have room for
 
 
 class CardLink(TypedDict):

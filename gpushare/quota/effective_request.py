@@ -23,6 +23,7 @@ from gpushare.quota.errors import QuotaError, quoted
 from gpushare.quota.keys import from_record, request_from
 from gpushare.quota.node_settings import PLACEMENT, POLICY, NodeSetting
 from gpushare.quota.request import (
+    PROFILE,
     EngineCards,
     Layer,
     Percent,
@@ -110,7 +111,8 @@ class EffectiveRequest:
 
     `count` None means every card of the node; `devices` (indices or UUIDs) and `minors` (N of
     /dev/nvidiaN) narrow the choice when not empty. For `shared` exactly one of `memory_bytes` and
-    `memory_percent` is set, per card; `cores` 0 reserves none. `why` says in a sentence what led
+    `memory_percent` is set, per card; in a manifest neither may be, if a profile of the node says
+    it. `cores` 0 reserves none. `why` says in a sentence what led
     here; for `none` it ends with what to add. `notes` are the request's.
     """
 
@@ -149,7 +151,8 @@ def resolve_request(
     if not request.has_memory():
         _refuse_incomplete(request, cards)
         return _whole("cards without memory are whole cards", request, which)
-    memory = request.requested.get("memory") or request.requested["memory-percent"]
+    has = ("memory", "memory-percent", PROFILE)
+    memory = next(request.requested[key] for key in has if key in request.requested)
     of_node = memory.source.kind == "default"
     return EffectiveRequest(
         "shared",

@@ -18,6 +18,7 @@ from gpushare.quota.card_lists import (
 from gpushare.quota.errors import BadValue, QuotaError
 from gpushare.quota.request import (
     IDLE_AFTER,
+    PROFILE,
     Diagnostic,
     Layer,
     QuotaRequest,
@@ -33,6 +34,7 @@ from gpushare.quota.values import (
     WholeNumber,
     larger,
     parse_duration,
+    parse_name,
     prefer,
     smaller,
     subset,
@@ -116,6 +118,14 @@ KEYS: Final[Mapping[str, Key]] = {
             _PERCENT,
             smaller,
             "Memory of each card, in percent of the card's memory.",
+        ),
+        Key(
+            PROFILE,
+            "profile",
+            parse_name,
+            unchanged,
+            "A profile of the node (profiles in gpushare.yaml): its memory, compute and policy. No "
+            "other key of memory or compute but priority and class may be set beside it.",
         ),
         Key(
             "memory-limit",

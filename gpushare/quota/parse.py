@@ -40,7 +40,9 @@ from gpushare.quota.precedence import (
     merge_dialects,
     merge_places,
 )
+from gpushare.quota.profiles import Profiles, expand, profile_of
 from gpushare.quota.request import (
+    PROFILE,
     VISIBLE_DEVICES,
     Diagnostic,
     EngineCards,
@@ -98,6 +100,7 @@ def parse_request(  # noqa: PLR0913 - one argument a source
     defaults: Defaults | None = None,
     trust: EnvTrust | None = None,
     dialects: Dialects | None = None,
+    profiles: Profiles | None = None,
     scheduled: ScheduledAllocation | None = None,
 ) -> ParsedRequest:
     """Return what a container requests; nothing is `requested` if it asks for no GPU.
@@ -106,9 +109,9 @@ def parse_request(  # noqa: PLR0913 - one argument a source
     canonical keys (`memory`), and so have `options`, those of a command line, which stand beside
     annotations. `cards` are what an engine put into the spec. `trust` None is the default for these
     annotations. `dialects` says which other systems' requests are read, None: none of them.
-    `scheduled` is what the scheduler allocated, which all but the operator may only refine. Refused
-    are an unknown gpushare key, a text that is no value, a scope that fits no container, a request
-    in two dialects or in one that is not accepted.
+    `profiles` are the node's. `scheduled` is what the scheduler allocated, which all but the
+    operator may only refine. Refused are an unknown gpushare key, a text that is no value, a scope
+    that fits no container, a request in two dialects or in one that is not accepted.
     """
     trust = trust or default_trust(annotations)
     defaults = defaults or Defaults()
@@ -131,8 +134,14 @@ def parse_request(  # noqa: PLR0913 - one argument a source
         defaults = defaults.beside(scheduled)
     has_cards = bool(granted.cards)
     of_options = _of_keys("option", options or {}, diagnostics)
+    named = {
+        str(layer[PROFILE].source): layer[PROFILE]
+        for layer in (of_options, annotated.own, annotated.scoped, annotated.of_pod, of_env)
+        if PROFILE in layer
+    }
+    of_env = expand(of_env, profiles or {}, diagnostics)
     for layer in (of_options, annotated.own, annotated.scoped, annotated.of_pod):
-        granted.merge(layer)
+        granted.merge(expand(layer, profiles or {}, diagnostics))
     if trust == "request":
         granted.merge(of_env)
     elif trust == "reduce":
@@ -148,6 +157,8 @@ def parse_request(  # noqa: PLR0913 - one argument a source
     if granted.layer:
         granted.notes += meanings
     defaults.fill(granted.layer, has_cards=has_cards)
+    if (profile := profile_of(granted.layer, named)) is not None:
+        granted.layer[PROFILE] = profile
     before_operator = dict(granted.layer)
     granted.override(_of_keys("operator", operator or {}, diagnostics))
     defaults.fill(
@@ -288,9 +299,10 @@ def _own_keys(
     """Return what gpushare's own keys request in a manifest, of whatever place."""
     granted = GrantedLayers({}, notes)
     for layer in (annotated.own, annotated.scoped, annotated.of_pod):
-        granted.merge(layer)
+        granted.merge(expand(layer, None, diagnostics))
     notes += annotated.notes
-    granted.merge(_of_env(texts.get("env", {}), diagnostics), shrink_only=in_cluster)
+    of_env = expand(_of_env(texts.get("env", {}), diagnostics), None, diagnostics)
+    granted.merge(of_env, shrink_only=in_cluster)
     return granted.layer
 
 

@@ -19,8 +19,10 @@ from typing import Final
 
 from gpushare.quota.errors import QuotaError, printable, quoted
 from gpushare.quota.keys import KEYS
+from gpushare.quota.profiles import SET_BY_PROFILE
 from gpushare.quota.request import (
     IDLE_AFTER,
+    PROFILE,
     Diagnostic,
     Layer,
     RequestedValue,
@@ -33,7 +35,7 @@ _PARTS_OF_A_CARD: Final = frozenset({"memory", "memory-percent", "memory-limit",
 _NEVER_ENLARGE: Final = frozenset(
     {
         *("memory", "memory-percent", "allow", "deny", "compute-capability", "placement", "numa"),
-        IDLE_AFTER,
+        *(IDLE_AFTER, PROFILE),
     }
 )
 _MODEST: Final = {"class": "offline", "oversubscribe": "none"}
@@ -84,6 +86,8 @@ class GrantedLayers:
         The operator set them on a container that had the rest: none of it is smaller, or larger,
         when the container starts the next time.
         """
+        if PROFILE not in operator and not operator.keys().isdisjoint(SET_BY_PROFILE):
+            self.layer.pop(PROFILE, None)  # it is not that any more
         for name, requested in operator.items():
             for replaced in (name, _OTHER_FORM.get(name)):
                 below = self.layer.pop(replaced, None) if replaced else None

@@ -76,13 +76,14 @@ class RequestedValue:
         return self.written or self.text
 
 
+PROFILE: Final = "profile"
 #: What one source requests, by canonical key.
 Layer: TypeAlias = "dict[str, RequestedValue]"
 
 
 def requests_memory(layer: Layer) -> bool:
-    """Whether memory is requested, in either form."""
-    return "memory" in layer or "memory-percent" in layer
+    """Whether memory is requested, in either form, or by a profile."""
+    return not layer.keys().isdisjoint(("memory", "memory-percent", PROFILE))
 
 
 def requests_whole_cards(layer: Layer, *, has_cards: bool = False) -> bool:
@@ -161,6 +162,7 @@ class QuotaRequest:
 
     memory_bytes: int | None = None
     memory_percent: Percent | None = None
+    profile: str | None = None
     memory_limit_bytes: int | None = None
     cores: int | None = None
     count: int | None = None
@@ -183,8 +185,9 @@ class QuotaRequest:
     unnamed: RequestedValue | None = None
 
     def has_memory(self) -> bool:
-        """Whether memory is requested, as a size or as a percentage."""
-        return self.memory_bytes is not None or self.memory_percent is not None
+        """Whether memory is requested, as a size, as a percentage or by a profile."""
+        given = self.memory_bytes, self.memory_percent, self.profile
+        return any(one is not None for one in given)
 
     def is_set(self, key: str) -> bool:
         """Whether the operator set `key`, so that no ceiling applies to it."""

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 from gpushare.quota.effective_request import Defaults, EffectiveRequest, whole_cards_refused
 from gpushare.quota.errors import QuotaError, quoted
 from gpushare.quota.node_settings import NodeSetting
+from gpushare.quota.profiles import Profiles
 from gpushare.quota.request import (
     IDLE_AFTER,
     EngineCards,
@@ -286,9 +287,9 @@ class RequestPolicy:
     """The rules for requests of one kind, and their defaults.
 
     `trust` None is the default for the container's kind; `dialects` says which other systems'
-    requests are read. `over` and `compute` are how far the audit goes with a container that exceeds
-    its quota of memory, and of compute. `compat` is what happens to an image that the driver, or
-    the card, does not run.
+    requests are read, and `profiles` are the node's, by name. `over` and `compute` are how far the
+    audit goes with a container that exceeds its quota of memory, and of compute. `compat` is what
+    happens to an image that the driver, or the card, does not run.
     """
 
     defaults: Defaults = field(default_factory=Defaults)
@@ -300,6 +301,7 @@ class RequestPolicy:
     over: str = "freeze"  # observe | warn | freeze | kill
     compute: str = "warn"  # observe | warn | freeze
     idle: IdlePolicy = field(default_factory=IdlePolicy)
+    profiles: Profiles = field(default_factory=dict)
     compat: str = "warn"  # ignore | warn | refuse: an image that does not fit driver or card
 
     def labelled(self, settings: Mapping[str, NodeSetting]) -> RequestPolicy:

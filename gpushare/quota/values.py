@@ -100,6 +100,27 @@ class Choice:
         return value
 
 
+class Name:
+    """Reads a name."""
+
+    pattern: Final = "[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
+
+    @property
+    def error(self) -> BadValue:
+        """What is wrong with any other text."""
+        return BadValue("is not a name", "write lower-case letters, digits, - and ., e.g. small")
+
+    def __call__(self, text: str) -> Value:
+        """Return the name; BadValue if it is none."""
+        stripped = text.strip()
+        if not re.fullmatch(self.pattern, stripped, re.ASCII):
+            raise self.error
+        return stripped
+
+
+parse_name: Final = Name()
+
+
 class Duration:
     """Reads a time with its unit, as seconds."""
 

@@ -14,8 +14,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare.quota.effective_request import Defaults
-from gpushare.quota.errors import quoted
+from gpushare.quota.effective_request import Defaults, resolve_request
+from gpushare.quota.errors import QuotaError, quoted
+from gpushare.quota.keys import request_from
+from gpushare.quota.profiles import Profile, profile
+from gpushare.quota.request import RequestedValue, ValueSource
 from gpushare.quota.request_policy import (
     Dialects,
     IdlePolicy,
@@ -121,6 +124,7 @@ _MAX_PER_NODE: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
 _AUDIT: Final[Mapping[str, str]] = {"over_quota": "over", "gate_bypass": "compute"}
 _MODELS: Final = "models"
 _ALL: Final = "all"
+PROFILES: Final = "profiles"
 
 
 @dataclass(frozen=True)
@@ -200,6 +204,7 @@ def terms(document: ConfigDocument, section: KeyPath = NODE) -> RequestPolicy:
         trust=section_values(document, section, "trust").values.get("env"),
         idle=_idle(document, section),
         dialects=_dialects(document, section),
+        profiles=profiles(document),
     )
 
 
@@ -300,6 +305,30 @@ def _where(document: ConfigDocument, found: SectionValues) -> dict[str, str]:
     }
 
 
+def profiles(document: ConfigDocument) -> dict[str, Profile]:
+    """Return the profiles of a document whose form has been checked, by name, in its order."""
+    return {
+        name: profile(name, document.section((PROFILES, name)))
+        for name in document.section((PROFILES,))
+    }
+
+
+def _check_profiles(document: ConfigDocument) -> None:
+    for name, one in profiles(document).items():
+        given = document.section((PROFILES, name))
+        has = [key for key in ("memory", "equal") if given.get(key) is not None]
+        if len(has) != 1:
+            both = "sets memory twice; keep one of memory and equal"
+            text = both if has else "sets no memory; add memory: 4GiB or equal: 4"
+            document.problem((PROFILES, name, *has[1:]), text)
+            continue
+        source = ValueSource("default", key_of((PROFILES, name)))
+        try:
+            resolve_request(request_from(one.layer(RequestedValue(name, name, source))))
+        except QuotaError as error:
+            document.problem((PROFILES, name), f"{error.rule}; {error.fix}")
+
+
 def namespaces(document: ConfigDocument) -> list[str]:
     """Return the names and patterns of the document's namespaces, in its order."""
     return list(document.section(("namespaces",)))
@@ -361,6 +390,7 @@ def checked(text: str, file: Path) -> ConfigDocument:
     document = ConfigDocument(text, file)
     schema.check(document)
     if not document.problems:
+        _check_profiles(document)
         for section in (NODE, USERS, *map(of_namespace, namespaces(document))):
             check(document, section)
     if document.problems:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from gpushare.daemon.limits.driver_limits import EXCLUSIVE, MPS, UNSUPPORTED
 from gpushare.quota.effective_request import ADD
 from gpushare.quota.keys import ANNOTATION_PREFIX, KEYS
+from gpushare.quota.profiles import CONFLICT, SET_BY_PROFILE
 
 from .policy_text import quantity, refusal, text
 
@@ -38,7 +39,7 @@ def _source(key: str) -> str:
 
 
 _CARDS: Final = "(?count || ?devices)"
-_MEMORY: Final = "(?memory || ?memory-percent)"
+_MEMORY: Final = "(?memory || ?memory-percent || ?profile)"
 _LIMIT, _AMOUNT = quantity("$memory-limit"), quantity("$memory")
 _BELOW: Final = f"""\
 ?memory-limit && ?memory && isQuantity({_LIMIT}) && isQuantity({_AMOUNT}) &&
@@ -51,6 +52,11 @@ CONTRADICTIONS: Final = (
         "?memory && ?memory-percent",
         f'": conflicts with " + {_source("memory-percent")} + '
         '": both set memory. Keep one of the two."',
+    ),
+    Rule(
+        "profile",
+        f"?profile && ({' || '.join(f'?{key}' for key in SET_BY_PROFILE)})",
+        refusal(*CONFLICT),
     ),
     Rule(
         "memory-limit", _BELOW, '": below memory " + $memory + ". Write " + $memory + " or more."'
@@ -76,9 +82,7 @@ CONTRADICTIONS: Final = (
     ),
 )
 _OPTIONS: Final = [
-    name
-    for name in KEYS
-    if name not in {"memory", "memory-percent", "memory-limit", "cores", "count", "devices"}
+    name for name in KEYS if name not in {*SET_BY_PROFILE[:4], "profile", "count", "devices"}
 ]
 #: What a node refuses if it has no `defaults` of memory and cores.
 INCOMPLETE: Final = (

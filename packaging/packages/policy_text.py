@@ -8,12 +8,13 @@ from typing import Final
 
 from gpushare.quota.card_lists import BAD_CAPABILITY, BAD_CARD, CAPABILITY, CARD
 from gpushare.quota.errors import BadValue
-from gpushare.quota.values import parse_duration
+from gpushare.quota.values import parse_duration, parse_name
 
 #: The form of a text, or of each item of a list, and what is wrong with any other.
 FORMS: Final = {
     "devices": (CARD, BAD_CARD),
     "compute-capability": (CAPABILITY, BAD_CAPABILITY),
+    "profile": (parse_name.pattern, parse_name.error),
     "idle-after": (parse_duration.pattern, parse_duration.error),
 }
 

@@ -283,8 +283,7 @@ def _effective(effective: EffectiveRequest, container: Container) -> dict[str, A
 
 def _memory(effective: EffectiveRequest) -> str:
     if effective.memory_bytes is None:
-        assert effective.memory_percent is not None
-        return format_percent(effective.memory_percent)
+        return "" if effective.memory_percent is None else format_percent(effective.memory_percent)
     return exact_size(effective.memory_bytes)
 
 

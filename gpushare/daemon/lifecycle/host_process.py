@@ -48,7 +48,9 @@ def open_tenant(
     """Reserve `requested` (canonical key to text); QuotaError and reserve()'s errors."""
     driver = state.loaded()
     terms = state.config.users if command.rootless else state.config.terms
-    parsed = parse_request({}, {}, options=requested, defaults=terms.defaults)
+    parsed = parse_request(
+        {}, {}, options=requested, defaults=terms.defaults, profiles=terms.profiles
+    )
     quota = terms.idle.limit(parsed.valid())
     effective = resolve_request(quota)
     if quota.numa == BIND and quota.requested["numa"].source.kind == "option":

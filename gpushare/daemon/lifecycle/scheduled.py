@@ -59,7 +59,7 @@ _BYTES: Final = re.compile(r"[1-9][0-9]{0,15}", re.ASCII)
 _UUID: Final = re.compile(r"[0-9A-Za-z-]{1,64}", re.ASCII)
 _PLUGIN: Final = "device plugin"
 #: Keys that request a card, or a part of one.
-CARD_KEYS: Final = frozenset({"memory", "memory-percent", "count", "devices"})
+CARD_KEYS: Final = frozenset({"memory", "memory-percent", "profile", "count", "devices"})
 # gpushare-node hears of a pod that joins a prepared claim from the API server, as the kubelet does.
 _POD_SECONDS: Final = 2.0
 _POLL_SECONDS: Final = 0.02

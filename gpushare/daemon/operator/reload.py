@@ -63,6 +63,7 @@ LIVE_TERMS: Final = {
     "compute": "audit.gate_bypass",
     "compat": "compatibility",
     "idle": "idle",
+    "profiles": "profiles",
 }
 LIVE_TIMING: Final = frozenset(
     {"bind_timeout_seconds", "sample_interval_seconds", "reconcile_interval_seconds"}

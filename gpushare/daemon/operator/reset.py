@@ -24,12 +24,14 @@ from gpushare.daemon.operator.resize import (
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.quota.effective_request import change_recorded
-from gpushare.quota.request import COMPUTE_KEYS, IDLE_AFTER, QuotaRequest
+from gpushare.quota.profiles import SET_BY_PROFILE
+from gpushare.quota.request import COMPUTE_KEYS, IDLE_AFTER, PROFILE, QuotaRequest
 
-_MEMORY: Final = ("memory", "memory-percent")
+_MEMORY: Final = ("memory", "memory-percent", PROFILE)
 _LIMIT: Final = "memory-limit"
 _QUOTA: Final = (
     "memory",
+    PROFILE,
     _LIMIT,
     *COMPUTE_KEYS,
     IDLE_AFTER,
@@ -63,6 +65,10 @@ def _set_of(record: TenantRecord, keys: Collection[str], state: DaemonState) -> 
     if not dropped:
         what = ", ".join(sorted(keys)) or "the quota"
         raise NotResizable(f"{what} of {record.title} is not overridden. See gpushare inspect")
+    if PROFILE in dropped:
+        dropped |= own.intersection(SET_BY_PROFILE)
+    elif PROFILE in own and not dropped.isdisjoint(SET_BY_PROFILE):
+        dropped.add(PROFILE)  # the rest is not that any more
     if "memory" in dropped and record.quota.get(_LIMIT) == record.quota["memory"]:
         dropped.add(_LIMIT)  # it grew with memory, and was not set
     return dropped
@@ -90,6 +96,11 @@ def _back(record: TenantRecord, dropped: Collection[str], state: DaemonState) ->
     compute = [key for key in COMPUTE_KEYS if key in dropped]
     if compute:
         changed = with_restored_compute(changed, compute, state)
+    if not {*SET_BY_PROFILE}.isdisjoint(dropped):
+        rows = {key: row for key, row in changed.quota.items() if key != PROFILE}
+        if PROFILE in record.requested and not any(map(changed.is_set, SET_BY_PROFILE)):
+            rows[PROFILE] = record.requested[PROFILE]
+        changed = replace(changed, quota=rows)
     if IDLE_AFTER in dropped:
         rows = {key: row for key, row in changed.quota.items() if key != IDLE_AFTER}
         own = record.requested.get(IDLE_AFTER)

@@ -18,6 +18,7 @@ from gpushare.daemon.core.log import log
 from gpushare.daemon.limits import driver_limits
 from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds, update_burst_limits
 from gpushare.daemon.observe.dead_records import free_dead_records
+from gpushare.daemon.operator.profile_change import change_by_profile
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.placement.model import (
     AllocationUse,
@@ -31,9 +32,11 @@ from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.errors import UserError
 from gpushare.quota.effective_request import EffectiveRequest, change_recorded, resolve_request
 from gpushare.quota.keys import OPERATORS, parse_change, read
+from gpushare.quota.profiles import SET_BY_PROFILE
 from gpushare.quota.request import (
     COMPUTE_KEYS,
     IDLE_AFTER,
+    PROFILE,
     QuotaRequest,
     RecordedValue,
     RequestRecord,
@@ -54,14 +57,14 @@ class NotResizable(UserError):
 def set_quota(record: TenantRecord, change: Mapping[str, str], state: DaemonState) -> TenantRecord:
     """Change the quota of `record` to `change`, by canonical key, on each of its cards.
 
-    The keys are `memory`, `memory-limit`, those of compute, and `idle-after`, which alone can be
-    changed of whole cards.
+    The keys are `memory`, `memory-limit`, those of compute, `profile`, which stands for some of
+    them, and `idle-after`, which alone can be changed of whole cards.
 
     NoRoom, QuotaError, NotResizable: nothing was changed.
     """
     # Before the values: they are read as those of a share.
     pages = pages_to_change(record, change, state)
-    quota = parse_change(change)
+    quota = parse_change(change_by_profile(record, change, state))
     changed = with_compute(record, quota, state)
     has_memory = quota.memory_bytes is not None or quota.memory_limit_bytes is not None
     if has_memory:
@@ -71,8 +74,14 @@ def set_quota(record: TenantRecord, change: Mapping[str, str], state: DaemonStat
         assert pages is not None
         changed = with_allocations(changed, allocations, pages, state, quota)
     values = _noted(quota, changed.allocations)
+    quotas = dict(changed.quota)
+    if PROFILE in change:
+        values[PROFILE] = change[PROFILE].strip()
+    elif not values.keys().isdisjoint(SET_BY_PROFILE):
+        state.overrides.forget(record.settings_key, PROFILE)
+        quotas.pop(PROFILE, None)  # it is not that any more
     state.overrides.set(record.settings_key, values)
-    quotas = {**changed.quota, **{key: _operators(text) for key, text in values.items()}}
+    quotas |= {key: _operators(text) for key, text in values.items()}
     if quota.memory_bytes is not None:
         quotas.pop("memory-percent", None)
     apply_record(replace(changed, quota=quotas), pages, state)
@@ -388,9 +397,4 @@ def set_over_quota_action(record: TenantRecord, text: str, state: DaemonState) -
     if not record.shared:
         raise NotResizable(f"{record.title} has no share of a card, so the audit does not check it")
     state.overrides.set(record.settings_key, {OVER_QUOTA_KEY: choice})
-    log(
-        "tenant-resized",
-        tenant=record.key,
-        name=record.title,
-        **{OVER_QUOTA_KEY: choice},
-    )
+    log("tenant-resized", **log_fields(record), **{OVER_QUOTA_KEY: choice})

@@ -32,6 +32,7 @@ from gpushare.daemon.state import DaemonState, UnallocatedContainer
 from gpushare.daemon.store.overrides import CORDONED
 from gpushare.daemon.views import metrics, status_rows
 from gpushare.daemon.views.ended_tenants import ended_metrics
+from gpushare.daemon.views.profile_rows import profile_rows
 from gpushare.daemon.views.status_rows import card_index
 from gpushare.protocol import DaemonStatus
 from gpushare.quota.keys import KEYS, read
@@ -165,7 +166,8 @@ def _cards(_request: ControlRequest, state: DaemonState) -> ControlReply:
         )
         for each in capacities
     )
-    return (dict(row) for row in rows), {}
+    profiles = list(profile_rows(state))
+    return (dict(row) for row in rows), {"profiles": profiles} if profiles else {}
 
 
 def _card_policy(request: ControlRequest, state: DaemonState) -> ControlReply:

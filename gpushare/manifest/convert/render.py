@@ -16,7 +16,7 @@ from gpushare.manifest.convert.targets import (
     Untranslatable,
 )
 from gpushare.quota.effective_request import EffectiveRequest, resolve_request
-from gpushare.quota.request import Layer, QuotaRequest, Value
+from gpushare.quota.request import PROFILE, Layer, QuotaRequest, Value
 from gpushare.quota.size import exact_size
 
 CanonicalValues: TypeAlias = "dict[str, Value]"
@@ -63,6 +63,9 @@ def render(layer: Layer, quota: QuotaRequest, target: Target, surface: Surface) 
         raise Untranslatable(
             f"{target.title} only takes requests of Kubernetes pods, and this file is for {surface}"
         )
+    if quota.profile is not None and target.name != "gpushare":
+        name = quota.requested[PROFILE].shown
+        raise Untranslatable(f"only the node knows its profile {name}; request memory and cores")
     made = RenderedRequest()
     values = {key: requested.value for key, requested in layer.items()}
     values = _ADAPTERS[target.name](values, resolve_request(quota), made)

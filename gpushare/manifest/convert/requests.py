@@ -29,7 +29,7 @@ _SHARED: Final = (
     "class_",
 )
 _ANY: Final = (
-    *("allow", "deny", "compute_capability"),
+    *("profile", "allow", "deny", "compute_capability"),
     *("placement", "numa", "oversubscribe", "backend", "idle_after_seconds"),
 )
 Meaning = dict[str, object]

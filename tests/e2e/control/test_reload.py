@@ -105,3 +105,22 @@ def test_a_key_that_requires_a_restart_is_reported_with_exit_status_3(own: Stack
     assert done.returncode == 3
     assert "run_dir requires a restart; no change was applied, including max_tenants" in done.stderr
     assert [card["max_tenants"] for card in Client(own.socket).cards()] == [16]
+
+
+def test_a_profile_holds_for_a_container_and_ls_counts_what_fits(own: Stack) -> None:
+    write(own, profiles={"half": {"equal": 2}, "small": {"memory": "8GiB", "cores": 10}})
+    assert gpushare(own, "config", "reload").returncode == 0
+    [card] = Client(own.socket).cards()
+    with Bundle(own, quota={"profile": "half"}).run() as tenant:
+        assert tenant.start()["code"] == 0
+        [row] = Client(own.socket).tenants()
+        assert row["quota"]["profile"] == "half env"
+        total = int(tenant.ask("info")["total"])
+        assert total == row["cards"][0]["quota_bytes"] == card["memory_bytes"] // 2
+        shown = json.loads(gpushare(own, "ls", "--profiles", "--json").stdout)
+        assert [(one["name"], one["fits"]) for one in shown] == [("half", 1), ("small", 5)]
+        assert "half" in gpushare(own, "ls").stdout
+        done = gpushare(own, "set", row["key"], "--profile", "small")
+        assert "profile small (was half, env)" in done.stdout, done.stderr
+        assert int(tenant.ask("info")["total"]) == 8 << 30
+    assert "not a profile of this node. Did you mean small?" in refused(own, profile="smell")

@@ -22,6 +22,7 @@ from gpushare.manifest.request import request_on_node
 from gpushare.protocol.kubernetes import NodeMode
 from gpushare.quota.effective_request import Defaults
 from gpushare.quota.keys import KEYS
+from gpushare.quota.profiles import profile
 from gpushare.quota.request_policy import RequestPolicy
 from gpushare.quota.values import Choice, Duration, PercentOfMemory, WholeNumber
 from tests.admission import measure, violations
@@ -35,12 +36,15 @@ def failing_closed(made: dict[str, Any]) -> dict[str, Any]:
 
 
 POLICIES = {one: failing_closed(policy(one)) for one in STRICTNESS}
-PLAIN = RequestPolicy()
+PROFILES = {"small": profile("small", {"memory": "4GiB"})}
+PLAIN = RequestPolicy(profiles=PROFILES)
 #: Nodes, of which one at least accepts what any node accepts.
 NODES = (
     PLAIN,
-    RequestPolicy(defaults=Defaults(memory_bytes=1, cores=1)),
-    RequestPolicy(defaults=Defaults(memory_bytes=1, cores=1, shared_by_default=True)),
+    RequestPolicy(defaults=Defaults(memory_bytes=1, cores=1), profiles=PROFILES),
+    RequestPolicy(
+        defaults=Defaults(memory_bytes=1, cores=1, shared_by_default=True), profiles=PROFILES
+    ),
 )
 
 
@@ -116,6 +120,8 @@ VALUES = {
         else ["90s", "30m", "2h", " 7d ", "0s", "01h", "1000000s", "2 h", "2H", "never", "30", "",
               "1h30m"]
         if isinstance(key.parse, Duration)
+        else ["small", " small ", "Small", "-x", "a b", ""]
+        if name == "profile"
         else [">=8.0", "8.0+", "> 7.5,<=9.0", "=8.9", ">=8.0,>=8.0", "8.0", ">=8", "sm_80", ""]
         if name == "compute-capability"
         else ["4GiB", "8g", "2048 MiB", "1.5GiB", "512m", "1024B", "4", "4G", "4GB", "4gB", "0",

@@ -93,7 +93,10 @@ def test_each_shell_completes_commands_containers_and_cards(
         ("gpushare set train --policy n", ["native-burst-share"]),
         ("gpushare set train --over-quota k", ["kill"]),
         ("gpushare set train --reset w", ["weight"]),
-        ("gpushare set train --reset weight,p", ["weight,policy", "weight,priority"]),
+        (
+            "gpushare set train --reset weight,p",
+            ["weight,profile", "weight,policy", "weight,priority"],
+        ),
         ("gpushare explain gate-b", ["files: default", "gate-bypass-detected"]),
         ("gpushare validate ./", ["files: default", ""]),
     ],

@@ -267,6 +267,7 @@ def test_set_sends_what_was_written_under_the_names_of_the_protocol(
 
 SET = (
     *(
+        ("--profile", "small"),
         ("--memory", "6GiB"),
         ("--memory-limit", "8GiB"),
         ("--cores", "040"),

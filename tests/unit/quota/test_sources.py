@@ -81,7 +81,7 @@ def test_every_key_is_read_from_annotations_and_from_env() -> None:
         "backend": "interposer",
         "idle-after": "30m",
     }
-    assert set(texts) == set(KEYS)
+    assert set(texts) == set(KEYS) - {"profile"}  # which stands for some of them
     for asked in (
         parse_request({KEYS[name].annotation: text for name, text in texts.items()}, {}).valid(),
         parse_request({}, {KEYS[name].env: text for name, text in texts.items()}).valid(),

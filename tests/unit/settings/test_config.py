@@ -51,8 +51,16 @@ def test_the_shipped_file_shows_every_key_with_a_value_that_is_accepted() -> Non
     assert parsed.terms_of("team-a").max_per_request.memory_bytes == 80 << 30
     assert parsed.terms_of("dev-x").trust == "ignore"
     whole = config.load_schema()
-    parts = ("defaults", "max_per_request", "max_per_card", "max_per_node", "card", "dialects")
-    for part in (whole, *(whole["$defs"][name] for name in parts)):
+    parts = (
+        "defaults",
+        "max_per_request",
+        "max_per_card",
+        "max_per_node",
+        "card",
+        "dialects",
+        "profile",
+    )
+    for part in (whole, *(whole["$defs"][name] for name in (*parts, "profile"))):
         for key in part["properties"]:
             assert re.search(rf"\b{key}:", told), key
 
