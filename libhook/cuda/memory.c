@@ -11,24 +11,48 @@
 #include "charge.h"
 #include "external.h"
 #include "quota/ledger.h"
+#include "quota/pages.h"
 
-/* A card's memory is allocated in blocks of 2 MiB (cuMemGetAllocationGranularity of every card so
- * far). Buffers of up to half a block share blocks, where they start at multiples of 512 bytes;
- * larger ones have blocks of their own. */
+/* NVIDIA's driver allocates a card's memory in blocks of 2 MiB (cuMemGetAllocationGranularity of
+ * every card so far). Buffers of up to half a block share blocks, where they start at multiples of
+ * 512 bytes; larger ones have blocks of their own. gpushared measures whether the driver at hand
+ * rounds otherwise; all of the tenant's cards have the same driver. */
 #define BLOCK_BYTES (UINT64_C(2) << 20)
 #define SHARED_BYTES (BLOCK_BYTES / 2)
-#define SHARED_GRANULE_BYTES 512
 
 /* A row's length is rounded up to a multiple of this, or of a power of two above it
  * (CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT and measurements: never below). */
 #define PITCH_GUESS 512
 
+uint64_t shared_granule_bytes(void)
+{
+	uint32_t measured = pages.grant ? atomic_load_explicit(&grant_card(0)->granule_bytes,
+						  memory_order_relaxed)
+					: 0;
+
+	return measured ? measured : 512;
+}
+
+/* Apart: a division by what the compiler does not know takes longer. */
+__attribute__((noinline)) static uint64_t rounded_up(uint64_t bytes, uint64_t granule)
+{
+	return bytes <= UINT64_MAX - granule ? (bytes + granule - 1) / granule * granule
+					     : UINT64_MAX;
+}
+
 uint64_t linear_bytes(uint64_t requested)
 {
-	uint64_t granule = requested <= SHARED_BYTES ? SHARED_GRANULE_BYTES : BLOCK_BYTES;
+	if (requested <= SHARED_BYTES) {
+		uint64_t granule = shared_granule_bytes();
 
-	return requested <= UINT64_MAX - granule ? (requested + granule - 1) / granule * granule
-						 : UINT64_MAX;
+		return __builtin_expect(granule == 512, 1) ? (requested + 511) & ~UINT64_C(511)
+							   : rounded_up(requested, granule);
+	}
+	uint32_t block = pages.grant ? atomic_load_explicit(
+					       &grant_card(0)->block_bytes, memory_order_relaxed)
+				     : 0;
+
+	return rounded_up(requested, block ? block : BLOCK_BYTES);
 }
 
 /* Kept out of the way of the most frequent of all calls. */

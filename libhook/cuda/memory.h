@@ -11,4 +11,7 @@
  * rest of the block that small buffers share. UINT64_MAX if that does not fit into 64 bits. */
 uint64_t linear_bytes(uint64_t requested);
 
+/* Small buffers, and parts of pools, start at multiples of so many bytes. */
+uint64_t shared_granule_bytes(void);
+
 #endif

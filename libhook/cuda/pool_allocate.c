@@ -6,13 +6,13 @@
 #include <stdbool.h>
 
 #include "cards.h"
+#include "memory.h"
 #include "oom_retry.h"
 #include "pool.h"
 #include "stream.h"
 
 /* Allocations start at multiples of this (cuMemAllocAsync: "suitably aligned"; never observed
  * below). */
-#define GRANULE_BYTES 512
 
 /* Less than the smallest observed growth of a pool: what is handed out between two queries then
  * needs no more than one growth. */
@@ -56,9 +56,10 @@ static CUresult reserve(struct taking *taking, size_t bytes)
 	if (!pool_is_charged(taking->pool))
 		return CUDA_SUCCESS;
 	/* No quota is larger, and no sum overflows. */
-	taking->bytes = bytes < GPUSHARE_PENDING_BEGIN
-				? (bytes + GRANULE_BYTES - 1) / GRANULE_BYTES * GRANULE_BYTES
-				: GPUSHARE_PENDING_BEGIN;
+	const uint64_t granule = shared_granule_bytes();
+
+	taking->bytes = bytes < GPUSHARE_PENDING_BEGIN ? (bytes + granule - 1) / granule * granule
+						       : GPUSHARE_PENDING_BEGIN;
 	uint64_t live = atomic_fetch_add(&backing->live, taking->bytes) + taking->bytes;
 	taking->reserved = growth(backing, live, taking->bytes);
 	taking->is_looked_at = is_to_be_looked_at(taking);

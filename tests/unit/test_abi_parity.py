@@ -38,7 +38,7 @@ STRUCTS: Final = {
         "GRANT_CARD",
         (
             *("uuid", "quota_bytes", "current_limit_bytes", "context_bytes", "overhead_bytes"),
-            *("cores_percent", "utilisation_percent", "gate"),
+            *("cores_percent", "utilisation_percent", "granule_bytes", "block_bytes", "gate"),
         ),
     ),
     "gate": (

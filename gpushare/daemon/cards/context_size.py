@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one CUDA context takes of a card: measured once per model and driver version, then kept.
 
-`gpushare-probe` makes a context against the real driver, and NVML says what its process then holds.
-Where that cannot be done (no probe installed, a card that is full) the figure is learned from the
-tenants; until the first has one it is 0 and a quota below one context is not refused.
+`gpushare-probe` makes a context against the real driver, and NVML says what its process then holds;
+with it is measured to what the driver rounds buffers up (rounding.py). Where that cannot be done
+(no probe installed, a card that is full) the size is learned from the tenants; until the first has
+one it is 0 and a quota below one context is not refused.
 
 What is learned is hearsay: a tenant may claim contexts that it does not have, or memory that it
 does not hold. So each tenant has one vote, the figure is in the middle of them, and it is never
@@ -24,9 +25,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gpushare.daemon.cards.driver_client import DriverClient, DriverError
+from gpushare.daemon.cards.rounding import NOT_MEASURED, Rounding, measure_rounding
 from gpushare.daemon.core.log import log
 from gpushare.daemon.placement.model import Card
 
@@ -36,6 +38,13 @@ _WAIT_SECONDS: Final = 6.0  # less than a launcher waits for its answer
 _LOOK_SECONDS: Final = 0.1
 _LOOKS: Final = 100
 _MOST_VOTES: Final = 63  # of the last tenants; one with fewer containers than half cannot decide
+
+
+class DriverFigures(NamedTuple):
+    """What is measured of a driver on cards of one model."""
+
+    context_bytes: int
+    rounding: Rounding
 
 
 class ContextSizes:
@@ -49,7 +58,7 @@ class ContextSizes:
         self._file = directory / _NAME
         self._driver_version = driver_version
         self._lock = threading.Lock()
-        self._measured = self._read()
+        self._measured: dict[str, DriverFigures] = self._read()
         self._votes: dict[str, dict[str, int]] = {}  # by model, then by tenant
         self._settled = threading.Event()
         self._patience = 0.0
@@ -103,13 +112,28 @@ class ContextSizes:
         if now != before:
             log("context-size-learned", model=card.model, bytes=now)
 
-    def keep(self, card: Card, context_bytes: int) -> None:
-        """Note a measured figure, and write it to disk."""
+    def rounding(self, card: Card) -> Rounding:
+        """Return to what the driver rounds buffers on the card up; zeros where it is not known."""
         with self._lock:
-            self._measured = {**self._measured, self._key(card): context_bytes}
-            measured = dict(self._measured)
+            found = self._measured.get(self._key(card))
+        return NOT_MEASURED if found is None else found.rounding
+
+    def keep(self, card: Card, figures: DriverFigures) -> None:
+        """Note measured figures, and write them to disk."""
+        with self._lock:
+            self._measured = {**self._measured, self._key(card): figures}
+            measured = {
+                key: [one.context_bytes, *one.rounding] for key, one in self._measured.items()
+            }
             self._publish()
-        log("context-size-measured", model=card.model, bytes=context_bytes)
+        granule_bytes, block_bytes = figures.rounding
+        log(
+            "context-size-measured",
+            model=card.model,
+            bytes=figures.context_bytes,
+            granule_bytes=granule_bytes,
+            block_bytes=block_bytes,
+        )
         draft = self._file.with_name(f".{_NAME}.{secrets.token_hex(4)}")
         try:
             draft.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
@@ -128,8 +152,8 @@ class ContextSizes:
         }
         version = f" {self._driver_version}"
         measured = {
-            key.removesuffix(version): size
-            for key, size in self._measured.items()
+            key.removesuffix(version): one.context_bytes
+            for key, one in self._measured.items()
             if key.endswith(version)
         }
         self.sizes: Mapping[str, int] = MappingProxyType({**learned, **measured})
@@ -137,10 +161,15 @@ class ContextSizes:
     def _key(self, card: Card) -> str:
         return f"{card.model} {self._driver_version}"
 
-    def _read(self) -> dict[str, int]:
+    def _read(self) -> dict[str, DriverFigures]:
         try:
             found = json.loads(self._file.read_text(encoding="utf-8"))
-            return {str(key): int(value) for key, value in found.items() if int(value) > 0}
+            rows = {str(key): [int(one) for one in values] for key, values in found.items()}
+            return {
+                key: DriverFigures(size, Rounding(granule, block))
+                for key, (size, granule, block) in rows.items()
+                if size > 0 and granule >= 0 and block >= 0
+            }
         except (OSError, ValueError, AttributeError, TypeError, RecursionError):
             return {}
 
@@ -156,8 +185,8 @@ class ContextProbe:
 
 def measure_context(
     card: Card, driver: DriverClient, probe: ContextProbe, excuse: Callable[[int], None]
-) -> int | None:
-    """Return the bytes that one context takes of `card`, None (logged) if that is not known.
+) -> DriverFigures | None:
+    """Return the driver's figures for `card`, None (logged) if they are not known.
 
     `excuse` is called with the pid of the program that is run.
     """
@@ -197,21 +226,37 @@ def _measured(
     card: Card,
     driver: DriverClient,
     excuse: Callable[[int], None],
-) -> int:
-    """Return what the driver says of the probe once it has a context and nothing changes."""
+) -> DriverFigures:
+    """Return what the driver says of the probe, with a context and with buffers."""
+
+    def settled() -> int:
+        """Return what the driver says the probe has, once nothing changes."""
+        last = None
+        for _ in range(_LOOKS):
+            excuse(program.pid)
+            uses = driver.sample().uses.get(card.uuid, ())
+            now = next((use.bytes for use in uses if use.pid == program.pid), None)
+            if now and now == last:
+                return now
+            last = now
+            time.sleep(_LOOK_SECONDS)
+        raise ValueError("the driver does not report the memory of gpushare-probe")
+
+    def added(size: int, count: int) -> int:
+        """Return by how much so many buffers make it more; 0 if they cannot be had."""
+        assert program.stdin is not None
+        program.stdin.write(f"alloc {size}\n".encode() * count)
+        program.stdin.flush()
+        before = settled_at[-1]
+        codes = [_read_event(program, "alloc").get("code") for _ in range(count)]
+        settled_at.append(settled())
+        return 0 if any(codes) else settled_at[-1] - before
+
     answer = _read_event(program, "context")
     if answer.get("code") != 0:
         raise ValueError(f"gpushare-probe did not create a context: {answer}")
-    last = None
-    for _ in range(_LOOKS):
-        excuse(program.pid)
-        uses = driver.sample().uses.get(card.uuid, ())
-        now = next((use.bytes for use in uses if use.pid == program.pid), None)
-        if now and now == last:
-            return now
-        last = now
-        time.sleep(_LOOK_SECONDS)
-    raise ValueError("the driver does not report the memory of gpushare-probe")
+    settled_at = [settled()]
+    return DriverFigures(settled_at[0], measure_rounding(added))
 
 
 def _read_event(program: subprocess.Popen[bytes], event: str) -> dict[str, Any]:

@@ -315,8 +315,13 @@ def _make_pages(
 def _card_grant(allocation: CardAllocation, driver: LoadedDriver) -> CardGrant:
     card = driver.card(allocation.uuid)
     assert card is not None, allocation.uuid
-    context_bytes = driver.contexts.sizes.get(card.model, 0)
-    return CardGrant(allocation.uuid, allocation.memory_bytes, context_bytes, allocation.cores)
+    return CardGrant(
+        allocation.uuid,
+        allocation.memory_bytes,
+        driver.contexts.sizes.get(card.model, 0),
+        allocation.cores,
+        *driver.contexts.rounding(card),
+    )
 
 
 _MOST_PODS: Final = 4096  # pods; the one that was noted first is forgotten

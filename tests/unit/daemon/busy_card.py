@@ -22,12 +22,14 @@ import pytest
 from gpushare import abi
 from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.audit.judge import Verdict
+from gpushare.daemon.cards.context_size import DriverFigures
 from gpushare.daemon.cards.driver_client import (
     DriverError,
     DriverGeneration,
     DriverSample,
     ProcessUse,
 )
+from gpushare.daemon.cards.rounding import NOT_MEASURED
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.identity.processes import Process
@@ -219,7 +221,7 @@ class BusyCard(FakeDriver):
         monkeypatch.setattr(tenants, "COSTLY_SECONDS", math.inf)  # time passes faster than it does
         monkeypatch.setattr(node.freezing, "submit", lambda job: job())
         self.audit = node.audit = Audit(node, self.recorder)  # type: ignore[arg-type]
-        node.loaded().contexts.keep(fakes.card(), CONTEXT)
+        node.loaded().contexts.keep(fakes.card(), DriverFigures(CONTEXT, NOT_MEASURED))
         monkeypatch.setattr(PidResolver, "_open", lambda _, pid: self._process(pid))
         monkeypatch.setattr(PidResolver, "_note_ended", self._note_ended())
         monkeypatch.setattr(processes, "cgroups_of", self._cgroups)

@@ -11,8 +11,14 @@ from pathlib import Path
 import pytest
 
 from gpushare.daemon.cards import context_size
-from gpushare.daemon.cards.context_size import ContextProbe, ContextSizes, measure_context
+from gpushare.daemon.cards.context_size import (
+    ContextProbe,
+    ContextSizes,
+    DriverFigures,
+    measure_context,
+)
 from gpushare.daemon.cards.driver_client import ProcessUse
+from gpushare.daemon.cards.rounding import NOT_MEASURED, Rounding, measure_rounding
 from gpushare.daemon.store.overrides import Overrides, OverridesError
 
 from .fakes import GIB, MIB, FakeDriver, card
@@ -103,7 +109,10 @@ def test_the_oldest_settings_are_forgotten_first(
 
 
 def test_a_measured_context_is_kept_by_model_and_driver_version(tmp_path: Path) -> None:
-    ContextSizes(tmp_path, "580").keep(card(0), 500 * MIB)
+    figures = DriverFigures(500 * MIB, Rounding(256, 4096))
+    ContextSizes(tmp_path, "580").keep(card(0), figures)
+    assert ContextSizes(tmp_path, "580").rounding(card(1)) == (256, 4096)
+    assert ContextSizes(tmp_path, "581").rounding(card(0)) == (0, 0)
     assert ContextSizes(tmp_path, "580").sizes.get(card(1).model, 0) == 500 * MIB
     assert ContextSizes(tmp_path, "580").sizes.get(card(0, model="T4").model, 0) == 0
     assert ContextSizes(tmp_path, "581").sizes.get(card(0).model, 0) == 0
@@ -114,7 +123,7 @@ def test_reported_context_sizes_count_until_one_is_measured(tmp_path: Path) -> N
     for seen in (600, 500, 700):
         contexts.learn(card(), "a", seen * MIB)
     assert contexts.sizes.get(card().model, 0) == 500 * MIB
-    contexts.keep(card(), 520 * MIB)
+    contexts.keep(card(), DriverFigures(520 * MIB, NOT_MEASURED))
     contexts.learn(card(), "a", 100 * MIB)
     assert contexts.sizes.get(card().model, 0) == 520 * MIB
 
@@ -138,7 +147,9 @@ def test_only_the_last_tenants_have_a_vote(tmp_path: Path) -> None:
     assert contexts.sizes.get(card().model, 0) == (1000 - 200 + 32) * MIB
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"H200 580": "much"}', '{"H200 580": -5}'])
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"H200 580": "much"}', '{"H200 580": 5}', '{"H200 580": [-5, 0, 0]}']
+)
 def test_a_damaged_cache_is_measured_anew(tmp_path: Path, content: str) -> None:
     (tmp_path / "contexts.json").write_text(content)
     assert not ContextSizes(tmp_path, "580").is_measured(card())
@@ -157,7 +168,8 @@ assert sys.argv[1:] == ["--library", "/lib/libcuda.so.1", "--card", "0", "contex
 assert os.environ["GPUSHARE_SIM_DEVICE"] == "/sim"
 for event in ("driver", "context"):
     print(json.dumps({"event": event, "code": 0}), flush=True)
-sys.stdin.read()
+for line in sys.stdin:
+    print(json.dumps({"event": "alloc", "code": 0}), flush=True)
 """
 
 
@@ -165,7 +177,7 @@ def test_a_context_has_the_size_of_the_probes_once_it_is_stable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver, excused = FakeDriver(), list[int]()
-    figures = iter([100, 300, 500, 500])
+    figures = iter([100, 300, 500, 500, 502, 502, 502 + 4 * 4, 502 + 4 * 4])
 
     def grow() -> None:
         driver.uses = {
@@ -174,7 +186,8 @@ def test_a_context_has_the_size_of_the_probes_once_it_is_stable(
 
     driver.during = grow
     monkeypatch.setattr(context_size, "_LOOK_SECONDS", 0.001)
-    assert measure_context(card(), driver, probe(tmp_path, SPEAKS), excused.append) == 500 * MIB
+    found = measure_context(card(), driver, probe(tmp_path, SPEAKS), excused.append)
+    assert found == DriverFigures(500 * MIB, Rounding(0, 2 * MIB))
     assert len(set(excused)) == 1
     assert not Path(f"/proc/{excused[0]}").exists()
 
@@ -190,6 +203,24 @@ def test_a_context_has_the_size_of_the_probes_once_it_is_stable(
 )
 def test_a_probe_that_fails_is_no_figure(tmp_path: Path, code: str) -> None:
     assert measure_context(card(), FakeDriver(), probe(tmp_path, code), lambda _: None) is None
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "rounding"),
+    [
+        (2 * MIB, 4 * 4 * MIB, (0, 2 * MIB)),  # NVIDIA's: a block, and two blocks each
+        (0, 4 * 4 * MIB, (0, 2 * MIB)),  # small buffers in a block that was there
+        (64, 4 * (2 * MIB + 1), (1, 1)),  # another: as requested
+        (64 * 256, 4 * (2 * MIB + 4096), (256, 4096)),
+        (64 * 256 + 1, 4 * (2 * MIB + 4096) + 1, (0, 0)),  # no rounding explains it
+        (-5, 0, (0, 0)),
+        (64 * 1024, 4 * 8 * MIB, (0, 0)),
+    ],
+)
+def test_the_rounding_follows_from_the_drivers_figures(
+    small: int, large: int, rounding: tuple[int, int]
+) -> None:
+    assert measure_rounding(lambda _, count: small if count == 64 else large) == rounding
 
 
 def test_no_probe_is_no_figure(tmp_path: Path) -> None:
