@@ -40,7 +40,7 @@ from gpushare.quota.precedence import (
     merge_dialects,
     merge_places,
 )
-from gpushare.quota.profiles import Profiles, expand, profile_of
+from gpushare.quota.profiles import ShareProfiles, expand, profile_of
 from gpushare.quota.request import (
     PROFILE,
     VISIBLE_DEVICES,
@@ -100,7 +100,7 @@ def parse_request(  # noqa: PLR0913 - one argument a source
     defaults: Defaults | None = None,
     trust: EnvTrust | None = None,
     dialects: Dialects | None = None,
-    profiles: Profiles | None = None,
+    profiles: ShareProfiles | None = None,
     scheduled: ScheduledAllocation | None = None,
 ) -> ParsedRequest:
     """Return what a container requests; nothing is `requested` if it asks for no GPU.

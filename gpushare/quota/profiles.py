@@ -31,7 +31,7 @@ _WITHOUT_CORES: Final = frozenset({"best-effort", EQUAL_SHARE, "native-burst-sha
 
 
 @dataclass(frozen=True)
-class Profile:
+class ShareProfile:
     """What a profile requests: texts by canonical key."""
 
     name: str
@@ -45,10 +45,10 @@ class Profile:
         }
 
 
-Profiles: TypeAlias = "Mapping[str, Profile]"
+ShareProfiles: TypeAlias = "Mapping[str, ShareProfile]"
 
 
-def profile(name: str, given: Mapping[str, Any]) -> Profile:
+def profile(name: str, given: Mapping[str, Any]) -> ShareProfile:
     """Return the profile of a section of gpushare.yaml, whose form has been checked.
 
     `equal: N` is one of N equal parts of a card, exactly: its memory and, unless the policy
@@ -67,10 +67,10 @@ def profile(name: str, given: Mapping[str, Any]) -> Profile:
             values["cores"] = str(whole)
     if policy == EQUAL_SHARE:
         values |= {"policy": "native-burst-share", "weight": values.get("weight", "1")}
-    return Profile(name, {key: values[key] for key in SET_BY_PROFILE if key in values})
+    return ShareProfile(name, {key: values[key] for key in SET_BY_PROFILE if key in values})
 
 
-def expand(layer: Layer, profiles: Profiles | None, diagnostics: Diagnostics) -> Layer:
+def expand(layer: Layer, profiles: ShareProfiles | None, diagnostics: Diagnostics) -> Layer:
     """Return `layer` with what its profile requests in place of the profile's name.
 
     `profiles` None: those of the node are not known; the name stays.
@@ -92,7 +92,7 @@ def expand(layer: Layer, profiles: Profiles | None, diagnostics: Diagnostics) ->
         return rest
 
 
-def expand_change(change: Mapping[str, str], profiles: Profiles) -> dict[str, str]:
+def expand_change(change: Mapping[str, str], profiles: ShareProfiles) -> dict[str, str]:
     """Return the texts of a change with what its profile sets, if it names one; QuotaError."""
     diagnostics = Diagnostics()
     layer = {key: read(key, ValueSource("option", key), text, KEYS) for key, text in change.items()}
@@ -107,7 +107,7 @@ def profile_of(layer: Layer, named: Mapping[str, RequestedValue]) -> RequestedVa
     return None if memory is None else named.get(str(memory.source))
 
 
-def _known(named: RequestedValue, profiles: Profiles) -> Profile:
+def _known(named: RequestedValue, profiles: ShareProfiles) -> ShareProfile:
     found = profiles.get(str(named.value))
     if found is not None:
         return found

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 from gpushare.quota.effective_request import Defaults, EffectiveRequest, whole_cards_refused
 from gpushare.quota.errors import QuotaError, quoted
 from gpushare.quota.node_settings import NodeSetting
-from gpushare.quota.profiles import Profiles
+from gpushare.quota.profiles import ShareProfiles
 from gpushare.quota.request import (
     IDLE_AFTER,
     EngineCards,
@@ -301,7 +301,7 @@ class RequestPolicy:
     over: str = "freeze"  # observe | warn | freeze | kill
     compute: str = "warn"  # observe | warn | freeze
     idle: IdlePolicy = field(default_factory=IdlePolicy)
-    profiles: Profiles = field(default_factory=dict)
+    profiles: ShareProfiles = field(default_factory=dict)
     compat: str = "warn"  # ignore | warn | refuse: an image that does not fit driver or card
 
     def labelled(self, settings: Mapping[str, NodeSetting]) -> RequestPolicy:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from gpushare.quota.effective_request import Defaults, resolve_request
 from gpushare.quota.errors import QuotaError, quoted
 from gpushare.quota.keys import request_from
-from gpushare.quota.profiles import Profile, profile
+from gpushare.quota.profiles import ShareProfile, profile
 from gpushare.quota.request import RequestedValue, ValueSource
 from gpushare.quota.request_policy import (
     Dialects,
@@ -305,7 +305,7 @@ def _where(document: ConfigDocument, found: SectionValues) -> dict[str, str]:
     }
 
 
-def profiles(document: ConfigDocument) -> dict[str, Profile]:
+def profiles(document: ConfigDocument) -> dict[str, ShareProfile]:
     """Return the profiles of a document whose form has been checked, by name, in its order."""
     return {
         name: profile(name, document.section((PROFILES, name)))

@@ -122,7 +122,7 @@ def refuse_more(spoken: DialectRequest, position: int | None) -> None:
     cards = 1 if count is None else int(count.text)
     for word, amount in amounts(spoken, position):
         asked = spoken.layer.get(word.row.key)
-        if asked is None or not isinstance(asked.value, int) or word.row.fraction_of:
+        if asked is None or not isinstance(asked.value, (int, Fraction)) or word.row.fraction_of:
             continue
         given = asked.value * cards if word.row.summed else asked.value
         assert given <= amount, f"{word.name}={word.text} gives {spoken.layer}"
@@ -167,6 +167,6 @@ def test_of_several_dialects_none_gets_more_than_another_asks() -> None:
 def refuse_larger(layer: Layer, of_one: Layer) -> None:
     for key in set(AMOUNTS) & layer.keys() & of_one.keys():
         given, asked = layer[key].value, of_one[key].value
-        assert isinstance(given, int)
-        assert isinstance(asked, int)
+        assert isinstance(given, (int, Fraction))
+        assert isinstance(asked, (int, Fraction))
         assert given <= asked

@@ -15,7 +15,7 @@ from gpushare.daemon.state import DaemonState
 from gpushare.protocol import ProfileStatus
 from gpushare.quota.effective_request import resolve_request
 from gpushare.quota.keys import request_from
-from gpushare.quota.profiles import Profile
+from gpushare.quota.profiles import ShareProfile
 from gpushare.quota.request import PROFILE, RequestedValue, ValueSource
 
 _SOURCE: Final = ValueSource("default", PROFILE)
@@ -34,7 +34,7 @@ def profile_rows(state: DaemonState) -> Iterator[ProfileStatus]:
         )
 
 
-def _request(profile: Profile, policy: str | None) -> PlacementRequest:
+def _request(profile: ShareProfile, policy: str | None) -> PlacementRequest:
     named = RequestedValue(profile.name, profile.name, _SOURCE)
     effective = resolve_request(request_from(profile.layer(named)))
     return PlacementRequest(
