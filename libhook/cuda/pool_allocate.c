@@ -11,9 +11,6 @@
 #include "pool.h"
 #include "stream.h"
 
-/* Allocations start at multiples of this (cuMemAllocAsync: "suitably aligned"; never observed
- * below). */
-
 /* Less than the smallest observed growth of a pool: what is handed out between two queries then
  * needs no more than one growth. */
 #define LOOK_BYTES (UINT64_C(2) << 20)

@@ -192,6 +192,22 @@ def test_a_context_has_the_size_of_the_probes_once_it_is_stable(
     assert not Path(f"/proc/{excused[0]}").exists()
 
 
+def test_a_probe_that_ends_after_its_context_has_a_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older one knows the context alone."""
+    driver, excused = FakeDriver(), list[int]()
+
+    def grow() -> None:
+        driver.uses = {card().uuid: (ProcessUse(excused[0], 500 * MIB),)}
+
+    driver.during = grow
+    monkeypatch.setattr(context_size, "_LOOK_SECONDS", 0.001)
+    ends = SPEAKS.partition("for line in")[0] + "sys.stdin.readline()\n"
+    found = measure_context(card(), driver, probe(tmp_path, ends), excused.append)
+    assert found == DriverFigures(500 * MIB, NOT_MEASURED)
+
+
 @pytest.mark.parametrize(
     "code",
     [
