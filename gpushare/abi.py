@@ -42,7 +42,9 @@ GRANT_HEADER_UNBOUND: Final = 20
 GRANT_HEADER_HEARTBEAT_NS: Final = 24
 GRANT_HEADER_KEY: Final = 32
 GRANT_HEADER_KEY_BYTES: Final = 24
-GRANT_HEADER_BYTES: Final = 56
+GRANT_HEADER_EVICTED: Final = 56
+GRANT_HEADER_MPS: Final = 60
+GRANT_HEADER_BYTES: Final = 64
 
 GRANT_CARD_UUID: Final = 0
 GRANT_CARD_UUID_BYTES: Final = 48
@@ -84,6 +86,8 @@ PROCESS_DENIED: Final = 16
 PROCESS_DENIED_BYTES: Final = 24
 PROCESS: Final = struct.Struct("<IIQQQ")  # pid, reserved, starttime, denied, denied_bytes
 
+ABILITY_EVICT: Final = 1
+
 KIND_BUFFER: Final = 0
 KIND_CONTEXT: Final = 1
 KIND_MANAGED: Final = 2
@@ -115,8 +119,9 @@ STATUS_HEADER_MAGIC: Final = 0
 STATUS_HEADER_ABI_VERSION: Final = 8
 STATUS_HEADER_HIGH_WATER: Final = 12
 STATUS_HEADER_SHARING: Final = 16
+STATUS_HEADER_ABILITIES: Final = 20
 STATUS_HEADER_BYTES: Final = 24
-STATUS_HEADER: Final = struct.Struct("<QIIII")  # magic, abi_version, high_water, sharing, reserved
+STATUS_HEADER: Final = struct.Struct("<QIIII")  # magic, abi_version, high_water, sharing, abilities
 
 STATUS_PROCESS_OFFSET: Final = PAGE_BYTES
 STATUS_USAGE_OFFSET: Final = STATUS_PROCESS_OFFSET + MAX_PROCESSES * PROCESS_BYTES
@@ -141,6 +146,7 @@ WORK: Final = struct.Struct("<IIQQQQQQII")  # the fields of a process's work, in
 MESSAGE_HELLO: Final = 1
 MESSAGE_LOG: Final = 2
 MESSAGE_SHORTFALL: Final = 3
+MESSAGE_RESTORE: Final = 4
 MESSAGE_TEXT_BYTES: Final = 1000
 MESSAGE_TEXT: Final = 16
 MESSAGE_BYTES: Final = 1016

@@ -91,6 +91,11 @@ struct gpushare_grant_header { /* page 0; writer: daemon */
 	_Atomic uint32_t unbound;      /* 1: gpushared does not know the tenant's process yet */
 	_Atomic uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the daemon's last sample */
 	char key[24];		       /* of the tenant, NUL-terminated */
+	/* Futex word. Not 0: the tenant's GPU memory is, or is about to be, in host memory. A call
+	 * of the driver sends GPUSHARE_MESSAGE_RESTORE and waits until it is 0. */
+	_Atomic uint32_t evicted;
+	/* 1: each of its processes has to be a client of gpushared's MPS server. */
+	_Atomic uint32_t mps;
 };
 
 struct gpushare_grant_card { /* page 1 + n; n is the tenant's card number, 0 upwards */
@@ -116,6 +121,9 @@ struct gpushare_grant_card { /* page 1 + n; n is the tenant's card number, 0 upw
 #define GPUSHARE_GRANT_CARD_OFFSET(n) (GPUSHARE_PAGE_BYTES * (1 + (n)))
 
 /* ---- status ------------------------------------------------------------------------------ */
+
+/* Its calls of the driver look at `evicted`. */
+#define GPUSHARE_ABILITY_EVICT 1
 
 /* A process of the tenant. Its number indexes the arrays of every card. The process is dead when
  * its lock (an OFD lock on the first byte of this record) is free *and* its (pid, starttime) no
@@ -204,7 +212,8 @@ struct gpushare_status_header { /* page 0 */
 	_Atomic uint32_t high_water; /* highest process number ever used, plus one */
 	_Atomic uint32_t sharing; /* not 0 after a process has imported memory: the third term below
 				     counts */
-	uint32_t reserved;
+	_Atomic uint32_t abilities; /* GPUSHARE_ABILITY_..., of the library that opened the page; an
+				       earlier version leaves 0 */
 };
 
 #define GPUSHARE_STATUS_PROCESS_OFFSET GPUSHARE_PAGE_BYTES
@@ -229,6 +238,7 @@ enum gpushare_message_type {
 	GPUSHARE_MESSAGE_LOG = 2,   /* text */
 	GPUSHARE_MESSAGE_SHORTFALL =
 		3, /* struct gpushare_shortfall: the driver has less memory than the quota */
+	GPUSHARE_MESSAGE_RESTORE = 4, /* no text: a call of the driver waits for `evicted` */
 };
 
 #define GPUSHARE_MESSAGE_TEXT_BYTES 1000

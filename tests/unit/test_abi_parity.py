@@ -25,14 +25,17 @@ NUMBERS: Final = (
     *("STATUS_USAGE_OFFSET", "STATUS_CARD_BYTES", "STATUS_BYTES"),
     *("KIND_BUFFER", "KIND_CONTEXT", "KIND_MANAGED", "KIND_POOL", "KIND_PHYSICAL"),
     *("KIND_ARRAY", "KIND_GRAPH", "KIND_MODULE", "KIND_CONTEXT_LIMIT", "KIND_EXTERNAL", "KINDS"),
-    *("PENDING_BITS", "PENDING_BYTES"),
-    *("MESSAGE_HELLO", "MESSAGE_LOG", "MESSAGE_SHORTFALL", "MESSAGE_TEXT_BYTES"),
+    *("PENDING_BITS", "PENDING_BYTES", "ABILITY_EVICT"),
+    *("MESSAGE_HELLO", "MESSAGE_LOG", "MESSAGE_SHORTFALL", "MESSAGE_RESTORE", "MESSAGE_TEXT_BYTES"),
 )
 #: struct -> prefix in abi.py and the fields that Python touches
 STRUCTS: Final = {
     "grant_header": (
         "GRANT_HEADER",
-        ("magic", "abi_version", "card_count", "generation", "unbound", "heartbeat_ns", "key"),
+        (
+            *("magic", "abi_version", "card_count", "generation", "unbound", "heartbeat_ns"),
+            *("key", "evicted", "mps"),
+        ),
     ),
     "grant_card": (
         "GRANT_CARD",
@@ -73,7 +76,10 @@ STRUCTS: Final = {
     "process": ("PROCESS", ("pid", "starttime", "denied", "denied_bytes")),
     "detail": ("DETAIL", ("pool_kept_bytes", "contexts")),
     "usage": ("USAGE", ("held", "pending", "exported", "imported", "detail")),
-    "status_header": ("STATUS_HEADER", ("magic", "abi_version", "high_water", "sharing")),
+    "status_header": (
+        "STATUS_HEADER",
+        ("magic", "abi_version", "high_water", "sharing", "abilities"),
+    ),
     "message": ("MESSAGE", ("text",)),
     "shortfall": ("SHORTFALL", ("type", "card", "pid", "rest_bytes", "wanted_bytes")),
 }
