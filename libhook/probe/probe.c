@@ -7,8 +7,8 @@
  *
  *   gpushare-probe [--library FILE] [--card N] [COMMAND ...]     then COMMANDs on stdin, one a line
  *
- * COMMAND:  context | info | alloc [API] SIZE | fill [API] | free | copy SIZE | spin NS TIMES |
- *           busy NS FOR_NS | smi
+ * COMMAND:  context | info | alloc [API] SIZE | fill [API] | write SEED | check SEED | free |
+ *           copy SIZE | spin NS TIMES | busy NS FOR_NS | smi
  * SIZE is in bytes; API is cuMemAlloc (default) or another of allocation_paths.c. The exit status
  * is 0 unless the driver cannot be loaded (3) or the command line is wrong (2); a refused
  * allocation is a result, not a failure.
@@ -75,6 +75,18 @@ static bool command_copy(struct probe *probe, char **words, int count)
 	return true;
 }
 
+/* "write SEED", "check SEED" */
+static bool command_content(struct probe *probe, char **words, int count,
+	void (*content)(struct probe *, unsigned long long))
+{
+	unsigned long long seed;
+
+	if (count != 2 || !number_parse(words[1], &seed))
+		return false;
+	content(probe, seed);
+	return true;
+}
+
 static bool command_run(struct probe *probe, char *line)
 {
 	char *words[4];
@@ -86,6 +98,10 @@ static bool command_run(struct probe *probe, char *line)
 		return command_alloc(probe, words, count);
 	if (!strcmp(words[0], "fill"))
 		return memory_fill(probe, count > 1 ? words[1] : "cuMemAlloc");
+	if (!strcmp(words[0], "write"))
+		return command_content(probe, words, count, content_write);
+	if (!strcmp(words[0], "check"))
+		return command_content(probe, words, count, content_check);
 	if (!strcmp(words[0], "copy"))
 		return command_copy(probe, words, count);
 	if (!strcmp(words[0], "spin"))

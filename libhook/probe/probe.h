@@ -106,6 +106,10 @@ const struct allocation_path *allocation_path_named(const char *name); /* NULL: 
 CUmemAllocationProp memory_on_card(const struct probe *probe);
 void memory_trim(struct probe *probe);
 
+/* Fill all held buffers with a pattern that follows from `seed`, and compare them with it. */
+void content_write(struct probe *probe, unsigned long long seed);
+void content_check(struct probe *probe, unsigned long long seed);
+
 void work_copy(struct probe *probe, size_t bytes);
 void work_busy(struct probe *probe, unsigned long long duration_ns, unsigned long long for_ns);
 void work_spin(struct probe *probe, unsigned long long duration_ns, unsigned long long times);

@@ -51,6 +51,22 @@ def test_managed_memory_is_nowhere_before_it_is_used(env: dict[str, str]) -> Non
         assert probe.ask("free")["bytes"] == 64 << 20
 
 
+def test_it_knows_what_it_has_written(env: dict[str, str]) -> None:
+    sizes = {"cuMemAlloc": (5 << 20) + 24, "cuMemAllocAsync": 1 << 20, "cuArrayCreate": 1 << 20}
+    with ProbeTenant("probe", [str(PROBE)], env) as probe:
+        probe.start()
+        for api, size in sizes.items():
+            assert probe.ask(f"alloc {api} {size}")["code"] == 0
+        linear = sizes["cuMemAlloc"] + sizes["cuMemAllocAsync"]
+        written = {"bytes": linear, "different": 0, "code": 0, "result": "CUDA_SUCCESS"}
+        assert probe.ask("write 7") == written | {"event": "write"}
+        assert probe.ask("check 7") == written | {"event": "check"}
+        assert probe.ask("check 8")["different"] == linear
+        # A buffer that was not written.
+        assert probe.ask(f"alloc cuMemAlloc {1 << 20}")["code"] == 0
+        assert probe.ask("check 7")["different"] > 0
+
+
 def test_it_keeps_the_card_busy_for_the_requested_time(env: dict[str, str]) -> None:
     with ProbeTenant("probe", [str(PROBE)], env) as probe:
         probe.start()
