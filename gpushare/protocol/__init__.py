@@ -155,6 +155,7 @@ SET_FIELDS: Final = (
     "priority",
     "class",
     "idle_after",
+    "time_limit",
     "over_quota_action",
 )
 RESET_ALL: Final = "all"

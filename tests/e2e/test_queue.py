@@ -200,3 +200,72 @@ def test_a_container_that_requests_more_than_was_granted_is_refused(
         _, errors = it.communicate(timeout=LIMIT_SECONDS)
     assert it.returncode == 125
     assert "was granted 2 GiB, and the start that shows it requests 3 GiB" in errors
+
+
+def test_a_create_waits_as_long_as_it_says(
+    stack: Stack, docker: Docker, queue: QueueClient
+) -> None:
+    assert docker.env
+    command = (
+        *("docker", "run", "--rm", "--runtime", "gpushare", "--network", "none"),
+        *("-e", f"GPUSHARE_MEMORY={MOST}", "--name", "patient"),
+    )
+    probe = ("gpushare-probe", "gpushare-probe", "info")
+    with full(stack) as first:
+        done = subprocess.run(
+            [*command, "-e", "GPUSHARE_WAIT=2s", *probe],
+            check=False,
+            capture_output=True,
+            text=True,
+            env=stack.environment,
+            timeout=LIMIT_SECONDS,
+        )
+        assert done.returncode == 125
+        assert "no card has room for 100 GiB" in done.stderr
+        with subprocess.Popen(
+            [*command, "-e", "GPUSHARE_WAIT=30s", *probe],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=stack.environment,
+        ) as patient:
+            wait_until(lambda: any(one["kind"] == "create" for one in queue.queue()))
+            first.communicate(timeout=LIMIT_SECONDS)
+            output, errors = patient.communicate(timeout=LIMIT_SECONDS)
+    assert patient.returncode == 0, errors
+    assert f'"total":{100 << 30}' in output.replace(" ", "")
+
+
+def test_a_time_limit_ends_what_was_granted_for_a_time_with_a_warning_before(
+    stack: Stack, queue: QueueClient
+) -> None:
+    words = ("--memory", "1GiB", "--time-limit", "3s", "--name", "timed", "--", "sleep", "600")
+    with started(stack, *words) as timed:
+        wait_until(lambda: any(one["ends_at"] for one in queue.tenants()))
+        timed.communicate(timeout=LIMIT_SECONDS)
+    assert timed.returncode == -signal.SIGTERM
+    wait_until(lambda: not queue.tenants())
+    events = {one["event"]: one["fields"] for one in queue.history("timed")}
+    assert events["tenant-stop-requested"]["by"] == "time-limit"
+    assert events["tenant-stop-requested"]["reason"] == "its time limit of 3s is over"
+
+
+def test_set_extends_a_time_limit_and_a_restart_keeps_it(stack: Stack, queue: QueueClient) -> None:
+    words = ("--memory", "1GiB", "--time-limit", "1h", "--name", "timed", "--")
+    with started(stack, *words, "sh", "-c", "echo up; read _") as timed:
+        assert is_up(timed)
+        before = queue.tenant("timed")["ends_at"]
+        after = queue.set("timed", time_limit="3h")["ends_at"]
+        assert before is not None
+        assert after is not None
+        assert round(after - before) == 7200
+        assert stack.daemon is not None
+        stack.daemon.process.kill()
+        stack.daemon.process.wait()
+        stack.start_daemon()
+        kept = queue.tenant("timed")["ends_at"]
+        assert kept is not None
+        assert abs(kept - after) < 60
+        queue.set("timed", time_limit="1s")
+        timed.wait(timeout=LIMIT_SECONDS)
+    assert timed.returncode == -signal.SIGTERM
