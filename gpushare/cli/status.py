@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gpushare.kubernetes.cluster import ClusterCard
     from gpushare.protocol import CardStatus, ProfileStatus, TenantCard, TenantStatus
     from gpushare.protocol.queue import QueueEntry
+    from gpushare.queue_client import QueueClient
 
 LS_HEADINGS = (
     *("CARD", "MODEL", "MEMORY", "ALLOCATED", "BURST", "NON-TENANT", "AVAILABLE"),
@@ -221,7 +222,7 @@ def ps(session: Session, everything: bool, wide: bool) -> None:
     set.
     """
     tenants = session.client.tenants(everything=everything)
-    waiting = [] if session.json else waiting_starts(session)
+    waiting = [] if session.json else waiting_starts(session.queue)
     render = functools.partial(_render, everything=everything, wide=wide, waiting=waiting)
     if not tenants and waiting:
         session.show(tenants, lambda: render(tenants))
@@ -229,10 +230,10 @@ def ps(session: Session, everything: bool, wide: bool) -> None:
     session.show_rows(tenants, render, f"no container uses a GPU. To start one, run: {TRY}")
 
 
-def waiting_starts(session: Session) -> list[QueueEntry]:
+def waiting_starts(client: QueueClient) -> list[QueueEntry]:
     """Return the starts that wait; none from a gpushared without a queue."""
     try:
-        return [entry for entry in session.queue.queue() if entry["state"] == "waiting"]
+        return [entry for entry in client.queue() if entry["state"] == "waiting"]
     except UserError:
         return []
 

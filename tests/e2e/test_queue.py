@@ -66,6 +66,10 @@ def is_up(process: subprocess.Popen[str]) -> bool:
     return process.stdout.readline() == "up\n"
 
 
+def is_waiting(queue: QueueClient, name: str) -> bool:
+    return bool(waiting(queue, name))
+
+
 def waiting(queue: QueueClient, name: str) -> list[QueueEntry]:
     return [one for one in queue.queue() if one["name"] == name and one["state"] == "waiting"]
 
@@ -74,7 +78,7 @@ def test_a_second_command_waits_until_the_first_ends_and_then_runs(
     stack: Stack, queue: QueueClient
 ) -> None:
     with full(stack) as first, holder(stack, "--wait", "--name", "second") as second:
-        wait_until(lambda: waiting(queue, "second"))
+        wait_until(lambda: is_waiting(queue, "second"))
         (entry,) = waiting(queue, "second")
         assert (entry["position"], entry["pid"], entry["kind"]) == (1, second.pid, "command")
         assert "no card has room for 100 GiB" in entry["reason"]
@@ -90,7 +94,7 @@ def test_a_second_command_waits_until_the_first_ends_and_then_runs(
 def test_ctrl_c_ends_the_waiting_and_starts_nothing(stack: Stack, queue: QueueClient) -> None:
     with full(stack):
         with holder(stack, "--wait", "--name", "second") as second:
-            wait_until(lambda: waiting(queue, "second"))
+            wait_until(lambda: is_waiting(queue, "second"))
             second.send_signal(signal.SIGINT)
             output, errors = second.communicate(timeout=LIMIT_SECONDS)
         assert (second.returncode, output) == (130, ""), errors
@@ -102,7 +106,7 @@ def test_cancelling_and_the_end_of_its_time_have_their_exit_statuses(
 ) -> None:
     with full(stack):
         with holder(stack, "--wait", "--name", "second") as second:
-            wait_until(lambda: waiting(queue, "second"))
+            wait_until(lambda: is_waiting(queue, "second"))
             ticket = waiting(queue, "second")[0]["ticket"]
             cancelled = subprocess.run(
                 [*stack.cli, "queue", "cancel", ticket],
@@ -124,16 +128,16 @@ def test_cancelling_and_the_end_of_its_time_have_their_exit_statuses(
 def test_a_client_that_is_killed_leaves_no_ticket(stack: Stack, queue: QueueClient) -> None:
     with full(stack):
         with holder(stack, "--wait", "--name", "second") as second:
-            wait_until(lambda: waiting(queue, "second"))
+            wait_until(lambda: is_waiting(queue, "second"))
             second.kill()
         wait_until(lambda: not queue.queue())
 
 
 def test_a_gpushared_that_is_killed_keeps_the_order(stack: Stack, queue: QueueClient) -> None:
     with full(stack) as first, holder(stack, "--wait", "--name", "second") as second:
-        wait_until(lambda: waiting(queue, "second"))
+        wait_until(lambda: is_waiting(queue, "second"))
         with holder(stack, "--wait", "--name", "third"):
-            wait_until(lambda: waiting(queue, "third"))
+            wait_until(lambda: is_waiting(queue, "third"))
             before = [entry["ticket"] for entry in queue.queue()]
             assert stack.daemon is not None
             stack.daemon.process.kill()
@@ -162,7 +166,7 @@ def test_docker_run_waits_and_its_container_gets_what_was_granted(
         ),
     )
     with full(stack) as first, started(stack, "--wait", "--", *words) as second:
-        wait_until(lambda: waiting(queue, "queued"))
+        wait_until(lambda: is_waiting(queue, "queued"))
         assert waiting(queue, "queued")[0]["kind"] == "container"
         first.communicate(timeout=LIMIT_SECONDS)
         output, errors = second.communicate(timeout=LIMIT_SECONDS)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.observe import time_limits
 from gpushare.daemon.observe.time_limits import TimeLimits, ends_at, is_near, seconds_left
 from gpushare.daemon.operator.resize import set_quota
@@ -29,7 +30,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
 
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = time_limits.boottime()
+        self.now = boottime()
         monkeypatch.setattr(time_limits, "boottime", lambda: self.now)
 
 
