@@ -57,7 +57,7 @@ def command(ctx: click.Context) -> None:
 def cancel(ctx: click.Context, ticket: str) -> None:
     """Cancel a start that waits: your own, or as root any.
 
-    Its `gpushare run --wait` exits with status 125 and starts nothing.
+    The command that waits exits with status 125 and starts nothing.
     """
     session: Session = ctx.ensure_object(shared.Session)
     name = session.queue.cancel_ticket(ticket)
