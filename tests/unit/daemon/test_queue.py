@@ -77,6 +77,7 @@ def test_a_start_that_fits_is_granted_at_once_and_its_room_is_nobody_else_s(
     fill(one)
     ticket, _ = take(one, "3GiB")
     assert ticket.is_granted
+    assert one.capacities()[0].schedulable_bytes == GIB  # nor of the scheduler of Kubernetes
     with pytest.raises(NoRoom, match=rf"ticket {ticket.id} 3"):
         opened(one, memory="3GiB")
     opened(one, memory="1GiB")
