@@ -207,7 +207,7 @@ class CardCapacity:
         """What the scheduler of Kubernetes may allocate, with what it has allocated."""
         if self.card.is_divided:
             return 0
-        others = sum(use.memory_bytes for use in self.holders if not use.is_scheduled)
+        others = sum(one.memory_bytes for one in self.holders if not one.is_scheduled)
         return max(0, self.allocatable_bytes - others)
 
     @property
