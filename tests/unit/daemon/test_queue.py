@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gpushare import config
 from gpushare.config import Config, QueueLimits
 from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.lifecycle import create, release
@@ -341,3 +342,9 @@ def test_a_full_disk_neither_undoes_a_start_nor_stops_the_queue(
         assert "No space left on device" in one.queue.reasons[waiting.id]
     one.tickets.look()
     assert now(one, waiting).is_granted
+
+
+def test_the_limits_of_the_queue_are_read_from_its_section() -> None:
+    text = "queue: {max_overtakes: 3, max_overtaking_time: 1h, start_timeout: 5m}"
+    limits = config.parse(text, Path("gpushare.yaml")).queue
+    assert limits == QueueLimits(3, 3600, start_timeout_seconds=300)
