@@ -55,6 +55,7 @@ from gpushare.quota.effective_request import EffectiveRequest, whole_cards_refus
 from gpushare.quota.keys import KEYS
 from gpushare.quota.request import QuotaRequest
 from gpushare.quota.request_policy import RequestPolicy
+from gpushare.quota.values import NO_WAIT_IN_PODS
 
 #: In which a container of `gpushare run --wait -- docker run` shows its ticket.
 TICKET_VARIABLE: Final = "GPUSHARE_TICKET"
@@ -259,8 +260,7 @@ def _read_request(bundle: NewContainer, original: Spec, state: DaemonState) -> C
     mode, in_pod = state.config.kubernetes_mode, is_of_kubelet(original, bundle.path)
     quota, effective = scheduled.effective_request(parsed, grant, mode, in_pod=in_pod)
     if in_pod and quota.wait_seconds is not None:
-        rule = "is not for pods: the kubelet creates a container again by itself"
-        raise quota.refuse("wait", rule, "remove it")
+        raise quota.refuse("wait", *NO_WAIT_IN_PODS)
     placed = placed if grant is None else grant.taken_out(placed)
     secret = original.variables.get(TICKET_VARIABLE, "")
     return ContainerRequest(placed, quota, effective, parsed.pod, parsed.terms, grant, secret)
