@@ -54,7 +54,10 @@ from gpushare.quota.effective_request import EffectiveRequest, whole_cards_refus
 from gpushare.quota.keys import KEYS
 from gpushare.quota.request import QuotaRequest
 from gpushare.quota.request_policy import RequestPolicy
+from gpushare.quota.values import NO_WAIT_IN_PODS
 
+#: In which a container of `gpushare run --wait -- docker run` shows its ticket.
+TICKET_VARIABLE: Final = "GPUSHARE_TICKET"
 STRONG: Final = "strong"
 LAUNCHER: Final = "launcher"
 
@@ -85,6 +88,7 @@ class NewContainer:
     binds: bool = False
     is_restore: bool = False
     is_abandoned: Callable[[], bool] = lambda: False  # no client waits for the container any more
+    waits: Callable[[float], None] = lambda _: None  # has the client wait for so long, 0: as ever
     about: dict[str, Any] = field(default_factory=dict)  # what the log says of it if it is refused
 
     def check(self) -> None:
@@ -109,6 +113,7 @@ class ContainerRequest:
     pod: PodIdentity | None
     terms: RequestPolicy
     grant: scheduled.SchedulerGrant | None = None  # what the scheduler of Kubernetes allocated
+    secret: str = ""  # of the ticket that the container shows; empty: none
 
 
 def create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
@@ -152,8 +157,13 @@ def _create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
         shows_holders=state.config.read_group is None and not is_of_kubelet(original, bundle.path),
     )
     has_spare = is_shared and not applicant.label
-    with state.mounts.claimed() if has_spare else nullcontext():
-        record = state.decide.run(lambda: _reserve(bundle, applicant, request, state))
+    try:
+        with state.mounts.claimed() if has_spare else nullcontext():
+            record = state.decide.run(lambda: _reserve(bundle, applicant, request, state))
+    except UserError as error:
+        if request.quota.wait_seconds is None:
+            raise
+        record = _wait_and_reserve(bundle, applicant, request, state, error)
     try:
         edited = _edited(bundle, original, request, record, state)
         bundle.check()
@@ -166,6 +176,27 @@ def _create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
     state.loop.soon(lambda: _follow(record, state))
     binder = LAUNCHER if record.cgroup else "hook"
     return {"mode": request.effective.kind, "key": record.key, "bind": binder}
+
+
+def _wait_and_reserve(
+    bundle: NewContainer,
+    applicant: TenantIdentity,
+    request: ContainerRequest,
+    state: DaemonState,
+    refused: UserError,
+) -> TenantRecord:
+    """Reserve as soon as there is room, within the container's GPUSHARE_WAIT; as `_reserve`."""
+    # Imported here: most containers do not wait.
+    from gpushare.daemon.lifecycle import create_wait  # noqa: PLC0415
+
+    waiting = create_wait.WaitingCreate(
+        *(applicant.name or bundle.identity[:12], bundle.maker),
+        *(request.quota, request.placed.cards),
+        *(bundle.check, bundle.waits),
+    )
+    with create_wait.granted(waiting, state, refused) as secret:
+        shown = replace(request, secret=secret or request.secret)
+        return state.decide.run(lambda: _reserve(bundle, applicant, shown, state))
 
 
 def _follow(record: TenantRecord, state: DaemonState) -> None:
@@ -225,8 +256,11 @@ def _read_request(bundle: NewContainer, original: Spec, state: DaemonState) -> C
         state.loaded()  # nothing of ours can be in the way of what asks for nothing of ours
     mode, in_pod = state.config.kubernetes_mode, is_of_kubelet(original, bundle.path)
     quota, effective = scheduled.effective_request(parsed, grant, mode, in_pod=in_pod)
+    if in_pod and quota.wait_seconds is not None:
+        raise quota.refuse("wait", *NO_WAIT_IN_PODS)
     placed = placed if grant is None else grant.taken_out(placed)
-    return ContainerRequest(placed, quota, effective, parsed.pod, parsed.terms, grant)
+    secret = original.variables.get(TICKET_VARIABLE, "")
+    return ContainerRequest(placed, quota, effective, parsed.pod, parsed.terms, grant, secret)
 
 
 def _describe(
@@ -274,8 +308,14 @@ def _reserve(
     if request.pod is not None:
         release_ended_of(request.pod, state)
         refuse_second_container(request.pod, request.quota, state)
+    ticket = None
+    if request.secret:
+        # Imported here: most containers have no ticket.
+        from gpushare.daemon.lifecycle.ticket_request import shown_by_container  # noqa: PLC0415
+
+        ticket = shown_by_container(request.secret, state)
     try:
-        return reserve(applicant, request.quota, request.effective, state)
+        return reserve(applicant, request.quota, request.effective, state, ticket)
     except NoRoom as error:
         if request.effective.kind != "exclusive" or applicant.claim:
             raise

@@ -60,6 +60,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "pause": ("train",),
     "ps": (),
     "resume": ("train",),
+    "queue cancel": ("3f2a8c01",),
     "report": ("usage",),
     "rules export": (),
     "run": ("--", "true"),
@@ -83,7 +84,8 @@ WORDS: dict[str, tuple[str, ...]] = {
 _UNSAFE = {"doctor", "setup", "runtime configure", "runtime status", "runtime unconfigure"}
 NEEDS_DAEMON = {
     *("audit", "card cordon", "card drain", "card ls", "card policy", "card uncordon"),
-    *("compat", "config reload", "history", "inspect", "ls", "metrics", "pause", "ps", "resume"),
+    *("compat", "config reload", "history", "inspect", "ls", "metrics", "pause", "ps"),
+    *("queue cancel", "resume"),
     *("run", "set", "stop", "top", "verify", "why"),
 }
 NAMES_CONTAINER = {"inspect", "why", "set", "pause", "resume", "stop", "history"}
