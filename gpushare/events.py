@@ -72,6 +72,12 @@ EVENTS: Final = {
         "A part of the request was not applied, or bypasses the interposer library."
     ),
     "tenant-image-incompatible": "The image's CUDA does not fit the driver or the card; the rule.",
+    "ticket-queued": "A start that does not fit waits in the queue; the reason.",
+    "ticket-granted": "Room was reserved for a start that waited.",
+    "ticket-ended": (
+        "A ticket ended: `how` is started, cancelled, timed-out, expired (granted, and not started "
+        "in time), client-ended or refused."
+    ),
     "tenant-bound": (
         "The container's process is registered; the allocation lasts as long as it does."
     ),
@@ -252,6 +258,9 @@ KEPT: Final = frozenset(
         "tenant-reserved",
         "tenant-not-allocated",
         "tenant-request-adjusted",
+        "ticket-queued",
+        "ticket-granted",
+        "ticket-ended",
         "tenant-bound",
         "tenant-adopted",
         "tenant-name-refused",

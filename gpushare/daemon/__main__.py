@@ -31,6 +31,8 @@ from gpushare.daemon.core.loop import Loop, Worker, WorkerPool, boot_id
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.lifecycle import claims, old_installations, release
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader
+from gpushare.daemon.lifecycle.queue import LOOK_SECONDS as QUEUE_SECONDS
+from gpushare.daemon.lifecycle.queue import Queue
 from gpushare.daemon.limits.burst import BurstUpdater, handle_shortfall
 from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.idle_holders import IdleHolders
@@ -167,7 +169,7 @@ def _serve(config: Config, state: DaemonState, loop: Loop, listener: StartingSoc
     scheduler.check()
     readers = Worker("read")
     control = RunControl(state, freezer, audit, bypass)
-    operations = control_server.all_operations(control)
+    operations = control_server.all_operations(control, _queue(state, loop))
     server = ControlServer(listener, state, readers, operations)
     again = (
         lambda: decide.submit(lambda: release.reconcile_tenants(state, freezer)),
@@ -214,6 +216,14 @@ def _serve(config: Config, state: DaemonState, loop: Loop, listener: StartingSoc
         state.watch.close()
         state.mounts.close()
         log("daemon-stopped", tenants=len(state.tenants.pages))
+
+
+def _queue(state: DaemonState, loop: Loop) -> Queue:
+    """Return the queue, with the tickets that an earlier daemon left."""
+    queue = Queue(state)
+    state.decide.run(queue.adopt)
+    loop.every(lambda: QUEUE_SECONDS, queue.tick)
+    return queue
 
 
 def _finish_threads(state: DaemonState, freezer: Freezer) -> None:

@@ -19,13 +19,16 @@ from gpushare.daemon.lifecycle.container_edits import BIND
 from gpushare.daemon.lifecycle.reserve import TenantIdentity, log_reserved, reserve
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
+from gpushare.daemon.store.ticket import TicketRecord
 from gpushare.oci import container
 from gpushare.oci.driver_files import CUDA, NVML
 from gpushare.oci.edits import Mount
 from gpushare.protocol import HostProcessGrant, MountRow
-from gpushare.quota.effective_request import resolve_request
+from gpushare.quota.effective_request import EffectiveRequest, resolve_request
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.parse import parse_request
+from gpushare.quota.request import QuotaRequest
+from gpushare.quota.request_policy import RequestPolicy
 
 _NOT_BOUND = (
     "--numa bind was not applied: it is only for containers. Put numactl(8) before the command"
@@ -43,9 +46,15 @@ class HostCommand:
 
 
 def open_tenant(
-    command: HostCommand, requested: Mapping[str, str], state: DaemonState
+    command: HostCommand,
+    requested: Mapping[str, str],
+    state: DaemonState,
+    ticket: TicketRecord | None = None,
 ) -> HostProcessGrant:
-    """Reserve `requested` (canonical key to text); QuotaError and reserve()'s errors."""
+    """Reserve `requested` (canonical key to text); QuotaError and reserve()'s errors.
+
+    With a granted `ticket`, what is reserved for it is taken over.
+    """
     driver = state.loaded()
     terms = state.config.users if command.rootless else state.config.terms
     parsed = parse_request(
@@ -55,12 +64,7 @@ def open_tenant(
     effective = resolve_request(quota)
     if quota.numa == BIND and quota.requested["numa"].source.kind == "option":
         effective = replace(effective, notes=(*effective.notes, _NOT_BOUND))
-    if effective.kind == "none":
-        raise QuotaError("run", None, "asks for no GPU", "add --memory 4GiB")
-    if effective.kind == "exclusive" and command.rootless:
-        # gpushare could not keep others off the card, and would refuse the card to all of them.
-        raise QuotaError("run", None, "whole cards require root", "use sudo, or add --memory 4GiB")
-    terms.max_per_request.refuse_above(quota, effective)
+    refuse_for_user(quota, effective, terms, rootless=command.rootless)
     key = secrets.token_hex(8)
     identity = f"host-{key[:8]}"
     name = command.name if NAME.fullmatch(command.name) else identity
@@ -81,7 +85,7 @@ def open_tenant(
         terms=terms,
         shows_holders=True,  # a caller that reaches the socket may read all of it
     )
-    record = reserve(applicant, quota, effective, state)
+    record = reserve(applicant, quota, effective, state, ticket)
     log_reserved(record, state)
     return HostProcessGrant(
         key=key,
@@ -91,6 +95,18 @@ def open_tenant(
         env={**driver.env, **_cards(record)},
         isolation=record.isolation,
     )
+
+
+def refuse_for_user(
+    quota: QuotaRequest, effective: EffectiveRequest, terms: RequestPolicy, *, rootless: bool
+) -> None:
+    """Raise QuotaError if `gpushare run` does not start, or queue, what is requested."""
+    if effective.kind == "none":
+        raise QuotaError("run", None, "asks for no GPU", "add --memory 4GiB")
+    if effective.kind == "exclusive" and rootless:
+        # gpushare could not keep others off the card, and would refuse the card to all of them.
+        raise QuotaError("run", None, "whole cards require root", "use sudo, or add --memory 4GiB")
+    terms.max_per_request.refuse_above(quota, effective)
 
 
 def _cards(record: TenantRecord) -> dict[str, str]:

@@ -25,6 +25,7 @@ from typing import Any, Final
 from gpushare import protocol
 from gpushare.daemon.core.log import Allowances, count_event, log
 from gpushare.daemon.core.loop import Worker, WorkerPool
+from gpushare.daemon.lifecycle.queue import Queue
 from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.service.control_request import (
     MOST_FDS,
@@ -41,6 +42,7 @@ from gpushare.daemon.service.control_request import (
 )
 from gpushare.daemon.service.lifecycle_operations import LIFECYCLE_OPERATIONS
 from gpushare.daemon.service.node_operations import NODE_OPERATIONS
+from gpushare.daemon.service.queue_operations import queue_operations
 from gpushare.daemon.service.systemd import StartingSocket
 from gpushare.daemon.service.tenant_operations import tenant_operations
 from gpushare.daemon.state import DaemonState
@@ -48,11 +50,12 @@ from gpushare.daemon.views.ended_tenants import keep_last_figures
 from gpushare.wait_policy import LOOK_SECONDS
 
 
-def all_operations(run_control: RunControl) -> Mapping[str, Operation]:
+def all_operations(run_control: RunControl, queue: Queue) -> Mapping[str, Operation]:
     """Return the operations by name."""
     return {
         **LIFECYCLE_OPERATIONS,
         **tenant_operations(run_control),
+        **queue_operations(queue),
         **NODE_OPERATIONS,
     }
 
@@ -86,7 +89,7 @@ _CALLERS_FAULT: Final = frozenset(
 )
 #: Operations of which a refusal is logged.
 _CHANGES: Final = frozenset(
-    {"create", "open", "bind", "set", "pause", "resume", "stop"}
+    {"create", "open", "bind", "set", "pause", "resume", "stop", "queue-take"}
     | {"card-policy", "card-cordon", "card-uncordon"}
 )
 

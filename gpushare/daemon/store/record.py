@@ -31,10 +31,12 @@ TenantState = Literal["reserved", "bound", "none"]
 _STATES: Final = ("reserved", "bound", "none")
 
 FORMAT: Final = 1  # of the files; another one is not read
-ABOUT: Final = "about"  # the one file that is neither a tenant's nor a claim's
+ABOUT: Final = "about"  # the one file that is no tenant's, claim's or ticket's
 _MAGIC: Final = b"gpushare-ledger"
-# A tenant's key, or a claim's UID.
-_NAME: Final = re.compile(rf"{ABOUT}|[0-9a-f]{{16}}|claim-[0-9A-Za-z-]{{1,63}}", re.ASCII)
+# A tenant's key, a claim's UID, or a ticket's ID.
+_NAME: Final = re.compile(
+    rf"{ABOUT}|[0-9a-f]{{16}}|claim-[0-9A-Za-z-]{{1,63}}|ticket-[0-9a-f]{{8}}", re.ASCII
+)
 _DAMAGED: Final = ".damaged"
 _MOST_BYTES: Final = 1 << 20
 _MOST_DAMAGED: Final = 64  # damaged files that are kept for inspection

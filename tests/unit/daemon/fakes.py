@@ -29,6 +29,7 @@ from gpushare.daemon.core.loop import Loop, Worker, WorkerPool
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.identity.processes import Process
+from gpushare.daemon.lifecycle.queue import Queue
 from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.sampler import UsageSampler
 from gpushare.daemon.operator.node_labels import node_settings
@@ -160,6 +161,7 @@ class FakeDaemon(DaemonState):
     freezer: Freezer = field(init=False)
     audit: Audit = field(init=False)
     bypass: BypassControl = field(init=False)
+    tickets: Queue = field(init=False)
 
     def __post_init__(self) -> None:
         driver = self.loaded().nvml
@@ -175,10 +177,11 @@ class FakeDaemon(DaemonState):
         self.freezer = Freezer(self.ledger, lambda: self.shares_changed())  # noqa: PLW0108 - set later
         self.audit = Audit(self, self.freezer)
         self.bypass = BypassControl(self, self.freezer)
+        self.tickets = Queue(self)
 
     @property
     def operations(self) -> Mapping[str, Operation]:
-        return all_operations(self.run_control)
+        return all_operations(self.run_control, self.tickets)
 
     @property
     def run_control(self) -> RunControl:

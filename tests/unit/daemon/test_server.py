@@ -24,6 +24,7 @@ from gpushare.daemon.core import log
 from gpushare.daemon.core.log import Allowances
 from gpushare.daemon.core.loop import Worker
 from gpushare.daemon.identity import processes
+from gpushare.daemon.lifecycle.queue import Queue
 from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.service import control_request, control_server
 from gpushare.daemon.service.control_request import ControlReply, ControlRequest, Operation, Peer
@@ -45,7 +46,9 @@ def node(tmp_path: Path) -> Iterator[DaemonState]:
         yield made
 
 
-OPERATIONS = dict(control_server.all_operations(create_autospec(RunControl)))
+OPERATIONS = dict(
+    control_server.all_operations(create_autospec(RunControl), create_autospec(Queue))
+)
 
 
 @pytest.fixture
