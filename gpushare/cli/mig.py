@@ -36,7 +36,7 @@ FROM_GUIDE: Final = (
 )
 
 
-@shared.group("mig")
+@shared.group("mig", example="gpushare card mig plan --request 10GiB")
 def group() -> None:
     """Plan the MIG instances of a card."""
 

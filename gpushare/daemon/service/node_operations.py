@@ -33,7 +33,12 @@ from gpushare.daemon.state import DaemonState, UnallocatedContainer
 from gpushare.daemon.store.overrides import CORDONED
 from gpushare.daemon.views import metrics, status_rows
 from gpushare.daemon.views.ended_tenants import ended_metrics
-from gpushare.daemon.views.mig_options import NamedRequest, mig_options, placement_request
+from gpushare.daemon.views.mig_options import (
+    NamedRequest,
+    mig_options,
+    placement_request,
+    waiting_requests,
+)
 from gpushare.daemon.views.profile_rows import profile_rows
 from gpushare.daemon.views.status_rows import card_index
 from gpushare.protocol import DaemonStatus
@@ -177,8 +182,10 @@ _MOST_KEYS: Final = 32
 
 
 def _mig_options(request: ControlRequest, state: DaemonState) -> ControlReply:
+    added = _requests_of(request)
     named = [
-        NamedRequest(name, placement_request(texts, state)) for name, texts in _requests_of(request)
+        *waiting_requests(state),
+        *(NamedRequest(name, placement_request(texts, state)) for name, texts in added),
     ]
     cards, found = mig_options(named, state)
     rows: Iterator[Mapping[str, Any]] = ({"card": row} for row in cards)

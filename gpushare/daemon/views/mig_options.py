@@ -56,6 +56,14 @@ def placement_request(texts: Mapping[str, str], state: DaemonState) -> Placement
     )
 
 
+def waiting_requests(state: DaemonState) -> Iterator[NamedRequest]:
+    """Yield the requests of the starts that wait, in the order in which they are granted."""
+    for one in state.queue.waiting:
+        ticket = state.ledger.tickets.get(one.ticket)
+        if ticket is not None and not ticket.is_granted:
+            yield NamedRequest(ticket.name or ticket.id, one.request, is_waiting=True)
+
+
 @dataclass(frozen=True)
 class _Card:
     capacity: CardCapacity

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,13 @@ import pytest
 
 from gpushare.config import parse
 from gpushare.daemon.cards.driver_client import DriverError
+from gpushare.daemon.lifecycle.queue import Applicant
 from gpushare.daemon.placement.division import CardDivision, HeldInstance, MigKind, usual_places
 from gpushare.daemon.placement.model import MigInstance, NonTenantProcess
 from gpushare.daemon.service.control_request import ControlRequest, MalformedRequest, Peer
 from gpushare.daemon.service.node_operations import NODE_OPERATIONS, cordon_card
 from gpushare.daemon.state import CardUsage, UsageView
+from gpushare.daemon.store.ticket import TicketSource
 from gpushare.quota.errors import QuotaError
 
 from . import fakes
@@ -165,6 +168,20 @@ def test_a_driver_that_does_not_answer_leaves_the_card_out(
     [first, _], [row] = ask(node, {"memory": "1GiB"})
     assert first["blocked"] == f"is not described by the driver: no answer about {UUIDS[0]}"
     assert row["refusal"] == "no card of this machine supports MIG"
+
+
+def test_a_start_that_waits_is_planned_for_in_its_turn(node: FakeDaemon) -> None:
+    for index in "01":
+        opened(node, memory="75GiB", devices=index)
+    for name, memory, priority in (("late", "9GiB", "5"), ("first", "30GiB", "1")):
+        asked = {"memory": memory, "priority": priority}
+        applicant = Applicant(name, 0, os.getpid(), is_rootless=False)
+        node.tickets.take(applicant, TicketSource(asked, {}, {}))
+    _, rows = ask(node, {"memory": "1GiB"})
+    assert [(row["name"], row["request"], row["waiting"]) for row in rows] == [
+        *(("first", "30 GiB", True), ("late", "9 GiB", True), ("--request 1", "1 GiB", False))
+    ]
+    assert names(rows[0]) == ["3g.40gb", "4g.40gb", "7g.80gb"]
 
 
 def test_an_invalid_request_is_refused(node: FakeDaemon) -> None:
