@@ -55,6 +55,7 @@ _NOT_QUOTAS: Final = frozenset(
         "GPUSHARE_SIM_TRACE",
         "GPUSHARE_SOCKET",
         "GPUSHARE_TENANT_DIR",
+        "GPUSHARE_TICKET",
     }
 )
 # A Service called gpushare gives every pod of its namespace variables of this name, in the form

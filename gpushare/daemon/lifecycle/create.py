@@ -37,6 +37,7 @@ from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import ReservationLost
 from gpushare.daemon.store.record import TenantRecord, settings_key
+from gpushare.daemon.store.ticket import TicketRecord
 from gpushare.errors import UserError
 from gpushare.oci import edits, injected_gpu, spec
 from gpushare.oci.image_view import ImageView
@@ -55,6 +56,8 @@ from gpushare.quota.keys import KEYS
 from gpushare.quota.request import QuotaRequest
 from gpushare.quota.request_policy import RequestPolicy
 
+#: In which a container of `gpushare run --wait -- docker run` shows its ticket.
+TICKET_VARIABLE: Final = "GPUSHARE_TICKET"
 STRONG: Final = "strong"
 LAUNCHER: Final = "launcher"
 
@@ -109,6 +112,7 @@ class ContainerRequest:
     pod: PodIdentity | None
     terms: RequestPolicy
     grant: scheduled.SchedulerGrant | None = None  # what the scheduler of Kubernetes allocated
+    secret: str = ""  # of the ticket that the container shows; empty: none
 
 
 def create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
@@ -226,7 +230,8 @@ def _read_request(bundle: NewContainer, original: Spec, state: DaemonState) -> C
     mode, in_pod = state.config.kubernetes_mode, is_of_kubelet(original, bundle.path)
     quota, effective = scheduled.effective_request(parsed, grant, mode, in_pod=in_pod)
     placed = placed if grant is None else grant.taken_out(placed)
-    return ContainerRequest(placed, quota, effective, parsed.pod, parsed.terms, grant)
+    secret = original.variables.get(TICKET_VARIABLE, "")
+    return ContainerRequest(placed, quota, effective, parsed.pod, parsed.terms, grant, secret)
 
 
 def _describe(
@@ -274,13 +279,26 @@ def _reserve(
     if request.pod is not None:
         release_ended_of(request.pod, state)
         refuse_second_container(request.pod, request.quota, state)
+    ticket = _ticket(request.secret, state) if request.secret else None
     try:
-        return reserve(applicant, request.quota, request.effective, state)
+        return reserve(applicant, request.quota, request.effective, state, ticket)
     except NoRoom as error:
         if request.effective.kind != "exclusive" or applicant.claim:
             raise
         why = f"cannot be allocated: {error}"
         raise whole_cards_refused(request.quota, request.placed.cards, why) from error
+
+
+def _ticket(secret: str, state: DaemonState) -> TicketRecord | None:
+    """Return the ticket that a container shows, if it is granted.
+
+    A container keeps its variables when it is started again, and then it has no ticket.
+    """
+    # Imported here: most containers have no ticket.
+    from gpushare.daemon.lifecycle.queue import find_granted  # noqa: PLC0415
+
+    ticket = find_granted(secret, state)
+    return ticket if ticket is not None and ticket.kind == "container" else None
 
 
 def _refuse_second_maker(bundle: NewContainer, state: DaemonState) -> None:
