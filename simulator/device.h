@@ -288,11 +288,11 @@ void card_inherit(struct sim_card *card);
 
 /* The rest under the lock. Release what dead processes hold on this card. */
 void card_reap(struct sim_card *card);
-/* Add to what this process holds; false if the card is full, even after a check for dead
- * processes. */
+/* Add to what this process holds; false if the card is full, even after a check for dead processes,
+ * and without managed memory, which the driver moves to the host then. */
 bool card_reserve(struct sim_card *card, uint64_t bytes);
 void card_release(struct sim_card *card, uint64_t bytes);
-/* Whether that much more could be held, without taking it. */
+/* Whether that much more could be held, with all memory staying where it is, without taking it. */
 bool card_has_room(struct sim_card *card, uint64_t bytes);
 
 static inline const struct sim_profile *card_profile(const struct sim_card *card)

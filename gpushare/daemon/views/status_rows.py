@@ -159,7 +159,8 @@ def tenant_row(
     lookups = lookups or RowLookups(state)
     pages = state.tenants.pages.get(record.key)
     claims = () if pages is None else pages.claims()
-    sums = sum_claims(claims, len(record.allocations))
+    limits = [allocation.managed_bytes for allocation in record.allocations]
+    sums = sum_claims(claims, len(record.allocations), limits)
     cards = _card_rows(record, sums, state, lookups)
     row = TenantStatus(
         key=record.key,
