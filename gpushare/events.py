@@ -102,9 +102,11 @@ EVENTS: Final = {
     "tenant-refrozen": "Something else thawed a frozen container; it was frozen again.",
     "tenant-thawed": "The container was resumed, unless something else keeps it frozen.",
     "tenant-stop-requested": (
-        "An operator or `idle.action` stopped the container: the signal, and the timeout before "
-        "SIGKILL."
+        "An operator, `idle.action` or the time limit stopped the container: the signal, and the "
+        "timeout before SIGKILL."
     ),
+    "tenant-time-limit-near": "The container is going to be stopped: its time limit is near.",
+    "tenant-time-limit-failed": "The container's time is over, and it could not be stopped yet.",
     "tenant-killed": "All processes of the container were killed; why.",
     "tenant-kill-retried": "Killed processes have not exited yet; tried again.",
     "tenant-freeze-failed": "The container could not be frozen, or killed; tried again.",
@@ -274,6 +276,8 @@ KEPT: Final = frozenset(
         "tenant-refrozen",
         "tenant-thawed",
         "tenant-stop-requested",
+        "tenant-time-limit-near",
+        "tenant-time-limit-failed",
         "tenant-killed",
         "tenant-hung",
         "tenant-uses-mps",

@@ -62,6 +62,8 @@ TEXTS: Final = {
     "ticket-ended": "{name}: ticket {ticket} ended ({how}) {reason}",
     "tenant-killed": "was killed: {reason}",
     "tenant-stop-requested": "was sent {signal} by {by}; SIGKILL follows after {timeout} s",
+    "tenant-time-limit-near": "is stopped in {left_seconds} s: its time limit is near",
+    "tenant-time-limit-failed": "could not be stopped at its time limit: {error}",
     "tenant-hung": "has pending work that does not seem to end",
     "tenant-uses-mps": "uses an MPS server on {card} (process {pid})",
     "tenant-idle-detected": "holds {used_bytes} and has not used its cards for {idle_seconds} s",
@@ -117,6 +119,7 @@ _ACTORS: Final = {
     "operator": "the operator",
     "audit": "the audit",
     "idle": "idle.action of gpushare.yaml",
+    "time-limit": "its time limit",
     "unknown": "another program",
 }
 

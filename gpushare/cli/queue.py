@@ -42,7 +42,7 @@ def command(ctx: click.Context) -> None:
     in gpushare.yaml allows; then the cards that the earlier one can use are withheld for it, which
     OVERTAKEN shows as "8, overdue". Room is reserved for a start that is granted until it starts.
 
-    A start waits with `gpushare run --wait`.
+    A start waits with --wait of `gpushare run`.
     """
     if ctx.invoked_subcommand is not None:
         return

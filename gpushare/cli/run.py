@@ -28,6 +28,7 @@ from gpushare.errors import ErrorCode, UserError
 from gpushare.host import cgroups, mount_namespace
 from gpushare.quota.errors import BadValue, quoted
 from gpushare.quota.keys import KEYS
+from gpushare.quota.request import WAIT
 from gpushare.quota.values import parse_duration
 
 if TYPE_CHECKING:
@@ -50,7 +51,10 @@ _SHOWN: Final = (
     "policy",
     "class",
     "idle-after",
+    "time-limit",
 )
+#: Keys that are options of `run`; --wait is one of its own.
+_KEYS: Final = tuple(key for key in KEYS.values() if key.name != WAIT)
 _DRIVER: Final = Path("/opt/gpushare/driver/libcuda.so.1")
 
 
@@ -68,7 +72,7 @@ class RunCommand(GpushareCommand):
 
 
 def _quota_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for key in reversed(tuple(KEYS.values())):
+    for key in reversed(_KEYS):
         option = quota_option(
             key.name, variable=f"quota_{key.field}", hidden=key.name not in _SHOWN
         )
@@ -112,7 +116,7 @@ def command(
     command that cannot be executed, and 127 a command that is not found. 124 means that no room was
     found in the time of --wait, and 130 that Ctrl-C ended the waiting.
     """
-    values = {key.name: quota[f"quota_{key.field}"] for key in KEYS.values()}
+    values = {key.name: quota[f"quota_{key.field}"] for key in _KEYS}
     request = {name: value for name, value in values.items() if value is not None}
     title = name or Path(argv[0]).name
     try:

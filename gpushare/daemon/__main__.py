@@ -37,6 +37,8 @@ from gpushare.daemon.limits.burst import BurstUpdater, handle_shortfall
 from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.idle_holders import IdleHolders
 from gpushare.daemon.observe.sampler import UsageSampler, update_peaks
+from gpushare.daemon.observe.time_limits import LOOK_SECONDS as TIME_SECONDS
+from gpushare.daemon.observe.time_limits import TimeLimits
 from gpushare.daemon.operator import reload
 from gpushare.daemon.operator.node_labels import node_settings
 from gpushare.daemon.operator.run_state import RunControl
@@ -169,7 +171,7 @@ def _serve(config: Config, state: DaemonState, loop: Loop, listener: StartingSoc
     scheduler.check()
     readers = Worker("read")
     control = RunControl(state, freezer, audit, bypass)
-    operations = control_server.all_operations(control, _queue(state, loop))
+    operations = control_server.all_operations(control, _queue(state, control))
     server = ControlServer(listener, state, readers, operations)
     again = (
         lambda: decide.submit(lambda: release.reconcile_tenants(state, freezer)),
@@ -218,11 +220,12 @@ def _serve(config: Config, state: DaemonState, loop: Loop, listener: StartingSoc
         log("daemon-stopped", tenants=len(state.tenants.pages))
 
 
-def _queue(state: DaemonState, loop: Loop) -> Queue:
-    """Return the queue, with the tickets that an earlier daemon left."""
-    queue = Queue(state)
+def _queue(state: DaemonState, control: RunControl) -> Queue:
+    """Return the queue, with the tickets of an earlier daemon; what is granted for a time ends."""
+    queue, loop = Queue(state), state.loop
     state.decide.run(queue.adopt)
     loop.every(lambda: QUEUE_SECONDS, queue.tick)
+    loop.every(lambda: TIME_SECONDS, TimeLimits(state, control.end_time).look)
     return queue
 
 

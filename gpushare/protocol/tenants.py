@@ -105,6 +105,7 @@ class TenantStatus(TypedDict):
     throttled_ratio: float  # maximum of its cards over the last second, 0..1; unknown: 0
     created_at: float  # seconds since the epoch
     idle_since: float | None  # seconds since the epoch; None: not idle by idle of gpushare.yaml
+    ends_at: float | None  # seconds since the epoch: its time limit; None: it has none
     cards: list[TenantCard]
     processes: list[TenantProcess]
     interventions: list[Intervention]  # frozen while there is one by operator, idle or audit

@@ -66,6 +66,10 @@ def is_up(process: subprocess.Popen[str]) -> bool:
     return process.stdout.readline() == "up\n"
 
 
+def is_waiting(queue: QueueClient, name: str) -> bool:
+    return bool(waiting(queue, name))
+
+
 def waiting(queue: QueueClient, name: str) -> list[QueueEntry]:
     return [one for one in queue.queue() if one["name"] == name and one["state"] == "waiting"]
 
@@ -74,7 +78,7 @@ def test_a_second_command_waits_until_the_first_ends_and_then_runs(
     stack: Stack, queue: QueueClient
 ) -> None:
     with full(stack) as first, holder(stack, "--wait", "--name", "second") as second:
-        wait_until(lambda: waiting(queue, "second"))
+        wait_until(lambda: is_waiting(queue, "second"))
         (entry,) = waiting(queue, "second")
         assert (entry["position"], entry["pid"], entry["kind"]) == (1, second.pid, "command")
         assert "no card has room for 100 GiB" in entry["reason"]
@@ -90,7 +94,7 @@ def test_a_second_command_waits_until_the_first_ends_and_then_runs(
 def test_ctrl_c_ends_the_waiting_and_starts_nothing(stack: Stack, queue: QueueClient) -> None:
     with full(stack):
         with holder(stack, "--wait", "--name", "second") as second:
-            wait_until(lambda: waiting(queue, "second"))
+            wait_until(lambda: is_waiting(queue, "second"))
             second.send_signal(signal.SIGINT)
             output, errors = second.communicate(timeout=LIMIT_SECONDS)
         assert (second.returncode, output) == (130, ""), errors
@@ -102,7 +106,7 @@ def test_cancelling_and_the_end_of_its_time_have_their_exit_statuses(
 ) -> None:
     with full(stack):
         with holder(stack, "--wait", "--name", "second") as second:
-            wait_until(lambda: waiting(queue, "second"))
+            wait_until(lambda: is_waiting(queue, "second"))
             ticket = waiting(queue, "second")[0]["ticket"]
             cancelled = subprocess.run(
                 [*stack.cli, "queue", "cancel", ticket],
@@ -124,16 +128,16 @@ def test_cancelling_and_the_end_of_its_time_have_their_exit_statuses(
 def test_a_client_that_is_killed_leaves_no_ticket(stack: Stack, queue: QueueClient) -> None:
     with full(stack):
         with holder(stack, "--wait", "--name", "second") as second:
-            wait_until(lambda: waiting(queue, "second"))
+            wait_until(lambda: is_waiting(queue, "second"))
             second.kill()
         wait_until(lambda: not queue.queue())
 
 
 def test_a_gpushared_that_is_killed_keeps_the_order(stack: Stack, queue: QueueClient) -> None:
     with full(stack) as first, holder(stack, "--wait", "--name", "second") as second:
-        wait_until(lambda: waiting(queue, "second"))
+        wait_until(lambda: is_waiting(queue, "second"))
         with holder(stack, "--wait", "--name", "third"):
-            wait_until(lambda: waiting(queue, "third"))
+            wait_until(lambda: is_waiting(queue, "third"))
             before = [entry["ticket"] for entry in queue.queue()]
             assert stack.daemon is not None
             stack.daemon.process.kill()
@@ -162,7 +166,7 @@ def test_docker_run_waits_and_its_container_gets_what_was_granted(
         ),
     )
     with full(stack) as first, started(stack, "--wait", "--", *words) as second:
-        wait_until(lambda: waiting(queue, "queued"))
+        wait_until(lambda: is_waiting(queue, "queued"))
         assert waiting(queue, "queued")[0]["kind"] == "container"
         first.communicate(timeout=LIMIT_SECONDS)
         output, errors = second.communicate(timeout=LIMIT_SECONDS)
@@ -200,3 +204,72 @@ def test_a_container_that_requests_more_than_was_granted_is_refused(
         _, errors = it.communicate(timeout=LIMIT_SECONDS)
     assert it.returncode == 125
     assert "was granted 2 GiB, and the start that shows it requests 3 GiB" in errors
+
+
+def test_a_create_waits_as_long_as_it_says(
+    stack: Stack, docker: Docker, queue: QueueClient
+) -> None:
+    assert docker.env
+    command = (
+        *("docker", "run", "--rm", "--runtime", "gpushare", "--network", "none"),
+        *("-e", f"GPUSHARE_MEMORY={MOST}", "--name", "patient"),
+    )
+    probe = ("gpushare-probe", "gpushare-probe", "info")
+    with full(stack) as first:
+        done = subprocess.run(
+            [*command, "-e", "GPUSHARE_WAIT=2s", *probe],
+            check=False,
+            capture_output=True,
+            text=True,
+            env=stack.environment,
+            timeout=LIMIT_SECONDS,
+        )
+        assert done.returncode == 125
+        assert "no card has room for 100 GiB" in done.stderr
+        with subprocess.Popen(
+            [*command, "-e", "GPUSHARE_WAIT=30s", *probe],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=stack.environment,
+        ) as patient:
+            wait_until(lambda: any(one["kind"] == "create" for one in queue.queue()))
+            first.communicate(timeout=LIMIT_SECONDS)
+            output, errors = patient.communicate(timeout=LIMIT_SECONDS)
+    assert patient.returncode == 0, errors
+    assert f'"total":{100 << 30}' in output.replace(" ", "")
+
+
+def test_a_time_limit_ends_what_was_granted_for_a_time_with_a_warning_before(
+    stack: Stack, queue: QueueClient
+) -> None:
+    words = ("--memory", "1GiB", "--time-limit", "3s", "--name", "timed", "--", "sleep", "600")
+    with started(stack, *words) as timed:
+        wait_until(lambda: any(one["ends_at"] for one in queue.tenants()))
+        timed.communicate(timeout=LIMIT_SECONDS)
+    assert timed.returncode == -signal.SIGTERM
+    wait_until(lambda: not queue.tenants())
+    events = {one["event"]: one["fields"] for one in queue.history("timed")}
+    assert events["tenant-stop-requested"]["by"] == "time-limit"
+    assert events["tenant-stop-requested"]["reason"] == "its time limit of 3s is over"
+
+
+def test_set_extends_a_time_limit_and_a_restart_keeps_it(stack: Stack, queue: QueueClient) -> None:
+    words = ("--memory", "1GiB", "--time-limit", "1h", "--name", "timed", "--")
+    with started(stack, *words, "sh", "-c", "echo up; read _") as timed:
+        assert is_up(timed)
+        before = queue.tenant("timed")["ends_at"]
+        after = queue.set("timed", time_limit="3h")["ends_at"]
+        assert before is not None
+        assert after is not None
+        assert round(after - before) == 7200
+        assert stack.daemon is not None
+        stack.daemon.process.kill()
+        stack.daemon.process.wait()
+        stack.start_daemon()
+        kept = queue.tenant("timed")["ends_at"]
+        assert kept is not None
+        assert abs(kept - after) < 60
+        queue.set("timed", time_limit="1s")
+        timed.wait(timeout=LIMIT_SECONDS)
+    assert timed.returncode == -signal.SIGTERM

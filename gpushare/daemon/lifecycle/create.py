@@ -88,6 +88,7 @@ class NewContainer:
     binds: bool = False
     is_restore: bool = False
     is_abandoned: Callable[[], bool] = lambda: False  # no client waits for the container any more
+    waits: Callable[[float], None] = lambda _: None  # has the client wait for so long, 0: as ever
     about: dict[str, Any] = field(default_factory=dict)  # what the log says of it if it is refused
 
     def check(self) -> None:
@@ -156,8 +157,13 @@ def _create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
         shows_holders=state.config.read_group is None and not is_of_kubelet(original, bundle.path),
     )
     has_spare = is_shared and not applicant.label
-    with state.mounts.claimed() if has_spare else nullcontext():
-        record = state.decide.run(lambda: _reserve(bundle, applicant, request, state))
+    try:
+        with state.mounts.claimed() if has_spare else nullcontext():
+            record = state.decide.run(lambda: _reserve(bundle, applicant, request, state))
+    except UserError as error:
+        if request.quota.wait_seconds is None:
+            raise
+        record = _wait_and_reserve(bundle, applicant, request, state, error)
     try:
         edited = _edited(bundle, original, request, record, state)
         bundle.check()
@@ -170,6 +176,29 @@ def _create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
     state.loop.soon(lambda: _follow(record, state))
     binder = LAUNCHER if record.cgroup else "hook"
     return {"mode": request.effective.kind, "key": record.key, "bind": binder}
+
+
+def _wait_and_reserve(
+    bundle: NewContainer,
+    applicant: TenantIdentity,
+    request: ContainerRequest,
+    state: DaemonState,
+    refused: UserError,
+) -> TenantRecord:
+    """Reserve as soon as there is room, within the container's GPUSHARE_WAIT; as `_reserve`."""
+    # Imported here: most containers do not wait.
+    from gpushare.daemon.lifecycle import create_wait  # noqa: PLC0415
+
+    if not create_wait.lacks_room(refused):
+        raise refused
+    waiting = create_wait.WaitingCreate(
+        *(applicant.name or bundle.identity[:12], bundle.maker),
+        *(request.quota, request.placed.cards),
+        *(bundle.check, bundle.waits),
+    )
+    with create_wait.granted(waiting, state) as secret:
+        shown = replace(request, secret=secret or request.secret)
+        return state.decide.run(lambda: _reserve(bundle, applicant, shown, state))
 
 
 def _follow(record: TenantRecord, state: DaemonState) -> None:
@@ -229,6 +258,9 @@ def _read_request(bundle: NewContainer, original: Spec, state: DaemonState) -> C
         state.loaded()  # nothing of ours can be in the way of what asks for nothing of ours
     mode, in_pod = state.config.kubernetes_mode, is_of_kubelet(original, bundle.path)
     quota, effective = scheduled.effective_request(parsed, grant, mode, in_pod=in_pod)
+    if in_pod and quota.wait_seconds is not None:
+        rule = "is not for pods: the kubelet creates a container again by itself"
+        raise quota.refuse("wait", rule, "remove it")
     placed = placed if grant is None else grant.taken_out(placed)
     secret = original.variables.get(TICKET_VARIABLE, "")
     return ContainerRequest(placed, quota, effective, parsed.pod, parsed.terms, grant, secret)
@@ -298,7 +330,7 @@ def _ticket(secret: str, state: DaemonState) -> TicketRecord | None:
     from gpushare.daemon.lifecycle.queue import find_granted  # noqa: PLC0415
 
     ticket = find_granted(secret, state)
-    return ticket if ticket is not None and ticket.kind == "container" else None
+    return ticket if ticket is not None and ticket.kind != "command" else None
 
 
 def _refuse_second_maker(bundle: NewContainer, state: DaemonState) -> None:

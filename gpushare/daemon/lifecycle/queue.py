@@ -94,6 +94,7 @@ class Queue:
         self._is_due = False
         state.queue.changed = self.look_soon
         state.queue.started = self._note_start
+        state.queue.control = self
 
     def adopt(self) -> None:
         """Take over the tickets of an earlier daemon: all but those of creates, which ended."""
@@ -165,6 +166,12 @@ class Queue:
         self._end(ticket, CANCELLED)
         self.look()
         return ticket
+
+    def drop(self, identity: str) -> None:
+        """End a ticket whose start does not wait any more, if it still exists."""
+        ticket = self._state.ledger.tickets.get(identity)
+        if ticket is not None:
+            self._end(ticket, EXPIRED if ticket.is_granted else TIMED_OUT)
 
     def look(self) -> None:
         """End the tickets whose time is over, grant those that fit, and publish what is left."""

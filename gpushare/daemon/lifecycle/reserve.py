@@ -312,6 +312,7 @@ def _entry(
         notes=truncated_notes(effective.notes),
         claim=applicant.claim,
         created=time.time(),
+        since=boottime(),
         expires=boottime() + state.config.timing.bind_timeout_seconds,
         maker=maker.pid,
         maker_starttime=maker.starttime,

@@ -74,7 +74,8 @@ class QueueState:
     `waiting` are the requests in the order in which they are granted, `reasons` by ticket why each
     does not fit, and `withheld` by a card's UUID for which ticket it is withheld. `ended` has how
     the last tickets ended, by ID. The decide thread calls `changed` when room may have appeared,
-    and `started` with the record of a start and the ticket that it took over, if any.
+    and `started` with the record of a start and the ticket that it took over, if any. `control` is
+    the queue itself.
     """
 
     waiting: tuple[WaitingRequest, ...] = ()
@@ -85,6 +86,7 @@ class QueueState:
     waited_seconds: float = 0.0  # by all of them together
     changed: Callable[[], None] = lambda: None
     started: Callable[[Any, Any], None] = lambda _record, _ticket: None
+    control: object = None
 
 
 def in_order(

@@ -120,6 +120,7 @@ class ControlRequest:
     peer: Peer
     fds: tuple[int, ...] = ()
     is_abandoned: Callable[[], bool] = lambda: False  # the caller has gone, or its time is over
+    waits: Callable[[float], None] = lambda _: None  # has the caller wait for so many seconds more
     about: dict[str, Any] = field(default_factory=dict)
 
     def text(self, name: str, most: int = 4096) -> str:
@@ -241,6 +242,11 @@ class Connection:
     deadline: float = 0.0
     draining: bool = False
     closed: bool = False
+
+    def wait(self, seconds: float) -> None:
+        """Have the client wait for `seconds` more, by acknowledgements; 0: as for any answer."""
+        self.deadline = time.monotonic() + seconds + protocol.REPLY_SECONDS
+        self.queued = seconds > 0
 
     def begin(self) -> None:
         """Note that a worker has begun with the request."""

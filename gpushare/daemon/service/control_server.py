@@ -264,7 +264,11 @@ class ControlServer:
         def is_abandoned() -> bool:
             return connection.closed or time.monotonic() > connection.deadline
 
-        request = replace(request, is_abandoned=is_abandoned)
+        def waits(seconds: float) -> None:
+            connection.wait(seconds)
+            self._loop.call(self._acknowledge_again)
+
+        request = replace(request, is_abandoned=is_abandoned, waits=waits)
         workers: Mapping[str, Worker | WorkerPool] = {
             "read": self._readers,
             "decide": self._state.decide,

@@ -63,6 +63,7 @@ def _create(request: ControlRequest, state: DaemonState) -> ControlReply:
         binds=request.fields.get("bind") == LAUNCHER,
         is_restore=request.fields.get("verb") == "restore",
         is_abandoned=request.is_abandoned,
+        waits=request.waits,
         about=request.about,
     )
     return reply(create(bundle, state))

@@ -45,7 +45,7 @@ _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 #: What froze the tenant. "idle": `idle.action` paused it, as an operator does; "stop": it is to be
 #: killed, at whatever request; "duty": the audit lets it run for a part of the time; "unknown": it
 #: was frozen when gpushared started, without a record.
-By = Literal["operator", "idle", "audit", "stop", "duty", "unknown"]
+By = Literal["operator", "idle", "audit", "stop", "duty", "unknown", "time-limit"]
 #: These do not keep a tenant frozen.
 NOT_FREEZES: Final[frozenset[By]] = frozenset({"stop", "duty", "unknown"})
 
@@ -116,6 +116,7 @@ class TenantRecord:
     maker: int = 0  # the runtime that creates a reserved container; 0: not known
     maker_starttime: int = 0
     requested: RequestRecord = field(default_factory=dict)  # `quota` without operator overrides
+    since: float = 0.0  # of CLOCK_BOOTTIME: when it was reserved; 0: before records had it
 
     @property
     def title(self) -> str:
@@ -195,7 +196,7 @@ def settings_key(identity: str, pod_uid: str, container: str) -> str:
 
 _FIELDS: Final = frozenset(each.name for each in fields(TenantRecord))
 #: Fields that records of earlier versions do not have.
-_LATER_FIELDS: Final = {"pod": "", "pod_uid": "", "claim": "", "labels": {}}
+_LATER_FIELDS: Final = {"pod": "", "pod_uid": "", "claim": "", "labels": {}, "since": 0.0}
 
 
 def record_from_json(values: Mapping[str, Any]) -> TenantRecord:

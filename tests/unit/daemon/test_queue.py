@@ -13,7 +13,8 @@ import pytest
 
 from gpushare.config import Config, QueueLimits
 from gpushare.daemon.core.loop import boottime
-from gpushare.daemon.lifecycle import release
+from gpushare.daemon.lifecycle import create, release
+from gpushare.daemon.lifecycle.create import CreateAbandoned
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
 from gpushare.daemon.lifecycle.queue import Applicant, Queue, QueueFull, TicketNotFound
 from gpushare.daemon.placement.request import NoRoom
@@ -24,6 +25,7 @@ from gpushare.daemon.views.queue_rows import queue_rows
 from gpushare.quota.errors import QuotaError
 
 from . import fakes
+from .bundles import BundleToCreate, ContainerdBundles
 from .fakes import FakeDaemon, FakeDriver
 from .operations import ME, opened
 
@@ -240,3 +242,70 @@ def test_a_node_without_tickets_has_an_empty_queue(one: FakeDaemon) -> None:
     one.tickets.tick()
     assert list(queue_rows(one)) == []
     assert Config().queue.max_overtakes == 8
+
+
+def test_a_create_waits_for_room_and_is_refused_without(one: FakeDaemon, tmp_path: Path) -> None:
+    first = fill(one)
+    bundle = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=8GiB", "GPUSHARE_WAIT=30s")
+    asked: list[float] = []
+
+    def waits(seconds: float) -> None:
+        asked.append(seconds)
+        if seconds:
+            release.release_tenant(first, one, "it has ended")
+
+    with bundle.bundle() as made:
+        created = create.create(replace(made, waits=waits), one)
+    assert created["mode"] == "shared"
+    assert asked == [30, 0]
+    assert not one.ledger.tickets
+    short = BundleToCreate(
+        tmp_path / "c", "GPUSHARE_MEMORY=135GiB", "GPUSHARE_WAIT=1s", identity="5a4d"
+    )
+    with pytest.raises(NoRoom):
+        short.create(one)
+    assert not one.ledger.tickets
+
+
+def test_a_create_waits_no_longer_than_its_client(one: FakeDaemon, tmp_path: Path) -> None:
+    fill(one)
+    bundle = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=8GiB", "GPUSHARE_WAIT=30s")
+    with bundle.bundle() as made, pytest.raises(CreateAbandoned):
+        create.create(replace(made, is_abandoned=lambda: bool(one.ledger.tickets)), one)
+    assert not one.ledger.tickets
+
+
+def test_a_pod_does_not_wait_and_no_create_longer_than_30_s(
+    one: FakeDaemon, tmp_path: Path
+) -> None:
+    pods = ContainerdBundles(tmp_path, {"gpushare.io/memory": "1GiB"})
+    with pytest.raises(QuotaError, match="not for pods: the kubelet creates a container again"):
+        pods.container("main", wait="10s").create(one)
+    long = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=1GiB", "GPUSHARE_WAIT=31s")
+    with pytest.raises(QuotaError, match="Write 1s to 30s; gpushare run --wait waits longer"):
+        long.create(one)
+
+
+def test_a_container_shows_its_ticket_and_one_that_has_ended_is_no_ticket(
+    one: FakeDaemon, tmp_path: Path
+) -> None:
+    left = available(one)
+    applicant = Applicant("train", 0, os.getpid(), False, "container")
+    variables = {"GPUSHARE_MEMORY": "8GiB"}
+    ticket, secret = one.tickets.take(applicant, TicketSource({}, variables, {}))
+    asked = ("GPUSHARE_MEMORY=8GiB", f"GPUSHARE_TICKET={secret}")
+    BundleToCreate(tmp_path / "a", *asked).create(one)
+    assert available(one) == left - 8 * GIB
+    assert one.queue.ended[ticket.id] == "started"
+    BundleToCreate(tmp_path / "b", *asked, identity="5a4d").create(one)
+    assert available(one) == left - 16 * GIB
+
+
+def test_cards_of_an_engine_are_read(node: FakeDaemon) -> None:
+    applicant = Applicant("train", 0, os.getpid(), False, "container")
+    for text, count in (("all", 2), ("1", 1), ("device=1", 1)):
+        ticket, _ = node.tickets.take(applicant, TicketSource({}, {}, {}, text))
+        assert [one.whole for one in ticket.allocations] == [True] * count
+        node.tickets.cancel(ticket.id, 0)
+    with pytest.raises(QuotaError, match="Use all, a number, or device=0,1"):
+        node.tickets.take(applicant, TicketSource({}, {}, {}, "some"))
