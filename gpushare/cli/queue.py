@@ -39,8 +39,8 @@ def command(ctx: click.Context) -> None:
 
     The rows are in the order in which room is granted: by priority (0 is first), then by arrival. A
     later start that fits may overtake an earlier one that does not, as often as queue.max_overtakes
-    in gpushare.yaml allows; then the cards that the earlier one can use are withheld for it, which
-    OVERTAKEN shows as "8, overdue". Room is reserved for a start that is granted until it starts.
+    in gpushare.yaml allows; then as many cards as the earlier one requests are withheld for it, and
+    OVERTAKEN shows "8, overdue". Room is reserved for a start that is granted until it starts.
 
     A start waits with --wait of `gpushare run`.
     """
@@ -57,7 +57,7 @@ def command(ctx: click.Context) -> None:
 def cancel(ctx: click.Context, ticket: str) -> None:
     """Cancel a start that waits: your own, or as root any.
 
-    Its `gpushare run --wait` exits with status 125 and starts nothing.
+    The command that waits exits with status 125 and starts nothing.
     """
     session: Session = ctx.ensure_object(shared.Session)
     name = session.queue.cancel_ticket(ticket)

@@ -20,6 +20,7 @@ from tests.stack import Stack
 
 MOST = "100GiB"  # of a card with 140 GiB: two do not fit
 LIMIT_SECONDS = 60
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -123,6 +124,47 @@ def test_cancelling_and_the_end_of_its_time_have_their_exit_statuses(
             _, errors = third.communicate(timeout=LIMIT_SECONDS)
         assert third.returncode == 124, errors
         assert "no room was found in time. Nothing was started." in errors
+
+
+def as_user(uid: int) -> list[str]:
+    """Return what runs a command without rights, but to read this checkout wherever it lies."""
+    return [
+        *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"),
+        *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"),
+    ]
+
+
+def test_a_user_waits_too_and_cancels_only_its_own(stack: Stack, queue: QueueClient) -> None:
+    words = ("run", "--wait", "--memory", "60GiB", "--name", "own", "--", "true")
+
+    def cancelled_by(uid: int, ticket: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*as_user(uid), *stack.cli, "queue", "cancel", ticket],
+            check=False,
+            capture_output=True,
+            text=True,
+            env=stack.environment,
+            timeout=LIMIT_SECONDS,
+        )
+
+    with (
+        full(stack),
+        subprocess.Popen(
+            [*as_user(NOBODY), *stack.cli, *words],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=stack.environment,
+        ) as own,
+    ):
+        wait_until(lambda: is_waiting(queue, "own"))
+        (entry,) = waiting(queue, "own")
+        assert entry["uid"] == NOBODY
+        refused = cancelled_by(NOBODY - 1, entry["ticket"])
+        assert refused.returncode == 3
+        assert f"there is no ticket {entry['ticket']} of yours" in refused.stderr
+        assert cancelled_by(NOBODY, entry["ticket"]).returncode == 0
+        own.communicate(timeout=LIMIT_SECONDS)
+        assert own.returncode == 125
 
 
 def test_a_client_that_is_killed_leaves_no_ticket(stack: Stack, queue: QueueClient) -> None:

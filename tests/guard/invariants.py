@@ -419,4 +419,31 @@ INVARIANTS: Final = (
         "if False:",
         (f"{_TESTS}/test_why.py::test_the_advice_is_never_more_than_the_card",),
     ),
+    # --- the queue ---
+    Invariant(
+        "grant-is-reserved",
+        "What is granted to a ticket is promised to nobody else.",
+        f"{_DAEMON}/state.py",
+        "*self.ledger.granted_parts(card.uuid, without),",
+        "",
+        (
+            f"{_TESTS}/test_queue.py::test_a_start_that_fits_is_granted_at_once_and_its_room_is_nobody_else_s",
+        ),
+    ),
+    Invariant(
+        "bounded-overtaking",
+        "A start that waits is granted once what runs has ended, whatever comes after it.",
+        f"{_DAEMON}/placement/waiting.py",
+        "withheld |= dict.fromkeys(nearest - withheld.keys(), one)",
+        "pass",
+        (f"{_TESTS}/test_queue.py::test_a_later_start_overtakes_only_so_often",),
+    ),
+    Invariant(
+        "ticket-is-no-way-around",
+        "A start that shows a ticket gets no more than was granted to it.",
+        f"{_DAEMON}/lifecycle/reserve.py",
+        "ticket.refuse_above(placed)",
+        "pass",
+        (f"{_TESTS}/test_queue.py::test_a_start_gets_no_more_than_was_granted",),
+    ),
 )

@@ -105,7 +105,7 @@ class Queue:
 
     def tick(self) -> None:
         """Look, if there are tickets; any thread."""
-        if self._state.ledger.tickets:
+        if self._state.ledger.tickets or self._state.queue.waiting:
             self._state.decide.submit(self.look)
 
     def look_soon(self) -> None:
@@ -172,6 +172,7 @@ class Queue:
         ticket = self._state.ledger.tickets.get(identity)
         if ticket is not None:
             self._end(ticket, EXPIRED if ticket.is_granted else TIMED_OUT)
+            self.look()
 
     def look(self) -> None:
         """End the tickets whose time is over, grant those that fit, and publish what is left."""
@@ -183,8 +184,14 @@ class Queue:
         found = NextGrant()
         if state.driver is not None and not state.integrity.why:
             while (found := self._next()).granted is not None:
-                self._grant(found.granted, found)
-        state.queue.waiting = tuple(self._waiting())
+                try:
+                    self._grant(found.granted, found)
+                except OSError as error:  # the disk is full; the next look tries it again
+                    found = NextGrant(reasons={**found.reasons, found.granted.ticket: str(error)})
+                    break
+            state.queue.waiting = tuple(self._waiting())
+        tickets = state.ledger.tickets
+        state.queue.waiting = tuple(one for one in state.queue.waiting if one.ticket in tickets)
         state.queue.reasons = found.reasons
         state.queue.withheld = found.withheld
 
@@ -246,12 +253,16 @@ class Queue:
             state.ledger.put_ticket(replace(ticket, overtaken=overtaken, first_overtaken=first))
 
     def _note_start(self, record: TenantRecord, ticket: TicketRecord | None) -> None:
-        """End the ticket that a start took over; a start without one has overtaken all of them."""
-        if ticket is not None:
-            self._end(ticket, STARTED)
-            return
-        number = 1 + max(one.number for one in self._state.ledger.tickets.values())
-        self._overtake(number, [allocation.uuid for allocation in record.allocations])
+        """End the ticket that a start took over; a start without one has overtaken all of them.
+
+        The start is recorded by now, and a full disk does not undo it: a ticket that stays expires.
+        """
+        with suppress(OSError):
+            if ticket is not None:
+                self._end(ticket, STARTED)
+                return
+            number = 1 + max(one.number for one in self._state.ledger.tickets.values())
+            self._overtake(number, [allocation.uuid for allocation in record.allocations])
         self.look_soon()
 
     def _waiting(self) -> list[WaitingRequest]:

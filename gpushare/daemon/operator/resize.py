@@ -10,7 +10,6 @@ more until it has freed enough, and what it still has is not allocated to others
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -90,9 +89,9 @@ def set_quota(record: TenantRecord, change: Mapping[str, str], state: DaemonStat
     quotas |= {key: _operators(text) for key, text in values.items()}
     if quota.memory_bytes is not None:
         quotas.pop("memory-percent", None)
-    # Of a version that kept no start by this clock; a time limit is counted from it.
-    since = changed.since or boottime() - max(0.0, time.time() - changed.created)
-    apply_record(replace(changed, quota=quotas, since=since), pages, state)
+    if TIME_LIMIT in values and not changed.since:
+        changed = replace(changed, since=boottime())  # an earlier version did not record its start
+    apply_record(replace(changed, quota=quotas), pages, state)
     log("tenant-resized", **log_fields(record), previous=previous_values(record, values), **values)
     return state.ledger.entries[record.key]
 

@@ -207,13 +207,13 @@ class CardCapacity:
         """What the scheduler of Kubernetes may allocate, with what it has allocated."""
         if self.card.is_divided:
             return 0
-        others = sum(use.memory_bytes for use in self.allocations if not use.is_scheduled)
+        others = sum(one.memory_bytes for one in self.holders if not one.is_scheduled)
         return max(0, self.allocatable_bytes - others)
 
     @property
     def schedulable_cores(self) -> int:
         """Percent of the card that the scheduler of Kubernetes may allocate, likewise."""
-        others = [use for use in self.allocations if not use.is_scheduled]
+        others = [use for use in self.holders if not use.is_scheduled]
         if self.card.is_divided or any(use.whole for use in others):
             return 0
         return max(0, 100 - sum(use.cores for use in others))

@@ -3,8 +3,9 @@
 
 Requests are granted by priority, then by arrival. A later one that fits may overtake an earlier one
 that does not, but only so often (`QueueLimits`): then the earlier one is overdue. It goes before
-all that are not, and the cards that it can use are withheld from every later request, also from
-starts that do not wait. So each request is granted once what runs before it has ended.
+all that are not, and as many cards as it requests are withheld for it from every other request,
+also from starts that do not wait. They are those on which the least has to end before it fits, so
+that amount never grows. Once it has ended, the request is granted.
 
 A request withholds only cards on which nothing but room is missing for it: not a cordoned card, and
 none while what its own user or namespace already has stands in its way.
@@ -47,10 +48,8 @@ class WaitingRequest:
 
     def is_overdue(self, limits: QueueLimits, now: float) -> bool:
         """Whether it may not be overtaken any more; `now` is of CLOCK_BOOTTIME."""
-        if not self.overtaken:
-            return False
-        late = now - self.first_overtaken >= limits.max_overtaking_seconds
-        return late or self.overtaken >= limits.max_overtakes
+        late = self.overtaken and now - self.first_overtaken >= limits.max_overtaking_seconds
+        return bool(late) or self.overtaken >= limits.max_overtakes
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ def in_order(
     """Return the requests in the order in which they are granted: those that are overdue first."""
 
     def rank(one: WaitingRequest) -> tuple[bool, int, int]:
-        overdue = one.is_overdue(limits, now)
+        overdue = bool(one.overtaken) and one.is_overdue(limits, now)
         return not overdue, 0 if overdue else one.priority, one.number
 
     return sorted(waiting, key=rank)
@@ -139,9 +138,8 @@ def find_next(
         except (NoRoom, NoSuchCard) as error:
             reasons[one.ticket] = str(error)
             if one.is_overdue(limits, now):
-                withheld |= {
-                    uuid: withheld.get(uuid, one) for uuid in _wanted(one.request, capacities)
-                }
+                nearest = _nearest_cards(one.request, left)
+                withheld |= dict.fromkeys(nearest - withheld.keys(), one)
             continue
         return NextGrant(one, placed, withheld, reasons)
     return NextGrant(withheld=withheld, reasons=reasons)
@@ -172,7 +170,7 @@ def overtaken_by(
     return [
         one
         for one in waiting
-        if one.number < number and not taken.isdisjoint(_wanted(one.request, capacities))
+        if one.number < number and not taken.isdisjoint(_wanted_cards(one.request, capacities))
     ]
 
 
@@ -180,6 +178,8 @@ _MINUTE: Final = 60
 
 
 def _why(one: WaitingRequest, now: float) -> str:
+    if not one.overtaken:
+        return f"is withheld for ticket {one.ticket}, which is before it in the queue"
     minutes = int(max(0.0, now - one.first_overtaken)) // _MINUTE
     times = "once" if one.overtaken == 1 else f"{one.overtaken} times"
     return (
@@ -187,13 +187,34 @@ def _why(one: WaitingRequest, now: float) -> str:
     )
 
 
-def _wanted(request: PlacementRequest, capacities: Sequence[CardCapacity]) -> frozenset[str]:
-    """Return the cards that are withheld for an overdue `request`; none if they are too few."""
-    usable = usable_cards(request, capacities)
+def _wanted_cards(request: PlacementRequest, capacities: Sequence[CardCapacity]) -> frozenset[str]:
+    """Return the cards that may be withheld for `request`; none if it would not fit empty ones."""
     with suppress(NoRoom, NoSuchCard):
         place_request(request, [_emptied(one) for one in capacities])
-        return usable
+        return usable_cards(request, capacities)
     return frozenset()
+
+
+def _nearest_cards(request: PlacementRequest, capacities: Sequence[CardCapacity]) -> frozenset[str]:
+    """Return the cards that are withheld for an overdue `request`, of those that are not yet."""
+    wanted = _wanted_cards(request, capacities)
+    usable = [one for one in capacities if one.card.uuid in wanted and not one.withheld]
+    usable.sort(key=lambda one: (*_missing(request, one), one.card.index))
+    nearest = usable[: request.count]
+    try:
+        place_request(request, [_emptied(one) for one in nearest])
+    except (NoRoom, NoSuchCard):  # they are too few, or may not be had together
+        nearest = usable
+    return frozenset(one.card.uuid for one in nearest)
+
+
+def _missing(request: PlacementRequest, one: CardCapacity) -> tuple[int, int]:
+    """Return the bytes and the cores of a card that have to become available for `request`."""
+    if request.whole:
+        return one.allocated_bytes, 0
+    wanted = request.wanted_of(one)
+    cores = max(0, wanted.cores - one.cores_available)
+    return max(0, wanted.memory_bytes - one.available_bytes), cores
 
 
 def _emptied(one: CardCapacity) -> CardCapacity:

@@ -20,12 +20,14 @@ import pytest
 from gpushare.daemon.store.claim import ClaimedDevice, ClaimRecord
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation, FreezeRecord, TenantRecord
+from gpushare.daemon.store.ticket import TicketRecord, TicketSource, digest
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 KEY = "a" * 16
 OTHER = "b" * 16
 CLAIM = "c" * 36
+TICKET = "d" * 8
 _MOST_POINTS = 400
 #: What puts something on the disk, or takes it away.
 WRITES = ("open", "write", "close", "rename", "replace", "unlink", "mkdir")
@@ -107,6 +109,29 @@ def live_with_claim(file: Path, countdown: Countdown, said: int) -> None:
     ledger.add(TenantRecord(key=KEY, state="bound", id="a", claim=CLAIM, allocations=used))
     say(said, b"3")
     ledger.release_claim(CLAIM)
+    say(said, b"4")
+    ledger.release(KEY)
+    say(said, b"5")
+
+
+def live_with_ticket(file: Path, countdown: Countdown, said: int) -> None:
+    """The life of a ticket: it waits, is granted, and its start takes over."""
+    say = os.write
+    count(countdown)
+    ledger = Ledger(file, "boot-1")
+    ledger.add(TenantRecord(key=OTHER, state="bound", id="b", allocations=(on_card(1 << 32),)))
+    countdown.on = True
+
+    source = TicketSource({"memory": "8GiB"}, {}, {})
+    ticket = TicketRecord(TICKET, 1, digest("x"), "train", 0, 5, 6, 5, source)
+    ledger.put_ticket(ticket)
+    say(said, b"1")
+    ledger.put_ticket(replace(ticket, allocations=(on_card(1 << 33),)))
+    say(said, b"2")
+    allocations = (on_card(1 << 33),)
+    ledger.add(TenantRecord(key=KEY, state="reserved", id="a", allocations=allocations))
+    say(said, b"3")
+    ledger.release_ticket(TICKET)
     say(said, b"4")
     ledger.release(KEY)
     say(said, b"5")
@@ -288,6 +313,46 @@ def test_a_daemon_that_is_killed_at_any_write_loses_no_claim(
             break
     assert point > 50
     assert seen == set(CLAIM_STEPS)
+
+
+TICKET_STEPS = ["none", "waiting", "granted", "taken over", "container", "none"]
+
+
+def state_of_ticket(ledger: Ledger) -> str:
+    """Return which step of `live_with_ticket` the ledger shows, with what is reserved."""
+    ticket, has_container = ledger.tickets.get(TICKET), KEY in ledger.entries
+    assert OTHER in ledger.entries
+    reserved = sum(use.memory_bytes for use in ledger.granted_parts("GPU-0000"))
+    if ticket is None or not ticket.is_granted:
+        assert reserved == 0
+        assert ticket is None or not has_container, "a start without a grant"
+        return "waiting" if ticket is not None else "container" if has_container else "none"
+    assert reserved == 1 << 33
+    return "taken over" if has_container else "granted"
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_daemon_that_is_killed_at_any_write_loses_no_ticket(
+    tmp_path: Path, loss: Callable[[Path], None]
+) -> None:
+    seen = set()
+    for point in range(_MOST_POINTS):
+        folder = tmp_path / str(point)
+        folder.mkdir()
+        steps, killed = lived(folder / "ledger", point, live_with_ticket)
+        loss(folder)
+        with opened(folder) as found:
+            state = state_of_ticket(found)
+            assert not found.unknown.keys() - {KEY}
+        assert state in {TICKET_STEPS[steps], TICKET_STEPS[min(steps + 1, 5)]}, (point, steps)
+        with opened(folder) as again:
+            assert state_of_ticket(again) == state
+        seen.add(state)
+        shutil.rmtree(folder)
+        if not killed:
+            break
+    assert point > 50
+    assert seen == set(TICKET_STEPS)
 
 
 def spoil(folder: Path) -> None:

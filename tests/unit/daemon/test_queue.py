@@ -77,6 +77,7 @@ def test_a_start_that_fits_is_granted_at_once_and_its_room_is_nobody_else_s(
     fill(one)
     ticket, _ = take(one, "3GiB")
     assert ticket.is_granted
+    assert one.capacities()[0].schedulable_bytes == GIB  # nor of the scheduler of Kubernetes
     with pytest.raises(NoRoom, match=rf"ticket {ticket.id} 3"):
         opened(one, memory="3GiB")
     opened(one, memory="1GiB")
@@ -309,3 +310,34 @@ def test_cards_of_an_engine_are_read(node: FakeDaemon) -> None:
         node.tickets.cancel(ticket.id, 0)
     with pytest.raises(QuotaError, match="Use all, a number, or device=0,1"):
         node.tickets.take(applicant, TicketSource({}, {}, {}, "some"))
+
+
+def test_without_overtaking_the_order_is_strict(one: FakeDaemon) -> None:
+    one.config = replace(one.config, queue=QueueLimits(max_overtakes=0))
+    fill(one)
+    large, _ = take(one, "8GiB")
+    small, _ = take(one, "1GiB")
+    assert not now(one, small).is_granted
+    with pytest.raises(NoRoom, match=f"ticket {large.id}, which is before it in the queue"):
+        opened(one, memory="1GiB")
+    urgent, _ = take(one, "1GiB", priority="0")
+    assert urgent.is_granted  # it is before them
+
+
+def test_a_full_disk_neither_undoes_a_start_nor_stops_the_queue(
+    one: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = fill(one)
+    waiting, _ = take(one, "8GiB")
+
+    def full(_ticket: TicketRecord) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(one.ledger, "put_ticket", full)
+        opened(one, memory="1GiB")  # it overtakes, which cannot be counted
+        end(one, first)
+        assert not now(one, waiting).is_granted
+        assert "No space left on device" in one.queue.reasons[waiting.id]
+    one.tickets.look()
+    assert now(one, waiting).is_granted

@@ -101,4 +101,4 @@ def test_a_record_of_an_earlier_version_has_no_limit_until_one_is_set(node: Fake
     assert ends_at(earlier) is None
     node.ledger.resize(replace(earlier, created=earlier.created - 600))
     changed = set_quota(node.ledger.entries[earlier.key], {"time-limit": "1h"}, node)
-    assert seconds_left(changed) == pytest.approx(3000, abs=60)
+    assert seconds_left(changed) == pytest.approx(3600, abs=60)  # its start is not known
