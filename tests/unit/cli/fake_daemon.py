@@ -61,8 +61,12 @@ class AnsweringDaemon:
                     link.recv(1)  # until the client gives up
                     continue
                 link.send(protocol.encode({"ack": True}))
-                unknown = refusal(protocol.CODE_INVALID, "op is not one of those of this version")
-                for reply in self.answers.get(request["op"], unknown):
+                try:
+                    replies = self.answers[request["op"]]
+                except KeyError:
+                    unknown = "op is not one of those of this version"
+                    replies = refusal(protocol.CODE_INVALID, unknown)
+                for reply in replies:
                     link.send(protocol.encode(reply))
 
 
