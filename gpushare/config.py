@@ -71,7 +71,7 @@ class QueueLimits:
     max_overtaking_seconds: int = 1800  # since the first time
     max_tickets: int = 64
     max_tickets_per_user: int = 8
-    start_timeout_seconds: int = 60  # from the grant to the start
+    start_timeout_seconds: int = 300  # from the grant to the start; an image may be pulled
 
 
 @dataclass(frozen=True)

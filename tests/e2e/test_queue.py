@@ -259,7 +259,7 @@ def test_a_create_waits_as_long_as_it_says(
     probe = ("gpushare-probe", "gpushare-probe", "info")
     with full(stack) as first:
         done = subprocess.run(
-            [*command, "-e", "GPUSHARE_WAIT=2s", *probe],
+            [*command, "-e", "GPUSHARE_WAIT=12s", *probe],
             check=False,
             capture_output=True,
             text=True,

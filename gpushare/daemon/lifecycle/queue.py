@@ -256,14 +256,20 @@ class Queue:
         """End the ticket that a start took over; a start without one has overtaken all of them.
 
         The start is recorded by now, and a full disk does not undo it: a ticket that stays expires.
+        Who was overtaken is counted after the start's answer.
         """
-        with suppress(OSError):
-            if ticket is not None:
+        if ticket is not None:
+            with suppress(OSError):
                 self._end(ticket, STARTED)
-                return
-            number = 1 + max(one.number for one in self._state.ledger.tickets.values())
-            self._overtake(number, [allocation.uuid for allocation in record.allocations])
-        self.look_soon()
+            return
+        number = 1 + max(one.number for one in self._state.ledger.tickets.values())
+        cards = [allocation.uuid for allocation in record.allocations]
+        self._state.decide.submit(lambda: self._count_start(number, cards))
+
+    def _count_start(self, number: int, cards: Sequence[str]) -> None:
+        with suppress(OSError):
+            self._overtake(number, cards)
+        self.look()
 
     def _waiting(self) -> list[WaitingRequest]:
         """Return the requests that wait, in the order in which they are granted."""

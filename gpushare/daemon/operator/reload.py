@@ -35,6 +35,7 @@ LIVE: Final = {
     "unknown": "audit.unallocated",
     "docker_sockets": "engines.sockets",
     "prices": "prices",
+    "queue": "queue",
     "labels": "labels",
     "kubernetes_mode": "kubernetes.mode",
     "metrics_days": "metrics_history.retention_days",
@@ -103,6 +104,7 @@ def reload_config(state: DaemonState) -> list[str]:
         state.regroup(gid)
     if "system_reserved" in changed and state.driver is not None:
         update_burst_limits(state)
+    state.queue.changed()
     state.sample_now.set()  # it may be to look more often
     return changed
 

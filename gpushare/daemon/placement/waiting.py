@@ -14,7 +14,6 @@ none while what its own user or namespace already has stands in its way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -29,6 +28,7 @@ from gpushare.daemon.placement.request import (
     PlacementRequest,
     candidate_cards,
 )
+from gpushare.quota.request_policy import MaxPerNode
 
 
 @dataclass(frozen=True)
@@ -189,10 +189,16 @@ def _why(one: WaitingRequest, now: float) -> str:
 
 def _wanted_cards(request: PlacementRequest, capacities: Sequence[CardCapacity]) -> frozenset[str]:
     """Return the cards that may be withheld for `request`; none if it would not fit empty ones."""
-    with suppress(NoRoom, NoSuchCard):
+    usable = usable_cards(request, capacities)
+    if len(usable) < (len(capacities) if request.count is None else request.count):
+        return frozenset()
+    if request.bounds.max_per_node == MaxPerNode():  # each card by itself decides
+        return usable
+    try:
         place_request(request, [_emptied(one) for one in capacities])
-        return usable_cards(request, capacities)
-    return frozenset()
+    except (NoRoom, NoSuchCard):
+        return frozenset()
+    return usable
 
 
 def _nearest_cards(request: PlacementRequest, capacities: Sequence[CardCapacity]) -> frozenset[str]:

@@ -84,6 +84,7 @@ FLOODS = textwrap.dedent(
 OPERATIONS = all_operations(create_autospec(RunControl), create_autospec(Queue))
 #: To read an interpreter that is only root's; only a socket's mode lets a caller through to it.
 LETS = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
+OF_USERS = {"open", "queue-take", "queue-cancel"}
 READS = {op for op, one in OPERATIONS.items() if not one.changes}
 # The codes that root gets for invalid requests: each was let through to be judged.
 JUDGED = {"ok", "invalid", "not-found", "refused", "internal"}
@@ -167,8 +168,8 @@ def readable() -> Iterator[Stack]:
     ("words", "allowed"),
     [
         ([], set(OPERATIONS)),
-        (["--reuid=12345", "--regid=12345", "--groups=1"], READS | {"open"}),
-        (["--reuid=12345", "--regid=1", "--clear-groups"], READS | {"open"}),
+        (["--reuid=12345", "--regid=12345", "--groups=1"], READS | OF_USERS),
+        (["--reuid=12345", "--regid=1", "--clear-groups"], READS | OF_USERS),
         (["--reuid=12345", "--regid=12345", "--clear-groups"], None),
     ],
     ids=["root", "in the group", "of the group", "another"],

@@ -61,13 +61,14 @@ class AnsweringDaemon:
                     link.recv(1)  # until the client gives up
                     continue
                 link.send(protocol.encode({"ack": True}))
-                try:
-                    replies = self.answers[request["op"]]
-                except KeyError:
-                    unknown = "op is not one of those of this version"
-                    replies = refusal(protocol.CODE_INVALID, unknown)
-                for reply in replies:
+                for reply in self._answer(request["op"]):
                     link.send(protocol.encode(reply))
+
+    def _answer(self, op: str) -> list[Reply]:
+        try:
+            return self.answers[op]
+        except KeyError:  # as a daemon of an earlier version
+            return refusal(protocol.CODE_INVALID, "op is not one of those of this version")
 
 
 def rows(*found: object) -> list[Reply]:

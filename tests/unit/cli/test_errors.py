@@ -61,6 +61,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "pause": ("train",),
     "ps": (),
     "resume": ("train",),
+    "queue cancel": ("3f2a8c01",),
     "report": ("usage",),
     "rules export": (),
     "run": ("--", "true"),
@@ -85,7 +86,8 @@ _UNSAFE = {"doctor", "setup", "runtime configure", "runtime status", "runtime un
 NEEDS_DAEMON = {
     *("audit", "card cordon", "card drain", "card ls", "card mig plan", "card policy"),
     "card uncordon",
-    *("compat", "config reload", "history", "inspect", "ls", "metrics", "pause", "ps", "resume"),
+    *("compat", "config reload", "history", "inspect", "ls", "metrics", "pause", "ps"),
+    *("queue cancel", "resume"),
     *("run", "set", "stop", "top", "verify", "why"),
 }
 NAMES_CONTAINER = {"inspect", "why", "set", "pause", "resume", "stop", "history"}

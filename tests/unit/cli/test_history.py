@@ -174,6 +174,7 @@ def test_a_refused_container_is_shown_by_its_pod(daemon: AnsweringDaemon, cli: C
         ({"by": "idle"}, "idle.action of gpushare.yaml"),
         ({"by": "audit"}, "the audit"),
         ({"by": "operator"}, "the operator"),
+        ({"by": "time-limit"}, "its time limit"),
         ({}, "the operator"),  # of an older daemon
     ],
 )
@@ -187,6 +188,22 @@ def test_who_paused_or_stopped_a_container_is_named(
     first, second = cli("history").output.splitlines()
     assert first.endswith(f"train was frozen by {who}: why")
     assert second.endswith(f"train was sent TERM by {who}; SIGKILL follows after 9 s")
+
+
+def test_who_waited_for_room_is_shown(daemon: AnsweringDaemon, cli: Cli) -> None:
+    ticket = {"ticket": "3f2a8c01", "uid": 0}
+    daemon.answers["history"] = rows(
+        event("ticket-queued", name="train", fields={**ticket, "reason": "no card has room"}),
+        event("ticket-granted", name="train", fields={**ticket, "waited_seconds": 90.5}),
+        event("ticket-ended", name="train", fields={**ticket, "how": "started", "reason": ""}),
+        event("tenant-time-limit-near", name="train", fields={"left_seconds": 300}),
+    )
+    assert [line[25:] for line in cli("history").output.splitlines()] == [
+        "train waits in the queue (ticket 3f2a8c01): no card has room",
+        "train was granted room after 90.5 s (ticket 3f2a8c01)",
+        "train left the queue: started (ticket 3f2a8c01)",
+        "train is stopped in 300 s: its time limit is near",
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "1", "-1h", "1y", "h", "1h30m", "nan s"])

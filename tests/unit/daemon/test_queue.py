@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gpushare import config
 from gpushare.config import Config, QueueLimits
 from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.lifecycle import create, release
@@ -60,6 +61,11 @@ def available(node: DaemonState) -> int:
     return node.capacities()[0].available_bytes
 
 
+def settle(node: DaemonState) -> None:
+    """Wait for what follows the answer to a start."""
+    node.decide.run(lambda: None)
+
+
 def fill(node: DaemonState) -> str:
     """Take all of the card but for 4 GiB; return the tenant's key."""
     left = available(node) - 4 * GIB
@@ -68,7 +74,7 @@ def fill(node: DaemonState) -> str:
 
 def end(node: FakeDaemon, key: str) -> None:
     release.release_tenant(key, node, "it has ended")
-    node.decide.run(lambda: None)  # the look that this asked for
+    settle(node)  # the look that this asked for
 
 
 def test_a_start_that_fits_is_granted_at_once_and_its_room_is_nobody_else_s(
@@ -122,7 +128,7 @@ def test_a_later_start_overtakes_only_so_often(one: FakeDaemon) -> None:
     open_tenant(ME, {"memory": "1GiB"}, one, small)
     assert now(one, large).overtaken == 1
     opened(one, memory="1GiB")  # a start that does not wait overtakes too
-    one.tickets.look()
+    settle(one)
     assert now(one, large).overtaken == 2
     refused, _ = take(one, "1GiB")
     assert not refused.is_granted
@@ -146,7 +152,7 @@ def test_it_withholds_no_card_while_its_own_user_has_too_much(one: FakeDaemon) -
     ticket, _ = take(one, "2GiB", uid=1000)
     assert not ticket.is_granted
     opened(one, memory="1GiB")
-    one.tickets.look()
+    settle(one)
     assert now(one, ticket).overtaken == 0
     opened(one, memory="1GiB")
 
@@ -336,8 +342,15 @@ def test_a_full_disk_neither_undoes_a_start_nor_stops_the_queue(
     with monkeypatch.context() as patched:
         patched.setattr(one.ledger, "put_ticket", full)
         opened(one, memory="1GiB")  # it overtakes, which cannot be counted
+        settle(one)
         end(one, first)
         assert not now(one, waiting).is_granted
         assert "No space left on device" in one.queue.reasons[waiting.id]
     one.tickets.look()
     assert now(one, waiting).is_granted
+
+
+def test_the_limits_of_the_queue_are_read_from_its_section() -> None:
+    text = "queue: {max_overtakes: 3, max_overtaking_time: 1h, start_timeout: 5m}"
+    limits = config.parse(text, Path("gpushare.yaml")).queue
+    assert limits == QueueLimits(3, 3600, start_timeout_seconds=300)

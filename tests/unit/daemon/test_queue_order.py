@@ -34,7 +34,7 @@ SIZE_BYTES = CARDS[0].memory_bytes
 
 
 @dataclass
-class Node:
+class TwoCards:
     """Two cards and a queue, in which each start runs until the test ends it."""
 
     waiting: list[WaitingRequest] = field(default_factory=list)
@@ -104,7 +104,7 @@ def request(parts: int, count: int = 1) -> PlacementRequest:
 def test_each_request_is_granted_while_others_keep_coming(
     choose: random.Random, count: int, parts: int
 ) -> None:
-    node = Node()
+    node = TwoCards()
     for _ in range(choose.randrange(1, 4)):
         node.start(request(choose.randrange(1, 9)))
     node.arrive(request(parts, count), priority=9)
@@ -124,7 +124,7 @@ def test_each_request_is_granted_while_others_keep_coming(
 def test_what_fits_together_is_granted_by_priority_and_then_by_arrival(
     arrivals: list[tuple[int, int]],
 ) -> None:
-    node = Node()
+    node = TwoCards()
     node.start(request(8))
     node.start(request(8))
     for parts, priority in arrivals:

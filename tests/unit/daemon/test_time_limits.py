@@ -28,7 +28,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-class Clock:
+class BootClock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = boottime()
         monkeypatch.setattr(time_limits, "boottime", lambda: self.now)
@@ -44,7 +44,7 @@ def test_it_is_warned_once_and_then_stopped(
     monkeypatch: pytest.MonkeyPatch,
     logged: list[tuple[str, dict[str, Any]]],
 ) -> None:
-    clock = Clock(monkeypatch)
+    clock = BootClock(monkeypatch)
     stopped: list[tuple[str, str]] = []
     limits = TimeLimits(node, lambda record, why: stopped.append((record.name, why)))
     record = running(node, time_limit="8h")
@@ -73,7 +73,7 @@ def test_it_is_warned_once_and_then_stopped(
 def test_a_short_limit_is_warned_of_in_its_last_tenth(
     node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock(monkeypatch)
+    clock = BootClock(monkeypatch)
     record = running(node, time_limit="100s")
     clock.now += 89
     assert not is_near(record)
@@ -84,7 +84,7 @@ def test_a_short_limit_is_warned_of_in_its_last_tenth(
 def test_the_operator_s_time_is_counted_from_the_same_start(
     node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock(monkeypatch)
+    clock = BootClock(monkeypatch)
     record = running(node, time_limit="1h")
     clock.now += 1800
     changed = set_quota(record, {"time-limit": "2h"}, node)
