@@ -98,6 +98,25 @@ def _unhealthy(state: DaemonState) -> Iterator[str]:
             )
 
 
+def _unlisted_instances(state: DaemonState) -> Iterator[str]:
+    """Yield the MIG instances that the CDI spec of the driver does not list."""
+    driver = state.driver
+    instances = [card for card in driver.cards if card.instance] if driver else []
+    if driver is None or not instances:
+        return
+    listed = driver.files.cdi.devices
+    missing = [
+        card.instance.names[0]
+        for card in instances
+        if card.instance and listed.keys().isdisjoint((card.uuid, *card.instance.names))
+    ]
+    if missing:
+        yield (
+            f"MIG instances {', '.join(missing)} are not in the CDI spec of the driver, so no "
+            "container gets them. Generate it again: gpushare cdi generate"
+        )
+
+
 def _unallocated_warning(found: UnallocatedContainer, state: DaemonState) -> str:
     return (
         f"process {found.pid} ({found.name}) in {found.container} has "
@@ -120,6 +139,7 @@ def status_row(state: DaemonState) -> DaemonStatus:
     elif state.observed.usage.stale:
         warnings.append(f"the driver's figures are stale: {state.observed.usage.stale}")
     warnings += _unhealthy(state)
+    warnings += _unlisted_instances(state)
     warnings += [
         _unallocated_warning(one, state) for one in state.observed.unallocated[:_MOST_UNALLOCATED]
     ]

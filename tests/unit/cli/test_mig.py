@@ -83,7 +83,7 @@ To create the instances, run as root:
     assert plan["cards"][0]["create"][0] == {
         "profile": "1g.10gb",
         "profile_id": 19,
-        "start": 6,
+        "start": 3,
         "size": 1,
         "request": "small",
     }

@@ -456,7 +456,7 @@ def test_a_profile_brings_its_burst_limit(node: DaemonState, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("grant", "parameters", "text"),
     [
-        ((20, 40), {"profile": "smal"}, "not a profile of this node. Did you mean small?"),
+        ((20, 40), {"profile": "smalll"}, "not a profile of this node. Did you mean small?"),
         ((20, 40), {"profile": "small", "policy": "best-effort"}, "and so do other keys beside"),
         ((20, 40), {"profile": "small", "weight": "2"}, "and so do other keys beside"),
         ((4, 40), {"profile": "small"}, "8GiB, and the claim has 4GiB of a card. Request that c"),

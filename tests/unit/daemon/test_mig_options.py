@@ -17,9 +17,10 @@ from gpushare.daemon.lifecycle.queue import Applicant
 from gpushare.daemon.placement.division import CardDivision, HeldInstance, MigKind, usual_places
 from gpushare.daemon.placement.model import MigInstance, NonTenantProcess
 from gpushare.daemon.service.control_request import ControlRequest, MalformedRequest, Peer
-from gpushare.daemon.service.node_operations import NODE_OPERATIONS, cordon_card
+from gpushare.daemon.service.node_operations import NODE_OPERATIONS, cordon_card, status_row
 from gpushare.daemon.state import CardUsage, UsageView
 from gpushare.daemon.store.ticket import TicketSource
+from gpushare.oci.cdi import CdiEdits
 from gpushare.quota.errors import QuotaError
 
 from . import fakes
@@ -215,3 +216,18 @@ def test_the_guides_places_are_those_of_the_models() -> None:
     ]
     odd = (MigKind(0, "5g", 5, 1, 50, GIB),)
     assert usual_places(odd[0], odd) == ()
+
+
+def test_instances_that_the_cdi_spec_lacks_are_named(node: FakeDaemon) -> None:
+    part = replace(
+        fakes.card(2, 10, "H100 MIG 1g.10gb"),
+        uuid="MIG-1",
+        instance=MigInstance(UUIDS[0], 0, 1, 3, 0),
+    )
+    assert not any("MIG" in text for text in status_row(node)["warnings"])
+    node.driver = replace(node.loaded(), cards=(*node.loaded().cards, part))
+    [warning] = [text for text in status_row(node)["warnings"] if "MIG" in text]
+    assert warning.startswith("MIG instances 0:1 are not in the CDI spec of the driver")
+    listed = replace(node.loaded().files.cdi, devices={"0:gi3:ci0": CdiEdits()})
+    node.driver = replace(node.loaded(), files=replace(node.loaded().files, cdi=listed))
+    assert not any("MIG" in text for text in status_row(node)["warnings"])
