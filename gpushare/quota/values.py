@@ -164,6 +164,11 @@ class ShortWait:
 
 
 parse_wait: Final = ShortWait()
+#: Why a pod's container cannot wait in its create, and what to do.
+NO_WAIT_IN_PODS: Final = (
+    "is not for pods: the kubelet creates a container again by itself",
+    "remove it",
+)
 
 
 class Oversubscription:

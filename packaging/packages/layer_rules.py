@@ -15,6 +15,7 @@ from gpushare.daemon.limits.driver_limits import EXCLUSIVE, MPS, UNSUPPORTED
 from gpushare.quota.effective_request import ADD
 from gpushare.quota.keys import ANNOTATION_PREFIX, KEYS
 from gpushare.quota.profiles import CONFLICT, SET_BY_PROFILE
+from gpushare.quota.values import NO_WAIT_IN_PODS
 
 from .policy_text import quantity, refusal, text
 
@@ -68,6 +69,7 @@ CONTRADICTIONS: Final = (
         f'": not the number of cards in " + {_source("devices")} + ". Write " +\n'
         '    string($devices.split(",").size()) + ", or omit count."',
     ),
+    Rule("wait", "?wait", refusal(*NO_WAIT_IN_PODS)),
     Rule("backend", f'?backend && $backend == "{MPS}"', refusal(*UNSUPPORTED[MPS])),
     Rule(
         "backend",

@@ -37,7 +37,6 @@ from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import ReservationLost
 from gpushare.daemon.store.record import TenantRecord, settings_key
-from gpushare.daemon.store.ticket import TicketRecord
 from gpushare.errors import UserError
 from gpushare.oci import edits, injected_gpu, spec
 from gpushare.oci.image_view import ImageView
@@ -55,6 +54,7 @@ from gpushare.quota.effective_request import EffectiveRequest, whole_cards_refus
 from gpushare.quota.keys import KEYS
 from gpushare.quota.request import QuotaRequest
 from gpushare.quota.request_policy import RequestPolicy
+from gpushare.quota.values import NO_WAIT_IN_PODS
 
 #: In which a container of `gpushare run --wait -- docker run` shows its ticket.
 TICKET_VARIABLE: Final = "GPUSHARE_TICKET"
@@ -189,14 +189,12 @@ def _wait_and_reserve(
     # Imported here: most containers do not wait.
     from gpushare.daemon.lifecycle import create_wait  # noqa: PLC0415
 
-    if not create_wait.lacks_room(refused):
-        raise refused
     waiting = create_wait.WaitingCreate(
         *(applicant.name or bundle.identity[:12], bundle.maker),
         *(request.quota, request.placed.cards),
         *(bundle.check, bundle.waits),
     )
-    with create_wait.granted(waiting, state) as secret:
+    with create_wait.granted(waiting, state, refused) as secret:
         shown = replace(request, secret=secret or request.secret)
         return state.decide.run(lambda: _reserve(bundle, applicant, shown, state))
 
@@ -259,8 +257,7 @@ def _read_request(bundle: NewContainer, original: Spec, state: DaemonState) -> C
     mode, in_pod = state.config.kubernetes_mode, is_of_kubelet(original, bundle.path)
     quota, effective = scheduled.effective_request(parsed, grant, mode, in_pod=in_pod)
     if in_pod and quota.wait_seconds is not None:
-        rule = "is not for pods: the kubelet creates a container again by itself"
-        raise quota.refuse("wait", rule, "remove it")
+        raise quota.refuse("wait", *NO_WAIT_IN_PODS)
     placed = placed if grant is None else grant.taken_out(placed)
     secret = original.variables.get(TICKET_VARIABLE, "")
     return ContainerRequest(placed, quota, effective, parsed.pod, parsed.terms, grant, secret)
@@ -311,7 +308,12 @@ def _reserve(
     if request.pod is not None:
         release_ended_of(request.pod, state)
         refuse_second_container(request.pod, request.quota, state)
-    ticket = _ticket(request.secret, state) if request.secret else None
+    ticket = None
+    if request.secret:
+        # Imported here: most containers have no ticket.
+        from gpushare.daemon.lifecycle.ticket_request import shown_by_container  # noqa: PLC0415
+
+        ticket = shown_by_container(request.secret, state)
     try:
         return reserve(applicant, request.quota, request.effective, state, ticket)
     except NoRoom as error:
@@ -319,18 +321,6 @@ def _reserve(
             raise
         why = f"cannot be allocated: {error}"
         raise whole_cards_refused(request.quota, request.placed.cards, why) from error
-
-
-def _ticket(secret: str, state: DaemonState) -> TicketRecord | None:
-    """Return the ticket that a container shows, if it is granted.
-
-    A container keeps its variables when it is started again, and then it has no ticket.
-    """
-    # Imported here: most containers have no ticket.
-    from gpushare.daemon.lifecycle.queue import find_granted  # noqa: PLC0415
-
-    ticket = find_granted(secret, state)
-    return ticket if ticket is not None and ticket.kind != "command" else None
 
 
 def _refuse_second_maker(bundle: NewContainer, state: DaemonState) -> None:

@@ -48,11 +48,14 @@ def lacks_room(error: UserError) -> bool:
 
 
 @contextmanager
-def granted(one: WaitingCreate, state: DaemonState) -> Iterator[str]:
+def granted(one: WaitingCreate, state: DaemonState, refused: UserError) -> Iterator[str]:
     """Yield the secret of a ticket that was granted, "" if there was no room in time.
 
-    A ticket that was not taken over in the block ends with it.
+    A ticket that was not taken over in the block ends with it. Raises `refused`, what the request
+    was refused with, if that is not for want of room.
     """
+    if not lacks_room(refused):
+        raise refused
     seconds = one.quota.wait_seconds or 0
     tickets = state.ledger.tickets.values()
     if sum(ticket.kind == "create" for ticket in tickets) >= _MOST_WAITING:

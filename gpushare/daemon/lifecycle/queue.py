@@ -11,7 +11,6 @@ All of this is the decide thread's.
 
 from __future__ import annotations
 
-import hmac
 import secrets
 import time
 from collections.abc import Sequence
@@ -22,8 +21,8 @@ from typing import Final
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.identity import processes
-from gpushare.daemon.lifecycle.host_process import refuse_for_user
 from gpushare.daemon.lifecycle.reserve import TenantIdentity, placement_request
+from gpushare.daemon.lifecycle.ticket_request import ResolvedRequest, resolve_source
 from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds
 from gpushare.daemon.placement.request import NoRoom, PlacementRequest
 from gpushare.daemon.placement.waiting import (
@@ -38,11 +37,6 @@ from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.daemon.store.ticket import TicketKind, TicketRecord, TicketSource, digest
 from gpushare.errors import UserError
-from gpushare.quota.effective_request import EffectiveRequest, resolve_request
-from gpushare.quota.errors import QuotaError
-from gpushare.quota.parse import parse_request
-from gpushare.quota.request import EngineCards, QuotaRequest
-from gpushare.quota.request_policy import RequestPolicy
 
 LOOK_SECONDS: Final = 1.0
 _MOST_ENDED: Final = 256
@@ -78,19 +72,12 @@ class Applicant:
     wait_seconds: float | None = None
 
 
-@dataclass(frozen=True)
-class _Resolved:
-    quota: QuotaRequest
-    effective: EffectiveRequest
-    terms: RequestPolicy
-
-
 class Queue:
     """The queue of `state`, which publishes what it decides in `state.queue`."""
 
     def __init__(self, state: DaemonState) -> None:
         self._state = state
-        self._resolved: dict[str, tuple[object, _Resolved]] = {}
+        self._resolved: dict[str, tuple[object, ResolvedRequest]] = {}
         self._is_due = False
         state.queue.changed = self.look_soon
         state.queue.started = self._note_start
@@ -126,7 +113,7 @@ class Queue:
         starttime = processes.start_time(applicant.pid)
         if starttime is None:
             raise TicketNotFound(f"there is no process {applicant.pid} to wait for")
-        resolved = self._resolve(source, is_rootless=applicant.is_rootless)
+        resolved = resolve_source(source, state.config, is_rootless=applicant.is_rootless)
         secret, now = secrets.token_hex(16), boottime()
         ticket = TicketRecord(
             id=secrets.token_hex(4),
@@ -215,7 +202,7 @@ class Queue:
         """Reserve what was found for a request; one write."""
         state = self._state
         ticket, limits = state.ledger.tickets[one.ticket], state.config.queue
-        resolved = self._resolve(ticket.source, ticket.id, is_rootless=ticket.is_rootless)
+        resolved = self._resolve(ticket)
         granted = replace(
             ticket,
             granted=time.time(),
@@ -281,7 +268,7 @@ class Queue:
             if ticket.is_granted:
                 continue
             try:
-                resolved = self._resolve(ticket.source, ticket.id, is_rootless=ticket.is_rootless)
+                resolved = self._resolve(ticket)
             except UserError as error:  # a changed configuration does not allow it any more
                 self._end(ticket, REFUSED, str(error))
                 continue
@@ -298,7 +285,7 @@ class Queue:
             )
         return in_order(found, state.config.queue, boottime())
 
-    def _request(self, ticket: TicketRecord, resolved: _Resolved) -> PlacementRequest:
+    def _request(self, ticket: TicketRecord, resolved: ResolvedRequest) -> PlacementRequest:
         applicant = TenantIdentity(
             key=ticket.file,
             identity=ticket.id,
@@ -312,32 +299,14 @@ class Queue:
         quota, effective = resolved.quota, resolved.effective
         return placement_request(applicant, quota, effective, self._state, ticket.id)
 
-    def _resolve(self, source: TicketSource, identity: str = "", *, is_rootless: bool) -> _Resolved:
-        """Return the effective request of a ticket under the configuration of now; QuotaError."""
+    def _resolve(self, ticket: TicketRecord) -> ResolvedRequest:
+        """Return what a ticket requests under the configuration of now; QuotaError."""
         config = self._state.config
-        kept = self._resolved.get(identity)
-        if kept is not None and kept[0] is config:
-            return kept[1]
-        terms = config.users if is_rootless else config.terms
-        cards = engine_cards(source.cards)
-        parsed = parse_request(
-            source.annotations,
-            source.variables,
-            options=source.options,
-            cards=cards,
-            defaults=terms.defaults,
-            trust=terms.trust,
-            dialects=terms.dialects if source.annotations or source.variables else None,
-            profiles=terms.profiles,
-        )
-        quota = terms.idle.limit(parsed.valid())
-        effective = resolve_request(quota, cards=cards)
-        refuse_for_user(quota, effective, terms, rootless=is_rootless)
-        effective = terms.max_per_request.put_down(quota, effective)
-        resolved = _Resolved(quota, effective, terms)
-        if identity:
-            self._resolved[identity] = (config, resolved)
-        return resolved
+        kept = self._resolved.get(ticket.id)
+        if kept is None or kept[0] is not config:
+            kept = config, resolve_source(ticket.source, config, is_rootless=ticket.is_rootless)
+            self._resolved[ticket.id] = kept
+        return kept[1]
 
     def _refuse_full(self, applicant: Applicant) -> None:
         limits, tickets = self._state.config.queue, self._state.ledger.tickets.values()
@@ -378,33 +347,3 @@ class Queue:
         )
         if ticket.is_granted and how != STARTED:
             self.look_soon()
-
-
-def has_secret(ticket: TicketRecord, secret: str) -> bool:
-    """Whether `secret` is what the holder of `ticket` has."""
-    return hmac.compare_digest(ticket.secret, digest(secret))
-
-
-def find_granted(secret: str, state: DaemonState) -> TicketRecord | None:
-    """Return the granted ticket whose secret it is; None where there is none (any more)."""
-    granted = (one for one in state.ledger.tickets.values() if one.is_granted)
-    return next((one for one in granted if has_secret(one, secret)), None)
-
-
-_ALL_CARDS: Final = "all"
-
-
-def engine_cards(text: str) -> EngineCards | None:
-    """Return the cards of `--gpus`: all, a number, or device=0,1; "": none. QuotaError."""
-    if not text:
-        return None
-    source = "--gpus"
-    if text in {_ALL_CARDS, "-1"}:
-        return EngineCards(source, all_cards=True)
-    if text.isdecimal() and text != "0":
-        return EngineCards(source, count=int(text))
-    kind, _, names = text.strip('"').partition("=")
-    if kind == "device" and names:
-        return EngineCards(source, devices=tuple(names.split(",")))
-    rule = "is not a request for cards that the queue knows"
-    raise QuotaError(source, text, rule, "use all, a number, or device=0,1")

@@ -17,7 +17,8 @@ from gpushare.daemon.lifecycle import claims, release, scheduled
 from gpushare.daemon.lifecycle.bind import bind, owned_record
 from gpushare.daemon.lifecycle.create import LAUNCHER, NewContainer, create
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
-from gpushare.daemon.lifecycle.queue import TicketNotFound, find_granted
+from gpushare.daemon.lifecycle.queue import TicketNotFound
+from gpushare.daemon.lifecycle.ticket_request import find_granted
 from gpushare.daemon.service.control_request import (
     ControlReply,
     ControlRequest,

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from gpushare.daemon.lifecycle.queue import Applicant, Queue, has_secret
+from gpushare.daemon.lifecycle.queue import Applicant, Queue
+from gpushare.daemon.lifecycle.ticket_request import has_secret
 from gpushare.daemon.service.control_request import (
     ControlReply,
     ControlRequest,

@@ -44,7 +44,7 @@ def of_all_vendors(containers: list[str]) -> dict[str, Any]:
 
 def with_all_keys() -> dict[str, Any]:
     """Return a pod whose containers each have annotations of ours for all keys."""
-    beside_memory = VALUES.keys() - {"memory-percent", "profile"}
+    beside_memory = VALUES.keys() - {"memory-percent", "profile", "wait"}  # each is refused
     values = {name: found[0] for name, found in VALUES.items() if name in beside_memory}
     annotations = {
         f"gpushare.io/container.{name}.{key}": value

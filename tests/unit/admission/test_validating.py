@@ -24,7 +24,7 @@ from gpushare.quota.effective_request import Defaults
 from gpushare.quota.keys import KEYS
 from gpushare.quota.profiles import profile
 from gpushare.quota.request_policy import RequestPolicy
-from gpushare.quota.values import Choice, Duration, PercentOfMemory, WholeNumber
+from gpushare.quota.values import NO_WAIT_IN_PODS, Choice, Duration, PercentOfMemory, WholeNumber
 from tests.admission import measure, violations
 from tests.check.command import ROOT
 from tests.corpus.cases import CASES, CorpusManifest
@@ -82,6 +82,8 @@ def on_node(body: dict[str, Any], terms: RequestPolicy) -> Iterator[str]:
             yield found.refused
         elif found.requested and found.effective:
             quota, whole = found.requested.quota, found.effective.kind == "exclusive"
+            if quota.wait_seconds is not None:
+                yield str(quota.refuse("wait", *NO_WAIT_IN_PODS))
             if (quota.backend or "") in UNSUPPORTED and not (
                 whole and quota.backend == "exclusive"
             ):
@@ -178,6 +180,8 @@ def test_the_policy_refuses_exactly_what_a_node_refuses(body: dict[str, Any]) ->
         ({"memory": "1GiB", "policy": "fixed-share"}, ""),
         ({"memory": "1GiB", "backend": "mps"}, ""),
         ({"memory": "1GiB", "oversubscribe": "swap"}, ""),
+        ({"memory": "1GiB", "wait": "20s"}, ""),
+        ({"memory": "1GiB", "wait": "31s"}, ""),
         ({"memory": "1GiB", "memory-percent": "10"}, ""),
         ({"memory": "4GiB", "memory-limit": "2GiB"}, ""),
         ({"devices": "0,,1"}, ""),

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from gpushare.protocol import CODE_INVALID
+from gpushare.cli import waiting
+from gpushare.cli.session import Session
+from gpushare.protocol import CODE_INTERNAL, CODE_INVALID
 
 from .fake_daemon import AnsweringDaemon, refusal, rows
 
@@ -124,3 +126,37 @@ def test_the_options_of_a_quota_do_not_stand_beside_an_engine_s_command(cli: Cli
         "gpushare: --memory: with --wait, the request of a container is read from the engine's "
         "command. Add -e GPUSHARE_MEMORY=1GiB to its options instead.\n"
     )
+
+
+def test_on_a_terminal_the_progress_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    progress = waiting._Progress(Session(), {"ticket": "3f2a8c01", "secret": "0" * 32})
+    progress.show("position 2 of 3: no card has room for 8 GiB: card 0 has 2 of 140 GiB")
+    progress.show("position 1 of 3: \x1b[2J")
+    progress.end("ticket 3f2a8c01 was granted")
+    first, second, last = capsys.readouterr().err.split("\r\x1b[K")[1:]
+    assert len(first) == 59
+    assert first.startswith("gpushare: waiting for room (ticket 3f2a8c01, 0:00): posi")
+    assert "\x1b" not in second
+    assert last == "gpushare: ticket 3f2a8c01 was granted\n"
+
+
+def test_a_gpushared_that_restarts_is_waited_for(
+    cli: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.answers["queue-take"] = [{"ok": True, "ticket": "3f2a8c01", "secret": "0" * 32}]
+    daemon.answers["queue-poll"] = refusal(CODE_INTERNAL, "gpushared failed")
+
+    def answer(_seconds: float) -> None:
+        ended = {"state": "ended", "position": 0, "waiting": 0, "overtaken": 0, "since": 0.0}
+        daemon.answers["queue-poll"] = [{"ok": True, **ended, "reason": "timed-out"}]
+
+    monkeypatch.setattr(time, "sleep", answer)
+    result = cli("run", "--wait=1h", "--memory", "1GiB", "--", "true")
+    assert result.exit_code == 124
+    first, last = result.stderr.splitlines()
+    assert first.endswith("gpushared does not respond; the ticket stays valid")
+    assert last == "gpushare: ticket 3f2a8c01: no room was found in time. Nothing was started."
