@@ -75,6 +75,29 @@ class QueueLimits:
 
 
 @dataclass(frozen=True)
+class HostMemory:
+    """Host memory for managed memory beyond quotas: of all containers, and of one on each card.
+
+    0: no container gets any. `container_bytes` None: as much as all containers together.
+    """
+
+    host_memory_bytes: int = 0
+    container_bytes: int | None = None
+
+    @property
+    def most_bytes(self) -> int:
+        """What one container may have on each card."""
+        most = self.host_memory_bytes
+        return most if self.container_bytes is None else min(most, self.container_bytes)
+
+    @property
+    def most_source(self) -> str:
+        """The key that sets `most_bytes`."""
+        own = self.container_bytes is not None and self.container_bytes <= self.host_memory_bytes
+        return f"oversubscribe.{'per_container' if own else 'host_memory'}"
+
+
+@dataclass(frozen=True)
 class Config:
     """The content of gpushare.yaml, sizes in bytes; the schema describes each key.
 
@@ -120,6 +143,7 @@ class Config:
     of_file: Config | None = field(default=None, compare=False)  # None: it is this one
     timing: Timing = field(default_factory=Timing)
     queue: QueueLimits = field(default_factory=QueueLimits)
+    oversubscribe: HostMemory = field(default_factory=HostMemory)
 
     @property
     def socket(self) -> Path:
@@ -258,7 +282,16 @@ def parse(text: str, file: Path) -> Config:
         cdi_dir=Path(kubernetes.get("cdi_dir") or plain.cdi_dir),
         accepts_node_labels=kubernetes.get("node_labels", True) is not False,
         queue=_queue(document.section(("queue",))),
+        oversubscribe=_host_memory(document.section(("oversubscribe",))),
         timing=Timing(**{key: float(value) for key, value in timing if value is not None}),
+    )
+
+
+def _host_memory(section: Mapping[str, Any]) -> HostMemory:
+    most, each = section.get("host_memory") or "0", section.get("per_container")
+    return HostMemory(
+        0 if most in {"0", "0B"} else parse_size(most),
+        None if each is None else parse_size(each),
     )
 
 

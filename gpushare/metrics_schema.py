@@ -94,6 +94,8 @@ class TenantCardMetrics(TypedDict):
     limit_bytes: int
     used_bytes: int
     kinds: dict[str, int]  # they add up to used_bytes
+    oversubscribed_bytes: int  # beside them: managed memory that the quota does not count
+    oversubscribed_limit_bytes: int  # the most that there may be of that
     drift_bytes: int | None  # what its account expects less the driver's figure; None: no account
     peak_bytes: int  # the most that was seen, four times a second; since gpushared started
     cores: int  # percent requested; 0: none

@@ -26,7 +26,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC UINT64_C(0x31306d6973757067) /* "gpusim01", little endian */
-#define SIM_LAYOUT 4
+#define SIM_LAYOUT 5
 #define SIM_DEVICE_ENV "GPUSHARE_SIM_DEVICE"
 #define SIM_DEVICE_PATH "/dev/gpushare-sim"
 
@@ -39,6 +39,21 @@
 #define SIM_BUSY_BUCKETS 11
 #define SIM_BUSY_BUCKET_NS UINT64_C(100000000)
 #define SIM_FILE_BYTES (UINT64_C(128) << 20)
+
+#define SIM_MIG_PROFILES 8
+
+/* One kind of GPU instance of a card; unused if its `count` is 0. */
+struct sim_mig_profile {
+	char name[24];	 /* "1g.18gb+me" */
+	uint32_t nvml;	 /* nvml.h: NVML_GPU_INSTANCE_PROFILE_... */
+	uint32_t id;	 /* the driver's own number */
+	uint32_t slices; /* of the card's seven */
+	uint32_t size;	 /* of the card's eight parts of memory: where others cannot be */
+	uint32_t starts; /* bits: the parts of the memory at which one can begin */
+	uint32_t count;	 /* at most so many at a time */
+	uint32_t multiprocessors;
+	uint32_t memory_mib;
+};
 
 /* One card, as in its profile. Written before the first process maps the file. */
 struct sim_profile {
@@ -94,7 +109,10 @@ struct sim_profile {
 				  launch */
 	uint32_t
 		rounding_bytes; /* of buffers, to multiples of this; 0: as NVIDIA's driver rounds */
-	uint32_t reserved[6];
+	uint32_t mig_profile;	/* of an instance: the `id` of its kind, */
+	uint32_t mig_start;	/* and the part of the card's memory at which it begins */
+	uint32_t reserved[4];
+	struct sim_mig_profile mig[SIM_MIG_PROFILES];
 };
 
 struct sim_header {
@@ -229,7 +247,7 @@ struct sim_device {
 	_Alignas(4096) struct sim_card cards[SIM_CARDS];
 };
 
-_Static_assert(sizeof(struct sim_header) == 144 && sizeof(struct sim_profile) == 400, "layout");
+_Static_assert(sizeof(struct sim_header) == 144 && sizeof(struct sim_profile) == 848, "layout");
 _Static_assert(sizeof(struct sim_device) <= SIM_FILE_BYTES, "the file holds the device");
 
 /* Why a process has no device. */
@@ -270,11 +288,11 @@ void card_inherit(struct sim_card *card);
 
 /* The rest under the lock. Release what dead processes hold on this card. */
 void card_reap(struct sim_card *card);
-/* Add to what this process holds; false if the card is full, even after a check for dead
- * processes. */
+/* Add to what this process holds; false if the card is full, even after a check for dead processes,
+ * and without managed memory, which the driver moves to the host then. */
 bool card_reserve(struct sim_card *card, uint64_t bytes);
 void card_release(struct sim_card *card, uint64_t bytes);
-/* Whether that much more could be held, without taking it. */
+/* Whether that much more could be held, with all memory staying where it is, without taking it. */
 bool card_has_room(struct sim_card *card, uint64_t bytes);
 
 static inline const struct sim_profile *card_profile(const struct sim_card *card)

@@ -119,27 +119,61 @@ static bool pinned_allows(const struct sim_card *card, uint64_t bytes)
 						 bytes <= own->pinned_bytes - own->used_bytes);
 }
 
-static bool fits(struct sim_card *card, uint64_t bytes)
+/* `evicted_bytes` of the managed memory on the card could be in host memory instead. */
+static bool fits(struct sim_card *card, uint64_t bytes, uint64_t evicted_bytes)
 {
-	return pinned_allows(card, bytes) &&
-	       bytes <= card_usable_bytes(card) - atomic_load(&card->used_bytes) &&
+	const uint64_t used_bytes = atomic_load(&card->used_bytes) - evicted_bytes;
+
+	return pinned_allows(card, bytes) && bytes <= card_usable_bytes(card) - used_bytes &&
 	       (card->limits_high == 0 || limits_allow(card, bytes));
+}
+
+static uint64_t managed_bytes(const struct sim_card *card)
+{
+	const uint32_t high = atomic_load(&device->processes_high);
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < high; i++)
+		bytes += card->shares[i].managed_bytes;
+	return bytes;
+}
+
+/* Managed memory goes to the host when other memory needs the room, whoever has it, as with
+ * NVIDIA's driver. Its owner's regions still count it as on the card: see set_counted. */
+static void evict_managed(struct sim_card *card, uint64_t bytes)
+{
+	const uint32_t high = atomic_load(&device->processes_high);
+
+	for (uint32_t i = 0; i < high && bytes > 0; i++) {
+		struct sim_share *share = &card->shares[i];
+		uint64_t moved = share->managed_bytes < bytes ? share->managed_bytes : bytes;
+
+		share->managed_bytes -= moved;
+		share->used_bytes -= moved;
+		atomic_fetch_sub(&card->used_bytes, moved);
+		bytes -= moved;
+	}
 }
 
 bool card_has_room(struct sim_card *card, uint64_t bytes)
 {
 	if (card->limits_high > 0)
 		limits_find_own(card);
-	if (fits(card, bytes))
+	if (fits(card, bytes, 0))
 		return true;
 	card_reap(card);
-	return fits(card, bytes);
+	return fits(card, bytes, 0);
 }
 
 bool card_reserve(struct sim_card *card, uint64_t bytes)
 {
-	if (!card_has_room(card, bytes))
+	if (!card_has_room(card, bytes) && !fits(card, bytes, managed_bytes(card)))
 		return false;
+
+	const uint64_t free_bytes = card_usable_bytes(card) - atomic_load(&card->used_bytes);
+
+	if (bytes > free_bytes)
+		evict_managed(card, bytes - free_bytes);
 	card->shares[tag_process(process_tag())].used_bytes += bytes;
 	atomic_fetch_add(&card->used_bytes, bytes);
 	return true;

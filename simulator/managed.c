@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Managed memory: addresses that both sides may access. It is counted on a card while it is
- * prefetched there; no kernel accesses memory, so nothing else moves it to one. NVML includes it in
+ * prefetched there; no kernel accesses memory, so nothing else moves it to one. Other memory that
+ * needs the room moves it to the host (evict_managed). NVML includes it in
  * the used memory of the card and attributes it to no process, as with NVIDIA's driver, where
  * managed memory belongs to the kernel module.
  */
@@ -62,12 +63,15 @@ static void set_counted(struct region *region, uint64_t bytes)
 {
 	struct sim_card *card = device_card(region->resident);
 	struct sim_share *share = &card->shares[tag_process(process_tag())];
-	uint64_t before = region->counted_bytes;
+	uint64_t before;
 
 	card_lock(card);
+	/* The driver may have moved some of it to the host. */
+	before = region->counted_bytes < share->managed_bytes ? region->counted_bytes
+							      : share->managed_bytes;
 	if (bytes < before)
 		card_release(card, before - bytes);
-	else if (!card_reserve(card, bytes - before))
+	else if (!card_has_room(card, bytes - before) || !card_reserve(card, bytes - before))
 		bytes = before;
 	share->managed_bytes += bytes - before;
 	card_unlock(card);
@@ -141,7 +145,8 @@ static void move(struct region *region, uint64_t bytes, CUdevice to)
 	set_counted(region, span > counted ? span : counted);
 }
 
-/* Nothing moves to a full card, because the real driver evicts rather than fail. */
+/* Nothing moves to a full card, because the real driver evicts rather than fail. It may be larger
+ * than the card: then it is in host memory. */
 static CUresult prefetch(CUdeviceptr pointer, size_t bytes, CUdevice to, CUstream handle,
 	enum stream_flavour flavour)
 {

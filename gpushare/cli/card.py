@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from gpushare.cli import mig
 from gpushare.cli import session as shared
 from gpushare.cli.run_state import timeout_option
 from gpushare.cli.status import colour
@@ -259,5 +260,5 @@ def _drained_row(card: CardStatus, tenant: TenantStatus) -> tuple[str, ...]:
     return tenant["name"], tenant["state"], format_size(used), pid
 
 
-for one in (ls, policy, cordon, uncordon, drain):
+for one in (ls, policy, cordon, uncordon, drain, mig.group):
     command.add_command(one)

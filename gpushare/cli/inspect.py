@@ -97,6 +97,9 @@ def _card(tenant: TenantStatus, card: TenantCard) -> Iterator[str]:
         if card["over_limit_bytes"]:
             over = format_size(card["over_limit_bytes"])
             yield _line("  over quota", f"allocations fail until it frees {over}")
+        if most_bytes := card.get("oversubscribed_limit_bytes"):
+            managed, most = format_size(card["oversubscribed_bytes"]), format_size(most_bytes)
+            yield _line("  oversubscribed", f"{managed} of {most} managed memory")
         yield _line("  tracked", format_size(card["tracked_bytes"]))
         yield _line("  overhead", f"{format_size(card['overhead_bytes'])}: {_overhead(card)}")
     yield _line("  cores", cores(card))

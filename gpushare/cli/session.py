@@ -193,9 +193,9 @@ class CommandGroup(GpushareCommand, click.Group):
     """A command that has commands of its own."""
 
 
-def group(name: str) -> Callable[[Callable[..., Any]], click.Group]:
-    """Turn a function into a command that has commands of its own."""
-    epilog = f"Example: {COMMANDS[name].example}"
+def group(name: str, *, example: str = "") -> Callable[[Callable[..., Any]], click.Group]:
+    """Turn a function into a command that has commands of its own; `example`: see `command`."""
+    epilog = f"Example: {example or COMMANDS[name].example}"
     return lambda function: click.group(name, CommandGroup, epilog=epilog)(shared_options(function))
 
 

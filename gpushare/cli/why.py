@@ -108,6 +108,9 @@ def _share(card: WhyCard) -> Iterator[str]:
         yield breakdown_line("burst", burst, f"burst limit {format_size(most)}")
     available = card["current_limit_bytes"] - card["used_bytes"]
     yield breakdown_line("available" if available >= 0 else "over quota", abs(available))
+    if most := card.get("oversubscribed_limit_bytes"):
+        note = f"managed memory beside used, at most {format_size(most)}: oversubscribe"
+        yield breakdown_line("oversubscribed", card["oversubscribed_bytes"], note)
     if card["exported_bytes"]:
         yield breakdown_line(
             "exported",
@@ -121,7 +124,8 @@ def _share(card: WhyCard) -> Iterator[str]:
             "mapped, charged where it was allocated",
         )
     if card["driver_bytes"] is not None:
-        managed = ", without managed" if card["kinds"]["managed"] else ""
+        has_managed = card["kinds"]["managed"] or card.get("oversubscribed_bytes")
+        managed = ", without managed" if has_managed else ""
         yield breakdown_line("driver", card["driver_bytes"], f"reported by the driver{managed}")
     if card["drift_bytes"] is not None:
         yield breakdown_line("drift", card["drift_bytes"], sign="+")

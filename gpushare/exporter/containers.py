@@ -73,6 +73,16 @@ FAMILIES: Final = (
         "Memory that the container may use now: its quota and its burst memory.",
         lambda _, part: part["limit_bytes"],
     ),
+    container_family(
+        "gpushare_container_memory_oversubscribed_bytes",
+        "Managed memory that does not count against the quota, because host memory is reserved.",
+        lambda _, part: part.get("oversubscribed_bytes", 0),
+    ),
+    container_family(
+        "gpushare_container_memory_oversubscribed_limit_bytes",
+        "Host memory that is reserved for managed memory of the container.",
+        lambda _, part: part.get("oversubscribed_limit_bytes", 0),
+    ),
     labeled_container_family(
         "gpushare_container_memory_used_bytes",
         "Charged memory by kind; the kinds add up to what the container uses.",

@@ -38,6 +38,8 @@ class TenantCard(TypedDict):
     burst_used_bytes: int  # of used_bytes, above quota_bytes
     over_limit_bytes: int  # of used_bytes, above current_limit_bytes; allocations fail meanwhile
     tracked_bytes: int  # all allocations; `why` breaks them down by kind
+    oversubscribed_bytes: int  # beside used_bytes: managed memory that the quota does not count
+    oversubscribed_limit_bytes: int  # the most that there may be of that; 0: none
     overhead_bytes: int  # contexts, modules, and memory that only the driver reports
     contexts: int
     cores: int  # percent requested; 0: none
@@ -145,6 +147,8 @@ class WhyCard(TypedDict):
     pool_cached_bytes: int  # of pools: free, retained for the next allocation
     exported_bytes: int  # of used: the tenant's other processes may map it
     imported_bytes: int  # maximum mapped by one process; charged where allocated
+    oversubscribed_bytes: int  # beside used_bytes: managed memory that the quota does not count
+    oversubscribed_limit_bytes: int  # the most that there may be of that; 0: none
     expected_bytes: int  # expected driver usage, by the account
     driver_bytes: int | None  # driver usage of the tenant's processes; None: not reported
     drift_bytes: int | None  # driver_bytes - expected_bytes

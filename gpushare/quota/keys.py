@@ -35,8 +35,10 @@ from gpushare.quota.values import (
     PercentOfMemory,
     WholeNumber,
     larger,
+    less_oversubscribed,
     parse_duration,
     parse_name,
+    parse_oversubscription,
     parse_wait,
     prefer,
     smaller,
@@ -224,9 +226,11 @@ KEYS: Final[Mapping[str, Key]] = {
         Key(
             "oversubscribe",
             "oversubscribe",
-            Choice(("none", "host")),
-            prefer("none"),
-            "Use host memory beyond the card's memory. host is refused in this version.",
+            parse_oversubscription,
+            less_oversubscribed,
+            "Managed memory that does not count against the memory, because the driver may move it "
+            "to host memory: host (as much as the node gives) or a size for each card, host:8GiB. "
+            "Refused unless the node allows it (oversubscribe in gpushare.yaml).",
         ),
         Key(
             "backend",

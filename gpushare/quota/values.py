@@ -14,6 +14,7 @@ from typing import Final
 
 from gpushare.quota.errors import BadValue
 from gpushare.quota.request import Percent, Value
+from gpushare.quota.size import parse_size
 
 #: The units of a duration, in seconds.
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -168,6 +169,44 @@ NO_WAIT_IN_PODS: Final = (
     "is not for pods: the kubelet creates a container again by itself",
     "remove it",
 )
+
+
+class Oversubscription:
+    """Reads where memory beyond the quota may be: `none`, `host`, or a bound as in `host:8GiB`."""
+
+    pattern: Final = r"none|host(:[1-9][0-9]{0,15}([KMGT]iB?|[kmgt]))?"
+
+    @property
+    def error(self) -> BadValue:
+        """What is wrong with any other text."""
+        return BadValue("is not a valid value", "write none, host, or a size as in host:8GiB")
+
+    def __call__(self, text: str) -> str:
+        """Return the text; BadValue if it is none of them."""
+        stripped = text.strip()
+        if not re.fullmatch(self.pattern, stripped, re.ASCII):
+            raise self.error
+        oversubscribed_bytes(stripped)
+        return stripped
+
+
+parse_oversubscription: Final = Oversubscription()
+
+
+def oversubscribed_bytes(text: str) -> int | None:
+    """Return the bytes of `host:8GiB`, 0 of `none`, and None of `host`: what the node gives."""
+    where, _, size = text.partition(":")
+    if where != "host":
+        return 0
+    return parse_size(size) if size else None
+
+
+def less_oversubscribed(higher: Value, lower: Value) -> Value:
+    """Return the value with less host memory."""
+    sizes = [oversubscribed_bytes(str(one)) for one in (higher, lower)]
+    if sizes[1] is None:
+        return higher
+    return lower if sizes[0] is None or sizes[1] < sizes[0] else higher
 
 
 def either(choices: tuple[str, ...]) -> str:

@@ -296,12 +296,18 @@ def _sizes(content: Mapping[str, Any], whole: Mapping[str, Any]) -> Iterator[Key
     return walk(content, whole, ())
 
 
+#: Sizes that may be nothing.
+_MAY_BE_ZERO: Final[frozenset[KeyPath]] = frozenset(
+    {("system_reserved",), ("oversubscribe", "host_memory")}
+)
+
+
 def _check_size(document: ConfigDocument, place: KeyPath) -> None:
     value = document.at(place)
     if isinstance(value, bool | dict | list | None):
         document.problem(place, f"{_shown(value)} is not a size; write e.g. 4GiB")
         return
-    if place == ("system_reserved",) and value in {"0", "0B", 0}:
+    if place in _MAY_BE_ZERO and value in {"0", "0B", 0}:
         return
     try:
         parse_size(str(value))

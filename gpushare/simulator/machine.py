@@ -32,7 +32,7 @@ from gpushare.simulator.device_file import (
     Profile,
     card_uuid,
     device_content,
-    instance_profile,
+    instance_profiles,
     instance_uuid,
     write_device,
 )
@@ -287,9 +287,9 @@ def partition(device: Path, mig: Sequence[str], profile: str | Path = "h200") ->
         cards, time_scale = header.card_count, header.time_scale_q16 / REAL_TIME_Q16
         check_instances(loaded, cards, mig)
         made = [
-            instance_profile(loaded, card, index, name, time_scale)
+            instance
             for card in range(cards)
-            for index, name in enumerate(mig)
+            for instance in instance_profiles(loaded, card, mig, time_scale)
         ]
         behind = ctypes.sizeof(Header) + cards * ctypes.sizeof(Profile)
         os.pwrite(descriptor, b"".join(map(bytes, made)), behind)

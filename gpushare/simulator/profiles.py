@@ -15,6 +15,7 @@ from gpushare.simulator.device_file import (
     PROFILE_NARROW,
     PROFILE_OPTIONAL,
     PROFILE_WIDE,
+    place_instances,
 )
 
 # The first driver of each CUDA version: CUDA release notes, "CUDA Driver" table.
@@ -110,6 +111,10 @@ def check_instances(profile: dict[str, Any], cards: int, mig: Sequence[str]) -> 
         raise ProfileError(
             f"mig={' '.join(mig)}: uses {eighths} of 8 parts of the memory and {slices} of 7 slices"
         )
+    try:
+        place_instances(profile, mig)
+    except ValueError as error:
+        raise ProfileError(str(error)) from error
     if cards * (1 + len(mig)) > CARDS_MOST:
         raise ProfileError(f"mig: more than {CARDS_MOST} cards and instances")
 

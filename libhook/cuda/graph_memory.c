@@ -189,7 +189,7 @@ static bool most_fits(const struct executable *executable)
 {
 	for (unsigned i = 0; i < executable->demand.card_count; i++) {
 		const struct card_demand *demand = &executable->demand.cards[i];
-		if (usage_of(demand->card) + demand->most > limit_bytes(demand->card))
+		if (counted_bytes(demand->card) + demand->most > limit_bytes(demand->card))
 			return false;
 	}
 	return true;

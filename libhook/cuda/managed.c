@@ -3,7 +3,8 @@
  * Managed memory, charged in full where it was allocated and on each card that it was sent to,
  * until it is freed: its current location depends on the driver and the kernels. Memory that a
  * kernel on another card migrates by accessing it is charged only on its first card, and memory of
- * the host's own allocator is not charged on machines where cards may hold it.
+ * the host's own allocator is not charged on machines where cards may hold it. With
+ * managed_limit_bytes in the grant, the ledger does not count so much of it against the quota.
  */
 #include <stdbool.h>
 #include <stdlib.h>

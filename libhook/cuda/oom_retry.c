@@ -30,7 +30,7 @@ static struct shortfall {
 /* Including the reservation for this very call, which is held during the wait. */
 static bool is_within_quota(unsigned card)
 {
-	return usage_of(card) <= atomic_load(&grant_card(card)->quota_bytes);
+	return counted_bytes(card) <= atomic_load(&grant_card(card)->quota_bytes);
 }
 
 /* One of all waiting threads reports, and again during the wait: the daemon verifies the report by

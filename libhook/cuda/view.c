@@ -21,7 +21,7 @@ static CUresult view_current(uint64_t *free, uint64_t *total)
 	if (process_count() > 1) /* a killed process cannot remove its record */
 		process_table_refresh();
 	*total = limit_bytes(card);
-	*free = free_bytes(*total, usage_of(card));
+	*free = free_bytes(*total, counted_bytes(card));
 	return CUDA_SUCCESS;
 }
 

@@ -112,7 +112,10 @@ struct gpushare_grant_card { /* page 1 + n; n is the tenant's card number, 0 upw
 	 * those with blocks of their own. 0: not measured. */
 	_Atomic uint32_t granule_bytes;
 	_Atomic uint32_t block_bytes;
-	uint32_t reserved[8];
+	/* So much managed memory does not count against the quota, because host memory is reserved
+	 * for it (oversubscribe: host). */
+	_Atomic uint64_t managed_limit_bytes;
+	uint32_t reserved[6];
 
 	_Alignas(64) struct gpushare_gate gate; /* writer: scheduler */
 };
@@ -227,8 +230,11 @@ struct gpushare_status_header { /* page 0 */
 
 /* Memory that a tenant uses on a card, in bytes:
  *   sum(held) + overhead_bytes + max(0, max(imported) - sum(exported))
+ *     - min(sum(managed), managed_limit_bytes)
  * The third term is memory that outlived its creator: a process maps more memory of others than all
- * living processes have exported. */
+ * living processes have exported. In the last, `managed` is `bytes` of KIND_MANAGED. A process adds
+ * to `held` before it adds to that, and takes from that before it takes from `held`, so that the
+ * sum is never too small. */
 
 /* ---- messages: process -> daemon on the tenant's own SOCK_SEQPACKET socket, one way --------- */
 

@@ -14,7 +14,7 @@ static nvmlReturn_t show_slice(nvmlReturn_t result, nvmlDevice_t device, nvmlMem
 	if (result != NVML_SUCCESS)
 		return result;
 	memory->total = limit_bytes(card);
-	memory->used = usage_of(card);
+	memory->used = counted_bytes(card);
 	memory->free = free_bytes(memory->total, memory->used);
 	return NVML_SUCCESS;
 }
@@ -42,7 +42,7 @@ NVML(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t device, nvmlMemory_v2_t *memory))
 	memory->total = limit_bytes(card);
 	memory->reserved =
 		0; /* memory that the driver reserves for itself is not part of the quota */
-	memory->used = usage_of(card);
+	memory->used = counted_bytes(card);
 	memory->free = free_bytes(memory->total, memory->used);
 	return NVML_SUCCESS;
 }

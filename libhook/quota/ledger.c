@@ -47,17 +47,29 @@ static inline bool is_within(unsigned card)
 	return used <= limit_bytes(card);
 }
 
+/* The same, where managed memory of which `managed_bytes` are being reserved may be beyond the
+ * quota. The managed memory is read after all that is held: see gpushare_abi.h. */
+static bool is_within_with_host(unsigned card, uint64_t managed_bytes)
+{
+	uint64_t used = usage_of(card);
+
+	loads_in_order();
+	return used <= limit_bytes(card) + spared_bytes(card, managed_bytes);
+}
+
 /* Decide with the page's lock held: any other process that is refused withdraws and waits for the
  * lock, so pending bytes of others settle soon, and then the sum is exact. */
-static bool publish_locked(struct gpushare_usage *usage, int number, unsigned card, uint64_t bytes)
+static bool publish_locked(struct gpushare_usage *usage, int number, unsigned card,
+	enum gpushare_kind kind, uint64_t bytes)
 {
+	const uint64_t managed_bytes = kind == GPUSHARE_KIND_MANAGED ? bytes : 0;
 	struct timespec pause = {.tv_nsec = 10000};
 
 	atomic_fetch_add(&usage->pending[number], GPUSHARE_PENDING_BEGIN + bytes);
 	atomic_fetch_add(&usage->held[number], bytes);
 	for (uint64_t waited_ns = 0;; waited_ns += (uint64_t)pause.tv_nsec) {
 		uint64_t before = sum_of(usage->pending, process_count());
-		if (is_within(card))
+		if (is_within_with_host(card, managed_bytes))
 			return true;
 		if (nothing_was_pending(usage, bytes, before) || waited_ns > SETTLE_WAIT_NS)
 			break;
@@ -80,7 +92,7 @@ static void count_denied(int number, unsigned card, uint64_t bytes)
 	 */
 	if (before == 0)
 		log_line(LOG_INFO, "card %u: %llu bytes refused: %llu of %llu bytes are in use",
-			card, (unsigned long long)bytes, (unsigned long long)usage_of(card),
+			card, (unsigned long long)bytes, (unsigned long long)counted_bytes(card),
 			(unsigned long long)limit_bytes(card));
 }
 
@@ -88,6 +100,15 @@ static void count_denied(int number, unsigned card, uint64_t bytes)
 static bool may_fit(unsigned card, uint64_t bytes)
 {
 	return bytes <= limit_bytes(card) && bytes < GPUSHARE_PENDING_BEGIN;
+}
+
+static bool may_fit_with_host(unsigned card, enum gpushare_kind kind, uint64_t bytes)
+{
+	uint64_t most = limit_bytes(card);
+
+	if (kind == GPUSHARE_KIND_MANAGED)
+		most += managed_limit_bytes(card);
+	return bytes <= most && bytes < GPUSHARE_PENDING_BEGIN;
 }
 
 static void (*_Atomic before_refusal)(unsigned card);
@@ -98,19 +119,19 @@ void ledger_before_refusal(void (*refresh)(unsigned card))
 }
 
 /* Kept away from the functions that every allocation calls. */
-__attribute__((noinline, cold)) static bool publish_or_refuse(
-	struct gpushare_usage *usage, int number, unsigned card, uint64_t bytes)
+__attribute__((noinline, cold)) static bool publish_or_refuse(struct gpushare_usage *usage,
+	int number, unsigned card, enum gpushare_kind kind, uint64_t bytes)
 {
 	void (*refresh)(unsigned card) = atomic_load(&before_refusal);
 	int saved = errno;
 	bool admitted = false;
 
-	if (may_fit(card, bytes)) {
+	if (may_fit_with_host(card, kind, bytes)) {
 		if (refresh)
 			refresh(card);
 		if (page_lock()) {
 			process_table_reap_locked();
-			admitted = publish_locked(usage, number, card, bytes);
+			admitted = publish_locked(usage, number, card, kind, bytes);
 			page_unlock();
 		}
 	}
@@ -121,7 +142,8 @@ __attribute__((noinline, cold)) static bool publish_or_refuse(
 }
 
 /* Return with `bytes` held and pending, or false with nothing published. */
-static inline bool publish(struct gpushare_usage *usage, int number, unsigned card, uint64_t bytes)
+static inline bool publish(struct gpushare_usage *usage, int number, unsigned card,
+	enum gpushare_kind kind, uint64_t bytes)
 {
 	if (may_fit(card, bytes)) {
 		atomic_fetch_add(&usage->pending[number], GPUSHARE_PENDING_BEGIN + bytes);
@@ -132,7 +154,7 @@ static inline bool publish(struct gpushare_usage *usage, int number, unsigned ca
 		atomic_fetch_sub(&usage->held[number], bytes);
 		atomic_fetch_sub(&usage->pending[number], bytes);
 	}
-	return publish_or_refuse(usage, number, card, bytes);
+	return publish_or_refuse(usage, number, card, kind, bytes);
 }
 
 static inline void note(
@@ -147,7 +169,7 @@ bool ledger_reserve(unsigned card, enum gpushare_kind kind, uint64_t bytes)
 	struct gpushare_usage *usage = card_usage(card);
 	int number = process_number();
 
-	if (number < 0 || !publish(usage, number, card, bytes))
+	if (number < 0 || !publish(usage, number, card, kind, bytes))
 		return false;
 	note(usage, number, kind, bytes);
 	atomic_fetch_sub(&usage->pending[number], bytes);
@@ -161,8 +183,8 @@ bool ledger_count(unsigned card, enum gpushare_kind kind, uint64_t bytes)
 
 	if (number < 0)
 		return false;
-	note(usage, number, kind, bytes);
 	atomic_fetch_add(&usage->held[number], bytes);
+	note(usage, number, kind, bytes);
 	return true;
 }
 

@@ -54,6 +54,7 @@ static inline void loads_in_order(void)
 /* Memory that outlived the process that created it: the third term in gpushare_abi.h. */
 uint64_t orphaned_bytes(unsigned card);
 
+/* All that is held, with managed memory that the quota does not count. */
 static inline uint64_t usage_of(unsigned card)
 {
 	const struct gpushare_usage *usage = card_usage(card);
@@ -66,6 +67,26 @@ static inline uint64_t usage_of(unsigned card)
 	if (__builtin_expect(
 		    atomic_load_explicit(&pages.status->sharing, memory_order_relaxed) != 0, 0))
 		bytes += orphaned_bytes(card);
+	return bytes;
+}
+
+/* The last term in gpushare_abi.h, with `more` bytes of managed memory: 0 for most tenants. */
+uint64_t spared_bytes(unsigned card, uint64_t more);
+
+static inline uint64_t managed_limit_bytes(unsigned card)
+{
+	return atomic_load_explicit(&grant_card(card)->managed_limit_bytes, memory_order_relaxed);
+}
+
+/* What counts against the quota. */
+static inline uint64_t counted_bytes(unsigned card)
+{
+	uint64_t bytes = usage_of(card);
+
+	if (__builtin_expect(managed_limit_bytes(card) != 0, 0)) {
+		uint64_t spared = spared_bytes(card, 0);
+		bytes -= spared < bytes ? spared : bytes;
+	}
 	return bytes;
 }
 

@@ -69,11 +69,6 @@ CONTRADICTIONS: Final = (
         f'": not the number of cards in " + {_source("devices")} + ". Write " +\n'
         '    string($devices.split(",").size()) + ", or omit count."',
     ),
-    Rule(
-        "oversubscribe",
-        '?oversubscribe && $oversubscribe == "host"',
-        refusal("is not in this version", "leave it out"),
-    ),
     Rule("wait", "?wait", refusal(*NO_WAIT_IN_PODS)),
     Rule("backend", f'?backend && $backend == "{MPS}"', refusal(*UNSUPPORTED[MPS])),
     Rule(

@@ -43,7 +43,12 @@ def vendor_keys() -> dict[str, Any]:
     """Return what the policy has to know, as the chart's template reads it."""
     return {
         **{where: _keys_at(where) for where in RECORDED},
-        "nvidia": sorted({row.name for row in _rows([NVIDIA], "limit") if _is_amount(row)}),
+        "nvidia": sorted(
+            {row.name for row in _rows([NVIDIA], "limit") if _is_amount(row) and not row.pattern}
+        ),
+        "nvidiaPatterns": _either(
+            row for row in _rows(TABLES.dialects, "limit") if row.pattern and _is_amount(row)
+        ),
         "count": _counting(),
         "memory": _memory(),
         "percent": _limits_of("memory-percent"),
@@ -79,10 +84,16 @@ def _keys_at(where: KeyLocation) -> dict[str, Any]:
     plain = [row for row in rows if row.pattern is None]
     return {
         "keys": {name: name in requesting for name in sorted({row.name for row in plain})},
-        "prefix": commonprefix([row.prefix for row in rows if row.pattern]),  # noqa: RUF071 - names
+        "prefixes": _prefixes([row.prefix for row in rows if row.pattern]),
         "patterns": _either(row for row in rows if row.pattern),
         "requesting": _either(row for row in rows if row.pattern and row.name in requesting),
     }
+
+
+def _prefixes(names: list[str]) -> list[str]:
+    """Return what the names begin with: one text if they have a beginning in common."""
+    common = commonprefix(names)  # noqa: RUF071 - names, no paths
+    return [common] if common else sorted(set(names))
 
 
 def _requesting(where: KeyLocation) -> Iterator[str]:

@@ -98,6 +98,25 @@ def test_a_whole_instance_has_no_other_beside_it(machine: Stack) -> None:
     last.remove()
 
 
+def test_the_plan_uses_what_is_free_and_creates_the_rest_where_it_fits(machine: Stack) -> None:
+    made = bundle(machine, memory="60GiB", devices="0:0")
+    with made.run() as tenant:
+        assert tenant.start()["code"] == 0
+        sizes = ("60GiB", "memory=60GiB,deny=MIG 4g", "10GiB", "10GiB", "10GiB", "10GiB", "10GiB")
+        words = [word for size in sizes for word in ("--request", size)]
+        plan = answer(machine, "card", "mig", "plan", *words)
+    made.remove()
+    # 3g.71gb of card 1 is free; the four 1g.18gb are used before more are created behind them.
+    uuids = [card["uuid"] for card in answer(machine, "ls")]
+    assert {one["uuid"] for one in plan["existing"]} == {uuids[3], uuids[4], *uuids[5:]}
+    created = [one for card in plan["cards"] for one in card["create"]]
+    assert [(one["profile"], one["size"]) for one in created] == [("1g.18gb", 1)]
+    assert [one["request"] for one in plan["unserved"]] in (["--request 1"], ["--request 2"])
+    commands = [line for card in plan["cards"] for line in card["commands"]]
+    assert len(commands) == 1
+    assert commands[0].endswith("-cgi 19:6 -C")
+
+
 @pytest.mark.parametrize(
     ("quota", "why"),
     [

@@ -33,7 +33,7 @@ PHYSICAL = 64 * MIB
 
 
 def rows(driver: DriverPaths) -> Iterator[ReportRow]:
-    for part in (linear, arrays, physical, managed):
+    for part in (linear, arrays, physical, managed, managed_in_the_way):
         yield from alone(driver, part)
 
 
@@ -111,5 +111,26 @@ def managed(process: Weighed) -> Iterator[ReportRow]:
             ("managed: prefetched to the host", f"prefetch {size} host"),
             ("managed: to the card once more", f"prefetch {size} card"),
             ("managed: freed", "free"),
+        )
+    )
+
+
+def managed_in_the_way(process: Weighed) -> Iterator[ReportRow]:
+    """Whether other memory makes the driver move managed memory to the host.
+
+    `oversubscribe: host` relies on it, and the simulator does it. No more is managed than half of
+    what the card has free: more than a card has can bring it down.
+    """
+    process.context()
+    free = process.read().free
+    if free is None:
+        raise NotMeasured("the driver does not say how much memory is free")
+    half, more = (free // 2) & -GIB, (free * 3 // 4) & -MIB
+    yield from process.steps(
+        (
+            (f"managed memory, half of what is free ({half // GIB} GiB)", f"managed {half}"),
+            ("prefetched to the card", f"prefetch {half} card"),
+            (f"cuMemAlloc of three quarters ({more // MIB} MiB) beside it", f"linear {more}"),
+            ("freed", "free"),
         )
     )

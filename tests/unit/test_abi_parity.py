@@ -41,7 +41,8 @@ STRUCTS: Final = {
         "GRANT_CARD",
         (
             *("uuid", "quota_bytes", "current_limit_bytes", "context_bytes", "overhead_bytes"),
-            *("cores_percent", "utilisation_percent", "granule_bytes", "block_bytes", "gate"),
+            *("cores_percent", "utilisation_percent", "granule_bytes", "block_bytes"),
+            *("managed_limit_bytes", "gate"),
         ),
     ),
     "gate": (

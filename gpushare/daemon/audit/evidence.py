@@ -68,7 +68,8 @@ class ClaimedUse:
     """What a tenant's processes claim of one card, by (pid in their namespace, start time)."""
 
     by_process: Mapping[tuple[int, int], ProcessClaimedUse] = field(default_factory=dict)
-    managed_bytes: int = 0
+    managed_bytes: int = 0  # as far as it counts against the quota
+    spared_bytes: int = 0  # managed memory that does not
 
     def of(self, process: Process) -> ProcessClaimedUse:
         """Return what `process` claims."""
@@ -121,8 +122,13 @@ class _Process:
     explained_before_bytes: int  # ... in the one before
 
 
-def claimed_use(claims: Iterable[ProcessClaim], number: int) -> ClaimedUse:
-    """Return what `claims` say of the tenant's card `number`; two records of a process add up."""
+def claimed_use(
+    claims: Iterable[ProcessClaim], number: int, managed_limit_bytes: int = 0
+) -> ClaimedUse:
+    """Return what `claims` say of the tenant's card `number`; two records of a process add up.
+
+    So much managed memory as `managed_limit_bytes` does not count against its quota.
+    """
     found: dict[tuple[int, int], ProcessClaimedUse] = {}
     managed = 0
     for claim in claims:
@@ -136,7 +142,8 @@ def claimed_use(claims: Iterable[ProcessClaim], number: int) -> ClaimedUse:
             before.exported_bytes + held.exported_bytes,
             before.context_bytes + held.kinds[abi.KIND_CONTEXT],
         )
-    return ClaimedUse(found, managed)
+    spared = min(managed, managed_limit_bytes)
+    return ClaimedUse(found, managed - spared, spared)
 
 
 def memory_of(

@@ -212,11 +212,14 @@ class _ClaimReader:
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], tuple[Sequence[ProcessClaim], ClaimedUse]] = {}
 
-    def read(self, key: str, number: int, claims: Sequence[ProcessClaim]) -> ClaimedUse:
+    def read(
+        self, key: str, number: int, claims: Sequence[ProcessClaim], allocation: CardAllocation
+    ) -> ClaimedUse:
         """Return what `claims` of tenant `key` say of its card `number`."""
         known = self._known.get((key, number))
         if known is None or known[0] is not claims:
-            known = self._known[key, number] = claims, claimed_use(claims, number)
+            found = claimed_use(claims, number, allocation.managed_bytes)
+            known = self._known[key, number] = claims, found
         return known[1]
 
     def forget(self, keys: Container[str]) -> None:
@@ -237,7 +240,7 @@ def _tenants(
             if allocation.uuid in look.owned
             else None,
             *(
-                reader.read(record.key, number, claims.get(record.key, ()))
+                reader.read(record.key, number, claims.get(record.key, ()), allocation)
                 for claims in (look.before, look.after)
             ),
         )
@@ -262,11 +265,14 @@ class _CardClaims:
     def of(cls, tenants: Sequence[_TenantOnCard], look: AuditInput) -> _CardClaims:
         def claimed(figure: Callable[[ClaimedUse], int]) -> Mapping[str, int]:
             most = ((one, max(figure(one.before), figure(one.after))) for one in tenants)
-            return {one.entry.key: min(size, one.allocation.most_bytes) for one, size in most}
+            return {
+                one.entry.key: min(size, one.allocation.most_bytes + one.allocation.managed_bytes)
+                for one, size in most
+            }
 
         return cls(
             claimed(lambda claims: claims.exported_bytes),
-            claimed(lambda claims: claims.managed_bytes),
+            claimed(lambda claims: claims.managed_bytes + claims.spared_bytes),
             sum(use.bytes or 0 for use in look.sample.uses.get(tenants[0].allocation.uuid, ())),
         )
 

@@ -141,7 +141,8 @@ def with_placed_cores(quota: QuotaRequest, placed: Sequence[PlacedCard]) -> Quot
 
 def _has_cores_of_claim(quota: QuotaRequest) -> bool:
     cores = quota.requested.get("cores")
-    return cores is not None and cores.source.kind == "claim"
+    # Those of a profile are for each container.
+    return cores is not None and (cores.source.kind, cores.source.name) == ("claim", "cores")
 
 
 def _place(

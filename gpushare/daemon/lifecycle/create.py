@@ -380,7 +380,14 @@ def _applicant(bundle: NewContainer, original: Spec, state: DaemonState) -> Tena
         owner=_root_of(original),
         pod=pod_of(annotations),
         labels=container_names.recorded_labels(annotations, state.config.labels),
+        memory_max_bytes=_memory_max(original),
     )
+
+
+def _memory_max(original: Spec) -> int:
+    """Return the container's memory limit (OCI runtime spec, config-linux.md, Memory); 0: none."""
+    limit = original.at("linux", "resources", "memory", "limit")
+    return limit if isinstance(limit, int) and limit > 0 else 0
 
 
 def _root_of(original: Spec) -> int:

@@ -172,7 +172,14 @@ def _allocation(grant: GrantPage, number: int) -> CardAllocation:
         raise ValueError(f"{memory_bytes} of {limit_bytes} bytes is not a valid allocation")
     cores = min(100, grant.cores(number))
     more = limit_bytes if limit_bytes > memory_bytes else None
-    return CardAllocation(grant.uuid(number), memory_bytes, cores, memory_limit_bytes=more)
+    managed_bytes = grant.managed_limit_bytes(number)
+    if managed_bytes >= 1 << 53:
+        raise ValueError(f"{managed_bytes} bytes of managed memory is not a valid allocation")
+    return CardAllocation(
+        *(grant.uuid(number), memory_bytes, cores),
+        memory_limit_bytes=more,
+        managed_bytes=managed_bytes,
+    )
 
 
 def _first(found: Iterable[Process]) -> Process | None:

@@ -59,7 +59,7 @@ class TenantIdentity:
     node's policy says of it. `maker` is the process with which a reservation ends, None: none, and
     it expires. `cgroup` is that of a container that its maker binds. `shows_holders` is as in
     PlacementRequest, and so are `image_needs`. `claim` is the UID of the ResourceClaim of which it
-    gets a part.
+    gets a part. `memory_max_bytes` is the container's own memory limit, 0: none.
     """
 
     key: str
@@ -80,6 +80,7 @@ class TenantIdentity:
     claim: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     image_needs: Mapping[str, ImageNeed] = field(default_factory=dict)
+    memory_max_bytes: int = 0
 
     def record(self, state: TenantState) -> TenantRecord:
         """Return a record of no allocation."""
@@ -189,8 +190,6 @@ def release_earlier(applicant: TenantIdentity, state: DaemonState) -> None:
 def _refuse_unsupported(quota: QuotaRequest, driver: LoadedDriver, *, whole: bool) -> None:
     """Refuse what cannot be held here: a quota that is not held is worse than none."""
     driver_limits.check_supported(quota, driver, whole=whole)
-    if quota.oversubscribe == "host":
-        raise quota.refuse("oversubscribe", "is not in this version", "leave it out")
 
 
 def _placed_record(
@@ -208,6 +207,8 @@ def _placed_record(
         placed = _place(applicant, quota, effective, state, ticket)
     _refuse_low_limit(quota, placed)
     record = _entry(applicant, quota, effective, placed, state)
+    if quota.oversubscribe not in {None, "none"}:
+        record = _oversubscribed(record, applicant, quota, state)
     state.ledger.refuse_above_claim(record, state.loaded().cards, state.policy_of)
     return record
 
@@ -329,6 +330,19 @@ def _entry(
     )
 
 
+def _oversubscribed(
+    record: TenantRecord, applicant: TenantIdentity, quota: QuotaRequest, state: DaemonState
+) -> TenantRecord:
+    """Return the record with host memory for managed memory; QuotaError, NoRoom."""
+    from gpushare.daemon.lifecycle import oversubscription  # noqa: PLC0415 - of few containers
+
+    size = oversubscription.managed_bytes(
+        quota, record.key, len(record.allocations), applicant.memory_max_bytes, state
+    )
+    with_host = (replace(allocation, managed_bytes=size) for allocation in record.allocations)
+    return replace(record, allocations=tuple(with_host))
+
+
 def _make_pages(
     record: TenantRecord, applicant: TenantIdentity, driver: LoadedDriver, state: DaemonState
 ) -> None:
@@ -356,6 +370,7 @@ def _card_grant(allocation: CardAllocation, driver: LoadedDriver) -> CardGrant:
         driver.contexts.sizes.get(card.model, 0),
         allocation.cores,
         *driver.contexts.rounding(card),
+        allocation.managed_bytes,
     )
 
 

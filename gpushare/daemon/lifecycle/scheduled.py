@@ -42,9 +42,11 @@ from gpushare.protocol.kubernetes import (
 from gpushare.quota.annotations import PodIdentity
 from gpushare.quota.effective_request import EffectiveRequest, resolve_request
 from gpushare.quota.errors import QuotaError
-from gpushare.quota.keys import KEYS, read, request_from
+from gpushare.quota.keys import KEYS, Diagnostics, read, request_from
+from gpushare.quota.profiles import SET_BY_PROFILE, ShareProfiles, expand
 from gpushare.quota.request import (
     COMPUTE_KEYS,
+    PROFILE,
     Layer,
     QuotaRequest,
     RequestedValue,
@@ -154,7 +156,8 @@ def find_grant(
     if mode != "dra":
         raise of_another_mode("claim", uid, "dra", mode)
     claim = _claim_of(uid, pod, state, check)
-    return SchedulerGrant(tuple(found), container_request(claim), uid)
+    profiles = state.config.terms_of(claim.namespace).profiles
+    return SchedulerGrant(tuple(found), container_request(claim, profiles), uid)
 
 
 def _are_alike(parts: Sequence[CardPart]) -> bool:
@@ -263,16 +266,20 @@ def of_another_mode(where: str, value: str | None, means: NodeMode, mode: NodeMo
 
 
 #: Canonical keys that the opaque configuration of a claim may set.
-PARAMETERS: Final = ("policy", "priority", "class", "weight", "memory-limit")
+PARAMETERS: Final = ("policy", "priority", "class", "weight", "memory-limit", PROFILE)
 # Cores are the scheduler's: a container may use fewer, and never add some.
 _REFINABLE: Final = frozenset(COMPUTE_KEYS) - {"cores"}
 
 
-def container_request(claim: ClaimRecord) -> ScheduledAllocation:
-    """Return what a container of a claim may have of each card, at most. QuotaError."""
+def container_request(claim: ClaimRecord, profiles: ShareProfiles) -> ScheduledAllocation:
+    """Return what a container of a claim may have of each card, at most. QuotaError.
+
+    That is what the claim has, or the claim's profile.
+    """
     parts = [claim.part(card) for card in claim.cards]
     memory_bytes, cores = max(part.memory_bytes for part in parts), max(p.cores for p in parts)
-    layer = _claim_layer(claim, claim.cards, memory_bytes, cores, whole=parts[0].whole)
+    layer = _claim_layer(claim, memory_bytes, cores, whole=parts[0].whole)
+    layer |= _profile_layer(claim, memory_bytes, cores, profiles, whole=parts[0].whole)
     return ScheduledAllocation(layer, _REFINABLE)
 
 
@@ -294,7 +301,14 @@ def requests_of(
             rule = f"has all of the compute of card {card}, but not all of its memory"
             fix = "request less than 100 cores, or all of the memory as well"
             raise QuotaError(claim.title, None, rule, fix)
-        layer = _claim_layer(claim, claim.cards, part.memory_bytes, part.cores, whole=part.whole)
+        sizes = part.memory_bytes, part.cores
+        layer = _claim_layer(claim, *sizes, whole=part.whole)
+        of_profile = _profile_layer(claim, *sizes, terms.profiles, whole=part.whole)
+        # The claim reserves all that it has, whatever one of its containers gets.
+        for key, one in of_profile.items():
+            is_size = key in {"memory", "cores"}
+            if not is_size and not (key == "memory-limit" and one.value < sizes[0]):  # type: ignore[operator]
+                layer[key] = one
         terms.defaults.beside(ScheduledAllocation(layer, _REFINABLE)).fill(layer)
         quota = request_from(layer)
         effective = resolve_request(quota)
@@ -303,9 +317,8 @@ def requests_of(
     return found
 
 
-def _claim_layer(
-    claim: ClaimRecord, cards: tuple[str, ...], memory_bytes: int, cores: int, *, whole: bool
-) -> Layer:
+def _claim_layer(claim: ClaimRecord, memory_bytes: int, cores: int, *, whole: bool) -> Layer:
+    cards = claim.cards
     layer = {"devices": RequestedValue(",".join(cards), cards, _claim_source("devices"))}
     if not whole:
         layer["memory"] = RequestedValue(
@@ -317,8 +330,44 @@ def _claim_layer(
         if name not in PARAMETERS:
             fix = f"the parameters are {', '.join(PARAMETERS)}"
             raise QuotaError(str(_claim_source(name)), text, "is not a parameter of a claim", fix)
-        layer[name] = read(name, _claim_source(name), text, KEYS)
+        if name != PROFILE:
+            layer[name] = read(name, _claim_source(name), text, KEYS)
     return layer
+
+
+def _profile_layer(
+    claim: ClaimRecord, memory_bytes: int, cores: int, profiles: ShareProfiles, *, whole: bool
+) -> Layer:
+    """Return what the profile of a claim sets, which has `memory_bytes` and `cores` of a card.
+
+    QuotaError: it is not a profile, is beside a key that one sets, or is larger than the claim,
+    whose sizes the scheduler has counted.
+    """
+    if PROFILE not in claim.parameters:
+        return {}
+    given = {
+        name: read(name, _claim_source(name), text, KEYS)
+        for name, text in claim.parameters.items()
+        if name in {PROFILE, *SET_BY_PROFILE}
+    }
+    named, diagnostics = given[PROFILE], Diagnostics()
+    found = expand(given, profiles, diagnostics)
+    diagnostics.raise_first()
+    rule = fix = ""
+    if whole:
+        rule, fix = "is for shares, and the claim has whole cards", "request memory as capacity"
+    elif "memory-percent" in found:
+        rule = "is a part of a card, and the scheduler counts bytes"
+        fix = "use a profile that sets memory"
+    elif found["memory"].value > memory_bytes:  # type: ignore[operator]
+        rule = f"is {found['memory'].text}, and the claim has {exact_size(memory_bytes)} of a card"
+        fix = f"request that capacity: memory: {found['memory'].text.removesuffix('B')}"
+    elif "cores" in found and found["cores"].value > cores:  # type: ignore[operator]
+        rule = f"has {found['cores'].text} % of the compute, and the claim has {cores} %"
+        fix = f'request that capacity: cores: "{found["cores"].text}"'
+    if rule:
+        raise QuotaError(str(named.source), named.shown, rule, fix)
+    return found
 
 
 def _claim_source(name: str) -> ValueSource:

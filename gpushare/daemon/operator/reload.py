@@ -35,6 +35,7 @@ LIVE: Final = {
     "unknown": "audit.unallocated",
     "docker_sockets": "engines.sockets",
     "prices": "prices",
+    "oversubscribe": "oversubscribe",
     "queue": "queue",
     "labels": "labels",
     "kubernetes_mode": "kubernetes.mode",

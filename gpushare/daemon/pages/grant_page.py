@@ -50,6 +50,7 @@ class CardGrant:
     cores: int
     granule_bytes: int = 0
     block_bytes: int = 0
+    managed_limit_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,15 @@ class GrantPage:
         """Return what the tenant may use of card `number` now: its quota and burst memory."""
         return self._card64(number, abi.GRANT_CARD_CURRENT_LIMIT_BYTES).value
 
+    def managed_limit_bytes(self, number: int) -> int:
+        """Return how much managed memory on card `number` does not count against the quota."""
+        return self._card64(number, abi.GRANT_CARD_MANAGED_LIMIT_BYTES).value
+
+    @property
+    def managed_limits(self) -> list[int]:
+        """The same of each card."""
+        return [self.managed_limit_bytes(number) for number in range(self.card_count)]
+
     def uuid(self, number: int) -> str:
         """Return the uuid of card `number`; ValueError where there is none."""
         offset = _CARDS[number] + abi.GRANT_CARD_UUID
@@ -256,6 +266,8 @@ class GrantPage:
         self.set_context(number, card.context_bytes)
         self.set_rounding(number, card.granule_bytes, card.block_bytes)
         self.set_cores(number, card.cores)
+        limit = self._card64(number, abi.GRANT_CARD_MANAGED_LIMIT_BYTES)
+        limit.value = card.managed_limit_bytes
         self._u32(offset + abi.GRANT_CARD_GATE + abi.GATE_MODE).value = abi.GATE_OPEN
 
     def _text(self, offset: int, size: int, text: str) -> None:

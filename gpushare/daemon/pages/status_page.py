@@ -62,7 +62,17 @@ class ProcessClaim:
 
 @dataclass(frozen=True)
 class TenantClaims(MemoryUse):
-    """What a tenant's processes say that they hold of one card; `imported_bytes` is the most."""
+    """What a tenant's processes say that they hold of one card; `imported_bytes` is the most.
+
+    So much managed memory as `managed_limit_bytes` does not count against the quota.
+    """
+
+    managed_limit_bytes: int = 0
+
+    @property
+    def spared_bytes(self) -> int:
+        """Managed memory that does not count against the quota."""
+        return min(self.kinds[abi.KIND_MANAGED], self.managed_limit_bytes, self.held_bytes)
 
     @property
     def orphaned_bytes(self) -> int:
@@ -76,17 +86,25 @@ class TenantClaims(MemoryUse):
 
     def used_bytes(self, overhead_bytes: int) -> int:
         """Return all that counts against the quota, as gpushare_abi.h has it."""
-        return self.held_bytes + overhead_bytes + self.orphaned_bytes
+        held_bytes = self.held_bytes - self.spared_bytes
+        return held_bytes + overhead_bytes + self.orphaned_bytes
 
 
-def sum_claims(claims: Iterable[ProcessClaim], cards: int) -> tuple[TenantClaims, ...]:
-    """Return the sums of `claims` for each of `cards`."""
+def sum_claims(
+    claims: Iterable[ProcessClaim], cards: int, managed_limits: Sequence[int] = ()
+) -> tuple[TenantClaims, ...]:
+    """Return the sums of `claims` for each of `cards`, with `managed_limits` of the first ones."""
     claims = tuple(claims)
-    return tuple(_account([claim.held[number] for claim in claims]) for number in range(cards))
+    limits = (*managed_limits, *(0,) * cards)
+    return tuple(
+        _account([claim.held[number] for claim in claims], limits[number])
+        for number in range(cards)
+    )
 
 
-def _account(held: Sequence[MemoryUse]) -> TenantClaims:
+def _account(held: Sequence[MemoryUse], managed_limit_bytes: int) -> TenantClaims:
     return TenantClaims(
+        managed_limit_bytes=managed_limit_bytes,
         held_bytes=sum(one.held_bytes for one in held),
         kinds=tuple(sum(one.kinds[kind] for one in held) for kind in range(abi.KINDS)),
         contexts=sum(one.contexts for one in held),

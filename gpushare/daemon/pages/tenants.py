@@ -176,7 +176,8 @@ class Pages:
         claims = self.status.claims(self.grant.card_count)
         if claims is not self._summed[0]:
             self.denials.observe(claims)
-            self._summed = claims, sum_claims(claims, self.grant.card_count)
+            grant = self.grant
+            self._summed = claims, sum_claims(claims, grant.card_count, grant.managed_limits)
         return claims
 
     def accounts(self) -> tuple[TenantClaims, ...]:
@@ -211,7 +212,8 @@ class Pages:
 
         def read(pages: Pages) -> tuple[int, int, int]:
             grant = pages.grant
-            [*_, account] = sum_claims(pages.status.claims(number + 1), number + 1)
+            claims, limits = pages.status.claims(number + 1), grant.managed_limits
+            [*_, account] = sum_claims(claims, number + 1, limits)
             used = account.used_bytes(grant.overhead_bytes(number))
             return used, grant.limit_bytes(number), grant.most_bytes(number)
 

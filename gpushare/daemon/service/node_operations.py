@@ -23,6 +23,7 @@ from gpushare.daemon.placement.request import NoRoom, NoSuchCard, find_card
 from gpushare.daemon.service.control_request import (
     ControlReply,
     ControlRequest,
+    MalformedRequest,
     Operation,
     TenantNotFound,
     reply,
@@ -32,6 +33,12 @@ from gpushare.daemon.state import DaemonState, UnallocatedContainer
 from gpushare.daemon.store.overrides import CORDONED
 from gpushare.daemon.views import metrics, status_rows
 from gpushare.daemon.views.ended_tenants import ended_metrics
+from gpushare.daemon.views.mig_options import (
+    NamedRequest,
+    mig_options,
+    placement_request,
+    waiting_requests,
+)
 from gpushare.daemon.views.profile_rows import profile_rows
 from gpushare.daemon.views.status_rows import card_index
 from gpushare.protocol import DaemonStatus
@@ -91,6 +98,25 @@ def _unhealthy(state: DaemonState) -> Iterator[str]:
             )
 
 
+def _unlisted_instances(state: DaemonState) -> Iterator[str]:
+    """Yield the MIG instances that the CDI spec of the driver does not list."""
+    driver = state.driver
+    instances = [card for card in driver.cards if card.instance] if driver else []
+    if driver is None or not instances:
+        return
+    listed = driver.files.cdi.devices
+    missing = [
+        card.instance.names[0]
+        for card in instances
+        if card.instance and listed.keys().isdisjoint((card.uuid, *card.instance.names))
+    ]
+    if missing:
+        yield (
+            f"MIG instances {', '.join(missing)} are not in the CDI spec of the driver, so no "
+            "container gets them. Generate it again: gpushare cdi generate"
+        )
+
+
 def _unallocated_warning(found: UnallocatedContainer, state: DaemonState) -> str:
     return (
         f"process {found.pid} ({found.name}) in {found.container} has "
@@ -113,6 +139,7 @@ def status_row(state: DaemonState) -> DaemonStatus:
     elif state.observed.usage.stale:
         warnings.append(f"the driver's figures are stale: {state.observed.usage.stale}")
     warnings += _unhealthy(state)
+    warnings += _unlisted_instances(state)
     warnings += [
         _unallocated_warning(one, state) for one in state.observed.unallocated[:_MOST_UNALLOCATED]
     ]
@@ -168,6 +195,34 @@ def _cards(_request: ControlRequest, state: DaemonState) -> ControlReply:
     )
     profiles = list(profile_rows(state))
     return (dict(row) for row in rows), {"profiles": profiles} if profiles else {}
+
+
+_MOST_REQUESTS: Final = 64
+_MOST_KEYS: Final = 32
+
+
+def _mig_options(request: ControlRequest, state: DaemonState) -> ControlReply:
+    added = _requests_of(request)
+    named = [
+        *waiting_requests(state),
+        *(NamedRequest(name, placement_request(texts, state)) for name, texts in added),
+    ]
+    cards, found = mig_options(named, state)
+    rows: Iterator[Mapping[str, Any]] = ({"card": row} for row in cards)
+    return chain(rows, ({"request": row} for row in found)), {}
+
+
+def _requests_of(request: ControlRequest) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield name and texts by canonical key of each request that the caller adds."""
+    given = request.fields.get("requests", [])
+    if not isinstance(given, list) or len(given) > _MOST_REQUESTS:
+        raise MalformedRequest(f"requests is not a list of at most {_MOST_REQUESTS}")
+    for number, texts in enumerate(given, 1):
+        if not isinstance(texts, dict) or len(texts) > _MOST_KEYS:
+            raise MalformedRequest("a request is not an object of texts")
+        if not all(isinstance(text, str) and len(text) <= _REASON_MOST for text in texts.values()):
+            raise MalformedRequest("a request is not an object of texts")
+        yield f"--request {number}", texts
 
 
 def _card_policy(request: ControlRequest, state: DaemonState) -> ControlReply:
@@ -265,6 +320,7 @@ NODE_OPERATIONS: Final[Mapping[str, Operation]] = {
     "card-policy": Operation(_card_policy, "decide"),
     "card-cordon": Operation(_cordon, "decide"),
     "card-uncordon": Operation(_uncordon, "decide"),
+    "mig-options": Operation(_mig_options),
     "status": Operation(_status),
     "metrics": Operation(_metrics),
     "history": Operation(history),

@@ -55,7 +55,8 @@ class CardAllocation:
     """What a tenant has of one card; its index in `TenantRecord.allocations` is its number.
 
     `memory_bytes` is reserved for the tenant. It may burst up to `memory_limit_bytes`; None: it
-    may not. ValueError for an amount that no tenant can have.
+    may not. Of managed memory it may have `managed_bytes` beyond either, in host memory. ValueError
+    for an amount that no tenant can have.
     """
 
     uuid: str
@@ -63,10 +64,11 @@ class CardAllocation:
     cores: int = 0  # requested
     whole: bool = False
     memory_limit_bytes: int | None = None
+    managed_bytes: int = 0
 
     def __post_init__(self) -> None:
         """Refuse an amount that would make the sum of a card's allocations wrong."""
-        if self.memory_bytes <= 0 or self.most_bytes < self.memory_bytes:
+        if self.memory_bytes <= 0 or self.most_bytes < self.memory_bytes or self.managed_bytes < 0:
             raise ValueError(f"{self.memory_bytes} of {self.memory_limit_bytes} bytes of a card")
 
     @property
@@ -127,6 +129,11 @@ class TenantRecord:
         if self.uid:
             return f"uid {self.uid}"
         return f"namespace {self.namespace}" if self.namespace else ""
+
+    @property
+    def managed_bytes(self) -> int:
+        """The host memory that is reserved for managed memory, of all cards."""
+        return sum(allocation.managed_bytes for allocation in self.allocations)
 
     @property
     def shared(self) -> bool:

@@ -246,6 +246,8 @@ def _part(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
         limit_bytes=limit,
         used_bytes=used,
         kinds=kinds,
+        oversubscribed_bytes=_spared(number, claims[1]),
+        oversubscribed_limit_bytes=allocation.managed_bytes,
         drift_bytes=None if expected is None else expected - has,
         peak_bytes=max(
             used, min(peak, allocation.most_bytes if card is None else card.memory_bytes)
@@ -281,10 +283,16 @@ def _memory(
     account = claims[1][number]
     card = state.loaded().card(allocation.uuid)
     most = allocation.most_bytes if card is None else card.memory_bytes
+    most += allocation.managed_bytes
     beyond = pages.grant.overhead_bytes(number)
     found = card_memory_kinds(claims[0], number, account, beyond, most)
     kinds |= {_KIND_OF.get(part, part): size for part, size in found.items()}
     return kinds, pages.grant.limit_bytes(number), min(account.expected_bytes, most)
+
+
+def _spared(number: int, sums: tuple[TenantClaims, ...]) -> int:
+    """Return the managed memory on a card that the quota does not count."""
+    return sums[number].spared_bytes if number < len(sums) else 0
 
 
 def busy_cores(compute: ComputeUsage, *, running: bool) -> tuple[float | None, str]:

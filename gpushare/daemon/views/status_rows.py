@@ -160,7 +160,8 @@ def tenant_row(
     lookups = lookups or RowLookups(state)
     pages = state.tenants.pages.get(record.key)
     claims = () if pages is None else pages.claims()
-    sums = sum_claims(claims, len(record.allocations))
+    limits = [allocation.managed_bytes for allocation in record.allocations]
+    sums = sum_claims(claims, len(record.allocations), limits)
     cards = _card_rows(record, sums, state, lookups)
     row = TenantStatus(
         key=record.key,
@@ -253,6 +254,7 @@ def _card(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
         limit = pages.grant.limit_bytes(number)
         beside = pages.grant.overhead_bytes(number)
         most = allocation.most_bytes if card is None else card.memory_bytes
+        most += allocation.managed_bytes - account.spared_bytes
         used = min(account.used_bytes(0), most) + beside  # no tenant holds more than the card has
         kinds = account.kinds
         overhead = min(used, beside + kinds[abi.KIND_CONTEXT] + kinds[abi.KIND_MODULE])
@@ -266,6 +268,8 @@ def _card(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
         burst_used_bytes=max(0, used - allocation.memory_bytes),
         over_limit_bytes=max(0, used - limit),
         tracked_bytes=used - overhead,
+        oversubscribed_bytes=account.spared_bytes,
+        oversubscribed_limit_bytes=allocation.managed_bytes,
         overhead_bytes=overhead,
         contexts=account.contexts,
         cores=allocation.cores,

@@ -93,9 +93,13 @@ def _bounded(
 
 
 def _card_bytes(allocation: CardAllocation, driver: LoadedDriver | None) -> int:
-    """Return the memory of a card; of one that is gone, what is allocated of it."""
+    """Return the memory of a card; of one that is gone, what is allocated of it.
+
+    Managed memory may be beyond it, in host memory.
+    """
     card = None if driver is None else driver.card(allocation.uuid)
-    return allocation.most_bytes if card is None else card.memory_bytes
+    most_bytes = allocation.most_bytes if card is None else card.memory_bytes
+    return most_bytes + allocation.managed_bytes
 
 
 def _denied(last: LastDenial | None) -> DeniedAllocation | None:
@@ -186,7 +190,7 @@ def own_share(  # noqa: PLR0913, PLR0917 - a row is put together from all there 
 
     `most_bytes` is what the card has: processes together claim no more in the report.
     """
-    account = sum_claims(claims, number + 1)[number]
+    account = sum_claims(claims, number + 1, grant.managed_limits)[number]
     beyond = grant.overhead_bytes(number)
     kinds = card_memory_kinds(claims, number, account, beyond, most_bytes)
     expected_bytes = min(account.expected_bytes, most_bytes)
@@ -205,6 +209,8 @@ def own_share(  # noqa: PLR0913, PLR0917 - a row is put together from all there 
         pool_cached_bytes=min(account.pool_kept_bytes, most_bytes),
         exported_bytes=min(account.exported_bytes, most_bytes),
         imported_bytes=account.imported_bytes,
+        oversubscribed_bytes=account.spared_bytes,
+        oversubscribed_limit_bytes=account.managed_limit_bytes,
         expected_bytes=expected_bytes,
         driver_bytes=driver_bytes,
         drift_bytes=None if driver_bytes is None else driver_bytes - expected_bytes,
@@ -229,6 +235,8 @@ def card_memory_kinds(
         for name, size in memory_kinds(claim.held[number]).items():
             found[name] += size
     found["orphaned"] = account.orphaned_bytes
+    # Not all of it counts against the quota; the report has that figure of its own.
+    found["managed"] = max(0, found["managed"] - account.spared_bytes)
     left = most_bytes
     for name, size in found.items():
         found[name] = min(size, left)
@@ -253,6 +261,8 @@ def _whole_card(allocation: CardAllocation, driver_bytes: int | None) -> WhyCard
         pool_cached_bytes=0,
         exported_bytes=0,
         imported_bytes=0,
+        oversubscribed_bytes=0,
+        oversubscribed_limit_bytes=0,
         expected_bytes=0,
         driver_bytes=driver_bytes,
         drift_bytes=driver_bytes,

@@ -17,6 +17,7 @@ from gpushare.quota.dialects.units import (
     ACCESS,
     CARDS_OR_ALL,
     MIBS,
+    MIG_INSTANCES,
     PERCENT,
     PERCENT_CAP,
     PINNED_BY_CARD,
@@ -131,11 +132,18 @@ _PLUGIN: Final = (
         source="Alauda's device plugin for MPS",
     ),
     limit.request(
-        "nvidia.com/mig-{any}",
-        "MIG devices.",
-        instead="gpushare.io/count=1 with gpushare.io/backend=mig and gpushare.io/allow=MIG "
-        "PROFILE, for example MIG 1g.10gb; or gpushare.io/devices with an instance's UUID "
-        "(gpushare ls)",
+        "nvidia.com/mig-{profile}",
+        "MIG devices of a profile, with the strategy mixed: nvidia.com/mig-1g.10gb, "
+        "nvidia.com/mig-1g.10gb.me.",
+        MIG_INSTANCES,
+        "count",
+        beside=(("backend", "mig"), ("allow", "MIG {profile}")),
+    ),
+    limit.request(
+        "nvidia.com/mig-{compute}",
+        "MIG devices with a part of an instance's compute, 1c.3g.40gb. NVIDIA's device plugin does "
+        "not offer them.",
+        instead="gpushare.io/devices with the instance's UUID (gpushare ls)",
     ),
     node_label.record(
         "nvidia.com/gpu.sharing-strategy",
@@ -224,6 +232,9 @@ NVIDIA: Final = Dialect(
         "Images set NVIDIA_VISIBLE_DEVICES themselves, so it alone requests no GPU.",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE alone requests nothing: it is only a limit.",
         "With time slicing, nvidia.com/gpu is time on a card, without a part of its memory.",
+        "NVIDIA's device plugin offers nvidia.com/mig-1g.10gb with the MIG strategy mixed.",
+        "With the strategy single, each MIG instance is an nvidia.com/gpu; with none, each card.",
+        "A container may be allocated several MIG devices, and its programs use only the first.",
         "1G of CUDA_MPS_PINNED_DEVICE_MEM_LIMIT is binary, 1G of a claim decimal.",
     ),
 )

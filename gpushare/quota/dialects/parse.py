@@ -93,6 +93,8 @@ def _found(index: _Index, name: str, text: str, kind: SourceKind) -> Iterator[Ve
                 card,
                 places.get("container", ""),
                 places.get("model", ""),
+                # In the name of a resource there can be no plus sign (device plugin, README).
+                places.get("profile", "").replace("gb.", "gb+"),
             )
 
 
@@ -205,6 +207,27 @@ def _read(value: VendorValue, amounts: Amounts, position: int | None) -> None:
         amounts.put_by_card(value, value.card, amount)
     else:
         amounts.put(value, _over(value, amount, amounts))
+    _put_beside(value, amounts)
+
+
+def _put_beside(value: VendorValue, amounts: Amounts) -> None:
+    """Put what a value sets beside its own key; refuse it beside another request."""
+    if not value.row.beside:
+        return
+    here = amounts.words.index(value)
+    # Of two such values the second is refused.
+    others = (
+        one
+        for place, one in enumerate(amounts.words)
+        if one.row.key == "count" and (place < here or not one.row.beside) and place != here
+    )
+    other = next((one for one in others if _says(one)), None)
+    if other is not None:
+        rule = f"is beside {other.name}, but a program that has a MIG instance can use nothing else"
+        amounts.problem(value, BadValue(rule, "keep one of them"))
+        return
+    for key, text in value.row.beside:
+        amounts.found.setdefault(key, (text.replace("{profile}", value.profile), value))
 
 
 def _is_beside(value: VendorValue, amounts: Amounts) -> bool:

@@ -159,7 +159,7 @@ NVSHARE: Final = Dialect(
         env.option(
             "NVSHARE_ENABLE_SINGLE_OVERSUB",
             "1: one process may allocate more memory than the card has.",
-            instead="gpushare.io/oversubscribe, which this version refuses",
+            instead="gpushare.io/oversubscribe=host, where the node allows it",
         ),
         env.record("NVSHARE_DEBUG", "1: verbose logging of its library.", instead="GPUSHARE_LOG"),
     ),

@@ -280,6 +280,18 @@ WEIGHT: Final = _number(1, 1000, "a weight")
 CLIENTS: Final = _number(2, 48, "a number of containers from 2 to 48")
 
 
+def _mig_instances(text: str) -> Amount:
+    count = _whole(text, "a number of MIG instances")
+    if count > 1:
+        rule = f"requests {count} MIG instances, but a program can use only one"
+        raise BadValue(rule, "write 1, and a larger profile or more containers")
+    return Fraction(count) if count else None
+
+
+#: CUDA gives a program one instance, whatever it is allocated (MIG user guide, "Device Names").
+MIG_INSTANCES: Final = Unit("one MIG instance", _mig_instances)
+
+
 def _cards_or_all(text: str) -> Amount:
     if text.strip().casefold() == "all":
         raise BadValue(

@@ -45,6 +45,8 @@ _PLACES: Final = {
     "{card}": r"(?P<card>[0-9]{1,3})",
     "{container}": r"(?P<container>[a-z0-9][a-z0-9-]{0,62})",
     "{model}": r"(?P<model>[a-z0-9][a-z0-9_.-]{0,62})",
+    "{profile}": r"(?P<profile>[1-9]g\.[1-9][0-9]{0,3}gb(\.[a-z]+)?)",  # of MIG, 1g.10gb.me
+    "{compute}": r"(?P<compute>[1-9]c\..+)",  # of a part of a MIG instance, 1c.3g.40gb
     "{any}": r"(?P<any>.+)",
 }
 
@@ -53,8 +55,10 @@ _PLACES: Final = {
 class VendorKey:
     """One key of a vendor.
 
-    `name` is the key as it is written; `{card}`, `{container}`, `{model}` and `{any}` stand for
-    what differs. `key` is the canonical key that it sets, empty if none. `summed`: the value is the
+    `name` is the key as it is written; `{card}`, `{container}`, `{model}`, `{profile}` and `{any}`
+    stand for what differs. `key` is the canonical key that it sets, empty if none. With the value
+    it also sets `beside`, texts by canonical key in which `{profile}` is that of the name: then no
+    other request of the dialect may stand beside it. `summed`: the value is the
     sum over all cards of the container. `fraction_of` names a row of the same table of which this
     value is a part: it becomes a percentage. `requires` names one that the vendor requires as well;
     a row that sets no key requests nothing without it. `names_container`: the
@@ -74,6 +78,7 @@ class VendorKey:
     fraction_of: str = ""
     requires: str = ""
     names_container: bool = False
+    beside: tuple[tuple[str, str], ...] = ()
     setting: str = ""
     rules: tuple[KeyRule, ...] = ()
     instead: str = ""
@@ -176,6 +181,7 @@ class VendorValue:
     card: int | None = None
     container: str = ""
     model: str = ""
+    profile: str = ""  # of MIG, as NVIDIA's tools write it: 1g.10gb+me
 
     @property
     def name(self) -> str:

@@ -56,6 +56,30 @@ def _is_there(card: object, number: int) -> bool:
     return True
 
 
+def profiles(card: object) -> str:
+    """MIG: each profile with its number, most and memory, and its placements or why it has none."""
+    found = []
+    for number in range(32):
+        try:
+            info = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(card, number, 2)
+        except pynvml.NVMLError as error:
+            if number == 0:
+                found.append(f"refused: {error}")
+            continue
+        facts = f"{info.name.decode()} id {info.id} count {info.instanceCount}"
+        found.append(f"{facts}, {info.memorySizeMB} MiB, at {_placements(card, info.id)}")
+    return "; ".join(found)
+
+
+def _placements(card: object, profile: int) -> str:
+    room, count = (pynvml.c_nvmlGpuInstancePlacement_t * 64)(), ctypes.c_uint(64)
+    try:
+        pynvml.nvmlDeviceGetGpuInstancePossiblePlacements(card, profile, room, byref(count))
+    except pynvml.NVMLError as error:
+        return f"refused: {error}"
+    return " ".join(f"{one.start}:{one.size}" for one in room[: count.value])
+
+
 def memory(card: object) -> str:
     """What version 1 and version 2 of the same question say of the card's memory."""
     first = pynvml.nvmlDeviceGetMemoryInfo(card)
@@ -85,6 +109,7 @@ def bar1(card: object) -> object:
 QUESTIONS: dict[str, Callable[[object], object] | str] = {
     "UUID": "nvmlDeviceGetUUID",
     "MIG": instances,
+    "MIG profiles": profiles,
     "memory limits on cgroups": limits,
     "memory": memory,
     "compute mode": "nvmlDeviceGetComputeMode",

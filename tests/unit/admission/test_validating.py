@@ -82,8 +82,6 @@ def on_node(body: dict[str, Any], terms: RequestPolicy) -> Iterator[str]:
             yield found.refused
         elif found.requested and found.effective:
             quota, whole = found.requested.quota, found.effective.kind == "exclusive"
-            if quota.oversubscribe == "host":
-                yield str(quota.refuse("oversubscribe", "is not in this version", "leave it out"))
             if quota.wait_seconds is not None:
                 yield str(quota.refuse("wait", *NO_WAIT_IN_PODS))
             if (quota.backend or "") in UNSUPPORTED and not (
@@ -181,7 +179,7 @@ def test_the_policy_refuses_exactly_what_a_node_refuses(body: dict[str, Any]) ->
         ({"memory": "1GiB", "policy": "fixed"}, ""),
         ({"memory": "1GiB", "policy": "fixed-share"}, ""),
         ({"memory": "1GiB", "backend": "mps"}, ""),
-        ({"memory": "1GiB", "oversubscribe": "host"}, ""),
+        ({"memory": "1GiB", "oversubscribe": "swap"}, ""),
         ({"memory": "1GiB", "wait": "20s"}, ""),
         ({"memory": "1GiB", "wait": "31s"}, ""),
         ({"memory": "1GiB", "memory-percent": "10"}, ""),

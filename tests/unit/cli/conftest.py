@@ -71,6 +71,8 @@ def tenant(name: str, used: float, quota: float, **more: Any) -> TenantStatus:
         "burst_used_bytes": max(0, math.ceil((used - quota) * GIB)),
         "over_limit_bytes": max(0, math.ceil((used - quota) * GIB)),
         "tracked_bytes": math.ceil(used * GIB) - (500 << 20),
+        "oversubscribed_bytes": 0,
+        "oversubscribed_limit_bytes": 0,
         "overhead_bytes": 500 << 20,
         "contexts": 1,
         "cores": 30,

@@ -36,6 +36,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "audit": ("--self-test",),
     "card cordon": ("0",),
     "card drain": ("0",),
+    "card mig plan": (),
     "card ls": (),
     "card policy": ("0", "burst-share"),
     "card uncordon": ("0",),
@@ -83,7 +84,8 @@ WORDS: dict[str, tuple[str, ...]] = {
 #: Commands that change this machine, or that take long, if they do not fail first.
 _UNSAFE = {"doctor", "setup", "runtime configure", "runtime status", "runtime unconfigure"}
 NEEDS_DAEMON = {
-    *("audit", "card cordon", "card drain", "card ls", "card policy", "card uncordon"),
+    *("audit", "card cordon", "card drain", "card ls", "card mig plan", "card policy"),
+    "card uncordon",
     *("compat", "config reload", "history", "inspect", "ls", "metrics", "pause", "ps"),
     *("queue cancel", "resume"),
     *("run", "set", "stop", "top", "verify", "why"),

@@ -45,6 +45,13 @@ def test_ls_shows_the_design_s_table(cli: Cli, daemon: AnsweringDaemon) -> None:
     assert daemon.requests == [{"op": "cards"}]
 
 
+def test_inspect_shows_managed_memory_beyond_the_quota(cli: Cli, daemon: AnsweringDaemon) -> None:
+    more = {"oversubscribed_bytes": 3 * GIB, "oversubscribed_limit_bytes": 8 * GIB}
+    daemon.answers["tenant"] = [{"ok": True, "tenant": tenant("train", 1, 4, **more)}]
+    lines = cli("inspect", "train").output.splitlines()
+    assert "  oversubscribed   3 GiB of 8 GiB managed memory" in lines
+
+
 def test_ls_has_a_column_for_burst_only_if_there_is_any(cli: Cli, daemon: AnsweringDaemon) -> None:
     daemon.answers["cards"] = rows({**CARD, "burst_granted_bytes": 0})
     assert "BURST" not in cli("ls").output

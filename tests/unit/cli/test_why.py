@@ -80,6 +80,8 @@ def card(**more: Any) -> WhyCard:
         "pool_cached_bytes": 1536 * MIB,
         "exported_bytes": GIB,
         "imported_bytes": 0,
+        "oversubscribed_bytes": 0,
+        "oversubscribed_limit_bytes": 0,
         "expected_bytes": USED - 40 * MIB,
         "driver_bytes": USED,
         "drift_bytes": 40 * MIB,
@@ -139,6 +141,18 @@ def report(**more: Any) -> Why:
 def answer(found: Why, *processes: WhyProcess) -> list[Reply]:
     """Return the packets of a report, and of its processes before it."""
     return [*rows(*processes)[:-1], {"ok": True, "why": found}]
+
+
+def test_managed_memory_beyond_the_quota_is_a_figure_of_its_own(
+    cli: Cli, daemon: AnsweringDaemon
+) -> None:
+    more = {"oversubscribed_bytes": 3 * GIB, "oversubscribed_limit_bytes": 8 * GIB}
+    daemon.answers["why"] = [{"ok": True, "why": report(cards=[card(**more)])}]
+    lines = cli("why", "train").output.splitlines()
+    [line] = [line for line in lines if line.startswith("  oversubscribed ")]
+    assert line.split()[1:4] == [str(3 * GIB), "3", "GiB"]
+    assert line.endswith("managed memory beside used, at most 8 GiB: oversubscribe")
+    assert "without managed" in cli("why", "train").output
 
 
 def test_it_shows_the_kinds_then_the_processes_and_the_advice(

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.config import Config
+from gpushare.config import Config, parse
 from gpushare.daemon.lifecycle import bind, claims, recover
 from gpushare.daemon.lifecycle import scheduled as module
 from gpushare.daemon.lifecycle.claims import ClaimChanged, UnknownClaim
@@ -418,6 +418,60 @@ def test_parameters_are_checked_as_annotations_are(
     )
     with pytest.raises(QuotaError) as refused:
         prepare(node, device(20), **parameters)
+    assert text in str(refused.value)
+    assert node.ledger.claims == {}
+
+
+def with_profiles(node: DaemonState) -> None:
+    text = """
+    profiles:
+      small: {memory: 8GiB, cores: 10, policy: burst-share}
+      quarter: {equal: 4}
+      roomy: {memory: 8GiB, memory_limit: 12GiB}
+    """
+    node.config = replace(node.config, terms=parse(text, Path("gpushare.yaml")).terms)
+
+
+def test_the_containers_of_a_claim_have_its_profile_each(node: DaemonState, tmp_path: Path) -> None:
+    with_profiles(node)
+    prepare(node, device(20, 40), profile="small")
+    assert allocated(node) == [20, 0], "the claim reserves all that the scheduler counted"
+    for name in ("a", "b"):
+        record = record_of(container(node, tmp_path, name).create(node), node)
+        [part] = record.allocations
+        assert (part.memory_bytes, part.cores) == (8 * GIB, 10)
+        assert record.policy == "burst-share"
+    assert allocated(node) == [20, 0]
+    with pytest.raises(NoRoom):
+        container(node, tmp_path, "c").create(node)
+
+
+def test_a_profile_brings_its_burst_limit(node: DaemonState, tmp_path: Path) -> None:
+    with_profiles(node)
+    prepare(node, device(20), profile="roomy")
+    [part] = record_of(container(node, tmp_path).create(node), node).allocations
+    assert (part.memory_bytes, part.most_bytes) == (8 * GIB, 12 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("grant", "parameters", "text"),
+    [
+        ((20, 40), {"profile": "smalll"}, "not a profile of this node. Did you mean small?"),
+        ((20, 40), {"profile": "small", "policy": "best-effort"}, "and so do other keys beside"),
+        ((20, 40), {"profile": "small", "weight": "2"}, "and so do other keys beside"),
+        ((4, 40), {"profile": "small"}, "8GiB, and the claim has 4GiB of a card. Request that c"),
+        ((20, 5), {"profile": "small"}, "10 % of the compute, and the claim has 5 %"),
+        ((20, 0), {"profile": "small"}, "10 % of the compute, and the claim has 0 %"),
+        ((20, 40), {"profile": "quarter"}, "a part of a card, and the scheduler counts bytes"),
+        ((140, 100), {"profile": "small"}, "for shares, and the claim has whole cards"),
+    ],
+)
+def test_a_profile_that_the_claim_cannot_be_is_refused(
+    node: DaemonState, grant: tuple[int, int], parameters: dict[str, Any], text: str
+) -> None:
+    with_profiles(node)
+    with pytest.raises(QuotaError) as refused:
+        prepare(node, device(*grant), **parameters)
     assert text in str(refused.value)
     assert node.ledger.claims == {}
 

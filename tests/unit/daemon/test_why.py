@@ -7,7 +7,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -58,6 +58,8 @@ class FakeGrant:
 
     def overhead_bytes(self, _number: int) -> int:
         return self._overhead_bytes
+
+    managed_limits: Sequence[int] = ()
 
     def limit_bytes(self, _number: int) -> int:
         return 4 * GIB

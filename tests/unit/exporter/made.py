@@ -69,6 +69,8 @@ def part(index: int = 0, **more: Any) -> TenantCardMetrics:
         "limit_bytes": 6 * GIB,
         "used_bytes": 3 * GIB,
         "kinds": {**dict.fromkeys(KINDS, 0), "buffer": 2 * GIB, "context": GIB},
+        "oversubscribed_bytes": 0,
+        "oversubscribed_limit_bytes": 0,
         "drift_bytes": -1024,
         "peak_bytes": 3 * GIB,
         "cores": 30,

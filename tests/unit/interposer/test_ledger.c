@@ -276,9 +276,64 @@ static void a_cancelled_thread_leaves_no_lock(void)
 	CHECK(in_child(be_cancelled) == 0);
 }
 
+static void managed_memory_may_be_in_host_memory(void)
+{
+	tenant_reset(100 * MIB);
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_MANAGED, 101 * MIB));
+	tenant_card()->managed_limit_bytes = 50 * MIB;
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 101 * MIB));
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_MANAGED, 150 * MIB + 1));
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_MANAGED, UINT64_MAX));
+	/* The first 50 MiB are not counted, what is above them is. */
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_MANAGED, 120 * MIB));
+	CHECK(counted_bytes(0) == 70 * MIB && usage_of(0) == 120 * MIB);
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 30 * MIB + 1));
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 30 * MIB));
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_MANAGED, 1));
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_POOL, 1));
+	ledger_release(0, GPUSHARE_KIND_MANAGED, 120 * MIB);
+	CHECK(counted_bytes(0) == 30 * MIB);
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 70 * MIB + 1));
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 70 * MIB));
+	CHECK(ledger_reserve(0, GPUSHARE_KIND_MANAGED, 50 * MIB));
+	CHECK(!ledger_reserve(0, GPUSHARE_KIND_MANAGED, 1));
+	ledger_release(0, GPUSHARE_KIND_MANAGED, 50 * MIB);
+	tenant_card()->managed_limit_bytes = 0;
+	CHECK(counted_bytes(0) == 100 * MIB);
+}
+
+static void *take_managed(void *taken)
+{
+	for (int i = 0; i < 100; i++) {
+		if (ledger_reserve(0, GPUSHARE_KIND_MANAGED, MIB))
+			atomic_fetch_add((_Atomic int *)taken, 1);
+	}
+	return NULL;
+}
+
+static void threads_share_the_host_s_part_too(void)
+{
+	pthread_t threads[4];
+	_Atomic int taken = 0;
+
+	tenant_reset(100 * MIB);
+	tenant_card()->managed_limit_bytes = 50 * MIB;
+	for (int i = 0; i < 4; i++)
+		pthread_create(&threads[i], NULL, take_managed, &taken);
+	for (int i = 0; i < 4; i++)
+		pthread_join(threads[i], NULL);
+	CHECK(taken == 150);
+	CHECK(counted_bytes(0) == 100 * MIB);
+	ledger_release(0, GPUSHARE_KIND_MANAGED, 150 * MIB);
+	tenant_card()->managed_limit_bytes = 0;
+}
+
 int main(void)
 {
 	tenant_create(MIB);
+	TEST(managed_memory_may_be_in_host_memory,
+		"managed memory beyond the quota is bounded by its own limit");
+	TEST(threads_share_the_host_s_part_too, "threads get every byte of that limit and no more");
 	TEST(last_byte, "the last byte of the quota is given, the next is refused");
 	TEST(denials_are_counted, "each refusal is counted");
 	TEST(contexts_count, "a context takes its memory from the quota");

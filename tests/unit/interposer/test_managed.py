@@ -103,6 +103,44 @@ def test_it_ends_on_all_cards_with_its_context(two: Rank) -> None:
     assert charged(two.container) == [0, 0]
 
 
+def test_managed_memory_beyond_the_quota_has_a_bound_of_its_own(two: Rank) -> None:
+    """Of 100 MiB, only what is beyond the bound is taken, and programs see that."""
+    tenant = two.container.tenant
+    tenant.set_u64(0, abi.GRANT_CARD_MANAGED_LIMIT_BYTES, 60 * MIB)
+    free, total = two.ask("memory()")
+    assert two.ask("result_of(alloc_managed, 161 * MIB)") == 2
+    two.ask("alloc_managed(60 * MIB)", "p")
+    assert two.ask("memory()") == [free, total]
+    two.ask("alloc_managed(20 * MIB)", "q")
+    assert charged(two.container) == [80, 0]
+    assert two.ask("memory()") == [free - 20 * MIB, total]
+    assert two.ask(f"result_of(alloc, {free} - 18 * MIB)") == 2
+    two.ask(f"alloc({free} - 20 * MIB)", "r")
+    assert two.ask("memory()") == [0, total]
+    assert two.ask("result_of(alloc_managed, 2 * MIB)") == 2
+    two.ask("free(p)")
+    assert two.ask("memory()") == [20 * MIB, total]
+    two.ask("alloc(20 * MIB)", "s")
+    two.ask("alloc_managed(40 * MIB)", "t")
+    assert two.ask("result_of(alloc_managed, 2 * MIB)") == 2
+
+
+def test_the_bound_is_shared_by_the_processes_of_a_container(
+    simulated_container: SimulatedContainer,
+) -> None:
+    container = simulated_container(1, [0])
+    container.tenant.set_u64(0, abi.GRANT_CARD_MANAGED_LIMIT_BYTES, 60 * MIB)
+    with ranks(container, 2) as (one, other):
+        one.ask("alloc_managed(40 * MIB)", "p")
+        free = other.ask("memory()")[0]
+        other.ask("alloc_managed(40 * MIB)", "q")
+        assert one.ask("memory()")[0] == free - 20 * MIB
+        one.kill()
+        # Together 160 MiB, of which 60 are beyond the quota: all that the dead process had is free.
+        other.ask("alloc_managed(120 * MIB)", "r")
+        assert other.ask("result_of(alloc, 1)") == 2
+
+
 BATCHES = [
     f"cuMem{what}BatchAsync{suffix}"
     for what in ("Prefetch", "DiscardAndPrefetch")

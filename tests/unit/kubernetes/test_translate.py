@@ -130,7 +130,7 @@ def test_every_limit_that_requests_a_share_is_translated() -> None:
     ]
     assert len(rows) > 30
     for row in rows:
-        name = row.name.replace("{model}", "a10")
+        name = row.name.replace("{model}", "a10").replace("{profile}", "1g.10gb")
         made = mutate(policy(nvidia=True), pod_of(container({name: "10"})))
         assert f"limit {name}=10" in record(made)
         assert made["spec"]["containers"][0]["resources"]["limits"] == {}
@@ -271,6 +271,13 @@ def test_a_policy_that_runs_again_changes_nothing_more(mode: NodeMode) -> None:
         for pod in pods(case):
             once = mutate(policy(mode), pod)
             assert mutate(policy(mode), once) == once
+
+
+def test_a_mig_limit_is_translated_where_no_plugin_of_nvidia_s_is() -> None:
+    pod = pod_of(container({"nvidia.com/mig-1g.10gb.me": "1"}))
+    assert "limit nvidia.com/mig-1g.10gb.me=1" in record(mutate(policy(nvidia=True), pod))
+    other = pod_of(container({"nvidia.com/mig-1c.3g.40gb": "1"}))
+    assert "annotations" not in mutate(policy(nvidia=True), other)["metadata"]
 
 
 def test_a_container_that_is_added_later_is_translated_when_the_policy_runs_again() -> None:

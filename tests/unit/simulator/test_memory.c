@@ -174,6 +174,30 @@ static void managed_memory_is_counted_where_it_was_prefetched_to(void)
 	EXPECT_EQUAL(free_bytes(), before);
 }
 
+static void managed_memory_may_be_larger_than_the_card_and_makes_room(void)
+{
+	size_t before = free_bytes();
+	CUdeviceptr managed, part, buffer;
+
+	EXPECT_EQUAL(cuMemAllocManaged(&managed, CARD_BYTES + 64 * MIB, CU_MEM_ATTACH_GLOBAL),
+		CUDA_SUCCESS);
+	EXPECT_EQUAL(cuMemPrefetchAsync(managed, CARD_BYTES + 64 * MIB, 0, NULL), CUDA_SUCCESS);
+	EXPECT_EQUAL(free_bytes(), before); /* nothing of it has moved to the full card */
+	EXPECT_EQUAL(cuMemAllocManaged(&part, 8 * MIB, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+	EXPECT_EQUAL(cuMemPrefetchAsync(part, 8 * MIB, 0, NULL), CUDA_SUCCESS);
+	EXPECT_EQUAL(cuMemPrefetchAsync(part, 8 * MIB, 0, NULL), CUDA_SUCCESS);
+	EXPECT_EQUAL(before - free_bytes(), 8 * MIB); /* and nothing is counted twice */
+	/* Other memory moves it to the host. */
+	EXPECT_EQUAL(cuMemAlloc_v2(&buffer, before - 2 * MIB), CUDA_SUCCESS);
+	EXPECT_EQUAL(free_bytes(), 0);
+	EXPECT_EQUAL(device->cards[0].shares[0].managed_bytes, 2 * MIB);
+	EXPECT_EQUAL(cuMemFree_v2(part), CUDA_SUCCESS);
+	EXPECT_EQUAL(free_bytes(), 2 * MIB);
+	EXPECT_EQUAL(cuMemFree_v2(buffer), CUDA_SUCCESS);
+	EXPECT_EQUAL(cuMemFree_v2(managed), CUDA_SUCCESS);
+	EXPECT_EQUAL(free_bytes(), before);
+}
+
 static void managed_memory_moves_and_ends_with_its_context(void)
 {
 	size_t before = free_bytes();
@@ -252,6 +276,7 @@ void test_memory(void)
 	rows_are_copied_by_their_pitch();
 	a_mapping_shows_the_memory_that_was_made();
 	managed_memory_is_counted_where_it_was_prefetched_to();
+	managed_memory_may_be_larger_than_the_card_and_makes_room();
 	managed_memory_moves_and_ends_with_its_context();
 	a_pointer_is_what_it_was_allocated_as();
 	a_destroyed_context_leaves_nothing_behind();

@@ -134,7 +134,9 @@ def test_a_card_shows_the_use_of_its_instances(simulate: Callable[..., Simulator
     ("options", "told"),
     [
         ({"profile": "t4", "mig": ["1g.18gb"]}, "mig=1g.18gb: unknown"),
-        ({"mig": ["1g.5gb"]}, "mig=1g.5gb: unknown. Use one of 1g.18gb, 2g.35gb"),
+        ({"mig": ["1g.5gb"]}, r"mig=1g.5gb: unknown. Use one of 1g.18gb, 1g.18gb\+me, 1g.35gb"),
+        ({"mig": ["1g.18gb", "4g.71gb"]}, "there is no place for 4g.71gb"),
+        ({"mig": ["1g.18gb+me", "1g.18gb+me"]}, r"there is no place for 1g.18gb\+me"),
         ({"mig": ["7g.141gb", "1g.18gb"]}, "uses 9 of 8 parts of the memory and 8 of 7 slices"),
         ({"cards": 8, "mig": ["1g.18gb", "1g.18gb"]}, "more than 16 cards and instances"),
     ],

@@ -4,14 +4,14 @@
 {{- define "gpushare.known" -}}
 {{- $patterns := get .keys .where -}}
 ({{ .key }} in variables.{{ .where }}
-{{- if $patterns.prefix }} || {{ .key }}.startsWith('{{ $patterns.prefix }}') && {{ .key }}.matches(r'{{ $patterns.patterns }}'){{ end }})
+{{- range $patterns.prefixes }} || {{ $.key }}.startsWith('{{ . }}') && {{ $.key }}.matches(r'{{ $patterns.patterns }}'){{ end }})
 {{- end }}
 
 {{/* Whether a key of that name requests a share by itself, in CEL. */}}
 {{- define "gpushare.requesting" -}}
 {{- $patterns := get .keys .where -}}
 (variables.{{ .where }}[?{{ .key }}].orValue(false)
-{{- if $patterns.prefix }} || {{ .key }}.startsWith('{{ $patterns.prefix }}') && {{ .key }}.matches(r'{{ $patterns.requesting }}'){{ end }})
+{{- range $patterns.prefixes }} || {{ $.key }}.startsWith('{{ . }}') && {{ $.key }}.matches(r'{{ $patterns.requesting }}'){{ end }})
 {{- end }}
 
 {{/* The version of MutatingAdmissionPolicies to create; empty: none. */}}

@@ -37,13 +37,18 @@ def pod(spec: str, annotations: str = "{}") -> str:
     )
 
 
-def test_a_mig_instance_stays_and_is_reported() -> None:
-    """No quota says it: taken out, the container would have no GPU."""
-    text = pod("resources: {limits: {nvidia.com/mig-1g.10gb: 1}}")
-    made = converted(text)
+def test_a_mig_instance_is_one_of_that_profile() -> None:
+    made = converted(pod("resources: {limits: {nvidia.com/mig-1g.10gb.me: 1}}"))
+    for text in ("backend: mig", "allow: MIG 1g.10gb+me", 'count: "1"'):
+        assert f"gpushare.io/container.c.{text}" in made.text or f"gpushare.io/{text}" in made.text
+    assert "nvidia.com/mig" not in made.text
+
+
+def test_a_part_of_a_mig_instance_stays_and_is_reported() -> None:
+    """No request says it: taken out, the container would have no GPU."""
+    made = converted(pod("resources: {limits: {nvidia.com/mig-1c.3g.40gb: 1}}"))
     assert not made.changed
-    advice = told(made, "nvidia.com/mig-1g.10gb")
-    assert "gpushare.io/backend=mig and gpushare.io/allow=MIG PROFILE" in advice
+    assert "gpushare.io/devices" in told(made, "nvidia.com/mig-1c.3g.40gb")
 
 
 def test_a_key_that_is_there_twice_is_refused() -> None:

@@ -165,7 +165,31 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
     ("nvidia", {"nvidia.com/gpu.shared": "1"}, {"policy": "best-effort"}),
     ("nvidia", {"nvidia.com/gpu.shared": "4"}, {"policy": "best-effort"}),
     ("nvidia", {"nvidia.com/mps-core": "30"}, {"cores": "30"}),
-    ("nvidia", {"nvidia.com/mig-1g.5gb": "1"}, {}),
+    # A MIG instance, whole; with a plus sign in NVIDIA's tools, a dot in the resource.
+    (
+        "nvidia",
+        {"nvidia.com/mig-1g.5gb": "1"},
+        {"count": "1", "backend": "mig", "allow": "MIG 1g.5gb"},
+    ),
+    (
+        "nvidia",
+        {"nvidia.com/mig-1g.10gb.me": "1"},
+        {"count": "1", "backend": "mig", "allow": "MIG 1g.10gb+me"},
+    ),
+    ("nvidia", {"nvidia.com/mig-3g.71gb": "0"}, {}),
+    ("nvidia", {"nvidia.com/mig-1g.5gb": "2"}, "a program can use only one"),
+    ("nvidia", {"nvidia.com/mig-1g.5gb": "1", "nvidia.com/gpu": "1"}, "can use nothing else"),
+    (
+        "nvidia",
+        {"nvidia.com/mig-1g.5gb": "1", "nvidia.com/mig-2g.10gb": "1"},
+        "beside nvidia.com/mig-1g.5gb",
+    ),
+    (
+        "nvidia",
+        {"nvidia.com/mig-1g.5gb": "1", "nvidia.com/gpu": "0"},
+        {"count": "1", "backend": "mig", "allow": "MIG 1g.5gb"},
+    ),
+    ("nvidia", {"nvidia.com/mig-1c.3g.20gb": "1"}, {}),
     ("nvidia", {"sharing.timeSlicing.resources.replicas": "4"}, {}),
     ("nvidia", {"sharing.timeSlicing.renameByDefault": "true"}, {}),
     ("nvidia", {"sharing.timeSlicing.failRequestsGreaterThanOne": "true"}, {}),

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Managed memory beyond the quota: what it is bounded by, and what shows it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpushare import abi
+from gpushare.config import parse
+from gpushare.daemon.audit.evidence import claimed_use
+from gpushare.daemon.lifecycle import release
+from gpushare.daemon.lifecycle.recover import _allocations
+from gpushare.daemon.operator.resize import set_quota
+from gpushare.daemon.pages.status_page import MemoryUse, ProcessClaim
+from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.store.record import record_from_json
+from gpushare.daemon.views.metrics import tenant_metrics
+from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.daemon.views.why import explain_memory
+from gpushare.protocol import HostProcessGrant
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.size import parse_size
+
+from . import fakes
+from .bundles import BundleToCreate
+from .fakes import GIB, FakeDaemon, FakeDriver
+from .operations import entry_of, opened
+
+TEXT = "oversubscribe: {host_memory: 64GiB, per_container: 32GiB}"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[FakeDaemon]:
+    driver = FakeDriver(fakes.card(0), fakes.card(1))
+    with fakes.node(tmp_path, driver, parse(TEXT, Path("gpushare.yaml"))) as made:
+        yield made
+
+
+def managed(node: FakeDaemon, tenant: HostProcessGrant) -> list[int]:
+    return [one.managed_bytes for one in entry_of(node, tenant).allocations]
+
+
+def test_it_is_off_by_default(tmp_path: Path) -> None:
+    with fakes.node(tmp_path, FakeDriver()) as plain:
+        with pytest.raises(QuotaError, match=r"oversubscribe.*host: off on this node") as refused:
+            opened(plain, memory="4GiB", oversubscribe="host")
+        assert "oversubscribe.host_memory" in str(refused.value)
+        assert managed(plain, opened(plain, memory="4GiB", oversubscribe="none")) == [0]
+        assert managed(plain, opened(plain, memory="4GiB")) == [0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"), [("host", "32GiB"), ("host:8GiB", "8GiB"), ("host:32Gi", "32GiB")]
+)
+def test_a_container_gets_what_it_asks_for_or_what_the_node_gives(
+    node: FakeDaemon, asked: str, given: str
+) -> None:
+    tenant = opened(node, memory="4GiB", oversubscribe=asked)
+    assert managed(node, tenant) == [parse_size(given)]
+    grant = node.tenants.pages[tenant["key"]].grant
+    assert grant.managed_limit_bytes(0) == parse_size(given)
+    assert (grant.memory_bytes(0), grant.limit_bytes(0)) == (4 * GIB, 4 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("quota", "why"),
+    [
+        ({"oversubscribe": "host:33GiB"}, r"exceeds oversubscribe.per_container, 32GiB"),
+        ({"oversubscribe": "host:0GiB"}, "not a valid value"),
+        ({"oversubscribe": "host:8"}, "not a valid value"),
+        ({"oversubscribe": "swap"}, "not a valid value"),
+        ({"oversubscribe": "host", "cores": "100"}, "for shares: a whole card has no quota"),
+    ],
+)
+def test_what_cannot_be_given_is_refused(node: FakeDaemon, quota: dict[str, str], why: str) -> None:
+    with pytest.raises(QuotaError, match=why):
+        opened(node, **({"memory": "4GiB"} | quota if "cores" not in quota else quota))
+
+
+def test_the_node_never_promises_more_host_memory_than_it_has(node: FakeDaemon) -> None:
+    first = opened(node, memory="4GiB", oversubscribe="host", count="1")
+    opened(node, memory="1GiB", oversubscribe="host:8GiB", count="2")
+    with pytest.raises(NoRoom, match=r"48 GiB of 64 GiB .* is reserved .*32 GiB") as refused:
+        opened(node, memory="1GiB", oversubscribe="host:9GiB", count="2")
+    assert "no host memory is left for 18 GiB of managed memory" in str(refused.value)
+    opened(node, memory="1GiB", oversubscribe="host:16GiB")
+    with pytest.raises(NoRoom, match="no host memory is left"):
+        opened(node, memory="1GiB", oversubscribe="host:1GiB")
+    node.decide.run(lambda: release.release_tenant(first["key"], node, "it has ended"))
+    opened(node, memory="1GiB", oversubscribe="host:32GiB")
+
+
+def test_it_is_within_the_containers_own_memory_limit(node: FakeDaemon, tmp_path: Path) -> None:
+    def limited(identity: str, limit: int, **quota: str) -> BundleToCreate:
+        env = {"memory": "1GiB", "oversubscribe": "host:4GiB", **quota}
+        variables = [f"GPUSHARE_{key.upper()}={text}" for key, text in env.items()]
+        linux = {"resources": {"memory": {"limit": limit}}}
+        return BundleToCreate(tmp_path / identity, *variables, identity=identity, linux=linux)
+
+    with pytest.raises(QuotaError, match=r"needs 4GiB of host memory, and .* limit is 3GiB"):
+        limited("a", 3 * GIB).create(node)
+    with pytest.raises(QuotaError, match="needs 8GiB of host memory on 2 cards"):
+        limited("b", 5 * GIB, count="2").create(node)
+    assert limited("c", 4 * GIB).create(node)["mode"] == "shared"
+    assert limited("d", -1).create(node)["mode"] == "shared"
+
+
+def claim(node: FakeDaemon, tenant: HostProcessGrant, kinds: dict[int, int]) -> None:
+    """Write a process that holds `kinds`, in bytes, on the tenant's first card."""
+    fd, number = node.tenants.pages[tenant["key"]].status.fd, 0
+    base = abi.status_usage_offset(0)
+    os.pwrite(fd, abi.STATUS_HEADER.pack(abi.ABI_MAGIC, abi.ABI_VERSION, 1, 0, 0), 0)
+    os.pwrite(fd, abi.PROCESS.pack(7, 0, 1, 0, 0), abi.status_process_offset(number))
+    held = sum(kinds.values()).to_bytes(8, "little")
+    os.pwrite(fd, held, base + abi.USAGE_HELD)
+    sizes = [kinds.get(kind, 0) if kind != abi.KIND_BUFFER else 0 for kind in range(abi.KINDS)]
+    os.pwrite(fd, abi.DETAIL.pack(*sizes, 0, 0), base + abi.USAGE_DETAIL)
+
+
+def test_it_is_beside_the_use_and_takes_nothing_from_others(node: FakeDaemon) -> None:
+    tenant = opened(node, memory="8GiB", oversubscribe="host:16GiB", devices="0")
+    record = entry_of(node, tenant)
+    claim(node, tenant, {abi.KIND_BUFFER: 3 * GIB, abi.KIND_MANAGED: 18 * GIB})
+    free = node.capacities()[0].available_bytes
+    [card] = tenant_row(record, node)["cards"]
+    assert (card["used_bytes"], card["burst_used_bytes"]) == (5 * GIB, 0)
+    assert (card["oversubscribed_bytes"], card["oversubscribed_limit_bytes"]) == (
+        *(16 * GIB, 16 * GIB),
+    )
+    report, _ = explain_memory(record, node)
+    [row] = report["cards"]
+    assert (row["used_bytes"], row["kinds"]["managed"]) == (5 * GIB, 2 * GIB)
+    assert row["oversubscribed_bytes"] == 16 * GIB
+    assert sum(row["kinds"].values()) == row["used_bytes"]
+    [metric] = [one for one in tenant_metrics(node) if one["key"] == record.key]
+    assert metric["cards"][0]["used_bytes"] == 5 * GIB
+    assert metric["cards"][0]["oversubscribed_bytes"] == 16 * GIB
+    # A card of 140 GiB: nothing but the quota is taken of it.
+    assert free == node.capacities()[1].available_bytes - 8 * GIB
+
+
+def test_managed_memory_may_be_more_than_a_card_has(node: FakeDaemon) -> None:
+    tenant = opened(node, memory="130GiB", oversubscribe="host:32GiB")
+    claim(node, tenant, {abi.KIND_MANAGED: 160 * GIB})
+    [card] = tenant_row(entry_of(node, tenant), node)["cards"]
+    assert (card["used_bytes"], card["oversubscribed_bytes"]) == (128 * GIB, 32 * GIB)
+    report, _ = explain_memory(entry_of(node, tenant), node)
+    assert report["cards"][0]["used_bytes"] == 128 * GIB
+
+
+def test_the_audit_counts_only_what_the_quota_counts() -> None:
+    use = MemoryUse(held_bytes=20 * GIB, kinds=(2 * GIB, 0, 18 * GIB, *(0,) * 7))
+    claims = [ProcessClaim(0, 7, 1, 0, 0, (use,))]
+    found = claimed_use(claims, 0, 16 * GIB)
+    assert (found.managed_bytes, found.spared_bytes) == (2 * GIB, 16 * GIB)
+    plain = claimed_use(claims, 0)
+    assert (plain.managed_bytes, plain.spared_bytes) == (18 * GIB, 0)
+
+
+def test_set_keeps_it_and_a_restart_finds_it(node: FakeDaemon) -> None:
+    tenant = opened(node, memory="8GiB", oversubscribe="host:16GiB")
+    node.decide.run(lambda: set_quota(entry_of(node, tenant), {"memory": "6GiB"}, node))
+    record = entry_of(node, tenant)
+    assert [(one.memory_bytes, one.managed_bytes) for one in record.allocations] == [
+        (6 * GIB, 16 * GIB)
+    ]
+    grant = node.tenants.pages[record.key].grant
+    assert (grant.memory_bytes(0), grant.managed_limit_bytes(0)) == (6 * GIB, 16 * GIB)
+    assert record_from_json(record.to_json()).allocations == record.allocations
+    # Also where only the pages are left of it.
+    assert _allocations(grant) == tuple(
+        replace(one, memory_limit_bytes=None) for one in record.allocations
+    )
+
+
+def test_a_record_of_an_earlier_version_has_none(node: FakeDaemon) -> None:
+    document = entry_of(node, opened(node, memory="8GiB")).to_json()
+    for allocation in document["allocations"]:
+        del allocation["managed_bytes"]
+    assert record_from_json(document).managed_bytes == 0
