@@ -20,6 +20,7 @@ from gpushare.quota.request_policy import RequestPolicy
 from gpushare.quota.size import parse_size
 from gpushare.settings import (
     ANY,
+    INTERPOSER,
     USERS,
     USERS_MAX_PER_CARD,
     USERS_MAX_PER_REQUEST,
@@ -149,6 +150,7 @@ class Config:
         return CardRule(
             mode=values.get("allowed_mode", ANY),
             max_tenants=values.get("max_tenants", self.max_tenants),
+            backend=values.get("backend", INTERPOSER),
             where=where,
             cordoned_by=self._cordoned_by(uuid),
         )

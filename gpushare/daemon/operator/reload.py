@@ -18,6 +18,7 @@ from gpushare.config import Config, Timing
 from gpushare.daemon.core.log import log
 from gpushare.daemon.limits.burst import update_burst_limits
 from gpushare.daemon.operator.node_labels import node_settings
+from gpushare.daemon.placement.model import MOST_NAMED
 from gpushare.daemon.state import DaemonState
 from gpushare.errors import UserError
 from gpushare.host import init_system
@@ -90,6 +91,7 @@ def reload_config(state: DaemonState) -> list[str]:
         gid = read_gid(new)
         changed = sorted(_changed(state.config, new))
         _refuse_restart(changed)
+        _refuse_switch(state, new)
     except UserError as error:
         state.config_fault = (
             f"gpushare.yaml was rejected, the previous configuration remains in effect: {error}"
@@ -103,6 +105,7 @@ def reload_config(state: DaemonState) -> list[str]:
         state.regroup(gid)
     if "system_reserved" in changed and state.driver is not None:
         update_burst_limits(state)
+    state.mps.changed()
     state.sample_now.set()  # it may be to look more often
     return changed
 
@@ -136,6 +139,23 @@ def _refuse_restart(changed: list[str]) -> None:
         raise UserError(
             f"{', '.join(found)} requires a restart{beside}: "
             f"{init_system.advice('systemctl restart gpushared')} (containers keep running)"
+        )
+
+
+def _refuse_switch(state: DaemonState, new: Config) -> None:
+    """Refuse another backend for a card that containers use: they keep theirs until they end."""
+    if state.driver is None:
+        return
+    for capacity in state.capacities():
+        card, backend = capacity.card, state.backend_of(capacity.card, new)
+        if backend == capacity.backend or not capacity.holders:
+            continue
+        names = ", ".join(use.tenant for use in capacity.holders[:MOST_NAMED])
+        where = new.rule_of(card.index, card.uuid, card.model).where.get("backend")
+        raise UserError(
+            f"{where or 'cards'}: card {card.index} cannot change from backend {capacity.backend} "
+            f"to {backend} while containers use it ({names}); run gpushare card drain "
+            f"{card.index}, then reload again"
         )
 
 

@@ -126,6 +126,7 @@ class AllocationUse:
     limit_bytes: int = 0
     most_bytes: int = 0  # the burst limit; none where it is less than the quota
     is_scheduled: bool = False  # allocated by the scheduler of Kubernetes, which counts it
+    backend: str = ""  # "mps" for a client of the card's MPS server
 
     @property
     def burst_used_bytes(self) -> int:
@@ -160,6 +161,9 @@ class CardCapacity:
     cordoned: str | None = None  # why nothing new is placed on it; None: it is
     cordoned_by: str = ""  # the annotation of the node that cordons it; "": the operator
     reservations: tuple[AllocationUse, ...] = ()  # of claims, beside what their containers have
+    backend: str = "interposer"  # what the operator set for its shares: "interposer" or "mps"
+    backend_source: str = ""  # where that is configured
+    backend_fault: str = ""  # why no share can have that backend now; "": one can
 
     @property
     def holders(self) -> tuple[AllocationUse, ...]:

@@ -31,6 +31,7 @@ def find_obstacle(request: PlacementRequest, capacity: CardCapacity) -> Obstacle
         or _listed(request, capacity)
         or _incapable(request, capacity)
         or _of_mode(request, capacity)
+        or _of_backend(request, capacity)
         or _taken(request, capacity)
         or request.bounds.why_not(request.wanted_of(capacity), capacity.card)
         or (None if request.whole else _too_little(request, capacity))
@@ -65,6 +66,12 @@ def _listed(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | Non
 
 
 MIG: Final = "mig"
+MPS: Final = "mps"
+#: How a card gets another backend.
+SWITCH_BACKEND: Final = (
+    "set backend: {backend} for a card in gpushare.yaml (gpushare card drain N, then gpushare "
+    "config reload)"
+)
 
 
 def _incapable(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | None:
@@ -101,6 +108,34 @@ def _of_mode(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | No
     if not request.whole and capacity.compute_mode:
         text = f"is in compute mode {capacity.compute_mode}: one process at a time can use it"
         return Obstacle(text, f"run nvidia-smi -i {capacity.card.index} -c DEFAULT as root")
+    return None
+
+
+def _of_backend(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | None:
+    """Return why a card's shares have another backend than requested.
+
+    A card in MPS mode takes only requests that name it: what they share with each other, a fault
+    domain, is for their users to choose.
+    """
+    is_mps = capacity.backend == MPS
+    if request.backend == MPS and not is_mps:
+        return Obstacle("is not in MPS mode", SWITCH_BACKEND.format(backend=MPS))
+    where = f" ({capacity.backend_source})" if capacity.backend_source else ""
+    if is_mps and request.whole:
+        return Obstacle(f"is in MPS mode, and is for shares only{where}")
+    if is_mps and request.backend != MPS:
+        return Obstacle(
+            f"is in MPS mode, and takes only requests for backend {MPS}{where}",
+            f"set backend to {MPS}{request.where('backend')}",
+        )
+    others = [use for use in capacity.allocations if (use.backend == MPS) != is_mps]
+    if others and not request.whole:
+        names = f": {', '.join(use.tenant for use in others[:MOST_NAMED])}"
+        text = f"has containers {'without' if is_mps else 'of'} MPS from before it was configured"
+        names = names if request.shows_holders else ""
+        return Obstacle(f"{text}{names}", f"gpushare card drain {capacity.card.index}")
+    if is_mps and capacity.backend_fault:
+        return Obstacle(f"is in MPS mode, and {capacity.backend_fault}")
     return None
 
 
