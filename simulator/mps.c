@@ -75,6 +75,11 @@ CUresult mps_connect(void)
 	return CUDA_SUCCESS;
 }
 
+bool mps_active(void)
+{
+	return server >= 0;
+}
+
 const char *mps_devices(void)
 {
 	return devices;

@@ -12,6 +12,8 @@
 
 /* Once, from cuInit: wait until a server accepts this process. CUDA_SUCCESS also without one. */
 CUresult mps_connect(void);
+/* Whether this process is the client of a server. */
+bool mps_active(void);
 /* The devices that the server offers, as CUDA_VISIBLE_DEVICES lists them; null: all. */
 const char *mps_devices(void);
 /* Once the devices are known: the memory limits. */

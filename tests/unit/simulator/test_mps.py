@@ -128,6 +128,7 @@ def test_a_program_starts_a_server_and_is_its_client(control: MpsDaemon) -> None
         assert "tenant.py" in row[5]
         assert sorted(tenant.ask("listed")) == sorted([int(pid), int(server)])
         assert tenant.ask("listed MPS") == [int(pid)]
+        assert tenant.ask("in_mps") == 1
         tenant.kill()
         wait_until(lambda: control.command(f"get_client_list {server}") == [])
 
@@ -154,6 +155,7 @@ def test_a_wrong_pipe_directory_means_the_whole_card_without_a_word(control: Mps
         assert tenant.ask("init") == 0
         assert tenant.ask("multiprocessors") == 132
         assert tenant.ask("listed MPS") == []
+        assert tenant.ask("in_mps") == 0
     assert control.command("get_server_list") == []
 
 
