@@ -21,7 +21,7 @@ STATUS_NAME: Final = "status"
 SOCKET_NAME: Final = "socket"
 WAKEUP_NAME: Final = "wakeup"
 MPS_NAME: Final = "mps"
-MPS_DIR: Final = "/opt/gpushare/mps"
+PIPES_NAME: Final = "pipes"
 TENANT_DIR_ENV: Final = "GPUSHARE_TENANT_DIR"
 
 PAGE_BYTES: Final = 4096

@@ -28,6 +28,14 @@ class MpsRefused(UserError):
 
 
 @dataclass(frozen=True)
+class MpsLoss:
+    """That a tenant's processes can no longer use the card, and why: they have to start again."""
+
+    reason: str
+    since: float  # seconds since the epoch
+
+
+@dataclass(frozen=True)
 class MpsGrant:
     """What one tenant has of the MPS server of its card.
 
@@ -44,7 +52,6 @@ class MpsGrant:
     percentage: int = 100
     chunks: int = 0
     memory_limit: MpsMemoryLimit = ""
-    server: str = ""  # as messages name it
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -52,7 +59,7 @@ class MpsGrant:
 class MpsCard:
     """The control daemon of one card. `fault` is why no container can join, "" if they can."""
 
-    fault: str = "its MPS control daemon has not been started yet"
+    fault: str = ""
     pid: int = 0
     protocol: int = 0
     is_multiuser: bool = False
@@ -60,7 +67,10 @@ class MpsCard:
     server_state: str = ""  # as NVIDIA names it; "": no server runs
     server_pids: tuple[int, ...] = ()
     client_pids: frozenset[int] = frozenset()  # of the host
-    grants: Mapping[str, MpsGrant] = field(default_factory=dict)  # by tenant
+    # By tenant:
+    grants: Mapping[str, MpsGrant] = field(default_factory=dict)
+    losses: Mapping[str, MpsLoss] = field(default_factory=dict)
+    bypasses: Mapping[str, int] = field(default_factory=dict)  # a process that is no client
 
 
 def _refuse(_key: str, _uid: int) -> MpsGrant:
@@ -74,7 +84,7 @@ class MpsCards:
     `admit` makes a tenant of the ledger a client of its card's server, and returns what it needs;
     MpsRefused. It waits for the control daemon, so it is not for the decide thread. The others
     return at once: `release` ends what a tenant has, `changed` follows a new configuration, driver
-    or quota. `terminate` ends a tenant's work on the card and then calls what kills its processes: a
+    or quota. `terminate` ends a tenant's work on the card, then calls what kills its processes: a
     client that is killed amid its work may leave the server undefined (manual, "When to Use MPS").
     """
 
@@ -87,6 +97,14 @@ class MpsCards:
     def fault_of(self, uuid: str) -> str:
         """Return why no container can be a client of a card's server; "" if they can."""
         return self.cards.get(uuid, MpsCard()).fault
+
+    def bypass_of(self, key: str) -> int:
+        """Return a process of a tenant that uses the card without the server, 0 if none does."""
+        return next((one.bypasses[key] for one in self.cards.values() if key in one.bypasses), 0)
+
+    def loss_of(self, key: str) -> MpsLoss | None:
+        """Return why a tenant's processes can no longer use the card, None if they can."""
+        return next((one.losses[key] for one in self.cards.values() if key in one.losses), None)
 
     def grant_of(self, key: str) -> MpsGrant | None:
         """Return what a tenant has of a server, None if it has none."""

@@ -38,8 +38,9 @@ TenantShares = tuple[tuple[str, Share], ...]  # by the tenant's card number: UUI
 def scheduled_shares(state: DaemonState) -> dict[str, TenantShares]:
     """Return the shares of every running tenant that has a gate, by its key.
 
-    Whole cards have no gate, and that of an MPS server's client stays open. A tenant that is only reserved takes no time yet, and a frozen one no
-    more: the others get its share, and it does not count as hung.
+    Whole cards have no gate, and that of an MPS server's client stays open. A tenant that is only
+    reserved takes no time yet, and a frozen one no more: the others get its share, and it does not
+    count as hung.
     """
     running = [record for record in state.ledger.entries.values() if _is_scheduled(record, state)]
     uuids = {allocation.uuid for record in running for allocation in record.allocations}
