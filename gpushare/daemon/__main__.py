@@ -18,6 +18,7 @@ from gpushare import wait_policy
 from gpushare.config import Config
 from gpushare.daemon.audit.audit import Audit, IdleBackoff
 from gpushare.daemon.audit.bypass import BypassControl
+from gpushare.daemon.audit.mps_bypass import MpsBypass
 from gpushare.daemon.compute.scheduler_sync import SchedulerSync
 from gpushare.daemon.core import privileges
 from gpushare.daemon.core.log import (
@@ -163,8 +164,7 @@ def _serve(state: DaemonState, loop: Loop, listener: StartingSocket) -> None:
     decide.run(lambda: release.adopt_tenants(state, freezer))
     decide.run(lambda: release.reconcile_tenants(state, freezer))
     decide.run(lambda: claims.adopt(state))
-    servers = MpsSupervisor(state)
-    decide.run(servers.check)
+    servers = _supervise_mps(state, freezer)
     scheduler = SchedulerSync(state)
     state.shares_changed = scheduler.changed
     scheduler.check()
@@ -207,6 +207,14 @@ def _serve(state: DaemonState, loop: Loop, listener: StartingSocket) -> None:
         stop.set()
         _close(state)
         log("daemon-stopped", tenants=len(state.tenants.pages))
+
+
+def _supervise_mps(state: DaemonState, freezer: Freezer) -> MpsSupervisor:
+    """Have a control daemon run for each card in MPS mode."""
+    state.mps.bypassed = MpsBypass(state, freezer).act
+    servers = MpsSupervisor(state)
+    state.decide.run(servers.check)
+    return servers
 
 
 def _sweep_installations(state: DaemonState) -> None:

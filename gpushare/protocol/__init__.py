@@ -76,6 +76,7 @@ from gpushare.protocol.tenants import (
     ProcessCard,
     ShortfallReport,
     TenantCard,
+    TenantMps,
     TenantPod,
     TenantProcess,
     TenantStatus,
@@ -125,6 +126,7 @@ __all__ = [
     "ShortfallReport",
     "TenantCard",
     "TenantPod",
+    "TenantMps",
     "TenantProcess",
     "TenantStatus",
     "Why",
@@ -307,7 +309,7 @@ class CardStatus(TypedDict):
     cores_available: int  # percent of the card
     tenants: int
     max_tenants: int
-    mode: str  # "shared" | "exclusive" | "unused"
+    mode: str  # "shared" | "exclusive" | "unused"; "mps": its shares are clients of an MPS server
     utilization: int | None  # percent of time busy, by NVML; None: unknown
     temperature_celsius: int | None  # None: unknown, as power_milliwatts
     power_milliwatts: int | None  # drawn now; some ten seconds old at most

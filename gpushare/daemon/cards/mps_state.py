@@ -86,12 +86,14 @@ class MpsCards:
     return at once: `release` ends what a tenant has, `changed` follows a new configuration, driver
     or quota. `terminate` ends a tenant's work on the card, then calls what kills its processes: a
     client that is killed amid its work may leave the server undefined (manual, "When to Use MPS").
+    `bypassed` is called with a tenant that uses the card without the server, and its process.
     """
 
     cards: Mapping[str, MpsCard] = field(default_factory=dict)
     admit: Callable[[str, int], MpsGrant] = _refuse
     release: Callable[[str], None] = lambda _: None
     changed: Callable[[], None] = lambda: None
+    bypassed: Callable[[str, int], None] = lambda _key, _pid: None
     terminate: Callable[[str, Callable[[], None]], None] = lambda _, then: then()
 
     def fault_of(self, uuid: str) -> str:

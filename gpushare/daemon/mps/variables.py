@@ -31,7 +31,7 @@ def write_variables(grant: MpsGrant, pages: Pages | None) -> None:
     def write(pages: Pages) -> None:
         with contextlib.suppress(FileExistsError):
             os.mkdir(abi.PIPES_NAME, 0o755, dir_fd=pages.directory)
-            os.chmod(abi.PIPES_NAME, 0o755, dir_fd=pages.directory)
+            os.chmod(abi.PIPES_NAME, 0o755, dir_fd=pages.directory)  # noqa: S103 - any user's
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(_DRAFT, flags, 0o644, dir_fd=pages.directory)
         try:
