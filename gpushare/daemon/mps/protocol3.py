@@ -62,6 +62,7 @@ class Protocol3:
         self.program = program
         self._tenants: dict[str, _Tenant] = {}
         self._pools: dict[str, PartitionPool] = {}
+        self._checked: set[str] = set()  # servers that have been seen running
 
     def is_ready(self) -> bool:
         """Whether it answers commands."""
@@ -83,9 +84,10 @@ class Protocol3:
         self._ensure_server(server, uid)
         partition = self._pool(server).take(limits.chunks, before) if limits.chunks else ""
         try:
-            if self._namespace(server, namespace) is None:
+            found = self._namespace(server, namespace)
+            if found is None:
                 self._run("namespace", "create", namespace, f"--server={server}")
-            self._limit(server, namespace, limits)
+            self._limit(server, namespace, limits, found)
         except MpsError:
             with contextlib.suppress(MpsError):
                 # Without limits, it has the whole card.
@@ -104,7 +106,7 @@ class Protocol3:
         if limits.chunks != known.limits.chunks:
             partition = self._pool(server).take(limits.chunks) if limits.chunks else ""
         try:
-            self._limit(server, namespace_of(name), limits)
+            self._limit(server, namespace_of(name), limits, None)
         except MpsError:
             if partition != known.partition and partition:
                 self._pool(server).give_up(partition)
@@ -130,6 +132,7 @@ class Protocol3:
     def restore(self) -> dict[str, ClientRoute]:
         """Create everything again."""
         before, self._tenants, self._pools = self._tenants, {}, {}
+        self._checked.clear()
         try:
             return {name: self.add(name, one.limits, one.uid) for name, one in before.items()}
         finally:
@@ -142,6 +145,8 @@ class Protocol3:
 
     def _ensure_server(self, server: str, uid: int) -> None:
         """Create a server that is not there, and wait until it takes clients."""
+        if server in self._checked:
+            return
         if all(found.name != server for found in self.servers()):
             owner = 0 if self.program.multiuser else uid
             self._run("server", "create", server, f"--uid={owner}")
@@ -156,6 +161,7 @@ class Protocol3:
             found = self._namespace(server, "default")
             if found != lowest:
                 raise MpsError(f"server set {server}: has no effect: {found}")
+        self._checked.add(server)
 
     # Namespaces.
 
@@ -166,10 +172,12 @@ class Protocol3:
                 return _limits(row)
         return None
 
-    def _limit(self, server: str, namespace: str, limits: TenantLimits) -> None:
-        """Set all limits of a namespace where they are others, and read them back."""
+    def _limit(
+        self, server: str, namespace: str, limits: TenantLimits, known: TenantLimits | None
+    ) -> None:
+        """Set all limits of a namespace where `known` are others, and read them back."""
         wanted = TenantLimits(limits.memory_mib * MIB, limits.cores_percent, limits.priority)
-        if self._namespace(server, namespace) == wanted:
+        if known == wanted:
             return
         options = _options(wanted)
         text = self._run("namespace", "set", namespace, f"--server={server}", *options)
@@ -220,8 +228,7 @@ class Protocol3:
         return tuple(
             SmPartition(
                 row.get("name", ""),
-                row.get("visible-uuid", "").rpartition("GPU-")[2].partition("/")[2]
-                or row.get("visible-uuid", ""),
+                row.get("visible-uuid", "").removeprefix(f"{self.program.uuid}/"),
                 _integer(row, "chunks"),
                 _integer(row, "sm-count"),
                 in_use=None,
