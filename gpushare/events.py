@@ -228,10 +228,6 @@ EVENTS: Final = {
         "The MPS server's limits of a container were not changed; the interposer library enforces "
         "the quota."
     ),
-    "mps-partition-refused": (
-        "A container got no multiprocessors of its own: no static partition of its size is "
-        "available."
-    ),
     "mps-server-faulted": (
         "A client of an MPS server had a fatal fault: who caused it, and whose work it ended."
     ),

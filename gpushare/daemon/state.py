@@ -366,6 +366,7 @@ class DaemonState:
                     backend=self.backend_of(card),
                     backend_source=rule.where.get("backend", ""),
                     backend_fault=self.mps.fault_of(card.uuid),
+                    mps_partitions=rule.mps_partitions,
                 )
             )
         return tuple(capacities)

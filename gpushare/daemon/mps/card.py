@@ -33,10 +33,17 @@ class CardServer:
     """The server of `card`; every method is the card's thread's."""
 
     def __init__(
-        self, card: Card, program: Path, state: DaemonState, publish: Callable[[MpsCard], None]
+        self,
+        card: Card,
+        program: Path,
+        state: DaemonState,
+        publish: Callable[[MpsCard], None],
+        *,
+        partitions: bool,
     ) -> None:
         self.state = MpsCard()
-        self.runner = ControlRunner(card, program, state)
+        self.partitions = partitions
+        self.runner = ControlRunner(card, program, state, partitions=partitions)
         self._card = card
         self._daemon = state
         self._publish = publish
@@ -182,17 +189,9 @@ class CardServer:
     def _add(
         self, control: MpsControl, settings: MpsSettings, before: ClientRoute | None
     ) -> MpsGrant:
-        """Set a container's limits: with multiprocessors of its own where they fit; MpsError."""
+        """Set a container's limits; MpsError."""
         limits = limits_of(settings, self._chunks(control, settings))
-        route = None
-        if limits.chunks is not None:
-            try:
-                route = control.add(settings.key, limits, settings.uid, before)
-            except MpsError as error:
-                log("mps-partition-refused", card=self._card.uuid, error=str(error))
-                limits = replace(limits, chunks=None)
-        if route is None:
-            route = control.add(settings.key, limits, settings.uid, before)
+        route = control.add(settings.key, limits, settings.uid, before)
         return self._granted(control, settings, limits, route)
 
     def _change(self, control: MpsControl, before: MpsSettings, wanted: MpsSettings) -> None:
@@ -200,14 +199,7 @@ class CardServer:
         keeps_cores = before.cores == wanted.cores
         chunks = (known.chunks or None) if keeps_cores else self._chunks(control, wanted)
         limits = limits_of(wanted, chunks)
-        try:
-            route = control.change(before.key, limits)
-        except MpsError:
-            if limits.chunks is None:
-                raise
-            limits = replace(limits, chunks=None)
-            route = control.change(before.key, limits)
-        self._granted(control, wanted, limits, route)
+        self._granted(control, wanted, limits, control.change(before.key, limits))
 
     def _granted(
         self, control: MpsControl, settings: MpsSettings, limits: TenantLimits, route: ClientRoute
@@ -220,18 +212,17 @@ class CardServer:
         return grant
 
     def _chunks(self, control: MpsControl, settings: MpsSettings) -> int | None:
-        """Return how many chunks of the card the cores are, never less; None: no partition fits.
+        """Return how many chunks of the card the cores are, never less; None without partitions.
 
-        Protocol 2 has partitions only for all clients of a card, and none with a percentage.
+        On a card that has partitions, the driver gives a client without one no multiprocessors.
         """
-        if control.program.protocol == 2 or not settings.cores:
+        if not self.partitions:
             return None
-        try:
-            found = control.partitions()
-        except MpsError:
-            return None  # the card has none
+        if not settings.cores:
+            raise MpsError("each container of the card needs cores under fixed-share")
+        found = control.partitions()
         chunks = -(-found.total_chunks * settings.cores // 100)
-        return chunks if 0 < chunks <= found.total_chunks else None
+        return max(1, chunks)
 
     def _look_at_clients(self, control: MpsControl) -> None:
         if not self.state.grants:

@@ -3,7 +3,7 @@
 
 | policy on the card | compute |
 |---|---|
-| fixed-share | its cores: a static partition if one fits, else a percentage |
+| fixed-share | its cores: a percentage, or a static partition on a card with `mps_partitions` |
 | every other | all multiprocessors, which the hardware divides |
 
 A partition has never less than the cores: as many chunks as they need. The memory limit of the

@@ -17,7 +17,7 @@ from gpushare.daemon.identity import processes
 from gpushare.daemon.mps.control import MpsControl, control_of
 from gpushare.daemon.mps.model import MpsError
 from gpushare.daemon.mps.process import CardFolders, ControlProcess, last_output
-from gpushare.daemon.mps.program import ControlProgram, protocol_of
+from gpushare.daemon.mps.program import ControlProgram, has_static_partitions, protocol_of
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.state import DaemonState
 
@@ -39,13 +39,14 @@ class ControlRunner:
     `control` is None while none answers, and `fault` says why no container can have it now.
     """
 
-    def __init__(self, card: Card, program: Path, state: DaemonState) -> None:
+    def __init__(self, card: Card, program: Path, state: DaemonState, *, partitions: bool) -> None:
         self.control: MpsControl | None = None
         self.fault = ""
         self.folders = CardFolders.of(state.config.run_dir, card.uuid)
         self._card = card
         self._program = program
         self._state = state
+        self._partitions = partitions
         self._process: ControlProcess | None = None
         self._wait_seconds = _FIRST_WAIT_SECONDS
         self._started = 0.0
@@ -99,6 +100,7 @@ class ControlRunner:
                     "starttime": self._process.starttime,
                     "protocol": program.protocol,
                     "multiuser": program.multiuser,
+                    "static": program.static,
                     "grants": grants,
                 }
             )
@@ -191,10 +193,10 @@ class ControlRunner:
             program = replace(
                 self._new_program(), protocol=found["protocol"], multiuser=bool(found["multiuser"])
             )
-        except (ProcessLookupError, LookupError, TypeError, ValueError):
+        except (ProcessLookupError, LookupError, TypeError, ValueError, MpsError):
             return False
         control = control_of(program)
-        if not control.is_ready():
+        if found.get("static") != program.static or not control.is_ready():
             process.kill()
             process.close()
             return False
@@ -205,12 +207,19 @@ class ControlRunner:
 
     def _new_program(self) -> ControlProgram:
         driver, folders = self._state.loaded(), self.folders
+        protocol = protocol_of(driver.nvml.driver_version)
+        if self._partitions and not has_static_partitions(_number(driver.nvml.cuda_version)):
+            raise MpsError(
+                f"mps_partitions needs a driver of CUDA 13.1 or newer, and this one is of CUDA "
+                f"{driver.nvml.cuda_version}"
+            )
         return ControlProgram(
             self._program,
             folders.pipe,
             folders.log,
             self._card.uuid,
-            protocol_of(driver.nvml.driver_version),
+            protocol,
+            static=self._partitions and protocol == 2,
             multiuser=self._has_multiuser,
             env=driver.env,
         )
@@ -233,6 +242,12 @@ class ControlRunner:
             return [] if self.control is None else [one.pid for one in self.control.servers()]
         except MpsError:
             return []
+
+
+def _number(cuda_version: str) -> int:
+    """Return a version of CUDA as cuDriverGetVersion has it: 13010 for "13.1"."""
+    major, _, minor = cuda_version.partition(".")
+    return int(major) * 1000 + int(minor or 0) * 10 if major.isdecimal() else 0
 
 
 def _parent(pid: int) -> int:

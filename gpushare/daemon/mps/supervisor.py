@@ -42,10 +42,10 @@ def find_program(driver: LoadedDriver, tree: RootedTree | None = None) -> Path |
 class _Supervised:
     """A card's server with its thread."""
 
-    def __init__(self, card: Card, server: CardServer) -> None:
+    def __init__(self, card: Card, server: CardServer, worker: Worker | None) -> None:
         self.card = card
         self.server = server
-        self.worker = Worker(f"mps-{card.index}")
+        self.worker = worker or Worker(f"mps-{card.index}")
         self.is_queued = False  # a look that waits for the thread
         self.watched = -1  # the pidfd that the loop watches
 
@@ -56,6 +56,8 @@ class MpsSupervisor:
     def __init__(self, state: DaemonState) -> None:
         self._state = state
         self._cards: dict[str, _Supervised] = {}
+        # By card: the thread that ends its control daemon, which the next one has to wait for.
+        self._ending: dict[str, Worker] = {}
         mps = state.mps
         mps.admit = self._admit
         mps.release = self._release
@@ -70,8 +72,10 @@ class MpsSupervisor:
             return
         wanted = {card.uuid: card for card in driver.cards if state.backend_of(card) == MPS}
         program = find_program(driver) if wanted else None
-        for uuid in self._cards.keys() - wanted.keys():
-            self._end(uuid)
+        partitions = {uuid: self._has_partitions(card) for uuid, card in wanted.items()}
+        for uuid, one in list(self._cards.items()):
+            if one.server.partitions != partitions.get(uuid):
+                self._end(uuid)
         for uuid, card in wanted.items():
             if uuid in self._cards:
                 self._cards[uuid].worker.submit(self._cards[uuid].server.refresh)
@@ -79,7 +83,7 @@ class MpsSupervisor:
                 why = f"this machine has no {PROGRAM}, which is part of NVIDIA's driver"
                 self._publish(uuid, MpsCard(fault=why))
             else:
-                self._begin(card, program)
+                self._begin(card, program, partitions=partitions[uuid])
 
     def close(self) -> None:
         """Look no more; the control daemons keep running, as the containers do."""
@@ -87,13 +91,16 @@ class MpsSupervisor:
             one.worker.submit(one.server.runner.close)
             one.worker.finish(_FINISH_SECONDS)
 
-    def _begin(self, card: Card, program: Path) -> None:
+    def _has_partitions(self, card: Card) -> bool:
+        return self._state.config.rule_of(card.index, card.uuid, card.model).mps_partitions
+
+    def _begin(self, card: Card, program: Path, *, partitions: bool) -> None:
         def publish(found: MpsCard) -> None:
             self._publish(card.uuid, found)
 
-        server = CardServer(card, program, self._state, publish)
+        server = CardServer(card, program, self._state, publish, partitions=partitions)
         self._publish(card.uuid, server.state)
-        one = self._cards[card.uuid] = _Supervised(card, server)
+        one = self._cards[card.uuid] = _Supervised(card, server, self._ending.pop(card.uuid, None))
         self._submit_look(one)
 
     def _end(self, uuid: str) -> None:
@@ -106,6 +113,7 @@ class MpsSupervisor:
             self._state.decide.submit(lambda: self._forget(uuid))
 
         one.worker.submit(stop)
+        self._ending[uuid] = one.worker
 
     def _forget(self, uuid: str) -> None:
         if uuid not in self._cards:

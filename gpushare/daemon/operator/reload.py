@@ -15,6 +15,7 @@ from typing import Final
 
 from gpushare import config as configuration
 from gpushare.config import Config, Timing
+from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.limits.burst import update_burst_limits
 from gpushare.daemon.operator.node_labels import node_settings
@@ -148,15 +149,20 @@ def _refuse_switch(state: DaemonState, new: Config) -> None:
         return
     for capacity in state.capacities():
         card, backend = capacity.card, state.backend_of(capacity.card, new)
-        if backend == capacity.backend or not capacity.holders:
+        rule = new.rule_of(card.index, card.uuid, card.model)
+        if backend != capacity.backend:
+            key, what = "backend", f"from backend {capacity.backend} to {backend}"
+        elif backend == MPS and rule.mps_partitions != capacity.mps_partitions:
+            key, what = "mps_partitions", f"to mps_partitions {str(rule.mps_partitions).lower()}"
+        else:
             continue
-        names = ", ".join(use.tenant for use in capacity.holders[:MOST_NAMED])
-        where = new.rule_of(card.index, card.uuid, card.model).where.get("backend")
-        raise UserError(
-            f"{where or 'cards'}: card {card.index} cannot change from backend {capacity.backend} "
-            f"to {backend} while containers use it ({names}); run gpushare card drain "
-            f"{card.index}, then reload again"
-        )
+        if capacity.holders:
+            names = ", ".join(use.tenant for use in capacity.holders[:MOST_NAMED])
+            raise UserError(
+                f"{rule.where.get(key, 'cards')}: card {card.index} cannot change {what} while "
+                f"containers use it ({names}); run gpushare card drain {card.index}, then reload "
+                "again"
+            )
 
 
 def _changed(old: Config, new: Config) -> Iterator[str]:

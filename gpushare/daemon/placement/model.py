@@ -164,6 +164,7 @@ class CardCapacity:
     backend: str = "interposer"  # what the operator set for its shares: "interposer" or "mps"
     backend_source: str = ""  # where that is configured
     backend_fault: str = ""  # why no share can have that backend now; "": one can
+    mps_partitions: bool = False  # each share has multiprocessors of its own
 
     @property
     def holders(self) -> tuple[AllocationUse, ...]:
