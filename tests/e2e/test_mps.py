@@ -14,7 +14,7 @@ from gpushare.verify import image
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 from tests.unit.simulator.conftest import SimulatorMachine
-from tests.unit.simulator.test_mps import MpsDaemon, mps_daemon
+from tests.unit.simulator.mps_daemon import MpsDaemon, mps_daemon
 
 from .waiting import wait_until
 
