@@ -152,7 +152,7 @@ class MpsControl:
                 return
             status, text = self._carry_out(kind, rest, credentials(connection)[1])
             connection.send(f"{status}\n{text}".encode())
-        except (OSError, UnicodeDecodeError):
+        except (OSError, ValueError):
             pass
         self._drop(connection)
 

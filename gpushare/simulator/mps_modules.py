@@ -38,11 +38,11 @@ def run_command(daemon: ControlDaemon, arguments: list[str], uid: int) -> tuple[
         return 1, f"{module} {verb}: unknown option --{min(set(options) - set(known))}"
     try:
         answer = run(daemon, Request(module, verb, words, options, uid))
+        if isinstance(answer, str):
+            return 0, answer
+        return 0, table_of(answer, options.get("format", "table"))
     except (ValueError, OSError) as error:
         return 1, str(error)
-    return 0, answer if isinstance(answer, str) else table_of(
-        answer, options.get("format", "table")
-    )
 
 
 # client

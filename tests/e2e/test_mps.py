@@ -24,7 +24,7 @@ from tests.stack import Stack
 from tests.stack.bundle import Bundle
 from tests.stack.program import find
 from tests.unit.simulator.conftest import SimulatorMachine
-from tests.unit.simulator.test_mps import MpsDaemon, mps_daemon
+from tests.unit.simulator.mps_daemon import MpsDaemon, mps_daemon
 
 from .waiting import wait_until
 

@@ -12,7 +12,7 @@ Every method blocks until its command has ended, at most COMMAND_SECONDS each (`
 TERMINATE_SECONDS), and raises MpsError; call them from one thread, which nothing waits for. A
 control daemon keeps nothing: when it has been started again, `restore` sets the limits of all
 containers again. One that has outlived gpushared is told of its containers with `add`, each with
-the route that it got before.
+the route that it got before, and before any new container: what nobody has named is given away.
 
 What holds a container's limits: protocol 3 has a namespace for each, with limits that its
 processes can only lower. Protocol 2 has one server for all: its limits are those of the container

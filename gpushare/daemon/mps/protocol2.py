@@ -71,13 +71,17 @@ class Protocol2:
         try:
             self._apply()
         except MpsError:
-            self.remove(name)
+            del self._tenants[name]
+            if partition:
+                self._pool.give_up(partition)
             raise
         return self._route(name)
 
     def change(self, name: str, limits: TenantLimits) -> ClientRoute:
         """Set other limits; on MpsError, they are what they were."""
         known = self._tenants[name]
+        if known.limits == limits:
+            return self._route(name)
         self._check_mode(limits)
         partition = known.partition
         if limits.chunks and limits.chunks != known.limits.chunks:

@@ -101,6 +101,8 @@ class Protocol3:
     def change(self, name: str, limits: TenantLimits) -> ClientRoute:
         """Set other limits; on MpsError, they are what they were."""
         known = self._tenants[name]
+        if known.limits == limits:
+            return self._route(name)
         server = self._server_of(known.uid)
         partition = known.partition
         if limits.chunks != known.limits.chunks:
