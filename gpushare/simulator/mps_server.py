@@ -20,6 +20,8 @@ DEFAULT: Final = "default"
 #: The server's process: it has a context on each device, and ends with its standard input.
 _SERVER: Final = """
 import ctypes, sys
+with open("/proc/self/comm", "w") as name:  # as the driver's list of processes shows it
+    name.write("nvidia-cuda-mps-server")
 cuda = ctypes.CDLL(sys.argv[1])
 count, context = ctypes.c_int(), ctypes.c_void_p()
 error = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))

@@ -173,10 +173,30 @@ def test_containers_are_clients_of_one_server_within_their_quotas(node: MpsNode)
         rows = {row["id"]: row for row in node.client.tenants()}
         assert {row["isolation"] for row in rows.values()} == {"mps"}
         assert not any(row["warnings"] for row in rows.values())
-        is_newer = node.stack.environment and node.mps(train)["memory_limit"] == "namespace"
-        assert node.mps(train)["share"] == ("space" if is_newer else "percentage")
+        assert node.mps(train)["share"] == "percentage"
         assert node.mps(serve)["share"] == ""
         assert {card["mode"] for card in node.client.cards()} == {"mps"}
+
+
+@pytest.mark.parametrize("driver", ["590.48.01", "615.71.09"])
+def test_containers_have_multiprocessors_of_their_own(driver: str) -> None:
+    with Stack(driver=driver) as stack:
+        node = MpsNode(stack)
+        node.configure(cards={"0": {"backend": "mps", "mps_partitions": True}})
+        node.start()
+        train, serve, large = (node.bundle(cores=cores) for cores in ("30", "50", "20"))
+        with train.run() as one, serve.run() as other:
+            assert one.start()["code"] == other.start()["code"] == 0
+            assert other.ask(f"alloc {GIB}")["code"] == 0
+            found = node.mps(train), node.mps(serve)
+            assert [mps["share"] for mps in found] == ["space", "space"]
+            # 16 chunks of 8 multiprocessors each: never less than was requested.
+            assert [mps["chunks"] for mps in found] == [5, 8]
+            with large.run() as refused, node.bundle().run() as without:
+                assert refused.wait() != 0
+                assert "no partition of 4 chunks" in refused.errors
+                assert without.wait() != 0
+                assert "no cores are requested" in without.errors
 
 
 def test_a_card_in_mps_mode_takes_only_requests_for_it(legacy: MpsNode) -> None:

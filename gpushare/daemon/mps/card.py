@@ -191,7 +191,15 @@ class CardServer:
     ) -> MpsGrant:
         """Set a container's limits; MpsError."""
         limits = limits_of(settings, self._chunks(control, settings))
-        route = control.add(settings.key, limits, settings.uid, before)
+        try:
+            route = control.add(settings.key, limits, settings.uid, before)
+        except MpsError as error:
+            if not limits.chunks:
+                raise
+            raise MpsError(
+                f"no partition of {limits.chunks} chunks of multiprocessors is available for "
+                f"{settings.cores} % of the card ({error})"
+            ) from error
         return self._granted(control, settings, limits, route)
 
     def _change(self, control: MpsControl, before: MpsSettings, wanted: MpsSettings) -> None:

@@ -207,7 +207,9 @@ class ControlRunner:
 
     def _new_program(self) -> ControlProgram:
         driver, folders = self._state.loaded(), self.folders
-        protocol = protocol_of(driver.nvml.driver_version)
+        # In protocol 3, a partition can be created only while the card has no clients ("MPS v3
+        # Interface"); containers come and go, so partitions are those of protocol 2.
+        protocol = 2 if self._partitions else protocol_of(driver.nvml.driver_version)
         if self._partitions and not has_static_partitions(_number(driver.nvml.cuda_version)):
             raise MpsError(
                 f"mps_partitions needs a driver of CUDA 13.1 or newer, and this one is of CUDA "
@@ -219,7 +221,7 @@ class ControlRunner:
             folders.log,
             self._card.uuid,
             protocol,
-            static=self._partitions and protocol == 2,
+            static=self._partitions,
             multiuser=self._has_multiuser,
             env=driver.env,
         )
