@@ -65,6 +65,7 @@ class CardServer:
         if control is not None and not change:
             self._remove_ended()
             self._look_at_clients(control)
+            self.runner.folders.trim_logs()  # after the last lines were read
         program = None if control is None else control.program
         self._set(
             fault=self.runner.fault,

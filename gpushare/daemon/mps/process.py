@@ -42,6 +42,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 _STATE: Final = "state.json"
 _MOST_BYTES: Final = 1 << 20
+_MOST_LOG_BYTES: Final = 4 << 20  # of each log: they are on a tmpfs
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,13 @@ class CardFolders:
         ):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(mode)
+
+    def trim_logs(self) -> None:
+        """Empty logs that have grown: the control daemon logs each command, and rotates none."""
+        for path in self.log.glob("**/*.log"):
+            with contextlib.suppress(OSError):
+                if path.stat().st_size > _MOST_LOG_BYTES:
+                    os.truncate(path, 0)
 
     def read_state(self) -> dict[str, Any]:
         """Return what an earlier gpushared has written; nothing if that cannot be read."""

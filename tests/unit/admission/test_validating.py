@@ -178,7 +178,7 @@ def test_the_policy_refuses_exactly_what_a_node_refuses(body: dict[str, Any]) ->
         ({"memory": 'a"b\\c'}, ""),
         ({"memory": "1GiB", "policy": "fixed"}, ""),
         ({"memory": "1GiB", "policy": "fixed-share"}, ""),
-        ({"memory": "1GiB", "backend": "mps"}, ""),
+        ({"memory": "1GiB", "backend": "exclusive"}, ""),
         ({"memory": "1GiB", "oversubscribe": "host"}, ""),
         ({"memory": "1GiB", "memory-percent": "10"}, ""),
         ({"memory": "4GiB", "memory-limit": "2GiB"}, ""),
