@@ -143,7 +143,7 @@ def fault_program(stack: Stack) -> bytes:
     return program.read_bytes()
 
 
-@pytest.fixture(params=DRIVERS.values(), ids=DRIVERS)
+@pytest.fixture(params=list(DRIVERS.values()), ids=list(DRIVERS))
 def node(request: pytest.FixtureRequest) -> Iterator[MpsNode]:
     """A node with gpushared, whose only card is in MPS mode, over drivers of both protocols."""
     with Stack(driver=request.param) as stack:
@@ -315,3 +315,18 @@ def test_a_server_of_somebody_else_keeps_containers_off_the_card(legacy: MpsNode
             assert refused.wait() != 0
             assert f"did not start uses it (process {server})" in refused.errors
         assert not legacy.events("mps-control-started")
+
+
+def test_verify_proves_it(node: MpsNode) -> None:
+    node.stack.start_containerd()
+    done = subprocess.run(
+        [*node.stack.cli, "verify", "--mps", "--runtime", "containerd", "--json"],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=node.stack.environment,
+        timeout=300,
+    )
+    checks = json.loads(done.stdout)
+    assert [check["claim"] for check in checks if not check["passed"]] == []
+    assert any("clients of the card's MPS server" in check["claim"] for check in checks)

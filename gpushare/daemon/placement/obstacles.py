@@ -105,7 +105,8 @@ def _of_mode(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | No
         return Obstacle(f"is for shares only{where}")
     if not request.whole and capacity.mode == "exclusive":
         return Obstacle(f"is allocated only as a whole{where}")
-    if not request.whole and capacity.compute_mode:
+    # A server is one process: Exclusive_Process is what NVIDIA recommends for MPS.
+    if not request.whole and capacity.compute_mode and capacity.backend != MPS:
         text = f"is in compute mode {capacity.compute_mode}: one process at a time can use it"
         return Obstacle(text, f"run nvidia-smi -i {capacity.card.index} -c DEFAULT as root")
     return None

@@ -84,8 +84,9 @@ def _unhealthy(state: DaemonState) -> Iterator[str]:
             kept = f" (tenants that keep their allocations: {tenants})" if tenants else ""
             card = f"card {capacity.card.index} ({capacity.card.model})"
             yield f"{card} is unhealthy: {capacity.health}{kept}"
-        elif capacity.backend == MPS and capacity.backend_fault:
-            yield f"card {capacity.card.index} is in MPS mode, and {capacity.backend_fault}"
+        elif capacity.backend == MPS:
+            if capacity.backend_fault:
+                yield f"card {capacity.card.index} is in MPS mode, and {capacity.backend_fault}"
         elif capacity.compute_mode:
             yield (
                 f"card {capacity.card.index} is in compute mode {capacity.compute_mode}: one "

@@ -184,7 +184,7 @@ def test_one_server_is_for_all_users_if_the_driver_has_such(running: Running) ->
 
 def test_a_refused_limit_refuses_the_container(running: Running) -> None:
     running.control.fails = "set_default: has no effect"
-    with pytest.raises(MpsRefused, match=r"train-1 cannot be a client .*: set_default: has no effe"):
+    with pytest.raises(MpsRefused, match=r"train-1 cannot be a client .*: set_default: has no"):
         running.client(1)
 
 

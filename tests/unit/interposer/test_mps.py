@@ -12,7 +12,7 @@ import pytest
 from gpushare import abi, simulator
 from gpushare.simulator import Simulator
 from tests.unit.simulator.conftest import SimulatorMachine
-from tests.unit.simulator.test_mps import MpsDaemon, mps_daemon
+from tests.unit.simulator.mps_daemon import MpsDaemon, mps_daemon
 
 from .conftest import ProgramContainer, program
 from .program import succeeded
