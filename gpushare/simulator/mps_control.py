@@ -44,7 +44,7 @@ _CLIENTS: Final = ((13010, 60), (0, 48))
 _ISOLATED_FAULTS: Final = 610
 
 
-class MpsControl:
+class MpsControlDaemon:
     """The control daemon."""
 
     def __init__(self, pipes: Path, logs: Path, mode: MpsMode, devices: MpsDevices) -> None:

@@ -63,6 +63,15 @@ class ClientRoute:
 
 
 @dataclass(frozen=True)
+class RoutedTenant:
+    """A container that has been added: its limits, its user, and the ID of its partition."""
+
+    limits: TenantLimits
+    uid: int
+    partition: str = ""
+
+
+@dataclass(frozen=True)
 class MpsServerState:
     """A server: its name (protocol 3; its PID as text in protocol 2), PID and state.
 

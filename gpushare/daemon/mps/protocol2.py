@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from gpushare.daemon.mps.model import (
@@ -19,6 +19,7 @@ from gpushare.daemon.mps.model import (
     MpsError,
     MpsProcess,
     MpsServerState,
+    RoutedTenant,
     SmPartition,
     SmPartitions,
     TenantLimits,
@@ -29,19 +30,12 @@ from gpushare.daemon.mps.program import TERMINATE_SECONDS, ControlProgram, size_
 _DEVICE: Final = "0"  # the daemon has one card
 
 
-@dataclass(frozen=True)
-class _Tenant:
-    limits: TenantLimits
-    uid: int
-    partition: str = ""
-
-
 class Protocol2:
     """A control daemon that speaks protocol 2."""
 
     def __init__(self, program: ControlProgram) -> None:
         self.program = program
-        self._tenants: dict[str, _Tenant] = {}
+        self._tenants: dict[str, RoutedTenant] = {}
         self._pool = PartitionPool(
             PartitionCommands(
                 lambda: self.partitions().partitions, self._add_partition, self._remove_partition
@@ -67,7 +61,7 @@ class Protocol2:
             return self.change(name, limits)
         self._check_mode(limits)
         partition = self._pool.take(limits.chunks, before) if limits.chunks else ""
-        self._tenants[name] = _Tenant(limits, uid, partition)
+        self._tenants[name] = RoutedTenant(limits, uid, partition)
         try:
             self._apply()
         except MpsError:
