@@ -185,7 +185,7 @@ def _namespace_list(daemon: ControlDaemon, request: ModuleRequest) -> Rows:
             "server": server.name,
             "server-status": STATUS.get(server.state, "Exited"),
             "pinned-memory-limit": limits.pinned.get(ALL, "-"),
-            "active-thread-percentage": f"{limits.percentage:g}",
+            "active-thread-percentage": f"{limits.percentage:.2f}",
             "client-priority": str(limits.priority),
             "pipe-directory": str(daemon.folder(MpsRoute(server.name, name))),
         }

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from gpushare.simulator.mps_configuration import apply_configuration
-from gpushare.simulator.mps_control import MpsControlDaemon
+from gpushare.simulator.mps_control import PRIVILEGED, MpsControlDaemon
 from gpushare.simulator.mps_server import PIPE_ENV
 from gpushare.simulator.mps_settings import MpsCommandError, MpsDevices
 from gpushare.simulator.mps_state import MpsMode
@@ -76,10 +76,12 @@ def _protocol(word: str) -> int:
 
 def send(pipes: Path, messages: Iterator[str], printed: TextIO, failed: TextIO) -> int:
     """Send commands to the running daemon and print the replies; return the exit status."""
+    privileged = pipes / PRIVILEGED
+    path = privileged if privileged.exists() else pipes / "control"
     for message in messages:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-                connection.connect(str(pipes / "control"))
+                connection.connect(str(path))
                 connection.send(message.encode())
                 answer = connection.recv(_MOST_BYTES).decode()
         except OSError:

@@ -53,7 +53,10 @@ def table_of(rows: Rows, form: str) -> str:
         return ""
     lines = [list(row.values()) for row in rows]
     if not header:
-        lines.insert(0, [name.upper() for name in rows[0]])
+        # The names of fields, but those of namespaces are printed as words.
+        words = "server-status" in rows[0]
+        names = (name.replace("-", " ") if words else name for name in rows[0])
+        lines.insert(0, [name.upper() for name in names])
     if kind == "csv":
         return "\n".join(map(",".join, lines))
     # A table shortens what is too long.

@@ -28,6 +28,8 @@ from gpushare.daemon.mps.partitions import PARTITION_ENV, PartitionCommands, Par
 from gpushare.daemon.mps.program import TERMINATE_SECONDS, ControlProgram, size_in_bytes
 
 _DEVICE: Final = "0"  # the daemon has one card
+#: The socket for commands, which others have seen beside `control`; the manual does not name it.
+_HIDDEN: Final = ("control_privileged",)
 
 
 class Protocol2:
@@ -136,7 +138,7 @@ class Protocol2:
             env[PARTITION_ENV] = f"{self.program.uuid}/{tenant.partition}"
         else:
             env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(limits.cores_percent)
-        return ClientRoute(self.program.pipe_folder, env)
+        return ClientRoute(self.program.pipe_folder, env, _HIDDEN)
 
     # Limits: of the next server, and of those that run.
 

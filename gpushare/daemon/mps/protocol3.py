@@ -155,7 +155,7 @@ class Protocol3:
         if self._namespace(server, "default") not in (None, lowest):
             self._run("server", "set", server, *_options(lowest))
             found = self._namespace(server, "default")
-            if found != lowest:
+            if found is None or replace(found, priority=lowest.priority) != lowest:
                 raise MpsError(f"server set {server}: has no effect: {found}")
         self._checked.add(server)
 
@@ -178,7 +178,8 @@ class Protocol3:
         options = _options(wanted)
         text = self._run("namespace", "set", namespace, f"--server={server}", *options)
         found = self._namespace(server, namespace)
-        if found != wanted:
+        # The priority, a hint, is not in every driver's list.
+        if found is None or replace(found, priority=wanted.priority) != wanted:
             raise MpsError(f"namespace set {namespace} {' '.join(options)}: {text}; it has {found}")
 
     def _delete_namespace(self, server: str, namespace: str) -> None:

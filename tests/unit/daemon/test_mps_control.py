@@ -83,31 +83,29 @@ def running(
     *,
     static: bool = False,
     multiuser: bool = False,
+    uuid: str = "",
 ) -> Iterator[MpsCard]:
-    """Start a control daemon for a card, as gpushared does."""
-    # Sockets have short paths.
+    """Start a control daemon for a card, as gpushared does; its sockets have short paths."""
     with tempfile.TemporaryDirectory(prefix="mps-") as name:
-        yield from _running(Path(name), protocol, versions, static=static, multiuser=multiuser)
+        folder, (driver, cuda) = Path(name), versions
+        made = simulator.create(folder / "cards", driver_version=driver, cuda_version=cuda)
+        pipes, logs = folder / "pipe", folder / "log"
+        for part in (pipes, logs):
+            part.mkdir()
+        program = ControlProgram(
+            made.mps_control,
+            pipes,
+            logs,
+            uuid or made.uuids[0],
+            protocol,
+            static=static,
+            multiuser=multiuser,
+            env=made.env,
+        )
+        yield from _started(made, program)
 
 
-def _running(
-    folder: Path, protocol: Protocol, versions: tuple[str, str], *, static: bool, multiuser: bool
-) -> Iterator[MpsCard]:
-    driver, cuda = versions
-    made = simulator.create(folder / "cards", driver_version=driver, cuda_version=cuda)
-    pipes, logs = folder / "pipe", folder / "log"
-    for part in (pipes, logs):
-        part.mkdir()
-    program = ControlProgram(
-        made.mps_control,
-        pipes,
-        logs,
-        made.uuids[0],
-        protocol,
-        static=static,
-        multiuser=multiuser,
-        env=made.env,
-    )
+def _started(made: Simulator, program: ControlProgram) -> Iterator[MpsCard]:
     process = subprocess.Popen(program.arguments(), env=program.environment())
     control = control_of(program)
     try:
@@ -363,10 +361,25 @@ def test_a_partition_that_is_given_up_beside_clients_is_the_next_containers(card
 
 
 def test_a_server_that_does_not_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server of a card that is not there is created without an error, and ends."""
     monkeypatch.setattr("gpushare.daemon.mps.protocol3.COMMAND_SECONDS", 1.0)
-    with running(3, multiuser=True) as card:
-        program = dataclasses.replace(card.control.program, env=card.simulator.env)
-        program.run("server", "create", "gpushare", "--allowed-devices=GPU-99")
-        wait_until(lambda: card.control.servers()[0].state == "Exited")
-        with pytest.raises(MpsError, match="server create gpushare: it does not run"):
+    with running(3, uuid="GPU-99") as card:
+        with pytest.raises(MpsError, match="server create gpushare_0: it does not run"):
             card.control.add("one", LIMITS, 0)
+        with pytest.raises(MpsError, match="device list does not have GPU-99"):
+            card.control.partitions()
+
+
+def test_the_socket_for_commands_is_hidden_from_containers(card: MpsCard) -> None:
+    route = card.control.add("one", LIMITS, 0)
+    inside = dataclasses.replace(card.control.program, pipe_folder=route.pipe_folder)
+    if card.control.program.protocol == 2:
+        assert route.hidden == ("control_privileged",)
+        for name in route.hidden:
+            (route.pipe_folder / name).unlink()  # as if something else were mounted over it
+        with pytest.raises(MpsError):
+            inside.run(commands="get_server_list")
+    else:
+        assert route.hidden == ()
+    with card.program(route) as program:
+        assert program.ask("in_mps") == 1

@@ -33,6 +33,10 @@ def test_what_is_assumed_of_both_protocols_is_measured(new_driver: DriverPaths) 
         assert note == "it has no limit"
         assert rows[f"{start}chunks of the card"].value == 16
         assert rows[f"{start}multiprocessors of 8 chunks"].value == 64
+    row = rows["protocol 2: another user sets 100 % through the container's folder"]
+    assert "Cannot find MPS control daemon process" in str(row.value)
+    row = rows["protocol 2: root sets 100 % through the container's folder"]
+    assert row.value == "100.0"
     assert rows["protocol 2: a partition beside a client"].value == "created"
     assert rows["protocol 2: a fault: a client of another partition"].value == "CUDA_SUCCESS"
     assert rows["protocol 3: a partition beside a client"].value == "refused"
@@ -40,7 +44,7 @@ def test_what_is_assumed_of_both_protocols_is_measured(new_driver: DriverPaths) 
     row = rows["protocol 3: another user sets 100 % through the container's folder"]
     assert "Insufficient privileges" in str(row.value)
     row = rows["protocol 3: root sets 100 % through the container's folder"]
-    assert ",100," in row.detail[0]
+    assert ",100.00," in row.detail[0]
     found = rows["protocol 3: a client without a partition beside one"].value
     assert "INVALID_RESOURCE_CONFIGURATION" in str(found)
 
