@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from gpushare.simulator.mps_server import MpsServer, tell
-from gpushare.simulator.mps_settings import MpsError
+from gpushare.simulator.mps_settings import MpsCommandError
 from gpushare.simulator.mps_state import ControlDaemon
 
 CLIENT_TERMINATED: Final = 810  # CUresult
@@ -31,7 +31,7 @@ def run_command(daemon: ControlDaemon, line: str) -> str:
 def _of(daemon: ControlDaemon, word: str) -> MpsServer:
     server = daemon.state.server
     if server is None or server.pid != int(word):
-        raise MpsError(f"Server {word} not found")
+        raise MpsCommandError(f"Server {word} not found")
     return server
 
 
@@ -90,7 +90,7 @@ def _device_query(daemon: ControlDaemon, words: list[str]) -> str:
 
 def _start_server(daemon: ControlDaemon, words: list[str]) -> str:
     if words[0] != "-uid":
-        raise MpsError("start_server -uid UID")
+        raise MpsCommandError("start_server -uid UID")
     if daemon.state.server is None:
         daemon.start_server(int(words[1]))
     return ""
@@ -99,7 +99,7 @@ def _start_server(daemon: ControlDaemon, words: list[str]) -> str:
 def _shutdown_server(daemon: ControlDaemon, words: list[str]) -> str:
     server = _of(daemon, words[0])
     if server.clients and words[1:] != ["-f"]:
-        raise MpsError(f"Server {words[0]} has clients")
+        raise MpsCommandError(f"Server {words[0]} has clients")
     daemon.stop_server(server)
     return ""
 
@@ -109,7 +109,7 @@ def _terminate_client(daemon: ControlDaemon, words: list[str]) -> str:
         if client.pid == int(words[1]):
             tell(connection, str(CLIENT_TERMINATED))
             return "0"
-    raise MpsError(f"Client {words[1]} not found")
+    raise MpsCommandError(f"Client {words[1]} not found")
 
 
 def _quit(daemon: ControlDaemon, words: list[str]) -> str:
@@ -145,18 +145,18 @@ def _sm_partition(daemon: ControlDaemon, words: list[str]) -> str:
     if verb == "add":
         return f"Partition {partitions.add(card, int(word)).variable} created"
     if verb != "rm":
-        raise MpsError(f"{verb}: not add or rm")
+        raise MpsCommandError(f"{verb}: not add or rm")
     partition = partitions.named(card, word)
     server = daemon.state.server
     if server is not None and server.uses(partition, partitions):
-        raise MpsError(f"Partition {word} has clients")
+        raise MpsCommandError(f"Partition {word} has clients")
     partitions.remove(partition)
     return ""
 
 
 def _check_static(daemon: ControlDaemon) -> None:
     if not daemon.state.mode.static:
-        raise MpsError("static partitioning mode is not enabled")
+        raise MpsCommandError("static partitioning mode is not enabled")
 
 
 def _lspart(daemon: ControlDaemon, _: list[str]) -> str:

@@ -17,7 +17,7 @@ from gpushare.simulator.mps_namespaces import (
     set_limits,
 )
 from gpushare.simulator.mps_server import DEFAULT
-from gpushare.simulator.mps_settings import MpsError
+from gpushare.simulator.mps_settings import MpsCommandError
 from gpushare.simulator.mps_state import ControlDaemon
 
 _SCHEMA: Final = "1.0"
@@ -26,10 +26,10 @@ _SERVER: Final = (*_LIMITS, "allowed_devices", "uid", "locality_domains", "names
 
 
 def apply_configuration(daemon: ControlDaemon, document: Mapping[str, Any]) -> None:
-    """Create what a file lists; MpsError for an unknown key, OSError."""
+    """Create what a file lists; MpsCommandError for an unknown key, OSError."""
     _check(document, ("schema_version", "servers", "features"), "")
     if document.get("schema_version") != _SCHEMA:
-        raise MpsError(f"schema_version: not {_SCHEMA}")
+        raise MpsCommandError(f"schema_version: not {_SCHEMA}")
     for name, table in document.get("servers", {}).items():
         _apply_server(daemon, name, table)
     for name, table in document.get("features", {}).items():
@@ -42,7 +42,7 @@ def _apply_server(daemon: ControlDaemon, name: str, table: Mapping[str, Any]) ->
     where = f"servers.{name}"
     _check(table, _SERVER, where)
     if table.get("locality_domains", False):
-        raise MpsError(f"{where}.locality_domains: not supported by this device")
+        raise MpsCommandError(f"{where}.locality_domains: not supported by this device")
     server = create_server(daemon, name, int(table.get("uid", 0)), table.get("allowed_devices"))
     _set(server.limits, table)
     for namespace, limits in table.get("namespaces", {}).items():
@@ -72,4 +72,4 @@ def _set(limits: Any, table: Mapping[str, Any]) -> None:
 def _check(table: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
     unknown = set(table) - set(known)
     if unknown:
-        raise MpsError(f"{f'{where}.' if where else ''}{min(unknown)}: unknown key")
+        raise MpsCommandError(f"{f'{where}.' if where else ''}{min(unknown)}: unknown key")

@@ -7,11 +7,13 @@ Commands, environment, states and limits are those of NVIDIA's Multi-Process Ser
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import selectors
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -28,6 +30,8 @@ from gpushare.simulator.mps_settings import (
 )
 from gpushare.simulator.mps_state import MpsMode, MpsState
 
+#: Where protocol 2 takes commands, from the daemon's user only.
+PRIVILEGED: Final = "control_privileged"
 _PID_FILE: Final = "nvidia-cuda-mps-control.pid"
 _MESSAGE_BYTES: Final = 8192
 
@@ -44,7 +48,7 @@ _CLIENTS: Final = ((13010, 60), (0, 48))
 _ISOLATED_FAULTS: Final = 610
 
 
-class MpsControl:
+class MpsControlDaemon:
     """The control daemon."""
 
     def __init__(self, pipes: Path, logs: Path, mode: MpsMode, devices: MpsDevices) -> None:
@@ -57,8 +61,11 @@ class MpsControl:
         self._waiting: list[tuple[socket.socket, MpsClient]] = []
         self._quit_at: float | None = None
         self._selector = selectors.DefaultSelector()
-        self._listeners: dict[MpsRoute | None, socket.socket] = {}
+        self._listeners: dict[Path, socket.socket] = {}
         self.listen(None)
+        (pipes / PRIVILEGED).unlink(missing_ok=True)  # of an earlier daemon
+        if mode.protocol == 2:
+            self._listen(pipes / PRIVILEGED, 0o755, self._accept_commands)
         (pipes / _PID_FILE).write_text(f"{os.getpid()}\n")
 
     # Sockets.
@@ -74,7 +81,15 @@ class MpsControl:
         """Take connections by a route; OSError, FileExistsError if another daemon does."""
         folder = self.folder(route)
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "control"
+        self._listen(folder / "control", 0o666, self._accept, route)  # clients of any user
+
+    def _listen(
+        self,
+        path: Path,
+        mode: int,
+        call: Callable[[socket.socket, MpsRoute | None], None],
+        route: MpsRoute | None = None,
+    ) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
             try:
                 probe.connect(str(path))
@@ -84,26 +99,32 @@ class MpsControl:
                 raise FileExistsError(f"{path}: An instance of this daemon is already running")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         listener.bind(str(path))
-        path.chmod(0o666)  # clients of any user
+        path.chmod(mode)
         listener.listen(128)
-        self._listeners[route] = listener
-        self._selector.register(listener, selectors.EVENT_READ, (self._accept, route))
+        self._listeners[path] = listener
+        self._selector.register(listener, selectors.EVENT_READ, (call, route))
 
-    def stop_listening(self, route: MpsRoute | None) -> None:
-        """Take no more connections by a route, and remove its socket."""
-        listener = self._listeners.pop(route, None)
-        if listener is None:
-            return
-        self._selector.unregister(listener)
-        listener.close()
+    def stop_listening(self, route: MpsRoute) -> None:
+        """Take no more connections by a route, and remove its folder."""
         folder = self.folder(route)
-        (folder / "control").unlink(missing_ok=True)
-        if route is not None and not any(folder.iterdir()):
+        self._stop_listening(folder / "control")
+        if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
+
+    def _stop_listening(self, path: Path) -> None:
+        listener = self._listeners.pop(path, None)
+        if listener is not None:
+            self._selector.unregister(listener)
+            listener.close()
+            path.unlink(missing_ok=True)
 
     def _accept(self, listener: socket.socket, route: MpsRoute | None) -> None:
         connection, _ = listener.accept()
         self._selector.register(connection, selectors.EVENT_READ, (self._first, route))
+
+    def _accept_commands(self, listener: socket.socket, _: MpsRoute | None) -> None:
+        connection, _ = listener.accept()
+        self._selector.register(connection, selectors.EVENT_READ, (self._command, None))
 
     def _drop(self, connection: socket.socket) -> None:
         self._selector.unregister(connection)
@@ -121,8 +142,8 @@ class MpsControl:
         finally:
             for server in list(self.state.servers.values()):
                 self.stop_server(server)
-            for route in sorted(self._listeners, key=lambda one: one is None or not one.namespace):
-                self.stop_listening(route)
+            for path in list(self._listeners):
+                self._stop_listening(path)
             (self.pipes / _PID_FILE).unlink(missing_ok=True)
             self.log("control", "Exit")
 
@@ -143,18 +164,29 @@ class MpsControl:
             file.write(f"[{stamp} {who.title()} {pid:5}] {text}\n")
 
     def _first(self, connection: socket.socket, route: MpsRoute | None) -> None:
-        """Read what a new connection is for."""
+        """Read what a new connection is for: a client's, or, in protocol 3, a command's."""
         try:
             message = connection.recv(_MESSAGE_BYTES).decode()
             kind, _, rest = message.partition("\n")
             if kind == "client":
                 self._arrive(connection, rest, route)
                 return
-            status, text = self._carry_out(kind, rest, credentials(connection)[1])
-            connection.send(f"{status}\n{text}".encode())
+            if self._mode.protocol == 3:
+                self._answer(connection, kind, rest)
         except (OSError, ValueError):
             pass
         self._drop(connection)
+
+    def _command(self, connection: socket.socket, _: object) -> None:
+        """Read a command of protocol 2."""
+        with contextlib.suppress(OSError, ValueError):
+            kind, _, rest = connection.recv(_MESSAGE_BYTES).decode().partition("\n")
+            self._answer(connection, kind, rest)
+        self._drop(connection)
+
+    def _answer(self, connection: socket.socket, kind: str, rest: str) -> None:
+        status, text = self._carry_out(kind, rest, credentials(connection)[1])
+        connection.send(f"{status}\n{text}".encode())
 
     def _carry_out(self, kind: str, text: str, uid: int) -> tuple[int, str]:
         """Return the exit status of a command, and what it prints."""
@@ -312,14 +344,11 @@ class MpsControl:
             self.log("server", "Start", server)
         else:
             self.log("control", f"Server {server.pid} exited")
-            started = server.state != "INITIALIZING"
-            if self._mode.protocol == 2:
+            if self._mode.protocol == 2 or server.state == "INITIALIZING":
+                # In protocol 3, whoever comes finds no socket, and runs without MPS.
                 self.stop_server(server)
             else:
                 self._lose(server)
-                if not started:
-                    # Whoever comes finds no socket, and runs without MPS.
-                    self._close_sockets(server)
         self._settle()
 
     def _lose(self, server: MpsServer) -> None:

@@ -13,9 +13,9 @@ from typing import Final
 from gpushare.simulator import mps_namespaces
 from gpushare.simulator.mps_commands import CLIENT_TERMINATED
 from gpushare.simulator.mps_namespaces import check_name, server_of
-from gpushare.simulator.mps_request import Command, Request, Rows, field_of, table_of
+from gpushare.simulator.mps_request import Command, ModuleRequest, Rows, field_of, table_of
 from gpushare.simulator.mps_server import MpsServer, tell
-from gpushare.simulator.mps_settings import MpsDevice, MpsError
+from gpushare.simulator.mps_settings import MpsCommandError, MpsDevice
 from gpushare.simulator.mps_state import ControlDaemon
 
 
@@ -37,7 +37,7 @@ def run_command(daemon: ControlDaemon, arguments: list[str], uid: int) -> tuple[
     if set(options) - {*known, *(("format",) if verb in ("list", "describe") else ())}:
         return 1, f"{module} {verb}: unknown option --{min(set(options) - set(known))}"
     try:
-        answer = run(daemon, Request(module, verb, words, options, uid))
+        answer = run(daemon, ModuleRequest(module, verb, words, options, uid))
         if isinstance(answer, str):
             return 0, answer
         return 0, table_of(answer, options.get("format", "table"))
@@ -63,22 +63,22 @@ def _client_rows(servers: Iterable[MpsServer]) -> Rows:
     ]
 
 
-def _client_list(daemon: ControlDaemon, request: Request) -> Rows:
+def _client_list(daemon: ControlDaemon, request: ModuleRequest) -> Rows:
     named = request.options.get("server")
     if named is not None:
         return _client_rows([server_of(daemon, named)])
     return _client_rows(daemon.state.servers.values())
 
 
-def _found_client(daemon: ControlDaemon, request: Request) -> MpsServer:
+def _found_client(daemon: ControlDaemon, request: ModuleRequest) -> MpsServer:
     pid = request.word(0, "the PID")
     for server in daemon.state.servers.values():
         if any(str(client.pid) == pid for client in server.clients.values()):
             return server
-    raise MpsError(f"Client {pid} not found")
+    raise MpsCommandError(f"Client {pid} not found")
 
 
-def _client_get(daemon: ControlDaemon, request: Request) -> str:
+def _client_get(daemon: ControlDaemon, request: ModuleRequest) -> str:
     server = _found_client(daemon, request)
     rows = [row for row in _client_rows([server]) if row["pid"] == request.words[0]]
     client = next(one for one in server.clients.values() if str(one.pid) == request.words[0])
@@ -86,7 +86,7 @@ def _client_get(daemon: ControlDaemon, request: Request) -> str:
     return field_of(rows, request.word(1, "the field"))
 
 
-def _client_terminate(daemon: ControlDaemon, request: Request) -> str:
+def _client_terminate(daemon: ControlDaemon, request: ModuleRequest) -> str:
     server = _found_client(daemon, request)
     request.check_owner(server.uid)
     for connection, client in server.clients.items():
@@ -98,7 +98,7 @@ def _client_terminate(daemon: ControlDaemon, request: Request) -> str:
 # device, sm-partition
 
 
-def _device_list(daemon: ControlDaemon, request: Request) -> Rows:
+def _device_list(daemon: ControlDaemon, request: ModuleRequest) -> Rows:
     named = request.options.get("server")
     server = server_of(daemon, named) if named is not None else None
     devices = server.devices if server else daemon.state.devices
@@ -121,17 +121,17 @@ def _idle_device(daemon: ControlDaemon, name: str) -> MpsDevice:
     device = daemon.state.devices.abbreviated(name)
     for server in daemon.state.servers.values():
         if device in server.devices.every and server.clients:
-            raise MpsError(f"Device {name} has active clients")
+            raise MpsCommandError(f"Device {name} has active clients")
     return device
 
 
-def _partition_create(daemon: ControlDaemon, request: Request) -> str:
+def _partition_create(daemon: ControlDaemon, request: ModuleRequest) -> str:
     server = server_of(daemon, request.option("server"))
     request.check_owner(server.uid)
     device = _idle_device(daemon, request.option("device"))
     name = check_name(request.word(0, "the name"))
     if any(one.name == name for one in daemon.state.partitions.of(device)):
-        raise MpsError(f"SM partition '{name}' already exists")
+        raise MpsCommandError(f"SM partition '{name}' already exists")
     made = daemon.state.partitions.add(
         device,
         int(request.option("chunks")),
@@ -145,7 +145,7 @@ def _partition_create(daemon: ControlDaemon, request: Request) -> str:
     )
 
 
-def _partition_delete(daemon: ControlDaemon, request: Request) -> str:
+def _partition_delete(daemon: ControlDaemon, request: ModuleRequest) -> str:
     server = server_of(daemon, request.option("server"))
     request.check_owner(server.uid)
     device = _idle_device(daemon, request.option("device"))
@@ -154,7 +154,7 @@ def _partition_delete(daemon: ControlDaemon, request: Request) -> str:
     return f"SM partition '{name}' deleted from device {device.uuid}"
 
 
-def _partition_list(daemon: ControlDaemon, request: Request) -> Rows:
+def _partition_list(daemon: ControlDaemon, request: ModuleRequest) -> Rows:
     named, partitions = request.options.get("server"), daemon.state.partitions
     columns = (
         "server",
@@ -191,20 +191,20 @@ def _partition_list(daemon: ControlDaemon, request: Request) -> Rows:
 # feature, memacct
 
 
-def _feature(daemon: ControlDaemon, request: Request) -> str:
+def _feature(daemon: ControlDaemon, request: ModuleRequest) -> str:
     request.check_owner(os.geteuid())
     set_feature(daemon, request.word(0, "the feature"), enabled=request.verb == "enable")
     return ""
 
 
 def set_feature(daemon: ControlDaemon, name: str, *, enabled: bool) -> None:
-    """Enable or disable a feature; MpsError for one that does not exist."""
+    """Enable or disable a feature; MpsCommandError for one that does not exist."""
     if name not in daemon.state.features:
-        raise MpsError(f"{name}: no such feature")
+        raise MpsCommandError(f"{name}: no such feature")
     daemon.state.features[name] = enabled
 
 
-def _feature_describe(daemon: ControlDaemon, request: Request) -> Rows:
+def _feature_describe(daemon: ControlDaemon, request: ModuleRequest) -> Rows:
     return [
         {
             "feature": name,
@@ -217,16 +217,16 @@ def _feature_describe(daemon: ControlDaemon, request: Request) -> Rows:
     ]
 
 
-def _memacct_set(daemon: ControlDaemon, request: Request) -> str:
+def _memacct_set(daemon: ControlDaemon, request: ModuleRequest) -> str:
     request.check_owner(os.geteuid())
     value = request.option("audit_log")
     if value not in ("true", "false"):
-        raise MpsError(f"audit_log={value}: not true or false")
+        raise MpsCommandError(f"audit_log={value}: not true or false")
     daemon.state.audit_log = value == "true"
     return ""
 
 
-def _memacct_describe(daemon: ControlDaemon, _: Request) -> Rows:
+def _memacct_describe(daemon: ControlDaemon, _: ModuleRequest) -> Rows:
     return [{"key": "audit_log", "value": str(daemon.state.audit_log).lower()}]
 
 

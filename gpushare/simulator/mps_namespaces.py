@@ -10,13 +10,13 @@ import re
 from typing import Final
 
 from gpushare.simulator.mps_commands import CLIENT_TERMINATED
-from gpushare.simulator.mps_request import Command, Request, Rows, field_of
+from gpushare.simulator.mps_request import Command, ModuleRequest, Rows, field_of
 from gpushare.simulator.mps_server import DEFAULT, MpsServer, tell
 from gpushare.simulator.mps_settings import (
     ALL,
     MpsClient,
+    MpsCommandError,
     MpsDevices,
-    MpsError,
     MpsLimits,
     MpsRoute,
     priority_of,
@@ -33,47 +33,47 @@ STATUS: Final = {"INITIALIZING": "Initializing", "ACTIVE": "Ready", "FAULT": "Fa
 
 
 def server_of(daemon: ControlDaemon, name: str) -> MpsServer:
-    """Return a server; MpsError."""
+    """Return a server; MpsCommandError."""
     if name not in daemon.state.servers:
-        raise MpsError(f"Server '{name}' not found")
+        raise MpsCommandError(f"Server '{name}' not found")
     return daemon.state.servers[name]
 
 
 def check_name(name: str) -> str:
-    """Return a name that is allowed; MpsError for others."""
+    """Return a name that is allowed; MpsCommandError for others."""
     if _NAME.fullmatch(name) is None:
-        raise MpsError(f"{name}: lowercase letters, digits and underscores only, up to 64")
+        raise MpsCommandError(f"{name}: lowercase letters, digits and underscores only, up to 64")
     return name
 
 
 def create_server(daemon: ControlDaemon, name: str, uid: int, devices: str | None) -> MpsServer:
-    """Start a server; a device that does not exist is no error. MpsError, OSError."""
+    """Start a server; a device that does not exist is no error. MpsCommandError, OSError."""
     if check_name(name) in daemon.state.servers:
-        raise MpsError(f"Server '{name}' already exists")
+        raise MpsCommandError(f"Server '{name}' already exists")
     if daemon.state.mode.multiuser and uid != 0:
-        raise MpsError(f"--uid={uid}: only 0 in multiuser mode")
+        raise MpsCommandError(f"--uid={uid}: only 0 in multiuser mode")
     every = daemon.state.devices
     allowed: MpsDevices = every if devices is None else every.only(devices.split(","))
     return daemon.start_server(uid, name, allowed)
 
 
-def _server_create(daemon: ControlDaemon, request: Request) -> str:
+def _server_create(daemon: ControlDaemon, request: ModuleRequest) -> str:
     uid = int(request.options.get("uid", request.uid))
     request.check_owner(uid)
     if not request.words and "uid" not in request.options:
-        raise MpsError("server create: a name or --uid is missing")
+        raise MpsCommandError("server create: a name or --uid is missing")
     if request.options.get("locality-domains", "false") != "false":
-        raise MpsError("--locality-domains: not supported by this device")
+        raise MpsCommandError("--locality-domains: not supported by this device")
     name = request.words[0] if request.words else f"uid_{uid}"
     create_server(daemon, name, uid, request.options.get("allowed-devices"))
     return f"Server '{name}' created"
 
 
-def _server_delete(daemon: ControlDaemon, request: Request) -> str:
+def _server_delete(daemon: ControlDaemon, request: ModuleRequest) -> str:
     server = server_of(daemon, request.word(0, "the server"))
     request.check_owner(server.uid)
     if server.clients and "force" not in request.options:
-        raise MpsError(f"Server '{server.name}' has active clients")
+        raise MpsCommandError(f"Server '{server.name}' has active clients")
     for connection in list(server.clients):
         tell(connection, str(CLIENT_TERMINATED))
     daemon.state.partitions.remove_server(server.name)
@@ -81,7 +81,7 @@ def _server_delete(daemon: ControlDaemon, request: Request) -> str:
     return f"Server '{server.name}' deleted"
 
 
-def _server_list(daemon: ControlDaemon, request: Request) -> Rows:
+def _server_list(daemon: ControlDaemon, request: ModuleRequest) -> Rows:
     names = request.words or list(daemon.state.servers)
     return [
         {
@@ -97,30 +97,30 @@ def _server_list(daemon: ControlDaemon, request: Request) -> Rows:
     ]
 
 
-def _server_set(daemon: ControlDaemon, request: Request) -> str:
+def _server_set(daemon: ControlDaemon, request: ModuleRequest) -> str:
     server = server_of(daemon, request.word(0, "the server"))
     request.check_owner(server.uid)
     set_limits(server.limits, request.options)
     return ""
 
 
-def _server_get(daemon: ControlDaemon, request: Request) -> str:
+def _server_get(daemon: ControlDaemon, request: ModuleRequest) -> str:
     return field_of(_server_list(daemon, _only(request)), request.word(1, "the field"))
 
 
-def _only(request: Request) -> Request:
+def _only(request: ModuleRequest) -> ModuleRequest:
     word = request.word(0, "the name")
-    return Request(request.module, request.verb, [word], request.options, request.uid)
+    return ModuleRequest(request.module, request.verb, [word], request.options, request.uid)
 
 
 # namespace
 
 
 def set_limits(limits: MpsLimits, values: dict[str, str]) -> None:
-    """Set those of the limits that are given, all or none; MpsError."""
+    """Set those of the limits that are given, all or none; MpsCommandError."""
     given = {name: value for name, value in values.items() if name in LIMITS}
     if not given:
-        raise MpsError("at least one limit is needed")
+        raise MpsCommandError("at least one limit is needed")
     changed = limits.copy()
     for name, value in given.items():
         if name == "pinned-memory-limit":
@@ -135,25 +135,25 @@ def set_limits(limits: MpsLimits, values: dict[str, str]) -> None:
 
 
 def create_namespace(daemon: ControlDaemon, server: MpsServer, name: str) -> MpsLimits:
-    """Create a namespace, without limits; MpsError, OSError."""
+    """Create a namespace, without limits; MpsCommandError, OSError."""
     if check_name(name) in server.namespaces:
-        raise MpsError(f"Namespace '{name}' already exists")
+        raise MpsCommandError(f"Namespace '{name}' already exists")
     daemon.listen(MpsRoute(server.name, name))
     server.namespaces[name] = MpsLimits()
     return server.namespaces[name]
 
 
-def _namespace_create(daemon: ControlDaemon, request: Request) -> str:
+def _namespace_create(daemon: ControlDaemon, request: ModuleRequest) -> str:
     server = server_of(daemon, request.option("server"))
     request.check_owner(server.uid)
     create_namespace(daemon, server, request.word(0, "the namespace"))
     return f"Namespace '{request.words[0]}' created"
 
 
-def _namespace(daemon: ControlDaemon, request: Request, server: str) -> tuple[MpsServer, str]:
+def _namespace(daemon: ControlDaemon, request: ModuleRequest, server: str) -> tuple[MpsServer, str]:
     found, name = server_of(daemon, server), request.word(0, "the namespace")
     if name not in found.namespaces:
-        raise MpsError(f"Namespace '{name}' not found")
+        raise MpsCommandError(f"Namespace '{name}' not found")
     return found, name
 
 
@@ -161,13 +161,13 @@ def _clients_of(server: MpsServer, namespace: str) -> list[MpsClient]:
     return [client for client in server.clients.values() if client.route.namespace == namespace]
 
 
-def _namespace_delete(daemon: ControlDaemon, request: Request) -> str:
+def _namespace_delete(daemon: ControlDaemon, request: ModuleRequest) -> str:
     server, name = _namespace(daemon, request, request.option("server"))
     request.check_owner(server.uid)
     if name == DEFAULT:
-        raise MpsError("the default namespace cannot be deleted")
+        raise MpsCommandError("the default namespace cannot be deleted")
     if _clients_of(server, name) and "force" not in request.options:
-        raise MpsError(f"Namespace '{name}' has active clients")
+        raise MpsCommandError(f"Namespace '{name}' has active clients")
     for connection, client in server.clients.items():
         if client.route.namespace == name:
             tell(connection, str(CLIENT_TERMINATED))
@@ -176,7 +176,7 @@ def _namespace_delete(daemon: ControlDaemon, request: Request) -> str:
     return f"Namespace '{name}' deleted"
 
 
-def _namespace_list(daemon: ControlDaemon, request: Request) -> Rows:
+def _namespace_list(daemon: ControlDaemon, request: ModuleRequest) -> Rows:
     named = request.options.get("server")
     servers = daemon.state.servers.values() if named is None else [server_of(daemon, named)]
     return [
@@ -185,7 +185,7 @@ def _namespace_list(daemon: ControlDaemon, request: Request) -> Rows:
             "server": server.name,
             "server-status": STATUS.get(server.state, "Exited"),
             "pinned-memory-limit": limits.pinned.get(ALL, "-"),
-            "active-thread-percentage": f"{limits.percentage:g}",
+            "active-thread-percentage": f"{limits.percentage:.2f}",
             "client-priority": str(limits.priority),
             "pipe-directory": str(daemon.folder(MpsRoute(server.name, name))),
         }
@@ -195,18 +195,18 @@ def _namespace_list(daemon: ControlDaemon, request: Request) -> Rows:
     ]
 
 
-def _namespace_set(daemon: ControlDaemon, request: Request) -> str:
+def _namespace_set(daemon: ControlDaemon, request: ModuleRequest) -> str:
     server, name = _namespace(daemon, request, request.option("server"))
     request.check_owner(server.uid)
     if _clients_of(server, name):
-        raise MpsError(f"Namespace '{name}' has active clients")
+        raise MpsCommandError(f"Namespace '{name}' has active clients")
     set_limits(server.namespaces[name], request.options)
     return ""
 
 
-def _namespace_get(daemon: ControlDaemon, request: Request) -> str:
+def _namespace_get(daemon: ControlDaemon, request: ModuleRequest) -> str:
     server, name = _namespace(daemon, request, request.word(1, "the server"))
-    whole = Request("", "", [name], {"server": server.name}, request.uid)
+    whole = ModuleRequest("", "", [name], {"server": server.name}, request.uid)
     return field_of(_namespace_list(daemon, whole), request.word(2, "the field"))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from gpushare.simulator.mps_settings import MpsDevice, MpsError
+from gpushare.simulator.mps_settings import MpsCommandError, MpsDevice
 
 _ID_BYTES: Final = 27
 _AMPERE: Final = 8
@@ -79,14 +79,14 @@ class MpsPartitions:
         *,
         remainder: bool | None = None,
     ) -> MpsPartition:
-        """Create a partition; MpsError where chunks are lacking.
+        """Create a partition; MpsCommandError where chunks are lacking.
 
         With `remainder`, or without a word for the one that takes the last chunk, it has also the
         multiprocessors that are no whole chunk.
         """
         free, multiprocessors = self.free(device)
         if not 0 < chunks <= free:
-            raise MpsError(
+            raise MpsCommandError(
                 "Failed to fulfill the request: CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION"
             )
         size = chunks * self.chunk(device)
@@ -111,11 +111,11 @@ class MpsPartitions:
         self._every = [partition for partition in self._every if partition.server != server]
 
     def named(self, device: MpsDevice, word: str, server: str = "") -> MpsPartition:
-        """Return a card's partition by its ID (protocol 2) or its name (protocol 3); MpsError."""
+        """Return a card's partition by its ID, in protocol 3 by its name; MpsCommandError."""
         for partition in self.of(device):
             if word == (partition.name or partition.id) and partition.server == server:
                 return partition
-        raise MpsError(f"Partition {word} not found")
+        raise MpsCommandError(f"Partition {word} not found")
 
     def chosen(self, variable: str, server: str) -> MpsPartition | None:
         """Return the one that CUDA_MPS_SM_PARTITION names; a UUID may be abbreviated."""

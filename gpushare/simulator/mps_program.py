@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from gpushare.simulator.mps_configuration import apply_configuration
-from gpushare.simulator.mps_control import MpsControl
+from gpushare.simulator.mps_control import PRIVILEGED, MpsControlDaemon
 from gpushare.simulator.mps_server import PIPE_ENV
-from gpushare.simulator.mps_settings import MpsDevices, MpsError
+from gpushare.simulator.mps_settings import MpsCommandError, MpsDevices
 from gpushare.simulator.mps_state import MpsMode
 
 LOG_ENV: Final = "CUDA_MPS_LOG_DIRECTORY"
@@ -40,7 +40,7 @@ class Options:
 
 
 def parse(arguments: list[str], devices: MpsDevices) -> Options:
-    """Return the options that the driver's version has; MpsError for others."""
+    """Return the options that the driver's version has; MpsCommandError for others."""
     read, words = Options(), iter(arguments)
     new = devices.driver_major >= _PROTOCOL3_DRIVER
     for word in words:
@@ -59,27 +59,29 @@ def parse(arguments: list[str], devices: MpsDevices) -> Options:
         elif new and not word.startswith("-"):
             return replace(read, command=(word, *words))
         else:
-            raise MpsError(f"{word}: unknown option")
+            raise MpsCommandError(f"{word}: unknown option")
     named = os.environ.get(_PROTOCOL_ENV) if new else None
     if named is not None:
         read = replace(read, mode=replace(read.mode, protocol=_protocol(named)))
     if read.mode.static and read.mode.protocol == 3:
-        raise MpsError("-S: of protocol 2; protocol 3 has the module sm-partition")
+        raise MpsCommandError("-S: of protocol 2; protocol 3 has the module sm-partition")
     return read
 
 
 def _protocol(word: str) -> int:
     if word not in ("2", "3"):
-        raise MpsError(f"{word}: not a protocol")
+        raise MpsCommandError(f"{word}: not a protocol")
     return int(word)
 
 
 def send(pipes: Path, messages: Iterator[str], printed: TextIO, failed: TextIO) -> int:
     """Send commands to the running daemon and print the replies; return the exit status."""
+    privileged = pipes / PRIVILEGED
+    path = privileged if privileged.exists() else pipes / "control"
     for message in messages:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-                connection.connect(str(pipes / "control"))
+                connection.connect(str(path))
                 connection.send(message.encode())
                 answer = connection.recv(_MOST_BYTES).decode()
         except OSError:
@@ -112,7 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
         return send(pipes, messages, sys.stdout, sys.stderr)
     logs = Path(os.environ.get(LOG_ENV, _LOG_DEFAULT))
     try:
-        control = MpsControl(pipes, logs, options.mode, devices)
+        control = MpsControlDaemon(pipes, logs, options.mode, devices)
         if options.configuration is not None and options.mode.protocol == 3:
             _apply(control, options.configuration)
     except (OSError, ValueError) as error:
@@ -125,7 +127,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _apply(control: MpsControl, path: Path) -> None:
+def _apply(control: MpsControlDaemon, path: Path) -> None:
     import tomlkit  # noqa: PLC0415 - commands need none of it
 
     text = path.read_text(encoding="utf-8")

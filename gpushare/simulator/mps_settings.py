@@ -22,7 +22,7 @@ ALL: Final = "*"  # a memory limit of every device: protocol 3
 _CREDENTIALS: Final = struct.Struct("iII")  # struct ucred, unix(7)
 
 
-class MpsError(ValueError):
+class MpsCommandError(ValueError):
     """A command that cannot be carried out."""
 
 
@@ -34,10 +34,10 @@ def credentials(connection: socket.socket) -> tuple[int, int]:
 
 
 def size_of(text: str, units: str = "GM") -> int:
-    """Return the bytes of an integer with a unit; MpsError for anything else."""
+    """Return the bytes of an integer with a unit; MpsCommandError for anything else."""
     found = re.fullmatch(rf"([0-9]+)([{units}])B?", text.strip())
     if found is None:
-        raise MpsError(f"{text}: not an integer with {' or '.join(units)}")
+        raise MpsCommandError(f"{text}: not an integer with {' or '.join(units)}")
     return int(found[1]) * _UNITS[found[2]]
 
 
@@ -113,11 +113,11 @@ class MpsDevices:
         return next((device for device in self.every if device.uuid == name), None)
 
     def abbreviated(self, name: str) -> MpsDevice:
-        """Return a device by its number or the beginning of its UUID; MpsError."""
+        """Return a device by its number or the beginning of its UUID; MpsCommandError."""
         exact = self.named(name)
         found = [exact] if exact else [one for one in self.every if one.uuid.startswith(name)]
         if len(found) != 1 or not name:
-            raise MpsError(f"Device {name} not found")
+            raise MpsCommandError(f"Device {name} not found")
         return found[0]
 
 
@@ -152,9 +152,9 @@ class MpsClient:
 
 
 def priority_of(text: str) -> int:
-    """Return a priority; MpsError for one that does not exist."""
+    """Return a priority; MpsCommandError for one that does not exist."""
     if text not in ("0", "1"):
-        raise MpsError(f"{text}: not 0 or 1")
+        raise MpsCommandError(f"{text}: not 0 or 1")
     return int(text)
 
 
@@ -175,7 +175,7 @@ class MpsLimits:
         if words:
             value = float(words[0])
             if not (least <= value <= 100 and value > 0):
-                raise MpsError(f"{words[0]}: not between {least:g} and 100")
+                raise MpsCommandError(f"{words[0]}: not between {least:g} and 100")
             self.percentage = value
         return str(self.percentage)
 
@@ -213,7 +213,7 @@ class MpsLimits:
             assert device is not None
             try:
                 size = size_of(value)
-            except MpsError:
+            except MpsCommandError:
                 continue
             if size < given.get(device.uuid, size + 1):
                 allowed.set_pinned([device.uuid, value.strip()])

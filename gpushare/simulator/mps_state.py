@@ -67,5 +67,5 @@ class ControlDaemon(Protocol):
     def listen(self, route: MpsRoute | None) -> None:
         """Take connections by a route; OSError."""
 
-    def stop_listening(self, route: MpsRoute | None) -> None:
+    def stop_listening(self, route: MpsRoute) -> None:
         """Take no more connections by a route."""

@@ -56,10 +56,26 @@ class ClientRoute:
     socket is connected to); its path inside the container goes into CUDA_MPS_PIPE_DIRECTORY, which
     is not in `env`. env: further variables that must be set before cuInit. A process that sets them
     differently can lower its limits, and, where they hold a static partition, take another one.
+
+    hidden: names in the folder that the container must not reach; mount something else over each
+    that exists. In protocol 2, the control daemon takes commands there from the host's root, which
+    is also that of a container without a user namespace. In protocol 3, a namespace has one socket
+    for clients and commands: root in such a container can change its own limits while it has no
+    clients.
     """
 
     pipe_folder: Path
     env: Mapping[str, str]
+    hidden: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RoutedTenant:
+    """A container that has been added: its limits, its user, and the ID of its partition."""
+
+    limits: TenantLimits
+    uid: int
+    partition: str = ""
 
 
 @dataclass(frozen=True)

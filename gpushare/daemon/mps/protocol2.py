@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from gpushare.daemon.mps.model import (
@@ -19,6 +19,7 @@ from gpushare.daemon.mps.model import (
     MpsError,
     MpsProcess,
     MpsServerState,
+    RoutedTenant,
     SmPartition,
     SmPartitions,
     TenantLimits,
@@ -27,13 +28,8 @@ from gpushare.daemon.mps.partitions import PARTITION_ENV, PartitionCommands, Par
 from gpushare.daemon.mps.program import TERMINATE_SECONDS, ControlProgram, size_in_bytes
 
 _DEVICE: Final = "0"  # the daemon has one card
-
-
-@dataclass(frozen=True)
-class _Tenant:
-    limits: TenantLimits
-    uid: int
-    partition: str = ""
+#: The socket for commands, which others have seen beside `control`; the manual does not name it.
+_HIDDEN: Final = ("control_privileged",)
 
 
 class Protocol2:
@@ -41,7 +37,7 @@ class Protocol2:
 
     def __init__(self, program: ControlProgram) -> None:
         self.program = program
-        self._tenants: dict[str, _Tenant] = {}
+        self._tenants: dict[str, RoutedTenant] = {}
         self._pool = PartitionPool(
             PartitionCommands(
                 lambda: self.partitions().partitions, self._add_partition, self._remove_partition
@@ -67,7 +63,7 @@ class Protocol2:
             return self.change(name, limits)
         self._check_mode(limits)
         partition = self._pool.take(limits.chunks, before) if limits.chunks else ""
-        self._tenants[name] = _Tenant(limits, uid, partition)
+        self._tenants[name] = RoutedTenant(limits, uid, partition)
         try:
             self._apply()
         except MpsError:
@@ -142,7 +138,7 @@ class Protocol2:
             env[PARTITION_ENV] = f"{self.program.uuid}/{tenant.partition}"
         else:
             env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(limits.cores_percent)
-        return ClientRoute(self.program.pipe_folder, env)
+        return ClientRoute(self.program.pipe_folder, env, _HIDDEN)
 
     # Limits: of the next server, and of those that run.
 

@@ -16,7 +16,7 @@ import hashlib
 import io
 import re
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from gpushare.daemon.mps.model import (
@@ -25,6 +25,7 @@ from gpushare.daemon.mps.model import (
     MpsError,
     MpsProcess,
     MpsServerState,
+    RoutedTenant,
     SmPartition,
     SmPartitions,
     TenantLimits,
@@ -45,14 +46,7 @@ _WAIT_SECONDS: Final = 0.05
 
 def namespace_of(name: str) -> str:
     """Return the namespace of a container: short, and of the letters that are allowed."""
-    return f"t_{hashlib.sha256(name.encode()).hexdigest()[:16]}"
-
-
-@dataclass(frozen=True)
-class _Tenant:
-    limits: TenantLimits
-    uid: int
-    partition: str = ""
+    return f"t_{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
 class Protocol3:
@@ -60,7 +54,7 @@ class Protocol3:
 
     def __init__(self, program: ControlProgram) -> None:
         self.program = program
-        self._tenants: dict[str, _Tenant] = {}
+        self._tenants: dict[str, RoutedTenant] = {}
         self._pools: dict[str, PartitionPool] = {}
         self._checked: set[str] = set()  # servers that have been seen running
 
@@ -95,7 +89,7 @@ class Protocol3:
             if partition:
                 self._pool(server).give_up(partition)
             raise
-        self._tenants[name] = _Tenant(limits, uid, partition)
+        self._tenants[name] = RoutedTenant(limits, uid, partition)
         return self._route(name)
 
     def change(self, name: str, limits: TenantLimits) -> ClientRoute:
@@ -161,7 +155,7 @@ class Protocol3:
         if self._namespace(server, "default") not in (None, lowest):
             self._run("server", "set", server, *_options(lowest))
             found = self._namespace(server, "default")
-            if found != lowest:
+            if found is None or replace(found, priority=lowest.priority) != lowest:
                 raise MpsError(f"server set {server}: has no effect: {found}")
         self._checked.add(server)
 
@@ -184,7 +178,8 @@ class Protocol3:
         options = _options(wanted)
         text = self._run("namespace", "set", namespace, f"--server={server}", *options)
         found = self._namespace(server, namespace)
-        if found != wanted:
+        # The priority, a hint, is not in every driver's list.
+        if found is None or replace(found, priority=wanted.priority) != wanted:
             raise MpsError(f"namespace set {namespace} {' '.join(options)}: {text}; it has {found}")
 
     def _delete_namespace(self, server: str, namespace: str) -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +32,7 @@ NEW = ("615.71.09", "13.4")
 
 
 @dataclasses.dataclass(frozen=True)
-class Card:
+class MpsCard:
     """A card with a control daemon, and programs on it."""
 
     simulator: Simulator
@@ -77,50 +78,55 @@ class Card:
 
 @contextmanager
 def running(
-    folder: Path,
     protocol: Protocol,
     versions: tuple[str, str] = NEW,
     *,
     static: bool = False,
     multiuser: bool = False,
-) -> Iterator[Card]:
-    """Start a control daemon for a card, as gpushared does."""
-    driver, cuda = versions
-    made = simulator.create(folder / "cards", driver_version=driver, cuda_version=cuda)
-    pipes, logs = folder / "pipe", folder / "log"
-    for part in (pipes, logs):
-        part.mkdir()
-    program = ControlProgram(
-        made.mps_control,
-        pipes,
-        logs,
-        made.uuids[0],
-        protocol,
-        static=static,
-        multiuser=multiuser,
-        env=made.env,
-    )
+    uuid: str = "",
+) -> Iterator[MpsCard]:
+    """Start a control daemon for a card, as gpushared does; its sockets have short paths."""
+    with tempfile.TemporaryDirectory(prefix="mps-") as name:
+        folder, (driver, cuda) = Path(name), versions
+        made = simulator.create(folder / "cards", driver_version=driver, cuda_version=cuda)
+        pipes, logs = folder / "pipe", folder / "log"
+        for part in (pipes, logs):
+            part.mkdir()
+        program = ControlProgram(
+            made.mps_control,
+            pipes,
+            logs,
+            uuid or made.uuids[0],
+            protocol,
+            static=static,
+            multiuser=multiuser,
+            env=made.env,
+        )
+        yield from _started(made, program)
+
+
+def _started(made: Simulator, program: ControlProgram) -> Iterator[MpsCard]:
     process = subprocess.Popen(program.arguments(), env=program.environment())
     control = control_of(program)
     try:
         wait_until(control.is_ready)
-        yield Card(made, control, process)
+        yield MpsCard(made, control, process)
     finally:
         process.kill()
         process.wait()
 
 
 @pytest.fixture(params=[2, 3])
-def card(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Card]:
+def card(request: pytest.FixtureRequest) -> Iterator[MpsCard]:
     """A card of each protocol, with one server for all users."""
-    with running(tmp_path, request.param, multiuser=True) as made:
+    with running(request.param, multiuser=True) as made:
         yield made
 
 
 @pytest.fixture
-def card3(tmp_path: Path) -> Iterator[Card]:
+def card3() -> Iterator[MpsCard]:
     """A card of protocol 3."""
-    with running(tmp_path, 3, multiuser=True) as made:
+    with running(3, multiuser=True) as made:
         yield made
 
 
@@ -128,7 +134,7 @@ def free(program: ClientProcess) -> int:
     return int(program.ask("info")[0])
 
 
-def test_containers_have_their_own_limits(card: Card) -> None:
+def test_containers_have_their_own_limits(card: MpsCard) -> None:
     one = card.control.add("one", LIMITS, 0)
     two = card.control.add("two", TenantLimits(4 * GIB, 50, priority=1), 1000)
     with card.program(one) as first, card.program(two) as second:
@@ -137,7 +143,7 @@ def test_containers_have_their_own_limits(card: Card) -> None:
         assert (first.ask("in_mps"), second.ask("in_mps")) == (1, 1)
 
 
-def test_a_program_cannot_raise_its_limits_above_those_of_the_largest(card: Card) -> None:
+def test_a_program_cannot_raise_its_limits_above_those_of_the_largest(card: MpsCard) -> None:
     route = card.control.add("one", LIMITS, 0)
     raised = {
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100",
@@ -148,7 +154,7 @@ def test_a_program_cannot_raise_its_limits_above_those_of_the_largest(card: Card
         assert free(program) < 2 * GIB
 
 
-def test_processes_that_start_after_a_change_have_the_new_limits(card: Card) -> None:
+def test_processes_that_start_after_a_change_have_the_new_limits(card: MpsCard) -> None:
     card.control.add("one", LIMITS, 0)
     route = card.control.change("one", TenantLimits(GIB, 50))
     with card.program(route) as program:
@@ -156,13 +162,13 @@ def test_processes_that_start_after_a_change_have_the_new_limits(card: Card) -> 
         assert free(program) < GIB
 
 
-def test_an_unknown_container_is_not_changed_and_not_missed(card: Card) -> None:
+def test_an_unknown_container_is_not_changed_and_not_missed(card: MpsCard) -> None:
     with pytest.raises(KeyError):
         card.control.change("one", LIMITS)
     card.control.remove("one")
 
 
-def test_adding_a_container_again_is_no_error(card: Card) -> None:
+def test_adding_a_container_again_is_no_error(card: MpsCard) -> None:
     before = card.control.add("one", LIMITS, 0)
     with card.program(before):
         again = control_of(card.control.program)
@@ -170,7 +176,7 @@ def test_adding_a_container_again_is_no_error(card: Card) -> None:
         assert again.add("one", LIMITS, 0) == before
 
 
-def test_servers_and_clients_are_listed(card: Card) -> None:
+def test_servers_and_clients_are_listed(card: MpsCard) -> None:
     route = card.control.add("one", LIMITS, 0)
     with card.program(route) as program:
         (server,) = card.control.servers()
@@ -184,7 +190,7 @@ def test_servers_and_clients_are_listed(card: Card) -> None:
         wait_until(lambda: card.control.clients() == ())
 
 
-def test_a_client_is_terminated_alone(card: Card) -> None:
+def test_a_client_is_terminated_alone(card: MpsCard) -> None:
     route = card.control.add("one", LIMITS, 0)
     with card.program(route) as one, card.program(route) as two:
         client = next(c for c in card.control.clients() if c.pid == one.process.pid)
@@ -196,7 +202,7 @@ def test_a_client_is_terminated_alone(card: Card) -> None:
         card.control.terminate(client)  # which has ended
 
 
-def test_a_control_daemon_that_was_started_again_gets_all_limits_again(card: Card) -> None:
+def test_a_control_daemon_that_was_started_again_gets_all_limits_again(card: MpsCard) -> None:
     card.control.add("one", LIMITS, 0)
     card.process.kill()
     card.process.wait()
@@ -214,7 +220,7 @@ def test_a_control_daemon_that_was_started_again_gets_all_limits_again(card: Car
         process.wait()
 
 
-def test_quit_ends_it(card: Card) -> None:
+def test_quit_ends_it(card: MpsCard) -> None:
     card.control.quit(0)
     assert card.process.wait(SECONDS) == 0
     with pytest.raises(MpsError, match="Cannot find MPS control daemon process"):
@@ -224,8 +230,8 @@ def test_quit_ends_it(card: Card) -> None:
 # Protocol 2: one server.
 
 
-def test_the_servers_limits_are_those_of_the_largest_container(tmp_path: Path) -> None:
-    with running(tmp_path, 2, ("580.65.06", "13.0")) as card:
+def test_the_servers_limits_are_those_of_the_largest_container() -> None:
+    with running(2, ("580.65.06", "13.0")) as card:
         control = card.control
         control.add("one", LIMITS, 0)
         with card.program(control.add("two", TenantLimits(4 * GIB + 1, 10), 0)):
@@ -243,8 +249,8 @@ def test_the_servers_limits_are_those_of_the_largest_container(tmp_path: Path) -
             assert said("get_default_device_pinned_mem_limit 0") == "2048M"
 
 
-def test_without_the_multi_user_server_a_second_user_is_refused(tmp_path: Path) -> None:
-    with running(tmp_path, 2, ("580.65.06", "13.0")) as card:
+def test_without_the_multi_user_server_a_second_user_is_refused() -> None:
+    with running(2, ("580.65.06", "13.0")) as card:
         card.control.add("one", LIMITS, 1000)
         with pytest.raises(MpsError, match=r"user 2000: .* serves user 1000"):
             card.control.add("two", LIMITS, 2000)
@@ -252,8 +258,8 @@ def test_without_the_multi_user_server_a_second_user_is_refused(tmp_path: Path) 
         card.control.add("two", LIMITS, 2000)
 
 
-def test_static_partitions_of_protocol_2(tmp_path: Path) -> None:
-    with running(tmp_path, 2, ("590.44.01", "13.1"), static=True) as card:
+def test_static_partitions_of_protocol_2() -> None:
+    with running(2, ("590.44.01", "13.1"), static=True) as card:
         control = card.control
         one = control.add("one", TenantLimits(2 * GIB, 25, chunks=4), 0)
         two = control.add("two", TenantLimits(2 * GIB, 75, chunks=12), 0)
@@ -278,8 +284,8 @@ def test_static_partitions_of_protocol_2(tmp_path: Path) -> None:
         assert again.add("two", TenantLimits(2 * GIB, 25, chunks=2), 0, changed) == changed
 
 
-def test_partitions_need_the_option(tmp_path: Path) -> None:
-    with running(tmp_path, 2) as card:
+def test_partitions_need_the_option() -> None:
+    with running(2) as card:
         with pytest.raises(MpsError, match="started without static partitions"):
             card.control.add("one", TenantLimits(GIB, 25, chunks=1), 0)
         with pytest.raises(MpsError, match="not enabled"):
@@ -289,14 +295,14 @@ def test_partitions_need_the_option(tmp_path: Path) -> None:
 # Protocol 3: namespaces.
 
 
-def test_only_the_folder_of_the_namespace_is_the_containers(card3: Card) -> None:
+def test_only_the_folder_of_the_namespace_is_the_containers(card3: MpsCard) -> None:
     route = card3.control.add("one", LIMITS, 1000)
     assert route.pipe_folder.name == namespace_of("one")
     assert [path.name for path in route.pipe_folder.iterdir()] == ["control"]
     assert route.env == {}
 
 
-def test_the_default_namespace_has_next_to_nothing(card3: Card) -> None:
+def test_the_default_namespace_has_next_to_nothing(card3: MpsCard) -> None:
     """A container that had the server's folder by mistake would otherwise have the whole card."""
     route = card3.control.add("one", LIMITS, 0)
     with card3.started(ClientRoute(route.pipe_folder.parent, {})) as program:
@@ -305,7 +311,7 @@ def test_the_default_namespace_has_next_to_nothing(card3: Card) -> None:
         assert program.ask("context") == 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
-def test_limits_of_a_container_with_clients_stay_as_they_were(card3: Card) -> None:
+def test_limits_of_a_container_with_clients_stay_as_they_were(card3: MpsCard) -> None:
     route = card3.control.add("one", LIMITS, 0)
     with card3.program(route) as program:
         with pytest.raises(MpsError, match="active clients"):
@@ -319,15 +325,15 @@ def test_limits_of_a_container_with_clients_stay_as_they_were(card3: Card) -> No
     assert not route.pipe_folder.exists()
 
 
-def test_each_user_has_a_server_where_there_is_none_for_all(tmp_path: Path) -> None:
-    with running(tmp_path, 3) as card:
+def test_each_user_has_a_server_where_there_is_none_for_all() -> None:
+    with running(3) as card:
         card.control.add("one", LIMITS, 0)
         card.control.add("two", LIMITS, 1000)
         names = {server.name for server in card.control.servers()}
         assert names == {"gpushare_0", "gpushare_1000"}
 
 
-def test_static_partitions_of_protocol_3(card3: Card) -> None:
+def test_static_partitions_of_protocol_3(card3: MpsCard) -> None:
     control = card3.control
     one = control.add("one", TenantLimits(2 * GIB, 25, chunks=4), 0)
     with card3.program(one) as program:
@@ -344,7 +350,7 @@ def test_static_partitions_of_protocol_3(card3: Card) -> None:
     assert control.partitions().free_chunks == 16
 
 
-def test_a_partition_that_is_given_up_beside_clients_is_the_next_containers(card3: Card) -> None:
+def test_a_partition_that_is_given_up_beside_clients_is_the_next_containers(card3: MpsCard) -> None:
     control = card3.control
     size = TenantLimits(2 * GIB, 25, chunks=4)
     one, two = control.add("one", size, 0), control.add("two", size, 0)
@@ -354,13 +360,26 @@ def test_a_partition_that_is_given_up_beside_clients_is_the_next_containers(card
         assert control.add("three", size, 0).env == one.env
 
 
-def test_a_server_that_does_not_run_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_does_not_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server of a card that is not there is created without an error, and ends."""
     monkeypatch.setattr("gpushare.daemon.mps.protocol3.COMMAND_SECONDS", 1.0)
-    with running(tmp_path, 3, multiuser=True) as card:
-        program = dataclasses.replace(card.control.program, env=card.simulator.env)
-        program.run("server", "create", "gpushare", "--allowed-devices=GPU-99")
-        wait_until(lambda: card.control.servers()[0].state == "Exited")
-        with pytest.raises(MpsError, match="server create gpushare: it does not run"):
+    with running(3, uuid="GPU-99") as card:
+        with pytest.raises(MpsError, match="server create gpushare_0: it does not run"):
             card.control.add("one", LIMITS, 0)
+        with pytest.raises(MpsError, match="device list does not have GPU-99"):
+            card.control.partitions()
+
+
+def test_the_socket_for_commands_is_hidden_from_containers(card: MpsCard) -> None:
+    route = card.control.add("one", LIMITS, 0)
+    inside = dataclasses.replace(card.control.program, pipe_folder=route.pipe_folder)
+    if card.control.program.protocol == 2:
+        assert route.hidden == ("control_privileged",)
+        for name in route.hidden:
+            (route.pipe_folder / name).unlink()  # as if something else were mounted over it
+        with pytest.raises(MpsError):
+            inside.run(commands="get_server_list")
+    else:
+        assert route.hidden == ()
+    with card.program(route) as program:
+        assert program.ask("in_mps") == 1

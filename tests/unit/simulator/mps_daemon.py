@@ -51,12 +51,12 @@ class MpsDaemon:
         )
         return done.stdout.splitlines()
 
-    def run(self, *arguments: str, under: Sequence[str] = ()) -> tuple[int, str]:
-        """Return the exit status of a command of protocol 3, and what it prints."""
+    def run(self, *arguments: str, under: Sequence[str] = (), lines: str = "") -> tuple[int, str]:
+        """Return the exit status of the program with arguments or `lines`, and what it prints."""
         done = subprocess.run(
             [*under, str(self.machine.simulator.mps_control), *arguments],
             env={**self.machine.env, **self.env},
-            stdin=subprocess.DEVNULL,
+            input=lines,
             capture_output=True,
             text=True,
             timeout=SECONDS,

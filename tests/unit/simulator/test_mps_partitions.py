@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from .conftest import SECONDS, SimulatorMachine, wait_until
-from .mps_daemon import MpsDaemon, mps_daemon
+from .mps_daemon import USER, MpsDaemon, mps_daemon
 
 LAUNCH_FAILED, WITHOUT_PARTITION = 719, 915
 
@@ -178,3 +178,11 @@ def test_devices_and_their_clients_are_listed(control: MpsDaemon) -> None:
 def test_partitions_need_the_mode(machine: SimulatorMachine) -> None:
     with mps_daemon(machine) as control:
         assert "not enabled" in control.command("lspart")[0]
+
+
+def test_commands_of_protocol_2_are_for_the_daemons_user(control: MpsDaemon) -> None:
+    """Clients of any user reach one socket, and commands another one."""
+    status, printed = control.run(under=USER, lines="get_server_list")
+    assert (status, printed) == (1, "Cannot find MPS control daemon process")
+    (control.folder / "pipe" / "control_privileged").unlink()
+    assert control.run(lines="get_server_list")[0] == 1
