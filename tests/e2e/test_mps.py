@@ -330,3 +330,12 @@ def test_verify_proves_it(node: MpsNode) -> None:
     checks = json.loads(done.stdout)
     assert [check["claim"] for check in checks if not check["passed"]] == []
     assert any("clients of the card's MPS server" in check["claim"] for check in checks)
+
+
+def test_root_in_a_container_cannot_command_the_control_daemon(legacy: MpsNode) -> None:
+    legacy.start()
+    script = "cd /opt/gpushare/tenant/pipes && test -S control && test ! -S control_privileged"
+    with legacy.bundle(("/bin/busybox", "sh", "-c", script)).run() as tenant:
+        assert tenant.wait() == 0, tenant.errors
+    (socket,) = (legacy.stack.root / "run" / "mps").glob("*/p/control_privileged")
+    assert socket.is_socket()

@@ -48,6 +48,7 @@ class MpsGrant:
     uid: int
     folder: str
     shared_memory: str = ""  # the folder that server and client share at /dev/shm; "": none
+    hidden: tuple[str, ...] = ()  # names in `folder` that the container must not reach
     share: MpsShare = ""
     percentage: int = 100
     chunks: int = 0

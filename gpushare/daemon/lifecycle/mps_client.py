@@ -18,6 +18,8 @@ from gpushare.oci.spec import Spec
 
 #: Clients open the files in it for writing.
 _PIPE_OPTIONS: Final = ("bind", "rw", "nosuid", "nodev", "noexec")
+_NOTHING: Final = "/dev/null"
+_NOTHING_OPTIONS: Final = ("bind", "ro", "nosuid", "noexec")
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - fixed: where CUDA looks for cuda.shm.*
 
 
@@ -28,6 +30,8 @@ def with_server(edits: Edits, original: Spec, record: TenantRecord, state: Daemo
     """
     grant = state.mps.admit(record.key, host_uid(original))
     mounts = [Mount(grant.folder, PIPES, _PIPE_OPTIONS)]
+    # A device without a use: no socket is behind it.
+    mounts += [Mount(_NOTHING, f"{PIPES}/{name}", _NOTHING_OPTIONS) for name in grant.hidden]
     if grant.shared_memory:
         mounts.append(Mount(grant.shared_memory, _SHARED_MEMORY, _PIPE_OPTIONS))
     return replace(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a tenant's quota to its limits at the MPS server, and what of it holds; pure.
+"""From a tenant's quota to its limits at the MPS server, and what of it holds.
 
 | policy on the card | compute |
 |---|---|
@@ -70,6 +70,7 @@ def grant_of(
         settings.uid,
         str(route.pipe_folder),
         "" if has_namespaces else str(folders.shared_memory),
+        tuple(name for name in route.hidden if (route.pipe_folder / name).exists()),
         share=share,
         percentage=limits.cores_percent,
         chunks=limits.chunks or 0,
