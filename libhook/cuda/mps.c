@@ -30,8 +30,8 @@
 #define MIB_OF_GIB 1024
 
 /* What would remain of a limit, or replace it, if gpushared grants none. */
-static const char *const owned[] = {PIPES, PERCENTAGE, PINNED, PRIORITY, "CUDA_MPS_SM_PARTITION",
-	"CUDA_MPS_PROTOCOL_VERSION"};
+static const char *const owned[] = {
+	PIPES, PERCENTAGE, PINNED, PRIORITY, "CUDA_MPS_SM_PARTITION", "CUDA_MPS_PROTOCOL_VERSION"};
 #define OWNED (sizeof(owned) / sizeof(owned[0]))
 
 static char reason[512];
@@ -191,7 +191,8 @@ static const char *find_server(void)
 	const char *directory = getenv(PIPES);
 	char path[256];
 
-	if (!directory || snprintf(path, sizeof(path), "%s/control", directory) >= (int)sizeof(path))
+	if (!directory ||
+		snprintf(path, sizeof(path), "%s/control", directory) >= (int)sizeof(path))
 		return failed(PIPES, "is not set");
 	if (access(path, F_OK) != 0)
 		return failed(path, strerror(errno));

@@ -12,7 +12,7 @@ static const char PTX[] = ".version 8.0\n.target sm_75\n.address_size 64\n"
 
 #define CALL(name, types, ...)                                                                     \
 	do {                                                                                       \
-		int (*function) types = (int(*) types)(void (*)(void))dlsym(cuda, #name);          \
+		int(*function) types = (int(*) types)(void (*)(void))dlsym(cuda, #name);           \
 		int code = function(__VA_ARGS__);                                                  \
 		if (code) {                                                                        \
 			fprintf(stderr, "%s: %d\n", #name, code);                                  \
@@ -36,10 +36,9 @@ int main(void)
 	fflush(stdout);
 	while (fgets(line, sizeof(line), stdin)) {
 		int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-			unsigned, void *, void **, void **) =
-			(int (*)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-				unsigned, void *, void **, void **))(void (*)(void))
-				dlsym(cuda, "cuLaunchKernel");
+			unsigned, void *, void **, void **) = (int (*)(void *, unsigned, unsigned,
+			unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
+			void **))(void (*)(void))dlsym(cuda, "cuLaunchKernel");
 		int (*wait)(void) = (int (*)(void))(void (*)(void))dlsym(cuda, "cuCtxSynchronize");
 
 		launch(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);

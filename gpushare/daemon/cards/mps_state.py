@@ -57,7 +57,7 @@ class MpsGrant:
 
 
 @dataclass(frozen=True)
-class MpsCard:
+class MpsCardState:
     """The control daemon of one card. `fault` is why no container can join, "" if they can."""
 
     fault: str = ""
@@ -90,7 +90,7 @@ class MpsCards:
     `bypassed` is called with a tenant that uses the card without the server, and its process.
     """
 
-    cards: Mapping[str, MpsCard] = field(default_factory=dict)
+    cards: Mapping[str, MpsCardState] = field(default_factory=dict)
     admit: Callable[[str, int], MpsGrant] = _refuse
     release: Callable[[str], None] = lambda _: None
     changed: Callable[[], None] = lambda: None
@@ -99,7 +99,7 @@ class MpsCards:
 
     def fault_of(self, uuid: str) -> str:
         """Return why no container can be a client of a card's server; "" if they can."""
-        return self.cards.get(uuid, MpsCard()).fault
+        return self.cards.get(uuid, MpsCardState()).fault
 
     def bypass_of(self, key: str) -> int:
         """Return a process of a tenant that uses the card without the server, 0 if none does."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpushare.daemon.cards.mps_state import MpsCard, MpsGrant, MpsLoss, MpsRefused
+from gpushare.daemon.cards.mps_state import MpsCardState, MpsGrant, MpsLoss, MpsRefused
 from gpushare.daemon.core.log import log
 from gpushare.daemon.mps.clients import ClientWatch
 from gpushare.daemon.mps.control import MpsControl
@@ -37,11 +37,11 @@ class CardServer:
         card: Card,
         program: Path,
         state: DaemonState,
-        publish: Callable[[MpsCard], None],
+        publish: Callable[[MpsCardState], None],
         *,
         partitions: bool,
     ) -> None:
-        self.state = MpsCard()
+        self.state = MpsCardState()
         self.partitions = partitions
         self.runner = ControlRunner(card, program, state, partitions=partitions)
         self._card = card

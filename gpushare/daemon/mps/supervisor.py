@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from gpushare.daemon.cards.mps_state import MPS, MpsCard, MpsGrant, MpsRefused
+from gpushare.daemon.cards.mps_state import MPS, MpsCardState, MpsGrant, MpsRefused
 from gpushare.daemon.core.loop import Worker
 from gpushare.daemon.mps.card import CardServer
 from gpushare.daemon.placement.model import Card
@@ -81,7 +81,7 @@ class MpsSupervisor:
                 self._cards[uuid].worker.submit(self._cards[uuid].server.refresh)
             elif program is None:
                 why = f"this machine has no {PROGRAM}, which is part of NVIDIA's driver"
-                self._publish(uuid, MpsCard(fault=why))
+                self._publish(uuid, MpsCardState(fault=why))
             else:
                 self._begin(card, program, partitions=partitions[uuid])
 
@@ -95,7 +95,7 @@ class MpsSupervisor:
         return self._state.config.rule_of(card.index, card.uuid, card.model).mps_partitions
 
     def _begin(self, card: Card, program: Path, *, partitions: bool) -> None:
-        def publish(found: MpsCard) -> None:
+        def publish(found: MpsCardState) -> None:
             self._publish(card.uuid, found)
 
         server = CardServer(card, program, self._state, publish, partitions=partitions)
@@ -122,7 +122,7 @@ class MpsSupervisor:
                 {other: card for other, card in mps.cards.items() if other != uuid}
             )
 
-    def _publish(self, uuid: str, found: MpsCard) -> None:
+    def _publish(self, uuid: str, found: MpsCardState) -> None:
         mps = self._state.mps
         mps.cards = MappingProxyType({**mps.cards, uuid: found})
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from gpushare import abi
 from gpushare.daemon.cards.driver_client import ProcessUse
-from gpushare.daemon.cards.mps_state import MPS, MpsCard
+from gpushare.daemon.cards.mps_state import MPS, MpsCardState
 from gpushare.daemon.compute import scheduler_sync
 from gpushare.daemon.identity import processes
 from gpushare.daemon.pages.status_page import ProcessClaim, TenantClaims, sum_claims
@@ -203,7 +203,7 @@ def _mps(record: TenantRecord, state: DaemonState) -> TenantMps | None:
     if record.isolation != MPS or not record.allocations:
         return None
     grant, loss = state.mps.grant_of(record.key), state.mps.loss_of(record.key)
-    card = state.mps.cards.get(record.allocations[0].uuid, MpsCard())
+    card = state.mps.cards.get(record.allocations[0].uuid, MpsCardState())
     return TenantMps(
         share=grant.share if grant else "",
         percentage=grant.percentage if grant else 100,

@@ -13,7 +13,7 @@ import pytest
 
 from gpushare.daemon.audit.mps_bypass import MpsBypass
 from gpushare.daemon.cards.driver_client import ProcessUse
-from gpushare.daemon.cards.mps_state import MPS, MpsCard, MpsRefused
+from gpushare.daemon.cards.mps_state import MPS, MpsCardState, MpsRefused
 from gpushare.daemon.mps.card import CardServer
 from gpushare.daemon.mps.faults import ServerLogs
 from gpushare.daemon.mps.grants import limits_of, settings_of
@@ -107,9 +107,9 @@ class Running:
 
 @pytest.fixture
 def running(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Running:
-    published: dict[str, MpsCard] = {}
+    published: dict[str, MpsCardState] = {}
 
-    def publish(found: MpsCard) -> None:
+    def publish(found: MpsCardState) -> None:
         published[CARD.uuid] = found
         node.mps.cards = dict(published)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.config import Config, parse
-from gpushare.daemon.cards.mps_state import MPS, MpsCard
+from gpushare.daemon.cards.mps_state import MPS, MpsCardState
 from gpushare.daemon.compute.scheduler_sync import shares_on_card
 from gpushare.daemon.lifecycle.reserve import TenantIdentity, reserve
 from gpushare.daemon.operator.reload import NotReloaded, reload_config
@@ -41,7 +41,7 @@ def node(tmp_path: Path) -> Iterator[FakeDaemon]:
     """A node of two cards, of which the second is in MPS mode."""
     config = configured(TWO, tmp_path)
     with fakes.node(tmp_path, FakeDriver(card(0), card(1)), config) as made:
-        made.mps.cards = {card(1).uuid: MpsCard()}
+        made.mps.cards = {card(1).uuid: MpsCardState()}
         yield made
 
 
@@ -97,7 +97,9 @@ def test_a_process_of_the_host_is_no_client(node: FakeDaemon) -> None:
 
 
 def test_a_card_without_its_control_daemon_takes_nothing(node: FakeDaemon) -> None:
-    node.mps.cards = {card(1).uuid: MpsCard(fault="its MPS control daemon does not run: no file")}
+    node.mps.cards = {
+        card(1).uuid: MpsCardState(fault="its MPS control daemon does not run: no file")
+    }
     with pytest.raises(NoRoom, match="does not run: no file"):
         created(node, memory="4GiB", backend="mps")
 
