@@ -20,6 +20,8 @@ GRANT_NAME: Final = "grant"
 STATUS_NAME: Final = "status"
 SOCKET_NAME: Final = "socket"
 WAKEUP_NAME: Final = "wakeup"
+MPS_NAME: Final = "mps"
+PIPES_NAME: Final = "pipes"
 TENANT_DIR_ENV: Final = "GPUSHARE_TENANT_DIR"
 
 PAGE_BYTES: Final = 4096

@@ -21,6 +21,7 @@ from gpushare.quota.size import parse_size
 from gpushare.quota.values import parse_duration
 from gpushare.settings import (
     ANY,
+    INTERPOSER,
     USERS,
     USERS_MAX_PER_CARD,
     USERS_MAX_PER_REQUEST,
@@ -186,6 +187,8 @@ class Config:
         return CardRule(
             mode=values.get("allowed_mode", ANY),
             max_tenants=values.get("max_tenants", self.max_tenants),
+            backend=values.get("backend", INTERPOSER),
+            mps_partitions=values.get("mps_partitions", False),
             where=where,
             cordoned_by=self._cordoned_by(uuid),
         )

@@ -120,6 +120,14 @@ EVENTS: Final = {
         "A program of the container is a client of an MPS server: a fatal fault of another client "
         "of that server ends it."
     ),
+    "tenant-bypasses-mps": (
+        "A process of a container on a card in MPS mode uses the card and is no client of its MPS "
+        "server."
+    ),
+    "tenant-lost-mps-server": (
+        "A fatal fault of another client ended the work of all clients of the MPS server: the "
+        "container has to be started again."
+    ),
     "tenant-pages-lost": "The container's pages are gone or damaged.",
     "tenant-pages-incompatible": (
         "The container's pages are of another version; they stay as they are."
@@ -215,6 +223,22 @@ EVENTS: Final = {
     "card-cordoned": "An operator cordoned a card: no container is placed on it.",
     "card-uncordoned": "An operator uncordoned a card.",
     "scheduler-started": "The scheduler was started.",
+    "mps-control-started": "The MPS control daemon of a card in MPS mode was started.",
+    "mps-control-adopted": (
+        "The MPS control daemon that an earlier gpushared had started was found, and is used."
+    ),
+    "mps-control-failed": (
+        "The MPS control daemon of a card does not run; it is started again after a while."
+    ),
+    "mps-control-stopped": "The MPS control daemon of a card was ended.",
+    "mps-command-failed": "The MPS control daemon of a card did not carry out a command.",
+    "mps-limits-not-changed": (
+        "The MPS server's limits of a container were not changed; the interposer library enforces "
+        "the quota."
+    ),
+    "mps-server-faulted": (
+        "A client of an MPS server had a fatal fault: who caused it, and whose work it ended."
+    ),
     "scheduler-adopted": "A running scheduler was adopted.",
     "scheduler-replaced": "A scheduler of another version was replaced.",
     "scheduler-lost": "The scheduler exited; another one is started.",
@@ -281,6 +305,14 @@ KEPT: Final = frozenset(
         "tenant-killed",
         "tenant-hung",
         "tenant-uses-mps",
+        "tenant-bypasses-mps",
+        "tenant-lost-mps-server",
+        "mps-control-started",
+        "mps-control-adopted",
+        "mps-control-failed",
+        "mps-control-stopped",
+        "mps-limits-not-changed",
+        "mps-server-faulted",
         "tenant-idle-detected",
         "tenant-idle-warned",
         "tenant-idle-action-failed",

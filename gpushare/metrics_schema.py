@@ -76,7 +76,7 @@ class CardMetrics(TypedDict):
     utilization: int | None  # percent
     tenants: int
     max_tenants: int
-    mode: str  # unused | shared | exclusive
+    mode: str  # unused | shared | exclusive | mps
     cordoned: bool
     healthy: bool
     health: str  # ok, or the fault

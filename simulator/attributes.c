@@ -33,6 +33,8 @@ static int profile_attribute(const struct sim_profile *profile, CUdevice_attribu
 		return profile->compute_major >= 9;
 	case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
 		return (int)profile->pci_bus;
+	case CU_DEVICE_ATTRIBUTE_MPS_ENABLED:
+		return mps_active();
 	default:
 		return 0;
 	}

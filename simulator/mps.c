@@ -2,6 +2,7 @@
 #include "mps.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,10 +16,9 @@
 static int server = -1;
 /* Of the first fault; the calls of all threads return it from then on. */
 static _Atomic CUresult fault;
-/* The reply: "ok PERCENTAGE\nDEVICES\nUUID BYTES\n...". */
+/* The reply: "ok\nDEVICES\nUUID BYTES MULTIPROCESSORS\n...". */
 static char reply[MESSAGE_BYTES];
 static char *devices, *limits;
-static double percentage = 100;
 
 static bool dial(void)
 {
@@ -53,9 +53,9 @@ CUresult mps_connect(void)
 
 	if (!dial())
 		return CUDA_SUCCESS;
-	length = snprintf(request, sizeof(request), "client\n%s\n%s",
+	length = snprintf(request, sizeof(request), "client\n%s\n%s\n%s",
 		variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
-		variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"));
+		variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"), variable("CUDA_MPS_SM_PARTITION"));
 	REQUIRE(length > 0 && (size_t)length < sizeof(request), CUDA_ERROR_INVALID_VALUE);
 	if (send(server, request, (size_t)length, MSG_NOSIGNAL) != length)
 		return CUDA_ERROR_MPS_CONNECTION_FAILED;
@@ -66,8 +66,8 @@ CUresult mps_connect(void)
 	reply[bytes] = '\0';
 	if (strncmp(reply, "error ", 6) == 0)
 		return (CUresult)atoi(reply + 6);
-	REQUIRE(sscanf(reply, "ok %lf", &percentage) == 1 && (devices = strchr(reply, '\n')),
-		CUDA_ERROR_MPS_RPC_FAILURE);
+	REQUIRE(strncmp(reply, "ok\n", 3) == 0, CUDA_ERROR_MPS_RPC_FAILURE);
+	devices = reply + 2;
 	*devices++ = '\0';
 	limits = strchr(devices, '\n');
 	if (limits)
@@ -75,9 +75,28 @@ CUresult mps_connect(void)
 	return CUDA_SUCCESS;
 }
 
+bool mps_active(void)
+{
+	return server >= 0;
+}
+
 const char *mps_devices(void)
 {
 	return devices;
+}
+
+/* The limits of a card; false without a server. */
+static bool limits_of(const struct sim_profile *profile, uint64_t *bytes, uint32_t *multiprocessors)
+{
+	char uuid[48];
+	const char *line;
+
+	if (server < 0 || !limits)
+		return false;
+	profile_uuid(profile, uuid);
+	line = strstr(limits, uuid);
+	return line &&
+	       sscanf(line + strlen(uuid), "%" SCNu64 "%" SCNu32, bytes, multiprocessors) == 2;
 }
 
 void mps_limit(void)
@@ -85,14 +104,13 @@ void mps_limit(void)
 	for (uint32_t i = 0; server >= 0 && i < device_count(); i++) {
 		struct sim_card *card = device_card((CUdevice)i);
 		struct sim_share *share = &card->shares[tag_process(process_tag())];
-		char uuid[48];
-		const char *limit;
+		uint64_t bytes = 0;
+		uint32_t multiprocessors;
 
-		profile_uuid(card_profile(card), uuid);
-		limit = limits ? strstr(limits, uuid) : NULL;
+		(void)limits_of(card_profile(card), &bytes, &multiprocessors);
 		card_lock(card);
 		share->mps_client = 1;
-		share->pinned_bytes = limit ? strtoull(limit + strlen(uuid), NULL, 10) : 0;
+		share->pinned_bytes = bytes;
 		card_unlock(card);
 	}
 }
@@ -123,13 +141,22 @@ void mps_fault(void)
 		(void)!send(server, text, sizeof(text) - 1, MSG_NOSIGNAL);
 }
 
-/* In whole texture processing clusters, of two multiprocessors each: an estimate from one
- * measurement, 25 % of 188 being 46. */
+CUresult mps_context(const struct sim_profile *profile)
+{
+	uint64_t bytes;
+	uint32_t multiprocessors;
+
+	if (limits_of(profile, &bytes, &multiprocessors) && multiprocessors == 0)
+		return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
+	return mps_status();
+}
+
 uint32_t mps_multiprocessors(const struct sim_profile *profile)
 {
-	uint32_t allowed = (uint32_t)(profile->multiprocessors * percentage / 100) / 2 * 2;
+	uint64_t bytes;
+	uint32_t multiprocessors;
 
-	if (server < 0 || percentage >= 100)
-		return profile->multiprocessors;
-	return allowed ? allowed : 2;
+	if (limits_of(profile, &bytes, &multiprocessors) && multiprocessors > 0)
+		return multiprocessors;
+	return profile->multiprocessors;
 }

@@ -12,6 +12,8 @@
 
 /* Once, from cuInit: wait until a server accepts this process. CUDA_SUCCESS also without one. */
 CUresult mps_connect(void);
+/* Whether this process is the client of a server. */
+bool mps_active(void);
 /* The devices that the server offers, as CUDA_VISIBLE_DEVICES lists them; null: all. */
 const char *mps_devices(void);
 /* Once the devices are known: the memory limits. */
@@ -20,6 +22,8 @@ void mps_limit(void);
 /* The error of each call after a fault in this process, after one in another client of the server,
  * or after the end of the server. */
 CUresult mps_status(void);
+/* The same for a new context, which a static partition can be missing for. */
+CUresult mps_context(const struct sim_profile *profile);
 /* A kernel of this process has faulted. */
 void mps_fault(void);
 

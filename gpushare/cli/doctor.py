@@ -14,7 +14,7 @@ import click
 
 import gpushare
 from gpushare import config
-from gpushare.checks import Check, engines, kubernetes, machine
+from gpushare.checks import Check, engines, kubernetes, machine, mps
 from gpushare.cli import session as shared
 from gpushare.cli.text import printable
 from gpushare.client import DaemonError, DaemonUnreachable, RequestRefused
@@ -144,6 +144,7 @@ def run_checks(client: Client) -> Iterator[Check]:
     yield from machine.check_machine()
     yield _cgroups(cgroups.layout(cgroups.mountinfo()))
     if status is not None:
+        yield from mps.check_mps(client.cards(), status["warnings"])
         yield from _without_gpu(client)
 
 

@@ -66,6 +66,8 @@ TEXTS: Final = {
     "tenant-time-limit-failed": "could not be stopped at its time limit: {error}",
     "tenant-hung": "has pending work that does not seem to end",
     "tenant-uses-mps": "uses an MPS server on {card} (process {pid})",
+    "tenant-bypasses-mps": "uses {card} without its MPS server (process {pid})",
+    "tenant-lost-mps-server": "lost the MPS server of {card}: a fatal fault of {cause}",
     "tenant-idle-detected": "holds {used_bytes} and has not used its cards for {idle_seconds} s",
     "tenant-idle-warned": (
         "holds {used_bytes} and has not used its cards for {idle_seconds} s; action: {action}"
@@ -110,6 +112,12 @@ TEXTS: Final = {
     "card-policy-changed": "was set to the policy {policy} by the operator",
     "card-cordoned": "was cordoned by the operator: {reason}",
     "card-uncordoned": "was uncordoned by the operator",
+    "mps-control-started": "the MPS control daemon of {card} was started (process {pid})",
+    "mps-control-adopted": "the MPS control daemon of {card} was adopted (process {pid})",
+    "mps-control-failed": "the MPS control daemon of {card} does not run: {error}",
+    "mps-control-stopped": "the MPS control daemon of {card} was ended",
+    "mps-limits-not-changed": "keeps its limits at the MPS server of {card}: {error}",
+    "mps-server-faulted": "had a fatal fault on {card} (process {pid}), which ended: {ended}",
     "scheduler-started": "the scheduler was started",
     "scheduler-lost": "the scheduler exited: {reason}",
 }

@@ -60,6 +60,7 @@ def _lines(tenant: TenantStatus) -> Iterator[str]:
         yield _line("stopped at", until.isoformat(" ", "seconds"))
     yield _line("policy", tenant["policy"] or "-")
     yield _line("isolation", tenant["isolation"] or "-")
+    yield from _mps(tenant)
     yield _line("class", latency_class(tenant))
     yield _line("over-quota action", tenant["over_quota_action"] or "-")
     for key, text in sorted(tenant["quota"].items()):
@@ -76,6 +77,25 @@ def _lines(tenant: TenantStatus) -> Iterator[str]:
         inner = process["container_pid"]
         where = "" if inner == process["pid"] else f" (in the container {inner})"
         yield _line("process", f"{process['pid']}{where}  {process['name']}  {used}")
+
+
+def _mps(tenant: TenantStatus) -> Iterator[str]:
+    mps = tenant.get("mps")  # an older daemon has none
+    if not mps:
+        return
+    compute = {
+        "space": f"{count(mps['chunks'], 'chunk')} of multiprocessors of its own",
+        "percentage": f"at most {mps['percentage']} % of the multiprocessors",
+    }.get(mps["share"], "all multiprocessors")
+    by = {
+        "namespace": "the namespace of its MPS server and the interposer library",
+        "server": "the MPS server, for all containers together, and the interposer library",
+    }.get(mps["memory_limit"], "the interposer library")
+    yield _line("mps compute", f"{compute}, shared at the same time")
+    yield _line("mps memory", f"limited by {by}")
+    yield _line("mps server", mps["server_state"] or "not running")
+    if mps["lost"]:
+        yield _line("mps lost", mps["lost"])
 
 
 def _since(intervention: Intervention) -> str:

@@ -293,13 +293,20 @@ def row(tenant: TenantStatus, card: TenantCard) -> tuple[str, ...]:
         run_state(tenant) or _idle(tenant) or cores(card),
         card["policy"] or "-",
         throttled(card),
-        tenant["isolation"],
+        isolation(tenant),
     )
 
 
 def _ends(tenant: TenantStatus) -> str:
     ends = tenant.get("ends_at")
     return "-" if ends is None else local_time(ends)
+
+
+def isolation(tenant: TenantStatus) -> str:
+    """Return what enforces the quota: "interposer", "mps (space)", "mps (percentage)"."""
+    mps = tenant.get("mps")  # an older daemon has none
+    share = f" ({mps['share']})" if mps and mps["share"] else ""
+    return f"{tenant['isolation']}{share}"
 
 
 def _idle(tenant: TenantStatus) -> str:

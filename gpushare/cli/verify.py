@@ -64,9 +64,10 @@ runtime_option: Final = click.option(
     help=f"Test a share of compute. Default: {DEFAULT_PERCENT} %.",
 )
 @click.option("--single", is_flag=True, help="With --cores: run without a second tenant.")
+@click.option("--mps", is_flag=True, help="Test memory quotas on a card in MPS mode.")
 @runtime_option
 def command(
-    session: Session, memory: bool, percent: int | None, single: bool, way: str | None
+    session: Session, memory: bool, percent: int | None, single: bool, mps: bool, way: str | None
 ) -> None:
     """Test on this host that quotas are enforced.
 
@@ -78,14 +79,24 @@ def command(
     motion), by the figures of gpushare and of the driver. The test passes if both figures are
     within 2 points of the share.
 
+    --mps does the same as --memory on a card in MPS mode, and checks that both tenants are clients
+    of its MPS server. The other tests use cards without MPS.
+
     Each step prints the command that it runs. verify removes everything that it created. If a check
     fails, the exit status is 1.
     """
     if single and percent is None:
         raise click.UsageError("--single requires --cores")
-    cards = session.client.cards()
+    way = way or default_runtime()
+    if mps and (percent is not None or way == "host"):
+        raise click.UsageError(
+            "--mps tests memory in containers: use it without --cores, and with "
+            "--runtime docker or containerd"
+        )
+    cards = [card for card in session.client.cards() if (card["mode"] == "mps") == mps]
     if not cards:
-        raise UserError("there is no card to test. To find the cause, run gpushare doctor.")
+        what = "card in MPS mode" if mps else "card"
+        raise UserError(f"there is no {what} to test. To find the cause, run gpushare doctor.")
     time_scale = session.client.status()["time_scale"]
     trial = None if percent is None else _trial(cards, percent, time_scale, single=single)
     with reported(session, way) as (engine, report):
@@ -94,7 +105,8 @@ def command(
         if memory or trial is None:
             roomiest = max(cards, key=lambda card: card["available_bytes"])
             sizes = _sizes(roomiest["available_bytes"], roomiest["cores_available"])
-            MemoryScenario(engine, ourselves(), report, PREFIX, sizes).run()
+            backend = "mps" if mps else ""
+            MemoryScenario(engine, ourselves(), report, PREFIX, sizes, backend).run()
 
 
 class _LiveReport(Report):

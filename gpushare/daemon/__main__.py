@@ -18,6 +18,7 @@ from gpushare import wait_policy
 from gpushare.config import Config
 from gpushare.daemon.audit.audit import Audit, IdleBackoff
 from gpushare.daemon.audit.bypass import BypassControl
+from gpushare.daemon.audit.mps_bypass import MpsBypass
 from gpushare.daemon.compute.scheduler_sync import SchedulerSync
 from gpushare.daemon.core import privileges
 from gpushare.daemon.core.log import (
@@ -34,6 +35,7 @@ from gpushare.daemon.lifecycle.driver_loader import DriverLoader
 from gpushare.daemon.lifecycle.queue import LOOK_SECONDS as QUEUE_SECONDS
 from gpushare.daemon.lifecycle.queue import Queue
 from gpushare.daemon.limits.burst import BurstUpdater, handle_shortfall
+from gpushare.daemon.mps.supervisor import MpsSupervisor
 from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.idle_holders import IdleHolders
 from gpushare.daemon.observe.sampler import UsageSampler, update_peaks
@@ -134,7 +136,7 @@ def run(config: Config) -> None:
         loop = Loop()
         state = _build_state(config, loop)
         try:
-            _serve(config, state, loop, listener)
+            _serve(state, loop, listener)
         finally:
             state.ledger.close()
             if state.metrics_history is not None:
@@ -147,7 +149,7 @@ def run(config: Config) -> None:
         os.close(lock)
 
 
-def _serve(config: Config, state: DaemonState, loop: Loop, listener: StartingSocket) -> None:
+def _serve(state: DaemonState, loop: Loop, listener: StartingSocket) -> None:
     stop, decide = threading.Event(), state.decide
     loader = DriverLoader(state)
     loader.load()
@@ -166,6 +168,7 @@ def _serve(config: Config, state: DaemonState, loop: Loop, listener: StartingSoc
     decide.run(lambda: release.adopt_tenants(state, freezer))
     decide.run(lambda: release.reconcile_tenants(state, freezer))
     decide.run(lambda: claims.adopt(state))
+    servers = _supervise_mps(state, freezer)
     scheduler = SchedulerSync(state)
     state.shares_changed = scheduler.changed
     scheduler.check()
@@ -176,6 +179,7 @@ def _serve(config: Config, state: DaemonState, loop: Loop, listener: StartingSoc
     again = (
         lambda: decide.submit(lambda: release.reconcile_tenants(state, freezer)),
         lambda: decide.submit(loader.load_late),
+        lambda: decide.submit(servers.check),
         server.rebind_if_lost,
         scheduler.check,
         IdleHolders(state, {"pause": control.pause_idle, "kick": control.kick_idle}).look,
@@ -185,18 +189,8 @@ def _serve(config: Config, state: DaemonState, loop: Loop, listener: StartingSoc
     watchdog = Watchdog(("decide", "freeze", "truth"), systemd.watchdog_seconds() or _FEED_SECONDS)
     sampling = _Sampling(state, loader, audit, bypass, watchdog)
     _start_thread("truth", lambda: sampling.run(stop))
-    state.names.submit(lambda: old_installations.sweep_installations(state))
-    loop.every(
-        lambda: _SWEEP_SECONDS,
-        lambda: state.names.submit(lambda: old_installations.sweep_installations(state)),
-    )
-    log(
-        "daemon-ready",
-        version=gpushare.__version__,
-        pid=os.getpid(),
-        run_dir=str(config.run_dir),
-        generation=state.ledger.generation,
-    )
+    _sweep_installations(state)
+    _log_ready(state)
     loop.every(lambda: _REPORT_SECONDS, report_suppressed)
     _watch_threads(state, watchdog)
     # What is there by now stays: it need not be looked through for garbage again and again.
@@ -213,10 +207,9 @@ def _serve(config: Config, state: DaemonState, loop: Loop, listener: StartingSoc
         loop.settle()
         server.close()
         scheduler.close(_FINISH_SECONDS)
+        servers.close()
         stop.set()
-        state.sample_now.set()
-        state.watch.close()
-        state.mounts.close()
+        _close(state)
         log("daemon-stopped", tenants=len(state.tenants.pages))
 
 
@@ -227,6 +220,37 @@ def _queue(state: DaemonState, control: RunControl) -> Queue:
     loop.every(lambda: QUEUE_SECONDS, queue.tick)
     loop.every(lambda: TIME_SECONDS, TimeLimits(state, control.end_time).look)
     return queue
+
+
+def _supervise_mps(state: DaemonState, freezer: Freezer) -> MpsSupervisor:
+    """Have a control daemon run for each card in MPS mode."""
+    state.mps.bypassed = MpsBypass(state, freezer).act
+    servers = MpsSupervisor(state)
+    state.decide.run(servers.check)
+    return servers
+
+
+def _sweep_installations(state: DaemonState) -> None:
+    """Remove what old versions have left, now and from time to time."""
+    sweep = partial(old_installations.sweep_installations, state)
+    state.names.submit(sweep)
+    state.loop.every(lambda: _SWEEP_SECONDS, lambda: state.names.submit(sweep))
+
+
+def _close(state: DaemonState) -> None:
+    state.sample_now.set()
+    state.watch.close()
+    state.mounts.close()
+
+
+def _log_ready(state: DaemonState) -> None:
+    log(
+        "daemon-ready",
+        version=gpushare.__version__,
+        pid=os.getpid(),
+        run_dir=str(state.config.run_dir),
+        generation=state.ledger.generation,
+    )
 
 
 def _finish_threads(state: DaemonState, freezer: Freezer) -> None:

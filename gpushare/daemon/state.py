@@ -18,6 +18,7 @@ from typing import Final
 from gpushare.config import Config
 from gpushare.daemon.cards.context_size import ContextSizes
 from gpushare.daemon.cards.driver_client import DriverClient, DriverSample, ProcessUse
+from gpushare.daemon.cards.mps_state import MPS, MpsCards
 from gpushare.daemon.core.log import Durations
 from gpushare.daemon.core.loop import KeyLocks, Loop, Worker, WorkerPool
 from gpushare.daemon.identity.pid_resolver import ListedPid
@@ -45,6 +46,7 @@ from gpushare.host.numa import Numa
 from gpushare.oci.driver_files import DriverFiles, simulator_env
 from gpushare.oci.elf import Platform
 from gpushare.oci.prepared_image import PreparedImages
+from gpushare.settings import INTERPOSER
 
 WINDOWS: Final = (1, 10, 60)  # seconds
 NO_FIGURES: Final[Mapping[int, float | None]] = MappingProxyType(dict.fromkeys(WINDOWS))
@@ -291,6 +293,7 @@ class DaemonState:
     regroup: Callable[[int | None], None] = lambda _: None
     numa: Numa = field(default_factory=Numa)
     queue: QueueState = field(default_factory=QueueState)
+    mps: MpsCards = field(default_factory=MpsCards)
     # Called by the decide thread after what tenants are to get may have changed.
     shares_changed: Callable[[], None] = lambda: None
     _libraries: Path = Path("/")  # where `config.libraries` led last
@@ -324,6 +327,11 @@ class DaemonState:
     def policy_of(self, uuid: str) -> str:
         """Return the policy that the operator set for a card, "" if none is set."""
         return self.card_overrides.of(uuid).get("policy", "")
+
+    def backend_of(self, card: Card, config: Config | None = None) -> str:
+        """Return the backend of a card's shares, by this or another `config`: interposer or mps."""
+        rule = (config or self.config).rule_of(card.index, card.uuid, card.model)
+        return INTERPOSER if card.instance or card.is_divided else rule.backend
 
     def capacities(self, without: str = "") -> tuple[CardCapacity, ...]:
         """Return each card with its allocations, and what is reserved but for ticket `without`."""
@@ -360,6 +368,10 @@ class DaemonState:
                         *self.ledger.unused_claims(card.uuid, self.policy_of(card.uuid)),
                         *self.ledger.granted_parts(card.uuid, without),
                     ),
+                    backend=self.backend_of(card),
+                    backend_source=rule.where.get("backend", ""),
+                    backend_fault=self.mps.fault_of(card.uuid),
+                    mps_partitions=rule.mps_partitions,
                 )
             )
         return tuple(capacities)
@@ -377,6 +389,7 @@ class DaemonState:
             limit_bytes=limit_bytes,
             most_bytes=allocation.most_bytes,
             is_scheduled=record.is_scheduled,
+            backend=MPS if record.isolation == MPS else "",
         )
 
     def use_of(self, record: TenantRecord, number: int) -> tuple[int, int]:

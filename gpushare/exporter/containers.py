@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpushare.metrics_schema import TenantCardMetrics, TenantMetrics
 
 FROZEN_BY: Final = ("operator", "idle", "audit")
-LEVELS: Final = ("driver", "interposer", "audited", "advisory", "exclusive")
+LEVELS: Final = ("driver", "interposer", "audited", "advisory", "exclusive", "mps")
 
 
 def _utilization(snapshot: Snapshot) -> Iterable[MetricSample]:

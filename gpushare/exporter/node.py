@@ -115,8 +115,8 @@ CARD_FAMILIES: Final = (
         "gpushare_card_info",
         "gauge",
         (*OF_CARD, "mode", "health"),
-        "1, with how the card is used (unused, shared or exclusive) and its health: ok, or the "
-        "problem.",
+        "1, with how the card is used (unused, shared, exclusive or mps) and its health: ok, or "
+        "the problem.",
         _card_info,
     ),
     Family(

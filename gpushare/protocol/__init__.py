@@ -84,6 +84,7 @@ from gpushare.protocol.tenants import (
     ProcessCard,
     ShortfallReport,
     TenantCard,
+    TenantMps,
     TenantPod,
     TenantProcess,
     TenantStatus,
@@ -132,6 +133,7 @@ __all__ = [
     "ProtocolError",
     "ShortfallReport",
     "TenantCard",
+    "TenantMps",
     "TenantPod",
     "TenantProcess",
     "TenantStatus",
@@ -316,7 +318,7 @@ class CardStatus(TypedDict):
     cores_available: int  # percent of the card
     tenants: int
     max_tenants: int
-    mode: str  # "shared" | "exclusive" | "unused"
+    mode: str  # "shared" | "exclusive" | "unused"; "mps": its shares are clients of an MPS server
     utilization: int | None  # percent of time busy, by NVML; None: unknown
     temperature_celsius: int | None  # None: unknown, as power_milliwatts
     power_milliwatts: int | None  # drawn now; some ten seconds old at most

@@ -35,7 +35,7 @@ CLAIM_PODS_MAX: Final = 256  # as the API server has it, status.reservedFor
 CLAIM_DEVICES_MAX: Final = 32
 
 #: Why a card has nothing for the scheduler, as `schedulable_reason` begins.
-UNSCHEDULABLE: Final = ("unhealthy", "cordoned", "driver", "integrity")
+UNSCHEDULABLE: Final = ("unhealthy", "cordoned", "driver", "integrity", "mps")
 
 
 class AllocationFolder(TypedDict):

@@ -87,6 +87,17 @@ class TenantPod(TypedDict):
     container: str
 
 
+class TenantMps(TypedDict):
+    """What a tenant of a card in MPS mode has of the card's MPS server."""
+
+    share: str  # space: multiprocessors of its own | percentage: a ceiling | "": no ceiling
+    percentage: int  # of the multiprocessors, its ceiling; 100: none
+    chunks: int  # of a static partition; 0: it has none
+    memory_limit: str  # beside the interposer's, for each process: namespace | server | "": none
+    server_state: str  # as NVIDIA names it; "": no server runs
+    lost: str  # why its processes can no longer use the card; "": they can
+
+
 class TenantStatus(TypedDict):
     """A container or host process, and its allocation."""
 
@@ -102,7 +113,8 @@ class TenantStatus(TypedDict):
     online: bool  # class online: never waits for its turn
     priority: int  # among offline tenants, 0 is served first
     weight: int  # under native-burst-share; 0: none requested
-    isolation: str  # driver | interposer | audit | advice | exclusive
+    isolation: str  # driver | interposer | audit | advice | exclusive | mps
+    mps: TenantMps | None  # None: it is no client of an MPS server
     over_quota_action: str  # action when over quota: observe | warn | freeze | kill
     throttled_ratio: float  # maximum of its cards over the last second, 0..1; unknown: 0
     created_at: float  # seconds since the epoch

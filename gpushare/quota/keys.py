@@ -238,8 +238,9 @@ KEYS: Final[Mapping[str, Key]] = {
             Choice(("driver", "mig", "interposer", "mps", "exclusive")),
             unchanged,
             "Backend that enforces the quota: driver (refused if the driver has no limits of its "
-            "own), interposer, exclusive, a whole card, or mig, a MIG instance, whole or shared by "
-            "the interposer. Default: the best available. mps is refused in this version.",
+            "own), interposer, exclusive, a whole card, mig, a MIG instance, whole or shared by "
+            "the interposer, or mps, a card in MPS mode (cards.NAME.backend of gpushare.yaml). "
+            "Default: the best available.",
         ),
         Key(
             IDLE_AFTER,

@@ -192,7 +192,7 @@ def _write_mps_control(made: Simulator) -> None:
         "#!/bin/sh\n"
         f": ${{{DEVICE_ENV}:={shlex.quote(str(made.device))}}}\n"
         f"export {DEVICE_ENV}\n"
-        f'exec {shlex.quote(sys.executable)} -I -m gpushare.simulator.mps_control "$@"\n',
+        f'exec {shlex.quote(sys.executable)} -I -m gpushare.simulator.mps_program "$@"\n',
         encoding="utf-8",
     )
     made.mps_control.chmod(0o755)

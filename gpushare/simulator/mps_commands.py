@@ -4,30 +4,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from gpushare.simulator.mps_server import MpsServer, tell
-from gpushare.simulator.mps_settings import MpsDevices, MpsError, MpsLimits
+from gpushare.simulator.mps_settings import MpsCommandError
+from gpushare.simulator.mps_state import ControlDaemon
 
-_CLIENT_TERMINATED: Final = 810  # CUresult
-
-
-class ControlDaemon(Protocol):
-    """What commands work on."""
-
-    server: MpsServer | None
-    defaults: MpsLimits
-    devices: MpsDevices
-
-    def start_server(self, uid: int) -> None:
-        """Start the server for a user."""
-
-    def stop_server(self) -> None:
-        """End the server, if there is one."""
-
-    def quit(self, seconds: float) -> None:
-        """End when there are no clients, or after `seconds`."""
+CLIENT_TERMINATED: Final = 810  # CUresult
 
 
 def run_command(daemon: ControlDaemon, line: str) -> str:
@@ -45,14 +29,15 @@ def run_command(daemon: ControlDaemon, line: str) -> str:
 
 
 def _of(daemon: ControlDaemon, word: str) -> MpsServer:
-    server = daemon.server
+    server = daemon.state.server
     if server is None or server.pid != int(word):
-        raise MpsError(f"Server {word} not found")
+        raise MpsCommandError(f"Server {word} not found")
     return server
 
 
 def _get_server_list(daemon: ControlDaemon, _: list[str]) -> str:
-    return str(daemon.server.pid) if daemon.server else ""
+    server = daemon.state.server
+    return str(server.pid) if server else ""
 
 
 def _get_server_status(daemon: ControlDaemon, words: list[str]) -> str:
@@ -64,38 +49,67 @@ def _get_client_list(daemon: ControlDaemon, words: list[str]) -> str:
 
 
 def _ps(daemon: ControlDaemon, words: list[str]) -> str:
-    server = _of(daemon, words[1]) if words[:1] == ["-p"] else daemon.server
+    server = _of(daemon, words[1]) if words[:1] == ["-p"] else daemon.state.server
     rows = [("PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND")]
     if server is not None:
         rows += [
             (str(client.pid), str(client.number), str(server.pid), uuid[:22], *client.described())
             for client in server.clients.values()
-            for uuid in daemon.devices.uuids
+            for uuid in daemon.state.devices.uuids
         ]
+    return _table(rows)
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join(" ".join(f"{word:<22}" for word in row).rstrip() for row in rows)
+
+
+def _get_device_client_list(daemon: ControlDaemon, words: list[str]) -> str:
+    server = _of(daemon, words[0]) if words else daemon.state.server
+    pids = [str(client.pid) for client in server.clients.values()] if server else []
+    return "\n".join(" ".join((uuid, *pids)) for uuid in daemon.state.devices.uuids)
+
+
+def _device_query(daemon: ControlDaemon, words: list[str]) -> str:
+    servers = [word for word in words if word != "--csv"]
+    server = _of(daemon, servers[0]) if servers else daemon.state.server
+    rows = [("Ordinal", "Server", "PCI ID", "Device UUID", "Name", "Total SMs")]
+    rows += [
+        (
+            str(ordinal),
+            str(server.pid) if server else "-",
+            device.pci,
+            device.uuid,
+            device.name,
+            str(device.multiprocessors),
+        )
+        for ordinal, device in enumerate(daemon.state.devices.every)
+    ]
+    return "\n".join(map(",".join, rows)) if "--csv" in words else _table(rows)
 
 
 def _start_server(daemon: ControlDaemon, words: list[str]) -> str:
     if words[0] != "-uid":
-        raise MpsError("start_server -uid UID")
-    if daemon.server is None:
+        raise MpsCommandError("start_server -uid UID")
+    if daemon.state.server is None:
         daemon.start_server(int(words[1]))
     return ""
 
 
 def _shutdown_server(daemon: ControlDaemon, words: list[str]) -> str:
-    if _of(daemon, words[0]).clients and words[1:] != ["-f"]:
-        raise MpsError(f"Server {words[0]} has clients")
-    daemon.stop_server()
+    server = _of(daemon, words[0])
+    if server.clients and words[1:] != ["-f"]:
+        raise MpsCommandError(f"Server {words[0]} has clients")
+    daemon.stop_server(server)
     return ""
 
 
 def _terminate_client(daemon: ControlDaemon, words: list[str]) -> str:
     for connection, client in _of(daemon, words[0]).clients.items():
         if client.pid == int(words[1]):
-            tell(connection, str(_CLIENT_TERMINATED))
-            return ""
-    raise MpsError(f"Client {words[1]} not found")
+            tell(connection, str(CLIENT_TERMINATED))
+            return "0"
+    raise MpsCommandError(f"Client {words[1]} not found")
 
 
 def _quit(daemon: ControlDaemon, words: list[str]) -> str:
@@ -104,7 +118,7 @@ def _quit(daemon: ControlDaemon, words: list[str]) -> str:
 
 
 def _default_percentage(daemon: ControlDaemon, words: list[str]) -> str:
-    return daemon.defaults.set_percentage(words)
+    return daemon.state.defaults.set_percentage(words)
 
 
 def _percentage(daemon: ControlDaemon, words: list[str]) -> str:
@@ -112,17 +126,65 @@ def _percentage(daemon: ControlDaemon, words: list[str]) -> str:
 
 
 def _default_pinned(daemon: ControlDaemon, words: list[str]) -> str:
-    return daemon.defaults.set_pinned(words)
+    return daemon.state.defaults.set_pinned(words)
 
 
 def _pinned(daemon: ControlDaemon, words: list[str]) -> str:
     return _of(daemon, words[0]).limits.set_pinned(words[1:])
 
 
+def _default_priority(daemon: ControlDaemon, words: list[str]) -> str:
+    return daemon.state.defaults.set_priority(words)
+
+
+def _sm_partition(daemon: ControlDaemon, words: list[str]) -> str:
+    _check_static(daemon)
+    verb, device, word = words
+    card = daemon.state.devices.abbreviated(device)
+    partitions = daemon.state.partitions
+    if verb == "add":
+        return f"Partition {partitions.add(card, int(word)).variable} created"
+    if verb != "rm":
+        raise MpsCommandError(f"{verb}: not add or rm")
+    partition = partitions.named(card, word)
+    server = daemon.state.server
+    if server is not None and server.uses(partition, partitions):
+        raise MpsCommandError(f"Partition {word} has clients")
+    partitions.remove(partition)
+    return ""
+
+
+def _check_static(daemon: ControlDaemon) -> None:
+    if not daemon.state.mode.static:
+        raise MpsCommandError("static partitioning mode is not enabled")
+
+
+def _lspart(daemon: ControlDaemon, _: list[str]) -> str:
+    _check_static(daemon)
+    partitions, server = daemon.state.partitions, daemon.state.server
+    rows = [
+        ("GPU", "Partition", "free", "used", "free", "used", "clients"),
+        ("", "", "chunk", "chunk", "SM", "SM", ""),
+    ]
+    for device in daemon.state.devices.every:
+        short = device.uuid[:12]
+        chunks, multiprocessors = partitions.free(device)
+        used = (partitions.total(device) - chunks, device.multiprocessors - multiprocessors)
+        counts = (str(chunks), str(used[0]), str(multiprocessors), str(used[1]))
+        rows.append((short, "-", *counts, "-"))
+        for one in partitions.of(device):
+            busy = server is not None and server.uses(one, partitions)
+            sizes = ("-", str(one.chunks), "-", str(one.multiprocessors))
+            rows.append((short, one.id, *sizes, "Yes" if busy else "-"))
+    return "\n".join(" ".join(f"{word:<12}" for word in row).rstrip() for row in rows)
+
+
 _COMMANDS: Final[dict[str, Callable[[ControlDaemon, list[str]], str]]] = {
     "get_server_list": _get_server_list,
     "get_server_status": _get_server_status,
     "get_client_list": _get_client_list,
+    "get_device_client_list": _get_device_client_list,
+    "device_query": _device_query,
     "ps": _ps,
     "start_server": _start_server,
     "shutdown_server": _shutdown_server,
@@ -132,6 +194,10 @@ _COMMANDS: Final[dict[str, Callable[[ControlDaemon, list[str]], str]]] = {
     "set_default_active_thread_percentage": _default_percentage,
     "get_active_thread_percentage": _percentage,
     "set_active_thread_percentage": _percentage,
+    "get_default_client_priority": _default_priority,
+    "set_default_client_priority": _default_priority,
+    "sm_partition": _sm_partition,
+    "lspart": _lspart,
     "get_default_device_pinned_mem_limit": _default_pinned,
     "set_default_device_pinned_mem_limit": _default_pinned,
     "get_device_pinned_mem_limit": _pinned,

@@ -10,14 +10,18 @@ import sys
 from dataclasses import dataclass, field
 from typing import IO, Final
 
-from gpushare.simulator.mps_settings import MpsClient, MpsDevices, MpsLimits
+from gpushare.simulator.mps_partitions import MpsPartition, MpsPartitions
+from gpushare.simulator.mps_settings import MpsClient, MpsDevice, MpsDevices, MpsLimits
 from gpushare.simulator.profiles import libraries
 
 PIPE_ENV: Final = "CUDA_MPS_PIPE_DIRECTORY"
+DEFAULT: Final = "default"
 
 #: The server's process: it has a context on each device, and ends with its standard input.
 _SERVER: Final = """
 import ctypes, sys
+with open("/proc/self/comm", "w") as name:  # as the driver's list of processes shows it
+    name.write("nvidia-cuda-mps-server")
 cuda = ctypes.CDLL(sys.argv[1])
 count, context = ctypes.c_int(), ctypes.c_void_p()
 error = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
@@ -30,20 +34,24 @@ sys.stdin.read()
 
 @dataclass
 class MpsServer:
-    """A running MPS server."""
+    """A running MPS server, with the limits of its namespaces: in protocol 2, the default alone."""
 
     _process: subprocess.Popen[bytes]
+    name: str
     uid: int
-    limits: MpsLimits
+    devices: MpsDevices
+    namespaces: dict[str, MpsLimits]
     state: str = "INITIALIZING"
     clients: dict[socket.socket, MpsClient] = field(default_factory=dict)
 
     @classmethod
-    def start(cls, uid: int, limits: MpsLimits, devices: MpsDevices) -> MpsServer:
+    def start(
+        cls, name: str, uid: int, namespaces: dict[str, MpsLimits], devices: MpsDevices
+    ) -> MpsServer:
         """Start one for a user. OSError."""
         environment = {
             **os.environ,
-            "CUDA_VISIBLE_DEVICES": ",".join(devices.uuids),
+            "CUDA_VISIBLE_DEVICES": ",".join(devices.uuids) or "-1",
             PIPE_ENV: "/nonexistent",  # it is no client
         }
         process = subprocess.Popen(
@@ -52,12 +60,17 @@ class MpsServer:
             stdout=subprocess.PIPE,
             env=environment,
         )
-        return cls(process, uid, limits.copy())
+        return cls(process, name, uid, devices, namespaces)
 
     @property
     def pid(self) -> int:
         """Its PID."""
         return self._process.pid
+
+    @property
+    def limits(self) -> MpsLimits:
+        """The limits of its default namespace."""
+        return self.namespaces[DEFAULT]
 
     @property
     def output(self) -> IO[bytes]:
@@ -72,6 +85,38 @@ class MpsServer:
         self._process.wait()
         self._process.stdin.close()
         self.output.close()
+
+    def uses(self, partition: MpsPartition, partitions: MpsPartitions) -> bool:
+        """Whether a client is in a partition."""
+        return any(
+            partitions.chosen(client.partition, partition.server) == partition
+            for client in self.clients.values()
+        )
+
+    def grant(self, client: MpsClient, partitions: MpsPartitions, *, static: bool) -> str:
+        """Return a client's reply: what its namespace allows it, and less where it asks for less.
+
+        After the devices, a line for each: its UUID, the memory limit or 0, and how many
+        multiprocessors the client may use; 0 for none, because it has to be in a partition.
+        """
+        granted = self.namespaces[client.route.namespace].narrowed(client, self.devices)
+        memory = granted.pinned_bytes(self.devices)
+        # Protocol 2 has one server, and partitions that are no server's.
+        owner = "" if static else self.name
+        chosen = partitions.chosen(client.partition, owner)
+
+        def multiprocessors(device: MpsDevice) -> int:
+            if chosen is not None and chosen.device == device:
+                return chosen.multiprocessors
+            if static or partitions.of(device):
+                return 0
+            return device.share(granted.percentage)
+
+        lines = [
+            f"{device.uuid} {memory.get(device.uuid, 0)} {multiprocessors(device)}"
+            for device in self.devices.every
+        ]
+        return "\n".join(["ok", ",".join(self.devices.uuids), *lines])
 
 
 def tell(connection: socket.socket, text: str) -> None:

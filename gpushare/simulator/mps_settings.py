@@ -9,18 +9,20 @@ import re
 import socket
 import struct
 import uuid
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from gpushare.simulator.device_file import Header, Profile
 from gpushare.simulator.machine import DEVICE_ENV
 
-_UNITS: Final = {"M": 1 << 20, "G": 1 << 30}
+_UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+ALL: Final = "*"  # a memory limit of every device: protocol 3
 _CREDENTIALS: Final = struct.Struct("iII")  # struct ucred, unix(7)
 
 
-class MpsError(ValueError):
+class MpsCommandError(ValueError):
     """A command that cannot be carried out."""
 
 
@@ -31,20 +33,53 @@ def credentials(connection: socket.socket) -> tuple[int, int]:
     return pid, user
 
 
-def size_of(text: str) -> int:
-    """Return the bytes of an integer with G or M; MpsError for anything else."""
-    found = re.fullmatch(r"([0-9]+)([GM])B?", text.strip())
+def size_of(text: str, units: str = "GM") -> int:
+    """Return the bytes of an integer with a unit; MpsCommandError for anything else."""
+    found = re.fullmatch(rf"([0-9]+)([{units}])B?", text.strip())
     if found is None:
-        raise MpsError(f"{text}: not an integer with G or M")
+        raise MpsCommandError(f"{text}: not an integer with {' or '.join(units)}")
     return int(found[1]) * _UNITS[found[2]]
 
 
 @dataclass(frozen=True)
-class MpsDevices:
-    """The devices of a control daemon, in its order."""
+class MpsDevice:
+    """A card."""
 
-    uuids: tuple[str, ...]
+    uuid: str
+    name: str
+    pci: str
+    multiprocessors: int
+    compute_major: int
+
+    @classmethod
+    def of(cls, card: Profile) -> MpsDevice:
+        """Return the card of a profile in the device file."""
+        return cls(
+            f"GPU-{uuid.UUID(bytes=bytes(card.uuid))}",
+            card.name.decode(),
+            f"00000000:{card.pci_bus:02X}:00.0",
+            card.multiprocessors,
+            card.compute_major,
+        )
+
+    def share(self, percentage: float) -> int:
+        """Return the multiprocessors of a percentage, in whole texture processing clusters.
+
+        These have two multiprocessors each: an estimate from measurements, 25 % of 188 being 46 and
+        10 % of them 18.
+        """
+        if percentage >= 100:
+            return self.multiprocessors
+        return max(int(self.multiprocessors * percentage / 100) // 2 * 2, 2)
+
+
+@dataclass(frozen=True)
+class MpsDevices:
+    """The devices of a control daemon or a server, in its order."""
+
+    every: tuple[MpsDevice, ...]
     cuda_version: int
+    driver_major: int
 
     @classmethod
     def visible(cls) -> MpsDevices:
@@ -56,31 +91,55 @@ class MpsDevices:
                 Profile.from_buffer_copy(file.read(ctypes.sizeof(Profile)))
                 for _ in range(header.card_count)
             ]
-        every = [f"GPU-{uuid.UUID(bytes=bytes(card.uuid))}" for card in cards]
+        major = header.driver_version.decode().partition(".")[0]
+        every = cls(tuple(map(MpsDevice.of, cards)), header.cuda_version, int(major))
         names = os.environ.get("CUDA_VISIBLE_DEVICES")
-        if names is None:
-            return cls(tuple(every), header.cuda_version)
-        known = {**{str(index): card for index, card in enumerate(every)}}
-        known |= {card: card for card in every}
-        named = tuple(known[name] for name in names.split(",") if name in known)
-        return cls(named, header.cuda_version)
+        return every if names is None else every.only(names.split(","))
 
-    def named(self, name: str) -> str | None:
-        """Return the UUID of a device by its number or its UUID; None for another name."""
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """The UUIDs."""
+        return tuple(device.uuid for device in self.every)
+
+    def only(self, names: Iterable[str]) -> MpsDevices:
+        """Return those of that name, without a word about names that none has."""
+        found = (self.named(name.strip()) for name in names)
+        return replace(self, every=tuple(device for device in found if device is not None))
+
+    def named(self, name: str) -> MpsDevice | None:
+        """Return a device by its number or its UUID; None for another name."""
         if name.isdecimal():
-            return self.uuids[int(name)] if int(name) < len(self.uuids) else None
-        return name if name in self.uuids else None
+            return self.every[int(name)] if int(name) < len(self.every) else None
+        return next((device for device in self.every if device.uuid == name), None)
+
+    def abbreviated(self, name: str) -> MpsDevice:
+        """Return a device by its number or the beginning of its UUID; MpsCommandError."""
+        exact = self.named(name)
+        found = [exact] if exact else [one for one in self.every if one.uuid.startswith(name)]
+        if len(found) != 1 or not name:
+            raise MpsCommandError(f"Device {name} not found")
+        return found[0]
+
+
+@dataclass(frozen=True)
+class MpsRoute:
+    """The socket by which a client has come: its server and namespace; by its user without one."""
+
+    server: str = ""
+    namespace: str = "default"
 
 
 @dataclass(frozen=True)
 class MpsClient:
-    """A client, with the limits in its environment."""
+    """A client, with what its environment says."""
 
     number: int
     pid: int
     uid: int
-    percentage: str
-    pinned: str
+    route: MpsRoute
+    percentage: str = ""
+    pinned: str = ""
+    partition: str = ""
 
     def described(self) -> tuple[str, str]:
         """Return its PID namespace and its command line, as far as they can be read."""
@@ -92,23 +151,31 @@ class MpsClient:
             return "?", "?"
 
 
+def priority_of(text: str) -> int:
+    """Return a priority; MpsCommandError for one that does not exist."""
+    if text not in ("0", "1"):
+        raise MpsCommandError(f"{text}: not 0 or 1")
+    return int(text)
+
+
 @dataclass
 class MpsLimits:
-    """The limits of a server, or the defaults of the next one."""
+    """The limits of a server or a namespace, or the defaults of the next server."""
 
     percentage: float = 100.0
     pinned: dict[str, str] = field(default_factory=dict)  # by device as it was named, last set last
+    priority: int = 0
 
     def copy(self) -> MpsLimits:
         """Return a copy that changes by itself."""
-        return MpsLimits(self.percentage, dict(self.pinned))
+        return MpsLimits(self.percentage, dict(self.pinned), self.priority)
 
-    def set_percentage(self, words: list[str]) -> str:
+    def set_percentage(self, words: list[str], least: float = 0.0) -> str:
         """Set the percentage if there is one in `words`; return it."""
         if words:
             value = float(words[0])
-            if not 0 < value <= 100:
-                raise MpsError(f"{words[0]}: not between 0 and 100")
+            if not (least <= value <= 100 and value > 0):
+                raise MpsCommandError(f"{words[0]}: not between {least:g} and 100")
             self.percentage = value
         return str(self.percentage)
 
@@ -121,6 +188,12 @@ class MpsLimits:
             self.pinned[device] = value[0]
         return self.pinned.get(device, "")
 
+    def set_priority(self, words: list[str]) -> str:
+        """Set the priority if there is one in `words`; return it."""
+        if words:
+            self.priority = priority_of(words[0])
+        return str(self.priority)
+
     def narrowed(self, client: MpsClient, devices: MpsDevices) -> MpsLimits:
         """Return what a client gets: its environment only lowers the limits."""
         allowed = self.copy()
@@ -132,7 +205,7 @@ class MpsLimits:
             allowed.percentage = wanted
         entries = [entry.partition("=") for entry in client.pinned.split(",") if entry]
         if any(devices.named(name.strip()) is None for name, _, _ in entries):
-            allowed.pinned = {}  # one wrong entry: see mps_control
+            allowed.pinned = {}  # one wrong entry: see simulator/README.md
             return allowed
         given = self.pinned_bytes(devices)
         for name, _, value in entries:
@@ -140,13 +213,17 @@ class MpsLimits:
             assert device is not None
             try:
                 size = size_of(value)
-            except MpsError:
+            except MpsCommandError:
                 continue
-            if size < given.get(device, size + 1):
-                allowed.set_pinned([device, value.strip()])
+            if size < given.get(device.uuid, size + 1):
+                allowed.set_pinned([device.uuid, value.strip()])
         return allowed
 
     def pinned_bytes(self, devices: MpsDevices) -> dict[str, int]:
         """Return the memory limits by UUID; a device that does not exist has no effect."""
-        found = ((devices.named(name), size_of(value)) for name, value in self.pinned.items())
-        return {device: size for device, size in found if device is not None}
+        return {
+            device.uuid: size_of(size, "KMG")
+            for name, size in self.pinned.items()
+            for device in (devices.every if name == ALL else (devices.named(name),))
+            if device is not None
+        }

@@ -31,6 +31,9 @@ PARTS: Final[Mapping[str, str]] = {
     "cuGraphLaunch": "graphs",
     "cuModuleLoadData": "modules",
 }
+_MPS: Final = "mps"
+#: States of a server of either protocol in which it serves both.
+_ACTIVE: Final = (["ACTIVE"] * 2, ["READY"] * 2)
 _CHUNK_BYTES: Final = 64 << 20
 # The probe's least array: eight rows, the height of a tile, of 512 KiB (libhook/probe).
 _LEAST_ARRAY_BYTES: Final = 4 << 20
@@ -59,8 +62,9 @@ class MemoryScenario(ScenarioSteps):
                 self._filled(serve, self.sizes.large, other=train)
                 check_limits(self, train)
                 check_breakdown(self, train)
-                self._grown(train)
-                self._shrunk(train)
+                if self.backend != _MPS:  # the server's limits hold from the start of a process on
+                    self._grown(train)
+                    self._shrunk(train)
                 card = self._killed(serve)
                 if (
                     card["tenants"] == 1
@@ -103,6 +107,24 @@ class MemoryScenario(ScenarioSteps):
             if name in rows
         }
         self.report.check("ps shows both with their quotas", listed == requested, listed)
+        if self.backend == _MPS:
+            self._are_clients([*requested])
+
+    def _are_clients(self, names: list[str]) -> None:
+        """Check that MPS is in force: the driver does without a server, and says nothing."""
+
+        def servers() -> dict[str, str]:
+            rows = self.tenants()
+            found = {name: rows[name].get("mps") or {} for name in names if name in rows}
+            return {name: mps.get("server_state", "") for name, mps in found.items()}
+
+        self.report.check(
+            "both are clients of the card's MPS server, which is active",
+            wait_until(lambda: list(map(str.upper, servers().values())) in _ACTIVE),
+            servers(),
+        )
+        warned = [text for row in self.tenants().values() for text in row["warnings"]]
+        self.report.check("no process uses the card without the server", not warned, warned)
 
     def _too_much_refused(self) -> None:
         self.report.title("A third container that does not fit is refused, with the reason")

@@ -39,13 +39,17 @@ class Sizes:
 
 @dataclass
 class ScenarioSteps:
-    """Tenants of `engine`, inspected with `cli`; their names begin with `prefix`."""
+    """Tenants of `engine`, inspected with `cli`; their names begin with `prefix`.
+
+    Those that request a part of a card request it with `backend`, "" for none.
+    """
 
     engine: TenantRunner
     cli: list[str]
     report: Report
     prefix: str = ""
     sizes: Sizes = Sizes()
+    backend: str = ""
 
     def fill(self, tenant: ProbeTenant, api: str, free: int) -> dict[str, Any]:
         """Allocate all free memory through `api`, unless the limit is not enforced at all.
@@ -72,6 +76,7 @@ class ScenarioSteps:
     def spawned(self, name: str, quota: Mapping[str, str], *command: str) -> Iterator[ProbeTenant]:
         """Run the probe as tenant `name`, whether it starts or not, and remove it afterwards."""
         full = self.full_name(name)
+        quota = {**quota, "backend": self.backend} if quota and self.backend else quota
         self.report.command(self.engine.run(full, quota, *command))
         try:
             with spawn(self.engine, full, quota, *command) as tenant:

@@ -9,21 +9,31 @@
 #include "channel/channel.h"
 #include "channel/log.h"
 #include "fork.h"
+#include "mps.h"
 #include "quota/process_table.h"
 #include "quota/pages.h"
 #include "share/gate.h"
 
-static CUresult not_ready(const char *why)
+static CUresult refuse(const char *rule, const char *why)
 {
 	static _Atomic bool logged;
 
 	/* Once: frameworks call it repeatedly. */
 	if (!atomic_exchange(&logged, true))
-		log_always("no GPU: the quota of this container is unknown: %s. Restart the "
-			   "container, "
-			   "and run `gpushare doctor` on the host.",
-			why);
+		log_always("no GPU: %s: %s. Restart the container, and run `gpushare doctor` on "
+			   "the host.",
+			rule, why);
 	return CUDA_ERROR_SYSTEM_NOT_READY;
+}
+
+static CUresult not_ready(const char *why)
+{
+	return refuse("the quota of this container is unknown", why);
+}
+
+static CUresult not_client(const char *why)
+{
+	return refuse("this container has to use the MPS server of its card", why);
 }
 
 CUDA(cuInit, (unsigned int flags))
@@ -32,9 +42,15 @@ CUDA(cuInit, (unsigned int flags))
 	const char *why = pages_open(PAGES_WRITE);
 	if (why)
 		return not_ready(why);
+	why = mps_prepare();
+	if (why)
+		return not_client(why);
 	CUresult result = REAL(cuInit)(flags);
 	if (result != CUDA_SUCCESS)
 		return result;
+	why = mps_verify();
+	if (why)
+		return not_client(why);
 	why = process_table_join();
 	if (why)
 		return not_ready(why);

@@ -29,6 +29,11 @@
 #define GPUSHARE_SOCKET_NAME "socket"
 /* A FIFO. A byte in it makes the scheduler read the tenant's status page. */
 #define GPUSHARE_WAKEUP_NAME "wakeup"
+/* There if `mps` of the grant header is 1: lines NAME=VALUE, the variables with which each process
+ * of the tenant becomes a client of the MPS server, and its limits there. */
+#define GPUSHARE_MPS_NAME "mps"
+/* The directory where the pipe directory of that server is mounted. */
+#define GPUSHARE_PIPES_NAME "pipes"
 /* Read only if GPUSHARE_TENANT_DIR does not exist: a rootless `gpushare run`. */
 #define GPUSHARE_TENANT_DIR_ENV "GPUSHARE_TENANT_DIR"
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from gpushare.daemon.limits.driver_limits import EXCLUSIVE, MPS, UNSUPPORTED
+from gpushare.daemon.limits.driver_limits import EXCLUSIVE, UNSUPPORTED
 from gpushare.quota.effective_request import ADD
 from gpushare.quota.keys import ANNOTATION_PREFIX, KEYS
 from gpushare.quota.profiles import CONFLICT, SET_BY_PROFILE
@@ -70,7 +70,6 @@ CONTRADICTIONS: Final = (
         '    string($devices.split(",").size()) + ", or omit count."',
     ),
     Rule("wait", "?wait", refusal(*NO_WAIT_IN_PODS)),
-    Rule("backend", f'?backend && $backend == "{MPS}"', refusal(*UNSUPPORTED[MPS])),
     Rule(
         "backend",
         f'?backend && $backend == "{EXCLUSIVE}" && !(?cores && $cores == "100") &&\n'

@@ -12,6 +12,7 @@ KERNELS = Path(__file__).resolve().parent / "kernels"
 #: Each with the first PTX version that knows it.
 TARGETS = (("6.0", "sm_50"), ("6.3", "sm_75"), ("7.8", "sm_90"))
 MULTIPROCESSOR_COUNT = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+MPS_ENABLED = 133  # CU_DEVICE_ATTRIBUTE_MPS_ENABLED
 HOST_PORTABLE_MAPPED = 3  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP
 SUCCESS, NOT_READY = 0, 600
 
@@ -63,6 +64,11 @@ class Cuda:
     @property
     def multiprocessors(self) -> int:
         return self._read_int("cuDeviceGetAttribute", MULTIPROCESSOR_COUNT, self.device)
+
+    @property
+    def in_mps(self) -> int:
+        """What the driver says of itself as a client of an MPS server: 1 or 0."""
+        return self._read_int("cuDeviceGetAttribute", MPS_ENABLED, self.device)
 
     @property
     def name(self) -> str:

@@ -89,7 +89,7 @@ class MeasuredMps:
 
 def rows(driver: DriverPaths) -> Iterator[ReportRow]:
     """What MPS does here."""
-    program = shutil.which(PROGRAM, path=_search())
+    program = control_program()
     if program is None:
         yield ReportRow("MPS", missing=f"{PROGRAM} is not on this machine")
         return
@@ -101,11 +101,11 @@ def rows(driver: DriverPaths) -> Iterator[ReportRow]:
             yield ReportRow(f"the rest of {part.__name__.strip('_')}", missing=str(error))
 
 
-def _search() -> str:
-    """Return where the program is looked for; a simulated one is next to the device file."""
+def control_program() -> str | None:
+    """Return nvidia-cuda-mps-control, None without one; a simulated one is by the device file."""
     simulated = os.environ.get("GPUSHARE_SIM_DEVICE")
     folders = [str(Path(simulated).parent)] if simulated else []
-    return os.pathsep.join([*folders, os.environ.get("PATH", "")])
+    return shutil.which(PROGRAM, path=os.pathsep.join([*folders, os.environ.get("PATH", "")]))
 
 
 @contextmanager

@@ -258,6 +258,9 @@ class Stack:
         self._traces.remove(self.cgroup)
 
 
+_LEFT = (b"containerd-shim", b"gpushare-scheduler", b"gpushare.simulator.mps_control")
+
+
 def _serves(path: Path) -> bool:
     """Whether gpushared is ready: it listens before, and asks early clients to wait."""
     try:
@@ -278,16 +281,19 @@ def _answers(argv: list[str], env: dict[str, str]) -> bool:
 def _processes_of(root: Path) -> list[int]:
     """Return what this stack's daemons left running: it is named in their command lines.
 
-    Engines leave shims, gpushared the scheduler of tenants that run.
+    Engines leave shims, gpushared the scheduler of tenants that run, and MPS control daemons, which
+    have it in their environment.
     """
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 argv = (entry / "cmdline").read_bytes()
+                if b"gpushare.simulator.mps_control" in argv:
+                    argv += (entry / "environ").read_bytes()
             except OSError:
                 continue  # ended meanwhile
-            ours = b"containerd-shim" in argv or b"gpushare-scheduler" in argv
+            ours = any(name in argv for name in _LEFT)
             if ours and os.fsencode(root) in argv:
                 found.append(int(entry.name))
     return found

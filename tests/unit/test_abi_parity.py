@@ -16,6 +16,7 @@ INCLUDE: Final = Path(__file__).parents[2] / "libhook" / "include"
 
 TEXTS: Final = (
     *("DRIVER_DIR", "TENANT_DIR", "GRANT_NAME", "STATUS_NAME", "SOCKET_NAME", "WAKEUP_NAME"),
+    *("MPS_NAME", "PIPES_NAME"),
     "TENANT_DIR_ENV",
 )
 NUMBERS: Final = (

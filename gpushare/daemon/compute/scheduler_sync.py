@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.compute import scheduler_process as schedule_message
 from gpushare.daemon.compute.scheduler_process import Scheduler, SchedulerCommand, SchedulerLost
 from gpushare.daemon.core.log import log
@@ -37,8 +38,9 @@ TenantShares = tuple[tuple[str, Share], ...]  # by the tenant's card number: UUI
 def scheduled_shares(state: DaemonState) -> dict[str, TenantShares]:
     """Return the shares of every running tenant that has a gate, by its key.
 
-    Whole cards have no gate. A tenant that is only reserved takes no time yet, and a frozen one no
-    more: the others get its share, and it does not count as hung.
+    Whole cards have no gate, and that of an MPS server's client stays open. A tenant that is only
+    reserved takes no time yet, and a frozen one no more: the others get its share, and it does not
+    count as hung.
     """
     running = [record for record in state.ledger.entries.values() if _is_scheduled(record, state)]
     uuids = {allocation.uuid for record in running for allocation in record.allocations}
@@ -52,7 +54,10 @@ def scheduled_shares(state: DaemonState) -> dict[str, TenantShares]:
 
 
 def shares_on_card(uuid: str, state: DaemonState) -> dict[str, Share]:
-    """Return the share of each tenant on a card; frozen and whole-card tenants have none."""
+    """Return the share of each tenant on a card.
+
+    Frozen and whole-card tenants have none, and the clients of an MPS server run together.
+    """
     claims = [
         ShareRequest(
             key=record.key,
@@ -66,6 +71,7 @@ def shares_on_card(uuid: str, state: DaemonState) -> dict[str, Share]:
         for record in state.ledger.entries.values()
         for allocation in record.allocations
         if allocation.uuid == uuid and not allocation.whole and not state.is_frozen(record.key)
+        if record.isolation != MPS
     ]
     return divide_compute(claims, state.policy_of(uuid))
 
@@ -85,7 +91,8 @@ def _corrected_shares(uuid: str, state: DaemonState) -> dict[str, Share]:
 
 
 def _is_scheduled(record: TenantRecord, state: DaemonState) -> bool:
-    return record.shared and record.state == "bound" and not state.is_frozen(record.key)
+    is_gated = record.shared and record.isolation != MPS
+    return is_gated and record.state == "bound" and not state.is_frozen(record.key)
 
 
 class SchedulerSync:

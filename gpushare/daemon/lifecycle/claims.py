@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.lifecycle import bounds, release
 from gpushare.daemon.lifecycle.scheduled import requests_of, require_mode
@@ -160,6 +161,9 @@ def _place(
     if capacity.cordoned is not None:
         why = f" ({capacity.cordoned})" if capacity.cordoned else ""
         raise NoRoom(f"{where} is cordoned{why}; gpushare card uncordon, or delete the pod")
+    if capacity.backend == MPS:
+        fix = "gpushare places only requests for backend mps there, and no claims"
+        raise NoRoom(f"{where} is in MPS mode; {fix}")
     if len(capacity.allocations) >= capacity.max_tenants:
         most = f"{capacity.max_tenants} ({capacity.max_tenants_source})"
         raise NoRoom(f"{where} has {len(capacity.allocations)} tenants of at most {most}")

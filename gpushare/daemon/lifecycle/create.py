@@ -17,11 +17,12 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.freezer import tenant_cgroup
 from gpushare.daemon.identity import container_names, processes
 from gpushare.daemon.identity.processes import Process
-from gpushare.daemon.lifecycle import container_edits, release, scheduled
+from gpushare.daemon.lifecycle import container_edits, mps_client, release, scheduled
 from gpushare.daemon.lifecycle.image_needs import find_image_needs
 from gpushare.daemon.lifecycle.reserve import (
     TenantIdentity,
@@ -120,7 +121,7 @@ def create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
     """Give the container what it requests: `{"mode": "none" | "shared" | "exclusive", "key": ...}`.
 
     QuotaError, NoRoom, NoSuchCard, NoDriver, SpecError, CdiError, OSError, CreateAbandoned,
-    ReservationLost: it gets nothing, and the bundle is as it was.
+    ReservationLost, MpsRefused: it gets nothing, and the bundle is as it was.
     """
     with state.creating.lock(bundle.key, bundle.check):
         bundle.check()
@@ -409,6 +410,8 @@ def _edited(
     seen = original if request.grant is None else request.grant.removed_from(original)
     with closing(ImageView(bundle.rootfs_fd)) as image:
         made = container_edits.edits_of(seen, image, record, state, bundle.check)
+    if record.isolation == MPS:
+        made = mps_client.with_server(made, original, record, state)
     if request.quota.numa == container_edits.BIND:
         cpuset = container_edits.numa_binding(original, record, state)
         made = replace(made, cpus=cpuset.cpus, mems=cpuset.mems)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from gpushare.abi import TENANT_DIR
+from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Process
@@ -50,7 +51,8 @@ def recovered(key: str, directory: int, state: DaemonState) -> TenantRecord | No
     """
     process = _first(users_of(os.fstat(directory).st_dev))
     try:
-        allocations = _allocations(GrantPage.adopt(directory))
+        grant = GrantPage.adopt(directory)
+        allocations = _allocations(grant)
     except (OSError, ValueError) as error:
         log("tenant-pages-lost", "error", tenant=key, name=key, error=str(error))
         return None
@@ -65,7 +67,7 @@ def recovered(key: str, directory: int, state: DaemonState) -> TenantRecord | No
         engine="host" if cgroup.partition(":")[2].startswith("/gpushare/host-") else "runc",
         uid=processes.owner_of(process.pid) or 0,
         policy=FIXED if allocations[0].cores else _BEST_EFFORT,
-        isolation=driver_limits.INTERPOSER,
+        isolation=MPS if grant.is_mps else driver_limits.INTERPOSER,
         notes=(_WHY,),
         created=time.time(),
         pid=process.pid,

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.freezer import tenant_cgroup
@@ -121,6 +122,8 @@ def release_tenant(key: str, state: DaemonState, why: str) -> None:
         return
     state.shares_changed()
     state.queue.changed()
+    if record.isolation == MPS:
+        state.mps.release(key)
     if record.engine == "host":
         cgroups.remove(record.id)
     if record.state != "none":
@@ -364,6 +367,7 @@ def _write_again(record: TenantRecord, pages: Pages) -> None:
     """Have the pages say what the ledger does: a daemon may have ended between the two."""
     if record.state == "bound":
         pages.grant.set_bound()
+    pages.grant.set_mps(is_client=record.isolation == MPS)
     for number, allocation in enumerate(record.allocations):
         found = pages.grant.memory_bytes(number), pages.grant.limit_bytes(number)
         limit_bytes = max(allocation.memory_bytes, min(found[1], allocation.most_bytes))

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.freezer import tenant_cgroup
@@ -125,7 +126,7 @@ def reserve(
     """
     driver = state.loaded()
     state.integrity.refuse()
-    _refuse_unsupported(quota, driver, whole=effective.kind == "exclusive")
+    _refuse_unsupported(applicant, quota, driver, whole=effective.kind == "exclusive")
     release_earlier(applicant, state)
     if effective.kind == "shared":
         driver.contexts.wait()
@@ -187,9 +188,14 @@ def release_earlier(applicant: TenantIdentity, state: DaemonState) -> None:
     release.release_tenant(applicant.key, state, "the container is created again")
 
 
-def _refuse_unsupported(quota: QuotaRequest, driver: LoadedDriver, *, whole: bool) -> None:
+def _refuse_unsupported(
+    applicant: TenantIdentity, quota: QuotaRequest, driver: LoadedDriver, *, whole: bool
+) -> None:
     """Refuse what cannot be held here: a quota that is not held is worse than none."""
     driver_limits.check_supported(quota, driver, whole=whole)
+    if quota.backend == MPS and (applicant.engine == "host" or applicant.claim):
+        rule = f"is not for {'a claim' if applicant.claim else 'gpushare run'}"
+        raise quota.refuse("backend", rule, "request it for a container, by annotation or variable")
 
 
 def _placed_record(
@@ -308,7 +314,9 @@ def _entry(
         weight=effective.weight,
         priority=effective.priority,
         class_=effective.class_,
-        isolation=driver_limits.initial_isolation(applicant.isolation, whole=whole),
+        isolation=driver_limits.initial_isolation(
+            applicant.isolation, whole=whole, backend=quota.backend
+        ),
         quota=to_record(quota.requested),
         requested=to_record(quota.before_operator),
         notes=truncated_notes(effective.notes),
@@ -351,6 +359,7 @@ def _make_pages(
     )
     granted = [_card_grant(allocation, driver) for allocation in record.allocations]
     pages = Pages.make(directory, record.key, granted, applicant.status_owner)
+    pages.grant.set_mps(is_client=record.isolation == MPS)
     try:
         tenant_socket = TenantSocket.listen(record.key, directory)
     except BaseException:

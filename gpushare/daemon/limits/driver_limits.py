@@ -8,11 +8,11 @@
 | interposer | the interposer library, with the audit of the driver's figures | libhook/ |
 | audit | the same, for a tenant with capabilities that bypass the library | observe/sampler.py |
 | advice | the same, for a process that could bypass them | `gpushare run` |
-| mps | not written | a module with the functions of the driver's limits below |
+| mps | the interposer library, and the limits of the card's MPS server | mps/ |
 
 A backend below the interposer is set when a tenant is bound, changed with its quota, and cleared
-when it ends. It says whether it holds; if it does not, the interposer does. For MPS one line of
-`check_supported` goes, and one of `driver_backend` comes.
+when it ends. It says whether it holds; if it does not, the interposer does. Clients of an MPS
+server stay with it, whether or not its own limits hold.
 
 The driver's limits are on the container's cgroup, for each card: soft is the quota, hard is what
 the tenant may use now (NVML: nvmlDeviceSetMemoryLimits_v1, drivers from 615 on). They hold for
@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Final
 
 from gpushare.daemon.cards.driver_client import NO_LIMITS, DriverError, DriverLimits
+from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.identity.processes import Cgroups
 from gpushare.daemon.state import DaemonState, LoadedDriver
@@ -42,12 +43,10 @@ DRIVER: Final = "driver"
 INTERPOSER: Final = "interposer"
 AUDITED: Final = "audited"
 EXCLUSIVE: Final = "exclusive"
-MPS: Final = "mps"
 MIG: Final = "mig"
 
 _INSTEAD: Final = "remove it: the interposer library then enforces the quota"
 UNSUPPORTED: Final[Mapping[str, tuple[str, str]]] = {
-    MPS: ("is not in this version: no MPS server is started for tenants", _INSTEAD),
     EXCLUSIVE: (
         "applies to a whole card, and this request is for a share",
         "for a whole card, remove memory and cores; for a share, remove backend",
@@ -63,11 +62,23 @@ def check_supported(quota: QuotaRequest, driver: LoadedDriver, *, whole: bool) -
     if requested == DRIVER and not driver.nvml.has_limits:
         rule = f"needs memory limits, which driver {driver.nvml.driver_version} does not have"
         raise quota.refuse("backend", rule, _INSTEAD)
+    if requested == MPS:
+        _check_mps(quota, whole=whole)
     if requested == MIG and not any(card.instance for card in driver.cards):
         rule = "needs a MIG instance, and no card of this node has one"
         raise quota.refuse("backend", rule, _INSTEAD)
     if requested in UNSUPPORTED:
         raise quota.refuse("backend", *UNSUPPORTED[requested])
+
+
+def _check_mps(quota: QuotaRequest, *, whole: bool) -> None:
+    """Raise QuotaError for a request that no MPS server can serve."""
+    if whole:
+        rule = "is for shares, and a whole card is requested"
+        raise quota.refuse("backend", rule, "add memory or cores")
+    if quota.count not in {None, 1}:
+        rule = "is for one card: a program reaches only one MPS server"
+        raise quota.refuse("backend", rule, "request one card, or remove backend")
 
 
 def best_isolation(driver: LoadedDriver | None) -> str:
@@ -77,11 +88,13 @@ def best_isolation(driver: LoadedDriver | None) -> str:
     return DRIVER if driver.nvml.has_limits else INTERPOSER
 
 
-def initial_isolation(isolation: str, *, whole: bool) -> str:
+def initial_isolation(isolation: str, *, whole: bool, backend: str | None = None) -> str:
     """Return what holds a quota until its tenant is bound, whose applicant comes with `isolation`.
 
-    That is interposer, or advice for a process that may bypass it.
+    That is interposer, advice for a process that may bypass it, or MPS on a card in that mode.
     """
+    if backend == MPS:
+        return MPS
     return EXCLUSIVE if whole else isolation
 
 

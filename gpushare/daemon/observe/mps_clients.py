@@ -3,13 +3,15 @@
 
 A server is reached through a folder: the host's, mounted into the container by a user, or that of a
 server in the container. Its clients share a fault domain, and what the container's isolation says
-does not hold for faults. A container with a whole card may run a server as it likes.
+does not hold for faults. A container with a whole card may run a server as it likes. A container on
+a card in MPS mode is meant to be a client of the card's server, and mps/clients.py watches it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.state import TenantOnCard, UsageView
@@ -35,6 +37,7 @@ class MpsClients:
         found = {
             (key, uuid): pids[0]
             for key in usage.processes.keys() & records.keys()
+            if records[key].isolation != MPS
             for uuid in cards
             if (pids := mps_clients(records[key], uuid, usage))
         }

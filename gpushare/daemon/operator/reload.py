@@ -15,9 +15,11 @@ from typing import Final
 
 from gpushare import config as configuration
 from gpushare.config import Config, Timing
+from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.limits.burst import update_burst_limits
 from gpushare.daemon.operator.node_labels import node_settings
+from gpushare.daemon.placement.model import MOST_NAMED
 from gpushare.daemon.state import DaemonState
 from gpushare.errors import UserError
 from gpushare.host import init_system
@@ -92,6 +94,7 @@ def reload_config(state: DaemonState) -> list[str]:
         gid = read_gid(new)
         changed = sorted(_changed(state.config, new))
         _refuse_restart(changed)
+        _refuse_switch(state, new)
     except UserError as error:
         state.config_fault = (
             f"gpushare.yaml was rejected, the previous configuration remains in effect: {error}"
@@ -106,6 +109,7 @@ def reload_config(state: DaemonState) -> list[str]:
     if "system_reserved" in changed and state.driver is not None:
         update_burst_limits(state)
     state.queue.changed()
+    state.mps.changed()
     state.sample_now.set()  # it may be to look more often
     return changed
 
@@ -140,6 +144,28 @@ def _refuse_restart(changed: list[str]) -> None:
             f"{', '.join(found)} requires a restart{beside}: "
             f"{init_system.advice('systemctl restart gpushared')} (containers keep running)"
         )
+
+
+def _refuse_switch(state: DaemonState, new: Config) -> None:
+    """Refuse another backend for a card that containers use: they keep theirs until they end."""
+    if state.driver is None:
+        return
+    for capacity in state.capacities():
+        card, backend = capacity.card, state.backend_of(capacity.card, new)
+        rule = new.rule_of(card.index, card.uuid, card.model)
+        if backend != capacity.backend:
+            key, what = "backend", f"from backend {capacity.backend} to {backend}"
+        elif backend == MPS and rule.mps_partitions != capacity.mps_partitions:
+            key, what = "mps_partitions", f"to mps_partitions {str(rule.mps_partitions).lower()}"
+        else:
+            continue
+        if capacity.holders:
+            names = ", ".join(use.tenant for use in capacity.holders[:MOST_NAMED])
+            raise UserError(
+                f"{rule.where.get(key, 'cards')}: card {card.index} cannot change {what} while "
+                f"containers use it ({names}); run gpushare card drain {card.index}, then reload "
+                "again"
+            )
 
 
 def _changed(old: Config, new: Config) -> Iterator[str]:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.limits import driver_limits
@@ -134,6 +135,8 @@ def apply_record(changed: TenantRecord, pages: Pages | None, state: DaemonState)
         _write_memory(changed, pages, state)
     if _compute(before) != _compute(changed):
         _write_cores(changed, pages, state)
+    if changed.isolation == MPS:
+        state.loop.soon(state.mps.changed)
 
 
 def _compute(record: TenantRecord) -> tuple[object, ...]:

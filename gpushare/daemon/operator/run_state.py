@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.audit.bypass import BypassControl
+from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.freezer.freezer import CannotFreeze, Freezer
 from gpushare.daemon.identity import processes
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import By, TenantRecord
+from gpushare.errors import UserError
 
 _FREEZERS: Final[tuple[By, ...]] = ("operator", "idle", "audit", "duty", "unknown")
 _KICK_SECONDS: Final = 10
 _TIME_LIMIT_SECONDS: Final = 30
+_TERMINATE_SECONDS: Final = 3  # for an MPS server to end the work of a client
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,11 @@ class RunControl:
         """
         after = 0 if request.number == signal.SIGKILL else request.timeout_seconds
         why = request.why or "stopped by an operator"
-        if after:
+        is_client = record.isolation == MPS
+        if is_client:  # its server is told first, if it answers in time
+            self._freezer.promise_kill(record.key, why, after + _TERMINATE_SECONDS)
+            self._kill_client(record, why, after)
+        elif after:
             self._freezer.promise_kill(record.key, why, after)
         else:
             self._freezer.kill(record.key, why)
@@ -91,8 +99,28 @@ class RunControl:
                 _send_signal(record, request.number)
             finally:
                 self._release(record.key, request.by)
-            loop, freezing = self._state.loop, self._state.freezing
-            loop.call(lambda: loop.later(after, lambda: freezing.submit(self._freezer.enforce)))
+            self._enforce_after(after)
+
+    def _kill_client(self, record: TenantRecord, why: str, after: int) -> None:
+        """Kill a client of an MPS server after `after` seconds, once its server has ended its work.
+
+        The promise of the kill holds if the server does not answer.
+        """
+        loop, freezing = self._state.loop, self._state.freezing
+
+        def kill() -> None:
+            with suppress(UserError):  # it has ended, or is killed as promised
+                self._freezer.kill(record.key, why)
+
+        def terminate() -> None:
+            self._state.mps.terminate(record.key, lambda: freezing.submit(kill))
+
+        loop.call(lambda: loop.later(after, terminate))
+        self._enforce_after(after + _TERMINATE_SECONDS)
+
+    def _enforce_after(self, seconds: float) -> None:
+        loop, freezing = self._state.loop, self._state.freezing
+        loop.call(lambda: loop.later(seconds, lambda: freezing.submit(self._freezer.enforce)))
 
     def pause_idle(self, record: TenantRecord, why: str) -> None:
         """Pause a tenant for `idle.action`; CannotFreeze."""

@@ -219,6 +219,15 @@ class GrantPage:
         """Let the tenant's programs start: its process is known."""
         self._u32(abi.GRANT_HEADER_UNBOUND).value = 0
 
+    def set_mps(self, *, is_client: bool) -> None:
+        """Say whether each of its processes has to be a client of gpushared's MPS server."""
+        self._u32(abi.GRANT_HEADER_MPS).value = int(is_client)
+
+    @property
+    def is_mps(self) -> bool:
+        """Whether each of its processes has to be a client of gpushared's MPS server."""
+        return bool(self._u32(abi.GRANT_HEADER_MPS).value)
+
     def set_context(self, number: int, context_bytes: int) -> None:
         """Write the size of one context on card `number`."""
         self._card64(number, abi.GRANT_CARD_CONTEXT_BYTES).value = context_bytes

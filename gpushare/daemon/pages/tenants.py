@@ -46,8 +46,9 @@ def make_wakeup(directory: int, *, owner: int | None = None) -> None:
         os.close(fd)
 
 
-#: What a tenant's files may take: both of them, and nothing else. The FIFO takes none.
-SIZE_BYTES: Final = abi.GRANT_BYTES + abi.STATUS_BYTES
+#: What a tenant's files may take: both of them, and the variables of an MPS client, twice while
+#: they are replaced. The FIFO takes none.
+SIZE_BYTES: Final = abi.GRANT_BYTES + abi.STATUS_BYTES + 2 * abi.PAGE_BYTES
 
 # Of the processor, for one tenant's claims: those of 300 processes take a third of it, and must be
 # new at each look.

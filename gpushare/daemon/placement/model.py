@@ -126,6 +126,7 @@ class AllocationUse:
     limit_bytes: int = 0
     most_bytes: int = 0  # the burst limit; none where it is less than the quota
     is_scheduled: bool = False  # allocated by the scheduler of Kubernetes, which counts it
+    backend: str = ""  # "mps" for a client of the card's MPS server
 
     @property
     def burst_used_bytes(self) -> int:
@@ -162,6 +163,10 @@ class CardCapacity:
     # Of claims, beside what their containers have, and of tickets that were granted.
     reservations: tuple[AllocationUse, ...] = ()
     withheld: str = ""  # for which waiting request, as the end of "card 0 ..."; "": for none
+    backend: str = "interposer"  # what the operator set for its shares: "interposer" or "mps"
+    backend_source: str = ""  # where that is configured
+    backend_fault: str = ""  # why no share can have that backend now; "": one can
+    mps_partitions: bool = False  # each share has multiprocessors of its own
 
     @property
     def holders(self) -> tuple[AllocationUse, ...]:

@@ -31,6 +31,7 @@ def find_obstacle(request: PlacementRequest, capacity: CardCapacity) -> Obstacle
         or _listed(request, capacity)
         or _incapable(request, capacity)
         or _of_mode(request, capacity)
+        or _of_backend(request, capacity)
         or _taken(request, capacity)
         or request.bounds.why_not(request.wanted_of(capacity), capacity.card)
         or (None if request.whole else _too_little(request, capacity))
@@ -69,6 +70,12 @@ def _listed(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | Non
 MIG: Final = "mig"
 #: What helps where a card is withheld for a request that waits.
 WAIT: Final = "wait in the queue (gpushare run --wait, GPUSHARE_WAIT=30s)"
+MPS: Final = "mps"
+#: How a card gets another backend.
+SWITCH_BACKEND: Final = (
+    "set backend: {backend} for a card in gpushare.yaml (gpushare card drain N, then gpushare "
+    "config reload)"
+)
 
 
 def _incapable(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | None:
@@ -102,9 +109,42 @@ def _of_mode(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | No
         return Obstacle(f"is for shares only{where}")
     if not request.whole and capacity.mode == "exclusive":
         return Obstacle(f"is allocated only as a whole{where}")
-    if not request.whole and capacity.compute_mode:
+    # A server is one process: Exclusive_Process is what NVIDIA recommends for MPS.
+    if not request.whole and capacity.compute_mode and capacity.backend != MPS:
         text = f"is in compute mode {capacity.compute_mode}: one process at a time can use it"
         return Obstacle(text, f"run nvidia-smi -i {capacity.card.index} -c DEFAULT as root")
+    return None
+
+
+def _of_backend(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | None:
+    """Return why a card's shares have another backend than requested.
+
+    A card in MPS mode takes only requests that name it: what they share with each other, a fault
+    domain, is for their users to choose.
+    """
+    is_mps = capacity.backend == MPS
+    if request.backend == MPS and not is_mps:
+        return Obstacle("is not in MPS mode", SWITCH_BACKEND.format(backend=MPS))
+    where = f" ({capacity.backend_source})" if capacity.backend_source else ""
+    if is_mps and request.whole:
+        return Obstacle(f"is in MPS mode, and is for shares only{where}")
+    if is_mps and request.backend != MPS:
+        return Obstacle(
+            f"is in MPS mode, and takes only requests for backend {MPS}{where}",
+            f"set backend to {MPS}{request.where('backend')}",
+        )
+    others = [use for use in capacity.allocations if (use.backend == MPS) != is_mps]
+    if others and not request.whole:
+        names = f": {', '.join(use.tenant for use in others[:MOST_NAMED])}"
+        text = f"has containers {'without' if is_mps else 'of'} MPS from before it was configured"
+        names = names if request.shows_holders else ""
+        return Obstacle(f"{text}{names}", f"gpushare card drain {capacity.card.index}")
+    if is_mps and capacity.mps_partitions and not request.cores_of(capacity):
+        where = " (mps_partitions)"
+        text = f"gives each container multiprocessors of its own{where}, and no cores are requested"
+        return Obstacle(text, f"request cores under fixed-share{request.where('cores')}")
+    if is_mps and capacity.backend_fault:
+        return Obstacle(f"is in MPS mode, and {capacity.backend_fault}")
     return None
 
 

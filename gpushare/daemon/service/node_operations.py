@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import gpushare
 from gpushare import config
+from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.limits.driver_limits import best_isolation
 from gpushare.daemon.operator.node_labels import reset_node_setting, set_node_setting
@@ -90,6 +91,9 @@ def _unhealthy(state: DaemonState) -> Iterator[str]:
             kept = f" (tenants that keep their allocations: {tenants})" if tenants else ""
             card = f"card {capacity.card.index} ({capacity.card.model})"
             yield f"{card} is unhealthy: {capacity.health}{kept}"
+        elif capacity.backend == MPS:
+            if capacity.backend_fault:
+                yield f"card {capacity.card.index} is in MPS mode, and {capacity.backend_fault}"
         elif capacity.compute_mode:
             yield (
                 f"card {capacity.card.index} is in compute mode {capacity.compute_mode}: one "

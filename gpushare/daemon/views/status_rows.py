@@ -10,6 +10,7 @@ from typing import Literal
 
 from gpushare import abi
 from gpushare.daemon.cards.driver_client import ProcessUse
+from gpushare.daemon.cards.mps_state import MPS, MpsCardState
 from gpushare.daemon.compute import scheduler_sync
 from gpushare.daemon.identity import processes
 from gpushare.daemon.observe.time_limits import ends_at
@@ -29,6 +30,7 @@ from gpushare.protocol import (
     NonTenantProcessStatus,
     ProcessCard,
     TenantCard,
+    TenantMps,
     TenantProcess,
     TenantStatus,
 )
@@ -124,11 +126,15 @@ def _unschedulable(capacity: CardCapacity) -> str:
         return f"unhealthy: {capacity.health}"
     if capacity.cordoned is not None:
         return f"cordoned: {capacity.cordoned}" if capacity.cordoned else "cordoned"
+    if capacity.backend == MPS:
+        return "mps: it takes only containers that request the backend mps"
     return ""
 
 
 def card_mode(capacity: CardCapacity) -> str:
-    """Return "unused", "shared" or "exclusive"."""
+    """Return "unused", "shared" or "exclusive"; "mps" for a card in that mode, used or not."""
+    if capacity.backend == MPS:
+        return MPS
     if not capacity.holders:
         return "unused"
     return "exclusive" if capacity.exclusive else "shared"
@@ -177,6 +183,7 @@ def tenant_row(
         priority=record.priority,
         weight=record.weight,
         isolation=record.isolation,
+        mps=_mps(record, state),
         over_quota_action=state.over_quota_action(record) if record.shared else "",
         throttled_ratio=max(
             (card["compute"]["throttled"]["1s"] or 0.0 for card in cards), default=0.0
@@ -192,6 +199,22 @@ def tenant_row(
         warnings=list(warnings_of(record, cards, interventions(record, state), state)),
     )
     return _within_packet(row)
+
+
+def _mps(record: TenantRecord, state: DaemonState) -> TenantMps | None:
+    """Return what a tenant has of its card's MPS server, None for one that is no client."""
+    if record.isolation != MPS or not record.allocations:
+        return None
+    grant, loss = state.mps.grant_of(record.key), state.mps.loss_of(record.key)
+    card = state.mps.cards.get(record.allocations[0].uuid, MpsCardState())
+    return TenantMps(
+        share=grant.share if grant else "",
+        percentage=grant.percentage if grant else 100,
+        chunks=grant.chunks if grant else 0,
+        memory_limit=grant.memory_limit if grant else "",
+        server_state=card.server_state,
+        lost=loss.reason if loss else "",
+    )
 
 
 def _within_packet(row: TenantStatus) -> TenantStatus:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.observe.mps_clients import mps_clients
 from gpushare.daemon.observe.time_limits import is_near, seconds_left
 from gpushare.daemon.state import DaemonState
@@ -80,8 +81,9 @@ def _card_warnings(record: TenantRecord, card: TenantCard, state: DaemonState) -
             f"{usage.driver_percent:.0f} %: another container bypasses the launch gate and slows "
             "this one"
         )
+    yield from _mps_warnings(record, where, state)
     pids = mps_clients(record, card["uuid"], state.observed.usage)
-    if pids:
+    if pids and record.isolation != MPS:
         yield (
             f"{where}: uses an MPS server that gpushare did not start (process {pids[0]}): a fatal "
             "fault of any client of that server ends it (gpushare explain mps)"
@@ -90,6 +92,21 @@ def _card_warnings(record: TenantRecord, card: TenantCard, state: DaemonState) -
         yield (
             f"{where}: work is pending that appears never to complete. The container is charged "
             "for it; others are not affected"
+        )
+
+
+def _mps_warnings(record: TenantRecord, where: str, state: DaemonState) -> Iterator[str]:
+    """Yield what is wrong with a client of an MPS server that gpushare runs."""
+    if record.isolation != MPS:
+        return
+    loss = state.mps.loss_of(record.key)
+    if loss is not None:
+        yield f"{where}: {loss.reason}. Restart the container (gpushare explain mps-neighbour)"
+    pid = state.mps.bypass_of(record.key)
+    if pid:
+        yield (
+            f"{where}: process {pid} uses the card without its MPS server: none of the server's "
+            "limits hold for it (gpushare explain mps)"
         )
 
 

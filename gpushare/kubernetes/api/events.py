@@ -57,6 +57,14 @@ TEXTS: Final[Mapping[str, PodEventText]] = {
         WARNING,
         "a program is a client of an MPS server: a fatal fault of another client ends it",
     ),
+    "tenant-bypasses-mps": PodEventText(
+        "GpuBypassesMps", WARNING, "a process uses the card without its MPS server"
+    ),
+    "tenant-lost-mps-server": PodEventText(
+        "GpuLostMpsServer",
+        WARNING,
+        "a fatal fault of {cause} ended the work of all clients of the MPS server",
+    ),
     "tenant-idle-warned": PodEventText(
         "GpuIdle",
         WARNING,

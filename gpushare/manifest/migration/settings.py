@@ -167,7 +167,7 @@ HAMI_NODE: Final[Mapping[str, SettingRule]] = {
     "devicesplitcount": _SLICES,
     "operatingmode": _says(
         "MIG instances and MPS daemons stay as they are: gpushare shares the instances (gpushare "
-        "ls), and needs no MPS daemon",
+        "ls), and starts MPS daemons itself for cards with backend: mps",
         unless=("hami-core",),
     ),
     "migstrategy": _says("gpushare ls shows MIG instances as cards", unless=("none",)),
@@ -222,8 +222,10 @@ FLAGS: Final[Mapping[str, Mapping[str, SettingRule]]] = {
             "one aliyun.com/gpu-mem is 1 GiB to gpushare: divide the values in manifests by 1024",
             unless=("GiB",),
         ),
-        "mps": _says("gpushare shares need no MPS daemon", unless=("false",)),
-        "mps-pipe": _says("gpushare shares need no MPS daemon"),
+        "mps": _says(
+            "cards.NAME.backend: mps, for cards on which shares use MPS", unless=("false",)
+        ),
+        "mps-pipe": _says("gpushare starts the MPS daemons of cards with backend: mps"),
     },
 }
 #: Settings of node labels that become defaults of all nodes. The labels themselves stay in force.

@@ -34,7 +34,13 @@ AWS: Final = Dialect(
     "AWS ECS",
     rows=(
         task.request("resourceRequirements.GPU", "Whole cards, or ALL.", CARDS_OR_ALL, "count"),
-        task.request("nvidiaMps.memory", "Memory of the card, in MiB.", MIBS, "memory"),
+        task.request(
+            "nvidiaMps.memory",
+            "Memory of the card, in MiB, through MPS: gpushare.io/backend=mps is requested too.",
+            MIBS,
+            "memory",
+            backend="mps",
+        ),
         task.option(
             "nvidiaMps.maxComputePercent",
             "Compute that it never passes; 100 is no limit.",
@@ -70,7 +76,8 @@ GKE: Final = Dialect(
             "time-sharing: time slices. mps: equal parts of memory and compute.",
             _STRATEGY,
             setting=POLICY,
-            instead=f"{APPLIED} defaults.policy; gpushare.io/policy of a pod has precedence",
+            instead=f"{APPLIED} defaults.policy; gpushare.io/policy of a pod has precedence. MPS "
+            "itself is cards.NAME.backend of gpushare.yaml",
         ),
         node_label.setting(
             "cloud.google.com/gke-max-shared-clients-per-gpu",

@@ -285,6 +285,7 @@ def _assume(amounts: Amounts) -> None:
     """Add what the vendor implies where nothing is written."""
     if not amounts.asks or amounts.found.get("cores", (None,))[0] == _WHOLE:
         return
+    _request_backend(amounts)
     for one in amounts.dialect.assumed:
         if one.requires and one.requires not in amounts.found:
             continue
@@ -298,6 +299,17 @@ def _assume(amounts: Amounts) -> None:
             number = Fraction(one.text) if one.key in _PERCENTS else one.text
             amounts.found[one.key] = number, value
             amounts.notes.append(f"{amounts.dialect.title}: {one.key} {one.text}, {one.why}")
+
+
+def _request_backend(amounts: Amounts) -> None:
+    """Add the backend of a key that requests its part of a card through that backend."""
+    if "backend" in amounts.found:
+        return
+    for _, value in list(amounts.found.values()):
+        if value.row.backend:
+            amounts.found["backend"] = value.row.backend, value
+            amounts.notes.append(f"{described(value)} requests backend {value.row.backend}")
+            return
 
 
 def _drop_policy(amounts: Amounts) -> None:

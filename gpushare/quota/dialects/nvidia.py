@@ -97,12 +97,12 @@ _MPS: Final = (
     env.option(
         "CUDA_MPS_PIPE_DIRECTORY",
         "Socket directory of the MPS daemon.",
-        instead="passed on; gpushare shares need no MPS daemon",
+        instead="passed on; on a card in MPS mode, gpushare sets it",
     ),
     env.option(
         "CUDA_MPS_LOG_DIRECTORY",
         "Log directory of the MPS daemon.",
-        instead="passed on; gpushare shares need no MPS daemon",
+        instead="passed on; gpushare keeps the logs of a card in MPS mode",
     ),
     env.option(
         "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
@@ -126,9 +126,10 @@ _PLUGIN: Final = (
     ),
     limit.request(
         "nvidia.com/mps-core",
-        "Percent of a card's compute, through MPS.",
+        "Percent of a card's compute, through MPS: gpushare.io/backend=mps is requested too.",
         PERCENT,
         "cores",
+        backend="mps",
         source="Alauda's device plugin for MPS",
     ),
     limit.request(
@@ -185,7 +186,8 @@ _CLAIM: Final = (
     claim.option(
         "sharing.strategy",
         "TimeSlicing, or MPS.",
-        instead="gpushare.io/policy: best-effort shares by time",
+        instead="gpushare.io/policy: best-effort shares by time; gpushare.io/backend: mps, a card "
+        "in MPS mode",
     ),
     claim.option(
         "sharing.timeSlicingConfig.interval",

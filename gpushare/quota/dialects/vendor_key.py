@@ -64,6 +64,7 @@ class VendorKey:
     a row that sets no key requests nothing without it. `names_container`: the
     text is the container of the pod that the dialect's annotations are for; without that word they
     are for the first. `setting` is the one of NODE_SETTINGS that gpushare-node sets by the value.
+    `backend` is the backend that a share of it has, unless a key of the dialect requests another.
     `meaning` is for people, and so is `instead`, what of gpushare does the same where `gives` is
     empty or the text says nothing. `source` says where the fact is from.
     """
@@ -80,6 +81,7 @@ class VendorKey:
     names_container: bool = False
     beside: tuple[tuple[str, str], ...] = ()
     setting: str = ""
+    backend: str = ""
     rules: tuple[KeyRule, ...] = ()
     instead: str = ""
     source: str = ""

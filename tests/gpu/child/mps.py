@@ -35,6 +35,13 @@ class MpsProgram:
             return {"code": error.code, "name": str(error)}
         return {"code": 0, "pid": os.getpid(), "multiprocessors": self._cuda.multiprocessors}
 
+    def attribute(self) -> Answer:
+        """Return CU_DEVICE_ATTRIBUTE_MPS_ENABLED, or what a driver without it says."""
+        try:
+            return {"in_mps": self._of_context().in_mps}
+        except CudaError as error:
+            return {"in_mps": str(error)}
+
     def info(self) -> Answer:
         free, total = c_size_t(), c_size_t()
         self._of_context().call("cuMemGetInfo_v2", byref(free), byref(total))

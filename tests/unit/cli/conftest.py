@@ -111,6 +111,7 @@ def tenant(name: str, used: float, quota: float, **more: Any) -> TenantStatus:
         "priority": 5,
         "weight": 0,
         "isolation": "interposer",
+        "mps": None,
         "over_quota_action": "freeze",
         "throttled_ratio": 0.12,
         "created_at": 1763700000.0,

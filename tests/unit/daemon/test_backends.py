@@ -14,7 +14,6 @@ from .operations import entry_of, opened
 @pytest.mark.parametrize(
     ("backend", "why"),
     [
-        ("mps", "not in this version: no MPS server is started for tenants"),
         ("mig", "needs a MIG instance, and no card of this node has one"),
         ("exclusive", "applies to a whole card, and this request is for a share"),
         ("driver", r"needs memory limits, which driver 580.* does not have"),
@@ -26,11 +25,6 @@ def test_a_backend_that_cannot_hold_a_share_is_refused(
     with pytest.raises(QuotaError, match=f"^--backend={backend}: {why}"):
         opened(node, memory="4GiB", backend=backend)
     assert not node.ledger.entries
-
-
-def test_no_whole_card_goes_through_a_server_that_is_not_there(node: DaemonState) -> None:
-    with pytest.raises(QuotaError, match="no MPS server"):
-        opened(node, count="1", backend="mps")
 
 
 def test_a_whole_card_is_exclusive_also_by_name(node: DaemonState) -> None:

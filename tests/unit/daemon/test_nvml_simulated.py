@@ -27,7 +27,7 @@ from gpushare.daemon.cards.worker_process import WorkerProcess
 from gpushare.metrics_schema import CardSensors
 from gpushare.simulator import FalseReading, Simulator
 from tests.unit.simulator.conftest import SimulatorMachine
-from tests.unit.simulator.test_mps import mps_daemon
+from tests.unit.simulator.mps_daemon import mps_daemon
 
 from .fakes import wait_until
 

@@ -127,7 +127,7 @@ def test_the_probe_runs_through_on_the_simulated_driver(
 TIMED = {"slices", "throughput", "handover", "latency", "shares", "training"}
 WHOLE = [part for part in main.PARTS if part not in TIMED]
 #: What a machine of the tests need not have, or a driver in a folder has not.
-MAY_BE_MISSING = {"smi", "torch", "cupy", "host", "runc", "pytorch"}
+MAY_BE_MISSING = {"smi", "mps-tenants", "torch", "cupy", "host", "runc", "pytorch"}
 
 
 @pytest.mark.usefixtures("namespaces")

@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,93 +15,13 @@ import pytest
 from gpushare import simulator
 
 from .conftest import SECONDS, SimulatorMachine, wait_until
+from .mps_daemon import UID, USER, MpsDaemon, mps_daemon
 
 MIB = 1 << 20
 GIB = 1 << 30
 LAUNCH_FAILED, CONNECTION_FAILED, RPC_FAILURE, NOT_READY, MAX_CLIENTS = 719, 805, 806, 807, 808
 TERMINATED = 810
 DEVICE_UNAVAILABLE = 46
-
-UID = 4321
-#: Runs a program as another user. It may read everything: Python can be in root's folder.
-USER = (
-    "setpriv",
-    f"--reuid={UID}",
-    "--clear-groups",
-    "--inh-caps=+dac_override",
-    "--ambient-caps=+dac_override",
-)
-
-
-@dataclass(frozen=True)
-class MpsDaemon:
-    """A running control daemon."""
-
-    machine: SimulatorMachine
-    folder: Path
-    process: subprocess.Popen[bytes]
-
-    @property
-    def env(self) -> dict[str, str]:
-        """The environment of its clients and commands."""
-        return {
-            "CUDA_MPS_PIPE_DIRECTORY": str(self.folder / "pipe"),
-            "CUDA_MPS_LOG_DIRECTORY": str(self.folder / "log"),
-        }
-
-    def command(self, *lines: str) -> list[str]:
-        """Return what commands print, line by line."""
-        done = subprocess.run(
-            [str(self.machine.simulator.mps_control)],
-            input="".join(f"{line}\n" for line in lines),
-            env={**self.machine.env, **self.env},
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=True,
-        )
-        return done.stdout.splitlines()
-
-    def log(self) -> str:
-        """Return the log of the servers."""
-        return (self.folder / "log" / "server.log").read_text(encoding="utf-8")
-
-    def client(self, **env: str) -> SimulatorMachine:
-        """Return the machine as a client of this daemon sees it."""
-        return MpsMachine(self.machine.simulator, self.machine.libraries, {**self.env, **env})
-
-
-@dataclass(frozen=True)
-class MpsMachine(SimulatorMachine):
-    """A machine on which programs have variables of MPS."""
-
-    variables: dict[str, str]
-
-    @property
-    def env(self) -> dict[str, str]:
-        """The environment of programs."""
-        return {**super().env, **self.variables}
-
-
-@contextmanager
-def mps_daemon(machine: SimulatorMachine, *options: str, **env: str) -> Iterator[MpsDaemon]:
-    """Start a control daemon, and stop it at the end."""
-    folder = machine.simulator.device.parent / "mps"
-    process = subprocess.Popen(
-        [str(machine.simulator.mps_control), "-f", *options],
-        env={
-            **machine.env,
-            "CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"),
-            "CUDA_MPS_LOG_DIRECTORY": str(folder / "log"),
-            **env,
-        },
-    )
-    try:
-        wait_until((folder / "pipe" / "nvidia-cuda-mps-control.pid").exists)
-        yield MpsDaemon(machine, folder, process)
-    finally:
-        process.terminate()
-        process.wait(SECONDS)
 
 
 @pytest.fixture
@@ -128,6 +47,7 @@ def test_a_program_starts_a_server_and_is_its_client(control: MpsDaemon) -> None
         assert "tenant.py" in row[5]
         assert sorted(tenant.ask("listed")) == sorted([int(pid), int(server)])
         assert tenant.ask("listed MPS") == [int(pid)]
+        assert tenant.ask("in_mps") == 1
         tenant.kill()
         wait_until(lambda: control.command(f"get_client_list {server}") == [])
 
@@ -154,6 +74,7 @@ def test_a_wrong_pipe_directory_means_the_whole_card_without_a_word(control: Mps
         assert tenant.ask("init") == 0
         assert tenant.ask("multiprocessors") == 132
         assert tenant.ask("listed MPS") == []
+        assert tenant.ask("in_mps") == 0
     assert control.command("get_server_list") == []
 
 
@@ -308,7 +229,7 @@ def test_a_client_is_terminated_alone(control: MpsDaemon) -> None:
             assert tenant.ask("init") == 0
             assert tenant.ask("context") == 0
         (server,) = control.command("get_server_list")
-        assert control.command(f"terminate_client {server} {one.ask('pid')}") == []
+        assert control.command(f"terminate_client {server} {one.ask('pid')}") == ["0"]
         wait_until(lambda: one.ask("sync") == TERMINATED)
         assert two.ask("sync") == 0
 

@@ -164,7 +164,6 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
     ("nvidia", {"nvidia.com/gpu": "one"}, "not a number of cards"),
     ("nvidia", {"nvidia.com/gpu.shared": "1"}, {"policy": "best-effort"}),
     ("nvidia", {"nvidia.com/gpu.shared": "4"}, {"policy": "best-effort"}),
-    ("nvidia", {"nvidia.com/mps-core": "30"}, {"cores": "30"}),
     # A MIG instance, whole; with a plus sign in NVIDIA's tools, a dot in the resource.
     (
         "nvidia",
@@ -190,6 +189,7 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
         {"count": "1", "backend": "mig", "allow": "MIG 1g.5gb"},
     ),
     ("nvidia", {"nvidia.com/mig-1c.3g.20gb": "1"}, {}),
+    ("nvidia", {"nvidia.com/mps-core": "30"}, {"cores": "30", "backend": "mps"}),
     ("nvidia", {"sharing.timeSlicing.resources.replicas": "4"}, {}),
     ("nvidia", {"sharing.timeSlicing.renameByDefault": "true"}, {}),
     ("nvidia", {"sharing.timeSlicing.failRequestsGreaterThanOne": "true"}, {}),
@@ -423,9 +423,13 @@ SAID: Final[tuple[tuple[str, Words, Expected], ...]] = (
     (
         "aws",
         {"nvidiaMps.memory": "4096", "nvidiaMps.maxComputePercent": "30"},
-        {"memory": "4GiB", "cores": "30"},
+        {"memory": "4GiB", "cores": "30", "backend": "mps"},
     ),
-    ("aws", {"nvidiaMps.memory": "4096", "nvidiaMps.maxComputePercent": "100"}, {"memory": "4GiB"}),
+    (
+        "aws",
+        {"nvidiaMps.memory": "4096", "nvidiaMps.maxComputePercent": "100"},
+        {"memory": "4GiB", "backend": "mps"},
+    ),
     ("aws", {"nvidiaMps.maxComputePercent": "30"}, {}),
     # GKE says of nodes alone.
     ("gke", {"cloud.google.com/gke-gpu-sharing-strategy": "time-sharing"}, {}),

@@ -70,6 +70,13 @@ def multiprocessors() -> int:
     return value.value
 
 
+def in_mps() -> int:
+    """Return CU_DEVICE_ATTRIBUTE_MPS_ENABLED."""
+    value = ctypes.c_int(-1)
+    assert cuda.cuDeviceGetAttribute(ctypes.byref(value), 133, 0) == 0
+    return value.value
+
+
 def uuids() -> list[str]:
     """Return the cards that the program sees."""
     count, found = ctypes.c_int(), (ctypes.c_uint8 * 16)()
@@ -153,6 +160,7 @@ VERBS: dict[str, Callable[..., object]] = {
     "sync": sync,
     "trap": trap,
     "multiprocessors": multiprocessors,
+    "in_mps": in_mps,
     "uuids": uuids,
     "churn": churn,
     "listed": listed,

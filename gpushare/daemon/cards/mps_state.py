@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cards in MPS mode: what is known of their control daemons, and how a container joins one.
+
+gpushare/daemon/mps/supervisor.py publishes it, and answers the calls. Any thread may read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from gpushare.errors import UserError
+
+#: The isolation of a tenant whose processes are clients of the card's MPS server, and the backend
+#: that a request and a card have for it.
+MPS: Final = "mps"
+
+#: How a tenant's part of the card's compute holds: multiprocessors of its own, or a ceiling of how
+#: many it may use; "": it has no ceiling.
+MpsShare = Literal["space", "percentage", ""]
+#: What limits the memory of each process, beside the interposer library.
+MpsMemoryLimit = Literal["namespace", "server", ""]
+
+
+class MpsRefused(UserError):
+    """A container cannot become a client of the card's MPS server."""
+
+
+@dataclass(frozen=True)
+class MpsLoss:
+    """That a tenant's processes can no longer use the card, and why: they have to start again."""
+
+    reason: str
+    since: float  # seconds since the epoch
+
+
+@dataclass(frozen=True)
+class MpsGrant:
+    """What one tenant has of the MPS server of its card.
+
+    `folder` is the pipe directory on the host, `variables` are for its processes. `uid` is the
+    host's user of its processes. `percentage` of the card's multiprocessors is its ceiling;
+    `chunks` of a static partition hold if `share` is "space".
+    """
+
+    key: str
+    uid: int
+    folder: str
+    shared_memory: str = ""  # the folder that server and client share at /dev/shm; "": none
+    hidden: tuple[str, ...] = ()  # names in `folder` that the container must not reach
+    share: MpsShare = ""
+    percentage: int = 100
+    chunks: int = 0
+    memory_limit: MpsMemoryLimit = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MpsCardState:
+    """The control daemon of one card. `fault` is why no container can join, "" if they can."""
+
+    fault: str = ""
+    pid: int = 0
+    protocol: int = 0
+    is_multiuser: bool = False
+    has_partitions: bool = False
+    server_state: str = ""  # as NVIDIA names it; "": no server runs
+    server_pids: tuple[int, ...] = ()
+    client_pids: frozenset[int] = frozenset()  # of the host
+    # By tenant:
+    grants: Mapping[str, MpsGrant] = field(default_factory=dict)
+    losses: Mapping[str, MpsLoss] = field(default_factory=dict)
+    bypasses: Mapping[str, int] = field(default_factory=dict)  # a process that is no client
+
+
+def _refuse(_key: str, _uid: int) -> MpsGrant:
+    raise MpsRefused("gpushared is starting; create the container again")
+
+
+@dataclass
+class MpsCards:
+    """All cards in MPS mode, by UUID; `cards` is replaced, never changed.
+
+    `admit` makes a tenant of the ledger a client of its card's server, and returns what it needs;
+    MpsRefused. It waits for the control daemon, so it is not for the decide thread. The others
+    return at once: `release` ends what a tenant has, `changed` follows a new configuration, driver
+    or quota. `terminate` ends a tenant's work on the card, then calls what kills its processes: a
+    client that is killed amid its work may leave the server undefined (manual, "When to Use MPS").
+    `bypassed` is called with a tenant that uses the card without the server, and its process.
+    """
+
+    cards: Mapping[str, MpsCardState] = field(default_factory=dict)
+    admit: Callable[[str, int], MpsGrant] = _refuse
+    release: Callable[[str], None] = lambda _: None
+    changed: Callable[[], None] = lambda: None
+    bypassed: Callable[[str, int], None] = lambda _key, _pid: None
+    terminate: Callable[[str, Callable[[], None]], None] = lambda _, then: then()
+
+    def fault_of(self, uuid: str) -> str:
+        """Return why no container can be a client of a card's server; "" if they can."""
+        return self.cards.get(uuid, MpsCardState()).fault
+
+    def bypass_of(self, key: str) -> int:
+        """Return a process of a tenant that uses the card without the server, 0 if none does."""
+        return next((one.bypasses[key] for one in self.cards.values() if key in one.bypasses), 0)
+
+    def loss_of(self, key: str) -> MpsLoss | None:
+        """Return why a tenant's processes can no longer use the card, None if they can."""
+        return next((one.losses[key] for one in self.cards.values() if key in one.losses), None)
+
+    def grant_of(self, key: str) -> MpsGrant | None:
+        """Return what a tenant has of a server, None if it has none."""
+        found = (card.grants.get(key) for card in self.cards.values())
+        return next((grant for grant in found if grant is not None), None)

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A card's MPS server: its containers, their limits, its users, its faults, and who bypasses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpushare.daemon.audit.mps_bypass import MpsBypass
+from gpushare.daemon.cards.driver_client import ProcessUse
+from gpushare.daemon.cards.mps_state import MPS, MpsCardState, MpsRefused
+from gpushare.daemon.mps.card import CardServer
+from gpushare.daemon.mps.faults import ServerLogs
+from gpushare.daemon.mps.grants import limits_of, settings_of
+from gpushare.daemon.mps.model import (
+    ClientRoute,
+    MpsError,
+    MpsProcess,
+    MpsServerState,
+    TenantLimits,
+)
+from gpushare.daemon.mps.program import ControlProgram
+from gpushare.daemon.state import UsageView
+from gpushare.daemon.store.record import TenantRecord
+
+from . import fakes
+from .fakes import FakeDaemon, FakeDriver, card, entry
+
+GIB = 1 << 30
+CARD = card(0)
+
+
+@dataclass
+class FakeControl:
+    """A control daemon that does what it is told; `fails` is why it does not."""
+
+    program: ControlProgram
+    limits: dict[str, TenantLimits] = field(default_factory=dict)
+    state: str = "ACTIVE"
+    pids: list[int] = field(default_factory=list)
+    terminated: list[int] = field(default_factory=list)
+    fails: str = ""
+
+    def add(self, name: str, limits: TenantLimits, _uid: int, _before: Any = None) -> ClientRoute:
+        if self.fails:
+            raise MpsError(self.fails)
+        self.limits[name] = limits
+        return ClientRoute(self.program.pipe_folder, {"CUDA_MPS_CLIENT_PRIORITY": "0"})
+
+    def change(self, name: str, limits: TenantLimits) -> ClientRoute:
+        return self.add(name, limits, 0)
+
+    def remove(self, name: str) -> None:
+        if self.fails:
+            raise MpsError(self.fails)
+        self.limits.pop(name, None)
+
+    def servers(self) -> tuple[MpsServerState, ...]:
+        return (MpsServerState("900", 900, self.state),)
+
+    def clients(self) -> tuple[MpsProcess, ...]:
+        return tuple(MpsProcess(pid, 900, None, "python") for pid in self.pids)
+
+    def terminate(self, client: MpsProcess) -> None:
+        self.terminated.append(client.pid)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[FakeDaemon]:
+    with fakes.node(tmp_path, FakeDriver(CARD)) as made:
+        yield made
+
+
+@dataclass
+class Running:
+    """A card whose control daemon runs, with what it publishes."""
+
+    node: FakeDaemon
+    server: CardServer
+    control: FakeControl
+
+    def client(self, key: int, uid: int = 0, **fields: Any) -> TenantRecord:
+        record = replace(
+            entry(f"{key:016x}", cores=fields.pop("cores", 0)),
+            name=f"train-{key}",
+            isolation=MPS,
+            **fields,
+        )
+        self.node.ledger.add(record)
+        self.server.admit(record.key, uid)
+        return record
+
+    def uses(self, *found: tuple[TenantRecord, int, bool]) -> None:
+        """Have the driver list these processes."""
+        self.node.observed.usage = UsageView(
+            processes={
+                record.key: ((CARD.uuid, ProcessUse(pid, GIB, 0, is_mps=is_mps)),)
+                for record, pid, is_mps in found
+            }
+        )
+
+
+@pytest.fixture
+def running(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Running:
+    published: dict[str, MpsCardState] = {}
+
+    def publish(found: MpsCardState) -> None:
+        published[CARD.uuid] = found
+        node.mps.cards = dict(published)
+
+    server = CardServer(CARD, Path("/none"), node, publish, partitions=False)
+    server.runner.folders.make()
+    program = ControlProgram(
+        Path("/none"), server.runner.folders.pipe, server.runner.folders.log, CARD.uuid
+    )
+    program = replace(program, multiuser=True)
+    control = FakeControl(program)
+    server.runner.control = control  # type: ignore[assignment]
+    monkeypatch.setattr(server.runner, "look", lambda: "")
+    return Running(node, server, control)
+
+
+def test_a_container_has_its_limits_and_its_variables(running: Running) -> None:
+    record = running.client(1, cores=30)
+    assert running.control.limits[record.key] == TenantLimits(4 * GIB, 30)
+    grant = running.node.mps.grant_of(record.key)
+    assert grant is not None
+    assert (grant.share, grant.percentage, grant.memory_limit) == ("percentage", 30, "server")
+
+
+@pytest.mark.parametrize(
+    ("policy", "cores", "percent"),
+    [("fixed-share", 30, 30), ("burst-share", 30, 100), ("best-effort", 0, 100)],
+)
+def test_only_a_fixed_share_is_a_ceiling(policy: str, cores: int, percent: int) -> None:
+    record = replace(entry(cores=cores), policy=policy)
+    assert limits_of(settings_of(record, 0, "")).cores_percent == percent
+
+
+def test_the_policy_of_the_card_decides() -> None:
+    record = replace(entry(cores=30), policy="fixed-share")
+    assert limits_of(settings_of(record, 0, "burst-share")).cores_percent == 100
+
+
+def test_a_container_of_less_importance_has_a_lower_priority() -> None:
+    assert [
+        settings_of(replace(entry(), priority=number), 0, "").priority for number in (0, 5, 6)
+    ] == [0, 0, 1]
+
+
+def test_a_changed_quota_is_a_changed_limit(running: Running) -> None:
+    record = running.client(1, cores=30)
+    [allocation] = record.allocations
+    changed = replace(record, allocations=(replace(allocation, memory_bytes=8 * GIB),))
+    running.node.ledger.resize(changed)
+    running.server.refresh()
+    assert running.control.limits[record.key].memory_bytes == 8 * GIB
+    running.control.fails = "no"
+    running.node.ledger.resize(record)
+    running.server.refresh()  # it keeps its limits, and is tried again
+    running.control.fails = ""
+    running.server.refresh()
+    assert running.control.limits[record.key].memory_bytes == 4 * GIB
+
+
+def test_a_second_user_is_refused_with_who_holds_the_server(running: Running) -> None:
+    running.control.program = replace(running.control.program, multiuser=False)
+    running.client(1, uid=1000)
+    running.client(2, uid=1000)
+    with pytest.raises(MpsRefused, match=r"serves uid 1000 \(train-1\).* runs as uid 0: this driv"):
+        running.client(3, uid=0)
+
+
+def test_one_server_is_for_all_users_if_the_driver_has_such(running: Running) -> None:
+    running.client(1, uid=1000)
+    running.client(2, uid=0)
+    assert len(running.control.limits) == 2
+
+
+def test_a_refused_limit_refuses_the_container(running: Running) -> None:
+    running.control.fails = "set_default: has no effect"
+    with pytest.raises(MpsRefused, match=r"train-1 cannot be a client .*: set_default: has no"):
+        running.client(1)
+
+
+def test_what_is_left_of_an_ended_container_is_removed_again(running: Running) -> None:
+    record = running.client(1)
+    running.control.fails = "it has clients"
+    running.server.release(record.key)
+    assert record.key in running.control.limits
+    running.control.fails = ""
+    running.server.look()
+    assert record.key not in running.control.limits
+    assert running.node.mps.grant_of(record.key) is None
+
+
+def test_only_the_clients_of_one_container_are_terminated(running: Running) -> None:
+    one, other = running.client(1), running.client(2)
+    running.control.pids = [11, 22]
+    running.uses((one, 11, True), (other, 22, True))
+    running.server.terminate(other.key)
+    assert running.control.terminated == [22]
+
+
+def test_a_fault_names_its_cause_and_its_victims(
+    running: Running, capfd: pytest.CaptureFixture[str]
+) -> None:
+    one, other = running.client(1), running.client(2)
+    running.control.pids = [11, 22]
+    running.uses((one, 11, True), (other, 22, True))
+    running.server.look()
+    log = running.server.runner.folders.log / "server.log"
+    log.write_text("[Server 900] Client 11 has caused a fatal fault: Server is in FAULT\n")
+    running.control.state = "FAULT"
+    running.server.look()
+    culprit, victim = running.node.mps.loss_of(one.key), running.node.mps.loss_of(other.key)
+    assert culprit is not None
+    assert victim is not None
+    assert victim.reason.startswith("a fatal fault of train-1 (process 11) ended the work of all")
+    assert capfd.readouterr().err.count("mps-server-faulted") == 1
+    running.server.look()
+    assert not capfd.readouterr().err.count("mps-server-faulted")
+    # Its processes have started again, and are clients again.
+    running.control.state, running.control.pids = "ACTIVE", [33]
+    running.uses((other, 33, True))
+    running.server.look()
+    assert running.node.mps.loss_of(other.key) is None
+    assert running.node.mps.loss_of(one.key) is not None
+
+
+def test_a_process_that_is_no_client_is_reported_once(
+    running: Running, capfd: pytest.CaptureFixture[str]
+) -> None:
+    record = running.client(1)
+    reported: list[tuple[str, int]] = []
+    running.node.mps.bypassed = lambda key, pid: reported.append((key, pid))
+    running.uses((record, 11, False))
+    for _ in range(2):
+        running.server.look()
+    assert running.node.mps.bypass_of(record.key) == 0  # it may be connecting
+    for _ in range(3):
+        running.server.look()
+    assert running.node.mps.bypass_of(record.key) == 11
+    assert reported == [(record.key, 11)]
+    assert capfd.readouterr().err.count("tenant-bypasses-mps") == 1
+    running.control.pids = [11]
+    running.server.look()
+    assert running.node.mps.bypass_of(record.key) == 0
+
+
+@pytest.mark.parametrize(
+    ("action", "done"), [("observe", []), ("warn", []), ("freeze", ["freeze"]), ("kill", ["kill"])]
+)
+def test_the_action_is_that_against_containers_over_quota(
+    running: Running, monkeypatch: pytest.MonkeyPatch, action: str, done: list[str]
+) -> None:
+    record = running.client(1)
+    found: list[str] = []
+    freezer: Any = SimpleNamespace(
+        freeze=lambda *_: found.append("freeze"), kill=lambda *_: found.append("kill")
+    )
+    monkeypatch.setattr(running.node, "over_quota_action", lambda _: action)
+    MpsBypass(running.node, freezer).act(record.key, 11)
+    running.node.freezing.run(lambda: None)
+    assert found == done
+
+
+@pytest.mark.parametrize(
+    ("line", "pids"),
+    [
+        ("Client 11 has caused a fatal fault", [11]),
+        ("fatal exception detected on device 0, culprit: client {11, 1}", [11]),
+        ("New client 11 connected", []),
+        ("Server is in FAULT", []),
+    ],
+)
+def test_the_log_names_who_caused_a_fault(tmp_path: Path, line: str, pids: list[int]) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("Client 1 has caused a fatal fault\n")  # before gpushared was started
+    logs = ServerLogs(tmp_path)
+    with log.open("a") as file:
+        file.write(f"{line}\n")
+    assert logs.culprits() == pids
+    assert logs.culprits() == []
+
+
+def test_the_log_of_each_server_is_read_and_may_begin_anew(tmp_path: Path) -> None:
+    logs = ServerLogs(tmp_path)
+    (tmp_path / "gpushare").mkdir()
+    log = tmp_path / "gpushare" / "server.log"
+    log.write_text("Client 5 has caused a fatal fault\nand a line that is not")
+    assert logs.culprits() == [5]
+    log.write_text("Client 6 has caused a fault\n")
+    assert logs.culprits() == [6]
+
+
+def test_logs_do_not_fill_the_run_directory(running: Running) -> None:
+    log = running.server.runner.folders.log / "control.log"
+    log.write_bytes(b"x" * (4 << 20))
+    running.server.look()
+    assert log.stat().st_size
+    log.write_bytes(b"x" * ((4 << 20) + 1))
+    running.server.look()
+    assert not log.stat().st_size

@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client of an MPS control daemon, against that of the simulated driver."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpushare import simulator
+from gpushare.daemon.mps.control import MpsControl, control_of
+from gpushare.daemon.mps.model import ClientRoute, MpsError, TenantLimits
+from gpushare.daemon.mps.program import ControlProgram, Protocol
+from gpushare.daemon.mps.protocol3 import namespace_of
+from gpushare.simulator import Simulator
+from tests.unit.simulator.conftest import CLIENTS, ClientProcess
+
+from .fakes import wait_until
+
+MIB, GIB = 1 << 20, 1 << 30
+SECONDS = 60
+TERMINATED, WITHOUT_PARTITION = 810, 915
+LIMITS = TenantLimits(2 * GIB, 25)
+NEW = ("615.71.09", "13.4")
+
+
+@dataclasses.dataclass(frozen=True)
+class MpsCard:
+    """A card with a control daemon, and programs on it."""
+
+    simulator: Simulator
+    control: MpsControl
+    process: subprocess.Popen[bytes]
+
+    @property
+    def uuid(self) -> str:
+        """The card's UUID."""
+        return self.simulator.uuids[0]
+
+    @contextmanager
+    def started(self, route: ClientRoute, **env: str) -> Iterator[ClientProcess]:
+        """Start a program of a container."""
+        process = subprocess.Popen(
+            [sys.executable, str(CLIENTS / "tenant.py")],
+            env={
+                **os.environ,
+                **self.simulator.env,
+                "LD_LIBRARY_PATH": str(simulator.libraries()),
+                "CUDA_MPS_PIPE_DIRECTORY": str(route.pipe_folder),
+                **route.env,
+                **env,
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            yield ClientProcess(process)
+        finally:
+            process.kill()
+            process.communicate()
+
+    @contextmanager
+    def program(self, route: ClientRoute, **env: str) -> Iterator[ClientProcess]:
+        """Start a program that has a context."""
+        with self.started(route, **env) as started:
+            assert started.ask("init") == 0
+            assert started.ask("context") == 0
+            yield started
+
+
+@contextmanager
+def running(
+    protocol: Protocol,
+    versions: tuple[str, str] = NEW,
+    *,
+    static: bool = False,
+    multiuser: bool = False,
+    uuid: str = "",
+) -> Iterator[MpsCard]:
+    """Start a control daemon for a card, as gpushared does; its sockets have short paths."""
+    with tempfile.TemporaryDirectory(prefix="mps-") as name:
+        folder, (driver, cuda) = Path(name), versions
+        made = simulator.create(folder / "cards", driver_version=driver, cuda_version=cuda)
+        pipes, logs = folder / "pipe", folder / "log"
+        for part in (pipes, logs):
+            part.mkdir()
+        program = ControlProgram(
+            made.mps_control,
+            pipes,
+            logs,
+            uuid or made.uuids[0],
+            protocol,
+            static=static,
+            multiuser=multiuser,
+            env=made.env,
+        )
+        yield from _started(made, program)
+
+
+def _started(made: Simulator, program: ControlProgram) -> Iterator[MpsCard]:
+    process = subprocess.Popen(program.arguments(), env=program.environment())
+    control = control_of(program)
+    try:
+        wait_until(control.is_ready)
+        yield MpsCard(made, control, process)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(params=[2, 3])
+def card(request: pytest.FixtureRequest) -> Iterator[MpsCard]:
+    """A card of each protocol, with one server for all users."""
+    with running(request.param, multiuser=True) as made:
+        yield made
+
+
+@pytest.fixture
+def card3() -> Iterator[MpsCard]:
+    """A card of protocol 3."""
+    with running(3, multiuser=True) as made:
+        yield made
+
+
+def free(program: ClientProcess) -> int:
+    return int(program.ask("info")[0])
+
+
+def test_containers_have_their_own_limits(card: MpsCard) -> None:
+    one = card.control.add("one", LIMITS, 0)
+    two = card.control.add("two", TenantLimits(4 * GIB, 50, priority=1), 1000)
+    with card.program(one) as first, card.program(two) as second:
+        assert (first.ask("multiprocessors"), second.ask("multiprocessors")) == (32, 66)
+        assert GIB < free(first) < 2 * GIB < free(second) < 4 * GIB
+        assert (first.ask("in_mps"), second.ask("in_mps")) == (1, 1)
+
+
+def test_a_program_cannot_raise_its_limits_above_those_of_the_largest(card: MpsCard) -> None:
+    route = card.control.add("one", LIMITS, 0)
+    raised = {
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=64G",
+    }
+    with card.program(route, **raised) as program:
+        assert program.ask("multiprocessors") == 32
+        assert free(program) < 2 * GIB
+
+
+def test_processes_that_start_after_a_change_have_the_new_limits(card: MpsCard) -> None:
+    card.control.add("one", LIMITS, 0)
+    route = card.control.change("one", TenantLimits(GIB, 50))
+    with card.program(route) as program:
+        assert program.ask("multiprocessors") == 66
+        assert free(program) < GIB
+
+
+def test_an_unknown_container_is_not_changed_and_not_missed(card: MpsCard) -> None:
+    with pytest.raises(KeyError):
+        card.control.change("one", LIMITS)
+    card.control.remove("one")
+
+
+def test_adding_a_container_again_is_no_error(card: MpsCard) -> None:
+    before = card.control.add("one", LIMITS, 0)
+    with card.program(before):
+        again = control_of(card.control.program)
+        assert again.add("one", LIMITS, 0, before) == before
+        assert again.add("one", LIMITS, 0) == before
+
+
+def test_servers_and_clients_are_listed(card: MpsCard) -> None:
+    route = card.control.add("one", LIMITS, 0)
+    with card.program(route) as program:
+        (server,) = card.control.servers()
+        assert server.takes_clients
+        assert server.pid > 0
+        (client,) = card.control.clients()
+        assert (client.pid, client.server_pid) == (program.process.pid, server.pid)
+        assert client.tenant == ("one" if card.control.program.protocol == 3 else None)
+        assert "tenant.py" in client.command
+        program.kill()
+        wait_until(lambda: card.control.clients() == ())
+
+
+def test_a_client_is_terminated_alone(card: MpsCard) -> None:
+    route = card.control.add("one", LIMITS, 0)
+    with card.program(route) as one, card.program(route) as two:
+        client = next(c for c in card.control.clients() if c.pid == one.process.pid)
+        card.control.terminate(client)
+        wait_until(lambda: one.ask("sync") == TERMINATED)
+        assert two.ask("sync") == 0
+        one.kill()
+        wait_until(lambda: len(card.control.clients()) == 1)
+        card.control.terminate(client)  # which has ended
+
+
+def test_a_control_daemon_that_was_started_again_gets_all_limits_again(card: MpsCard) -> None:
+    card.control.add("one", LIMITS, 0)
+    card.process.kill()
+    card.process.wait()
+    assert not card.control.is_ready()
+    program = card.control.program
+    process = subprocess.Popen(program.arguments(), env=program.environment())
+    try:
+        wait_until(card.control.is_ready)
+        route = card.control.restore()["one"]
+        with card.program(route) as client:
+            assert client.ask("multiprocessors") == 32
+            assert free(client) < 2 * GIB
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_quit_ends_it(card: MpsCard) -> None:
+    card.control.quit(0)
+    assert card.process.wait(SECONDS) == 0
+    with pytest.raises(MpsError, match="Cannot find MPS control daemon process"):
+        card.control.servers()
+
+
+# Protocol 2: one server.
+
+
+def test_the_servers_limits_are_those_of_the_largest_container() -> None:
+    with running(2, ("580.65.06", "13.0")) as card:
+        control = card.control
+        control.add("one", LIMITS, 0)
+        with card.program(control.add("two", TenantLimits(4 * GIB + 1, 10), 0)):
+            (server,) = control.servers()
+
+            def said(command: str) -> str:
+                return control.program.run(commands=command)
+
+            assert said(f"get_active_thread_percentage {server.pid}") == "25.0"
+            assert said(f"get_device_pinned_mem_limit {server.pid} 0") == "4097M"
+            control.add("three", TenantLimits(GIB, 80), 0)
+            assert said(f"get_active_thread_percentage {server.pid}") == "80.0"
+            control.remove("two")
+            assert said(f"get_device_pinned_mem_limit {server.pid} 0") == "2048M"
+            assert said("get_default_device_pinned_mem_limit 0") == "2048M"
+
+
+def test_without_the_multi_user_server_a_second_user_is_refused() -> None:
+    with running(2, ("580.65.06", "13.0")) as card:
+        card.control.add("one", LIMITS, 1000)
+        with pytest.raises(MpsError, match=r"user 2000: .* serves user 1000"):
+            card.control.add("two", LIMITS, 2000)
+        card.control.remove("one")
+        card.control.add("two", LIMITS, 2000)
+
+
+def test_static_partitions_of_protocol_2() -> None:
+    with running(2, ("590.44.01", "13.1"), static=True) as card:
+        control = card.control
+        one = control.add("one", TenantLimits(2 * GIB, 25, chunks=4), 0)
+        two = control.add("two", TenantLimits(2 * GIB, 75, chunks=12), 0)
+        with card.program(one) as first, card.program(two) as second:
+            assert (first.ask("multiprocessors"), second.ask("multiprocessors")) == (32, 100)
+            found = control.partitions()
+            assert (found.free_chunks, found.total_chunks) == (0, 16)
+            assert (found.free_multiprocessors, found.total_multiprocessors) == (0, 132)
+            assert {part.multiprocessors for part in found.partitions} == {32, 100}
+            assert all(part.in_use for part in found.partitions)
+            with pytest.raises(MpsError, match="INVALID_RESOURCE_CONFIGURATION"):
+                control.add("three", TenantLimits(2 * GIB, 25, chunks=1), 0)
+            with pytest.raises(MpsError, match="without one"):
+                control.add("three", LIMITS, 0)
+        wait_until(lambda: not control.clients())
+        control.remove("one")
+        assert control.partitions().free_chunks == 4
+        changed = control.change("two", TenantLimits(2 * GIB, 25, chunks=2))
+        assert changed.env["CUDA_MPS_SM_PARTITION"] != two.env["CUDA_MPS_SM_PARTITION"]
+        assert control.partitions().free_chunks == 14
+        again = control_of(control.program)
+        assert again.add("two", TenantLimits(2 * GIB, 25, chunks=2), 0, changed) == changed
+
+
+def test_partitions_need_the_option() -> None:
+    with running(2) as card:
+        with pytest.raises(MpsError, match="started without static partitions"):
+            card.control.add("one", TenantLimits(GIB, 25, chunks=1), 0)
+        with pytest.raises(MpsError, match="not enabled"):
+            card.control.partitions()
+
+
+# Protocol 3: namespaces.
+
+
+def test_only_the_folder_of_the_namespace_is_the_containers(card3: MpsCard) -> None:
+    route = card3.control.add("one", LIMITS, 1000)
+    assert route.pipe_folder.name == namespace_of("one")
+    assert [path.name for path in route.pipe_folder.iterdir()] == ["control"]
+    assert route.env == {}
+
+
+def test_the_default_namespace_has_next_to_nothing(card3: MpsCard) -> None:
+    """A container that had the server's folder by mistake would otherwise have the whole card."""
+    route = card3.control.add("one", LIMITS, 0)
+    with card3.started(ClientRoute(route.pipe_folder.parent, {})) as program:
+        assert program.ask("init") == 0
+        assert program.ask("multiprocessors") == 2
+        assert program.ask("context") == 2  # CUDA_ERROR_OUT_OF_MEMORY
+
+
+def test_limits_of_a_container_with_clients_stay_as_they_were(card3: MpsCard) -> None:
+    route = card3.control.add("one", LIMITS, 0)
+    with card3.program(route) as program:
+        with pytest.raises(MpsError, match="active clients"):
+            card3.control.change("one", TenantLimits(GIB, 100))
+        with pytest.raises(MpsError, match="active clients"):
+            card3.control.remove("one")
+        program.kill()
+    wait_until(lambda: not card3.control.clients())
+    assert card3.control.change("one", LIMITS) == route
+    card3.control.remove("one")
+    assert not route.pipe_folder.exists()
+
+
+def test_each_user_has_a_server_where_there_is_none_for_all() -> None:
+    with running(3) as card:
+        card.control.add("one", LIMITS, 0)
+        card.control.add("two", LIMITS, 1000)
+        names = {server.name for server in card.control.servers()}
+        assert names == {"gpushare_0", "gpushare_1000"}
+
+
+def test_static_partitions_of_protocol_3(card3: MpsCard) -> None:
+    control = card3.control
+    one = control.add("one", TenantLimits(2 * GIB, 25, chunks=4), 0)
+    with card3.program(one) as program:
+        assert program.ask("multiprocessors") == 32
+        assert free(program) < 2 * GIB
+        with pytest.raises(MpsError, match="active clients"):
+            control.add("two", TenantLimits(GIB, 25, chunks=4), 0)
+        assert [part.name for part in control.partitions().partitions] == ["p0"]
+        with card3.started(control.add("two", TenantLimits(GIB, 25), 0)) as other:
+            assert other.ask("init") == 0
+            assert other.ask("context") == WITHOUT_PARTITION
+    wait_until(lambda: not control.clients())
+    control.remove("one")
+    assert control.partitions().free_chunks == 16
+
+
+def test_a_partition_that_is_given_up_beside_clients_is_the_next_containers(card3: MpsCard) -> None:
+    control = card3.control
+    size = TenantLimits(2 * GIB, 25, chunks=4)
+    one, two = control.add("one", size, 0), control.add("two", size, 0)
+    with card3.program(two):
+        control.remove("one")
+        assert control.partitions().free_chunks == 8
+        assert control.add("three", size, 0).env == one.env
+
+
+def test_a_server_that_does_not_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server of a card that is not there is created without an error, and ends."""
+    monkeypatch.setattr("gpushare.daemon.mps.protocol3.COMMAND_SECONDS", 1.0)
+    with running(3, uuid="GPU-99") as card:
+        with pytest.raises(MpsError, match="server create gpushare_0: it does not run"):
+            card.control.add("one", LIMITS, 0)
+        with pytest.raises(MpsError, match="device list does not have GPU-99"):
+            card.control.partitions()
+
+
+def test_the_socket_for_commands_is_hidden_from_containers(card: MpsCard) -> None:
+    route = card.control.add("one", LIMITS, 0)
+    inside = dataclasses.replace(card.control.program, pipe_folder=route.pipe_folder)
+    if card.control.program.protocol == 2:
+        assert route.hidden == ("control_privileged",)
+        for name in route.hidden:
+            (route.pipe_folder / name).unlink()  # as if something else were mounted over it
+        with pytest.raises(MpsError):
+            inside.run(commands="get_server_list")
+    else:
+        assert route.hidden == ()
+    with card.program(route) as program:
+        assert program.ask("in_mps") == 1

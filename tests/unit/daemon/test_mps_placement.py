@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards in MPS mode: which requests they take, what is refused in words, and when they change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.config import Config, parse
+from gpushare.daemon.cards.mps_state import MPS, MpsCardState
+from gpushare.daemon.compute.scheduler_sync import shares_on_card
+from gpushare.daemon.lifecycle.reserve import TenantIdentity, reserve
+from gpushare.daemon.operator.reload import NotReloaded, reload_config
+from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.daemon.views.status_rows import card_row, tenant_row
+from gpushare.quota.effective_request import resolve_request
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.parse import parse_request
+
+from . import fakes
+from .fakes import FakeDaemon, FakeDriver, card
+
+TWO = 'cards: {"1": {backend: mps}}'
+
+
+def configured(text: str, folder: Path) -> Config:
+    """Write a configuration with the folders of `fakes.node`, and return it."""
+    file = folder / "gpushare.yaml"
+    folders = {"run_dir": "run", "state_dir": "state", "library_dir": "lib"}
+    lines = [f"{key}: {folder / name}" for key, name in folders.items()]
+    lines += [f"kubernetes: {{cdi_dir: {folder / 'cdi'}}}", "engines: {sockets: []}", text]
+    file.write_text("\n".join(lines))
+    return parse(file.read_text(), file)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[FakeDaemon]:
+    """A node of two cards, of which the second is in MPS mode."""
+    config = configured(TWO, tmp_path)
+    with fakes.node(tmp_path, FakeDriver(card(0), card(1)), config) as made:
+        made.mps.cards = {card(1).uuid: MpsCardState()}
+        yield made
+
+
+def created(node: FakeDaemon, key: int = 1, engine: str = "docker", **asked: str) -> TenantRecord:
+    """Reserve a container's request."""
+    options = {name.replace("_", "-"): text for name, text in asked.items()}
+    quota = parse_request({}, {}, options=options).valid()
+    identity = TenantIdentity(f"{key:016x}", f"container-{key}", f"train-{key}", engine)
+    return reserve(identity, quota, resolve_request(quota), node)
+
+
+def index(record: TenantRecord) -> str:
+    return record.allocations[0].uuid
+
+
+def test_only_a_request_for_mps_lands_on_such_a_card(node: FakeDaemon) -> None:
+    client, share = created(node, 1, memory="4GiB", backend="mps"), created(node, 2, memory="4GiB")
+    assert (index(client), client.isolation) == (card(1).uuid, MPS)
+    assert (index(share), share.isolation) == (card(0).uuid, "interposer")
+
+
+def test_a_request_without_a_backend_is_told_that_it_has_to_name_it(node: FakeDaemon) -> None:
+    with pytest.raises(NoRoom, match=r"card 1 is in MPS mode, and takes only requests for backend"):
+        created(node, memory="4GiB", devices="1")
+    with pytest.raises(NoRoom, match="set backend to mps"):
+        created(node, memory="4GiB", devices="1")
+
+
+def test_a_whole_card_is_never_one_in_mps_mode(node: FakeDaemon) -> None:
+    with pytest.raises(NoRoom, match=r"card 1 is in MPS mode, and is for shares only \(cards\.1"):
+        created(node, devices="1")
+    with pytest.raises(QuotaError, match="for shares, and a whole card is requested"):
+        created(node, count="1", backend="mps")
+
+
+def test_a_refusal_says_which_cards_are_in_the_mode_and_how_one_gets_it(node: FakeDaemon) -> None:
+    with pytest.raises(NoRoom) as refused:
+        created(node, memory="200GiB", backend="mps")
+    text = str(refused.value)
+    assert "card 0 is not in MPS mode" in text
+    assert "card 1 has " in text
+    assert "gpushare card drain N, then gpushare config reload" in text
+
+
+def test_a_program_reaches_one_server_only(node: FakeDaemon) -> None:
+    with pytest.raises(QuotaError, match="a program reaches only one MPS server"):
+        created(node, memory="4GiB", count="2", backend="mps")
+
+
+def test_a_process_of_the_host_is_no_client(node: FakeDaemon) -> None:
+    with pytest.raises(QuotaError, match="not for gpushare run"):
+        created(node, engine="host", memory="4GiB", backend="mps")
+
+
+def test_a_card_without_its_control_daemon_takes_nothing(node: FakeDaemon) -> None:
+    node.mps.cards = {
+        card(1).uuid: MpsCardState(fault="its MPS control daemon does not run: no file")
+    }
+    with pytest.raises(NoRoom, match="does not run: no file"):
+        created(node, memory="4GiB", backend="mps")
+
+
+def test_a_card_with_partitions_needs_cores(node: FakeDaemon, tmp_path: Path) -> None:
+    node.config = configured('cards: {"1": {backend: mps, mps_partitions: true}}', tmp_path)
+    with pytest.raises(NoRoom, match=r"no cores are requested; .*request cores under fixed-share"):
+        created(node, memory="4GiB", backend="mps")
+    with pytest.raises(NoRoom, match="no cores are requested"):
+        created(node, memory="4GiB", cores="30", policy="best-effort", backend="mps")
+    assert created(node, memory="4GiB", cores="30", backend="mps").isolation == MPS
+
+
+def test_a_card_keeps_its_backend_while_a_container_uses_it(
+    node: FakeDaemon, tmp_path: Path
+) -> None:
+    created(node, 1, memory="4GiB")
+    client = created(node, 2, memory="4GiB", backend="mps")
+    configured('cards: {"0": {backend: mps}, "1": {backend: mps}}', tmp_path)
+    with pytest.raises(NotReloaded, match=r"cards\.0\.backend, .*card 0 cannot change from back"):
+        reload_config(node)
+    configured("", tmp_path)
+    with pytest.raises(NotReloaded, match=r"use it \(train-2\); run gpushare card drain 1"):
+        reload_config(node)
+    configured('cards: {"1": {backend: mps, mps_partitions: true}}', tmp_path)
+    with pytest.raises(NotReloaded, match="to mps_partitions true while containers use it"):
+        reload_config(node)
+    node.ledger.release(client.key)
+    assert reload_config(node) == ["cards"]
+
+
+def test_a_card_whose_mode_was_changed_while_gpushared_was_stopped_is_drained_first(
+    node: FakeDaemon, tmp_path: Path
+) -> None:
+    created(node, 1, memory="4GiB")
+    created(node, 2, memory="4GiB", backend="mps")
+    node.config = configured('cards: {"0": {backend: mps}}', tmp_path)
+    with pytest.raises(NoRoom, match="has containers without MPS from before it was configured"):
+        created(node, 3, memory="4GiB", backend="mps")
+    with pytest.raises(NoRoom, match="gpushare card drain 1"):
+        created(node, 3, memory="4GiB", devices="1")
+
+
+def test_cards_and_containers_say_that_they_use_mps(node: FakeDaemon) -> None:
+    record = created(node, memory="4GiB", backend="mps")
+    rows = [card_row(capacity) for capacity in node.capacities()]
+    assert [row["mode"] for row in rows] == ["unused", "mps"]
+    assert [row["is_schedulable"] for row in rows] == [True, False]
+    found = tenant_row(record, node)
+    assert found["isolation"] == "mps"
+    assert found["mps"] is not None
+
+
+def test_a_client_is_not_gated_in_time(node: FakeDaemon) -> None:
+    created(node, 1, memory="4GiB", cores="30", backend="mps")
+    created(node, 2, memory="4GiB", cores="30")
+    assert shares_on_card(card(1).uuid, node) == {}
+    assert len(shares_on_card(card(0).uuid, node)) == 1

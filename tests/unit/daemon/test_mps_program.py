@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands to an MPS control daemon that fail, and what it prints."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpushare.daemon.mps.control import MpsControl, control_of
+from gpushare.daemon.mps.model import MpsError, TenantLimits
+from gpushare.daemon.mps.program import (
+    ControlProgram,
+    Protocol,
+    has_static_partitions,
+    protocol_of,
+)
+
+GIB = 1 << 30
+LIMITS = TenantLimits(2 * GIB, 25)
+
+
+@pytest.mark.parametrize(
+    ("limits", "key"),
+    [
+        ((0, 25), "memory_bytes"),
+        ((GIB, 0), "cores_percent"),
+        ((GIB, 101), "cores_percent"),
+        ((GIB, 25, 2), "priority"),
+        ((GIB, 25, 0, 0), "chunks"),
+    ],
+)
+def test_impossible_limits_are_refused(limits: tuple[int, ...], key: str) -> None:
+    with pytest.raises(ValueError, match=key):
+        TenantLimits(*limits)
+
+
+@pytest.fixture
+def scripted(tmp_path: Path) -> Callable[..., MpsControl]:
+    """Return a maker of clients of a program that is a shell script."""
+
+    def make(script: str, protocol: Protocol = 2, folder: str = "pipe") -> MpsControl:
+        program = tmp_path / "nvidia-cuda-mps-control"
+        program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        program.chmod(0o755)
+        return control_of(
+            ControlProgram(program, tmp_path / folder, tmp_path / "log", "GPU-1234", protocol)
+        )
+
+    return make
+
+
+def test_a_setting_without_effect_is_an_error(scripted: Callable[..., MpsControl]) -> None:
+    control = scripted("echo 100.0")
+    with pytest.raises(MpsError, match="set_default_active_thread_percentage 25: has no effect"):
+        control.add("one", LIMITS, 0)
+    control = scripted("echo Unknown command")
+    with pytest.raises(MpsError, match="Unknown command"):
+        control.add("one", LIMITS, 0)
+    assert not control.is_ready()
+
+
+def test_a_failed_command_is_told_in_its_own_words(scripted: Callable[..., MpsControl]) -> None:
+    for protocol in (2, 3):
+        control = scripted("echo no such thing >&2; exit 1", protocol)
+        with pytest.raises(MpsError, match="no such thing"):
+            control.servers()
+        with pytest.raises(MpsError, match="no such thing"):
+            control.quit(0)
+
+
+def test_a_command_that_does_not_end_is_an_error(scripted: Callable[..., MpsControl]) -> None:
+    control = scripted("exec sleep 1000")
+    with pytest.raises(MpsError, match=r"get_server_list: no answer within 0\.1 s"):
+        control.program.run(commands="get_server_list", seconds=0.1)
+
+
+def test_a_program_that_is_not_there_is_an_error(scripted: Callable[..., MpsControl]) -> None:
+    control = scripted("true")
+    control.program.program.unlink()
+    with pytest.raises(MpsError, match="No such file"):
+        control.servers()
+
+
+@pytest.mark.parametrize(
+    ("answer", "call"),
+    [
+        ("nonsense", "servers"),
+        ("1 2 3", "clients"),
+        ("GPU-1234 - x 1 1 1 -", "partitions"),
+        ("GPU-99 - 1 1 1 1 -", "partitions"),
+    ],
+)
+def test_lists_that_cannot_be_read_are_an_error(
+    scripted: Callable[..., MpsControl], answer: str, call: str
+) -> None:
+    control = scripted(f"echo '{answer}'")
+    if call == "clients":
+        control = scripted("echo one two three four five six")
+    with pytest.raises(MpsError):
+        getattr(control, call)()
+
+
+def test_the_forms_of_lspart(scripted: Callable[..., MpsControl]) -> None:
+    """The manual's has a hyphen for what does not apply, and drivers print nothing there."""
+    manual = (
+        "GPU Partition free used free used clients\n chunk chunk SM SM\n"
+        "GPU-1234 - 3 7 24 56 -\nGPU-1234 Dx4A/A - 7 - 56 Yes"
+    )
+    driver = manual.replace(" - 7 - 56", " 7 56").replace("1234 - 3 7 24 56 -", "1234 3 7 24 56")
+    for text in (manual, driver):
+        found = scripted(f"echo '{text}'").partitions()
+        assert (found.free_chunks, found.total_chunks) == (3, 10)
+        assert (found.free_multiprocessors, found.total_multiprocessors) == (24, 80)
+        (part,) = found.partitions
+        assert (part.id, part.chunks, part.multiprocessors) == ("Dx4A/A", 7, 56)
+        assert part.in_use
+
+
+def test_a_folder_with_too_long_a_path_is_refused(scripted: Callable[..., MpsControl]) -> None:
+    for protocol in (2, 3):
+        control = scripted("echo", protocol, "x" * 100)
+        with pytest.raises(MpsError, match="at most 107 bytes"):
+            control.add("one", LIMITS, 0)
+
+
+def test_arguments_and_environment(tmp_path: Path) -> None:
+    program = ControlProgram(tmp_path / "p", tmp_path / "pipe", tmp_path / "log", "GPU-1")
+    assert program.arguments()[1:] == ["-f"]
+    static = dataclasses.replace(program, static=True, multiuser=True)
+    assert static.arguments()[1:] == ["-f", "-S", "-multiuser-server"]
+    third = dataclasses.replace(program, protocol=3, multiuser=True)
+    assert third.arguments()[1:] == ["-f", "-p", "3", "-m"]
+    env = third.environment()
+    assert env["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+    assert env["CUDA_MPS_PROTOCOL_VERSION"] == "3"
+    assert env["CUDA_MPS_PIPE_DIRECTORY"] == str(tmp_path / "pipe")
+
+
+def test_the_features_of_a_driver() -> None:
+    assert [protocol_of(text) for text in ("580.65.06", "615.71.09", "620", "")] == [2, 3, 3, 2]
+    assert [has_static_partitions(version) for version in (12080, 13000, 13010)] == [
+        False,
+        False,
+        True,
+    ]

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Control daemons of the simulated driver for the tests, and their clients' machines."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .conftest import SECONDS, SimulatorMachine, wait_until
+
+UID = 4321
+#: Runs a program as another user. It may read everything: Python can be in root's folder.
+USER = (
+    "setpriv",
+    f"--reuid={UID}",
+    "--clear-groups",
+    "--inh-caps=+dac_override",
+    "--ambient-caps=+dac_override",
+)
+
+
+@dataclass(frozen=True)
+class MpsDaemon:
+    """A running control daemon."""
+
+    machine: SimulatorMachine
+    folder: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment of its clients and commands."""
+        return {
+            "CUDA_MPS_PIPE_DIRECTORY": str(self.folder / "pipe"),
+            "CUDA_MPS_LOG_DIRECTORY": str(self.folder / "log"),
+        }
+
+    def command(self, *lines: str) -> list[str]:
+        """Return what commands print, line by line."""
+        done = subprocess.run(
+            [str(self.machine.simulator.mps_control)],
+            input="".join(f"{line}\n" for line in lines),
+            env={**self.machine.env, **self.env},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=True,
+        )
+        return done.stdout.splitlines()
+
+    def run(self, *arguments: str, under: Sequence[str] = (), lines: str = "") -> tuple[int, str]:
+        """Return the exit status of the program with arguments or `lines`, and what it prints."""
+        done = subprocess.run(
+            [*under, str(self.machine.simulator.mps_control), *arguments],
+            env={**self.machine.env, **self.env},
+            input=lines,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        return done.returncode, (done.stdout + done.stderr).strip()
+
+    def must(self, *arguments: str) -> str:
+        """Return what a command of protocol 3 prints that must succeed."""
+        status, text = self.run(*arguments)
+        assert status == 0, text
+        return text
+
+    def log(self) -> str:
+        """Return the log of the servers."""
+        return (self.folder / "log" / "server.log").read_text(encoding="utf-8")
+
+    def client(self, **env: str) -> SimulatorMachine:
+        """Return the machine as a client of this daemon sees it."""
+        return MpsMachine(self.machine.simulator, self.machine.libraries, {**self.env, **env})
+
+
+@dataclass(frozen=True)
+class MpsMachine(SimulatorMachine):
+    """A machine on which programs have variables of MPS."""
+
+    variables: dict[str, str]
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment of programs."""
+        return {**super().env, **self.variables}
+
+
+@contextmanager
+def mps_daemon(machine: SimulatorMachine, *options: str, **env: str) -> Iterator[MpsDaemon]:
+    """Start a control daemon, and stop it at the end."""
+    folder = machine.simulator.device.parent / "mps"
+    process = subprocess.Popen(
+        [str(machine.simulator.mps_control), "-f", *options],
+        env={
+            **machine.env,
+            "CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"),
+            "CUDA_MPS_LOG_DIRECTORY": str(folder / "log"),
+            **env,
+        },
+    )
+    try:
+        wait_until((folder / "pipe" / "nvidia-cuda-mps-control.pid").exists)
+        yield MpsDaemon(machine, folder, process)
+    finally:
+        process.terminate()
+        process.wait(SECONDS)
