@@ -38,7 +38,7 @@ def _intervention_warning(title: str, one: Intervention) -> str:
 
 def _idle_warnings(record: TenantRecord, state: DaemonState) -> Iterator[str]:
     action = state.config.terms_of(record.namespace).idle.action
-    if record.key in state.observed.idle and action != "report":
+    if record.key in state.observed.idle and action not in {"report", "evict"}:
         yield f"{record.title} holds GPU memory and does not use its cards (idle.action: {action})"
 
 
