@@ -24,9 +24,10 @@ from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.freezes import FreezeRecord
 from gpushare.daemon.views.eviction_rows import evicted_on
 from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.quota.request_policy import IdlePolicy
 
 from . import evictable
-from .evictable import EvictableNode
+from .evictable import EvictableNode, EvictableTenant
 from .fakes import GIB, FakeDaemon
 from .operations import opened
 from .registered import hold
@@ -363,3 +364,89 @@ def test_the_container_limit_is_the_least_of_all_its_groups(
     cgroups = processes.Cgroups(f"1 2 0:1 / {tmp_path} rw - cgroup2 cgroup2 rw\n")
     least = LEAST_MEMORY([os.getpid()], cgroups)
     assert least == MemoryLimit(str(inner.parent), 6 * GIB)
+
+
+def idle(made: EvictableNode, *tenants: EvictableTenant) -> None:
+    """Have `idle.action: evict`, and these tenants be idle, the first for the longest."""
+    terms = replace(made.node.config.terms, idle=IdlePolicy(60, "evict"))
+    made.node.config = replace(made.node.config, terms=terms)
+    made.node.observed.idle = {one.key: float(number) for number, one in enumerate(tenants)}
+
+
+def evicted(*tenants: EvictableTenant) -> list[bool]:
+    return [one.record.is_off_card for one in tenants]
+
+
+def test_a_request_without_room_evicts_who_is_idle_the_longest(made: EvictableNode) -> None:
+    made.tenant(gib=130, devices="1")
+    first, second, busy = (made.tenant(gib=40) for _ in range(3))
+    idle(made, second, first)
+    grant = opened(made.node, memory="50GiB")
+    assert evicted(first, second, busy) == [False, True, False]
+    assert made.node.ledger.entries[grant["key"]].allocations[0].uuid == first.card
+    assert second.eviction is not None
+    assert (second.eviction.cause, second.eviction.reason) == ("idle", "train had no room")
+
+
+def test_no_more_are_evicted_than_are_needed_and_none_in_vain(made: EvictableNode) -> None:
+    made.tenant(gib=130, devices="1")
+    little, much, busy = (made.tenant(gib=gib) for gib in (4, 60, 60))
+    idle(made, little, much)
+    with pytest.raises(NoRoom):
+        opened(made.node, memory="100GiB")
+    assert evicted(little, much, busy) == [False] * 3
+    opened(made.node, memory="50GiB")
+    assert evicted(little, much, busy) == [False, True, False]
+
+
+def test_an_offline_tenant_is_evicted_for_an_online_one_only_if_configured(
+    made: EvictableNode,
+) -> None:
+    made.tenant(gib=130, devices="1")
+    batch = made.tenant(gib=100)
+    online = {"memory": "100GiB", "class_": "online"}
+    with pytest.raises(NoRoom):
+        opened(made.node, **online)
+    made.configure(offline=True)
+    with pytest.raises(NoRoom):
+        opened(made.node, memory="100GiB")
+    opened(made.node, **online)
+    assert evicted(batch) == [True]
+    made.node.evictions.want(batch.key)
+    made.settle()
+    assert evicted(batch) == [True]  # an offline one evicts no online one
+
+
+def test_two_that_need_the_same_room_do_not_take_turns(made: EvictableNode) -> None:
+    made.tenant(gib=130, devices="1")
+    first, second = made.tenant(gib=60), made.tenant(gib=60)
+    made.node.evictions.evict(second.key)
+    opened(made.node, memory="60GiB", devices="0")
+    idle(made, first)
+    made.node.evictions.want(second.key)
+    made.settle()
+    assert evicted(first, second) == [True, False]
+    idle(made, second)
+    made.node.evictions.want(first.key)
+    made.settle()
+    assert evicted(first, second) == [True, False]  # evict.min_resident
+    made.configure(min_resident_seconds=0)
+    made.node.evictions.changed()
+    made.settle()
+    assert evicted(first, second) == [False, True]
+
+
+def test_what_was_evicted_for_a_request_is_not_restored_before_it_has_its_room(
+    made: EvictableNode,
+) -> None:
+    made.tenant(gib=130, devices="1")
+    tenant = made.tenant(gib=100)
+    idle(made, tenant)
+    made.node.checkpoints.during = lambda name, _: (
+        made.node.evictions.want(tenant.key) if name == "checkpoint" else None
+    )
+    grant = opened(made.node, memory="100GiB")
+    made.settle()
+    assert grant["key"] in made.node.ledger.entries
+    assert evicted(tenant) == [True]
+    assert list(made.node.observed.waiting) == [tenant.key]
