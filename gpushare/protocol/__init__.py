@@ -247,6 +247,7 @@ class DaemonStatus(TypedDict):
     kubernetes_mode: NodeMode  # annotations | plugin | dra: what decides about the GPU of a pod
     accepts_node_labels: bool  # kubernetes.node_labels
     node_settings: dict[str, NodeSetting]  # that labels of the node set, by key of gpushare.yaml
+    eviction_fault: str  # why no container can be evicted; empty: they can
     warnings: list[str]
 
 

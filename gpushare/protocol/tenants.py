@@ -208,6 +208,7 @@ class Why(TypedDict):
     reason: str  # for state none: what to add to get a GPU
     isolation: str
     idle_since: float | None  # as in TenantStatus
+    evicted: TenantEviction | None  # as in TenantStatus; then no card has any of its memory
     stale_reason: str  # why the driver's figures are stale; empty: they are current
     cards: list[WhyCard]
     denied: int  # since gpushared started, including exited processes

@@ -32,7 +32,7 @@ from gpushare.daemon.state import DaemonState, UnallocatedContainer
 from gpushare.daemon.store.overrides import CORDONED
 from gpushare.daemon.views import metrics, status_rows
 from gpushare.daemon.views.ended_tenants import ended_metrics
-from gpushare.daemon.views.eviction_rows import evicted_on
+from gpushare.daemon.views.eviction_rows import evicted_on, eviction_fault
 from gpushare.daemon.views.profile_rows import profile_rows
 from gpushare.daemon.views.status_rows import card_index
 from gpushare.protocol import CardStatus, DaemonStatus
@@ -149,6 +149,7 @@ def status_row(state: DaemonState) -> DaemonStatus:
         kubernetes_mode=state.config.kubernetes_mode,
         accepts_node_labels=state.config.accepts_node_labels,
         node_settings=dict(state.config.node_settings),
+        eviction_fault=eviction_fault(state),
         warnings=[text[:_MOST_WARNING_LETTERS] for text in warnings[:_MOST_WARNINGS]],
     )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gpushare.daemon.eviction.checkpoint_client import why_unsupported
+from gpushare.daemon.eviction.preconditions import host_memory_bound
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.protocol import TenantEviction
@@ -34,6 +36,15 @@ def eviction_row(record: TenantRecord, state: DaemonState) -> TenantEviction | N
         waits_since=state.observed.waiting.get(record.key),
         error=eviction.error,
     )
+
+
+def eviction_fault(state: DaemonState) -> str:
+    """Return why no container of this node can be evicted, "" if they can."""
+    if state.driver is None:
+        return "there is no driver"
+    if host_memory_bound(state) <= 0:
+        return "evict.host_memory of gpushare.yaml is 0"
+    return why_unsupported(state.driver.nvml.driver_version)
 
 
 def evicted_on(uuid: str, state: DaemonState) -> EvictedOnCard:
