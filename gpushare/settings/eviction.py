@@ -18,12 +18,13 @@ class EvictPolicy:
     `host_memory_bytes` is for all evicted containers together; None: half of the machine's memory,
     0: nothing is evicted. `offline`: containers of class offline are evicted for a request of class
     online that has no room. `min_resident_seconds`: so long a restored container is not evicted for
-    another one.
+    another one. `moves`: new containers get the device nodes of all cards of their card's model.
     """
 
     host_memory_bytes: int | None = None
     offline: bool = False
     min_resident_seconds: int = 60
+    moves: bool = False
 
 
 def evict_policy(given: Mapping[str, Any]) -> EvictPolicy:
@@ -32,6 +33,7 @@ def evict_policy(given: Mapping[str, Any]) -> EvictPolicy:
     return EvictPolicy(
         host_memory_bytes=None if memory is None else _size(memory),
         offline=bool(given.get("offline", plain.offline)),
+        moves=bool(given.get("moves", plain.moves)),
         min_resident_seconds=(
             plain.min_resident_seconds if resident is None else parse_duration(resident)
         ),
