@@ -34,6 +34,7 @@ from gpushare.settings import (
     terms,
     text_of,
 )
+from gpushare.settings.eviction import EvictPolicy, evict_policy
 
 __all__ = [
     "DEFAULT_FILE",
@@ -106,6 +107,7 @@ class Config:
     accepts_node_labels: bool = True
     node_settings: Mapping[str, NodeSetting] = field(default_factory=dict)
     of_file: Config | None = field(default=None, compare=False)  # None: it is this one
+    evict: EvictPolicy = field(default_factory=EvictPolicy)
     timing: Timing = field(default_factory=Timing)
 
     @property
@@ -244,5 +246,6 @@ def parse(text: str, file: Path) -> Config:
         node_name=kubernetes.get("node") or plain.node_name,
         cdi_dir=Path(kubernetes.get("cdi_dir") or plain.cdi_dir),
         accepts_node_labels=kubernetes.get("node_labels", True) is not False,
+        evict=evict_policy(document.section(("evict",))),
         timing=Timing(**{key: float(value) for key, value in timing if value is not None}),
     )

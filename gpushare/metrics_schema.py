@@ -72,6 +72,8 @@ class CardMetrics(TypedDict):
     available_bytes: int
     burst_bytes: int  # usable above the quotas now, or used
     non_tenant_bytes: int  # high-water mark
+    evicted_bytes: int  # of its evicted tenants, in host memory
+    evicted_tenants: int
     cores_allocated: int  # percent
     utilization: int | None  # percent
     tenants: int
@@ -146,6 +148,18 @@ class OperationMetrics(TypedDict):
     failures: dict[str, int]  # by the code of the refusal
 
 
+class EvictionMetrics(TypedDict):
+    """What was evicted and restored since gpushared started; a move is a restore as well."""
+
+    evictions: int
+    restores: int
+    moves: int
+    failures: int  # evictions and restores that the driver did not do
+    eviction_seconds: float
+    restore_seconds: float
+    driver_seconds: float  # of both, in the driver
+
+
 class NodeMetrics(TypedDict):
     """The daemon, and the machine."""
 
@@ -158,6 +172,7 @@ class NodeMetrics(TypedDict):
     scheduler_up: bool
     operations: dict[str, OperationMetrics]
     events: dict[str, int]  # how often each event of COUNTED occurred
+    evictions: EvictionMetrics
     history_lost: int  # events that could not be kept; since gpushared started
 
 

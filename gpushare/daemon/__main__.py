@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +29,8 @@ from gpushare.daemon.core.log import (
     set_owner_lookup,
 )
 from gpushare.daemon.core.loop import Loop, Worker, WorkerPool, boot_id
+from gpushare.daemon.eviction.checkpoint_client import CheckpointClient
+from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.lifecycle import claims, old_installations, release
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader
@@ -163,11 +166,11 @@ def _serve(config: Config, state: DaemonState, loop: Loop, listener: StartingSoc
     decide.run(lambda: release.reconcile_tenants(state, freezer))
     decide.run(lambda: claims.adopt(state))
     scheduler = SchedulerSync(state)
-    state.shares_changed = scheduler.changed
+    evictions = _evictions(state, loader, scheduler)
     scheduler.check()
     readers = Worker("read")
     control = RunControl(state, freezer, audit, bypass)
-    operations = control_server.all_operations(control)
+    operations = control_server.all_operations(control, evictions)
     server = ControlServer(listener, state, readers, operations)
     again = (
         lambda: decide.submit(lambda: release.reconcile_tenants(state, freezer)),
@@ -175,17 +178,15 @@ def _serve(config: Config, state: DaemonState, loop: Loop, listener: StartingSoc
         server.rebind_if_lost,
         scheduler.check,
         IdleHolders(state, {"pause": control.pause_idle, "kick": control.kick_idle}).look,
+        evictions.look,
     )
     for job in again:
         loop.every(lambda: state.config.timing.reconcile_interval_seconds, job)
     watchdog = Watchdog(("decide", "freeze", "truth"), systemd.watchdog_seconds() or _FEED_SECONDS)
     sampling = _Sampling(state, loader, audit, bypass, watchdog)
+    sampling.looked = evictions.watch
     _start_thread("truth", lambda: sampling.run(stop))
-    state.names.submit(lambda: old_installations.sweep_installations(state))
-    loop.every(
-        lambda: _SWEEP_SECONDS,
-        lambda: state.names.submit(lambda: old_installations.sweep_installations(state)),
-    )
+    _sweep_now_and_then(state)
     log(
         "daemon-ready",
         version=gpushare.__version__,
@@ -193,7 +194,6 @@ def _serve(config: Config, state: DaemonState, loop: Loop, listener: StartingSoc
         run_dir=str(config.run_dir),
         generation=state.ledger.generation,
     )
-    loop.every(lambda: _REPORT_SECONDS, report_suppressed)
     _watch_threads(state, watchdog)
     # What is there by now stays: it need not be looked through for garbage again and again.
     gc.collect()
@@ -204,6 +204,7 @@ def _serve(config: Config, state: DaemonState, loop: Loop, listener: StartingSoc
     finally:
         systemd.notify("STOPPING=1")
         server.stop_accepting()
+        evictions.close(_FINISH_SECONDS)
         _finish_threads(state, freezer)
         readers.finish(_FINISH_SECONDS)
         loop.settle()
@@ -214,6 +215,31 @@ def _serve(config: Config, state: DaemonState, loop: Loop, listener: StartingSoc
         state.watch.close()
         state.mounts.close()
         log("daemon-stopped", tenants=len(state.tenants.pages))
+
+
+def _sweep_now_and_then(state: DaemonState) -> None:
+    """Remove old versions of the libraries, now and again and again."""
+
+    def sweep() -> None:
+        state.names.submit(lambda: old_installations.sweep_installations(state))
+
+    sweep()
+    state.loop.every(lambda: _SWEEP_SECONDS, sweep)
+
+
+def _evictions(state: DaemonState, loader: DriverLoader, scheduler: SchedulerSync) -> Evictions:
+    """Return what evicts tenants, with everything that asks for it."""
+    evictions = Evictions(state, CheckpointClient(state.loaded, loader.excuse))
+    state.evict_for, state.watch.restore = evictions.evict_for, evictions.want
+
+    def shares_changed() -> None:
+        scheduler.changed()
+        if evictions.waiting:  # most nodes have none
+            evictions.changed()
+
+    state.shares_changed = shares_changed
+    evictions.settle()
+    return evictions
 
 
 def _finish_threads(state: DaemonState, freezer: Freezer) -> None:
@@ -232,6 +258,7 @@ def _finish_threads(state: DaemonState, freezer: Freezer) -> None:
 def _watch_threads(state: DaemonState, watchdog: Watchdog) -> None:
     """Have the threads that everything waits for show that they move, and the watchdog fed."""
     every, period = state.loop.every, watchdog.period
+    every(lambda: _REPORT_SECONDS, report_suppressed)
     every(period, lambda: state.decide.submit(lambda: watchdog.beat("decide")))
     every(period, lambda: state.freezing.submit(lambda: watchdog.beat("freeze")))
     every(period, lambda: watchdog.feed(systemd.notify))
@@ -248,6 +275,7 @@ class _Sampling:
         bypass: BypassControl,
         watchdog: Watchdog,
     ) -> None:
+        self.looked: Callable[[], None] = lambda: None  # called after each look
         self._state = state
         self._loader = loader
         self._audit = audit
@@ -279,6 +307,7 @@ class _Sampling:
         self._meter.look()
         self._audit.look(sampler.resolver)
         self._bypass.look()
+        self.looked()
         self._idle.note()
         if not observed.usage.stale:
             self._burst.again()

@@ -37,8 +37,8 @@ TenantShares = tuple[tuple[str, Share], ...]  # by the tenant's card number: UUI
 def scheduled_shares(state: DaemonState) -> dict[str, TenantShares]:
     """Return the shares of every running tenant that has a gate, by its key.
 
-    Whole cards have no gate. A tenant that is only reserved takes no time yet, and a frozen one no
-    more: the others get its share, and it does not count as hung.
+    Whole cards have no gate. A tenant that is only reserved takes no time yet, and a frozen or
+    evicted one no more: the others get its share, and it does not count as hung.
     """
     running = [record for record in state.ledger.entries.values() if _is_scheduled(record, state)]
     uuids = {allocation.uuid for record in running for allocation in record.allocations}
@@ -65,7 +65,7 @@ def shares_on_card(uuid: str, state: DaemonState) -> dict[str, Share]:
         )
         for record in state.ledger.entries.values()
         for allocation in record.allocations
-        if allocation.uuid == uuid and not allocation.whole and not state.is_frozen(record.key)
+        if allocation.uuid == uuid and not allocation.whole and _may_run(record, state)
     ]
     return divide_compute(claims, state.policy_of(uuid))
 
@@ -85,7 +85,12 @@ def _corrected_shares(uuid: str, state: DaemonState) -> dict[str, Share]:
 
 
 def _is_scheduled(record: TenantRecord, state: DaemonState) -> bool:
-    return record.shared and record.state == "bound" and not state.is_frozen(record.key)
+    return record.shared and record.state == "bound" and _may_run(record, state)
+
+
+def _may_run(record: TenantRecord, state: DaemonState) -> bool:
+    """Whether a tenant takes turns: not while it is frozen, or its memory off its cards."""
+    return record.eviction is None and not state.is_frozen(record.key)
 
 
 class SchedulerSync:

@@ -21,7 +21,7 @@ from gpushare.daemon.core.log import log
 from gpushare.daemon.freezer import tenant_cgroup
 from gpushare.daemon.identity import container_names, processes
 from gpushare.daemon.identity.processes import Process
-from gpushare.daemon.lifecycle import container_edits, release, scheduled
+from gpushare.daemon.lifecycle import container_edits, evict_first, release, scheduled
 from gpushare.daemon.lifecycle.image_needs import find_image_needs
 from gpushare.daemon.lifecycle.reserve import (
     TenantIdentity,
@@ -85,6 +85,7 @@ class NewContainer:
     binds: bool = False
     is_restore: bool = False
     is_abandoned: Callable[[], bool] = lambda: False  # no client waits for the container any more
+    waits: Callable[[bool], None] = lambda _: None  # as ControlRequest.waits
     about: dict[str, Any] = field(default_factory=dict)  # what the log says of it if it is refused
 
     def check(self) -> None:
@@ -152,8 +153,16 @@ def _create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
         shows_holders=state.config.read_group is None and not is_of_kubelet(original, bundle.path),
     )
     has_spare = is_shared and not applicant.label
+
+    def reserve_now() -> TenantRecord:
+        return state.decide.run(lambda: _reserve(bundle, applicant, request, state))
+
     with state.mounts.claimed() if has_spare else nullcontext():
-        record = state.decide.run(lambda: _reserve(bundle, applicant, request, state))
+        try:
+            record = reserve_now()
+        except NoRoom as error:
+            about = applicant.name or bundle.identity[:12], request.effective.class_ == "online"
+            record = evict_first.reserve_again(error, about, reserve_now, bundle.waits, state)
     try:
         edited = _edited(bundle, original, request, record, state)
         bundle.check()

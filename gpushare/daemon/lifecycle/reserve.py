@@ -206,7 +206,11 @@ def _place(
     request = _ask(applicant, quota, effective, within)
     for _ in reclaim_rounds():
         capacities = state.capacities()
-        placed = place_suitably(request, capacities, state.loaded().links)
+        try:
+            placed = place_suitably(request, capacities, state.loaded().links)
+        except NoRoom as error:
+            error.request = request
+            raise
         if not reclaim_burst(
             {one.card.uuid: one.memory_bytes for one in placed}, capacities, state
         ):

@@ -120,6 +120,7 @@ class ControlRequest:
     peer: Peer
     fds: tuple[int, ...] = ()
     is_abandoned: Callable[[], bool] = lambda: False  # the caller has gone, or its time is over
+    waits: Callable[[bool], None] = lambda _: None  # called before and after it waits for long
     about: dict[str, Any] = field(default_factory=dict)
 
     def text(self, name: str, most: int = 4096) -> str:
@@ -184,6 +185,7 @@ class Operation:
 
     run: Callable[[ControlRequest, DaemonState], ControlReply]
     thread: Literal["read", "decide", "request", "create"] = "read"
+    is_slow: bool = False  # it may take longer than a reply: its client is kept waiting
 
     @property
     def changes(self) -> bool:
@@ -241,6 +243,11 @@ class Connection:
     deadline: float = 0.0
     draining: bool = False
     closed: bool = False
+
+    def keep_waiting(self) -> None:
+        """Note that the client is to wait for something else first, as if it were in a queue."""
+        self.deadline = time.monotonic() + protocol.START_SECONDS
+        self.queued = True
 
     def begin(self) -> None:
         """Note that a worker has begun with the request."""

@@ -25,6 +25,7 @@ from typing import Any, Final
 from gpushare import protocol
 from gpushare.daemon.core.log import Allowances, count_event, log
 from gpushare.daemon.core.loop import Worker, WorkerPool
+from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.service.control_request import (
     MOST_FDS,
@@ -39,6 +40,7 @@ from gpushare.daemon.service.control_request import (
     receive,
     refusal_packet,
 )
+from gpushare.daemon.service.eviction_operations import eviction_operations
 from gpushare.daemon.service.lifecycle_operations import LIFECYCLE_OPERATIONS
 from gpushare.daemon.service.node_operations import NODE_OPERATIONS
 from gpushare.daemon.service.systemd import StartingSocket
@@ -48,11 +50,12 @@ from gpushare.daemon.views.ended_tenants import keep_last_figures
 from gpushare.wait_policy import LOOK_SECONDS
 
 
-def all_operations(run_control: RunControl) -> Mapping[str, Operation]:
+def all_operations(run_control: RunControl, evictions: Evictions) -> Mapping[str, Operation]:
     """Return the operations by name."""
     return {
         **LIFECYCLE_OPERATIONS,
         **tenant_operations(run_control),
+        **eviction_operations(evictions),
         **NODE_OPERATIONS,
     }
 
@@ -86,7 +89,7 @@ _CALLERS_FAULT: Final = frozenset(
 )
 #: Operations of which a refusal is logged.
 _CHANGES: Final = frozenset(
-    {"create", "open", "bind", "set", "pause", "resume", "stop"}
+    {"create", "open", "bind", "set", "pause", "resume", "stop", "evict", "restore", "move"}
     | {"card-policy", "card-cordon", "card-uncordon"}
 )
 
@@ -261,7 +264,14 @@ class ControlServer:
         def is_abandoned() -> bool:
             return connection.closed or time.monotonic() > connection.deadline
 
-        request = replace(request, is_abandoned=is_abandoned)
+        def waits(is_waiting: bool) -> None:
+            if is_waiting:
+                connection.keep_waiting()
+                self._loop.call(self._acknowledge_again)
+            else:
+                connection.begin()
+
+        request = replace(request, is_abandoned=is_abandoned, waits=waits)
         workers: Mapping[str, Worker | WorkerPool] = {
             "read": self._readers,
             "decide": self._state.decide,
@@ -296,7 +306,8 @@ class ControlServer:
                 log("request-abandoned", "warning", op=op, uid=request.peer.uid)
                 failure = "late"
                 return
-            connection.begin()
+            if not operation.is_slow:
+                connection.begin()
             failure = self._answer(connection, request, operation)
         finally:
             close_all(request.fds)
@@ -319,7 +330,7 @@ class ControlServer:
         return failure
 
     def _finish(self, connection: Connection, packets: list[bytes]) -> None:
-        connection.busy = False
+        connection.busy = connection.queued = False
         connection.outgoing.extend(packets)
         self._flush(connection)
 

@@ -61,6 +61,7 @@ def _create(request: ControlRequest, state: DaemonState) -> ControlReply:
         binds=request.fields.get("bind") == LAUNCHER,
         is_restore=request.fields.get("verb") == "restore",
         is_abandoned=request.is_abandoned,
+        waits=request.waits,
         about=request.about,
     )
     return reply(create(bundle, state))
@@ -135,7 +136,7 @@ def _open(request: ControlRequest, state: DaemonState) -> ControlReply:
     rootless = request.flag("rootless") or not request.peer.is_root
     name = str(request.fields.get("name") or "")[:128]
     command = HostCommand(name=name, uid=request.peer.uid, rootless=rootless)
-    return reply({**open_tenant(command, quota, state)})
+    return reply({**open_tenant(command, quota, state, request.waits)})
 
 
 _MOST_BYTES: Final = 1 << 50  # of a card
@@ -245,7 +246,7 @@ LIFECYCLE_OPERATIONS: Final[Mapping[str, Operation]] = {
     "checkpoint": Operation(_checkpoint, "decide"),
     "bind": Operation(_bind, "decide"),
     "release": Operation(_release, "decide"),
-    "open": Operation(_open, "decide"),
+    "open": Operation(_open, "request"),
     "allocation": Operation(_allocation, "decide"),
     "claim-prepare": Operation(_prepare, "decide"),
     "claim-pods": Operation(_set_pods, "decide"),

@@ -57,6 +57,24 @@ TEXTS: Final[Mapping[str, PodEventText]] = {
         WARNING,
         "a program is a client of an MPS server: a fatal fault of another client ends it",
     ),
+    "tenant-evicted": PodEventText(
+        "GpuEvicted",
+        NORMAL,
+        "{evicted_bytes} of GPU memory went to host memory; the program gets it back when it uses "
+        "CUDA and the card has room",
+    ),
+    "tenant-restored": PodEventText(
+        "GpuRestored", NORMAL, "{restored_bytes} of GPU memory is on the card again"
+    ),
+    "tenant-moved": PodEventText(
+        "GpuMoved", NORMAL, "the GPU memory was moved from card {from_cards} to card {cards}"
+    ),
+    "tenant-restore-waits": PodEventText(
+        "GpuRestoreWaits", WARNING, "the program waits for its GPU memory: {reason}"
+    ),
+    "tenant-eviction-lost": PodEventText(
+        "GpuMemoryLost", WARNING, "the driver cannot restore the GPU memory: {error}"
+    ),
     "tenant-idle-warned": PodEventText(
         "GpuIdle",
         WARNING,

@@ -15,6 +15,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from gpushare.client import Client
+from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.service.control_server import all_operations
 from tests.e2e.waiting import wait_until
@@ -80,7 +81,7 @@ FLOODS = textwrap.dedent(
     print(json.dumps(said), flush=True)
     """
 )
-OPERATIONS = all_operations(create_autospec(RunControl))
+OPERATIONS = all_operations(create_autospec(RunControl), create_autospec(Evictions))
 #: To read an interpreter that is only root's; only a socket's mode lets a caller through to it.
 LETS = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
 READS = {op for op, one in OPERATIONS.items() if not one.changes}

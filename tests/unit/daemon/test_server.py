@@ -23,6 +23,7 @@ from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.core import log
 from gpushare.daemon.core.log import Allowances
 from gpushare.daemon.core.loop import Worker
+from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.identity import processes
 from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.service import control_request, control_server
@@ -45,7 +46,9 @@ def node(tmp_path: Path) -> Iterator[DaemonState]:
         yield made
 
 
-OPERATIONS = dict(control_server.all_operations(create_autospec(RunControl)))
+OPERATIONS = dict(
+    control_server.all_operations(create_autospec(RunControl), create_autospec(Evictions))
+)
 
 
 @pytest.fixture
