@@ -30,11 +30,11 @@ from gpushare import protocol
 from gpushare.cli import gpushare, kubectl
 from gpushare.cli.commands import SECTIONS
 from gpushare.cli.errors import error_report
-from gpushare.cli.run import NOT_EXECUTABLE, NOT_FOUND, OURS
+from gpushare.cli.run import NOT_EXECUTABLE, NOT_FOUND, OURS, TIMED_OUT
 from gpushare.client import UnknownTenant
 from gpushare.errors import ErrorCode, ExitStatus
 from gpushare.events import EVENTS, KEPT
-from gpushare.protocol import kubernetes, tenants
+from gpushare.protocol import kubernetes, queue, tenants
 from gpushare.quota import effective_request
 from gpushare.quota.errors import BadValue
 from gpushare.quota.keys import BY_ENV, KEYS, Key
@@ -86,6 +86,10 @@ ENVIRONMENT: Final = {
     "GPUSHARE_SIM_TRACE": (
         "the simulated driver",
         "If set, a call that is not simulated prints its name on stderr.",
+    ),
+    "GPUSHARE_TICKET": (
+        "gpushared",
+        "The ticket of a container that waited in the queue; ignored after its first start.",
     ),
     "GPUSHARE_TENANT_DIR": (
         "the interposer library",
@@ -406,7 +410,11 @@ def exit_statuses() -> Iterator[str]:
     yield "`gpushare run` exits with the status of its command, or like Docker:"
     yield ""
     of_run = [
-        (OURS, "gpushare failed: request refused, no daemon, invalid command line"),
+        (TIMED_OUT, "no card had room in the time of `--wait`"),
+        (
+            OURS,
+            "gpushare failed: request refused or its ticket cancelled, no daemon, bad command line",
+        ),
         (NOT_EXECUTABLE, "the command cannot be executed"),
         (NOT_FOUND, "the command does not exist"),
     ]
@@ -484,7 +492,7 @@ def variables_in_code() -> set[str]:
 
 # --- the protocol ---
 
-SHAPES: Final = (protocol, tenants, kubernetes)
+SHAPES: Final = (protocol, tenants, queue, kubernetes)
 
 
 def control_socket() -> Iterator[str]:

@@ -18,6 +18,7 @@ from gpushare.protocol.kubernetes import MODES, NodeMode
 from gpushare.quota.node_settings import ALLOWED_MODE, CORDONED, NODE_MODE, NodeSetting
 from gpushare.quota.request_policy import RequestPolicy
 from gpushare.quota.size import parse_size
+from gpushare.quota.values import parse_duration
 from gpushare.settings import (
     ANY,
     USERS,
@@ -61,6 +62,17 @@ class Timing:
     non_tenant_half_life_seconds: float = 60.0
     driver_timeout_seconds: float = 5.0
     shortfall_kill_seconds: float = 30.0  # 0: never
+
+
+@dataclass(frozen=True)
+class QueueLimits:
+    """How often and how long a start that waits may be overtaken, and how many starts may wait."""
+
+    max_overtakes: int = 8
+    max_overtaking_seconds: int = 1800  # since the first time
+    max_tickets: int = 64
+    max_tickets_per_user: int = 8
+    start_timeout_seconds: int = 60  # from the grant to the start
 
 
 @dataclass(frozen=True)
@@ -109,6 +121,7 @@ class Config:
     of_file: Config | None = field(default=None, compare=False)  # None: it is this one
     evict: EvictPolicy = field(default_factory=EvictPolicy)
     timing: Timing = field(default_factory=Timing)
+    queue: QueueLimits = field(default_factory=QueueLimits)
 
     @property
     def socket(self) -> Path:
@@ -247,5 +260,18 @@ def parse(text: str, file: Path) -> Config:
         cdi_dir=Path(kubernetes.get("cdi_dir") or plain.cdi_dir),
         accepts_node_labels=kubernetes.get("node_labels", True) is not False,
         evict=evict_policy(document.section(("evict",))),
+        queue=_queue(document.section(("queue",))),
         timing=Timing(**{key: float(value) for key, value in timing if value is not None}),
     )
+
+
+def _queue(section: Mapping[str, Any]) -> QueueLimits:
+    """Return the limits that a section sets; a time is a text such as 30m."""
+    values = {key: value for key, value in section.items() if value is not None}
+    for key, field_name in (
+        ("max_overtaking_time", "max_overtaking_seconds"),
+        ("start_timeout", "start_timeout_seconds"),
+    ):
+        if key in values:
+            values[field_name] = parse_duration(values.pop(key))
+    return QueueLimits(**values)

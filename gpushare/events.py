@@ -72,6 +72,12 @@ EVENTS: Final = {
         "A part of the request was not applied, or bypasses the interposer library."
     ),
     "tenant-image-incompatible": "The image's CUDA does not fit the driver or the card; the rule.",
+    "ticket-queued": "A start that does not fit waits in the queue; the reason.",
+    "ticket-granted": "Room was reserved for a start that waited.",
+    "ticket-ended": (
+        "A ticket ended: `how` is started, cancelled, timed-out, expired (granted, and not started "
+        "in time), client-ended or refused."
+    ),
     "tenant-bound": (
         "The container's process is registered; the allocation lasts as long as it does."
     ),
@@ -96,9 +102,11 @@ EVENTS: Final = {
     "tenant-refrozen": "Something else thawed a frozen container; it was frozen again.",
     "tenant-thawed": "The container was resumed, unless something else keeps it frozen.",
     "tenant-stop-requested": (
-        "An operator or `idle.action` stopped the container: the signal, and the timeout before "
-        "SIGKILL."
+        "An operator, `idle.action` or the time limit stopped the container: the signal, and the "
+        "timeout before SIGKILL."
     ),
+    "tenant-time-limit-near": "The container is going to be stopped: its time limit is near.",
+    "tenant-time-limit-failed": "The container's time is over, and it could not be stopped yet.",
     "tenant-killed": "All processes of the container were killed; why.",
     "tenant-kill-retried": "Killed processes have not exited yet; tried again.",
     "tenant-freeze-failed": "The container could not be frozen, or killed; tried again.",
@@ -275,6 +283,9 @@ KEPT: Final = frozenset(
         "tenant-reserved",
         "tenant-not-allocated",
         "tenant-request-adjusted",
+        "ticket-queued",
+        "ticket-granted",
+        "ticket-ended",
         "tenant-bound",
         "tenant-adopted",
         "tenant-name-refused",
@@ -288,6 +299,8 @@ KEPT: Final = frozenset(
         "tenant-refrozen",
         "tenant-thawed",
         "tenant-stop-requested",
+        "tenant-time-limit-near",
+        "tenant-time-limit-failed",
         "tenant-killed",
         "tenant-hung",
         "tenant-uses-mps",

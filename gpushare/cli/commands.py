@@ -62,6 +62,11 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
             "Run a command on this host under a quota.",
             "gpushare run --memory 4GiB --cores 30 -- python train.py",
         ),
+        "queue": CommandEntry(
+            "queue:command",
+            "List the starts that wait for room, or cancel one.",
+            "gpushare queue",
+        ),
         "set": CommandEntry(
             "set:command",
             "Change or reset a running container's quota.",

@@ -57,8 +57,13 @@ TEXTS: Final = {
     "tenant-found-frozen": "was found frozen when gpushared started",
     "tenant-refrozen": "was thawed by something other than gpushared, and was frozen again",
     "tenant-thawed": "was resumed by {by}",
+    "ticket-queued": "{name} waits in the queue (ticket {ticket}): {reason}",
+    "ticket-granted": "{name} was granted room after {waited_seconds} s (ticket {ticket})",
+    "ticket-ended": "{name}: ticket {ticket} ended ({how}) {reason}",
     "tenant-killed": "was killed: {reason}",
     "tenant-stop-requested": "was sent {signal} by {by}; SIGKILL follows after {timeout} s",
+    "tenant-time-limit-near": "is stopped in {left_seconds} s: its time limit is near",
+    "tenant-time-limit-failed": "could not be stopped at its time limit: {error}",
     "tenant-hung": "has pending work that does not seem to end",
     "tenant-uses-mps": "uses an MPS server on {card} (process {pid})",
     "tenant-evicted": (
@@ -127,6 +132,7 @@ _ACTORS: Final = {
     "operator": "the operator",
     "audit": "the audit",
     "idle": "idle.action of gpushare.yaml",
+    "time-limit": "its time limit",
     "unknown": "another program",
 }
 

@@ -56,6 +56,9 @@ def _lines(tenant: TenantStatus) -> Iterator[str]:
         yield _line("reason", tenant["reason"])
     yield _line("pid", str(tenant["pid"] or "-"))
     yield _line("created", created.astimezone().isoformat(" ", "seconds"))
+    if (ends := tenant.get("ends_at")) is not None:  # an older daemon has none
+        until = dt.datetime.fromtimestamp(ends, dt.timezone.utc).astimezone()
+        yield _line("stopped at", until.isoformat(" ", "seconds"))
     yield _line("policy", tenant["policy"] or "-")
     yield _line("isolation", tenant["isolation"] or "-")
     yield _line("class", latency_class(tenant))

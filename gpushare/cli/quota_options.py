@@ -42,6 +42,10 @@ _HELP: Final[Mapping[str, tuple[str, str]]] = {
         "TIME",
         "Time without any use of its cards, for example 30m, after which it is idle.",
     ),
+    "time-limit": (
+        "TIME",
+        "Time after which it is stopped, counted from its start, for example 8h.",
+    ),
     "over-quota": (
         "ACTION",
         (

@@ -19,13 +19,17 @@ import click
 from gpushare import abi
 from gpushare.cli import session as shared
 from gpushare.cli import supervisor
+from gpushare.cli.engine_command import TICKET_VARIABLE, engine_request, with_ticket
 from gpushare.cli.errors import GpushareCommand, report_error
 from gpushare.cli.quota_options import quota_option
 from gpushare.cli.session import Session, wants_json
+from gpushare.cli.waiting import TicketEnded, wait_for_grant
 from gpushare.errors import ErrorCode, UserError
 from gpushare.host import cgroups, mount_namespace
-from gpushare.quota.errors import quoted
+from gpushare.quota.errors import BadValue, quoted
 from gpushare.quota.keys import KEYS
+from gpushare.quota.request import WAIT
+from gpushare.quota.values import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
 
 # As in docker run: an error of gpushare, a command that cannot be executed, one that is not found.
 OURS: Final = 125
+TIMED_OUT: Final = 124  # as timeout(1)
 NOT_EXECUTABLE: Final = 126
 NOT_FOUND: Final = 127
 
@@ -46,7 +51,10 @@ _SHOWN: Final = (
     "policy",
     "class",
     "idle-after",
+    "time-limit",
 )
+#: Keys that are options of `run`; --wait is one of its own.
+_KEYS: Final = tuple(key for key in KEYS.values() if key.name != WAIT)
 _DRIVER: Final = Path("/opt/gpushare/driver/libcuda.so.1")
 
 
@@ -64,7 +72,7 @@ class RunCommand(GpushareCommand):
 
 
 def _quota_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for key in reversed(tuple(KEYS.values())):
+    for key in reversed(_KEYS):
         option = quota_option(
             key.name, variable=f"quota_{key.field}", hidden=key.name not in _SHOWN
         )
@@ -78,32 +86,99 @@ def _quota_options(function: Callable[..., Any]) -> Callable[..., Any]:
     context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
 )
 @_quota_options
+@click.option(
+    "--wait",
+    is_flag=False,
+    flag_value="",
+    metavar="[TIME]",
+    help="If no card has room, wait for it: at most for this time (--wait=10m), or until Ctrl-C.",
+)
 @click.option("--name", metavar="NAME", help="Name shown by ps. Default: the command's name.")
 @click.argument("argv", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(session: Session, argv: tuple[str, ...], name: str | None, **quota: str | None) -> None:
+def command(
+    session: Session,
+    argv: tuple[str, ...],
+    name: str | None,
+    wait: str | None,
+    **quota: str | None,
+) -> None:
     """Run a command on this host under a quota.
 
     As root, the command gets its own cgroup and mount namespace. Without root, the quota is only
     advisory: it applies as long as the command keeps the LD_LIBRARY_PATH that gpushare sets. Every
     key of the GPUSHARE_ variables is also an option (--placement, --weight, ...).
 
+    With --wait, a command that no card has room for waits in the queue (gpushare queue) until there
+    is room. If the command is `docker run`, `podman run` or `nerdctl run`, the request is read from
+    its own options (-e GPUSHARE_MEMORY=4GiB), and the container gets the room that was granted.
+
     The exit status is that of the command. As in docker run, 125 is an error of gpushare, 126 a
-    command that cannot be executed, and 127 a command that is not found.
+    command that cannot be executed, and 127 a command that is not found. 124 means that no room was
+    found in the time of --wait, and 130 that Ctrl-C ended the waiting.
     """
-    values = {key.name: quota[f"quota_{key.field}"] for key in KEYS.values()}
+    values = {key.name: quota[f"quota_{key.field}"] for key in _KEYS}
     request = {name: value for name, value in values.items() if value is not None}
+    title = name or Path(argv[0]).name
     try:
-        environment = _become_tenant(session, request, name or Path(argv[0]).name)
+        engine = None if wait is None else engine_request(argv)
+        if engine is not None:
+            _refuse_options(request)
+            secret = _granted(session, engine.source(), name or engine.name or title, wait)
+            argv = with_ticket(argv, engine.place)
+            environment = {**os.environ, TICKET_VARIABLE: secret}
+        elif wait is not None:
+            secret = _granted(session, {"quota": request}, title, wait, "command")
+            environment = _become_tenant(session, request, title, secret)
+        else:
+            environment = _become_tenant(session, request, title)
     except (UserError, OSError) as error:
         session.report(error)
-        click.get_current_context().exit(OURS)
+        timed_out = isinstance(error, TicketEnded) and error.timed_out
+        click.get_current_context().exit(TIMED_OUT if timed_out else OURS)
     _execute(argv, environment, session)
 
 
-def _become_tenant(session: Session, request: dict[str, str], name: str) -> dict[str, str]:
-    """Make this process a tenant; return the environment of the command."""
-    client, pid, rootless = session.client, os.getpid(), os.geteuid() != 0
-    grant = client.open(request, name=name, pid=pid, rootless=rootless)
+def _granted(
+    session: Session,
+    source: dict[str, Any],
+    name: str,
+    wait: str | None,
+    kind: str = "container",
+) -> str:
+    """Wait until there is room; return the secret of the ticket that was granted."""
+    try:
+        seconds = parse_duration(wait) if wait else 0
+    except BadValue as bad:
+        text = f"--wait {quoted(wait or '')} {bad.rule}. {bad.fix[0].upper()}{bad.fix[1:]}."
+        raise UserError(text, code=ErrorCode.USAGE, key="--wait", value=wait) from bad
+    return wait_for_grant(
+        session, source, name=name, kind=kind, seconds=int(seconds), rootless=os.geteuid() != 0
+    )
+
+
+def _refuse_options(request: dict[str, str]) -> None:
+    """Refuse options of a quota beside an engine's command, which has its own."""
+    if not request:
+        return
+    key = next(iter(request))
+    variable = f"{KEYS[key].env}={request[key]}"
+    fix = f"Add -e {variable} to its options instead."
+    text = f"--{key}: with --wait, the request of a container is read from the engine's command"
+    raise UserError(f"{text}. {fix}", code=ErrorCode.USAGE, key=f"--{key}", fix=fix)
+
+
+def _become_tenant(
+    session: Session, request: dict[str, str], name: str, secret: str = ""
+) -> dict[str, str]:
+    """Make this process a tenant; return the environment of the command.
+
+    `secret`: it takes over what was granted to its ticket.
+    """
+    client, pid, rootless = session.queue, os.getpid(), os.geteuid() != 0
+    if secret:
+        grant = client.open_granted(request, name=name, pid=pid, rootless=rootless, secret=secret)
+    else:
+        grant = client.open(request, name=name, pid=pid, rootless=rootless)
     environment = {**os.environ, **grant["env"]}
     try:
         if rootless:

@@ -36,6 +36,7 @@ COMPUTE = ("profile", "cores", "policy", "weight", "priority", "class")
 @quota_option("priority")
 @quota_option("class")
 @quota_option("idle-after")
+@quota_option("time-limit")
 @quota_option("over-quota", variable="over_quota_action")
 @click.option(
     "--reset",

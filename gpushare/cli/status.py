@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -12,7 +13,7 @@ from gpushare.cli import session as shared
 from gpushare.cli.session import TRY
 from gpushare.cli.terminal_table import terminal_table
 from gpushare.cli.text import local_time, printable
-from gpushare.errors import ExitStatus
+from gpushare.errors import ExitStatus, UserError
 from gpushare.quota.size import format_size, format_use
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from gpushare.cli.session import Session
     from gpushare.kubernetes.cluster import ClusterCard
     from gpushare.protocol import CardStatus, ProfileStatus, TenantCard, TenantStatus
+    from gpushare.protocol.queue import QueueEntry
+    from gpushare.queue_client import QueueClient
 
 LS_HEADINGS = (
     *("CARD", "MODEL", "MEMORY", "ALLOCATED", "BURST", "NON-TENANT", "AVAILABLE"),
@@ -154,6 +157,8 @@ PS_HEADINGS = (
     *("CONTAINER", "CARD", "MEMORY USED/QUOTA", "CORES USED/QUOTA"),
     *("POLICY", "THROTTLED", "ISOLATION"),
 )
+#: The column that is there if a container has a time limit.
+ENDS: Final = "STOPPED AT"
 #: The columns that are left out if the terminal is too narrow, in this order.
 PS_DROPPED: Final = ("THROTTLED", "POLICY", "CARD", "CORES USED/QUOTA")
 WIDE = (
@@ -199,6 +204,9 @@ def ps(session: Session, everything: bool, wide: bool) -> None:
     when it is idle (idle in gpushare.yaml). POLICY is the policy in effect, which `gpushare card
     policy` can override.
 
+    STOPPED AT is there if a container has a time limit (time-limit). Below the table are the starts
+    that wait for room (gpushare queue).
+
     THROTTLED is the fraction of the last second that the container spent waiting for the card.
     --wide adds the cores used over 10 s and 60 s; SHARE, the guaranteed share, with + if the
     container may use more; CLASS, online, or offline with its priority; the current state of the
@@ -216,11 +224,40 @@ def ps(session: Session, everything: bool, wide: bool) -> None:
     set.
     """
     tenants = session.client.tenants(everything=everything)
-    render = functools.partial(_render, everything=everything, wide=wide)
+    waiting = [] if session.json else waiting_starts(session.queue)
+    render = functools.partial(_render, everything=everything, wide=wide, waiting=waiting)
+    if not tenants and waiting:
+        session.show(tenants, lambda: render(tenants))
+        return
     session.show_rows(tenants, render, f"no container uses a GPU. To start one, run: {TRY}")
 
 
-def _render(tenants: list[TenantStatus], *, everything: bool, wide: bool) -> str:
+def waiting_starts(client: QueueClient) -> list[QueueEntry]:
+    """Return the starts that wait; none from a gpushared without a queue."""
+    try:
+        return [entry for entry in client.queue() if entry["state"] == "waiting"]
+    except UserError:
+        return []
+
+
+def waiting_line(entry: QueueEntry) -> str:
+    """Return a line for a start that waits."""
+    from gpushare.cli.queue import request, waits  # noqa: PLC0415 - only where one waits
+
+    return (
+        f"{entry['name'] or 'a start'} has waited {waits(entry['since'], time.time())} for "
+        f"{request(entry)} (ticket {entry['ticket']}, position {entry['position']}): "
+        f"{entry['reason']}"
+    )
+
+
+def _render(
+    tenants: list[TenantStatus],
+    *,
+    everything: bool,
+    wide: bool,
+    waiting: Sequence[QueueEntry] = (),
+) -> str:
     """Return the table, with a row for each container and card, and the messages below it."""
     granted = [tenant for tenant in tenants if tenant["state"] != "none"]
     rows = [
@@ -228,7 +265,11 @@ def _render(tenants: list[TenantStatus], *, everything: bool, wide: bool) -> str
         for tenant in granted
         for card in tenant["cards"]
     ]
+    owners = [tenant for tenant in granted for _ in tenant["cards"]]
     headings = (*PS_HEADINGS, *WIDE) if wide else PS_HEADINGS
+    if any(tenant.get("ends_at") is not None for tenant in granted):  # an older daemon has none
+        headings = (*headings, ENDS)
+        rows = [(*cells, _ends(tenant)) for cells, tenant in zip(rows, owners, strict=True)]
     dropped = None if wide else PS_DROPPED
     lines = [terminal_table(headings, rows, dropped, colour)] if rows else []
     without = [tenant for tenant in tenants if tenant["state"] == "none"]
@@ -238,6 +279,7 @@ def _render(tenants: list[TenantStatus], *, everything: bool, wide: bool) -> str
         messages += [
             f"{tenant_name(tenant)}: {note}" for tenant in granted for note in tenant["notes"]
         ]
+    messages += map(waiting_line, waiting)
     if rows and messages:
         lines.append("")
     lines += map(printable, messages)
@@ -268,6 +310,11 @@ def eviction_state(tenant: TenantStatus) -> str:
         return evicted["state"]
     waits = " (waits)" if evicted["waits_since"] is not None else ""
     return f"evicted since {local_time(evicted['since'])}{waits}"
+
+
+def _ends(tenant: TenantStatus) -> str:
+    ends = tenant.get("ends_at")
+    return "-" if ends is None else local_time(ends)
 
 
 def _idle(tenant: TenantStatus) -> str:

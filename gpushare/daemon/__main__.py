@@ -34,10 +34,14 @@ from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.lifecycle import claims, old_installations, release
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader
+from gpushare.daemon.lifecycle.queue import LOOK_SECONDS as QUEUE_SECONDS
+from gpushare.daemon.lifecycle.queue import Queue
 from gpushare.daemon.limits.burst import BurstUpdater, handle_shortfall
 from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.idle_holders import IdleHolders
 from gpushare.daemon.observe.sampler import UsageSampler, update_peaks
+from gpushare.daemon.observe.time_limits import LOOK_SECONDS as TIME_SECONDS
+from gpushare.daemon.observe.time_limits import TimeLimits
 from gpushare.daemon.operator import reload
 from gpushare.daemon.operator.node_labels import node_settings
 from gpushare.daemon.operator.run_state import RunControl
@@ -170,7 +174,7 @@ def _serve(config: Config, state: DaemonState, loop: Loop, listener: StartingSoc
     scheduler.check()
     readers = Worker("read")
     control = RunControl(state, freezer, audit, bypass)
-    operations = control_server.all_operations(control, evictions)
+    operations = control_server.all_operations(control, evictions, _queue(state, control))
     server = ControlServer(listener, state, readers, operations)
     again = (
         lambda: decide.submit(lambda: release.reconcile_tenants(state, freezer)),
@@ -240,6 +244,15 @@ def _evictions(state: DaemonState, loader: DriverLoader, scheduler: SchedulerSyn
     state.shares_changed = shares_changed
     evictions.settle()
     return evictions
+
+
+def _queue(state: DaemonState, control: RunControl) -> Queue:
+    """Return the queue, with the tickets of an earlier daemon; what is granted for a time ends."""
+    queue, loop = Queue(state), state.loop
+    state.decide.run(queue.adopt)
+    loop.every(lambda: QUEUE_SECONDS, queue.tick)
+    loop.every(lambda: TIME_SECONDS, TimeLimits(state, control.end_time).look)
+    return queue
 
 
 def _finish_threads(state: DaemonState, freezer: Freezer) -> None:

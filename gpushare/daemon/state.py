@@ -33,6 +33,7 @@ from gpushare.daemon.placement.model import (
     NonTenantProcess,
 )
 from gpushare.daemon.placement.request import PlacementRequest
+from gpushare.daemon.placement.waiting import QueueState
 from gpushare.daemon.policy.escalation import CHOICES, Choice
 from gpushare.daemon.store.eviction import EvictionTotals
 from gpushare.daemon.store.history import History
@@ -296,6 +297,7 @@ class DaemonState:
     # Called by the decide thread with the group that alone may read, None: every user.
     regroup: Callable[[int | None], None] = lambda _: None
     numa: Numa = field(default_factory=Numa)
+    queue: QueueState = field(default_factory=QueueState)
     # Called by the decide thread after what tenants are to get may have changed.
     shares_changed: Callable[[], None] = lambda: None
     # By a thread that may wait, with a request that has no room: evicts others, and tries again.
@@ -332,8 +334,8 @@ class DaemonState:
         """Return the policy that the operator set for a card, "" if none is set."""
         return self.card_overrides.of(uuid).get("policy", "")
 
-    def capacities(self) -> tuple[CardCapacity, ...]:
-        """Return each card with its allocations."""
+    def capacities(self, without: str = "") -> tuple[CardCapacity, ...]:
+        """Return each card with its allocations, and what is reserved but for ticket `without`."""
         driver, view = self.loaded(), self.observed.usage
         capacities = []
         uses: dict[str, list[AllocationUse]] = {card.uuid: [] for card in driver.cards}
@@ -363,7 +365,10 @@ class DaemonState:
                     max_tenants_source=rule.where.get("max_tenants", "max_tenants"),
                     cordoned=self.card_overrides.of(card.uuid).get("cordoned", rule.cordoned_by),
                     cordoned_by=rule.cordoned_by or "",
-                    reservations=self.ledger.unused_claims(card.uuid, self.policy_of(card.uuid)),
+                    reservations=(
+                        *self.ledger.unused_claims(card.uuid, self.policy_of(card.uuid)),
+                        *self.ledger.granted_parts(card.uuid, without),
+                    ),
                 )
             )
         return tuple(capacities)

@@ -8,11 +8,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gpushare.client import Client, DaemonError, DaemonUnreachable, RequestRefused
+from gpushare.client import DaemonError, DaemonUnreachable, RequestRefused
 from gpushare.dashboard.problems import mode_of, problems, waiting
+from gpushare.errors import UserError
+from gpushare.queue_client import QueueClient
 
 if TYPE_CHECKING:
     from gpushare.protocol import CardStatus, DaemonStatus, TenantStatus
+    from gpushare.protocol.queue import QueueEntry
 
 _KEPT_SECONDS: Final = 1.0
 _REPLY_SECONDS: Final = 5.0
@@ -23,7 +26,7 @@ class LiveNode:
     """The cards and containers of the gpushared at `path`."""
 
     def __init__(self, path: Path) -> None:
-        self.client = Client(path, _REPLY_SECONDS, start_seconds=_START_SECONDS)
+        self.client = QueueClient(path, _REPLY_SECONDS, start_seconds=_START_SECONDS)
         self._lock = threading.Lock()
         self._read = -_KEPT_SECONDS
         self._answer: dict[str, Any] = {}
@@ -41,12 +44,22 @@ class LiveNode:
             status = self.client.status()
             cards, tenants = self.client.cards(), self.client.tenants()
         except (DaemonUnreachable, DaemonError, RequestRefused) as error:
-            return {**_answer(None, [], []), "error": str(error)}
-        return _answer(status, cards, tenants)
+            return {**_answer(None, [], [], []), "error": str(error)}
+        return _answer(status, cards, tenants, self._queue())
+
+    def _queue(self) -> list[QueueEntry]:
+        """Return the queue; that of a gpushared that has none is empty."""
+        try:
+            return self.client.queue()
+        except UserError:
+            return []
 
 
 def _answer(
-    status: DaemonStatus | None, cards: list[CardStatus], tenants: list[TenantStatus]
+    status: DaemonStatus | None,
+    cards: list[CardStatus],
+    tenants: list[TenantStatus],
+    queue: list[QueueEntry],
 ) -> dict[str, Any]:
     modes = {card["uuid"]: mode_of(mode=card["mode"], uuid=card["uuid"]) for card in cards}
     return {
@@ -56,7 +69,8 @@ def _answer(
         "cards": [{**card, "sharing": modes[card["uuid"]]} for card in cards],
         "tenants": [{**tenant, "sharing": _sharing(tenant)} for tenant in tenants],
         "problems": problems(cards, tenants, status["warnings"] if status else []),
-        "waiting": waiting(tenants),
+        "queue": queue,
+        "waiting": waiting(tenants, queue),
     }
 
 

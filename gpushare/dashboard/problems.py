@@ -10,6 +10,7 @@ from gpushare.quota.size import format_size, format_use
 
 if TYPE_CHECKING:
     from gpushare.protocol import CardStatus, TenantStatus
+    from gpushare.protocol.queue import QueueEntry
 
 ProblemLevel = Literal["error", "warning"]
 #: A container that waits for less than this part of the time is not listed.
@@ -27,7 +28,7 @@ class DashboardProblem(TypedDict):
 
 
 class WaitingContainer(TypedDict):
-    """A container that waits, and for what."""
+    """A container that waits, and for what. `key` is empty before it has a reservation."""
 
     key: str
     name: str
@@ -46,8 +47,13 @@ def problems(
     return sorted(found, key=lambda one: one["level"] != "error")
 
 
-def waiting(tenants: Sequence[TenantStatus]) -> list[WaitingContainer]:
-    """Return the containers that wait for their start or for a card, the longest waits first."""
+def waiting(
+    tenants: Sequence[TenantStatus], queue: Sequence[QueueEntry] = ()
+) -> list[WaitingContainer]:
+    """Return the containers that wait for their start or for a card, the longest waits first.
+
+    Those of the queue come before, in its order.
+    """
     found: list[tuple[float, WaitingContainer]] = []
     for tenant in tenants:
         ratio = tenant["throttled_ratio"]
@@ -59,7 +65,19 @@ def waiting(tenants: Sequence[TenantStatus]) -> list[WaitingContainer]:
             continue
         row = WaitingContainer(key=tenant["key"], name=name_of(tenant), reason=reason)
         found.append((part, row))
-    return [row for _, row in sorted(found, key=lambda one: -one[0])]
+    queued = [
+        WaitingContainer(
+            key="",
+            name=one["name"] or one["ticket"],
+            reason=(
+                f"position {one['position']} of the queue, for {one['requests']}: {one['reason']}"
+                if one["state"] == "waiting"
+                else f"was granted {one['requests']}, has not started yet"
+            ),
+        )
+        for one in queue
+    ]
+    return queued + [row for _, row in sorted(found, key=lambda one: -one[0])]
 
 
 def name_of(tenant: TenantStatus) -> str:

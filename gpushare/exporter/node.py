@@ -302,4 +302,27 @@ NODE_FAMILIES: Final = (
         lambda node: node["history_lost"],
         "counter",
     ),
+    # A gpushared before it is restarted has no queue.
+    _of_node(
+        "gpushare_queue_waiting",
+        "Starts that wait for room (gpushare queue).",
+        lambda node: node.get("queue_waiting", 0),
+    ),
+    _of_node(
+        "gpushare_queue_oldest_wait_seconds",
+        "How long the start that has waited longest waits; 0 if none does.",
+        lambda node: node.get("queue_oldest_seconds", 0.0),
+    ),
+    _of_node(
+        "gpushare_queue_grants_total",
+        "Starts that were granted room by the queue.",
+        lambda node: node.get("queue_granted", 0),
+        "counter",
+    ),
+    _of_node(
+        "gpushare_queue_wait_seconds_total",
+        "How long all starts that were granted room had waited together.",
+        lambda node: node.get("queue_waited_seconds", 0.0),
+        "counter",
+    ),
 )

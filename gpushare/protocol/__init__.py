@@ -24,7 +24,11 @@ that lie in the queue of a daemon that hangs keep the container's mounts busy.
 | bind | hook: root; `gpushare run`: the opener | key, id, pid | - |
 | bind | the launcher that created it: root | key, id; fds: pidfd | - |
 | release | hook: root; `gpushare run`: the opener | key, id | - |
-| open | `gpushare run`: root or own uid | quota (texts), name, pid, rootless | HostProcessGrant |
+| open | `gpushare run`: root or own uid | quota, name, pid, rootless, ticket | HostProcessGrant |
+| queue | anyone | - | QueueEntry rows |
+| queue-take | `gpushare run`: root or own uid | TicketRequest | Ticket |
+| queue-poll | who has the ticket | ticket, secret | TicketStatus |
+| queue-cancel | root, or who took it | ticket | ticket, name |
 | cards | anyone | - | CardStatus rows; profiles, if there are any: ProfileStatus of each |
 | tenants | anyone | all (also without a GPU) | TenantStatus rows |
 | tenant | anyone | name | tenant: TenantStatus |
@@ -52,6 +56,9 @@ that lie in the queue of a daemon that hangs keep the container's mounts busy.
 
 Versions: a newer version may add operations, and keys to requests and replies, which an older one
 ignores. It removes none and gives none another meaning. tests/e2e/upgrade/test_skew.py runs both.
+
+A ticket ends with the process that took it. `open` with a `ticket`, its secret, takes over what was
+granted to it. A `create` that requests GPUSHARE_WAIT is acknowledged again while it waits for room.
 
 `marker` is "strong" or "weak"; `mode` is "none", "shared" or "exclusive".
 
@@ -161,6 +168,7 @@ SET_FIELDS: Final = (
     "priority",
     "class",
     "idle_after",
+    "time_limit",
     "over_quota_action",
 )
 RESET_ALL: Final = "all"

@@ -120,6 +120,7 @@ class TenantStatus(TypedDict):
     created_at: float  # seconds since the epoch
     idle_since: float | None  # seconds since the epoch; None: not idle by idle of gpushare.yaml
     evicted: TenantEviction | None  # None: its memory is on its cards
+    ends_at: float | None  # seconds since the epoch: its time limit; None: it has none
     cards: list[TenantCard]
     processes: list[TenantProcess]
     interventions: list[Intervention]  # frozen while there is one by operator, idle or audit

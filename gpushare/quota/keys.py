@@ -19,6 +19,8 @@ from gpushare.quota.errors import BadValue, QuotaError
 from gpushare.quota.request import (
     IDLE_AFTER,
     PROFILE,
+    TIME_LIMIT,
+    WAIT,
     Diagnostic,
     Layer,
     QuotaRequest,
@@ -35,6 +37,7 @@ from gpushare.quota.values import (
     larger,
     parse_duration,
     parse_name,
+    parse_wait,
     prefer,
     smaller,
     subset,
@@ -55,6 +58,7 @@ _NOT_QUOTAS: Final = frozenset(
         "GPUSHARE_SIM_TRACE",
         "GPUSHARE_SOCKET",
         "GPUSHARE_TENANT_DIR",
+        "GPUSHARE_TICKET",
     }
 )
 # A Service called gpushare gives every pod of its namespace variables of this name, in the form
@@ -241,6 +245,22 @@ KEYS: Final[Mapping[str, Key]] = {
             "Time without any use of its cards, after which the container is idle if it holds GPU "
             "memory. It can only be shorter than idle.after of the node, whose idle.action "
             "applies.",
+        ),
+        Key(
+            TIME_LIMIT,
+            "time_limit_seconds",
+            parse_duration,
+            smaller,
+            "Time after which the container is stopped, counted from its start: SIGTERM, and "
+            "SIGKILL 30 seconds later. gpushared warns before.",
+        ),
+        Key(
+            WAIT,
+            "wait_seconds",
+            parse_wait,
+            smaller,
+            "If no card has room, the container's create waits for it at most this long. Refused "
+            "for pods: the kubelet tries again by itself. For longer: gpushare run --wait.",
         ),
     )
 }

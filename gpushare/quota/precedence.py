@@ -23,6 +23,8 @@ from gpushare.quota.profiles import SET_BY_PROFILE
 from gpushare.quota.request import (
     IDLE_AFTER,
     PROFILE,
+    TIME_LIMIT,
+    WAIT,
     Diagnostic,
     Layer,
     RequestedValue,
@@ -35,7 +37,7 @@ _PARTS_OF_A_CARD: Final = frozenset({"memory", "memory-percent", "memory-limit",
 _NEVER_ENLARGE: Final = frozenset(
     {
         *("memory", "memory-percent", "allow", "deny", "compute-capability", "placement", "numa"),
-        *(IDLE_AFTER, PROFILE),
+        *(IDLE_AFTER, TIME_LIMIT, WAIT, PROFILE),
     }
 )
 _MODEST: Final = {"class": "offline", "oversubscribe": "none"}

@@ -143,6 +143,28 @@ class Duration:
 parse_duration: Final = Duration()
 
 
+class ShortWait:
+    """Reads how long a create may wait for room, as seconds."""
+
+    pattern: Final = "([1-9]|[12][0-9]|30)s"
+
+    @property
+    def error(self) -> BadValue:
+        """What is wrong with any other text."""
+        rule = "is not a time that a create can wait, while its engine holds the container's lock"
+        return BadValue(rule, "write 1s to 30s; gpushare run --wait waits longer")
+
+    def __call__(self, text: str) -> int:
+        """Return the seconds of `20s`; BadValue if it is none, or too long."""
+        stripped = text.strip()
+        if not re.fullmatch(self.pattern, stripped, re.ASCII):
+            raise self.error
+        return int(stripped[:-1])
+
+
+parse_wait: Final = ShortWait()
+
+
 def either(choices: tuple[str, ...]) -> str:
     """Return `a, b or c`."""
     return choices[0] if len(choices) == 1 else ", ".join(choices[:-1]) + f" or {choices[-1]}"

@@ -8,7 +8,7 @@ from typing import Final
 
 from gpushare.quota.card_lists import BAD_CAPABILITY, BAD_CARD, CAPABILITY, CARD
 from gpushare.quota.errors import BadValue
-from gpushare.quota.values import parse_duration, parse_name
+from gpushare.quota.values import parse_duration, parse_name, parse_wait
 
 #: The form of a text, or of each item of a list, and what is wrong with any other.
 FORMS: Final = {
@@ -16,6 +16,8 @@ FORMS: Final = {
     "compute-capability": (CAPABILITY, BAD_CAPABILITY),
     "profile": (parse_name.pattern, parse_name.error),
     "idle-after": (parse_duration.pattern, parse_duration.error),
+    "time-limit": (parse_duration.pattern, parse_duration.error),
+    "wait": (parse_wait.pattern, parse_wait.error),
 }
 
 

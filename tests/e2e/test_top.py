@@ -13,10 +13,10 @@ from gpushare import config
 from gpushare.cli.top.graph_source import GraphSource
 from gpushare.cli.top.graphs import GraphPoint, GraphTarget
 from gpushare.cli.top.snapshot import take_snapshot
-from gpushare.client import Client
 from gpushare.history import FOLDER
 from gpushare.history.reader import HistoryReader
 from gpushare.history.tables import FILE
+from gpushare.queue_client import QueueClient
 from gpushare.verify import ProbeTenant, spawn
 from tests.e2e.waiting import wait_until
 from tests.stack import Stack
@@ -71,7 +71,7 @@ def test_enter_shows_the_memory_of_a_container_over_time(stack: Stack) -> None:
 
 @pytest.mark.usefixtures("train")
 def test_the_graphs_show_what_was_before_top_started(stack: Stack) -> None:
-    client = Client(stack.socket)
+    client = QueueClient(stack.socket)
     folder = config.load(stack.config).state_dir / FOLDER
 
     def stored() -> list[list[GraphPoint]]:

@@ -29,6 +29,7 @@ Line: TypeAlias = tuple[Span, ...]
 _NEARLY_FULL: Final = 0.9  # fraction of a quota from which its figure is yellow
 _DETAIL_LINES: Final = 10
 _METER_COLUMNS: Final = 100  # width of the line of a card, without a terminal
+_MOST_WAITING: Final = 3  # starts that wait for room, above the table
 _BAR_COLUMNS: Final = (8, 30)  # least and greatest width of a bar
 
 
@@ -181,6 +182,11 @@ def _above(snapshot: TopSnapshot, view: TableView, size: Size, alarm: str) -> It
         # Unhealthy cards come first; the others are in the table.
         cards = tuple(sorted(cards, key=lambda card: not card.is_troubled))[:most]
     yield from meters(cards, size.columns, unicode=size.unicode)
+    if snapshot.waiting and size.lines >= 4 * _MOST_WAITING:
+        for text in snapshot.waiting[:_MOST_WAITING]:
+            yield ((printable(text), "warn"),)
+        if (more := len(snapshot.waiting) - _MOST_WAITING) > 0:
+            yield ((f"{more} more starts wait for room (gpushare queue)", "warn"),)
 
 
 def _heading(cells: list[tuple[Column, int]], view: TableView, unicode: bool, columns: int) -> Line:

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 from gpushare.cli import status
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpushare import protocol
     from gpushare.cli.top.graphs import GraphPage
-    from gpushare.client import Client
+    from gpushare.protocol.queue import QueueEntry
+    from gpushare.queue_client import QueueClient
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,7 @@ class TopSnapshot:
     cards: tuple[CardRow, ...] = ()
     containers: tuple[ContainerRow, ...] = ()
     document: dict[str, Any] = field(default_factory=dict, compare=False)  # for --json
+    waiting: tuple[str, ...] = ()  # a line for each start that waits for room
     graphs: GraphPage | None = None  # if they are shown
 
     def on(self, card: int) -> tuple[ContainerRow, ...]:
@@ -129,16 +133,19 @@ class TopSnapshot:
         return tuple(one for one in self.containers if one.card == card)
 
 
-def take_snapshot(client: Client) -> TopSnapshot:
+def take_snapshot(client: QueueClient) -> TopSnapshot:
     """Query the daemon. Raises what `client` raises."""
     cards, tenants = client.cards(), client.tenants()
-    return snapshot_of(cards, tenants, time.time())
+    return snapshot_of(cards, tenants, time.time(), status.waiting_starts(client))
 
 
 def snapshot_of(
-    cards: list[protocol.CardStatus], tenants: list[protocol.TenantStatus], taken: float
+    cards: list[protocol.CardStatus],
+    tenants: list[protocol.TenantStatus],
+    taken: float,
+    waiting: Sequence[QueueEntry] = (),
 ) -> TopSnapshot:
-    """Return the snapshot of `cards` and `tenants`."""
+    """Return the snapshot of `cards` and `tenants`, and of the starts that wait for room."""
     containers = tuple(
         _container(tenant, part)
         for tenant in tenants
@@ -149,7 +156,8 @@ def snapshot_of(
         taken,
         tuple(_card(card, containers) for card in cards),
         containers,
-        _document(cards, tenants, taken),
+        {**_document(cards, tenants, taken), "waiting": list(waiting)},
+        tuple(map(status.waiting_line, waiting)),
     )
 
 

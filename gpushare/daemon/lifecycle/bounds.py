@@ -3,21 +3,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from gpushare.daemon.placement.request import Bounds, TenantCardUsage
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.claim import reservations
 from gpushare.daemon.store.record import TenantRecord
+from gpushare.daemon.store.ticket import TicketRecord
 from gpushare.quota.request import QuotaRequest
 from gpushare.quota.request_policy import RequestPolicy
 
 
-def of_user(uid: int, terms: RequestPolicy, quota: QuotaRequest, state: DaemonState) -> Bounds:
-    """Return what holds for a request of a user without root."""
+def of_user(
+    uid: int, terms: RequestPolicy, quota: QuotaRequest, state: DaemonState, without: str = ""
+) -> Bounds:
+    """Return what holds for a request of a user without root.
+
+    What is reserved for the user's tickets counts, but for ticket `without`.
+    """
     records = state.ledger.entries.values()
     own = [one for one in records if one.isolation == "advisory" and one.uid == uid]
-    return _bounds(terms, quota, f"user {uid}", _parts(own, state))
+    tickets = [
+        one
+        for one in state.ledger.tickets.values()
+        if one.is_rootless and one.uid == uid and one.id != without
+    ]
+    parts = (*_parts(own, state), *_of_tickets(tickets, state))
+    return _bounds(terms, quota, f"user {uid}", parts)
 
 
 def of_namespace(
@@ -59,6 +71,14 @@ def _parts(records: Iterable[TenantRecord], state: DaemonState) -> tuple[TenantC
         for allocation in record.allocations
         if (card := driver.card(allocation.uuid)) is not None
     )
+
+
+def _of_tickets(tickets: Iterable[TicketRecord], state: DaemonState) -> Iterator[TenantCardUsage]:
+    for ticket in tickets:
+        for one in ticket.allocations:
+            card = state.loaded().card(one.uuid)
+            if card is not None:
+                yield TenantCardUsage(ticket.file, ticket.title, card, one.most_bytes, one.cores)
 
 
 def _of_claims(namespace: str, state: DaemonState) -> tuple[TenantCardUsage, ...]:

@@ -37,6 +37,7 @@ from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import ReservationLost
 from gpushare.daemon.store.record import TenantRecord, settings_key
+from gpushare.daemon.store.ticket import TicketRecord
 from gpushare.errors import UserError
 from gpushare.oci import edits, injected_gpu, spec
 from gpushare.oci.image_view import ImageView
@@ -55,6 +56,8 @@ from gpushare.quota.keys import KEYS
 from gpushare.quota.request import QuotaRequest
 from gpushare.quota.request_policy import RequestPolicy
 
+#: In which a container of `gpushare run --wait -- docker run` shows its ticket.
+TICKET_VARIABLE: Final = "GPUSHARE_TICKET"
 STRONG: Final = "strong"
 LAUNCHER: Final = "launcher"
 
@@ -85,7 +88,7 @@ class NewContainer:
     binds: bool = False
     is_restore: bool = False
     is_abandoned: Callable[[], bool] = lambda: False  # no client waits for the container any more
-    waits: Callable[[bool], None] = lambda _: None  # as ControlRequest.waits
+    waits: Callable[[float], None] = lambda _: None  # has the client wait for so long, 0: as ever
     about: dict[str, Any] = field(default_factory=dict)  # what the log says of it if it is refused
 
     def check(self) -> None:
@@ -110,6 +113,7 @@ class ContainerRequest:
     pod: PodIdentity | None
     terms: RequestPolicy
     grant: scheduled.SchedulerGrant | None = None  # what the scheduler of Kubernetes allocated
+    secret: str = ""  # of the ticket that the container shows; empty: none
 
 
 def create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
@@ -157,12 +161,17 @@ def _create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
     def reserve_now() -> TenantRecord:
         return state.decide.run(lambda: _reserve(bundle, applicant, request, state))
 
-    with state.mounts.claimed() if has_spare else nullcontext():
-        try:
-            record = reserve_now()
-        except NoRoom as error:
-            about = applicant.name or bundle.identity[:12], request.effective.class_ == "online"
-            record = evict_first.reserve_again(error, about, reserve_now, bundle.waits, state)
+    try:
+        with state.mounts.claimed() if has_spare else nullcontext():
+            try:
+                record = reserve_now()
+            except NoRoom as error:
+                about = applicant.name or bundle.identity[:12], request.effective.class_ == "online"
+                record = evict_first.reserve_again(error, about, reserve_now, bundle.waits, state)
+    except UserError as error:
+        if request.quota.wait_seconds is None:
+            raise
+        record = _wait_and_reserve(bundle, applicant, request, state, error)
     try:
         edited = _edited(bundle, original, request, record, state)
         bundle.check()
@@ -175,6 +184,29 @@ def _create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
     state.loop.soon(lambda: _follow(record, state))
     binder = LAUNCHER if record.cgroup else "hook"
     return {"mode": request.effective.kind, "key": record.key, "bind": binder}
+
+
+def _wait_and_reserve(
+    bundle: NewContainer,
+    applicant: TenantIdentity,
+    request: ContainerRequest,
+    state: DaemonState,
+    refused: UserError,
+) -> TenantRecord:
+    """Reserve as soon as there is room, within the container's GPUSHARE_WAIT; as `_reserve`."""
+    # Imported here: most containers do not wait.
+    from gpushare.daemon.lifecycle import create_wait  # noqa: PLC0415
+
+    if not create_wait.lacks_room(refused):
+        raise refused
+    waiting = create_wait.WaitingCreate(
+        *(applicant.name or bundle.identity[:12], bundle.maker),
+        *(request.quota, request.placed.cards),
+        *(bundle.check, bundle.waits),
+    )
+    with create_wait.granted(waiting, state) as secret:
+        shown = replace(request, secret=secret or request.secret)
+        return state.decide.run(lambda: _reserve(bundle, applicant, shown, state))
 
 
 def _follow(record: TenantRecord, state: DaemonState) -> None:
@@ -234,8 +266,12 @@ def _read_request(bundle: NewContainer, original: Spec, state: DaemonState) -> C
         state.loaded()  # nothing of ours can be in the way of what asks for nothing of ours
     mode, in_pod = state.config.kubernetes_mode, is_of_kubelet(original, bundle.path)
     quota, effective = scheduled.effective_request(parsed, grant, mode, in_pod=in_pod)
+    if in_pod and quota.wait_seconds is not None:
+        rule = "is not for pods: the kubelet creates a container again by itself"
+        raise quota.refuse("wait", rule, "remove it")
     placed = placed if grant is None else grant.taken_out(placed)
-    return ContainerRequest(placed, quota, effective, parsed.pod, parsed.terms, grant)
+    secret = original.variables.get(TICKET_VARIABLE, "")
+    return ContainerRequest(placed, quota, effective, parsed.pod, parsed.terms, grant, secret)
 
 
 def _describe(
@@ -283,13 +319,26 @@ def _reserve(
     if request.pod is not None:
         release_ended_of(request.pod, state)
         refuse_second_container(request.pod, request.quota, state)
+    ticket = _ticket(request.secret, state) if request.secret else None
     try:
-        return reserve(applicant, request.quota, request.effective, state)
+        return reserve(applicant, request.quota, request.effective, state, ticket)
     except NoRoom as error:
         if request.effective.kind != "exclusive" or applicant.claim:
             raise
         why = f"cannot be allocated: {error}"
         raise whole_cards_refused(request.quota, request.placed.cards, why) from error
+
+
+def _ticket(secret: str, state: DaemonState) -> TicketRecord | None:
+    """Return the ticket that a container shows, if it is granted.
+
+    A container keeps its variables when it is started again, and then it has no ticket.
+    """
+    # Imported here: most containers have no ticket.
+    from gpushare.daemon.lifecycle.queue import find_granted  # noqa: PLC0415
+
+    ticket = find_granted(secret, state)
+    return ticket if ticket is not None and ticket.kind != "command" else None
 
 
 def _refuse_second_maker(bundle: NewContainer, state: DaemonState) -> None:

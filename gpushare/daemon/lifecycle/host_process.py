@@ -21,13 +21,15 @@ from gpushare.daemon.lifecycle.reserve import TenantIdentity, log_reserved, rese
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
+from gpushare.daemon.store.ticket import TicketRecord
 from gpushare.oci import container
 from gpushare.oci.driver_files import CUDA, NVML
 from gpushare.oci.edits import Mount
 from gpushare.protocol import HostProcessGrant, MountRow
-from gpushare.quota.effective_request import resolve_request
+from gpushare.quota.effective_request import EffectiveRequest, resolve_request
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.parse import parse_request
+from gpushare.quota.request import QuotaRequest
 from gpushare.quota.request_policy import RequestPolicy
 
 _NOT_BOUND = (
@@ -49,11 +51,13 @@ def open_tenant(
     command: HostCommand,
     requested: Mapping[str, str],
     state: DaemonState,
-    waits: Callable[[bool], None] = lambda _: None,
+    ticket: TicketRecord | None = None,
+    waits: Callable[[float], None] = lambda _: None,
 ) -> HostProcessGrant:
     """Reserve `requested` (canonical key to text); QuotaError and reserve()'s errors.
 
-    Others may be evicted for it first: `waits` is called before and after.
+    With a granted `ticket`, what is reserved for it is taken over. Otherwise others may be evicted
+    first: `waits` is called before and after.
     """
     driver = state.loaded()
     terms = state.config.users if command.rootless else state.config.terms
@@ -64,22 +68,17 @@ def open_tenant(
     effective = resolve_request(quota)
     if quota.numa == BIND and quota.requested["numa"].source.kind == "option":
         effective = replace(effective, notes=(*effective.notes, _NOT_BOUND))
-    if effective.kind == "none":
-        raise QuotaError("run", None, "asks for no GPU", "add --memory 4GiB")
-    if effective.kind == "exclusive" and command.rootless:
-        # gpushare could not keep others off the card, and would refuse the card to all of them.
-        raise QuotaError("run", None, "whole cards require root", "use sudo, or add --memory 4GiB")
-    terms.max_per_request.refuse_above(quota, effective)
+    refuse_for_user(quota, effective, terms, rootless=command.rootless)
     key = secrets.token_hex(8)
     identity = f"host-{key[:8]}"
     name = command.name if NAME.fullmatch(command.name) else identity
 
     def reserve_now() -> TenantRecord:
-        return state.decide.run(
-            lambda: reserve(
-                _applicant(command, (key, identity, name), terms, state), quota, effective, state
-            )
-        )
+        def decide() -> TenantRecord:
+            applicant = _applicant(command, (key, identity, name), terms, state)
+            return reserve(applicant, quota, effective, state, ticket)
+
+        return state.decide.run(decide)
 
     try:
         record = reserve_now()
@@ -119,6 +118,18 @@ def _applicant(
         terms=terms,
         shows_holders=True,  # a caller that reaches the socket may read all of it
     )
+
+
+def refuse_for_user(
+    quota: QuotaRequest, effective: EffectiveRequest, terms: RequestPolicy, *, rootless: bool
+) -> None:
+    """Raise QuotaError if `gpushare run` does not start, or queue, what is requested."""
+    if effective.kind == "none":
+        raise QuotaError("run", None, "asks for no GPU", "add --memory 4GiB")
+    if effective.kind == "exclusive" and rootless:
+        # gpushare could not keep others off the card, and would refuse the card to all of them.
+        raise QuotaError("run", None, "whole cards require root", "use sudo, or add --memory 4GiB")
+    terms.max_per_request.refuse_above(quota, effective)
 
 
 def _cards(record: TenantRecord) -> dict[str, str]:

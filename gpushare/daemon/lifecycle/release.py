@@ -120,6 +120,7 @@ def release_tenant(key: str, state: DaemonState, why: str) -> None:
     if record is None:
         return
     state.shares_changed()
+    state.queue.changed()
     if record.engine == "host":
         cgroups.remove(record.id)
     if record.state != "none":

@@ -35,8 +35,10 @@ from gpushare.daemon.placement.request import (
     PlacedCard,
     PlacementRequest,
 )
+from gpushare.daemon.placement.waiting import with_withheld
 from gpushare.daemon.state import DaemonState, LoadedDriver
 from gpushare.daemon.store.record import CardAllocation, TenantRecord, TenantState
+from gpushare.daemon.store.ticket import TicketRecord
 from gpushare.quota import dialects
 from gpushare.quota.annotations import PodIdentity, scoped_name
 from gpushare.quota.effective_request import EffectiveRequest
@@ -107,9 +109,15 @@ def truncated_notes(notes: Sequence[str]) -> tuple[str, ...]:
 
 
 def reserve(
-    applicant: TenantIdentity, quota: QuotaRequest, effective: EffectiveRequest, state: DaemonState
+    applicant: TenantIdentity,
+    quota: QuotaRequest,
+    effective: EffectiveRequest,
+    state: DaemonState,
+    ticket: TicketRecord | None = None,
 ) -> TenantRecord:
     """Find room and take it; the entry is `reserved` and its pages are there. The caller logs it.
+
+    `ticket` was granted: what is reserved for it is taken over, and the ticket ends.
 
     NoRoom, NoSuchCard, NoDriver, QuotaError: nothing was taken. OSError: the pages could not be
     made, and nothing is taken.
@@ -122,12 +130,14 @@ def reserve(
         driver.contexts.wait()
     effective = applicant.terms.max_per_request.put_down(quota, effective)
     try:
-        record = _placed_record(applicant, quota, effective, state)
+        record = _placed_record(applicant, quota, effective, state, ticket)
     except NoRoom:
         if not release.release_ended(state):
             raise
-        record = _placed_record(applicant, quota, effective, state)
+        record = _placed_record(applicant, quota, effective, state, ticket)
     state.ledger.add(record)
+    if state.ledger.tickets:
+        state.queue.started(record, ticket)
     try:
         if record.shared:
             _make_pages(record, applicant, driver, state)
@@ -184,14 +194,18 @@ def _refuse_unsupported(quota: QuotaRequest, driver: LoadedDriver, *, whole: boo
 
 
 def _placed_record(
-    applicant: TenantIdentity, quota: QuotaRequest, effective: EffectiveRequest, state: DaemonState
+    applicant: TenantIdentity,
+    quota: QuotaRequest,
+    effective: EffectiveRequest,
+    state: DaemonState,
+    ticket: TicketRecord | None,
 ) -> TenantRecord:
     """Return the record of a request that has a place: on its cards, or in its claim; NoRoom."""
     if applicant.claim:
         placed = claims.place_container(applicant.claim, quota, effective, state)
         quota = claims.with_placed_cores(quota, placed)
     else:
-        placed = _place(applicant, quota, effective, state)
+        placed = _place(applicant, quota, effective, state, ticket)
     _refuse_low_limit(quota, placed)
     record = _entry(applicant, quota, effective, placed, state)
     state.ledger.refuse_above_claim(record, state.loaded().cards, state.policy_of)
@@ -199,13 +213,22 @@ def _placed_record(
 
 
 def _place(
-    applicant: TenantIdentity, quota: QuotaRequest, effective: EffectiveRequest, state: DaemonState
+    applicant: TenantIdentity,
+    quota: QuotaRequest,
+    effective: EffectiveRequest,
+    state: DaemonState,
+    ticket: TicketRecord | None,
 ) -> tuple[PlacedCard, ...]:
-    """Place a request where no tenant has burst memory of it, or is about to take it; NoRoom."""
-    within = _bounds(applicant, quota, state)
-    request = _ask(applicant, quota, effective, within)
+    """Place a request where no tenant has burst memory of it, or is about to take it; NoRoom.
+
+    What is withheld for a request that waits is only for that one.
+    """
+    without = "" if ticket is None else ticket.id
+    request = placement_request(applicant, quota, effective, state, without)
     for _ in reclaim_rounds():
-        capacities = state.capacities()
+        capacities = state.capacities(without)
+        if ticket is None and state.queue.withheld:
+            capacities = with_withheld(capacities, state.queue.withheld, boottime())
         try:
             placed = place_suitably(request, capacities, state.loaded().links)
         except NoRoom as error:
@@ -215,6 +238,8 @@ def _place(
             {one.card.uuid: one.memory_bytes for one in placed}, capacities, state
         ):
             break
+    if ticket is not None:
+        ticket.refuse_above(placed)
     return placed
 
 
@@ -227,17 +252,25 @@ def _refuse_low_limit(quota: QuotaRequest, placed: tuple[PlacedCard, ...]) -> No
         raise quota.refuse("memory-limit", rule, f"use {exact_size(most)} or more")
 
 
-def _bounds(applicant: TenantIdentity, quota: QuotaRequest, state: DaemonState) -> Bounds:
+def _bounds(
+    applicant: TenantIdentity, quota: QuotaRequest, state: DaemonState, without: str
+) -> Bounds:
     """Return what the node's policy leaves of each card to `applicant`."""
     if applicant.isolation == "advisory":
-        return bounds.of_user(applicant.uid, applicant.terms, quota, state)
+        return bounds.of_user(applicant.uid, applicant.terms, quota, state, without)
     namespace = applicant.pod.namespace if applicant.pod is not None else ""
     return bounds.of_namespace(namespace, applicant.terms, quota, state)
 
 
-def _ask(
-    applicant: TenantIdentity, quota: QuotaRequest, effective: EffectiveRequest, within: Bounds
+def placement_request(
+    applicant: TenantIdentity,
+    quota: QuotaRequest,
+    effective: EffectiveRequest,
+    state: DaemonState,
+    without: str = "",
 ) -> PlacementRequest:
+    """Return what has to be placed for `applicant`; ticket `without` does not count as its own."""
+    within = _bounds(applicant, quota, state, without)
     whole = effective.kind == "exclusive"
     return PlacementRequest(
         whole=whole,
@@ -283,6 +316,7 @@ def _entry(
         notes=truncated_notes(effective.notes),
         claim=applicant.claim,
         created=time.time(),
+        since=boottime(),
         expires=boottime() + state.config.timing.bind_timeout_seconds,
         maker=maker.pid,
         maker_starttime=maker.starttime,

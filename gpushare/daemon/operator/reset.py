@@ -12,6 +12,7 @@ from typing import Final
 
 from gpushare.daemon.core.log import log
 from gpushare.daemon.operator.resize import (
+    DURATIONS,
     NotResizable,
     apply_record,
     log_fields,
@@ -25,7 +26,7 @@ from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.quota.effective_request import change_recorded
 from gpushare.quota.profiles import SET_BY_PROFILE
-from gpushare.quota.request import COMPUTE_KEYS, IDLE_AFTER, PROFILE, QuotaRequest
+from gpushare.quota.request import COMPUTE_KEYS, PROFILE, QuotaRequest
 
 _MEMORY: Final = ("memory", "memory-percent", PROFILE)
 _LIMIT: Final = "memory-limit"
@@ -34,7 +35,7 @@ _QUOTA: Final = (
     PROFILE,
     _LIMIT,
     *COMPUTE_KEYS,
-    IDLE_AFTER,
+    *sorted(DURATIONS),
 )  # the keys that a container may request
 
 
@@ -101,10 +102,10 @@ def _back(record: TenantRecord, dropped: Collection[str], state: DaemonState) ->
         if PROFILE in record.requested and not any(map(changed.is_set, SET_BY_PROFILE)):
             rows[PROFILE] = record.requested[PROFILE]
         changed = replace(changed, quota=rows)
-    if IDLE_AFTER in dropped:
-        rows = {key: row for key, row in changed.quota.items() if key != IDLE_AFTER}
-        own = record.requested.get(IDLE_AFTER)
-        changed = replace(changed, quota=rows if own is None else {**rows, IDLE_AFTER: own})
+    for key in DURATIONS.intersection(dropped):
+        rows = {other: row for other, row in changed.quota.items() if other != key}
+        own = record.requested.get(key)
+        changed = replace(changed, quota=rows if own is None else {**rows, key: own})
     return changed
 
 

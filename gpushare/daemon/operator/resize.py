@@ -10,11 +10,13 @@ more until it has freed enough, and what it still has is not allocated to others
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from gpushare.daemon.core.log import log
+from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.limits import driver_limits
 from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds, update_burst_limits
 from gpushare.daemon.observe.dead_records import free_dead_records
@@ -37,6 +39,7 @@ from gpushare.quota.request import (
     COMPUTE_KEYS,
     IDLE_AFTER,
     PROFILE,
+    TIME_LIMIT,
     QuotaRequest,
     RecordedValue,
     RequestRecord,
@@ -49,6 +52,9 @@ from gpushare.quota.request_policy import RequestPolicy
 from gpushare.quota.size import exact_size, format_size
 from gpushare.quota.values import exact_duration
 
+#: Keys of the daemon alone: nothing of them is written into a tenant's pages.
+DURATIONS: Final = frozenset({IDLE_AFTER, TIME_LIMIT})
+
 
 class NotResizable(UserError):
     """The tenant's quota cannot be changed in its current state."""
@@ -58,7 +64,7 @@ def set_quota(record: TenantRecord, change: Mapping[str, str], state: DaemonStat
     """Change the quota of `record` to `change`, by canonical key, on each of its cards.
 
     The keys are `memory`, `memory-limit`, those of compute, `profile`, which stands for some of
-    them, and `idle-after`, which alone can be changed of whole cards.
+    them, and `idle-after` and `time-limit`, which alone can be changed of whole cards.
 
     NoRoom, QuotaError, NotResizable: nothing was changed.
     """
@@ -84,7 +90,9 @@ def set_quota(record: TenantRecord, change: Mapping[str, str], state: DaemonStat
     quotas |= {key: _operators(text) for key, text in values.items()}
     if quota.memory_bytes is not None:
         quotas.pop("memory-percent", None)
-    apply_record(replace(changed, quota=quotas), pages, state)
+    # Of a version that kept no start by this clock; a time limit is counted from it.
+    since = changed.since or boottime() - max(0.0, time.time() - changed.created)
+    apply_record(replace(changed, quota=quotas, since=since), pages, state)
     log("tenant-resized", **log_fields(record), previous=previous_values(record, values), **values)
     return state.ledger.entries[record.key]
 
@@ -97,7 +105,7 @@ def pages_to_change(
     record: TenantRecord, keys: Collection[str], state: DaemonState
 ) -> Pages | None:
     """Return the pages in which a change of `keys` is written, None if in none; NotResizable."""
-    if record.allocations and set(keys) <= {IDLE_AFTER}:
+    if record.allocations and set(keys) <= DURATIONS:
         return None
     return resizable_pages(record, state)
 
@@ -242,7 +250,7 @@ def _canonical_text(key: str, value: Value) -> str:
     if key in COMPUTE_KEYS:
         return str(value)
     number = int(str(value))
-    return exact_duration(number) if key == IDLE_AFTER else exact_size(number)
+    return exact_duration(number) if key in DURATIONS else exact_size(number)
 
 
 _MEMORY: Final = ("memory", "memory-percent")

@@ -22,6 +22,7 @@ from gpushare.daemon.store.record import TenantRecord
 
 _FREEZERS: Final[tuple[By, ...]] = ("operator", "idle", "audit", "duty", "unknown")
 _KICK_SECONDS: Final = 10
+_TIME_LIMIT_SECONDS: Final = 30
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,10 @@ class RunControl:
     def kick_idle(self, record: TenantRecord, why: str) -> None:
         """Stop a tenant for `idle.action`: SIGTERM, SIGKILL after ten seconds; CannotFreeze."""
         self.stop(record, StopRequest(signal.SIGTERM, _KICK_SECONDS, why, "idle"))
+
+    def end_time(self, record: TenantRecord, why: str) -> None:
+        """Stop a tenant whose time limit is over: SIGTERM, SIGKILL later; CannotFreeze."""
+        self.stop(record, StopRequest(signal.SIGTERM, _TIME_LIMIT_SECONDS, why, "time-limit"))
 
     def _release(self, key: str, who: By) -> bool:
         """Take back for `who` what froze a tenant, and tell those that decided it; False: none."""

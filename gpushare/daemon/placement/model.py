@@ -159,7 +159,9 @@ class CardCapacity:
     max_tenants_source: str = "max_tenants"
     cordoned: str | None = None  # why nothing new is placed on it; None: it is
     cordoned_by: str = ""  # the annotation of the node that cordons it; "": the operator
-    reservations: tuple[AllocationUse, ...] = ()  # of claims, beside what their containers have
+    # Of claims, beside what their containers have, and of tickets that were granted.
+    reservations: tuple[AllocationUse, ...] = ()
+    withheld: str = ""  # for which waiting request, as the end of "card 0 ..."; "": for none
 
     @property
     def holders(self) -> tuple[AllocationUse, ...]:

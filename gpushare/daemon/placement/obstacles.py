@@ -42,6 +42,8 @@ def _closed(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | Non
         return Obstacle(f"is unhealthy: {capacity.health}")
     if capacity.card.is_divided:
         return Obstacle("is divided into MIG instances, which are used instead")
+    if capacity.withheld:
+        return Obstacle(capacity.withheld, WAIT)
     if capacity.cordoned is None:
         return None
     why = f" ({capacity.cordoned})" if capacity.cordoned else ""
@@ -65,6 +67,8 @@ def _listed(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | Non
 
 
 MIG: Final = "mig"
+#: What helps where a card is withheld for a request that waits.
+WAIT: Final = "wait in the queue (gpushare run --wait, GPUSHARE_WAIT=30s)"
 
 
 def _incapable(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | None:

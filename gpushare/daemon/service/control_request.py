@@ -120,7 +120,7 @@ class ControlRequest:
     peer: Peer
     fds: tuple[int, ...] = ()
     is_abandoned: Callable[[], bool] = lambda: False  # the caller has gone, or its time is over
-    waits: Callable[[bool], None] = lambda _: None  # called before and after it waits for long
+    waits: Callable[[float], None] = lambda _: None  # has the caller wait for so many seconds more
     about: dict[str, Any] = field(default_factory=dict)
 
     def text(self, name: str, most: int = 4096) -> str:
@@ -244,10 +244,10 @@ class Connection:
     draining: bool = False
     closed: bool = False
 
-    def keep_waiting(self) -> None:
-        """Note that the client is to wait for something else first, as if it were in a queue."""
-        self.deadline = time.monotonic() + protocol.START_SECONDS
-        self.queued = True
+    def wait(self, seconds: float) -> None:
+        """Have the client wait for `seconds` more, by acknowledgements; 0: as for any answer."""
+        self.deadline = time.monotonic() + seconds + protocol.REPLY_SECONDS
+        self.queued = seconds > 0
 
     def begin(self) -> None:
         """Note that a worker has begun with the request."""

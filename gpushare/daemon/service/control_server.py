@@ -26,6 +26,7 @@ from gpushare import protocol
 from gpushare.daemon.core.log import Allowances, count_event, log
 from gpushare.daemon.core.loop import Worker, WorkerPool
 from gpushare.daemon.eviction.evictions import Evictions
+from gpushare.daemon.lifecycle.queue import Queue
 from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.service.control_request import (
     MOST_FDS,
@@ -43,6 +44,7 @@ from gpushare.daemon.service.control_request import (
 from gpushare.daemon.service.eviction_operations import eviction_operations
 from gpushare.daemon.service.lifecycle_operations import LIFECYCLE_OPERATIONS
 from gpushare.daemon.service.node_operations import NODE_OPERATIONS
+from gpushare.daemon.service.queue_operations import queue_operations
 from gpushare.daemon.service.systemd import StartingSocket
 from gpushare.daemon.service.tenant_operations import tenant_operations
 from gpushare.daemon.state import DaemonState
@@ -50,12 +52,15 @@ from gpushare.daemon.views.ended_tenants import keep_last_figures
 from gpushare.wait_policy import LOOK_SECONDS
 
 
-def all_operations(run_control: RunControl, evictions: Evictions) -> Mapping[str, Operation]:
+def all_operations(
+    run_control: RunControl, evictions: Evictions, queue: Queue
+) -> Mapping[str, Operation]:
     """Return the operations by name."""
     return {
         **LIFECYCLE_OPERATIONS,
         **tenant_operations(run_control),
         **eviction_operations(evictions),
+        **queue_operations(queue),
         **NODE_OPERATIONS,
     }
 
@@ -90,6 +95,7 @@ _CALLERS_FAULT: Final = frozenset(
 #: Operations of which a refusal is logged.
 _CHANGES: Final = frozenset(
     {"create", "open", "bind", "set", "pause", "resume", "stop", "evict", "restore", "move"}
+    | {"queue-take"}
     | {"card-policy", "card-cordon", "card-uncordon"}
 )
 
@@ -264,12 +270,9 @@ class ControlServer:
         def is_abandoned() -> bool:
             return connection.closed or time.monotonic() > connection.deadline
 
-        def waits(is_waiting: bool) -> None:
-            if is_waiting:
-                connection.keep_waiting()
-                self._loop.call(self._acknowledge_again)
-            else:
-                connection.begin()
+        def waits(seconds: float) -> None:
+            connection.wait(seconds)
+            self._loop.call(self._acknowledge_again)
 
         request = replace(request, is_abandoned=is_abandoned, waits=waits)
         workers: Mapping[str, Worker | WorkerPool] = {

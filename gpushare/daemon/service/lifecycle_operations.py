@@ -17,6 +17,7 @@ from gpushare.daemon.lifecycle import claims, release, scheduled
 from gpushare.daemon.lifecycle.bind import bind, owned_record
 from gpushare.daemon.lifecycle.create import LAUNCHER, NewContainer, create
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
+from gpushare.daemon.lifecycle.queue import TicketNotFound, find_granted
 from gpushare.daemon.service.control_request import (
     ControlReply,
     ControlRequest,
@@ -27,6 +28,7 @@ from gpushare.daemon.service.control_request import (
 )
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.claim import UID, ClaimedDevice, ClaimRecord
+from gpushare.daemon.store.ticket import SECRET, TicketRecord
 from gpushare.errors import UserError
 from gpushare.protocol.kubernetes import (
     CLAIM_DEVICES_MAX,
@@ -136,7 +138,16 @@ def _open(request: ControlRequest, state: DaemonState) -> ControlReply:
     rootless = request.flag("rootless") or not request.peer.is_root
     name = str(request.fields.get("name") or "")[:128]
     command = HostCommand(name=name, uid=request.peer.uid, rootless=rootless)
-    return reply({**open_tenant(command, quota, state, request.waits)})
+    ticket = _granted_ticket(request, state) if "ticket" in request.fields else None
+    return reply({**open_tenant(command, quota, state, ticket, request.waits)})
+
+
+def _granted_ticket(request: ControlRequest, state: DaemonState) -> TicketRecord:
+    """Return the ticket that the caller itself has taken; TicketNotFound: it is not granted."""
+    ticket = find_granted(request.matched("ticket", SECRET), state)
+    if ticket is None or ticket.pid != request.peer.pid:
+        raise TicketNotFound("the ticket has ended or is another process's. Run the command again")
+    return ticket
 
 
 _MOST_BYTES: Final = 1 << 50  # of a card

@@ -7,8 +7,9 @@ expires. `none` is a container that requested a GPU and got none, kept so that `
 
 Each tenant has one file with its record (store/record.py), and a copy of that file in a
 second folder. So has each prepared ResourceClaim (store/claim.py), which reserves what its
-containers share. Every change drafts both files before it renames them, so a full disk refuses a
-change as a whole. The order makes a crash distinguishable from damage:
+containers share, and each ticket of the queue (store/ticket.py). Every change drafts both files
+before it renames them, so a full disk refuses a change as a whole. The order makes a crash
+distinguishable from damage:
 
     change    rename the ledger's file, then the copy
     release   remove the copy, then the ledger's file
@@ -17,8 +18,8 @@ At whatever instruction gpushared is killed, a readable file of the ledger is th
 newer than its copy if they differ. A file of the ledger that is missing or damaged was lost, and
 is restored from the copy.
 
-One thread writes. `entries`, the tenants, and `claims`, by UID, are mappings that are replaced,
-never changed, so any thread may read.
+One thread writes. `entries`, the tenants, `claims`, by UID, and `tickets`, by ID, are mappings
+that are replaced, never changed, so any thread may read.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ from gpushare.daemon.store.record import (
     TenantState,
     record_from_json,
 )
+from gpushare.daemon.store.ticket import PREFIX as TICKET
+from gpushare.daemon.store.ticket import TicketRecord, granted_parts, ticket_from_json
 from gpushare.errors import UserError
 
 __all__ = ["CardAllocation", "Ledger", "LedgerError", "TenantRecord", "TenantState"]
@@ -95,10 +98,15 @@ class Ledger:
             integrity.add(f"{why}: whole cards may be in use")
         self.generation = 1 if about is None else int(about["generation"]) + 1
         self.unknown: Mapping[str, str] = {
-            key: why for key, why in unreadable.items() if key not in found and key != ABOUT
+            key: why
+            for key, why in unreadable.items()
+            # The client of a ticket that is lost takes another one.
+            if key not in found and key != ABOUT and not key.startswith(TICKET)
         }
         claims = [found.pop(name) for name in tuple(found) if name.startswith(PREFIX)]
         self._publish_claims([claim_from_json(document["claim"]) for document in claims])
+        tickets = [found.pop(name) for name in tuple(found) if name.startswith(TICKET)]
+        self._publish_tickets([ticket_from_json(document["ticket"]) for document in tickets])
         records = [record_from_json(document["record"]) for document in found.values()]
         records.sort(key=lambda record: record.created)
         self._publish({record.key: record for record in records})
@@ -204,6 +212,12 @@ class Ledger:
             return ()
         return reservations(card, self.claims.values(), self.entries.values(), card_policy)
 
+    def granted_parts(self, card: str, without: str = "") -> tuple[AllocationUse, ...]:
+        """Return what is reserved of a card for tickets other than `without`."""
+        if not self.tickets:
+            return ()
+        return granted_parts(card, [one for one in self.tickets.values() if one.id != without])
+
     def refuse_above_claim(
         self, record: TenantRecord, cards: Sequence[Card], policy_of: Callable[[str], str]
     ) -> bool:
@@ -228,6 +242,17 @@ class Ledger:
         self._copies.remove(PREFIX + uid)
         self._ledger.remove(PREFIX + uid)
         self._publish_claims([claim for claim in self.claims.values() if claim.uid != uid])
+
+    def put_ticket(self, ticket: TicketRecord) -> None:
+        """Write the record of a ticket, in place of an earlier one; OSError."""
+        self._write(ticket.file, {"ticket": ticket.to_json()})
+        self._publish_tickets([*self.tickets.values(), ticket])
+
+    def release_ticket(self, identity: str) -> None:
+        """Delete the record of a ticket, if there is one, and with it what it reserves."""
+        self._copies.remove(TICKET + identity)
+        self._ledger.remove(TICKET + identity)
+        self._publish_tickets([one for one in self.tickets.values() if one.id != identity])
 
     def confirm(self) -> None:
         """Record that no tenant is missing, or that its loss is known; OSError."""
@@ -271,6 +296,11 @@ class Ledger:
             {claim.uid: claim for claim in claims}
         )
 
+    def _publish_tickets(self, tickets: Sequence[TicketRecord]) -> None:
+        self.tickets: Mapping[str, TicketRecord] = MappingProxyType(
+            {ticket.id: ticket for ticket in tickets}
+        )
+
     def _replace(self, record: TenantRecord) -> TenantRecord:
         self._write(record.key, _document(record, self.freezes.of(record.key)))
         self._publish({**self.entries, record.key: record})
@@ -306,6 +336,7 @@ class Ledger:
             key: _document(record, self.freezes.of(key)) for key, record in self.entries.items()
         }
         documents |= {one.file: {"claim": one.to_json()} for one in self.claims.values()}
+        documents |= {one.file: {"ticket": one.to_json()} for one in self.tickets.values()}
         if self.is_complete:
             documents[ABOUT] = self._about()
         try:
@@ -359,6 +390,9 @@ def _check(name: str, document: Mapping[str, Any]) -> None:
     elif name.startswith(PREFIX):
         if claim_from_json(document["claim"]).file != name:
             raise ValueError("it is the record of another claim")
+    elif name.startswith(TICKET):
+        if ticket_from_json(document["ticket"]).file != name:
+            raise ValueError("it is the record of another ticket")
     elif record_from_json(document["record"]).key != name:
         raise ValueError("it is the record of another tenant")
     else:

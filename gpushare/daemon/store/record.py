@@ -30,10 +30,12 @@ TenantState = Literal["reserved", "bound", "none"]
 _STATES: Final = ("reserved", "bound", "none")
 
 FORMAT: Final = 1  # of the files; another one is not read
-ABOUT: Final = "about"  # the one file that is neither a tenant's nor a claim's
+ABOUT: Final = "about"  # the one file that is no tenant's, claim's or ticket's
 _MAGIC: Final = b"gpushare-ledger"
-# A tenant's key, or a claim's UID.
-_NAME: Final = re.compile(rf"{ABOUT}|[0-9a-f]{{16}}|claim-[0-9A-Za-z-]{{1,63}}", re.ASCII)
+# A tenant's key, a claim's UID, or a ticket's ID.
+_NAME: Final = re.compile(
+    rf"{ABOUT}|[0-9a-f]{{16}}|claim-[0-9A-Za-z-]{{1,63}}|ticket-[0-9a-f]{{8}}", re.ASCII
+)
 _DAMAGED: Final = ".damaged"
 _MOST_BYTES: Final = 1 << 20
 _MOST_DAMAGED: Final = 64  # damaged files that are kept for inspection
@@ -106,6 +108,7 @@ class TenantRecord:
     maker_starttime: int = 0
     requested: RequestRecord = field(default_factory=dict)  # `quota` without operator overrides
     eviction: EvictionRecord | None = None  # None: its memory is on its cards
+    since: float = 0.0  # of CLOCK_BOOTTIME: when it was reserved; 0: before records had it
 
     @property
     def title(self) -> str:
@@ -203,6 +206,7 @@ _LATER_FIELDS: Final[Mapping[str, Any]] = {
     "claim": "",
     "labels": {},
     "eviction": None,
+    "since": 0.0,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import operator
 import os
+import time
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -68,6 +69,12 @@ def daemon_metrics(state: DaemonState) -> NodeMetrics:
             driver_seconds=evictions.driver_seconds,
         ),
         history_lost=0 if state.history is None else state.history.lost,
+        queue_waiting=len(state.queue.waiting),
+        queue_oldest_seconds=max(
+            (time.time() - one.since for one in state.queue.waiting), default=0.0
+        ),
+        queue_granted=state.queue.granted,
+        queue_waited_seconds=state.queue.waited_seconds,
     )
 
 

@@ -12,6 +12,7 @@ from gpushare import abi
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.compute import scheduler_sync
 from gpushare.daemon.identity import processes
+from gpushare.daemon.observe.time_limits import ends_at
 from gpushare.daemon.pages.status_page import ProcessClaim, TenantClaims, sum_claims
 from gpushare.daemon.placement.model import NO_LINKS, NO_NODE, CardCapacity, Links
 from gpushare.daemon.policy.compute import Share
@@ -185,6 +186,7 @@ def tenant_row(
         created_at=record.created,
         idle_since=state.observed.idle.get(record.key),
         evicted=eviction_row(record, state),
+        ends_at=ends_at(record),
         cards=cards,
         processes=_process_rows(record, claims, state, lookups) if record.state == "bound" else [],
         interventions=interventions(record, state),

@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpushare.daemon.observe.mps_clients import mps_clients
+from gpushare.daemon.observe.time_limits import is_near, seconds_left
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.protocol import Intervention, TenantCard
+from gpushare.quota.request import TIME_LIMIT
 from gpushare.quota.size import format_size
 
 
@@ -23,6 +25,7 @@ def warnings_of(
         yield _intervention_warning(record.title, one)
     yield from _eviction_warnings(record, state)
     yield from _idle_warnings(record, state)
+    yield from _time_warnings(record)
     for card in cards:
         yield from _card_warnings(record, card, state)
     for card in cards:
@@ -55,6 +58,16 @@ def _idle_warnings(record: TenantRecord, state: DaemonState) -> Iterator[str]:
     action = state.config.terms_of(record.namespace).idle.action
     if record.key in state.observed.idle and action not in {"report", "evict"}:
         yield f"{record.title} holds GPU memory and does not use its cards (idle.action: {action})"
+
+
+def _time_warnings(record: TenantRecord) -> Iterator[str]:
+    left = seconds_left(record)
+    if left is not None and left > 0 and is_near(record):
+        limit = record.quota[TIME_LIMIT]["value"]
+        yield (
+            f"{record.title} is stopped in {left:.0f} s: its time limit is {limit}; to extend it: "
+            f"gpushare set {record.title} --time-limit TIME"
+        )
 
 
 def _card_warnings(record: TenantRecord, card: TenantCard, state: DaemonState) -> Iterator[str]:

@@ -38,8 +38,8 @@ export function overview() {
     const isShown = (one) => (one.key ? keys.has(one.key) : !one.card || uuids.has(one.card));
     fill(problems, problemList(now.problems.filter(isShown), now.error));
     fill(cards, cardTable(shown));
-    const rows = now.waiting.filter((one) => keys.has(one.key));
-    fill(waits, table("Waiting", ["Container", "Reason"], rows.map((one) => [toContainer(one.key, one.name, "waiting-"), one.reason]), "No container waits."));
+    const rows = now.waiting.filter((one) => !one.key || keys.has(one.key));
+    fill(waits, table("Waiting", ["Container", "Reason"], rows.map((one) => [one.key ? toContainer(one.key, one.name, "waiting-") : one.name, one.reason]), "No container waits."));
     fill(containers, tenantTable(tenants));
     const past = subjects.containers.filter((one) => passes(state, one));
     const ofCards = subjects.cards.filter((card) => passesCard(state, card, [...now.tenants, ...subjects.containers])).map((card) => card.subject);

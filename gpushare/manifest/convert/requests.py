@@ -31,6 +31,7 @@ _SHARED: Final = (
 _ANY: Final = (
     *("profile", "allow", "deny", "compute_capability"),
     *("placement", "numa", "oversubscribe", "backend", "idle_after_seconds"),
+    *("time_limit_seconds", "wait_seconds"),
 )
 Meaning = dict[str, object]
 

@@ -16,6 +16,7 @@ import pytest
 
 from gpushare.client import Client
 from gpushare.daemon.eviction.evictions import Evictions
+from gpushare.daemon.lifecycle.queue import Queue
 from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.service.control_server import all_operations
 from tests.e2e.waiting import wait_until
@@ -81,7 +82,9 @@ FLOODS = textwrap.dedent(
     print(json.dumps(said), flush=True)
     """
 )
-OPERATIONS = all_operations(create_autospec(RunControl), create_autospec(Evictions))
+OPERATIONS = all_operations(
+    create_autospec(RunControl), create_autospec(Evictions), create_autospec(Queue)
+)
 #: To read an interpreter that is only root's; only a socket's mode lets a caller through to it.
 LETS = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
 READS = {op for op, one in OPERATIONS.items() if not one.changes}

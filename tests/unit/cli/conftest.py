@@ -113,6 +113,7 @@ def tenant(name: str, used: float, quota: float, **more: Any) -> TenantStatus:
         "throttled_ratio": 0.12,
         "created_at": 1763700000.0,
         "idle_since": None,
+        "ends_at": None,
         "cards": [card],
         "processes": [
             {

@@ -61,7 +61,8 @@ class AnsweringDaemon:
                     link.recv(1)  # until the client gives up
                     continue
                 link.send(protocol.encode({"ack": True}))
-                for reply in self.answers[request["op"]]:
+                unknown = refusal(protocol.CODE_INVALID, "op is not one of those of this version")
+                for reply in self.answers.get(request["op"], unknown):
                     link.send(protocol.encode(reply))
 
 

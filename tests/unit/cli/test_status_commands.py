@@ -60,7 +60,7 @@ def test_a_sick_card_makes_ls_degraded(cli: Cli, daemon: AnsweringDaemon) -> Non
 def test_ps_shows_the_design_s_table(cli: Cli, daemon: AnsweringDaemon) -> None:
     result = cli("ps")
     assert (result.exit_code, result.output) == (0, PS)
-    assert daemon.requests == [{"op": "tenants", "all": False}]
+    assert daemon.requests == [{"op": "tenants", "all": False}, {"op": "queue"}]
 
 
 NOTE = (
@@ -82,7 +82,7 @@ def test_ps_all_says_what_to_add(cli: Cli, daemon: AnsweringDaemon) -> None:
     daemon.answers["tenants"] = rows(tenant("web", 0, 0, state="none", reason=why, cards=[]))
     result = cli("ps", "-a")
     assert result.output.splitlines()[-1] == f"web has no GPU: {why}"
-    assert daemon.requests == [{"op": "tenants", "all": True}]
+    assert daemon.requests == [{"op": "tenants", "all": True}, {"op": "queue"}]
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ SET = (
         ("--policy", POLICIES[0]),
     ),
     *(("--weight", "3"), ("--priority", "0"), ("--class", "online")),
-    *(("--idle-after", "2h"), ("--over-quota", "kill")),
+    *(("--idle-after", "2h"), ("--time-limit", "8h"), ("--over-quota", "kill")),
 )
 
 

@@ -30,6 +30,7 @@ from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.identity.processes import Process
+from gpushare.daemon.lifecycle.queue import Queue
 from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.sampler import UsageSampler
 from gpushare.daemon.operator.node_labels import node_settings
@@ -160,6 +161,7 @@ class FakeDaemon(DaemonState):
     bypass: BypassControl = field(init=False)
     checkpoints: FakeCheckpoints = field(init=False)
     evictions: Evictions = field(init=False)
+    tickets: Queue = field(init=False)
 
     def __post_init__(self) -> None:
         driver = self.loaded().nvml
@@ -177,10 +179,11 @@ class FakeDaemon(DaemonState):
         self.bypass = BypassControl(self, self.freezer)
         self.checkpoints = FakeCheckpoints()
         self.evictions = Evictions(self, self.checkpoints)
+        self.tickets = Queue(self)
 
     @property
     def operations(self) -> Mapping[str, Operation]:
-        return all_operations(self.run_control, self.evictions)
+        return all_operations(self.run_control, self.evictions, self.tickets)
 
     @property
     def run_control(self) -> RunControl:

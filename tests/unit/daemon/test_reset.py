@@ -29,6 +29,7 @@ ASKED: Mapping[str, str] = {
     "priority": "7",
     "class": "offline",
     "idle-after": "2h",
+    "time-limit": "8h",
 }
 SET: Mapping[str, str] = {
     "memory": "6GiB",
@@ -38,6 +39,7 @@ SET: Mapping[str, str] = {
     "priority": "1",
     "class": "online",
     "idle-after": "90m",
+    "time-limit": "12h",
 }
 
 

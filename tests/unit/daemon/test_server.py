@@ -25,6 +25,7 @@ from gpushare.daemon.core.log import Allowances
 from gpushare.daemon.core.loop import Worker
 from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.identity import processes
+from gpushare.daemon.lifecycle.queue import Queue
 from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.service import control_request, control_server
 from gpushare.daemon.service.control_request import ControlReply, ControlRequest, Operation, Peer
@@ -47,7 +48,9 @@ def node(tmp_path: Path) -> Iterator[DaemonState]:
 
 
 OPERATIONS = dict(
-    control_server.all_operations(create_autospec(RunControl), create_autospec(Evictions))
+    control_server.all_operations(
+        create_autospec(RunControl), create_autospec(Evictions), create_autospec(Queue)
+    )
 )
 
 

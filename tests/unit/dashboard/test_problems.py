@@ -102,3 +102,25 @@ def test_who_waits_longest_comes_first() -> None:
 )
 def test_modes(about: Any, mode: str) -> None:
     assert mode_of(**about) == mode
+
+
+def test_starts_of_the_queue_come_first_in_its_order() -> None:
+    queued: Any = [
+        {"ticket": "1", "name": "", "state": "granted", "requests": "4 GiB"},
+        {
+            "ticket": "2",
+            "name": "train",
+            "state": "waiting",
+            "position": 1,
+            "requests": "8 GiB",
+            "reason": "no card has room for 8 GiB",
+        },
+    ]
+    assert waiting([], queued) == [
+        {"key": "", "name": "1", "reason": "was granted 4 GiB, has not started yet"},
+        {
+            "key": "",
+            "name": "train",
+            "reason": "position 1 of the queue, for 8 GiB: no card has room for 8 GiB",
+        },
+    ]

@@ -40,6 +40,8 @@ VALUES = {
     "oversubscribe": ("none", "host"),
     "backend": ("interposer", "exclusive"),
     "idle-after": ("90s", "2h"),
+    "time-limit": ("30m", "8h"),
+    "wait": ("5s", "30s"),
 }
 #: A profile stands for some of these (test_profiles.py).
 assert set(VALUES) == set(KEYS) - {"profile"}

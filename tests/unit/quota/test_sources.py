@@ -80,6 +80,8 @@ def test_every_key_is_read_from_annotations_and_from_env() -> None:
         "oversubscribe": "host",
         "backend": "interposer",
         "idle-after": "30m",
+        "time-limit": "8h",
+        "wait": "20s",
     }
     assert set(texts) == set(KEYS) - {"profile"}  # which stands for some of them
     for asked in (
@@ -95,6 +97,7 @@ def test_every_key_is_read_from_annotations_and_from_env() -> None:
         assert (asked.class_, asked.placement) == ("offline", "spread")
         assert (asked.oversubscribe, asked.backend) == ("host", "interposer")
         assert asked.idle_after_seconds == 1800
+        assert (asked.time_limit_seconds, asked.wait_seconds) == (8 * 3600, 20)
         assert {name: value.text for name, value in asked.requested.items()} == texts
 
 

@@ -47,7 +47,7 @@ def test_once_is_the_screen_as_text(cli: Cli, daemon: AnsweringDaemon) -> None:
     assert lines[0].endswith("1 card, 2 containers")
     assert any(line.split()[:3] == ["▾", "train", "3.9/4.0"] for line in lines)
     assert "\x1b" not in result.output
-    assert [request["op"] for request in daemon.requests] == ["cards", "tenants"]
+    assert [request["op"] for request in daemon.requests] == ["cards", "tenants", "queue"]
 
 
 def test_once_in_ascii_is_this() -> None:

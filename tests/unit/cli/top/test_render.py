@@ -240,3 +240,12 @@ def test_a_card_has_its_temperature_and_power_if_there_is_room() -> None:
     assert width(line(80)) <= 80
     shown = text(screen(60, 30, TableView(detail=True)))
     assert "health   ok, 54 C, 310 W" in shown
+
+
+def test_starts_that_wait_for_room_are_above_the_table() -> None:
+    waiting = tuple(f"job-{number} has waited 3 min for 8 GiB" for number in range(5))
+    lines = text(screen(lines=40, snapshot=replace(machine(), waiting=waiting)))
+    assert [line for line in lines if "wait" in line] == [
+        *waiting[:3],
+        "2 more starts wait for room (gpushare queue)",
+    ]

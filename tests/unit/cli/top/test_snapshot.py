@@ -57,7 +57,7 @@ def test_unallocated_containers_are_not_listed() -> None:
 
 def test_the_document_has_the_daemon_s_rows_and_the_processes_apart() -> None:
     document = machine().document
-    assert list(document) == ["time", "cards", "containers", "processes"]
+    assert list(document) == ["time", "cards", "containers", "processes", "waiting"]
     assert [row["name"] for row in document["containers"]] == ["train", "serve", "notebook"]
     assert all("processes" not in row for row in document["containers"])
     assert [(row["container"], row["pid"]) for row in document["processes"]][-1] == ("c" * 16, 702)

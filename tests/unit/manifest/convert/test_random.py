@@ -39,6 +39,8 @@ REQUESTS = st.fixed_dictionaries(
         "placement": st.sampled_from(["binpack", "spread", "topology"]),
         "numa": st.sampled_from(["none", "bind"]),
         "idle-after": st.sampled_from(["90s", "30m", "2h", "7d"]),
+        "time-limit": st.sampled_from(["90s", "30m", "8h"]),
+        "wait": st.sampled_from(["1s", "30s"]),
         "backend": st.sampled_from(["driver", "interposer", "exclusive", "mps"]),
     },
 )

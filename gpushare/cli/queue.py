@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpushare queue`: the starts that wait for room."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from gpushare.cli import session as shared
+from gpushare.cli.commands import COMMANDS
+from gpushare.cli.errors import GpushareCommand
+from gpushare.cli.session import CommandGroup, shared_options
+from gpushare.cli.terminal_table import terminal_table
+from gpushare.cli.text import printable
+
+if TYPE_CHECKING:
+    from gpushare.cli.session import Session
+    from gpushare.protocol.queue import QueueEntry
+
+HEADINGS: Final = (
+    *("POSITION", "TICKET", "NAME", "USER", "REQUEST", "PRIORITY", "WAITS", "OVERTAKEN"),
+    "REASON",
+)
+_DROPPED: Final = ("USER", "PRIORITY", "OVERTAKEN")
+
+
+@click.group(
+    "queue",
+    CommandGroup,
+    invoke_without_command=True,
+    epilog=f"Example: {COMMANDS['queue'].example}",
+)
+@shared_options
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """List the starts that wait for room, or cancel one.
+
+    The rows are in the order in which room is granted: by priority (0 is first), then by arrival. A
+    later start that fits may overtake an earlier one that does not, as often as queue.max_overtakes
+    in gpushare.yaml allows; then as many cards as the earlier one requests are withheld for it, and
+    OVERTAKEN shows "8, overdue". Room is reserved for a start that is granted until it starts.
+
+    A start waits with --wait of `gpushare run`.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    session = ctx.ensure_object(shared.Session)
+    session.show_rows(session.queue.queue(), table, "no start waits for room.")
+
+
+@command.command("cancel", cls=GpushareCommand, epilog="Example: gpushare queue cancel 3f2a8c01")
+@shared_options
+@click.argument("ticket")
+@click.pass_context
+def cancel(ctx: click.Context, ticket: str) -> None:
+    """Cancel a start that waits: your own, or as root any.
+
+    The command that waits exits with status 125 and starts nothing.
+    """
+    session: Session = ctx.ensure_object(shared.Session)
+    name = session.queue.cancel_ticket(ticket)
+    session.show({"ticket": ticket, "name": name}, lambda: printable(f"{name}: cancelled"))
+
+
+def table(entries: list[QueueEntry]) -> str:
+    """Return a row for each start."""
+    rows = [_row(entry, time.time()) for entry in entries]
+    return terminal_table(HEADINGS, rows, _DROPPED, _colour)
+
+
+def waits(since: float, now: float) -> str:
+    """Return `12 s`, `3 min`, `2 h 5 min`: how long a start has waited."""
+    seconds = max(0, int(now - since))
+    hours, minutes = divmod(seconds // 60, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min" if minutes else f"{seconds} s"
+
+
+def request(entry: QueueEntry) -> str:
+    """Return `4 GiB`, `2 x 4 GiB`, `all cards: 4 GiB`."""
+    if entry["count"] is None:
+        return f"all cards: {entry['requests']}"
+    return entry["requests"] if entry["count"] == 1 else f"{entry['count']} x {entry['requests']}"
+
+
+def _row(entry: QueueEntry, now: float) -> tuple[str, ...]:
+    cards = ", ".join(map(str, entry["cards"]))
+    granted = entry["state"] == "granted"
+    overtaken = str(entry["overtaken"]) + (", overdue" if entry["is_overdue"] else "")
+    return (
+        "granted" if granted else str(entry["position"]),
+        entry["ticket"],
+        entry["name"] or "-",
+        "root" if entry["uid"] == 0 else str(entry["uid"]),
+        request(entry),
+        str(entry["priority"]),
+        waits(entry["since"], entry["granted"] if granted else now),
+        overtaken,
+        f"starts on card {cards}" if granted else entry["reason"] or "-",
+    )
+
+
+def _colour(heading: str, cell: str) -> str:
+    """Return the color of a cell; "": none."""
+    if heading == "POSITION":
+        return "green" if cell == "granted" else ""
+    return "yellow" if cell.endswith("overdue") else ""

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order in which requests wait for room, and which of them is granted next; pure.
+
+Requests are granted by priority, then by arrival. A later one that fits may overtake an earlier one
+that does not, but only so often (`QueueLimits`): then the earlier one is overdue. It goes before
+all that are not, and as many cards as it requests are withheld for it from every other request,
+also from starts that do not wait. They are those on which the least has to end before it fits, so
+that amount never grows. Once it has ended, the request is granted.
+
+A request withholds only cards on which nothing but room is missing for it: not a cordoned card, and
+none while what its own user or namespace already has stands in its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from gpushare.config import QueueLimits
+from gpushare.daemon.placement.choose import place_request
+from gpushare.daemon.placement.model import NO_LINKS, CardCapacity, Links
+from gpushare.daemon.placement.obstacles import find_obstacle
+from gpushare.daemon.placement.request import (
+    NoRoom,
+    NoSuchCard,
+    PlacedCard,
+    PlacementRequest,
+    candidate_cards,
+)
+
+
+@dataclass(frozen=True)
+class WaitingRequest:
+    """A request that waits. `number` counts the arrivals, `priority` 0 is the highest.
+
+    `since` is seconds since the epoch; `first_overtaken` of CLOCK_BOOTTIME, 0: never.
+    """
+
+    ticket: str
+    number: int
+    request: PlacementRequest
+    priority: int = 5
+    since: float = 0.0
+    overtaken: int = 0
+    first_overtaken: float = 0.0
+
+    def is_overdue(self, limits: QueueLimits, now: float) -> bool:
+        """Whether it may not be overtaken any more; `now` is of CLOCK_BOOTTIME."""
+        late = self.overtaken and now - self.first_overtaken >= limits.max_overtaking_seconds
+        return bool(late) or self.overtaken >= limits.max_overtakes
+
+
+@dataclass(frozen=True)
+class NextGrant:
+    """What a look at the queue has found.
+
+    `granted` is the request that gets `placed`; None: none fits. `withheld` says by the card's UUID
+    for which ticket it is withheld, and `reasons` by ticket why each request does not fit.
+    """
+
+    granted: WaitingRequest | None = None
+    placed: tuple[PlacedCard, ...] = ()
+    withheld: Mapping[str, WaitingRequest] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class QueueState:
+    """What the decide thread has published of the queue, for any thread: only replaced.
+
+    `waiting` are the requests in the order in which they are granted, `reasons` by ticket why each
+    does not fit, and `withheld` by a card's UUID for which ticket it is withheld. `ended` has how
+    the last tickets ended, by ID. The decide thread calls `changed` when room may have appeared,
+    and `started` with the record of a start and the ticket that it took over, if any. `control` is
+    the queue itself.
+    """
+
+    waiting: tuple[WaitingRequest, ...] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    withheld: Mapping[str, WaitingRequest] = field(default_factory=dict)
+    ended: Mapping[str, str] = field(default_factory=dict)
+    granted: int = 0  # tickets since gpushared started
+    waited_seconds: float = 0.0  # by all of them together
+    changed: Callable[[], None] = lambda: None
+    started: Callable[[Any, Any], None] = lambda _record, _ticket: None
+    control: object = None
+
+
+def in_order(
+    waiting: Iterable[WaitingRequest], limits: QueueLimits, now: float
+) -> list[WaitingRequest]:
+    """Return the requests in the order in which they are granted: those that are overdue first."""
+
+    def rank(one: WaitingRequest) -> tuple[bool, int, int]:
+        overdue = bool(one.overtaken) and one.is_overdue(limits, now)
+        return not overdue, 0 if overdue else one.priority, one.number
+
+    return sorted(waiting, key=rank)
+
+
+def usable_cards(request: PlacementRequest, capacities: Sequence[CardCapacity]) -> frozenset[str]:
+    """Return the UUIDs of the cards on which nothing but room is missing for `request`."""
+    try:
+        named = candidate_cards(request, capacities)
+    except NoSuchCard:
+        return frozenset()
+    empty = map(_emptied, named)
+    return frozenset(one.card.uuid for one in empty if find_obstacle(request, one) is None)
+
+
+def can_ever_fit(
+    request: PlacementRequest, capacities: Sequence[CardCapacity], links: Links = NO_LINKS
+) -> None:
+    """Raise NoRoom or NoSuchCard if `request` does not fit even while nothing else runs."""
+    empty = [
+        replace(_emptied(one), cordoned=None, health="ok", non_tenant_bytes=0, non_tenants=())
+        for one in capacities
+    ]
+    place_request(replace(request, bounds=replace(request.bounds, parts=())), empty, links)
+
+
+def find_next(
+    ordered: Sequence[WaitingRequest],
+    capacities: Sequence[CardCapacity],
+    links: Links,
+    limits: QueueLimits,
+    now: float,
+) -> NextGrant:
+    """Return the first of `ordered` that fits, and what is withheld for those before it."""
+    withheld: dict[str, WaitingRequest] = {}
+    reasons: dict[str, str] = {}
+    for one in ordered:
+        left = with_withheld(capacities, withheld, now)
+        try:
+            placed = place_request(one.request, left, links)
+        except (NoRoom, NoSuchCard) as error:
+            reasons[one.ticket] = str(error)
+            if one.is_overdue(limits, now):
+                nearest = _nearest_cards(one.request, left)
+                withheld |= dict.fromkeys(nearest - withheld.keys(), one)
+            continue
+        return NextGrant(one, placed, withheld, reasons)
+    return NextGrant(withheld=withheld, reasons=reasons)
+
+
+def with_withheld(
+    capacities: Sequence[CardCapacity], withheld: Mapping[str, WaitingRequest], now: float
+) -> tuple[CardCapacity, ...]:
+    """Return `capacities`, with those that are withheld closed to later requests."""
+    if not withheld:
+        return tuple(capacities)
+    return tuple(
+        replace(one, withheld=_why(withheld[one.card.uuid], now))
+        if one.card.uuid in withheld
+        else one
+        for one in capacities
+    )
+
+
+def overtaken_by(
+    waiting: Iterable[WaitingRequest],
+    number: int,
+    cards: Iterable[str],
+    capacities: Sequence[CardCapacity],
+) -> list[WaitingRequest]:
+    """Return those that arrived before `number` and could have used one of the `cards` it got."""
+    taken = frozenset(cards)
+    return [
+        one
+        for one in waiting
+        if one.number < number and not taken.isdisjoint(_wanted_cards(one.request, capacities))
+    ]
+
+
+_MINUTE: Final = 60
+
+
+def _why(one: WaitingRequest, now: float) -> str:
+    if not one.overtaken:
+        return f"is withheld for ticket {one.ticket}, which is before it in the queue"
+    minutes = int(max(0.0, now - one.first_overtaken)) // _MINUTE
+    times = "once" if one.overtaken == 1 else f"{one.overtaken} times"
+    return (
+        f"is withheld for ticket {one.ticket}, which was overtaken {times}, first {minutes} min ago"
+    )
+
+
+def _wanted_cards(request: PlacementRequest, capacities: Sequence[CardCapacity]) -> frozenset[str]:
+    """Return the cards that may be withheld for `request`; none if it would not fit empty ones."""
+    with suppress(NoRoom, NoSuchCard):
+        place_request(request, [_emptied(one) for one in capacities])
+        return usable_cards(request, capacities)
+    return frozenset()
+
+
+def _nearest_cards(request: PlacementRequest, capacities: Sequence[CardCapacity]) -> frozenset[str]:
+    """Return the cards that are withheld for an overdue `request`, of those that are not yet."""
+    wanted = _wanted_cards(request, capacities)
+    usable = [one for one in capacities if one.card.uuid in wanted and not one.withheld]
+    usable.sort(key=lambda one: (*_missing(request, one), one.card.index))
+    nearest = usable[: request.count]
+    try:
+        place_request(request, [_emptied(one) for one in nearest])
+    except (NoRoom, NoSuchCard):  # they are too few, or may not be had together
+        nearest = usable
+    return frozenset(one.card.uuid for one in nearest)
+
+
+def _missing(request: PlacementRequest, one: CardCapacity) -> tuple[int, int]:
+    """Return the bytes and the cores of a card that have to become available for `request`."""
+    if request.whole:
+        return one.allocated_bytes, 0
+    wanted = request.wanted_of(one)
+    cores = max(0, wanted.cores - one.cores_available)
+    return max(0, wanted.memory_bytes - one.available_bytes), cores
+
+
+def _emptied(one: CardCapacity) -> CardCapacity:
+    """Return a card as it would be without any allocation."""
+    return replace(one, allocations=(), reservations=(), withheld="")

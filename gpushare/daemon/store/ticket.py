@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the ledger records of a ticket: a start that waits for room, or was granted it.
+
+A waiting ticket reserves nothing. When it is granted, its record gets the `allocations`, which are
+reserved from then on, in one write. The start that it was granted to gets a record of its own
+before the ticket's is deleted, so at no instruction the room belongs to nobody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import zip_longest
+from typing import Any, Final, Literal
+
+from gpushare.daemon.placement.model import AllocationUse
+from gpushare.daemon.placement.request import NoRoom, PlacedCard
+from gpushare.daemon.store.record import CardAllocation
+from gpushare.quota.size import format_size
+
+#: What the ticket's start is: a command of `gpushare run`, a container of the engine's command that
+#: it runs, or a container whose create waits.
+TicketKind = Literal["command", "container", "create"]
+
+#: A ticket's ID; it is a part of file names.
+ID: Final = re.compile(r"[0-9a-f]{8}", re.ASCII)
+#: What the holder of a ticket shows, and nobody can guess.
+SECRET: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
+PREFIX: Final = "ticket-"  # of the file in the ledger
+
+
+@dataclass(frozen=True)
+class TicketSource:
+    """What a ticket requests, as texts: by canonical key, and as an engine's command line has it.
+
+    `cards` is the value of `--gpus`, "" for none.
+    """
+
+    options: Mapping[str, str]
+    variables: Mapping[str, str]
+    annotations: Mapping[str, str]
+    cards: str = ""
+
+
+@dataclass(frozen=True)
+class TicketRecord:
+    """A ticket. It ends with process `pid`, whose start time is `starttime`.
+
+    `number` counts the arrivals of this boot. `arrived` and `granted` are seconds since the epoch,
+    `deadline`, `expires` and `first_overtaken` of CLOCK_BOOTTIME; 0: none. `secret` is the SHA-256
+    of what its holder shows. `is_rootless`: the policy of users holds for it.
+    """
+
+    id: str
+    number: int
+    secret: str
+    name: str
+    uid: int
+    pid: int
+    starttime: int
+    priority: int
+    source: TicketSource
+    is_rootless: bool = False
+    kind: TicketKind = "command"
+    arrived: float = 0.0
+    deadline: float = 0.0
+    overtaken: int = 0
+    first_overtaken: float = 0.0
+    granted: float = 0.0
+    expires: float = 0.0
+    allocations: tuple[CardAllocation, ...] = ()
+
+    @property
+    def file(self) -> str:
+        """The name of its file in the ledger."""
+        return PREFIX + self.id
+
+    @property
+    def title(self) -> str:
+        """The name for messages."""
+        return f"ticket {self.id}"
+
+    @property
+    def is_granted(self) -> bool:
+        """Whether room is reserved for it."""
+        return bool(self.allocations)
+
+    def refuse_above(self, placed: Sequence[PlacedCard]) -> None:
+        """Raise NoRoom if a start that shows the ticket would get more than it was granted."""
+        has = [(one.memory_bytes, one.cores) for one in self.allocations]
+        wants = [(one.memory_bytes, one.cores) for one in placed]
+        for had, wanted in zip_longest(sorted(has), sorted(wants), fillvalue=(0, 0)):
+            if wanted[0] > had[0] or wanted[1] > had[1]:
+                raise NoRoom(
+                    f"{self.title} was granted {_shown(has)}, and the start that shows it requests "
+                    f"{_shown(wants)}. Request the same in the command that gpushare run --wait "
+                    "starts"
+                )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as JSON has it."""
+        return {
+            **vars(self),
+            "source": {
+                "options": dict(self.source.options),
+                "variables": dict(self.source.variables),
+                "annotations": dict(self.source.annotations),
+                "cards": self.source.cards,
+            },
+            "allocations": [dict(vars(allocation)) for allocation in self.allocations],
+        }
+
+
+def _shown(parts: Sequence[tuple[int, int]]) -> str:
+    """Return `4 GiB and 30 % of the compute`, for each card."""
+    texts = (
+        format_size(memory_bytes) + (f" and {cores} % of the compute" if cores else "")
+        for memory_bytes, cores in parts
+    )
+    return " + ".join(texts)
+
+
+def digest(secret: str) -> str:
+    """Return what is recorded of a ticket's secret."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+_FIELDS: Final = frozenset(each.name for each in fields(TicketRecord))
+
+
+def ticket_from_json(values: Mapping[str, Any]) -> TicketRecord:
+    """Return the record that `to_json` wrote; ValueError, TypeError, LookupError for others."""
+    if values.keys() != _FIELDS or not ID.fullmatch(values["id"]):
+        raise ValueError("it does not have the fields of a ticket")
+    return TicketRecord(
+        **{
+            **values,
+            "source": TicketSource(**values["source"]),
+            "allocations": tuple(CardAllocation(**one) for one in values["allocations"]),
+        }
+    )
+
+
+def granted_parts(card: str, tickets: Iterable[TicketRecord]) -> tuple[AllocationUse, ...]:
+    """Return what is reserved of a card for tickets that were granted."""
+    return tuple(
+        AllocationUse(
+            ticket.title,
+            allocation.memory_bytes,
+            allocation.cores,
+            allocation.whole,
+            key=ticket.file,
+        )
+        for ticket in tickets
+        for allocation in ticket.allocations
+        if allocation.uuid == card
+    )

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The queue: starts that wait for room, and what their clients are told."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+#: How a ticket ended.
+TicketEnd = Literal["cancelled", "timed-out", "expired", "started", "client-ended", "refused"]
+
+
+class TicketRequest(TypedDict):
+    """What a ticket is taken for: by canonical key, or as an engine's command line has it."""
+
+    kind: Literal["command", "container"]
+    name: str
+    quota: dict[str, str]  # texts by canonical key
+    variables: dict[str, str]  # of the container
+    annotations: dict[str, str]
+    cards: str  # the value of --gpus; empty: none
+    wait_seconds: int  # 0: without a limit
+    rootless: bool
+
+
+class Ticket(TypedDict):
+    """A new ticket. Whoever shows the `secret` starts with what was granted to it."""
+
+    ticket: str
+    secret: str
+
+
+class TicketStatus(TypedDict):
+    """What has become of a ticket."""
+
+    state: Literal["waiting", "granted", "ended"]
+    position: int  # among those that wait, from 1; 0: it does not wait
+    waiting: int  # how many wait
+    overtaken: int
+    reason: str  # why it does not fit; or how it ended: a TicketEnd, and why
+    since: float  # seconds since the epoch: when it was taken
+
+
+class QueueEntry(TypedDict):
+    """A start that waits, or that was granted room and has not started yet."""
+
+    ticket: str
+    state: Literal["waiting", "granted"]
+    position: int  # in the order of grants, from 1; 0: granted
+    name: str
+    kind: Literal["command", "container", "create"]
+    uid: int
+    pid: int  # the process with which it ends
+    requests: str  # 4 GiB and 30 % of its compute
+    count: int | None  # of cards; None: every card
+    memory_bytes: int | None  # of each card; None: whole cards, or a percentage
+    cores: int
+    priority: int
+    since: float  # seconds since the epoch
+    granted: float  # seconds since the epoch; 0: not yet
+    cards: list[int]  # indices of those that are reserved for it
+    overtaken: int
+    is_overdue: bool  # it may not be overtaken any more: its cards are withheld
+    ends_in_seconds: float | None  # until it times out, or its grant expires; None: without a limit
+    reason: str  # why it does not fit

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpushare queue` and `gpushare run --wait`, against a daemon that answers as configured."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from gpushare.protocol import CODE_INVALID
+
+from .fake_daemon import AnsweringDaemon, refusal, rows
+
+Cli = Callable[..., Result]
+
+
+def entry(**changes: Any) -> dict[str, Any]:
+    return {
+        "ticket": "3f2a8c01",
+        "state": "waiting",
+        "position": 1,
+        "name": "train",
+        "kind": "command",
+        "uid": 0,
+        "pid": 4242,
+        "requests": "8 GiB",
+        "count": 1,
+        "memory_bytes": 8 << 30,
+        "cores": 0,
+        "priority": 5,
+        "since": time.time() - 185,
+        "granted": 0.0,
+        "cards": [],
+        "overtaken": 0,
+        "is_overdue": False,
+        "ends_in_seconds": None,
+        "reason": "no card has room for 8 GiB",
+        **changes,
+    }
+
+
+def test_the_queue_is_shown_in_its_order(cli: Cli, daemon: AnsweringDaemon) -> None:
+    late = entry(
+        ticket="00000002",
+        position=2,
+        name="\x1b[31m",
+        uid=1000,
+        count=2,
+        overtaken=8,
+        is_overdue=True,
+    )
+    granted = entry(
+        ticket="00000001", state="granted", position=0, cards=[0], granted=time.time() - 125
+    )
+    daemon.answers["queue"] = rows(granted, entry(), late)
+    shown = cli("queue").output.splitlines()
+    assert shown[0].split() == [
+        *("POSITION", "TICKET", "NAME", "USER", "REQUEST", "PRIORITY", "WAITS", "OVERTAKEN"),
+        "REASON",
+    ]
+    assert shown[1].split()[:3] == ["granted", "00000001", "train"]
+    assert shown[1].rstrip().endswith("starts on card 0")
+    assert "3 min" in shown[2]
+    assert "?[31m" in shown[3]
+    assert "2 x 8 GiB" in shown[3]
+    assert "8, overdue" in shown[3]
+    assert len(json.loads(cli("queue", "--json").output)) == 3
+
+
+def test_an_empty_queue_and_one_of_an_older_gpushared(cli: Cli, daemon: AnsweringDaemon) -> None:
+    daemon.answers["queue"] = rows()
+    assert cli("queue").stderr == "no start waits for room.\n"
+    daemon.answers["queue"] = refusal(CODE_INVALID, "op is not one of create, bind")
+    result = cli("queue")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "gpushare: this gpushared has no queue: it is an older version. Upgrade gpushared, or run "
+        "the command without --wait.\n"
+    )
+
+
+def test_a_ticket_is_cancelled(cli: Cli, daemon: AnsweringDaemon) -> None:
+    daemon.answers["queue-cancel"] = [{"ok": True, "ticket": "3f2a8c01", "name": "train"}]
+    assert cli("queue", "cancel", "3f2a8c01").output == "train: cancelled\n"
+    assert daemon.requests[-1] == {"op": "queue-cancel", "ticket": "3f2a8c01"}
+
+
+def test_ps_shows_who_waits(cli: Cli, daemon: AnsweringDaemon) -> None:
+    daemon.answers["queue"] = rows(entry())
+    line = (
+        "train has waited 3 min for 8 GiB (ticket 3f2a8c01, position 1): no card has room for 8 GiB"
+    )
+    assert cli("ps").output.splitlines()[-1] == line
+    daemon.answers["tenants"] = rows()
+    assert cli("ps").output.splitlines() == [line]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("--wait=10", "--memory", "1GiB"), 125, '--wait "10" is not a duration'),
+        (("--wait", "--memory", "1GiB"), 125, "ticket 3f2a8c01: it was cancelled"),
+    ],
+)
+def test_a_wait_that_fails_has_the_status_of_gpushare_s_errors(
+    cli: Cli, daemon: AnsweringDaemon, words: tuple[str, ...], status: int, said: str
+) -> None:
+    daemon.answers["queue-take"] = [{"ok": True, "ticket": "3f2a8c01", "secret": "0" * 32}]
+    ended = {"state": "ended", "position": 0, "waiting": 0, "overtaken": 0, "since": 0.0}
+    daemon.answers["queue-poll"] = [{"ok": True, **ended, "reason": "cancelled"}]
+    result = cli("run", *words, "--", "true")
+    assert result.exit_code == status
+    assert said in result.stderr
+
+
+def test_the_options_of_a_quota_do_not_stand_beside_an_engine_s_command(cli: Cli) -> None:
+    result = cli("run", "--wait", "--memory", "1GiB", "--", "docker", "run", "image")
+    assert result.exit_code == 125
+    assert result.stderr == (
+        "gpushare: --memory: with --wait, the request of a container is read from the engine's "
+        "command. Add -e GPUSHARE_MEMORY=1GiB to its options instead.\n"
+    )
