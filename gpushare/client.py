@@ -144,6 +144,25 @@ class Client:
         fields = {"signal": signal, "timeout": timeout} | ({"reason": reason} if reason else {})
         return cast("protocol.TenantStatus", self._ask("stop", name=name, **fields)["tenant"])
 
+    def evict(self, name: str, reason: str = "", *, hold: bool = False) -> protocol.TenantStatus:
+        """Evict a tenant's GPU memory, and wait until it is done; return the tenant.
+
+        With `hold` it is not restored before `restore`, even if its program uses CUDA.
+        """
+        fields: dict[str, Any] = {"reason": reason} if reason else {}
+        fields |= {"hold": True} if hold else {}
+        return cast("protocol.TenantStatus", self._ask("evict", name=name, **fields)["tenant"])
+
+    def restore(self, name: str, reason: str = "") -> protocol.TenantStatus:
+        """Restore a tenant's evicted memory, and wait until it is done; return the tenant."""
+        fields = {"reason": reason} if reason else {}
+        return cast("protocol.TenantStatus", self._ask("restore", name=name, **fields)["tenant"])
+
+    def move(self, name: str, card: str, reason: str = "") -> protocol.TenantStatus:
+        """Move a tenant to the card with this index or UUID; return the tenant."""
+        fields = {"card": card} | ({"reason": reason} if reason else {})
+        return cast("protocol.TenantStatus", self._ask("move", name=name, **fields)["tenant"])
+
     def set_card_policy(self, card: str, policy: str | None) -> protocol.CardStatus:
         """Set the policy of a card's tenants (None: as each requests it); return the card."""
         fields = {} if policy is None else {"policy": policy}

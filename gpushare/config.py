@@ -36,6 +36,7 @@ from gpushare.settings import (
     terms,
     text_of,
 )
+from gpushare.settings.eviction import EvictPolicy, evict_policy
 
 __all__ = [
     "DEFAULT_FILE",
@@ -142,6 +143,7 @@ class Config:
     accepts_node_labels: bool = True
     node_settings: Mapping[str, NodeSetting] = field(default_factory=dict)
     of_file: Config | None = field(default=None, compare=False)  # None: it is this one
+    evict: EvictPolicy = field(default_factory=EvictPolicy)
     timing: Timing = field(default_factory=Timing)
     queue: QueueLimits = field(default_factory=QueueLimits)
     oversubscribe: HostMemory = field(default_factory=HostMemory)
@@ -284,6 +286,7 @@ def parse(text: str, file: Path) -> Config:
         node_name=kubernetes.get("node") or plain.node_name,
         cdi_dir=Path(kubernetes.get("cdi_dir") or plain.cdi_dir),
         accepts_node_labels=kubernetes.get("node_labels", True) is not False,
+        evict=evict_policy(document.section(("evict",))),
         queue=_queue(document.section(("queue",))),
         oversubscribe=_host_memory(document.section(("oversubscribe",))),
         timing=Timing(**{key: float(value) for key, value in timing if value is not None}),

@@ -113,6 +113,29 @@ EVENTS: Final = {
     "tenant-start-abandoned": (
         "The runtime was killed during create; the container's process was killed."
     ),
+    "tenant-evicted": (
+        "The container's GPU memory was moved to host memory; `driver_seconds` of the seconds were "
+        "the driver's."
+    ),
+    "tenant-restored": "The container's GPU memory is on its card again.",
+    "tenant-moved": "The container's GPU memory was restored to another card.",
+    "tenant-restore-waits": (
+        "A program of an evicted container uses CUDA, and its card has no room yet: it waits."
+    ),
+    "tenant-eviction-failed": "The container could not be evicted; it goes on as before.",
+    "tenant-restore-failed": "The container could not be restored; it stays evicted.",
+    "tenant-eviction-lost": (
+        "The driver can neither keep nor restore the container's GPU memory: stop the container."
+    ),
+    "tenant-evicted-on-card": "The driver lists GPU memory of a container that is evicted.",
+    "tenant-eviction-bypassed": (
+        "Another program has restored the container's GPU memory: it counts on its card again."
+    ),
+    "eviction-refused": "A container was not evicted for another one; the reason.",
+    "eviction-unsettled": (
+        "An eviction was interrupted, and the driver does not report how far it got; tried again."
+    ),
+    "eviction-worker-lost": "The process that calls the checkpoint API exited, or was killed.",
     "tenant-process-attached": "A process of the container opened the driver.",
     "tenant-log-received": "The interposer library logged a message; the text is the tenant's.",
     "tenant-hung": "The container has pending work that does not seem to end.",
@@ -313,6 +336,15 @@ KEPT: Final = frozenset(
         "mps-control-stopped",
         "mps-limits-not-changed",
         "mps-server-faulted",
+        "tenant-evicted",
+        "tenant-restored",
+        "tenant-moved",
+        "tenant-restore-waits",
+        "tenant-eviction-failed",
+        "tenant-restore-failed",
+        "tenant-eviction-lost",
+        "tenant-evicted-on-card",
+        "tenant-eviction-bypassed",
         "tenant-idle-detected",
         "tenant-idle-warned",
         "tenant-idle-action-failed",

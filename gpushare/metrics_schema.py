@@ -72,6 +72,8 @@ class CardMetrics(TypedDict):
     available_bytes: int
     burst_bytes: int  # usable above the quotas now, or used
     non_tenant_bytes: int  # high-water mark
+    evicted_bytes: int  # of its evicted tenants, in host memory
+    evicted_tenants: int
     cores_allocated: int  # percent
     utilization: int | None  # percent
     tenants: int
@@ -148,6 +150,18 @@ class OperationMetrics(TypedDict):
     failures: dict[str, int]  # by the code of the refusal
 
 
+class EvictionMetrics(TypedDict):
+    """What was evicted and restored since gpushared started; a move is a restore as well."""
+
+    evictions: int
+    restores: int
+    moves: int
+    failures: int  # evictions and restores that the driver did not do
+    eviction_seconds: float
+    restore_seconds: float
+    driver_seconds: float  # of both, in the driver
+
+
 class NodeMetrics(TypedDict):
     """The daemon, and the machine."""
 
@@ -160,6 +174,7 @@ class NodeMetrics(TypedDict):
     scheduler_up: bool
     operations: dict[str, OperationMetrics]
     events: dict[str, int]  # how often each event of COUNTED occurred
+    evictions: EvictionMetrics
     history_lost: int  # events that could not be kept; since gpushared started
     queue_waiting: int  # starts that wait for room
     queue_oldest_seconds: float  # how long the oldest of them has waited; 0: none waits

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`./dev demo`: two containers share one GPU under quotas, on a private dockerd, in a minute.
 
-The memory scenario is that of gpushare.verify; the compute scenario is here and takes a few
-seconds. The stack is that of the e2e tests. If the machine has a driver, the card is a real one,
-otherwise a simulated H200 in slow motion: on a busy machine, processes that are late by a few ms
-then change little of the shares.
+The scenarios of memory and of an eviction are those of gpushare.verify. The compute scenario is
+here and takes a few seconds. The stack is that of the e2e tests. If the machine has a driver, the
+card is a real one, otherwise a simulated H200 in slow motion: on a busy machine, processes that are
+late by a few ms then change little of the shares.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gpushare.quota.size import exact_size
-from gpushare.verify import Docker, MemoryScenario, ProbeTenant, Report
+from gpushare.verify import Docker, EvictionScenario, MemoryScenario, ProbeTenant, Report
 from gpushare.verify.scenario import BOLD, GIB, ScenarioSteps
 
 from . import picture
@@ -150,6 +150,7 @@ def _demonstrate(report: Report, *, keep: bool) -> bool:
         docker.prepare(stack.installation.probe)
         _scenario(docker, stack, report).run()
         Compute(docker, stack.cli, report).run()
+        EvictionScenario(docker, stack.cli, report).run()
         held = Brought(docker, stack.cli, report, folder=stack.root).run()
         report.title(report.summary)
         if keep:

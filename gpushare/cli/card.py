@@ -180,32 +180,71 @@ def _best_link(card: CardStatus) -> str:
 @_reason_option
 @click.option("--wait", is_flag=True, help="Wait until the card is empty.")
 @click.option(
+    "--move",
+    is_flag=True,
+    help="Move the containers on the card to other cards, as gpushare move does.",
+)
+@click.option(
     "--stop", is_flag=True, help="Stop the containers on the card, as gpushare stop does."
 )
 @timeout_option
 def drain(
-    session: Session, card: str, reason: str | None, wait: bool, stop: bool, timeout: int
+    session: Session,
+    card: str,
+    *,
+    reason: str | None,
+    wait: bool,
+    move: bool,
+    stop: bool,
+    timeout: int,
 ) -> None:
-    """Cordon a card, and list or stop its containers.
+    """Cordon a card, and list, move or stop its containers.
 
     CARD is an index of `gpushare ls` or a UUID. gpushare places no new containers on the card.
-    Running containers are not affected unless --stop is given. With --wait the command returns when
+    Running containers are not affected unless --move or --stop is given. With both, what cannot be
+    moved is stopped. With --wait the command returns when
     the last container has exited. A container that its engine starts again is placed on another
     card, or refused. Ctrl-C ends only the wait: the card stays cordoned until `gpushare card
     uncordon`.
 
-    If a container cannot be stopped, the others still are, and the exit status is 3.
+    If a container cannot be moved or stopped, the others still are, and the exit status is 3.
     """
     client = session.client
     cordoned = client.cordon(card, reason)
     tenants = list(_on(cordoned, client))
     why = reason or f"draining card {cordoned['index']}"
-    refused = [one for one in tenants if stop and not _stopped(one, timeout, why, session)]
+    refused: list[TenantStatus] = []
+    if move:
+        refused = [one for one in tenants if not _moved(one, cordoned, why, session)]
+        tenants = list(_on(cordoned, client))
+    if stop:
+        refused = [one for one in tenants if not _stopped(one, timeout, why, session)]
     if wait:
         tenants = _waited(cordoned, tenants, session)
     session.show({"card": cordoned, "tenants": tenants}, lambda: _text(cordoned, tenants))
     if refused:
         click.get_current_context().exit(ExitStatus.REFUSED)
+
+
+def _moved(tenant: TenantStatus, card: CardStatus, why: str, session: Session) -> bool:
+    """Move a tenant to the first card that takes it; whether one did, and report why none did."""
+    last: RequestRefused | None = None
+    for other in session.client.cards():
+        if other["uuid"] == card["uuid"] or other["cordoned"]:
+            continue
+        try:
+            session.client.move(tenant["key"], other["uuid"], why)
+        except RequestRefused as error:
+            last = error
+        except UnknownTenant:  # it has exited
+            return True
+        else:
+            return True
+    name, index = tenant["name"], card["index"]
+    session.report(
+        last or RequestRefused(f"{name} cannot be moved: there is no card besides card {index}")
+    )
+    return False
 
 
 def _stopped(tenant: TenantStatus, timeout: int, why: str, session: Session) -> bool:

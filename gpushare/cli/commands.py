@@ -87,6 +87,21 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
             "Stop one or more containers.",
             "gpushare stop train --timeout 30 --reason 'draining card 0'",
         ),
+        "evict": CommandEntry(
+            "evict:evict",
+            "Move the GPU memory of containers to host memory.",
+            "gpushare evict notebook",
+        ),
+        "restore": CommandEntry(
+            "evict:restore",
+            "Move the GPU memory of evicted containers back to a card.",
+            "gpushare restore notebook",
+        ),
+        "move": CommandEntry(
+            "evict:move",
+            "Move a running container to another card.",
+            "gpushare move train --card 1",
+        ),
         "card": CommandEntry(
             "card:command",
             "Set a card's sharing policy, or cordon and drain it.",

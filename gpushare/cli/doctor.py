@@ -179,6 +179,9 @@ def _daemon(status: DaemonStatus) -> Iterator[Check]:
         )
     if status["scheduler_pid"]:
         yield Check("ok", f"scheduler, pid {status['scheduler_pid']}: enforces compute shares")
+    fault = status.get("eviction_fault", "gpushared is of an earlier version")
+    if status["driver_version"]:
+        yield Check("ok", f"evictions: not available: {fault}" if fault else "evictions: available")
     yield from (Check("warn", warning) for warning in status["warnings"])
 
 

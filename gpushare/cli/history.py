@@ -68,6 +68,19 @@ TEXTS: Final = {
     "tenant-uses-mps": "uses an MPS server on {card} (process {pid})",
     "tenant-bypasses-mps": "uses {card} without its MPS server (process {pid})",
     "tenant-lost-mps-server": "lost the MPS server of {card}: a fatal fault of {cause}",
+    "tenant-evicted": (
+        "was evicted ({cause}): {evicted_bytes} of card {cards} went to host memory in {seconds} s"
+    ),
+    "tenant-restored": "was restored ({cause}): {restored_bytes} to card {cards} in {seconds} s",
+    "tenant-moved": (
+        "was moved from card {from_cards} to card {cards}: {restored_bytes} in {seconds} s"
+    ),
+    "tenant-restore-waits": "uses CUDA and waits for its restore: {reason}",
+    "tenant-eviction-failed": "could not be evicted, and goes on: {error}",
+    "tenant-restore-failed": "could not be restored, and stays evicted: {error}",
+    "tenant-eviction-lost": "has lost its GPU memory in the driver: {error}",
+    "tenant-evicted-on-card": "is evicted, and the driver lists {used_bytes} of it",
+    "tenant-eviction-bypassed": "was restored by another program: its memory counts again",
     "tenant-idle-detected": "holds {used_bytes} and has not used its cards for {idle_seconds} s",
     "tenant-idle-warned": (
         "holds {used_bytes} and has not used its cards for {idle_seconds} s; action: {action}"

@@ -51,6 +51,7 @@ def _lines(tenant: TenantStatus) -> Iterator[str]:
     yield _line("state", tenant["state"])
     for intervention in tenant["interventions"]:
         yield _line(RUN_STATES.get(intervention["by"], "frozen"), _since(intervention))
+    yield from _eviction(tenant)
     if tenant["reason"]:
         yield _line("reason", tenant["reason"])
     yield _line("pid", str(tenant["pid"] or "-"))
@@ -98,10 +99,33 @@ def _mps(tenant: TenantStatus) -> Iterator[str]:
         yield _line("mps lost", mps["lost"])
 
 
+def _eviction(tenant: TenantStatus) -> Iterator[str]:
+    evicted = tenant.get("evicted")  # an older daemon has none
+    if evicted is None:
+        return
+    cards = ", ".join(map(str, evicted["from_cards"]))
+    reason = f", reason: {evicted['reason']}" if evicted["reason"] else ""
+    yield _line(
+        evicted["state"],
+        f"since {_time(evicted['since'])}, by {evicted['cause']}{reason}",
+    )
+    yield _line("host memory", f"{format_size(evicted['bytes'])} of card {cards}")
+    if evicted["held"]:
+        yield _line("held", f"until gpushare restore {tenant_name(tenant)}")
+    if evicted["waits_since"] is not None:
+        yield _line("waiting", f"for its restore since {_time(evicted['waits_since'])}")
+    if evicted["error"]:
+        yield _line("error", evicted["error"])
+
+
+def _time(seconds: float) -> str:
+    found = dt.datetime.fromtimestamp(seconds, dt.timezone.utc).astimezone()
+    return found.isoformat(" ", "seconds")
+
+
 def _since(intervention: Intervention) -> str:
-    since = dt.datetime.fromtimestamp(intervention["since"], dt.timezone.utc).astimezone()
     reason = f", reason: {intervention['reason']}" if intervention["reason"] else ""
-    return f"since {since.isoformat(' ', 'seconds')}, by {intervention['by']}{reason}"
+    return f"since {_time(intervention['since'])}, by {intervention['by']}{reason}"
 
 
 def _card(tenant: TenantStatus, card: TenantCard) -> Iterator[str]:

@@ -112,7 +112,7 @@ def colour(heading: str, cell: str) -> str:
     needs_attention = {
         "MODE": cell.endswith(",cordoned"),
         "CORDONED": cell != "no",
-        "CORES USED/QUOTA": cell in RUN_STATES.values() or cell.startswith("?"),
+        "CORES USED/QUOTA": cell in RUN_STATES.values() or cell.startswith(("?", "evict")),
         "ISOLATION": cell == "advice",
     }
     return "yellow" if needs_attention.get(heading) else ""
@@ -199,8 +199,10 @@ def ps(session: Session, everything: bool, wide: bool) -> None:
     gpushare does not meter a container that is alone on its card or has a whole card. ? means that
     the scheduler does not respond. For a stopped container the column shows paused (`gpushare
     pause`, or idle.action), frozen (by the audit) or stopping (`gpushare stop`); for a container
-    that holds memory without using its cards, it shows since when it is idle (idle in
-    gpushare.yaml). POLICY is the policy in effect, which `gpushare card policy` can override.
+    whose memory is in host memory, since when it is evicted, with (waits) if its program waits for
+    its restore (`gpushare evict`); for a container that holds memory without using its cards, since
+    when it is idle (idle in gpushare.yaml). POLICY is the policy in effect, which `gpushare card
+    policy` can override.
 
     STOPPED AT is there if a container has a time limit (time-limit). Below the table are the starts
     that wait for room (gpushare queue).
@@ -290,11 +292,24 @@ def row(tenant: TenantStatus, card: TenantCard) -> tuple[str, ...]:
         tenant_name(tenant),
         str(card["index"]),
         memory(card),
-        run_state(tenant) or _idle(tenant) or cores(card),
+        run_state(tenant) or eviction_state(tenant) or _idle(tenant) or cores(card),
         card["policy"] or "-",
         throttled(card),
         isolation(tenant),
     )
+
+
+def eviction_state(tenant: TenantStatus) -> str:
+    """Return "evicted since 14:05", "restoring", "eviction failed", or "" if it is not evicted."""
+    evicted = tenant.get("evicted")  # an older daemon has none
+    if evicted is None:
+        return ""
+    if evicted["state"] == "failed":
+        return "eviction failed"
+    if evicted["state"] != "evicted":
+        return evicted["state"]
+    waits = " (waits)" if evicted["waits_since"] is not None else ""
+    return f"evicted since {local_time(evicted['since'])}{waits}"
 
 
 def _ends(tenant: TenantStatus) -> str:

@@ -24,6 +24,7 @@ from gpushare.verify import (
     ComputeTrial,
     Containerd,
     Docker,
+    EvictionScenario,
     HostRunner,
     MemoryScenario,
     Report,
@@ -63,11 +64,18 @@ runtime_option: Final = click.option(
     metavar="[PERCENT]",
     help=f"Test a share of compute. Default: {DEFAULT_PERCENT} %.",
 )
+@click.option("--evict", is_flag=True, help="Test that evicted GPU memory comes back unchanged.")
 @click.option("--single", is_flag=True, help="With --cores: run without a second tenant.")
 @click.option("--mps", is_flag=True, help="Test memory quotas on a card in MPS mode.")
 @runtime_option
 def command(
-    session: Session, memory: bool, percent: int | None, single: bool, mps: bool, way: str | None
+    session: Session,
+    memory: bool,
+    percent: int | None,
+    evict: bool,
+    single: bool,
+    mps: bool,
+    way: str | None,
 ) -> None:
     """Test on this host that quotas are enforced.
 
@@ -81,6 +89,10 @@ def command(
 
     --mps does the same as --memory on a card in MPS mode, and checks that both tenants are clients
     of its MPS server. The other tests use cards without MPS.
+
+    --evict starts a tenant that writes a pattern into its GPU memory, evicts it, starts another one
+    in its place, and compares the pattern after the restore. Each of the two requests most of the
+    memory that a card has available.
 
     Each step prints the command that it runs. verify removes everything that it created. If a check
     fails, the exit status is 1.
@@ -102,7 +114,9 @@ def command(
     with reported(session, way) as (engine, report):
         if trial is not None:
             ComputeScenario(engine, ourselves(), report, PREFIX, trial=trial).run()
-        if memory or trial is None:
+        if evict:
+            EvictionScenario(engine, ourselves(), report, PREFIX).run()
+        if memory or (trial is None and not evict):
             roomiest = max(cards, key=lambda card: card["available_bytes"])
             sizes = _sizes(roomiest["available_bytes"], roomiest["cores_available"])
             backend = "mps" if mps else ""

@@ -76,6 +76,13 @@ def _blocks(report: Why) -> Iterator[list[str]]:
 def _findings(report: Why) -> Iterator[str]:
     if not _is_whole(report):
         yield from wrapped(_denied(report["denied"], report["last_denied_allocation"]))
+    if (evicted := report.get("evicted")) is not None:
+        cards = ", ".join(map(str, evicted["from_cards"]))
+        yield from wrapped(
+            f"State: {evicted['state']} since {local_time(evicted['since'])}; "
+            f"{format_size(evicted['bytes'])} of card {cards} in host memory. The figures above "
+            "are of the account, and none of it is on the card."
+        )
     if (since := report.get("idle_since")) is not None:
         yield from wrapped(f"Idle since {local_time(since)}: it does not use its cards.")
     if report["stale_reason"]:

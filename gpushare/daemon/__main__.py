@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +30,8 @@ from gpushare.daemon.core.log import (
     set_owner_lookup,
 )
 from gpushare.daemon.core.loop import Loop, Worker, WorkerPool, boot_id
+from gpushare.daemon.eviction.checkpoint_client import CheckpointClient
+from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.lifecycle import claims, old_installations, release
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader
@@ -163,18 +166,15 @@ def _serve(state: DaemonState, loop: Loop, listener: StartingSocket) -> None:
     state.watch.shortfall = lambda key, card, size: decide.submit(
         lambda: handle_shortfall(key, card, size, state)
     )
-    # Every allocation is known before the first request. A tenant whose process has ended meanwhile
-    # is released by a job of the decide thread, which alone may use the ledger.
-    decide.run(lambda: release.adopt_tenants(state, freezer))
-    decide.run(lambda: release.reconcile_tenants(state, freezer))
-    decide.run(lambda: claims.adopt(state))
+    # Every allocation is known before the first request.
+    decide.run(lambda: _adopt(state, freezer))
     servers = _supervise_mps(state, freezer)
     scheduler = SchedulerSync(state)
-    state.shares_changed = scheduler.changed
+    evictions = _evictions(state, loader, scheduler)
     scheduler.check()
     readers = Worker("read")
     control = RunControl(state, freezer, audit, bypass)
-    operations = control_server.all_operations(control, _queue(state, control))
+    operations = control_server.all_operations(control, evictions, _queue(state, control))
     server = ControlServer(listener, state, readers, operations)
     again = (
         lambda: decide.submit(lambda: release.reconcile_tenants(state, freezer)),
@@ -183,11 +183,13 @@ def _serve(state: DaemonState, loop: Loop, listener: StartingSocket) -> None:
         server.rebind_if_lost,
         scheduler.check,
         IdleHolders(state, {"pause": control.pause_idle, "kick": control.kick_idle}).look,
+        evictions.look,
     )
     for job in again:
         loop.every(lambda: state.config.timing.reconcile_interval_seconds, job)
     watchdog = Watchdog(("decide", "freeze", "truth"), systemd.watchdog_seconds() or _FEED_SECONDS)
     sampling = _Sampling(state, loader, audit, bypass, watchdog)
+    sampling.looked = evictions.watch
     _start_thread("truth", lambda: sampling.run(stop))
     _sweep_installations(state)
     _log_ready(state)
@@ -202,6 +204,7 @@ def _serve(state: DaemonState, loop: Loop, listener: StartingSocket) -> None:
     finally:
         systemd.notify("STOPPING=1")
         server.stop_accepting()
+        evictions.close(_FINISH_SECONDS)
         _finish_threads(state, freezer)
         readers.finish(_FINISH_SECONDS)
         loop.settle()
@@ -211,6 +214,32 @@ def _serve(state: DaemonState, loop: Loop, listener: StartingSocket) -> None:
         stop.set()
         _close(state)
         log("daemon-stopped", tenants=len(state.tenants.pages))
+
+
+def _evictions(state: DaemonState, loader: DriverLoader, scheduler: SchedulerSync) -> Evictions:
+    """Return what evicts tenants, with everything that asks for it."""
+    evictions = Evictions(state, CheckpointClient(state.loaded, loader.excuse))
+    state.evict_for, state.watch.restore = evictions.evict_for, evictions.want
+
+    def shares_changed() -> None:
+        scheduler.changed()
+        if evictions.waiting:  # most nodes have none
+            evictions.changed()
+
+    state.shares_changed = shares_changed
+    evictions.settle()
+    return evictions
+
+
+def _adopt(state: DaemonState, freezer: Freezer) -> None:
+    """Take over what an earlier daemon has left in the ledger.
+
+    A tenant whose process has ended meanwhile is released by a job of the decide thread, which
+    alone may use the ledger.
+    """
+    release.adopt_tenants(state, freezer)
+    release.reconcile_tenants(state, freezer)
+    claims.adopt(state)
 
 
 def _queue(state: DaemonState, control: RunControl) -> Queue:
@@ -269,6 +298,7 @@ def _finish_threads(state: DaemonState, freezer: Freezer) -> None:
 def _watch_threads(state: DaemonState, watchdog: Watchdog) -> None:
     """Have the threads that everything waits for show that they move, and the watchdog fed."""
     every, period = state.loop.every, watchdog.period
+    every(lambda: _REPORT_SECONDS, report_suppressed)
     every(period, lambda: state.decide.submit(lambda: watchdog.beat("decide")))
     every(period, lambda: state.freezing.submit(lambda: watchdog.beat("freeze")))
     every(period, lambda: watchdog.feed(systemd.notify))
@@ -285,6 +315,7 @@ class _Sampling:
         bypass: BypassControl,
         watchdog: Watchdog,
     ) -> None:
+        self.looked: Callable[[], None] = lambda: None  # called after each look
         self._state = state
         self._loader = loader
         self._audit = audit
@@ -316,6 +347,7 @@ class _Sampling:
         self._meter.look()
         self._audit.look(sampler.resolver)
         self._bypass.look()
+        self.looked()
         self._idle.note()
         if not observed.usage.stale:
             self._burst.again()

@@ -33,8 +33,10 @@ from gpushare.daemon.placement.model import (
     Links,
     NonTenantProcess,
 )
+from gpushare.daemon.placement.request import PlacementRequest
 from gpushare.daemon.placement.waiting import QueueState
 from gpushare.daemon.policy.escalation import CHOICES, Choice
+from gpushare.daemon.store.eviction import EvictionTotals
 from gpushare.daemon.store.history import History
 from gpushare.daemon.store.integrity import IntegrityCheck
 from gpushare.daemon.store.ledger import Ledger
@@ -51,6 +53,9 @@ from gpushare.settings import INTERPOSER
 WINDOWS: Final = (1, 10, 60)  # seconds
 NO_FIGURES: Final[Mapping[int, float | None]] = MappingProxyType(dict.fromkeys(WINDOWS))
 TenantOnCard = tuple[str, str]  # a tenant's key and a card's uuid
+
+
+EvictFor = Callable[[PlacementRequest, bool, str, Callable[[], TenantRecord]], TenantRecord | None]
 
 
 class NoDriver(UserError):
@@ -203,6 +208,8 @@ class Observations:
     unallocated: tuple[UnallocatedContainer, ...] = ()
     idle: Mapping[str, float] = field(default_factory=dict)  # by tenant key: since, of the epoch
     shortfalls: Mapping[TenantOnCard, Shortfall] = field(default_factory=dict)
+    waiting: Mapping[str, float] = field(default_factory=dict)  # for a restore; as `idle`
+    evictions: EvictionTotals = field(default_factory=EvictionTotals)
 
     def compute_of(self, key: str, uuid: str) -> ComputeUsage:
         """Return what tenant `key` got of card `uuid`."""
@@ -296,6 +303,8 @@ class DaemonState:
     mps: MpsCards = field(default_factory=MpsCards)
     # Called by the decide thread after what tenants are to get may have changed.
     shares_changed: Callable[[], None] = lambda: None
+    # By a thread that may wait, with a request that has no room: evicts others, and tries again.
+    evict_for: EvictFor | None = None
     _libraries: Path = Path("/")  # where `config.libraries` led last
 
     @property
@@ -339,7 +348,7 @@ class DaemonState:
         capacities = []
         uses: dict[str, list[AllocationUse]] = {card.uuid: [] for card in driver.cards}
         for record in self.ledger.entries.values():
-            for number, allocation in enumerate(record.allocations):
+            for number, allocation in enumerate(() if record.is_off_card else record.allocations):
                 if allocation.uuid in uses:
                     uses[allocation.uuid].append(self._use(record, number))
         for card in driver.cards:
@@ -403,7 +412,7 @@ class DaemonState:
         place = record.key, allocation.uuid
         if allocation.whole:
             return allocation.memory_bytes, allocation.memory_bytes
-        seen = self.observed.usage.driver_bytes(*place)
+        seen = max(self.observed.usage.driver_bytes(*place), record.evicted_bytes(number))
         if pages is None:
             # Its limit cannot be lowered: burst memory that it may have counts as used.
             most = allocation.most_bytes if record.state == "bound" else allocation.memory_bytes

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from gpushare.exporter.metric_family import (
     OF_CARD,
@@ -22,6 +22,15 @@ from gpushare.metrics_schema import BOUNDS
 if TYPE_CHECKING:
     from gpushare.metrics_schema import NodeMetrics
 
+EvictionField = Literal[
+    "evictions",
+    "restores",
+    "moves",
+    "failures",
+    "eviction_seconds",
+    "restore_seconds",
+    "driver_seconds",
+]
 #: XIDs after which a card is unhealthy. Their series start with 0, because a series that starts
 #: with 1 is not an increase to Prometheus.
 WATCHED: Final = (*("46", "48", "62", "64", "79", "95", "109", "119", "120", "136", "140", "143"),)
@@ -84,6 +93,16 @@ CARD_FAMILIES: Final = (
         "gpushare_card_memory_non_tenant_bytes",
         "Memory of processes that belong to no container: the most that was seen.",
         lambda card: card["non_tenant_bytes"],
+    ),
+    card_family(
+        "gpushare_card_memory_evicted_bytes",
+        "Memory of the card's evicted containers, in host memory.",
+        lambda card: card.get("evicted_bytes", 0),  # an older daemon has none
+    ),
+    card_family(
+        "gpushare_card_tenants_evicted",
+        "Containers whose memory was evicted from the card.",
+        lambda card: card.get("evicted_tenants", 0),
     ),
     card_family(
         "gpushare_card_cores_allocated_ratio",
@@ -186,6 +205,21 @@ def _events(snapshot: Snapshot) -> Iterable[MetricSample]:
             yield (snapshot.node, event), count
 
 
+def _evictions(
+    fields: Mapping[str, EvictionField],
+) -> Callable[[Snapshot], Iterable[MetricSample]]:
+    """Return samples of the fields of EvictionMetrics, by the action that they are about."""
+
+    def samples(snapshot: Snapshot) -> Iterable[MetricSample]:
+        # An older daemon has none.
+        found = None if snapshot.metrics is None else snapshot.metrics.node.get("evictions")
+        if found is not None:
+            for action, field in fields.items():
+                yield (snapshot.node, action), found[field]
+
+    return samples
+
+
 def _build(snapshot: Snapshot) -> Iterable[MetricSample]:
     if snapshot.metrics is not None:
         node = snapshot.metrics.node
@@ -237,6 +271,30 @@ NODE_FAMILIES: Final = (
         (*OF_NODE, "event"),
         "Events by name: those that the node's history keeps, and refused callers.",
         _events,
+    ),
+    Family(
+        "gpushare_evictions_total",
+        "counter",
+        (*OF_NODE, "action"),
+        "Evictions (evict), restores (restore), restores to another card (move), and those that "
+        "failed (failure).",
+        _evictions(
+            {"evict": "evictions", "restore": "restores", "move": "moves", "failure": "failures"}
+        ),
+    ),
+    Family(
+        "gpushare_eviction_seconds_total",
+        "counter",
+        (*OF_NODE, "action"),
+        "Duration of all evictions (evict) and restores (restore), and the driver's part of both "
+        "(driver).",
+        _evictions(
+            {
+                "evict": "eviction_seconds",
+                "restore": "restore_seconds",
+                "driver": "driver_seconds",
+            }
+        ),
     ),
     _of_node(
         "gpushare_history_events_dropped_total",

@@ -7,8 +7,9 @@ most `MAX_REQUEST_BYTES`, or `MAX_ROOT_REQUEST_BYTES` from root, a reply packet 
 acknowledgement when it is ready (within `START_SECONDS`), then any number of `{"row": {...}}`, then
 one final `{"ok": true, ...}` or `{"ok": false, "code": ..., "error": ...}` within `REPLY_SECONDS`.
 While other requests are before it, the daemon repeats the acknowledgement every two seconds, for at
-most `START_SECONDS`, and `REPLY_SECONDS` begin anew with each. The C side of the same is
-`runtime/client.c`.
+most `START_SECONDS`, and `REPLY_SECONDS` begin anew with each. It also does so while other
+containers are evicted for a create, likewise, and during evict, restore and move, which take as
+long as their copy does. The C side of the same is `runtime/client.c`.
 
 A client without an acknowledgement gives up once the daemon has not served any client for
 `ACK_SECONDS`. The daemon sets the modification time of its socket while it serves clients.
@@ -36,6 +37,9 @@ that lie in the queue of a daemon that hangs keep the container's mounts busy.
 | pause | root | name; reason (optional) | tenant: TenantStatus, updated |
 | resume | root | name | tenant: TenantStatus, updated |
 | stop | root | name; signal (TERM, ...), timeout (s), reason | tenant: TenantStatus |
+| evict | root | name; hold, a flag: until restore; reason (optional) | tenant: TenantStatus |
+| restore | root | name; reason (optional) | tenant: TenantStatus |
+| move | root | name, card (index or UUID); reason (optional) | tenant: TenantStatus |
 | reload | root | - | changed: keys of gpushare.yaml |
 | allocation | root | card (UUID), memory_bytes | AllocationFolder |
 | claim-prepare | root | claim (UID), namespace, name, pods, devices, parameters | PreparedClaim |
@@ -84,6 +88,7 @@ from gpushare.protocol.tenants import (
     ProcessCard,
     ShortfallReport,
     TenantCard,
+    TenantEviction,
     TenantMps,
     TenantPod,
     TenantProcess,
@@ -133,6 +138,7 @@ __all__ = [
     "ProtocolError",
     "ShortfallReport",
     "TenantCard",
+    "TenantEviction",
     "TenantMps",
     "TenantPod",
     "TenantProcess",
@@ -252,6 +258,7 @@ class DaemonStatus(TypedDict):
     kubernetes_mode: NodeMode  # annotations | plugin | dra: what decides about the GPU of a pod
     accepts_node_labels: bool  # kubernetes.node_labels
     node_settings: dict[str, NodeSetting]  # that labels of the node set, by key of gpushare.yaml
+    eviction_fault: str  # why no container can be evicted; empty: they can
     warnings: list[str]
 
 
@@ -315,6 +322,8 @@ class CardStatus(TypedDict):
     non_tenant_processes: list[NonTenantProcessStatus]
     unattributed_bytes: int  # in use, but the driver reports no process: attributed to no tenant
     available_bytes: int
+    evicted_bytes: int  # of evicted tenants, in host memory; in none of the figures above
+    evicted_tenants: int
     cores_available: int  # percent of the card
     tenants: int
     max_tenants: int

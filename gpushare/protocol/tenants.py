@@ -78,6 +78,20 @@ class Intervention(TypedDict):
     since: float  # seconds since the epoch
 
 
+class TenantEviction(TypedDict):
+    """Where the GPU memory of an evicted tenant is."""
+
+    state: str  # evicting | evicted | restoring | failed (it cannot be restored)
+    since: float  # of this state; seconds since the epoch
+    cause: str  # operator | move | idle | offline
+    reason: str
+    bytes: int  # in host memory, or on the way there or back
+    from_cards: list[int]  # indices of the cards that it came from; -1: gone
+    held: bool  # only an operator restores it
+    waits_since: float | None  # its program waits for its restore; seconds since the epoch
+    error: str  # for state failed: what the driver reported
+
+
 class TenantPod(TypedDict):
     """The pod of a container, and the container's name in it."""
 
@@ -119,6 +133,7 @@ class TenantStatus(TypedDict):
     throttled_ratio: float  # maximum of its cards over the last second, 0..1; unknown: 0
     created_at: float  # seconds since the epoch
     idle_since: float | None  # seconds since the epoch; None: not idle by idle of gpushare.yaml
+    evicted: TenantEviction | None  # None: its memory is on its cards
     ends_at: float | None  # seconds since the epoch: its time limit; None: it has none
     cards: list[TenantCard]
     processes: list[TenantProcess]
@@ -210,6 +225,7 @@ class Why(TypedDict):
     reason: str  # for state none: what to add to get a GPU
     isolation: str
     idle_since: float | None  # as in TenantStatus
+    evicted: TenantEviction | None  # as in TenantStatus; then no card has any of its memory
     stale_reason: str  # why the driver's figures are stale; empty: they are current
     cards: list[WhyCard]
     denied: int  # since gpushared started, including exited processes

@@ -247,7 +247,7 @@ class IdlePolicy:
     """When a container counts as idle, and what happens to it then."""
 
     after_seconds: int | None = None  # None: never
-    action: str = "report"  # report | warn | pause | kick
+    action: str = "report"  # report | warn | evict | pause | kick
 
     def limit(self, request: QuotaRequest) -> QuotaRequest:
         """Return `request` with the node's time in place of a longer one, and a note of that."""

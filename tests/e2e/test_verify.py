@@ -14,9 +14,10 @@ from gpushare.verify import Docker
 from tests.stack import Stack
 
 
-def verify(stack: Stack, way: str) -> None:
+def verify(stack: Stack, way: str, test: str = "--memory") -> list[str]:
+    """Run a test, and return what it claims."""
     done = subprocess.run(
-        [*stack.cli, "verify", "--memory", "--runtime", way, "--json"],
+        [*stack.cli, "verify", test, "--runtime", way, "--json"],
         check=False,
         capture_output=True,
         text=True,
@@ -26,11 +27,15 @@ def verify(stack: Stack, way: str) -> None:
     assert done.returncode == 0, done.stderr
     checks = json.loads(done.stdout)
     assert [check["claim"] for check in checks if not check["passed"]] == []
-    assert any("CUDA_ERROR_OUT_OF_MEMORY" in check["claim"] for check in checks)
+    return [check["claim"] for check in checks]
 
 
 def test_it_proves_the_limits_on_this_host(stack: Stack) -> None:
-    verify(stack, "host")
+    assert any("CUDA_ERROR_OUT_OF_MEMORY" in claim for claim in verify(stack, "host"))
+
+
+def test_it_proves_that_evicted_memory_comes_back(stack: Stack) -> None:
+    assert any("finds its data as it left it" in one for one in verify(stack, "host", "--evict"))
 
 
 @pytest.mark.usefixtures("docker")

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The NVML worker as gpushared holds it: a child process, its pidfd and the connection to it.
+"""A worker as gpushared holds it: a child process, its pidfd and the connection to it.
+
+The NVML worker is one, and the worker of evictions (eviction/worker_main.py).
 
 A process that hangs in an ioctl of the driver may not die of SIGKILL (state D). It is let go of and
 waited for later; only so many of them are allowed, for each may hold the driver's locks.
@@ -15,7 +17,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +29,7 @@ from gpushare.daemon.core.log import log
 #: The folders come as arguments: -I and -S leave it none but the standard library's.
 _PROGRAM: Final = (
     "import sys; sys.path += sys.argv[1:];"
-    "from gpushare.daemon.cards import worker_main; worker_main.main()"
+    "from gpushare.daemon.{0} import worker_main; worker_main.main()"
 )
 _END_SECONDS: Final = 1.0
 MOST_ABANDONED: Final = 3
@@ -44,8 +46,9 @@ class WorkerLost(DriverError):
 class WorkerProcess:
     """A running worker. One thread starts, asks and ends it, and lives as long as it does."""
 
-    def __init__(self, argv: Sequence[str]) -> None:
+    def __init__(self, argv: Sequence[str], name: str = "NVML worker") -> None:
         """Start it; OSError. PR_SET_PDEATHSIG ends it with the thread that calls this."""
+        self.name = name
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with ours, its:
             self.pid = os.posix_spawn(
@@ -72,12 +75,12 @@ class WorkerProcess:
             )
             message = worker_main.read_message(self._connection, lambda: self._wait(until))
         except worker_main.WorkerClosed as error:
-            raise WorkerLost(f"the NVML worker has ended ({self._ending()})") from error
+            raise WorkerLost(f"the {self.name} has ended ({self._ending()})") from error
         except worker_main.InvalidMessage as error:
-            raise WorkerLost(f"the NVML worker violated the protocol: {error}") from error
+            raise WorkerLost(f"the {self.name} violated the protocol: {error}") from error
         answer = message.get("answer")
         if message.get("number") != self._sequence or not isinstance(answer, dict):
-            raise WorkerLost("the NVML worker sent an unexpected response")
+            raise WorkerLost(f"the {self.name} sent an unexpected response")
         return answer
 
     def end(self) -> None:
@@ -118,7 +121,9 @@ class WorkerProcess:
         return self._is_dead(0)
 
 
-def start_worker() -> WorkerProcess:
+def start_worker(
+    command: Callable[[], list[str]] | None = None, name: str = "NVML worker"
+) -> WorkerProcess:
     """Start a worker; DriverError where it cannot be, or too many hang already."""
     _abandoned[:] = [child for child in _abandoned if not child.is_gone()]
     if len(_abandoned) >= MOST_ABANDONED:
@@ -128,7 +133,7 @@ def start_worker() -> WorkerProcess:
             f"(pid {pids}); reboot, or see dmesg"
         )
     try:
-        return WorkerProcess(worker_command())
+        return WorkerProcess((command or worker_command)(), name)
     except OSError as error:
         raise DriverError(f"{sys.executable}: {error.strerror}") from error
 
@@ -138,6 +143,11 @@ def worker_command() -> list[str]:
     found = importlib.util.find_spec("pynvml")
     if found is None or found.origin is None:
         raise DriverError("pynvml is not installed; install nvidia-ml-py")
+    return python_command("cards", Path(found.origin).parent)
+
+
+def python_command(package: str, *folders: Path) -> list[str]:
+    """Return the command line of the worker in gpushare.daemon.`package`: see `_PROGRAM`."""
     ours = Path(__file__).parents[3]
-    folders = dict.fromkeys((str(ours), str(Path(found.origin).parent)))
-    return [sys.executable, "-I", "-S", "-c", _PROGRAM, *folders]
+    named = dict.fromkeys(map(str, (ours, *folders)))
+    return [sys.executable, "-I", "-S", "-c", _PROGRAM.format(package), *named]

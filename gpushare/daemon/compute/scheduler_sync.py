@@ -39,8 +39,8 @@ def scheduled_shares(state: DaemonState) -> dict[str, TenantShares]:
     """Return the shares of every running tenant that has a gate, by its key.
 
     Whole cards have no gate, and that of an MPS server's client stays open. A tenant that is only
-    reserved takes no time yet, and a frozen one no more: the others get its share, and it does not
-    count as hung.
+    reserved takes no time yet, and a frozen or evicted one no more: the others get its share, and
+    it does not count as hung.
     """
     running = [record for record in state.ledger.entries.values() if _is_scheduled(record, state)]
     uuids = {allocation.uuid for record in running for allocation in record.allocations}
@@ -70,7 +70,7 @@ def shares_on_card(uuid: str, state: DaemonState) -> dict[str, Share]:
         )
         for record in state.ledger.entries.values()
         for allocation in record.allocations
-        if allocation.uuid == uuid and not allocation.whole and not state.is_frozen(record.key)
+        if allocation.uuid == uuid and not allocation.whole and _may_run(record, state)
         if record.isolation != MPS
     ]
     return divide_compute(claims, state.policy_of(uuid))
@@ -92,7 +92,12 @@ def _corrected_shares(uuid: str, state: DaemonState) -> dict[str, Share]:
 
 def _is_scheduled(record: TenantRecord, state: DaemonState) -> bool:
     is_gated = record.shared and record.isolation != MPS
-    return is_gated and record.state == "bound" and not state.is_frozen(record.key)
+    return is_gated and record.state == "bound" and _may_run(record, state)
+
+
+def _may_run(record: TenantRecord, state: DaemonState) -> bool:
+    """Whether a tenant takes turns: not while it is frozen, or its memory off its cards."""
+    return record.eviction is None and not state.is_frozen(record.key)
 
 
 class SchedulerSync:

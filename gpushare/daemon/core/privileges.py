@@ -46,6 +46,9 @@ KEPT: Final = {
 PRIORITY: Final = -10
 #: What the process that calls NVML keeps of these.
 NVML_WORKER: Final = frozenset({21, 27})  # SYS_ADMIN: limits of cgroups, MKNOD: the driver's nodes
+#: What the process that calls the checkpoint API keeps: SYS_PTRACE, by which the driver reaches the
+#: process through /proc (NVIDIA/cuda-checkpoint issue 58), MKNOD: the driver's nodes.
+EVICTION_WORKER: Final = frozenset({19, 27})
 _CAPABILITY_VERSION: Final = 0x20080522  # _LINUX_CAPABILITY_VERSION_3
 
 

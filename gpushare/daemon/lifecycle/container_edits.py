@@ -52,7 +52,7 @@ def edits_of(
     hook = container.binding_hook(program, str(state.config.socket), record.key)
     tenant = _TenantParts(
         record.shared,
-        _cards(record, driver),
+        _cards(record, driver, moves=state.config.evict.moves),
         () if record.cgroup else (hook,),  # else its launcher binds it
         str(state.mounts.path(record.key)),
         libraries,
@@ -185,11 +185,28 @@ def _request(
 _OF_A_MOUNT: Final = ("destination", "type", "options")
 
 
-def _cards(record: TenantRecord, driver: LoadedDriver) -> list[tuple[str, ...]]:
-    return [
-        (card.uuid, *(card.instance.names if card.instance else (str(card.index),)))
+def _cards(
+    record: TenantRecord, driver: LoadedDriver, *, moves: bool = False
+) -> list[tuple[str, ...]]:
+    """Return the names of a container's cards; if it `moves`, also of those that it may go to.
+
+    The interposer library hides the others, and the audit sees a program that bypasses it.
+    """
+    own = [
+        card
         for allocation in record.allocations
         if (card := driver.card(allocation.uuid)) is not None
+    ]
+    others = [
+        card
+        for card in driver.cards
+        if moves and record.shared and card not in own
+        if card.instance is None and not card.is_divided
+        if any(card.model == one.model and one.instance is None for one in own)
+    ]
+    return [
+        (card.uuid, *(card.instance.names if card.instance else (str(card.index),)))
+        for card in (*own, *others)
     ]
 
 

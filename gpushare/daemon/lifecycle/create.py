@@ -22,7 +22,13 @@ from gpushare.daemon.core.log import log
 from gpushare.daemon.freezer import tenant_cgroup
 from gpushare.daemon.identity import container_names, processes
 from gpushare.daemon.identity.processes import Process
-from gpushare.daemon.lifecycle import container_edits, mps_client, release, scheduled
+from gpushare.daemon.lifecycle import (
+    container_edits,
+    evict_first,
+    mps_client,
+    release,
+    scheduled,
+)
 from gpushare.daemon.lifecycle.image_needs import find_image_needs
 from gpushare.daemon.lifecycle.reserve import (
     TenantIdentity,
@@ -158,9 +164,17 @@ def _create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
         shows_holders=state.config.read_group is None and not is_of_kubelet(original, bundle.path),
     )
     has_spare = is_shared and not applicant.label
+
+    def reserve_now() -> TenantRecord:
+        return state.decide.run(lambda: _reserve(bundle, applicant, request, state))
+
     try:
         with state.mounts.claimed() if has_spare else nullcontext():
-            record = state.decide.run(lambda: _reserve(bundle, applicant, request, state))
+            try:
+                record = reserve_now()
+            except NoRoom as error:
+                about = applicant.name or bundle.identity[:12], request.effective.class_ == "online"
+                record = evict_first.reserve_again(error, about, reserve_now, bundle.waits, state)
     except UserError as error:
         if request.quota.wait_seconds is None:
             raise

@@ -70,6 +70,11 @@ class DriverLoader:
             memory_limits=driver.nvml.has_limits,
         )
 
+    def excuse(self, pid: int) -> None:
+        """Never count `pid`, a program of the daemon's own, as a non-tenant; any thread."""
+        if self.sampler is not None:
+            self.sampler.excuse(pid)
+
     def load_late(self) -> None:
         """Load a driver that was not there at the start."""
         if self._state.driver is None:

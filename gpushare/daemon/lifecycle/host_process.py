@@ -9,14 +9,16 @@ own good will keeps the filter in front of the driver.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpushare import abi
 from gpushare.daemon.identity.container_names import NAME, find_conflict
+from gpushare.daemon.lifecycle import evict_first
 from gpushare.daemon.lifecycle.container_edits import BIND
 from gpushare.daemon.lifecycle.reserve import TenantIdentity, log_reserved, reserve
+from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.store.ticket import TicketRecord
@@ -50,10 +52,12 @@ def open_tenant(
     requested: Mapping[str, str],
     state: DaemonState,
     ticket: TicketRecord | None = None,
+    waits: Callable[[float], None] = lambda _: None,
 ) -> HostProcessGrant:
     """Reserve `requested` (canonical key to text); QuotaError and reserve()'s errors.
 
-    With a granted `ticket`, what is reserved for it is taken over.
+    With a granted `ticket`, what is reserved for it is taken over. Otherwise others may be evicted
+    first: `waits` is called before and after.
     """
     driver = state.loaded()
     terms = state.config.users if command.rootless else state.config.terms
@@ -68,12 +72,41 @@ def open_tenant(
     key = secrets.token_hex(8)
     identity = f"host-{key[:8]}"
     name = command.name if NAME.fullmatch(command.name) else identity
+
+    def reserve_now() -> TenantRecord:
+        def decide() -> TenantRecord:
+            applicant = _applicant(command, (key, identity, name), terms, state)
+            return reserve(applicant, quota, effective, state, ticket)
+
+        return state.decide.run(decide)
+
+    try:
+        record = reserve_now()
+    except NoRoom as error:
+        about = name, effective.class_ == "online"
+        record = evict_first.reserve_again(error, about, reserve_now, waits, state)
+    log_reserved(record, state)
+    return HostProcessGrant(
+        key=key,
+        id=identity,
+        directory=str(state.mounts.path(key)) if record.shared else "",
+        mounts=_mounts(record, state),
+        env={**driver.env, **_cards(record)},
+        isolation=record.isolation,
+    )
+
+
+def _applicant(
+    command: HostCommand, named: tuple[str, str, str], terms: RequestPolicy, state: DaemonState
+) -> TenantIdentity:
+    """Return who requests, by key, identity and name; QuotaError for another's name."""
+    key, identity, name = named
     other = find_conflict(name, key, state.ledger.entries)
     if other is not None:
         rule = f"is the ID of {other.title}, or its beginning"
         raise QuotaError("--name", name, rule, "use another name")
     own = command.uid if command.rootless else None
-    applicant = TenantIdentity(
+    return TenantIdentity(
         key=key,
         identity=identity,
         name=_free_name(name, key, state),
@@ -84,16 +117,6 @@ def open_tenant(
         isolation="advisory" if command.rootless else "interposer",
         terms=terms,
         shows_holders=True,  # a caller that reaches the socket may read all of it
-    )
-    record = reserve(applicant, quota, effective, state, ticket)
-    log_reserved(record, state)
-    return HostProcessGrant(
-        key=key,
-        id=identity,
-        directory=str(state.mounts.path(key)) if record.shared else "",
-        mounts=_mounts(record, state),
-        env={**driver.env, **_cards(record)},
-        isolation=record.isolation,
     )
 
 

@@ -368,6 +368,7 @@ def _write_again(record: TenantRecord, pages: Pages) -> None:
     if record.state == "bound":
         pages.grant.set_bound()
     pages.grant.set_mps(is_client=record.isolation == MPS)
+    pages.grant.set_evicted(evicted=record.eviction is not None)
     for number, allocation in enumerate(record.allocations):
         found = pages.grant.memory_bytes(number), pages.grant.limit_bytes(number)
         limit_bytes = max(allocation.memory_bytes, min(found[1], allocation.most_bytes))

@@ -237,7 +237,11 @@ def _place(
         capacities = state.capacities(without)
         if withheld := {uuid: one for uuid, one in state.queue.withheld.items() if uuid not in own}:
             capacities = with_withheld(capacities, withheld, boottime())
-        placed = place_suitably(request, capacities, state.loaded().links)
+        try:
+            placed = place_suitably(request, capacities, state.loaded().links)
+        except NoRoom as error:
+            error.request = request
+            raise
         if not reclaim_burst(
             {one.card.uuid: one.memory_bytes for one in placed}, capacities, state
         ):

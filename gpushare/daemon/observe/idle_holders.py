@@ -98,7 +98,7 @@ class IdleHolders:
             "idle_seconds": int(seconds),
             "action": action,
         }
-        if action == "report":
+        if action in {"report", "evict"}:  # an eviction does no harm
             log("tenant-idle-detected", "info", **figures)
         else:
             log("tenant-idle-warned", "warning", **figures)

@@ -163,7 +163,7 @@ class UsageSampler:
         used: dict[tuple[str, str], int] = {}
         by_tenant = _by_tenant(owned)
         for key, held in pages.items():
-            if key in records:
+            if key in records and records[key].eviction is None:  # else its claims are of before
                 uses = by_tenant.get(key, _NO_USES)
                 used |= self._measure(records[key], held, owned, uses, before[key], after[key])
         self._forget(pages)

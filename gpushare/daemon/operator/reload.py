@@ -45,6 +45,7 @@ LIVE: Final = {
     "metrics_bytes": "metrics_history.max_size",
     "node_name": "kubernetes.node",
     "accepts_node_labels": "kubernetes.node_labels",
+    "evict": "evict",
 }
 RESTART: Final = {
     "run_dir": "run_dir",

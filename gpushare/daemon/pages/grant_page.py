@@ -228,6 +228,21 @@ class GrantPage:
         """Whether each of its processes has to be a client of gpushared's MPS server."""
         return bool(self._u32(abi.GRANT_HEADER_MPS).value)
 
+    @property
+    def evicted(self) -> bool:
+        """Whether the tenant's calls of the driver wait for its restore."""
+        return bool(self._u32(abi.GRANT_HEADER_EVICTED).value)
+
+    def set_evicted(self, *, evicted: bool) -> None:
+        """Have the tenant's calls of the driver wait for its restore, or wake those that do."""
+        word = self._u32(abi.GRANT_HEADER_EVICTED)
+        word.value = evicted
+        _wake(word)
+
+    def set_uuid(self, number: int, uuid: str) -> None:
+        """Write that card `number` is another one: the tenant's memory is moved to it."""
+        self._text(_CARDS[number] + abi.GRANT_CARD_UUID, abi.GRANT_CARD_UUID_BYTES, uuid)
+
     def set_context(self, number: int, context_bytes: int) -> None:
         """Write the size of one context on card `number`."""
         self._card64(number, abi.GRANT_CARD_CONTEXT_BYTES).value = context_bytes
@@ -255,10 +270,7 @@ class GrantPage:
     def publish(self) -> None:
         """Count the generation up and wake the processes that wait for it."""
         self._generation.value += 1
-        _libc.syscall(
-            *(ctypes.c_long(_SYS_FUTEX), ctypes.byref(self._generation)),
-            *(ctypes.c_int(_FUTEX_WAKE), ctypes.c_int(_ALL), None, None, ctypes.c_int(0)),
-        )
+        _wake(self._generation)
 
     def _write_header(self, key: str, card_count: int) -> None:
         self._u64(abi.GRANT_HEADER_MAGIC).value = abi.ABI_MAGIC
@@ -293,3 +305,11 @@ class GrantPage:
 
     def _u32(self, offset: int) -> ctypes.c_uint32:
         return ctypes.c_uint32.from_buffer(self._map, offset)
+
+
+def _wake(word: ctypes.c_uint32) -> None:
+    """Wake the processes that wait for `word` (futex(2))."""
+    _libc.syscall(
+        *(ctypes.c_long(_SYS_FUTEX), ctypes.byref(word)),
+        *(ctypes.c_int(_FUTEX_WAKE), ctypes.c_int(_ALL), None, None, ctypes.c_int(0)),
+    )

@@ -3,13 +3,14 @@
 
 Other threads say what to watch through `Loop.call`.
 
-By a tenant's own socket its processes report that they use the driver, and events: log messages and
-shortfalls. The socket identifies the tenant; nothing in a message is believed beyond that. One
-message is one packet of at most MESSAGE_BYTES. A hello is only logged, so a restarted daemon misses
-nothing: /proc and the status page list the processes. Shortfalls are checked elsewhere
-(limits/burst.py), at most `_SHORTFALL_RATE` a second of one tenant. Packets are read without room
-for descriptors, so that none is ever received, and at most `_RATE` a second; all processes that a
-tenant may have can connect and send their hello at once.
+By a tenant's own socket its processes report that they use the driver, and events: log messages,
+shortfalls, and that they wait for the restore of their memory. The socket identifies the tenant;
+nothing in a message is believed beyond that. One message is one packet of at most MESSAGE_BYTES. A
+hello is only logged, so a restarted daemon misses nothing: /proc and the status page list the
+processes. Shortfalls are checked elsewhere (limits/burst.py), at most `_SHORTFALL_RATE` a second of
+one tenant. Packets are read without room for descriptors, so that none is ever received, and at
+most `_RATE` a second; all processes that a tenant may have can connect and send their hello at
+once.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class ProcessWatch:
         self.ended: Callable[[str], None] = lambda _: None
         #: Called with a tenant's key, its card number, and the bytes that it could not allocate.
         self.shortfall: Callable[[str, int, int], None] = lambda *_: None
+        #: Called with the key of a tenant whose call of the driver waits for its restore.
+        self.restore: Callable[[str], None] = lambda _: None
         self._loop = loop
         self._pidfds: dict[str, int] = {}
         self._sockets: dict[str, TenantSocket] = {}
@@ -55,6 +58,7 @@ class ProcessWatch:
         self._close_socket(tenant_socket.key)
         self._sockets[tenant_socket.key] = tenant_socket
         tenant_socket.shortfall = lambda card, size: self.shortfall(tenant_socket.key, card, size)
+        tenant_socket.restore = lambda: self.restore(tenant_socket.key)
         self._loop.read(tenant_socket.listener.fileno(), lambda: self._accept(tenant_socket))
 
     def forget(self, key: str) -> None:
@@ -159,6 +163,7 @@ class TenantSocket:
         default_factory=lambda: Allowance(_SHORTFALL_BURST, _SHORTFALL_RATE)
     )
     shortfall: Callable[[int, int], None] = lambda *_: None  # called with card number and bytes
+    restore: Callable[[], None] = lambda: None
 
     @staticmethod
     def is_there(directory: int) -> bool:
@@ -250,6 +255,8 @@ class TenantSocket:
             _, card, _, _, wanted_bytes = abi.SHORTFALL.unpack(packet)
             if self.shortfalls.take(now):
                 self.shortfall(card, wanted_bytes)
+        elif kind == abi.MESSAGE_RESTORE:
+            self.restore()
         else:
             return False
         return True

@@ -185,7 +185,12 @@ def _part(percent: Percent | None, card: Card) -> int | None:
 
 
 class NoRoom(UserError):
-    """No card, or not enough of them, can give what is asked."""
+    """No card, or not enough of them, can give what is asked.
+
+    `request` is what could not be placed, where that is what an eviction of others may change.
+    """
+
+    request: PlacementRequest | None = None
 
 
 class NoSuchCard(UserError):

@@ -185,6 +185,7 @@ class Operation:
 
     run: Callable[[ControlRequest, DaemonState], ControlReply]
     thread: Literal["read", "decide", "request", "create"] = "read"
+    is_slow: bool = False  # it may take longer than a reply: its client is kept waiting
 
     @property
     def changes(self) -> bool:

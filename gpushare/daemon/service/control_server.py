@@ -25,6 +25,7 @@ from typing import Any, Final
 from gpushare import protocol
 from gpushare.daemon.core.log import Allowances, count_event, log
 from gpushare.daemon.core.loop import Worker, WorkerPool
+from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.lifecycle.queue import Queue
 from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.service.control_request import (
@@ -40,6 +41,7 @@ from gpushare.daemon.service.control_request import (
     receive,
     refusal_packet,
 )
+from gpushare.daemon.service.eviction_operations import eviction_operations
 from gpushare.daemon.service.lifecycle_operations import LIFECYCLE_OPERATIONS
 from gpushare.daemon.service.node_operations import NODE_OPERATIONS
 from gpushare.daemon.service.queue_operations import queue_operations
@@ -50,11 +52,14 @@ from gpushare.daemon.views.ended_tenants import keep_last_figures
 from gpushare.wait_policy import LOOK_SECONDS
 
 
-def all_operations(run_control: RunControl, queue: Queue) -> Mapping[str, Operation]:
+def all_operations(
+    run_control: RunControl, evictions: Evictions, queue: Queue
+) -> Mapping[str, Operation]:
     """Return the operations by name."""
     return {
         **LIFECYCLE_OPERATIONS,
         **tenant_operations(run_control),
+        **eviction_operations(evictions),
         **queue_operations(queue),
         **NODE_OPERATIONS,
     }
@@ -89,7 +94,8 @@ _CALLERS_FAULT: Final = frozenset(
 )
 #: Operations of which a refusal is logged.
 _CHANGES: Final = frozenset(
-    {"create", "open", "bind", "set", "pause", "resume", "stop", "queue-take"}
+    {"create", "open", "bind", "set", "pause", "resume", "stop", "evict", "restore", "move"}
+    | {"queue-take"}
     | {"card-policy", "card-cordon", "card-uncordon"}
 )
 
@@ -303,7 +309,8 @@ class ControlServer:
                 log("request-abandoned", "warning", op=op, uid=request.peer.uid)
                 failure = "late"
                 return
-            connection.begin()
+            if not operation.is_slow:
+                connection.begin()
             failure = self._answer(connection, request, operation)
         finally:
             close_all(request.fds)
@@ -326,7 +333,7 @@ class ControlServer:
         return failure
 
     def _finish(self, connection: Connection, packets: list[bytes]) -> None:
-        connection.busy = False
+        connection.busy = connection.queued = False
         connection.outgoing.extend(packets)
         self._flush(connection)
 

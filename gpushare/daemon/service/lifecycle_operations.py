@@ -140,7 +140,7 @@ def _open(request: ControlRequest, state: DaemonState) -> ControlReply:
     name = str(request.fields.get("name") or "")[:128]
     command = HostCommand(name=name, uid=request.peer.uid, rootless=rootless)
     ticket = _granted_ticket(request, state) if "ticket" in request.fields else None
-    return reply({**open_tenant(command, quota, state, ticket)})
+    return reply({**open_tenant(command, quota, state, ticket, request.waits)})
 
 
 def _granted_ticket(request: ControlRequest, state: DaemonState) -> TicketRecord:
@@ -258,7 +258,7 @@ LIFECYCLE_OPERATIONS: Final[Mapping[str, Operation]] = {
     "checkpoint": Operation(_checkpoint, "decide"),
     "bind": Operation(_bind, "decide"),
     "release": Operation(_release, "decide"),
-    "open": Operation(_open, "decide"),
+    "open": Operation(_open, "request"),
     "allocation": Operation(_allocation, "decide"),
     "claim-prepare": Operation(_prepare, "decide"),
     "claim-pods": Operation(_set_pods, "decide"),

@@ -8,7 +8,7 @@ cordoned card; its tenants keep running.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from gpushare.daemon.core.log import log
 from gpushare.daemon.limits.driver_limits import best_isolation
 from gpushare.daemon.operator.node_labels import reset_node_setting, set_node_setting
 from gpushare.daemon.operator.reload import reload_config
-from gpushare.daemon.placement.model import Card
+from gpushare.daemon.placement.model import Card, CardCapacity
 from gpushare.daemon.placement.request import NoRoom, NoSuchCard, find_card
 from gpushare.daemon.service.control_request import (
     ControlReply,
@@ -34,6 +34,7 @@ from gpushare.daemon.state import DaemonState, UnallocatedContainer
 from gpushare.daemon.store.overrides import CORDONED
 from gpushare.daemon.views import metrics, status_rows
 from gpushare.daemon.views.ended_tenants import ended_metrics
+from gpushare.daemon.views.eviction_rows import evicted_on, eviction_fault
 from gpushare.daemon.views.mig_options import (
     NamedRequest,
     mig_options,
@@ -42,7 +43,7 @@ from gpushare.daemon.views.mig_options import (
 )
 from gpushare.daemon.views.profile_rows import profile_rows
 from gpushare.daemon.views.status_rows import card_index
-from gpushare.protocol import DaemonStatus
+from gpushare.protocol import CardStatus, DaemonStatus
 from gpushare.quota.keys import KEYS, read
 from gpushare.quota.request import ValueSource
 from gpushare.quota.size import format_size
@@ -179,6 +180,7 @@ def status_row(state: DaemonState) -> DaemonStatus:
         kubernetes_mode=state.config.kubernetes_mode,
         accepts_node_labels=state.config.accepts_node_labels,
         node_settings=dict(state.config.node_settings),
+        eviction_fault=eviction_fault(state),
         warnings=[text[:_MOST_WARNING_LETTERS] for text in warnings[:_MOST_WARNINGS]],
     )
 
@@ -189,14 +191,8 @@ _REASON_MOST: Final = 200
 def _cards(_request: ControlRequest, state: DaemonState) -> ControlReply:
     if state.driver is None:
         return reply()
-    links, capacities = state.driver.links, state.capacities()
-    fault = status_rows.scheduling_fault(state)
-    rows = (
-        status_rows.card_row(
-            each, capacities, links, fault, metrics.card_sensors(state, each.card.uuid)
-        )
-        for each in capacities
-    )
+    capacities = state.capacities()
+    rows = (_card_row(each, capacities, state) for each in capacities)
     profiles = list(profile_rows(state))
     return (dict(row) for row in rows), {"profiles": profiles} if profiles else {}
 
@@ -268,9 +264,17 @@ def _card(uuid: str, state: DaemonState) -> ControlReply:
     """Answer with the card as it is now."""
     capacities = state.capacities()
     capacity = next(capacity for capacity in capacities if capacity.card.uuid == uuid)
-    links, fault = state.loaded().links, status_rows.scheduling_fault(state)
-    sensors = metrics.card_sensors(state, capacity.card.uuid)
-    return reply({"card": status_rows.card_row(capacity, capacities, links, fault, sensors)})
+    return reply({"card": _card_row(capacity, capacities, state)})
+
+
+def _card_row(
+    capacity: CardCapacity, capacities: Sequence[CardCapacity], state: DaemonState
+) -> CardStatus:
+    uuid, fault = capacity.card.uuid, status_rows.scheduling_fault(state)
+    sensors = metrics.card_sensors(state, uuid)
+    row = status_rows.card_row(capacity, capacities, state.loaded().links, fault, sensors)
+    row["evicted_tenants"], row["evicted_bytes"] = evicted_on(uuid, state)
+    return row
 
 
 def set_card_policy(uuid: str, policy: str, state: DaemonState) -> None:

@@ -115,7 +115,7 @@ class _RunOperations:
     def pause(self, request: ControlRequest, state: DaemonState) -> ControlReply:
         request.root_only()
         record = find_tenant(request.text("name"), state)
-        reason = _reason(request)
+        reason = request_reason(request)
         self._run(lambda: self._control.pause(record, reason), state)
         return _now(record, state)
 
@@ -133,7 +133,7 @@ class _RunOperations:
         timeout = request.number("timeout", 0, protocol.STOP_TIMEOUT_MAX_SECONDS)
         record = find_tenant(request.text("name"), state)
         row = status_rows.tenant_row(record, state)
-        stop = StopRequest(number, timeout, _reason(request))
+        stop = StopRequest(number, timeout, request_reason(request))
         after: list[protocol.Intervention] = []
 
         def job() -> None:
@@ -144,7 +144,8 @@ class _RunOperations:
         return reply({"tenant": {**row, "interventions": after}})
 
 
-def _reason(request: ControlRequest) -> str:
+def request_reason(request: ControlRequest) -> str:
+    """Return the reason in a request, "" if there is none; MalformedRequest."""
     return request.text("reason", _MOST_REASON) if "reason" in request.fields else ""
 
 

@@ -40,14 +40,13 @@ from gpushare.daemon.store.claim import (
     refuse_above_claim,
     reservations,
 )
+from gpushare.daemon.store.eviction import EvictionRecord
+from gpushare.daemon.store.freezes import NOT_FREEZES, FreezeJournal, FreezeRecord
 from gpushare.daemon.store.integrity import IntegrityCheck
 from gpushare.daemon.store.record import (
     ABOUT,
-    NOT_FREEZES,
     CardAllocation,
     FolderScan,
-    FreezeJournal,
-    FreezeRecord,
     RecordFolder,
     TenantRecord,
     TenantState,
@@ -184,6 +183,17 @@ class Ledger:
         record = self.entries[key]
         found = {**record.labels, **labels}
         return self._replace(replace(record, name=name, engine=engine, labels=found))
+
+    def evict(
+        self,
+        key: str,
+        eviction: EvictionRecord | None,
+        allocations: tuple[CardAllocation, ...] | None = None,
+    ) -> TenantRecord:
+        """Record where the tenant's GPU memory is, and on which cards it is to be; OSError."""
+        record = self.entries[key]
+        kept = record.allocations if allocations is None else allocations
+        return self._replace(replace(record, eviction=eviction, allocations=kept))
 
     def resize(self, record: TenantRecord) -> None:
         """Replace a record by one with another quota on the same cards; OSError."""

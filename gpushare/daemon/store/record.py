@@ -14,15 +14,14 @@ import contextlib
 import json
 import os
 import re
-import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from gpushare.daemon.policy.compute import policy_on, reserved_cores
+from gpushare.daemon.store.eviction import EvictionRecord, eviction_from_json
 from gpushare.protocol import TenantPod
 from gpushare.quota.effective_request import DEFAULT_PRIORITY
 from gpushare.quota.request import SCHEDULED, RequestRecord
@@ -42,12 +41,6 @@ _MOST_BYTES: Final = 1 << 20
 _MOST_DAMAGED: Final = 64  # damaged files that are kept for inspection
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
-#: What froze the tenant. "idle": `idle.action` paused it, as an operator does; "stop": it is to be
-#: killed, at whatever request; "duty": the audit lets it run for a part of the time; "unknown": it
-#: was frozen when gpushared started, without a record.
-By = Literal["operator", "idle", "audit", "stop", "duty", "unknown", "time-limit"]
-#: These do not keep a tenant frozen.
-NOT_FREEZES: Final[frozenset[By]] = frozenset({"stop", "duty", "unknown"})
 
 
 @dataclass(frozen=True)
@@ -116,6 +109,7 @@ class TenantRecord:
     maker: int = 0  # the runtime that creates a reserved container; 0: not known
     maker_starttime: int = 0
     requested: RequestRecord = field(default_factory=dict)  # `quota` without operator overrides
+    eviction: EvictionRecord | None = None  # None: its memory is on its cards
     since: float = 0.0  # of CLOCK_BOOTTIME: when it was reserved; 0: before records had it
 
     @property
@@ -139,6 +133,17 @@ class TenantRecord:
     def shared(self) -> bool:
         """Whether it has pages and an interposer library."""
         return bool(self.allocations) and not self.allocations[0].whole
+
+    @property
+    def is_off_card(self) -> bool:
+        """Whether none of its memory is on its cards: its allocations are available to others."""
+        return self.eviction is not None and self.eviction.state == "evicted"
+
+    def evicted_bytes(self, number: int) -> int:
+        """Return what it had of the card `number` when its eviction began; 0: it is not evicted."""
+        if self.eviction is None or number >= len(self.eviction.card_bytes):
+            return 0
+        return self.eviction.card_bytes[number]
 
     @property
     def of_pod(self) -> TenantPod | None:
@@ -188,6 +193,7 @@ class TenantRecord:
             "notes": list(self.notes),
             "uninterposed": list(self.uninterposed),
             "allocations": [dict(vars(allocation)) for allocation in self.allocations],
+            "eviction": None if self.eviction is None else self.eviction.to_json(),
         }
 
 
@@ -201,7 +207,14 @@ def settings_key(identity: str, pod_uid: str, container: str) -> str:
 
 _FIELDS: Final = frozenset(each.name for each in fields(TenantRecord))
 #: Fields that records of earlier versions do not have.
-_LATER_FIELDS: Final = {"pod": "", "pod_uid": "", "claim": "", "labels": {}, "since": 0.0}
+_LATER_FIELDS: Final[Mapping[str, Any]] = {
+    "pod": "",
+    "pod_uid": "",
+    "claim": "",
+    "labels": {},
+    "eviction": None,
+    "since": 0.0,
+}
 
 
 def record_from_json(values: Mapping[str, Any]) -> TenantRecord:
@@ -218,6 +231,7 @@ def record_from_json(values: Mapping[str, Any]) -> TenantRecord:
             "labels": dict(known["labels"]),
             "notes": tuple(values["notes"]),
             "uninterposed": tuple(values["uninterposed"]),
+            "eviction": eviction_from_json(known["eviction"]),
         }
     )
 
@@ -342,67 +356,3 @@ class RecordFolder:
         if not isinstance(document, dict):
             raise ValueError("it is not an object")  # noqa: TRY004 - the file's fault, not a type
         return document
-
-
-@dataclass(frozen=True)
-class FreezeRecord:
-    """One freeze of one tenant, or its kill.
-
-    `since` is seconds since the epoch; `due`, the time of the kill, of CLOCK_BOOTTIME. `cgroup`,
-    "hierarchy:path", is what was frozen. `thaws`: gpushared may thaw it; it was not frozen before.
-    """
-
-    key: str
-    by: By
-    why: str
-    since: float
-    due: float = 0.0
-    cgroup: str = ""
-    thaws: bool = True
-
-
-class FreezeJournal:
-    """The freezes of all tenants, for any thread: `all` is replaced, never changed.
-
-    What is in effect is in memory, and in the kernel. `store` is called with the key of a tenant
-    whose freezes are to be written to the disk: no freeze waits for that, or depends on it. `found`
-    are those that were written.
-    """
-
-    def __init__(
-        self, store: Callable[[str], None], found: Mapping[str, tuple[FreezeRecord, ...]]
-    ) -> None:
-        self.store = store
-        self.all: Mapping[str, tuple[FreezeRecord, ...]] = MappingProxyType(dict(found))
-        self._lock = threading.Lock()
-
-    def of(self, key: str) -> tuple[FreezeRecord, ...]:
-        """Return the freezes of tenant `key`, the oldest first."""
-        return self.all.get(key, ())
-
-    def put(self, freeze: FreezeRecord) -> None:
-        """Note `freeze` in place of an earlier one by the same for the same tenant."""
-        with self._lock:
-            self._publish(freeze.key, (*self._others(freeze.key, freeze.by), freeze))
-        self.store(freeze.key)
-
-    def drop(self, key: str, by: By) -> None:
-        """Remove the freeze of tenant `key` by `by`, if there is one."""
-        with self._lock:
-            left = self._others(key, by)
-            if left == self.of(key):
-                return
-            self._publish(key, left)
-        self.store(key)
-
-    def forget(self, key: str) -> None:
-        """Publish that tenant `key` has no freezes: they ended with its record."""
-        with self._lock:
-            self._publish(key, ())
-
-    def _others(self, key: str, by: By) -> tuple[FreezeRecord, ...]:
-        return tuple(freeze for freeze in self.of(key) if freeze.by != by)
-
-    def _publish(self, key: str, freezes: tuple[FreezeRecord, ...]) -> None:
-        others = {other: kept for other, kept in self.all.items() if other != key}
-        self.all = MappingProxyType({**others, key: freezes} if freezes else others)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from gpushare.protocol import Why, WhyCard, WhyProcess
+from gpushare.protocol import TenantEviction, Why, WhyCard, WhyProcess
 from gpushare.quota.size import exact_size, format_size
 
 _STEP: Final = 256 << 20  # step of a suggested larger quota
@@ -21,10 +21,33 @@ def advice_for(report: Why, holders: Sequence[WhyProcess]) -> list[str]:
     """
     if report["isolation"] == "exclusive":
         return []
+    if report["evicted"] is not None:
+        return list(_evicted(report["name"], report["evicted"]))
     of_cards = [
         sentence for card in report["cards"] for sentence in _of_card(report, card, holders)
     ]
     return [*of_cards, *_unaccounted(holders)]
+
+
+def _evicted(name: str, evicted: TenantEviction) -> Iterator[str]:
+    size = format_size(evicted["bytes"])
+    if evicted["state"] == "failed":
+        yield (
+            f"the driver can neither keep nor restore the GPU memory of the container "
+            f"({evicted['error']}): gpushare stop {name}"
+        )
+        return
+    yield (
+        f"{size} of the memory is in host memory. It goes back to a card when the program uses "
+        "CUDA and a card has room"
+        if not evicted["held"]
+        else f"{size} of the memory is in host memory until gpushare restore {name}"
+    )
+    if evicted["waits_since"] is not None:
+        yield (
+            "the program waits for its memory: the card has no room. Stop or evict another "
+            "container, or move one to another card"
+        )
 
 
 def _of_card(report: Why, card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.placement.model import CardCapacity
 from gpushare.daemon.state import ComputeUsage, DaemonState, LoadedDriver
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
+from gpushare.daemon.views.eviction_rows import evicted_on
 from gpushare.daemon.views.status_rows import card_mode
 from gpushare.daemon.views.why import card_memory_kinds
 from gpushare.events import COUNTED
@@ -26,6 +27,7 @@ from gpushare.metrics_schema import (
     KINDS,
     CardMetrics,
     CardSensors,
+    EvictionMetrics,
     NodeMetrics,
     TenantCardMetrics,
     TenantMetrics,
@@ -46,7 +48,7 @@ _KIND_OF: Final = {
 
 def daemon_metrics(state: DaemonState) -> NodeMetrics:
     """Return the figures of the daemon itself."""
-    driver = state.driver
+    driver, evictions = state.driver, state.observed.evictions
     return NodeMetrics(
         version=gpushare.__version__,
         node_name=node_name(state),
@@ -57,6 +59,15 @@ def daemon_metrics(state: DaemonState) -> NodeMetrics:
         scheduler_up=state.scheduler_pid != 0,
         operations=state.durations.figures(),
         events={event: event_count(event) for event in sorted(COUNTED)},
+        evictions=EvictionMetrics(
+            evictions=int(evictions.evictions),
+            restores=int(evictions.restores),
+            moves=int(evictions.moves),
+            failures=int(evictions.failures),
+            eviction_seconds=evictions.eviction_seconds,
+            restore_seconds=evictions.restore_seconds,
+            driver_seconds=evictions.driver_seconds,
+        ),
         history_lost=0 if state.history is None else state.history.lost,
         queue_waiting=len(state.queue.waiting),
         queue_oldest_seconds=max(
@@ -88,6 +99,7 @@ def _card(capacity: CardCapacity, state: DaemonState) -> CardMetrics:
         if card == uuid
     ]
     unallocated = sum(container.bytes for container in capacity.non_tenants)
+    evicted = evicted_on(uuid, state)
     return CardMetrics(
         index=capacity.card.index,
         uuid=uuid,
@@ -100,6 +112,8 @@ def _card(capacity: CardCapacity, state: DaemonState) -> CardMetrics:
         available_bytes=capacity.available_bytes,
         burst_bytes=capacity.burst_granted_bytes,
         non_tenant_bytes=capacity.non_tenant_bytes,
+        evicted_bytes=evicted.bytes,
+        evicted_tenants=evicted.tenants,
         cores_allocated=100 - capacity.cores_available,
         utilization=capacity.utilisation,
         tenants=len(capacity.allocations),
@@ -279,6 +293,8 @@ def _memory(
     pages = state.tenants.pages.get(record.key)
     if pages is None or number >= len(claims[1]):
         kinds["unaccounted"] = state.observed.usage.driver_bytes(record.key, allocation.uuid)
+        return kinds, allocation.memory_bytes, None
+    if record.is_off_card:
         return kinds, allocation.memory_bytes, None
     account = claims[1][number]
     card = state.loaded().card(allocation.uuid)

@@ -19,6 +19,7 @@ from gpushare.daemon.placement.model import NO_LINKS, NO_NODE, CardCapacity, Lin
 from gpushare.daemon.policy.compute import Share
 from gpushare.daemon.state import ComputeUsage, DaemonState, LoadedDriver
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
+from gpushare.daemon.views.eviction_rows import eviction_row
 from gpushare.daemon.views.tenant_warnings import warnings_of
 from gpushare.metrics_schema import CardSensors
 from gpushare.protocol import (
@@ -56,7 +57,7 @@ def card_row(
 ) -> CardStatus:
     """Return one row of `gpushare ls`; `capacities` are the cards to show links to.
 
-    `fault` is why no card can be allocated; "" if they can.
+    `fault` is why no card can be allocated; "" if they can. The caller adds what is evicted.
     """
     sensors = sensors or {}
     reason = fault or _unschedulable(capacity)
@@ -86,6 +87,8 @@ def card_row(
         ],
         unattributed_bytes=capacity.unattributed_bytes,
         available_bytes=capacity.available_bytes,
+        evicted_bytes=0,
+        evicted_tenants=0,
         cores_available=capacity.cores_available,
         tenants=len(capacity.allocations),
         max_tenants=capacity.max_tenants,
@@ -190,6 +193,7 @@ def tenant_row(
         ),
         created_at=record.created,
         idle_since=state.observed.idle.get(record.key),
+        evicted=eviction_row(record, state),
         ends_at=ends_at(record),
         cards=cards,
         processes=_process_rows(record, claims, state, lookups) if record.state == "bound" else [],
@@ -270,7 +274,9 @@ def _card(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
     uses = _uses(record, allocation.uuid, state)
     driver_bytes = sum(use.bytes or 0 for use in uses)
     pages = state.tenants.pages.get(record.key)
-    if pages is None or number >= pages.grant.card_count:
+    if record.is_off_card:
+        used, overhead, limit = 0, 0, allocation.memory_bytes
+    elif pages is None or number >= pages.grant.card_count:
         used, overhead = driver_bytes, 0
         limit = allocation.memory_bytes
     else:

@@ -24,6 +24,7 @@ def warnings_of(
     """Yield the warnings of `ps` and `inspect`, the most urgent first."""
     for one in interventions:
         yield _intervention_warning(record.title, one)
+    yield from _eviction_warnings(record, state)
     yield from _idle_warnings(record, state)
     yield from _time_warnings(record)
     for card in cards:
@@ -40,9 +41,23 @@ def _intervention_warning(title: str, one: Intervention) -> str:
     return f"{title} is {how} ({one['by']}{why}); gpushare resume {title} resumes it"
 
 
+def _eviction_warnings(record: TenantRecord, state: DaemonState) -> Iterator[str]:
+    eviction = record.eviction
+    if eviction is None:
+        return
+    if eviction.state == "failed":
+        yield (
+            f"{record.title}: the driver has lost its GPU memory ({eviction.error}); stop it with "
+            f"gpushare stop {record.title} (gpushare explain evicted)"
+        )
+    elif record.key in state.observed.waiting:
+        until = f"gpushare restore {record.title}" if eviction.held else "a card has room"
+        yield f"{record.title} uses CUDA while its memory is evicted: it waits until {until}"
+
+
 def _idle_warnings(record: TenantRecord, state: DaemonState) -> Iterator[str]:
     action = state.config.terms_of(record.namespace).idle.action
-    if record.key in state.observed.idle and action != "report":
+    if record.key in state.observed.idle and action not in {"report", "evict"}:
         yield f"{record.title} holds GPU memory and does not use its cards (idle.action: {action})"
 
 

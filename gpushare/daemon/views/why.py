@@ -22,6 +22,7 @@ from gpushare.daemon.pages.tenants import LastDenial, Pages
 from gpushare.daemon.state import DaemonState, LoadedDriver
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.daemon.views.advice import advice_for
+from gpushare.daemon.views.eviction_rows import eviction_row
 from gpushare.protocol import (
     DeniedAllocation,
     ShortfallReport,
@@ -66,6 +67,7 @@ def explain_memory(record: TenantRecord, state: DaemonState) -> tuple[Why, list[
         reason=record.why,
         isolation=record.isolation,
         idle_since=state.observed.idle.get(record.key),
+        evicted=eviction_row(record, state),
         stale_reason="" if driver is None else state.observed.usage.stale,
         cards=[] if driver is None else _cards(record, pages, claims, seen, state),
         denied=0 if pages is None else pages.denials.total,

@@ -65,6 +65,24 @@ TEXTS: Final[Mapping[str, PodEventText]] = {
         WARNING,
         "a fatal fault of {cause} ended the work of all clients of the MPS server",
     ),
+    "tenant-evicted": PodEventText(
+        "GpuEvicted",
+        NORMAL,
+        "{evicted_bytes} of GPU memory went to host memory; the program gets it back when it uses "
+        "CUDA and the card has room",
+    ),
+    "tenant-restored": PodEventText(
+        "GpuRestored", NORMAL, "{restored_bytes} of GPU memory is on the card again"
+    ),
+    "tenant-moved": PodEventText(
+        "GpuMoved", NORMAL, "the GPU memory was moved from card {from_cards} to card {cards}"
+    ),
+    "tenant-restore-waits": PodEventText(
+        "GpuRestoreWaits", WARNING, "the program waits for its GPU memory: {reason}"
+    ),
+    "tenant-eviction-lost": PodEventText(
+        "GpuMemoryLost", WARNING, "the driver cannot restore the GPU memory: {error}"
+    ),
     "tenant-idle-warned": PodEventText(
         "GpuIdle",
         WARNING,

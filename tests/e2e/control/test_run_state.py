@@ -17,8 +17,9 @@ from gpushare.client import Client, RequestRefused
 from gpushare.daemon.core.loop import boot_id
 from gpushare.daemon.freezer.tenant_cgroup import freezable_groups
 from gpushare.daemon.identity.processes import Cgroups, cgroups_of, name_of
+from gpushare.daemon.store.freezes import FreezeRecord
 from gpushare.daemon.store.ledger import Ledger
-from gpushare.daemon.store.record import FreezeRecord, TenantRecord
+from gpushare.daemon.store.record import TenantRecord
 from gpushare.verify import ProbeTenant
 from tests.e2e.hostile.container import RuntimeContainer, RuntimeNamespace
 from tests.e2e.waiting import wait_until

@@ -15,6 +15,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from gpushare.client import Client
+from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.lifecycle.queue import Queue
 from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.service.control_server import all_operations
@@ -81,7 +82,9 @@ FLOODS = textwrap.dedent(
     print(json.dumps(said), flush=True)
     """
 )
-OPERATIONS = all_operations(create_autospec(RunControl), create_autospec(Queue))
+OPERATIONS = all_operations(
+    create_autospec(RunControl), create_autospec(Evictions), create_autospec(Queue)
+)
 #: To read an interpreter that is only root's; only a socket's mode lets a caller through to it.
 LETS = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
 OF_USERS = {"open", "queue-take", "queue-cancel"}

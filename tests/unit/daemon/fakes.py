@@ -26,6 +26,7 @@ from gpushare.daemon.cards.driver_client import (
     ProcessUse,
 )
 from gpushare.daemon.core.loop import Loop, Worker, WorkerPool
+from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.identity.processes import Process
@@ -51,6 +52,8 @@ from gpushare.metrics_schema import CardSensors
 from gpushare.oci import cdi
 from gpushare.oci.driver_files import from_cdi
 from gpushare.oci.elf import this_platform
+
+from .fake_checkpoints import FakeCheckpoints
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -161,6 +164,8 @@ class FakeDaemon(DaemonState):
     freezer: Freezer = field(init=False)
     audit: Audit = field(init=False)
     bypass: BypassControl = field(init=False)
+    checkpoints: FakeCheckpoints = field(init=False)
+    evictions: Evictions = field(init=False)
     tickets: Queue = field(init=False)
 
     def __post_init__(self) -> None:
@@ -177,11 +182,13 @@ class FakeDaemon(DaemonState):
         self.freezer = Freezer(self.ledger, lambda: self.shares_changed())  # noqa: PLW0108 - set later
         self.audit = Audit(self, self.freezer)
         self.bypass = BypassControl(self, self.freezer)
+        self.checkpoints = FakeCheckpoints()
+        self.evictions = Evictions(self, self.checkpoints)
         self.tickets = Queue(self)
 
     @property
     def operations(self) -> Mapping[str, Operation]:
-        return all_operations(self.run_control, self.tickets)
+        return all_operations(self.run_control, self.evictions, self.tickets)
 
     @property
     def run_control(self) -> RunControl:
@@ -269,6 +276,7 @@ def node(
     try:
         yield made_node
     finally:
+        made_node.evictions.close(5)
         made_node.creates.finish(5)
         made_node.requests.finish(5)
         made_node.freezing.finish(5)

@@ -15,7 +15,7 @@ ME = HostCommand(name="train", uid=os.getuid(), rootless=False)
 
 
 def opened(node: DaemonState, **quota: str) -> HostProcessGrant:
-    asked = {key.replace("_", "-"): value for key, value in quota.items()}
+    asked = {key.strip("_").replace("_", "-"): value for key, value in quota.items()}
     return open_tenant(ME, asked, node)
 
 

@@ -13,7 +13,7 @@ import pytest
 from gpushare.daemon.freezer.freezer import CannotFreeze
 from gpushare.daemon.policy import escalation
 from gpushare.daemon.state import WINDOWS, ComputeUsage
-from gpushare.daemon.store.record import FreezeRecord
+from gpushare.daemon.store.freezes import FreezeRecord
 from gpushare.daemon.views.status_rows import tenant_row
 from gpushare.quota.request_policy import RequestPolicy
 

@@ -29,6 +29,8 @@ SHOWN_ONLY = {
     "observe/idle_holders.py": "since when a tenant is idle, as it is shown",
     "freezer/freezer.py": "since when a tenant is frozen, as it is shown",
     "limits/burst.py": "when a tenant last had a shortfall, as it is shown",
+    "eviction/steps.py": "since when a tenant is evicted, as it is shown",
+    "eviction/evictions.py": "since when a tenant waits for its restore, as it is shown",
     "lifecycle/recover.py": "`created`, as it is shown",
     "lifecycle/reserve.py": "`created`, as it is shown",
     "core/log.py": "the time of a line",

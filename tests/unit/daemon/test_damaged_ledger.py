@@ -16,8 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpushare.daemon.store import record
+from gpushare.daemon.store.freezes import FreezeRecord
 from gpushare.daemon.store.ledger import Ledger
-from gpushare.daemon.store.record import CardAllocation, FreezeRecord, TenantRecord
+from gpushare.daemon.store.record import CardAllocation, TenantRecord
 
 from .fakes import GIB, entry
 

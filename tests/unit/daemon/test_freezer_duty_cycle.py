@@ -11,7 +11,7 @@ import pytest
 from gpushare.daemon.compute import scheduler_sync
 from gpushare.daemon.freezer import freezer as module
 from gpushare.daemon.freezer.freezer import CannotFreeze
-from gpushare.daemon.store.record import By
+from gpushare.daemon.store.freezes import By
 
 from .fakes import FakeDaemon
 from .test_freezer import KEY, FakeCgroup, add, again, group, held, words

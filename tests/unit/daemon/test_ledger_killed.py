@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from gpushare.daemon.store.claim import ClaimedDevice, ClaimRecord
+from gpushare.daemon.store.freezes import FreezeRecord
 from gpushare.daemon.store.ledger import Ledger
-from gpushare.daemon.store.record import CardAllocation, FreezeRecord, TenantRecord
+from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.daemon.store.ticket import TicketRecord, TicketSource, digest
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -23,6 +23,7 @@ from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.core import log
 from gpushare.daemon.core.log import Allowances
 from gpushare.daemon.core.loop import Worker
+from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle.queue import Queue
 from gpushare.daemon.operator.run_state import RunControl
@@ -47,7 +48,9 @@ def node(tmp_path: Path) -> Iterator[DaemonState]:
 
 
 OPERATIONS = dict(
-    control_server.all_operations(create_autospec(RunControl), create_autospec(Queue))
+    control_server.all_operations(
+        create_autospec(RunControl), create_autospec(Evictions), create_autospec(Queue)
+    )
 )
 
 

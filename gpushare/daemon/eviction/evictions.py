@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evictions: evict, restore and move tenants, one after another on a thread of their own.
+
+A tenant that waits for its restore is restored as soon as its card has room: those of class online
+first, then by arrival. For it, and for a request that has no room, others are evicted as the
+configuration allows (room_maker.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from gpushare.daemon.core.log import log
+from gpushare.daemon.core.loop import Worker
+from gpushare.daemon.eviction.checkpoint_client import CheckpointCalls, CheckpointError
+from gpushare.daemon.eviction.preconditions import (
+    CannotRestore,
+    evictable_use,
+    refuse_unevictable,
+)
+from gpushare.daemon.eviction.room_maker import RoomMaker, has_place, has_room_again
+from gpushare.daemon.eviction.steps import (
+    EvictionFailed,
+    EvictionSteps,
+    TenantEnded,
+    identity,
+)
+from gpushare.daemon.eviction.targets import (
+    refuse_without_free_memory,
+    restored_allocations,
+    why_not_to,
+    write_cards,
+)
+from gpushare.daemon.placement.request import NoRoom, NoSuchCard, PlacementRequest, find_card
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.errors import UserError
+
+_SAMPLE_SECONDS: Final = 5.0  # for a sample that is newer than a reservation
+_LOOK_SECONDS: Final = 0.005
+_ROUNDS: Final = 4
+_SEEN_TIMES: Final = 2  # samples with memory of an evicted tenant: one may be old
+
+
+class Evictions:
+    """Evicts and restores tenants of `state`; any thread may call it, and waits for its turn."""
+
+    def __init__(self, state: DaemonState, client: CheckpointCalls) -> None:
+        self._state = state
+        self._client = client
+        self._steps = EvictionSteps(state, client)
+        self._room = RoomMaker(state, self._evict)
+        self._worker = Worker("evict")
+        self._lock = threading.Lock()  # of what waits, and of `_claimants`
+        self._claimants = 0  # requests for which others are evicted: what is freed is theirs
+        self._is_queued = False
+        self._told: set[str] = set()  # waiting tenants of which an event has said so
+        self._seen: dict[str, int] = {}
+
+    @property
+    def waiting(self) -> Mapping[str, float]:
+        """When each tenant began to wait for its restore, by key; seconds since the epoch."""
+        return self._state.observed.waiting
+
+    def _publish(self, waiting: Mapping[str, float]) -> None:
+        self._state.observed.waiting = MappingProxyType(waiting)
+
+    # --- requests ---
+
+    def evict(self, key: str, reason: str = "", *, held: bool = False) -> None:
+        """Evict a tenant; CannotEvict, EvictionFailed: it goes on, or what the text says.
+
+        One that is `held` is restored by `restore` alone.
+        """
+        self._worker.run(lambda: self._evict(key, "operator", reason, held=held))
+
+    def restore(self, key: str, reason: str = "") -> None:
+        """Restore an evicted tenant; NoRoom, CannotRestore, EvictionFailed."""
+        self._worker.run(lambda: self._restore(self._record(key), "", "operator", reason))
+
+    def move(self, key: str, card: str, reason: str = "") -> None:
+        """Move a tenant to the card with this index or UUID; as evict and restore, NoSuchCard.
+
+        If there is no room after the eviction, it goes back to its own card.
+        """
+        self._worker.run(lambda: self._move(key, card, reason))
+
+    def want(self, key: str) -> None:
+        """Note that a call of an evicted tenant waits for its restore; returns at once."""
+        record = self._state.ledger.entries.get(key)
+        if record is None or record.eviction is None or key in self.waiting:
+            return
+        with self._lock:
+            self._publish({**self.waiting, key: time.time()})
+        self.changed()
+
+    def changed(self) -> None:
+        """See what can be restored now; returns at once."""
+        if self.waiting and not self._is_queued:
+            self._is_queued = True
+            self._worker.submit(self._restore_waiting)
+
+    def evict_for(
+        self,
+        request: PlacementRequest,
+        is_online: bool,
+        reason: str,
+        retry: Callable[[], TenantRecord],
+    ) -> TenantRecord | None:
+        """Return what `retry` does once others are evicted for `request`; None: it has no room.
+
+        Until then nothing is restored: what is freed is for this request.
+        """
+        if not self._room.candidates(is_online=is_online, besides=""):
+            return None
+        fits = has_place(request, self._state)
+        with self._lock:
+            self._claimants += 1
+        try:
+            has_room = self._worker.run(lambda: self._room.make(fits, reason, is_online=is_online))
+            return retry() if has_room else None
+        finally:
+            with self._lock:
+                self._claimants -= 1
+            self.changed()
+
+    def settle(self) -> None:
+        """See how far evictions got that another daemon has left; returns at once."""
+        self._worker.submit(self._settle)
+
+    def look(self) -> None:
+        """Look again at what waits, and what is evicted; returns at once."""
+        if self.waiting or any(one.eviction for one in self._state.ledger.entries.values()):
+            self._worker.submit(self._look)
+        self._worker.submit(self._client.end_if_idle)
+
+    def watch(self) -> None:
+        """Report evicted tenants whose memory the driver lists; the truth thread, after a look."""
+        usage = self._state.observed.usage
+        off_card = [one for one in self._state.ledger.entries.values() if one.is_off_card]
+        if not off_card or usage.stale:
+            self._seen = {}
+            return
+        seen = {}
+        for record in off_card:
+            used = sum(use.bytes or 0 for _, use in usage.processes.get(record.key, ()))
+            if not used:
+                continue
+            seen[record.key] = self._seen.get(record.key, 0) + 1
+            if seen[record.key] == _SEEN_TIMES:
+                log("tenant-evicted-on-card", "error", **identity(record), used_bytes=used)
+        self._seen = seen
+
+    def close(self, seconds: float) -> None:
+        """End the step in progress; nothing runs after."""
+        self._worker.submit(self._client.close)
+        self._worker.finish(seconds)
+
+    # --- the rest is the evict thread's ---
+
+    def _record(self, key: str) -> TenantRecord:
+        record = self._state.ledger.entries.get(key)
+        if record is None:
+            raise TenantEnded("the container has exited")
+        return record
+
+    def _evict(self, key: str, cause: str, reason: str, *, held: bool = False) -> TenantRecord:
+        began, before = time.monotonic(), self._client.driver_seconds
+        record = self._record(key)
+        refuse_unevictable(record, self._state)
+        try:
+            evicted = self._steps.evict(
+                record, lambda: evictable_use(record, self._state), (cause, reason), held=held
+            )
+        except EvictionFailed:
+            self._count(failures=1)
+            raise
+        took, driver = time.monotonic() - began, self._client.driver_seconds - before
+        self._count(evictions=1, eviction_seconds=took, driver_seconds=driver)
+        assert evicted.eviction is not None
+        log(
+            "tenant-evicted",
+            **identity(record),
+            cause=cause,
+            reason=reason,
+            evicted_bytes=evicted.eviction.bytes,
+            cards=self._indices(evicted.eviction.cards),
+            seconds=round(took, 3),
+            driver_seconds=round(driver, 3),
+        )
+        self._state.sample_now.set()
+        return evicted
+
+    def _restore(self, record: TenantRecord, to: str, cause: str, reason: str) -> None:
+        began, before = time.monotonic(), self._client.driver_seconds
+        reserved = self._reserved(record, to)
+        assert reserved.eviction is not None
+        size_bytes, source = reserved.eviction.bytes, reserved.eviction.cards
+        try:
+            self._restore_reserved(reserved)
+        except EvictionFailed:
+            self._count(failures=1)
+            raise
+        took, driver = time.monotonic() - began, self._client.driver_seconds - before
+        target = tuple(one.uuid for one in reserved.allocations)
+        self._room.restored[record.key] = time.monotonic()
+        self._forget(record.key)
+        is_move = target != source
+        self._count(restores=1, moves=int(is_move), restore_seconds=took, driver_seconds=driver)
+        figures: dict[str, Any] = {
+            **identity(record),
+            "cause": cause,
+            "reason": reason,
+            "restored_bytes": size_bytes,
+            "from_cards": self._indices(source),
+            "cards": self._indices(target),
+            "seconds": round(took, 3),
+            "driver_seconds": round(driver, 3),
+        }
+        if is_move:
+            log("tenant-moved", **figures)
+        else:
+            log("tenant-restored", **figures)
+        self._state.sample_now.set()
+
+    def _reserved(self, record: TenantRecord, to: str) -> TenantRecord:
+        """Reserve the room of a restore; NoRoom, CannotRestore: it stays evicted."""
+        state = self._state
+
+        def reserve() -> TenantRecord:
+            now = self._record(record.key)
+            if now.eviction is None or now.eviction.state != "evicted":
+                raise CannotRestore(f"{now.title} is not evicted")
+            if state.is_frozen(now.key):
+                fix = f"gpushare resume {now.title} first"
+                raise CannotRestore(f"{now.title} is paused or frozen, and not restored; {fix}")
+            state.integrity.refuse()
+            allocations = restored_allocations(now, to, state)
+            eviction = replace(now.eviction, state="restoring", since=time.time())
+            reserved = state.ledger.evict(now.key, eviction, allocations)
+            write_cards(reserved, state)
+            return reserved
+
+        return state.decide.run(reserve)
+
+    def _restore_reserved(self, record: TenantRecord) -> None:
+        try:
+            self._await_sample()
+            refuse_without_free_memory(record, self._state)
+        except CannotRestore:
+            self._release_room(record)
+            raise
+        self._steps.restore(record)
+
+    def _release_room(self, record: TenantRecord) -> None:
+        """Record a tenant as evicted again: nothing was asked of the driver yet."""
+        assert record.eviction is not None
+        back = replace(record.eviction, state="evicted", since=time.time())
+        self._steps.record(record, back)
+
+    def _await_sample(self) -> None:
+        """Wait for a sample of the driver that is newer than the reservation; CannotRestore."""
+        state, since = self._state, time.monotonic_ns()
+        until = time.monotonic() + _SAMPLE_SECONDS
+        while True:
+            last = state.observed.last
+            if last is not None and last.sample.taken_ns > since and not state.observed.usage.stale:
+                return
+            if time.monotonic() > until:
+                raise CannotRestore(
+                    "it is not restored: the driver does not report how much memory is free"
+                )
+            state.sample_now.set()
+            time.sleep(_LOOK_SECONDS)
+
+    def _move(self, key: str, name: str, reason: str) -> None:
+        state, record = self._state, self._record(key)
+        try:
+            card = find_card(name, state.capacities()).card
+        except NoSuchCard as error:
+            raise CannotRestore(str(error)) from error
+        if [one.uuid for one in record.allocations] == [card.uuid] and record.eviction is None:
+            raise CannotRestore(f"{record.title} is on card {card.index} already")
+        why = why_not_to(record, card, state)
+        if why and [one.uuid for one in record.allocations] != [card.uuid]:
+            raise CannotRestore(f"{record.title} cannot be moved to card {card.index}: {why}")
+        if record.eviction is None:
+            # Before anything is copied; the room is reserved only once it is evicted.
+            state.decide.run(lambda: restored_allocations(record, card.uuid, state))
+            record = self._evict(key, "move", reason)
+        try:
+            self._restore(record, card.uuid, "operator", reason)
+        except (NoRoom, CannotRestore):
+            with contextlib.suppress(NoRoom, CannotRestore):
+                self._restore(self._record(key), "", "operator", "its move had no room")
+            raise
+
+    # --- tenants that wait ---
+
+    def _restore_waiting(self) -> None:
+        self._is_queued = False
+        for key in self._in_order():
+            with self._lock:
+                if self._claimants:
+                    return  # `claimed` follows
+            record = self._state.ledger.entries.get(key)
+            if record is None or record.eviction is None or record.eviction.state == "failed":
+                self._forget(key)
+            elif record.is_off_card and not record.eviction.held:
+                self._try_restore(record)
+
+    def _in_order(self) -> list[str]:
+        """Return the waiting tenants: online ones first, then by arrival."""
+        records = self._state.ledger.entries
+
+        def is_later(key: str) -> bool:
+            record = records.get(key)
+            return record is None or record.class_ != "online"
+
+        return sorted(self.waiting, key=is_later)  # and the mapping is in the order of arrival
+
+    def _try_restore(self, record: TenantRecord) -> None:
+        is_online = record.class_ == "online"
+        try:
+            try:
+                self._restore(record, "", "call", "")
+            except NoRoom:
+                reason = f"{record.title} uses its card again"
+                fits = has_room_again(record)
+                if not self._room.make(fits, reason, is_online=is_online, besides=record.key):
+                    raise
+                self._restore(record, "", "call", "")
+        except (NoRoom, CannotRestore) as error:
+            if record.key not in self._told:
+                self._told.add(record.key)
+                log("tenant-restore-waits", "warning", **identity(record), reason=str(error))
+        except (EvictionFailed, TenantEnded):
+            self._forget(record.key)  # an event has said so
+
+    def _forget(self, key: str) -> None:
+        self._told.discard(key)
+        with self._lock:
+            self._publish({one: since for one, since in self.waiting.items() if one != key})
+
+    # --- now and then ---
+
+    def _settle(self) -> None:
+        for record in self._state.ledger.entries.values():
+            if record.eviction is None or record.eviction.state == "failed":
+                continue
+            try:
+                self._steps.settle(record)
+            except CheckpointError as error:
+                log("eviction-unsettled", "error", **identity(record), error=str(error))
+            except UserError as error:  # an event has said so
+                log("eviction-refused", "info", tenant=record.key, reason=str(error))
+        self.changed()
+
+    def _look(self) -> None:
+        """Go on with what another step has left, and forget tenants that have ended."""
+        records = self._state.ledger.entries
+        for key in [*self._room.restored, *self.waiting]:
+            if key not in records:
+                self._room.restored.pop(key, None)
+                self._forget(key)
+        unsettled = [
+            one
+            for one in records.values()
+            if one.eviction is not None and one.eviction.state in {"evicting", "restoring"}
+        ]
+        if unsettled:  # no step is in progress: this thread does them
+            self._settle()
+        self._restore_offline()
+        self._restore_waiting()
+
+    def _restore_offline(self) -> None:
+        """Have those wait for their restore that were evicted while they worked."""
+        for record in self._state.ledger.entries.values():
+            if record.is_off_card and record.eviction and record.eviction.cause == "offline":
+                with self._lock:
+                    self._publish({record.key: time.time(), **self.waiting})
+
+    def _indices(self, uuids: tuple[str, ...]) -> list[int]:
+        cards = [self._state.loaded().card(uuid) for uuid in uuids]
+        return [card.index for card in cards if card is not None]
+
+    def _count(self, **more: float) -> None:
+        self._state.observed.evictions = self._state.observed.evictions.plus(**more)

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What has to hold before a tenant is evicted: all of it is known before a process is locked.
+
+| not evicted | why |
+|---|---|
+| whole cards | no library in the container: a call blocks in the driver, and nothing is told |
+| an older library | its calls do not wait for a restore, and block in the driver |
+| MIG instances, clients of an MPS server | the driver cannot (NVIDIA/cuda-checkpoint 42; CRIU) |
+| managed memory | the driver cannot (CRIU, plugins/cuda/README) |
+| shared and imported memory | the driver cannot, or from 610 on only under its own launcher |
+| paused or frozen | a frozen process answers no call of the driver |
+
+What a tenant claims of itself decides only whether it is tried: the driver refuses the rest, and
+the tenant goes on as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gpushare import abi
+from gpushare.daemon.eviction import host_memory
+from gpushare.daemon.eviction.checkpoint_client import why_unsupported
+from gpushare.daemon.identity import processes
+from gpushare.daemon.identity.processes import Cgroups
+from gpushare.daemon.pages.status_page import ProcessClaim
+from gpushare.daemon.pages.tenants import Pages
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.eviction import EvictedProcess
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.errors import UserError
+from gpushare.quota.size import format_size
+
+#: What the driver takes of host memory beside the copy: page tables, and its own records.
+_BESIDE_PERCENT: Final = 2
+_OFF: Final = 0
+
+
+class CannotEvict(UserError):
+    """The tenant is not evicted, and goes on as it was; the text says why."""
+
+
+class CannotRestore(UserError):
+    """The tenant is not restored, and stays as it was; the text says why."""
+
+
+@dataclass(frozen=True)
+class EvictableUse:
+    """What an eviction is about: the processes in their order, and the bytes by card number."""
+
+    processes: tuple[EvictedProcess, ...]
+    card_bytes: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """All of it."""
+        return sum(self.card_bytes)
+
+
+def refuse_unevictable(record: TenantRecord, state: DaemonState) -> None:
+    """Raise CannotEvict for what is seen without looking at processes; any thread."""
+    why = why_not(record, state)
+    if why:
+        raise CannotEvict(f"{record.title} cannot be evicted: {why}")
+
+
+def why_not(record: TenantRecord, state: DaemonState) -> str:
+    """Return why a tenant cannot be evicted, as far as that is seen without its processes."""
+    if not record.allocations:
+        return "it has no GPU"
+    if record.state != "bound":
+        return "it has not started yet"
+    if record.eviction is not None:
+        return _STATE_TEXTS[record.eviction.state]
+    driver = state.loaded()
+    unsupported = why_unsupported(driver.nvml.driver_version)
+    if unsupported:
+        return unsupported
+    if host_memory_bound(state) <= _OFF:
+        return "evict.host_memory of gpushare.yaml is 0"
+    if not record.shared:
+        return "it has whole cards, and no library that could ask for its restore"
+    cards = [driver.card(allocation.uuid) for allocation in record.allocations]
+    if any(card is not None and card.instance is not None for card in cards):
+        return "it has a MIG instance, which the driver cannot evict"
+    if state.is_frozen(record.key):
+        return f"it is paused or frozen; gpushare resume {record.title} first"
+    uses = state.observed.usage.processes.get(record.key, ())
+    if any(use.is_mps for _, use in uses):
+        return "it uses an MPS server, whose clients the driver cannot evict"
+    pages = state.tenants.pages.get(record.key)
+    if pages is None:
+        return "its pages are lost; restart the container"
+    return _of_pages(pages, len(record.allocations))
+
+
+_STATE_TEXTS: Final[Mapping[str, str]] = {
+    "evicting": "it is being evicted",
+    "evicted": "it is evicted already",
+    "restoring": "it is being restored",
+    "failed": "an earlier eviction has failed (gpushare explain evicted)",
+}
+
+
+def _of_pages(pages: Pages, cards: int) -> str:
+    claims = pages.claims()
+    if not claims:
+        return "none of its programs uses a card"
+    if not pages.look(lambda held: held.status.abilities(), 0) & abi.ABILITY_EVICT:
+        return "its interposer library is of an earlier version; restart the container"
+    return next(filter(None, (_of_claims(claims, number) for number in range(cards))), "")
+
+
+def _of_claims(claims: tuple[ProcessClaim, ...], number: int) -> str:
+    held = [claim.held[number] for claim in claims]
+    if any(one.kinds[abi.KIND_MANAGED] for one in held):
+        return "it has managed memory (cudaMallocManaged), which the driver cannot evict"
+    if any(one.exported_bytes or one.imported_bytes for one in held):
+        return "its processes share GPU memory (CUDA IPC), which the driver cannot evict"
+    if any(one.kinds[abi.KIND_EXTERNAL] for one in held):
+        return "it has imported memory of another API, which the driver cannot evict"
+    return ""
+
+
+def evictable_use(record: TenantRecord, state: DaemonState) -> EvictableUse:
+    """Return what is to be evicted of a tenant; CannotEvict where host memory has no room for it.
+
+    Its processes are those that have registered in its pages, and those that the driver lists.
+    """
+    usage, pages = state.observed.usage, state.tenants.pages.get(record.key)
+    claims = () if pages is None else pages.claims()
+    claimed = {(claim.pid, claim.starttime) for claim in claims}
+    listed = {use.pid for _, use in usage.processes.get(record.key, ())}
+    cgroups = Cgroups.mounted()
+    found = [
+        process
+        for process in processes.members(record.cgroup, record.pid, cgroups)
+        if (process.namespaced_pid, process.starttime) in claimed or process.pid in listed
+    ]
+    if not found:
+        raise CannotEvict(f"{record.title} cannot be evicted: none of its programs uses a card")
+    found.sort(key=lambda process: (process.starttime, process.pid))
+    use = EvictableUse(
+        tuple(EvictedProcess(process.pid, process.starttime) for process in found),
+        tuple(_card_bytes(record, number, state) for number in range(len(record.allocations))),
+    )
+    _refuse_without_memory(record, use, cgroups, state)
+    return use
+
+
+def _card_bytes(record: TenantRecord, number: int, state: DaemonState) -> int:
+    """Return what a tenant has of a card: by the driver, and where its figures are old by itself.
+
+    A claim counts only up to the quota, or what the tenant may use above it.
+    """
+    allocation, pages = record.allocations[number], state.tenants.pages.get(record.key)
+    seen = state.observed.usage.driver_bytes(record.key, allocation.uuid)
+    if pages is None:
+        return seen
+    claimed, limit, _ = pages.use(number)
+    return max(seen, min(claimed, max(limit, allocation.memory_bytes)))
+
+
+def _refuse_without_memory(
+    record: TenantRecord, use: EvictableUse, cgroups: Cgroups, state: DaemonState
+) -> None:
+    needed = use.bytes * (100 + _BESIDE_PERCENT) // 100
+    evicted = evicted_bytes(state, besides=record.key)
+    bound = host_memory_bound(state)
+    shown, why = format_size(needed), f"{record.title} cannot be evicted: "
+    if evicted + use.bytes > bound:
+        has = f", of which {format_size(evicted)} is in use" if evicted else ""
+        raise CannotEvict(
+            f"{why}it has {format_size(use.bytes)}, and evict.host_memory is "
+            f"{format_size(bound)}{has}. Restore or stop another container, or raise the key"
+        )
+    available = host_memory.available_bytes()
+    if needed > available:
+        raise CannotEvict(
+            f"{why}it needs {shown} of host memory, and this machine has "
+            f"{format_size(available)} available"
+        )
+    least = host_memory.least_memory((one.pid for one in use.processes), cgroups)
+    if least is not None and needed > least.left_bytes:
+        raise CannotEvict(
+            f"{why}it needs {shown} of host memory, and the container's memory limit leaves "
+            f"{format_size(least.left_bytes)} ({least.cgroup}). Raise the limit of the container"
+        )
+
+
+def evicted_bytes(state: DaemonState, besides: str = "") -> int:
+    """Return the host memory that evicted tenants have, or are about to; not that of `besides`."""
+    return sum(
+        record.eviction.bytes
+        for record in state.ledger.entries.values()
+        if record.eviction is not None and record.key != besides
+    )
+
+
+def host_memory_bound(state: DaemonState) -> int:
+    """Return how much host memory evicted tenants may have together."""
+    bound = state.config.evict.host_memory_bytes
+    return host_memory.total_bytes() // 2 if bound is None else bound

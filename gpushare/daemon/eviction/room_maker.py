@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evicts tenants for a request, or for another tenant, that has no room; the evict thread's.
+
+An idle tenant is evicted for any other where `idle.action` is evict, a tenant of class offline only
+for one of class online, where `evict.offline` is on. One that was restored is left alone for
+`evict.min_resident`, so that two that need the same room do not take turns without an end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from gpushare.daemon.core.log import log
+from gpushare.daemon.eviction.preconditions import CannotEvict, why_not
+from gpushare.daemon.eviction.room import EvictionCandidate, chosen_evictions
+from gpushare.daemon.eviction.steps import EvictionFailed, TenantEnded
+from gpushare.daemon.eviction.targets import why_no_room
+from gpushare.daemon.placement.choose import place_request
+from gpushare.daemon.placement.model import CardCapacity
+from gpushare.daemon.placement.request import PlacementRequest
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.errors import UserError
+
+#: Whether what needs room has it on these cards.
+Fits: TypeAlias = Callable[[tuple[CardCapacity, ...]], bool]
+
+_ROUNDS: Final = 4
+
+
+class RoomMaker:
+    """Chooses whom to evict in `state`; `evict` is called with a key, the cause and the reason."""
+
+    def __init__(self, state: DaemonState, evict: Callable[[str, str, str], object]) -> None:
+        self._state = state
+        self._evict = evict
+        #: By key, when a tenant was restored last (monotonic).
+        self.restored: dict[str, float] = {}
+
+    def candidates(self, *, is_online: bool, besides: str) -> list[EvictionCandidate]:
+        """Return the tenants that may be evicted for another one."""
+        state, now = self._state, time.monotonic()
+        resident = state.config.evict.min_resident_seconds
+        found = []
+        for record in state.ledger.entries.values():
+            restored = self.restored.get(record.key)
+            if record.key == besides or (restored is not None and now - restored < resident):
+                continue
+            idle = state.observed.idle.get(record.key)
+            action = state.config.terms_of(record.namespace).idle.action
+            size_bytes = sum(one.memory_bytes for one in record.allocations)
+            if idle is not None and action == "evict":
+                found.append(EvictionCandidate(record.key, "idle", idle, bytes=size_bytes))
+            elif is_online and state.config.evict.offline and record.class_ == "offline":
+                priority = record.priority
+                found.append(
+                    EvictionCandidate(record.key, "offline", 0.0, priority, bytes=size_bytes)
+                )
+        records = state.ledger.entries
+        return [one for one in found if not why_not(records[one.key], state)]
+
+    def make(
+        self,
+        fits: Callable[[tuple[CardCapacity, ...]], bool],
+        reason: str,
+        *,
+        is_online: bool,
+        besides: str = "",
+    ) -> bool:
+        """Evict as many as are needed for what `fits`; whether it has room then."""
+        state = self._state
+        refused: set[str] = set()
+        for _ in range(_ROUNDS):
+            capacities = state.decide.run(state.capacities)
+            if fits(capacities):
+                return True
+            candidates = self.candidates(is_online=is_online, besides=besides)
+            chosen = chosen_evictions(
+                [one for one in candidates if one.key not in refused],
+                capacities,
+                lambda found: fits(tuple(found)),
+            )
+            if not chosen:
+                return False
+            for one in chosen:
+                try:
+                    self._evict(one.key, one.cause, reason)
+                except (CannotEvict, EvictionFailed, TenantEnded) as error:
+                    refused.add(one.key)
+                    log("eviction-refused", "info", tenant=one.key, reason=str(error))
+        return False
+
+
+def has_place(
+    request: PlacementRequest, state: DaemonState
+) -> Callable[[tuple[CardCapacity, ...]], bool]:
+    """Return whether `request` has a place on cards."""
+
+    def fits(capacities: tuple[CardCapacity, ...]) -> bool:
+        try:
+            place_request(request, capacities, state.loaded().links)
+        except UserError:
+            return False
+        return True
+
+    return fits
+
+
+def has_room_again(record: TenantRecord) -> Callable[[tuple[CardCapacity, ...]], bool]:
+    """Return whether an evicted tenant has room on its own cards."""
+
+    def fits(capacities: tuple[CardCapacity, ...]) -> bool:
+        by_uuid = {capacity.card.uuid: capacity for capacity in capacities}
+        return all(
+            allocation.uuid in by_uuid and not why_no_room(record, number, by_uuid[allocation.uuid])
+            for number, allocation in enumerate(record.allocations)
+        )
+
+    return fits

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node with tenants whose processes really run, and whose GPU memory is a driver's list."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from gpushare import abi
+from gpushare.daemon.cards.driver_client import ProcessUse
+from gpushare.daemon.eviction import checkpoint_api as api
+from gpushare.daemon.eviction import host_memory, steps
+from gpushare.daemon.eviction.evictions import Evictions
+from gpushare.daemon.identity import processes
+from gpushare.daemon.placement.model import CardCapacity
+from gpushare.daemon.store.eviction import EvictionRecord
+from gpushare.daemon.store.record import TenantRecord
+
+from . import fakes
+from .fakes import GIB, FakeDaemon, FakeDriver
+from .operations import opened
+from .registered import hold, life, register
+
+
+@dataclass
+class EvictableTenant:
+    """A tenant with some processes, each of which holds a part of its memory."""
+
+    node: FakeDaemon
+    key: str
+    programs: list[subprocess.Popen[bytes]]
+
+    @property
+    def pids(self) -> list[int]:
+        return sorted(program.pid for program in self.programs)
+
+    @property
+    def record(self) -> TenantRecord:
+        return self.node.ledger.entries[self.key]
+
+    @property
+    def eviction(self) -> EvictionRecord | None:
+        return self.record.eviction
+
+    @property
+    def is_gated(self) -> bool:
+        return self.node.tenants.pages[self.key].grant.evicted
+
+    @property
+    def card(self) -> str:
+        return self.record.allocations[0].uuid
+
+
+@dataclass
+class EvictableNode:
+    """The node, whose driver lists the memory of what is not checkpointed."""
+
+    node: FakeDaemon
+    driver: FakeDriver
+    tenants: list[EvictableTenant] = field(default_factory=list)
+    held: dict[int, int] = field(default_factory=dict)  # bytes by pid
+    lives: ExitStack = field(default_factory=ExitStack)  # the locks on the processes' records
+
+    def tenant(
+        self, *, gib: int = 4, programs: int = 1, held_gib: int = 0, **quota: str
+    ) -> EvictableTenant:
+        grant = opened(self.node, memory=f"{gib}GiB", **quota)
+        first = subprocess.Popen(["sleep", "1000"])
+        family = [first, *(subprocess.Popen(["sleep", "1000"]) for _ in range(programs - 1))]
+        made = EvictableTenant(self.node, grant["key"], family)
+        self.tenants.append(made)
+        start = processes.start_time(first.pid)
+        assert start is not None
+        self.node.decide.run(
+            lambda: self.node.ledger.bind(
+                made.key, pid=first.pid, starttime=start, cgroup=f":/evictable/{made.key}"
+            )
+        )
+        each = (held_gib or gib) * GIB // programs
+        status = self.node.tenants.pages[made.key].status.fd
+        for number, program in enumerate(family):
+            started = processes.start_time(program.pid)
+            assert started is not None
+            register(status, number, program.pid, started)
+            self.lives.enter_context(life(status, number))
+            hold(status, number, each)
+            self.held[program.pid] = each
+        self.write_abilities(made, abi.ABILITY_EVICT)
+        self.look()
+        return made
+
+    def write_abilities(self, tenant: EvictableTenant, abilities: int) -> None:
+        status = self.node.tenants.pages[tenant.key].status.fd
+        os.pwrite(status, abilities.to_bytes(4, "little"), abi.STATUS_HEADER_ABILITIES)
+
+    def look(self) -> None:
+        """Have the driver list what is on its cards, and look at it."""
+        uses: dict[str, tuple[ProcessUse, ...]] = {}
+        states = self.node.checkpoints.states
+        for tenant in self.tenants:
+            if tenant.key not in self.node.ledger.entries:
+                continue
+            for pid in tenant.pids:
+                if states.get(pid, api.RUNNING) in {api.RUNNING, api.LOCKED}:
+                    use = ProcessUse(pid, self.held[pid])
+                    uses[tenant.card] = (*uses.get(tenant.card, ()), use)
+        self.driver.uses = uses
+        self.node.sampler.look()
+
+    def capacity(self, index: int = 0) -> CardCapacity:
+        return self.node.decide.run(self.node.capacities)[index]
+
+    def settle(self) -> None:
+        """Wait until the evict thread has done what it was given, and the rest."""
+        for _ in range(3):
+            self.node.evictions._worker.run(lambda: None)
+
+    def end(self, tenant: EvictableTenant) -> None:
+        for program in tenant.programs:
+            program.kill()
+            program.wait()
+
+    def configure(self, **changes: object) -> None:
+        config = self.node.config
+        self.node.config = replace(config, evict=replace(config.evict, **changes))  # type: ignore[arg-type]
+
+    def restart(self) -> None:
+        """Have another daemon take over what the ledger says; the tenants' pages stay open."""
+        self.node.ledger.close()
+        self.node.ledger = type(self.node.ledger)(self.node.ledger.folder, "boot")
+        self.node.evictions.close(5)
+        self.node.evictions = Evictions(self.node, self.node.checkpoints)
+
+
+def make(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> EvictableNode:
+    driver = node.loaded().nvml
+    assert isinstance(driver, FakeDriver)
+    made = EvictableNode(node, driver)
+
+    def members(cgroup: str, _pid: int, _cgroups: object) -> list[processes.Process]:
+        key = cgroup.rpartition("/")[2]
+        pids = [pid for one in made.tenants if one.key == key for pid in one.pids]
+        found = map(processes.find_process, pids)
+        return [one for one in found if one is not None]
+
+    own = processes.cgroups_of
+
+    def cgroups_of(pid: int) -> dict[str, str]:
+        key = next((one.key for one in made.tenants if pid in one.pids), None)
+        return own(pid) if key is None else {"": f"/evictable/{key}"}
+
+    monkeypatch.setattr(host_memory, "available_bytes", lambda: 1 << 40)
+    monkeypatch.setattr(host_memory, "total_bytes", lambda: 1 << 40)
+    monkeypatch.setattr(host_memory, "least_memory", lambda *_: None)
+    monkeypatch.setattr(processes, "members", members)
+    monkeypatch.setattr(processes, "cgroups_of", cgroups_of)
+    monkeypatch.setattr(Evictions, "_await_sample", lambda _: made.look())
+    monkeypatch.setattr(steps, "GRACE_SECONDS", 0.0)
+    node.evict_for = node.evictions.evict_for
+    return made
+
+
+__all__ = ["EvictableNode", "EvictableTenant", "fakes", "make"]

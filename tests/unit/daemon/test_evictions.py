@@ -1,0 +1,452 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evict and restore: all processes of a tenant or none, and what it had is counted once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpushare import abi
+from gpushare.daemon.cards.driver_client import DriverSample
+from gpushare.daemon.eviction import checkpoint_api as api
+from gpushare.daemon.eviction import host_memory
+from gpushare.daemon.eviction.checkpoint_client import CheckpointError
+from gpushare.daemon.eviction.host_memory import MemoryLimit
+from gpushare.daemon.eviction.preconditions import CannotEvict, CannotRestore
+from gpushare.daemon.eviction.steps import EvictionFailed
+from gpushare.daemon.identity import processes
+from gpushare.daemon.lifecycle import release
+from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.store.freezes import FreezeRecord
+from gpushare.daemon.views.eviction_rows import evicted_on
+from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.quota.request_policy import IdlePolicy
+
+from . import evictable
+from .evictable import EvictableNode, EvictableTenant
+from .fakes import GIB, FakeDaemon
+from .operations import opened
+from .registered import hold
+
+LEAST_MEMORY = host_memory.least_memory
+OUT_OF_MEMORY = CheckpointError("restore: CUDA_ERROR_OUT_OF_MEMORY", 2)
+REFUSED = CheckpointError("checkpoint: CUDA_ERROR_NOT_SUPPORTED", 801)
+SLOW = CheckpointError("lock: CUDA_ERROR_NOT_READY", 600)
+
+
+@pytest.fixture
+def made(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[EvictableNode]:
+    found = evictable.make(node, monkeypatch)
+    with found.lives:
+        yield found
+    for tenant in found.tenants:
+        found.end(tenant)
+
+
+def test_evicted_memory_is_available_and_the_calls_wait(made: EvictableNode) -> None:
+    tenant = made.tenant(gib=40, programs=2)
+    before = made.capacity().available_bytes
+    made.node.evictions.evict(tenant.key, "lunch")
+    assert tenant.is_gated
+    assert made.capacity().available_bytes == before + 40 * GIB
+    assert [made.node.checkpoints.state(pid) for pid in tenant.pids] == [api.CHECKPOINTED] * 2
+    row = tenant_row(tenant.record, made.node)["evicted"]
+    assert row is not None
+    assert (row["state"], row["cause"], row["reason"]) == ("evicted", "operator", "lunch")
+    assert (row["bytes"], row["from_cards"]) == (40 * GIB, [0])
+    assert evicted_on(tenant.card, made.node) == (1, 40 * GIB)
+
+
+def test_all_are_locked_before_one_is_checkpointed(made: EvictableNode) -> None:
+    tenant = made.tenant(programs=3)
+    made.node.evictions.evict(tenant.key)
+    assert [name for name, _ in made.node.checkpoints.calls] == ["lock"] * 3 + ["checkpoint"] * 3
+
+
+def test_a_restore_reserves_its_room_and_lets_it_go_on(made: EvictableNode) -> None:
+    tenant = made.tenant(gib=40, programs=2)
+    made.node.evictions.evict(tenant.key)
+    before = made.capacity().available_bytes
+    reserved: list[int] = []
+    made.node.checkpoints.during = lambda name, _: reserved.append(
+        made.capacity().available_bytes if name == "restore" else before - 40 * GIB
+    )
+    made.node.evictions.restore(tenant.key)
+    assert set(reserved) == {before - 40 * GIB}
+    assert (tenant.eviction, tenant.is_gated) == (None, False)
+    assert [made.node.checkpoints.state(pid) for pid in tenant.pids] == [api.RUNNING] * 2
+
+
+def test_a_tenant_without_room_stays_evicted_and_nothing_is_tried(made: EvictableNode) -> None:
+    tenant = made.tenant(gib=100)
+    made.node.evictions.evict(tenant.key)
+    opened(made.node, memory="100GiB", devices="0")
+    opened(made.node, memory="100GiB", devices="1")
+    with pytest.raises(NoRoom, match="card 0 cannot take train"):
+        made.node.evictions.restore(tenant.key)
+    assert tenant.eviction is not None
+    assert tenant.eviction.state == "evicted"
+    assert "restore" not in {name for name, _ in made.node.checkpoints.calls}
+
+
+def test_a_restore_looks_at_the_drivers_own_figure_of_free_memory(
+    made: EvictableNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant = made.tenant(gib=40, devices="0")
+    made.node.evictions.evict(tenant.key)
+    listed, uuid = made.driver.sample, tenant.card
+
+    def sample(*, brief: bool = False) -> DriverSample:
+        return replace(listed(brief=brief), used={uuid: 101 * GIB})  # by no process
+
+    monkeypatch.setattr(made.driver, "sample", sample)
+    with pytest.raises(CannotRestore, match=r"the driver has 39 GiB of card 0 free"):
+        made.node.evictions.restore(tenant.key)
+    assert tenant.eviction is not None
+    assert tenant.eviction.state == "evicted"
+    assert "restore" not in {name for name, _ in made.node.checkpoints.calls}
+
+
+def test_one_whose_card_is_full_is_restored_to_another_of_the_same_model(
+    made: EvictableNode,
+) -> None:
+    tenant = made.tenant(gib=40, devices="0")
+    made.node.evictions.evict(tenant.key)
+    opened(made.node, memory="120GiB", devices="0")
+    made.node.evictions.restore(tenant.key)
+    assert tenant.card == made.node.loaded().cards[1].uuid
+
+
+def test_a_lock_that_times_out_puts_all_back(made: EvictableNode) -> None:
+    tenant = made.tenant(programs=2)
+    made.node.checkpoints.faults["lock", tenant.pids[1]] = SLOW
+    with pytest.raises(EvictionFailed, match=r"could not be locked \(lock: .*NOT_READY\)"):
+        made.node.evictions.evict(tenant.key)
+    assert (tenant.eviction, tenant.is_gated) == (None, False)
+    assert [made.node.checkpoints.state(pid) for pid in tenant.pids] == [api.RUNNING] * 2
+
+
+def test_a_checkpoint_that_fails_midway_is_undone(made: EvictableNode) -> None:
+    tenant = made.tenant(programs=3)
+    made.node.checkpoints.faults["checkpoint", tenant.pids[2]] = REFUSED
+    with pytest.raises(EvictionFailed, match="It goes on as before"):
+        made.node.evictions.evict(tenant.key)
+    assert (tenant.eviction, tenant.is_gated) == (None, False)
+    assert [made.node.checkpoints.state(pid) for pid in tenant.pids] == [api.RUNNING] * 3
+
+
+def test_a_process_that_the_driver_has_lost_is_reported_and_counts(made: EvictableNode) -> None:
+    tenant = made.tenant(gib=40, programs=2)
+    before = made.capacity().available_bytes
+    made.node.checkpoints.faults["checkpoint", tenant.pids[0]] = REFUSED
+    made.node.checkpoints.leaves["checkpoint", tenant.pids[0]] = api.FAILED
+    with pytest.raises(EvictionFailed, match="nor could it be put back"):
+        made.node.evictions.evict(tenant.key)
+    assert tenant.eviction is not None
+    assert tenant.eviction.state == "failed"
+    assert made.capacity().available_bytes == before
+    with pytest.raises(CannotEvict, match="an earlier eviction has failed"):
+        made.node.evictions.evict(tenant.key)
+    made.end(tenant)
+    assert made.node.decide.run(lambda: release.release_ended(made.node))
+    assert made.capacity().available_bytes == before + 40 * GIB
+
+
+def test_a_restore_out_of_memory_is_final(made: EvictableNode) -> None:
+    tenant = made.tenant(programs=2)
+    made.node.evictions.evict(tenant.key)
+    made.node.checkpoints.faults["restore", tenant.pids[1]] = OUT_OF_MEMORY
+    with pytest.raises(EvictionFailed, match="gpushare stop train"):
+        made.node.evictions.restore(tenant.key)
+    assert tenant.eviction is not None
+    assert tenant.eviction.state == "failed"
+    assert "OUT_OF_MEMORY" in tenant.eviction.error
+
+
+def test_a_restore_that_is_refused_midway_leaves_all_evicted(made: EvictableNode) -> None:
+    tenant = made.tenant(programs=2)
+    made.node.evictions.evict(tenant.key)
+    made.node.checkpoints.faults["restore", tenant.pids[1]] = CheckpointError("restore: 3", 3)
+    with pytest.raises(EvictionFailed, match="It stays evicted"):
+        made.node.evictions.restore(tenant.key)
+    assert [made.node.checkpoints.state(pid) for pid in tenant.pids] == [api.CHECKPOINTED] * 2
+    made.node.evictions.restore(tenant.key)
+    assert tenant.eviction is None
+
+
+def test_a_call_of_an_evicted_tenant_restores_it(made: EvictableNode) -> None:
+    tenant = made.tenant()
+    made.node.evictions.evict(tenant.key)
+    made.node.evictions.want(tenant.key)
+    made.settle()
+    assert (tenant.eviction, made.node.observed.waiting) == (None, {})
+
+
+def test_one_that_is_held_waits_for_the_operator(made: EvictableNode) -> None:
+    tenant = made.tenant()
+    made.node.evictions.evict(tenant.key, held=True)
+    made.node.evictions.want(tenant.key)
+    made.settle()
+    assert tenant.eviction is not None
+    row = tenant_row(tenant.record, made.node)["evicted"]
+    assert row is not None
+    assert row["waits_since"] is not None
+    made.node.evictions.restore(tenant.key)
+    assert not made.node.observed.waiting
+
+
+def test_those_that_wait_are_restored_when_there_is_room_online_first(made: EvictableNode) -> None:
+    made.tenant(gib=140, devices="1")
+    first, second = (made.tenant(gib=60, class_=one) for one in ("offline", "online"))
+    for tenant in (first, second):
+        made.node.evictions.evict(tenant.key)
+    taken = opened(made.node, memory="100GiB", devices="0")
+    for tenant in (first, second):
+        made.node.evictions.want(tenant.key)
+    made.settle()
+    assert list(made.node.observed.waiting) == [first.key, second.key]
+    made.node.decide.run(lambda: release.release_tenant(taken["key"], made.node, "test"))
+    opened(made.node, memory="40GiB", devices="0")
+    made.node.evictions.changed()
+    made.settle()
+    assert (first.eviction is None, second.eviction is None) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "exported", "why"),
+    [
+        ({abi.KIND_MANAGED: GIB}, 0, "managed memory"),
+        ({abi.KIND_EXTERNAL: GIB}, 0, "imported memory of another API"),
+        ({}, GIB, "share GPU memory"),
+    ],
+)
+def test_what_the_driver_cannot_evict_is_refused_before_the_lock(
+    made: EvictableNode, kinds: dict[int, int], exported: int, why: str
+) -> None:
+    tenant = made.tenant()
+    status = made.node.tenants.pages[tenant.key].status.fd
+    hold(status, 0, GIB, kinds=kinds, exported_bytes=exported)
+    with pytest.raises(CannotEvict, match=why):
+        made.node.evictions.evict(tenant.key)
+    assert (tenant.eviction, made.node.checkpoints.calls) == (None, [])
+
+
+def test_an_older_library_an_older_driver_and_a_paused_tenant_are_refused(
+    made: EvictableNode,
+) -> None:
+    tenant = made.tenant()
+    made.write_abilities(tenant, 0)
+    with pytest.raises(CannotEvict, match="interposer library is of an earlier version"):
+        made.node.evictions.evict(tenant.key)
+    made.write_abilities(tenant, abi.ABILITY_EVICT)
+    made.driver.driver_version = "565.57.01"
+    with pytest.raises(CannotEvict, match=r"driver 565\.57\.01 has no checkpoint API; 570"):
+        made.node.evictions.evict(tenant.key)
+    made.driver.driver_version = "580.65.06"
+    made.node.ledger.freezes.put(FreezeRecord(tenant.key, "operator", "", 0.0))
+    with pytest.raises(CannotEvict, match="gpushare resume train first"):
+        made.node.evictions.evict(tenant.key)
+    assert (tenant.eviction, made.node.checkpoints.calls) == (None, [])
+
+
+def test_host_memory_is_bounded_for_all_the_machine_and_the_container(
+    made: EvictableNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = made.tenant(gib=4), made.tenant(gib=4)
+    made.configure(host_memory_bytes=6 * GIB)
+    made.node.evictions.evict(first.key)
+    with pytest.raises(CannotEvict, match=r"evict\.host_memory is 6 GiB, of which 4 GiB is in use"):
+        made.node.evictions.evict(second.key)
+    made.configure(host_memory_bytes=0)
+    with pytest.raises(CannotEvict, match=r"evict\.host_memory of gpushare\.yaml is 0"):
+        made.node.evictions.evict(second.key)
+    made.configure(host_memory_bytes=60 * GIB)
+    monkeypatch.setattr(host_memory, "available_bytes", lambda: GIB)
+    with pytest.raises(CannotEvict, match="this machine has 1 GiB available"):
+        made.node.evictions.evict(second.key)
+    monkeypatch.setattr(host_memory, "available_bytes", lambda: 1 << 40)
+    least = MemoryLimit("/sys/fs/cgroup/train", 2 * GIB)
+    monkeypatch.setattr(host_memory, "least_memory", lambda *_: least)
+    with pytest.raises(CannotEvict, match="the container's memory limit leaves 2 GiB"):
+        made.node.evictions.evict(second.key)
+    assert second.eviction is None
+
+
+def test_a_move_names_each_card_with_its_replacement(made: EvictableNode) -> None:
+    tenant = made.tenant(gib=40, devices="0")
+    other = made.node.loaded().cards[1].uuid
+    before = tenant.card
+    made.node.evictions.move(tenant.key, "1")
+    assert made.node.checkpoints.pairs == [((before, other),)]
+    assert (tenant.eviction, tenant.card, tenant.is_gated) == (None, other, False)
+    assert made.node.tenants.pages[tenant.key].grant.uuid(0) == other
+    assert [len(made.capacity(index).allocations) for index in (0, 1)] == [0, 1]
+
+
+def test_a_move_is_refused_before_anything_is_evicted(made: EvictableNode) -> None:
+    tenant = made.tenant(gib=40, devices="0")
+    made.driver.driver_version = "570.86.10"
+    with pytest.raises(CannotRestore, match="580 or newer can move it"):
+        made.node.evictions.move(tenant.key, "1")
+    made.driver.driver_version = "580.65.06"
+    opened(made.node, memory="120GiB", devices="1")
+    with pytest.raises(NoRoom, match="card 1 cannot take train"):
+        made.node.evictions.move(tenant.key, "1")
+    with pytest.raises(CannotRestore, match="is on card 0 already"):
+        made.node.evictions.move(tenant.key, "0")
+    assert (tenant.eviction, made.node.checkpoints.calls) == (None, [])
+
+
+@pytest.mark.parametrize("state", ["evicting", "restoring"])
+@pytest.mark.parametrize(
+    ("states", "ends"),
+    [
+        ((api.RUNNING, api.RUNNING), None),
+        ((api.LOCKED, api.RUNNING), None),
+        ((api.CHECKPOINTED, api.LOCKED), None),
+        ((api.CHECKPOINTED, api.CHECKPOINTED), "evicted"),
+        ((api.FAILED, api.LOCKED), "failed"),
+    ],
+)
+def test_another_daemon_asks_the_driver_how_far_it_got(
+    made: EvictableNode, state: str, states: tuple[int, int], ends: str | None
+) -> None:
+    tenant = made.tenant(programs=2)
+    made.node.evictions.evict(tenant.key)
+    assert tenant.eviction is not None
+    interrupted = replace(tenant.eviction, state=state)  # type: ignore[arg-type]
+    made.node.decide.run(lambda: made.node.ledger.evict(tenant.key, interrupted))
+    made.node.checkpoints.states = dict(zip(tenant.pids, states, strict=True))
+    made.restart()
+    made.node.evictions.settle()
+    made.settle()
+    assert getattr(tenant.eviction, "state", None) == ends
+    assert tenant.is_gated == (ends is not None)
+    if ends is None:
+        assert [made.node.checkpoints.state(pid) for pid in tenant.pids] == [api.RUNNING] * 2
+
+
+def test_memory_that_another_program_has_restored_counts_again(made: EvictableNode) -> None:
+    tenant = made.tenant(gib=40)
+    before = made.capacity().available_bytes
+    made.node.evictions.evict(tenant.key)
+    made.node.checkpoints.states = {}
+    made.node.evictions.settle()
+    made.settle()
+    assert (tenant.eviction, tenant.is_gated) == (None, False)
+    assert made.capacity().available_bytes == before
+
+
+def test_a_tenant_that_ends_while_it_is_evicted_is_released(made: EvictableNode) -> None:
+    tenant = made.tenant(gib=40)
+    made.node.evictions.evict(tenant.key)
+    made.end(tenant)
+    assert made.node.decide.run(lambda: release.release_ended(made.node))
+    made.node.evictions.want(tenant.key)
+    made.settle()
+    assert evicted_on(made.node.loaded().cards[0].uuid, made.node) == (0, 0)
+
+
+def test_the_container_limit_is_the_least_of_all_its_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = tmp_path / "docker" / "a"
+    inner.mkdir(parents=True)
+    for folder, limit, used in ((inner, "max", 5), (inner.parent, str(8 * GIB), 3 * GIB)):
+        (folder / "memory.max").write_text(f"{limit}\n")
+        (folder / "memory.current").write_text(f"{used}\n")
+        (folder / "memory.stat").write_text(f"anon 5\ninactive_file {GIB}\n")
+    monkeypatch.setattr(processes, "cgroups_of", lambda _: {"": "/docker/a"})
+    cgroups = processes.Cgroups(f"1 2 0:1 / {tmp_path} rw - cgroup2 cgroup2 rw\n")
+    least = LEAST_MEMORY([os.getpid()], cgroups)
+    assert least == MemoryLimit(str(inner.parent), 6 * GIB)
+
+
+def idle(made: EvictableNode, *tenants: EvictableTenant) -> None:
+    """Have `idle.action: evict`, and these tenants be idle, the first for the longest."""
+    terms = replace(made.node.config.terms, idle=IdlePolicy(60, "evict"))
+    made.node.config = replace(made.node.config, terms=terms)
+    made.node.observed.idle = {one.key: float(number) for number, one in enumerate(tenants)}
+
+
+def evicted(*tenants: EvictableTenant) -> list[bool]:
+    return [one.record.is_off_card for one in tenants]
+
+
+def test_a_request_without_room_evicts_who_is_idle_the_longest(made: EvictableNode) -> None:
+    made.tenant(gib=130, devices="1")
+    first, second, busy = (made.tenant(gib=40) for _ in range(3))
+    idle(made, second, first)
+    grant = opened(made.node, memory="50GiB")
+    assert evicted(first, second, busy) == [False, True, False]
+    assert made.node.ledger.entries[grant["key"]].allocations[0].uuid == first.card
+    assert second.eviction is not None
+    assert (second.eviction.cause, second.eviction.reason) == ("idle", "train had no room")
+
+
+def test_no_more_are_evicted_than_are_needed_and_none_in_vain(made: EvictableNode) -> None:
+    made.tenant(gib=130, devices="1")
+    little, much, busy = (made.tenant(gib=gib) for gib in (4, 60, 60))
+    idle(made, little, much)
+    with pytest.raises(NoRoom):
+        opened(made.node, memory="100GiB")
+    assert evicted(little, much, busy) == [False] * 3
+    opened(made.node, memory="50GiB")
+    assert evicted(little, much, busy) == [False, True, False]
+
+
+def test_an_offline_tenant_is_evicted_for_an_online_one_only_if_configured(
+    made: EvictableNode,
+) -> None:
+    made.tenant(gib=130, devices="1")
+    batch = made.tenant(gib=100)
+    online = {"memory": "100GiB", "class_": "online"}
+    with pytest.raises(NoRoom):
+        opened(made.node, **online)
+    made.configure(offline=True)
+    with pytest.raises(NoRoom):
+        opened(made.node, memory="100GiB")
+    opened(made.node, **online)
+    assert evicted(batch) == [True]
+    made.node.evictions.want(batch.key)
+    made.settle()
+    assert evicted(batch) == [True]  # an offline one evicts no online one
+
+
+def test_two_that_need_the_same_room_do_not_take_turns(made: EvictableNode) -> None:
+    made.tenant(gib=130, devices="1")
+    first, second = made.tenant(gib=60), made.tenant(gib=60)
+    made.node.evictions.evict(second.key)
+    opened(made.node, memory="60GiB", devices="0")
+    idle(made, first)
+    made.node.evictions.want(second.key)
+    made.settle()
+    assert evicted(first, second) == [True, False]
+    idle(made, second)
+    made.node.evictions.want(first.key)
+    made.settle()
+    assert evicted(first, second) == [True, False]  # evict.min_resident
+    made.configure(min_resident_seconds=0)
+    made.node.evictions.changed()
+    made.settle()
+    assert evicted(first, second) == [False, True]
+
+
+def test_what_was_evicted_for_a_request_is_not_restored_before_it_has_its_room(
+    made: EvictableNode,
+) -> None:
+    made.tenant(gib=130, devices="1")
+    tenant = made.tenant(gib=100)
+    idle(made, tenant)
+    made.node.checkpoints.during = lambda name, _: (
+        made.node.evictions.want(tenant.key) if name == "checkpoint" else None
+    )
+    grant = opened(made.node, memory="100GiB")
+    made.settle()
+    assert grant["key"] in made.node.ledger.entries
+    assert evicted(tenant) == [True]
+    assert list(made.node.observed.waiting) == [tenant.key]
