@@ -147,7 +147,8 @@ def test_its_bytes_are_host_memory_of_the_program_itself(machine: SimulatorMachi
         allocated(target, f"alloc {GIB // 4}")
         before = resident(pid), resident(other)
         assert caller.ask(f"evict {pid}") == [OK, OK]
-        assert resident(pid) - before[0] >= GIB // 4
+        # The kernel counts pages of each processor only now and then.
+        assert resident(pid) - before[0] > 0.99 * GIB / 4
         assert resident(other) - before[1] < MIB * 16
         assert caller.ask(f"back {pid}") == [OK, OK]
         assert resident(pid) - before[0] < MIB * 16
