@@ -8,6 +8,7 @@
 #include "cards.h"
 #include "channel/channel.h"
 #include "channel/log.h"
+#include "evicted.h"
 #include "fork.h"
 #include "mps.h"
 #include "quota/process_table.h"
@@ -45,6 +46,7 @@ CUDA(cuInit, (unsigned int flags))
 	why = mps_prepare();
 	if (why)
 		return not_client(why);
+	evicted_watch(); /* a new process of an evicted tenant waits before it takes memory */
 	CUresult result = REAL(cuInit)(flags);
 	if (result != CUDA_SUCCESS)
 		return result;

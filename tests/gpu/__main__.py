@@ -19,6 +19,7 @@ from typing import NamedTuple
 import gpushare
 
 from . import (
+    checkpoint,
     containers,
     costs,
     coverage,
@@ -69,6 +70,7 @@ PARTS: dict[str, Part] = {
     "shared": Part("Memory of two processes", shared.rows),
     "mps": Part("MPS", mps.rows),
     "mps-tenants": Part("MPS as gpushared commands it", mps_tenants.rows),
+    "checkpoint": Part("Checkpoints", checkpoint.rows),
     "contexts": Part("Contexts, by how modules are loaded", loads.contexts),
     "modules": Part("What modules take", loads.modules),
     "limits": Part("What limits take", loads.limits),
