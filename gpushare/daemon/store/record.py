@@ -106,6 +106,7 @@ class TenantRecord:
     maker_starttime: int = 0
     requested: RequestRecord = field(default_factory=dict)  # `quota` without operator overrides
     eviction: EvictionRecord | None = None  # None: its memory is on its cards
+    is_restored: bool = False  # the driver has restored its processes at least once
 
     @property
     def title(self) -> str:
@@ -203,6 +204,7 @@ _LATER_FIELDS: Final[Mapping[str, Any]] = {
     "claim": "",
     "labels": {},
     "eviction": None,
+    "is_restored": False,
 }
 
 

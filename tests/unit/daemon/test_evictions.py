@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from gpushare import abi
-from gpushare.daemon.cards.driver_client import DriverSample
+from gpushare.daemon.cards.driver_client import DriverSample, ProcessUse
+from gpushare.daemon.compute import scheduler_sync
+from gpushare.daemon.core import log
 from gpushare.daemon.eviction import checkpoint_api as api
 from gpushare.daemon.eviction import host_memory
 from gpushare.daemon.eviction.checkpoint_client import CheckpointError
@@ -24,6 +26,7 @@ from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.freezes import FreezeRecord
 from gpushare.daemon.views.eviction_rows import evicted_on
 from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.daemon.views.why import explain_memory
 from gpushare.quota.request_policy import IdlePolicy
 
 from . import evictable
@@ -450,3 +453,66 @@ def test_what_was_evicted_for_a_request_is_not_restored_before_it_has_its_room(
     assert grant["key"] in made.node.ledger.entries
     assert evicted(tenant) == [True]
     assert list(made.node.observed.waiting) == [tenant.key]
+
+
+def test_a_restored_tenant_is_not_to_be_killed_with_a_driver_that_hangs(
+    made: EvictableNode,
+) -> None:
+    made.driver.driver_version = "595.71.05"
+    tenant = made.tenant()
+    made.node.evictions.evict(tenant.key)
+    assert not tenant_row(tenant.record, made.node)["warnings"]
+    made.node.evictions.restore(tenant.key)
+    [warning] = tenant_row(tenant.record, made.node)["warnings"]
+    assert "run gpushare evict --hold train before you kill it" in warning
+    made.driver.driver_version = "615.10"
+    assert not tenant_row(tenant.record, made.node)["warnings"]
+
+
+def test_one_that_waits_and_one_that_is_lost_are_named(made: EvictableNode) -> None:
+    made.tenant(gib=130, devices="1")
+    tenant = made.tenant(gib=100, devices="0")
+    made.node.evictions.evict(tenant.key)
+    opened(made.node, memory="100GiB", devices="0")
+    made.node.evictions.want(tenant.key)
+    made.settle()
+    [warning] = tenant_row(tenant.record, made.node)["warnings"]
+    assert "it waits until a card has room" in warning
+    report, _ = explain_memory(tenant.record, made.node)
+    assert report["evicted"] is not None
+    assert "100 GiB of the memory is in host memory" in report["advice"][0]
+    assert "the program waits for its memory" in report["advice"][1]
+
+
+def test_memory_of_an_evicted_tenant_that_the_driver_lists_is_reported_once(
+    made: EvictableNode,
+) -> None:
+    events: list[str] = []
+    log.attach_listener(sink := lambda _time, event, _level, _fields: events.append(event))
+    try:
+        tenant = made.tenant()
+        made.node.evictions.evict(tenant.key)
+        made.look()
+        made.node.evictions.watch()
+        assert "tenant-evicted-on-card" not in events
+        made.driver.uses = {tenant.card: (ProcessUse(tenant.pids[0], GIB),)}
+        for _ in range(4):
+            made.node.sampler.look()
+            made.node.evictions.watch()
+    finally:
+        log.detach_listener(sink)
+    assert events.count("tenant-evicted-on-card") == 1
+    assert events.count("tenant-evicted") == 1
+
+
+def test_an_evicted_tenant_takes_no_turn_and_learns_no_context(made: EvictableNode) -> None:
+    tenant = made.tenant(gib=4, cores="30")
+    assert tenant.key in scheduler_sync.shares_on_card(tenant.card, made.node)
+    grant = made.node.tenants.pages[tenant.key].grant
+    overhead = grant.overhead_bytes(0)
+    made.node.evictions.evict(tenant.key)
+    made.look()
+    assert tenant.key not in scheduler_sync.shares_on_card(tenant.card, made.node)
+    assert grant.overhead_bytes(0) == overhead
+    assert made.capacity().cores_available == 100
+    assert (tenant.key, tenant.card) not in made.node.observed.usage.used
