@@ -102,7 +102,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
 	REQUIRE(device_valid(ordinal), CUDA_ERROR_INVALID_DEVICE);
 	*value = profile_attribute(card_profile(device_card(ordinal)), attribute);
 	if (attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_MODE)
-		*value = (int)device->faults[device_card(ordinal) - device->cards].compute_mode;
+		*value = (int)device->faults[card_place(device_card(ordinal))].compute_mode;
 	if (*value == 0)
 		*value = common_attribute(attribute);
 	if (*value == 0)

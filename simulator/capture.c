@@ -191,6 +191,7 @@ static CUresult begin(CUstream stream, CUgraph graph, const CUgraphNode *nodes, 
 static CUresult begin_on(CUstream handle, enum stream_flavour flavour, CUgraph graph,
 	const CUgraphNode *nodes, size_t count, CUstreamCaptureMode mode)
 {
+	IN_CALL();
 	CUstream stream;
 	CUresult result = stream_resolve(handle, flavour, &stream);
 
@@ -250,6 +251,7 @@ static CUresult end(struct capture *capture, CUstream stream, CUgraph *graph)
 
 static CUresult end_on(CUstream handle, enum stream_flavour flavour, CUgraph *graph)
 {
+	IN_CALL();
 	CUstream stream;
 	CUresult result = stream_resolve(handle, flavour, &stream);
 

@@ -159,6 +159,7 @@ static CUresult capture_told_edges(CUstream handle, enum stream_flavour flavour,
 static CUresult update(CUstream handle, enum stream_flavour flavour, const CUgraphNode *nodes,
 	size_t count, unsigned int flags)
 {
+	IN_CALL();
 	CUstream stream;
 	CUresult result = stream_resolve(handle, flavour, &stream);
 

@@ -147,6 +147,46 @@ static void context_free(CUcontext context)
 	latch_drop(&living);
 }
 
+bool contexts_are_idle(void)
+{
+	bool idle = !host_functions_are_pending();
+
+	latch_take(&living);
+	for (CUcontext context = contexts; context && idle; context = context->next)
+		idle = queue_reached(context, atomic_load(&context->queue->submitted_ns));
+	latch_drop(&living);
+	return idle;
+}
+
+void contexts_leave_queues(void)
+{
+	for (CUcontext context = contexts; context; context = context->next) {
+		event_forget_context(context);
+		context->position = atomic_load(&context->queue->submitted_ns);
+		card_lock(context->card);
+		engine_context_drop(context->queue);
+		card_unlock(context->card);
+		context->queue = NULL;
+	}
+}
+
+bool contexts_take_queues(void)
+{
+	for (CUcontext context = contexts; context; context = context->next) {
+		card_lock(context->card);
+		context->queue = engine_context_new(context->card);
+		if (context->queue) {
+			atomic_store(&context->queue->submitted_ns, context->position);
+			atomic_store(&context->queue->served_ns, context->position);
+		}
+		card_unlock(context->card);
+		context->dry_ticks = 0;
+		if (!context->queue)
+			return false;
+	}
+	return true;
+}
+
 CUcontext context_primary(CUdevice ordinal)
 {
 	return primaries[ordinal].context;

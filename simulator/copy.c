@@ -49,6 +49,7 @@ static CUresult capture_run(CUstream stream, CUdeviceptr to, CUdeviceptr from, s
 CUresult copy_run(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle,
 	enum stream_flavour flavour, bool wait)
 {
+	IN_CALL();
 	bool over_link = !memory_is_device(to) || !memory_is_device(from);
 	CUstream stream;
 	CUresult status = stream_resolve(handle, flavour, &stream);

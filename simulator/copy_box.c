@@ -74,6 +74,7 @@ static bool side_at(
 CUresult copy_box(
 	const CUDA_MEMCPY3D *copy, CUstream handle, enum stream_flavour flavour, bool wait)
 {
+	IN_CALL();
 	const struct place from = {copy->srcXInBytes, copy->srcY, copy->srcZ, copy->srcMemoryType,
 		copy->srcHost, copy->srcDevice, copy->srcArray, copy->srcPitch, copy->srcHeight};
 	const struct place to = {copy->dstXInBytes, copy->dstY, copy->dstZ, copy->dstMemoryType,

@@ -7,11 +7,13 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 struct sim_device *device;
+int32_t card_shifts[SIM_CARDS];
 
 static pthread_mutex_t attaching = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool attached; /* everything else has been written */
@@ -92,6 +94,7 @@ static bool take(uint32_t place)
 	if (fcntl(device_fd, F_SETLK, &byte) != 0 ||
 		!atomic_compare_exchange_strong(&process->generation, &generation, generation + 1))
 		return false;
+	memset(&device->checkpoints[place], 0, sizeof(device->checkpoints[place]));
 	own_tag = (generation + 1) << 16 | (place + 1);
 	return true;
 }
@@ -129,6 +132,42 @@ static struct sim_device *map_file(int fd)
 		return NULL;
 	}
 	return mapped;
+}
+
+struct sim_card *card_at(uint32_t place)
+{
+	for (uint32_t i = 0; i < SIM_CARDS; i++) {
+		if (card_place(&device->cards[i]) == place)
+			return &device->cards[i];
+	}
+	return &device->cards[place];
+}
+
+static bool map_card(uint32_t index, uint32_t place)
+{
+	const size_t start = offsetof(struct sim_device, cards) + place * sizeof(struct sim_card);
+
+	if (mmap(&device->cards[index], sizeof(struct sim_card), PROT_READ | PROT_WRITE,
+		    MAP_SHARED | MAP_FIXED, device_fd, (off_t)start) == MAP_FAILED)
+		return false;
+	card_shifts[index] = (int32_t)place - (int32_t)index;
+	return true;
+}
+
+bool cards_map(const uint32_t places[SIM_CARDS])
+{
+	uint32_t before[SIM_CARDS];
+
+	for (uint32_t i = 0; i < SIM_CARDS; i++)
+		before[i] = card_place(&device->cards[i]);
+	for (uint32_t i = 0; i < SIM_CARDS; i++) {
+		if (before[i] == places[i] || map_card(i, places[i]))
+			continue;
+		while (i-- > 0)
+			map_card(i, before[i]);
+		return false;
+	}
+	return true;
 }
 
 static bool mark_process(void)

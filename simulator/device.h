@@ -26,7 +26,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC UINT64_C(0x31306d6973757067) /* "gpusim01", little endian */
-#define SIM_LAYOUT 4
+#define SIM_LAYOUT 5
 #define SIM_DEVICE_ENV "GPUSHARE_SIM_DEVICE"
 #define SIM_DEVICE_PATH "/dev/gpushare-sim"
 
@@ -54,7 +54,8 @@ struct sim_profile {
 	uint64_t switch_preempt_ns;	/* nothing runs during a switch away from a busy context, */
 	uint64_t switch_drained_ns;	/* or from one that has run out of work */
 	uint64_t link_bytes_per_second; /* between host and card */
-	uint64_t memory_bytes_per_second; /* within the card */
+	uint64_t memory_bytes_per_second;     /* within the card */
+	uint64_t checkpoint_bytes_per_second; /* to the host, and back; 0: in no time */
 	uint32_t compute_major;
 	uint32_t compute_minor;
 	uint32_t multiprocessors;
@@ -94,7 +95,7 @@ struct sim_profile {
 				  launch */
 	uint32_t
 		rounding_bytes; /* of buffers, to multiples of this; 0: as NVIDIA's driver rounds */
-	uint32_t reserved[6];
+	uint32_t reserved[4];
 };
 
 struct sim_header {
@@ -125,6 +126,8 @@ struct sim_share {
 	uint64_t limits[SIM_LIMITS / 64]; /* bits: the card's limits that apply to it */
 	uint64_t pinned_bytes;		  /* MPS: what this process may hold; 0: no limit */
 	uint64_t mps_client;
+	uint64_t evicted_bytes; /* of a checkpointed process: what it held here, */
+	uint64_t evicted_contexts;
 	struct sim_busy busy;
 };
 
@@ -166,10 +169,11 @@ struct sim_context {
 };
 
 struct sim_card {
-	_Alignas(64) _Atomic uint64_t lock; /* process tag of the owner; 0: free */
-	_Atomic uint64_t used_bytes;	    /* sum over shares and pieces */
-	uint64_t clock_ns;		    /* the engine has served up to here */
-	uint64_t looked_ns;		    /* the last check for dead processes */
+	/* Whole pages, so that a process can map another card in its place. */
+	_Alignas(4096) _Atomic uint64_t lock; /* process tag of the owner; 0: free */
+	_Atomic uint64_t used_bytes;	      /* sum over shares and pieces */
+	uint64_t clock_ns;		      /* the engine has served up to here */
+	uint64_t looked_ns;		      /* the last check for dead processes */
 	uint64_t slice_end_ns;
 	uint64_t switch_end_ns;
 	uint32_t running; /* index into contexts */
@@ -201,7 +205,15 @@ struct sim_faults {
 	uint32_t listed; /* its position in NVML's list, plus 1; 0: its own place, all ones: not
 			    listed */
 	_Atomic uint32_t compute_mode; /* NVML's and CUDA's number: 0 is the default */
-	uint32_t reserved[2];
+	_Atomic uint32_t
+		persistence_off; /* no persistence mode: restore needs a caller with cuInit */
+	/* Checkpoints of processes on the card: so many of this operation (enum
+	 * checkpoint_operation) have the effect (enum sim_checkpoint_fault), */
+	_Atomic uint32_t checkpoint_faults;
+	uint32_t checkpoint_operation;
+	uint32_t checkpoint_effect;
+	uint32_t checkpoint_error; /* and this CUresult */
+	uint32_t reserved[13];
 };
 
 enum sim_lie {
@@ -212,6 +224,32 @@ enum sim_lie {
 	SIM_LIE_UNSAID = 16, /* no lie: the bytes of processes are not available */
 	SIM_LIE_PID = 32,    /* a process that cannot exist is listed */
 	SIM_LIE_UUID = 64,   /* the card has another UUID */
+};
+
+/* What an injected fault does to a process that is checkpointed. */
+enum sim_checkpoint_fault {
+	SIM_CHECKPOINT_REFUSES = 0, /* the operation fails, the state remains */
+	SIM_CHECKPOINT_FAILS = 1,   /* it fails, and so has the process, for ever */
+	SIM_CHECKPOINT_HANGS = 2,   /* until the test ends the faults */
+	SIM_CHECKPOINT_CRASHES = 3, /* the process gets SIGSEGV */
+};
+
+/* How a process is checkpointed by another one, or by itself (checkpoint.h). A caller takes it by
+ * its own tag, writes a request, and raises `requests`; a thread of the process answers. */
+struct sim_checkpoint {
+	_Atomic uint32_t serving; /* the thread runs */
+	_Atomic uint32_t state;	  /* CUprocessState */
+	_Atomic uint64_t caller;
+	_Atomic uint32_t requests; /* futex */
+	_Atomic uint32_t replies;  /* futex */
+	uint32_t operation;	   /* enum checkpoint_operation */
+	uint32_t timeout_ms;	   /* of a lock; 0: none */
+	uint32_t caller_started;   /* the caller has called cuInit */
+	uint32_t pairs;
+	uint32_t result; /* CUresult */
+	uint32_t reserved;
+	uint8_t from[SIM_CARDS][16]; /* UUIDs: the cards that are left, and those taken for them */
+	uint8_t to[SIM_CARDS][16];
 };
 
 /* A process's slot. Its tag is generation << 16 | index + 1; the generation rises each time the
@@ -226,6 +264,7 @@ struct sim_device {
 	_Alignas(64) struct sim_faults faults[SIM_CARDS];
 	_Alignas(4096) struct sim_process processes[SIM_PROCESSES];
 	_Atomic uint32_t processes_high;
+	_Alignas(64) struct sim_checkpoint checkpoints[SIM_PROCESSES];
 	_Alignas(4096) struct sim_card cards[SIM_CARDS];
 };
 
@@ -277,9 +316,26 @@ void card_release(struct sim_card *card, uint64_t bytes);
 /* Whether that much more could be held, without taking it. */
 bool card_has_room(struct sim_card *card, uint64_t bytes);
 
+/* The card that is mapped as card `index` of the array is the one `card_shifts[index]` after it,
+ * once this process was moved. */
+extern int32_t card_shifts[SIM_CARDS];
+
+/* The card's number on the machine, and the reverse. */
+static inline uint32_t card_place(const struct sim_card *card)
+{
+	const uint32_t index = (uint32_t)(card - device->cards);
+
+	return (uint32_t)((int32_t)index + card_shifts[index]);
+}
+struct sim_card *card_at(uint32_t place);
+
+/* Map the card `places[i]` of the machine as card i, of all: a permutation. False, with nothing
+ * changed, if the kernel refuses. No other thread may use any card. */
+bool cards_map(const uint32_t places[SIM_CARDS]);
+
 static inline const struct sim_profile *card_profile(const struct sim_card *card)
 {
-	return &device->profiles[card - device->cards];
+	return &device->profiles[card_place(card)];
 }
 
 /* How many profiles and cards are in use: cards, and instances of partitioned ones. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "checkpoint.h"
 #include "mps.h"
 
 #include <pthread.h>
@@ -29,6 +30,8 @@ static CUresult start(void)
 			mps_limit();
 			if (device_count() == 0)
 				result = CUDA_ERROR_NO_DEVICE;
+			else
+				checkpoint_serve();
 		}
 		atomic_store_explicit(
 			&driver_started, result == CUDA_SUCCESS, memory_order_release);

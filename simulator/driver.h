@@ -9,6 +9,7 @@
 #ifndef GPUSHARE_SIMULATOR_DRIVER_H
 #define GPUSHARE_SIMULATOR_DRIVER_H
 
+#include "calls.h"
 #include "cuda_driver.h"
 #include "device.h"
 #include "latch.h"
@@ -78,6 +79,7 @@ struct CUctx_st {
 
 	_Alignas(64) struct latch latch; /* guards what follows */
 	uint64_t dry_ticks;		 /* the queue cannot be empty before */
+	uint64_t position;		 /* between two queues: the end of its work */
 	uint64_t launches;
 	uint64_t ends[QUEUE_DEPTH]; /* end positions of the last launches */
 	CUevent marked[SIM_MARKERS];
@@ -92,6 +94,7 @@ CUresult driver_status(void);
 extern _Atomic bool driver_started;
 
 #define REQUIRE_DRIVER()                                                                           \
+	IN_CALL();                                                                                 \
 	do {                                                                                       \
 		CUresult driver_status_ = driver_status();                                         \
 		if (driver_status_ != CUDA_SUCCESS)                                                \
@@ -100,6 +103,7 @@ extern _Atomic bool driver_started;
 
 /* Declare `name` as the calling thread's current context, or return the error if there is none. */
 #define REQUIRE_CONTEXT(name)                                                                      \
+	IN_CALL();                                                                                 \
 	CUcontext name;                                                                            \
 	do {                                                                                       \
 		CUresult context_status_ = context_current(&name);                                 \
@@ -143,11 +147,19 @@ void queue_submit(CUstream stream, uint64_t duration_ns);
 /* Wait until the context's queue is served to `position`. */
 void queue_wait(CUcontext context, uint64_t position);
 bool queue_reached(CUcontext context, uint64_t position);
+/* Whether all work of all contexts has ended, including host functions. */
+bool contexts_are_idle(void);
+/* Idle contexts give up their queues, and get new ones where they left off: for another card. False
+ * if a card has no room for one more. */
+void contexts_leave_queues(void);
+bool contexts_take_queues(void);
 /* Wait for everything submitted to the context, including host functions. */
 void context_drain(CUcontext context);
 void stream_drain(CUstream stream);
 bool stream_done(CUstream stream);
 
+/* Whether one has been submitted and has not returned. */
+bool host_functions_are_pending(void);
 /* Wait until the first `submitted` host functions of the stream have returned. */
 void host_functions_wait(CUstream stream, uint64_t submitted);
 
@@ -195,7 +207,7 @@ CUresult fault_next(const struct sim_card *card);
 /* The result of a call in a context of a lost card. */
 static inline CUresult fault_of_card(const struct sim_card *card)
 {
-	const struct sim_faults *faults = &device->faults[card - device->cards];
+	const struct sim_faults *faults = &device->faults[card_place(card)];
 
 	return atomic_load_explicit(&faults->lost, memory_order_relaxed) ? CUDA_ERROR_UNKNOWN
 									 : CUDA_SUCCESS;

@@ -97,6 +97,7 @@ static void wait_for_marker_room(CUcontext context)
 
 static CUresult record(CUevent event, CUstream handle, enum stream_flavour flavour, bool external)
 {
+	IN_CALL();
 	CUstream stream;
 	CUresult status = stream_resolve(handle, flavour, &stream);
 	CUcontext context;
@@ -234,6 +235,7 @@ CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
 static CUresult wait_event(
 	CUstream handle, CUevent event, enum stream_flavour flavour, unsigned int flags)
 {
+	IN_CALL();
 	CUstream stream;
 	CUresult status = stream_resolve(handle, flavour, &stream);
 

@@ -17,7 +17,7 @@ static bool count_down(_Atomic uint32_t *count)
 
 CUresult fault_next(const struct sim_card *card)
 {
-	struct sim_faults *faults = &device->faults[card - device->cards];
+	struct sim_faults *faults = &device->faults[card_place(card)];
 
 	/* Of a new context; in an existing one, the call did not get this far. */
 	if (fault_of_card(card) != CUDA_SUCCESS)
@@ -33,7 +33,7 @@ CUresult fault_next(const struct sim_card *card)
 
 CUresult fault_of_events(const struct sim_card *card)
 {
-	const struct sim_faults *faults = &device->faults[card - device->cards];
+	const struct sim_faults *faults = &device->faults[card_place(card)];
 
 	if (fault_of_card(card) != CUDA_SUCCESS)
 		return fault_of_card(card);
@@ -45,7 +45,7 @@ enum { MODE_PROHIBITED = 2, MODE_EXCLUSIVE_PROCESS = 3 };
 
 bool compute_mode_forbids(struct sim_card *card)
 {
-	uint32_t mode = atomic_load(&device->faults[card - device->cards].compute_mode);
+	uint32_t mode = atomic_load(&device->faults[card_place(card)].compute_mode);
 	uint32_t own = tag_process(process_tag());
 
 	if (mode != MODE_EXCLUSIVE_PROCESS || card->shares[own].mps_client)

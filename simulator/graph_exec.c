@@ -190,6 +190,7 @@ static CUresult run(CUgraphExec instance, CUstream stream)
 
 static CUresult launch(CUgraphExec instance, CUstream handle, enum stream_flavour flavour)
 {
+	IN_CALL();
 	CUstream stream;
 	CUresult result = stream_resolve(handle, flavour, &stream);
 
@@ -207,6 +208,7 @@ static CUresult launch(CUgraphExec instance, CUstream handle, enum stream_flavou
 
 static CUresult upload(CUgraphExec instance, CUstream handle, enum stream_flavour flavour)
 {
+	IN_CALL();
 	CUstream stream;
 	CUresult result = stream_resolve(handle, flavour, &stream);
 

@@ -22,6 +22,7 @@ static pthread_cond_t submitted = PTHREAD_COND_INITIALIZER;
 static pthread_cond_t returned = PTHREAD_COND_INITIALIZER;
 static struct call *first, **last = &first;
 static bool started;
+static _Atomic uint64_t pending;
 static _Thread_local bool calling __attribute__((tls_model("initial-exec")));
 
 static void run_call(struct call *call)
@@ -35,6 +36,7 @@ static void run_call(struct call *call)
 	calling = false;
 	pthread_mutex_lock(&lock);
 	atomic_fetch_add(&call->stream->host_done, 1);
+	atomic_fetch_sub(&pending, 1);
 	pthread_cond_broadcast(&returned);
 	pthread_mutex_unlock(&lock);
 	free(call);
@@ -81,6 +83,7 @@ static CUresult give(CUstream stream, CUhostFn function, CUstreamCallback callba
 	running = start_thread();
 	if (running) {
 		atomic_fetch_add(&stream->host_submitted, 1);
+		atomic_fetch_add(&pending, 1);
 		*last = call;
 		last = &call->next;
 		pthread_cond_signal(&submitted);
@@ -89,6 +92,11 @@ static CUresult give(CUstream stream, CUhostFn function, CUstreamCallback callba
 	if (!running)
 		free(call);
 	return running ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+bool host_functions_are_pending(void)
+{
+	return atomic_load(&pending) != 0;
 }
 
 void host_functions_wait(CUstream stream, uint64_t count)
@@ -105,6 +113,7 @@ void host_functions_wait(CUstream stream, uint64_t count)
 static CUresult launch(CUstream handle, enum stream_flavour flavour, CUhostFn function,
 	CUstreamCallback callback, void *data)
 {
+	IN_CALL();
 	CUstream stream;
 	CUresult status = stream_resolve(handle, flavour, &stream);
 

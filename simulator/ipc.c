@@ -168,7 +168,7 @@ static CUresult export(const struct extent *extent, struct ipc_handle *handle)
 	*handle = (struct ipc_handle){.magic = HANDLE_MAGIC,
 		.maker = region->ipc->maker,
 		.number = region->ipc->number,
-		.card = (uint32_t)(region->ipc->card - device->cards),
+		.card = card_place(region->ipc->card),
 		.fd = region->ipc->fd,
 		.region_bytes = region->units * UNIT_BYTES,
 		.offset = extent->base - region->base,
@@ -244,7 +244,7 @@ static CUresult import(
 	CUresult status = CUDA_ERROR_OUT_OF_MEMORY;
 
 	REQUIRE(ipc, CUDA_ERROR_OUT_OF_MEMORY);
-	*ipc = (struct ipc){.card = &device->cards[handle->card],
+	*ipc = (struct ipc){.card = card_at(handle->card),
 		.maker = handle->maker,
 		.number = handle->number,
 		.fd = -1};
@@ -339,7 +339,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle opaque, unsi
 		CUDA_ERROR_INVALID_HANDLE);
 	/* The real driver's error for a process that opens its own handle. */
 	REQUIRE(handle.maker != process_tag(), CUDA_ERROR_INVALID_CONTEXT);
-	REQUIRE_NO_FAULT(&device->cards[handle.card]);
+	REQUIRE_NO_FAULT(card_at(handle.card));
 	space_take();
 	status = open_handle(context, &handle, pointer);
 	space_drop();

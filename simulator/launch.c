@@ -72,6 +72,7 @@ CUresult launch_duration(CUfunction function, const struct grid *grid, void **pa
 CUresult launch(CUfunction function, const struct grid *grid, CUstream handle,
 	enum stream_flavour flavour, void **parameters, void **extra)
 {
+	IN_CALL();
 	CUstream stream;
 	uint64_t duration;
 	CUresult status = stream_resolve(handle, flavour, &stream);

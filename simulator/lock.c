@@ -97,7 +97,7 @@ void card_reap(struct sim_card *card)
 		const struct sim_share *share = &card->shares[i];
 		uint64_t tag = atomic_load(&device->processes[i].generation) << 16 | (i + 1);
 		bool holds = share->used_bytes != 0 || share->contexts != 0 ||
-			     holders[i / 64] >> i % 64 & 1;
+			     share->evicted_contexts != 0 || holders[i / 64] >> i % 64 & 1;
 
 		/* One system call for each other process that holds something here. */
 		if (!holds || tag == process_tag() || process_alive(tag, NULL))

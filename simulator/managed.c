@@ -13,6 +13,16 @@
 
 static struct region *regions; /* all of them; under the space's latch */
 
+bool managed_exists(void)
+{
+	bool exists;
+
+	space_take();
+	exists = regions != NULL;
+	space_drop();
+	return exists;
+}
+
 static CUresult take(CUcontext context, size_t bytes, CUdeviceptr *pointer)
 {
 	uint64_t units = bytes / UNIT_BYTES + (bytes % UNIT_BYTES != 0);
@@ -145,6 +155,7 @@ static void move(struct region *region, uint64_t bytes, CUdevice to)
 static CUresult prefetch(CUdeviceptr pointer, size_t bytes, CUdevice to, CUstream handle,
 	enum stream_flavour flavour)
 {
+	IN_CALL();
 	CUstream stream;
 	CUresult status = stream_resolve(handle, flavour, &stream);
 	struct region *region;

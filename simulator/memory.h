@@ -94,9 +94,13 @@ bool space_ready(void);
 struct region *region_new(enum region_kind kind, uint32_t units, uint32_t alignment_units);
 void region_free(struct region *region);
 struct region *region_at(CUdeviceptr pointer);
+/* Call `visit` once for each region, in the order of their addresses. */
+void regions_visit(void (*visit)(struct region *region, void *data), void *data);
 /* Distance from a device address to its contents. */
 uint64_t space_shadow(void);
 
+/* Any, on a card or not. */
+bool managed_exists(void);
 CUresult managed_take(CUcontext context, size_t bytes, CUdeviceptr *pointer);
 CUresult managed_give(CUdeviceptr pointer);
 void managed_forget_context(CUcontext context);

@@ -20,6 +20,7 @@ static void fill_row(unsigned char *to, uint32_t value, size_t element, size_t c
 static CUresult fill(CUdeviceptr to, size_t pitch, uint32_t value, size_t element, size_t width,
 	size_t height, CUstream handle, enum stream_flavour flavour)
 {
+	IN_CALL();
 	size_t span = height > 0 ? (height - 1) * pitch + width * element : 0;
 	CUstream stream;
 	CUresult status = stream_resolve(handle, flavour, &stream);

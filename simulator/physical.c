@@ -106,8 +106,8 @@ static int memory_file(const struct physical *physical)
 
 	/* Another process may number the cards differently (CUDA_VISIBLE_DEVICES). */
 	snprintf(name, sizeof(name), FD_NAME "-%d-%d-%" PRIu64 "-%" PRIu64, (int)location->type,
-		physical->card ? (int)(physical->card - device->cards) : location->id,
-		physical->maker, physical->number);
+		physical->card ? (int)card_place(physical->card) : location->id, physical->maker,
+		physical->number);
 	fd = (int)syscall(SYS_memfd_create, name, MFD_CLOEXEC); /* glibc 2.27 has a function */
 	if (fd >= 0 && ftruncate(fd, (off_t)physical->bytes) != 0) {
 		close(fd);
@@ -252,7 +252,7 @@ static bool describe_file(int fd, struct physical *physical)
 		return true;
 	if (location->id < 0 || location->id >= (int)device_entries())
 		return false;
-	physical->card = &device->cards[location->id];
+	physical->card = card_at((uint32_t)location->id);
 	location->id = device_ordinal(physical->card);
 	if (location->id < 0)
 		return false;

@@ -169,6 +169,7 @@ static CUcontext account(CUmemoryPool pool, CUcontext user)
 static CUresult allocate(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream handle,
 	enum stream_flavour flavour)
 {
+	IN_CALL();
 	CUstream stream;
 	CUresult status = stream_resolve(handle, flavour, &stream);
 
@@ -196,6 +197,7 @@ static CUresult allocate(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, 
 
 static CUresult release(CUdeviceptr pointer, CUstream handle, enum stream_flavour flavour)
 {
+	IN_CALL();
 	struct extent extent;
 	CUstream stream;
 	CUresult status = stream_resolve(handle, flavour, &stream);

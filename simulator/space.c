@@ -70,6 +70,14 @@ struct region *region_at(CUdeviceptr pointer)
 	return units && pointer >= base && unit < unit_count ? units[unit] : NULL;
 }
 
+void regions_visit(void (*visit)(struct region *region, void *data), void *data)
+{
+	for (uint64_t unit = 0; units && unit < unit_count; unit++) {
+		if (units[unit] && units[unit]->first == unit)
+			visit(units[unit], data);
+	}
+}
+
 bool memory_is_device(CUdeviceptr pointer)
 {
 	return base && pointer - base < unit_count * UNIT_BYTES;

@@ -114,12 +114,14 @@ void stream_drain(CUstream stream)
 #define ON_STREAM(name, parameters, handle, body)                                                  \
 	CUresult name parameters                                                                   \
 	{                                                                                          \
+		IN_CALL();                                                                         \
 		CUstream stream;                                                                   \
 		CUresult status = stream_resolve(handle, STREAM_LEGACY, &stream);                  \
 		return status == CUDA_SUCCESS ? body : status;                                     \
 	}                                                                                          \
 	CUresult name##_ptsz parameters                                                            \
 	{                                                                                          \
+		IN_CALL();                                                                         \
 		CUstream stream;                                                                   \
 		CUresult status = stream_resolve(handle, STREAM_PER_THREAD, &stream);              \
 		return status == CUDA_SUCCESS ? body : status;                                     \

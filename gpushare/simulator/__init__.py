@@ -15,6 +15,8 @@ from __future__ import annotations
 from gpushare.simulator.device_file import (
     MISMATCH,
     NOWHERE,
+    CheckpointFault,
+    CheckpointOperation,
     FalseReading,
     card_uuid,
     instance_uuid,
@@ -39,6 +41,8 @@ __all__ = [
     "DEVICE_IN_CONTAINER",
     "MISMATCH",
     "NOWHERE",
+    "CheckpointFault",
+    "CheckpointOperation",
     "FalseReading",
     "ProfileError",
     "Simulator",

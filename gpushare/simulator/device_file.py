@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 MAGIC: Final = 0x31306D6973757067
-LAYOUT: Final = 4
+LAYOUT: Final = 5
 FILE_BYTES: Final = 128 << 20
 CARDS_MOST: Final = 16
 VERSION_BYTES: Final = 80
@@ -50,6 +50,7 @@ PROFILE_WIDE: Final = (
     "switch_drained_ns",
     "link_bytes_per_second",
     "memory_bytes_per_second",
+    "checkpoint_bytes_per_second",
 )
 #: Those of PROFILE_WIDE that are the card's own durations.
 CARD_DURATIONS: Final = ("slice_ns", "switch_preempt_ns", "switch_drained_ns")
@@ -107,7 +108,7 @@ class Profile(ctypes.Structure):
                 *PROFILE_OPTIONAL,
             )
         ),
-        ("reserved", ctypes.c_uint32 * 6),
+        ("reserved", ctypes.c_uint32 * 4),
     )
 
 
@@ -129,7 +130,12 @@ class Faults(ctypes.Structure):
         ("xids", ctypes.c_uint32),
         ("listed", ctypes.c_uint32),
         ("compute_mode", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32 * 2),
+        ("persistence_off", ctypes.c_uint32),
+        ("checkpoint_faults", ctypes.c_uint32),
+        ("checkpoint_operation", ctypes.c_uint32),
+        ("checkpoint_effect", ctypes.c_uint32),
+        ("checkpoint_error", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32 * 13),
     )
 
 
@@ -146,6 +152,24 @@ class FalseReading(enum.IntFlag):
     UNSAID = 16  # not a false value: the memory of processes is not reported
     PID = 32  # a process that cannot exist is listed
     UUID = 64  # the card has another UUID
+
+
+class CheckpointOperation(enum.IntEnum):
+    """`enum checkpoint_operation` of simulator/checkpoint.h."""
+
+    LOCK = 1
+    CHECKPOINT = 2
+    RESTORE = 3
+    UNLOCK = 4
+
+
+class CheckpointFault(enum.IntEnum):
+    """`enum sim_checkpoint_fault` of simulator/device.h: the effect of an injected fault."""
+
+    REFUSES = 0  # the operation fails, and the state does not change
+    FAILS = 1  # the operation fails, and the state is FAILED
+    HANGS = 2  # the operation does not return until the faults end
+    CRASHES = 3  # the process gets SIGSEGV
 
 
 #: `listed` for a card that NVML does not list.

@@ -232,7 +232,11 @@ def fail(device: Path, card: int = 0, **faults: int) -> None:
     `nvml_delay_ms`, does not respond while `nvml_hangs`, and reports impossible values with `lies`
     (FalseReading). A card that is `lost` is lost to NVML and to CUDA. NVML lists the card at
     `listed` - 1, 0 means at its place, and NOWHERE not at all. The card is in `compute_mode`: 2 is
-    prohibited, 3 exclusive to one process. TypeError for another name, OSError.
+    prohibited, 3 exclusive to one process. With `persistence_off`, persistence mode is off.
+
+    The next `checkpoint_faults` checkpoint calls of the kind `checkpoint_operation`
+    (CheckpointOperation) for a process on the card have the effect `checkpoint_effect`
+    (CheckpointFault), and return `checkpoint_error`. TypeError for another name, OSError.
 
     Do not call this from a process that is attached to the cards, such as one that uses NVML:
     closing the file here would release the process's slot.

@@ -136,6 +136,14 @@ bool channel_report_shortfall(unsigned card, uint64_t bytes)
 	return send_bytes(&shortfall, sizeof(shortfall));
 }
 
+void channel_ask_for_restore(void)
+{
+	const struct gpushare_message message = {
+		.type = GPUSHARE_MESSAGE_RESTORE, .pid = (uint32_t)getpid()};
+
+	send_message(&message);
+}
+
 void channel_before_fork(void)
 {
 	pthread_mutex_lock(&sending);

@@ -18,6 +18,9 @@ void channel_log(unsigned level, const char *text);
  * Returns whether a daemon received the report. */
 bool channel_report_shortfall(unsigned card, uint64_t bytes);
 
+/* Report that a call of the driver waits until the tenant is not evicted any more. */
+void channel_ask_for_restore(void);
+
 void channel_before_fork(void);
 void channel_after_fork_in_parent(void);
 void channel_after_fork_in_child(void);

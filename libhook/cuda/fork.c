@@ -14,6 +14,7 @@
 #include "channel/channel.h"
 #include "charge.h"
 #include "context.h"
+#include "evicted.h"
 #include "external.h"
 #include "graph_memory.h"
 #include "ipc.h"
@@ -50,6 +51,7 @@ static void after_in_parent(void)
 
 static void after_in_child(void)
 {
+	evicted_after_fork_in_child();
 	process_table_forget();
 	allocations_forget(&buffers);
 	channel_after_fork_in_child();

@@ -8,6 +8,7 @@
 #include "cards.h"
 #include "channel/channel.h"
 #include "channel/log.h"
+#include "evicted.h"
 #include "fork.h"
 #include "quota/process_table.h"
 #include "quota/pages.h"
@@ -32,6 +33,7 @@ CUDA(cuInit, (unsigned int flags))
 	const char *why = pages_open(PAGES_WRITE);
 	if (why)
 		return not_ready(why);
+	evicted_watch(); /* a new process of an evicted tenant waits before it takes memory */
 	CUresult result = REAL(cuInit)(flags);
 	if (result != CUDA_SUCCESS)
 		return result;

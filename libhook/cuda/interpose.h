@@ -14,6 +14,7 @@
 #define GPUSHARE_CUDA_INTERPOSE_H
 
 #include "cuda_driver.h"
+#include "evicted.h"
 
 #pragma GCC visibility push(hidden)
 #define CUDA_SYMBOL(symbol, name, version, stream) extern void (*real_##symbol)(void);
@@ -23,7 +24,11 @@
 
 #define CUDA(symbol, parameters) __attribute__((visibility("default"))) CUresult symbol parameters
 
-/* The real driver's function. If this driver lacks it, it returns CUDA_ERROR_NOT_SUPPORTED. */
-#define REAL(symbol) ((__typeof__(&symbol))real_##symbol)
+/* The real driver's function. If this driver lacks it, it returns CUDA_ERROR_NOT_SUPPORTED. While
+ * the tenant is evicted, this waits, at the last moment before the call: the library itself may
+ * have waited since the program's call began. */
+#define REAL(symbol) ((__typeof__(&symbol))(evicted_look(), real_##symbol))
+/* The same right after the program's call, which has looked. */
+#define REAL_AT_ONCE(symbol) ((__typeof__(&symbol))real_##symbol)
 
 #endif

@@ -12,6 +12,7 @@
  * Lock order: `metering`, then an account's lock.
  */
 #include "timing_event.h"
+#include "evicted.h"
 #include "timing_context_end.h"
 
 #include <errno.h>
@@ -32,6 +33,7 @@
 #define END_WAIT_NS UINT64_C(2000000000)
 /* Between two checks that the program still waits by itself. */
 #define SPARED_NS UINT64_C(500000)
+#define EVICTED_NS UINT64_C(1000000000)
 /* So many waits in a row let expect more of them. */
 #define PROMPT_WAITS 16
 
@@ -61,6 +63,9 @@ static uint64_t look_at_all(void)
 {
 	uint64_t next = UINT64_MAX;
 
+	/* All work has ended by then, and no thread of the program can add any. */
+	if (is_evicted())
+		return clock_ns() + EVICTED_NS;
 	pthread_mutex_lock(&metering);
 	for (unsigned card = 0; card < pages.card_count; card++) {
 		const uint64_t look_ns = timing_look(card);
@@ -94,6 +99,7 @@ static void prepare_thread(void)
 
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
 	prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS);
+	evicted_never_ask();
 	/* Its calls belong to no capture, and must not end one. */
 	REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 }

@@ -67,7 +67,7 @@ static inline bool submit_pass(const struct gate_work *work)
 		const struct gate_work work = {                                                    \
 			.per_thread = (null_stream) == NULL_IS_PER_THREAD, __VA_ARGS__};           \
 		if (submit_pass(&work))                                                            \
-			TAIL_CALL REAL(symbol) arguments;                                          \
+			TAIL_CALL REAL_AT_ONCE(symbol) arguments;                                  \
 		TAIL_CALL symbol##_entered arguments;                                              \
 	}                                                                                          \
 	GATE_TRAMPOLINE(symbol)

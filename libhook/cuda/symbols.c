@@ -6,7 +6,7 @@
 #include "symbols.h"
 
 TRAMPOLINE_TABLE(symbol_addresses)
-#define CUDA_SYMBOL(symbol, name, version, stream) TRAMPOLINE(symbol_addresses, symbol)
+#define CUDA_SYMBOL(symbol, name, version, stream) WAITING_TRAMPOLINE(symbol_addresses, symbol)
 #include "table/cuda.inc"
 #undef CUDA_SYMBOL
 

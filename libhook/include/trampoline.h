@@ -12,6 +12,14 @@
 
 #if defined(__x86_64__)
 #define TRAMPOLINE_JUMP(symbol) "\tjmp *real_" #symbol "(%rip)\n"
+#define TRAMPOLINE_ENTER "8:\n"
+#define TRAMPOLINE_EVICTED                                                                         \
+	"\tmovq gate_line+40(%rip), %r11\n"                                                        \
+	"\tcmpl $0, (%r11)\n"                                                                      \
+	"\tjne 9f\n"
+#define TRAMPOLINE_WAIT                                                                            \
+	"9:\tleaq 8b(%rip), %r11\n"                                                                \
+	"\tjmp evicted_detour\n"
 #define TRAMPOLINE_LOOK(symbol)                                                                    \
 	"\tmovq gate_line(%rip), %r11\n"                                                           \
 	"\tcmpl $0, (%r11)\n"                                                                      \
@@ -29,13 +37,20 @@
 #elif defined(__aarch64__)
 /* x16 is the register that a call between libraries may clobber (AAPCS64 6.1.1); hint 34 is `bti
  * c`. */
+#define TRAMPOLINE_ENTER "8:\thint #34\n"
 #define TRAMPOLINE_JUMP(symbol)                                                                    \
-	"\thint #34\n"                                                                             \
 	"\tadrp x16, real_" #symbol "\n"                                                           \
 	"\tldr x16, [x16, #:lo12:real_" #symbol "]\n"                                              \
 	"\tbr x16\n"
+#define TRAMPOLINE_EVICTED                                                                         \
+	"\tadrp x16, gate_line\n"                                                                  \
+	"\tldr x16, [x16, #:lo12:gate_line+40]\n"                                                  \
+	"\tldr w16, [x16]\n"                                                                       \
+	"\tcbnz w16, 9f\n"
+#define TRAMPOLINE_WAIT                                                                            \
+	"9:\tadr x16, 8b\n"                                                                        \
+	"\tb evicted_detour\n"
 #define TRAMPOLINE_LOOK(symbol)                                                                    \
-	"\thint #34\n"                                                                             \
 	"\tadrp x16, gate_line\n"                                                                  \
 	"\tldr x16, [x16, #:lo12:gate_line]\n"                                                     \
 	"\tldr w16, [x16]\n"                                                                       \
@@ -73,22 +88,30 @@ struct trampoline {
 		".text\n");                                                                        \
 	__attribute__((visibility("hidden"))) extern const struct trampoline table[];
 
-#define TRAMPOLINE(table, symbol)                                                                  \
+/* What the trampoline does: `code`, which ends in a jump. */
+#define TRAMPOLINE_OF(table, symbol, code)                                                         \
 	__attribute__((visibility("hidden"))) void (*real_##symbol)(void);                         \
 	__asm__(".text\n"                                                                          \
-		".p2align 4\n"                                                                     \
+		".p2align 5\n"                                                                     \
 		".weak " #symbol "\n"                                                              \
 		".type " #symbol ", %function\n"                                                   \
 		".globl trampoline_" #symbol "\n"                                                  \
 		".hidden trampoline_" #symbol "\n"                                                 \
 		".type trampoline_" #symbol ", %function\n" #symbol ":\n"                          \
-		"trampoline_" #symbol                                                              \
-		":\n" TRAMPOLINE_JUMP(symbol) ".size " #symbol ", . - " #symbol "\n"               \
-					      ".section .rodata." #table ",\"a\"\n"                \
-					      ".long " #symbol " - .\n"                            \
-					      ".long trampoline_" #symbol " - .\n"                 \
-					      ".long real_" #symbol " - .\n"                       \
-					      ".text\n");
+		"trampoline_" #symbol ":\n" TRAMPOLINE_ENTER code ".size " #symbol                 \
+		", . - " #symbol "\n"                                                              \
+		".section .rodata." #table ",\"a\"\n"                                              \
+		".long " #symbol " - .\n"                                                          \
+		".long trampoline_" #symbol " - .\n"                                               \
+		".long real_" #symbol " - .\n"                                                     \
+		".text\n");
+
+#define TRAMPOLINE(table, symbol) TRAMPOLINE_OF(table, symbol, TRAMPOLINE_JUMP(symbol))
+
+/* One that continues while the word that gate_line + 40 points to is 0, and otherwise waits in
+ * evicted_detour (cuda/evicted.c) first. */
+#define WAITING_TRAMPOLINE(table, symbol)                                                          \
+	TRAMPOLINE_OF(table, symbol, TRAMPOLINE_EVICTED TRAMPOLINE_JUMP(symbol) TRAMPOLINE_WAIT)
 
 /* What a distance of the table leads to. */
 static inline void *trampoline_at(const int32_t *distance)
@@ -104,13 +127,14 @@ static inline void *trampoline_at(const int32_t *distance)
  * (GPUSHARE_GATE_OPEN), and otherwise in `symbol`_gated. With several cards, it continues in the
  * real library while the words of all of them are 0: as many as the number at gate_line + 16, the
  * first at the address at gate_line + 8, each on a page of its own. The words are read like relaxed
- * atomics. */
+ * atomics. Before that, it waits like a WAITING_TRAMPOLINE. */
 #define GATE_TRAMPOLINE(symbol)                                                                    \
 	__asm__(".text\n"                                                                          \
 		".p2align 6\n"                                                                     \
 		".globl " #symbol "\n"                                                             \
-		".type " #symbol ", %function\n" #symbol ":\n" TRAMPOLINE_LOOK(symbol)             \
-			TRAMPOLINE_JUMP(symbol) TRAMPOLINE_LOOK_AT_EACH(symbol)                    \
-				TRAMPOLINE_JUMP(symbol) ".size " #symbol ", . - " #symbol "\n");
+		".type " #symbol ", %function\n" #symbol                                           \
+		":\n" TRAMPOLINE_ENTER TRAMPOLINE_EVICTED TRAMPOLINE_LOOK(symbol) TRAMPOLINE_JUMP( \
+			symbol) TRAMPOLINE_LOOK_AT_EACH(symbol) TRAMPOLINE_JUMP(symbol)            \
+			TRAMPOLINE_WAIT ".size " #symbol ", . - " #symbol "\n");
 
 #endif

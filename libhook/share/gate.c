@@ -18,13 +18,14 @@
 #include "quota/pages.h"
 
 static const _Atomic uint32_t always_open = GPUSHARE_GATE_OPEN;
+static const _Atomic uint32_t never_evicted = 0;
 static const _Atomic uint32_t look_at_each = UINT32_MAX;
 
 /* Before cuInit there is nothing to launch. */
-struct gate_line gate_line = {.word = &always_open};
+struct gate_line gate_line = {.word = &always_open, .evicted = &never_evicted};
 
 _Static_assert(offsetof(struct gate_line, first) == 8 && offsetof(struct gate_line, cards) == 16 &&
-		       sizeof(struct gate_line) == 64,
+		       offsetof(struct gate_line, evicted) == 40 && sizeof(struct gate_line) == 64,
 	"as trampoline.h reads it, and one cache line");
 _Static_assert(GPUSHARE_GRANT_CARD_OFFSET(1) - GPUSHARE_GRANT_CARD_OFFSET(0) == 4096,
 	"as trampoline.h goes from card to card");
@@ -44,6 +45,11 @@ void gate_watch(void)
 	atomic_store(&gate_line.cards, pages.card_count == 1 ? 0 : pages.card_count);
 	atomic_store(
 		&gate_line.word, pages.card_count == 1 ? &grant_card(0)->gate.mode : &look_at_each);
+}
+
+void gate_watch_eviction(bool watch)
+{
+	atomic_store(&gate_line.evicted, watch ? &pages.grant->evicted : &never_evicted);
 }
 
 void gate_open_for_good(void)

@@ -55,6 +55,8 @@ struct gate_line {
 	_Atomic uint32_t allocating_graphs;
 	/* The tenant's processes: one more than the highest number in use. */
 	const _Atomic uint32_t *_Atomic processes;
+	/* Not 0: the tenant is evicted, and calls of the driver wait (cuda/evicted.h). */
+	const _Atomic uint32_t *_Atomic evicted;
 };
 
 #pragma GCC visibility push(hidden)
@@ -63,6 +65,9 @@ extern struct gate_line gate_line;
 
 /* Start reading the grant page. Needs pages_open. */
 void gate_watch(void);
+
+/* Start reading, or stop it, whether the tenant is evicted. Needs pages_open. */
+void gate_watch_eviction(bool watch);
 
 /* Wait until `work` may be submitted. True: it is counted, and gate_leave must be called with the
  * result. Never waits longer than the gate's wait_max_ns. */

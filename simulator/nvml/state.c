@@ -58,7 +58,9 @@ IDLE_ENGINE(nvmlDeviceGetOfaUtilization)
 	}
 
 NUMBER(nvmlDeviceGetComputeMode, int, device->faults[card_index(card)].compute_mode)
-NUMBER(nvmlDeviceGetPersistenceMode, int, NVML_FEATURE_ENABLED)
+NUMBER(nvmlDeviceGetPersistenceMode, int,
+	device->faults[card_index(card)].persistence_off ? NVML_FEATURE_DISABLED
+							 : NVML_FEATURE_ENABLED)
 NUMBER(nvmlDeviceGetDisplayMode, int, NVML_FEATURE_DISABLED)
 NUMBER(nvmlDeviceGetDisplayActive, int, NVML_FEATURE_DISABLED)
 NUMBER(nvmlDeviceGetPowerManagementMode, int, NVML_FEATURE_ENABLED)

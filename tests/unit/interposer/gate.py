@@ -25,6 +25,14 @@ _SYS_FUTEX: Final = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 _FUTEX_WAKE: Final = 1
 
 
+def wake(word: ctypes.c_uint32) -> None:
+    """Wake all that wait for a futex word of a page."""
+    ctypes.CDLL(None).syscall(
+        *(ctypes.c_long(_SYS_FUTEX), ctypes.byref(word), ctypes.c_int(_FUTEX_WAKE)),
+        *(ctypes.c_int(0x7FFFFFFF), None, None, ctypes.c_int(0)),
+    )
+
+
 class StatusWork(NamedTuple):
     """What a process has on a card, as it stands in the status page."""
 
@@ -60,10 +68,7 @@ class WrittenGate:
         self._set32(abi.GATE_MODE, mode)
         epoch = self._at32(abi.GATE_EPOCH)
         epoch.value += 1
-        ctypes.CDLL(None).syscall(
-            *(ctypes.c_long(_SYS_FUTEX), ctypes.byref(epoch), ctypes.c_int(_FUTEX_WAKE)),
-            *(ctypes.c_int(0x7FFFFFFF), None, None, ctypes.c_int(0)),
-        )
+        wake(epoch)
 
     def bound(self, in_flight_max_ns: int) -> None:
         """Let so much be pending in a window."""

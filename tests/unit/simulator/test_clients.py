@@ -99,7 +99,7 @@ def test_every_name_is_looked_up_as_the_runtime_library_does(
 
 
 def test_a_call_that_is_not_simulated_is_reported_on_request(machine: SimulatorMachine) -> None:
-    code = "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuCheckpointProcessLock())"
+    code = "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuIpcGetEventHandle())"
     assert machine.run(sys.executable, "-c", code) == "801\n"
     told = machine.run("sh", "-c", f'"{sys.executable}" -c "{code}" 2>&1', GPUSHARE_SIM_TRACE="1")
-    assert "cuCheckpointProcessLock is not simulated" in told
+    assert "cuIpcGetEventHandle is not simulated" in told

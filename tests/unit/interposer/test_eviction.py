@@ -1,0 +1,436 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of an evicted tenant ask for the restore and wait, by every way into the library."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare import abi
+
+from .conftest import ROOT, ProgramContainer, SimulatedContainer, program
+from .gate import WrittenGate, wake
+from .tenant import MIB, InterposedTenant, receive
+
+SECONDS = 60
+CLIENTS = ROOT / "tests" / "unit" / "simulator" / "clients"
+
+#: What a test's program begins with: a context, a kernel, and memory with contents.
+PREPARED = """
+PTX = b'''.version 8.0
+.target sm_75
+.address_size 64
+.visible .entry empty() { ret; }
+'''
+start()
+module, function = c_void_p(), c_void_p()
+call("cuModuleLoadData", byref(module), PTX)
+call("cuModuleGetFunction", byref(function), module, b"empty")
+ONE = (c_uint(1),) * 6
+call("cuLaunchKernel", function, *ONE, 0, None, None, None)
+call("cuCtxSynchronize")
+pointer = alloc(MIB)
+call("cuMemcpyHtoD_v2", c_uint64(pointer), b"x" * MIB, c_size_t(MIB))
+linking = c_void_p()
+call("cuLinkCreate_v2", 0, None, None, byref(linking))
+stream, graph, instance = c_void_p(), c_void_p(), c_void_p()
+call("cuStreamCreate", byref(stream), 1)
+call("cuStreamBeginCapture_v2", stream, 2)
+call("cuLaunchKernel", function, *ONE, 0, stream, None, None)
+call("cuStreamEndCapture", stream, byref(graph))
+call("cuGraphInstantiateWithFlags", byref(instance), graph, c_uint64(0))
+say("ready")
+sys.stdin.readline()
+"""
+
+#: One of each kind of entry point: its line, and what it says.
+KINDS: dict[str, tuple[str, list[object]]] = {
+    "trampoline": ("flags = c_uint(7); call('cuCtxGetFlags', byref(flags)); say(flags.value)", [0]),
+    "trampoline with arguments on the stack": (
+        (
+            "call('cuLinkAddData_v2', linking, 1, PTX, c_size_t(len(PTX) + 1), b'name', 0, None, None)"
+            "; image, size = c_void_p(), c_size_t()"
+            "; call('cuLinkComplete', linking, byref(image), byref(size)); say(size.value > 0)"
+        ),
+        [True],
+    ),
+    "mediated": ("say(alloc(MIB) > 0)", [True]),
+    "view": ("say(memory()[1])", [100 * MIB]),
+    "launch": ("say(cu.cuLaunchKernel(function, *ONE, 0, None, None, None))", [0]),
+    "graph launch": ("say(cu.cuGraphLaunch(instance, stream))", [0]),
+    "copy": (
+        (
+            "kept = ctypes.create_string_buffer(MIB)"
+            "; call('cuMemcpyDtoH_v2', kept, c_uint64(pointer), c_size_t(MIB))"
+            "; say(kept.raw == b'x' * MIB)"
+        ),
+        [True],
+    ),
+    "by cuGetProcAddress": (
+        "call_it = ctypes.CFUNCTYPE(c_int)(asked); say(call_it())",
+        [0],
+    ),
+}
+
+
+class WrittenEviction:
+    """The daemon's side of an eviction: the word in the grant page."""
+
+    def __init__(self, tenant: InterposedTenant) -> None:
+        with tenant.grant.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), abi.GRANT_BYTES)
+
+    def set(self, value: int) -> None:
+        """Write the word, and wake those that wait for it."""
+        word = ctypes.c_uint32.from_buffer(self._map, abi.GRANT_HEADER_EVICTED)
+        word.value = value
+        wake(word)
+
+
+class Daemon:
+    """The tenant's socket, as far as requests for a restore go."""
+
+    def __init__(self, tenant: InterposedTenant) -> None:
+        self._listener = tenant.listen()
+        self._connections: list[socket.socket] = []
+
+    def close(self) -> None:
+        """End, and leave no socket behind."""
+        path = self._listener.getsockname()
+        for one in (self._listener, *self._connections):
+            one.close()
+        Path(path).unlink()
+
+    def next_request(self) -> int:
+        """Return the PID that the next request for a restore names; other messages are skipped."""
+        while True:
+            if not self._connections:
+                self._connections.append(self._listener.accept()[0])
+            self._connections[-1].settimeout(SECONDS)
+            message = receive(self._connections[-1])
+            if message is None:
+                self._connections.pop().close()
+            elif message.type == abi.MESSAGE_RESTORE:
+                return message.pid
+
+    def has_request_within(self, seconds: float) -> bool:
+        """Return whether a connected process sends one in that time."""
+        self._connections.append(self._listener.accept()[0])
+        self._connections[-1].settimeout(seconds)
+        try:
+            while message := receive(self._connections[-1]):
+                if message.type == abi.MESSAGE_RESTORE:
+                    return True
+        except TimeoutError:
+            pass
+        return False
+
+
+class Program:
+    """A program in the container that says one thing for each line that it is sent."""
+
+    def __init__(self, container: ProgramContainer, *lines: str) -> None:
+        self.process = container.start(sys.executable, "-c", program(*lines))
+
+    def says(self) -> list[object]:
+        """Return what it says next."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.process.stderr.read() if self.process.stderr else ""
+        said: list[object] = json.loads(line)
+        return said
+
+    def go_on(self) -> None:
+        """Let it continue behind its `sys.stdin.readline()`."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def waits(self) -> bool:
+        """Return whether the main thread sleeps on a futex."""
+        return "futex" in Path(f"/proc/{self.process.pid}/wchan").read_text(encoding="ascii")
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition; fail if it never holds."""
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@contextmanager
+def running(container: ProgramContainer, *lines: str) -> Iterator[Program]:
+    """Run a program that is killed at the end."""
+    started = Program(container, *lines)
+    try:
+        yield started
+    finally:
+        started.process.kill()
+        started.process.communicate()
+
+
+@pytest.fixture
+def eviction(simulated: ProgramContainer) -> WrittenEviction:
+    return WrittenEviction(simulated.tenant)
+
+
+@pytest.fixture
+def daemon(simulated: ProgramContainer) -> Iterator[Daemon]:
+    made = Daemon(simulated.tenant)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("mode", [abi.GATE_OPEN, abi.GATE_METERED, abi.GATE_WINDOW])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_call_asks_for_the_restore_and_waits(
+    simulated: ProgramContainer, eviction: WrittenEviction, daemon: Daemon, kind: str, mode: int
+) -> None:
+    line, expected = KINDS[kind]
+    WrittenGate(simulated.tenant).set(mode)
+    asked = "_, asked, _ = proc_address('cuCtxSynchronize', 12000)"
+    with running(simulated, PREPARED.replace("say(", asked + "\nsay(", 1), line) as caller:
+        assert caller.says() == ["ready"]
+        eviction.set(1)
+        caller.go_on()
+        assert daemon.next_request() == caller.process.pid
+        wait_until(caller.waits)
+        eviction.set(0)
+        assert caller.says() == expected
+
+
+def test_a_refused_call_does_not_wait(
+    simulated: ProgramContainer, eviction: WrittenEviction, daemon: Daemon
+) -> None:
+    refused = "say(cu.cuMemMapArrayAsync(), cu.cuCheckpointProcessLock(os.getpid(), None))"
+    with running(simulated, PREPARED, refused) as caller:
+        assert caller.says() == ["ready"]
+        eviction.set(1)
+        caller.go_on()
+        assert caller.says() == [801, 801]
+    assert daemon
+
+
+def test_nvml_does_not_wait(
+    simulated: ProgramContainer, eviction: WrittenEviction, daemon: Daemon
+) -> None:
+    lines = (
+        "import pynvml; pynvml.nvmlInit(); handle = pynvml.nvmlDeviceGetHandleByIndex(0)",
+        "info = pynvml.nvmlDeviceGetMemoryInfo(handle)",
+        "say(info.total, info.used >= MIB)",
+    )
+    with running(simulated, PREPARED, *lines) as caller:
+        assert caller.says() == ["ready"]
+        eviction.set(1)
+        caller.go_on()
+        assert caller.says() == [100 * MIB, True]
+    assert daemon
+
+
+def test_the_start_of_a_process_waits(
+    simulated: ProgramContainer, eviction: WrittenEviction, daemon: Daemon
+) -> None:
+    eviction.set(1)
+    with running(simulated, PREPARED) as starting:
+        assert daemon.next_request() == starting.process.pid
+        wait_until(starting.waits)
+        assert simulated.tenant.processes() == []
+        eviction.set(0)
+        assert starting.says() == ["ready"]
+
+
+def test_a_launch_of_several_cards_waits(simulated_container: SimulatedContainer) -> None:
+    container = simulated_container(2, [0, 1])
+    eviction, daemon = WrittenEviction(container.tenant), Daemon(container.tenant)
+    with running(container, PREPARED, KINDS["launch"][0]) as caller:
+        assert caller.says() == ["ready"]
+        eviction.set(1)
+        caller.go_on()
+        assert daemon.next_request() == caller.process.pid
+        eviction.set(0)
+        assert caller.says() == [0]
+    daemon.close()
+
+
+def test_a_launch_that_has_waited_at_the_gate_looks_again(
+    simulated: ProgramContainer, eviction: WrittenEviction, daemon: Daemon
+) -> None:
+    gate = WrittenGate(simulated.tenant)
+    gate.set(abi.GATE_METERED)
+    with running(simulated, PREPARED, KINDS["launch"][0]) as caller:
+        assert caller.says() == ["ready"]
+        gate.set(abi.GATE_CLOSED)
+        caller.go_on()
+        wait_until(lambda: gate.work().waiting == 1)
+        eviction.set(1)
+        gate.set(abi.GATE_METERED)
+        assert daemon.next_request() == caller.process.pid
+        eviction.set(0)
+        assert caller.says() == [0]
+
+
+def test_the_request_is_repeated_and_survives_a_restart_of_the_daemon(
+    simulated: ProgramContainer, eviction: WrittenEviction
+) -> None:
+    daemon = Daemon(simulated.tenant)
+    with running(simulated, PREPARED, KINDS["mediated"][0]) as caller:
+        assert caller.says() == ["ready"]
+        eviction.set(1)
+        caller.go_on()
+        for _ in range(2):
+            assert daemon.next_request() == caller.process.pid
+        daemon.close()
+        daemon = Daemon(simulated.tenant)
+        assert daemon.next_request() == caller.process.pid
+        eviction.set(0)
+        assert caller.says() == [True]
+    daemon.close()
+
+
+def test_a_second_eviction_is_asked_about_again(
+    simulated: ProgramContainer, eviction: WrittenEviction, daemon: Daemon
+) -> None:
+    again = ("say('again')", "sys.stdin.readline()", KINDS["trampoline"][0])
+    with running(simulated, PREPARED, KINDS["mediated"][0], *again) as caller:
+        assert caller.says() == ["ready"]
+        for expected in ([True], [0]):
+            eviction.set(1)
+            caller.go_on()
+            assert daemon.next_request() == caller.process.pid
+            eviction.set(0)
+            assert caller.says() == expected
+            if expected == [True]:
+                assert caller.says() == ["again"]
+
+
+def test_signals_do_not_end_the_wait(
+    simulated: ProgramContainer, eviction: WrittenEviction, daemon: Daemon
+) -> None:
+    handler = "import signal; signal.signal(signal.SIGUSR1, lambda *_: say('handled'))\n"
+    with running(simulated, handler + PREPARED, KINDS["trampoline"][0]) as caller:
+        assert caller.says() == ["ready"]
+        eviction.set(1)
+        caller.go_on()
+        assert daemon.next_request() == caller.process.pid
+        for _ in range(20):
+            os.kill(caller.process.pid, signal.SIGUSR1)
+            wait_until(caller.waits)
+        eviction.set(0)
+        # Python's handler runs behind the call.
+        assert caller.says() == ["handled"]
+        assert caller.says() == [0]
+
+
+def test_a_forked_child_neither_waits_nor_asks(
+    simulated: ProgramContainer, eviction: WrittenEviction, daemon: Daemon
+) -> None:
+    lines = (
+        "child = os.fork()",
+        "if child == 0: os._exit(cu.cuCtxSynchronize())",
+        "say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))",
+    )
+    with running(simulated, PREPARED, *lines) as caller:
+        assert caller.says() == ["ready"]
+        eviction.set(1)
+        caller.go_on()
+        assert caller.says() == [3]  # not initialized
+    assert daemon
+
+
+def test_the_librarys_own_thread_asks_for_nothing(
+    simulated: ProgramContainer, eviction: WrittenEviction, daemon: Daemon
+) -> None:
+    WrittenGate(simulated.tenant).set(abi.GATE_METERED)
+    slow = "call('cuLaunchKernel', function, *ONE, 0, None, None, None)\n"
+    with running(simulated, PREPARED.replace("say(", slow + "say(", 1), "pass") as idle:
+        assert idle.says() == ["ready"]
+        eviction.set(1)
+        assert not daemon.has_request_within(1.5)
+
+
+def test_the_library_says_that_it_looks(simulated: ProgramContainer) -> None:
+    def abilities() -> int:
+        (value,) = struct.unpack_from(
+            "<I", simulated.tenant.status.read_bytes(), abi.STATUS_HEADER_ABILITIES
+        )
+        return int(value)
+
+    assert abilities() == 0
+    simulated.says("start()", "say(1)")
+    assert abilities() == abi.ABILITY_EVICT
+
+
+def test_an_eviction_under_load_changes_no_byte(
+    simulated: ProgramContainer, eviction: WrittenEviction, daemon: Daemon
+) -> None:
+    """The word, the lock and the checkpoint in the daemon's order, while threads copy."""
+    threads = """
+def copies(seed):
+    call("cuCtxSetCurrent", current)
+    mine = alloc(MIB)
+    for number in range(1 << 60):
+        text = (seed + str(number).zfill(15)).encode() * (MIB // 16)
+        call("cuMemcpyHtoD_v2", c_uint64(mine), text, c_size_t(MIB))
+        kept = ctypes.create_string_buffer(MIB)
+        call("cuMemcpyDtoH_v2", kept, c_uint64(mine), c_size_t(MIB))
+        if kept.raw != text:
+            say("differs")
+            os._exit(1)
+        say(number)
+
+current = c_void_p()
+call("cuCtxGetCurrent", byref(current))
+for seed in "ab":
+    threading.Thread(target=copies, args=(seed,)).start()
+"""
+    env = {
+        **simulated.env,
+        "PATH": os.environ["PATH"],
+        "LD_LIBRARY_PATH": str(simulated.libraries / "simulator"),
+    }
+    with (
+        running(simulated, PREPARED, threads) as busy,
+        subprocess.Popen(
+            [sys.executable, str(CLIENTS / "checkpoint.py")],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as worker,
+    ):
+
+        def ask(line: str) -> Any:
+            assert worker.stdin is not None
+            assert worker.stdout is not None
+            worker.stdin.write(line + "\n")
+            worker.stdin.flush()
+            return json.loads(worker.stdout.readline())
+
+        assert ask("init") == 0
+        assert busy.says() == ["ready"]
+        busy.go_on()
+        for _ in range(5):
+            for _ in range(10):
+                assert busy.says() != ["differs"]
+            eviction.set(1)
+            assert ask(f"lock {busy.process.pid} 30000") == 0
+            assert ask(f"checkpoint {busy.process.pid}") == 0
+            assert daemon.next_request() == busy.process.pid
+            assert ask(f"back {busy.process.pid}") == [0, 0]
+            eviction.set(0)
+        worker.kill()
