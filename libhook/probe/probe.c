@@ -8,7 +8,7 @@
  *   gpushare-probe [--library FILE] [--card N] [COMMAND ...]     then COMMANDs on stdin, one a line
  *
  * COMMAND:  context | info | alloc [API] SIZE | fill [API] | free | copy SIZE | spin NS TIMES |
- *           busy NS FOR_NS | smi
+ *           busy NS FOR_NS | write SEED | check SEED | smi
  * SIZE is in bytes; API is cuMemAlloc (default) or another of allocation_paths.c. The exit status
  * is 0 unless the driver cannot be loaded (3) or the command line is wrong (2); a refused
  * allocation is a result, not a failure.
@@ -75,6 +75,18 @@ static bool command_copy(struct probe *probe, char **words, int count)
 	return true;
 }
 
+/* "write SEED", "check SEED" */
+static bool command_contents(struct probe *probe, char **words, int count,
+	void (*act)(struct probe *, unsigned long long))
+{
+	unsigned long long seed;
+
+	if (count != 2 || !number_parse(words[1], &seed))
+		return false;
+	act(probe, seed);
+	return true;
+}
+
 static bool command_run(struct probe *probe, char *line)
 {
 	char *words[4];
@@ -92,6 +104,10 @@ static bool command_run(struct probe *probe, char *line)
 		return command_work(probe, words, count, work_spin);
 	if (!strcmp(words[0], "busy"))
 		return command_work(probe, words, count, work_busy);
+	if (!strcmp(words[0], "write"))
+		return command_contents(probe, words, count, contents_write);
+	if (!strcmp(words[0], "check"))
+		return command_contents(probe, words, count, contents_check);
 	if (count != 1)
 		return false;
 	if (!strcmp(words[0], "context"))

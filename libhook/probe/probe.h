@@ -110,6 +110,10 @@ void work_copy(struct probe *probe, size_t bytes);
 void work_busy(struct probe *probe, unsigned long long duration_ns, unsigned long long for_ns);
 void work_spin(struct probe *probe, unsigned long long duration_ns, unsigned long long times);
 
+/* Known bytes in all memory that was taken, and whether they are still there. */
+void contents_write(struct probe *probe, unsigned long long seed);
+void contents_check(struct probe *probe, unsigned long long seed);
+
 void smi_report(struct probe *probe);
 
 #endif
