@@ -516,3 +516,17 @@ def test_an_evicted_tenant_takes_no_turn_and_learns_no_context(made: EvictableNo
     assert grant.overhead_bytes(0) == overhead
     assert made.capacity().cores_available == 100
     assert (tenant.key, tenant.card) not in made.node.observed.usage.used
+
+
+def test_requests_for_a_restore_count_once(made: EvictableNode) -> None:
+    made.tenant(gib=130, devices="1")
+    tenant = made.tenant(gib=100, devices="0")
+    made.node.evictions.want(tenant.key)  # it is not evicted
+    assert not made.node.observed.waiting
+    made.node.evictions.evict(tenant.key)
+    opened(made.node, memory="100GiB", devices="0")
+    for _ in range(100):
+        made.node.evictions.want(tenant.key)
+    made.settle()
+    assert list(made.node.observed.waiting) == [tenant.key]
+    assert {name for name, _ in made.node.checkpoints.calls} == {"lock", "checkpoint"}
