@@ -31,6 +31,7 @@ from gpushare.daemon.core.log import (
 from gpushare.daemon.core.loop import Loop, Worker, WorkerPool, boot_id
 from gpushare.daemon.eviction.checkpoint_client import CheckpointClient
 from gpushare.daemon.eviction.evictions import Evictions
+from gpushare.daemon.eviction.on_card import OnCardWatch
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.lifecycle import claims, old_installations, release
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader
@@ -184,7 +185,7 @@ def _serve(config: Config, state: DaemonState, loop: Loop, listener: StartingSoc
         loop.every(lambda: state.config.timing.reconcile_interval_seconds, job)
     watchdog = Watchdog(("decide", "freeze", "truth"), systemd.watchdog_seconds() or _FEED_SECONDS)
     sampling = _Sampling(state, loader, audit, bypass, watchdog)
-    sampling.looked = evictions.watch
+    sampling.looked = OnCardWatch(state).look
     _start_thread("truth", lambda: sampling.run(stop))
     _sweep_now_and_then(state)
     log(

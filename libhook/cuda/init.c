@@ -33,6 +33,7 @@ CUDA(cuInit, (unsigned int flags))
 	const char *why = pages_open(PAGES_WRITE);
 	if (why)
 		return not_ready(why);
+	cards_make_visible();
 	evicted_watch(); /* a new process of an evicted tenant waits before it takes memory */
 	CUresult result = REAL(cuInit)(flags);
 	if (result != CUDA_SUCCESS)

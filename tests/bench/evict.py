@@ -153,6 +153,13 @@ class Sequences:
             self.check()
             self._end(self.running.pop())
 
+    def abandon(self) -> None:
+        """End all that is left, whatever state it is in."""
+        for survivor in self.running:
+            survivor.bundle.call("kill", "KILL")
+            survivor.tenant.__exit__(None, None, None)
+            survivor.bundle.remove()
+
     def _ask(self, step: Callable[[Survivor], object]) -> None:
         if self.running:
             with suppress(*_GONE):
@@ -232,6 +239,7 @@ def sequences(seed: int, count: int, opened: ExitStack) -> Sequences:
     stack.config.write_text(yaml.safe_dump({**said, "evict": evict, "timing": timing}))
     stack.start_daemon()
     made = Sequences(stack, random.Random(seed))
+    opened.callback(made.abandon)
     for _ in range(count):
         made.run()
     return made

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +17,7 @@ import yaml
 from gpushare.client import Client, DaemonUnreachable, RequestRefused
 from gpushare.protocol import TenantStatus
 from gpushare.verify import ProbeTenant
+from gpushare.verify.image import PROGRAM
 from tests.e2e.waiting import wait_until
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
@@ -154,6 +157,11 @@ def test_a_container_moves_to_another_card_and_a_card_is_drained(own: Stack) -> 
         assert tenant.ask(f"alloc {MIB}")["code"] == 0
         assert tenant.ask(f"write {SEED}")["code"] == 0
         wait_until(lambda: row(own, bundle)["processes"][0]["cards"][0]["index"] == 1)
+        argv = bundle.argv("exec", bundle.id, PROGRAM, "context")
+        started = subprocess.run(
+            argv, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL
+        )
+        assert json.loads(started.stdout.splitlines()[-1])["code"] == 0, started
         with pytest.raises(RequestRefused, match="is on card 1 already"):
             client.move(bundle.id, "1")
         with holding(own, "100GiB", devices="0"), pytest.raises(RequestRefused, match="card 0"):

@@ -103,6 +103,10 @@ class CheckpointCalls(Protocol):
         """Let a locked process go on."""
         ...
 
+    def prepare(self) -> None:
+        """Have ready what the first call would wait for."""
+        ...
+
     def end_if_idle(self) -> None:
         """Give back what is not needed now."""
         ...
@@ -153,6 +157,17 @@ class CheckpointClient:
         """See CheckpointCalls."""
         self._answered("unlock", {"pid": pid}, STATE_SECONDS)
 
+    def prepare(self) -> None:
+        """Start the worker, if there is none."""
+        if self._worker is None:
+            driver = self._driver()
+            try:
+                self._start(driver)
+                self._loaded = _named(driver)
+            except DriverError as error:
+                self.close()
+                raise CheckpointError(str(error)) from error
+
     def end_if_idle(self) -> None:
         """End a worker that has had nothing to do for a while."""
         if self._worker is not None and time.monotonic() - self._used >= IDLE_SECONDS:
@@ -174,7 +189,7 @@ class CheckpointClient:
 
     def _ask(self, what: str, arguments: dict[str, Any], seconds: float) -> dict[str, Any]:
         driver = self._driver()
-        named = driver.files.cuda.host_path, driver.env, driver.nvml.driver_version
+        named = _named(driver)
         if self._worker is not None and self._loaded != named:
             self.close()
         try:
@@ -207,6 +222,11 @@ class CheckpointClient:
         if "fault" in answer:
             raise DriverError(str(answer["fault"]))
         return answer
+
+
+def _named(driver: LoadedDriver) -> object:
+    """Return what a worker has loaded of a driver."""
+    return driver.files.cuda.host_path, driver.env, driver.nvml.driver_version
 
 
 def _copy_seconds(size_bytes: int) -> float:

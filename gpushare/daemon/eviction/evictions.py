@@ -18,7 +18,11 @@ from typing import Any, Final
 
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import Worker
-from gpushare.daemon.eviction.checkpoint_client import CheckpointCalls, CheckpointError
+from gpushare.daemon.eviction.checkpoint_client import (
+    CheckpointCalls,
+    CheckpointError,
+    why_unsupported,
+)
 from gpushare.daemon.eviction.preconditions import (
     CannotRestore,
     evictable_use,
@@ -45,7 +49,6 @@ from gpushare.errors import UserError
 _SAMPLE_SECONDS: Final = 5.0  # for a sample that is newer than a reservation
 _LOOK_SECONDS: Final = 0.005
 _ROUNDS: Final = 4
-_SEEN_TIMES: Final = 2  # samples with memory of an evicted tenant: one may be old
 
 
 class Evictions:
@@ -61,7 +64,6 @@ class Evictions:
         self._claimants = 0  # requests for which others are evicted: what is freed is theirs
         self._is_queued = False
         self._told: set[str] = set()  # waiting tenants of which an event has said so
-        self._seen: dict[str, int] = {}
 
     @property
     def waiting(self) -> Mapping[str, float]:
@@ -138,24 +140,7 @@ class Evictions:
         """Look again at what waits, and what is evicted; returns at once."""
         if self.waiting or any(one.eviction for one in self._state.ledger.entries.values()):
             self._worker.submit(self._look)
-        self._worker.submit(self._client.end_if_idle)
-
-    def watch(self) -> None:
-        """Report evicted tenants whose memory the driver lists; the truth thread, after a look."""
-        usage = self._state.observed.usage
-        off_card = [one for one in self._state.ledger.entries.values() if one.is_off_card]
-        if not off_card or usage.stale:
-            self._seen = {}
-            return
-        seen = {}
-        for record in off_card:
-            used = sum(use.bytes or 0 for _, use in usage.processes.get(record.key, ()))
-            if not used:
-                continue
-            seen[record.key] = self._seen.get(record.key, 0) + 1
-            if seen[record.key] == _SEEN_TIMES:
-                log("tenant-evicted-on-card", "error", **identity(record), used_bytes=used)
-        self._seen = seen
+        self._worker.submit(self._keep_worker)
 
     def close(self, seconds: float) -> None:
         """End the step in progress; nothing runs after."""
@@ -175,9 +160,8 @@ class Evictions:
         record = self._record(key)
         refuse_unevictable(record, self._state)
         try:
-            evicted = self._steps.evict(
-                record, lambda: evictable_use(record, self._state), (cause, reason), held=held
-            )
+            use = evictable_use(record, self._state)
+            evicted = self._steps.evict(record, use, (cause, reason), held=held)
         except EvictionFailed:
             self._count(failures=1)
             raise
@@ -378,6 +362,20 @@ class Evictions:
             self._settle()
         self._restore_offline()
         self._restore_waiting()
+
+    def _keep_worker(self) -> None:
+        """Have the worker ready where an eviction may be needed at any time, else end it.
+
+        The start of a container would wait for it.
+        """
+        state = self._state
+        terms = (state.config.terms, *(one for _, one in state.config.namespaces))
+        is_needed = state.config.evict.offline or any(one.idle.action == "evict" for one in terms)
+        if not is_needed:
+            self._client.end_if_idle()
+        elif state.driver is not None and not why_unsupported(state.driver.nvml.driver_version):
+            with contextlib.suppress(CheckpointError):  # the eviction itself says why
+                self._client.prepare()
 
     def _restore_offline(self) -> None:
         """Have those wait for their restore that were evicted while they worked."""

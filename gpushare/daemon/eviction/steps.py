@@ -12,14 +12,18 @@ has led to where it failed, or where gpushared was killed, the driver says (`set
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 from gpushare.daemon.core.log import log
 from gpushare.daemon.eviction import checkpoint_api
 from gpushare.daemon.eviction.checkpoint_client import CheckpointCalls, CheckpointError
-from gpushare.daemon.eviction.preconditions import CannotEvict, CannotRestore, EvictableUse
+from gpushare.daemon.eviction.preconditions import (
+    CannotEvict,
+    CannotRestore,
+    EvictableUse,
+    driver_processes,
+)
 from gpushare.daemon.eviction.targets import origin
 from gpushare.daemon.identity import processes
 from gpushare.daemon.limits import driver_limits
@@ -53,17 +57,15 @@ class EvictionSteps:
     def evict(
         self,
         record: TenantRecord,
-        measure: Callable[[], EvictableUse],
+        use: EvictableUse,
         why: tuple[str, str],
         *,
         held: bool = False,
     ) -> TenantRecord:
         """Evict a tenant whose eviction is possible; CannotEvict, EvictionFailed, TenantEnded.
 
-        `measure` finds its processes; it is called again once no new one can begin. `why` is the
-        cause, and the reason in words.
+        `why` is the cause, and the reason in words.
         """
-        use = measure()
         eviction = EvictionRecord(
             "evicting",
             time.time(),
@@ -76,13 +78,13 @@ class EvictionSteps:
         self.record(record, eviction)
         self._gate(record, closed=True)
         time.sleep(GRACE_SECONDS)
-        try:
-            use = measure()
+        try:  # no new one can begin by now
+            found = driver_processes(record, self._state, use.cgroups)
         except CannotEvict:
             self._open(record)
             raise
-        if use.processes != eviction.processes:
-            eviction = replace(eviction, processes=use.processes)
+        if found != eviction.processes:
+            eviction = replace(eviction, processes=found)
             self.record(record, eviction)
         try:
             self._lock(record, eviction)

@@ -57,7 +57,10 @@ WORDS: dict[str, tuple[str, ...]] = {
     "k8s resources": ("--format", "alauda"),
     "ls": (),
     "metrics": (),
+    "evict": ("train",),
+    "move": ("train", "--card", "1"),
     "pause": ("train",),
+    "restore": ("train",),
     "ps": (),
     "resume": ("train",),
     "report": ("usage",),
@@ -84,9 +87,12 @@ _UNSAFE = {"doctor", "setup", "runtime configure", "runtime status", "runtime un
 NEEDS_DAEMON = {
     *("audit", "card cordon", "card drain", "card ls", "card policy", "card uncordon"),
     *("compat", "config reload", "history", "inspect", "ls", "metrics", "pause", "ps", "resume"),
-    *("run", "set", "stop", "top", "verify", "why"),
+    *("run", "set", "stop", "top", "verify", "why", "evict", "restore", "move"),
 }
-NAMES_CONTAINER = {"inspect", "why", "set", "pause", "resume", "stop", "history"}
+NAMES_CONTAINER = {
+    *("inspect", "why", "set", "pause", "resume", "stop", "history"),
+    *("evict", "restore", "move"),
+}
 NAMES_CARD = {"card cordon", "card drain", "card policy", "card uncordon"}
 READS_FILE = {
     "compat": ("./none", "--driver", "580.65.06", "--cc", "9.0"),

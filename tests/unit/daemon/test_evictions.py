@@ -18,6 +18,7 @@ from gpushare.daemon.eviction import checkpoint_api as api
 from gpushare.daemon.eviction import host_memory
 from gpushare.daemon.eviction.checkpoint_client import CheckpointError
 from gpushare.daemon.eviction.host_memory import MemoryLimit
+from gpushare.daemon.eviction.on_card import OnCardWatch
 from gpushare.daemon.eviction.preconditions import CannotEvict, CannotRestore
 from gpushare.daemon.eviction.steps import EvictionFailed
 from gpushare.daemon.identity import processes
@@ -490,15 +491,15 @@ def test_memory_of_an_evicted_tenant_that_the_driver_lists_is_reported_once(
     events: list[str] = []
     log.attach_listener(sink := lambda _time, event, _level, _fields: events.append(event))
     try:
-        tenant = made.tenant()
+        tenant, watch = made.tenant(), OnCardWatch(made.node)
         made.node.evictions.evict(tenant.key)
         made.look()
-        made.node.evictions.watch()
+        watch.look()
         assert "tenant-evicted-on-card" not in events
         made.driver.uses = {tenant.card: (ProcessUse(tenant.pids[0], GIB),)}
         for _ in range(4):
             made.node.sampler.look()
-            made.node.evictions.watch()
+            watch.look()
     finally:
         log.detach_listener(sink)
     assert events.count("tenant-evicted-on-card") == 1

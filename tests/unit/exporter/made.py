@@ -27,6 +27,8 @@ def card(index: int = 0, **more: Any) -> CardMetrics:
         "allocated_bytes": 12 * GIB,
         "available_bytes": 128 * GIB,
         "burst_bytes": 2 * GIB,
+        "evicted_bytes": 0,
+        "evicted_tenants": 0,
         "non_tenant_bytes": 3 * GIB,
         "cores_allocated": 90,
         "utilization": 71,
@@ -129,6 +131,10 @@ def node(**more: Any) -> NodeMetrics:
             }
         },
         "events": {"tenant-bound": 2, "ledger-damaged": 0},
+        "evictions": {
+            **{"evictions": 3, "restores": 2, "moves": 1, "failures": 0},
+            **{"eviction_seconds": 6.5, "restore_seconds": 4.25, "driver_seconds": 10.0},
+        },
         "history_lost": 0,
     }
     made.update(more)  # type: ignore[typeddict-item]

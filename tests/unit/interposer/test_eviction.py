@@ -62,7 +62,7 @@ KINDS: dict[str, tuple[str, list[object]]] = {
     "trampoline": ("flags = c_uint(7); call('cuCtxGetFlags', byref(flags)); say(flags.value)", [0]),
     "trampoline with arguments on the stack": (
         (
-            "call('cuLinkAddData_v2', linking, 1, PTX, c_size_t(len(PTX) + 1), b'name', 0, None, None)"
+            "call('cuLinkAddData_v2', linking, 1, PTX, c_size_t(len(PTX) + 1), b'n', 0, None, None)"
             "; image, size = c_void_p(), c_size_t()"
             "; call('cuLinkComplete', linking, byref(image), byref(size)); say(size.value > 0)"
         ),
@@ -214,8 +214,9 @@ def test_a_call_asks_for_the_restore_and_waits(
         assert caller.says() == expected
 
 
+@pytest.mark.usefixtures("daemon")
 def test_a_refused_call_does_not_wait(
-    simulated: ProgramContainer, eviction: WrittenEviction, daemon: Daemon
+    simulated: ProgramContainer, eviction: WrittenEviction
 ) -> None:
     refused = "say(cu.cuMemMapArrayAsync(), cu.cuCheckpointProcessLock(os.getpid(), None))"
     with running(simulated, PREPARED, refused) as caller:
@@ -223,12 +224,10 @@ def test_a_refused_call_does_not_wait(
         eviction.set(1)
         caller.go_on()
         assert caller.says() == [801, 801]
-    assert daemon
 
 
-def test_nvml_does_not_wait(
-    simulated: ProgramContainer, eviction: WrittenEviction, daemon: Daemon
-) -> None:
+@pytest.mark.usefixtures("daemon")
+def test_nvml_does_not_wait(simulated: ProgramContainer, eviction: WrittenEviction) -> None:
     lines = (
         "import pynvml; pynvml.nvmlInit(); handle = pynvml.nvmlDeviceGetHandleByIndex(0)",
         "info = pynvml.nvmlDeviceGetMemoryInfo(handle)",
@@ -239,7 +238,6 @@ def test_nvml_does_not_wait(
         eviction.set(1)
         caller.go_on()
         assert caller.says() == [100 * MIB, True]
-    assert daemon
 
 
 def test_the_start_of_a_process_waits(
@@ -336,8 +334,9 @@ def test_signals_do_not_end_the_wait(
         assert caller.says() == [0]
 
 
+@pytest.mark.usefixtures("daemon")
 def test_a_forked_child_neither_waits_nor_asks(
-    simulated: ProgramContainer, eviction: WrittenEviction, daemon: Daemon
+    simulated: ProgramContainer, eviction: WrittenEviction
 ) -> None:
     lines = (
         "child = os.fork()",
@@ -349,7 +348,6 @@ def test_a_forked_child_neither_waits_nor_asks(
         eviction.set(1)
         caller.go_on()
         assert caller.says() == [3]  # not initialized
-    assert daemon
 
 
 def test_the_librarys_own_thread_asks_for_nothing(
