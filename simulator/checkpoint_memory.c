@@ -211,7 +211,7 @@ static bool return_to_card(struct sim_card *card)
 CUresult checkpoint_return(void)
 {
 	const uint32_t own = tag_process(process_tag());
-	uint64_t bytes[SIM_CARDS];
+	uint64_t bytes[SIM_CARDS] = {0};
 
 	for (uint32_t i = 0; i < device_entries(); i++)
 		bytes[i] = device->cards[i].shares[own].evicted_bytes;

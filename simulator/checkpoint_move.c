@@ -24,6 +24,7 @@ static uint32_t place_of(const uint8_t uuid[16])
 /* NVIDIA's driver requires the same chip. */
 static bool are_alike(uint32_t place, uint32_t other)
 {
+	REQUIRE(place < SIM_CARDS && other < SIM_CARDS, false);
 	const struct sim_profile *one = &device->profiles[place];
 	const struct sim_profile *second = &device->profiles[other];
 
@@ -107,7 +108,7 @@ static CUresult choose(
 		if (!checkpoint_concerns(&device->cards[i]))
 			continue;
 		places[i] = target_of(request, place);
-		REQUIRE(places[i] != SIM_CARDS && !is_taken(places, chosen, places[i]),
+		REQUIRE(places[i] < SIM_CARDS && !is_taken(places, chosen, places[i]),
 			CUDA_ERROR_INVALID_VALUE);
 		REQUIRE(are_alike(place, places[i]), CUDA_ERROR_NOT_SUPPORTED);
 		chosen[i] = true;

@@ -2,7 +2,6 @@
 #include "evicted.h"
 
 #include "channel/channel.h"
-#include "quota/pages.h"
 #include "share/clock.h"
 #include "share/futex.h"
 

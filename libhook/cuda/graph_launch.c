@@ -9,12 +9,18 @@
 #include "graph_memory.h"
 #include "submit.h"
 
-/* Most graphs allocate nothing. */
+/* Most graphs allocate nothing, and most tenants are not evicted: nothing is on the stack then. */
+static inline bool starts_at_once(void)
+{
+	return __builtin_expect(
+		atomic_load_explicit(&gate_line.allocating_graphs, memory_order_relaxed) == 0 &&
+			!is_evicted(),
+		1);
+}
+
 #define START(symbol, graph, stream, null_stream)                                                  \
-	(__builtin_expect(                                                                         \
-		 atomic_load_explicit(&gate_line.allocating_graphs, memory_order_relaxed) == 0, 1) \
-			? REAL(symbol)(graph, stream)                                              \
-			: graph_start(GRAPH_LAUNCH, REAL(symbol), graph, stream, null_stream))
+	(starts_at_once() ? REAL_AT_ONCE(symbol)(graph, stream)                                    \
+			  : graph_start(GRAPH_LAUNCH, REAL(symbol), graph, stream, null_stream))
 
 #define LAUNCH_GRAPH(symbol, null_stream)                                                          \
 	__attribute__((noinline)) static CUresult symbol##_entered(                                \
@@ -34,13 +40,14 @@
 			.what = graph,                                                             \
 			.stream = stream,                                                          \
 			.per_thread = (null_stream) == NULL_IS_PER_THREAD};                        \
-		return submit_pass(&work) ? START(symbol, graph, stream, null_stream)              \
-					  : symbol##_entered(graph, stream);                       \
+		return starts_at_once() && submit_pass(&work)                                      \
+			       ? REAL_AT_ONCE(symbol)(graph, stream)                               \
+			       : symbol##_entered(graph, stream);                                  \
 	}                                                                                          \
 	CUDA(symbol, (CUgraphExec graph, CUstream stream))                                         \
 	{                                                                                          \
-		return gate_is_open() ? START(symbol, graph, stream, null_stream)                  \
-				      : symbol##_gated(graph, stream);                             \
+		return gate_is_open() && starts_at_once() ? REAL_AT_ONCE(symbol)(graph, stream)    \
+							  : symbol##_gated(graph, stream);         \
 	}
 
 LAUNCH_GRAPH(cuGraphLaunch, NULL_IS_LEGACY)

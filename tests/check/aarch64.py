@@ -44,6 +44,7 @@ def check() -> None:
         _schedule(folder, Path(place))
         _allocate(folder, Path(place))
         _refuse(folder, Path(place))
+        _wait(Path(place))
 
 
 def _flaws(path: Path) -> list[str]:
@@ -106,6 +107,20 @@ def _refuse(folder: Path, place: Path) -> None:
     (root / "lib").symlink_to(SYSROOT / "lib")
     said = _probe(folder, folder / "lib/libcuda.so.1", place, root=root)
     _expect("the quota of this container is unknown", said)
+
+
+def _wait(place: Path) -> None:
+    """A call of an evicted tenant waits, and keeps its arguments."""
+    sources = ("tests/unit/interposer/test_evicted.c", "libhook/cuda/evicted.c")
+    folders = ("libhook", "libhook/include", "tests/unit/simulator")
+    program = place / "evicted"
+    run(
+        *(sys.executable, "-m", "ziglang", "cc", "-target", f"{ARCHITECTURE}-linux-gnu"),
+        *("-std=gnu11", "-D_GNU_SOURCE", "-O2", "-o", program, ROOT / "libhook/share/futex.c"),
+        *(ROOT / source for source in sources),
+        *(f"-I{ROOT / folder}" for folder in folders),
+    )
+    _expect("every argument has arrived", run(*EMULATOR, program))
 
 
 def _probe(folder: Path, library: Path, place: Path, *words: str, root: Path = SYSROOT) -> str:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import gpushare
 
 from . import (
+    checkpoint,
     containers,
     costs,
     coverage,
@@ -67,6 +68,7 @@ PARTS: dict[str, Part] = {
     "kept": Part("What pools and graphs keep", kept.rows),
     "shared": Part("Memory of two processes", shared.rows),
     "mps": Part("MPS", mps.rows),
+    "checkpoint": Part("Checkpoints", checkpoint.rows),
     "contexts": Part("Contexts, by how modules are loaded", loads.contexts),
     "modules": Part("What modules take", loads.modules),
     "limits": Part("What limits take", loads.limits),

@@ -132,8 +132,13 @@ def node(**more: Any) -> NodeMetrics:
         },
         "events": {"tenant-bound": 2, "ledger-damaged": 0},
         "evictions": {
-            **{"evictions": 3, "restores": 2, "moves": 1, "failures": 0},
-            **{"eviction_seconds": 6.5, "restore_seconds": 4.25, "driver_seconds": 10.0},
+            "evictions": 3,
+            "restores": 2,
+            "moves": 1,
+            "failures": 0,
+            "eviction_seconds": 6.5,
+            "restore_seconds": 4.25,
+            "driver_seconds": 10.0,
         },
         "history_lost": 0,
     }

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,10 +22,22 @@ def libraries() -> Path:
 
 
 @pytest.fixture
-def driver(libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DriverPaths:
-    created = simulator.create(tmp_path / "card", "h200")
-    monkeypatch.setenv("GPUSHARE_SIM_DEVICE", str(created.device))
-    return find(libraries)
+def driver_of(
+    libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., DriverPaths]:
+    """A maker of simulated drivers of a version, or with several cards."""
+
+    def make(**options: Any) -> DriverPaths:
+        created = simulator.create(tmp_path / "card", "h200", **options)
+        monkeypatch.setenv("GPUSHARE_SIM_DEVICE", str(created.device))
+        return find(libraries)
+
+    return make
+
+
+@pytest.fixture
+def driver(driver_of: Callable[..., DriverPaths]) -> DriverPaths:
+    return driver_of()
 
 
 @pytest.fixture

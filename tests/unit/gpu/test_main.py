@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.gpu import __main__ as main
+from tests.gpu import checkpoint
 from tests.gpu import driver as found
 from tests.gpu.driver import DriverPaths, NoWorkingDriver
 from tests.gpu.process import environment
@@ -127,14 +128,18 @@ def test_the_probe_runs_through_on_the_simulated_driver(
 TIMED = {"slices", "throughput", "handover", "latency", "shares", "training"}
 WHOLE = [part for part in main.PARTS if part not in TIMED]
 #: What a machine of the tests need not have, or a driver in a folder has not.
-MAY_BE_MISSING = {"smi", "torch", "cupy", "host", "runc", "pytorch"}
+MAY_BE_MISSING = {"smi", "checkpoint", "torch", "cupy", "host", "runc", "pytorch"}
 
 
 @pytest.mark.usefixtures("namespaces")
 def test_the_whole_of_it_runs_through_on_the_simulated_driver(
-    driver: DriverPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    driver: DriverPaths,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out = tmp_path / "report"
+    monkeypatch.setattr(checkpoint, "SIZES", (64 << 20,))
     status = main.main([*WHOLE, "--driver", str(driver.named), "--out", str(out)])
     assert status == 0, capsys.readouterr().out
     report = json.loads(out.with_suffix(".json").read_text())

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from ctypes import POINTER, byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from pathlib import Path
 
 MIB = 1 << 20
 OUT_OF_MEMORY = 2
@@ -146,6 +147,12 @@ def address_of(symbol: str) -> int | None:
 def say(*values: object) -> None:
     sys.stdout.write(json.dumps(values) + "\n")
     sys.stdout.flush()
+
+
+def threads() -> list[str]:
+    """The status of each thread, without the one that the simulated driver has for checkpoints."""
+    texts = [(task / "status").read_text() for task in Path("/proc/self/task").iterdir()]
+    return [text for text in texts if not text.startswith("Name:\tcuda-restore")]
 
 
 def start() -> c_void_p:

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA's checkpoints: their times, their codes, and what simulator/README.md assumes of them.
+
+Only programs of its own are taken off the card. Persistence mode is read, and not changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpushare.verify import ProbeFailed
+
+from .driver import DriverPaths
+from .process import Child, child, environment
+from .report import NotMeasured, ReportRow
+from .torch_view import importable
+
+MIB, GIB = 1 << 20, 1 << 30
+SIZES = (GIB, 4 * GIB, 16 * GIB)
+#: Host memory that must be available for each byte: the program's, and what a driver may add.
+HOST_FACTOR = 3
+KINDS = ("pooled", "mapped", "pinned")
+VERBS = ("lock", "checkpoint", "restore", "unlock")
+LOCK_MS = 60_000
+STEPS = 20
+
+
+@dataclass(frozen=True)
+class Checkpointer:
+    """A program that is checkpointed, its PID and its cards, and the one that does it."""
+
+    target: Child
+    caller: Child
+    pid: str
+    uuids: tuple[str, ...]
+
+    def call(self, verb: str, *arguments: str) -> dict[str, Any]:
+        """Call one function for the program; return its code, its name and its ns."""
+        extra = (str(LOCK_MS),) if verb == "lock" and not arguments else arguments
+        return self.caller.ask(" ".join((verb, self.pid, *extra)))
+
+    def must(self, verb: str, *arguments: str) -> int:
+        """Return the ns of a call that must succeed; NotMeasured where it does not."""
+        found = self.call(verb, *arguments)
+        if found["code"]:
+            raise NotMeasured(f"{verb}: {found['name']}")
+        return int(found["ns"])
+
+    def pairs(self, target: str = "") -> tuple[str, ...]:
+        """Return pairs for every card, the first onto `target`, the others onto themselves."""
+        first, *others = self.uuids
+        new = target or first
+        # Of an exchange, the card that is taken goes the other way.
+        return (f"{first}={new}", *(f"{one}={first if one == new else one}" for one in others))
+
+
+def rows(driver: DriverPaths) -> Iterator[ReportRow]:
+    """What checkpoints do here."""
+    with _program(driver) as caller:
+        if not caller.ask("load")["has"]:
+            yield ReportRow("CUDA checkpoints", missing="this driver has none: 570 is the first")
+            return
+        found = caller.ask(f"card {driver.uuid} 0")
+        yield ReportRow("persistence mode", "on" if found["persistence"] else "off")
+    for part in (_sizes, _kinds, _codes, _managed, _uninitialized, _moves, _training):
+        try:
+            yield from part(driver)
+        except (NotMeasured, ProbeFailed) as error:
+            yield ReportRow(f"the rest of {part.__name__.strip('_')}", missing=str(error))
+
+
+@contextmanager
+def _program(driver: DriverPaths) -> Iterator[Child]:
+    argv = child("checkpoint", str(driver.cuda))
+    with Child("checkpoint", argv, environment(driver.env)) as started:
+        started.start()
+        yield started
+
+
+@contextmanager
+def _both(driver: DriverPaths, *, initialize: bool = True) -> Iterator[Checkpointer]:
+    """Start a program with a context, and one that checkpoints it."""
+    with _program(driver) as target, _program(driver) as caller:
+        caller.ask("load")
+        if initialize:
+            caller.ask("initialize")
+        begun = target.ask("begin")
+        if begun["code"]:
+            raise NotMeasured(str(begun["name"]))
+        yield Checkpointer(target, caller, str(begun["pid"]), tuple(begun["uuids"]))
+
+
+def _available_bytes() -> int:
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    return int(dict(line.split(":", 1) for line in lines)["MemAvailable"].split()[0]) << 10
+
+
+def _taken(one: Checkpointer, kind: str, size: int) -> None:
+    """Let the program take memory; NotMeasured where it gets none."""
+    if _available_bytes() < HOST_FACTOR * size:
+        raise NotMeasured(f"{size // MIB} MiB: too little host memory is available")
+    found = one.target.ask(f"take {kind} {size}")
+    if found["code"]:
+        raise NotMeasured(f"{size // MIB} MiB of {kind} memory: {found['name']}")
+
+
+def _times(one: Checkpointer, name: str, size: int) -> Iterator[ReportRow]:
+    """Take the program off the card and put it back; each call's time, per GiB as well."""
+    resident = one.target.ask("resident")["bytes"]
+    grown = 0
+    for verb in VERBS:
+        ns = one.must(verb)
+        note = f"{ns / 1e9 / (size / GIB):.3g} s per GiB" if verb in VERBS[1:3] else ""
+        yield ReportRow(f"{name}: {verb}", ns, "ns", note)
+        if verb == "checkpoint":
+            grown = _resident_of(one.pid) - resident
+    yield ReportRow(f"{name}: host memory that it takes", grown, "bytes")
+    found = one.target.ask("same")
+    yield ReportRow.claim(f"{name}: its contents are the same", found["same"], found["wrong"])
+
+
+def _resident_of(pid: str) -> int:
+    """Return the host memory of a process that cannot be asked now."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    return int(dict(line.split(":", 1) for line in lines)["VmRSS"].split()[0]) << 10
+
+
+def _sizes(driver: DriverPaths) -> Iterator[ReportRow]:
+    with _both(driver) as one:
+        yield from _times(one, "a context alone", GIB)
+    for size in SIZES:
+        name = f"{size / GIB:g} GiB"
+        try:
+            with _both(driver) as one:
+                _taken(one, "linear", size)
+                yield from _listed(driver, one, name)
+                yield from _times(one, name, size)
+        except NotMeasured as error:
+            yield ReportRow(name, missing=str(error))
+
+
+def _listed(driver: DriverPaths, one: Checkpointer, name: str) -> Iterator[ReportRow]:
+    """What NVML has of the program before, during and after."""
+    look = f"card {driver.uuid} {one.pid}"
+    before = one.caller.ask(look)
+    one.must("lock")
+    one.must("checkpoint")
+    during = one.caller.ask(look)
+    one.must("restore")
+    one.must("unlock")
+    after = one.caller.ask(look)
+    entry = during["process"]
+    shown = "not listed" if entry is None else entry
+    note = f"before {before['process']}, after {after['process']}"
+    yield ReportRow(f"{name}: NVML's entry of the process", shown, note=note)
+    given = before["used"] - during["used"]
+    yield ReportRow(f"{name}: memory of the card that it gives back", given, "bytes")
+    taken = after["used"] - during["used"]
+    yield ReportRow(f"{name}: memory that it takes again", taken, "bytes")
+
+
+def _kinds(driver: DriverPaths) -> Iterator[ReportRow]:
+    size = SIZES[0]
+    for kind in KINDS:
+        try:
+            with _both(driver) as one:
+                _taken(one, kind, size)
+                yield from _times(one, f"{size / GIB:g} GiB, {kind}", size)
+        except NotMeasured as error:
+            yield ReportRow(kind, missing=str(error))
+
+
+def _codes(driver: DriverPaths) -> Iterator[ReportRow]:
+    """Every call in every state from which it is not documented; the state must remain."""
+    legal = {"": {"lock"}, "lock": {"checkpoint", "unlock"}, "lock checkpoint": {"restore"}}
+    for before, allowed in legal.items():
+        with _both(driver) as one:
+            for verb in before.split():
+                one.must(verb)
+            state = one.call("state")["state"]
+            for verb in sorted(set(VERBS) - allowed):
+                found = one.call(verb)
+                yield ReportRow(f"{verb} in state {state}", found["name"])
+                same = one.call("state")["state"]
+                yield ReportRow.claim(
+                    f"{verb} in state {state} changes it not", same == state, same
+                )
+    with _program(driver) as caller, _program(driver) as idle:
+        caller.ask("load")
+        pid = idle.process.pid
+        found = caller.ask(f"state {pid}")
+        yield ReportRow("the state of a process without CUDA", found["name"])
+
+
+def _managed(driver: DriverPaths) -> Iterator[ReportRow]:
+    with _both(driver) as one:
+        found = one.target.ask(f"take managed {64 * MIB}")
+        if found["code"]:
+            raise NotMeasured(f"managed memory: {found['name']}")
+        locked = one.call("lock")
+        yield ReportRow("managed memory: lock", locked["name"])
+        if not locked["code"]:
+            taken = one.call("checkpoint")
+            yield ReportRow("managed memory: checkpoint", taken["name"])
+            if not taken["code"]:
+                yield ReportRow("managed memory: restore", one.call("restore")["name"])
+            yield ReportRow("managed memory: unlock", one.call("unlock")["name"])
+
+
+def _uninitialized(driver: DriverPaths) -> Iterator[ReportRow]:
+    with _both(driver, initialize=False) as one:
+        for verb in VERBS:
+            found = one.call(verb)
+            yield ReportRow(f"a caller without cuInit: {verb}", found["name"])
+            if found["code"]:
+                break
+
+
+def _moves(driver: DriverPaths) -> Iterator[ReportRow]:
+    with _both(driver) as one:
+        _taken(one, "linear", SIZES[0])
+        targets = {"onto the same card": ""}
+        if len(one.uuids) > 1:
+            targets["onto another card"] = one.uuids[1]
+        for name, target in targets.items():
+            one.must("lock")
+            one.must("checkpoint")
+            found = one.call("restore", *one.pairs(target))
+            yield ReportRow(f"pairs {name}: restore", found["name"])
+            if found["code"]:
+                one.must("restore")
+            one.must("unlock")
+            seen = one.target.ask("same")
+            yield ReportRow.claim(f"pairs {name}: the contents are the same", seen["same"], seen)
+            shown = "another" if seen["uuids"][0] != one.uuids[0] else "the same"
+            yield ReportRow(f"pairs {name}: the UUID that the program sees", shown)
+
+
+def _training(driver: DriverPaths) -> Iterator[ReportRow]:
+    """PyTorch's losses, undisturbed and through checkpoints, must be equal to the last bit."""
+    env = environment(driver.env)
+    importable(env)
+    with Child("steps", child("steps"), env) as undisturbed:
+        undisturbed.start()
+        undisturbed.ask("begin")
+        expected = [undisturbed.ask(f"step {STEPS}")["losses"] for _ in range(3)]
+    with Child("steps", child("steps"), env) as target, _program(driver) as caller:
+        target.start()
+        pid = str(target.ask("begin")["pid"])
+        caller.ask("load")
+        caller.ask("initialize")
+        with _program(driver) as other:
+            uuids = tuple(other.ask("begin")["uuids"])
+        one = Checkpointer(target, caller, pid, uuids)
+        losses = [target.ask(f"step {STEPS}")["losses"]]
+        for pairs in ((), one.pairs(uuids[1]) if len(uuids) > 1 else one.pairs()):
+            one.must("lock")
+            one.must("checkpoint")
+            one.must("restore", *pairs)
+            one.must("unlock")
+            losses.append(target.ask(f"step {STEPS}")["losses"])
+        same = losses == expected
+        yield ReportRow.claim("PyTorch computes the same losses", same, (losses, expected))
