@@ -158,9 +158,6 @@ def _serve(config: Config, state: DaemonState, loop: Loop, listener: StartingSoc
     bypass = BypassControl(state, freezer)
     state.regroup = lambda gid: loop.call(lambda: listener.regroup(gid))
     state.watch.ended = lambda key: decide.submit(lambda: release.handle_process_end(key, state))
-    state.watch.shortfall = lambda key, card, size: decide.submit(
-        lambda: handle_shortfall(key, card, size, state)
-    )
     # Every allocation is known before the first request. A tenant whose process has ended meanwhile
     # is released by a job of the decide thread, which alone may use the ledger.
     decide.run(lambda: release.adopt_tenants(state, freezer))
@@ -232,6 +229,14 @@ def _evictions(state: DaemonState, loader: DriverLoader, scheduler: SchedulerSyn
     """Return what evicts tenants, with everything that asks for it."""
     evictions = Evictions(state, CheckpointClient(state.loaded, loader.excuse))
     state.evict_for, state.watch.restore = evictions.evict_for, evictions.want
+
+    def handle(key: str, card: int, size_bytes: int) -> None:
+        if handle_shortfall(key, card, size_bytes, state) and state.config.evict.offline:
+            evictions.relieve(key, state.ledger.entries[key].allocations[card].uuid)
+
+    state.watch.shortfall = lambda key, card, size: state.decide.submit(
+        lambda: handle(key, card, size)
+    )
 
     def shares_changed() -> None:
         scheduler.changed()

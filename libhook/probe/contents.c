@@ -42,7 +42,7 @@ static CUresult pieces_visit(struct probe *probe, uint64_t seed,
 		const struct allocation *made = &probe->allocations[at];
 
 		for (size_t offset = 0; made->pointer && offset + sizeof(uint64_t) <= made->bytes &&
-			result == CUDA_SUCCESS;
+					result == CUDA_SUCCESS;
 			offset += PIECE_BYTES) {
 			const size_t rest = made->bytes - offset;
 			const size_t bytes = (rest < PIECE_BYTES ? rest : PIECE_BYTES) & ~(size_t)7;

@@ -132,6 +132,10 @@ class Evictions:
                 self._claimants -= 1
             self.changed()
 
+    def relieve(self, key: str, uuid: str) -> None:
+        """Evict a tenant that has burst memory of a card which `key` lacks; returns at once."""
+        self._worker.submit(lambda: self._relieve(key, uuid))
+
     def settle(self) -> None:
         """See how far evictions got that another daemon has left; returns at once."""
         self._worker.submit(self._settle)
@@ -331,6 +335,16 @@ class Evictions:
         self._told.discard(key)
         with self._lock:
             self._publish({one: since for one, since in self.waiting.items() if one != key})
+
+    def _relieve(self, key: str, uuid: str) -> None:
+        """Evict one: the tenant reports again while that is not enough."""
+        record = self._state.ledger.entries.get(key)
+        chosen = self._room.burst_holder(uuid, besides=key)
+        if record is None or chosen is None:
+            return
+        reason = f"{record.title} lacks memory within its quota"
+        with contextlib.suppress(UserError):  # it goes on, or an event has said what happened
+            self._evict(chosen.key, chosen.cause, reason)
 
     # --- now and then ---
 

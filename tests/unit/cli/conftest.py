@@ -115,7 +115,7 @@ def tenant(name: str, used: float, quota: float, **more: Any) -> TenantStatus:
         "throttled_ratio": 0.12,
         "created_at": 1763700000.0,
         "idle_since": None,
-    "evicted": None,
+        "evicted": None,
         "cards": [card],
         "processes": [
             {

@@ -120,7 +120,7 @@ def report(**more: Any) -> Why:
         "reason": "",
         "isolation": "interposer",
         "idle_since": None,
-    "evicted": None,
+        "evicted": None,
         "stale_reason": "",
         "cards": [card()],
         "denied": 2,

@@ -531,3 +531,19 @@ def test_requests_for_a_restore_count_once(made: EvictableNode) -> None:
     made.settle()
     assert list(made.node.observed.waiting) == [tenant.key]
     assert {name for name, _ in made.node.checkpoints.calls} == {"lock", "checkpoint"}
+
+
+def test_who_has_burst_memory_that_another_lacks_is_evicted(made: EvictableNode) -> None:
+    lacking = made.tenant(gib=60, held_gib=10, devices="0")
+    modest = made.tenant(gib=20, devices="0")
+    batch = made.tenant(gib=40, held_gib=90, memory_limit="100GiB", devices="0")
+    made.node.evictions.relieve(lacking.key, lacking.card)
+    made.settle()
+    assert evicted(lacking, batch, modest) == [False] * 3
+    made.configure(offline=True)
+    made.node.evictions.relieve(lacking.key, lacking.card)
+    made.settle()
+    assert evicted(lacking, batch, modest) == [False, True, False]
+    assert batch.eviction is not None
+    assert batch.eviction.reason == "train lacks memory within its quota"
+    assert batch.eviction.bytes == 90 * GIB
