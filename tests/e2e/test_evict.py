@@ -9,13 +9,16 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from gpushare import simulator
 from gpushare.client import Client, DaemonUnreachable, RequestRefused
 from gpushare.protocol import TenantStatus
+from gpushare.simulator import CheckpointFault, CheckpointOperation
 from gpushare.verify import ProbeTenant
 from gpushare.verify.image import PROGRAM
 from tests.e2e.waiting import wait_until
@@ -240,3 +243,44 @@ def test_a_killed_daemon_continues_where_it_was(own: Stack, step: str) -> None:
         if is_evicted:
             Client(own.socket).restore(bundle.id)
         assert is_intact(tenant)
+
+
+def inject(stack: Stack, operation: CheckpointOperation, effect: CheckpointFault) -> None:
+    """Have the next call of that kind for a process of card 0 go wrong; 999: CUDA_ERROR_UNKNOWN."""
+    simulator.fail(
+        Path(stack.env["GPUSHARE_SIM_DEVICE"]),
+        checkpoint_faults=1,
+        checkpoint_operation=operation,
+        checkpoint_effect=effect,
+        checkpoint_error=999,
+    )
+
+
+@pytest.mark.parametrize("operation", ["LOCK", "CHECKPOINT"])
+def test_a_driver_that_refuses_leaves_the_container_as_it_was(own: Stack, operation: str) -> None:
+    configure(own)
+    with holding(own, "4GiB", devices="0") as (bundle, tenant):
+        inject(own, CheckpointOperation[operation], CheckpointFault.REFUSES)
+        with pytest.raises(RequestRefused, match="It goes on as before"):
+            Client(own.socket).evict(bundle.id)
+        assert state(own, bundle) == ""
+        assert is_intact(tenant)
+        Client(own.socket).evict(bundle.id, hold=True)
+        assert state(own, bundle) == "evicted"
+
+
+def test_a_process_that_the_driver_loses_is_shown_and_ends_by_the_operators_choice(
+    own: Stack,
+) -> None:
+    configure(own)
+    client = Client(own.socket)
+    with holding(own, "100GiB", devices="0") as (bundle, _):
+        client.evict(bundle.id, hold=True)
+        inject(own, CheckpointOperation.RESTORE, CheckpointFault.FAILS)
+        with pytest.raises(RequestRefused, match="gpushare stop"):
+            client.restore(bundle.id)
+        assert state(own, bundle) == "failed"
+        assert any("has lost its GPU memory" in one for one in row(own, bundle)["warnings"])
+        assert available(own) < 100 * GIB
+        client.stop(bundle.id, "KILL", 0)
+        wait_until(lambda: available(own) > 100 * GIB)

@@ -26,7 +26,7 @@ SEQUENCES = 30
 STEPS = 25
 
 
-class Killed(Exception):
+class DaemonKilled(Exception):
     """gpushared is killed here, between two calls of the driver."""
 
 
@@ -46,7 +46,7 @@ class Sequence:
         if self.kills and self.chance.random() < 0.3:
             self.kills, self.is_killed = 0, True
         if self.is_killed:  # nor is anything else called
-            raise Killed
+            raise DaemonKilled
 
     @property
     def living(self) -> list[EvictableTenant]:
@@ -55,7 +55,7 @@ class Sequence:
     def step(self) -> None:
         steps = [self.start, self.evict, self.evict, self.restore, self.move, self.want]
         steps += [self.end, self.fault, self.kill]
-        with contextlib.suppress(UserError, Killed):
+        with contextlib.suppress(UserError, DaemonKilled):
             self.chance.choice(steps)()
         self.made.settle()
         if self.is_killed:
