@@ -98,12 +98,20 @@ class ClientProcess:
 
     def ask(self, line: str) -> Any:
         """Send one request and wait for its answer."""
+        self.send(line)
+        return self.receive()
+
+    def send(self, line: str) -> None:
+        """Send one request."""
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
+
+    def receive(self) -> Any:
+        """Wait for the answer to the oldest request without one."""
+        assert self.process.stdout is not None
         answer = self.process.stdout.readline()
-        assert answer, f"the client ended while asked {line}"
+        assert answer, "the client ended before it answered"
         return json.loads(answer)
 
     def kill(self) -> None:

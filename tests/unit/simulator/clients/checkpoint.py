@@ -312,6 +312,11 @@ def back(pid: str, *pairs: str) -> list[int]:
     return [restore(pid, *pairs), unlock(pid)]
 
 
+def cycle(pid: str, times: str) -> list[int]:
+    """Evict and restore a process that others evict and restore, too; return all results."""
+    return [result for _ in range(int(times)) for result in (*evict(pid), *back(pid))]
+
+
 def timed(verb: str, *arguments: str) -> tuple[object, float]:
     """Return the result of a verb, and its seconds."""
     began = time.monotonic()
@@ -327,6 +332,7 @@ VERBS: dict[str, Callable[..., object]] = {
             array_same,
             back,
             checkpoint,
+            cycle,
             done,
             elapsed,
             event,
