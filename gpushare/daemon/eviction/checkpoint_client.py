@@ -41,11 +41,15 @@ NAME: Final = "eviction worker"
 
 
 class CheckpointError(Exception):
-    """The driver refused, or did not answer; `code` is a CUresult, 0 without an answer."""
+    """The driver refused, or did not answer; `code` is a CUresult, 0 without an answer.
 
-    def __init__(self, text: str, code: int = 0) -> None:
+    `is_final`: it has lost the process's memory, and every further call fails.
+    """
+
+    def __init__(self, text: str, code: int = 0, *, is_final: bool = False) -> None:
         super().__init__(text)
         self.code = code
+        self.is_final = is_final
 
 
 def why_unsupported(driver_version: str, machine: str = platform.machine()) -> str:

@@ -354,7 +354,7 @@ class Evictions:
                 continue
             try:
                 self._steps.settle(record)
-            except CheckpointError as error:
+            except (CheckpointError, OSError) as error:
                 log("eviction-unsettled", "error", **identity(record), error=str(error))
             except UserError as error:  # an event has said so
                 log("eviction-refused", "info", tenant=record.key, reason=str(error))

@@ -60,6 +60,8 @@ class Sequence:
         self.made.settle()
         if self.is_killed:
             self.restart()
+        self.node.evictions.look()  # as it does now and then: for what a fault has left
+        self.made.settle()
         self.made.look()
         self.check()
 

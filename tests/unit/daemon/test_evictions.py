@@ -547,3 +547,33 @@ def test_who_has_burst_memory_that_another_lacks_is_evicted(made: EvictableNode)
     assert batch.eviction is not None
     assert batch.eviction.reason == "train lacks memory within its quota"
     assert batch.eviction.bytes == 90 * GIB
+
+
+def test_a_driver_that_says_nothing_is_asked_again_and_loses_nobody(made: EvictableNode) -> None:
+    tenant = made.tenant(programs=2)
+    silent = CheckpointError("unlock: the NVIDIA driver is not responding")
+    made.node.checkpoints.faults["checkpoint", tenant.pids[1]] = REFUSED
+    made.node.checkpoints.faults["unlock", tenant.pids[0]] = silent
+    with pytest.raises(EvictionFailed, match="nor could it be put back"):
+        made.node.evictions.evict(tenant.key)
+    assert getattr(tenant.eviction, "state", None) == "evicting"
+    made.node.evictions.look()
+    made.settle()
+    assert (tenant.eviction, tenant.is_gated) == (None, False)
+    assert [made.node.checkpoints.state(pid) for pid in tenant.pids] == [api.RUNNING] * 2
+
+
+def test_a_process_that_ends_during_a_restore_is_left_out(made: EvictableNode) -> None:
+    tenant = made.tenant(programs=2)
+    made.node.evictions.evict(tenant.key)
+    last = tenant.programs[1]
+
+    def during(name: str, pid: int) -> None:
+        if (name, pid) == ("restore", last.pid):
+            last.kill()
+            last.wait()
+            raise CheckpointError("restore: CUDA_ERROR_INVALID_VALUE", 1)
+
+    made.node.checkpoints.during = during
+    made.node.evictions.restore(tenant.key)
+    assert (tenant.eviction, tenant.is_gated) == (None, False)
