@@ -29,13 +29,12 @@ from gpushare.daemon.core.log import (
     set_owner_lookup,
 )
 from gpushare.daemon.core.loop import Loop, Worker, WorkerPool, boot_id
-from gpushare.daemon.eviction.checkpoint_client import CheckpointClient
-from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.eviction.on_card import OnCardWatch
+from gpushare.daemon.eviction.startup import start_evictions
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.lifecycle import claims, old_installations, release
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader
-from gpushare.daemon.limits.burst import BurstUpdater, handle_shortfall
+from gpushare.daemon.limits.burst import BurstUpdater
 from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.idle_holders import IdleHolders
 from gpushare.daemon.observe.sampler import UsageSampler, update_peaks
@@ -164,7 +163,7 @@ def _serve(config: Config, state: DaemonState, loop: Loop, listener: StartingSoc
     decide.run(lambda: release.reconcile_tenants(state, freezer))
     decide.run(lambda: claims.adopt(state))
     scheduler = SchedulerSync(state)
-    evictions = _evictions(state, loader, scheduler)
+    evictions = start_evictions(state, loader.excuse, scheduler.changed)
     scheduler.check()
     readers = Worker("read")
     control = RunControl(state, freezer, audit, bypass)
@@ -223,29 +222,6 @@ def _sweep_now_and_then(state: DaemonState) -> None:
 
     sweep()
     state.loop.every(lambda: _SWEEP_SECONDS, sweep)
-
-
-def _evictions(state: DaemonState, loader: DriverLoader, scheduler: SchedulerSync) -> Evictions:
-    """Return what evicts tenants, with everything that asks for it."""
-    evictions = Evictions(state, CheckpointClient(state.loaded, loader.excuse))
-    state.evict_for, state.watch.restore = evictions.evict_for, evictions.want
-
-    def handle(key: str, card: int, size_bytes: int) -> None:
-        if handle_shortfall(key, card, size_bytes, state) and state.config.evict.offline:
-            evictions.relieve(key, state.ledger.entries[key].allocations[card].uuid)
-
-    state.watch.shortfall = lambda key, card, size: state.decide.submit(
-        lambda: handle(key, card, size)
-    )
-
-    def shares_changed() -> None:
-        scheduler.changed()
-        if evictions.waiting:  # most nodes have none
-            evictions.changed()
-
-    state.shares_changed = shares_changed
-    evictions.settle()
-    return evictions
 
 
 def _finish_threads(state: DaemonState, freezer: Freezer) -> None:

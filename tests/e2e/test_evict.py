@@ -170,6 +170,13 @@ def test_a_container_moves_to_another_card_and_a_card_is_drained(own: Stack) -> 
         with holding(own, "100GiB", devices="0"), pytest.raises(RequestRefused, match="card 0"):
             client.move(bundle.id, "0")
         assert is_intact(tenant)
+        argv = [*own.cli, "card", "drain", "1", "--move"]
+        drained = subprocess.run(
+            argv, capture_output=True, text=True, check=True, env=own.environment
+        )
+        assert drained.stdout == "card 1 is cordoned and empty\n"
+        assert [card["index"] for card in row(own, bundle)["cards"]] == [0]
+        assert is_intact(tenant)
 
 
 def test_a_container_without_the_other_cards_node_stays(own: Stack) -> None:

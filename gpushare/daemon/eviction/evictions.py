@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import Worker
@@ -36,6 +36,7 @@ from gpushare.daemon.eviction.steps import (
     identity,
 )
 from gpushare.daemon.eviction.targets import (
+    await_sample,
     refuse_without_free_memory,
     restored_allocations,
     why_not_to,
@@ -45,10 +46,6 @@ from gpushare.daemon.placement.request import NoRoom, NoSuchCard, PlacementReque
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
-
-_SAMPLE_SECONDS: Final = 5.0  # for a sample that is newer than a reservation
-_LOOK_SECONDS: Final = 0.005
-_ROUNDS: Final = 4
 
 
 class Evictions:
@@ -239,7 +236,7 @@ class Evictions:
 
     def _restore_reserved(self, record: TenantRecord) -> None:
         try:
-            self._await_sample()
+            await_sample(self._state)
             refuse_without_free_memory(record, self._state)
         except CannotRestore:
             self._release_room(record)
@@ -251,21 +248,6 @@ class Evictions:
         assert record.eviction is not None
         back = replace(record.eviction, state="evicted", since=time.time())
         self._steps.record(record, back)
-
-    def _await_sample(self) -> None:
-        """Wait for a sample of the driver that is newer than the reservation; CannotRestore."""
-        state, since = self._state, time.monotonic_ns()
-        until = time.monotonic() + _SAMPLE_SECONDS
-        while True:
-            last = state.observed.last
-            if last is not None and last.sample.taken_ns > since and not state.observed.usage.stale:
-                return
-            if time.monotonic() > until:
-                raise CannotRestore(
-                    "it is not restored: the driver does not report how much memory is free"
-                )
-            state.sample_now.set()
-            time.sleep(_LOOK_SECONDS)
 
     def _move(self, key: str, name: str, reason: str) -> None:
         state, record = self._state, self._record(key)
@@ -324,12 +306,12 @@ class Evictions:
                 if not self._room.make(fits, reason, is_online=is_online, besides=record.key):
                     raise
                 self._restore(record, "", "call", "")
-        except (NoRoom, CannotRestore) as error:
+        except (EvictionFailed, TenantEnded):
+            self._forget(record.key)  # an event has said so
+        except UserError as error:
             if record.key not in self._told:
                 self._told.add(record.key)
                 log("tenant-restore-waits", "warning", **identity(record), reason=str(error))
-        except (EvictionFailed, TenantEnded):
-            self._forget(record.key)  # an event has said so
 
     def _forget(self, key: str) -> None:
         self._told.discard(key)

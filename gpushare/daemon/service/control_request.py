@@ -244,10 +244,18 @@ class Connection:
     draining: bool = False
     closed: bool = False
 
-    def keep_waiting(self) -> None:
-        """Note that the client is to wait for something else first, as if it were in a queue."""
-        self.deadline = time.monotonic() + protocol.START_SECONDS
-        self.queued = True
+    def waiter(self, acknowledge: Callable[[], None]) -> Callable[[bool], None]:
+        """Return ControlRequest.waits: meanwhile the client waits as if it were in a queue."""
+
+        def waits(is_waiting: bool) -> None:
+            if not is_waiting:
+                self.begin()
+                return
+            self.deadline = time.monotonic() + protocol.START_SECONDS
+            self.queued = True
+            acknowledge()
+
+        return waits
 
     def begin(self) -> None:
         """Note that a worker has begun with the request."""

@@ -264,13 +264,7 @@ class ControlServer:
         def is_abandoned() -> bool:
             return connection.closed or time.monotonic() > connection.deadline
 
-        def waits(is_waiting: bool) -> None:
-            if is_waiting:
-                connection.keep_waiting()
-                self._loop.call(self._acknowledge_again)
-            else:
-                connection.begin()
-
+        waits = connection.waiter(lambda: self._loop.call(self._acknowledge_again))
         request = replace(request, is_abandoned=is_abandoned, waits=waits)
         workers: Mapping[str, Worker | WorkerPool] = {
             "read": self._readers,
