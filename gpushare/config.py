@@ -36,7 +36,6 @@ from gpushare.settings import (
     terms,
     text_of,
 )
-from gpushare.settings.eviction import EvictPolicy, evict_policy
 
 __all__ = [
     "DEFAULT_FILE",
@@ -97,6 +96,22 @@ class HostMemory:
         """The key that sets `most_bytes`."""
         own = self.container_bytes is not None and self.container_bytes <= self.host_memory_bytes
         return f"oversubscribe.{'per_container' if own else 'host_memory'}"
+
+
+@dataclass(frozen=True)
+class EvictPolicy:
+    """What may be evicted. Requests of an operator are bounded by `host_memory_bytes` alone.
+
+    `host_memory_bytes` is for all evicted containers together; None: half of the machine's memory,
+    0: nothing is evicted. `offline`: containers of class offline are evicted for a request of class
+    online that has no room. `min_resident_seconds`: so long a restored container is not evicted for
+    another one. `moves`: new containers get the device nodes of all cards of their card's model.
+    """
+
+    host_memory_bytes: int | None = None
+    offline: bool = False
+    min_resident_seconds: int = 60
+    moves: bool = False
 
 
 @dataclass(frozen=True)
@@ -254,6 +269,8 @@ def parse(text: str, file: Path) -> Config:
     figures = document.section(("metrics_history",))
     metrics_days, metrics_most = figures.get("retention_days"), figures.get("max_size")
     timing = document.section(("timing",)).items()
+    evict = document.section(("evict",))
+    evicted = evict.get("host_memory")
     kubernetes = document.section(("kubernetes",))
     return Config(
         file=file,
@@ -263,7 +280,7 @@ def parse(text: str, file: Path) -> Config:
         libraries=libraries,
         read_group=values.get("read_group"),
         cdi=None if cdi is None else Path(cdi),
-        reserve_bytes=0 if reserve in {"0", "0B", 0} else parse_size(reserve),
+        reserve_bytes=_size(reserve),
         max_tenants=values.get("max_tenants", plain.max_tenants),
         cards=card_sections(document),
         terms=terms(document),
@@ -286,11 +303,21 @@ def parse(text: str, file: Path) -> Config:
         node_name=kubernetes.get("node") or plain.node_name,
         cdi_dir=Path(kubernetes.get("cdi_dir") or plain.cdi_dir),
         accepts_node_labels=kubernetes.get("node_labels", True) is not False,
-        evict=evict_policy(document.section(("evict",))),
         queue=_queue(document.section(("queue",))),
         oversubscribe=_host_memory(document.section(("oversubscribe",))),
+        evict=EvictPolicy(
+            host_memory_bytes=None if evicted is None else _size(evicted),
+            offline=bool(evict.get("offline", EvictPolicy.offline)),
+            min_resident_seconds=parse_duration(evict.get("min_resident") or "60s"),
+            moves=bool(evict.get("moves", EvictPolicy.moves)),
+        ),
         timing=Timing(**{key: float(value) for key, value in timing if value is not None}),
     )
+
+
+def _size(text: Any) -> int:
+    """Return a size in bytes; 0 is one, unlike in a request."""
+    return 0 if text in {"0", "0B", 0} else parse_size(text)
 
 
 def _host_memory(section: Mapping[str, Any]) -> HostMemory:

@@ -30,14 +30,14 @@ from gpushare.daemon.core.log import (
     set_owner_lookup,
 )
 from gpushare.daemon.core.loop import Loop, Worker, WorkerPool, boot_id
-from gpushare.daemon.eviction.checkpoint_client import CheckpointClient
-from gpushare.daemon.eviction.evictions import Evictions
+from gpushare.daemon.eviction.on_card import OnCardWatch
+from gpushare.daemon.eviction.startup import start_evictions
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.lifecycle import claims, old_installations, release
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader
 from gpushare.daemon.lifecycle.queue import LOOK_SECONDS as QUEUE_SECONDS
 from gpushare.daemon.lifecycle.queue import Queue
-from gpushare.daemon.limits.burst import BurstUpdater, handle_shortfall
+from gpushare.daemon.limits.burst import BurstUpdater
 from gpushare.daemon.mps.supervisor import MpsSupervisor
 from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.idle_holders import IdleHolders
@@ -163,14 +163,11 @@ def _serve(state: DaemonState, loop: Loop, listener: StartingSocket) -> None:
     bypass = BypassControl(state, freezer)
     state.regroup = lambda gid: loop.call(lambda: listener.regroup(gid))
     state.watch.ended = lambda key: decide.submit(lambda: release.handle_process_end(key, state))
-    state.watch.shortfall = lambda key, card, size: decide.submit(
-        lambda: handle_shortfall(key, card, size, state)
-    )
     # Every allocation is known before the first request.
     decide.run(lambda: _adopt(state, freezer))
     servers = _supervise_mps(state, freezer)
     scheduler = SchedulerSync(state)
-    evictions = _evictions(state, loader, scheduler)
+    evictions = start_evictions(state, loader.excuse, scheduler.changed)
     scheduler.check()
     readers = Worker("read")
     control = RunControl(state, freezer, audit, bypass)
@@ -189,7 +186,7 @@ def _serve(state: DaemonState, loop: Loop, listener: StartingSocket) -> None:
         loop.every(lambda: state.config.timing.reconcile_interval_seconds, job)
     watchdog = Watchdog(("decide", "freeze", "truth"), systemd.watchdog_seconds() or _FEED_SECONDS)
     sampling = _Sampling(state, loader, audit, bypass, watchdog)
-    sampling.looked = evictions.watch
+    sampling.looked = OnCardWatch(state).look
     _start_thread("truth", lambda: sampling.run(stop))
     _sweep_installations(state)
     _log_ready(state)
@@ -214,21 +211,6 @@ def _serve(state: DaemonState, loop: Loop, listener: StartingSocket) -> None:
         stop.set()
         _close(state)
         log("daemon-stopped", tenants=len(state.tenants.pages))
-
-
-def _evictions(state: DaemonState, loader: DriverLoader, scheduler: SchedulerSync) -> Evictions:
-    """Return what evicts tenants, with everything that asks for it."""
-    evictions = Evictions(state, CheckpointClient(state.loaded, loader.excuse))
-    state.evict_for, state.watch.restore = evictions.evict_for, evictions.want
-
-    def shares_changed() -> None:
-        scheduler.changed()
-        if evictions.waiting:  # most nodes have none
-            evictions.changed()
-
-    state.shares_changed = shares_changed
-    evictions.settle()
-    return evictions
 
 
 def _adopt(state: DaemonState, freezer: Freezer) -> None:

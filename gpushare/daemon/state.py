@@ -33,7 +33,6 @@ from gpushare.daemon.placement.model import (
     Links,
     NonTenantProcess,
 )
-from gpushare.daemon.placement.request import PlacementRequest
 from gpushare.daemon.placement.waiting import QueueState
 from gpushare.daemon.policy.escalation import CHOICES, Choice
 from gpushare.daemon.store.eviction import EvictionTotals
@@ -53,9 +52,6 @@ from gpushare.settings import INTERPOSER
 WINDOWS: Final = (1, 10, 60)  # seconds
 NO_FIGURES: Final[Mapping[int, float | None]] = MappingProxyType(dict.fromkeys(WINDOWS))
 TenantOnCard = tuple[str, str]  # a tenant's key and a card's uuid
-
-
-EvictFor = Callable[[PlacementRequest, bool, str, Callable[[], TenantRecord]], TenantRecord | None]
 
 
 class NoDriver(UserError):
@@ -304,7 +300,7 @@ class DaemonState:
     # Called by the decide thread after what tenants are to get may have changed.
     shares_changed: Callable[[], None] = lambda: None
     # By a thread that may wait, with a request that has no room: evicts others, and tries again.
-    evict_for: EvictFor | None = None
+    evict_for: Callable[..., TenantRecord | None] | None = None  # see eviction/evictions.py
     _libraries: Path = Path("/")  # where `config.libraries` led last
 
     @property

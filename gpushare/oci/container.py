@@ -91,8 +91,9 @@ def shared(  # noqa: PLR0913 - a container is put together from all there is
     hooks: tuple[Hook, ...],
     tenant_directory: str,
     extra: frozenset[str] = frozenset(),
+    visible: str = "",
 ) -> ContainerEdits:
-    """Return what a container with a share of `cards` gets.
+    """Return what a container with a share of `cards` gets; `visible` is the only one it uses.
 
     Each card is the names that the CDI spec may have for it: `("GPU-4f1c...", "0")`. The filters go
     over every name by which the loader, or a program that knows where to look, finds the driver;
@@ -112,8 +113,9 @@ def shared(  # noqa: PLR0913 - a container is put together from all there is
     )
     names = (CUDA, "libcuda.so", NVML, *(library.soname for library in libraries))
     nodes = drivers.shared_nodes(edits, extra)
+    env = _env(edits) | ({"CUDA_VISIBLE_DEVICES": visible} if visible else {})
     return ContainerEdits(
-        Edits(_env(edits), mounts, devices(nodes), hooks), places.cache_entries(names), nodes
+        Edits(env, mounts, devices(nodes), hooks), places.cache_entries(names), nodes
     )
 
 

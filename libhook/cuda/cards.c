@@ -3,6 +3,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "channel/log.h"
@@ -10,6 +11,7 @@
 
 #define MAX_DEVICES 64
 #define NOT_GRANTED (-1)
+#define VISIBLE "CUDA_VISIBLE_DEVICES"
 
 static struct {
 	_Atomic bool found;
@@ -52,6 +54,19 @@ static CUresult device_uuid(CUuuid *uuid, CUdevice device)
 	CUresult result = REAL(cuDeviceGetUuid_v2)(uuid, device);
 
 	return result == CUDA_SUCCESS ? result : REAL(cuDeviceGetUuid)(uuid, device);
+}
+
+void cards_make_visible(void)
+{
+	const char *named = getenv(VISIBLE);
+
+	if (!named || strncmp(named, "GPU-", 4) != 0)
+		return;
+	for (unsigned card = 0; card < pages.card_count; card++) {
+		if (strstr(named, grant_card(card)->uuid))
+			return;
+	}
+	setenv(VISIBLE, grant_card(0)->uuid, 1);
 }
 
 CUresult cards_find(void)

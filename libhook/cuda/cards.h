@@ -10,6 +10,11 @@
 
 #include "interpose.h"
 
+/* Before cuInit: a container that may be moved has the nodes of other cards, and gpushared names
+ * its own in CUDA_VISIBLE_DEVICES. After a move that is the card that it came from: name the
+ * granted one. What a program sets itself by index stays. */
+void cards_make_visible(void);
+
 /* Read the driver's devices once it is initialized; otherwise return its error. */
 CUresult cards_find(void);
 

@@ -46,6 +46,7 @@ CUDA(cuInit, (unsigned int flags))
 	why = mps_prepare();
 	if (why)
 		return not_client(why);
+	cards_make_visible();
 	evicted_watch(); /* a new process of an evicted tenant waits before it takes memory */
 	CUresult result = REAL(cuInit)(flags);
 	if (result != CUDA_SUCCESS)

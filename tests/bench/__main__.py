@@ -37,7 +37,7 @@ COSTS = (
         "startup",
         "register",
     ),
-    *("idle", "node-agent", "prepare", "restart", "state", "audit", "cli", "dashboard"),
+    *("idle", "node-agent", "prepare", "restart", "state", "audit", "cli", "dashboard", "evict"),
 )
 SHARES = tuple(f"shares-{scenario.name}" for scenario in SCENARIOS)
 ROWS = (*COSTS, "shares", *SHARES)

@@ -34,15 +34,22 @@ _GIB: Final = 1 << 30
 _FIRST: Final = 570
 _FIRST_MOVES: Final = 580
 _FIRST_AARCH64: Final = 595
+#: Killing a restored process hung the host 35 s later, four times of four, with 595.71.05
+#: (NVIDIA/cuda-checkpoint issue 53, open).
+KILL_HANGS: Final = 595
 NAME: Final = "eviction worker"
 
 
 class CheckpointError(Exception):
-    """The driver refused, or did not answer; `code` is a CUresult, 0 without an answer."""
+    """The driver refused, or did not answer; `code` is a CUresult, 0 without an answer.
 
-    def __init__(self, text: str, code: int = 0) -> None:
+    `is_final`: it has lost the process's memory, and every further call fails.
+    """
+
+    def __init__(self, text: str, code: int = 0, *, is_final: bool = False) -> None:
         super().__init__(text)
         self.code = code
+        self.is_final = is_final
 
 
 def why_unsupported(driver_version: str, machine: str = platform.machine()) -> str:
@@ -100,6 +107,10 @@ class CheckpointCalls(Protocol):
         """Let a locked process go on."""
         ...
 
+    def prepare(self) -> None:
+        """Have ready what the first call would wait for."""
+        ...
+
     def end_if_idle(self) -> None:
         """Give back what is not needed now."""
         ...
@@ -150,6 +161,17 @@ class CheckpointClient:
         """See CheckpointCalls."""
         self._answered("unlock", {"pid": pid}, STATE_SECONDS)
 
+    def prepare(self) -> None:
+        """Start the worker, if there is none."""
+        if self._worker is None:
+            driver = self._driver()
+            try:
+                self._start(driver)
+                self._loaded = _named(driver)
+            except DriverError as error:
+                self.close()
+                raise CheckpointError(str(error)) from error
+
     def end_if_idle(self) -> None:
         """End a worker that has had nothing to do for a while."""
         if self._worker is not None and time.monotonic() - self._used >= IDLE_SECONDS:
@@ -171,7 +193,7 @@ class CheckpointClient:
 
     def _ask(self, what: str, arguments: dict[str, Any], seconds: float) -> dict[str, Any]:
         driver = self._driver()
-        named = driver.files.cuda.host_path, driver.env, driver.nvml.driver_version
+        named = _named(driver)
         if self._worker is not None and self._loaded != named:
             self.close()
         try:
@@ -204,6 +226,11 @@ class CheckpointClient:
         if "fault" in answer:
             raise DriverError(str(answer["fault"]))
         return answer
+
+
+def _named(driver: LoadedDriver) -> object:
+    """Return what a worker has loaded of a driver."""
+    return driver.files.cuda.host_path, driver.env, driver.nvml.driver_version
 
 
 def _copy_seconds(size_bytes: int) -> float:

@@ -14,11 +14,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import Worker
-from gpushare.daemon.eviction.checkpoint_client import CheckpointCalls, CheckpointError
+from gpushare.daemon.eviction.checkpoint_client import (
+    CheckpointCalls,
+    CheckpointError,
+    why_unsupported,
+)
 from gpushare.daemon.eviction.preconditions import (
     CannotRestore,
     evictable_use,
@@ -32,6 +36,7 @@ from gpushare.daemon.eviction.steps import (
     identity,
 )
 from gpushare.daemon.eviction.targets import (
+    await_sample,
     refuse_without_free_memory,
     restored_allocations,
     why_not_to,
@@ -41,11 +46,6 @@ from gpushare.daemon.placement.request import NoRoom, NoSuchCard, PlacementReque
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
-
-_SAMPLE_SECONDS: Final = 5.0  # for a sample that is newer than a reservation
-_LOOK_SECONDS: Final = 0.005
-_ROUNDS: Final = 4
-_SEEN_TIMES: Final = 2  # samples with memory of an evicted tenant: one may be old
 
 
 class Evictions:
@@ -61,7 +61,6 @@ class Evictions:
         self._claimants = 0  # requests for which others are evicted: what is freed is theirs
         self._is_queued = False
         self._told: set[str] = set()  # waiting tenants of which an event has said so
-        self._seen: dict[str, int] = {}
 
     @property
     def waiting(self) -> Mapping[str, float]:
@@ -130,6 +129,10 @@ class Evictions:
                 self._claimants -= 1
             self.changed()
 
+    def relieve(self, key: str, uuid: str) -> None:
+        """Evict a tenant that has burst memory of a card which `key` lacks; returns at once."""
+        self._worker.submit(lambda: self._relieve(key, uuid))
+
     def settle(self) -> None:
         """See how far evictions got that another daemon has left; returns at once."""
         self._worker.submit(self._settle)
@@ -138,24 +141,7 @@ class Evictions:
         """Look again at what waits, and what is evicted; returns at once."""
         if self.waiting or any(one.eviction for one in self._state.ledger.entries.values()):
             self._worker.submit(self._look)
-        self._worker.submit(self._client.end_if_idle)
-
-    def watch(self) -> None:
-        """Report evicted tenants whose memory the driver lists; the truth thread, after a look."""
-        usage = self._state.observed.usage
-        off_card = [one for one in self._state.ledger.entries.values() if one.is_off_card]
-        if not off_card or usage.stale:
-            self._seen = {}
-            return
-        seen = {}
-        for record in off_card:
-            used = sum(use.bytes or 0 for _, use in usage.processes.get(record.key, ()))
-            if not used:
-                continue
-            seen[record.key] = self._seen.get(record.key, 0) + 1
-            if seen[record.key] == _SEEN_TIMES:
-                log("tenant-evicted-on-card", "error", **identity(record), used_bytes=used)
-        self._seen = seen
+        self._worker.submit(self._keep_worker)
 
     def close(self, seconds: float) -> None:
         """End the step in progress; nothing runs after."""
@@ -175,9 +161,8 @@ class Evictions:
         record = self._record(key)
         refuse_unevictable(record, self._state)
         try:
-            evicted = self._steps.evict(
-                record, lambda: evictable_use(record, self._state), (cause, reason), held=held
-            )
+            use = evictable_use(record, self._state)
+            evicted = self._steps.evict(record, use, (cause, reason), held=held)
         except EvictionFailed:
             self._count(failures=1)
             raise
@@ -251,7 +236,7 @@ class Evictions:
 
     def _restore_reserved(self, record: TenantRecord) -> None:
         try:
-            self._await_sample()
+            await_sample(self._state)
             refuse_without_free_memory(record, self._state)
         except CannotRestore:
             self._release_room(record)
@@ -263,21 +248,6 @@ class Evictions:
         assert record.eviction is not None
         back = replace(record.eviction, state="evicted", since=time.time())
         self._steps.record(record, back)
-
-    def _await_sample(self) -> None:
-        """Wait for a sample of the driver that is newer than the reservation; CannotRestore."""
-        state, since = self._state, time.monotonic_ns()
-        until = time.monotonic() + _SAMPLE_SECONDS
-        while True:
-            last = state.observed.last
-            if last is not None and last.sample.taken_ns > since and not state.observed.usage.stale:
-                return
-            if time.monotonic() > until:
-                raise CannotRestore(
-                    "it is not restored: the driver does not report how much memory is free"
-                )
-            state.sample_now.set()
-            time.sleep(_LOOK_SECONDS)
 
     def _move(self, key: str, name: str, reason: str) -> None:
         state, record = self._state, self._record(key)
@@ -336,17 +306,27 @@ class Evictions:
                 if not self._room.make(fits, reason, is_online=is_online, besides=record.key):
                     raise
                 self._restore(record, "", "call", "")
-        except (NoRoom, CannotRestore) as error:
+        except (EvictionFailed, TenantEnded):
+            self._forget(record.key)  # an event has said so
+        except UserError as error:
             if record.key not in self._told:
                 self._told.add(record.key)
                 log("tenant-restore-waits", "warning", **identity(record), reason=str(error))
-        except (EvictionFailed, TenantEnded):
-            self._forget(record.key)  # an event has said so
 
     def _forget(self, key: str) -> None:
         self._told.discard(key)
         with self._lock:
             self._publish({one: since for one, since in self.waiting.items() if one != key})
+
+    def _relieve(self, key: str, uuid: str) -> None:
+        """Evict one: the tenant reports again while that is not enough."""
+        record = self._state.ledger.entries.get(key)
+        chosen = self._room.burst_holder(uuid, besides=key)
+        if record is None or chosen is None:
+            return
+        reason = f"{record.title} lacks memory within its quota"
+        with contextlib.suppress(UserError):  # it goes on, or an event has said what happened
+            self._evict(chosen.key, chosen.cause, reason)
 
     # --- now and then ---
 
@@ -356,7 +336,7 @@ class Evictions:
                 continue
             try:
                 self._steps.settle(record)
-            except CheckpointError as error:
+            except (CheckpointError, OSError) as error:
                 log("eviction-unsettled", "error", **identity(record), error=str(error))
             except UserError as error:  # an event has said so
                 log("eviction-refused", "info", tenant=record.key, reason=str(error))
@@ -378,6 +358,20 @@ class Evictions:
             self._settle()
         self._restore_offline()
         self._restore_waiting()
+
+    def _keep_worker(self) -> None:
+        """Have the worker ready where an eviction may be needed at any time, else end it.
+
+        The start of a container would wait for it.
+        """
+        state = self._state
+        terms = (state.config.terms, *(one for _, one in state.config.namespaces))
+        is_needed = state.config.evict.offline or any(one.idle.action == "evict" for one in terms)
+        if not is_needed:
+            self._client.end_if_idle()
+        elif state.driver is not None and not why_unsupported(state.driver.nvml.driver_version):
+            with contextlib.suppress(CheckpointError):  # the eviction itself says why
+                self._client.prepare()
 
     def _restore_offline(self) -> None:
         """Have those wait for their restore that were evicted while they worked."""

@@ -52,6 +52,7 @@ class EvictableUse:
 
     processes: tuple[EvictedProcess, ...]
     card_bytes: tuple[int, ...]
+    cgroups: Cgroups
 
     @property
     def bytes(self) -> int:
@@ -125,15 +126,28 @@ def _of_claims(claims: tuple[ProcessClaim, ...], number: int) -> str:
 
 
 def evictable_use(record: TenantRecord, state: DaemonState) -> EvictableUse:
-    """Return what is to be evicted of a tenant; CannotEvict where host memory has no room for it.
+    """Return what is to be evicted of a tenant; CannotEvict if host memory has no room for it."""
+    cgroups = Cgroups.mounted()
+    use = EvictableUse(
+        driver_processes(record, state, cgroups),
+        tuple(_card_bytes(record, number, state) for number in range(len(record.allocations))),
+        cgroups,
+    )
+    _refuse_without_memory(record, use, state)
+    return use
 
-    Its processes are those that have registered in its pages, and those that the driver lists.
+
+def driver_processes(
+    record: TenantRecord, state: DaemonState, cgroups: Cgroups
+) -> tuple[EvictedProcess, ...]:
+    """Return the tenant's processes that use the driver, the oldest first; CannotEvict for none.
+
+    They are those that have registered in its pages, and those that the driver lists.
     """
     usage, pages = state.observed.usage, state.tenants.pages.get(record.key)
     claims = () if pages is None else pages.claims()
     claimed = {(claim.pid, claim.starttime) for claim in claims}
     listed = {use.pid for _, use in usage.processes.get(record.key, ())}
-    cgroups = Cgroups.mounted()
     found = [
         process
         for process in processes.members(record.cgroup, record.pid, cgroups)
@@ -142,12 +156,7 @@ def evictable_use(record: TenantRecord, state: DaemonState) -> EvictableUse:
     if not found:
         raise CannotEvict(f"{record.title} cannot be evicted: none of its programs uses a card")
     found.sort(key=lambda process: (process.starttime, process.pid))
-    use = EvictableUse(
-        tuple(EvictedProcess(process.pid, process.starttime) for process in found),
-        tuple(_card_bytes(record, number, state) for number in range(len(record.allocations))),
-    )
-    _refuse_without_memory(record, use, cgroups, state)
-    return use
+    return tuple(EvictedProcess(process.pid, process.starttime) for process in found)
 
 
 def _card_bytes(record: TenantRecord, number: int, state: DaemonState) -> int:
@@ -163,9 +172,7 @@ def _card_bytes(record: TenantRecord, number: int, state: DaemonState) -> int:
     return max(seen, min(claimed, max(limit, allocation.memory_bytes)))
 
 
-def _refuse_without_memory(
-    record: TenantRecord, use: EvictableUse, cgroups: Cgroups, state: DaemonState
-) -> None:
+def _refuse_without_memory(record: TenantRecord, use: EvictableUse, state: DaemonState) -> None:
     needed = use.bytes * (100 + _BESIDE_PERCENT) // 100
     evicted = evicted_bytes(state, besides=record.key)
     bound = host_memory_bound(state)
@@ -182,7 +189,7 @@ def _refuse_without_memory(
             f"{why}it needs {shown} of host memory, and this machine has "
             f"{format_size(available)} available"
         )
-    least = host_memory.least_memory((one.pid for one in use.processes), cgroups)
+    least = host_memory.least_memory((one.pid for one in use.processes), use.cgroups)
     if least is not None and needed > least.left_bytes:
         raise CannotEvict(
             f"{why}it needs {shown} of host memory, and the container's memory limit leaves "

@@ -61,6 +61,16 @@ class RoomMaker:
         records = state.ledger.entries
         return [one for one in found if not why_not(records[one.key], state)]
 
+    def burst_holder(self, uuid: str, *, besides: str) -> EvictionCandidate | None:
+        """Return the tenant to evict that uses the most burst memory of a card, None for none."""
+        capacities = self._state.decide.run(self._state.capacities)
+        uses = (use for one in capacities if one.card.uuid == uuid for use in one.allocations)
+        burst = {use.key: use.burst_used_bytes for use in uses if use.burst_used_bytes}
+        found = [
+            one for one in self.candidates(is_online=True, besides=besides) if one.key in burst
+        ]
+        return max(found, key=lambda one: burst[one.key], default=None)
+
     def make(
         self,
         fits: Callable[[tuple[CardCapacity, ...]], bool],

@@ -12,14 +12,19 @@ has led to where it failed, or where gpushared was killed, the driver says (`set
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from gpushare.daemon.core.log import log
 from gpushare.daemon.eviction import checkpoint_api
 from gpushare.daemon.eviction.checkpoint_client import CheckpointCalls, CheckpointError
-from gpushare.daemon.eviction.preconditions import CannotEvict, CannotRestore, EvictableUse
+from gpushare.daemon.eviction.preconditions import (
+    CannotEvict,
+    CannotRestore,
+    EvictableUse,
+    driver_processes,
+)
 from gpushare.daemon.eviction.targets import origin
 from gpushare.daemon.identity import processes
 from gpushare.daemon.limits import driver_limits
@@ -53,17 +58,15 @@ class EvictionSteps:
     def evict(
         self,
         record: TenantRecord,
-        measure: Callable[[], EvictableUse],
+        use: EvictableUse,
         why: tuple[str, str],
         *,
         held: bool = False,
     ) -> TenantRecord:
         """Evict a tenant whose eviction is possible; CannotEvict, EvictionFailed, TenantEnded.
 
-        `measure` finds its processes; it is called again once no new one can begin. `why` is the
-        cause, and the reason in words.
+        `why` is the cause, and the reason in words.
         """
-        use = measure()
         eviction = EvictionRecord(
             "evicting",
             time.time(),
@@ -76,13 +79,13 @@ class EvictionSteps:
         self.record(record, eviction)
         self._gate(record, closed=True)
         time.sleep(GRACE_SECONDS)
-        try:
-            use = measure()
+        try:  # no new one can begin by now
+            found = driver_processes(record, self._state, use.cgroups)
         except CannotEvict:
             self._open(record)
             raise
-        if use.processes != eviction.processes:
-            eviction = replace(eviction, processes=use.processes)
+        if found != eviction.processes:
+            eviction = replace(eviction, processes=found)
             self.record(record, eviction)
         try:
             self._lock(record, eviction)
@@ -103,7 +106,7 @@ class EvictionSteps:
         pairs = self._pairs(record)
         try:
             for process in self._living(eviction):
-                self._client.restore(process.pid, eviction.bytes, pairs)
+                self._restore_process(process, eviction, pairs)
         except CheckpointError as error:
             self._back_to_evicted(record, eviction, error)
         return self._finish(record, eviction)
@@ -117,7 +120,8 @@ class EvictionSteps:
         living = self._living(eviction)
         states = [self._client.state(one.pid) for one in living]
         if checkpoint_api.FAILED in states:
-            self._record_failed(record, eviction, "the driver has a process in state failed")
+            number = living[states.index(checkpoint_api.FAILED)].pid
+            self._record_failed(record, eviction, f"process {number} is in state failed")
         elif all(one == checkpoint_api.CHECKPOINTED for one in states):
             if eviction.state != "evicted":
                 self.record(record, replace(eviction, state="evicted", since=time.time()))
@@ -128,10 +132,24 @@ class EvictionSteps:
             try:
                 for process, found in zip(living, states, strict=True):
                     if found == checkpoint_api.CHECKPOINTED:
-                        self._client.restore(process.pid, eviction.bytes, self._pairs(record))
+                        self._restore_process(process, eviction, self._pairs(record))
             except CheckpointError as error:
                 self._back_to_evicted(record, eviction, error)
             self._finish(record, eviction)
+
+    def _restore_process(
+        self,
+        process: EvictedProcess,
+        eviction: EvictionRecord,
+        pairs: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        """Restore a process, unless it has ended; CheckpointError."""
+        try:
+            self._client.restore(process.pid, eviction.bytes, pairs)
+        except CheckpointError as error:
+            if is_same(process):
+                error.is_final = error.code in _LOST
+                raise
 
     def _pairs(self, record: TenantRecord) -> list[tuple[str, str]]:
         """Return each card that the memory came from with the one that it goes to; none: the same.
@@ -166,7 +184,7 @@ class EvictionSteps:
         try:
             self._release_all(eviction)
         except CheckpointError as error:
-            self._record_failed(record, eviction, f"{why}; then {error}")
+            self._give_up(record, eviction, f"{why}; then {error}", error)
             raise EvictionFailed(f"{text}, nor could it be put back: {error}") from error
         self._open(record)
         log("tenant-eviction-failed", "warning", **identity(record), error=why)
@@ -177,9 +195,9 @@ class EvictionSteps:
         for process in self._living(eviction):
             found = self._client.state(process.pid)
             if found == checkpoint_api.FAILED:
-                raise CheckpointError(f"process {process.pid} is in state failed")
+                raise CheckpointError(f"process {process.pid} is in state failed", is_final=True)
             if found == checkpoint_api.CHECKPOINTED:
-                self._client.restore(process.pid, eviction.bytes)
+                self._restore_process(process, eviction)
         self._unlock_all(eviction)
 
     def _unlock_all(self, eviction: EvictionRecord) -> None:
@@ -200,14 +218,13 @@ class EvictionSteps:
         try:
             self._checkpoint_again(living, eviction, error)
         except CheckpointError as again:
-            if living:
-                if again is not error:
-                    why = f"{why}; then {again}"
-                self._record_failed(record, eviction, why)
-                raise EvictionFailed(
-                    f"{record.title} cannot be restored: {why}. Its memory is lost to it; stop it "
-                    f"with gpushare stop {record.title}"
-                ) from error
+            if again is not error:
+                why = f"{why}; then {again}"
+            self._give_up(record, eviction, why, again)
+            fix = "gpushared will ask the driver again"
+            if again.is_final:
+                fix = f"Its memory is lost to it; stop it with gpushare stop {record.title}"
+            raise EvictionFailed(f"{record.title} cannot be restored: {why}. {fix}") from error
         self.record(record, replace(eviction, state="evicted", since=time.time()))
         log("tenant-restore-failed", "warning", **identity(record), error=why)
         raise EvictionFailed(f"{record.title} could not be restored: {why}. It stays evicted")
@@ -217,7 +234,8 @@ class EvictionSteps:
     ) -> None:
         """Evict again what was restored before `error`; raise it if nothing can be restored."""
         states = [self._client.state(one.pid) for one in living]
-        if error.code in _LOST or checkpoint_api.FAILED in states:
+        error.is_final = error.is_final or checkpoint_api.FAILED in states
+        if error.is_final:
             raise error
         for process, found in zip(living, states, strict=True):
             if found == checkpoint_api.LOCKED:
@@ -228,7 +246,7 @@ class EvictionSteps:
         try:
             self._unlock_all(eviction)
         except CheckpointError as error:
-            self._record_failed(record, eviction, str(error))
+            self._give_up(record, eviction, str(error), error)
             raise EvictionFailed(f"{record.title} could not be unlocked: {error}") from error
         return self._open(record)
 
@@ -242,6 +260,15 @@ class EvictionSteps:
         """Note a tenant that another program has restored: its memory counts, room or not."""
         log("tenant-eviction-bypassed", "error", **identity(record))
         self._finish(record, eviction)
+
+    def _give_up(
+        self, record: TenantRecord, eviction: EvictionRecord, why: str, error: CheckpointError
+    ) -> None:
+        """Record that a tenant is lost; one of which nothing is known is left to `settle`."""
+        if error.is_final:
+            self._record_failed(record, eviction, why)
+        else:
+            log("eviction-unsettled", "error", **identity(record), error=why)
 
     def _record_failed(self, record: TenantRecord, eviction: EvictionRecord, why: str) -> None:
         failed = replace(eviction, state="failed", since=time.time(), error=why)

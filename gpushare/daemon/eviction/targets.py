@@ -8,6 +8,7 @@ back for it, and then the driver's own figure of free memory is looked at. The d
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -25,6 +26,8 @@ from gpushare.quota.size import format_size
 
 #: What a restore may take beside the memory that was evicted: the driver rounds up.
 BESIDE_BYTES: Final = 64 << 20
+_SAMPLE_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 0.005
 
 
 def restored_allocations(
@@ -128,6 +131,21 @@ def why_no_room(record: TenantRecord, number: int, capacity: CardCapacity) -> st
         f"card {capacity.card.index} cannot take {record.title} ({format_size(memory_bytes)}): "
         f"it {obstacle.text}"
     )
+
+
+def await_sample(state: DaemonState) -> None:
+    """Wait for a sample of the driver that is newer than now; CannotRestore. The evict thread's."""
+    since, until = time.monotonic_ns(), time.monotonic() + _SAMPLE_SECONDS
+    while True:
+        last = state.observed.last
+        if last is not None and last.sample.taken_ns > since and not state.observed.usage.stale:
+            return
+        if time.monotonic() > until:
+            raise CannotRestore(
+                "it is not restored: the driver does not report how much memory is free"
+            )
+        state.sample_now.set()
+        time.sleep(_LOOK_SECONDS)
 
 
 def refuse_without_free_memory(record: TenantRecord, state: DaemonState) -> None:

@@ -50,13 +50,15 @@ def edits_of(
     libraries = state.libraries
     program = str(libraries.parent / "bin" / "gpushare-hook")
     hook = container.binding_hook(program, str(state.config.socket), record.key)
+    cards = _cards(record, driver, moves=state.config.evict.moves)
     tenant = _TenantParts(
         record.shared,
-        _cards(record, driver, moves=state.config.evict.moves),
+        cards,
         () if record.cgroup else (hook,),  # else its launcher binds it
         str(state.mounts.path(record.key)),
         libraries,
         mount_libraries(state) if _can_have_tree(original, record) else None,
+        cards[0][0] if len(cards) > len(record.allocations) else "",
     )
     made_under = (driver.files, driver.cards, driver.nvml, state.config)
     request = _request(original, image, record, tenant, driver)
@@ -82,7 +84,10 @@ def edits_of(
 
 @dataclass(frozen=True)
 class _TenantParts:
-    """What a container gets that is not its image's. `cards` are their names in the CDI spec."""
+    """What a container gets that is not its image's. `cards` are their names in the CDI spec.
+
+    `visible` is the UUID of its card if it has the nodes of others, to which it may be moved.
+    """
 
     shared: bool
     cards: list[tuple[str, ...]]
@@ -90,6 +95,7 @@ class _TenantParts:
     directory: str
     libraries: Path
     tree: LibraryTree | None
+    visible: str = ""
 
 
 def _filters(libraries: Path) -> container.Filters:
@@ -137,6 +143,7 @@ def _wanted(
         hooks=tenant.hooks,
         tenant_directory=tenant.directory,
         extra=chosen.extra,
+        visible=tenant.visible,
     )
 
 
@@ -200,7 +207,7 @@ def _cards(
     others = [
         card
         for card in driver.cards
-        if moves and record.shared and card not in own
+        if moves and record.shared and len(own) == 1 and card not in own
         if card.instance is None and not card.is_divided
         if any(card.model == one.model and one.instance is None for one in own)
     ]

@@ -244,10 +244,16 @@ class Connection:
     draining: bool = False
     closed: bool = False
 
-    def wait(self, seconds: float) -> None:
-        """Have the client wait for `seconds` more, by acknowledgements; 0: as for any answer."""
-        self.deadline = time.monotonic() + seconds + protocol.REPLY_SECONDS
-        self.queued = seconds > 0
+    def waiter(self, acknowledge: Callable[[], None]) -> Callable[[float], None]:
+        """Return ControlRequest.waits: meanwhile the client waits as if it were in a queue."""
+
+        def waits(seconds: float) -> None:
+            self.deadline = time.monotonic() + seconds + protocol.REPLY_SECONDS
+            self.queued = seconds > 0
+            if self.queued:
+                acknowledge()
+
+        return waits
 
     def begin(self) -> None:
         """Note that a worker has begun with the request."""

@@ -270,10 +270,7 @@ class ControlServer:
         def is_abandoned() -> bool:
             return connection.closed or time.monotonic() > connection.deadline
 
-        def waits(seconds: float) -> None:
-            connection.wait(seconds)
-            self._loop.call(self._acknowledge_again)
-
+        waits = connection.waiter(lambda: self._loop.call(self._acknowledge_again))
         request = replace(request, is_abandoned=is_abandoned, waits=waits)
         workers: Mapping[str, Worker | WorkerPool] = {
             "read": self._readers,

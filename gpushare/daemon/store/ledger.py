@@ -193,7 +193,11 @@ class Ledger:
         """Record where the tenant's GPU memory is, and on which cards it is to be; OSError."""
         record = self.entries[key]
         kept = record.allocations if allocations is None else allocations
-        return self._replace(replace(record, eviction=eviction, allocations=kept))
+        before = "" if record.eviction is None else record.eviction.state
+        restored = record.is_restored or (before == "restoring" and eviction is None)
+        return self._replace(
+            replace(record, eviction=eviction, allocations=kept, is_restored=restored)
+        )
 
     def resize(self, record: TenantRecord) -> None:
         """Replace a record by one with another quota on the same cards; OSError."""

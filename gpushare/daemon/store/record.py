@@ -111,6 +111,7 @@ class TenantRecord:
     requested: RequestRecord = field(default_factory=dict)  # `quota` without operator overrides
     eviction: EvictionRecord | None = None  # None: its memory is on its cards
     since: float = 0.0  # of CLOCK_BOOTTIME: when it was reserved; 0: before records had it
+    is_restored: bool = False  # the driver has restored its processes at least once
 
     @property
     def title(self) -> str:
@@ -214,6 +215,7 @@ _LATER_FIELDS: Final[Mapping[str, Any]] = {
     "labels": {},
     "eviction": None,
     "since": 0.0,
+    "is_restored": False,
 }
 
 

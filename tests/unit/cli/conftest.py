@@ -38,6 +38,8 @@ CARD: CardStatus = {
     "non_tenant_processes": [{"pid": 812, "name": "Xorg", "bytes": 1181116007, "container": ""}],
     "unattributed_bytes": 0,
     "available_bytes": 126 * GIB + 900 * (1 << 20),
+    "evicted_bytes": 0,
+    "evicted_tenants": 0,
     "cores_available": 10,
     "tenants": 2,
     "max_tenants": 16,
@@ -117,6 +119,7 @@ def tenant(name: str, used: float, quota: float, **more: Any) -> TenantStatus:
         "created_at": 1763700000.0,
         "idle_since": None,
         "ends_at": None,
+        "evicted": None,
         "cards": [card],
         "processes": [
             {
@@ -160,6 +163,7 @@ STATUS: DaemonStatus = {
     "node_name": "",
     "kubernetes_mode": "annotations",
     "accepts_node_labels": True,
+    "eviction_fault": "",
     "node_settings": {},
     "warnings": [],
 }

@@ -74,7 +74,11 @@ def in_bash(daemon: AnsweringDaemon, line: str) -> list[str]:
 def test_each_shell_completes_commands_containers_and_cards(
     daemon: AnsweringDaemon, shell: str, script: str
 ) -> None:
-    assert sorted(completed(daemon, shell, script, "gpushare re")) == ["report", "resume"]
+    assert sorted(completed(daemon, shell, script, "gpushare re")) == [
+        "report",
+        "restore",
+        "resume",
+    ]
     assert sorted(completed(daemon, shell, script, "gpushare why ")) == ["serve", "train"]
     assert completed(daemon, shell, script, "gpushare why tr") == ["train"]
     assert set(completed(daemon, shell, script, "gpushare card cordon ")) == {"0", CARD["uuid"]}

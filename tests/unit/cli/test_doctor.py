@@ -117,6 +117,7 @@ def test_without_problems_every_line_is_ok(cli: Cli, machine: CheckedMachine) ->
     assert result.output.splitlines() == [
         "ok    gpushared 0.1.0, pid 77, /run/gpushare",
         "ok    scheduler, pid 78: enforces compute shares",
+        "ok    evictions: available",
         "ok    simulated driver 580.159.04, CUDA 13.0, 1 card",
         "ok    driver < 615: no memory limits of its own; the interposer library enforces quotas "
         + SEE,

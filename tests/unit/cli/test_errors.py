@@ -58,7 +58,10 @@ WORDS: dict[str, tuple[str, ...]] = {
     "k8s resources": ("--format", "alauda"),
     "ls": (),
     "metrics": (),
+    "evict": ("train",),
+    "move": ("train", "--card", "1"),
     "pause": ("train",),
+    "restore": ("train",),
     "ps": (),
     "resume": ("train",),
     "queue cancel": ("3f2a8c01",),
@@ -88,9 +91,12 @@ NEEDS_DAEMON = {
     "card uncordon",
     *("compat", "config reload", "history", "inspect", "ls", "metrics", "pause", "ps"),
     *("queue cancel", "resume"),
-    *("run", "set", "stop", "top", "verify", "why"),
+    *("run", "set", "stop", "top", "verify", "why", "evict", "restore", "move"),
 }
-NAMES_CONTAINER = {"inspect", "why", "set", "pause", "resume", "stop", "history"}
+NAMES_CONTAINER = {
+    *("inspect", "why", "set", "pause", "resume", "stop", "history"),
+    *("evict", "restore", "move"),
+}
 NAMES_CARD = {"card cordon", "card drain", "card policy", "card uncordon"}
 READS_FILE = {
     "compat": ("./none", "--driver", "580.65.06", "--cc", "9.0"),

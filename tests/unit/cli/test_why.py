@@ -122,6 +122,7 @@ def report(**more: Any) -> Why:
         "reason": "",
         "isolation": "interposer",
         "idle_since": None,
+        "evicted": None,
         "stale_reason": "",
         "cards": [card()],
         "denied": 2,

@@ -13,7 +13,7 @@ import pytest
 from gpushare import abi
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.eviction import checkpoint_api as api
-from gpushare.daemon.eviction import host_memory, steps
+from gpushare.daemon.eviction import evictions, host_memory, steps
 from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.identity import processes
 from gpushare.daemon.placement.model import CardCapacity
@@ -158,7 +158,7 @@ def make(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> EvictableNode:
     monkeypatch.setattr(host_memory, "least_memory", lambda *_: None)
     monkeypatch.setattr(processes, "members", members)
     monkeypatch.setattr(processes, "cgroups_of", cgroups_of)
-    monkeypatch.setattr(Evictions, "_await_sample", lambda _: made.look())
+    monkeypatch.setattr(evictions, "await_sample", lambda _: made.look())
     monkeypatch.setattr(steps, "GRACE_SECONDS", 0.0)
     node.evict_for = node.evictions.evict_for
     return made

@@ -50,6 +50,9 @@ class FakeCheckpoints:
     def unlock(self, pid: int) -> None:
         self._step("unlock", pid, api.LOCKED, api.RUNNING)
 
+    def prepare(self) -> None:
+        return
+
     def end_if_idle(self) -> None:
         return
 

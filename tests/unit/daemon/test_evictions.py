@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 from gpushare import abi
-from gpushare.daemon.cards.driver_client import DriverSample
+from gpushare.daemon.cards.driver_client import DriverSample, ProcessUse
+from gpushare.daemon.compute import scheduler_sync
+from gpushare.daemon.core import log
 from gpushare.daemon.eviction import checkpoint_api as api
 from gpushare.daemon.eviction import host_memory
 from gpushare.daemon.eviction.checkpoint_client import CheckpointError
 from gpushare.daemon.eviction.host_memory import MemoryLimit
+from gpushare.daemon.eviction.on_card import OnCardWatch
 from gpushare.daemon.eviction.preconditions import CannotEvict, CannotRestore
 from gpushare.daemon.eviction.steps import EvictionFailed
 from gpushare.daemon.identity import processes
@@ -24,6 +27,7 @@ from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.freezes import FreezeRecord
 from gpushare.daemon.views.eviction_rows import evicted_on
 from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.daemon.views.why import explain_memory
 from gpushare.quota.request_policy import IdlePolicy
 
 from . import evictable
@@ -450,3 +454,126 @@ def test_what_was_evicted_for_a_request_is_not_restored_before_it_has_its_room(
     assert grant["key"] in made.node.ledger.entries
     assert evicted(tenant) == [True]
     assert list(made.node.observed.waiting) == [tenant.key]
+
+
+def test_a_restored_tenant_is_not_to_be_killed_with_a_driver_that_hangs(
+    made: EvictableNode,
+) -> None:
+    made.driver.driver_version = "595.71.05"
+    tenant = made.tenant()
+    made.node.evictions.evict(tenant.key)
+    assert not tenant_row(tenant.record, made.node)["warnings"]
+    made.node.evictions.restore(tenant.key)
+    [warning] = tenant_row(tenant.record, made.node)["warnings"]
+    assert "run gpushare evict --hold train before you kill it" in warning
+    made.driver.driver_version = "615.10"
+    assert not tenant_row(tenant.record, made.node)["warnings"]
+
+
+def test_one_that_waits_and_one_that_is_lost_are_named(made: EvictableNode) -> None:
+    made.tenant(gib=130, devices="1")
+    tenant = made.tenant(gib=100, devices="0")
+    made.node.evictions.evict(tenant.key)
+    opened(made.node, memory="100GiB", devices="0")
+    made.node.evictions.want(tenant.key)
+    made.settle()
+    [warning] = tenant_row(tenant.record, made.node)["warnings"]
+    assert "it waits until a card has room" in warning
+    report, _ = explain_memory(tenant.record, made.node)
+    assert report["evicted"] is not None
+    assert "100 GiB of the memory is in host memory" in report["advice"][0]
+    assert "the program waits for its memory" in report["advice"][1]
+
+
+def test_memory_of_an_evicted_tenant_that_the_driver_lists_is_reported_once(
+    made: EvictableNode,
+) -> None:
+    events: list[str] = []
+    log.attach_listener(sink := lambda _time, event, _level, _fields: events.append(event))
+    try:
+        tenant, watch = made.tenant(), OnCardWatch(made.node)
+        made.node.evictions.evict(tenant.key)
+        made.look()
+        watch.look()
+        assert "tenant-evicted-on-card" not in events
+        made.driver.uses = {tenant.card: (ProcessUse(tenant.pids[0], GIB),)}
+        for _ in range(4):
+            made.node.sampler.look()
+            watch.look()
+    finally:
+        log.detach_listener(sink)
+    assert events.count("tenant-evicted-on-card") == 1
+    assert events.count("tenant-evicted") == 1
+
+
+def test_an_evicted_tenant_takes_no_turn_and_learns_no_context(made: EvictableNode) -> None:
+    tenant = made.tenant(gib=4, cores="30")
+    assert tenant.key in scheduler_sync.shares_on_card(tenant.card, made.node)
+    grant = made.node.tenants.pages[tenant.key].grant
+    overhead = grant.overhead_bytes(0)
+    made.node.evictions.evict(tenant.key)
+    made.look()
+    assert tenant.key not in scheduler_sync.shares_on_card(tenant.card, made.node)
+    assert grant.overhead_bytes(0) == overhead
+    assert made.capacity().cores_available == 100
+    assert (tenant.key, tenant.card) not in made.node.observed.usage.used
+
+
+def test_requests_for_a_restore_count_once(made: EvictableNode) -> None:
+    made.tenant(gib=130, devices="1")
+    tenant = made.tenant(gib=100, devices="0")
+    made.node.evictions.want(tenant.key)  # it is not evicted
+    assert not made.node.observed.waiting
+    made.node.evictions.evict(tenant.key)
+    opened(made.node, memory="100GiB", devices="0")
+    for _ in range(100):
+        made.node.evictions.want(tenant.key)
+    made.settle()
+    assert list(made.node.observed.waiting) == [tenant.key]
+    assert {name for name, _ in made.node.checkpoints.calls} == {"lock", "checkpoint"}
+
+
+def test_who_has_burst_memory_that_another_lacks_is_evicted(made: EvictableNode) -> None:
+    lacking = made.tenant(gib=60, held_gib=10, devices="0")
+    modest = made.tenant(gib=20, devices="0")
+    batch = made.tenant(gib=40, held_gib=90, memory_limit="100GiB", devices="0")
+    made.node.evictions.relieve(lacking.key, lacking.card)
+    made.settle()
+    assert evicted(lacking, batch, modest) == [False] * 3
+    made.configure(offline=True)
+    made.node.evictions.relieve(lacking.key, lacking.card)
+    made.settle()
+    assert evicted(lacking, batch, modest) == [False, True, False]
+    assert batch.eviction is not None
+    assert batch.eviction.reason == "train lacks memory within its quota"
+    assert batch.eviction.bytes == 90 * GIB
+
+
+def test_a_driver_that_says_nothing_is_asked_again_and_loses_nobody(made: EvictableNode) -> None:
+    tenant = made.tenant(programs=2)
+    silent = CheckpointError("unlock: the NVIDIA driver is not responding")
+    made.node.checkpoints.faults["checkpoint", tenant.pids[1]] = REFUSED
+    made.node.checkpoints.faults["unlock", tenant.pids[0]] = silent
+    with pytest.raises(EvictionFailed, match="nor could it be put back"):
+        made.node.evictions.evict(tenant.key)
+    assert getattr(tenant.eviction, "state", None) == "evicting"
+    made.node.evictions.look()
+    made.settle()
+    assert (tenant.eviction, tenant.is_gated) == (None, False)
+    assert [made.node.checkpoints.state(pid) for pid in tenant.pids] == [api.RUNNING] * 2
+
+
+def test_a_process_that_ends_during_a_restore_is_left_out(made: EvictableNode) -> None:
+    tenant = made.tenant(programs=2)
+    made.node.evictions.evict(tenant.key)
+    last = tenant.programs[1]
+
+    def during(name: str, pid: int) -> None:
+        if (name, pid) == ("restore", last.pid):
+            last.kill()
+            last.wait()
+            raise CheckpointError("restore: CUDA_ERROR_INVALID_VALUE", 1)
+
+    made.node.checkpoints.during = during
+    made.node.evictions.restore(tenant.key)
+    assert (tenant.eviction, tenant.is_gated) == (None, False)

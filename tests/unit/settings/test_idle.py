@@ -43,7 +43,7 @@ def test_a_namespaces_keys_override_the_nodes() -> None:
     [
         ("idle: {after: 2 hours}", "idle.after"),
         ("idle: {after: 0s}", "idle.after"),
-        ("idle: {action: evict}", "idle.action"),
+        ("idle: {action: park}", "idle.action"),
         ("users: {idle: {after: 1h}}", "users.idle"),
     ],
 )

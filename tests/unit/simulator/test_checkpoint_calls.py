@@ -37,7 +37,7 @@ from .checkpointing import (
     used,
 )
 from .conftest import SimulatorMachine, wait_until
-from .test_mps import mps_daemon
+from .mps_daemon import mps_daemon
 
 
 @pytest.fixture
