@@ -27,7 +27,7 @@ that lie in the queue of a daemon that hangs keep the container's mounts busy.
 | open | `gpushare run`: root or own uid | quota, name, pid, rootless, ticket | HostProcessGrant |
 | queue | anyone | - | QueueEntry rows |
 | queue-take | `gpushare run`: root or own uid | TicketRequest | Ticket |
-| queue-poll | who has the ticket | ticket, secret | TicketStatus |
+| queue-poll | anyone with the secret | ticket, secret | TicketStatus |
 | queue-cancel | root, or who took it | ticket | ticket, name |
 | cards | anyone | - | CardStatus rows; profiles, if there are any: ProfileStatus of each |
 | tenants | anyone | all (also without a GPU) | TenantStatus rows |
