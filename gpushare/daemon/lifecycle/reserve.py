@@ -222,14 +222,15 @@ def _place(
 ) -> tuple[PlacedCard, ...]:
     """Place a request where no tenant has burst memory of it, or is about to take it; NoRoom.
 
-    What is withheld for a request that waits is only for that one.
+    What is withheld for a request that waits is only for that one; a ticket has its own cards.
     """
     without = "" if ticket is None else ticket.id
+    own = frozenset() if ticket is None else {one.uuid for one in ticket.allocations}
     request = placement_request(applicant, quota, effective, state, without)
     for _ in reclaim_rounds():
         capacities = state.capacities(without)
-        if ticket is None and state.queue.withheld:
-            capacities = with_withheld(capacities, state.queue.withheld, boottime())
+        if withheld := {uuid: one for uuid, one in state.queue.withheld.items() if uuid not in own}:
+            capacities = with_withheld(capacities, withheld, boottime())
         placed = place_suitably(request, capacities, state.loaded().links)
         if not reclaim_burst(
             {one.card.uuid: one.memory_bytes for one in placed}, capacities, state

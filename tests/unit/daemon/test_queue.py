@@ -354,3 +354,22 @@ def test_the_limits_of_the_queue_are_read_from_its_section() -> None:
     text = "queue: {max_overtakes: 3, max_overtaking_time: 1h, start_timeout: 5m}"
     limits = config.parse(text, Path("gpushare.yaml")).queue
     assert limits == QueueLimits(3, 3600, start_timeout_seconds=300)
+
+
+def test_a_start_with_a_ticket_takes_no_card_that_is_withheld_for_another(
+    node: FakeDaemon,
+) -> None:
+    node.config = replace(node.config, queue=QueueLimits(max_overtakes=1))
+    left = available(node) >> 20
+    opened(node, memory=f"{left - 10240}MiB", devices="0")
+    opened(node, memory=f"{left - 4096}MiB", devices="1")
+    granted, _ = take(node, "3GiB", devices="0")  # of 10 GiB; card 1 is the fuller one
+    late, _ = take(node, "8GiB", devices="1")
+    opened(node, memory="1GiB", devices="1")
+    settle(node)
+    assert {one.ticket for one in node.queue.withheld.values()} == {late.id}
+    assert set(node.queue.withheld) == {node.capacities()[1].card.uuid}
+    ticket = replace(now(node, granted), kind="container")
+    grant = open_tenant(ME, {"memory": "3GiB"}, node, ticket)
+    (allocation,) = node.ledger.entries[grant["key"]].allocations
+    assert allocation.uuid == node.capacities()[0].card.uuid
