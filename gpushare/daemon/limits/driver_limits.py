@@ -225,7 +225,9 @@ def _set(
 ) -> None:
     """Set the limits of one card and compare what the driver then says; DriverError."""
     allocation = record.allocations[number]
-    wanted = DriverLimits(allocation.memory_bytes, limit_bytes)
+    # The driver counts managed memory while it is in system memory (MPS manual 615, "Memory
+    # Partitioning"), and what is beyond the quota may be there.
+    wanted = DriverLimits(allocation.memory_bytes, limit_bytes + allocation.managed_bytes)
     driver.nvml.set_limits(allocation.uuid, directory, wanted)
     found = driver.nvml.limits(allocation.uuid, directory)
     if not _is_close(found, wanted):

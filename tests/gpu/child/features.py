@@ -66,7 +66,8 @@ def profiles(card: object) -> str:
             if number == 0:
                 found.append(f"refused: {error}")
             continue
-        facts = f"{info.name.decode()} id {info.id} count {info.instanceCount}"
+        name = info.name.decode() if isinstance(info.name, bytes) else info.name
+        facts = f"{name} id {info.id} count {info.instanceCount}"
         found.append(f"{facts}, {info.memorySizeMB} MiB, at {_placements(card, info.id)}")
     return "; ".join(found)
 

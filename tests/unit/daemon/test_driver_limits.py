@@ -6,10 +6,12 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gpushare.config import HostMemory
 from gpushare.daemon.cards.driver_client import DriverError, DriverLimits
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import bind as binding
@@ -71,6 +73,16 @@ def test_the_driver_holds_each_card_of_a_bound_tenant(
     four = DriverLimits(4 * GIB, 4 * GIB)
     assert driver.held == {(fakes.card(number).uuid, cgroup): four for number in (0, 1)}
     assert tenant_row(entry_of(node, tenant), node)["isolation"] == "driver"
+
+
+def test_managed_memory_beyond_the_quota_is_within_the_drivers_limit(
+    node: FakeDaemon, driver: FakeDriver, program: subprocess.Popen[bytes], cgroup: Path
+) -> None:
+    """The driver counts it while it is in system memory."""
+    node.config = replace(node.config, oversubscribe=HostMemory(32 * GIB))
+    tenant = bound(node, program, memory="4GiB", oversubscribe="host:8GiB")
+    assert entry_of(node, tenant).isolation == "driver"
+    assert driver.held[CARD, cgroup] == DriverLimits(4 * GIB, 12 * GIB)
 
 
 def test_a_driver_may_round_a_limit_but_not_change_it(
