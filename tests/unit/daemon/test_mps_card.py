@@ -199,6 +199,16 @@ def test_what_is_left_of_an_ended_container_is_removed_again(running: Running) -
     assert running.node.mps.grant_of(record.key) is None
 
 
+def test_a_container_that_is_started_once_more_is_not_removed(running: Running) -> None:
+    record = running.client(1)
+    running.control.fails = "it has clients"
+    running.server.release(record.key)
+    running.control.fails = ""
+    running.server.admit(record.key, 0)
+    running.server.look()
+    assert record.key in running.control.limits
+
+
 def test_only_the_clients_of_one_container_are_terminated(running: Running) -> None:
     one, other = running.client(1), running.client(2)
     running.control.pids = [11, 22]
