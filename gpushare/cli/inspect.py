@@ -89,6 +89,7 @@ def _mps(tenant: TenantStatus) -> Iterator[str]:
         "percentage": f"at most {mps['percentage']} % of the multiprocessors",
     }.get(mps["share"], "all multiprocessors")
     by = {
+        "cgroup": "the driver, for its cgroup, and the interposer library",
         "namespace": "the namespace of its MPS server and the interposer library",
         "server": "the MPS server, for all containers together, and the interposer library",
     }.get(mps["memory_limit"], "the interposer library")

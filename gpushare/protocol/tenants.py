@@ -107,7 +107,9 @@ class TenantMps(TypedDict):
     share: str  # space: multiprocessors of its own | percentage: a ceiling | "": no ceiling
     percentage: int  # of the multiprocessors, its ceiling; 100: none
     chunks: int  # of a static partition; 0: it has none
-    memory_limit: str  # beside the interposer's, for each process: namespace | server | "": none
+    # Beside the interposer's: cgroup, the driver's for the container | namespace or server, for
+    # each of its processes | "": none
+    memory_limit: str
     server_state: str  # as NVIDIA names it; "": no server runs
     lost: str  # why its processes can no longer use the card; "": they can
 

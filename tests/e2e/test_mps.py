@@ -111,6 +111,12 @@ class MpsNode:
         files = {**BUSYBOX, FAULT: fault_program(self.stack)}
         return Bundle(self.stack, quota=asked, args=args, files=files)
 
+    @property
+    def memory_limit(self) -> str:
+        """What limits memory beside the library: from 615 on, the driver does so by cgroup."""
+        major, _, _ = self.client.status()["driver_version"].partition(".")
+        return "cgroup" if int(major) >= 615 else "server"
+
     def events(self, name: str) -> list[dict[str, Any]]:
         lines = (self.stack.root / "gpushared.log").read_text().splitlines()
         return [line for line in map(json.loads, lines) if line["event"] == name]
@@ -175,6 +181,7 @@ def test_containers_are_clients_of_one_server_within_their_quotas(node: MpsNode)
         assert not any(row["warnings"] for row in rows.values())
         assert node.mps(train)["share"] == "percentage"
         assert node.mps(serve)["share"] == ""
+        assert node.mps(train)["memory_limit"] == node.memory_limit
         assert {card["mode"] for card in node.client.cards()} == {"mps"}
 
 

@@ -446,4 +446,24 @@ INVARIANTS: Final = (
         "pass",
         (f"{_TESTS}/test_queue.py::test_a_start_gets_no_more_than_was_granted",),
     ),
+    # --- MPS ---
+    Invariant(
+        "no-server-no-gpu",
+        "A process on a card in MPS mode is a client of its server, or has no GPU.",
+        "libhook/cuda/mps.c",
+        "return why ? why : find_server();",
+        "return why;",
+        (f"{_LIBRARY}/test_mps.py::test_without_the_control_daemon_there_is_no_gpu",),
+    ),
+    Invariant(
+        "mps-by-name-only",
+        "A card in MPS mode, whose containers share faults, takes only requests that name it.",
+        f"{_DAEMON}/placement/obstacles.py",
+        "if is_mps and request.backend != MPS:",
+        "if is_mps and request.backend == MIG:",
+        (
+            f"{_TESTS}/test_mps_placement.py"
+            "::test_a_request_without_a_backend_is_told_that_it_has_to_name_it",
+        ),
+    ),
 )

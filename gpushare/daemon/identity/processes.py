@@ -172,6 +172,18 @@ def _is_for_writing(pid: int, descriptor: str) -> bool:
     return not flags & os.O_PATH and flags & os.O_ACCMODE == os.O_WRONLY
 
 
+#: The inode of the first PID namespace (PROC_PID_INIT_INO of include/linux/proc_ns.h).
+_HOST_PIDS: Final = 0xEFFFFFFC
+
+
+def sees_host(namespace: Path = Path("/proc/self/ns/pid")) -> bool:
+    """Whether this process is in the host's PID namespace; also where that cannot be read."""
+    try:
+        return namespace.stat().st_ino == _HOST_PIDS
+    except OSError:
+        return True
+
+
 def name_of(pid: int) -> str:
     """Return the process's command name, "?" when it is gone."""
     try:

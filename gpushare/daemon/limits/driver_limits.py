@@ -12,7 +12,7 @@
 
 A backend below the interposer is set when a tenant is bound, changed with its quota, and cleared
 when it ends. It says whether it holds; if it does not, the interposer does. Clients of an MPS
-server stay with it, whether or not its own limits hold.
+server stay with it, whether or not its own limits hold; the driver's limits are set for them too.
 
 The driver's limits are on the container's cgroup, for each card: soft is the quota, hard is what
 the tenant may use now (NVML: nvmlDeviceSetMemoryLimits_v1, drivers from 615 on). They hold for
@@ -100,7 +100,7 @@ def initial_isolation(isolation: str, *, whole: bool, backend: str | None = None
 
 def driver_backend(record: TenantRecord, driver: LoadedDriver | None) -> str:
     """Return the backend below the interposer that may hold a bound tenant, "" where none does."""
-    if not record.shared or record.isolation not in {DRIVER, INTERPOSER, AUDITED}:
+    if not record.shared or record.isolation not in {DRIVER, INTERPOSER, AUDITED, MPS}:
         return ""
     if driver is None:
         return DRIVER if record.isolation == DRIVER else ""  # what was imposed holds on
@@ -151,6 +151,9 @@ def set_driver_limits(record: TenantRecord, state: DaemonState) -> str:
         _give_up(record, directory, error, state, driver)
         return otherwise
     state.tenants.limits_left.discard(record.key)
+    if record.isolation == MPS:  # it stays what it is, and the driver holds it too
+        state.tenants.limited_clients.add(record.key)
+        return MPS
     return DRIVER
 
 
@@ -170,8 +173,13 @@ def retry_driver_limits(state: DaemonState) -> None:
 
 def mark_limits_lost(state: DaemonState) -> None:
     """Set all limits of the driver again: a replaced driver knows none of them."""
-    held = (key for key, record in state.ledger.entries.items() if record.isolation == DRIVER)
-    state.tenants.limits_left.update(held)
+    entries = state.ledger.entries.items()
+    state.tenants.limits_left.update(key for key, record in entries if is_held(record, state))
+
+
+def is_held(record: TenantRecord, state: DaemonState) -> bool:
+    """Whether the driver's limits hold a tenant's quota, alone or beside an MPS server's."""
+    return record.isolation == DRIVER or record.key in state.tenants.limited_clients
 
 
 def change_limit(record: TenantRecord, number: int, limit_bytes: int, state: DaemonState) -> None:
@@ -200,15 +208,16 @@ def change_limit(record: TenantRecord, number: int, limit_bytes: int, state: Dae
 
 def clear_driver_limits(record: TenantRecord, state: DaemonState) -> None:
     """Clear the limits of a tenant that is released, where its cgroup is still there."""
-    if record.isolation == DRIVER and state.driver is not None:
+    if is_held(record, state) and state.driver is not None:
         directory = _directory(record)
         if directory is not None and directory.is_dir():
             _clear(record, directory, state, state.driver)
+    state.tenants.limited_clients.discard(record.key)
 
 
 def _follow(record: TenantRecord, number: int, limit_bytes: int, state: DaemonState) -> None:
     """Have the driver hold the new limit too, where it holds this tenant's."""
-    if record.isolation != DRIVER or state.driver is None:
+    if not is_held(record, state) or state.driver is None:
         return
     directory = _directory(record)
     if directory is None:
@@ -254,6 +263,7 @@ def _give_up(
         name=record.title,
         reason=str(error),
     )
+    state.tenants.limited_clients.discard(record.key)
     _clear(record, directory, state, driver)
 
 

@@ -58,7 +58,7 @@ class CardServer:
             self._note_end()
         control = self.runner.control
         if control is not None and change == "adopted":
-            kept = [_kept(one) for one in self.runner.kept()]
+            kept = [found for one in self.runner.kept() if (found := _kept(one)) is not None]
             self._restore(control, {one.key: (one, route) for one, route in kept})
         elif control is not None and change == "started":
             self._restore(control, {key: (one, None) for key, one in self._settings.items()})
@@ -215,6 +215,7 @@ class CardServer:
     ) -> MpsGrant:
         grant = grant_of(control.program, limits, settings, route)
         self._settings[settings.key] = settings
+        self._leaving.discard(settings.key)  # the same container, started once more
         self._set(grants={**self.state.grants, settings.key: grant})
         write_variables(grant, self._daemon.tenants.pages.get(settings.key))
         self._keep()
@@ -261,8 +262,11 @@ class CardServer:
             self._publish(changed)
 
 
-def _kept(values: dict[str, Any]) -> tuple[MpsSettings, ClientRoute]:
-    """Return a tenant's settings and route as `_keep` has written them."""
-    known = dict(values)
-    route = ClientRoute(Path(known.pop("folder")), dict(known.pop("env")))
-    return MpsSettings(**known), route
+def _kept(values: dict[str, Any]) -> tuple[MpsSettings, ClientRoute] | None:
+    """Return a tenant's settings and route as `_keep` has written them; None for anything else."""
+    try:
+        known = dict(values)
+        route = ClientRoute(Path(known.pop("folder")), dict(known.pop("env")))
+        return MpsSettings(**known), route
+    except (TypeError, ValueError, LookupError):
+        return None

@@ -87,12 +87,17 @@ class ClientWatch:
             self._bypassing(pids),
         )
 
-    def _fault(self, culprits: Sequence[int], owners: Mapping[int, str]) -> dict[str, MpsLoss]:
-        """Log who caused a fault and whose processes it has ended; return the losses."""
+    def _fault(self, culprits: Mapping[int, bool], owners: Mapping[int, str]) -> dict[str, MpsLoss]:
+        """Log who caused a fault and whose processes it has ended; return the losses.
+
+        `culprits` are as in ServerLogs.
+        """
         now, records = time.time(), self._state.ledger.entries
-        pid = next((one for one in culprits if one in owners), next(iter(culprits), 0))
+        known = (one for one in culprits if one in owners)
+        pid = next(known, next(iter(culprits), 0))
         culprit = owners.get(pid, "")
-        victims = sorted({key for key in owners.values() if key != culprit and key in records})
+        others = set() if culprits.get(pid) else {*owners.values()} - {culprit}
+        victims = sorted(key for key in others if key in records)
         who = records[culprit].title if culprit in records else "a client"
         cause = f"{who} (process {pid})" if pid else who
         names = [records[key].title for key in victims]

@@ -14,6 +14,7 @@ from typing import Final
 
 _FAULT: Final = re.compile(r"fault|fatal|exception", re.IGNORECASE)
 _CLIENT: Final = re.compile(r"client[^0-9\n]{0,16}([0-9]+)", re.IGNORECASE)
+_PARTITION: Final = re.compile(r"partition|contained", re.IGNORECASE)
 _MOST_BYTES: Final = 1 << 20
 
 
@@ -25,15 +26,19 @@ class ServerLogs:
         self._folder = folder
         self._offsets = {path: self._size(path) for path in self._paths()}
 
-    def culprits(self) -> list[int]:
-        """Return the PIDs that new lines name as the cause of a fault, each once."""
-        found: dict[int, None] = {}
+    def culprits(self) -> dict[int, bool]:
+        """Return the PIDs that new lines name as the cause of a fault.
+
+        The value is whether the fault stayed with the client's static partition: from r610 on, most
+        do ("Using Static SM Partitioning").
+        """
+        found: dict[int, bool] = {}
         for path in self._paths():
             for line in self._new_text(path).splitlines():
                 named = _CLIENT.search(line) if _FAULT.search(line) else None
                 if named is not None:
-                    found[int(named[1])] = None
-        return list(found)
+                    found[int(named[1])] = bool(_PARTITION.search(line))
+        return found
 
     def _paths(self) -> list[Path]:
         """Return server.log: of protocol 3, each server has one in a folder of its name."""

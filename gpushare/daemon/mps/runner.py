@@ -207,6 +207,11 @@ class ControlRunner:
 
     def _new_program(self) -> ControlProgram:
         driver, folders = self._state.loaded(), self.folders
+        if not driver.is_simulated and not processes.sees_host():
+            raise MpsError(
+                "gpushared is not in the host's PID namespace, and an MPS server would not find "
+                "its clients: set hostPID: true, or --pid=host"
+            )
         # In protocol 3, a partition can be created only while the card has no clients ("MPS v3
         # Interface"); containers come and go, so partitions are those of protocol 2.
         protocol = 2 if self._partitions else protocol_of(driver.nvml.driver_version)

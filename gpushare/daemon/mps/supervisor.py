@@ -22,6 +22,7 @@ from gpushare.host.rooted_tree import RootedTree
 
 PROGRAM: Final = "nvidia-cuda-mps-control"
 _LOOK_SECONDS: Final = 1.0
+_IDLE_SECONDS: Final = 10.0  # where no card is in MPS mode
 _FINISH_SECONDS: Final = 2.0
 
 
@@ -63,7 +64,7 @@ class MpsSupervisor:
         mps.release = self._release
         mps.terminate = self._terminate
         mps.changed = lambda: state.decide.submit(self.check)
-        state.loop.every(_LOOK_SECONDS, self._look)
+        state.loop.every(lambda: _LOOK_SECONDS if self._cards else _IDLE_SECONDS, self._look)
 
     def check(self) -> None:
         """Have a control daemon for each card in MPS mode, and none for the others."""

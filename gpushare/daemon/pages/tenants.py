@@ -250,6 +250,8 @@ class Tenants:
         )  # see views/ended_tenants.py
         # Tenants whose limits in the driver may differ from their pages; the decide thread's.
         self.limits_left: set[str] = set()
+        # Clients of an MPS server that the driver limits too; the decide thread's.
+        self.limited_clients: set[str] = set()
 
     def add(self, key: str, pages: Pages) -> None:
         """Hold `pages` for tenant `key`."""

@@ -211,11 +211,12 @@ def _mps(record: TenantRecord, state: DaemonState) -> TenantMps | None:
         return None
     grant, loss = state.mps.grant_of(record.key), state.mps.loss_of(record.key)
     card = state.mps.cards.get(record.allocations[0].uuid, MpsCardState())
+    limit = grant.memory_limit if grant else ""
     return TenantMps(
         share=grant.share if grant else "",
         percentage=grant.percentage if grant else 100,
         chunks=grant.chunks if grant else 0,
-        memory_limit=grant.memory_limit if grant else "",
+        memory_limit="cgroup" if record.key in state.tenants.limited_clients else limit,
         server_state=card.server_state,
         lost=loss.reason if loss else "",
     )

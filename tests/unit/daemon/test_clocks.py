@@ -28,6 +28,8 @@ SHOWN_ONLY = {
     "observe/compute_usage.py": "when a tenant was last at work, as it is shown",
     "observe/idle_holders.py": "since when a tenant is idle, as it is shown",
     "freezer/freezer.py": "since when a tenant is frozen, as it is shown",
+    "mps/clients.py": "since when a tenant has lost its MPS server, as it is shown",
+    "mps/card.py": "since when a tenant has lost its MPS server, as it is shown",
     "limits/burst.py": "when a tenant last had a shortfall, as it is shown",
     "eviction/steps.py": "since when a tenant is evicted, as it is shown",
     "eviction/evictions.py": "since when a tenant waits for its restore, as it is shown",

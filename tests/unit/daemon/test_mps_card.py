@@ -199,6 +199,16 @@ def test_what_is_left_of_an_ended_container_is_removed_again(running: Running) -
     assert running.node.mps.grant_of(record.key) is None
 
 
+def test_a_container_that_is_started_once_more_is_not_removed(running: Running) -> None:
+    record = running.client(1)
+    running.control.fails = "it has clients"
+    running.server.release(record.key)
+    running.control.fails = ""
+    running.server.admit(record.key, 0)
+    running.server.look()
+    assert record.key in running.control.limits
+
+
 def test_only_the_clients_of_one_container_are_terminated(running: Running) -> None:
     one, other = running.client(1), running.client(2)
     running.control.pids = [11, 22]
@@ -231,6 +241,18 @@ def test_a_fault_names_its_cause_and_its_victims(
     running.server.look()
     assert running.node.mps.loss_of(other.key) is None
     assert running.node.mps.loss_of(one.key) is not None
+
+
+def test_a_fault_that_stays_with_its_partition_has_no_victims(running: Running) -> None:
+    one, other = running.client(1), running.client(2)
+    running.control.pids = [11, 22]
+    running.uses((one, 11, True), (other, 22, True))
+    running.server.look()
+    log = running.server.runner.folders.log / "server.log"
+    log.write_text("[Server 900] Client 11 has caused a fatal fault in partition A\n")
+    running.server.look()
+    assert running.node.mps.loss_of(one.key) is not None
+    assert running.node.mps.loss_of(other.key) is None
 
 
 def test_a_process_that_is_no_client_is_reported_once(
@@ -273,20 +295,21 @@ def test_the_action_is_that_against_containers_over_quota(
 @pytest.mark.parametrize(
     ("line", "pids"),
     [
-        ("Client 11 has caused a fatal fault", [11]),
-        ("fatal exception detected on device 0, culprit: client {11, 1}", [11]),
-        ("New client 11 connected", []),
-        ("Server is in FAULT", []),
+        ("Client 11 has caused a fatal fault", {11: False}),
+        ("Client 11 has caused a fatal fault in partition A/B", {11: True}),
+        ("fatal exception detected on device 0, culprit: client {11, 1}", {11: False}),
+        ("New client 11 connected", {}),
+        ("Server is in FAULT", {}),
     ],
 )
-def test_the_log_names_who_caused_a_fault(tmp_path: Path, line: str, pids: list[int]) -> None:
+def test_the_log_names_who_caused_a_fault(tmp_path: Path, line: str, pids: dict[int, bool]) -> None:
     log = tmp_path / "server.log"
     log.write_text("Client 1 has caused a fatal fault\n")  # before gpushared was started
     logs = ServerLogs(tmp_path)
     with log.open("a") as file:
         file.write(f"{line}\n")
     assert logs.culprits() == pids
-    assert logs.culprits() == []
+    assert logs.culprits() == {}
 
 
 def test_the_log_of_each_server_is_read_and_may_begin_anew(tmp_path: Path) -> None:
@@ -294,9 +317,9 @@ def test_the_log_of_each_server_is_read_and_may_begin_anew(tmp_path: Path) -> No
     (tmp_path / "gpushare").mkdir()
     log = tmp_path / "gpushare" / "server.log"
     log.write_text("Client 5 has caused a fatal fault\nand a line that is not")
-    assert logs.culprits() == [5]
+    assert logs.culprits() == {5: False}
     log.write_text("Client 6 has caused a fault\n")
-    assert logs.culprits() == [6]
+    assert logs.culprits() == {6: False}
 
 
 def test_logs_do_not_fill_the_run_directory(running: Running) -> None:

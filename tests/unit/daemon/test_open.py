@@ -97,7 +97,7 @@ def test_two_tenants_of_one_name_can_be_distinguished(node: DaemonState) -> None
         ({"memory": "4Q"}, "not a size"),
         ({"memory": "4GiB", "cores": "101"}, "not a share of a card in percent"),
         ({"memory": "4GiB", "backend": "mig"}, "no card of this node has one"),
-        ({"memory": "4GiB", "backend": "mps"}, "not in this version"),
+        ({"memory": "4GiB", "backend": "mps"}, "not for gpushare run"),
         ({"memory": "4GiB", "oversubscribe": "host"}, "off on this node"),
         ({"memory": "4GiB", "memory-limit": "2GiB"}, "below memory 4GiB"),
         ({"memorry": "4GiB"}, "Did you mean"),

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client of an MPS server is stopped: its server ends its work first, if it answers in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gpushare.daemon.cards.mps_state import MPS
+from gpushare.daemon.operator import run_state
+from gpushare.daemon.service.control_request import ControlRequest, Peer
+from gpushare.daemon.service.tenant_operations import tenant_operations
+
+from .fakes import FakeDaemon
+from .test_freezer import KEY, FakeCgroup, group, held
+
+__all__ = ["group", "held"]
+
+
+def stop(node: FakeDaemon, signal: str, seconds: int = 0) -> None:
+    fields = {"name": KEY, "signal": signal, "timeout": seconds}
+    tenant_operations(node.run_control)["stop"].run(ControlRequest(fields, Peer(1, 0)), node)
+
+
+def run_loop(node: FakeDaemon) -> None:
+    """Have the loop do what is due, and what that has led to."""
+    node.loop.settle()
+    node.loop._run_due()
+    node.freezing.run(lambda: None)
+
+
+@pytest.fixture
+def client(held: FakeDaemon) -> FakeDaemon:
+    """A node whose one tenant is a client of an MPS server."""
+    held.ledger.isolate(KEY, MPS)
+    return held
+
+
+def test_the_server_ends_its_work_before_it_is_killed(
+    client: FakeDaemon, group: FakeCgroup
+) -> None:
+    found: list[bool] = []
+
+    def terminate(key: str, then: Callable[[], None]) -> None:
+        assert key == KEY
+        found.append(group.killed)
+        then()
+
+    client.mps.terminate = terminate
+    stop(client, "KILL")
+    run_loop(client)
+    assert (found, group.killed) == ([False], True)
+
+
+def test_a_server_that_does_not_answer_delays_the_kill_by_some_seconds(
+    client: FakeDaemon, group: FakeCgroup
+) -> None:
+    client.mps.terminate = lambda _key, _then: None
+    stop(client, "KILL")
+    run_loop(client)
+    (promised,) = client.freezer.freezes_of(KEY)
+    assert (promised.by, group.killed) == ("stop", False)
+    client.ledger.freezes.put(replace(promised, due=1.0))
+    client.freezer.enforce()
+    assert group.killed
+
+
+def test_it_may_use_the_card_until_its_time_is_over(
+    client: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_state, "_send_signal", lambda *_: None)
+    asked: list[str] = []
+    client.mps.terminate = lambda key, _then: asked.append(key)
+    stop(client, "TERM", 3600)
+    run_loop(client)
+    assert (asked, group.killed) == ([], False)
