@@ -179,8 +179,9 @@ _NO_ROWS: Final[tuple[Mapping[str, Any], ...]] = ()
 class Operation:
     """What an op does, and where.
 
-    "decide" is for what needs nothing but the ledger. "create" reads an image, and "request" may
-    have to ask an engine: both have threads of their own, and have the others do what is theirs.
+    "decide" is for what needs nothing but the ledger. "create" reads an image, or waits for an
+    eviction, and "request" may have to ask an engine: both have threads of their own, and have the
+    others do what is theirs.
     """
 
     run: Callable[[ControlRequest, DaemonState], ControlReply]

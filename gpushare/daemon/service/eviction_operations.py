@@ -44,7 +44,7 @@ def eviction_operations(evictions: Evictions) -> Mapping[str, Operation]:
     """Return the operations on evictions, by name."""
     run = _EvictionOperations(evictions)
     return {
-        "evict": Operation(run.evict, "request", is_slow=True),
-        "restore": Operation(run.restore, "request", is_slow=True),
-        "move": Operation(run.move, "request", is_slow=True),
+        "evict": Operation(run.evict, "create", is_slow=True),
+        "restore": Operation(run.restore, "create", is_slow=True),
+        "move": Operation(run.move, "create", is_slow=True),
     }

@@ -258,7 +258,7 @@ LIFECYCLE_OPERATIONS: Final[Mapping[str, Operation]] = {
     "checkpoint": Operation(_checkpoint, "decide"),
     "bind": Operation(_bind, "decide"),
     "release": Operation(_release, "decide"),
-    "open": Operation(_open, "request"),
+    "open": Operation(_open, "create"),
     "allocation": Operation(_allocation, "decide"),
     "claim-prepare": Operation(_prepare, "decide"),
     "claim-pods": Operation(_set_pods, "decide"),
