@@ -462,8 +462,10 @@ INVARIANTS: Final = (
         "if is_mps and request.backend != MPS:",
         "if is_mps and request.backend == MIG:",
         (
-            f"{_TESTS}/test_mps_placement.py"
-            "::test_a_request_without_a_backend_is_told_that_it_has_to_name_it",
+            (
+                f"{_TESTS}/test_mps_placement.py"
+                "::test_a_request_without_a_backend_is_told_that_it_has_to_name_it"
+            ),
         ),
     ),
 )
