@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import gpushare
 from gpushare import config
-from gpushare.daemon.cards.mps_state import MPS
+from gpushare.daemon.cards.mps_state import MPS, MpsCardState
 from gpushare.daemon.core.log import log
 from gpushare.daemon.limits.driver_limits import best_isolation
 from gpushare.daemon.operator.node_labels import reset_node_setting, set_node_setting
 from gpushare.daemon.operator.reload import reload_config
-from gpushare.daemon.placement.model import Card
+from gpushare.daemon.placement.model import Card, CardCapacity
 from gpushare.daemon.placement.request import NoRoom, NoSuchCard, find_card
 from gpushare.daemon.service.control_request import (
     ControlReply,
@@ -85,14 +85,29 @@ def _unhealthy(state: DaemonState) -> Iterator[str]:
             card = f"card {capacity.card.index} ({capacity.card.model})"
             yield f"{card} is unhealthy: {capacity.health}{kept}"
         elif capacity.backend == MPS:
-            if capacity.backend_fault:
-                yield f"card {capacity.card.index} is in MPS mode, and {capacity.backend_fault}"
+            yield from _mps_faults(capacity, state)
         elif capacity.compute_mode:
             yield (
                 f"card {capacity.card.index} is in compute mode {capacity.compute_mode}: one "
                 "process at a time can use it, so no container gets a share. An MPS control daemon "
                 f"may have set it; nvidia-smi -i {capacity.card.index} -c DEFAULT resets it"
             )
+
+
+def _mps_faults(capacity: CardCapacity, state: DaemonState) -> Iterator[str]:
+    """Yield why a card in MPS mode takes no containers, or no processes."""
+    card = f"card {capacity.card.index}"
+    if capacity.backend_fault:
+        yield f"{card} is in MPS mode, and {capacity.backend_fault}"
+    server = state.mps.cards.get(capacity.card.uuid, MpsCardState())
+    if server.server_state == "FAULT":
+        records = state.ledger.entries
+        names = [records[key].title for key in sorted(server.losses) if key in records]
+        held = f": {', '.join(names)}" if names else ""
+        yield (
+            f"the MPS server of {card} had a fatal fault, and takes no processes until the "
+            f"containers of that moment have ended{held}. Restart them"
+        )
 
 
 def _unallocated_warning(found: UnallocatedContainer, state: DaemonState) -> str:
