@@ -140,6 +140,9 @@ def _of_tenant(tenant: TenantStatus) -> Iterator[DashboardProblem]:
             count = card["denied_allocations"]
             text = f"{name} was refused {count} allocations over its quota {where} so far"
             yield _problem("warning", text, key=key)
+    mps = tenant.get("mps")  # an older gpushared has none
+    if mps and mps["lost"]:
+        yield _problem("error", f"{name} has to be restarted: {mps['lost']}", key=key)
     if tenant.get("idle_since") is not None:  # an older gpushared has none
         used = format_size(sum(card["used_bytes"] for card in tenant["cards"]))
         yield _problem("warning", f"{name} holds {used} and does not use its cards", key=key)

@@ -17,6 +17,7 @@ from typing import Final
 _DAEMON: Final = "gpushare/daemon"
 _TESTS: Final = "tests/unit/daemon"
 _LAUNCHER: Final = "tests/unit/runtime/test_launcher.py"
+_MPS: Final = f"{_TESTS}/test_mps_placement.py"
 _QUOTA: Final = "tests/unit/quota"
 _LIBRARY: Final = "tests/unit/interposer"
 _SCHEDULER: Final = "tests/unit/scheduler/test_misbehaviour.py"
@@ -461,11 +462,6 @@ INVARIANTS: Final = (
         f"{_DAEMON}/placement/obstacles.py",
         "if is_mps and request.backend != MPS:",
         "if is_mps and request.backend == MIG:",
-        (
-            (
-                f"{_TESTS}/test_mps_placement.py"
-                "::test_a_request_without_a_backend_is_told_that_it_has_to_name_it"
-            ),
-        ),
+        (f"{_MPS}::test_a_request_without_a_backend_is_told_that_it_has_to_name_it",),
     ),
 )

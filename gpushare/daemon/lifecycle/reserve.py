@@ -126,7 +126,7 @@ def reserve(
     """
     driver = state.loaded()
     state.integrity.refuse()
-    _refuse_unsupported(applicant, quota, driver, whole=effective.kind == "exclusive")
+    _refuse_unsupported(applicant, quota, effective, driver)
     release_earlier(applicant, state)
     if effective.kind == "shared":
         driver.contexts.wait()
@@ -189,10 +189,14 @@ def release_earlier(applicant: TenantIdentity, state: DaemonState) -> None:
 
 
 def _refuse_unsupported(
-    applicant: TenantIdentity, quota: QuotaRequest, driver: LoadedDriver, *, whole: bool
+    applicant: TenantIdentity,
+    quota: QuotaRequest,
+    effective: EffectiveRequest,
+    driver: LoadedDriver,
 ) -> None:
     """Refuse what cannot be held here: a quota that is not held is worse than none."""
-    driver_limits.check_supported(quota, driver, whole=whole)
+    whole = effective.kind == "exclusive"
+    driver_limits.check_supported(quota, driver, whole=whole, count=effective.count)
     if quota.backend == MPS and (applicant.engine == "host" or applicant.claim):
         rule = f"is not for {'a claim' if applicant.claim else 'gpushare run'}"
         raise quota.refuse("backend", rule, "request it for a container, by annotation or variable")

@@ -54,8 +54,10 @@ UNSUPPORTED: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
-def check_supported(quota: QuotaRequest, driver: LoadedDriver, *, whole: bool) -> None:
-    """Raise QuotaError for a backend that cannot hold `quota` here."""
+def check_supported(
+    quota: QuotaRequest, driver: LoadedDriver, *, whole: bool, count: int | None = 1
+) -> None:
+    """Raise QuotaError for a backend that cannot hold `quota` here; `count` None is all cards."""
     requested = quota.backend
     if requested is None or (whole and requested == EXCLUSIVE):
         return
@@ -63,7 +65,7 @@ def check_supported(quota: QuotaRequest, driver: LoadedDriver, *, whole: bool) -
         rule = f"needs memory limits, which driver {driver.nvml.driver_version} does not have"
         raise quota.refuse("backend", rule, _INSTEAD)
     if requested == MPS:
-        _check_mps(quota, whole=whole)
+        _check_mps(quota, whole=whole, count=count)
     if requested == MIG and not any(card.instance for card in driver.cards):
         rule = "needs a MIG instance, and no card of this node has one"
         raise quota.refuse("backend", rule, _INSTEAD)
@@ -71,12 +73,12 @@ def check_supported(quota: QuotaRequest, driver: LoadedDriver, *, whole: bool) -
         raise quota.refuse("backend", *UNSUPPORTED[requested])
 
 
-def _check_mps(quota: QuotaRequest, *, whole: bool) -> None:
+def _check_mps(quota: QuotaRequest, *, whole: bool, count: int | None) -> None:
     """Raise QuotaError for a request that no MPS server can serve."""
     if whole:
         rule = "is for shares, and a whole card is requested"
         raise quota.refuse("backend", rule, "add memory or cores")
-    if quota.count not in {None, 1}:
+    if count != 1:
         rule = "is for one card: a program reaches only one MPS server"
         raise quota.refuse("backend", rule, "request one card, or remove backend")
 

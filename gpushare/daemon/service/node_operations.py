@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import gpushare
 from gpushare import config
-from gpushare.daemon.cards.mps_state import MPS
+from gpushare.daemon.cards.mps_state import MPS, MpsCardState
 from gpushare.daemon.core.log import log
 from gpushare.daemon.limits.driver_limits import best_isolation
 from gpushare.daemon.operator.node_labels import reset_node_setting, set_node_setting
@@ -93,8 +93,7 @@ def _unhealthy(state: DaemonState) -> Iterator[str]:
             card = f"card {capacity.card.index} ({capacity.card.model})"
             yield f"{card} is unhealthy: {capacity.health}{kept}"
         elif capacity.backend == MPS:
-            if capacity.backend_fault:
-                yield f"card {capacity.card.index} is in MPS mode, and {capacity.backend_fault}"
+            yield from _mps_faults(capacity, state)
         elif capacity.compute_mode:
             yield (
                 f"card {capacity.card.index} is in compute mode {capacity.compute_mode}: one "
@@ -119,6 +118,22 @@ def _unlisted_instances(state: DaemonState) -> Iterator[str]:
         yield (
             f"MIG instances {', '.join(missing)} are not in the CDI spec of the driver, so no "
             "container gets them. Generate it again: gpushare cdi generate"
+        )
+
+
+def _mps_faults(capacity: CardCapacity, state: DaemonState) -> Iterator[str]:
+    """Yield why a card in MPS mode takes no containers, or no processes."""
+    card = f"card {capacity.card.index}"
+    if capacity.backend_fault:
+        yield f"{card} is in MPS mode, and {capacity.backend_fault}"
+    server = state.mps.cards.get(capacity.card.uuid, MpsCardState())
+    if server.server_state == "FAULT":
+        records = state.ledger.entries
+        names = [records[key].title for key in sorted(server.losses) if key in records]
+        held = f": {', '.join(names)}" if names else ""
+        yield (
+            f"the MPS server of {card} had a fatal fault, and takes no processes until the "
+            f"containers of that moment have ended{held}. Restart them"
         )
 
 

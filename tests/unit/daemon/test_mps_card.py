@@ -25,11 +25,13 @@ from gpushare.daemon.mps.model import (
     TenantLimits,
 )
 from gpushare.daemon.mps.program import ControlProgram
+from gpushare.daemon.service.node_operations import status_row
 from gpushare.daemon.state import UsageView
 from gpushare.daemon.store.record import TenantRecord
 
 from . import fakes
 from .fakes import FakeDaemon, FakeDriver, card, entry
+from .test_mps_placement import configured
 
 GIB = 1 << 30
 CARD = card(0)
@@ -241,6 +243,21 @@ def test_a_fault_names_its_cause_and_its_victims(
     running.server.look()
     assert running.node.mps.loss_of(other.key) is None
     assert running.node.mps.loss_of(one.key) is not None
+
+
+def test_a_faulted_server_says_which_containers_it_waits_for(
+    running: Running, tmp_path: Path
+) -> None:
+    running.node.config = configured('cards: {"0": {backend: mps}}', tmp_path)
+    running.client(1)
+    running.server.look()
+    running.control.state = "FAULT"
+    running.control.pids = [11]
+    running.uses((running.node.ledger.entries[f"{1:016x}"], 11, True))
+    running.server.look()
+    warnings = " ".join(status_row(running.node)["warnings"])
+    assert "the MPS server of card 0 had a fatal fault" in warnings
+    assert "have ended: train-1. Restart them" in warnings
 
 
 def test_a_fault_that_stays_with_its_partition_has_no_victims(running: Running) -> None:

@@ -88,7 +88,9 @@ def test_a_refusal_says_which_cards_are_in_the_mode_and_how_one_gets_it(node: Fa
 
 def test_a_program_reaches_one_server_only(node: FakeDaemon) -> None:
     with pytest.raises(QuotaError, match="a program reaches only one MPS server"):
-        created(node, memory="4GiB", count="2", backend="mps")
+        created(node, memory="4GiB", backend="mps", count="2")
+    with pytest.raises(QuotaError, match="a program reaches only one MPS server"):
+        created(node, memory="4GiB", backend="mps", devices="0,1")
 
 
 def test_a_process_of_the_host_is_no_client(node: FakeDaemon) -> None:

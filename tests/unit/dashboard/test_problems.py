@@ -34,6 +34,11 @@ def test_a_node_without_problems_has_none() -> None:
             "train was refused 2 allocations over its quota on card 0 so far",
         ),
         ({"idle_since": 5.0}, "warning", "train holds 3 GiB and does not use its cards"),
+        (
+            {"mps": {"lost": "a fatal fault of serve ended the work of all clients"}},
+            "error",
+            "train has to be restarted: a fatal fault of serve ended the work of all clients",
+        ),
     ],
 )
 def test_problems_of_a_container(more: Any, level: str, text: str) -> None:
