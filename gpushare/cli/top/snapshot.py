@@ -69,7 +69,7 @@ class ContainerRow:
     gate: str
     isolation: str
     hung: bool
-    run_state: str  # paused, frozen, stopping; empty: it runs
+    run_state: str  # paused, frozen, stopping, evicted since 14:05; empty: it runs
     forced: int
     overruns: int
     denied: int
@@ -183,7 +183,7 @@ def _container(tenant: protocol.TenantStatus, part: protocol.TenantCard) -> Cont
         gate=usage["gate"],
         isolation=tenant["isolation"],
         hung=usage["is_hung"],
-        run_state=status.run_state(tenant),
+        run_state=status.run_state(tenant) or status.eviction_state(tenant),
         forced=usage["forced_launches"],
         overruns=usage["overruns"],
         denied=part["denied_allocations"],

@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ from gpushare.daemon.pages.status_page import StatusPage
 from gpushare.daemon.policy.compute import FIXED
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.claim import PREFIX as CLAIM
+from gpushare.daemon.store.eviction import EvictedProcess, EvictionRecord
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.oci.bounded_read import read_at_most
 
@@ -75,6 +77,8 @@ def recovered(key: str, directory: int, state: DaemonState) -> TenantRecord | No
         cgroup=cgroup,
         allocations=allocations,
     )
+    if grant.evicted:
+        entry = replace(entry, eviction=_eviction(entry, directory))
     log(
         "tenant-recovered",
         "warning",
@@ -86,6 +90,32 @@ def recovered(key: str, directory: int, state: DaemonState) -> TenantRecord | No
     )
     state.ledger.add(entry)
     return entry
+
+
+def _eviction(entry: TenantRecord, directory: int) -> EvictionRecord:
+    """Return the eviction of a tenant whose calls wait: how far it got, the driver will say."""
+    status = StatusPage(directory)
+    try:
+        claims = status.claims(len(entry.allocations))
+    finally:
+        status.close()
+    claimed = {(claim.pid, claim.starttime) for claim in claims}
+    members = processes.members(entry.cgroup, entry.pid, processes.Cgroups.mounted())
+    return EvictionRecord(
+        "evicting",
+        time.time(),
+        reason=_WHY,
+        processes=tuple(
+            EvictedProcess(one.pid, one.starttime)
+            for one in members
+            if (one.namespaced_pid, one.starttime) in claimed
+        ),
+        card_bytes=tuple(
+            min(allocation.most_bytes, sum(claim.held[number].held_bytes for claim in claims))
+            for number, allocation in enumerate(entry.allocations)
+        ),
+        cards=tuple(allocation.uuid for allocation in entry.allocations),
+    )
 
 
 def refuse_unknown(recovered_keys: Mapping[str, bool], state: DaemonState) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.daemon.eviction import checkpoint_api
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import recover, release
 from gpushare.daemon.lifecycle.bind import bind
@@ -22,6 +23,7 @@ from gpushare.daemon.store.record import CardAllocation
 from . import fakes
 from .fakes import GIB, FakeDaemon
 from .operations import opened
+from .registered import hold, register
 from .test_damaged_ledger import BOOT, garbage, of_another_format, removed
 
 
@@ -206,3 +208,28 @@ def test_the_check_ends_with_a_reboot(tmp_path: Path) -> None:
 )
 def test_the_name_of_a_cgroup_says_which_container_it_is(cgroup: str, identity: str) -> None:
     assert recover._id(cgroup) == identity
+
+
+def test_one_that_was_evicted_is_still_known_to_be(
+    tmp_path: Path, program: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = processes.start_time(program.pid)
+    assert started is not None
+    with fakes.node(tmp_path) as first:
+        key = bound(first, program, memory="4GiB")
+        register(first.tenants.pages[key].status.fd, 0, program.pid, started)
+        hold(first.tenants.pages[key].status.fd, 0, 3 * GIB)
+        first.tenants.pages[key].grant.set_evicted(evicted=True)
+    lose(tmp_path, key)
+    with fakes.again(tmp_path) as node:
+        has_mounted(monkeypatch, program, node, key)
+        release.adopt_tenants(node, node.freezer)
+        eviction = node.ledger.entries[key].eviction
+        assert eviction is not None
+        assert [one.pid for one in eviction.processes] == [program.pid]
+        assert (eviction.state, eviction.bytes) == ("evicting", 3 * GIB)
+        assert node.tenants.pages[key].grant.evicted
+        node.checkpoints.states[program.pid] = checkpoint_api.CHECKPOINTED
+        node.evictions.settle()
+        node.evictions.close(5)
+        assert node.ledger.entries[key].is_off_card
