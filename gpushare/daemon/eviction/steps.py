@@ -34,7 +34,7 @@ from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
 
 #: For threads that have passed the gate and not reached the driver yet.
-GRACE_SECONDS: Final = 0.002
+GRACE_SECONDS: Final = 0.0005
 #: After these a restore fails for ever (NVIDIA/cuda-checkpoint issue 44): OUT_OF_MEMORY,
 #: OPERATING_SYSTEM.
 _LOST: Final = frozenset({2, 304})
