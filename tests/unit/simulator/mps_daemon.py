@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -93,20 +94,21 @@ class MpsMachine(SimulatorMachine):
 
 @contextmanager
 def mps_daemon(machine: SimulatorMachine, *options: str, **env: str) -> Iterator[MpsDaemon]:
-    """Start a control daemon, and stop it at the end."""
-    folder = machine.simulator.device.parent / "mps"
-    process = subprocess.Popen(
-        [str(machine.simulator.mps_control), "-f", *options],
-        env={
-            **machine.env,
-            "CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"),
-            "CUDA_MPS_LOG_DIRECTORY": str(folder / "log"),
-            **env,
-        },
-    )
-    try:
-        wait_until((folder / "pipe" / "nvidia-cuda-mps-control.pid").exists)
-        yield MpsDaemon(machine, folder, process)
-    finally:
-        process.terminate()
-        process.wait(SECONDS)
+    """Start a control daemon, whose sockets have short paths, and stop it at the end."""
+    with tempfile.TemporaryDirectory(prefix="mps-") as name:
+        folder = Path(name)
+        process = subprocess.Popen(
+            [str(machine.simulator.mps_control), "-f", *options],
+            env={
+                **machine.env,
+                "CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"),
+                "CUDA_MPS_LOG_DIRECTORY": str(folder / "log"),
+                **env,
+            },
+        )
+        try:
+            wait_until((folder / "pipe" / "nvidia-cuda-mps-control.pid").exists)
+            yield MpsDaemon(machine, folder, process)
+        finally:
+            process.terminate()
+            process.wait(SECONDS)
