@@ -126,6 +126,7 @@ def test_the_overview_shows_the_cards_that_ls_lists(site: Browser, own: Stack) -
                 card["model"],
                 format_use(card["allocated_bytes"], card["memory_bytes"]),
                 format_size(card["available_bytes"]),
+                "-",
                 f"{100 - card['cores_available']} %",
                 f"{card['utilization']} %",
                 f"{card['tenants']}/{card['max_tenants']}",
@@ -193,8 +194,10 @@ def test_a_graph_ends_with_the_last_sample_of_the_history(site: Browser, own: St
         return found[1] if found else ""
 
     same(site, said, shown)
-    assert "memory quota: last 4 GiB" in site.graph("Memory")
-    assert "compute requested; 0: none: last 30.0 %" in site.graph("Compute received and requested")
+    assert "memory quota; 0: evicted: last 4 GiB" in site.graph("Memory")
+    assert "compute requested; 0: none, or evicted: last 30.0 %" in site.graph(
+        "Compute received and requested"
+    )
     # The picture has the color of its line, a blue.
     drawn = site.script(
         "const canvas = document.querySelector('figure canvas');"
