@@ -42,13 +42,13 @@ _EVICTIONS: Final = of_node("evictions_total")
 
 
 def _seconds_of_each(action: str) -> str:
-    """Return how long an eviction or a restore took on average."""
+    """Return how long an eviction or a restore took on average; NaN: there was none."""
     label = f'action="{action}"'
     seconds, count = (
         f"sum by (node) (increase({of_node(name, label)}[$__rate_interval]))"
         for name in ("eviction_seconds_total", "evictions_total")
     )
-    return f"{seconds} / ({count} > 0)"
+    return f"{seconds} / {count}"
 
 
 def _by_namespace(record: str) -> Query:
