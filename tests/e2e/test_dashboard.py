@@ -197,7 +197,7 @@ def test_an_evicted_container_is_shown_with_its_memory_until_it_is_restored(
         uuids = [card["uuid"] for card in cli(own, "ls")]
         site.go(f"#/card?id={uuids[1]}")
         assert site.table("Evicted containers") == said()
-        assert f"{size} of 1 containers in host memory" in site.text("main dl")
+        assert f"{size} of 1 container in host memory" in site.text("main dl")
         site.go(f"#/card?id={uuids[0]}")
         assert "No container is evicted." in site.text("main")
         site.go(f"#/container?id={key}")

@@ -69,7 +69,7 @@ function cardFacts(card) {
     ["Mode", card.mode + (card.cordoned ? `, cordoned ${card.cordon_reason}` : "")],
     ["Allocated", use(card.allocated_bytes, card.memory_bytes)],
     ["Available", size(card.available_bytes)],
-    ["Evicted", card.evicted_bytes ? `${size(card.evicted_bytes)} of ${card.evicted_tenants} containers in host memory` : ""],
+    ["Evicted", card.evicted_bytes ? `${size(card.evicted_bytes)} of ${card.evicted_tenants} container${card.evicted_tenants === 1 ? "" : "s"} in host memory` : ""],
     ["Burst", card.burst_granted_bytes ? size(card.burst_granted_bytes) : ""],
     ["Cores available", `${card.cores_available} %`],
     ["Containers", `${card.tenants}/${card.max_tenants}`],

@@ -90,7 +90,8 @@ USAGE: Final = (
         "card_seconds",
         "Card time",
         SECONDS,
-        "How long they had an allocation, added up over containers and their cards.",
+        "How long they had an allocation, except while evicted, added up over containers and their "
+        "cards.",
         combine=sum,
         optional=True,
     ),

@@ -163,6 +163,8 @@ def test_evicted_containers_waste_nothing_of_their_card(tmp_path: Path) -> None:
     assert notebook["requested_gib_hours"] == pytest.approx(4, rel=1e-2)
     assert notebook["requested_gpu_seconds"] == pytest.approx(HOUR / 2, rel=1e-2)
     assert awake["requested_gib_hours"] == pytest.approx(12, rel=1e-2)
+    assert notebook["card_seconds"] == pytest.approx(HOUR, rel=1e-1)
+    assert awake["card_seconds"] == pytest.approx(3 * HOUR, rel=1e-2)
     assert notebook["gib_hours"] == awake["gib_hours"] == pytest.approx(3, rel=1e-2)
 
 
