@@ -29,7 +29,7 @@ treats this as a reset: nothing is counted twice, and what happened while no gpu
 missing. Counters never decrease otherwise, and end with their container. An unknown value has no
 series; 0 always means a known 0.
 
-**Number of series.** About 37 for each container and card (a card has at most `max_tenants`
+**Number of series.** About 43 for each container and card (a card has at most `max_tenants`
 containers), about 43 for each card, and about 180 for each node. A tenant cannot create label
 values: names come from the engine, and disappear with the container."""
 

@@ -36,6 +36,9 @@ KINDS: Final = (
 #: gpushare.yaml for a process of a container.
 ACTIONS: Final = ("ignore", "warn", "kill")
 
+#: The states of an eviction. Only in the second one the tenant has nothing of its cards.
+EVICTION_STATES: Final = ("evicting", "evicted", "restoring", "failed")
+
 
 class CardSensors(TypedDict, total=False):
     """What NVML tells of a card's hardware, at most some ten seconds ago; the keys that it has."""
@@ -96,6 +99,7 @@ class TenantCardMetrics(TypedDict):
     limit_bytes: int
     used_bytes: int
     kinds: dict[str, int]  # they add up to used_bytes
+    evicted_bytes: int  # what an evicted tenant had of the card, in host memory; 0: not evicted
     oversubscribed_bytes: int  # beside them: managed memory that the quota does not count
     oversubscribed_limit_bytes: int  # the most that there may be of that
     drift_bytes: int | None  # what its account expects less the driver's figure; None: no account
@@ -132,6 +136,8 @@ class TenantMetrics(TypedDict):
     held: list[str]  # interventions: operator | audit; stop: all its processes are to exit
     created: float
     idle_since: float | None  # seconds since the epoch; None: it is not idle by its policy
+    eviction: str  # its state, of EVICTION_STATES; empty: its memory is on its cards
+    restore_waits_since: float | None  # its program waits for it; seconds since the epoch
     denied: int  # allocations over the quota; since gpushared started
     cards: list[TenantCardMetrics]
 

@@ -59,8 +59,18 @@ def unmount(root: Path) -> None:
         subprocess.run(["umount", "--lazy", point], check=False, capture_output=True)
 
 
+def end_mps(root: Path) -> None:
+    """End the MPS control daemons beneath `root`: they outlive gpushared on purpose."""
+    wanted = f"CUDA_MPS_PIPE_DIRECTORY={root}/".encode()
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it has ended
+            if any(one.startswith(wanted) for one in environment.read_bytes().split(b"\0")):
+                os.kill(int(environment.parent.name), signal.SIGKILL)
+
+
 def remove(root: Path, cgroup: str) -> None:
     kill(cgroup)
+    end_mps(root)
     unmount(root)
     for folder in cgroups_named(cgroup):
         with suppress(OSError):  # a process in it has not ended yet, or the kernel was faster

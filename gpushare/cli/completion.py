@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare completion`, and the values that a shell completes: containers, cards and topics.
+"""`gpushare completion`, and the values that a shell completes: cards, containers, tickets, topics.
 
 click writes the script and parses the line. What gpushared knows is asked for with a short time
 limit, and nothing is completed if it does not answer.
@@ -19,6 +19,7 @@ from gpushare.cli.status import tenant_name
 from gpushare.client import Client
 from gpushare.errors import UserError
 from gpushare.protocol import SET_FIELDS
+from gpushare.queue_client import QueueClient
 from gpushare.quota.size import format_size
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def complete(
     """Yield the values of these kinds that begin with `incomplete`; files come first, for bash."""
     from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for shells
 
-    client = Client(ctx.ensure_object(Session).socket, _REPLY_SECONDS, start_seconds=0)
+    client = QueueClient(ctx.ensure_object(Session).socket, _REPLY_SECONDS, start_seconds=0)
     for kind in kinds:
         if kind == "files":
             yield CompletionItem(incomplete, type="file")
@@ -88,6 +89,11 @@ def _cards(client: Client, _: str) -> Values:
         yield card["uuid"], card["model"]
 
 
+def _tickets(client: QueueClient, _: str) -> Values:
+    for entry in client.queue():
+        yield entry["ticket"], f"{entry['name'] or 'a start'}, {entry['requests']}"
+
+
 def _keys(_: Client, incomplete: str) -> Values:
     """Yield the lists of keys that have one key more."""
     *listed, _last = incomplete.split(",")
@@ -106,9 +112,10 @@ def _topics(_: Client, incomplete: str) -> Values:
             yield entry.name, entry.what
 
 
-_VALUES: Final[Mapping[str, Callable[[Client, str], Values]]] = {
+_VALUES: Final[Mapping[str, Callable[[QueueClient, str], Values]]] = {
     "containers": _containers,
     "cards": _cards,
+    "tickets": _tickets,
     "keys": _keys,
     "topics": _topics,
 }

@@ -52,7 +52,7 @@ def command(ctx: click.Context) -> None:
 
 @command.command("cancel", cls=GpushareCommand, epilog="Example: gpushare queue cancel 3f2a8c01")
 @shared_options
-@click.argument("ticket")
+@click.argument("ticket", shell_complete=shared.completes("tickets"))
 @click.pass_context
 def cancel(ctx: click.Context, ticket: str) -> None:
     """Cancel a start that waits: your own, or as root any.

@@ -200,7 +200,7 @@ def group(name: str, *, example: str = "") -> Callable[[Callable[..., Any]], cli
 
 
 def completes(*kinds: str) -> Completer:
-    """Return how a shell completes a parameter: containers, cards, keys, topics or files."""
+    """Return how a shell completes a parameter: containers, cards, tickets, keys, topics, files."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> Any:
         from gpushare.cli import completion  # noqa: PLC0415 - only for shells

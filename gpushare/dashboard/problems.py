@@ -143,6 +143,14 @@ def _of_tenant(tenant: TenantStatus) -> Iterator[DashboardProblem]:
     mps = tenant.get("mps")  # an older gpushared has none
     if mps and mps["lost"]:
         yield _problem("error", f"{name} has to be restarted: {mps['lost']}", key=key)
-    if tenant.get("idle_since") is not None:  # an older gpushared has none
+    evicted = tenant.get("evicted")  # an older gpushared has none
+    if evicted is not None and evicted["state"] == "failed":
+        text = f"{name}: eviction failed, the driver has lost its GPU memory: {evicted['error']}"
+        yield _problem("error", text, key=key)
+    if evicted is not None and evicted["waits_since"] is not None:
+        size = format_size(evicted["bytes"])
+        text = f"{name} uses CUDA while it is evicted: its restore of {size} waits"
+        yield _problem("warning", text, key=key)
+    if tenant.get("idle_since") is not None and evicted is None:
         used = format_size(sum(card["used_bytes"] for card in tenant["cards"]))
         yield _problem("warning", f"{name} holds {used} and does not use its cards", key=key)

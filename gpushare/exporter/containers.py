@@ -20,6 +20,7 @@ from gpushare.exporter.metric_family import (
     labeled_container_family,
     tenant_labels,
 )
+from gpushare.metrics_schema import EVICTION_STATES
 
 if TYPE_CHECKING:
     from gpushare.metrics_schema import TenantCardMetrics, TenantMetrics
@@ -57,6 +58,20 @@ def _idle(snapshot: Snapshot) -> Iterable[MetricSample]:
         yield tenant_labels(snapshot, tenant), idle
 
 
+def _eviction(snapshot: Snapshot) -> Iterable[MetricSample]:
+    for tenant in snapshot.tenants:
+        for state in EVICTION_STATES:
+            is_in = tenant.get("eviction") == state  # an older daemon has none
+            yield (*tenant_labels(snapshot, tenant), state), float(is_in)
+
+
+def _restore_wait(snapshot: Snapshot) -> Iterable[MetricSample]:
+    for tenant in snapshot.tenants:
+        since = tenant.get("restore_waits_since")  # an older daemon has none
+        waited = 0.0 if since is None else max(0.0, snapshot.taken - since)
+        yield tenant_labels(snapshot, tenant), waited
+
+
 def _level(tenant: TenantMetrics, _part: TenantCardMetrics) -> Iterable[tuple[str, float]]:
     for level in LEVELS:
         yield level, float(tenant["isolation"] == level)
@@ -72,6 +87,11 @@ FAMILIES: Final = (
         "gpushare_container_memory_limit_bytes",
         "Memory that the container may use now: its quota and its burst memory.",
         lambda _, part: part["limit_bytes"],
+    ),
+    container_family(
+        "gpushare_container_memory_evicted_bytes",
+        "Memory of the card that an evicted container has in host memory; 0: it is not evicted.",
+        lambda _, part: part.get("evicted_bytes", 0),  # an older daemon has none
     ),
     container_family(
         "gpushare_container_memory_oversubscribed_bytes",
@@ -167,6 +187,21 @@ FAMILIES: Final = (
         "Time for which the container has held memory without using its cards; 0: less than "
         "idle.after of gpushare.yaml, or paused.",
         _idle,
+    ),
+    Family(
+        "gpushare_container_eviction_state",
+        "gauge",
+        (*OF_TENANT, "state"),
+        "1 for the state of the container's eviction, 0 for the others; all 0: it is not evicted. "
+        "failed: the driver lost the memory.",
+        _eviction,
+    ),
+    Family(
+        "gpushare_container_restore_wait_seconds",
+        "gauge",
+        OF_TENANT,
+        "Time for which a program of an evicted container has waited for its memory; 0: none does.",
+        _restore_wait,
     ),
     container_family(
         "gpushare_container_gate_bypassed",

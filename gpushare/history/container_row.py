@@ -39,6 +39,6 @@ def container_row(tenant: TenantMetrics) -> tuple[str, ...]:
         _user_name(tenant["uid"]),
         json.dumps(tenant.get("labels", {}), sort_keys=True),
         tenant["engine"],
-        tenant["mode"],
+        "mps" if tenant["isolation"] == "mps" else tenant["mode"],
         tenant["policy"],
     )

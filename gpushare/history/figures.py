@@ -57,6 +57,16 @@ def _part(key: str) -> Callable[[TenantMetrics, TenantCardMetrics], float | None
     return lambda _, card: card.get(key)  # type: ignore[return-value]
 
 
+def _allocated(key: str) -> Callable[[TenantMetrics, TenantCardMetrics], float | None]:
+    """Return how to read what a container has of a card; others can get that of an evicted one."""
+
+    def read(container: TenantMetrics, card: TenantCardMetrics) -> float | None:
+        is_evicted = container.get("eviction") == "evicted"  # an older daemon has none
+        return 0 if is_evicted else card.get(key)  # type: ignore[return-value]
+
+    return read
+
+
 def _denied(container: TenantMetrics, card: TenantCardMetrics) -> float:
     """Return the denied allocations on the first card: gpushared counts them per container."""
     return container["denied"] if card is container["cards"][0] else 0
@@ -95,9 +105,9 @@ CARD_FIGURES: Final = _by_name(
 
 CONTAINER_FIGURES: Final = _by_name(
     MetricFigure("used_bytes", "bytes", "memory in use", _part("used_bytes")),
-    MetricFigure("memory_bytes", "bytes", "memory quota", _part("memory_bytes")),
+    MetricFigure("memory_bytes", "bytes", "memory quota; 0: evicted", _allocated("memory_bytes")),
     MetricFigure("peak_bytes", "bytes", "the most memory in use so far", _part("peak_bytes")),
-    MetricFigure("cores", "percent", "compute requested; 0: none", _part("cores")),
+    MetricFigure("cores", "percent", "compute requested; 0: none, or evicted", _allocated("cores")),
     MetricFigure("utilization", "percent", "compute received", _part("utilization")),
     MetricFigure(
         "gpu_seconds", "seconds", "time of the card received", _part("gpu_seconds"), counter=True

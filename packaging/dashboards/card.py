@@ -72,6 +72,24 @@ ROWS: Final = (
         ),
     ),
     Row(
+        "Evicted and MPS",
+        (
+            _of_cards("Evicted memory", "memory_evicted_bytes", BYTES),
+            _of_cards("Evicted containers", "tenants_evicted", COUNT),
+            graph(
+                *("Evicted memory by container", BYTES),
+                Query(by_container(of_part("memory_evicted_bytes")), CONTAINER_NAME),
+                stacked=True,
+            ),
+            graph(
+                *("Containers by isolation", COUNT),
+                Query(f"sum by (level) ({of_part('isolation')})", "{{level}}"),
+                stacked=True,
+                text="What enforces the quotas: mps is an MPS server that gpushare runs.",
+            ),
+        ),
+    ),
+    Row(
         "Errors",
         (
             graph(

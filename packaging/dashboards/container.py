@@ -65,6 +65,35 @@ ROWS: Final = (
         ),
     ),
     Row(
+        "Evicted and oversubscribed",
+        (
+            graph(
+                *("Memory in host memory", BYTES),
+                _each(of_part("memory_evicted_bytes", _PART), "evicted"),
+                _each(of_part("memory_oversubscribed_bytes", _PART), "oversubscribed"),
+                _each(of_part("memory_oversubscribed_limit_bytes", _PART), "reserved"),
+                text="Evicted GPU memory, and managed memory beyond the quota with its bound.",
+                width=8,
+            ),
+            graph(
+                *("Eviction state", COUNT),
+                Query(
+                    f"sum by (state) ({of_part('eviction_state', _TENANT)})",
+                    "{{state}}",
+                ),
+                stacked=True,
+                text="How many of the containers are in each state.",
+                width=8,
+            ),
+            graph(
+                *("Wait for a restore", SECONDS),
+                _each(of_part("restore_wait_seconds", _TENANT)),
+                text="A program uses CUDA while its container is evicted, and no card has room.",
+                width=8,
+            ),
+        ),
+    ),
+    Row(
         "Compute",
         (
             graph(

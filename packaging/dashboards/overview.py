@@ -13,9 +13,12 @@ from .queries import (
     CONTAINER_NAME,
     NODE,
     SPACE,
+    TENANT,
     by_card,
     by_container,
     of_card,
+    of_node,
+    of_part,
     per_second,
 )
 
@@ -30,7 +33,22 @@ _ALERT_LABELS: Final = {
     "container": "Container",
     "gpu_index": "Card",
 }
+_MPS_FAULT: Final = 'event="mps-server-faulted"'
 _FIRING: Final = f'ALERTS{{alertname=~"Gpushare.+",alertstate="firing",{NODE}}}'
+
+
+_RESTORE_WAITS: Final = of_part("restore_wait_seconds", TENANT)
+_EVICTIONS: Final = of_node("evictions_total")
+
+
+def _seconds_of_each(action: str) -> str:
+    """Return how long an eviction or a restore took on average; NaN: there was none."""
+    label = f'action="{action}"'
+    seconds, count = (
+        f"sum by (node) (increase({of_node(name, label)}[$__rate_interval]))"
+        for name in ("eviction_seconds_total", "evictions_total")
+    )
+    return f"{seconds} / {count}"
 
 
 def _by_namespace(record: str) -> Query:
@@ -75,6 +93,7 @@ ROWS: Final = (
                         ("Memory", "memory_capacity_bytes", BYTES),
                         ("Allocated", "memory_allocated_bytes", BYTES),
                         ("Used", "memory_used_bytes", BYTES),
+                        ("Evicted", "memory_evicted_bytes", BYTES),
                         ("Cores allocated", "cores_allocated_ratio", RATIO),
                         ("Utilization", "utilization_ratio", RATIO),
                         ("Containers", "tenants", COUNT),
@@ -83,6 +102,59 @@ ROWS: Final = (
                     )
                 ],
                 sort="Utilization",
+            ),
+        ),
+    ),
+    Row(
+        "Evicted and waiting",
+        (
+            stat(
+                "Evicted containers",
+                f"sum({of_card('tenants_evicted')})",
+                text="Their GPU memory is in host memory.",
+            ),
+            stat("Evicted memory", f"sum({of_card('memory_evicted_bytes')})", BYTES),
+            stat(
+                "Restores that wait",
+                f"sum({_RESTORE_WAITS} > bool 0)",
+                text="Programs use CUDA while their containers are evicted, and no card has room.",
+                bad_above=0,
+            ),
+            stat(
+                "Starts that wait", f"sum({of_node('queue_waiting')})", text="See gpushare queue."
+            ),
+            stat("Longest wait", f"max({of_node('queue_oldest_wait_seconds')})", SECONDS),
+            stat(
+                "MPS server faults",
+                f"sum(increase({of_node('events_total', _MPS_FAULT)}[$__range]))",
+                text="A fatal fault of one client ended the work of all clients of its server.",
+                bad_above=0,
+            ),
+            graph(
+                "Evicted memory by card",
+                BYTES,
+                Query(of_card("memory_evicted_bytes"), CARD_NAME),
+                stacked=True,
+            ),
+            graph(
+                "Evictions and restores",
+                COUNT,
+                Query(f"sum by (action) (increase({_EVICTIONS}[$__rate_interval]))", "{{action}}"),
+            ),
+            graph(
+                "Duration of evictions and restores",
+                SECONDS,
+                *(
+                    Query(_seconds_of_each(action), f"{{{{node}}}} {action}")
+                    for action in ("evict", "restore")
+                ),
+                text="Average of each.",
+            ),
+            graph(
+                "Starts that wait by node",
+                COUNT,
+                Query(of_node("queue_waiting"), "{{node}}"),
+                stacked=True,
             ),
         ),
     ),

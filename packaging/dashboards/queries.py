@@ -58,6 +58,11 @@ def of_card(name: str) -> str:
     return f"gpushare_card_{name}{{{CARD}}}"
 
 
+def of_node(name: str, labels: str = "") -> str:
+    """Return the series of gpushare_`name` of a node, with more matchers of `labels`."""
+    return f"gpushare_{name}{{{NODE}{labels and ','}{labels}}}"
+
+
 def of_part(name: str, labels: str = PART) -> str:
     """Return the series of gpushare_container_`name`, for each card of a container."""
     return f"gpushare_container_{name}{{{labels}}}"

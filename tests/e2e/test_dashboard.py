@@ -126,6 +126,7 @@ def test_the_overview_shows_the_cards_that_ls_lists(site: Browser, own: Stack) -
                 card["model"],
                 format_use(card["allocated_bytes"], card["memory_bytes"]),
                 format_size(card["available_bytes"]),
+                "-",
                 f"{100 - card['cores_available']} %",
                 f"{card['utilization']} %",
                 f"{card['tenants']}/{card['max_tenants']}",
@@ -174,6 +175,75 @@ def test_a_container_has_the_memory_by_kind_that_why_says(site: Browser, own: St
     same(site, said, lambda: site.table("Memory by kind on card 0"))
 
 
+def test_an_evicted_container_is_shown_with_its_memory_until_it_is_restored(
+    site: Browser, own: Stack, tenants: dict[str, ProbeTenant]
+) -> None:
+    client, key = Client(own.socket), key_of(own, "serve")
+    assert site.text("main").count("No container is evicted.") == 1
+    client.evict(key, "lunch")
+    try:
+
+        def said() -> list[list[str]]:
+            [evicted] = [one["evicted"] for one in client.tenants() if one["key"] == key]
+            assert evicted is not None
+            host, since = format_size(evicted["bytes"]), shown_time(site, evicted["since"])
+            return [["serve", "evicted", since, host, "0 B", "1", "operator: lunch", "-"]]
+
+        same(site, said, lambda: site.table("Evicted containers"))
+        states = {row[0]: row[7] for row in site.table("Containers")}
+        assert states == {"train": "running", "serve": "evicted"}
+        size = said()[0][3]
+        assert [row[4] for row in site.table("Cards")] == ["-", size]
+        uuids = [card["uuid"] for card in cli(own, "ls")]
+        site.go(f"#/card?id={uuids[1]}")
+        assert site.table("Evicted containers") == said()
+        assert f"{size} of 1 container in host memory" in site.text("main dl")
+        site.go(f"#/card?id={uuids[0]}")
+        assert "No container is evicted." in site.text("main")
+        site.go(f"#/container?id={key}")
+        facts = site.text("main dl")
+        assert f"In host memory\n{size}" in facts
+        assert "Evicted by\noperator: lunch" in facts
+        assert "tenant-evicted" in [row[1] for row in site.table("Events")]
+        tenants["serve"].tell("spin 1 1")  # its first call gets the memory back
+        tenants["serve"].answer("spin")
+    finally:
+        if any(one["key"] == key and one["evicted"] for one in client.tenants()):
+            client.restore(key)
+    site.go("#/overview")
+    same(site, list, lambda: site.table("Evicted containers"))
+
+
+def test_a_restore_that_waits_is_a_problem(
+    site: Browser, own: Stack, tenants: dict[str, ProbeTenant]
+) -> None:
+    client, key = Client(own.socket), key_of(own, "serve")
+    client.evict(key, hold=True)
+    try:
+        tenants["serve"].tell("spin 1 1")
+        site.until(
+            lambda: site.refresh() and "serve uses CUDA while it is evicted" in site.text("main")
+        )
+        [row] = site.table("Evicted containers")
+        assert row[1] == "evicted, waits"
+    finally:
+        client.restore(key)
+    tenants["serve"].answer("spin")
+
+
+def shown_time(site: Browser, seconds: float) -> str:
+    """Return a time as the pages show it, in the browser's time zone."""
+    return str(
+        site.script(
+            "const at = new Date(arguments[0] * 1000);"
+            "const two = (value) => String(value).padStart(2, '0');"
+            "return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}"
+            " ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`",
+            seconds,
+        )
+    )
+
+
 def key_of(stack: Stack, name: str) -> str:
     [key] = [row["key"] for row in Client(stack.socket).tenants() if row["name"] == name]
     return str(key)
@@ -193,8 +263,10 @@ def test_a_graph_ends_with_the_last_sample_of_the_history(site: Browser, own: St
         return found[1] if found else ""
 
     same(site, said, shown)
-    assert "memory quota: last 4 GiB" in site.graph("Memory")
-    assert "compute requested; 0: none: last 30.0 %" in site.graph("Compute received and requested")
+    assert "memory quota; 0: evicted: last 4 GiB" in site.graph("Memory")
+    assert "compute requested; 0: none, or evicted: last 30.0 %" in site.graph(
+        "Compute received and requested"
+    )
     # The picture has the color of its line, a blue.
     drawn = site.script(
         "const canvas = document.querySelector('figure canvas');"

@@ -123,12 +123,17 @@ def command(
     times; ~ marks a driver's figure. QUOTA% is the requested share, and THROT% the fraction of the
     last second that the container waited for the card. For a process, CORES% is the driver's
     figure, and its PID in the container is in parentheses. STATE is ok, paused, frozen, stopping,
-    hung (work that appears never to complete), over quota, or warning (press i). USER and COMMAND
-    are those of a process on this host.
+    evicted, evicting, restoring or eviction failed (gpushare evict; "waits": a program waits for
+    the restore), hung (work that appears never to complete), over quota, or warning (press i). USER
+    and COMMAND are those of a process on this host.
 
     A terminal that is too narrow shows the first of NAME, MEMORY, CORES%, STATE, ISOLATION, QUOTA%,
-    THROT%, POLICY, 10s, 60s, CLASS, USER and COMMAND. 80 columns are enough up to QUOTA%. If there
-    is no room for ISOLATION or STATE, the first line says so (below five lines, the last one).
+    THROT%, POLICY, 10s, 60s, CLASS, USER and COMMAND. 80 columns are enough up to QUOTA%, except
+    for long states and isolations. If there is no room for ISOLATION or STATE, the first line says
+    so (below five lines, the last one).
+
+    Above the table are evicted containers, with the size of their memory in host memory and since
+    when, and the starts that wait for room, up to three of each.
 
     Enter shows graphs of the selected container and its card (memory and compute), or of a card
     (also temperature and power). They are made from the metrics history if you may read it,

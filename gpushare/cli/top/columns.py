@@ -74,8 +74,8 @@ def _process(process: ProcessRow) -> str:
 
 def state(container: ContainerRow) -> str:
     """Return the state of a container."""
-    if container.run_state:
-        return container.run_state
+    if container.run_state or container.eviction:
+        return container.run_state or container.eviction
     if container.hung:
         return "hung"
     if container.over_bytes:
@@ -194,7 +194,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
     Column(
         key="isolation",
         heading="ISOLATION",
-        width=10,
+        width=16,
         rank=5,
         of_container=lambda one: one.isolation,
         container=lambda one: one.isolation,
@@ -204,7 +204,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
     Column(
         key="state",
         heading="STATE",
-        width=10,
+        width=15,
         rank=4,
         of_container=lambda one: (one.is_troubled, state(one)),
         container=state,

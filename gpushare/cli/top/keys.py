@@ -45,7 +45,7 @@ CORES%  share of the card in the last second; ~ driver's figure, ? unknown
 10s 60s the same over 10 and 60 seconds
 QUOTA%  requested share; of a card: allocated share
 THROT%  fraction of the last second spent waiting for the card
-STATE   over quota; hung: work that appears never to complete; warning: see i
+STATE   over quota; evicted; hung: work seems never to complete; warning: see i
 
 In nvitop, r refreshes, / reverses the order, I and ^C interrupt a process,
 Space tags, a column follows o, and left and right scroll.

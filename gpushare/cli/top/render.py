@@ -29,7 +29,7 @@ Line: TypeAlias = tuple[Span, ...]
 _NEARLY_FULL: Final = 0.9  # fraction of a quota from which its figure is yellow
 _DETAIL_LINES: Final = 10
 _METER_COLUMNS: Final = 100  # width of the line of a card, without a terminal
-_MOST_WAITING: Final = 3  # starts that wait for room, above the table
+_MOST_LINES: Final = 3  # of evicted containers, and of starts that wait, above the table
 _BAR_COLUMNS: Final = (8, 30)  # least and greatest width of a bar
 
 
@@ -114,8 +114,11 @@ def _meter(card: CardRow, title: str, memory: str, columns: int, unicode: bool) 
     if not card.is_troubled:
         mode.append((f"  {card.health}", "good"))
     sensors: list[Span] = [(f"  {sensor}", "") for sensor in _sensors(card)]
+    evicted: list[Span] = []
+    if card.evicted_bytes:
+        evicted.append((f"  {format_size(card.evicted_bytes)} evicted", "warn"))
     least, most = _BAR_COLUMNS
-    for more in (sensors + mode, sensors or mode, []):
+    for more in (evicted + sensors + mode, evicted + (sensors or mode), evicted, sensors, []):
         room = (columns - sum(width(text) for text, _ in words + more)) // 2
         if room >= least:
             words += more
@@ -182,11 +185,17 @@ def _above(snapshot: TopSnapshot, view: TableView, size: Size, alarm: str) -> It
         # Unhealthy cards come first; the others are in the table.
         cards = tuple(sorted(cards, key=lambda card: not card.is_troubled))[:most]
     yield from meters(cards, size.columns, unicode=size.unicode)
-    if snapshot.waiting and size.lines >= 4 * _MOST_WAITING:
-        for text in snapshot.waiting[:_MOST_WAITING]:
-            yield ((printable(text), "warn"),)
-        if (more := len(snapshot.waiting) - _MOST_WAITING) > 0:
-            yield ((f"{more} more starts wait for room (gpushare queue)", "warn"),)
+    if size.lines >= 4 * _MOST_LINES:
+        evicted = "more containers are evicted (gpushare ps)"
+        yield from _notices(snapshot.evicted, evicted)
+        yield from _notices(snapshot.waiting, "more starts wait for room (gpushare queue)")
+
+
+def _notices(texts: Sequence[str], more: str) -> Iterator[Line]:
+    for text in texts[:_MOST_LINES]:
+        yield ((printable(text), "warn"),)
+    if (left := len(texts) - _MOST_LINES) > 0:
+        yield ((f"{left} {more}", "warn"),)
 
 
 def _heading(cells: list[tuple[Column, int]], view: TableView, unicode: bool, columns: int) -> Line:
@@ -238,10 +247,14 @@ def _style(column: Column, row: ViewRow) -> str:
     if column.key == "memory" and isinstance(shown, ContainerRow):
         return _level(shown.used_bytes / shown.limit_bytes if shown.limit_bytes else 0.0)
     if column.key == "state" and isinstance(shown, CardRow | ContainerRow):
-        return "bad" if shown.is_troubled else "good"
+        return "bad" if shown.is_troubled else "warn" if _is_evicted(shown) else "good"
     if column.key == "throttled" and isinstance(shown, ContainerRow) and shown.throttled:
         return "warn" if shown.throttled >= 0.5 else ""
     return "" if isinstance(shown, CardRow | ContainerRow) else "dim"
+
+
+def _is_evicted(shown: CardRow | ContainerRow) -> bool:
+    return isinstance(shown, ContainerRow) and bool(shown.eviction)
 
 
 def _level(fraction: float) -> str:
@@ -291,6 +304,8 @@ def _card_details(card: CardRow) -> Iterator[str]:
         f"allocated, {format_size(card.non_tenant_bytes)} non-tenant, "
         f"{format_size(card.available_bytes)} available"
     )
+    if card.evicted_bytes:
+        yield f"evicted  {format_size(card.evicted_bytes)} in host memory"
     yield (
         f"compute  used {card.cores_used.text} % in 1 s, {card.cores_10s.text} in 10 s, "
         f"{card.cores_60s.text} in 60 s, {card.cores_allocated} % allocated"
@@ -310,6 +325,8 @@ def _container_details(container: ContainerRow) -> Iterator[str]:
         f"memory   {format_size(container.used_bytes)} of {format_size(container.memory_bytes)}"
         f"{over}, {container.denied} denied"
     )
+    if container.evicted:
+        yield container.evicted
     quota = f"{container.cores} %" if container.cores else "-"
     throttled = "-" if container.throttled is None else f"{container.throttled * 100:.0f} %"
     yield (
@@ -346,6 +363,7 @@ def plain_text(snapshot: TopSnapshot, view: TableView, *, unicode: bool) -> str:
     lines = [_plain(line) for line in _plain_lines(snapshot, view, unicode)]
     by_container = {one.key: one.warnings for one in snapshot.containers}
     warnings = [printable(warning) for each in by_container.values() for warning in each]
+    warnings += map(printable, (*snapshot.evicted, *snapshot.waiting))
     lines += ["", *warnings] if warnings else []
     return "\n".join(line if unicode else to_ascii(line) for line in lines)
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gpushare.cli import status
+from gpushare.cli.text import local_time
+from gpushare.quota.size import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,13 +71,15 @@ class ContainerRow:
     gate: str
     isolation: str
     hung: bool
-    run_state: str  # paused, frozen, stopping, evicted since 14:05; empty: it runs
+    run_state: str  # paused, frozen, stopping; empty: it runs
+    eviction: str  # evicted, "evicted, waits", evicting, restoring, "eviction failed"; or empty
     forced: int
     overruns: int
     denied: int
     pid: int
     engine: str
     quota: tuple[tuple[str, str], ...]
+    evicted: str  # since when, and how much of its memory; empty: it is not evicted
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
     processes: tuple[ProcessRow, ...] = ()
@@ -98,6 +102,7 @@ class CardRow:
     allocated_bytes: int
     non_tenant_bytes: int
     available_bytes: int
+    evicted_bytes: int  # of its evicted containers, in host memory
     utilization: int | None
     temperature_celsius: int | None
     power_milliwatts: int | None
@@ -126,6 +131,7 @@ class TopSnapshot:
     containers: tuple[ContainerRow, ...] = ()
     document: dict[str, Any] = field(default_factory=dict, compare=False)  # for --json
     waiting: tuple[str, ...] = ()  # a line for each start that waits for room
+    evicted: tuple[str, ...] = ()  # and for each evicted container, first those that wait
     graphs: GraphPage | None = None  # if they are shown
 
     def on(self, card: int) -> tuple[ContainerRow, ...]:
@@ -147,7 +153,7 @@ def snapshot_of(
 ) -> TopSnapshot:
     """Return the snapshot of `cards` and `tenants`, and of the starts that wait for room."""
     containers = tuple(
-        _container(tenant, part)
+        _container(tenant, part, taken)
         for tenant in tenants
         if tenant["state"] != "none"
         for part in tenant["cards"]
@@ -158,11 +164,42 @@ def snapshot_of(
         containers,
         {**_document(cards, tenants, taken), "waiting": list(waiting)},
         tuple(map(status.waiting_line, waiting)),
+        tuple(_evicted_lines(tenants, taken)),
     )
 
 
-def _container(tenant: protocol.TenantStatus, part: protocol.TenantCard) -> ContainerRow:
-    usage = part["compute"]
+def _evicted_lines(tenants: list[protocol.TenantStatus], taken: float) -> list[str]:
+    """Return a line for each evicted container, ending in its name, which may be long."""
+    found = [
+        (evicted["waits_since"] is None, evicted["since"], status.tenant_name(tenant), evicted)
+        for tenant in tenants
+        if (evicted := tenant.get("evicted")) is not None  # a daemon before it is restarted
+    ]
+    found.sort(key=lambda one: one[:3])
+    return [f"{_evicted_text(evicted, taken)}: {name}" for _, _, name, evicted in found]
+
+
+def _evicted_text(evicted: protocol.TenantEviction, taken: float) -> str:
+    """Return "evicted since 14:05, waits since 14:09, 24 GiB in host memory"."""
+    size, since = format_size(evicted["bytes"]), _clock(evicted["since"], taken)
+    if evicted["state"] == "failed":
+        return f"eviction failed at {since}, {size} lost"
+    waits = evicted["waits_since"]
+    waiting = "" if waits is None else f", waits since {_clock(waits, taken)}"
+    where = "in host memory" if evicted["state"] == "evicted" else "in all"
+    return f"{evicted['state']} since {since}{waiting}, {size} {where}"
+
+
+def _clock(seconds: float, taken: float) -> str:
+    """Return a time of the day; with the date if it is another day than `taken`."""
+    day, _, clock = local_time(seconds).partition(" ")
+    return clock if local_time(taken).startswith(day) else f"{day} {clock}"
+
+
+def _container(
+    tenant: protocol.TenantStatus, part: protocol.TenantCard, taken: float
+) -> ContainerRow:
+    usage, evicted = part["compute"], tenant.get("evicted")  # an older daemon has none
     return ContainerRow(
         key=tenant["key"],
         name=status.tenant_name(tenant),
@@ -181,9 +218,11 @@ def _container(tenant: protocol.TenantStatus, part: protocol.TenantCard) -> Cont
         policy=part["policy"],
         level=status.latency_class(tenant),
         gate=usage["gate"],
-        isolation=tenant["isolation"],
+        isolation=status.isolation(tenant),
         hung=usage["is_hung"],
-        run_state=status.run_state(tenant) or status.eviction_state(tenant),
+        run_state=status.run_state(tenant),
+        eviction="" if evicted is None else _eviction(evicted),
+        evicted="" if evicted is None else _evicted_text(evicted, taken),
         forced=usage["forced_launches"],
         overruns=usage["overruns"],
         denied=part["denied_allocations"],
@@ -194,6 +233,12 @@ def _container(tenant: protocol.TenantStatus, part: protocol.TenantCard) -> Cont
         notes=tuple(tenant["notes"]),
         processes=tuple(_processes(tenant, part["index"])),
     )
+
+
+def _eviction(evicted: protocol.TenantEviction) -> str:
+    """Return the state as a cell of the table."""
+    waits = ", waits" if evicted["waits_since"] is not None else ""
+    return "eviction failed" if evicted["state"] == "failed" else f"{evicted['state']}{waits}"
 
 
 def _processes(tenant: protocol.TenantStatus, card: int) -> list[ProcessRow]:
@@ -227,6 +272,7 @@ def _card(card: protocol.CardStatus, containers: tuple[ContainerRow, ...]) -> Ca
         allocated_bytes=card["allocated_bytes"],
         non_tenant_bytes=card["non_tenant_bytes"],
         available_bytes=card["available_bytes"],
+        evicted_bytes=card.get("evicted_bytes", 0),  # a daemon before it is restarted
         utilization=card["utilization"],
         temperature_celsius=card.get("temperature_celsius"),  # a daemon before it is restarted
         power_milliwatts=card.get("power_milliwatts"),

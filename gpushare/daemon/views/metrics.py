@@ -168,6 +168,7 @@ def tenant_metrics(state: DaemonState) -> Iterator[TenantMetrics]:
         sources = (*published, record, claims, state.ledger.freezes.of(record.key))
         figures = (
             *(pages.denials.seen, observed.idle.get(record.key)),
+            observed.waiting.get(record.key),
             *(pages.grant.overhead_bytes(number) for number in range(len(sums))),
             *(pages.grant.limit_bytes(number) for number in range(len(sums))),
         )
@@ -221,6 +222,8 @@ def _tenant(
         held=[freeze.by for freeze in state.ledger.freezes.of(record.key) if freeze.by != "duty"],
         created=record.created,
         idle_since=state.observed.idle.get(record.key),
+        eviction="" if record.eviction is None else record.eviction.state,
+        restore_waits_since=state.observed.waiting.get(record.key) if record.eviction else None,
         denied=0 if pages is None else pages.denials.seen,
         cards=[
             _part(record, number, allocation, (claims, sums), state, driver)
@@ -260,6 +263,7 @@ def _part(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
         limit_bytes=limit,
         used_bytes=used,
         kinds=kinds,
+        evicted_bytes=record.evicted_bytes(number) if record.is_off_card else 0,
         oversubscribed_bytes=_spared(number, claims[1]),
         oversubscribed_limit_bytes=allocation.managed_bytes,
         drift_bytes=None if expected is None else expected - has,

@@ -3,6 +3,7 @@
 
 import { get } from "./api.js";
 import { el, facts, fill, section, select } from "./dom.js";
+import { evictedTable } from "./evicted.js";
 import { size, use } from "./format.js";
 import { Graph } from "./graph.js";
 import { eventTable, tenantTable } from "./rows.js";
@@ -22,6 +23,7 @@ export function card(state) {
   const head = el("div");
   const about = el("div");
   const containers = el("div");
+  const evicted = el("div");
   const events = el("div");
   const graphs = GRAPHS.map((one) => new Graph({ ...one, subjects: [] }));
   const node = el(
@@ -30,6 +32,7 @@ export function card(state) {
     head,
     about,
     section("Containers", containers),
+    section("Evicted", evicted),
     section("Over time", el("div", { class: "graphs" }, graphs.map((graph) => graph.node))),
     section("Events", events),
   );
@@ -41,8 +44,9 @@ export function card(state) {
     fill(head, select("choose", "Card", choices, uuid, (id) => change({ id })));
     const live = now.cards.find((one) => one.uuid === uuid);
     fill(about, live ? cardFacts(live) : el("p", { class: "none" }, "gpushared does not report this card now."));
-    const tenants = now.tenants.filter((one) => one.cards.some((part) => part.uuid === uuid));
-    fill(containers, tenantTable(tenants.filter((one) => passes({ ...wanted, card: "" }, one)), uuid));
+    const passing = now.tenants.filter((one) => passes({ ...wanted, card: "" }, one));
+    fill(containers, tenantTable(passing.filter((one) => one.cards.some((part) => part.uuid === uuid)), uuid));
+    fill(evicted, evictedTable(live ? passing : [], live?.index));
     if (!uuid) return;
     const found = await get("events", { name: uuid, ...range }, signal).catch(() => []);
     fill(events, eventTable(found));
@@ -65,6 +69,7 @@ function cardFacts(card) {
     ["Mode", card.mode + (card.cordoned ? `, cordoned ${card.cordon_reason}` : "")],
     ["Allocated", use(card.allocated_bytes, card.memory_bytes)],
     ["Available", size(card.available_bytes)],
+    ["Evicted", card.evicted_bytes ? `${size(card.evicted_bytes)} of ${card.evicted_tenants} container${card.evicted_tenants === 1 ? "" : "s"} in host memory` : ""],
     ["Burst", card.burst_granted_bytes ? size(card.burst_granted_bytes) : ""],
     ["Cores available", `${card.cores_available} %`],
     ["Containers", `${card.tenants}/${card.max_tenants}`],

@@ -3,9 +3,10 @@
 
 import { get, Refused } from "./api.js";
 import { bar, el, facts, fill, section, select, table } from "./dom.js";
+import { evictedFacts } from "./evicted.js";
 import { size, time, use } from "./format.js";
 import { Graph } from "./graph.js";
-import { cores, eventTable, nameOf, stateOf, toCard } from "./rows.js";
+import { cores, eventTable, isolationOf, nameOf, stateOf, toCard } from "./rows.js";
 import { change, passes } from "./state.js";
 
 const GRAPHS = [
@@ -80,8 +81,9 @@ function liveFacts(tenant) {
     ["Pod", tenant.pod ? `${tenant.pod.namespace}/${tenant.pod.name}` : ""],
     ["Engine", tenant.engine],
     ["State", stateOf(tenant)],
+    ...evictedFacts(tenant),
     ["Mode", tenant.sharing],
-    ["Isolation", tenant.isolation],
+    ["Isolation", isolationOf(tenant)],
     ["Policy", tenant.policy],
     ["Created", time(tenant.created_at)],
     ...pairs,

@@ -2,6 +2,7 @@
 // Problems first; then how full the cards are, who waits, and what the containers do.
 
 import { el, fill, section, table } from "./dom.js";
+import { evictedTable } from "./evicted.js";
 import { Graph } from "./graph.js";
 import { cardTable, tenantTable, toCard, toContainer } from "./rows.js";
 import { passes, passesCard } from "./state.js";
@@ -12,6 +13,7 @@ export function overview() {
   const problems = el("div");
   const cards = el("div");
   const waits = el("div");
+  const evicted = el("div");
   const containers = el("div");
   const more = el("p", { class: "none" });
   const graphs = [
@@ -26,6 +28,7 @@ export function overview() {
     section("Problems", problems),
     section("Cards", cards),
     section("Waiting", waits),
+    section("Evicted", evicted),
     section("Containers", containers),
     section("Over time", el("div", { class: "graphs" }, graphs.map((graph) => graph.node)), more),
   );
@@ -40,6 +43,7 @@ export function overview() {
     fill(cards, cardTable(shown));
     const rows = now.waiting.filter((one) => !one.key || keys.has(one.key));
     fill(waits, table("Waiting", ["Container", "Reason"], rows.map((one) => [one.key ? toContainer(one.key, one.name, "waiting-") : one.name, one.reason]), "No container waits."));
+    fill(evicted, evictedTable(tenants));
     fill(containers, tenantTable(tenants));
     const past = subjects.containers.filter((one) => passes(state, one));
     const ofCards = subjects.cards.filter((card) => passesCard(state, card, [...now.tenants, ...subjects.containers])).map((card) => card.subject);

@@ -16,12 +16,13 @@ export function toContainer(key, text, place = "") {
 }
 
 export function cardTable(cards) {
-  const headings = ["Card", "Model", "Memory allocated", "Available", "Cores allocated", "Utilization", "Containers", "Mode", "Temperature", "Power", "Health"];
+  const headings = ["Card", "Model", "Memory allocated", "Available", "Evicted", "Cores allocated", "Utilization", "Containers", "Mode", "Temperature", "Power", "Health"];
   const rows = cards.map((card) => [
     toCard(card.uuid, String(card.index)),
     card.model,
     bar(card.allocated_bytes / card.memory_bytes, use(card.allocated_bytes, card.memory_bytes)),
     size(card.available_bytes),
+    card.evicted_bytes ? size(card.evicted_bytes) : "-",
     bar((100 - card.cores_available) / 100, `${100 - card.cores_available} %`),
     percent(card.utilization),
     `${card.tenants}/${card.max_tenants}`,
@@ -33,14 +34,23 @@ export function cardTable(cards) {
   return table("Cards", headings, rows, "There is no card.");
 }
 
+export function evictedState(evicted) {
+  const state = evicted.state === "failed" ? "eviction failed" : evicted.state;
+  return evicted.waits_since === null ? state : `${state}, waits`;
+}
+
 const STATES = { stop: "stopping", operator: "paused", audit: "frozen" };
 
 export function stateOf(tenant) {
   const by = tenant.interventions.map((one) => one.by);
   if (by.length) return STATES[by.find((one) => one in STATES)] ?? "frozen";
+  if (tenant.evicted) return evictedState(tenant.evicted);
   if (tenant.idle_since) return "idle";
   return tenant.state === "reserved" ? "reserved" : "running";
 }
+
+// As `gpushare ps` prints it: "mps (space)" for a client with multiprocessors of its own.
+export const isolationOf = (tenant) => tenant.isolation + (tenant.mps?.share ? ` (${tenant.mps.share})` : "");
 
 export function cores(card) {
   const used = card.compute.cores_used["10s"];
@@ -60,7 +70,7 @@ export function tenantTable(tenants, onlyCard = "") {
         cores(card),
         card.policy || "-",
         card.compute.throttled["10s"] === null ? "-" : percent(card.compute.throttled["10s"] * 100),
-        tenant.isolation,
+        isolationOf(tenant),
         stateOf(tenant),
       ]),
   );

@@ -41,7 +41,9 @@ class LongestRun:
 class Holding:
     """A container on a card, with its figures in a period; `below` is a part of the request.
 
-    `requested_gpu_seconds` is the time of the whole card that the requested compute amounts to.
+    `seconds` is how long it had an allocation, which an evicted container has not, in the
+    resolution of the history. `requested_gpu_seconds` is the time of the whole card that the
+    requested compute amounts to.
     """
 
     labels: Mapping[str, str]
@@ -70,7 +72,8 @@ class Holding:
         cores = interval.gauges.get("cores")
         received = interval.increases.get("gpu_seconds", 0.0)
         requested = interval.seconds if self.is_exclusive else cores.integral / 100 if cores else 0
-        self.seconds += interval.seconds
+        if self.is_exclusive or quota is None or quota.most:  # 0: it was evicted all the time
+            self.seconds += interval.seconds
         self.last = interval.end
         self.gpu_seconds += received
         self.requested_gpu_seconds += requested

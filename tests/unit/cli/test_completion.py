@@ -92,6 +92,11 @@ def test_each_shell_completes_commands_containers_and_cards(
         ("gpushare card policy ", ["0", CARD["uuid"]]),
         ("gpushare card policy 0 b", ["burst-share", "best-effort"]),
         ("gpushare stop train serv", ["serve"]),
+        ("gpushare evict tr", ["train"]),
+        ("gpushare restore tr", ["train"]),
+        ("gpushare move tr", ["train"]),
+        ("gpushare move train --card ", ["0", CARD["uuid"]]),
+        ("gpushare queue cancel ", ["3f2a8c01"]),
         ("gpushare history tr", ["train"]),
         ("gpushare set train --pol", ["--policy"]),
         ("gpushare set train --policy n", ["native-burst-share"]),
@@ -106,6 +111,7 @@ def test_each_shell_completes_commands_containers_and_cards(
     ],
 )
 def test_what_bash_offers(daemon: AnsweringDaemon, line: str, offered: list[str]) -> None:
+    daemon.answers["queue"] = rows({"ticket": "3f2a8c01", "name": "", "requests": "4 GiB"})
     assert dict.fromkeys(in_bash(daemon, line)) == dict.fromkeys(offered)
 
 

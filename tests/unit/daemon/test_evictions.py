@@ -26,8 +26,10 @@ from gpushare.daemon.lifecycle import release
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.freezes import FreezeRecord
 from gpushare.daemon.views.eviction_rows import evicted_on
+from gpushare.daemon.views.metrics import tenant_metrics
 from gpushare.daemon.views.status_rows import tenant_row
 from gpushare.daemon.views.why import explain_memory
+from gpushare.metrics_schema import TenantMetrics
 from gpushare.quota.request_policy import IdlePolicy
 
 from . import evictable
@@ -63,6 +65,22 @@ def test_evicted_memory_is_available_and_the_calls_wait(made: EvictableNode) -> 
     assert (row["state"], row["cause"], row["reason"]) == ("evicted", "operator", "lunch")
     assert (row["bytes"], row["from_cards"]) == (40 * GIB, [0])
     assert evicted_on(tenant.card, made.node) == (1, 40 * GIB)
+
+
+def test_metrics_have_the_state_the_memory_and_the_wait(made: EvictableNode) -> None:
+    tenant = made.tenant(gib=40)
+
+    def row() -> TenantMetrics:
+        [found] = tenant_metrics(made.node)
+        return found
+
+    assert (row()["eviction"], row()["cards"][0]["evicted_bytes"]) == ("", 0)
+    made.node.evictions.evict(tenant.key)
+    assert (row()["eviction"], row()["restore_waits_since"]) == ("evicted", None)
+    part = row()["cards"][0]
+    assert (part["used_bytes"], part["evicted_bytes"]) == (0, 40 * GIB)
+    made.node.observed.waiting = {tenant.key: 7.0}
+    assert row()["restore_waits_since"] == 7.0
 
 
 def test_all_are_locked_before_one_is_checkpointed(made: EvictableNode) -> None:

@@ -33,6 +33,20 @@ def test_a_node_without_problems_has_none() -> None:
             "warning",
             "train was refused 2 allocations over its quota on card 0 so far",
         ),
+        (
+            {"evicted": {"state": "failed", "error": "CUDA_ERROR_X", "waits_since": None}},
+            "error",
+            "train: eviction failed, the driver has lost its GPU memory: CUDA_ERROR_X",
+        ),
+        (
+            # That it is idle, too, is no problem: others can get its memory.
+            {
+                "idle_since": 4.0,
+                "evicted": {"state": "evicted", "bytes": 3 << 30, "waits_since": 5.0},
+            },
+            "warning",
+            "train uses CUDA while it is evicted: its restore of 3 GiB waits",
+        ),
         ({"idle_since": 5.0}, "warning", "train holds 3 GiB and does not use its cards"),
         (
             {"mps": {"lost": "a fatal fault of serve ended the work of all clients"}},

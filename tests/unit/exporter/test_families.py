@@ -129,6 +129,22 @@ def test_its_figures_are_in_base_units() -> None:
     assert values(taken, "gpushare_build_info", driver="580.159.04", cuda="13.0") == [1]
 
 
+def test_an_eviction_has_its_state_memory_and_wait() -> None:
+    taken = replace(
+        snapshot(
+            tenant(eviction="evicted", restore_waits_since=10.0, cards=[part(evicted_bytes=GIB)]),
+            tenant(id="b" * 64),
+        ),
+        taken=70.0,
+    )
+    state, evicted = "gpushare_container_eviction_state", "4f5e" + "0" * 60
+    assert values(taken, state, state="evicted", container_id=evicted) == [1]
+    assert values(taken, state, state="failed", container_id=evicted) == [0]
+    assert sum(values(taken, state, container_id="b" * 64)) == 0
+    assert values(taken, "gpushare_container_memory_evicted_bytes") == [GIB, 0]
+    assert values(taken, "gpushare_container_restore_wait_seconds") == [60, 0]
+
+
 def test_used_memory_is_split_by_kind_and_adds_up() -> None:
     used = values(snapshot(tenant()), "gpushare_container_memory_used_bytes")
     assert (len(used), sum(used)) == (len(KINDS), 3 * GIB)

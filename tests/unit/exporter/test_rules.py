@@ -110,6 +110,15 @@ CASES: Mapping[str, AlertCase] = {
     "GpushareHistoryEventsDropped": one(
         "gpushare_history_events_dropped_total", NODE, fires="0x20 9x100", quiet=f"9{ALWAYS}"
     ),
+    "GpushareMpsServerFault": one(
+        "gpushare_events_total", f'{NODE},event="mps-server-faulted"', fires="0x20 1x100", quiet=ONE
+    ),
+    "GpushareStartWaits": one(
+        "gpushare_queue_oldest_wait_seconds",
+        NODE,
+        fires=f"14460{ALWAYS}",
+        quiet=f"14340{ALWAYS}",
+    ),
     "GpushareCardUnhealthy": one("gpushare_card_healthy", CARD, fires=ZERO, quiet=ONE),
     "GpushareCardXidErrors": one(
         "gpushare_card_xid_errors_total", f'{CARD},xid="79"', fires="0x20 1x100", quiet=ONE
@@ -139,6 +148,18 @@ CASES: Mapping[str, AlertCase] = {
     "GpushareContainerIdle": one(
         "gpushare_container_idle_seconds", TENANT, fires=f"7200{ALWAYS}", quiet=ZERO
     ),
+    "GpushareEvictionLost": one(
+        "gpushare_container_eviction_state",
+        f'{TENANT},state="failed"',
+        fires="0x29 1x100",
+        quiet=ZERO,
+    ),
+    "GpushareRestoreWaits": one(
+        "gpushare_container_restore_wait_seconds",
+        TENANT,
+        fires="0x15 0+60x180",
+        quiet="0x21 0+60x180",
+    ),
     "GpushareGateBypassed": one("gpushare_container_gate_bypassed", PART, fires=ONE, quiet=ZERO),
     "GpushareContainerHung": one("gpushare_container_hung", PART, fires=ONE, quiet=ZERO),
     "GpushareThrottled": one(
@@ -164,6 +185,12 @@ RECORDS: Mapping[str, tuple[Series, str, float]] = {
     "namespace:gpushare_memory_quota_bytes:sum": (memory(1, 4), SPACE, 4 * GIB),
     "namespace:gpushare_memory_used_bytes:sum": (memory(1, 4), SPACE, GIB),
 }
+
+
+def evicted(series: Series) -> Series:
+    """Return the series of a container that is evicted the while."""
+    state = f'gpushare_container_eviction_state{{{TENANT},state="evicted"}}'
+    return {**series, state: f"1{ALWAYS}"}
 
 
 def rules(kind: str = "alert") -> dict[str, dict[str, Any]]:
@@ -240,6 +267,37 @@ def test_each_rule_fires_where_it_should_and_nowhere_else(tmp_path: Path) -> Non
     }
     (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests))
     done = promtool("test", "rules", str(tmp_path / "tests.yaml"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("alert", "series"),
+    [("GpushareMemoryWasted", memory(0, 4)), ("GpushareComputeWasted", compute(0.0, 0.3))],
+)
+def test_an_evicted_container_wastes_nothing(tmp_path: Path, alert: str, series: Series) -> None:
+    (tmp_path / "rules.yaml").write_text(read(RULES))
+    wasted = "container:gpushare_memory_wasted:bool"
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": [{"series": key, "values": text} for key, text in found.items()],
+            "promql_expr_test": [
+                {
+                    "expr": f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})',
+                    "eval_time": "2h",
+                    "exp_samples": [{"labels": "{}", "value": 1}] if fires else [],
+                },
+                *(
+                    {"expr": f"count({wasted})", "eval_time": "2h", "exp_samples": []}
+                    for _ in range(not fires)
+                ),
+            ],
+        }
+        for found, fires in ((series, True), (evicted(series), False))
+    ]
+    file = tmp_path / "tests.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": tests}))
+    done = promtool("test", "rules", str(file))
     assert done.returncode == 0, done.stdout + done.stderr
 
 

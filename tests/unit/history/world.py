@@ -38,6 +38,8 @@ class Actor:
     mode: str = "shared"
     uid: int | None = None
     labels: dict[str, str] = field(default_factory=dict)
+    isolation: str = "interposer"
+    evicted: tuple[float, float] = (0.0, 0.0)  # from, until
     key: str = ""
     gpu_seconds: float = 0.0  # since gpushared started
     denied: int = 0
@@ -61,6 +63,8 @@ class Actor:
             key=self.key or self.name,
             id=(self.key or self.name).encode().hex().ljust(64, "0")[:64],
             mode=self.mode,
+            isolation=self.isolation,
+            eviction="evicted" if self.evicted[0] < at <= self.evicted[1] else "",
             created=T0 + self.begin,
             denied=self.denied,
             uid=self.uid,

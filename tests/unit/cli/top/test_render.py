@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpushare.cli.text import local_time
 from gpushare.cli.top.columns import COLUMNS, layout, width
-from gpushare.cli.top.render import Frame, Size, frame, meters
-from gpushare.cli.top.snapshot import TopSnapshot
-from gpushare.cli.top.view import TableView
+from gpushare.cli.top.render import Frame, Size, details, frame, meters, plain_text
+from gpushare.cli.top.snapshot import ContainerRow, TopSnapshot, snapshot_of
+from gpushare.cli.top.view import TableView, rows
+from tests.unit.cli.conftest import CARD, GIB, tenant
 
-from .made import card, container, machine, process
+from .made import TAKEN, card, container, machine, process
 
 FOOTER = (("the footer", ""),)
 
@@ -97,6 +99,102 @@ def test_a_wider_terminal_has_more_columns(columns: int, headings: str) -> None:
     assert [column.heading.split()[0] for column, _ in found] == headings.split()
 
 
+@pytest.mark.parametrize("state", ["evicted, waits", "eviction failed"])
+@pytest.mark.parametrize("isolation", ["mps (space)", "mps (percentage)"])
+def test_eighty_columns_show_evictions_and_mps_in_full(state: str, isolation: str) -> None:
+    found = {
+        column.key: size
+        for column, size in layout(
+            80, ["x" * 99], tree=True, longest={"state": len(state), "isolation": len(isolation)}
+        )
+    }
+    assert found["state"] >= len(state)
+    assert found["isolation"] >= len(isolation)
+
+
+def evicted_machine(**more: Any) -> TopSnapshot:
+    made: Any = tenant("notebook", 0, 24, id="d" * 64, key="d" * 16)
+    made["evicted"] = {
+        "state": "evicted",
+        "since": TAKEN - 3600,
+        "cause": "idle",
+        "reason": "train had no room",
+        "bytes": 24 * GIB,
+        "from_cards": [0],
+        "held": False,
+        "waits_since": None,
+        "error": "",
+        **more,
+    }
+    made["warnings"] = ["notebook uses CUDA"] if made["evicted"]["waits_since"] else []
+    one: Any = {**CARD, "evicted_bytes": 24 * GIB, "evicted_tenants": 1}
+    return snapshot_of([one], [tenant("train", 3.9, 4), made], TAKEN)
+
+
+def _name_of(shown: object) -> str:
+    return shown.name if isinstance(shown, ContainerRow) else ""
+
+
+def clock(seconds: float) -> str:
+    return local_time(seconds).partition(" ")[2]
+
+
+@pytest.mark.parametrize(
+    ("more", "cell", "line"),
+    [
+        ({}, "evicted", "evicted since {since}, 24 GiB in host memory: notebook"),
+        (
+            {"waits_since": TAKEN - 60},
+            "evicted, waits",
+            "evicted since {since}, waits since {waits}, 24 GiB in host memory: notebook",
+        ),
+        ({"state": "restoring"}, "restoring", "restoring since {since}, 24 GiB in all: notebook"),
+        (
+            {"state": "failed"},
+            "eviction failed",
+            "eviction failed at {since}, 24 GiB lost: notebook",
+        ),
+    ],
+)
+def test_an_evicted_container_is_shown_with_its_memory_and_since_when(
+    more: Any, cell: str, line: str
+) -> None:
+    snapshot = evicted_machine(**more)
+    lines = text(screen(80, snapshot=snapshot))
+    said = line.format(since=clock(TAKEN - 3600), waits=clock(TAKEN - 60))
+    assert said in lines
+    assert len(said) <= 80
+    row = next(one for one in lines if one.lstrip("▾ !").startswith("notebook"))
+    assert cell in row
+    assert said in plain_text(snapshot, TableView(), unicode=True)
+    [found] = [one for one in rows(snapshot, TableView()) if _name_of(one.shown) == "notebook"]
+    assert said.removesuffix(": notebook") in details(found)
+
+
+def test_evicted_containers_that_wait_come_first_and_the_others_are_counted() -> None:
+    lines = tuple(f"evicted since 14:0{number}, 1 GiB in host memory: n" for number in range(5))
+    shown = text(screen(lines=40, snapshot=replace(machine(), evicted=lines)))
+    assert [one for one in shown if "evicted" in one] == [
+        *lines[:3],
+        "2 more containers are evicted (gpushare ps)",
+    ]
+
+
+def test_evictions_from_another_day_have_their_date() -> None:
+    snapshot = evicted_machine(since=TAKEN - 3 * 86400)
+    assert any(local_time(TAKEN - 3 * 86400) in line for line in snapshot.evicted)
+
+
+def test_the_line_of_a_card_has_its_evicted_memory_where_there_is_room() -> None:
+    one = card(evicted_bytes=24 * GIB)
+    wide, narrow = (
+        "".join(part for part, _ in meters([one], columns, unicode=False)[0])
+        for columns in (110, 60)
+    )
+    assert "24 GiB evicted" in wide
+    assert "evicted" not in narrow
+
+
 @given(columns=st.integers(40, 200), lines=st.integers(2, 40), tree=st.booleans())
 def test_isolation_and_state_do_not_disappear_silently(
     columns: int, lines: int, tree: bool
@@ -121,7 +219,8 @@ def test_a_state_of_few_letters_leaves_its_room_to_the_names() -> None:
     def name_width(state: int) -> int:
         return layout(80, ["x" * 99], tree=True, longest={"state": state})[0][1]
 
-    assert name_width(6) == name_width(10) + 4 == name_width(99) + 4
+    assert name_width(6) == name_width(10) + 4
+    assert name_width(15) == name_width(99)
 
 
 def test_a_name_is_shown_whole_before_there_are_more_columns() -> None:
