@@ -23,7 +23,7 @@ TRIED_MOST: Final = 1_000_000
 _Counts = tuple[int, ...]  # of each group
 
 
-class Cost(NamedTuple):
+class LayoutCost(NamedTuple):
     """What a layout takes, in the order in which less is better."""
 
     parts: int = 0  # of the cards' memory
@@ -31,9 +31,9 @@ class Cost(NamedTuple):
     slices: int = 0
     engines: int = 0  # instances with media engines (+me), of which a card has one
 
-    def plus(self, other: Cost) -> Cost:
+    def plus(self, other: LayoutCost) -> LayoutCost:
         """Return the sum of both."""
-        return Cost(*(one + more for one, more in zip(self, other, strict=True)))
+        return LayoutCost(*(one + more for one, more in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class _Placed(NamedTuple):
 class _Choice(NamedTuple):
     """One way to use a card: what it costs, and what is placed where."""
 
-    cost: Cost
+    cost: LayoutCost
     placed: tuple[_Placed, ...]
     reused: tuple[tuple[str, int], ...] = ()  # an instance, and the group that gets it
 
@@ -111,7 +111,9 @@ def best_layout(cards: Sequence[LayoutCard], requests: Sequence[LayoutRequest]) 
     most = tuple(len(members) for members in groups)
     nothing: _Counts = (0,) * len(groups)
     # By how many of each group are served: what that costs, and the choices that lead there.
-    states: dict[_Counts, tuple[Cost, tuple[tuple[str, _Choice], ...]]] = {nothing: (Cost(), ())}
+    states: dict[_Counts, tuple[LayoutCost, tuple[tuple[str, _Choice], ...]]] = {
+        nothing: (LayoutCost(), ())
+    }
     is_exact = True
     for uuid, every in _all_choices(cards, requests, groups):
         choices = {more: choice for more, choice in every.items() if _is_within(more, most)}
@@ -168,7 +170,7 @@ def _all_choices(
         yield (
             "",
             {
-                _unit(group, len(groups)): _Choice(Cost(), (), ((uuid, group),))
+                _unit(group, len(groups)): _Choice(LayoutCost(), (), ((uuid, group),))
                 for group, one in enumerate(firsts)
                 if uuid in one.instances
             },
@@ -196,7 +198,7 @@ def _card_choices(card: LayoutCard, fitting: Sequence[frozenset[int]]) -> dict[_
     # so far.
     at: list[dict[tuple[_Counts, _Counts], _Choice]] = [{} for _ in range(end + 1)]
     limits = tuple(kind.count - had.count(kind.number) for kind in card.kinds)
-    at[0][(0,) * len(fitting), (0,) * len(card.kinds)] = _Choice(Cost(), ())
+    at[0][(0,) * len(fitting), (0,) * len(card.kinds)] = _Choice(LayoutCost(), ())
     for part in range(end):
         for (served, made), choice in at[part].items():
             _keep(at[part + 1], (served, made), choice)
@@ -206,7 +208,7 @@ def _card_choices(card: LayoutCard, fitting: Sequence[frozenset[int]]) -> dict[_
                 for start, size in kind.places:
                     if start != part or not taken.isdisjoint(range(start, start + size)):
                         continue
-                    cost = Cost(size, 0, kind.slices, int("+" in kind.name))
+                    cost = LayoutCost(size, 0, kind.slices, int("+" in kind.name))
                     # The places are what limits the number of most kinds.
                     is_limited = limits[which] < len(kind.places)
                     counted = _one_more(made, which) if is_limited else made
@@ -222,7 +224,7 @@ def _card_choices(card: LayoutCard, fitting: Sequence[frozenset[int]]) -> dict[_
                             ),
                         )
     best: dict[_Counts, _Choice] = {}
-    switch = Cost(switched=int(not card.is_enabled))
+    switch = LayoutCost(switched=int(not card.is_enabled))
     for (served, _), choice in at[end].items():
         if any(served):
             _keep(best, served, choice._replace(cost=choice.cost.plus(switch)))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 
-class MigProfile(TypedDict):
+class MigProfileRow(TypedDict):
     """A kind of instance that a card can have (NVIDIA's GPU instance profile)."""
 
     id: int  # the driver's, as nvidia-smi mig -lgip
@@ -35,7 +35,7 @@ class MigCard(TypedDict):
     uuid: str
     model: str
     mig_mode: bool
-    profiles: list[MigProfile]  # none: it cannot be divided, or not now
+    profiles: list[MigProfileRow]  # none: it cannot be divided, or not now
     placement_source: str  # driver; or guide: NVIDIA's rules, of a card that is not in MIG mode
     instances: list[MigPart]
     blocked: str  # why no instance can be created now; empty: one can

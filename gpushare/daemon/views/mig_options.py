@@ -17,7 +17,7 @@ from gpushare.daemon.placement.model import CardCapacity, MigInstance
 from gpushare.daemon.placement.obstacles import MIG, find_obstacle
 from gpushare.daemon.placement.request import PlacementRequest
 from gpushare.daemon.state import DaemonState
-from gpushare.protocol.mig import MigCard, MigPart, MigProfile, MigRequest
+from gpushare.protocol.mig import MigCard, MigPart, MigProfileRow, MigRequest
 from gpushare.quota.effective_request import resolve_request
 from gpushare.quota.parse import parse_request
 
@@ -108,8 +108,8 @@ def _card_row(card: _Card, capacities: Sequence[CardCapacity]) -> MigCard:
     )
 
 
-def _profile(kind: MigKind) -> MigProfile:
-    return MigProfile(
+def _profile(kind: MigKind) -> MigProfileRow:
+    return MigProfileRow(
         id=kind.number,
         name=kind.name,
         slices=kind.slices,

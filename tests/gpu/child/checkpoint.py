@@ -27,22 +27,26 @@ from .conversation import Answer, converse
 SAMPLE_BYTES, STEP_BYTES = 64 << 10, 64 << 20
 
 
-class LockArgs(ctypes.Structure):
+class CheckpointLockArgs(ctypes.Structure):
     """CUcheckpointLockArgs."""
 
     _fields_ = (("timeout_ms", c_uint), ("reserved", c_uint * 15))
 
 
-class GpuPair(ctypes.Structure):
+class CheckpointGpuPair(ctypes.Structure):
     """CUcheckpointGpuPair."""
 
     _fields_ = (("old", ctypes.c_uint8 * 16), ("new", ctypes.c_uint8 * 16))
 
 
-class RestoreArgs(ctypes.Structure):
+class CheckpointRestoreArgs(ctypes.Structure):
     """CUcheckpointRestoreArgs."""
 
-    _fields_ = (("pairs", ctypes.POINTER(GpuPair)), ("count", c_uint), ("reserved", c_uint * 13))
+    _fields_ = (
+        ("pairs", ctypes.POINTER(CheckpointGpuPair)),
+        ("count", c_uint),
+        ("reserved", c_uint * 13),
+    )
 
 
 class CheckpointProgram:
@@ -193,18 +197,20 @@ class CheckpointProgram:
         return {**found, "state": value.value}
 
     def lock(self, pid: str, timeout_ms: str) -> Answer:
-        return self._timed("cuCheckpointProcessLock", int(pid), byref(LockArgs(int(timeout_ms))))
+        return self._timed(
+            "cuCheckpointProcessLock", int(pid), byref(CheckpointLockArgs(int(timeout_ms)))
+        )
 
     def checkpoint(self, pid: str) -> Answer:
         return self._timed("cuCheckpointProcessCheckpoint", int(pid), None)
 
     def restore(self, pid: str, *pairs: str) -> Answer:
         """Restore; each of the pairs is OLD=NEW, two UUIDs."""
-        listed = (GpuPair * max(1, len(pairs)))()
+        listed = (CheckpointGpuPair * max(1, len(pairs)))()
         for pair, one in zip(pairs, listed, strict=False):
             old, new = (uuid.UUID(text.removeprefix("GPU-")).bytes for text in pair.split("="))
             one.old[:], one.new[:] = old, new
-        arguments = RestoreArgs(listed, len(pairs))
+        arguments = CheckpointRestoreArgs(listed, len(pairs))
         given = byref(arguments) if pairs else None
         return self._timed("cuCheckpointProcessRestore", int(pid), given)
 

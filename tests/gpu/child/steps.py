@@ -12,7 +12,7 @@ from .conversation import Answer, converse
 SEED, WIDTH, BATCH = 20, 512, 256
 
 
-class Training:
+class TrainingSteps:
     """The network, and its losses so far."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Training:
 
 
 def main() -> None:
-    training = Training()
+    training = TrainingSteps()
     converse({"begin": training.begin, "step": training.step})
 
 

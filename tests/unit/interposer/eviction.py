@@ -36,7 +36,7 @@ class WrittenEviction:
         wake(word)
 
 
-class Daemon:
+class EvictingDaemon:
     """The tenant's socket, as far as requests for a restore go."""
 
     def __init__(self, tenant: InterposedTenant) -> None:
@@ -75,7 +75,7 @@ class Daemon:
         return False
 
 
-class Program:
+class EvictedProgram:
     """A program in the container that says one thing for each line that it is sent."""
 
     def __init__(self, container: ProgramContainer, *lines: str) -> None:
@@ -109,9 +109,9 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def running(container: ProgramContainer, *lines: str) -> Iterator[Program]:
+def running(container: ProgramContainer, *lines: str) -> Iterator[EvictedProgram]:
     """Run a program that is killed at the end."""
-    started = Program(container, *lines)
+    started = EvictedProgram(container, *lines)
     try:
         yield started
     finally:

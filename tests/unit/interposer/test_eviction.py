@@ -17,7 +17,7 @@ import pytest
 from gpushare import abi
 
 from .conftest import ROOT, ProgramContainer, SimulatedContainer
-from .eviction import Daemon, WrittenEviction, running, wait_until
+from .eviction import EvictingDaemon, WrittenEviction, running, wait_until
 from .gate import WrittenGate
 from .tenant import MIB
 
@@ -88,8 +88,8 @@ def eviction(simulated: ProgramContainer) -> WrittenEviction:
 
 
 @pytest.fixture
-def daemon(simulated: ProgramContainer) -> Iterator[Daemon]:
-    made = Daemon(simulated.tenant)
+def daemon(simulated: ProgramContainer) -> Iterator[EvictingDaemon]:
+    made = EvictingDaemon(simulated.tenant)
     yield made
     made.close()
 
@@ -97,7 +97,11 @@ def daemon(simulated: ProgramContainer) -> Iterator[Daemon]:
 @pytest.mark.parametrize("mode", [abi.GATE_OPEN, abi.GATE_METERED, abi.GATE_WINDOW])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_call_asks_for_the_restore_and_waits(
-    simulated: ProgramContainer, eviction: WrittenEviction, daemon: Daemon, kind: str, mode: int
+    simulated: ProgramContainer,
+    eviction: WrittenEviction,
+    daemon: EvictingDaemon,
+    kind: str,
+    mode: int,
 ) -> None:
     line, expected = KINDS[kind]
     WrittenGate(simulated.tenant).set(mode)
@@ -139,7 +143,7 @@ def test_nvml_does_not_wait(simulated: ProgramContainer, eviction: WrittenEvicti
 
 
 def test_the_start_of_a_process_waits(
-    simulated: ProgramContainer, eviction: WrittenEviction, daemon: Daemon
+    simulated: ProgramContainer, eviction: WrittenEviction, daemon: EvictingDaemon
 ) -> None:
     eviction.set(1)
     with running(simulated, PREPARED) as starting:
@@ -152,7 +156,7 @@ def test_the_start_of_a_process_waits(
 
 def test_a_launch_of_several_cards_waits(simulated_container: SimulatedContainer) -> None:
     container = simulated_container(2, [0, 1])
-    eviction, daemon = WrittenEviction(container.tenant), Daemon(container.tenant)
+    eviction, daemon = WrittenEviction(container.tenant), EvictingDaemon(container.tenant)
     with running(container, PREPARED, KINDS["launch"][0]) as caller:
         assert caller.says() == ["ready"]
         eviction.set(1)
@@ -164,7 +168,7 @@ def test_a_launch_of_several_cards_waits(simulated_container: SimulatedContainer
 
 
 def test_a_launch_that_has_waited_at_the_gate_looks_again(
-    simulated: ProgramContainer, eviction: WrittenEviction, daemon: Daemon
+    simulated: ProgramContainer, eviction: WrittenEviction, daemon: EvictingDaemon
 ) -> None:
     gate = WrittenGate(simulated.tenant)
     gate.set(abi.GATE_METERED)
@@ -183,7 +187,7 @@ def test_a_launch_that_has_waited_at_the_gate_looks_again(
 def test_the_request_is_repeated_and_survives_a_restart_of_the_daemon(
     simulated: ProgramContainer, eviction: WrittenEviction
 ) -> None:
-    daemon = Daemon(simulated.tenant)
+    daemon = EvictingDaemon(simulated.tenant)
     with running(simulated, PREPARED, KINDS["mediated"][0]) as caller:
         assert caller.says() == ["ready"]
         eviction.set(1)
@@ -191,7 +195,7 @@ def test_the_request_is_repeated_and_survives_a_restart_of_the_daemon(
         for _ in range(2):
             assert daemon.next_request() == caller.process.pid
         daemon.close()
-        daemon = Daemon(simulated.tenant)
+        daemon = EvictingDaemon(simulated.tenant)
         assert daemon.next_request() == caller.process.pid
         eviction.set(0)
         assert caller.says() == [True]
@@ -199,7 +203,7 @@ def test_the_request_is_repeated_and_survives_a_restart_of_the_daemon(
 
 
 def test_a_second_eviction_is_asked_about_again(
-    simulated: ProgramContainer, eviction: WrittenEviction, daemon: Daemon
+    simulated: ProgramContainer, eviction: WrittenEviction, daemon: EvictingDaemon
 ) -> None:
     again = ("say('again')", "sys.stdin.readline()", KINDS["trampoline"][0])
     with running(simulated, PREPARED, KINDS["mediated"][0], *again) as caller:
@@ -215,7 +219,7 @@ def test_a_second_eviction_is_asked_about_again(
 
 
 def test_signals_do_not_end_the_wait(
-    simulated: ProgramContainer, eviction: WrittenEviction, daemon: Daemon
+    simulated: ProgramContainer, eviction: WrittenEviction, daemon: EvictingDaemon
 ) -> None:
     handler = "import signal; signal.signal(signal.SIGUSR1, lambda *_: say('handled'))\n"
     with running(simulated, handler + PREPARED, KINDS["trampoline"][0]) as caller:
@@ -249,7 +253,7 @@ def test_a_forked_child_neither_waits_nor_asks(
 
 
 def test_the_librarys_own_thread_asks_for_nothing(
-    simulated: ProgramContainer, eviction: WrittenEviction, daemon: Daemon
+    simulated: ProgramContainer, eviction: WrittenEviction, daemon: EvictingDaemon
 ) -> None:
     WrittenGate(simulated.tenant).set(abi.GATE_METERED)
     slow = "call('cuLaunchKernel', function, *ONE, 0, None, None, None)\n"
@@ -272,7 +276,7 @@ def test_the_library_says_that_it_looks(simulated: ProgramContainer) -> None:
 
 
 def test_an_eviction_under_load_changes_no_byte(
-    simulated: ProgramContainer, eviction: WrittenEviction, daemon: Daemon
+    simulated: ProgramContainer, eviction: WrittenEviction, daemon: EvictingDaemon
 ) -> None:
     """The word, the lock and the checkpoint in the daemon's order, while threads copy."""
     threads = """

@@ -23,7 +23,7 @@ _held: dict[str, Any] = {}
 _pending: dict[str, list[int]] = {}
 
 
-class Location(ctypes.Structure):
+class MemLocation(ctypes.Structure):
     """CUmemLocation."""
 
     _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
@@ -35,7 +35,7 @@ class AllocationProp(ctypes.Structure):
     _fields_ = (
         ("type", ctypes.c_int),
         ("handle_types", ctypes.c_int),
-        ("location", Location),
+        ("location", MemLocation),
         ("win32", ctypes.c_void_p),
         ("flags", ctypes.c_uint8 * 8),
     )
@@ -44,7 +44,7 @@ class AllocationProp(ctypes.Structure):
 class AccessDesc(ctypes.Structure):
     """CUmemAccessDesc."""
 
-    _fields_ = (("location", Location), ("flags", ctypes.c_int))
+    _fields_ = (("location", MemLocation), ("flags", ctypes.c_int))
 
 
 class ArrayDescriptor(ctypes.Structure):
@@ -116,7 +116,7 @@ def pooled(size: str) -> tuple[int, int]:
 
 def mapped(size: str, handle_types: str = "0", ordinal: str = "0") -> tuple[int, int]:
     """Create memory, map it, and export it as a file descriptor if it may be."""
-    where = Location(1, int(ordinal))
+    where = MemLocation(1, int(ordinal))
     properties = AllocationProp(type=1, handle_types=int(handle_types), location=where)
     length, handle, pointer = ctypes.c_size_t(int(size)), ctypes.c_uint64(), Pointer()
     made = cuda.cuMemCreate(
