@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpushare.cli import mig_layout
 from gpushare.cli.mig_layout import (
-    Cost,
+    LayoutCost,
     InstanceKind,
     Layout,
     LayoutCard,
@@ -52,9 +52,9 @@ def request(name: str, *kinds: str, cards: Sequence[str] = ("a",)) -> LayoutRequ
     return LayoutRequest(name, dict.fromkeys(cards, fitting))
 
 
-def cost_of(made: Layout, cards: Sequence[LayoutCard]) -> Cost:
+def cost_of(made: Layout, cards: Sequence[LayoutCard]) -> LayoutCost:
     switched = {one.card for one in made.created} - {one.uuid for one in cards if one.is_enabled}
-    return Cost(
+    return LayoutCost(
         sum(one.size for one in made.created),
         len(switched),
         sum(one.kind.slices for one in made.created),
@@ -83,7 +83,7 @@ def check_valid(
         assert all(had.count(kind.number) <= kind.count for kind in card.kinds)
 
 
-def brute(cards: Sequence[LayoutCard], requests: Sequence[LayoutRequest]) -> tuple[int, Cost]:
+def brute(cards: Sequence[LayoutCard], requests: Sequence[LayoutRequest]) -> tuple[int, LayoutCost]:
     """Return the best number and cost: every instance of every place, for each request or none."""
 
     def options(one: LayoutRequest) -> Iterator[tuple[str, InstanceKind | None, int, int]]:
@@ -96,7 +96,7 @@ def brute(cards: Sequence[LayoutCard], requests: Sequence[LayoutRequest]) -> tup
                     for start, size in kind.places:
                         yield card.uuid, kind, start, size
 
-    best = (0, Cost())
+    best = (0, LayoutCost())
     for taken in product(*(list(options(one)) for one in requests)):
         reused = [uuid for uuid, kind, _, size in taken if kind is None and size]
         made = [(uuid, kind, start, size) for uuid, kind, start, size in taken if kind]
@@ -117,7 +117,7 @@ def brute(cards: Sequence[LayoutCard], requests: Sequence[LayoutRequest]) -> tup
         if any(numbers.count(one) > counts[one] for one in numbers):
             continue
         switched = {uuid for uuid, *_ in made} - {one.uuid for one in cards if one.is_enabled}
-        cost = Cost(
+        cost = LayoutCost(
             sum(size for *_, size in made),
             len(switched),
             sum(kind.slices for _, kind, _, _ in made),
