@@ -15,16 +15,22 @@ from gpushare.quota.size import exact_size, format_size
 from gpushare.quota.values import oversubscribed_bytes
 
 _KEY = "oversubscribe"
+_BOUND = "oversubscribe.host_memory"
 _SHOWN = 4  # containers that a refusal names
 
 
 def managed_bytes(
-    quota: QuotaRequest, key: str, cards: int, memory_max_bytes: int, state: DaemonState
+    quota: QuotaRequest,
+    own: frozenset[str],
+    cards: int,
+    memory_max_bytes: int,
+    state: DaemonState,
 ) -> int:
     """Return the bytes that a request for `oversubscribe` may have on each of `cards`.
 
     `memory_max_bytes` is the container's own memory limit, which its host memory counts against; 0:
-    it has none. QuotaError, and NoRoom if other tenants than `key` leave too little.
+    it has none. QuotaError, and NoRoom if other tenants and granted tickets leave too little than those
+    with the keys `own`.
     """
     limits = state.config.oversubscribe
     if not quota.has_memory():
@@ -46,17 +52,27 @@ def managed_bytes(
         rule = f"{needs}, and the container's memory limit is {exact_size(memory_max_bytes)}"
         fix = f"raise that limit, or use host:{exact_size(memory_max_bytes // cards)} or less"
         raise quota.refuse(_KEY, rule, fix)
-    _check_host_memory(size * cards, key, state)
+    if size * cards > limits.host_memory_bytes:
+        most = exact_size(limits.host_memory_bytes)
+        rule = f"needs {exact_size(size * cards)} on {cards} cards, above {_BOUND}, {most}"
+        fix = f"use host:{exact_size(limits.host_memory_bytes // cards)} or less"
+        raise quota.refuse(_KEY, rule, fix)
+    _check_host_memory(size * cards, own, state)
     return size
 
 
-def _check_host_memory(size: int, key: str, state: DaemonState) -> None:
-    """Raise NoRoom if tenant `key` cannot have `size` bytes beside the others."""
+def _check_host_memory(size: int, own: frozenset[str], state: DaemonState) -> None:
+    """Raise NoRoom if there are not `size` bytes beside the others than `own`."""
     most = state.config.oversubscribe.host_memory_bytes
     others = {
         record.title: reserved
         for record in state.ledger.entries.values()
-        if record.key != key and (reserved := record.managed_bytes)
+        if record.key not in own and (reserved := record.managed_bytes)
+    }
+    others |= {
+        ticket.title: reserved
+        for ticket in state.ledger.tickets.values()
+        if ticket.file not in own and (reserved := ticket.managed_bytes)
     }
     taken = sum(others.values())
     if taken + size <= most:
@@ -66,6 +82,6 @@ def _check_host_memory(size: int, key: str, state: DaemonState) -> None:
     holders = f" ({', '.join(named)}{more})" if named else ""
     raise NoRoom(
         f"no host memory is left for {format_size(size)} of managed memory: {format_size(taken)} "
-        f"of {format_size(most)} (oversubscribe.host_memory) is reserved{holders}; request less "
+        f"of {format_size(most)} ({_BOUND}) is reserved{holders}; request less "
         "(oversubscribe), or see gpushare ps"
     )

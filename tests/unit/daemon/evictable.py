@@ -134,6 +134,8 @@ class EvictableNode:
         self.node.ledger = type(self.node.ledger)(self.node.ledger.folder, "boot")
         self.node.evictions.close(5)
         self.node.evictions = Evictions(self.node, self.node.checkpoints)
+        self.node.evict_for = self.node.evictions.evict_for
+        self.node.queue.serve = self.node.evictions.changed
 
 
 def make(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> EvictableNode:
@@ -161,6 +163,7 @@ def make(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> EvictableNode:
     monkeypatch.setattr(evictions, "await_sample", lambda _: made.look())
     monkeypatch.setattr(steps, "GRACE_SECONDS", 0.0)
     node.evict_for = node.evictions.evict_for
+    node.queue.serve = node.evictions.changed
     return made
 
 
