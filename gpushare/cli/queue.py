@@ -40,9 +40,10 @@ def command(ctx: click.Context) -> None:
     Evicted containers that wait for their restore are in the list, too; they have no ticket.
 
     The rows are in the order in which room is granted: class online first, then by priority (0 is
-    first), then by arrival. A later start that fits may overtake an earlier one that does not, as often as queue.max_overtakes
-    in gpushare.yaml allows; then as many cards as the earlier one requests are withheld for it, and
-    OVERTAKEN shows "8, overdue". Room is reserved for a start that is granted until it starts.
+    first), then by arrival. A later start that fits may overtake an earlier one that does not, as
+    often as queue.max_overtakes in gpushare.yaml allows; then as many cards as the earlier one
+    requests are withheld for it, and OVERTAKEN shows "8, overdue". Room is reserved for a start
+    that is granted until it starts.
 
     A start waits with --wait of `gpushare run`.
     """

@@ -80,8 +80,11 @@ class Evictions:
 
         If there is no room after the eviction, it goes back to its own card.
         """
-        with self._claimed():
-            self._worker.run(lambda: self._move(key, card, reason))
+        try:
+            with self._claimed():
+                self._worker.run(lambda: self._move(key, card, reason))
+        finally:
+            self._look_again()
 
     def want(self, key: str) -> None:
         """Note that a call of an evicted tenant waits for its restore; returns at once."""
@@ -112,9 +115,15 @@ class Evictions:
         if not self._room.candidates(is_online=is_online, besides=""):
             return None
         fits = has_place(request, "", self._state, is_online=is_online)
-        with self._claimed():
-            has_room = self._worker.run(lambda: self._room.make(fits, reason, is_online=is_online))
-            return retry() if has_room else None
+
+        def make() -> bool:
+            return self._room.make(fits, reason, is_online=is_online)
+
+        try:
+            with self._claimed():
+                return retry() if self._worker.run(make) else None
+        finally:
+            self._look_again()
 
     @contextlib.contextmanager
     def _claimed(self) -> Iterator[None]:
@@ -127,8 +136,10 @@ class Evictions:
         finally:
             with self._lock:
                 queue.claimants -= 1
-            self.changed()
-            self._state.decide.submit(queue.changed)
+
+    def _look_again(self) -> None:
+        self.changed()
+        self._state.decide.submit(self._state.queue.changed)
 
     def relieve(self, key: str, uuid: str) -> None:
         """Evict a tenant that has burst memory of a card which `key` lacks; returns at once."""
@@ -286,7 +297,7 @@ class Evictions:
         # Those that are not in the queue lack something else than room, or are not evicted.
         for key in (*ordered, *(key for key in self._waiting.since if key not in ordered)):
             if queue.claimants:
-                return  # the end of `_claimed` follows
+                return  # `_look_again` follows
             if key in ordered and not ordered[key].container:
                 self._make_room(ordered[key])
                 continue
@@ -307,7 +318,9 @@ class Evictions:
             return
         fits = has_place(one.request, one.ticket, state, is_online=one.is_online)
         reason = f"{ticket.name or ticket.title} had no room"
-        if self._room.make(fits, reason, is_online=one.is_online):
+        with self._claimed():
+            has_room = self._room.make(fits, reason, is_online=one.is_online)
+        if has_room:
             state.decide.run(state.queue.look)
 
     def _try_restore(self, record: TenantRecord) -> None:
@@ -318,9 +331,10 @@ class Evictions:
             except NoRoom:
                 reason = f"{record.title} uses its card again"
                 fits = has_room_again(record, self._state)
-                if not self._room.make(fits, reason, is_online=is_online, besides=record.key):
-                    raise
-                self._restore(record, "", "call", "")
+                with self._claimed():
+                    if not self._room.make(fits, reason, is_online=is_online, besides=record.key):
+                        raise
+                    self._restore(record, "", "call", "")
         except (EvictionFailed, TenantEnded):
             self._waiting.forget(record.key)  # an event has said so
         except UserError as error:

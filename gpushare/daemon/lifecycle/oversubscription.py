@@ -29,8 +29,8 @@ def managed_bytes(
     """Return the bytes that a request for `oversubscribe` may have on each of `cards`.
 
     `memory_max_bytes` is the container's own memory limit, which its host memory counts against; 0:
-    it has none. QuotaError, and NoRoom if other tenants and granted tickets leave too little than those
-    with the keys `own`.
+    it has none. QuotaError, and NoRoom if the tenants and granted tickets whose keys are not in
+    `own` leave too little.
     """
     limits = state.config.oversubscribe
     if not quota.has_memory():
