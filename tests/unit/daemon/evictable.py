@@ -115,9 +115,13 @@ class EvictableNode:
         return self.node.decide.run(self.node.capacities)[index]
 
     def settle(self) -> None:
-        """Wait until the evict thread has done what it was given, and the rest."""
-        for _ in range(3):
+        """Wait until the evict thread and the decide thread have nothing more to do."""
+        quiet = 0
+        while quiet < 3:
+            self.node.decide.run(lambda: None)
             self.node.evictions._worker.run(lambda: None)
+            busy = self.node.evictions._is_queued or self.node.tickets._is_due
+            quiet = 0 if busy else quiet + 1
 
     def end(self, tenant: EvictableTenant) -> None:
         for program in tenant.programs:

@@ -42,21 +42,14 @@ def take(made: EvictableNode, memory: str, **quota: str) -> TicketRecord:
     applicant = Applicant(f"job-{memory}", 0, os.getpid(), is_rootless=False)
     source = TicketSource({"memory": memory, **quota}, {}, {})
     ticket, _ = node.decide.run(lambda: node.tickets.take(applicant, source))
-    settle(made)
+    made.settle()
     return ticket
-
-
-def settle(made: EvictableNode) -> None:
-    """Wait for what the decide thread and the evict thread ask of each other."""
-    for _ in range(4):
-        made.node.decide.run(lambda: None)
-        made.settle()
 
 
 def look(made: EvictableNode) -> None:
     """Look as once a second."""
     made.node.tickets.tick()
-    settle(made)
+    made.settle()
 
 
 def is_granted(made: EvictableNode, ticket: TicketRecord) -> bool:
@@ -76,7 +69,7 @@ def overtakes(made: EvictableNode, most: int) -> None:
 def waits(made: EvictableNode, tenant: EvictableTenant) -> None:
     """Have a program of an evicted container use CUDA."""
     made.node.evictions.want(tenant.key)
-    settle(made)
+    made.settle()
 
 
 def blocked(made: EvictableNode, *, class_: str = "offline") -> tuple[EvictableTenant, str]:
@@ -91,7 +84,7 @@ def blocked(made: EvictableNode, *, class_: str = "offline") -> tuple[EvictableT
 
 def end(made: EvictableNode, key: str) -> None:
     made.node.decide.run(lambda: release.release_tenant(key, made.node, "it has ended"))
-    settle(made)
+    made.settle()
 
 
 def test_a_ticket_has_an_idle_container_evicted(made: EvictableNode) -> None:
@@ -143,7 +136,7 @@ def test_what_an_operator_evicts_is_granted(made: EvictableNode) -> None:
     ticket = take(made, "100GiB")
     assert not is_granted(made, ticket)
     made.node.evictions.evict(tenant.key)
-    settle(made)
+    made.settle()
     assert is_granted(made, ticket)
 
 
@@ -165,7 +158,7 @@ def test_what_a_move_leaves_is_granted_once_it_has_ended(made: EvictableNode) ->
     made.node.decide.run(lambda: made.node.tickets.cancel(ticket.id, 0))
     ticket = second
     made.node.evictions.move(tenant.key, "1")
-    settle(made)
+    made.settle()
     assert not any(seen)
     assert is_granted(made, second)
 
@@ -185,7 +178,7 @@ def test_starts_overtake_a_restore_only_so_often(made: EvictableNode) -> None:
     overtakes(made, 2)
     tenant, other = blocked(made)
     opened(made.node, memory="1GiB")
-    settle(made)
+    made.settle()
     assert is_granted(made, take(made, "1GiB"))
     assert not is_granted(made, take(made, "2GiB", devices="0"))
     why = "card 0 is withheld for an evicted container, which was overtaken 2 times"
@@ -200,7 +193,7 @@ def test_an_overdue_restore_keeps_its_room_until_it_has_it(made: EvictableNode) 
     overtakes(made, 1)
     tenant, other = blocked(made)
     opened(made.node, memory="1GiB")
-    settle(made)
+    made.settle()
     made.node.queue.serve = lambda: None  # the evict thread is busy
     changed, made.node.shares_changed = made.node.shares_changed, lambda: None
     end(made, other)
@@ -208,7 +201,7 @@ def test_an_overdue_restore_keeps_its_room_until_it_has_it(made: EvictableNode) 
         opened(made.node, memory="100GiB", devices="0")
     made.node.shares_changed = changed
     made.node.evictions.changed()
-    settle(made)
+    made.settle()
     assert not tenant.record.is_off_card
 
 
@@ -218,7 +211,7 @@ def test_a_restore_does_not_take_what_is_withheld_for_a_ticket(made: EvictableNo
     made.node.evictions.evict(tenant.key)
     ticket = take(made, "60GiB", devices="0", priority="0")
     opened(made.node, memory="1GiB", devices="0")
-    settle(made)
+    made.settle()
     waits(made, tenant)
     assert tenant.record.is_off_card
     with pytest.raises(NoRoom, match=f"withheld for ticket {ticket.id}"):
@@ -246,7 +239,7 @@ def test_none_is_evicted_for_a_start_that_a_withheld_card_refuses(made: Evictabl
     overtakes(made, 1)
     blocked(made)
     notebook = made.tenant(gib=20, devices="0")
-    settle(made)
+    made.settle()
     idle(made, notebook)
     with pytest.raises(NoRoom, match="withheld for an evicted container"):
         opened(made.node, memory="30GiB", devices="0")
@@ -259,7 +252,7 @@ def test_an_offline_restore_withholds_nothing_from_an_online_start_that_may_evic
     overtakes(made, 1)
     blocked(made)
     opened(made.node, memory="1GiB")
-    settle(made)
+    made.settle()
     with pytest.raises(NoRoom, match="withheld"):
         opened(made.node, memory="1GiB", devices="0", class_="online")
     made.configure(offline=True)
@@ -303,10 +296,10 @@ def test_one_that_lacks_something_else_withholds_nothing_and_is_not_tried_withou
         assert not made.node.queue.waiting
         for _ in range(2):
             opened(made.node, memory="1GiB", devices="0")
-            settle(made)
+            made.settle()
         (warning,) = tenant_row(tenant.record, made.node)["warnings"]
         assert "gpushared tries again" in warning
     made.look()
     made.node.evictions.look()
-    settle(made)
+    made.settle()
     assert not tenant.record.is_off_card
