@@ -65,6 +65,8 @@ class Sequence:
             self.restart()
         self.node.evictions.look()  # as it does now and then: for what a fault has left
         self.made.settle()
+        if self.is_killed:  # in what that look did
+            self.restart()
         self.made.look()
         self.check()
 
