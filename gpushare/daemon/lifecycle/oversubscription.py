@@ -15,7 +15,6 @@ from gpushare.quota.size import exact_size, format_size
 from gpushare.quota.values import oversubscribed_bytes
 
 _KEY = "oversubscribe"
-_BOUND = "oversubscribe.host_memory"
 _SHOWN = 4  # containers that a refusal names
 
 
@@ -54,7 +53,8 @@ def managed_bytes(
         raise quota.refuse(_KEY, rule, fix)
     if size * cards > limits.host_memory_bytes:
         most = exact_size(limits.host_memory_bytes)
-        rule = f"needs {exact_size(size * cards)} on {cards} cards, above {_BOUND}, {most}"
+        needs = f"needs {exact_size(size * cards)} on {cards} cards"
+        rule = f"{needs}, above oversubscribe.host_memory, {most}"
         fix = f"use host:{exact_size(limits.host_memory_bytes // cards)} or less"
         raise quota.refuse(_KEY, rule, fix)
     _check_host_memory(size * cards, own, state)
@@ -82,6 +82,6 @@ def _check_host_memory(size: int, own: frozenset[str], state: DaemonState) -> No
     holders = f" ({', '.join(named)}{more})" if named else ""
     raise NoRoom(
         f"no host memory is left for {format_size(size)} of managed memory: {format_size(taken)} "
-        f"of {format_size(most)} ({_BOUND}) is reserved{holders}; request less "
+        f"of {format_size(most)} (oversubscribe.host_memory) is reserved{holders}; request less "
         "(oversubscribe), or see gpushare ps"
     )
