@@ -37,10 +37,13 @@ _DROPPED: Final = ("USER", "PRIORITY", "OVERTAKEN")
 def command(ctx: click.Context) -> None:
     """List the starts that wait for room, or cancel one.
 
-    The rows are in the order in which room is granted: by priority (0 is first), then by arrival. A
-    later start that fits may overtake an earlier one that does not, as often as queue.max_overtakes
-    in gpushare.yaml allows; then as many cards as the earlier one requests are withheld for it, and
-    OVERTAKEN shows "8, overdue". Room is reserved for a start that is granted until it starts.
+    Evicted containers that wait for their restore are in the list, too; they have no ticket.
+
+    The rows are in the order in which room is granted: class online first, then by priority (0 is
+    first), then by arrival. A later start that fits may overtake an earlier one that does not, as
+    often as queue.max_overtakes in gpushare.yaml allows; then as many cards as the earlier one
+    requests are withheld for it, and OVERTAKEN shows "8, overdue". Room is reserved for a start
+    that is granted until it starts.
 
     A start waits with --wait of `gpushare run`.
     """
@@ -81,6 +84,8 @@ def waits(since: float, now: float) -> str:
 
 def request(entry: QueueEntry) -> str:
     """Return `4 GiB`, `2 x 4 GiB`, `all cards: 4 GiB`."""
+    if entry["kind"] == "restore":
+        return f"restore {entry['requests']}"
     if entry["count"] is None:
         return f"all cards: {entry['requests']}"
     return entry["requests"] if entry["count"] == 1 else f"{entry['count']} x {entry['requests']}"
@@ -92,7 +97,7 @@ def _row(entry: QueueEntry, now: float) -> tuple[str, ...]:
     overtaken = str(entry["overtaken"]) + (", overdue" if entry["is_overdue"] else "")
     return (
         "granted" if granted else str(entry["position"]),
-        entry["ticket"],
+        entry["ticket"] or "-",
         entry["name"] or "-",
         "root" if entry["uid"] == 0 else str(entry["uid"]),
         request(entry),

@@ -235,7 +235,8 @@ def ps(session: Session, everything: bool, wide: bool) -> None:
 def waiting_starts(client: QueueClient) -> list[QueueEntry]:
     """Return the starts that wait; none from a gpushared without a queue."""
     try:
-        return [entry for entry in client.queue() if entry["state"] == "waiting"]
+        queue = client.queue()
+        return [one for one in queue if one["state"] == "waiting" and one["kind"] != "restore"]
     except UserError:
         return []
 

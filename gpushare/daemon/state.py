@@ -205,6 +205,7 @@ class Observations:
     idle: Mapping[str, float] = field(default_factory=dict)  # by tenant key: since, of the epoch
     shortfalls: Mapping[TenantOnCard, Shortfall] = field(default_factory=dict)
     waiting: Mapping[str, float] = field(default_factory=dict)  # for a restore; as `idle`
+    restore_faults: Mapping[str, str] = field(default_factory=dict)  # by tenant key: if not room
     evictions: EvictionTotals = field(default_factory=EvictionTotals)
 
     def compute_of(self, key: str, uuid: str) -> ComputeUsage:
@@ -318,6 +319,11 @@ class DaemonState:
         if self.driver is None:
             raise NoDriver(f"{self.no_driver_reason}; see gpushare doctor")
         return self.driver
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a ticket waits, or was granted, or an evicted container waits for its restore."""
+        return bool(self.ledger.tickets or self.observed.waiting)
 
     def is_frozen(self, key: str) -> bool:
         """Whether tenant `key` is frozen, or is about to be."""

@@ -41,15 +41,18 @@ class TicketStatus(TypedDict):
 
 
 class QueueEntry(TypedDict):
-    """A start that waits, or that was granted room and has not started yet."""
+    """A start that waits, or that was granted room and has not started yet.
 
-    ticket: str
+    Also an evicted container that waits for its restore.
+    """
+
+    ticket: str  # empty: a restore
     state: Literal["waiting", "granted"]
     position: int  # in the order of grants, from 1; 0: granted
     name: str
-    kind: Literal["command", "container", "create"]
+    kind: Literal["command", "container", "create", "restore"]
     uid: int
-    pid: int  # the process with which it ends
+    pid: int  # the process with which it ends; of a restore the container's
     requests: str  # 4 GiB and 30 % of its compute
     count: int | None  # of cards; None: every card
     memory_bytes: int | None  # of each card; None: whole cards, or a percentage

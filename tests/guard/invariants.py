@@ -435,9 +435,30 @@ INVARIANTS: Final = (
         "bounded-overtaking",
         "A start that waits is granted once what runs has ended, whatever comes after it.",
         f"{_DAEMON}/placement/waiting.py",
-        "withheld |= dict.fromkeys(nearest - withheld.keys(), one)",
+        "withheld |= dict.fromkeys(cards - withheld.keys(), one)",
         "pass",
         (f"{_TESTS}/test_queue.py::test_a_later_start_overtakes_only_so_often",),
+    ),
+    Invariant(
+        "restores-are-not-starved",
+        "An evicted container that waits is restored once what runs has ended, whatever starts.",
+        f"{_DAEMON}/lifecycle/queue.py",
+        "found += self._restores.requests(self._next_number())",
+        "pass",
+        (f"{_TESTS}/test_queue_evictions.py::test_starts_overtake_a_restore_only_so_often",),
+    ),
+    Invariant(
+        "evicted-for-one",
+        "What is evicted for a start is granted to no ticket before the start has it.",
+        f"{_DAEMON}/lifecycle/queue.py",
+        "is not None and not state.queue.claimants:",
+        "is not None:",
+        (
+            (
+                f"{_TESTS}/test_queue_evictions.py"
+                "::test_what_is_evicted_for_a_start_is_not_granted_to_a_ticket"
+            ),
+        ),
     ),
     Invariant(
         "ticket-is-no-way-around",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evictions: evict, restore and move tenants, one after another on a thread of their own.
 
-A tenant that waits for its restore is restored as soon as its card has room: those of class online
-first, then by arrival. For it, and for a request that has no room, others are evicted as the
-configuration allows (room_maker.py).
+A tenant that waits for its restore is restored as soon as its card has room, in the order of the
+queue, in which starts with a ticket wait too (placement/waiting.py). For them, and for a request
+that has no room, others are evicted as the configuration allows (room_maker.py).
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from gpushare.daemon.core.log import log
@@ -42,7 +41,9 @@ from gpushare.daemon.eviction.targets import (
     why_not_to,
     write_cards,
 )
+from gpushare.daemon.eviction.waiting_tenants import WaitingTenants
 from gpushare.daemon.placement.request import NoRoom, NoSuchCard, PlacementRequest, find_card
+from gpushare.daemon.placement.waiting import WaitingRequest
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
@@ -57,18 +58,9 @@ class Evictions:
         self._steps = EvictionSteps(state, client)
         self._room = RoomMaker(state, self._evict)
         self._worker = Worker("evict")
-        self._lock = threading.Lock()  # of what waits, and of `_claimants`
-        self._claimants = 0  # requests for which others are evicted: what is freed is theirs
+        self._waiting = WaitingTenants(state)
+        self._lock = threading.Lock()  # of the queue's `claimants`
         self._is_queued = False
-        self._told: set[str] = set()  # waiting tenants of which an event has said so
-
-    @property
-    def waiting(self) -> Mapping[str, float]:
-        """When each tenant began to wait for its restore, by key; seconds since the epoch."""
-        return self._state.observed.waiting
-
-    def _publish(self, waiting: Mapping[str, float]) -> None:
-        self._state.observed.waiting = MappingProxyType(waiting)
 
     # --- requests ---
 
@@ -88,22 +80,25 @@ class Evictions:
 
         If there is no room after the eviction, it goes back to its own card.
         """
-        self._worker.run(lambda: self._move(key, card, reason))
+        try:
+            with self._claimed():
+                self._worker.run(lambda: self._move(key, card, reason))
+        finally:
+            self._look_again()
 
     def want(self, key: str) -> None:
         """Note that a call of an evicted tenant waits for its restore; returns at once."""
         record = self._state.ledger.entries.get(key)
-        if record is None or record.eviction is None or key in self.waiting:
+        if record is None or record.eviction is None or key in self._waiting.since:
             return
-        with self._lock:
-            self._publish({**self.waiting, key: time.time()})
+        self._waiting.add(key)
         self.changed()
 
     def changed(self) -> None:
-        """See what can be restored now; returns at once."""
-        if self.waiting and not self._is_queued:
+        """See what can be restored now, and for whom others are evicted; returns at once."""
+        if (self._waiting.since or self._state.queue.waiting) and not self._is_queued:
             self._is_queued = True
-            self._worker.submit(self._restore_waiting)
+            self._worker.submit(self._serve_waiting)
 
     def evict_for(
         self,
@@ -114,20 +109,37 @@ class Evictions:
     ) -> TenantRecord | None:
         """Return what `retry` does once others are evicted for `request`; None: it has no room.
 
-        Until then nothing is restored: what is freed is for this request.
+        Until then nothing is restored or granted: what is freed is for this request.
         """
+        self._room.refused.clear()
         if not self._room.candidates(is_online=is_online, besides=""):
             return None
-        fits = has_place(request, self._state)
-        with self._lock:
-            self._claimants += 1
+        fits = has_place(request, "", self._state, is_online=is_online)
+
+        def make() -> bool:
+            return self._room.make(fits, reason, is_online=is_online)
+
         try:
-            has_room = self._worker.run(lambda: self._room.make(fits, reason, is_online=is_online))
-            return retry() if has_room else None
+            with self._claimed():
+                return retry() if self._worker.run(make) else None
+        finally:
+            self._look_again()
+
+    @contextlib.contextmanager
+    def _claimed(self) -> Iterator[None]:
+        """Keep what is freed in the block from all that waits."""
+        queue = self._state.queue
+        with self._lock:
+            queue.claimants += 1
+        try:
+            yield
         finally:
             with self._lock:
-                self._claimants -= 1
-            self.changed()
+                queue.claimants -= 1
+
+    def _look_again(self) -> None:
+        self.changed()
+        self._state.decide.submit(self._state.queue.changed)
 
     def relieve(self, key: str, uuid: str) -> None:
         """Evict a tenant that has burst memory of a card which `key` lacks; returns at once."""
@@ -139,7 +151,8 @@ class Evictions:
 
     def look(self) -> None:
         """Look again at what waits, and what is evicted; returns at once."""
-        if self.waiting or any(one.eviction for one in self._state.ledger.entries.values()):
+        records = self._state.ledger.entries.values()
+        if self._waiting.since or any(one.eviction for one in records):
             self._worker.submit(self._look)
         self._worker.submit(self._keep_worker)
 
@@ -195,7 +208,7 @@ class Evictions:
         took, driver = time.monotonic() - began, self._client.driver_seconds - before
         target = tuple(one.uuid for one in reserved.allocations)
         self._room.restored[record.key] = time.monotonic()
-        self._forget(record.key)
+        self._waiting.forget(record.key)
         is_move = target != source
         self._count(restores=1, moves=int(is_move), restore_seconds=took, driver_seconds=driver)
         figures: dict[str, Any] = {
@@ -229,6 +242,7 @@ class Evictions:
             allocations = restored_allocations(now, to, state)
             eviction = replace(now.eviction, state="restoring", since=time.time())
             reserved = state.ledger.evict(now.key, eviction, allocations)
+            state.queue.restored(reserved)
             write_cards(reserved, state)
             return reserved
 
@@ -238,7 +252,8 @@ class Evictions:
         try:
             await_sample(self._state)
             refuse_without_free_memory(record, self._state)
-        except CannotRestore:
+        except CannotRestore as error:
+            self._waiting.note_fault(record.key, str(error))
             self._release_room(record)
             raise
         self._steps.restore(record)
@@ -271,29 +286,42 @@ class Evictions:
                 self._restore(self._record(key), "", "operator", "its move had no room")
             raise
 
-    # --- tenants that wait ---
+    # --- what waits ---
 
-    def _restore_waiting(self) -> None:
+    def _serve_waiting(self) -> None:
+        """Restore who waits, or evict others for it, in the order of the queue."""
         self._is_queued = False
-        for key in self._in_order():
-            with self._lock:
-                if self._claimants:
-                    return  # `claimed` follows
+        queue = self._state.queue
+        self._state.decide.run(queue.look)
+        ordered = {one.ticket: one for one in queue.waiting}
+        # Those that are not in the queue lack something else than room, or are not evicted.
+        for key in (*ordered, *(key for key in self._waiting.since if key not in ordered)):
+            if queue.claimants:
+                return  # `_look_again` follows
+            if key in ordered and not ordered[key].container:
+                self._make_room(ordered[key])
+                continue
             record = self._state.ledger.entries.get(key)
             if record is None or record.eviction is None or record.eviction.state == "failed":
-                self._forget(key)
+                self._waiting.forget(key)
+            elif key in self._waiting.faults:
+                continue  # until the next `_look`
             elif record.is_off_card and not record.eviction.held:
                 self._try_restore(record)
 
-    def _in_order(self) -> list[str]:
-        """Return the waiting tenants: online ones first, then by arrival."""
-        records = self._state.ledger.entries
-
-        def is_later(key: str) -> bool:
-            record = records.get(key)
-            return record is None or record.class_ != "online"
-
-        return sorted(self.waiting, key=is_later)  # and the mapping is in the order of arrival
+    def _make_room(self, one: WaitingRequest) -> None:
+        """Evict others for a start with a ticket, and grant it."""
+        state, ticket = self._state, self._state.ledger.tickets.get(one.ticket)
+        if ticket is None or ticket.is_granted or one.obstacle:
+            return
+        if not self._room.candidates(is_online=one.is_online, besides=""):
+            return
+        fits = has_place(one.request, one.ticket, state, is_online=one.is_online)
+        reason = f"{ticket.name or ticket.title} had no room"
+        with self._claimed():
+            has_room = self._room.make(fits, reason, is_online=one.is_online)
+        if has_room:
+            state.decide.run(state.queue.look)
 
     def _try_restore(self, record: TenantRecord) -> None:
         is_online = record.class_ == "online"
@@ -302,21 +330,15 @@ class Evictions:
                 self._restore(record, "", "call", "")
             except NoRoom:
                 reason = f"{record.title} uses its card again"
-                fits = has_room_again(record)
-                if not self._room.make(fits, reason, is_online=is_online, besides=record.key):
-                    raise
-                self._restore(record, "", "call", "")
+                fits = has_room_again(record, self._state)
+                with self._claimed():
+                    if not self._room.make(fits, reason, is_online=is_online, besides=record.key):
+                        raise
+                    self._restore(record, "", "call", "")
         except (EvictionFailed, TenantEnded):
-            self._forget(record.key)  # an event has said so
+            self._waiting.forget(record.key)  # an event has said so
         except UserError as error:
-            if record.key not in self._told:
-                self._told.add(record.key)
-                log("tenant-restore-waits", "warning", **identity(record), reason=str(error))
-
-    def _forget(self, key: str) -> None:
-        self._told.discard(key)
-        with self._lock:
-            self._publish({one: since for one, since in self.waiting.items() if one != key})
+            self._waiting.tell(record, str(error))
 
     def _relieve(self, key: str, uuid: str) -> None:
         """Evict one: the tenant reports again while that is not enough."""
@@ -345,10 +367,11 @@ class Evictions:
     def _look(self) -> None:
         """Go on with what another step has left, and forget tenants that have ended."""
         records = self._state.ledger.entries
-        for key in [*self._room.restored, *self.waiting]:
+        for key in [*self._room.restored, *self._room.refused, *self._waiting.since]:
             if key not in records:
                 self._room.restored.pop(key, None)
-                self._forget(key)
+                self._room.refused.pop(key, None)
+                self._waiting.forget(key)
         unsettled = [
             one
             for one in records.values()
@@ -357,7 +380,8 @@ class Evictions:
         if unsettled:  # no step is in progress: this thread does them
             self._settle()
         self._restore_offline()
-        self._restore_waiting()
+        self._waiting.clear_faults()
+        self._serve_waiting()
 
     def _keep_worker(self) -> None:
         """Have the worker ready where an eviction may be needed at any time, else end it.
@@ -377,8 +401,7 @@ class Evictions:
         """Have those wait for their restore that were evicted while they worked."""
         for record in self._state.ledger.entries.values():
             if record.is_off_card and record.eviction and record.eviction.cause == "offline":
-                with self._lock:
-                    self._publish({record.key: time.time(), **self.waiting})
+                self._waiting.add(record.key)
 
     def _indices(self, uuids: tuple[str, ...]) -> list[int]:
         cards = [self._state.loaded().card(uuid) for uuid in uuids]

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpushare import abi
+from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.eviction import host_memory
 from gpushare.daemon.eviction.checkpoint_client import why_unsupported
 from gpushare.daemon.identity import processes
@@ -89,7 +90,7 @@ def why_not(record: TenantRecord, state: DaemonState) -> str:
     if state.is_frozen(record.key):
         return f"it is paused or frozen; gpushare resume {record.title} first"
     uses = state.observed.usage.processes.get(record.key, ())
-    if any(use.is_mps for _, use in uses):
+    if record.isolation == MPS or any(use.is_mps for _, use in uses):
         return "it uses an MPS server, whose clients the driver cannot evict"
     pages = state.tenants.pages.get(record.key)
     if pages is None:

@@ -3,7 +3,8 @@
 
 An idle tenant is evicted for any other where `idle.action` is evict, a tenant of class offline only
 for one of class online, where `evict.offline` is on. One that was restored is left alone for
-`evict.min_resident`, so that two that need the same room do not take turns without an end.
+`evict.min_resident`, so that two that need the same room do not take turns without an end; one that
+could not be evicted, for half a minute, or until a start asks that does not wait.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from gpushare.daemon.core.log import log
+from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.eviction.preconditions import CannotEvict, why_not
 from gpushare.daemon.eviction.room import EvictionCandidate, chosen_evictions
 from gpushare.daemon.eviction.steps import EvictionFailed, TenantEnded
@@ -28,6 +30,7 @@ from gpushare.errors import UserError
 Fits: TypeAlias = Callable[[tuple[CardCapacity, ...]], bool]
 
 _ROUNDS: Final = 4
+_REFUSED_SECONDS: Final = 30
 
 
 class RoomMaker:
@@ -38,6 +41,8 @@ class RoomMaker:
         self._evict = evict
         #: By key, when a tenant was restored last (monotonic).
         self.restored: dict[str, float] = {}
+        #: Likewise, when it could not be evicted.
+        self.refused: dict[str, float] = {}
 
     def candidates(self, *, is_online: bool, besides: str) -> list[EvictionCandidate]:
         """Return the tenants that may be evicted for another one."""
@@ -45,8 +50,10 @@ class RoomMaker:
         resident = state.config.evict.min_resident_seconds
         found = []
         for record in state.ledger.entries.values():
-            restored = self.restored.get(record.key)
+            restored, refused = self.restored.get(record.key), self.refused.get(record.key)
             if record.key == besides or (restored is not None and now - restored < resident):
+                continue
+            if refused is not None and now - refused < _REFUSED_SECONDS:
                 continue
             idle = state.observed.idle.get(record.key)
             action = state.config.terms_of(record.namespace).idle.action
@@ -73,7 +80,7 @@ class RoomMaker:
 
     def make(
         self,
-        fits: Callable[[tuple[CardCapacity, ...]], bool],
+        fits: Fits,
         reason: str,
         *,
         is_online: bool,
@@ -81,36 +88,30 @@ class RoomMaker:
     ) -> bool:
         """Evict as many as are needed for what `fits`; whether it has room then."""
         state = self._state
-        refused: set[str] = set()
         for _ in range(_ROUNDS):
             capacities = state.decide.run(state.capacities)
             if fits(capacities):
                 return True
             candidates = self.candidates(is_online=is_online, besides=besides)
-            chosen = chosen_evictions(
-                [one for one in candidates if one.key not in refused],
-                capacities,
-                lambda found: fits(tuple(found)),
-            )
+            chosen = chosen_evictions(candidates, capacities, lambda found: fits(tuple(found)))
             if not chosen:
                 return False
             for one in chosen:
                 try:
                     self._evict(one.key, one.cause, reason)
                 except (CannotEvict, EvictionFailed, TenantEnded) as error:
-                    refused.add(one.key)
+                    self.refused[one.key] = time.monotonic()
                     log("eviction-refused", "info", tenant=one.key, reason=str(error))
         return False
 
 
-def has_place(
-    request: PlacementRequest, state: DaemonState
-) -> Callable[[tuple[CardCapacity, ...]], bool]:
-    """Return whether `request` has a place on cards."""
+def has_place(request: PlacementRequest, own: str, state: DaemonState, *, is_online: bool) -> Fits:
+    """Return whether `request` has a place on cards that are not withheld for others than `own`."""
 
     def fits(capacities: tuple[CardCapacity, ...]) -> bool:
+        found = state.queue.open_to(own, capacities, boottime(), is_online=is_online)
         try:
-            place_request(request, capacities, state.loaded().links)
+            place_request(request, found, state.loaded().links)
         except UserError:
             return False
         return True
@@ -118,11 +119,13 @@ def has_place(
     return fits
 
 
-def has_room_again(record: TenantRecord) -> Callable[[tuple[CardCapacity, ...]], bool]:
-    """Return whether an evicted tenant has room on its own cards."""
+def has_room_again(record: TenantRecord, state: DaemonState) -> Fits:
+    """Return whether an evicted tenant has room on its own cards, as `has_place`."""
+    is_online = record.class_ == "online"
 
     def fits(capacities: tuple[CardCapacity, ...]) -> bool:
-        by_uuid = {capacity.card.uuid: capacity for capacity in capacities}
+        found = state.queue.open_to(record.key, capacities, boottime(), is_online=is_online)
+        by_uuid = {capacity.card.uuid: capacity for capacity in found}
         return all(
             allocation.uuid in by_uuid and not why_no_room(record, number, by_uuid[allocation.uuid])
             for number, allocation in enumerate(record.allocations)

@@ -21,6 +21,7 @@ def start_evictions(
     """
     evictions = Evictions(state, CheckpointClient(state.loaded, excuse))
     state.evict_for, state.watch.restore = evictions.evict_for, evictions.want
+    state.queue.serve = evictions.changed
 
     def handle(key: str, card: int, size_bytes: int) -> None:
         if handle_shortfall(key, card, size_bytes, state) and state.config.evict.offline:
@@ -32,8 +33,7 @@ def start_evictions(
 
     def shares_changed() -> None:
         changed()
-        if evictions.waiting:  # most nodes have none
-            evictions.changed()
+        evictions.changed()  # most nodes have none that waits
 
     state.shares_changed = shares_changed
     evictions.settle()

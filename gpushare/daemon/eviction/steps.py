@@ -295,6 +295,7 @@ class EvictionSteps:
             if eviction is not None and eviction.state == "evicted":
                 withdraw_burst(written, state)
             state.shares_changed()
+            state.queue.changed()
             return written
 
         return state.decide.run(write)

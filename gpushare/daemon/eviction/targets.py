@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.eviction.card_nodes import has_card_node
 from gpushare.daemon.eviction.checkpoint_client import why_no_moves
 from gpushare.daemon.eviction.preconditions import CannotRestore
@@ -98,7 +99,9 @@ def _on(
         for number, (uuid, allocation) in enumerate(zip(uuids, record.allocations, strict=True))
     }
     for _ in reclaim_rounds():
+        is_online, own = record.class_ == "online", record.key
         capacities = state.capacities()
+        capacities = state.queue.open_to(own, capacities, boottime(), is_online=is_online)
         by_uuid = {capacity.card.uuid: capacity for capacity in capacities}
         for number, uuid in enumerate(uuids):
             if uuid not in by_uuid:
@@ -114,22 +117,31 @@ def _on(
     )
 
 
+def restore_request(record: TenantRecord, state: DaemonState) -> PlacementRequest:
+    """Return what the queue has to find for a tenant: its own cards, or one it can be moved to."""
+    own = [allocation.uuid for allocation in record.allocations]
+    others = [card.uuid for card in other_cards(record, state)]
+    parts = [_wanted(record, number) for number in range(len(own))]
+    most = max(parts, key=lambda one: one.memory_bytes or 0)
+    return replace(most, count=len(own), devices=(*own, *others))
+
+
 def why_no_room(record: TenantRecord, number: int, capacity: CardCapacity) -> str:
     """Return why a card has no room for the tenant's allocation `number`, "" if it has."""
-    allocation = record.allocations[number]
-    memory_bytes = max(allocation.memory_bytes, record.evicted_bytes(number))
-    request = PlacementRequest(
-        memory_bytes=memory_bytes,
-        cores=allocation.cores,
-        policy=record.policy,
-        policy_is_set=record.is_set("policy"),
-    )
+    request = _wanted(record, number)
     obstacle = find_obstacle(request, capacity)
     if obstacle is None:
         return ""
-    return (
-        f"card {capacity.card.index} cannot take {record.title} ({format_size(memory_bytes)}): "
-        f"it {obstacle.text}"
+    return f"card {capacity.card.index} cannot take {record.title} ({request}): it {obstacle.text}"
+
+
+def _wanted(record: TenantRecord, number: int) -> PlacementRequest:
+    allocation = record.allocations[number]
+    return PlacementRequest(
+        memory_bytes=max(allocation.memory_bytes, record.evicted_bytes(number)),
+        cores=allocation.cores,
+        policy=record.policy,
+        policy_is_set=record.is_set("policy"),
     )
 
 

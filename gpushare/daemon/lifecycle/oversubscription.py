@@ -19,12 +19,17 @@ _SHOWN = 4  # containers that a refusal names
 
 
 def managed_bytes(
-    quota: QuotaRequest, key: str, cards: int, memory_max_bytes: int, state: DaemonState
+    quota: QuotaRequest,
+    own: frozenset[str],
+    cards: int,
+    memory_max_bytes: int,
+    state: DaemonState,
 ) -> int:
     """Return the bytes that a request for `oversubscribe` may have on each of `cards`.
 
     `memory_max_bytes` is the container's own memory limit, which its host memory counts against; 0:
-    it has none. QuotaError, and NoRoom if other tenants than `key` leave too little.
+    it has none. QuotaError, and NoRoom if the tenants and granted tickets whose keys are not in
+    `own` leave too little.
     """
     limits = state.config.oversubscribe
     if not quota.has_memory():
@@ -46,17 +51,28 @@ def managed_bytes(
         rule = f"{needs}, and the container's memory limit is {exact_size(memory_max_bytes)}"
         fix = f"raise that limit, or use host:{exact_size(memory_max_bytes // cards)} or less"
         raise quota.refuse(_KEY, rule, fix)
-    _check_host_memory(size * cards, key, state)
+    if size * cards > limits.host_memory_bytes:
+        most = exact_size(limits.host_memory_bytes)
+        needs = f"needs {exact_size(size * cards)} on {cards} cards"
+        rule = f"{needs}, above oversubscribe.host_memory, {most}"
+        fix = f"use host:{exact_size(limits.host_memory_bytes // cards)} or less"
+        raise quota.refuse(_KEY, rule, fix)
+    _check_host_memory(size * cards, own, state)
     return size
 
 
-def _check_host_memory(size: int, key: str, state: DaemonState) -> None:
-    """Raise NoRoom if tenant `key` cannot have `size` bytes beside the others."""
+def _check_host_memory(size: int, own: frozenset[str], state: DaemonState) -> None:
+    """Raise NoRoom if there are not `size` bytes beside the others than `own`."""
     most = state.config.oversubscribe.host_memory_bytes
     others = {
         record.title: reserved
         for record in state.ledger.entries.values()
-        if record.key != key and (reserved := record.managed_bytes)
+        if record.key not in own and (reserved := record.managed_bytes)
+    }
+    others |= {
+        ticket.title: reserved
+        for ticket in state.ledger.tickets.values()
+        if ticket.file not in own and (reserved := ticket.managed_bytes)
     }
     taken = sum(others.values())
     if taken + size <= most:

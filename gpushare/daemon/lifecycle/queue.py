@@ -4,7 +4,8 @@
 A ticket is a record in the ledger (store/ticket.py), so a restart of gpushared changes no order and
 loses no grant. It ends with its client's process, when it is cancelled, at its deadline, or when
 its start has taken over what it was granted. `look` is run whenever room may have appeared, and
-once a second while a ticket waits. placement/waiting.py has the order.
+once a second while something waits. placement/waiting.py has the order, in which evicted containers
+that wait for their restore have their places too (waiting_restores.py).
 
 All of this is the decide thread's.
 """
@@ -22,7 +23,12 @@ from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle.reserve import TenantIdentity, placement_request
-from gpushare.daemon.lifecycle.ticket_request import ResolvedRequest, resolve_source
+from gpushare.daemon.lifecycle.ticket_request import (
+    ResolvedRequest,
+    managed_bytes,
+    resolve_source,
+)
+from gpushare.daemon.lifecycle.waiting_restores import WaitingRestores
 from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds
 from gpushare.daemon.placement.request import NoRoom, PlacementRequest
 from gpushare.daemon.placement.waiting import (
@@ -78,9 +84,12 @@ class Queue:
     def __init__(self, state: DaemonState) -> None:
         self._state = state
         self._resolved: dict[str, tuple[object, ResolvedRequest]] = {}
+        self._restores = WaitingRestores(state)
         self._is_due = False
         state.queue.changed = self.look_soon
+        state.queue.look = self._look
         state.queue.started = self._note_start
+        state.queue.restored = self._note_restore
         state.queue.control = self
 
     def adopt(self) -> None:
@@ -91,13 +100,13 @@ class Queue:
         self.look()
 
     def tick(self) -> None:
-        """Look, if there are tickets; any thread."""
-        if self._state.ledger.tickets or self._state.queue.waiting:
+        """Look, if something waits; any thread."""
+        if self._state.is_awaited or self._state.queue.waiting:
             self._state.decide.submit(self.look)
 
     def look_soon(self) -> None:
         """Look after what the decide thread does now."""
-        if self._state.ledger.tickets and not self._is_due:
+        if (self._state.is_awaited or self._state.queue.waiting) and not self._is_due:
             self._is_due = True
             self._state.decide.submit(self.look)
 
@@ -117,7 +126,7 @@ class Queue:
         secret, now = secrets.token_hex(16), boottime()
         ticket = TicketRecord(
             id=secrets.token_hex(4),
-            number=1 + max((one.number for one in state.ledger.tickets.values()), default=0),
+            number=self._next_number(),
             secret=digest(secret),
             name=applicant.name,
             uid=applicant.uid,
@@ -130,7 +139,10 @@ class Queue:
             arrived=time.time(),
             deadline=0.0 if applicant.wait_seconds is None else now + applicant.wait_seconds,
         )
-        can_ever_fit(self._request(ticket, resolved), state.capacities(), driver.links)
+        request, capacities = self._request(ticket, resolved), state.capacities()
+        can_ever_fit(request, capacities, driver.links)
+        with suppress(NoRoom):  # for now: QuotaError is for ever
+            managed_bytes(ticket, resolved, request.count or len(capacities), state)
         state.ledger.put_ticket(ticket)
         self.look()
         ticket = state.ledger.tickets.get(ticket.id, ticket)
@@ -162,6 +174,12 @@ class Queue:
             self.look()
 
     def look(self) -> None:
+        """Look, and have waiting containers restored and others evicted for what still waits."""
+        self._look()
+        if self._state.queue.waiting:
+            self._state.queue.serve()
+
+    def _look(self) -> None:
         """End the tickets whose time is over, grant those that fit, and publish what is left."""
         self._is_due = False
         state = self._state
@@ -170,7 +188,7 @@ class Queue:
                 self._end(ticket, how)
         found = NextGrant()
         if state.driver is not None and not state.integrity.why:
-            while (found := self._next()).granted is not None:
+            while (found := self._next()).granted is not None and not state.queue.claimants:
                 try:
                     self._grant(found.granted, found)
                 except OSError as error:  # the disk is full; the next look tries it again
@@ -178,7 +196,9 @@ class Queue:
                     break
             state.queue.waiting = tuple(self._waiting())
         tickets = state.ledger.tickets
-        state.queue.waiting = tuple(one for one in state.queue.waiting if one.ticket in tickets)
+        state.queue.waiting = tuple(
+            one for one in state.queue.waiting if one.container or one.ticket in tickets
+        )
         state.queue.reasons = found.reasons
         state.queue.withheld = found.withheld
 
@@ -203,6 +223,7 @@ class Queue:
         state = self._state
         ticket, limits = state.ledger.tickets[one.ticket], state.config.queue
         resolved = self._resolve(ticket)
+        managed = managed_bytes(ticket, resolved, len(found.placed), state)
         granted = replace(
             ticket,
             granted=time.time(),
@@ -211,6 +232,7 @@ class Queue:
                 CardAllocation(
                     *(card.card.uuid, card.memory_bytes, card.cores, card.whole),
                     memory_limit_bytes=resolved.effective.memory_limit_bytes,
+                    managed_bytes=managed,
                 )
                 for card in found.placed
             ),
@@ -234,6 +256,9 @@ class Queue:
         state = self._state
         waiting = [one for one in self._waiting() if one.number < number]
         for one in overtaken_by(waiting, number, cards, state.capacities()) if waiting else ():
+            if one.container:
+                self._restores.count_overtaking(one.ticket)
+                continue
             ticket = state.ledger.tickets[one.ticket]
             first = ticket.first_overtaken or boottime()
             overtaken = ticket.overtaken + 1
@@ -249,9 +274,20 @@ class Queue:
             with suppress(OSError):
                 self._end(ticket, STARTED)
             return
-        number = 1 + max(one.number for one in self._state.ledger.tickets.values())
+        number = self._next_number()
         cards = [allocation.uuid for allocation in record.allocations]
         self._state.decide.submit(lambda: self._count_start(number, cards))
+
+    def _note_restore(self, record: TenantRecord) -> None:
+        """Count whom a container overtakes whose room was reserved again."""
+        if self._state.is_awaited:
+            number = self._restores.number(record.key) or self._next_number()
+            with suppress(OSError):
+                self._overtake(number, [one.uuid for one in record.allocations])
+
+    def _next_number(self) -> int:
+        tickets = self._state.ledger.tickets.values()
+        return 1 + max((self._restores.last, *(one.number for one in tickets)))
 
     def _count_start(self, number: int, cards: Sequence[str]) -> None:
         with suppress(OSError):
@@ -269,6 +305,12 @@ class Queue:
                 continue
             try:
                 resolved = self._resolve(ticket)
+                request, obstacle = self._request(ticket, resolved), ""
+                try:
+                    count = request.count or len(state.loaded().cards)
+                    managed_bytes(ticket, resolved, count, state)
+                except NoRoom as error:
+                    obstacle = str(error)
             except UserError as error:  # a changed configuration does not allow it any more
                 self._end(ticket, REFUSED, str(error))
                 continue
@@ -276,13 +318,16 @@ class Queue:
                 WaitingRequest(
                     ticket=ticket.id,
                     number=ticket.number,
-                    request=self._request(ticket, resolved),
+                    request=request,
                     priority=ticket.priority,
                     since=ticket.arrived,
                     overtaken=ticket.overtaken,
                     first_overtaken=ticket.first_overtaken,
+                    is_online=resolved.effective.class_ == "online",
+                    obstacle=obstacle,
                 )
             )
+        found += self._restores.requests(self._next_number())
         return in_order(found, state.config.queue, boottime())
 
     def _request(self, ticket: TicketRecord, resolved: ResolvedRequest) -> PlacementRequest:

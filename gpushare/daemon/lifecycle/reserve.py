@@ -138,7 +138,7 @@ def reserve(
             raise
         record = _placed_record(applicant, quota, effective, state, ticket)
     state.ledger.add(record)
-    if state.ledger.tickets:
+    if state.is_awaited:
         state.queue.started(record, ticket)
     try:
         if record.shared:
@@ -218,7 +218,7 @@ def _placed_record(
     _refuse_low_limit(quota, placed)
     record = _entry(applicant, quota, effective, placed, state)
     if quota.oversubscribe not in {None, "none"}:
-        record = _oversubscribed(record, applicant, quota, state)
+        record = _oversubscribed(record, applicant, quota, state, ticket)
     state.ledger.refuse_above_claim(record, state.loaded().cards, state.policy_of)
     return record
 
@@ -240,7 +240,8 @@ def _place(
     for _ in reclaim_rounds():
         capacities = state.capacities(without)
         if withheld := {uuid: one for uuid, one in state.queue.withheld.items() if uuid not in own}:
-            capacities = with_withheld(capacities, withheld, boottime())
+            is_online = effective.class_ == "online"
+            capacities = with_withheld(capacities, withheld, boottime(), is_online=is_online)
         try:
             placed = place_suitably(request, capacities, state.loaded().links)
         except NoRoom as error:
@@ -347,13 +348,18 @@ def _entry(
 
 
 def _oversubscribed(
-    record: TenantRecord, applicant: TenantIdentity, quota: QuotaRequest, state: DaemonState
+    record: TenantRecord,
+    applicant: TenantIdentity,
+    quota: QuotaRequest,
+    state: DaemonState,
+    ticket: TicketRecord | None,
 ) -> TenantRecord:
     """Return the record with host memory for managed memory; QuotaError, NoRoom."""
     from gpushare.daemon.lifecycle import oversubscription  # noqa: PLC0415 - of few containers
 
+    own = frozenset({record.key} if ticket is None else {record.key, ticket.file})
     size = oversubscription.managed_bytes(
-        quota, record.key, len(record.allocations), applicant.memory_max_bytes, state
+        quota, own, len(record.allocations), applicant.memory_max_bytes, state
     )
     with_host = (replace(allocation, managed_bytes=size) for allocation in record.allocations)
     return replace(record, allocations=tuple(with_host))

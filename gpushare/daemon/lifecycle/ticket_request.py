@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpushare.config import Config
+from gpushare.daemon.lifecycle import oversubscription
 from gpushare.daemon.lifecycle.host_process import refuse_for_user
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ticket import TicketRecord, TicketSource, digest
@@ -45,6 +46,16 @@ def resolve_source(source: TicketSource, config: Config, *, is_rootless: bool) -
     effective = resolve_request(quota, cards=cards)
     refuse_for_user(quota, effective, terms, rootless=is_rootless)
     return ResolvedRequest(quota, terms.max_per_request.put_down(quota, effective), terms)
+
+
+def managed_bytes(
+    ticket: TicketRecord, resolved: ResolvedRequest, cards: int, state: DaemonState
+) -> int:
+    """Return its managed memory beyond the quota on each of `cards`; QuotaError, NoRoom for now."""
+    if resolved.quota.oversubscribe in {None, "none"}:
+        return 0
+    own = frozenset({ticket.file})
+    return oversubscription.managed_bytes(resolved.quota, own, cards, 0, state)
 
 
 def has_secret(ticket: TicketRecord, secret: str) -> bool:

@@ -225,13 +225,32 @@ def _check_room(
     if any(size > 0 for size in more.values()):
         state.integrity.refuse()
     for _ in reclaim_rounds():
-        capacities = state.capacities()
+        capacities = _capacities_for(record, state)
         if not reclaim_burst(more, capacities, state):
             break
     wanted = {allocation.uuid: allocation.memory_bytes for allocation in allocations}
     for capacity in capacities:
         if capacity.card.uuid in wanted:
             check_memory_growth(capacity, record.key, record.title, wanted[capacity.card.uuid])
+
+
+def _capacities_for(record: TenantRecord, state: DaemonState) -> tuple[CardCapacity, ...]:
+    """Return the cards as a change finds them: an evicted tenant needs no room until its restore.
+
+    What a card could never give to it is refused nevertheless: it would not be restored any more.
+    """
+    capacities = state.capacities()
+    if not record.is_off_card:
+        return capacities
+    own = {
+        one.uuid: AllocationUse(record.title, one.memory_bytes, key=record.key)
+        for one in record.allocations
+    }
+    return tuple(
+        replace(one, allocations=(own[one.card.uuid],), reservations=())
+        for one in capacities
+        if one.card.uuid in own
+    )
 
 
 def _is_within_claim(record: TenantRecord, state: DaemonState) -> bool:
@@ -353,7 +372,7 @@ def _check_cores(changed: TenantRecord, state: DaemonState) -> None:
     """Raise NoRoom if the cards do not have the cores that would be reserved for `changed`."""
     if _is_within_claim(changed, state):
         return
-    for capacity in state.capacities():
+    for capacity in _capacities_for(changed, state):
         for allocation in changed.allocations:
             if allocation.uuid == capacity.card.uuid:
                 cores = changed.reserved_cores(allocation, capacity.policy)

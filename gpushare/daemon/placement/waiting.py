@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The order in which requests wait for room, and which of them is granted next; pure.
 
-Requests are granted by priority, then by arrival. A later one that fits may overtake an earlier one
-that does not, but only so often (`QueueLimits`): then the earlier one is overdue. It goes before
-all that are not, and as many cards as it requests are withheld for it from every other request,
-also from starts that do not wait. They are those on which the least has to end before it fits, so
-that amount never grows. Once it has ended, the request is granted.
+Requests are granted by class (online first), priority, then arrival. They are starts with a ticket,
+and the restores of evicted containers, which are only put in order here: another thread does them.
+A later one that fits may overtake an earlier one that does not, but only so often (`QueueLimits`):
+then the earlier one is overdue. It goes before all that are not, and as many cards as it requests
+are withheld for it from every other request, also from starts that do not wait. They are those on
+which the least has to end before it fits, so that amount never grows. Once it has ended, the
+request is granted.
 
 A request withholds only cards on which nothing but room is missing for it: not a cordoned card, and
 none while what its own user or namespace already has stands in its way.
@@ -19,7 +21,7 @@ from typing import Any, Final
 
 from gpushare.config import QueueLimits
 from gpushare.daemon.placement.choose import place_request
-from gpushare.daemon.placement.model import NO_LINKS, CardCapacity, Links
+from gpushare.daemon.placement.model import NO_LINKS, AllocationUse, CardCapacity, Links
 from gpushare.daemon.placement.obstacles import find_obstacle
 from gpushare.daemon.placement.request import (
     NoRoom,
@@ -35,7 +37,10 @@ from gpushare.quota.request_policy import MaxPerNode
 class WaitingRequest:
     """A request that waits. `number` counts the arrivals, `priority` 0 is the highest.
 
-    `since` is seconds since the epoch; `first_overtaken` of CLOCK_BOOTTIME, 0: never.
+    `since` is seconds since the epoch; `first_overtaken` of CLOCK_BOOTTIME, 0: never. `container`
+    is the name of an evicted container that waits for its restore, and `ticket` then its key; "": a
+    start. `yields`: what is withheld for it is not withheld from class online, for which it would
+    be evicted again. `obstacle` is what is missing for it that no card has; "": nothing.
     """
 
     ticket: str
@@ -45,6 +50,15 @@ class WaitingRequest:
     since: float = 0.0
     overtaken: int = 0
     first_overtaken: float = 0.0
+    container: str = ""
+    is_online: bool = False
+    yields: bool = False
+    obstacle: str = ""
+
+    @property
+    def title(self) -> str:
+        """What refusals of others call it; they do not name another's container."""
+        return "an evicted container" if self.container else f"ticket {self.ticket}"
 
     def is_overdue(self, limits: QueueLimits, now: float) -> bool:
         """Whether it may not be overtaken any more; `now` is of CLOCK_BOOTTIME."""
@@ -71,10 +85,12 @@ class QueueState:
     """What the decide thread has published of the queue, for any thread: only replaced.
 
     `waiting` are the requests in the order in which they are granted, `reasons` by ticket why each
-    does not fit, and `withheld` by a card's UUID for which ticket it is withheld. `ended` has how
+    does not fit, and `withheld` by a card's UUID for which of them it is withheld. `ended` has how
     the last tickets ended, by ID. The decide thread calls `changed` when room may have appeared,
-    and `started` with the record of a start and the ticket that it took over, if any. `control` is
-    the queue itself.
+    `look` to publish it at once, `started` with the record of a start and the ticket that it took
+    over, if any, `restored` with that of a container whose room was reserved again, and `serve` to
+    have waiting containers restored, and others evicted for what waits. While there are
+    `claimants`, for whom others are evicted, nothing is granted. `control` is the queue itself.
     """
 
     waiting: tuple[WaitingRequest, ...] = ()
@@ -83,9 +99,20 @@ class QueueState:
     ended: Mapping[str, str] = field(default_factory=dict)
     granted: int = 0  # tickets since gpushared started
     waited_seconds: float = 0.0  # by all of them together
+    claimants: int = 0
     changed: Callable[[], None] = lambda: None
+    look: Callable[[], None] = lambda: None
     started: Callable[[Any, Any], None] = lambda _record, _ticket: None
+    restored: Callable[[Any], None] = lambda _record: None
+    serve: Callable[[], None] = lambda: None
     control: object = None
+
+    def open_to(
+        self, own: str, capacities: Sequence[CardCapacity], now: float, *, is_online: bool
+    ) -> tuple[CardCapacity, ...]:
+        """Return `capacities`, with those closed that are withheld for others than `own`."""
+        others = {uuid: one for uuid, one in self.withheld.items() if one.ticket != own}
+        return with_withheld(capacities, others, now, is_online=is_online)
 
 
 def in_order(
@@ -93,9 +120,10 @@ def in_order(
 ) -> list[WaitingRequest]:
     """Return the requests in the order in which they are granted: those that are overdue first."""
 
-    def rank(one: WaitingRequest) -> tuple[bool, int, int]:
-        overdue = bool(one.overtaken) and one.is_overdue(limits, now)
-        return not overdue, 0 if overdue else one.priority, one.number
+    def rank(one: WaitingRequest) -> tuple[bool, bool, int, int]:
+        if one.overtaken and one.is_overdue(limits, now):
+            return False, False, 0, one.number
+        return True, not one.is_online, one.priority, one.number
 
     return sorted(waiting, key=rank)
 
@@ -128,33 +156,61 @@ def find_next(
     limits: QueueLimits,
     now: float,
 ) -> NextGrant:
-    """Return the first of `ordered` that fits, and what is withheld for those before it."""
+    """Return the first start of `ordered` that fits, and what is withheld for those before it.
+
+    What a restore before it needs is reserved for that one; it stays withheld until it is restored.
+    """
     withheld: dict[str, WaitingRequest] = {}
     reasons: dict[str, str] = {}
     for one in ordered:
-        left = with_withheld(capacities, withheld, now)
+        if one.obstacle:
+            reasons[one.ticket] = one.obstacle
+            continue
+        left = with_withheld(capacities, withheld, now, is_online=one.is_online)
+        cards: frozenset[str] = frozenset()
         try:
             placed = place_request(one.request, left, links)
         except (NoRoom, NoSuchCard) as error:
             reasons[one.ticket] = str(error)
             if one.is_overdue(limits, now):
-                nearest = _nearest_cards(one.request, left)
-                withheld |= dict.fromkeys(nearest - withheld.keys(), one)
-            continue
-        return NextGrant(one, placed, withheld, reasons)
+                cards = _nearest_cards(one.request, left)
+        else:
+            if not one.container:
+                return NextGrant(one, placed, withheld, reasons)
+            capacities = _with_reserved(capacities, one, placed)
+            if one.is_overdue(limits, now):
+                cards = frozenset(each.card.uuid for each in placed)
+        withheld |= dict.fromkeys(cards - withheld.keys(), one)
     return NextGrant(withheld=withheld, reasons=reasons)
 
 
+def _with_reserved(
+    capacities: Sequence[CardCapacity], one: WaitingRequest, placed: Sequence[PlacedCard]
+) -> tuple[CardCapacity, ...]:
+    uses = {
+        each.card.uuid: AllocationUse(one.title, each.memory_bytes, each.cores) for each in placed
+    }
+    return tuple(
+        replace(each, reservations=(*each.reservations, uses[each.card.uuid]))
+        if each.card.uuid in uses
+        else each
+        for each in capacities
+    )
+
+
 def with_withheld(
-    capacities: Sequence[CardCapacity], withheld: Mapping[str, WaitingRequest], now: float
+    capacities: Sequence[CardCapacity],
+    withheld: Mapping[str, WaitingRequest],
+    now: float,
+    *,
+    is_online: bool = False,
 ) -> tuple[CardCapacity, ...]:
     """Return `capacities`, with those that are withheld closed to later requests."""
-    if not withheld:
+    closed = {uuid: one for uuid, one in withheld.items() if not (is_online and one.yields)}
+    if not closed:
         return tuple(capacities)
     return tuple(
-        replace(one, withheld=_why(withheld[one.card.uuid], now))
-        if one.card.uuid in withheld
-        else one
+        replace(one, withheld=_why(closed[one.card.uuid], now)) if one.card.uuid in closed else one
         for one in capacities
     )
 
@@ -179,12 +235,10 @@ _MINUTE: Final = 60
 
 def _why(one: WaitingRequest, now: float) -> str:
     if not one.overtaken:
-        return f"is withheld for ticket {one.ticket}, which is before it in the queue"
+        return f"is withheld for {one.title}, which is before it in the queue"
     minutes = int(max(0.0, now - one.first_overtaken)) // _MINUTE
     times = "once" if one.overtaken == 1 else f"{one.overtaken} times"
-    return (
-        f"is withheld for ticket {one.ticket}, which was overtaken {times}, first {minutes} min ago"
-    )
+    return f"is withheld for {one.title}, which was overtaken {times}, first {minutes} min ago"
 
 
 def _wanted_cards(request: PlacementRequest, capacities: Sequence[CardCapacity]) -> frozenset[str]:

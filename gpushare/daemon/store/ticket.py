@@ -87,6 +87,11 @@ class TicketRecord:
         """Whether room is reserved for it."""
         return bool(self.allocations)
 
+    @property
+    def managed_bytes(self) -> int:
+        """The host memory that is reserved for its managed memory, on all cards."""
+        return sum(allocation.managed_bytes for allocation in self.allocations)
+
     def refuse_above(self, placed: Sequence[PlacedCard]) -> None:
         """Raise NoRoom if a start that shows the ticket would get more than it was granted."""
         has = [(one.memory_bytes, one.cores) for one in self.allocations]

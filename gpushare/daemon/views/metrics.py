@@ -49,6 +49,7 @@ _KIND_OF: Final = {
 def daemon_metrics(state: DaemonState) -> NodeMetrics:
     """Return the figures of the daemon itself."""
     driver, evictions = state.driver, state.observed.evictions
+    starts = [one for one in state.queue.waiting if not one.container]
     return NodeMetrics(
         version=gpushare.__version__,
         node_name=node_name(state),
@@ -69,10 +70,8 @@ def daemon_metrics(state: DaemonState) -> NodeMetrics:
             driver_seconds=evictions.driver_seconds,
         ),
         history_lost=0 if state.history is None else state.history.lost,
-        queue_waiting=len(state.queue.waiting),
-        queue_oldest_seconds=max(
-            (time.time() - one.since for one in state.queue.waiting), default=0.0
-        ),
+        queue_waiting=len(starts),
+        queue_oldest_seconds=max((time.time() - one.since for one in starts), default=0.0),
         queue_granted=state.queue.granted,
         queue_waited_seconds=state.queue.waited_seconds,
     )

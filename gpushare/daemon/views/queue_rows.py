@@ -8,18 +8,22 @@ from collections.abc import Iterator
 from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.placement.waiting import WaitingRequest
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.store.ticket import TicketRecord
 from gpushare.protocol.queue import QueueEntry, TicketStatus
 from gpushare.quota.size import format_size
 
 
 def queue_rows(state: DaemonState) -> Iterator[QueueEntry]:
-    """Yield a row for each ticket: those that were granted, then in the order of grants."""
+    """Yield a row for each that was granted, then for each that waits, in the order of grants."""
     tickets = state.ledger.tickets
     for ticket in tickets.values():
         if ticket.is_granted:
             yield _granted(ticket, state)
     for position, one in enumerate(state.queue.waiting, 1):
+        record = state.ledger.entries.get(one.ticket)
+        if one.container and record is not None:
+            yield _restore(record, one, position, state)
         found = tickets.get(one.ticket)
         if found is not None and not found.is_granted:
             yield _waiting(found, one, position, state)
@@ -71,6 +75,32 @@ def _granted(ticket: TicketRecord, state: DaemonState) -> QueueEntry:
         is_overdue=False,
         ends_in_seconds=max(0.0, ticket.expires - boottime()),
         reason="",
+    )
+
+
+def _restore(
+    record: TenantRecord, one: WaitingRequest, position: int, state: DaemonState
+) -> QueueEntry:
+    return QueueEntry(
+        ticket="",
+        state="waiting",
+        position=position,
+        name=one.container,
+        kind="restore",
+        uid=record.uid,
+        pid=record.pid,
+        requests=str(one.request),
+        count=one.request.count,
+        memory_bytes=one.request.memory_bytes,
+        cores=one.request.cores,
+        priority=one.priority,
+        since=one.since,
+        granted=0.0,
+        cards=[],
+        overtaken=one.overtaken,
+        is_overdue=one.is_overdue(state.config.queue, boottime()),
+        ends_in_seconds=None,
+        reason=state.queue.reasons.get(one.ticket, ""),
     )
 
 

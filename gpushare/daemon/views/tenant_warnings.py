@@ -54,8 +54,21 @@ def _eviction_warnings(record: TenantRecord, state: DaemonState) -> Iterator[str
             f"gpushare stop {record.title} (gpushare explain evicted)"
         )
     elif record.key in state.observed.waiting:
-        until = f"gpushare restore {record.title}" if eviction.held else "a card has room"
-        yield f"{record.title} uses CUDA while its memory is evicted: it waits until {until}"
+        yield f"{record.title} uses CUDA while its memory is evicted: {_awaited(record, state)}"
+
+
+def _awaited(record: TenantRecord, state: DaemonState) -> str:
+    """Return what a tenant waits for whose memory is evicted."""
+    name = record.title
+    if record.eviction is not None and record.eviction.held:
+        return f"it waits until gpushare restore {name}"
+    if state.is_frozen(record.key):
+        return f"it is paused or frozen, and waits until gpushare resume {name}"
+    if fault := state.observed.restore_faults.get(record.key):
+        return f"it waits, and gpushared tries again: {fault}"
+    if why := state.queue.reasons.get(record.key):
+        return f"it waits until a card has room (gpushare queue): {why}"
+    return "it waits until a card has room"
 
 
 def _kill_warnings(record: TenantRecord, driver: str) -> Iterator[str]:

@@ -45,6 +45,13 @@ def entry(**changes: Any) -> dict[str, Any]:
     }
 
 
+def test_a_restore_that_waits_has_no_ticket(cli: Cli, daemon: AnsweringDaemon) -> None:
+    daemon.answers["queue"] = rows(entry(ticket="", kind="restore", name="notebook"))
+    (line,) = cli("queue").stdout.splitlines()[1:]
+    assert line.split()[:3] == ["1", "-", "notebook"]
+    assert "restore 8 GiB" in line
+
+
 def test_the_queue_is_shown_in_its_order(cli: Cli, daemon: AnsweringDaemon) -> None:
     late = entry(
         ticket="00000002",

@@ -115,9 +115,13 @@ class EvictableNode:
         return self.node.decide.run(self.node.capacities)[index]
 
     def settle(self) -> None:
-        """Wait until the evict thread has done what it was given, and the rest."""
-        for _ in range(3):
+        """Wait until the evict thread and the decide thread have nothing more to do."""
+        quiet = 0
+        while quiet < 3:
+            self.node.decide.run(lambda: None)
             self.node.evictions._worker.run(lambda: None)
+            busy = self.node.evictions._is_queued or self.node.tickets._is_due
+            quiet = 0 if busy else quiet + 1
 
     def end(self, tenant: EvictableTenant) -> None:
         for program in tenant.programs:
@@ -134,6 +138,8 @@ class EvictableNode:
         self.node.ledger = type(self.node.ledger)(self.node.ledger.folder, "boot")
         self.node.evictions.close(5)
         self.node.evictions = Evictions(self.node, self.node.checkpoints)
+        self.node.evict_for = self.node.evictions.evict_for
+        self.node.queue.serve = self.node.evictions.changed
 
 
 def make(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> EvictableNode:
@@ -161,6 +167,7 @@ def make(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> EvictableNode:
     monkeypatch.setattr(evictions, "await_sample", lambda _: made.look())
     monkeypatch.setattr(steps, "GRACE_SECONDS", 0.0)
     node.evict_for = node.evictions.evict_for
+    node.queue.serve = node.evictions.changed
     return made
 
 

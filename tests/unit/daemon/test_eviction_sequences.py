@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random evictions, restores, moves, ends, faults and restarts: nothing is promised twice.
+"""Random evictions, restores, moves, tickets, ends, faults and restarts: none is promised twice.
 
 The driver here is a dictionary. tests/e2e/test_evict_random.py does the same with real processes,
 and looks at their memory.
@@ -8,6 +8,7 @@ and looks at their memory.
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 
 import pytest
@@ -15,7 +16,9 @@ import pytest
 from gpushare.daemon.eviction import checkpoint_api as api
 from gpushare.daemon.eviction.checkpoint_client import CheckpointError
 from gpushare.daemon.lifecycle import release
+from gpushare.daemon.lifecycle.queue import Applicant
 from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.store.ticket import TicketSource
 from gpushare.errors import UserError
 
 from . import evictable
@@ -54,7 +57,7 @@ class Sequence:
 
     def step(self) -> None:
         steps = [self.start, self.evict, self.evict, self.restore, self.move, self.want]
-        steps += [self.end, self.fault, self.kill]
+        steps += [self.end, self.fault, self.kill, self.take, self.cancel]
         with contextlib.suppress(UserError, DaemonKilled):
             self.chance.choice(steps)()
         self.made.settle()
@@ -62,6 +65,8 @@ class Sequence:
             self.restart()
         self.node.evictions.look()  # as it does now and then: for what a fault has left
         self.made.settle()
+        if self.is_killed:  # in what that look did
+            self.restart()
         self.made.look()
         self.check()
 
@@ -103,6 +108,21 @@ class Sequence:
         self.node.checkpoints.faults[name, pid] = CheckpointError(f"{name}: {code}", code)
         if self.chance.random() < 0.2:
             self.node.checkpoints.leaves[name, pid] = api.FAILED
+
+    def take(self) -> None:
+        """Have a start wait, of any class and size."""
+        kind = self.chance.choice(("online", "offline"))
+        size = self.chance.choice(("20GiB", "60GiB", "120GiB"))
+        source = TicketSource({"memory": size, "class": kind}, {}, {})
+        applicant = Applicant("job", 0, os.getpid(), is_rootless=False)
+        if len(self.node.ledger.tickets) < 4:
+            self.node.decide.run(lambda: self.node.tickets.take(applicant, source))
+
+    def cancel(self) -> None:
+        tickets = list(self.node.ledger.tickets)
+        if tickets:
+            identity = self.chance.choice(tickets)
+            self.node.decide.run(lambda: self.node.tickets.cancel(identity, 0))
 
     def kill(self) -> None:
         self.kills = 1

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gpushare import abi
+from gpushare import abi, config
+from gpushare.config import HostMemory
 from gpushare.daemon.cards.driver_client import DriverSample, ProcessUse
+from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.compute import scheduler_sync
 from gpushare.daemon.core import log
 from gpushare.daemon.eviction import checkpoint_api as api
@@ -23,6 +25,8 @@ from gpushare.daemon.eviction.preconditions import CannotEvict, CannotRestore
 from gpushare.daemon.eviction.steps import EvictionFailed
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import release
+from gpushare.daemon.operator.resize import set_quota
+from gpushare.daemon.placement.model import MigInstance
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.freezes import FreezeRecord
 from gpushare.daemon.views.eviction_rows import evicted_on
@@ -273,6 +277,59 @@ def test_an_older_library_an_older_driver_and_a_paused_tenant_are_refused(
     with pytest.raises(CannotEvict, match="gpushare resume train first"):
         made.node.evictions.evict(tenant.key)
     assert (tenant.eviction, made.node.checkpoints.calls) == (None, [])
+
+
+def test_clients_of_mps_and_mig_instances_are_refused(
+    made: EvictableNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant = made.tenant()
+    client = replace(tenant.record, isolation=MPS)
+    made.node.decide.run(lambda: made.node.ledger.resize(client))
+    with pytest.raises(CannotEvict, match="uses an MPS server, whose clients the driver cannot"):
+        made.node.evictions.evict(tenant.key)
+    made.node.decide.run(lambda: made.node.ledger.resize(replace(client, isolation="interposer")))
+    instance = MigInstance("GPU-parent", 0, 1, 3, 0)
+    card = replace(made.node.loaded().cards[0], instance=instance)
+    monkeypatch.setattr(made.node, "driver", replace(made.node.loaded(), cards=(card,)))
+    with pytest.raises(CannotEvict, match="has a MIG instance, which the driver cannot evict"):
+        made.node.evictions.evict(tenant.key)
+    assert (tenant.eviction, made.node.checkpoints.calls) == (None, [])
+
+
+def test_managed_memory_beyond_the_quota_is_refused_by_its_reason(made: EvictableNode) -> None:
+    made.node.config = replace(made.node.config, oversubscribe=HostMemory(8 * GIB))
+    tenant = made.tenant(oversubscribe="host:8GiB")
+    made.node.evictions.evict(tenant.key)  # while it has none, it can be evicted
+    made.node.evictions.restore(tenant.key)
+    status = made.node.tenants.pages[tenant.key].status.fd
+    hold(status, 0, 6 * GIB, kinds={abi.KIND_MANAGED: 6 * GIB})
+    with pytest.raises(CannotEvict, match="managed memory"):
+        made.node.evictions.evict(tenant.key)
+
+
+def test_none_is_moved_to_a_card_in_mps_mode(made: EvictableNode) -> None:
+    tenant = made.tenant(devices="0")
+    mps = config.parse('cards: {"1": {backend: mps}}', Path("gpushare.yaml"))
+    made.node.config = replace(made.node.config, cards=mps.cards)
+    with pytest.raises(NoRoom, match="it is in MPS mode"):
+        made.node.evictions.move(tenant.key, "1")
+    assert (tenant.eviction, made.node.checkpoints.calls) == (None, [])
+
+
+def test_the_quota_of_an_evicted_tenant_is_changed_without_room_for_it(
+    made: EvictableNode,
+) -> None:
+    tenant = made.tenant(gib=100, devices="0")
+    made.node.evictions.evict(tenant.key)
+    opened(made.node, memory="130GiB", devices="0")
+
+    def change(memory: str) -> None:
+        made.node.decide.run(lambda: set_quota(tenant.record, {"memory": memory}, made.node))
+
+    change("101GiB")
+    assert tenant.record.allocations[0].memory_bytes == 101 * GIB
+    with pytest.raises(NoRoom, match="cannot grow train by 99 GiB"):
+        change("200GiB")
 
 
 def test_host_memory_is_bounded_for_all_the_machine_and_the_container(

@@ -14,11 +14,14 @@ from gpushare import abi
 from gpushare.config import parse
 from gpushare.daemon.audit.evidence import claimed_use
 from gpushare.daemon.lifecycle import release
+from gpushare.daemon.lifecycle.host_process import open_tenant
+from gpushare.daemon.lifecycle.queue import Applicant
 from gpushare.daemon.lifecycle.recover import _allocations
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.pages.status_page import MemoryUse, ProcessClaim
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.record import record_from_json
+from gpushare.daemon.store.ticket import TicketRecord, TicketSource
 from gpushare.daemon.views.metrics import tenant_metrics
 from gpushare.daemon.views.status_rows import tenant_row
 from gpushare.daemon.views.why import explain_memory
@@ -29,7 +32,7 @@ from gpushare.quota.size import parse_size
 from . import fakes
 from .bundles import BundleToCreate
 from .fakes import GIB, FakeDaemon, FakeDriver
-from .operations import entry_of, opened
+from .operations import ME, entry_of, opened
 
 TEXT = "oversubscribe: {host_memory: 64GiB, per_container: 32GiB}"
 
@@ -183,3 +186,39 @@ def test_a_record_of_an_earlier_version_has_none(node: FakeDaemon) -> None:
     for allocation in document["allocations"]:
         del allocation["managed_bytes"]
     assert record_from_json(document).managed_bytes == 0
+
+
+def taken(node: FakeDaemon, **quota: str) -> TicketRecord:
+    applicant = Applicant("job", 0, os.getpid(), is_rootless=False)
+    source = TicketSource({"memory": "4GiB", **quota}, {}, {})
+    return node.decide.run(lambda: node.tickets.take(applicant, source)[0])
+
+
+def test_a_grant_of_the_queue_reserves_host_memory(node: FakeDaemon) -> None:
+    first = opened(node, memory="4GiB", oversubscribe="host")
+    granted = taken(node, oversubscribe="host:24GiB")
+    assert granted.managed_bytes == 24 * GIB
+    waiting = taken(node, oversubscribe="host:16GiB")
+    assert not waiting.is_granted
+    assert "no host memory is left for 16 GiB" in node.queue.reasons[waiting.id]
+    assert f"ticket {granted.id} 24 GiB" in node.queue.reasons[waiting.id]
+    assert not node.queue.withheld
+    with pytest.raises(NoRoom, match="56 GiB of 64 GiB"):
+        opened(node, memory="1GiB", oversubscribe="host:9GiB")
+    tenant = open_tenant(
+        ME, {"memory": "4GiB", "oversubscribe": "host:24GiB"}, node, node.ledger.tickets[granted.id]
+    )
+    assert managed(node, tenant) == [24 * GIB]
+    node.decide.run(lambda: release.release_tenant(first["key"], node, "it has ended"))
+    node.decide.run(lambda: None)
+    assert node.ledger.tickets[waiting.id].managed_bytes == 16 * GIB
+
+
+def test_a_ticket_for_more_host_memory_than_there_ever_is_is_refused(node: FakeDaemon) -> None:
+    with pytest.raises(QuotaError, match=r"exceeds oversubscribe.per_container"):
+        taken(node, oversubscribe="host:33GiB")
+    text = "oversubscribe: {host_memory: 40GiB, per_container: 32GiB}"
+    node.config = parse(text, Path("gpushare.yaml"))
+    with pytest.raises(QuotaError, match=r"needs 64GiB on 2 cards, above oversubscribe.host_mem"):
+        taken(node, oversubscribe="host:32GiB", count="2")
+    assert not node.ledger.tickets

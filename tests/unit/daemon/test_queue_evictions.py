@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts with a ticket and evicted containers that wait for the same room."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from gpushare.config import QueueLimits
+from gpushare.daemon.cards.driver_client import DriverSample
+from gpushare.daemon.eviction.checkpoint_client import CheckpointError
+from gpushare.daemon.lifecycle import release
+from gpushare.daemon.lifecycle.queue import Applicant
+from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.store.ticket import TicketRecord, TicketSource
+from gpushare.daemon.views.metrics import daemon_metrics
+from gpushare.daemon.views.queue_rows import queue_rows
+from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.quota.request_policy import IdlePolicy
+
+from . import evictable
+from .evictable import EvictableNode, EvictableTenant
+from .fakes import GIB, FakeDaemon
+from .operations import opened
+
+
+@pytest.fixture
+def made(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[EvictableNode]:
+    found = evictable.make(node, monkeypatch)
+    with found.lives:
+        found.tenant(gib=130, devices="1")
+        yield found
+    for tenant in found.tenants:
+        found.end(tenant)
+
+
+def take(made: EvictableNode, memory: str, **quota: str) -> TicketRecord:
+    node = made.node
+    applicant = Applicant(f"job-{memory}", 0, os.getpid(), is_rootless=False)
+    source = TicketSource({"memory": memory, **quota}, {}, {})
+    ticket, _ = node.decide.run(lambda: node.tickets.take(applicant, source))
+    made.settle()
+    return ticket
+
+
+def look(made: EvictableNode) -> None:
+    """Look as once a second."""
+    made.node.tickets.tick()
+    made.settle()
+
+
+def is_granted(made: EvictableNode, ticket: TicketRecord) -> bool:
+    return made.node.ledger.tickets[ticket.id].is_granted
+
+
+def idle(made: EvictableNode, *tenants: EvictableTenant) -> None:
+    terms = replace(made.node.config.terms, idle=IdlePolicy(60, "evict"))
+    made.node.config = replace(made.node.config, terms=terms)
+    made.node.observed.idle = {one.key: float(number) for number, one in enumerate(tenants)}
+
+
+def overtakes(made: EvictableNode, most: int) -> None:
+    made.node.config = replace(made.node.config, queue=QueueLimits(max_overtakes=most))
+
+
+def waits(made: EvictableNode, tenant: EvictableTenant) -> None:
+    """Have a program of an evicted container use CUDA."""
+    made.node.evictions.want(tenant.key)
+    made.settle()
+
+
+def blocked(made: EvictableNode, *, class_: str = "offline") -> tuple[EvictableTenant, str]:
+    """A container of 100 GiB that waits for its restore, and the key of one that has its room."""
+    tenant = made.tenant(gib=100, class_=class_)
+    made.node.evictions.evict(tenant.key)
+    other = opened(made.node, memory="100GiB", devices="0")["key"]
+    waits(made, tenant)
+    assert tenant.record.is_off_card
+    return tenant, other
+
+
+def end(made: EvictableNode, key: str) -> None:
+    made.node.decide.run(lambda: release.release_tenant(key, made.node, "it has ended"))
+    made.settle()
+
+
+def test_a_ticket_has_an_idle_container_evicted(made: EvictableNode) -> None:
+    notebook = made.tenant(gib=100)
+    idle(made, notebook)
+    ticket = take(made, "100GiB")
+    assert is_granted(made, ticket)
+    assert notebook.eviction is not None
+    assert (notebook.eviction.cause, notebook.eviction.reason) == ("idle", "job-100GiB had no room")
+
+
+def test_a_container_that_becomes_idle_makes_room_for_a_ticket_that_waits(
+    made: EvictableNode,
+) -> None:
+    notebook = made.tenant(gib=100)
+    ticket = take(made, "100GiB")
+    look(made)
+    assert not is_granted(made, ticket)
+    idle(made, notebook)
+    look(made)
+    assert is_granted(made, ticket)
+
+
+def test_the_class_of_a_ticket_decides_who_is_evicted_for_it(made: EvictableNode) -> None:
+    made.configure(offline=True)
+    batch = made.tenant(gib=100)
+    offline = take(made, "100GiB")
+    assert (is_granted(made, offline), batch.record.is_off_card) == (False, False)
+    online = take(made, "100GiB", **{"class": "online"})
+    assert (is_granted(made, online), batch.record.is_off_card) == (True, True)
+    assert [one.ticket for one in made.node.queue.waiting if not one.container] == [offline.id]
+
+
+def test_an_eviction_that_fails_is_not_tried_at_each_look(made: EvictableNode) -> None:
+    notebook = made.tenant(gib=100)
+    idle(made, notebook)
+    refused = CheckpointError("checkpoint: CUDA_ERROR_NOT_SUPPORTED", 801)
+    made.node.checkpoints.faults["checkpoint", notebook.pids[0]] = refused
+    ticket = take(made, "100GiB")
+    calls = len(made.node.checkpoints.calls)
+    look(made)
+    assert (is_granted(made, ticket), len(made.node.checkpoints.calls)) == (False, calls)
+    opened(made.node, memory="100GiB")  # a start that does not wait has it tried again
+    assert notebook.record.is_off_card
+
+
+def test_what_an_operator_evicts_is_granted(made: EvictableNode) -> None:
+    tenant = made.tenant(gib=100)
+    ticket = take(made, "100GiB")
+    assert not is_granted(made, ticket)
+    made.node.evictions.evict(tenant.key)
+    made.settle()
+    assert is_granted(made, ticket)
+
+
+def test_what_a_move_leaves_is_granted_once_it_has_ended(made: EvictableNode) -> None:
+    tenant = made.tenant(gib=100, devices="0")
+    ticket = take(made, "60GiB")
+    seen: list[bool] = []
+
+    def during(name: str, _pid: int) -> None:
+        made.node.decide.run(made.node.queue.look)
+        seen.append(is_granted(made, ticket) and name == "restore")
+
+    end(made, made.tenants[0].key)
+    assert is_granted(made, ticket)  # on card 1, with 80 GiB left there
+    second = take(made, "100GiB", devices="0")
+    made.node.checkpoints.during = during
+    with pytest.raises(NoRoom):
+        made.node.evictions.move(tenant.key, "1")
+    made.node.decide.run(lambda: made.node.tickets.cancel(ticket.id, 0))
+    ticket = second
+    made.node.evictions.move(tenant.key, "1")
+    made.settle()
+    assert not any(seen)
+    assert is_granted(made, second)
+
+
+def test_what_is_evicted_for_a_start_is_not_granted_to_a_ticket(made: EvictableNode) -> None:
+    made.configure(offline=True)
+    batch = made.tenant(gib=100)
+    ticket = take(made, "100GiB")
+    made.node.checkpoints.during = lambda *_: made.node.decide.run(made.node.queue.look)
+    online = opened(made.node, memory="100GiB", class_="online")
+    assert made.node.ledger.entries[online["key"]].allocations[0].memory_bytes == 100 * GIB
+    assert batch.record.is_off_card
+    assert not is_granted(made, ticket)
+
+
+def test_starts_overtake_a_restore_only_so_often(made: EvictableNode) -> None:
+    overtakes(made, 2)
+    tenant, other = blocked(made)
+    opened(made.node, memory="1GiB")
+    made.settle()
+    assert is_granted(made, take(made, "1GiB"))
+    assert not is_granted(made, take(made, "2GiB", devices="0"))
+    why = "card 0 is withheld for an evicted container, which was overtaken 2 times"
+    with pytest.raises(NoRoom, match=why):
+        opened(made.node, memory="1GiB", devices="0")
+    end(made, other)
+    assert not tenant.record.is_off_card
+    opened(made.node, memory="1GiB", devices="0")
+
+
+def test_an_overdue_restore_keeps_its_room_until_it_has_it(made: EvictableNode) -> None:
+    overtakes(made, 1)
+    tenant, other = blocked(made)
+    opened(made.node, memory="1GiB")
+    made.settle()
+    made.node.queue.serve = lambda: None  # the evict thread is busy
+    changed, made.node.shares_changed = made.node.shares_changed, lambda: None
+    end(made, other)
+    with pytest.raises(NoRoom, match="withheld for an evicted container"):
+        opened(made.node, memory="100GiB", devices="0")
+    made.node.shares_changed = changed
+    made.node.evictions.changed()
+    made.settle()
+    assert not tenant.record.is_off_card
+
+
+def test_a_restore_does_not_take_what_is_withheld_for_a_ticket(made: EvictableNode) -> None:
+    overtakes(made, 1)
+    tenant, first = made.tenant(gib=20, devices="0"), made.tenant(gib=100, devices="0")
+    made.node.evictions.evict(tenant.key)
+    ticket = take(made, "60GiB", devices="0", priority="0")
+    opened(made.node, memory="1GiB", devices="0")
+    made.settle()
+    waits(made, tenant)
+    assert tenant.record.is_off_card
+    with pytest.raises(NoRoom, match=f"withheld for ticket {ticket.id}"):
+        made.node.evictions.restore(tenant.key)
+    made.end(first)
+    end(made, first.key)
+    assert is_granted(made, ticket)
+    assert not tenant.record.is_off_card  # nothing is withheld any more
+
+
+def test_the_order_is_by_class_priority_and_arrival(made: EvictableNode) -> None:
+    online, other = blocked(made, class_="online")
+    late = take(made, "100GiB", priority="1")
+    last = take(made, "100GiB")
+    first = take(made, "100GiB", **{"class": "online"}, priority="0")
+    ordered = [one.ticket for one in made.node.queue.waiting]
+    assert ordered == [first.id, online.key, late.id, last.id]
+    made.node.decide.run(lambda: made.node.tickets.cancel(first.id, 0))
+    end(made, other)
+    assert not online.record.is_off_card
+    assert [is_granted(made, one) for one in (late, last)] == [False, False]
+
+
+def test_none_is_evicted_for_a_start_that_a_withheld_card_refuses(made: EvictableNode) -> None:
+    overtakes(made, 1)
+    blocked(made)
+    notebook = made.tenant(gib=20, devices="0")
+    made.settle()
+    idle(made, notebook)
+    with pytest.raises(NoRoom, match="withheld for an evicted container"):
+        opened(made.node, memory="30GiB", devices="0")
+    assert not notebook.record.is_off_card
+
+
+def test_an_offline_restore_withholds_nothing_from_an_online_start_that_may_evict_it(
+    made: EvictableNode,
+) -> None:
+    overtakes(made, 1)
+    blocked(made)
+    opened(made.node, memory="1GiB")
+    made.settle()
+    with pytest.raises(NoRoom, match="withheld"):
+        opened(made.node, memory="1GiB", devices="0", class_="online")
+    made.configure(offline=True)
+    look(made)
+    opened(made.node, memory="1GiB", devices="0", class_="online")
+    with pytest.raises(NoRoom, match="withheld"):
+        opened(made.node, memory="1GiB", devices="0")
+
+
+def test_a_restore_that_waits_is_in_the_queue_and_says_what_it_waits_for(
+    made: EvictableNode,
+) -> None:
+    tenant, _ = blocked(made)
+    ticket = take(made, "120GiB")
+    first, second = queue_rows(made.node)
+    assert (first["kind"], first["ticket"], first["position"]) == ("restore", "", 1)
+    assert (first["name"], first["requests"]) == (tenant.record.title, "100 GiB")
+    assert "card 0 has 40 of 140 GiB available" in first["reason"]
+    assert (second["ticket"], second["position"]) == (ticket.id, 2)
+    assert daemon_metrics(made.node)["queue_waiting"] == 1
+    (warning,) = tenant_row(tenant.record, made.node)["warnings"]
+    assert "it waits until a card has room (gpushare queue): no card has room" in warning
+
+
+def test_one_that_lacks_something_else_withholds_nothing_and_is_not_tried_without_end(
+    made: EvictableNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overtakes(made, 1)
+    tenant = made.tenant(gib=40, devices="0")
+    made.node.evictions.evict(tenant.key)
+    listed, uuid = made.driver.sample, tenant.card
+
+    def sample(*, brief: bool = False) -> DriverSample:
+        return replace(listed(brief=brief), used={uuid: 139 * GIB})  # by no process
+
+    with monkeypatch.context() as patched:
+        patched.setattr(made.driver, "sample", sample)
+        waits(made, tenant)
+        assert tenant.record.is_off_card
+        assert "of card 0 free" in made.node.observed.restore_faults[tenant.key]
+        assert not made.node.queue.waiting
+        for _ in range(2):
+            opened(made.node, memory="1GiB", devices="0")
+            made.settle()
+        (warning,) = tenant_row(tenant.record, made.node)["warnings"]
+        assert "gpushared tries again" in warning
+    made.look()
+    made.node.evictions.look()
+    made.settle()
+    assert not tenant.record.is_off_card
