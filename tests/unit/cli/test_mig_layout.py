@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from gpushare.cli import mig_layout
 from gpushare.cli.mig_layout import (
-    LayoutCost,
     InstanceKind,
     Layout,
     LayoutCard,
+    LayoutCost,
     LayoutRequest,
     best_layout,
 )
