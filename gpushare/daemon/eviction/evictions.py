@@ -272,6 +272,8 @@ class Evictions:
             raise CannotRestore(str(error)) from error
         if [one.uuid for one in record.allocations] == [card.uuid] and record.eviction is None:
             raise CannotRestore(f"{record.title} is on card {card.index} already")
+        if record.eviction is None:  # whatever the card is
+            refuse_unevictable(record, state)
         why = why_not_to(record, card, state)
         if why and [one.uuid for one in record.allocations] != [card.uuid]:
             raise CannotRestore(f"{record.title} cannot be moved to card {card.index}: {why}")
@@ -292,6 +294,8 @@ class Evictions:
         """Restore who waits, or evict others for it, in the order of the queue."""
         self._is_queued = False
         queue = self._state.queue
+        if self._state.driver is None:
+            return
         self._state.decide.run(queue.look)
         ordered = {one.ticket: one for one in queue.waiting}
         # Those that are not in the queue lack something else than room, or are not evicted.

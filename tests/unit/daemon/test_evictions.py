@@ -287,6 +287,11 @@ def test_clients_of_mps_and_mig_instances_are_refused(
     made.node.decide.run(lambda: made.node.ledger.resize(client))
     with pytest.raises(CannotEvict, match="uses an MPS server, whose clients the driver cannot"):
         made.node.evictions.evict(tenant.key)
+    mps = config.parse('cards: {"1": {backend: mps}}', Path("gpushare.yaml"))
+    with monkeypatch.context() as patched:
+        patched.setattr(made.node, "config", replace(made.node.config, cards=mps.cards))
+        with pytest.raises(CannotEvict, match="uses an MPS server"):  # whatever the card is
+            made.node.evictions.move(tenant.key, "1")
     made.node.decide.run(lambda: made.node.ledger.resize(replace(client, isolation="interposer")))
     instance = MigInstance("GPU-parent", 0, 1, 3, 0)
     card = replace(made.node.loaded().cards[0], instance=instance)

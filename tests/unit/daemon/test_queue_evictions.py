@@ -6,15 +6,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from gpushare.config import QueueLimits
 from gpushare.daemon.cards.driver_client import DriverSample
 from gpushare.daemon.eviction.checkpoint_client import CheckpointError
-from gpushare.daemon.lifecycle import release
+from gpushare.daemon.lifecycle import create, release
 from gpushare.daemon.lifecycle.queue import Applicant
 from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.store.freezes import FreezeRecord
 from gpushare.daemon.store.ticket import TicketRecord, TicketSource
 from gpushare.daemon.views.metrics import daemon_metrics
 from gpushare.daemon.views.queue_rows import queue_rows
@@ -22,6 +24,7 @@ from gpushare.daemon.views.status_rows import tenant_row
 from gpushare.quota.request_policy import IdlePolicy
 
 from . import evictable
+from .bundles import BundleToCreate
 from .evictable import EvictableNode, EvictableTenant
 from .fakes import GIB, FakeDaemon
 from .operations import opened
@@ -303,3 +306,56 @@ def test_one_that_lacks_something_else_withholds_nothing_and_is_not_tried_withou
     made.node.evictions.look()
     made.settle()
     assert not tenant.record.is_off_card
+
+
+def test_without_a_driver_nothing_is_tried(
+    made: EvictableNode, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tenant, _ = blocked(made)
+    take(made, "135GiB")
+    with monkeypatch.context() as patched:
+        patched.setattr(made.node, "driver", None)
+        idle(made, made.tenants[0])
+        look(made)
+    assert tenant.record.is_off_card
+    assert "job-failed" not in capfd.readouterr().err
+
+
+def test_a_paused_container_withholds_nothing_and_is_restored_once_it_goes_on(
+    made: EvictableNode,
+) -> None:
+    overtakes(made, 1)
+    tenant = made.tenant(gib=100, devices="0")
+    made.node.evictions.evict(tenant.key)
+    freezes = made.node.ledger.freezes
+    freezes.put(FreezeRecord(tenant.key, "operator", "", 0.0))
+    waits(made, tenant)
+    assert tenant.record.is_off_card
+    assert not made.node.queue.waiting
+    for _ in range(2):
+        opened(made.node, memory="1GiB", devices="0")
+        made.settle()
+    (warning,) = [one for one in tenant_row(tenant.record, made.node)["warnings"] if "CUDA" in one]
+    assert f"waits until gpushare resume {tenant.record.title}" in warning
+    freezes.forget(tenant.key)
+    look(made)
+    assert not tenant.record.is_off_card
+
+
+def test_a_create_that_waits_has_a_container_evicted_that_becomes_idle(
+    made: EvictableNode, tmp_path: Path
+) -> None:
+    notebook = made.tenant(gib=100)
+    bundle = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=100GiB", "GPUSHARE_WAIT=30s")
+
+    def waits_for(seconds: float) -> None:
+        if made.node.ledger.tickets and seconds:
+            assert not notebook.record.is_off_card
+            idle(made, notebook)
+            made.node.tickets.tick()
+
+    with bundle.bundle() as new:
+        created = create.create(replace(new, waits=waits_for), made.node)
+    assert created["mode"] == "shared"
+    assert notebook.record.is_off_card
+    assert not made.node.ledger.tickets
