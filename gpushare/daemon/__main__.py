@@ -8,7 +8,6 @@ import gc
 import os
 import signal
 import threading
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +16,7 @@ import gpushare
 from gpushare import config as configuration
 from gpushare import wait_policy
 from gpushare.config import Config
-from gpushare.daemon.audit.audit import Audit, IdleBackoff
+from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.audit.bypass import BypassControl
 from gpushare.daemon.audit.mps_bypass import MpsBypass
 from gpushare.daemon.compute.scheduler_sync import SchedulerSync
@@ -37,11 +36,9 @@ from gpushare.daemon.lifecycle import claims, old_installations, release
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader
 from gpushare.daemon.lifecycle.queue import LOOK_SECONDS as QUEUE_SECONDS
 from gpushare.daemon.lifecycle.queue import Queue
-from gpushare.daemon.limits.burst import BurstUpdater
+from gpushare.daemon.lifecycle.sampling_loop import SamplingLoop
 from gpushare.daemon.mps.supervisor import MpsSupervisor
-from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.idle_holders import IdleHolders
-from gpushare.daemon.observe.sampler import UsageSampler, update_peaks
 from gpushare.daemon.observe.time_limits import LOOK_SECONDS as TIME_SECONDS
 from gpushare.daemon.observe.time_limits import TimeLimits
 from gpushare.daemon.operator import reload
@@ -185,12 +182,11 @@ def _serve(state: DaemonState, loop: Loop, listener: StartingSocket) -> None:
     for job in again:
         loop.every(lambda: state.config.timing.reconcile_interval_seconds, job)
     watchdog = Watchdog(("decide", "freeze", "truth"), systemd.watchdog_seconds() or _FEED_SECONDS)
-    sampling = _Sampling(state, loader, audit, bypass, watchdog)
+    sampling = SamplingLoop(state, loader, (audit, bypass), lambda: watchdog.beat("truth"))
     sampling.looked = OnCardWatch(state).look
     _start_thread("truth", lambda: sampling.run(stop))
     _sweep_installations(state)
     _log_ready(state)
-    loop.every(lambda: _REPORT_SECONDS, report_suppressed)
     _watch_threads(state, watchdog)
     # What is there by now stays: it need not be looked through for garbage again and again.
     gc.collect()
@@ -284,55 +280,6 @@ def _watch_threads(state: DaemonState, watchdog: Watchdog) -> None:
     every(period, lambda: state.decide.submit(lambda: watchdog.beat("decide")))
     every(period, lambda: state.freezing.submit(lambda: watchdog.beat("freeze")))
     every(period, lambda: watchdog.feed(systemd.notify))
-
-
-class _Sampling:
-    """Samples the driver again and again, and has what follows from it done; the truth thread."""
-
-    def __init__(
-        self,
-        state: DaemonState,
-        loader: DriverLoader,
-        audit: Audit,
-        bypass: BypassControl,
-        watchdog: Watchdog,
-    ) -> None:
-        self.looked: Callable[[], None] = lambda: None  # called after each look
-        self._state = state
-        self._loader = loader
-        self._audit = audit
-        self._bypass = bypass
-        self._watchdog = watchdog
-        self._meter = ComputeMeter(
-            state.ledger, state.tenants, state.observed, corrected=state.shares_changed
-        )
-        self._burst = BurstUpdater(state)
-        self._idle = IdleBackoff(state)
-
-    def run(self, stop: threading.Event) -> None:
-        """Sample until `stop` is set."""
-        while True:
-            hurried = self._audit.wait(self._idle.slower)
-            self._watchdog.beat("truth")
-            if stop.is_set():
-                return
-            sampler = self._loader.sampler
-            if self._state.driver is None or sampler is None:
-                continue
-            if hurried or not self._idle.look(sampler):
-                self._sample(sampler)
-
-    def _sample(self, sampler: UsageSampler) -> None:
-        observed = self._state.observed
-        sampler.look()
-        observed.peaks = update_peaks(observed.peaks, observed.usage)
-        self._meter.look()
-        self._audit.look(sampler.resolver)
-        self._bypass.look()
-        self.looked()
-        self._idle.note()
-        if not observed.usage.stale:
-            self._burst.again()
 
 
 def _lock(config: Config) -> int:

@@ -154,7 +154,7 @@ INVARIANTS: Final = (
     Invariant(
         "one-container-of-a-pod",
         "A pod annotation that names no container is for one container of the pod.",
-        f"{_DAEMON}/lifecycle/reserve.py",
+        f"{_DAEMON}/lifecycle/pod_siblings.py",
         " != pod.container), None",
         ' == ""), None',
         (f"{_TESTS}/test_pods.py::test_a_second_container_is_refused_with_the_names_to_write",),

@@ -30,12 +30,11 @@ from gpushare.daemon.lifecycle import (
     scheduled,
 )
 from gpushare.daemon.lifecycle.image_needs import find_image_needs
+from gpushare.daemon.lifecycle.pod_siblings import refuse_second_container, release_ended_of
 from gpushare.daemon.lifecycle.reserve import (
     TenantIdentity,
     log_reserved,
-    refuse_second_container,
     release_earlier,
-    release_ended_of,
     reserve,
     truncated_notes,
 )

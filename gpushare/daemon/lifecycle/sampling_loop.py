@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The thread that samples the driver: what it reports is published, and then judged."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from gpushare.daemon.audit.audit import Audit, IdleBackoff
+from gpushare.daemon.audit.bypass import BypassControl
+from gpushare.daemon.lifecycle.driver_loader import DriverLoader
+from gpushare.daemon.limits.burst import BurstUpdater
+from gpushare.daemon.observe.compute_usage import ComputeMeter
+from gpushare.daemon.observe.sampler import UsageSampler, update_peaks
+from gpushare.daemon.state import DaemonState
+
+
+class SamplingLoop:
+    """Samples the driver again and again, and has what follows from it done; the truth thread.
+
+    `beat` is called each time, and `looked` after each sample.
+    """
+
+    def __init__(
+        self,
+        state: DaemonState,
+        loader: DriverLoader,
+        judges: tuple[Audit, BypassControl],
+        beat: Callable[[], None],
+    ) -> None:
+        self.looked: Callable[[], None] = lambda: None
+        self._state = state
+        self._loader = loader
+        self._audit, self._bypass = judges
+        self._beat = beat
+        self._meter = ComputeMeter(
+            state.ledger, state.tenants, state.observed, corrected=state.shares_changed
+        )
+        self._burst = BurstUpdater(state)
+        self._idle = IdleBackoff(state)
+
+    def run(self, stop: threading.Event) -> None:
+        """Sample until `stop` is set."""
+        while True:
+            hurried = self._audit.wait(self._idle.slower)
+            self._beat()
+            if stop.is_set():
+                return
+            sampler = self._loader.sampler
+            if self._state.driver is None or sampler is None:
+                continue
+            if hurried or not self._idle.look(sampler):
+                self._sample(sampler)
+
+    def _sample(self, sampler: UsageSampler) -> None:
+        observed = self._state.observed
+        sampler.look()
+        observed.peaks = update_peaks(observed.peaks, observed.usage)
+        self._meter.look()
+        self._audit.look(sampler.resolver)
+        self._bypass.look()
+        self.looked()
+        self._idle.note()
+        if not observed.usage.stale:
+            self._burst.again()
