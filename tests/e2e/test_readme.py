@@ -326,6 +326,17 @@ def is_paused(_: str, ready: Ready) -> None:
     assert ready.show("inspect", "train")["interventions"] == []
 
 
+def is_evicted(said: str, ready: Ready) -> None:
+    assert said.startswith("train: evicted")
+    assert ready.show("inspect", "train")["evicted"]["state"] == "evicted"
+    ready.machine.run("gpushare restore train")
+    assert ready.show("inspect", "train")["evicted"] is None
+
+
+def starts_when_there_is_room(said: str, _: Ready) -> None:
+    assert f'"total":{4 * GIB},' in said
+
+
 def takes_nobody(said: str, ready: Ready) -> None:
     assert "train" in said
     assert ready.show("ls")[0]["cordoned"] is True
@@ -360,6 +371,8 @@ DAILY: Mapping[str, Callable[[str, Ready], None]] = {
     "gpushare set train --cores 40": has_more_cores,
     "gpushare card policy 0 burst-share": has_a_policy,
     "gpushare pause train": is_paused,
+    "gpushare evict train": is_evicted,
+    "gpushare run --wait -- docker run ...": starts_when_there_is_room,
     "gpushare card drain 0": takes_nobody,
     "gpushare history train": says_what_happened,
     "gpushare doctor": finds_nothing_wrong,
@@ -369,6 +382,10 @@ DAILY: Mapping[str, Callable[[str, Ready], None]] = {
 #: `top` needs a terminal (tests/unit/cli/top has one); shares of compute are proved on a card in
 #: slow motion (shares/test_verify.py), for other tests take this machine's time.
 INSTEAD = {
+    "gpushare run --wait -- docker run ...": (
+        "gpushare run --wait -- docker run --rm --network none --runtime=gpushare "
+        "-e GPUSHARE_MEMORY=4GiB gpushare-probe /usr/bin/gpushare-probe info"
+    ),
     "gpushare top": "gpushare top --once",
     "gpushare verify --memory --cores": "gpushare verify --memory",
 }
