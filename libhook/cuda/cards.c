@@ -63,7 +63,9 @@ void cards_make_visible(void)
 	if (!named || strncmp(named, "GPU-", 4) != 0)
 		return;
 	for (unsigned card = 0; card < pages.card_count; card++) {
-		if (strstr(named, grant_card(card)->uuid))
+		/* A MIG instance is never moved. */
+		if (strncmp(grant_card(card)->uuid, "GPU-", 4) != 0 ||
+			strstr(named, grant_card(card)->uuid))
 			return;
 	}
 	setenv(VISIBLE, grant_card(0)->uuid, 1);

@@ -310,15 +310,6 @@ def has_resized(_: str, ready: Ready) -> None:
     assert ready.show("inspect", "train")["cards"][0]["quota_bytes"] == 6 * GIB
 
 
-def has_more_cores(_: str, ready: Ready) -> None:
-    assert ready.show("inspect", "train")["cards"][0]["cores"] == 40
-
-
-def has_a_policy(_: str, ready: Ready) -> None:
-    assert ready.show("ls")[0]["policy"] == "burst-share"
-    ready.machine.run("gpushare card policy 0 --reset")
-
-
 def is_paused(_: str, ready: Ready) -> None:
     [held] = ready.show("inspect", "train")["interventions"]
     assert held["by"] == "operator"
@@ -368,8 +359,6 @@ DAILY: Mapping[str, Callable[[str, Ready], None]] = {
     "gpushare ps": shows_containers,
     "gpushare why train": says_where_it_is,
     "gpushare set train --memory 6GiB": has_resized,
-    "gpushare set train --cores 40": has_more_cores,
-    "gpushare card policy 0 burst-share": has_a_policy,
     "gpushare pause train": is_paused,
     "gpushare evict train": is_evicted,
     "gpushare run --wait -- docker run ...": starts_when_there_is_room,

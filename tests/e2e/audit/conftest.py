@@ -43,6 +43,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The simulated driver as one object, for programs that have it in them."""
     parts = ("simulator", "libhook/image", "libhook/loader")
     sources = [file for part in parts for file in (ROOT / part).glob("*.c")]
+    sources.append(ROOT / "libhook/share/futex.c")
     return compiled(tmp_path_factory.mktemp("driver") / "driver.o", "-r", "-nostdlib", *sources)
 
 

@@ -32,7 +32,7 @@ EDITS = {
     "libhook/include/gpushare_abi.h": (
         (f"GPUSHARE_ABI_VERSION {abi.ABI_VERSION}", f"GPUSHARE_ABI_VERSION {VERSION}"),
         ("char uuid[48];", "char uuid[56];"),
-        ("uint32_t reserved[8];", "uint32_t reserved[6];"),
+        ("uint32_t reserved[6];", "uint32_t reserved[4];"),
         (
             "_Atomic uint64_t denied_bytes; /*",
             "uint64_t more[4];\n_Atomic uint64_t denied_bytes; /*",
@@ -57,6 +57,10 @@ EDITS = {
         ),
         ("GRANT_CARD_GRANULE_BYTES: Final = 88", "GRANT_CARD_GRANULE_BYTES: Final = 96"),
         ("GRANT_CARD_BLOCK_BYTES: Final = 92", "GRANT_CARD_BLOCK_BYTES: Final = 100"),
+        (
+            "GRANT_CARD_MANAGED_LIMIT_BYTES: Final = 96",
+            "GRANT_CARD_MANAGED_LIMIT_BYTES: Final = 104",
+        ),
         ("PROCESS_BYTES: Final = 32", "PROCESS_BYTES: Final = 64"),
         ("PROCESS_DENIED_BYTES: Final = 24", "PROCESS_DENIED_BYTES: Final = 56"),
         ('PROCESS: Final = struct.Struct("<IIQQQ")', 'PROCESS: Final = struct.Struct("<IIQQ32xQ")'),

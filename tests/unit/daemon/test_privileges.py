@@ -41,7 +41,10 @@ def importers(module: str) -> set[str]:
     [
         (
             "pynvml",
-            [f"daemon/cards/nvml_{name}.py" for name in ("calls", "card", "sensors", "topology")],
+            [
+                f"daemon/cards/nvml_{name}.py"
+                for name in ("calls", "card", "mig", "sensors", "topology")
+            ],
         ),
         ("prctl", ("daemon/core/privileges.py",)),
     ],
