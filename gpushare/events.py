@@ -131,7 +131,9 @@ EVENTS: Final = {
     "tenant-eviction-bypassed": (
         "Another program has restored the container's GPU memory: it counts on its card again."
     ),
-    "eviction-refused": "A container was not evicted for another one; the reason.",
+    "eviction-refused": (
+        "A container was not evicted for another one, or before its kill; the reason."
+    ),
     "eviction-unsettled": (
         "An eviction was interrupted, and the driver does not report how far it got; tried again."
     ),

@@ -164,7 +164,7 @@ def _serve(state: DaemonState, loop: Loop, listener: StartingSocket) -> None:
     decide.run(lambda: _adopt(state, freezer))
     servers = _supervise_mps(state, freezer)
     scheduler = SchedulerSync(state)
-    evictions = start_evictions(state, loader.excuse, scheduler.changed)
+    evictions = start_evictions(state, freezer, loader.excuse, scheduler.changed)
     scheduler.check()
     readers = Worker("read")
     control = RunControl(state, freezer, audit, bypass)

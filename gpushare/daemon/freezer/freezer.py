@@ -126,6 +126,8 @@ class Freezer:
         self._cycles: dict[str, DutyCycle] = {}
         self._killed: dict[str, Callable[[], None]] = {}  # to be called when a kill is complete
         self._closed = False
+        #: Whether a kill has to wait; `enforce` is called when it need not any more.
+        self.postpones_kill: Callable[[TenantRecord], bool] = lambda _: False
 
     def is_frozen(self, key: str) -> bool:
         """Whether tenant `key` is frozen, or is about to be."""
@@ -356,6 +358,8 @@ class Freezer:
 
     def _kill(self, record: TenantRecord, why: str) -> None:
         """End it, in whichever of its groups that can be done; the others are thawed for it."""
+        if self.postpones_kill(record):
+            return
         self._end_duty_cycle(record.key)
         group, *others = self._own(record).values()
         ended = group.kill(0.0)

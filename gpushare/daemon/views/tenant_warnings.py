@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpushare.daemon.cards.mps_state import MPS
-from gpushare.daemon.eviction.checkpoint_client import KILL_HANGS, major_version
+from gpushare.daemon.eviction.before_kill import kill_hangs
 from gpushare.daemon.observe.mps_clients import mps_clients
 from gpushare.daemon.observe.time_limits import is_near, seconds_left
 from gpushare.daemon.state import DaemonState
@@ -45,8 +45,8 @@ def _intervention_warning(title: str, one: Intervention) -> str:
 def _eviction_warnings(record: TenantRecord, state: DaemonState) -> Iterator[str]:
     eviction = record.eviction
     if eviction is None:
-        if record.is_restored and state.driver is not None:
-            yield from _kill_warnings(record, state.driver.nvml.driver_version)
+        if kill_hangs(record, state):
+            yield from _kill_warnings(record, state.loaded().nvml.driver_version)
         return
     if eviction.state == "failed":
         yield (
@@ -73,11 +73,10 @@ def _awaited(record: TenantRecord, state: DaemonState) -> str:
 
 def _kill_warnings(record: TenantRecord, driver: str) -> Iterator[str]:
     """Yield what a driver does to a host whose restored process is killed (cuda-checkpoint 53)."""
-    if major_version(driver) == KILL_HANGS:
-        yield (
-            f"{record.title} was restored by driver {driver}, with which killing a restored "
-            f"process has hung a host: run gpushare evict --hold {record.title} before you kill it"
-        )
+    yield (
+        f"{record.title} was restored by driver {driver}, with which killing a restored process "
+        f"has hung a host: end it with gpushare stop {record.title}, which evicts it first"
+    )
 
 
 def _idle_warnings(record: TenantRecord, state: DaemonState) -> Iterator[str]:

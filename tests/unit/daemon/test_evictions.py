@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from gpushare.daemon.compute import scheduler_sync
 from gpushare.daemon.core import log
 from gpushare.daemon.eviction import checkpoint_api as api
 from gpushare.daemon.eviction import host_memory
+from gpushare.daemon.eviction.before_kill import BeforeKill
 from gpushare.daemon.eviction.checkpoint_client import CheckpointError
 from gpushare.daemon.eviction.host_memory import MemoryLimit
 from gpushare.daemon.eviction.on_card import OnCardWatch
@@ -545,9 +547,57 @@ def test_a_restored_tenant_is_not_to_be_killed_with_a_driver_that_hangs(
     assert not tenant_row(tenant.record, made.node)["warnings"]
     made.node.evictions.restore(tenant.key)
     [warning] = tenant_row(tenant.record, made.node)["warnings"]
-    assert "run gpushare evict --hold train before you kill it" in warning
+    assert "end it with gpushare stop train, which evicts it first" in warning
     made.driver.driver_version = "615.10"
     assert not tenant_row(tenant.record, made.node)["warnings"]
+
+
+def before_kill(made: EvictableNode) -> tuple[BeforeKill, threading.Event]:
+    again = threading.Event()
+    return BeforeKill(made.node, made.node.evictions, again.set), again
+
+
+def test_a_restored_tenant_is_evicted_before_it_is_killed(made: EvictableNode) -> None:
+    made.driver.driver_version = "595.71.05"
+    tenant, (kills, again) = made.tenant(), before_kill(made)
+    assert not kills.postpones(tenant.record)  # it was never restored
+    made.node.evictions.evict(tenant.key)
+    made.node.evictions.restore(tenant.key)
+    assert kills.postpones(tenant.record)
+    assert again.wait(60)
+    assert not kills.postpones(tenant.record)
+    assert tenant.eviction is not None
+    assert (tenant.eviction.state, tenant.eviction.held) == ("evicted", True)
+
+
+def test_one_that_cannot_be_evicted_is_killed_all_the_same(made: EvictableNode) -> None:
+    made.driver.driver_version = "595.71.05"
+    tenant, (kills, again) = made.tenant(), before_kill(made)
+    made.node.evictions.evict(tenant.key)
+    made.node.evictions.restore(tenant.key)
+    made.node.checkpoints.faults["lock", tenant.pids[0]] = SLOW
+    assert kills.postpones(tenant.record)
+    assert again.wait(60)
+    assert not kills.postpones(tenant.record)
+    assert tenant.eviction is None
+
+
+def test_a_kill_waits_only_so_long(made: EvictableNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpushare.daemon.eviction.before_kill.PATIENCE_SECONDS", 0.0)
+    made.driver.driver_version = "595.71.05"
+    tenant, (kills, again) = made.tenant(), before_kill(made)
+    made.node.evictions.evict(tenant.key)
+    made.node.evictions.restore(tenant.key)
+    assert not kills.postpones(tenant.record)
+    assert again.wait(60)
+
+
+def test_other_drivers_kill_at_once(made: EvictableNode) -> None:
+    tenant, (kills, again) = made.tenant(), before_kill(made)
+    made.node.evictions.evict(tenant.key)
+    made.node.evictions.restore(tenant.key)
+    assert not kills.postpones(tenant.record)
+    assert not again.is_set()
 
 
 def test_one_that_waits_and_one_that_is_lost_are_named(made: EvictableNode) -> None:

@@ -249,6 +249,17 @@ def test_a_kill_that_was_begun_is_finished_by_the_next_daemon(
     assert group.killed
 
 
+def test_a_kill_that_is_postponed_is_done_later(held: FakeDaemon, group: FakeCgroup) -> None:
+    killed: list[str] = []
+    held.freezer.postpones_kill = lambda _: True
+    held.freezer.kill(KEY, "stopped", lambda: killed.append("killed"))
+    held.freezer.enforce()
+    assert (group.killed, killed) == (False, [])
+    held.freezer.postpones_kill = lambda _: False
+    held.freezer.enforce()
+    assert (group.killed, killed) == (True, ["killed"])
+
+
 @pytest.fixture
 def full(held: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
     """A disk that takes nothing any more."""
