@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random evictions of real containers: every byte is where it was, and what gpushare itself takes.
 
-1000 sequences of evict, restore, move, kill, out of memory, a fault of the driver and a daemon that
-is killed. After each, the contents of each container's memory are looked at, and the ledger is
-compared with what the driver says. tests/e2e/test_evict_random.py runs fewer.
+1000 sequences of evict, restore, move, kill, out of memory and a daemon that is killed. After each,
+the contents of each container's memory are looked at, and the ledger is compared with what the
+driver says. tests/e2e/test_evict_random.py runs fewer.
 """
 
 from __future__ import annotations
