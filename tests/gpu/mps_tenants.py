@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """MPS with limits for each container, by the client with which gpushared commands it.
 
-What simulator/README.md assumes of protocol 3, of static partitions and of who may change what.
+What simulator/README.md assumes of protocol 3, of static partitions and of each user's rights.
 Each part has a control daemon of its own, in folders of its own.
 """
 

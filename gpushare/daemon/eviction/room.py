@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which tenants are evicted for a request that has no room; pure.
 
-As few as possible, the idle ones first, and of those whose who has been idle the longest; then the
-offline ones, of which the least important comes first.
+As few tenants as possible: first the idle ones, beginning with the one that has been idle the
+longest, then the offline ones, beginning with the least important.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class TicketNotFound(UserError):
 
 @dataclass(frozen=True)
 class Applicant:
-    """Who takes a ticket: the process with which it ends, and what its start is.
+    """The client of a ticket: the process with which it ends, and what its start is.
 
     `wait_seconds` None: without a limit.
     """

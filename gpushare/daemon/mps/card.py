@@ -175,7 +175,7 @@ class CardServer:
         return settings_of(record, uid, self._daemon.policy_of(self._card.uuid))
 
     def _refuse_other_user(self, key: str, uid: int) -> None:
-        """Refuse a second user where a server serves one: MpsRefused, with who holds it."""
+        """Refuse a second user where a server serves one: MpsRefused, which names the user."""
         if self.state.is_multiuser:
             return
         records = self._daemon.ledger.entries
