@@ -40,6 +40,8 @@ STRICTNESS: Final[tuple[Strictness, ...]] = get_args(Strictness)
 Object: TypeAlias = "dict[str, Any]"
 
 FOLDER: Final = Path("packaging/helm/gpushare/files")
+#: The chart's template writes the name of the release's namespace here.
+RELEASE_NAMESPACE: Final = "RELEASE_NAMESPACE"
 _HEAD: Final = """\
 # SPDX-License-Identifier: Apache-2.0
 # Written by packaging/packages/validating_policy.py from gpushare/quota: run it again.
@@ -64,6 +66,8 @@ _NUMBER: Final = r"[0-9]{1,20}(\.[0-9]{1,20})?"
 _SIZE: Final = rf"^{_NUMBER}{_SPACE}([bB]|[kKmMgGtT][iI][bB]?|[kmgt])$"
 _AMBIGUOUS: Final = rf"^{_NUMBER}{_SPACE}([KMGT]|[kKmMgGtT][bB])$"
 _UNITLESS: Final = rf"^{_NUMBER}$"
+#: Numbers of bytes from here on are whole ones as doubles, and soon too many for an int.
+_EXACT: Final = "9007199254740992.0"
 _ZERO: Final = rf"^0+(\.0+)?{_SPACE}[A-Za-z]{{0,3}}$"
 
 
@@ -208,7 +212,8 @@ def _size() -> str:
     return f"""\
 variables.requests.filter(r, r.key in {text(_SIZES)}).filter(r,
   !r.text.matches({text(_SIZE)}) || r.text.matches({text(_ZERO)}) ||
-  isQuantity({written}) && !quantity({written}).isInteger()).map(r, r.where + (
+  isQuantity({written}) && [quantity({written}).asApproximateFloat()].exists(f,
+    f < {_EXACT} && f != double(int(f)))).map(r, r.where + (
   r.text.matches({text(_ZERO)})
     ? {refusal("must be greater than zero", "write e.g. 4GiB, or omit the key to request no GPU")} :
   r.text.matches({text(_UNITLESS)})
@@ -330,8 +335,11 @@ _WORKLOADS: Final = {
 }
 
 
-def policy(strictness: Strictness) -> Object:
-    """Return the policy, which is v1: of Kubernetes 1.30 and newer."""
+def policy(strictness: Strictness, namespace: str = RELEASE_NAMESPACE) -> Object:
+    """Return the policy, which is v1: of Kubernetes 1.30 and newer.
+
+    Nothing in `namespace`, that of the release, is refused.
+    """
     findings = dict(FINDINGS["lenient"])
     if strictness == "strict":
         findings |= FINDINGS["strict"]
@@ -347,13 +355,22 @@ def policy(strictness: Strictness) -> Object:
         "spec": {
             "failurePolicy": "Ignore",
             "matchConstraints": {
+                "namespaceSelector": {
+                    "matchExpressions": [
+                        {
+                            "key": "kubernetes.io/metadata.name",
+                            "operator": "NotIn",
+                            "values": [namespace],
+                        }
+                    ]
+                },
                 "resourceRules": [
                     _rule("", ["pods"], ["CREATE"]),
                     *(
                         _rule(group, names, ["CREATE", "UPDATE"])
                         for group, names in _WORKLOADS.items()
                     ),
-                ]
+                ],
             },
             "matchConditions": [
                 {"name": "requests", "expression": asks},

@@ -39,7 +39,9 @@ _message("JSONPatch", "op", "path", "from").field.add(
     label=_OPTIONAL,
     type_name=".google.protobuf.Value",
 )
-_message("Quantity", "numerator", "denominator")  # in lowest terms: equal if their fields are
+# In lowest terms, and "true" if Kubernetes keeps it as an int64. An API server's `==` ignores that;
+# `compareTo` ignores it here, too.
+_message("Quantity", "numerator", "denominator", "is_int64")
 
 POOL = descriptor_pool.DescriptorPool()
 POOL.AddSerializedFile(struct_pb2.DESCRIPTOR.serialized_pb)
@@ -56,21 +58,38 @@ _SUFFIXES = {
 }
 
 
-def amount(text: str) -> Fraction:
-    """Return the value of a quantity.
+def _parsed(text: str) -> Any:
+    """Return a quantity as ParseQuantity of apimachinery/pkg/api/resource does.
+
+    That keeps an int64 only if the text has few digits and, with a binary suffix, no fraction: to
+    Kubernetes, 1.5Gi and 100Ti are no integers.
 
     Raises:
         ValueError: it is none.
     """
-    found = re.fullmatch(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([a-zA-Z]{0,2}))", text)
-    if not found or (found[3] or "") not in _SUFFIXES:
+    found = re.fullmatch(
+        r"([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+)|([a-zA-Z]{0,2}))", text, re.ASCII
+    )
+    if not found or not (found[2] or found[3]) or (found[5] or "") not in _SUFFIXES:
         raise ValueError(f"{text!r}: no quantity")
-    scale = Fraction(f"1{found[2]}") if found[2] else _SUFFIXES[found[3]]
-    return Fraction(found[1].rstrip(".")) * scale
+    whole, fraction = found[2].lstrip("0") or "0", found[3] or ""
+    scale = Fraction(10) ** int(found[4]) if found[4] else _SUFFIXES[found[5]]
+    value = Fraction(f"{found[1]}{whole}.{fraction}0") * scale
+    if (found[5] or "").endswith("i"):
+        power = scale.numerator.bit_length() - 1
+        is_short = not fraction and len(whole) + power * 3 // 10 + 1 <= 15
+    else:
+        is_short = len(whole) + len(fraction) <= 18 and scale >= 10 ** len(fraction)
+    return _quantity(value, is_int64=is_short)
 
 
-def _quantity(value: Fraction) -> Any:
-    return Quantity(numerator=str(value.numerator), denominator=str(value.denominator))
+def _quantity(value: Fraction, *, is_int64: bool) -> Any:
+    is_int64 = is_int64 and -(2**63) <= value < 2**63
+    return Quantity(
+        numerator=str(value.numerator),
+        denominator=str(value.denominator),
+        is_int64=str(is_int64).lower(),
+    )
 
 
 def _value(quantity: Any) -> Fraction:
@@ -79,25 +98,28 @@ def _value(quantity: Any) -> Fraction:
 
 def _is_quantity(text: str) -> bool:
     try:
-        amount(text)
+        _parsed(text)
     except ValueError:
         return False
     return True
 
 
 def _integer(quantity: Any) -> int:
-    value = _value(quantity)
-    if value.denominator != 1 or not -(2**63) <= value < 2**63:
-        raise ValueError(f"{value}: no integer of 64 bits")
-    return int(value)
+    if not _is_integer(quantity):
+        raise ValueError(f"{_value(quantity)}: no integer of 64 bits")
+    return int(_value(quantity))
 
 
 def _is_integer(quantity: Any) -> bool:
-    try:
-        _integer(quantity)
-    except ValueError:
-        return False
-    return True
+    return bool(quantity.is_int64 == "true")
+
+
+def _sum_of(quantity: Any, other: Any, sign: int = 1) -> Any:
+    """Return a quantity plus or minus another one, or an int."""
+    if isinstance(other, int):
+        other = _quantity(Fraction(other), is_int64=True)
+    value = _value(quantity) + sign * _value(other)
+    return _quantity(value, is_int64=_is_integer(quantity) and _is_integer(other))
 
 
 def _sum(values: list[Any]) -> Any:
@@ -211,41 +233,36 @@ def _method(name: str, parameters: tuple[str, ...], returns: str, call: Any) -> 
 
 
 FUNCTIONS = (
-    Function("quantity", False, ("string",), "Quantity", lambda text: _quantity(amount(text))),
+    Function("quantity", False, ("string",), "Quantity", _parsed),
     Function("isQuantity", False, ("string",), "bool", _is_quantity),
     _method("isInteger", ("Quantity",), "bool", _is_integer),
     _method("asInteger", ("Quantity",), "int", _integer),
     _method("asApproximateFloat", ("Quantity",), "double", lambda one: float(_value(one))),
-    _method("sign", ("Quantity",), "int", lambda one: (_value(one) > 0) - (_value(one) < 0)),
+    Function(
+        "sign", False, ("Quantity",), "int", lambda one: (_value(one) > 0) - (_value(one) < 0)
+    ),
     *(
-        function
-        for name, returns, call in (
+        _method(
+            name,
+            ("Quantity", "Quantity"),
+            returns,
+            lambda a, b, compare=compare: compare(_value(a), _value(b)),
+        )
+        for name, returns, compare in (
             ("isGreaterThan", "bool", lambda a, b: a > b),
             ("isLessThan", "bool", lambda a, b: a < b),
             ("compareTo", "int", lambda a, b: (a > b) - (a < b)),
-            ("add", "Quantity", lambda a, b: _quantity(a + b)),
-            ("sub", "Quantity", lambda a, b: _quantity(a - b)),
         )
-        for function in (
-            _method(
-                name,
-                ("Quantity", "Quantity"),
-                returns,
-                lambda a, b, call=call: call(_value(a), _value(b)),
-            ),
-            *(
-                (
-                    _method(
-                        name,
-                        ("Quantity", "int"),
-                        returns,
-                        lambda a, b, call=call: call(_value(a), Fraction(b)),
-                    ),
-                )
-                if name in {"add", "sub"}
-                else ()
-            ),
+    ),
+    *(
+        _method(
+            name,
+            ("Quantity", kind),
+            "Quantity",
+            lambda a, b, sign=sign: _sum_of(a, b, sign),
         )
+        for name, sign in (("add", 1), ("sub", -1))
+        for kind in ("Quantity", "int")
     ),
     _method("charAt", ("string", "int"), "string", _character),
     _method("format", ("string", "list"), "string", _format),

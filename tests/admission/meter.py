@@ -307,6 +307,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "endsWith": lambda text, part: text.endswith(part),
     "matches": lambda text, pattern: bool(re.search(pattern, text, re.ASCII)),
     "string": _written,
+    "double": float,
     "int": _integer,
     "dyn": lambda value: value,
     **{

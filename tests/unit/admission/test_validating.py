@@ -208,6 +208,23 @@ def test_messages_are_those_of_the_node(annotations: dict[str, str], differs: st
         assert messages[0].split(": ")[0] == of_node.split(": ")[0]
 
 
+@pytest.mark.parametrize("key", ["memory", "memory-limit"])
+@pytest.mark.parametrize("size", ["1.5GiB", "0.5g", "512.5 MiB", "1.0B", "100TiB"])
+def test_a_size_with_a_decimal_point_is_accepted_if_its_bytes_are_whole(
+    key: str, size: str
+) -> None:
+    body = pod({"gpushare.io/memory": size, f"gpushare.io/{key}": size})
+    assert refused(body, "strict") == list(on_node(body, PLAIN)) == []
+
+
+@pytest.mark.parametrize("size", ["0.0000001KiB", "0.1GiB", "1.5B", "1023.9999KiB"])
+def test_a_size_that_is_not_a_whole_number_of_bytes_is_refused(size: str) -> None:
+    body = pod({"gpushare.io/memory": size})
+    expected = f"pod annotation gpushare.io/memory={size}: not a whole number of bytes."
+    assert refused(body, "lenient") == [f"{expected} Write e.g. 4GiB."]
+    assert any("whole number of bytes" in one for one in on_node(body, PLAIN))
+
+
 @pytest.mark.parametrize(
     ("annotations", "expected"),
     [

@@ -25,6 +25,7 @@ from gpushare.kubernetes.api.server import ApiServer
 from gpushare.kubernetes.api.slices import SlicePublisher
 from gpushare.kubernetes.api.watch import WatchedObjects
 from gpushare.protocol.kubernetes import MODES
+from tests.admission import mutate, violations
 from tests.check.command import ROOT
 from tests.e2e.waiting import wait_until
 from tests.stack.api_server import StandInApiServer
@@ -35,6 +36,7 @@ from .made import card, node
 from .test_manifests import verb_and_resource
 
 SOURCE = ROOT / chart.SOURCE
+NAMESPACE = "gpushare-system"
 NEWEST = "1.37"
 #: What a template leaves out if it is empty, or repeats as it is.
 COPIED: tuple[dict[str, Any], ...] = (
@@ -114,7 +116,7 @@ def rendered(
     """Return the objects that `helm install` creates."""
     folder = str(source or whole_chart())
     words = ("template", "gpushare", folder, f"--kube-version={version}")
-    done = helm(*words, "--namespace=gpushare-system", values=values)
+    done = helm(*words, f"--namespace={NAMESPACE}", values=values)
     assert done.returncode == 0, done.stderr
     return [body for body in yaml.safe_load_all(done.stdout) if body]
 
@@ -346,12 +348,47 @@ def test_the_policy_of_wrong_requests_is_that_of_the_tables(
 ) -> None:
     values = {"admission": {"validate": strictness, "validationActions": ["Warn", "Audit"]}}
     objects = rendered(values, schemas.VERSIONS[0])
-    assert of("ValidatingAdmissionPolicy", objects) == [validating_policy.policy(strictness)]
+    made = validating_policy.policy(strictness, NAMESPACE)
+    assert of("ValidatingAdmissionPolicy", objects) == [made]
     (binding,) = of("ValidatingAdmissionPolicyBinding", objects)
     assert binding["spec"] == {
         "policyName": validating_policy.NAME,
         "validationActions": ["Warn", "Audit"],
     }
+
+
+EVERYTHING: dict[str, Any] = {
+    "admission": {"validate": "strict", "nvidia": True},
+    "metrics": {
+        "enabled": True,
+        "serviceMonitor": {"enabled": True},
+        "prometheusRule": {"enabled": True},
+        "dashboards": {"enabled": True},
+    },
+    "viewRole": {"enabled": True},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_policies_leave_what_the_chart_creates_as_it_is(mode: str) -> None:
+    objects = rendered({"mode": mode, **EVERYTHING})
+    templates = [one["spec"]["template"] for one in of("DaemonSet", objects)]
+    assert len(templates) == 2
+    pods = [{"apiVersion": "v1", "kind": "Pod", **one} for one in templates]
+    namespace = {"metadata": {"name": NAMESPACE}}
+    policies = of("ValidatingAdmissionPolicy", objects) + of("MutatingAdmissionPolicy", objects)
+    assert len(policies) == (1 if mode == "dra" else 2)
+    for policy in policies:
+        spec = policy["spec"] = {**policy["spec"], "failurePolicy": "Fail"}
+        namespaces = spec["matchConstraints"].pop("namespaceSelector")
+        (exempt,) = (one for one in namespaces["matchExpressions"] if NAMESPACE in one["values"])
+        assert (exempt["key"], exempt["operator"]) == ("kubernetes.io/metadata.name", "NotIn")
+        # As if the namespace were not exempt: the policy of another release may be there.
+        for body in objects + pods:
+            if policy["kind"].startswith("Validating"):
+                assert violations(policy, body, namespace=namespace) == []
+            else:
+                assert mutate(policy, body, namespace=namespace) == body
 
 
 def test_wrong_requests_are_not_refused_if_the_values_say_so() -> None:
