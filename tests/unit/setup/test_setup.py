@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,6 +52,19 @@ def test_it_makes_everything_a_container_needs(machine: Path) -> None:
         "next: gpushare doctor\n"
         "then: docker run --rm --runtime=gpushare -e GPUSHARE_MEMORY=1GiB IMAGE nvidia-smi\n"
     )
+
+
+@pytest.mark.parametrize("engine", ["docker", "podman", None])
+def test_on_simulated_cards_it_names_a_program_that_is_there(
+    machine: Path, engine: str | None
+) -> None:
+    if engine is None:
+        shutil.rmtree(machine / "etc/docker")
+    said = setup(machine, "--simulate", "t4", *(["--runtime", engine] if engine else [])).output
+    tried = said.splitlines()[-1].split()
+    assert tried[:3] == ["then:", engine or "gpushare", "run"]
+    (program,) = [word.partition(":")[0] for word in tried if word.startswith("/usr/")]
+    assert (machine / program[1:]).is_file()
 
 
 def test_a_dry_run_says_it_all_and_does_nothing(machine: Path) -> None:
