@@ -63,6 +63,8 @@ granted to it. A `create` that requests GPUSHARE_WAIT is acknowledged again whil
 
 `marker` is "strong" or "weak"; `mode` is "none", "shared" or "exclusive".
 
+A request with half of a surrogate pair in a key or text is `invalid`.
+
 A user other than root has at most 64 connections at a time, 20 requests a second that change
 something (256 at once) and 50 that only read (512 at once). Others are `refused` without an
 acknowledgement.
