@@ -142,6 +142,27 @@ def test_the_overview_shows_the_cards_that_ls_lists(site: Browser, own: Stack) -
     same(site, said, lambda: site.table("Cards"))
 
 
+def test_a_cordoned_card_offers_no_memory(site: Browser, own: Stack) -> None:
+    client, card = Client(own.socket), cli(own, "ls")[0]["uuid"]
+    client.cordon(card, "fan")
+    try:
+        same(
+            site,
+            lambda: [
+                ("-", "shared, cordoned"),
+                (format_size(cli(own, "ls")[1]["available_bytes"]), "shared"),
+            ],
+            lambda: [(row[3], row[8]) for row in site.table("Cards")],
+        )
+        site.go(f"#/card?id={card}")
+        facts = site.text("main dl")
+        assert "Available\n-\n" in facts
+        assert "Cores available\n-\n" in facts
+        assert "shared, cordoned fan" in facts
+    finally:
+        client.uncordon(card)
+
+
 def test_the_overview_shows_the_containers_that_ps_lists(site: Browser, own: Stack) -> None:
     def said() -> list[list[str]]:
         return [

@@ -4,7 +4,7 @@
 import { get } from "./api.js";
 import { el, facts, fill, section, select } from "./dom.js";
 import { evictedTable } from "./evicted.js";
-import { size, use } from "./format.js";
+import { available, size, use } from "./format.js";
 import { Graph } from "./graph.js";
 import { eventTable, tenantTable } from "./rows.js";
 import { change, passes } from "./state.js";
@@ -68,10 +68,10 @@ function cardFacts(card) {
     ["Health", card.health],
     ["Mode", card.mode + (card.cordoned ? `, cordoned ${card.cordon_reason}` : "")],
     ["Allocated", use(card.allocated_bytes, card.memory_bytes)],
-    ["Available", size(card.available_bytes)],
+    ["Available", available(card)],
     ["Evicted", card.evicted_bytes ? `${size(card.evicted_bytes)} of ${card.evicted_tenants} container${card.evicted_tenants === 1 ? "" : "s"} in host memory` : ""],
     ["Burst", card.burst_granted_bytes ? size(card.burst_granted_bytes) : ""],
-    ["Cores available", `${card.cores_available} %`],
+    ["Cores available", available(card, `${card.cores_available} %`)],
     ["Containers", `${card.tenants}/${card.max_tenants}`],
     ["Policy", card.policy || "as requested"],
     ["Utilization", card.utilization === null ? "-" : `${card.utilization} %`],

@@ -2,7 +2,7 @@
 // Tables of cards, containers and events, which several pages have.
 
 import { bar, el, table } from "./dom.js";
-import { percent, size, time, use } from "./format.js";
+import { available, percent, size, time, use } from "./format.js";
 import { link } from "./state.js";
 
 export const nameOf = (tenant) => tenant.name || tenant.id.slice(0, 12);
@@ -21,7 +21,7 @@ export function cardTable(cards) {
     toCard(card.uuid, String(card.index)),
     card.model,
     bar(card.allocated_bytes / card.memory_bytes, use(card.allocated_bytes, card.memory_bytes)),
-    size(card.available_bytes),
+    available(card),
     card.evicted_bytes ? size(card.evicted_bytes) : "-",
     bar((100 - card.cores_available) / 100, `${100 - card.cores_available} %`),
     percent(card.utilization),
