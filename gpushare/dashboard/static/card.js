@@ -6,7 +6,7 @@ import { el, facts, fill, section, select } from "./dom.js";
 import { evictedTable } from "./evicted.js";
 import { available, size, use } from "./format.js";
 import { Graph } from "./graph.js";
-import { eventTable, tenantTable } from "./rows.js";
+import { eventTable, noneOf, tenantTable } from "./rows.js";
 import { change, passes } from "./state.js";
 
 const GRAPHS = [
@@ -43,16 +43,16 @@ export function card(state) {
     const choices = [...known].map(([key, one]) => [key, `${one.index}: ${one.model}`]);
     fill(head, select("choose", "Card", choices, uuid, (id) => change({ id })));
     const live = now.cards.find((one) => one.uuid === uuid);
-    fill(about, live ? cardFacts(live) : el("p", { class: "none" }, "gpushared does not report this card now."));
+    fill(about, live ? cardFacts(live) : el("p", { class: "none" }, noneOf(now, "gpushared does not report this card now.")));
     const passing = now.tenants.filter((one) => passes({ ...wanted, card: "" }, one));
-    fill(containers, tenantTable(passing.filter((one) => one.cards.some((part) => part.uuid === uuid)), uuid));
-    fill(evicted, evictedTable(live ? passing : [], live?.index));
+    fill(containers, tenantTable(passing.filter((one) => one.cards.some((part) => part.uuid === uuid)), now, uuid));
+    fill(evicted, evictedTable(live ? passing : [], now, live?.index));
     if (!uuid) return;
-    const found = await get("events", { name: uuid, ...range }, signal).catch(() => []);
+    const found = now.error ? null : await get("events", { name: uuid, ...range }, signal).catch(() => null);
     fill(events, eventTable(found));
     for (const graph of graphs) {
       graph.about.subjects = [`card:${uuid}`];
-      graph.events = found;
+      graph.events = found ?? [];
     }
     await Promise.all(graphs.map((graph) => graph.load(range, signal)));
   }
