@@ -72,7 +72,7 @@ class CardMetrics(TypedDict):
     memory_bytes: int
     used_bytes: int | None  # memory of processes, by the driver; None: not reported
     allocated_bytes: int
-    available_bytes: int
+    available_bytes: int  # as in CardStatus
     burst_bytes: int  # usable above the quotas now, or used
     non_tenant_bytes: int  # high-water mark
     evicted_bytes: int  # of its evicted tenants, in host memory

@@ -15,7 +15,7 @@ import gpushare as package
 from gpushare.cli.commands import COMMANDS, SECTIONS
 from gpushare.cli.errors import no_such_command
 from gpushare.cli.session import TRY, RootCommand, Session, shared_options
-from gpushare.cli.text import count
+from gpushare.cli.text import count, printable
 from gpushare.client import DaemonUnreachable
 from gpushare.quota.size import format_size
 
@@ -155,18 +155,26 @@ def _absent(why: str) -> str:
 
 
 def _present(status: DaemonStatus, cards: list[CardStatus]) -> str:
+    from gpushare.cli.status import available  # noqa: PLC0415 - for no other command
+
     kind = "simulated driver" if status["simulated"] else "driver"
     has = f"{count(status['cards'], 'card')}, {count(status['tenants'], 'container')}"
     driver = f"{kind} {status['driver_version']}, CUDA {status['cuda_version']}"
     lines = [f"gpushare {status['version']}: {driver}, {has}"]
     lines += [
-        f"card {card['index']}: {card['model']}, {format_size(card['available_bytes'])} of "
-        f"{format_size(card['memory_bytes'])} available, {card['health']}"
+        f"card {card['index']}: {card['model']}, {available(card)} of "
+        f"{format_size(card['memory_bytes'])} available, {card['health']}{_cordon(card)}"
         for card in cards
     ]
     lines += [f"warn: {warning}" for warning in status["warnings"]]
     lines.append(f"next: {_next(status, cards)}")
     return "\n".join(lines)
+
+
+def _cordon(card: CardStatus) -> str:
+    """Return ", cordoned: ECC errors"; "" for a card that is not cordoned."""
+    reason = f": {printable(card['cordon_reason'])}" if card["cordon_reason"] else ""
+    return f", cordoned{reason}" if card["cordoned"] else ""
 
 
 def _next(status: DaemonStatus, cards: list[CardStatus]) -> str:

@@ -11,7 +11,7 @@ import click
 from gpushare.cli import mig
 from gpushare.cli import session as shared
 from gpushare.cli.run_state import timeout_option
-from gpushare.cli.status import colour
+from gpushare.cli.status import available, colour
 from gpushare.cli.terminal_table import terminal_table
 from gpushare.cli.text import count, printable, table
 from gpushare.client import RequestRefused, UnknownTenant
@@ -155,7 +155,7 @@ def _row(card: CardStatus) -> tuple[str, ...]:
         NOT_KNOWN if card["numa_node"] is None else str(card["numa_node"]),
         _best_link(card),
         f"{card['tenants']}/{card['max_tenants']}",
-        format_size(card["available_bytes"]),
+        available(card),
     )
 
 

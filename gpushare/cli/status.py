@@ -32,7 +32,7 @@ LS_HEADINGS = (
 #: The columns that are left out if the terminal is too narrow, in this order.
 LS_DROPPED: Final = (
     *("NON-TENANT", "BURST", "TENANTS", "ALLOCATED"),
-    *("MODEL", "MODE", "CORES", "MEMORY"),
+    *("MODEL", "CORES", "MEMORY", "MODE"),
 )
 
 
@@ -45,6 +45,7 @@ def ls(session: Session, profiles: bool) -> None:
     or not. BURST (shown only if there is any) is memory that containers may use, or still hold,
     above their quotas. NON-TENANT is the memory of processes that belong to no container (--json
     lists them). AVAILABLE is what a new container can request. It includes unused burst memory.
+    It is - for a card on which gpushare places no new containers: cordoned, or with a problem.
 
     CORES is the allocated share of the compute. TENANTS is the number of containers on the card,
     and the maximum. MODE is unused, shared, or exclusive (one container has the whole card), with
@@ -52,7 +53,7 @@ def ls(session: Session, profiles: bool) -> None:
     or the problem. If a card has a problem, the exit status is 4.
 
     On a terminal that is too narrow, columns are left out in this order, and the last line names
-    them: NON-TENANT, BURST, TENANTS, ALLOCATED, MODEL, MODE, CORES, MEMORY. If that does not
+    them: NON-TENANT, BURST, TENANTS, ALLOCATED, MODEL, CORES, MEMORY, MODE. If that does not
     suffice, the longest texts are shortened. A pipe gets all columns. Colors are used only on a
     terminal, and not if NO_COLOR is set.
 
@@ -135,13 +136,19 @@ def card_cells(card: CardStatus | ClusterCard, headings: Sequence[str]) -> tuple
         "ALLOCATED": _size(card["allocated_bytes"]),
         "BURST": _size(card["burst_granted_bytes"]),
         "NON-TENANT": _size(card["non_tenant_bytes"]),
-        "AVAILABLE": _size(card["available_bytes"]),
+        "AVAILABLE": available(card),
         "CORES": "-" if free is None else f"{100 - free} %",
         "TENANTS": "-" if tenants == (None, None) else f"{tenants[0]}/{tenants[1]}",
         "MODE": mode(card),
         "HEALTH": card["health"] or "-",
     }
     return tuple(cells[name] for name in headings)
+
+
+def available(card: CardStatus | ClusterCard) -> str:
+    """Return what a new container can request; "-": unknown, or it is not placed on this card."""
+    is_closed = card["cordoned"] or card["health"] not in {"", "ok"}
+    return "-" if is_closed else _size(card["available_bytes"])
 
 
 def _size(size: int | None) -> str:

@@ -184,6 +184,8 @@ def _obstacle(card: CardStatus, percent: int, *, single: bool) -> str:
     need = tenants * compute.MEMORY_BYTES
     if card["health"] != "ok":
         return f"is unhealthy ({card['health']})"
+    if card["cordoned"]:
+        return "is cordoned"
     if card["mode"] == "exclusive":
         return "is allocated exclusively"
     if card["policy"] not in {"", "fixed-share"}:

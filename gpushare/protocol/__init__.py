@@ -63,6 +63,8 @@ granted to it. A `create` that requests GPUSHARE_WAIT is acknowledged again whil
 
 `marker` is "strong" or "weak"; `mode` is "none", "shared" or "exclusive".
 
+A request with half of a surrogate pair in a key or text is `invalid`.
+
 A user other than root has at most 64 connections at a time, 20 requests a second that change
 something (256 at once) and 50 that only read (512 at once). Others are `refused` without an
 acknowledgement.
@@ -321,7 +323,7 @@ class CardStatus(TypedDict):
     non_tenant_bytes: int  # memory of non-tenant processes, high-water mark
     non_tenant_processes: list[NonTenantProcessStatus]
     unattributed_bytes: int  # in use, but the driver reports no process: attributed to no tenant
-    available_bytes: int
+    available_bytes: int  # to a new container; 0 while none is placed on the card
     evicted_bytes: int  # of evicted tenants, in host memory; in none of the figures above
     evicted_tenants: int
     cores_available: int  # percent of the card

@@ -142,6 +142,27 @@ def test_the_overview_shows_the_cards_that_ls_lists(site: Browser, own: Stack) -
     same(site, said, lambda: site.table("Cards"))
 
 
+def test_a_cordoned_card_offers_no_memory(site: Browser, own: Stack) -> None:
+    client, card = Client(own.socket), cli(own, "ls")[0]["uuid"]
+    client.cordon(card, "fan")
+    try:
+        same(
+            site,
+            lambda: [
+                ("-", "shared, cordoned"),
+                (format_size(cli(own, "ls")[1]["available_bytes"]), "shared"),
+            ],
+            lambda: [(row[3], row[8]) for row in site.table("Cards")],
+        )
+        site.go(f"#/card?id={card}")
+        facts = site.text("main dl")
+        assert "Available\n-\n" in facts
+        assert "Cores available\n-\n" in facts
+        assert "shared, cordoned fan" in facts
+    finally:
+        client.uncordon(card)
+
+
 def test_the_overview_shows_the_containers_that_ps_lists(site: Browser, own: Stack) -> None:
     def said() -> list[list[str]]:
         return [
@@ -459,14 +480,36 @@ def test_a_browser_without_the_token_is_asked_for_it(program: ServiceProcess) ->
         assert "train" in browser.text("main")
 
 
-def test_without_gpushared_the_page_says_so_and_keeps_the_graphs(site: Browser, own: Stack) -> None:
+def test_without_gpushared_the_state_is_unknown_and_the_graphs_stay(
+    site: Browser, own: Stack
+) -> None:
     assert own.daemon is not None
+    key, unknown = key_of(own, "train"), "Unknown: gpushared does not answer."
     own.daemon.stop()
     try:
         site.until(lambda: site.refresh() and "gpushared is not running" in site.text("#message"))
-        assert "gpushared does not answer" in site.text("main")
+        assert sections(site) == dict.fromkeys(
+            ("Problems", "Cards", "Waiting", "Evicted", "Containers"), unknown
+        )
         assert "card 0: last" in site.graph("Memory in use of cards")
+        site.go("#/card")
+        assert sections(site) == dict.fromkeys(("Containers", "Evicted", "Events"), unknown)
+        assert site.text("main").count(unknown) == 4  # also the card's own state
+        site.go(f"#/container?id={key}")
+        assert sections(site) == dict.fromkeys(("Memory by kind", "Events"), unknown)
+        assert f"State\n{unknown}" in site.text("main dl")
+        assert "memory in use: last" in site.graph("Memory")
+        site.go("#/overview")
     finally:
         own.start_daemon()
     site.until(lambda: site.refresh() and len(site.table("Containers")) == 2)
     assert site.script("return document.getElementById('message').hidden")
+
+
+def sections(site: Browser) -> dict[str, str]:
+    """Return what each section of the page but its graphs shows, by its heading."""
+    found: dict[str, str] = site.script(
+        "return Object.fromEntries([...document.querySelectorAll('main section:not(:has(figure))')]"
+        ".map((one) => [one.querySelector('h2').innerText, one.children[1].innerText]))"
+    )
+    return found

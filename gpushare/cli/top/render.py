@@ -302,7 +302,7 @@ def _card_details(card: CardRow) -> Iterator[str]:
     yield (
         f"memory   {format_size(card.used_bytes)} used, {format_size(card.allocated_bytes)} "
         f"allocated, {format_size(card.non_tenant_bytes)} non-tenant, "
-        f"{format_size(card.available_bytes)} available"
+        f"{card.available} available"
     )
     if card.evicted_bytes:
         yield f"evicted  {format_size(card.evicted_bytes)} in host memory"

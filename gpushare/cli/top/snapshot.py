@@ -101,7 +101,7 @@ class CardRow:
     used_bytes: int  # by containers and non-tenant processes
     allocated_bytes: int
     non_tenant_bytes: int
-    available_bytes: int
+    available: str
     evicted_bytes: int  # of its evicted containers, in host memory
     utilization: int | None
     temperature_celsius: int | None
@@ -271,7 +271,7 @@ def _card(card: protocol.CardStatus, containers: tuple[ContainerRow, ...]) -> Ca
         used_bytes=sum(one.used_bytes for one in here) + card["non_tenant_bytes"],
         allocated_bytes=card["allocated_bytes"],
         non_tenant_bytes=card["non_tenant_bytes"],
-        available_bytes=card["available_bytes"],
+        available=status.available(card),
         evicted_bytes=card.get("evicted_bytes", 0),  # a daemon before it is restarted
         utilization=card["utilization"],
         temperature_celsius=card.get("temperature_celsius"),  # a daemon before it is restarted

@@ -28,7 +28,7 @@ from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
 from gpushare.oci.cdi import CdiError
 from gpushare.oci.spec import SpecError
-from gpushare.quota.errors import QuotaError, quoted
+from gpushare.quota.errors import QuotaError, printable, quoted
 
 _SO_PEERPIDFD: Final = 77  # asm-generic/socket.h, since Linux 6.5
 
@@ -260,6 +260,37 @@ class Connection:
         """Note that a worker has begun with the request."""
         self.deadline = time.monotonic() + protocol.REPLY_SECONDS
         self.queued = False
+
+
+def decode_request(packet: bytes) -> dict[str, Any]:
+    """Return the fields of a request; MalformedRequest if a text is not valid Unicode.
+
+    Files, logs and databases cannot store half of a surrogate pair, which JSON can express.
+    """
+    fields = protocol.decode(packet)
+    for key, value in fields.items():
+        for text in (key, *_texts(value)):
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise MalformedRequest(
+                    f"{printable(key)} {quoted(text)}: not UTF-8 text. Use complete Unicode "
+                    "characters, without halves of surrogate pairs"
+                ) from None
+    return fields
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield all keys and texts in `value`, however deep."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, list):
+            waiting += one
+        elif isinstance(one, dict):
+            waiting += [*one, *one.values()]
 
 
 def receive(connection: Connection) -> tuple[bytes, tuple[int, ...], int]:

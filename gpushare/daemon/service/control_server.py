@@ -38,6 +38,7 @@ from gpushare.daemon.service.control_request import (
     Peer,
     caller_origin,
     close_all,
+    decode_request,
     receive,
     refusal_packet,
 )
@@ -240,7 +241,7 @@ class ControlServer:
 
     def _start(self, connection: Connection, packet: bytes, fds: tuple[int, ...]) -> None:
         try:
-            request = ControlRequest(protocol.decode(packet), connection.peer, fds)
+            request = ControlRequest(decode_request(packet), connection.peer, fds)
             if request.fields.get("op") == "hello":
                 close_all(fds)
                 self._send(connection, {"ok": True})

@@ -19,7 +19,7 @@ from gpushare.daemon.placement.model import CardCapacity
 from gpushare.daemon.state import ComputeUsage, DaemonState, LoadedDriver
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.daemon.views.eviction_rows import evicted_on
-from gpushare.daemon.views.status_rows import card_mode
+from gpushare.daemon.views.status_rows import available_bytes, card_mode, scheduling_fault
 from gpushare.daemon.views.why import card_memory_kinds
 from gpushare.events import COUNTED
 from gpushare.metrics_schema import (
@@ -108,7 +108,7 @@ def _card(capacity: CardCapacity, state: DaemonState) -> CardMetrics:
         memory_bytes=capacity.card.memory_bytes,
         used_bytes=None if None in held else sum(one or 0 for one in held) + unallocated,
         allocated_bytes=capacity.allocated_bytes,
-        available_bytes=capacity.available_bytes,
+        available_bytes=available_bytes(capacity, scheduling_fault(state)),
         burst_bytes=capacity.burst_granted_bytes,
         non_tenant_bytes=capacity.non_tenant_bytes,
         evicted_bytes=evicted.bytes,

@@ -86,7 +86,7 @@ def card_row(
             for process in largest_first[:_MOST_NON_TENANTS]
         ],
         unattributed_bytes=capacity.unattributed_bytes,
-        available_bytes=capacity.available_bytes,
+        available_bytes=available_bytes(capacity, fault),
         evicted_bytes=0,
         evicted_tenants=0,
         cores_available=capacity.cores_available,
@@ -115,6 +115,12 @@ def card_row(
             for link in (links.link(capacity.card.uuid, other.card.uuid),)
         ],
     )
+
+
+def available_bytes(capacity: CardCapacity, fault: str) -> int:
+    """Return what a new container may still get of a card: nothing if none is placed on it."""
+    is_closed = fault or capacity.health != "ok" or capacity.cordoned is not None
+    return 0 if is_closed else capacity.available_bytes
 
 
 def scheduling_fault(state: DaemonState) -> str:

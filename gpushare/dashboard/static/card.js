@@ -4,9 +4,9 @@
 import { get } from "./api.js";
 import { el, facts, fill, section, select } from "./dom.js";
 import { evictedTable } from "./evicted.js";
-import { size, use } from "./format.js";
+import { available, size, use } from "./format.js";
 import { Graph } from "./graph.js";
-import { eventTable, tenantTable } from "./rows.js";
+import { eventTable, noneOf, tenantTable } from "./rows.js";
 import { change, passes } from "./state.js";
 
 const GRAPHS = [
@@ -43,16 +43,16 @@ export function card(state) {
     const choices = [...known].map(([key, one]) => [key, `${one.index}: ${one.model}`]);
     fill(head, select("choose", "Card", choices, uuid, (id) => change({ id })));
     const live = now.cards.find((one) => one.uuid === uuid);
-    fill(about, live ? cardFacts(live) : el("p", { class: "none" }, "gpushared does not report this card now."));
+    fill(about, live ? cardFacts(live) : el("p", { class: "none" }, noneOf(now, "gpushared does not report this card now.")));
     const passing = now.tenants.filter((one) => passes({ ...wanted, card: "" }, one));
-    fill(containers, tenantTable(passing.filter((one) => one.cards.some((part) => part.uuid === uuid)), uuid));
-    fill(evicted, evictedTable(live ? passing : [], live?.index));
+    fill(containers, tenantTable(passing.filter((one) => one.cards.some((part) => part.uuid === uuid)), now, uuid));
+    fill(evicted, evictedTable(live ? passing : [], now, live?.index));
     if (!uuid) return;
-    const found = await get("events", { name: uuid, ...range }, signal).catch(() => []);
+    const found = now.error ? null : await get("events", { name: uuid, ...range }, signal).catch(() => null);
     fill(events, eventTable(found));
     for (const graph of graphs) {
       graph.about.subjects = [`card:${uuid}`];
-      graph.events = found;
+      graph.events = found ?? [];
     }
     await Promise.all(graphs.map((graph) => graph.load(range, signal)));
   }
@@ -68,10 +68,10 @@ function cardFacts(card) {
     ["Health", card.health],
     ["Mode", card.mode + (card.cordoned ? `, cordoned ${card.cordon_reason}` : "")],
     ["Allocated", use(card.allocated_bytes, card.memory_bytes)],
-    ["Available", size(card.available_bytes)],
+    ["Available", available(card)],
     ["Evicted", card.evicted_bytes ? `${size(card.evicted_bytes)} of ${card.evicted_tenants} container${card.evicted_tenants === 1 ? "" : "s"} in host memory` : ""],
     ["Burst", card.burst_granted_bytes ? size(card.burst_granted_bytes) : ""],
-    ["Cores available", `${card.cores_available} %`],
+    ["Cores available", available(card, `${card.cores_available} %`)],
     ["Containers", `${card.tenants}/${card.max_tenants}`],
     ["Policy", card.policy || "as requested"],
     ["Utilization", card.utilization === null ? "-" : `${card.utilization} %`],

@@ -6,7 +6,7 @@ import { bar, el, facts, fill, section, select, table } from "./dom.js";
 import { evictedFacts } from "./evicted.js";
 import { size, time, use } from "./format.js";
 import { Graph } from "./graph.js";
-import { cores, eventTable, isolationOf, nameOf, stateOf, toCard } from "./rows.js";
+import { cores, eventTable, isolationOf, nameOf, noneOf, stateOf, toCard } from "./rows.js";
 import { change, passes } from "./state.js";
 
 const GRAPHS = [
@@ -47,12 +47,13 @@ export function container(state) {
       fill(about, el("p", { class: "none" }, "Choose a container."));
       return;
     }
-    fill(about, live ? liveFacts(live) : pastFacts(past));
+    fill(about, live ? liveFacts(live) : pastFacts(past, noneOf(now, "not running")));
     const shown = live ?? past;
     const why = live ? await get("why", { name: live.key }, signal).catch(quiet) : null;
-    fill(memory, why ? kinds(why) : el("p", { class: "none" }, "The container is not running."));
-    const found = shown ? await get("events", { name: shown.key, ...range }, signal).catch(quiet) : [];
-    fill(events, eventTable(found ?? []));
+    fill(memory, why ? kinds(why) : el("p", { class: "none" }, noneOf(now, "The container is not running.")));
+    let found = now.error ? null : [];
+    if (shown && !now.error) found = await get("events", { name: shown.key, ...range }, signal).catch(quiet);
+    fill(events, eventTable(found));
     for (const graph of graphs) {
       graph.about.subjects = [`container:${state.id}`];
       graph.events = found ?? [];
@@ -93,14 +94,14 @@ function liveFacts(tenant) {
   ]);
 }
 
-function pastFacts(past) {
+function pastFacts(past, state) {
   if (!past) return el("p", { class: "none" }, "The history has no such container in this range.");
   return facts([
     ["Name", past.name],
     ["ID", past.id],
     ["Pod", past.pod ? `${past.namespace}/${past.pod}` : ""],
     ["User", past.user],
-    ["State", "not running"],
+    ["State", state],
     ["Mode", past.sharing],
     ["First sample", time(past.first)],
     ["Last sample", time(past.last)],

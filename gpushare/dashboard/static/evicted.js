@@ -3,10 +3,10 @@
 
 import { table } from "./dom.js";
 import { size, time } from "./format.js";
-import { evictedState, nameOf, toContainer } from "./rows.js";
+import { evictedState, nameOf, noneOf, toContainer } from "./rows.js";
 
 // `onlyCard` is the index of the card that the memory came from; without it, of all.
-export function evictedTable(tenants, onlyCard = null) {
+export function evictedTable(tenants, now, onlyCard = null) {
   const headings = ["Container", "State", "Since", "In host memory", "On its cards", "From card", "Caused by", "Waits since"];
   const rows = tenants
     .filter((one) => one.evicted && (onlyCard === null || one.evicted.from_cards.includes(onlyCard)))
@@ -20,7 +20,7 @@ export function evictedTable(tenants, onlyCard = null) {
       causeOf(one.evicted),
       one.evicted.waits_since === null ? "-" : time(one.evicted.waits_since),
     ]);
-  return table("Evicted containers", headings, rows, "No container is evicted.");
+  return table("Evicted containers", headings, rows, noneOf(now, "No container is evicted."));
 }
 
 // The facts of a container that is evicted.

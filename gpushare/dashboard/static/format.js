@@ -20,6 +20,11 @@ export function size(bytes) {
   return `${tenths(bytes, unit)} ${name}`;
 }
 
+// As `gpushare ls` prints it: "-" for a card on which no new container is placed.
+export function available(card, text = size(card.available_bytes)) {
+  return card.cordoned || card.health !== "ok" ? "-" : text;
+}
+
 export function use(used, quota, limit = 0) {
   const [unit, name] = unitOf(quota);
   const burst = limit > quota ? `+${tenths(limit - quota, unit)}` : "";

@@ -4,7 +4,7 @@
 import { el, fill, section, table } from "./dom.js";
 import { evictedTable } from "./evicted.js";
 import { Graph } from "./graph.js";
-import { cardTable, tenantTable, toCard, toContainer } from "./rows.js";
+import { cardTable, noneOf, tenantTable, toCard, toContainer, UNKNOWN } from "./rows.js";
 import { passes, passesCard } from "./state.js";
 
 const MOST_LINES = 16;
@@ -40,11 +40,11 @@ export function overview() {
     const uuids = new Set(shown.map((card) => card.uuid));
     const isShown = (one) => (one.key ? keys.has(one.key) : !one.card || uuids.has(one.card));
     fill(problems, problemList(now.problems.filter(isShown), now.error));
-    fill(cards, cardTable(shown));
+    fill(cards, cardTable(shown, now));
     const rows = now.waiting.filter((one) => !one.key || keys.has(one.key));
-    fill(waits, table("Waiting", ["Container", "Reason"], rows.map((one) => [one.key ? toContainer(one.key, one.name, "waiting-") : one.name, one.reason]), "No container waits."));
-    fill(evicted, evictedTable(tenants));
-    fill(containers, tenantTable(tenants));
+    fill(waits, table("Waiting", ["Container", "Reason"], rows.map((one) => [one.key ? toContainer(one.key, one.name, "waiting-") : one.name, one.reason]), noneOf(now, "No container waits.")));
+    fill(evicted, evictedTable(tenants, now));
+    fill(containers, tenantTable(tenants, now));
     const past = subjects.containers.filter((one) => passes(state, one));
     const ofCards = subjects.cards.filter((card) => passesCard(state, card, [...now.tenants, ...subjects.containers])).map((card) => card.subject);
     const last = past.sort((one, other) => other.last - one.last).slice(0, MOST_LINES).map((one) => one.subject);
@@ -59,7 +59,7 @@ export function overview() {
 }
 
 function problemList(problems, error) {
-  if (error) return el("p", { class: "none" }, "Unknown: gpushared does not answer.");
+  if (error) return el("p", { class: "none" }, UNKNOWN);
   if (!problems.length) return el("p", { class: "ok" }, "None.");
   const subject = (one) => {
     if (one.key) return [" ", toContainer(one.key, "Show", "problem-")];

@@ -2,8 +2,14 @@
 // Tables of cards, containers and events, which several pages have.
 
 import { bar, el, table } from "./dom.js";
-import { percent, size, time, use } from "./format.js";
+import { available, percent, size, time, use } from "./format.js";
 import { link } from "./state.js";
+
+// What stands for anything that only gpushared knows, while it does not answer.
+export const UNKNOWN = "Unknown: gpushared does not answer.";
+
+// `now` is gpushared's answer, and `none` the text of an empty one.
+export const noneOf = (now, none) => (now.error ? UNKNOWN : none);
 
 export const nameOf = (tenant) => tenant.name || tenant.id.slice(0, 12);
 
@@ -15,13 +21,13 @@ export function toContainer(key, text, place = "") {
   return el("a", { href: link({ page: "container", id: key }), id: `to-${place}${key}` }, text);
 }
 
-export function cardTable(cards) {
+export function cardTable(cards, now) {
   const headings = ["Card", "Model", "Memory allocated", "Available", "Evicted", "Cores allocated", "Utilization", "Containers", "Mode", "Temperature", "Power", "Health"];
   const rows = cards.map((card) => [
     toCard(card.uuid, String(card.index)),
     card.model,
     bar(card.allocated_bytes / card.memory_bytes, use(card.allocated_bytes, card.memory_bytes)),
-    size(card.available_bytes),
+    available(card),
     card.evicted_bytes ? size(card.evicted_bytes) : "-",
     bar((100 - card.cores_available) / 100, `${100 - card.cores_available} %`),
     percent(card.utilization),
@@ -31,7 +37,7 @@ export function cardTable(cards) {
     card.power_milliwatts === null ? "-" : `${Math.round(card.power_milliwatts / 1000)} W`,
     el("span", { class: card.health === "ok" ? "ok" : "bad" }, card.health),
   ]);
-  return table("Cards", headings, rows, "There is no card.");
+  return table("Cards", headings, rows, noneOf(now, "There is no card."));
 }
 
 export function evictedState(evicted) {
@@ -58,7 +64,7 @@ export function cores(card) {
   return `${shown}/${card.cores || "-"} %`;
 }
 
-export function tenantTable(tenants, onlyCard = "") {
+export function tenantTable(tenants, now, onlyCard = "") {
   const headings = ["Container", "Card", "Memory used/quota", "Cores used/requested", "Policy", "Throttled", "Isolation", "State"];
   const rows = tenants.flatMap((tenant) =>
     tenant.cards
@@ -74,20 +80,21 @@ export function tenantTable(tenants, onlyCard = "") {
         stateOf(tenant),
       ]),
   );
-  return table("Containers", headings, rows, "No container uses a GPU.");
+  return table("Containers", headings, rows, noneOf(now, "No container uses a GPU."));
 }
 
 const SKIPPED = new Set(["time", "event", "level"]);
 
+// `events` is null if gpushared did not return them.
 export function eventTable(events) {
   const details = (fields) =>
     Object.entries(fields).filter(([key]) => !SKIPPED.has(key)).map(([key, value]) => `${key}=${typeof value === "object" ? JSON.stringify(value) : value}`).join(" ");
-  const rows = [...events].reverse().map((event) => [
+  const rows = [...(events ?? [])].reverse().map((event) => [
     time(event.time),
     el("span", { class: event.level === "info" ? "" : "bad" }, event.event),
     event.text,
     event.name || event.card,
     el("small", {}, details(event.fields)),
   ]);
-  return table("Events", ["Time", "Event", "Meaning", "Subject", "Details"], rows, "No events in this range.");
+  return table("Events", ["Time", "Event", "Meaning", "Subject", "Details"], rows, events ? "No events in this range." : UNKNOWN);
 }

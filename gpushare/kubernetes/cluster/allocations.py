@@ -120,7 +120,7 @@ def _sliced_card(node: str, device: Object, shares: Sequence[AllocatedDevice]) -
         "model": _attribute(attributes, "model", "string", ""),
         "memory_bytes": memory,
         "allocated_bytes": taken,
-        "available_bytes": max(0, memory - taken),
+        "available_bytes": 0 if reasons else max(0, memory - taken),
         "cores_available": max(0, 100 - taken_cores),
         "tenants": len(shares),
         "max_tenants": most,

@@ -49,7 +49,7 @@ def test_card_ls_shows_what_an_operator_needs(cli: Cli, daemon: AnsweringDaemon)
         ),
         (
             "1     GPU-9                                     NVIDIA H200  exclusive     "
-            "burst-share    yes: fan?[2J  ?     -          2/16     126 GiB"
+            "burst-share    yes: fan?[2J  ?     -          2/16     -"
         ),
     ]
     assert json.loads(cli("card", "ls", "--json").output)[0]["links"] == LINKS

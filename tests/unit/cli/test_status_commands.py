@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
@@ -55,6 +55,26 @@ def test_inspect_shows_managed_memory_beyond_the_quota(cli: Cli, daemon: Answeri
 def test_ls_has_a_column_for_burst_only_if_there_is_any(cli: Cli, daemon: AnsweringDaemon) -> None:
     daemon.answers["cards"] = rows({**CARD, "burst_granted_bytes": 0})
     assert "BURST" not in cli("ls").output
+
+
+@pytest.mark.parametrize(
+    ("closed", "shown"),
+    [
+        ({"cordoned": True, "cordon_reason": "ECC"}, "ok, cordoned: ECC"),
+        ({"cordoned": True}, "ok, cordoned"),
+        ({"health": "XID 79"}, "XID 79"),
+    ],
+)
+def test_a_card_that_takes_no_new_container_offers_no_memory(
+    cli: Cli, daemon: AnsweringDaemon, closed: dict[str, Any], shown: str
+) -> None:
+    daemon.answers["cards"] = rows({**CARD, "mode": "unused", **closed})
+    for command in (("ls",), ("card", "ls")):
+        headings, row = (re.split("  +", line) for line in cli(*command).output.splitlines())
+        assert dict(zip(headings, row, strict=True))["AVAILABLE"] == "-"
+        assert "126 GiB" not in row
+    assert ("unused,cordoned" in cli("ls").output) is ("cordoned" in closed)
+    assert cli().output.splitlines()[1] == f"card 0: NVIDIA H200, - of 140 GiB available, {shown}"
 
 
 def test_a_sick_card_makes_ls_degraded(cli: Cli, daemon: AnsweringDaemon) -> None:

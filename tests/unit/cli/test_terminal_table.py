@@ -62,6 +62,8 @@ def test_ls_leaves_out_columns_in_the_order_of_its_help(cli: Cli, busy: Answerin
     assert lines[2].endswith("XID 79")
     left_out = "NON-TENANT, BURST, TENANTS, ALLOCATED"
     assert lines[3:] == [f"not shown: {left_out} (the terminal is too narrow)"]
+    narrow, _ = shown(busy, "ls", columns=50)
+    assert "shared,cordoned" in narrow[2]
     whole, _ = shown(busy, "ls", columns=140)
     assert "\n".join(whole) + "\n" == cli("ls").output
 

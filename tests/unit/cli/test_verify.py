@@ -64,6 +64,7 @@ def test_a_share_is_tried_on_the_card_that_others_leave_the_most_time_of() -> No
         ({"tenants": 15}, "card 0 has 15 of 16 tenants"),
         ({"mode": "exclusive"}, "card 0 is allocated exclusively"),
         ({"health": "XID 79"}, "card 0 is unhealthy (XID 79)"),
+        ({"cordoned": True}, "card 0 is cordoned"),
         ({"policy": "best-effort"}, "card 0 has the policy best-effort (gpushare card policy)"),
     ],
 )

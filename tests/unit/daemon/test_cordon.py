@@ -28,7 +28,8 @@ from gpushare.daemon.service.node_operations import (
     set_card_policy,
     uncordon_card,
 )
-from gpushare.daemon.state import DaemonState
+from gpushare.daemon.state import CardUsage, DaemonState, UsageView
+from gpushare.daemon.views import metrics
 from gpushare.protocol import CODE_NOT_FOUND, CODE_REFUSED
 from gpushare.quota.errors import QuotaError
 
@@ -112,6 +113,24 @@ def test_only_root_cordons_and_every_user_sees_it(tmp_path: Path) -> None:
         with pytest.raises(Forbidden):
             ask(made, "card-uncordon", uid=1000, card="0")
         assert ask(made, "card-uncordon", card=CARDS[0].uuid)[0]["cordoned"] is False
+
+
+def test_a_card_that_takes_no_new_tenant_has_nothing_available(tmp_path: Path) -> None:
+    with node(tmp_path, count=3) as made:
+
+        def shown() -> list[object]:
+            rows = [card["available_bytes"] for card in ask(made, "cards")]
+            assert rows == [card["available_bytes"] for card in metrics.card_metrics(made)]
+            return rows
+
+        every = CARDS[0].memory_bytes
+        assert shown() == [every] * 3
+        cordon_card(CARDS[0], "", made)
+        made.observed.usage = UsageView(cards={CARDS[1].uuid: CardUsage(health="GPU is lost")})
+        assert shown() == [0, 0, every]
+        uncordon_card(CARDS[0], made)
+        made.driver_fault = "another driver"
+        assert shown() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("card", ["9", "abc", "GPU-00000000"])

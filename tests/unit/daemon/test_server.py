@@ -210,6 +210,11 @@ def test_our_own_client_understands_it(path: Path, node: DaemonState) -> None:
         (b'{"op": ["cards"]}', "op is not one of"),
         (b"{}", "op is not one of"),
         (b'{"op": "\xff"}', "not a JSON object"),
+        (b'{"op": "status", "x": [{"a": "b\\ud800"}]}', 'x "b\\ud800": not UTF-8 text'),
+        (b'{"op": "status", "x": {"\\udfff": 1}}', 'x "\\udfff": not UTF-8 text'),
+        (b'{"op": "status", "\\ud800": 1}', '\\ud800 "\\ud800": not UTF-8 text'),
+        (b'{"op": "status", "x": "\xed\xa0\x80"}', 'x "\\ud800": not UTF-8 text'),
+        (b'{"op": "\\ud800"}', 'op "\\ud800": not UTF-8 text'),
         (b'{"op": "tenant"}', "name is not a string"),
         (b'{"op": "tenant", "name": 7}', "name is not a string"),
         (b'{"op": "tenants", "all": 1}', "all is neither true nor false"),
@@ -503,6 +508,22 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, Mapping[
     log.attach_listener(note)
     yield found
     log.detach_listener(note)
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_every_operation_refuses_text_that_is_not_utf_8(
+    path: Path, logged: list[tuple[str, Mapping[str, Any]]], op: str
+) -> None:
+    names = ("name", "id", "card", "key", "claim", "ticket", "reason", "bundle", "marker")
+    for name in names:
+        reply = ask(path, {"op": op, name: "\ud800"})
+        assert (reply["ok"], reply["code"]) == (False, protocol.CODE_INVALID)
+        assert reply["error"] == (
+            f'{name} "\\ud800": not UTF-8 text. Use complete Unicode characters, without halves of '
+            "surrogate pairs"
+        )
+    assert "UTF-8" not in str(ask(path, {"op": op, "name": "\U0001f600"}))  # a whole pair
+    assert [fields for event, fields in logged if event == "request-failed"] == []
 
 
 def test_bad_requests_of_a_user_fill_neither_the_log_nor_the_history(

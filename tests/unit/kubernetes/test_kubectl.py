@@ -116,7 +116,7 @@ def test_the_cards_of_a_node_are_as_its_exporter_reports_them(
             *("90 %", "2/16", "shared", "ok"),
         ],
         [
-            *("gpu-1", "1", "H200", "140 GiB", "12 GiB", "0 B", "3 GiB", "128 GiB"),
+            *("gpu-1", "1", "H200", "140 GiB", "12 GiB", "0 B", "3 GiB", "-"),
             *("90 %", "2/16", "unused,cordoned", "XID 79"),
         ],
     ]
@@ -272,7 +272,7 @@ def test_slices_and_claims_say_what_is_allocated_on_a_node_that_does_not_answer(
             "-",
         ],
         [
-            *("gpu-1", "1", "NVIDIA H200", "139 GiB", "0 B", "-", "139 GiB", "0 %", "0/16"),
+            *("gpu-1", "1", "NVIDIA H200", "139 GiB", "0 B", "-", "-", "0 %", "0/16"),
             *("-,cordoned", "-"),
         ],
     ]

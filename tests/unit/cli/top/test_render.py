@@ -317,6 +317,17 @@ def test_the_pane_shows_more_of_the_selected_row() -> None:
     assert "card 1  NVIDIA A100  GPU-1" in pane("card", 1)
 
 
+def test_the_pane_offers_no_memory_of_a_cordoned_card() -> None:
+    open_card, cordoned = (
+        snapshot_of([{**CARD, "cordoned": is_cordoned}], [], TAKEN) for is_cordoned in (False, True)
+    )
+    shown = TableView(detail=True, selected=("card", 0))
+    assert "126 GiB available" in "\n".join(text(screen(snapshot=open_card, view=shown)))
+    lines = "\n".join(text(screen(snapshot=cordoned, view=shown)))
+    assert "non-tenant, - available" in lines
+    assert "shared,cordoned" in lines
+
+
 def test_the_pane_is_not_worth_the_half_of_a_low_terminal() -> None:
     assert "quota" not in "\n".join(text(screen(lines=12, view=TableView(detail=True))))
 
