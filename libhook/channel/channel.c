@@ -5,38 +5,26 @@
 #include "channel.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "gpushare_abi.h"
+#include "quota/descriptor.h"
 #include "quota/pages.h"
 
-#define LOWEST_DESCRIPTOR 512
 #define RECONNECT_SECONDS 1
 
 static pthread_mutex_t sending = PTHREAD_MUTEX_INITIALIZER;
-static int descriptor = -1;
-static struct stat
-	identity; /* of the socket: the descriptor number may refer to another file by now */
+static struct kept_descriptor connection = {.number = -1};
 static time_t last_attempt = -RECONNECT_SECONDS;
 static _Atomic bool greeted;
-
-static bool descriptor_is_ours(void)
-{
-	struct stat status;
-
-	return descriptor >= 0 && fstat(descriptor, &status) == 0 &&
-	       status.st_dev == identity.st_dev && status.st_ino == identity.st_ino;
-}
 
 static int connect_to_daemon(void)
 {
@@ -53,11 +41,7 @@ static int connect_to_daemon(void)
 		close(low);
 		return -1;
 	}
-	int high = fcntl(low, F_DUPFD_CLOEXEC, LOWEST_DESCRIPTOR);
-	if (high < 0)
-		return low;
-	close(low);
-	return high;
+	return low;
 }
 
 static bool reconnect(void)
@@ -68,13 +52,12 @@ static bool reconnect(void)
 	if (now.tv_sec - last_attempt < RECONNECT_SECONDS)
 		return false;
 	last_attempt = now.tv_sec;
-	descriptor = connect_to_daemon();
-	return descriptor >= 0 && fstat(descriptor, &identity) == 0;
+	return descriptor_keep(&connection, connect_to_daemon());
 }
 
 static bool send_once(const void *message, size_t bytes)
 {
-	return send(descriptor, message, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 ||
+	return send(connection.number, message, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 ||
 	       errno == EAGAIN || errno == EWOULDBLOCK;
 }
 
@@ -86,11 +69,9 @@ static bool send_bytes(const void *message, size_t bytes)
 	pthread_setcancelstate(
 		PTHREAD_CANCEL_DISABLE, &cancellation); /* otherwise the lock would stay locked */
 	pthread_mutex_lock(&sending);
-	bool sent = descriptor_is_ours() && send_once(message, bytes);
-	if (!sent && descriptor_is_ours()) {
-		close(descriptor); /* the daemon was restarted */
-		descriptor = -1;
-	}
+	bool sent = descriptor_is_ours(&connection) && send_once(message, bytes);
+	if (!sent)
+		descriptor_close(&connection); /* the daemon was restarted */
 	if (!sent && reconnect())
 		sent = send_once(message, bytes);
 	pthread_mutex_unlock(&sending);
@@ -157,9 +138,7 @@ void channel_after_fork_in_parent(void)
 void channel_after_fork_in_child(void)
 {
 	/* The connection belongs to the parent: the daemon identifies the parent's PID by it. */
-	if (descriptor_is_ours())
-		close(descriptor);
-	descriptor = -1;
+	descriptor_close(&connection);
 	last_attempt = -RECONNECT_SECONDS;
 	atomic_store(&greeted, false);
 	pthread_mutex_unlock(&sending);

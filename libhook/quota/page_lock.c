@@ -7,11 +7,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "channel/log.h"
+#include "descriptor.h"
 #include "pages.h"
 #include "process.h"
 
@@ -20,12 +19,10 @@
 #define F_OFD_SETLK 37
 #endif
 
-/* Above the numbers that programs expect to receive, and that shells let users choose. */
-#define LOWEST_DESCRIPTOR 512
 #define PAGE_LOCK_WAIT_NS 5000000000
 
 static pthread_mutex_t threads = PTHREAD_MUTEX_INITIALIZER;
-static int descriptor = -1;
+static struct kept_descriptor status = {.number = -1};
 static int life_sign = -1; /* the record that carries this process's life sign */
 static int cancellation;   /* the holder's cancellation state; the holder is not cancelled, or the
 			      lock would stay locked */
@@ -42,34 +39,17 @@ static off_t record_offset(unsigned number)
 	       (off_t)number * (off_t)sizeof(struct gpushare_process);
 }
 
-/* Programs close descriptors that they did not open (closefrom, daemonize): this one may be closed,
- * or its number may refer to another file by now. */
-static bool descriptor_is_ours(void)
+static bool open_status(void)
 {
-	struct stat status;
-
-	return descriptor >= 0 && fstat(descriptor, &status) == 0 &&
-	       status.st_dev == pages.status_device && status.st_ino == pages.status_inode;
-}
-
-static bool open_descriptor(void)
-{
-	int low = pages_open_status();
-	if (low < 0)
-		return false;
-	descriptor = fcntl(low, F_DUPFD_CLOEXEC, LOWEST_DESCRIPTOR);
-	if (descriptor < 0)
-		descriptor = low; /* RLIMIT_NOFILE may be lower than that */
-	else
-		close(low);
-	if (!descriptor_is_ours()) {
-		close(descriptor);
-		descriptor = -1;
+	if (!descriptor_keep(&status, pages_open_status()) ||
+		status.identity.st_dev != pages.status_device ||
+		status.identity.st_ino != pages.status_inode) {
+		descriptor_close(&status);
 		return false;
 	}
 	if (life_sign >= 0) {
 		struct flock lock = byte(F_WRLCK, record_offset((unsigned)life_sign));
-		fcntl(descriptor, F_OFD_SETLK, &lock);
+		fcntl(status.number, F_OFD_SETLK, &lock);
 	}
 	return true;
 }
@@ -90,7 +70,7 @@ static bool lock_byte_within(off_t offset, uint64_t wait_ns)
 
 	for (;;) {
 		struct flock lock = byte(F_WRLCK, offset);
-		if (fcntl(descriptor, F_OFD_SETLK, &lock) == 0)
+		if (fcntl(status.number, F_OFD_SETLK, &lock) == 0)
 			return true;
 		if ((errno != EAGAIN && errno != EACCES && errno != EINTR) || now_ns() >= deadline)
 			return false;
@@ -104,7 +84,7 @@ static bool lock_byte_within(off_t offset, uint64_t wait_ns)
 static bool lock_file_within(uint64_t wait_ns, int before)
 {
 	cancellation = before;
-	if ((descriptor_is_ours() || open_descriptor()) && lock_byte_within(0, wait_ns))
+	if ((descriptor_is_ours(&status) || open_status()) && lock_byte_within(0, wait_ns))
 		return true;
 	if (wait_ns != 0)
 		log_line(LOG_ERROR, "%s/%s: cannot take the lock (errno %d)", pages.directory,
@@ -143,8 +123,8 @@ void page_unlock(void)
 	int saved = errno, before = cancellation;
 	struct flock lock = byte(F_UNLCK, 0);
 
-	if (descriptor_is_ours())
-		fcntl(descriptor, F_OFD_SETLK, &lock);
+	if (descriptor_is_ours(&status))
+		fcntl(status.number, F_OFD_SETLK, &lock);
 	pthread_mutex_unlock(&threads);
 	pthread_setcancelstate(before, NULL);
 	errno = saved;
@@ -154,7 +134,7 @@ bool life_sign_set(unsigned number)
 {
 	struct flock lock = byte(F_WRLCK, record_offset(number));
 
-	if (fcntl(descriptor, F_OFD_SETLK, &lock) != 0)
+	if (fcntl(status.number, F_OFD_SETLK, &lock) != 0)
 		return false;
 	life_sign = (int)number;
 	return true;
@@ -166,7 +146,7 @@ bool life_sign_is_set(unsigned number)
 
 	/* If the kernel cannot be queried, the process counts as alive: one record too many wastes
 	 * room, one too few exceeds the quota. */
-	return fcntl(descriptor, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+	return fcntl(status.number, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 void page_lock_before_fork(void)
@@ -181,9 +161,7 @@ void page_lock_after_fork_in_parent(void)
 
 void page_lock_after_fork_in_child(void)
 {
-	if (descriptor_is_ours())
-		close(descriptor);
-	descriptor = -1;
+	descriptor_close(&status);
 	life_sign = -1;
 	pthread_mutex_unlock(&threads);
 }

@@ -2,14 +2,16 @@
  *
  * Times how long a process takes to have the driver, through the filter library and without it:
  *
- *     startup FILTER DRIVER ROUNDS
+ *     startup FILTER DRIVER ROUNDS THREADS
  *
- * Every round forks one process for each library, in alternating order; it loads the library and
- * calls cuInit. Prints, for dlopen and for both calls together, the median of each library and the
- * median of the rounds' differences, in microseconds: "BARE FILTERED DIFFERENCE", twice.
+ * Every round forks one process for each library, in alternating order; it starts so many threads
+ * that wait, loads the library and calls cuInit. Prints, for dlopen and for both calls together,
+ * the median of each library and the median of the rounds' differences, in microseconds: "BARE
+ * FILTERED DIFFERENCE", twice.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -30,9 +32,20 @@ static double now_us(void)
 	return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
 }
 
-static _Noreturn void child(const char *path, int result)
+static void *wait_for_end(void *unused)
+{
+	pause();
+	return unused;
+}
+
+static _Noreturn void child(const char *path, unsigned long threads, int result)
 {
 	struct times times;
+	pthread_t thread;
+
+	for (unsigned long i = 0; i < threads; i++)
+		if (pthread_create(&thread, NULL, wait_for_end, NULL) != 0)
+			_exit(1);
 	const double begun = now_us();
 	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	const double opened = now_us();
@@ -46,7 +59,7 @@ static _Noreturn void child(const char *path, int result)
 	_exit(write(result, &times, sizeof(times)) == sizeof(times) ? 0 : 1);
 }
 
-static struct times measure(const char *path)
+static struct times measure(const char *path, unsigned long threads)
 {
 	struct times times;
 	int result[2];
@@ -57,7 +70,7 @@ static struct times measure(const char *path)
 	}
 	pid_t pid = fork();
 	if (pid == 0)
-		child(path, result[1]);
+		child(path, threads, result[1]);
 	close(result[1]);
 	if (read(result[0], &times, sizeof(times)) != sizeof(times))
 		exit(1);
@@ -89,22 +102,23 @@ static void report(double *bare, double *filtered, double *difference, size_t co
 
 int main(int argc, char **argv)
 {
-	if (argc != 4) {
-		fprintf(stderr, "usage: startup FILTER DRIVER ROUNDS\n");
+	if (argc != 5) {
+		fprintf(stderr, "usage: startup FILTER DRIVER ROUNDS THREADS\n");
 		return 2;
 	}
 	const size_t rounds = strtoul(argv[3], NULL, 10);
+	const unsigned long threads = strtoul(argv[4], NULL, 10);
 	double *values[2][2]; /* by library and part */
 	double *difference = calloc(rounds, sizeof(double));
 
 	for (int i = 0; i < 4; i++)
 		values[i / 2][i % 2] = calloc(rounds, sizeof(double));
 	for (int warm = 0; warm < 4; warm++)
-		measure(argv[1 + warm % 2]);
+		measure(argv[1 + warm % 2], threads);
 	for (size_t round = 0; round < rounds; round++)
 		for (size_t turn = 0; turn < 2; turn++) {
 			const size_t library = (round + turn) % 2;
-			const struct times times = measure(argv[1 + library]);
+			const struct times times = measure(argv[1 + library], threads);
 			values[library][0][round] = times.open_us;
 			values[library][1][round] = times.all_us;
 		}

@@ -84,14 +84,17 @@ class BenchTenant:
         library = str(self._filter) if filtered else DRIVER
         return float(self._run("register", library, str(processes)))
 
-    def start_up(self, rounds: int, budget: float) -> Iterator[Result]:
+    def start_up(self, rounds: int, budget: float, threads: int) -> Iterator[Result]:
         """Yield the time of dlopen, and of dlopen with cuInit; `budget` is in microseconds."""
-        said = self._run("startup", str(self._filter), DRIVER, str(rounds)).splitlines()
+        words = (str(self._filter), DRIVER, str(rounds), str(threads))
+        said = self._run("startup", *words).splitlines()
         for name, limit, line in zip(
             ("dlopen", "dlopen + cuInit"), (None, budget), said, strict=True
         ):
             bare, filtered, difference = map(float, line.split())
-            yield Result(name, "us", filtered, bare, difference, limit)
+            yield Result(
+                f"{name}, extra threads: {threads}", "us", filtered, bare, difference, limit
+            )
 
     def _run(self, program: str, *arguments: str, gate: int = abi.GATE_OPEN) -> str:
         """Run one of the C programs as a process of the tenant; what it printed."""

@@ -217,19 +217,43 @@ static void close_all(void)
 	closedir(directory);
 }
 
+/* Of the status file: the number at which the library keeps it. */
+static int kept_number(void)
+{
+	struct stat status;
+
+	for (int number = 40; number < 64; number++)
+		if (fstat(number, &status) == 0 && status.st_dev == pages.status_device &&
+			status.st_ino == pages.status_inode)
+			return number;
+	return -1;
+}
+
 /* A program that closed our descriptor has files of its own there now. */
 static void take_after_closefrom(void)
 {
 	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 6 * MIB));
+	const int kept = kept_number();
+	CHECK(kept >= 0);
 	close_all();
 	int file = open("/dev/zero", O_RDONLY);
-	CHECK(file >= 0 && dup2(file, 512) == 512);
+	CHECK(file >= 0 && dup2(file, kept) == kept);
 	atomic_store(step, 1);
 	wait_step(2);
 	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 5 * MIB));
 	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 4 * MIB));
 	struct stat status;
-	CHECK(fstat(512, &status) == 0 && S_ISCHR(status.st_mode));
+	CHECK(fstat(kept, &status) == 0 && S_ISCHR(status.st_mode));
+	atomic_store(step, 3);
+	wait_step(4);
+}
+
+static bool child_shows_life_sign(void)
+{
+	CHECK(page_lock());
+	const bool shown = life_sign_is_set(1);
+	page_unlock();
+	return shown;
 }
 
 static void closefrom_costs_nothing(void)
@@ -240,7 +264,11 @@ static void closefrom_costs_nothing(void)
 	wait_step(1);
 	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER,
 		5 * MIB)); /* its life sign is gone, but its pid is there */
+	CHECK(!child_shows_life_sign());
 	atomic_store(step, 2);
+	wait_step(3);
+	CHECK(child_shows_life_sign());
+	atomic_store(step, 4);
 	CHECK(wait_child(child) == 0);
 	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 10 * MIB));
 }

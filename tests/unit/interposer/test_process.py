@@ -209,29 +209,6 @@ def test_a_child_forked_before_init_is_a_process_like_any(container: ProgramCont
     assert said == [[2, 0]]
 
 
-def test_descriptors_are_high_and_close_on_exec(fake: ProgramContainer) -> None:
-    with fake.tenant.listen():
-        said = fake.says(
-            "import fcntl",
-            "before = set(os.listdir('/proc/self/fd'))",
-            "start()",
-            "new = [int(fd) for fd in set(os.listdir('/proc/self/fd')) - before]",
-            "flags = [fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC for fd in new]",
-            "say(len(new), all(flags), min(new) >= 512)",
-        )
-    assert said == [2, True, True]
-
-
-def test_a_few_descriptors_are_enough(container: ProgramContainer) -> None:
-    said = container.says(
-        "import resource",
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))",
-        "start()",
-        "say(result_of(alloc, 101 * MIB), result_of(alloc, 100 * MIB))",
-    )
-    assert said == [2, 0]
-
-
 def test_errno_threads_and_signals_are_left_alone(container: ProgramContainer) -> None:
     said = container.says(
         "import signal",
