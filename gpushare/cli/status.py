@@ -146,7 +146,7 @@ def card_cells(card: CardStatus | ClusterCard, headings: Sequence[str]) -> tuple
 
 
 def available(card: CardStatus | ClusterCard) -> str:
-    """Return what a new container can request; "-": unknown, or it is not placed on this card."""
+    """Return what a new container can request; "-": unknown, or the card takes none."""
     is_closed = card["cordoned"] or card["health"] not in {"", "ok"}
     return "-" if is_closed else _size(card["available_bytes"])
 

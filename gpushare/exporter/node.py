@@ -81,7 +81,7 @@ CARD_FAMILIES: Final = (
     ),
     card_family(
         "gpushare_card_memory_available_bytes",
-        "Memory available to new containers; 0 while none is placed on the card.",
+        "Memory available to new containers; 0 while the card takes none (cordoned, unhealthy).",
         lambda card: card["available_bytes"],
     ),
     card_family(

@@ -323,7 +323,7 @@ class CardStatus(TypedDict):
     non_tenant_bytes: int  # memory of non-tenant processes, high-water mark
     non_tenant_processes: list[NonTenantProcessStatus]
     unattributed_bytes: int  # in use, but the driver reports no process: attributed to no tenant
-    available_bytes: int  # to a new container; 0 while none is placed on the card
+    available_bytes: int  # to a new container; 0 while the card takes none
     evicted_bytes: int  # of evicted tenants, in host memory; in none of the figures above
     evicted_tenants: int
     cores_available: int  # percent of the card

@@ -118,7 +118,7 @@ def card_row(
 
 
 def available_bytes(capacity: CardCapacity, fault: str) -> int:
-    """Return what a new container may still get of a card: nothing if none is placed on it."""
+    """Return what a new container may still get of a card: nothing of one that takes none."""
     is_closed = fault or capacity.health != "ok" or capacity.cordoned is not None
     return 0 if is_closed else capacity.available_bytes
 
