@@ -346,3 +346,21 @@ def test_root_in_a_container_cannot_command_the_control_daemon(legacy: MpsNode) 
         assert tenant.wait() == 0, tenant.errors
     (socket,) = (legacy.stack.root / "run" / "mps").glob("*/p/control_privileged")
     assert socket.is_socket()
+
+
+def test_root_in_a_container_changes_no_file_of_the_control_daemon(node: MpsNode) -> None:
+    """The host's root would write through a link in place of the pid file."""
+    script = """
+        cd /opt/gpushare/tenant/pipes || exit 2
+        is_refused() {
+            out=$(/bin/busybox "$@" 2>&1) && { echo "$* succeeded" >&2; exit 1; }
+            case $out in *"Read-only file system"*) ;; *) echo "$*: $out" >&2; exit 1 ;; esac
+        }
+        is_refused ln -s /nonexistent made
+        for name in *; do
+            is_refused rm -f "$name"
+            is_refused mv "$name" moved
+        done
+    """
+    with node.bundle(("/bin/busybox", "sh", "-c", script)).run() as tenant:
+        assert tenant.wait() == 0, tenant.errors

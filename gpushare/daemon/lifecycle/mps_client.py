@@ -16,8 +16,10 @@ from gpushare.daemon.store.record import TenantRecord
 from gpushare.oci.edits import Edits, Mount
 from gpushare.oci.spec import Spec
 
-#: Clients open the files in it for writing.
-_PIPE_OPTIONS: Final = ("bind", "rw", "nosuid", "nodev", "noexec")
+#: The control daemon, as the host's root, writes to files in it: a container must not replace one.
+#: A client connects to a socket in it without a writable mount (unix_find_bsd, net/unix/af_unix.c).
+_PIPE_OPTIONS: Final = ("bind", "ro", "nosuid", "nodev", "noexec")
+_SHARED_OPTIONS: Final = ("bind", "rw", "nosuid", "nodev", "noexec")
 _NOTHING: Final = "/dev/null"
 _NOTHING_OPTIONS: Final = ("bind", "ro", "nosuid", "noexec")
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - fixed: where CUDA looks for cuda.shm.*
@@ -33,7 +35,7 @@ def with_server(edits: Edits, original: Spec, record: TenantRecord, state: Daemo
     # A device without a use: no socket is behind it.
     mounts += [Mount(_NOTHING, f"{PIPES}/{name}", _NOTHING_OPTIONS) for name in grant.hidden]
     if grant.shared_memory:
-        mounts.append(Mount(grant.shared_memory, _SHARED_MEMORY, _PIPE_OPTIONS))
+        mounts.append(Mount(grant.shared_memory, _SHARED_MEMORY, _SHARED_OPTIONS))
     return replace(
         edits,
         mounts=(*edits.mounts, *mounts),
