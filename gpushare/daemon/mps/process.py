@@ -120,14 +120,15 @@ class ControlProcess:
     ) -> None:
         """Hold process `pid`; ProcessLookupError if it has ended, or is another by now."""
         self.pid, self.starttime, self._child = pid, starttime, child
-        found = processes.open_pidfd(pid, starttime)
+        # A child keeps its PID until it is waited for, also one that has ended already.
+        found = processes.open_pidfd(pid, starttime) if child is None else os.pidfd_open(pid)
         if found is None:
             raise ProcessLookupError(f"process {pid} has ended")
         self.pidfd = found
 
     @classmethod
     def start(cls, program: ControlProgram, folders: CardFolders) -> ControlProcess:
-        """Start one; OSError, ProcessLookupError. Its output is in its log folder."""
+        """Start one; OSError. Its output is in its log folder."""
         argv = program.arguments()
         if program.protocol == 2:
             helper = (sys.executable, "-I", "-S", "-c", _WITH_SHARED_MEMORY)

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 
 from gpushare.daemon.mps.control import MpsControl, control_of
 from gpushare.daemon.mps.model import MpsError, TenantLimits
+from gpushare.daemon.mps.process import ControlProcess
 from gpushare.daemon.mps.program import (
     ControlProgram,
     Protocol,
@@ -50,6 +53,15 @@ def scripted(tmp_path: Path) -> Callable[..., MpsControl]:
         )
 
     return make
+
+
+def test_a_program_that_ends_before_it_is_looked_at_is_waited_for() -> None:
+    child = subprocess.Popen(["false"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    process = ControlProcess(child.pid, 0, child)
+    assert process.has_ended()
+    assert child.returncode == 1
+    process.close()
 
 
 def test_a_setting_without_effect_is_an_error(scripted: Callable[..., MpsControl]) -> None:
