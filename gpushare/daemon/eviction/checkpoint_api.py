@@ -22,6 +22,7 @@ STATES: Final = ("running", "locked", "checkpointed", "failed", "checkpointing",
 
 SUCCESS: Final = 0
 NOT_INITIALIZED: Final = 3
+ILLEGAL_STATE: Final = 401
 NOT_SUPPORTED: Final = 801
 _LOCK: Final = "cuCheckpointProcessLock"  # there with all the others, from driver 570 on
 

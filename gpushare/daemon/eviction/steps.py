@@ -147,9 +147,18 @@ class EvictionSteps:
         try:
             self._client.restore(process.pid, eviction.bytes, pairs)
         except CheckpointError as error:
-            if is_same(process):
+            if is_same(process) and not self._is_on_card(process, error):
                 error.is_final = error.code in _LOST
                 raise
+
+    def _is_on_card(self, process: EvictedProcess, error: CheckpointError) -> bool:
+        """Whether the driver refuses to restore a process because that is done by now.
+
+        It completes a call whose worker was killed, for example together with gpushared.
+        """
+        if error.code != checkpoint_api.ILLEGAL_STATE:
+            return False
+        return self._client.state(process.pid) in {checkpoint_api.LOCKED, checkpoint_api.RUNNING}
 
     def _pairs(self, record: TenantRecord) -> list[tuple[str, str]]:
         """Return each card that the memory came from with the one that it goes to; none: the same.

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from gpushare.daemon.eviction import checkpoint_api as api
 from gpushare.daemon.eviction.checkpoint_client import CheckpointError
 
-ILLEGAL_STATE = 401
-
 
 @dataclass
 class FakeCheckpoints:
@@ -66,5 +64,5 @@ class FakeCheckpoints:
             self.states[pid] = self.leaves.get((name, pid), self.state(pid))
             raise self.faults.pop((name, pid))
         if self.state(pid) != before:
-            raise CheckpointError(f"{name}: CUDA_ERROR_ILLEGAL_STATE", ILLEGAL_STATE)
+            raise CheckpointError(f"{name}: CUDA_ERROR_ILLEGAL_STATE", api.ILLEGAL_STATE)
         self.states[pid] = after

@@ -206,6 +206,17 @@ def test_a_restore_that_is_refused_midway_leaves_all_evicted(made: EvictableNode
     assert tenant.eviction is None
 
 
+def test_a_restore_goes_on_from_one_that_a_killed_worker_has_begun(made: EvictableNode) -> None:
+    tenant = made.tenant(programs=2)
+    made.node.evictions.evict(tenant.key)
+    checkpoints, done = made.node.checkpoints, ("restore", tenant.pids[0])
+    checkpoints.faults[done] = CheckpointError("restore", api.ILLEGAL_STATE)
+    checkpoints.leaves[done] = api.LOCKED
+    made.node.evictions.restore(tenant.key)
+    assert (tenant.eviction, tenant.is_gated) == (None, False)
+    assert [checkpoints.state(pid) for pid in tenant.pids] == [api.RUNNING] * 2
+
+
 def test_a_call_of_an_evicted_tenant_restores_it(made: EvictableNode) -> None:
     tenant = made.tenant()
     made.node.evictions.evict(tenant.key)
