@@ -85,6 +85,30 @@ def test_a_program_may_close_them_and_use_their_numbers(
     assert said == [[], KEPT, True, [replaced] * 3]
 
 
+def test_a_forked_child_opens_its_own_and_an_executed_program_has_none(
+    listening: ProgramContainer,
+) -> None:
+    """Only the FIFO is shared: locks and the connection belong to the parent."""
+    said = listening.says(
+        *OWN,
+        "import subprocess",
+        *START,
+        "use()",
+        "before = own()",
+        "read, write = os.pipe()",
+        "if (child := os.fork()) == 0:",
+        "    os.write(write, json.dumps(sorted(own())).encode())",
+        "    os._exit(0)",
+        "os.waitpid(child, 0)",
+        "left = json.loads(os.read(read, 999))",
+        "listing = ['/bin/ls', '-l', '/proc/self/fd']",
+        "shown = subprocess.run(listing, close_fds=False, capture_output=True, text=True).stdout",
+        "executed = [name for name in before if name in shown]",
+        "say(left, executed, own() == before)",
+    )
+    assert said == [[abi.WAKEUP_NAME], [], True]
+
+
 @pytest.mark.parametrize("limit", [20, 40, 41])
 def test_a_few_descriptors_are_enough(listening: ProgramContainer, limit: int) -> None:
     said = listening.says(
