@@ -21,16 +21,16 @@ from tests import leftovers
 from tests.stack import forked
 from tests.supervise import GRACE_SECONDS, PR_SET_PDEATHSIG
 
-E2E = "tests/e2e/"
-ENGINES = "tests/e2e/engines/"
+SYSTEM = "tests/system/"
+ENGINES = "tests/system/engines/"
 #: How many workers run end-to-end tests. More are in the way of those that measure shares of time.
-E2E_WORKERS = 2
+SYSTEM_WORKERS = 2
 #: Of the other workers: what an end-to-end test starts has the processor first.
 SPARE_NICENESS = 10
 #: Folders whose tests have all that they use to themselves.
 ALONE = ("audit", "control", "faults", "hostile", "life", "upgrade")
 #: What measures shares of time, or loads the machine most: one at a time. It takes longest.
-SHARES = "tests/e2e/shares"
+SHARES = "tests/system/shares"
 MEASURES = (
     "packages",
     "shares",
@@ -42,7 +42,7 @@ MEASURES = (
     "test_gpu.py",
     "test_readme.py",
 )
-#: As `distribution` in tests/e2e/engines/conftest.py names them.
+#: As `distribution` in tests/system/engines/conftest.py names them.
 DISTRIBUTIONS = ("host", "debian13")
 
 
@@ -62,16 +62,16 @@ class OneAtATime(LoadScopeScheduling):  # type: ignore[misc]
         if nodeid.startswith(ENGINES):
             words = nodeid.partition("[")[2].rstrip("]").split("-")
             return next((ENGINES + name for name in DISTRIBUTIONS if name in words), ENGINES)
-        if not nodeid.startswith(E2E):
+        if not nodeid.startswith(SYSTEM):
             return nodeid.partition("::")[0]
-        name = nodeid.removeprefix(E2E).partition("::")[0].partition("/")[0]
+        name = nodeid.removeprefix(SYSTEM).partition("::")[0].partition("/")[0]
         if name in MEASURES:
             return SHARES
-        return E2E + name if name in ALONE else E2E
+        return SYSTEM + name if name in ALONE else SYSTEM
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         is_spare = self._is_spare(node)
-        wanted = [scope for scope in self.workqueue if scope.startswith(E2E) != is_spare]
+        wanted = [scope for scope in self.workqueue if scope.startswith(SYSTEM) != is_spare]
         if wanted:
             first = SHARES if SHARES in wanted else wanted[0]
             self.workqueue.move_to_end(first, last=False)
@@ -83,7 +83,7 @@ class OneAtATime(LoadScopeScheduling):  # type: ignore[misc]
     def _is_spare(self, node: WorkerController) -> bool:
         """Whether it runs no end-to-end tests. It takes the place of one that has crashed."""
         numbers = sorted(_number(each.gateway.id) for each in self.nodes)
-        return numbers.index(_number(node.gateway.id)) >= E2E_WORKERS
+        return numbers.index(_number(node.gateway.id)) >= SYSTEM_WORKERS
 
 
 def _number(worker: str) -> int:
@@ -151,7 +151,7 @@ class Checks:
         self._said = said
         self._interrupt = interrupt
         # Of the idle class: whoever measures time and wakes has the processor at once.
-        command = ["chrt", "--idle", "0", sys.executable, "-m", "tests.check", *options]
+        command = ["chrt", "--idle", "0", sys.executable, "-m", "tools.check", *options]
         supervised = [sys.executable, "-m", "tests.supervise", *command]
         with said.open("wb") as file:
             self._process = subprocess.Popen(supervised, stdout=file, stderr=subprocess.STDOUT)
@@ -187,7 +187,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Prepare for an interruption; start the checks, in the process that hands out the tests."""
     interrupt = Interrupt()
     if hasattr(config, "workerinput"):
-        if _number(config.workerinput["workerid"]) >= E2E_WORKERS:
+        if _number(config.workerinput["workerid"]) >= SYSTEM_WORKERS:
             os.nice(SPARE_NICENESS)
         # The process that hands out the tests may be killed: then nothing else ends the fixtures.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)

@@ -2,9 +2,9 @@
 """`./dev demo`: two containers share one GPU under quotas, on a private dockerd, in a minute.
 
 The scenarios of memory and of an eviction are those of gpushare.verify. The compute scenario is
-here and takes a few seconds. The stack is that of the e2e tests. If the machine has a driver, the
-card is a real one, otherwise a simulated H200 in slow motion: on a busy machine, processes that are
-late by a few ms then change little of the shares.
+here and takes a few seconds. The stack is that of the system tests. With a driver, the card is
+a real one, otherwise a simulated H200 in slow motion: on a busy machine, processes that are late by
+a few ms then change little of the shares.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scenarios that test on a host that quotas are enforced: for `verify`, the demo and the e2e tests.
+"""Scenarios that test on a host that quotas are enforced: for `verify`, the demo and the tests.
 
 from gpushare.verify import Docker, MemoryScenario, Report
 MemoryScenario(Docker(), ["gpushare"], Report(sys.stdout)).run()

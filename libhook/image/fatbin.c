@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reads a fat binary: a header, then entries, each an image for one architecture with a header of
- * its own. Layout as written by fatbinary of the CUDA toolkit (tests/unit/image creates some).
+ * its own. Layout as written by fatbinary of the CUDA toolkit (tests/c/image creates some).
  */
 #include "reader.h"
 

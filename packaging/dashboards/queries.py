@@ -2,7 +2,7 @@
 """The variables of the dashboards, and PromQL that selects by them.
 
 Queries use the metrics of gpushare-exporter and the recording rules of
-configs/prometheus/gpushare.rules.yaml; tests/e2e/test_dashboards.py runs each one.
+configs/prometheus/gpushare.rules.yaml; tests/system/test_dashboards.py runs each one.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from tests.check.command import ROOT
 from tests.stack.program import find
+from tools.check.command import ROOT
 
 CHART = ROOT / "packaging/helm/gpushare"
 NAMESPACE = "gpushare-system"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.guard record FILE`, `compare BEFORE [AFTER]`, `invariants [NAME...]`."""
+"""`python -m tests.guard record FILE`, `compare BEFORE [AFTER]`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.guard import commands, compare, mutate, nodes
+from tests.guard import commands, compare, nodes
 
 _BEGUN = time.monotonic()
 
 
 def main() -> int:
-    """Record this tree, compare two recordings, or break invariants; 1: a difference, or a gap."""
+    """Record this tree, compare two recordings; 1: a difference."""
     parser = argparse.ArgumentParser(prog="python -m tests.guard", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     recorder = verbs.add_parser("record", help="record what the programs of this tree do")
@@ -32,19 +32,15 @@ def main() -> int:
     comparer.add_argument("--names", action="store_false", help="ignore which keys sentences name")
     comparer.add_argument("--renames", type=Path, default=compare.RENAMES)
     comparer.add_argument("--all", action="store_true", help="print each difference")
-    breaker = verbs.add_parser("invariants", help="break each invariant; its tests must fail")
-    breaker.add_argument("names", metavar="NAME", nargs="*", help="else all of them")
     for one in (recorder, comparer):
         one.add_argument("--requests", type=int, default=2000, help="how many are generated")
     arguments = parser.parse_args()
-    # Whoever ends us ends the daemons too, and a file that is broken is restored.
+    # Whoever ends us ends the daemons.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit("guard: interrupted"))
     if arguments.verb == "record":
         _write(arguments.file, record(arguments.requests))
         return 0
-    if arguments.verb == "invariants":
-        return mutate.report(arguments.names, _tell)
     before = _read(arguments.before)
     after = _read(arguments.after) if arguments.after else record(arguments.requests)
     rules = compare.AllowedDifferences.read(

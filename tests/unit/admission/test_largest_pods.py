@@ -12,7 +12,7 @@ from gpushare.quota.dialects import TABLES, KeyLocation
 from tests.admission import Costs, measure
 from tests.admission.cost import MATCH_CONDITIONS, PER_EXPRESSION, PER_POLICY
 from tests.admission.rendered import translation
-from tests.check.command import ROOT
+from tools.check.command import ROOT
 
 from .test_validating import VALUES, pod
 

@@ -26,8 +26,8 @@ from gpushare.quota.profiles import profile
 from gpushare.quota.request_policy import RequestPolicy
 from gpushare.quota.values import NO_WAIT_IN_PODS, Choice, Duration, PercentOfMemory, WholeNumber
 from tests.admission import measure, violations
-from tests.check.command import ROOT
 from tests.corpus.cases import CASES, CorpusManifest
+from tools.check.command import ROOT
 
 
 def failing_closed(made: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 from gpushare import protocol, wait_policy
 from gpushare.client import BadRequest, Client, DaemonError, DaemonUnreachable, RequestRefused
 from gpushare.host import init_system
-from tests.unit.runtime.fake_daemon import ACK, Packet, ReceivedRequest, ScriptedDaemon
+from tests.c.runtime.fake_daemon import ACK, Packet, ReceivedRequest, ScriptedDaemon
 
 from .conftest import CARD, tenant
 from .fake_daemon import AnsweringDaemon, refusal, rows

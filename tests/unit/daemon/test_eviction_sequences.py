@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random evictions, restores, moves, tickets, ends, faults and restarts: none is promised twice.
 
-The driver here is a dictionary. tests/e2e/test_evict_random.py does the same with real processes,
-and looks at their memory.
+The driver here is a dictionary. tests/system/test_evict_random.py does the same with real
+processes, and looks at their memory.
 """
 
 from __future__ import annotations

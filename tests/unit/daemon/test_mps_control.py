@@ -20,7 +20,7 @@ from gpushare.daemon.mps.model import ClientRoute, MpsError, TenantLimits
 from gpushare.daemon.mps.program import ControlProgram, Protocol
 from gpushare.daemon.mps.protocol3 import namespace_of
 from gpushare.simulator import Simulator
-from tests.unit.simulator.conftest import CLIENTS, ClientProcess
+from tests.c.simulator.conftest import CLIENTS, ClientProcess
 
 from .fakes import wait_until
 

@@ -26,8 +26,8 @@ from gpushare.daemon.cards.nvml_client import Nvml
 from gpushare.daemon.cards.worker_process import WorkerProcess
 from gpushare.metrics_schema import CardSensors
 from gpushare.simulator import FalseReading, Simulator
-from tests.unit.simulator.conftest import SimulatorMachine
-from tests.unit.simulator.mps_daemon import mps_daemon
+from tests.c.simulator.conftest import SimulatorMachine
+from tests.c.simulator.mps_daemon import mps_daemon
 
 from .fakes import wait_until
 

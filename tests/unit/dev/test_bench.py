@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.result import Result, table, write
-from tests.bench.turns import BenchError, Series, spawn, take
+from tools.bench.result import Result, table, write
+from tools.bench.turns import BenchError, Series, spawn, take
 
 
 def result(delta: float, budget: float | None = 3.0, *, absolute: bool = False) -> Result:

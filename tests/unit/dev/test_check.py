@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.check import symbols, tidy
-from tests.check.changed import changed
-from tests.check.command import ROOT, Failure, run
-from tests.check.steps import STEPS
+from tools.check import symbols, tidy
+from tools.check.changed import changed
+from tools.check.command import ROOT, Failure, run
+from tools.check.steps import STEPS
 
 OBJDUMP = """
 libcuda.so.1:     file format elf64-x86-64
@@ -54,7 +54,7 @@ def test_a_long_output_is_reduced_to_its_telling_lines() -> None:
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.check", "rough"],
+        [sys.executable, "-m", "tools.check", "rough"],
         cwd=Path(ROOT),
         capture_output=True,
         text=True,

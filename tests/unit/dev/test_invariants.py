@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of invariants is of this tree; that each line is tested shows `tests.guard`."""
+"""The table of invariants is of this tree; that each line is tested shows `tools.mutation`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import cache
 
 import pytest
 
-from tests.guard.invariants import INVARIANTS, Invariant
-from tests.guard.mutate import ROOT, occurrences
+from tools.mutation.invariants import INVARIANTS, Invariant
+from tools.mutation.mutate import ROOT, occurrences
 
 
 @cache
@@ -27,7 +27,7 @@ def test_there_are_twenty_and_each_has_its_name_and_line() -> None:
 
 @pytest.mark.parametrize("one", INVARIANTS, ids=lambda one: one.name)
 def test_an_invariant_names_a_line_and_tests_that_exist(one: Invariant) -> None:
-    assert occurrences(one) == 1, f"change {one.name} in tests/guard/invariants.py"
+    assert occurrences(one) == 1, f"change {one.name} in tools/mutation/invariants.py"
     assert one.mutation != one.snippet
     assert one.tests
     for test in one.tests:

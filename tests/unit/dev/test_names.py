@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from tests.check.command import ROOT
-from tests.check.sources import files
+from tools.check.command import ROOT
+from tools.check.sources import files
 
 CLASS = re.compile(r"^\s*class (\w+)\s*[:(]", re.MULTILINE)
 USED_TWICE_MAX = 10

@@ -10,15 +10,15 @@ from statistics import fmean
 
 import pytest
 
-from tests.bench.native import HERE
-from tests.bench.shares.card_time import Served, errors, percentile, windows
-from tests.bench.shares.catalogue import SCENARIOS
-from tests.bench.shares.figure import Figure, table
-from tests.bench.shares.judges import aggregate, latency, loss, share_errors
-from tests.bench.shares.load import Load, training
-from tests.bench.shares.machine import parse_readings
-from tests.bench.shares.page import HostFacts, page
-from tests.bench.shares.scenario import Run, Scenario, ScenarioRuns, TenantSpec
+from tools.bench.native import HERE
+from tools.bench.shares.card_time import Served, errors, percentile, windows
+from tools.bench.shares.catalogue import SCENARIOS
+from tools.bench.shares.figure import Figure, table
+from tools.bench.shares.judges import aggregate, latency, loss, share_errors
+from tools.bench.shares.load import Load, training
+from tools.bench.shares.machine import parse_readings
+from tools.bench.shares.page import HostFacts, page
+from tools.bench.shares.scenario import Run, Scenario, ScenarioRuns, TenantSpec
 
 SECOND = 1e9
 
@@ -83,7 +83,12 @@ def test_a_load_has_the_options_of_the_program() -> None:
     source = (HERE / "shares" / "work.c").read_text(encoding="utf-8")
     known = set(re.findall(r'^\t\{"--([a-z-]+)", &plan\.', source, re.MULTILINE))
     named = {field.name.replace("_", "-") for field in fields(Load)}
-    of_attacks = {"copies", "reload", "stops", "within-bytes"}  # tests/e2e/shares/test_charges.py
+    of_attacks = {
+        "copies",
+        "reload",
+        "stops",
+        "within-bytes",
+    }  # system/shares/test_charges.py
     assert named == known - {"slow", "seed", "jitter"} - of_attacks
     assert training(20).arguments(slow=2, seed=7)[-4:] == ["--slow", "2", "--seed", "7"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.waiting import wait_until
+from tests.system.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 SUPERVISE = [sys.executable, "-m", "tests.supervise"]

@@ -16,9 +16,9 @@ from click.testing import CliRunner
 
 from gpushare.cli import gpushare
 from tests import demo
-from tests.bench import __main__ as bench
-from tests.check.steps import STEPS
-from tests.gpu import __main__ as gpu
+from tools.bench import __main__ as bench
+from tools.check.steps import STEPS
+from tools.gpu import __main__ as gpu
 
 from . import markdown
 

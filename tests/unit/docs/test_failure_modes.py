@@ -29,7 +29,7 @@ def test_a_failure_names_the_tests_that_cause_it(row: list[str]) -> None:
 
 def test_every_failure_that_is_caused_is_in_the_table() -> None:
     shown = {name for row in ROWS for name in NAMED.findall(row[2])}
-    for path in sorted((ROOT / "tests" / "e2e" / "faults").glob("test_*.py")):
+    for path in sorted((ROOT / "tests" / "system" / "faults").glob("test_*.py")):
         file = str(path.relative_to(ROOT))
         for function in functions(file):
             if function.startswith("test_"):

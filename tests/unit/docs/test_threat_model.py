@@ -44,7 +44,7 @@ def test_every_hostile_test_is_in_the_table() -> None:
         "test_the_witness_sees_every_access",
         "test_a_refused_container_can_be_made_once_there_is_room",
     }
-    for path in sorted((ROOT / "tests" / "e2e" / "hostile").glob("test_*.py")):
+    for path in sorted((ROOT / "tests" / "system" / "hostile").glob("test_*.py")):
         file = str(path.relative_to(ROOT))
         for function in functions(file):
             if function.startswith("test_") and function not in excused:

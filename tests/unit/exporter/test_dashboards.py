@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dashboards are generated, Grafana can import them, and the reports' sums are right.
 
-tests/e2e/test_dashboards.py runs their queries.
+tests/system/test_dashboards.py runs their queries.
 """
 
 from __future__ import annotations

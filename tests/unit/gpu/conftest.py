@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gpushare import simulator
-from tests.gpu import built
-from tests.gpu.driver import DriverPaths, find
-from tests.gpu.process import child, environment, run
+from tools.gpu import built
+from tools.gpu.driver import DriverPaths, find
+from tools.gpu.process import child, environment, run
 
 
 @pytest.fixture(scope="session")

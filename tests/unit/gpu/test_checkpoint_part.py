@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.gpu import checkpoint
-from tests.gpu.checkpoint import Checkpointer
-from tests.gpu.driver import DriverPaths
-from tests.gpu.report import ReportRow
+from tools.gpu import checkpoint
+from tools.gpu.checkpoint import Checkpointer
+from tools.gpu.driver import DriverPaths
+from tools.gpu.report import ReportRow
 
 MIB = 1 << 20
 SIZE = 64 * MIB

@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 
 from gpushare.verify import Sizes
-from tests.gpu import containers
-from tests.gpu.bundle import config
-from tests.gpu.driver import DriverPaths
-from tests.gpu.report import NotMeasured
+from tools.gpu import containers
+from tools.gpu.bundle import config
+from tools.gpu.driver import DriverPaths
+from tools.gpu.report import NotMeasured
 
 GIB = 1 << 30
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.gpu import coverage, programs
-from tests.gpu.coverage import MIB, OUT_OF_MEMORY, Allocations, Full
-from tests.gpu.driver import DriverPaths
-from tests.gpu.filtered import GRANULE, tenancy
-from tests.gpu.report import NotMeasured, ReportRow
-from tests.unit.interposer import program
+from tests.c.interposer import program
+from tools.gpu import coverage, programs
+from tools.gpu.coverage import MIB, OUT_OF_MEMORY, Allocations, Full
+from tools.gpu.driver import DriverPaths
+from tools.gpu.filtered import GRANULE, tenancy
+from tools.gpu.report import NotMeasured, ReportRow
 
 QUOTA = 64 * MIB
 INVALID_VALUE = 1

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.gpu import cupy_view
-from tests.gpu.child import arrays
-from tests.gpu.process import environment
-from tests.gpu.report import NotMeasured, ReportRow
+from tools.gpu import cupy_view
+from tools.gpu.child import arrays
+from tools.gpu.process import environment
+from tools.gpu.report import NotMeasured, ReportRow
 
 GIB = 1 << 30
 QUOTA = 4 * GIB

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gpu.got import got, unit_ns
+from tools.gpu.got import got, unit_ns
 
 MS = 1_000_000
 S = 1_000 * MS

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu import handover, slices
-from tests.gpu.cuda import KERNELS, TARGETS, source
-from tests.gpu.driver import DriverPaths
-from tests.gpu.process import Child
-from tests.gpu.report import NotMeasured
-from tests.gpu.slices import workers
+from tools.gpu import handover, slices
+from tools.gpu.cuda import KERNELS, TARGETS, source
+from tools.gpu.driver import DriverPaths
+from tools.gpu.process import Child
+from tools.gpu.report import NotMeasured
+from tools.gpu.slices import workers
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.gpu` as a whole, on the simulated driver and without any."""
+"""`python -m tools.gpu` as a whole, on the simulated driver and without any."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu import __main__ as main
-from tests.gpu import checkpoint
-from tests.gpu import driver as found
-from tests.gpu.driver import DriverPaths, NoWorkingDriver
-from tests.gpu.process import environment
-from tests.gpu.report import GpuReport, ReportRow
+from tools.gpu import __main__ as main
+from tools.gpu import checkpoint
+from tools.gpu import driver as found
+from tools.gpu.driver import DriverPaths, NoWorkingDriver
+from tools.gpu.process import environment
+from tools.gpu.report import GpuReport, ReportRow
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_without_a_driver_it_says_so_in_one_line_and_exits_77(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.gpu", "probe", "--driver", tmp_path],
+        [sys.executable, "-m", "tools.gpu", "probe", "--driver", tmp_path],
         cwd=ROOT,
         env=environment(),
         capture_output=True,

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gpu import mps
-from tests.gpu.driver import DriverPaths
-from tests.gpu.report import ReportRow
+from tools.gpu import mps
+from tools.gpu.driver import DriverPaths
+from tools.gpu.report import ReportRow
 
 GIB = 1 << 30
 

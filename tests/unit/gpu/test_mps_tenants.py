@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gpushare import simulator
-from tests.gpu import mps, mps_tenants
-from tests.gpu.driver import DriverPaths, find
-from tests.gpu.report import ReportRow
+from tools.gpu import mps, mps_tenants
+from tools.gpu.driver import DriverPaths, find
+from tools.gpu.report import ReportRow
 
 
 @pytest.fixture

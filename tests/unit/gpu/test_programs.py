@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu import programs
-from tests.gpu.report import NotMeasured
+from tools.gpu import programs
+from tools.gpu.report import NotMeasured
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_one_made_from_other_sources_is_not(bare: Path, monkeypatch: pytest.Monk
     bare.mkdir()
     old = programs.PROGRAMS["recorder"]
     (bare / f"recorder-{programs._digest(old)}").touch()
-    other = programs.ProgramBuild(("tests/bench/driver.c",), old.flags)
+    other = programs.ProgramBuild(("tools/bench/driver.c",), old.flags)
     monkeypatch.setitem(programs.PROGRAMS, "recorder", other)
     with pytest.raises(NotMeasured):
         programs.program("recorder")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.report import GpuReport, NotMeasured, ReportRow, default_path, quantity, slug
+from tools.gpu.report import GpuReport, NotMeasured, ReportRow, default_path, quantity, slug
 
 FACTS = {"model": "NVIDIA H200", "date": "2026-01-02", "driver": "580.159.04"}
 

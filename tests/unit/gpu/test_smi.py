@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu import filtered, programs, smi
-from tests.gpu.driver import DriverPaths
-from tests.gpu.report import NotMeasured
+from tools.gpu import filtered, programs, smi
+from tools.gpu.driver import DriverPaths
+from tools.gpu.report import NotMeasured
 
 #: Does what is measured of nvidia-smi, with NVIDIA's own Python bindings.
 STAND_IN = """#!{python}

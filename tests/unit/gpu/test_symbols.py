@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from libhook.table import elf
-from tests.gpu import filtered, symbols
-from tests.gpu.driver import DriverPaths
-from tests.gpu.table import Question, SymbolLine, answer, cuda_lines, nvml_symbols, questions
+from tools.gpu import filtered, symbols
+from tools.gpu.driver import DriverPaths
+from tools.gpu.table import Question, SymbolLine, answer, cuda_lines, nvml_symbols, questions
 
 
 def compile_library(folder: Path, source: str, *flags: str) -> Path:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from gpushare.verify import ProbeFailed
-from tests.gpu import kept, loads, shared, takes
-from tests.gpu.driver import DriverPaths
-from tests.gpu.report import ReportRow
-from tests.gpu.scale import MemoryReading, Weighed, taken, weighed
+from tools.gpu import kept, loads, shared, takes
+from tools.gpu.driver import DriverPaths
+from tools.gpu.report import ReportRow
+from tools.gpu.scale import MemoryReading, Weighed, taken, weighed
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.gpu.child import tenant
-from tests.gpu.cuda import Cuda
-from tests.gpu.driver import DriverPaths
-from tests.gpu.got import unit_ns
-from tests.gpu.process import Child, child, environment
-from tests.gpu.report import NotMeasured
+from tools.gpu.child import tenant
+from tools.gpu.cuda import Cuda
+from tools.gpu.driver import DriverPaths
+from tools.gpu.got import unit_ns
+from tools.gpu.process import Child, child, environment
+from tools.gpu.report import NotMeasured
 
 
 @pytest.fixture

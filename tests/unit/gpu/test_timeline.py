@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from tests.gpu.report import ReportRow
-from tests.gpu.slices import described
-from tests.gpu.timeline import Log, Sharing, quantile, sharing, turns
+from tools.gpu.report import ReportRow
+from tools.gpu.slices import described
+from tools.gpu.timeline import Log, Sharing, quantile, sharing, turns
 
 MS = 1_000_000
 SWITCH = 100_000

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.gpu import torch_view
-from tests.gpu.child import pytorch
-from tests.gpu.driver import DriverPaths
-from tests.gpu.filtered import tenancy
-from tests.gpu.process import environment
-from tests.gpu.report import NotMeasured, ReportRow
-from tests.gpu.torch_view import importable, judged
+from tools.gpu import torch_view
+from tools.gpu.child import pytorch
+from tools.gpu.driver import DriverPaths
+from tools.gpu.filtered import tenancy
+from tools.gpu.process import environment
+from tools.gpu.report import NotMeasured, ReportRow
+from tools.gpu.torch_view import importable, judged
 
 GIB = 1 << 30
 QUOTA = 4 * GIB
@@ -212,7 +212,7 @@ def test_a_pytorch_that_cannot_be_imported_says_why(
 #: As much of torch as `hold` calls, by the driver itself.
 STAND_IN = """
 from types import SimpleNamespace
-from tests.gpu.cuda import Cuda
+from tools.gpu.cuda import Cuda
 card = Cuda()
 card.use_context()
 class Tensor:

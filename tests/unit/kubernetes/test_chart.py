@@ -26,10 +26,10 @@ from gpushare.kubernetes.api.slices import SlicePublisher
 from gpushare.kubernetes.api.watch import WatchedObjects
 from gpushare.protocol.kubernetes import MODES
 from tests.admission import mutate, violations
-from tests.check.command import ROOT
-from tests.e2e.waiting import wait_until
 from tests.stack.api_server import StandInApiServer
 from tests.stack.program import find
+from tests.system.waiting import wait_until
+from tools.check.command import ROOT
 
 from . import schemas
 from .made import card, node

@@ -20,7 +20,7 @@ from gpushare.cli.rules import read as exported
 from gpushare.exporter import http_server
 from gpushare.exporter.aliases import COMPAT
 from gpushare.listen_address import parse_address
-from tests.check.command import ROOT
+from tools.check.command import ROOT
 
 from . import schemas
 from .test_chart import SOURCE, helm, of, rendered, whole_chart

@@ -11,9 +11,9 @@ from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.api.claims import ClaimReader
 from gpushare.kubernetes.api.prepared_claims import ClaimFollower
 from gpushare.kubernetes.api.server import ApiServer
-from tests.e2e.waiting import wait_until
 from tests.stack.api_server import StandInApiServer
 from tests.stack.claims import CLAIMS, AllocatedPart, ScheduledClaim
+from tests.system.waiting import wait_until
 
 
 class Daemon:

@@ -19,8 +19,8 @@ from gpushare.kubernetes.api.claims import (
 )
 from gpushare.kubernetes.api.prepared_claims import PreparedClaims
 from gpushare.kubernetes.api.server import ApiNotFound, ApiServer, path_of
-from tests.e2e.waiting import wait_until
 from tests.stack.api_server import StandInApiServer
+from tests.system.waiting import wait_until
 
 from . import schemas
 from .conftest import Connect

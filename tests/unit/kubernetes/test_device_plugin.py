@@ -16,9 +16,9 @@ from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.cards import SchedulableCard
 from gpushare.kubernetes.kubelet.device_plugin import RETRY_SECONDS, STREAM_SECONDS, DevicePlugin
 from gpushare.kubernetes.kubelet.memory_units import memory_resource
-from tests.e2e.waiting import wait_until
 from tests.stack.kubelet import StandInKubelet
 from tests.stack.kubelet.service import PluginError
+from tests.system.waiting import wait_until
 
 GIB = 1 << 30
 A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"

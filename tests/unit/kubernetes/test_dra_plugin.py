@@ -18,9 +18,9 @@ from gpushare.kubernetes.api.claims import AllocatedClaim, AllocatedDevice
 from gpushare.kubernetes.cards import OUTAGE, SchedulableCard
 from gpushare.kubernetes.kubelet.dra_plugin import PATH_BYTES, DraPlugin, plugin_sockets
 from gpushare.protocol.kubernetes import device_name
-from tests.e2e.waiting import wait_until
 from tests.stack.kubelet.dra import DRA, HEALTH, DraKubelet
 from tests.stack.kubelet.service import PluginError
+from tests.system.waiting import wait_until
 
 GIB = 1 << 30
 A = "GPU-AAAAAAAA-0000-0000-0000-000000000000"

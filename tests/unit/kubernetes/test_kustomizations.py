@@ -15,8 +15,8 @@ from packages import manifests
 from packages.workspace import Workspace
 
 import gpushare
-from tests.check.command import ROOT
 from tests.stack.program import find
+from tools.check.command import ROOT
 
 from . import schemas
 from .test_chart import rendered

@@ -28,9 +28,9 @@ from gpushare.kubernetes.api.slices import SLICES, SlicePublisher
 from gpushare.kubernetes.api.watch import WatchedObjects
 from gpushare.protocol.kubernetes import DRIVER, MODE_LABEL
 from gpushare.quota.keys import KEYS
-from tests.check.command import ROOT
-from tests.e2e.waiting import wait_until
 from tests.stack.api_server import StandInApiServer
+from tests.system.waiting import wait_until
+from tools.check.command import ROOT
 
 from . import schemas
 from .made import GIB, card, node

@@ -20,9 +20,9 @@ from gpushare.kubernetes.api.reporter import NodeReporter, NodeSource
 from gpushare.kubernetes.api.server import ApiServer
 from gpushare.kubernetes.api.slices import SLICES, SlicePublisher
 from gpushare.quota.node_settings import NodeSetting
-from tests.e2e.waiting import wait_until
 from tests.stack.api_server import Body, StandInApiServer
 from tests.stack.node_agent import write_kubeconfig
+from tests.system.waiting import wait_until
 
 from .made import GIB, STATUS, card, node
 

@@ -15,7 +15,6 @@ from gpushare.quota.dialects import TABLES
 from tests.admission import mutate
 from tests.admission.cost import MATCH_CONDITIONS, PER_EXPRESSION, PER_POLICY, measure
 from tests.admission.rendered import translation as policy
-from tests.check.command import ROOT
 from tests.corpus.cases import CASES
 from tests.corpus.pods import (
     Object,
@@ -27,6 +26,7 @@ from tests.corpus.pods import (
     requested,
     spec_request,
 )
+from tools.check.command import ROOT
 
 GIB = 1 << 30
 

@@ -10,8 +10,8 @@ import pytest
 from gpushare.errors import UserError
 from gpushare.kubernetes.api.server import ApiServer
 from gpushare.kubernetes.api.watch import WatchedObjects
-from tests.e2e.waiting import wait_until
 from tests.stack.api_server import Body, Refused, StandInApiServer
+from tests.system.waiting import wait_until
 
 NODES = "/api/v1/nodes"
 

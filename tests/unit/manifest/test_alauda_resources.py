@@ -14,8 +14,8 @@ from gpushare.manifest.alauda import GROUPS, check_resources, config_maps
 from gpushare.manifest.check import check
 from gpushare.protocol.kubernetes import CARD_RESOURCE, RESOURCE
 from gpushare.quota.dialects import DIALECTS
-from tests.check.command import ROOT
 from tests.unit.kubernetes import schemas
+from tools.check.command import ROOT
 
 OTHERS = [name for name in GROUPS if name != "gpu-manager"]
 EVERY = [resource for group in GROUPS.values() for resource in group.resources]

@@ -16,7 +16,7 @@ from gpushare.quota.parse import parse_request
 from gpushare.quota.request import QuotaRequest, to_record
 from gpushare.quota.request_policy import IdlePolicy, RequestPolicy
 from gpushare.quota.values import Duration, exact_duration, parse_duration
-from tests.check.command import ROOT
+from tools.check.command import ROOT
 
 FILE = Path("/etc/gpushare/gpushare.yaml")
 TEXT = """

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that probe what the driver has find under gpushare what they find without it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpushare import simulator
+from libhook.table.coverage import exported
+from tools.gpu.table import cuda_lines
+
+from .conftest import T4, ProgramContainer, SimulatedContainer, compile_c
+
+#: A driver before cuGetProcAddress_v2, one in between, one older than the table and the newest.
+VERSIONS = ("11.8", "12.4", "13.0", "13.5")
+
+# As programs probe: a name by dlsym, and with cuGetProcAddress each name at each version of it.
+PROBE = """
+import ctypes, json, sys
+from ctypes import byref, c_int, c_uint64, c_void_p
+library = ctypes.CDLL(sys.argv[1])
+def address(name):
+    try:
+        return ctypes.cast(getattr(library, name), c_void_p).value
+    except AttributeError:
+        return None
+symbols, questions = json.load(sys.stdin)
+addresses = {name: address(name) for name in symbols}
+class Info(ctypes.Structure):
+    _fields_ = [
+        ("file", ctypes.c_char_p), ("base", c_void_p), ("name", ctypes.c_char_p), ("at", c_void_p),
+    ]
+def name_at(found):
+    info = Info()
+    assert ctypes.CDLL(None).dladdr(c_void_p(found), byref(info)) and info.at == found
+    return info.name.decode()
+answers = {}
+for form in ("cuGetProcAddress", "cuGetProcAddress_v2"):
+    if addresses.get(form):
+        for name, version, flags in questions:
+            found, status = c_void_p(7), c_int(-1)
+            result = getattr(library, form)(
+                name.encode(), byref(found), version, c_uint64(flags), byref(status)
+            )
+            key = f"{form}({name}, {version}, {flags})"
+            answers[key] = [result, found.value and name_at(found.value), status.value]
+print(json.dumps([[name for name in symbols if addresses[name]], answers]))
+"""
+
+BINDINGS = """
+import json
+from cuda.bindings import driver
+def result(function, *arguments):
+    try:
+        return [int(value) for value in function(*arguments)]
+    except RuntimeError as error:
+        return str(error)
+print(json.dumps([
+    *result(driver.cuInit, 0),
+    result(driver.cuDeviceGetCount),
+    result(driver.cuDriverGetVersion),
+    result(driver.cuLibraryLoadFromFile, b"/nowhere", [], [], 0, [], [], 0)[:40],
+    result(driver.cuGreenCtxDestroy, 0),
+]))
+"""
+
+
+@pytest.fixture(params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def older(
+    simulated_container: SimulatedContainer, tmp_path: Path, version: str
+) -> ProgramContainer:
+    """A container on a machine whose driver is of that CUDA version."""
+    profile = json.loads(T4.read_text()) | {"cuda_version": version}
+    path = tmp_path / "older.json"
+    path.write_text(json.dumps(profile))
+    return simulated_container(1, [0], path)
+
+
+def bare(container: ProgramContainer) -> ProgramContainer:
+    return ProgramContainer(simulator.libraries(), container.tenant, container.env)
+
+
+def probe(container: ProgramContainer, library: str) -> tuple[list[str], dict[str, object]]:
+    symbols = [name for name in exported() if name.startswith(library[3:5])]
+    lines = cuda_lines() if library == "libcuda.so.1" else []
+    newest = max((line.version for line in lines), default=0)
+    versions = {(line.name, version) for line in lines for version in (line.version, newest)}
+    questions = [(*each, flags) for each in sorted(versions) for flags in (0, 1, 2)]
+    process = container.start(sys.executable, "-c", PROBE, library)
+    out, error = process.communicate(json.dumps([symbols, questions]))
+    assert process.returncode == 0, error
+    found, answers = json.loads(out)
+    return found, answers
+
+
+def test_the_driver_has_only_symbols_of_its_version(older: ProgramContainer, version: str) -> None:
+    major, minor = map(int, version.split("."))
+    there, _ = probe(bare(older), "libcuda.so.1")
+    due = {line.symbol for line in cuda_lines() if line.version <= major * 1000 + minor * 10}
+    assert set(there) == due
+
+
+@pytest.mark.parametrize("library", ["libcuda.so.1", "libnvidia-ml.so.1"])
+def test_the_same_symbols_and_answers_with_and_without_gpushare(
+    library: str, older: ProgramContainer
+) -> None:
+    there, answers = probe(bare(older), library)
+    assert probe(older, library) == (there, answers)
+    assert there
+    assert bool(answers) == (library == "libcuda.so.1")
+
+
+def test_an_older_nvml_does_not_have_later_functions(older: ProgramContainer, version: str) -> None:
+    there, _ = probe(older, "libnvidia-ml.so.1")
+    since = {
+        "nvmlInit_v2": 11.8,
+        "nvmlDeviceGetGpuFabricInfoV": 12.4,
+        "nvmlDeviceGetCapabilities": 12.9,
+        "nvmlDeviceGetAddressingMode": 13.0,
+    }
+    assert {name: name in there for name in since} == {
+        name: float(version) >= first for name, first in since.items()
+    }
+
+
+def test_cuda_bindings_runs_as_without_gpushare(older: ProgramContainer) -> None:
+    """It takes cuGetProcAddress_v2 where dlsym finds it, and otherwise dlsym for everything."""
+    said = [each.run(sys.executable, "-c", BINDINGS) for each in (older, bare(older))]
+    assert said[0].stdout == said[1].stdout, said[0].stderr
+    assert said[0].stdout.startswith("[0, [0, 1], [0, ")
+
+
+@pytest.mark.parametrize("version", ["11.8"], indirect=True)
+def test_a_program_that_was_bound_before_gets_an_error_it_can_handle(
+    older: ProgramContainer, tmp_path: Path
+) -> None:
+    """The loader binds its symbols at the start; without gpushare, it would refuse to start."""
+    program = compile_c(
+        tmp_path / "bound", "bound.c", "-Wl,-z,now", str(older.libraries / "libcuda.so.1")
+    )
+    done = older.run(program)
+    assert (done.stdout, done.stderr) == ("801 absent\n0 0 cuMemAlloc_v2\n500 1\n", "")

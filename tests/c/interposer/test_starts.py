@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every way of starting work on a card, by every way to the driver, leads through the gate."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from gpushare import abi, simulator
+from libhook.table import coverage
+
+from .conftest import HERE, ROOT, T4, ProgramContainer, SimulatedContainer, compile_c
+from .conftest import program as program_of
+from .gate import MILLISECOND, WrittenGate
+from .starter import Starter
+from .tenant import MIB, InterposedTenant
+from .test_reach import LOOKUPS
+
+NOT_SUPPORTED: Final = 801
+#: What was launched while the gate was open may still run during the first that is counted.
+LEARNED_AFTER: Final = 3
+PROGRAM: Final = ("starts_program.c", *(str(HERE / name) for name in ("starts.c", "lookups.c")))
+
+
+@pytest.fixture(scope="session")
+def starts_program(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """starts_program.c, which finds the driver in the given way."""
+    return str(compile_c(tmp_path_factory.mktemp("starts") / "starts", *PROGRAM, "-lpthread"))
+
+
+@pytest.fixture(scope="session")
+def linked_starts_program(tmp_path_factory: pytest.TempPathFactory, simulator_filters: Path) -> str:
+    """starts_program.c, linked against the driver's library."""
+    output = tmp_path_factory.mktemp("starts") / "linked"
+    library = str(simulator_filters / "libcuda.so.1")
+    return str(compile_c(output, *PROGRAM, "-DLINKED", library, "-lpthread"))
+
+
+@pytest.fixture
+def container(tmp_path: Path, simulator_filters: Path) -> ProgramContainer:
+    """A container with a card of a driver that has every call of the table."""
+    made = simulator.create(
+        tmp_path / "cards", T4, folder=simulator_filters / "simulator",
+        cuda_version="13.5", driver_version="600.10",
+    )  # fmt: skip
+    tenant = InterposedTenant(tmp_path / "tenant", made.uuids, 1024 * MIB)
+    env = dict(made.env) | {"LIBCUDA": str(simulator_filters / "libcuda.so.1")}
+    return ProgramContainer(simulator_filters, tenant, env)
+
+
+@pytest.fixture
+def gate(container: ProgramContainer) -> WrittenGate:
+    return WrittenGate(container.tenant)
+
+
+def learn(program: Starter, gate: WrittenGate, symbol: str) -> None:
+    """Have it launched, one at a time, until it is known what it costs."""
+    for _ in range(LEARNED_AFTER):
+        assert program.call(symbol) == 0
+        gate.until(lambda work: work.submitted == work.ended)
+
+
+def answer(kind: str) -> int:
+    """What the driver says to a call of that kind."""
+    return NOT_SUPPORTED if kind == "none" else 0
+
+
+def test_all_that_the_table_says_is_gated_is_tried_here() -> None:
+    lines = coverage.assign(coverage.read(coverage.SOURCE.read_text()), coverage.exported())
+    gated = {
+        symbol
+        for symbol, entry in lines.items()
+        if "gated: " in entry.reason and coverage.STARTS.search(entry.name)
+    }
+    text = (ROOT / "tests/c/interposer/starts.inc").read_text()
+    tried = [line.split("(")[1].split(",")[0] for line in text.splitlines() if line[:1].isupper()]
+    assert sorted(tried) == sorted(gated)
+
+
+@pytest.mark.parametrize("lookup", [*LOOKUPS, "linked"])
+def test_behind_a_closed_gate_no_work_reaches_the_driver(
+    lookup: str,
+    container: ProgramContainer,
+    gate: WrittenGate,
+    starts_program: str,
+    linked_starts_program: str,
+) -> None:
+    path = linked_starts_program if lookup == "linked" else starts_program
+    with Starter(container, path, lookup) as program:
+        for symbol, kind in program.kinds.items():
+            program.synchronize()
+            given = program.given_ns()
+            gate.set(abi.GATE_CLOSED)
+            program.start(symbol)
+            assert gate.until(lambda work: work.waiting == 1).forced == 0, symbol
+            assert program.given_ns() == given, symbol
+            gate.set(abi.GATE_OPEN)
+            assert program.join() == answer(kind), symbol
+            assert gate.work().waiting == 0, symbol
+
+
+@pytest.mark.parametrize("lookup", ["dlopen", "procaddress", "procaddress-per-thread"])
+def test_an_open_gate_counts_nothing_and_lets_all_pass(
+    lookup: str, container: ProgramContainer, gate: WrittenGate, starts_program: str
+) -> None:
+    with Starter(container, starts_program, lookup) as program:
+        gate.set(abi.GATE_OPEN)
+        for symbol, kind in program.kinds.items():
+            given = program.given_ns()
+            assert program.call(symbol) == answer(kind), symbol
+            # A prefetch takes no time of a simulated card.
+            if kind != "none" and "Prefetch" not in symbol:
+                assert program.given_ns() > given, symbol
+        assert gate.work().submitted == 0
+
+
+def test_in_a_window_each_is_one_piece_of_work_that_ends(
+    container: ProgramContainer, gate: WrittenGate, starts_program: str
+) -> None:
+    with Starter(container, starts_program) as program:
+        gate.set(abi.GATE_WINDOW)
+        for symbol, kind in program.kinds.items():
+            before = gate.work()
+            assert program.call(symbol) == answer(kind), symbol
+            program.synchronize()
+            after = gate.until(lambda work: work.submitted == work.ended)
+            if kind != "none":
+                assert after.submitted - before.submitted == 1, symbol
+            assert after.pending_ns == 0, symbol
+        assert gate.work().forced == 0
+
+
+def test_captured_work_waits_at_no_gate_and_is_not_counted(
+    container: ProgramContainer, gate: WrittenGate, starts_program: str
+) -> None:
+    with Starter(container, starts_program) as program:
+        gate.set(abi.GATE_CLOSED)
+        given = program.given_ns()
+        for symbol, kind in program.kinds.items():
+            if kind != "stream":
+                continue
+            program.begin_capture()
+            program.call(symbol)  # it may be refused in a capture, which ends with that
+            program.end_capture()
+            work = gate.work()
+            assert (work.submitted, work.throttled_ns) == (0, 0), symbol
+        assert program.given_ns() == given
+
+
+def test_after_a_capture_its_stream_waits_again(
+    container: ProgramContainer, gate: WrittenGate, starts_program: str
+) -> None:
+    with Starter(container, starts_program) as program:
+        gate.set(abi.GATE_CLOSED)
+        program.begin_capture()
+        program.call("cuLaunchKernel", 10)
+        assert program.end_capture() == 0
+        program.start("cuLaunchKernel")
+        gate.until(lambda work: work.waiting == 1)
+
+
+def test_other_streams_wait_while_one_is_captured(
+    container: ProgramContainer, gate: WrittenGate, starts_program: str
+) -> None:
+    with Starter(container, starts_program) as program:
+        gate.set(abi.GATE_CLOSED)
+        program.begin_capture()
+        given = program.given_ns()
+        program.start("cuLaunchGrid")
+        gate.until(lambda work: work.waiting == 1)
+        assert program.given_ns() == given
+        gate.set(abi.GATE_OPEN)
+        assert program.join() == 0
+
+
+#: They return when their work has ended.
+WAITS: Final = ("cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2_ptds", "cuMemcpyAtoH_v2", "cuMemcpy2D_v2")
+
+
+@pytest.mark.parametrize("symbol", WAITS)
+def test_work_that_was_waited_for_is_not_pending(
+    symbol: str, container: ProgramContainer, gate: WrittenGate, starts_program: str
+) -> None:
+    """Else a program that copies step by step would wait for what is over."""
+    with Starter(container, starts_program) as program:
+        gate.set(abi.GATE_WINDOW)
+        pending = 0
+        for _ in range(40):
+            assert program.call(symbol) == 0
+            work = gate.work()
+            pending += work.submitted - work.ended
+        assert work.submitted == 40
+        # Where the meter's thread looks at that very moment it is that which sees it.
+        assert pending < 10
+
+
+def test_after_a_wait_nothing_is_pending(
+    container: ProgramContainer, gate: WrittenGate, starts_program: str
+) -> None:
+    with Starter(container, starts_program) as program:
+        gate.set(abi.GATE_METERED)
+        pending = 0
+        for _ in range(40):
+            assert program.call("cuLaunchKernel", 3) == 0
+            program.synchronize()
+            work = gate.work()
+            pending += work.submitted - work.ended
+        assert work.submitted == 120
+        assert pending < 30
+
+
+@pytest.mark.parametrize("symbol", ["cuGraphLaunch", "cuGraphLaunch_ptsz"])
+def test_a_graph_that_is_replayed_stays_in_its_window(
+    symbol: str, container: ProgramContainer, gate: WrittenGate, starts_program: str
+) -> None:
+    """Each replay is two kernels of a millisecond: of ten no more than two are ever pending."""
+    with Starter(container, starts_program) as program:
+        program.set_duration(MILLISECOND)
+        gate.set(abi.GATE_WINDOW)
+        learn(program, gate, symbol)
+        gate.bound(5 * MILLISECOND)
+        before = gate.work().submitted
+        program.start(symbol, 10)
+        most = 0
+        while (work := gate.work()).submitted < before + 10:
+            most = max(most, work.submitted - work.ended)
+        assert program.join() == 0
+        assert most <= 2
+        after = gate.until(lambda work: work.submitted == work.ended)
+        assert (after.submitted, after.forced) == (before + 10, 0)
+        assert after.throttled_ns > 0
+
+
+def test_each_card_has_its_gate_and_a_stream_is_its_own_card_s(
+    simulated_container: SimulatedContainer,
+) -> None:
+    """The stream's, whatever context is current when it is given work."""
+    container = simulated_container(2, [0, 1])
+    first, second = WrittenGate(container.tenant, 0), WrittenGate(container.tenant, 1)
+    first.set(abi.GATE_METERED)
+    second.set(abi.GATE_CLOSED)
+    lines = (
+        "start()",
+        "buffer = alloc(MIB)",
+        "other = context(1)",
+        "stream = c_void_p()",
+        "call('cuStreamCreate', byref(stream), 1)",
+        "elsewhere = alloc(MIB)",
+        "call('cuCtxPopCurrent_v2', byref(other))",
+        "call('cuMemsetD8Async', c_uint64(buffer), 0, c_size_t(MIB), None)",
+        "say('passed')",
+        "call('cuMemsetD8Async', c_uint64(elsewhere), 0, c_size_t(MIB), stream)",
+        "say('passed')",
+    )
+    with container.start(sys.executable, "-c", program_of(*lines)) as process:
+        assert process.stdout
+        assert process.stdout.readline() == '["passed"]\n'
+        second.until(lambda work: work.waiting == 1)
+        assert second.work().submitted == 0
+        second.set(abi.GATE_METERED)
+        assert process.stdout.readline() == '["passed"]\n'
+        assert (first.work().submitted, second.work().submitted) == (1, 1)

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The policy alone: its decisions for given claims."""
+
+import ctypes
+import random
+
+import pytest
+
+from tools.model.clock import MS, SECOND, US
+from tools.model.policy import (
+    CLOSED,
+    FOREVER,
+    METERED,
+    OPEN,
+    WINDOW,
+    CardPolicy,
+    GangPlace,
+    SeenStruct,
+    ShareStruct,
+    align,
+)
+
+MOST = (1 << 64) - 1
+
+
+def waiting(now: int) -> SeenStruct:
+    return SeenStruct(at_ns=now, idle_ns=1, waiting=1)
+
+
+def busy(
+    now: int, *, since: int, pending: int, waits: int = 0, progress: int | None = None
+) -> SeenStruct:
+    return SeenStruct(
+        at_ns=now, busy_ns=now - since, pending_ns=pending, submitted=1, contexts=1, waiting=waits,
+        progress_ns=since if progress is None else progress,
+    )  # fmt: skip
+
+
+def add(card: CardPolicy, *shares: ShareStruct, now: int = SECOND) -> list[int]:
+    return [card.add(share, now) for share in shares]
+
+
+def test_a_single_uncapped_tenant_has_an_open_gate_and_needs_no_wakeup() -> None:
+    card = CardPolicy()
+    (number,) = add(card, ShareStruct(300))
+    assert card.decide(SECOND) == FOREVER
+    assert card.gate(number).mode == OPEN
+    assert card.gate(number).self_throttle_permille == 0
+
+
+def test_a_second_tenant_closes_the_gate_even_if_it_does_nothing() -> None:
+    card = CardPolicy()
+    first, second = add(card, ShareStruct(300), ShareStruct(700))
+    card.decide(SECOND)
+    assert [card.gate(number).mode for number in (first, second)] == [CLOSED, CLOSED]
+
+
+def test_a_queue_from_before_a_tenant_came_is_not_taken_for_endless_work() -> None:
+    card = CardPolicy()
+    (first,) = add(card, ShareStruct(300))
+    card.decide(SECOND)
+    add(card, ShareStruct(700), now=2 * SECOND)
+    hung = []
+    for seconds in range(2, 15):
+        now = seconds * SECOND
+        card.see(first, busy(now, since=2 * SECOND, pending=MS))
+        card.decide(now)
+        hung.append(card.gate(first).hung)
+    assert hung == [False] * 11 + [True] * 2  # from ten seconds on it is
+
+
+def test_a_waiting_tenant_has_the_window_and_keeps_it_while_no_other_waits() -> None:
+    card = CardPolicy()
+    first, _second = add(card, ShareStruct(300), ShareStruct(700))
+    card.see(first, waiting(SECOND))
+    card.decide(SECOND)
+    assert card.gate(first).mode == WINDOW
+    later = 2 * SECOND
+    card.see(first, busy(later, since=later - 100 * US, pending=2 * MS))
+    card.decide(later)
+    assert card.gate(first).mode == WINDOW
+
+
+def test_the_gate_closes_when_pending_work_fills_the_window() -> None:
+    card = CardPolicy()
+    first, second = add(card, ShareStruct(500), ShareStruct(500))
+    card.see(first, waiting(SECOND))
+    card.decide(SECOND)
+    now = SECOND + 9 * MS
+    card.see(first, busy(now, since=SECOND, pending=2 * MS, waits=1, progress=now))
+    card.see(second, waiting(now))
+    card.decide(now)
+    assert card.gate(first).mode == CLOSED
+    assert card.gate(second).mode == CLOSED  # the first one's work is not done
+
+
+def test_the_next_gate_opens_just_before_the_work_ends() -> None:
+    card = CardPolicy()
+    first, second = add(card, ShareStruct(500), ShareStruct(500))
+    card.see(first, waiting(SECOND))
+    card.decide(SECOND)
+    now = SECOND + 10 * MS
+    card.see(first, busy(now, since=SECOND, pending=500 * US, waits=1, progress=now))
+    card.see(second, waiting(now))
+    look = card.decide(now)
+    assert look == now + 400 * US
+    card.see(first, busy(look, since=SECOND, pending=500 * US, waits=1, progress=now))
+    card.see(second, waiting(look))
+    card.decide(look)
+    assert card.gate(second).mode == WINDOW
+
+
+def test_online_is_metered_and_its_work_closes_the_others() -> None:
+    card = CardPolicy()
+    online, offline = add(card, ShareStruct(300, online=True), ShareStruct(700))
+    card.see(offline, waiting(SECOND))
+    card.decide(SECOND)
+    assert (card.gate(online).mode, card.gate(offline).mode) == (METERED, WINDOW)
+    assert card.gate(offline).in_flight_max_ns == MS
+    assert card.gate(offline).pieces_min == 1
+    card.see(online, busy(SECOND + MS, since=SECOND + MS, pending=MS))
+    card.decide(SECOND + MS)
+    assert (card.gate(online).mode, card.gate(offline).mode) == (METERED, CLOSED)
+    assert card.gate(online).self_throttle_permille == 0
+    assert card.gate(offline).self_throttle_permille == 700
+
+
+def test_a_capped_tenant_waits_until_its_debt_is_paid() -> None:
+    card = CardPolicy()
+    (number,) = add(card, ShareStruct(100, capped=True))
+    card.see(number, waiting(SECOND))
+    card.decide(SECOND)
+    assert card.gate(number).mode == WINDOW
+    end = SECOND + 500 * MS
+    card.see(number, busy(end, since=SECOND, pending=0))
+    card.decide(end)
+    idle = SeenStruct(at_ns=end, busy_ns=500 * MS, idle_ns=end, submitted=1, waiting=1)
+    card.see(number, idle)
+    look = card.decide(end + 1)
+    assert card.gate(number).mode == CLOSED
+    assert look - end == pytest.approx(10 * 500 * MS, rel=0.2)
+    assert card.gate(number).wait_max_ns > look - end
+
+
+@pytest.mark.parametrize("slow", [1, 20])
+def test_slow_motion_multiplies_durations_and_nothing_else(slow: int) -> None:
+    card = CardPolicy(slow)
+    first, second = add(card, ShareStruct(500), ShareStruct(500))
+    card.see(first, waiting(SECOND))
+    card.see(second, waiting(SECOND))
+    look = card.decide(SECOND)
+    gate = card.gate(first)
+    assert look - SECOND == 2 * MS * slow
+    assert gate.in_flight_max_ns == 2 * MS * slow
+    assert gate.timing_interval_ns == 500 * US * slow
+    assert gate.wait_max_ns == 5 * SECOND * slow
+    assert gate.self_throttle_permille == 500
+
+
+def test_as_many_tenants_as_there_are_places() -> None:
+    card = CardPolicy()
+    assert add(card, *[ShareStruct(10)] * 64) == list(range(64))
+    assert card.add(ShareStruct(10), SECOND) == -1
+    card.remove(17, SECOND)
+    assert card.add(ShareStruct(10), SECOND) == 17
+
+
+def test_unknown_numbers_are_ignored() -> None:
+    card = CardPolicy()
+    for number in (-1, 0, 64, 1 << 20):
+        card.see(number, waiting(SECOND))
+        card.change(number, ShareStruct(10), SECOND)
+        card.remove(number, SECOND)
+        assert card.gate(number).mode == 0
+    assert card.decide(SECOND) == FOREVER
+
+
+def any_number(chance: random.Random) -> int:
+    near = chance.choice([0, SECOND, 1 << 31, 1 << 32, 1 << 62, 1 << 63, MOST])
+    return max(0, min(MOST, near + chance.randint(-2, 2) * chance.choice([0, 1, 1000, MS])))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_claim_breaks_it(seed: int) -> None:
+    """Whatever is claimed: one window at most, charges within the time, a later next time."""
+    chance = random.Random(seed)
+    card = CardPolicy(chance.choice([0, 1, 7, 1 << 31]))
+    here: dict[int, ShareStruct] = {}
+    now = began = chance.choice([0, SECOND, 1 << 62])
+    charged = {}
+    for _ in range(1500):
+        number = chance.randint(-1, 64)
+        if chance.random() < 0.1:
+            share = ShareStruct(
+                permille=chance.choice([0, 1, 300, 1000, 1 << 31]),
+                capped=chance.random() < 0.5,
+                online=chance.random() < 0.2,
+                priority=chance.choice([0, 1, 2, (1 << 32) - 1]),
+                gang=chance.choice([0, 0, 0, 1]),
+            )
+            if number in here:
+                card.change(number, share, now)
+                here[number] = share
+            elif (added := card.add(share, now)) >= 0:
+                here[added] = share
+                charged[added] = 0
+        elif number in here and chance.random() < 0.05:
+            card.remove(number, now)
+            del here[number], charged[number]
+        seen = SeenStruct(*[any_number(chance) for _ in range(6)], chance.randint(0, MOST >> 32), 1)
+        card.see(chance.choice([number, *here]), seen)
+        if chance.random() < 0.5:
+            now = min(MOST, now + chance.choice([0, 1, 50 * US, MS, 20 * MS, SECOND]))
+        look = card.decide(chance.choice([now, now, any_number(chance) if seed > 15 else now]))
+        places = [card.place(number) for number in here]
+        if len(places) > 1:
+            assert all(0 <= at < len(places) for at in align(places[:32]))
+        gates = {number: card.gate(number) for number in here}
+        assert all(gate.mode <= CLOSED for gate in gates.values())
+        assert all(1 <= gate.pieces_min <= 2 for gate in gates.values())
+        assert all(gate.wait_max_ns >= 5 * SECOND for gate in gates.values())
+        for tenant, gate in gates.items():
+            assert gate.charged_ns >= charged[tenant]
+            charged[tenant] = gate.charged_ns
+        if seed <= 15:
+            assert look >= now
+            assert sum(charged.values()) <= now - began
+
+
+def test_a_gang_is_identified_by_its_layout() -> None:
+    assert ctypes.sizeof(GangPlace) == 16
+    assert ctypes.sizeof(SeenStruct) == 56

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.stack import Stack
+from tests.system.waiting import wait_until
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+
+
+@pytest.fixture(scope="session")
+def audited() -> Iterator[Stack]:
+    """A daemon of its own that knows what a context takes, so that it acts."""
+    with Stack() as made:
+        made.start_daemon()
+        log = made.root / "gpushared.log"
+        wait_until(lambda: '"context-size-measured"' in log.read_text())
+        yield made
+
+
+def compiled(output: Path, *words: str | Path) -> Path:
+    """Compile what `words` say into `output`."""
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.fail("gcc is not installed: run ./dev setup")
+    places = ("simulator", "libhook", "libhook/include", "libhook/image")
+    includes = [f"-I{ROOT / place}" for place in places]
+    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-O1", *includes]
+    argv = [compiler, *flags, *map(str, words), "-o", str(output)]
+    subprocess.run(argv, check=True, stderr=subprocess.DEVNULL)
+    return output
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The simulated driver as one object, for programs that have it in them."""
+    parts = ("simulator", "libhook/image", "libhook/loader")
+    sources = [file for part in parts for file in (ROOT / part).glob("*.c")]
+    sources.append(ROOT / "libhook/share/futex.c")
+    return compiled(tmp_path_factory.mktemp("driver") / "driver.o", "-r", "-nostdlib", *sources)
+
+
+def linked(driver: Path, name: str) -> bytes:
+    """Return the program NAME.c of this folder, linked statically with the driver."""
+    source, output = HERE / f"{name}.c", driver.with_name(name)
+    return compiled(output, "-static", "-pthread", driver, source).read_bytes()
+
+
+@pytest.fixture(scope="session")
+def taker(driver: Path) -> bytes:
+    """A program that has the driver in it, and opens no library at all."""
+    return linked(driver, "taker")
+
+
+@pytest.fixture(scope="session")
+def forger(driver: Path) -> bytes:
+    """A program that has the driver in it, and forges its tenant's status page."""
+    return linked(driver, "forger")

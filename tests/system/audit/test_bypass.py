@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real containers that go round the interposer: they are seen, and held to what they may have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare import protocol
+from gpushare.client import Client
+from gpushare.daemon.identity.processes import Cgroups
+from gpushare.host.cgroups import hierarchies, mountinfo
+from gpushare.verify import ProbeTenant
+from gpushare.verify.image import PROGRAM
+from tests.stack import Stack
+from tests.stack.bundle import Bundle
+from tests.stack.program import find
+from tests.system.waiting import wait_until
+
+GIB = 1 << 30
+#: The driver itself, where the filter libraries have it from.
+PRIVATE = "/opt/gpushare/driver/libcuda.so.1"
+BUSYBOX = {"/bin/busybox": Path(find("busybox")).read_bytes()}
+AROUND = {
+    "by its private path": (PROGRAM, "--library", PRIVATE),
+    "with an empty environment": ("/bin/busybox", "env", "-i", PROGRAM, "--library", PRIVATE),
+}
+
+
+def events(stack: Stack, tenant: str) -> list[dict[str, Any]]:
+    """Return the audit's events about the container whose id is `tenant`."""
+    lines = map(json.loads, (stack.root / "gpushared.log").read_text().splitlines())
+    return [
+        line
+        for line in lines
+        if line["event"].startswith("over-quota-") and line.get("id") == tenant
+    ]
+
+
+def names(stack: Stack, bundle: Bundle) -> list[str]:
+    return [event["event"].removeprefix("over-quota-") for event in events(stack, bundle.id)]
+
+
+def row(stack: Stack, bundle: Bundle) -> protocol.TenantStatus | None:
+    return next((one for one in Client(stack.socket).tenants() if one["id"] == bundle.id), None)
+
+
+def made(stack: Stack, args: Sequence[str], files: dict[str, bytes] | None = None) -> Bundle:
+    return Bundle(stack, quota={"memory": "2GiB"}, args=args, files={**BUSYBOX, **(files or {})})
+
+
+@contextmanager
+def neighbour(stack: Stack) -> Iterator[None]:
+    """Have another container at work, that is as it was at the end of the block."""
+    bundle = made(stack, (PROGRAM,))
+    with bundle.run() as tenant:
+        assert tenant.start()["code"] == 0
+        assert tenant.ask(f"alloc {GIB}")["code"] == 0
+        yield
+        found = row(stack, bundle)
+        assert found is not None
+        assert (found["interventions"], found["warnings"]) == ([], [])
+        assert tenant.ask(f"alloc {GIB // 4}")["code"] == 0
+        assert tenant.ask(f"alloc {2 * GIB}")["code"] == 2
+    assert names(stack, bundle) == []
+    bundle.remove()
+
+
+def is_frozen(stack: Stack, bundle: Bundle) -> bool:
+    found = row(stack, bundle)
+    return found is not None and [held["by"] for held in found["interventions"]] == ["audit"]
+
+
+def ended(tenant: ProbeTenant) -> bool:
+    return tenant.process.poll() is not None
+
+
+@pytest.mark.parametrize("args", AROUND.values(), ids=AROUND)
+def test_the_driver_that_is_loaded_past_the_filter_is_frozen(
+    audited: Stack, args: Sequence[str]
+) -> None:
+    bundle = made(audited, args)
+    with neighbour(audited), bundle.run() as tenant:
+        assert tenant.start()["code"] == 0
+        assert tenant.ask(f"alloc {6 * GIB}")["code"] == 0  # nothing refuses it
+        wait_until(lambda: names(audited, bundle) == ["warned", "frozen"])
+        assert is_frozen(audited, bundle)
+        found = row(audited, bundle)
+        assert found is not None
+        assert found["cards"][0]["over_quota_state"] == "frozen"
+        assert any("bypasses the interposer library" in one for one in found["warnings"])
+        Client(audited.socket).stop(bundle.id, "KILL", 0)
+        wait_until(lambda: ended(tenant))
+    wait_until(lambda: row(audited, bundle) is None)
+    bundle.remove()
+
+
+def test_a_static_program_is_ended_where_the_operator_chose_so(
+    audited: Stack, taker: bytes
+) -> None:
+    """It has the driver within it: there is no library that could be in its way."""
+    args = ("/bin/busybox", "sh", "-c", f"read go; exec /bin/taker {6 * GIB}")
+    bundle = made(audited, args, {"/bin/taker": taker})
+    with neighbour(audited), bundle.run() as tenant:
+        wait_until(lambda: (row(audited, bundle) or {"state": ""})["state"] == "bound")
+        now = Client(audited.socket).set(bundle.id, over_quota_action="kill")
+        assert now["over_quota_action"] == "kill"
+        tenant.tell("go")
+        assert tenant.start()["code"] == 0
+        wait_until(lambda: ended(tenant))
+        wait_until(lambda: names(audited, bundle) == ["warned", "frozen", "killed"])
+    wait_until(lambda: row(audited, bundle) is None)
+    bundle.remove()
+
+
+def test_a_program_whose_first_thread_has_ended_is_the_containers(
+    audited: Stack, taker: bytes
+) -> None:
+    """Its first thread has no descriptors, and is in no cgroup of v1."""
+    args = ("/bin/busybox", "sh", "-c", f"read go; /bin/taker {6 * GIB} thread")
+    bundle = made(audited, args, {"/bin/taker": taker})
+    with bundle.run() as tenant:
+        wait_until(lambda: (row(audited, bundle) or {"state": ""})["state"] == "bound")
+        tenant.tell("go")
+        assert tenant.start()["code"] == 0
+        wait_until(lambda: names(audited, bundle) == ["warned", "frozen"])
+        assert is_frozen(audited, bundle)
+        Client(audited.socket).stop(bundle.id, "KILL", 0)
+        wait_until(lambda: ended(tenant))
+    bundle.remove()
+
+
+def test_with_action_warn_a_container_continues(audited: Stack) -> None:
+    bundle = made(audited, (PROGRAM, "--library", PRIVATE))
+    with bundle.run() as tenant:
+        assert tenant.start()["code"] == 0
+        Client(audited.socket).set(bundle.id, over_quota_action="warn")
+        assert tenant.ask(f"alloc {6 * GIB}")["code"] == 0
+        wait_until(lambda: names(audited, bundle) == ["warned"])
+        wait_until(lambda: bool((row(audited, bundle) or {"warnings": []})["warnings"]))
+        assert tenant.ask("free")["code"] == 0
+        wait_until(lambda: names(audited, bundle) == ["warned", "cleared"])
+        found = row(audited, bundle)
+        assert found is not None
+        assert found["cards"][0]["over_quota_state"] == ""
+    with bundle.run() as again:  # what was set lasts as long as the container's id
+        assert again.start()["code"] == 0
+        assert (row(audited, bundle) or {"over_quota_action": ""})["over_quota_action"] == "warn"
+    bundle.remove()
+
+
+def test_a_session_that_is_started_in_a_container_is_the_containers(audited: Stack) -> None:
+    bundle = made(audited, ("/bin/busybox", "sleep", "1000"))
+    bundle.detach()
+    argv = bundle.argv("exec", bundle.id, PROGRAM, "--library", PRIVATE)
+    with ProbeTenant("session", argv, audited.environment) as session:
+        assert session.start()["code"] == 0
+        assert session.ask(f"alloc {6 * GIB}")["code"] == 0
+        wait_until(lambda: is_frozen(audited, bundle))
+        Client(audited.socket).stop(bundle.id, "KILL", 0)
+        wait_until(lambda: ended(session))
+    bundle.remove()
+
+
+def test_a_process_in_a_cgroup_beneath_the_containers_is_the_containers(audited: Stack) -> None:
+    """As docker in docker makes them."""
+    bundle = made(audited, (PROGRAM, "--library", PRIVATE))
+    with bundle.run() as tenant:
+        assert tenant.start()["code"] == 0
+        found = row(audited, bundle)
+        assert found is not None
+        for root in hierarchies(mountinfo()):
+            # A test that runs beside this one may mount a hierarchy once more, for itself.
+            if not root.is_relative_to("/sys/fs/cgroup"):
+                continue
+            inner = root / audited.cgroup / bundle.id / "inner"
+            if inner.parent.is_dir():
+                inner.mkdir()
+                (inner / "cgroup.procs").write_text(str(found["pid"]))
+        assert tenant.ask(f"alloc {6 * GIB}")["code"] == 0
+        wait_until(lambda: is_frozen(audited, bundle))
+        Client(audited.socket).stop(bundle.id, "KILL", 0)
+        wait_until(lambda: ended(tenant))
+    bundle.remove()
+
+
+def test_a_raised_quota_lets_it_go_on(audited: Stack) -> None:
+    bundle = made(audited, (PROGRAM, "--library", PRIVATE))
+    with bundle.run() as tenant:
+        assert tenant.start()["code"] == 0
+        assert tenant.ask(f"alloc {6 * GIB}")["code"] == 0
+        wait_until(lambda: is_frozen(audited, bundle))
+        Client(audited.socket).set(bundle.id, memory="8GiB")
+        wait_until(lambda: names(audited, bundle) == ["warned", "frozen", "thawed"])
+        assert tenant.ask("info")["total"] > 8 * GIB  # it has the whole card in view
+    bundle.remove()
+
+
+def test_an_operators_resume_is_respected(audited: Stack) -> None:
+    bundle = made(audited, (PROGRAM, "--library", PRIVATE))
+    with bundle.run() as tenant:
+        assert tenant.start()["code"] == 0
+        assert tenant.ask(f"alloc {6 * GIB}")["code"] == 0
+        wait_until(lambda: is_frozen(audited, bundle))
+        Client(audited.socket).resume(bundle.id)
+        assert tenant.ask("free")["code"] == 0
+        wait_until(lambda: names(audited, bundle)[-1] in {"thawed", "cleared"})
+        assert not is_frozen(audited, bundle)
+    bundle.remove()
+
+
+def test_nothing_is_left_of_them(audited: Stack) -> None:
+    client = Client(audited.socket)
+    wait_until(lambda: not client.tenants())
+    assert [card["allocated_bytes"] for card in client.cards()] == [0]
+    assert Cgroups.mounted().processes(f"devices:/{audited.cgroup}") == []

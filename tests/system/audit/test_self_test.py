@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpushare audit --self-test`: what it reports is what the daemon did to its tenant."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from gpushare.client import Client
+from gpushare.verify import Docker
+from tests.stack import Stack
+from tests.system.waiting import wait_until
+
+MEASURED = '"context-size-measured"'
+
+
+def self_test(stack: Stack, *words: str, way: str = "host") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*stack.cli, "audit", "--self-test", "--json", "--runtime", way, *words],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=stack.environment,
+        timeout=200,
+    )
+
+
+def checks(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    assert done.stdout, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+@contextmanager
+def configured(action: str) -> Iterator[Stack]:
+    """A daemon of its own with `audit.over_quota`."""
+    with Stack() as made:
+        with made.config.open("a") as file:
+            file.write(f"audit: {{over_quota: {action}}}\n")
+        made.start_daemon()
+        wait_until(lambda: MEASURED in (made.root / "gpushared.log").read_text())
+        yield made
+
+
+def events(stack: Stack) -> list[str]:
+    lines = map(json.loads, (stack.root / "gpushared.log").read_text().splitlines())
+    names = [line["event"] for line in lines if line["event"].startswith("over-quota-")]
+    return [name.removeprefix("over-quota-") for name in names]
+
+
+def test_the_tenant_is_detected_and_frozen_and_gone_afterwards(audited: Stack) -> None:
+    done = self_test(audited)
+    found = checks(done)
+    assert done.returncode == 0, found
+    assert [one["passed"] for one in found] == [True] * 3
+    assert found[1]["claim"].startswith("the audit detected it after ")
+    assert found[1]["figures"]["detected_seconds"] > 0
+    assert found[2]["claim"].startswith("gpushared froze it after ")
+    assert events(audited)[:2] == ["warned", "frozen"]
+    wait_until(lambda: not Client(audited.socket).tenants())
+
+
+@pytest.mark.parametrize(
+    ("action", "claim", "logged"),
+    [
+        ("observe", "nothing was done about it: audit.over_quota is observe", ["detected"]),
+        ("warn", "gpushared warned of it, and did no more, as audit.over_quota", ["warned"]),
+        ("kill", "gpushared killed it after ", ["warned", "frozen", "killed"]),
+    ],
+)
+def test_the_self_test_reports_the_configured_action(
+    action: str, claim: str, logged: list[str]
+) -> None:
+    with configured(action) as stack:
+        done = self_test(stack)
+        found = checks(done)
+        assert done.returncode == 0, found
+        assert found[-1]["claim"].startswith(claim)
+        wait_until(lambda: events(stack) == logged)
+
+
+def test_a_card_in_use_is_left_alone(audited: Stack) -> None:
+    with subprocess.Popen(
+        [*audited.cli, "run", "--memory", "1GiB", "--", "sleep", "1000"], env=audited.environment
+    ) as other:
+        try:
+            wait_until(lambda: bool(Client(audited.socket).tenants()))
+            done = self_test(audited)
+            assert done.returncode == 1
+            assert "requires an unused card: card 0 has 1 tenants" in done.stderr
+        finally:
+            other.terminate()
+    wait_until(lambda: not Client(audited.socket).tenants())
+
+
+@pytest.mark.usefixtures("docker")
+def test_in_a_container(stack: Stack) -> None:
+    wait_until(lambda: MEASURED in (stack.root / "gpushared.log").read_text())
+    done = self_test(stack, way=Docker.name)
+    assert done.returncode == 0, checks(done)
+    wait_until(lambda: not Client(stack.socket).tenants())

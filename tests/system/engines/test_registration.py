@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `gpushare runtime configure` writes, before the engines themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomlkit
+
+from gpushare.engines import config_files, containerd, find, kubernetes_distributions, query
+from gpushare.engines.config_files import ConfigLocation
+from tests.stack import Stack
+from tests.stack.distribution import Distribution
+from tests.system.waiting import wait_until
+from tests.unit.engines import machine
+
+from .node import CriNode
+
+WITHOUT_CRI = "containerd-docker-ce"
+#: Both distributions have a containerd 1, which reads no file of version 3.
+CONTAINERDS = [
+    name for name in machine.NAMES if machine.engine_of(name) == "containerd" and "-v3" not in name
+]
+VALUES = {"RUNTIME": "runc", "RUNTIME_TYPE": "io.containerd.runc.v2", "SNAPSHOTTER": "overlayfs"}
+HANDLER = """version = 2
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.other]
+  runtime_type = "io.containerd.runc.v2"
+"""
+
+
+@pytest.fixture
+def folder(stage: Stack) -> Iterator[Path]:
+    """A folder that the engines see too."""
+    made = stage.root / "machine"
+    made.mkdir()
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+def clients(stage: Stack, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The distribution's clients, as the programs that query an engine."""
+    for name, value in stage.env.items():
+        monkeypatch.setenv(name, value)
+    storage = folder / "storage.conf"  # the place is an overlay already
+    storage.write_text(
+        f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/storage"\nrunroot = "{folder}/run"\n'
+    )
+    monkeypatch.setenv("CONTAINERS_STORAGE_CONF", str(storage))
+
+
+@pytest.mark.parametrize("name", CONTAINERDS)
+def test_containerd_accepts_the_file_and_keeps_its_own_settings(
+    stage: Stack, name: str, folder: Path
+) -> None:
+    root = machine.make(name, folder)
+    before = dump(stage, main_file(name, root), root)
+    machine.configure(name, root, default=machine.may_be_default(name))
+    after = dump(stage, main_file(name, root), root)
+    section, had = containerd.cri_section(after), containerd.cri_section(before)
+    if name == WITHOUT_CRI:  # it is read and comes to nothing, as the user is told
+        assert after == before
+        return
+    handler = section["runtimes"].pop("gpushare")
+    assert handler["options"]["BinaryName"] == str(machine.LAUNCHER)
+    for key in ("pod_annotations", "container_annotations"):
+        assert "gpushare.io/*" in handler[key]
+    default = containerd.default_handler(had)
+    for key in ("base_runtime_spec", "snapshotter"):
+        assert handler.get(key, "") == default.get(key, "")
+    options = default.get("options", {})
+    assert bool(handler["options"].get("SystemdCgroup")) == bool(options.get("SystemdCgroup"))
+    if machine.may_be_default(name):
+        assert section.pop("default_runtime_name") == "gpushare"
+        had.pop("default_runtime_name", None)
+    assert said(section) == said(had)
+
+
+def test_a_bare_drop_in_would_take_the_rest_of_cri_away(stage: Stack, folder: Path) -> None:
+    """Why a file of version 2 is edited where it speaks of CRI; containerd 2 merges instead."""
+    root = machine.make("containerd-nvidia-drop-in", folder)
+    (root / "etc/containerd/conf.d/99-nvidia.toml").write_text(HANDLER)
+    found = containerd.cri_section(dump(stage, main_file("", root), root))
+    assert list(found["runtimes"]) == ["other"]
+
+
+def test_docker_knows_it_after_a_reload(
+    distribution: Distribution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Stack(distribution=distribution) as own:
+        for name, value in own.env.items():
+            monkeypatch.setenv(name, value)
+        others = {"runtimes": {"other": {"path": "runc"}}, "default-runtime": "other"}
+        (own.root / "daemon.json").write_text(json.dumps(others))
+        own.start_containerd()
+        own.start_docker()
+        launcher = own.installation.launcher
+        place = find("docker").locate(Path("/"), own.root / "daemon.json")
+        assert query.query_docker(place) == query.RuntimeReport(True, False, launcher)
+        pid = int((own.root / "docker.pid").read_text())
+        for default in (None, False, True, None):
+            change(place, launcher, default)
+            os.kill(pid, signal.SIGHUP)
+            wanted = query.RuntimeReport(False, False)
+            if default is not None:
+                wanted = query.RuntimeReport(True, default, launcher)
+            wait_until(partial(_answers, place, wanted))
+
+
+def test_a_running_containerd_is_queried_with_and_without_crictl(
+    distribution: Distribution, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It has a root of its own here, as an engine within a container has.
+    monkeypatch.setattr(query, "_is_ours", lambda _: True)
+    with Stack(distribution=distribution) as own, CriNode(own) as node:
+        place = find("containerd").locate(Path("/"), node.config)
+        launcher = own.installation.launcher
+        assert query.query_containerd(place) == query.RuntimeReport(True, True, launcher)
+        os.utime(node.config)  # as if it had been written just now
+        assert query.query_containerd(place) == query.RuntimeReport(False)
+        # crictl prints CRI's Status, its texts of JSON as JSON.
+        status = node.cri.call("Status", verbose=True)["info"]
+        said = tmp_path / "said.json"
+        said.write_text(json.dumps({"config": json.loads(status["config"])}))
+        crictl = tmp_path / "crictl"
+        crictl.write_text(f"#!/bin/sh\ncat {said}\n")
+        crictl.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        assert query.query_containerd(place) == query.RuntimeReport(True, True, launcher)
+
+
+@pytest.mark.usefixtures("clients")
+def test_podman_knows_it_at_its_next_start(stage: Stack, folder: Path) -> None:
+    launcher = stage.installation.launcher
+    place = find("podman").locate(folder, None)
+    put(stage, folder)  # nothing yet, whatever an earlier test registered
+    assert query.query_podman(place).known is False
+    for default in (False, True):
+        change(place, launcher, default)
+        put(stage, folder)
+        assert query.query_podman(place) == query.RuntimeReport(True, default, launcher)
+        change(place, launcher, None)
+        put(stage, folder)
+        assert query.query_podman(place).known is False
+
+
+def _answers(place: ConfigLocation, wanted: query.RuntimeReport) -> bool:
+    return query.query_docker(place) == wanted
+
+
+def change(place: ConfigLocation, launcher: Path, default: bool | None) -> None:
+    """Register `launcher`, or for None take the runtime out."""
+    changes = (
+        config_files.unconfigure(place)
+        if default is None
+        else config_files.configure(place, launcher, default=default)
+    )
+    for one in changes:
+        one.apply()
+
+
+def put(stage: Stack, folder: Path) -> None:
+    """Let the distribution have podman's two folders as they are beneath `folder`."""
+    for name in ("etc/containers/containers.conf.d", "usr/share/containers/oci/hooks.d"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        script = f"rm -rf /{name}; mkdir -p /{name}; cp -r {folder}/{name}/. /{name}"
+        subprocess.run(stage.argv("sh", "-c", script), check=True)
+
+
+def said(found: Any) -> Any:
+    """Return `found` without what says as much as nothing: what is empty, and 1.7's only mode."""
+    if not isinstance(found, dict):
+        return found
+    kept = {key: said(value) for key, value in found.items()}
+    return {key: value for key, value in kept.items() if value and value != "podsandbox"}
+
+
+def main_file(name: str, root: Path) -> Path:
+    """Return the file that the machine's containerd would be started with, written as it is."""
+    place = find("containerd").locate(root, None)
+    assert place.main is not None
+    if name.startswith(("k3s", "rke2")):
+        return rendered(place.main, place.path)
+    if name == "microk8s":
+        said = place.path.read_text()
+        text = re.sub(r"\$\{(\w+)\}", lambda match: VALUES.get(match[1], "/nowhere"), said)
+        place.main.write_text(text)
+    if name == "k0s":  # RFC 7396: what k0s makes of its defaults and of a drop-in that names CRI
+        generated = root / "run/k0s/containerd-cri.toml"
+        files = [
+            kubernetes_distributions.parse_file(generated),
+            kubernetes_distributions.parse_file(place.path),
+        ]
+        generated.write_text(tomlkit.dumps(containerd.merge_files(files, deep=True)))
+    return place.main
+
+
+def rendered(generated: Path, template: Path) -> Path:
+    """Return the file that k3s makes of a template, of nothing the base."""
+    text = template.read_text() if template.exists() else '{{ template "base" . }}'
+    text = re.sub(r"\{\{-? if .*?\{\{-? end \}\}", "", text, flags=re.DOTALL)
+    target = generated.with_name("rendered.toml")
+    target.write_text(text.replace('{{ template "base" . }}', generated.read_text()))
+    return target
+
+
+def dump(stage: Stack, main: Path, root: Path) -> dict[str, Any]:
+    """Return what the distribution's containerd makes of a machine's files."""
+    if not main.exists():
+        main.parent.mkdir(parents=True, exist_ok=True)
+        main.write_text("version = 2\n")
+    for path in root.rglob("*.toml"):
+        path.write_text(re.sub(r'"/(etc|run|var)/', rf'"{root}/\1/', path.read_text()))
+    done = subprocess.run(
+        stage.argv("containerd", "--config", str(main), "config", "dump"),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = tomlkit.parse(done.stdout.replace(f"{root}/", "/")).unwrap()
+    for path in root.rglob("*.toml"):
+        path.write_text(path.read_text().replace(f"{root}/", "/"))
+    return found

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sockets that are removed, and a daemon that runs and does nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from gpushare import abi
+from tests.system.hostile.container import GIB, RuntimeContainer, RuntimeNamespace
+from tests.system.waiting import wait_until
+
+from .conftest import events
+from .neighbour import QUOTA_BYTES, working
+
+
+@contextmanager
+def mounted_root(
+    container: RuntimeContainer,
+) -> Iterator[Callable[[], subprocess.CompletedProcess[bytes]]]:
+    """Have the root filesystem be a mount, as an engine's is; yield what unmounts it."""
+    inside, root = container.through.program[:-1], str(container.rootfs)
+    subprocess.run([*inside, "mount", "--bind", root, root], check=True)
+    try:
+        yield lambda: subprocess.run([*inside, "umount", root], check=False)
+    finally:
+        subprocess.run([*inside, "umount", "--lazy", root], check=False, capture_output=True)
+
+
+def test_a_tenants_socket_that_was_removed_is_made_again(place: RuntimeNamespace) -> None:
+    """Its folder is what is mounted: a new socket in it is where its processes look."""
+    with working(place) as neighbour:
+        [mount] = place.mounts()
+        socket = place.inside(f"{mount}/{abi.SOCKET_NAME}")
+        first = socket.stat().st_ino
+        socket.unlink()
+        wait_until(lambda: socket.exists() and socket.stat().st_ino != first)
+        [row] = place.rows()
+        assert [line.get("tenant") for line in events(place, "socket-recreated")] == [row["key"]]
+        greeted = len(events(place, "tenant-process-attached"))
+        container = neighbour.container
+        probe = container.through.call("exec", container.id, "/usr/bin/gpushare-probe", "info")
+        assert probe.status == 0, probe.stderr
+        wait_until(lambda: len(events(place, "tenant-process-attached")) > greeted)
+        neighbour.assert_undisturbed()
+    place.assert_empty()
+
+
+def test_a_stopped_daemon_delays_only_gpu_requests_and_briefly(
+    place: RuntimeNamespace,
+) -> None:
+    """The launcher gives up by itself: the daemon continues only afterwards."""
+    asking = RuntimeContainer(place, "runc", quota={"memory": "1GiB"})
+    plain = RuntimeContainer(place, "runc", quota={}, args=("/bin/busybox", "true"))
+    with working(place) as neighbour:
+        assert place.stack.daemon is not None
+        pid = place.stack.daemon.process.pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert plain.try_to_run() == ""
+            with mounted_root(asking) as unmount:
+                assert "gpushared" in asking.try_to_run()
+                # The daemon's queue has no descriptor of it: the engine can remove it at once.
+                assert unmount().returncode == 0
+            neighbour.assert_undisturbed()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        wait_until(lambda: bool(place.rows()))
+        assert place.allocated() == QUOTA_BYTES, "given to a launcher that had gone"
+        neighbour.assert_undisturbed()
+    plain.remove()
+    place.assert_empty()
+
+
+def test_a_container_waits_for_a_daemon_that_was_killed(place: RuntimeNamespace) -> None:
+    """As beside a service manager without a socket unit: it leaves its socket behind."""
+    container = RuntimeContainer(place, "runc")
+    daemon = place.stack.daemon
+    assert daemon is not None
+    daemon.process.kill()
+    daemon.process.wait()
+    with container.run() as tenant:
+        place.stack.start_daemon()
+        assert tenant.start()["code"] == 0, tenant.errors
+        assert tenant.ask("info")["total"] == GIB
+    container.remove()
+    place.assert_empty()

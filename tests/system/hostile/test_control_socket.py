@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host's control socket, mounted into a container by mistake, and callers of every kind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import create_autospec
+
+import pytest
+
+from gpushare.client import Client
+from gpushare.daemon.eviction.evictions import Evictions
+from gpushare.daemon.lifecycle.queue import Queue
+from gpushare.daemon.operator.run_state import RunControl
+from gpushare.daemon.service.control_server import all_operations
+from tests.stack import Stack
+from tests.stack.bundle import Bundle
+from tests.system.waiting import wait_until
+
+HOST = "/host"
+SOCKET = "/run/control.sock"
+#: Asks each operation for tenant argv[2], and prints what became of it.
+ASKS = textwrap.dedent(
+    """
+    import json, socket, sys
+    path, name = sys.argv[1:3]
+    def ask(request):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+            link.settimeout(20)
+            try:
+                link.connect(path)
+            except PermissionError:
+                return "no connection"
+            link.send(json.dumps(request).encode())
+            while True:
+                reply = json.loads(link.recv(65536))
+                if "ok" in reply:
+                    return reply.get("code", "ok")
+    common = {"name": name, "memory": "1GiB", "signal": "TERM", "timeout": 600, "key": "a" * 16,
+              "id": "x", "pid": 1, "bundle": "/x", "marker": "strong", "card": "99",
+              "quota": {"memory": "1TiB"}}
+    print(json.dumps({op: ask({"op": op, **common}) for op in sys.argv[3:]}), flush=True)
+    """
+)
+#: Sends bad requests for some seconds, and prints how many were answered, and how.
+FLOODS = textwrap.dedent(
+    """
+    import collections, json, socket, sys, time
+    path, name, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+    requests = [json.dumps(one).encode() for one in (
+        {"op": "open", "quota": {"memory": "4Q"}, "name": "n" * 100},
+        {"op": "open", "quota": "nonsense"},
+        {"op": "open", "quota": {"memory": "900TiB"}, "name": name},
+        {"op": "set", "name": name, "memory": "1GiB"},
+        {"op": "bind", "key": "a" * 16, "id": "i" * 100, "pid": 1},
+        {"op": "create", "id": "x", "bundle": "/" + "b" * 3000, "marker": "strong"},
+        {"op": "stop", "name": name, "signal": "KILL", "timeout": 0},
+    )]
+    said, end, link = collections.Counter(), time.monotonic() + seconds, None
+    for number in range(1 << 30):
+        if time.monotonic() > end:
+            break
+        try:
+            if link is None:
+                link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                link.settimeout(20)
+                link.connect(path)
+            link.send(requests[number % len(requests)])
+            while "ok" not in (reply := json.loads(link.recv(65536) or '{"ok": false}')):
+                pass
+            said[reply.get("code", "closed")] += 1
+        except OSError:
+            said["closed"] += 1
+            link.close()
+            link = None
+    print(json.dumps(said), flush=True)
+    """
+)
+OPERATIONS = all_operations(
+    create_autospec(RunControl), create_autospec(Evictions), create_autospec(Queue)
+)
+#: To read an interpreter that is only root's; only a socket's mode lets a caller through to it.
+LETS = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
+OF_USERS = {"open", "queue-take", "queue-cancel"}
+READS = {op for op, one in OPERATIONS.items() if not one.changes}
+# The codes that root gets for invalid requests: each was let through to be judged.
+JUDGED = {"ok", "invalid", "not-found", "refused", "internal"}
+
+
+def python(prefix: str) -> list[str]:
+    """Return this interpreter as it is called where the host's root is at `prefix`."""
+    loader = next(Path("/lib64").glob("ld-linux*"), None) or next(Path("/lib").glob("ld-linux*"))
+    folders = ["/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"]
+    loader = loader.resolve()  # its links are from the host's root
+    found = ":".join(f"{prefix}{folder}" for folder in folders)
+    program = Path(sys.executable).resolve()
+    return [f"{prefix}{loader}", "--library-path", found, f"{prefix}{program}"]
+
+
+@pytest.fixture
+def victim(stack: Stack) -> Iterator[str]:
+    """Another's container, which the callers query; it is unchanged afterwards."""
+    bundle = Bundle(stack, quota={"memory": "4GiB"})
+    with bundle.run() as tenant:
+        assert tenant.start()["code"] == 0
+        before = Client(stack.socket).tenant(bundle.id)
+        yield bundle.id
+        after = Client(stack.socket).tenant(bundle.id)
+        assert (before["quota"], after["interventions"]) == (after["quota"], [])
+        assert tenant.ask("info")["total"] == 4 << 30
+
+
+@pytest.mark.parametrize("uid", [0, 1000])
+def test_a_container_gets_nothing_of_the_hosts_socket(stack: Stack, victim: str, uid: int) -> None:
+    bundle = Bundle(
+        stack,
+        quota={"memory": "1GiB"},
+        args=[*python(HOST), "-c", ASKS, SOCKET, victim, *OPERATIONS],
+    )
+    bundle.config["process"]["user"] = {"uid": uid, "gid": uid}
+    bundle.config["process"]["env"].append(f"PYTHONHOME={HOST}{Path(sys.base_prefix).resolve()}")
+    bundle.config["process"]["capabilities"] = {
+        kind: ["CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH"]
+        for kind in ("bounding", "effective", "permitted", "inheritable", "ambient")
+    }
+    for at, source, options in (
+        (HOST, "/", ["bind", "ro"]),
+        (SOCKET, str(stack.socket), ["bind", "rw"]),
+    ):
+        bundle.config["mounts"].append(
+            {"destination": at, "type": "bind", "source": source, "options": options}
+        )
+    bundle.save()
+    said = said_by(bundle.argv("run", "--bundle", str(bundle.path), bundle.id), stack)
+    assert said == dict.fromkeys(OPERATIONS, "forbidden")
+
+
+def test_a_container_has_no_way_to_the_hosts_socket(stack: Stack) -> None:
+    bundle = Bundle(stack, quota={"memory": "1GiB"})
+    with bundle.run() as tenant:
+        assert tenant.start()["code"] == 0
+        pid = Client(stack.socket).tenant(bundle.id)["pid"]
+        found = subprocess.run(
+            ["find", f"/proc/{pid}/root/", "-xdev", "-name", "*.sock"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        mounted = Path(f"/proc/{pid}/mountinfo").read_text()
+    assert found.stdout == ""
+    assert "control.sock" not in mounted
+
+
+@pytest.fixture
+def readable() -> Iterator[Stack]:
+    """A daemon that lets its readers' group alone read."""
+    with Stack() as made:
+        with made.config.open("a") as file:
+            file.write("read_group: daemon\n")
+        made.start_daemon()
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [
+        ([], set(OPERATIONS)),
+        (["--reuid=12345", "--regid=12345", "--groups=1"], READS | OF_USERS),
+        (["--reuid=12345", "--regid=1", "--clear-groups"], READS | OF_USERS),
+        (["--reuid=12345", "--regid=12345", "--clear-groups"], None),
+    ],
+    ids=["root", "in the group", "of the group", "another"],
+)
+def test_each_local_user_gets_only_its_operations(
+    readable: Stack, words: list[str], allowed: set[str] | None
+) -> None:
+    asked = sorted(OPERATIONS.keys() - {"stop", "create"})
+    argv = ["setpriv", *words, *LETS, sys.executable, "-c", ASKS, str(readable.socket), "x", *asked]
+    wait_until(lambda: bool(Client(readable.socket).cards()))
+    said = said_by(argv, readable)
+    if allowed is None:
+        assert said == dict.fromkeys(asked, "no connection")
+    else:
+        assert {op for op in asked if said[op] in JUDGED} == allowed & set(asked)
+        assert {said[op] for op in asked if op not in allowed} <= {"forbidden"}
+
+
+def test_a_flood_of_requests_fills_neither_the_log_nor_the_history(
+    stack: Stack, victim: str
+) -> None:
+    """Thousands of requests a second were each logged, and kept; now they are counted."""
+    log = stack.root / "gpushared.log"
+    before, asking = log.stat().st_size, Client(stack.socket)
+    earlier = {event["number"] for event in asking.history("")}  # of other tests
+    user = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", *LETS]
+    said = said_by([*user, sys.executable, "-c", FLOODS, str(stack.socket), victim, "6"], stack)
+    assert sum(said.values()) > 1000, said
+    assert log.stat().st_size - before < 1 << 20
+    events = [event for event in asking.history(victim) if event["key"]]
+    assert {"tenant-reserved", "tenant-bound"} <= {event["event"] for event in events}
+    events = [event for event in asking.history("") if event["number"] not in earlier]
+    kept = [event for event in events if event["event"] == "request-refused"]
+    assert len(kept) < 1000
+    assert not [event for event in kept if event["fields"].get("op") != "open"]
+    assert asking.metrics().node["events"]["caller-refused"] > len(kept)
+    assert asking.cards()  # and root waits for none of it
+
+
+def said_by(argv: list[str], stack: Stack) -> dict[str, Any]:
+    done = subprocess.run(
+        argv, capture_output=True, text=True, check=False, env=stack.environment, cwd="/"
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found

@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Containers on a card in MPS mode, with a real runc; and a share that reaches another server."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpushare import simulator
+from gpushare.client import Client, RequestRefused
+from gpushare.simulator import Simulator
+from gpushare.verify import image
+from tests.c.simulator.conftest import SimulatorMachine
+from tests.c.simulator.mps_daemon import MpsDaemon, mps_daemon
+from tests.stack import Stack
+from tests.stack.bundle import Bundle
+from tests.stack.program import find
+
+from .waiting import wait_until
+
+GIB = 1 << 30
+PIPES = "/run/host-mps"
+
+
+@pytest.fixture
+def stack() -> Iterator[Stack]:
+    """A stack of its own: the server is a non-tenant process, whose memory counts for a while."""
+    with Stack() as made:
+        made.start_daemon()
+        yield made
+
+
+@pytest.fixture
+def control(stack: Stack) -> Iterator[MpsDaemon]:
+    """A control daemon for the stack's card, which an operator of the host has started."""
+    made = Simulator(stack.cdi.with_name("device"), stack.cdi, ())
+    with mps_daemon(SimulatorMachine(made, simulator.libraries())) as running:
+        yield running
+
+
+def test_a_share_that_uses_the_hosts_server_is_named_and_keeps_its_quota(
+    stack: Stack, control: MpsDaemon
+) -> None:
+    bundle = Bundle(stack, quota={"memory": "4GiB"}, args=(image.PROGRAM,))
+    folder = control.folder / "pipe"
+    mount = {"destination": PIPES, "type": "bind", "source": str(folder), "options": ["bind"]}
+    bundle.config["mounts"].append(mount)
+    bundle.config["process"]["env"].append(f"CUDA_MPS_PIPE_DIRECTORY={PIPES}")
+    bundle.save()
+    client = Client(stack.socket)
+    with bundle.run() as tenant, control.client().started("tenant.py") as other:
+        assert tenant.start()["code"] == 0
+        assert tenant.ask(f"alloc {3 * GIB}")["code"] == 0
+        assert tenant.ask(f"alloc {GIB}")["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
+        wait_until(lambda: any("MPS" in text for text in client.tenant(bundle.id)["warnings"]))
+        assert other.ask("init") == 0
+        assert other.ask("context") == 0
+        assert other.ask("trap")[1] != 0
+        wait_until(lambda: tenant.ask("alloc 4096")["result"] == "CUDA_ERROR_LAUNCH_FAILED")
+
+
+PROBE = (image.PROGRAM,)
+FAULT = "/usr/bin/mps-fault"
+BUSYBOX = {"/bin/busybox": Path(find("busybox")).read_bytes()}
+#: The driver itself, past the interposer library, which would set the variables of a client.
+AROUND = (image.PROGRAM, "--library", "/opt/gpushare/driver/libcuda.so.1")
+WITHOUT_ENVIRONMENT = ("/bin/busybox", "env", "-i", *AROUND)
+#: Variables with which a process would not be a client, and would have no limits.
+UNSET = (
+    *("/bin/busybox", "env", "CUDA_MPS_PIPE_DIRECTORY=/nonexistent"),
+    *("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=7=100G", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=nonsense"),
+    image.PROGRAM,
+)
+#: One driver of each protocol.
+DRIVERS = {"protocol 2": None, "protocol 3": "615.71.09"}
+
+
+class MpsNode:
+    """A stack whose card is in MPS mode."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.client = Client(stack.socket)
+        self.configure(cards={"0": {"backend": "mps"}})
+
+    def configure(self, **keys: object) -> None:
+        found = yaml.safe_load(self.stack.config.read_text())
+        self.stack.config.write_text(yaml.safe_dump({**found, **keys}))
+
+    def start(self) -> None:
+        self.stack.start_daemon()
+
+    def restart(self) -> None:
+        """Stop gpushared, and start it again."""
+        assert self.stack.daemon
+        self.stack.daemon.stop()
+        self.start()
+
+    def bundle(self, args: Sequence[str] = PROBE, **quota: str) -> Bundle:
+        asked = {"memory": "4GiB", "backend": "mps", **quota}
+        files = {**BUSYBOX, FAULT: fault_program(self.stack)}
+        return Bundle(self.stack, quota=asked, args=args, files=files)
+
+    @property
+    def memory_limit(self) -> str:
+        """What limits memory beside the library: from 615 on, the driver does so by cgroup."""
+        major, _, _ = self.client.status()["driver_version"].partition(".")
+        return "cgroup" if int(major) >= 615 else "server"
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        lines = (self.stack.root / "gpushared.log").read_text().splitlines()
+        return [line for line in map(json.loads, lines) if line["event"] == name]
+
+    def control(self) -> int:
+        """Return the process of the control daemon."""
+        files = list((self.stack.root / "run" / "mps").glob("*/state.json"))
+        return int(json.loads(files[0].read_text())["pid"]) if files else 0
+
+    def server_log(self) -> str:
+        folder = self.stack.root / "run" / "mps"
+        return "".join(path.read_text() for path in folder.glob("*/log/**/server.log"))
+
+    def mps(self, bundle: Bundle) -> Any:
+        return self.client.tenant(bundle.id)["mps"]
+
+    def warnings(self, bundle: Bundle) -> str:
+        return " ".join(self.client.tenant(bundle.id)["warnings"])
+
+
+def fault_program(stack: Stack) -> bytes:
+    """Return mps_fault.c, compiled once a stack."""
+    program = stack.root / "mps-fault"
+    if not program.exists():
+        compiler = shutil.which("gcc")
+        if compiler is None:
+            pytest.fail("gcc is not installed: run ./dev setup")
+        source = Path(__file__).with_name("mps_fault.c")
+        subprocess.run([compiler, "-o", str(program), str(source), "-ldl"], check=True)
+    return program.read_bytes()
+
+
+@pytest.fixture(params=list(DRIVERS.values()), ids=list(DRIVERS))
+def node(request: pytest.FixtureRequest) -> Iterator[MpsNode]:
+    """A node with gpushared, whose only card is in MPS mode, over drivers of both protocols."""
+    with Stack(driver=request.param) as stack:
+        made = MpsNode(stack)
+        made.start()
+        yield made
+
+
+@pytest.fixture
+def legacy() -> Iterator[MpsNode]:
+    """The same over a driver of protocol 2, before gpushared is started."""
+    with Stack() as stack:
+        yield MpsNode(stack)
+
+
+def test_containers_are_clients_of_one_server_within_their_quotas(node: MpsNode) -> None:
+    train, serve = node.bundle(cores="30"), node.bundle(UNSET, memory="8GiB")
+    with train.run() as one, serve.run() as other:
+        assert one.start()["code"] == other.start()["code"] == 0
+        assert one.ask(f"alloc {3 * GIB}")["code"] == 0
+        assert one.ask(f"alloc {GIB}")["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
+        assert other.ask(f"alloc {7 * GIB}")["code"] == 0
+        assert other.ask(f"alloc {GIB}")["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
+        wait_until(lambda: node.mps(train)["server_state"] in {"ACTIVE", "READY"})
+        assert node.server_log().count("New client") == 2
+        assert node.server_log().count("Start") == 1
+        rows = {row["id"]: row for row in node.client.tenants()}
+        assert {row["isolation"] for row in rows.values()} == {"mps"}
+        assert not any(row["warnings"] for row in rows.values())
+        assert node.mps(train)["share"] == "percentage"
+        assert node.mps(serve)["share"] == ""
+        assert node.mps(train)["memory_limit"] == node.memory_limit
+        assert {card["mode"] for card in node.client.cards()} == {"mps"}
+
+
+@pytest.mark.parametrize("driver", ["590.48.01", "615.71.09"])
+def test_containers_have_multiprocessors_of_their_own(driver: str) -> None:
+    with Stack(driver=driver) as stack:
+        node = MpsNode(stack)
+        node.configure(cards={"0": {"backend": "mps", "mps_partitions": True}})
+        node.start()
+        train, serve, large = (node.bundle(cores=cores) for cores in ("30", "50", "20"))
+        with train.run() as one, serve.run() as other:
+            assert one.start()["code"] == other.start()["code"] == 0
+            assert other.ask(f"alloc {GIB}")["code"] == 0
+            found = node.mps(train), node.mps(serve)
+            assert [mps["share"] for mps in found] == ["space", "space"]
+            # 16 chunks of 8 multiprocessors each: never less than was requested.
+            assert [mps["chunks"] for mps in found] == [5, 8]
+            with large.run() as refused, node.bundle().run() as without:
+                assert refused.wait() != 0
+                assert "no partition of 4 chunks" in refused.errors
+                assert without.wait() != 0
+                assert "no cores are requested" in without.errors
+
+
+def test_a_card_in_mps_mode_takes_only_requests_for_it(legacy: MpsNode) -> None:
+    legacy.start()
+    share = Bundle(legacy.stack, quota={"memory": "4GiB"})
+    whole = Bundle(legacy.stack, quota={"count": "1"})
+    for bundle in (share, whole):
+        with bundle.run() as refused:
+            assert refused.wait() != 0
+            assert "is in MPS mode" in refused.errors
+    legacy.configure(cards={})
+    legacy.client.reload()
+    with legacy.bundle().run() as refused:
+        assert refused.wait() != 0
+        assert "is not in MPS mode" in refused.errors
+        assert "gpushare card drain" in refused.errors
+
+
+def test_the_mode_of_a_card_changes_only_while_no_container_uses_it(legacy: MpsNode) -> None:
+    legacy.start()
+    bundle = legacy.bundle()
+    with bundle.run() as tenant:
+        assert tenant.start()["code"] == 0
+        control = legacy.control()
+        legacy.configure(cards={})
+        with pytest.raises(RequestRefused, match="run gpushare card drain 0"):
+            legacy.client.reload()
+        assert tenant.ask(f"alloc {GIB}")["code"] == 0
+    wait_until(lambda: not legacy.client.tenants())
+    assert legacy.client.reload() == ["cards"]
+    wait_until(lambda: not Path(f"/proc/{control}").exists())
+    assert [one["pid"] for one in legacy.events("mps-control-stopped")] == [control]
+
+
+def test_a_fault_names_its_cause_and_its_victims_also_after_a_restart(node: MpsNode) -> None:
+    culprit, victim = node.bundle((FAULT,)), node.bundle()
+    with culprit.run() as one, victim.run() as other:
+        assert one.answer("ready")
+        assert other.start()["code"] == 0
+        assert other.ask(f"alloc {GIB}")["code"] == 0
+        control = node.control()
+        node.restart()
+        wait_until(lambda: bool(node.events("mps-control-adopted")))
+        assert [line["pid"] for line in node.events("mps-control-adopted")] == [control]
+        assert node.control() == control
+        # Both have to be known as clients before one of them faults.
+        wait_until(lambda: node.mps(victim)["server_state"] in {"ACTIVE", "READY"})
+        assert other.ask("alloc 4096")["code"] == 0
+        assert one.ask("trap")["code"] != 0
+        wait_until(lambda: bool(node.events("mps-server-faulted")))
+        (fault,) = node.events("mps-server-faulted")
+        assert (fault["name"], fault["ended"]) == (culprit.id, [victim.id])
+        (lost,) = node.events("tenant-lost-mps-server")
+        assert lost["name"] == victim.id
+        assert culprit.id in lost["cause"]
+        assert other.ask("alloc 4096")["result"] == "CUDA_ERROR_LAUNCH_FAILED"
+        wait_until(lambda: f"a fatal fault of {culprit.id}" in node.warnings(victim))
+        assert "Restart the container" in node.warnings(victim)
+    again = node.bundle()
+    with again.run() as tenant:
+        assert tenant.start()["code"] == 0
+
+
+def test_a_control_daemon_that_ends_is_started_again(node: MpsNode) -> None:
+    bundle = node.bundle()
+    with bundle.run() as tenant:
+        assert tenant.start()["code"] == 0
+        assert tenant.ask(f"alloc {GIB}")["code"] == 0
+        before = node.control()
+        wait_until(lambda: node.mps(bundle)["server_state"] in {"ACTIVE", "READY"})
+        os.kill(before, signal.SIGKILL)
+        wait_until(lambda: len(node.events("mps-control-started")) == 2)
+        wait_until(lambda: node.control() not in {0, before})
+        wait_until(lambda: "has ended" in node.warnings(bundle))
+        with node.bundle().run() as other:
+            assert other.start()["code"] == 0
+
+
+@pytest.mark.parametrize("action", ["warn", "kill"])
+def test_a_process_that_bypasses_the_server_is_named_and_acted_on(
+    legacy: MpsNode, action: str
+) -> None:
+    legacy.configure(audit={"over_quota": action})
+    legacy.start()
+    bundle = legacy.bundle(WITHOUT_ENVIRONMENT)
+    with bundle.run() as tenant:
+        assert tenant.start()["code"] == 0
+        assert tenant.ask(f"alloc {GIB}")["code"] == 0
+        wait_until(lambda: bool(legacy.events("tenant-bypasses-mps")))
+        (found,) = legacy.events("tenant-bypasses-mps")
+        assert found["name"] == bundle.id
+        if action == "kill":
+            assert tenant.wait() != 0
+        else:
+            wait_until(lambda: "without its MPS server" in legacy.warnings(bundle))
+
+
+def test_a_container_past_the_library_is_a_client_all_the_same(legacy: MpsNode) -> None:
+    """The variable in its environment leads it to the server too."""
+    legacy.start()
+    with legacy.bundle(AROUND).run() as tenant:
+        assert tenant.start()["code"] == 0
+        assert legacy.server_log().count("New client") == 1
+
+
+def test_a_server_of_somebody_else_keeps_containers_off_the_card(legacy: MpsNode) -> None:
+    made = Simulator(legacy.stack.cdi.with_name("device"), legacy.stack.cdi, ())
+    with ExitStack() as stack:
+        other = stack.enter_context(mps_daemon(SimulatorMachine(made, simulator.libraries())))
+        client = stack.enter_context(other.client().started("tenant.py"))
+        assert client.ask("init") == client.ask("context") == 0
+        (server,) = other.command("get_server_list")
+        legacy.start()
+        wait_until(lambda: any(server in text for text in legacy.client.status()["warnings"]))
+        with legacy.bundle().run() as refused:
+            assert refused.wait() != 0
+            assert f"did not start uses it (process {server})" in refused.errors
+        assert not legacy.events("mps-control-started")
+
+
+def test_verify_proves_it(node: MpsNode) -> None:
+    node.stack.start_containerd()
+    done = subprocess.run(
+        [*node.stack.cli, "verify", "--mps", "--runtime", "containerd", "--json"],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=node.stack.environment,
+        timeout=300,
+    )
+    checks = json.loads(done.stdout)
+    assert [check["claim"] for check in checks if not check["passed"]] == []
+    assert any("clients of the card's MPS server" in check["claim"] for check in checks)
+
+
+def test_root_in_a_container_cannot_command_the_control_daemon(legacy: MpsNode) -> None:
+    legacy.start()
+    script = "cd /opt/gpushare/tenant/pipes && test -S control && test ! -S control_privileged"
+    with legacy.bundle(("/bin/busybox", "sh", "-c", script)).run() as tenant:
+        assert tenant.wait() == 0, tenant.errors
+    (socket,) = (legacy.stack.root / "run" / "mps").glob("*/p/control_privileged")
+    assert socket.is_socket()
+
+
+def test_root_in_a_container_changes_no_file_of_the_control_daemon(node: MpsNode) -> None:
+    """The host's root would write through a link in place of the pid file."""
+    script = """
+        cd /opt/gpushare/tenant/pipes || exit 2
+        is_refused() {
+            out=$(/bin/busybox "$@" 2>&1) && { echo "$* succeeded" >&2; exit 1; }
+            case $out in *"Read-only file system"*) ;; *) echo "$*: $out" >&2; exit 1 ;; esac
+        }
+        is_refused ln -s /nonexistent made
+        for name in *; do
+            is_refused rm -f "$name"
+            is_refused mv "$name" moved
+        done
+    """
+    with node.bundle(("/bin/busybox", "sh", "-c", script)).run() as tenant:
+        assert tenant.wait() == 0, tenant.errors

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts that wait for room, with real processes, docker, and a gpushared that is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from gpushare.protocol.queue import QueueEntry
+from gpushare.queue_client import QueueClient
+from gpushare.verify import Docker
+from tests.stack import Stack
+from tests.system.waiting import wait_until
+
+MOST = "100GiB"  # of a card with 140 GiB: two do not fit
+LIMIT_SECONDS = 60
+NOBODY = 65534
+
+
+@pytest.fixture
+def queue(stack: Stack) -> Iterator[QueueClient]:
+    client = QueueClient(stack.socket)
+    wait_until(lambda: not client.tenants() and not client.queue())
+    yield client
+    wait_until(lambda: not client.tenants() and not client.queue())
+
+
+@contextmanager
+def started(stack: Stack, *words: str, **settings: Any) -> Iterator[subprocess.Popen[str]]:
+    """`gpushare run WORDS`, which is killed with the block if it still runs."""
+    with subprocess.Popen(
+        [*stack.cli, "run", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=stack.environment,
+        **settings,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def holder(stack: Stack, *words: str) -> Any:
+    """A command that has most of the card until its stdin ends."""
+    return started(stack, "--memory", MOST, *words, "--", "sh", "-c", "echo up; read _")
+
+
+@contextmanager
+def full(stack: Stack) -> Iterator[subprocess.Popen[str]]:
+    """A holder that runs."""
+    with holder(stack) as process:
+        assert is_up(process)
+        yield process
+
+
+def is_up(process: subprocess.Popen[str]) -> bool:
+    assert process.stdout is not None
+    return process.stdout.readline() == "up\n"
+
+
+def is_waiting(queue: QueueClient, name: str) -> bool:
+    return bool(waiting(queue, name))
+
+
+def waiting(queue: QueueClient, name: str) -> list[QueueEntry]:
+    return [one for one in queue.queue() if one["name"] == name and one["state"] == "waiting"]
+
+
+def test_a_second_command_waits_until_the_first_ends_and_then_runs(
+    stack: Stack, queue: QueueClient
+) -> None:
+    with full(stack) as first, holder(stack, "--wait", "--name", "second") as second:
+        wait_until(lambda: is_waiting(queue, "second"))
+        (entry,) = waiting(queue, "second")
+        assert (entry["position"], entry["pid"], entry["kind"]) == (1, second.pid, "command")
+        assert "no card has room for 100 GiB" in entry["reason"]
+        _, errors = first.communicate(timeout=LIMIT_SECONDS)
+        assert first.returncode == 1, errors  # of read at the end of its input
+        assert is_up(second)
+        assert [tenant["name"] for tenant in queue.tenants()] == ["second"]
+        _, errors = second.communicate(timeout=LIMIT_SECONDS)
+        assert "waiting for room" in errors
+        assert "was granted" in errors
+
+
+def test_ctrl_c_ends_the_waiting_and_starts_nothing(stack: Stack, queue: QueueClient) -> None:
+    with full(stack):
+        with holder(stack, "--wait", "--name", "second") as second:
+            wait_until(lambda: is_waiting(queue, "second"))
+            second.send_signal(signal.SIGINT)
+            output, errors = second.communicate(timeout=LIMIT_SECONDS)
+        assert (second.returncode, output) == (130, ""), errors
+        assert queue.queue() == []
+
+
+def test_cancelling_and_the_end_of_its_time_have_their_exit_statuses(
+    stack: Stack, queue: QueueClient
+) -> None:
+    with full(stack):
+        with holder(stack, "--wait", "--name", "second") as second:
+            wait_until(lambda: is_waiting(queue, "second"))
+            ticket = waiting(queue, "second")[0]["ticket"]
+            cancelled = subprocess.run(
+                [*stack.cli, "queue", "cancel", ticket],
+                check=True,
+                capture_output=True,
+                text=True,
+                env=stack.environment,
+            )
+            assert cancelled.stdout == "second: cancelled\n"
+            _, errors = second.communicate(timeout=LIMIT_SECONDS)
+        assert second.returncode == 125
+        assert f"ticket {ticket}: it was cancelled (gpushare queue cancel)" in errors
+        with holder(stack, "--wait=1s") as third:
+            _, errors = third.communicate(timeout=LIMIT_SECONDS)
+        assert third.returncode == 124, errors
+        assert "no room was found in time. Nothing was started." in errors
+
+
+def as_user(uid: int) -> list[str]:
+    """Return what runs a command without rights, but to read this checkout wherever it lies."""
+    return [
+        *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"),
+        *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"),
+    ]
+
+
+def test_a_user_waits_too_and_cancels_only_its_own(stack: Stack, queue: QueueClient) -> None:
+    words = ("run", "--wait", "--memory", "60GiB", "--name", "own", "--", "true")
+
+    def cancelled_by(uid: int, ticket: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*as_user(uid), *stack.cli, "queue", "cancel", ticket],
+            check=False,
+            capture_output=True,
+            text=True,
+            env=stack.environment,
+            timeout=LIMIT_SECONDS,
+        )
+
+    with (
+        full(stack),
+        subprocess.Popen(
+            [*as_user(NOBODY), *stack.cli, *words],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=stack.environment,
+        ) as own,
+    ):
+        wait_until(lambda: is_waiting(queue, "own"))
+        (entry,) = waiting(queue, "own")
+        assert entry["uid"] == NOBODY
+        refused = cancelled_by(NOBODY - 1, entry["ticket"])
+        assert refused.returncode == 3
+        assert f"there is no ticket {entry['ticket']} of yours" in refused.stderr
+        assert cancelled_by(NOBODY, entry["ticket"]).returncode == 0
+        own.communicate(timeout=LIMIT_SECONDS)
+        assert own.returncode == 125
+
+
+def test_a_client_that_is_killed_leaves_no_ticket(stack: Stack, queue: QueueClient) -> None:
+    with full(stack):
+        with holder(stack, "--wait", "--name", "second") as second:
+            wait_until(lambda: is_waiting(queue, "second"))
+            second.kill()
+        wait_until(lambda: not queue.queue())
+
+
+def test_a_gpushared_that_is_killed_keeps_the_order(stack: Stack, queue: QueueClient) -> None:
+    with full(stack) as first, holder(stack, "--wait", "--name", "second") as second:
+        wait_until(lambda: is_waiting(queue, "second"))
+        with holder(stack, "--wait", "--name", "third"):
+            wait_until(lambda: is_waiting(queue, "third"))
+            before = [entry["ticket"] for entry in queue.queue()]
+            assert stack.daemon is not None
+            stack.daemon.process.kill()
+            stack.daemon.process.wait()
+            stack.start_daemon()
+            assert [entry["ticket"] for entry in queue.queue()] == before
+            first.communicate(timeout=LIMIT_SECONDS)
+            assert is_up(second)
+            assert [entry["name"] for entry in queue.queue()] == ["third"]
+
+
+def test_docker_run_waits_and_its_container_gets_what_was_granted(
+    stack: Stack, docker: Docker, queue: QueueClient
+) -> None:
+    assert docker.env
+    words = (
+        *("docker", "run", "--rm", "--name", "queued", "--runtime", "gpushare"),
+        *(
+            "--network",
+            "none",
+            "-e",
+            f"GPUSHARE_MEMORY={MOST}",
+            "gpushare-probe",
+            "gpushare-probe",
+            "info",
+        ),
+    )
+    with full(stack) as first, started(stack, "--wait", "--", *words) as second:
+        wait_until(lambda: is_waiting(queue, "queued"))
+        assert waiting(queue, "queued")[0]["kind"] == "container"
+        first.communicate(timeout=LIMIT_SECONDS)
+        output, errors = second.communicate(timeout=LIMIT_SECONDS)
+    assert second.returncode == 0, errors
+    assert f'"total":{100 << 30}' in output.replace(" ", "")
+
+
+def test_a_container_that_requests_more_than_was_granted_is_refused(
+    stack: Stack, docker: Docker, queue: QueueClient
+) -> None:
+    del queue
+    assert docker.env
+    script = 'shift; exec docker run --rm --runtime gpushare --network none -e GPUSHARE_TICKET "$@"'
+    folder = stack.root / "wrapped"
+    folder.mkdir(exist_ok=True)
+    wrapper = folder / "docker"  # a command that changes what its user requested
+    wrapper.write_text(f"#!/bin/sh\nPATH={os.environ['PATH']}\n{script}\n")
+    wrapper.chmod(0o755)
+    words = (
+        str(wrapper),
+        "run",
+        "-e",
+        "GPUSHARE_MEMORY=2GiB",
+        "gpushare-probe",
+        "gpushare-probe",
+        "info",
+    )
+    with started(stack, "--wait", "--", *words) as it:
+        output, errors = it.communicate(timeout=LIMIT_SECONDS)
+    assert it.returncode == 0, errors
+    assert f'"total":{2 << 30}' in output.replace(" ", "")
+    script = script.replace('"$@"', "-e GPUSHARE_MEMORY=3GiB gpushare-probe gpushare-probe info")
+    wrapper.write_text(f"#!/bin/sh\nPATH={os.environ['PATH']}\n{script}\n")
+    with started(stack, "--wait", "--", *words) as it:
+        _, errors = it.communicate(timeout=LIMIT_SECONDS)
+    assert it.returncode == 125
+    assert "was granted 2 GiB, and the start that shows it requests 3 GiB" in errors
+
+
+def test_a_create_waits_as_long_as_it_says(
+    stack: Stack, docker: Docker, queue: QueueClient
+) -> None:
+    assert docker.env
+    command = (
+        *("docker", "run", "--rm", "--runtime", "gpushare", "--network", "none"),
+        *("-e", f"GPUSHARE_MEMORY={MOST}", "--name", "patient"),
+    )
+    probe = ("gpushare-probe", "gpushare-probe", "info")
+    with full(stack) as first:
+        done = subprocess.run(
+            [*command, "-e", "GPUSHARE_WAIT=12s", *probe],
+            check=False,
+            capture_output=True,
+            text=True,
+            env=stack.environment,
+            timeout=LIMIT_SECONDS,
+        )
+        assert done.returncode == 125
+        assert "no card has room for 100 GiB" in done.stderr
+        with subprocess.Popen(
+            [*command, "-e", "GPUSHARE_WAIT=30s", *probe],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=stack.environment,
+        ) as patient:
+            wait_until(lambda: any(one["kind"] == "create" for one in queue.queue()))
+            first.communicate(timeout=LIMIT_SECONDS)
+            output, errors = patient.communicate(timeout=LIMIT_SECONDS)
+    assert patient.returncode == 0, errors
+    assert f'"total":{100 << 30}' in output.replace(" ", "")
+
+
+def test_a_time_limit_ends_what_was_granted_for_a_time_with_a_warning_before(
+    stack: Stack, queue: QueueClient
+) -> None:
+    words = ("--memory", "1GiB", "--time-limit", "3s", "--name", "timed", "--", "sleep", "600")
+    with started(stack, *words) as timed:
+        wait_until(lambda: any(one["ends_at"] for one in queue.tenants()))
+        timed.communicate(timeout=LIMIT_SECONDS)
+    assert timed.returncode == -signal.SIGTERM
+    wait_until(lambda: not queue.tenants())
+    events = {one["event"]: one["fields"] for one in queue.history("timed")}
+    assert events["tenant-stop-requested"]["by"] == "time-limit"
+    assert events["tenant-stop-requested"]["reason"] == "its time limit of 3s is over"
+
+
+def test_set_extends_a_time_limit_and_a_restart_keeps_it(stack: Stack, queue: QueueClient) -> None:
+    words = ("--memory", "1GiB", "--time-limit", "1h", "--name", "timed", "--")
+    with started(stack, *words, "sh", "-c", "echo up; read _") as timed:
+        assert is_up(timed)
+        before = queue.tenant("timed")["ends_at"]
+        after = queue.set("timed", time_limit="3h")["ends_at"]
+        assert before is not None
+        assert after is not None
+        assert round(after - before) == 7200
+        assert stack.daemon is not None
+        stack.daemon.process.kill()
+        stack.daemon.process.wait()
+        stack.start_daemon()
+        kept = queue.tenant("timed")["ends_at"]
+        assert kept is not None
+        assert abs(kept - after) < 60
+        queue.set("timed", time_limit="1s")
+        timed.wait(timeout=LIMIT_SECONDS)
+    assert timed.returncode == -signal.SIGTERM

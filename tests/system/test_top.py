@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpushare top` in front of a daemon: what it shows is so, and what it changes is changed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from gpushare import config
+from gpushare.cli.top.graph_source import GraphSource
+from gpushare.cli.top.graphs import GraphPoint, GraphTarget
+from gpushare.cli.top.snapshot import take_snapshot
+from gpushare.history import FOLDER
+from gpushare.history.reader import HistoryReader
+from gpushare.history.tables import FILE
+from gpushare.queue_client import QueueClient
+from gpushare.verify import ProbeTenant, spawn
+from tests.stack import Stack
+from tests.system.waiting import wait_until
+from tests.unit.cli.top.emulator import TERM, Emulator
+
+# Without rights, but for reading this checkout wherever it lies.
+AS_NOBODY = (
+    *("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
+    *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"),
+)
+
+
+@pytest.fixture
+def train(stack: Stack) -> Iterator[ProbeTenant]:
+    """A host process with 2 of its 4 GiB in use."""
+    with spawn(stack.host(), "train", {"memory": "4GiB", "cores": "30"}) as tenant:
+        tenant.start()
+        assert tenant.ask(f"alloc {2 << 30}")["code"] == 0
+        yield tenant
+
+
+def top(stack: Stack, *words: str) -> Emulator:
+    env = {**stack.environment, "LC_ALL": "C.UTF-8", "TERM": TERM}
+    return Emulator([*stack.cli, "top", *words], env, columns=120)
+
+
+def policy(stack: Stack) -> str:
+    shown = subprocess.run(
+        [*stack.cli, "inspect", "train", "--json"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=stack.environment,
+    )
+    [card] = json.loads(shown.stdout)["cards"]
+    return f"{card['policy']} {card['cores']}"
+
+
+@pytest.mark.usefixtures("train")
+def test_enter_shows_the_memory_of_a_container_over_time(stack: Stack) -> None:
+    with top(stack, "--filter", "train") as screen:
+        screen.until(lambda text: "gpushare-probe" in text)
+        screen.press("down", "enter")
+        lines = screen.until(lambda text: "MEMORY  2.5/4.0 GiB  max 2.5 GiB" in text).splitlines()
+        assert lines[0].startswith("train (host-")
+        assert lines[1].startswith("the last 10 minutes")
+        screen.until(lambda text: "the last 10 minutes, from the metrics history" in text)
+        screen.until(lambda text: "█" in text)
+        screen.press("esc")
+        screen.until(lambda text: "q quit" in text)
+
+
+@pytest.mark.usefixtures("train")
+def test_the_graphs_show_what_was_before_top_started(stack: Stack) -> None:
+    client = QueueClient(stack.socket)
+    folder = config.load(stack.config).state_dir / FOLDER
+
+    def stored() -> list[list[GraphPoint]]:
+        """Return the points of memory, compute, and both of the card, but for what top saw."""
+        with HistoryReader(folder) as reader:
+            source = GraphSource(lambda: reader)
+            source.target = GraphTarget(client.tenant("train")["key"], 0, 600)
+            page = source.with_graphs(take_snapshot(client), 1.0).graphs
+        assert page is not None
+        return [
+            [point for point in graph.points if point.end < page.until - 1] for graph in page.graphs
+        ]
+
+    wait_until((folder / FILE).exists)
+    wait_until(lambda: all(points and points[-1].most for points in stored()[::2]))
+    memory, _, card, _ = stored()
+    assert memory[-1].most >= 2 << 30
+    assert card[-1].most >= memory[-1].most
+
+
+@pytest.mark.usefixtures("train")
+def test_a_container_comes_and_its_share_is_changed(stack: Stack) -> None:
+    with top(stack, "--allow-changes", "--filter", "train") as screen:
+        screen.until(lambda text: "gpushare-probe" in text and "fixed-share" in text)
+        screen.press("down", "p", *"burst-share 40", "enter")
+        screen.until(lambda text: "set train: policy burst-share cores 40? y/n" in text)
+        assert policy(stack) == "fixed-share 30"
+        screen.press("y")
+        screen.until(lambda text: "burst-share" in text.splitlines()[4])
+        assert policy(stack) == "burst-share 40"
+        screen.press("q")
+        assert screen.end() == 0
+
+
+def test_a_container_that_ends_is_gone_from_the_screen(stack: Stack, train: ProbeTenant) -> None:
+    with top(stack) as screen:
+        screen.until(lambda text: "train" in text)
+        train.close()
+        screen.until(lambda text: "train" not in text)
+
+
+@pytest.mark.usefixtures("train")
+def test_without_root_it_shows_and_changes_nothing(stack: Stack) -> None:
+    env = {**stack.environment, "LC_ALL": "C.UTF-8", "TERM": TERM}
+    with Emulator([*AS_NOBODY, *stack.cli, "top", "--allow-changes"], env, columns=120) as screen:
+        screen.until(lambda text: "gpushare-probe" in text)
+        screen.press("end", "k", "enter", "y")
+        screen.until(lambda text: "failed: Operation not permitted" in text)
+        screen.press("p", *"50", "enter", "y")
+        screen.until(lambda text: "failed" in text and "root" in text)
+    assert policy(stack) == "fixed-share 30"

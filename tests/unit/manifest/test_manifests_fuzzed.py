@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever is done to a manifest: problems are reported, and nothing is raised."""
+
+from __future__ import annotations
+
+import json
+import random
+import textwrap
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from gpushare.manifest import ManifestError, read
+from gpushare.manifest.alauda import check_resources
+from gpushare.manifest.check import check
+from gpushare.manifest.migration import plans
+from gpushare.manifest.migration.report import as_data, as_text
+from gpushare.text_position import at
+from tests.unit.manifest.test_alauda import ALAUDA
+from tests.unit.manifest.test_kubernetes import CLAIM, POD
+from tests.unit.manifest.test_others import COMPOSE, TASK
+from tools.check.command import ROOT
+
+TEXTS: Final = (
+    *(textwrap.dedent(text) for text in (POD, CLAIM, ALAUDA, COMPOSE)),
+    json.dumps(TASK, indent="\t"),
+    json.dumps(
+        {"ociVersion": "1", "process": {"env": ["GPUSHARE_MEMORY=4GiB"]}, "annotations": {}}
+    ),
+    "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n",
+    "kind: Node\nmetadata: {labels: {ack.node.gpu.schedule: cgpu, volcano.sh/x: y}}\n",
+)
+PIECES: Final = (
+    *(
+        "",
+        " ",
+        "\n",
+        "\t",
+        ":",
+        "- ",
+        "{",
+        "}",
+        "[",
+        "]",
+        '"',
+        "'",
+        "&a ",
+        "*a",
+        "<<: *a",
+        "|\n",
+        "#",
+    ),
+    *(
+        "null",
+        "true",
+        "1",
+        "-1",
+        "0.5",
+        "4GiB",
+        "é",
+        "\x00",
+        "\x1b",
+        "${A:-b}",
+        "---\n",
+        "!x ",
+        "? ",
+    ),
+    *("containers", "metadata", "annotations", "gpushare.io/memory: 4GiB", "nvidia.com/gpu: 2"),
+    *(
+        "gpushare.io/container.train.cores: '30'",
+        "env",
+        "resources",
+        "limits",
+        "sharing:",
+        "items:",
+    ),
+)
+ROUNDS: Final = 150
+
+
+def damaged(text: str, chance: random.Random) -> str:
+    """Return `text` with a few pieces put in, taken out or put elsewhere."""
+    for _ in range(chance.randint(1, 4)):
+        start = chance.randrange(len(text) + 1)
+        end = min(len(text), start + chance.choice((0, 0, 1, 5, 40)))
+        piece = chance.choice((*PIECES, text[end : end + 30]))
+        text = text[:start] + piece + text[end:]
+    return text
+
+
+def reshaped(value: Any, chance: random.Random) -> Any:
+    """Return `value` with a part of it in another's place, or of another type."""
+    if chance.random() < 0.05:
+        return chance.choice((None, True, 1, 0.5, "", "text", [], {}, [1], {"a": None}, [[]], [{}]))
+    if isinstance(value, dict):
+        return {key: reshaped(one, chance) for key, one in value.items()}
+    if isinstance(value, list):
+        return [reshaped(one, chance) for one in value]
+    return value
+
+
+def look(text: str) -> None:
+    """Check `text` both ways; what is found is where the text has something."""
+    try:
+        file = read("f", text)
+    except ManifestError:
+        return
+    lines = text.count("\n") + 1
+    for strict in (True, False):
+        for finding in check(file, strict=strict).findings:
+            assert 1 <= finding.line <= lines, finding
+            assert "\n" not in str(finding), finding
+            assert at("f", finding.line, finding.column).count(":") == 2
+    check_resources(file)
+
+
+def look_at_dump(text: str) -> None:
+    """Plan a migration from `text`, unless it is refused; all that is found can be shown."""
+    try:
+        found = plans([read("f", text)])
+    except ManifestError:
+        return
+    for plan in found:
+        json.dumps(as_data(plan))
+        as_text(plan)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_damaged_text_gets_a_diagnostic(text: str) -> None:
+    chance = random.Random(20)
+    for _ in range(ROUNDS):
+        look(damaged(text, chance))
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_manifest_of_another_shape_gets_a_diagnostic(text: str) -> None:
+    chance = random.Random(21)
+    document = plain(text)
+    for _ in range(ROUNDS):
+        look(json.dumps(reshaped(document, chance), indent=1))
+
+
+@pytest.mark.parametrize("name", ["hami", "gpu-manager", "qgpu", "cgpu"])
+def test_a_dump_of_a_cluster_that_is_damaged_has_a_plan_or_is_refused(name: str) -> None:
+    text = (ROOT / f"tests/unit/manifest/migration/{name}.yaml").read_text()
+    chance = random.Random(22)
+    document = plain(text)
+    for _ in range(ROUNDS // 5):
+        look_at_dump(damaged(text, chance))
+        look_at_dump(json.dumps(reshaped(document, chance), indent=1))
+
+
+def plain(text: str) -> Any:
+    return yaml.safe_load(text.replace("\t", " "))

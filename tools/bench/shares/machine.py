@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A machine with simulated cards, and the tenants on it: with gpushare, or on the bare driver.
+
+There are no containers. A tenant's processes have a mount namespace in which /opt is what it is in
+a container, as those of tools/bench/tenant.py; on the bare driver they are plain processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpushare import abi, simulator
+from gpushare.daemon.pages.grant_page import CardGrant
+from gpushare.daemon.pages.tenants import Pages
+from gpushare.install import InstallSource
+from tools.bench.native import ROOT, compile_program
+from tools.bench.turns import BenchError
+
+from .card_time import Served
+from .scenario import READ_EVERY_MS, Run, Scenario, TenantSpec
+from .scheduler import Scheduling
+
+QUOTA_BYTES = 8 << 30
+CONTEXT_BYTES = 524 << 20
+WARM_UP_SECONDS = 2  # of card time: estimates are learned, credit is at its level
+READY_SECONDS = 60
+SIMULATOR = ROOT / "simulator"
+ENTER = f"""
+set -eu
+mount -t tmpfs tmpfs /opt
+mkdir -p {abi.DRIVER_DIR} {abi.TENANT_DIR}
+mount --bind "$1" {abi.DRIVER_DIR}
+mount --bind "$2" {abi.TENANT_DIR}
+shift 2
+exec "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The C programs beside this file, compiled, and what they are run with."""
+
+    work: Path
+    watch: Path
+    driver: Path  # a folder, as are the filters
+    filters: Path
+
+    @classmethod
+    def build(cls, folder: Path) -> Programs:
+        """Compile into `folder`, and copy there what /opt is to hold."""
+        built = InstallSource.of_package().libraries
+        driver, filters = folder / "driver", folder / "filter"
+        shutil.copytree(built / "simulator", driver)
+        filters.mkdir()
+        shutil.copy2(built / "libcuda.so.1", filters)
+        engine = [f"{SIMULATOR}/{name}.c" for name in _ENGINE]
+        linked = ("-l:libcuda.so.1", "-lm", "-lpthread")
+        work = compile_program("shares/work.c", folder / "work", f"-L{driver}", after=linked)
+        watch = compile_program(
+            "shares/watch.c", folder / "watch", "-D_GNU_SOURCE", f"-I{SIMULATOR}", *engine
+        )
+        return cls(work, watch, driver, filters)
+
+
+_ENGINE = ("cgroup", "device", "engine", "limit", "lock", "piece")
+
+
+class SimulatedMachine:
+    """One simulated machine, for one run."""
+
+    def __init__(self, programs: Programs, folder: Path, *, cards: int, slow: float) -> None:
+        self._programs = programs
+        self._folder = folder
+        self._slow = slow
+        self._cards = simulator.create(folder, "h200", cards, time_scale=slow)
+        self._processes: dict[str, list[subprocess.Popen[bytes]]] = {}
+        self._scheduling: Scheduling | None = None
+
+    def run(self, tenants: Sequence[TenantSpec], *, seconds: float, shared: bool) -> Run:
+        """Let the tenants work for so long (card time), through gpushare where `shared`."""
+        with contextlib.ExitStack() as stack:
+            if shared:
+                socket = self._folder / "scheduler.sock"
+                self._scheduling = stack.enter_context(Scheduling.started(socket, self._slow))
+                for tenant in tenants:
+                    self._admit(tenant, stack)
+                self._scheduling.tell()
+            stack.callback(self._end)
+            for number, tenant in enumerate(tenants):
+                self._start(tenant, first_seed=100 * number + 1)
+            watched = self._watch()
+            self._wait_until_ready(tenants)
+            return self._measure(tenants, watched, seconds)
+
+    def _admit(self, tenant: TenantSpec, stack: contextlib.ExitStack) -> None:
+        """Make the tenant's pages, and announce it to the scheduler."""
+        assert self._scheduling is not None
+        place = self._folder / tenant.name
+        place.mkdir()
+        uuids = [self._cards.uuids[card] for card in tenant.cards]
+        granted = [CardGrant(uuid, QUOTA_BYTES, CONTEXT_BYTES, tenant.cores) for uuid in uuids]
+        pages = Pages.make(os.open(place, os.O_DIRECTORY), tenant.name, granted)
+        stack.callback(pages.close)
+        pages.grant.set_bound()
+        self._scheduling.add(tenant, uuids, pages.directory)
+
+    def _start(self, tenant: TenantSpec, first_seed: int) -> None:
+        """Start the tenant's processes, each with draws of its own."""
+        log = self._folder / f"{tenant.name}.log"
+        filtered = self._scheduling is not None
+        library = self._programs.filters if filtered else self._programs.driver
+        environment = os.environ | {
+            simulator.DEVICE_ENV: str(self._cards.device),
+            "CUDA_VISIBLE_DEVICES": ",".join(self._cards.uuids[card] for card in tenant.cards),
+            "LD_LIBRARY_PATH": str(library),
+        }
+        inside = ("unshare", "--mount", "sh", "-c", ENTER, "sh", str(self._programs.driver))
+        prefix = (*inside, str(self._folder / tenant.name)) if filtered else ()
+        started = self._processes.setdefault(tenant.name, [])
+        for number in range(tenant.processes):
+            arguments = tenant.load.arguments(slow=self._slow, seed=first_seed + number)
+            with log.open("ab") as output:
+                started.append(
+                    subprocess.Popen(
+                        [*prefix, str(self._programs.work), *arguments],
+                        env=environment,
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                    )
+                )
+
+    def _watch(self) -> Path:
+        """Start reading what every process is served; the file with the readings."""
+        readings = self._folder / "readings"
+        words = (str(READ_EVERY_MS * self._slow), str(len(self._cards.uuids)))
+        with readings.open("wb") as output:
+            watcher = subprocess.Popen(
+                [str(self._programs.watch), *words],
+                env=os.environ | {simulator.DEVICE_ENV: str(self._cards.device)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+            )
+        self._processes[""] = [watcher]
+        return readings
+
+    def _wait_until_ready(self, tenants: Sequence[TenantSpec]) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        for tenant in tenants:
+            log = self._folder / f"{tenant.name}.log"
+            while log.read_text().count("ready\n") < tenant.processes:
+                self._check_alive()
+                if time.monotonic() > deadline:
+                    raise BenchError(f"{tenant.name} is not ready after {READY_SECONDS} s")
+                time.sleep(0.02)
+
+    def _measure(self, tenants: Sequence[TenantSpec], readings: Path, seconds: float) -> Run:
+        time.sleep(WARM_UP_SECONDS * self._slow)
+        start, cpu_start = time.monotonic_ns(), self._scheduler_cpu_ns()
+        time.sleep(seconds * self._slow)
+        end, cpu_end = time.monotonic_ns(), self._scheduler_cpu_ns()
+        time.sleep(2 * READ_EVERY_MS / 1000 * self._slow)
+        self._check_alive()
+        said = {
+            tenant.name: _said(self._folder / f"{tenant.name}.log", start) for tenant in tenants
+        }
+        return Run(
+            start=start,
+            end=end,
+            slow=self._slow,
+            served=self._served(tenants, readings),
+            latencies_ms={name: words["request"] for name, words in said.items()},
+            resumed_ms={name: words["resumed"] for name, words in said.items()},
+            scheduler_cpu=(cpu_end - cpu_start) / (end - start),
+        )
+
+    def _served(
+        self, tenants: Sequence[TenantSpec], readings: Path
+    ) -> dict[tuple[str, int], Served]:
+        tenant_of = {
+            process.pid: name
+            for name, processes in self._processes.items()
+            for process in processes
+        }
+        found = {(tenant.name, card): Served() for tenant in tenants for card in tenant.cards}
+        for card, moment, by_pid in parse_readings(readings.read_text()):
+            sums: dict[str, float] = defaultdict(float)
+            for pid, served in by_pid:
+                sums[tenant_of.get(pid, "")] += served
+            for name, served in sums.items():
+                if (name, card) in found:
+                    found[name, card].add(moment, served)
+        return found
+
+    def _scheduler_cpu_ns(self) -> int:
+        return self._scheduling.cpu_ns() if self._scheduling else 0
+
+    def _check_alive(self) -> None:
+        for name, processes in self._processes.items():
+            for process in processes:
+                if process.poll() is not None:
+                    log = self._folder / f"{name}.log"
+                    said = log.read_text() if name else "the watcher"
+                    raise BenchError(f"{name} ended: status {process.returncode}: {said[-400:]}")
+        if self._scheduling and not self._scheduling.alive():
+            raise BenchError("the scheduler ended")
+
+    def _end(self) -> None:
+        for processes in self._processes.values():
+            for process in processes:
+                process.kill()
+                process.wait()
+
+
+def parse_readings(text: str) -> Iterator[tuple[int, float, list[tuple[int, float]]]]:
+    """Return card, moment, and the card time by pid of each line of watch.c that is whole."""
+    for line in text.splitlines(keepends=True):
+        if not line.endswith("\n"):
+            return
+        card, moment, *rest = map(int, line.split())
+        yield (
+            card,
+            moment,
+            [(pid, served) for pid, served in zip(rest[::2], rest[1::2], strict=True)],
+        )
+
+
+def _said(log: Path, since: int) -> dict[str, list[float]]:
+    """Return how long each step of work.c took (ms of card time), for steps begun after `since`."""
+    found: dict[str, list[float]] = {"request": [], "resumed": []}
+    for line in log.read_text().splitlines():
+        word, *numbers = line.split()
+        if word in found and len(numbers) == 2 and int(numbers[0]) >= since:
+            found[word].append(int(numbers[1]) / 1e6)
+    return found
+
+
+def measure_variant(
+    programs: Programs, folder: Path, scenario: Scenario, seconds: float, variant: str
+) -> Run:
+    """Run one variant of a scenario: "gpushare", "native" or "alone"."""
+    place = folder / scenario.name / variant
+    place.mkdir(parents=True)
+    machine = SimulatedMachine(programs, place, cards=scenario.cards, slow=scenario.slow)
+    tenants = [scenario.tenant(scenario.alone)] if variant == "alone" else scenario.tenants
+    try:
+        return machine.run(tenants, seconds=seconds, shared=variant == "gpushare")
+    finally:
+        shutil.rmtree(place)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler of one machine, with its tenants announced as gpushared does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpushare.daemon.compute import scheduler_process as schedule_message
+from gpushare.daemon.compute.scheduler_process import Scheduler, SchedulerCommand, SchedulerLost
+from gpushare.daemon.policy.compute import Share, ShareRequest, divide_compute
+from gpushare.install import InstallSource
+from tools.bench.turns import BenchError
+
+from .scenario import TenantSpec
+
+
+@dataclass
+class Scheduling:
+    """A running scheduler, and the tenants that it is to know."""
+
+    _scheduler: Scheduler
+    _directories: dict[str, int] = field(default_factory=dict)
+    _cards: dict[str, Sequence[str]] = field(default_factory=dict)
+    _claims: dict[str, list[ShareRequest]] = field(default_factory=dict)
+
+    @classmethod
+    @contextmanager
+    def started(cls, socket: Path, slow: float) -> Iterator[Scheduling]:
+        """Start one, and end it afterwards."""
+        program = InstallSource.of_package().programs / "gpushare-scheduler"
+        try:
+            scheduler = Scheduler.start(SchedulerCommand(program, socket, round(slow)))
+        except SchedulerLost as error:
+            raise BenchError(str(error)) from error
+        try:
+            yield cls(scheduler)
+        finally:
+            scheduler.end()
+            scheduler.close()
+
+    def add(self, tenant: TenantSpec, uuids: Sequence[str], directory: int) -> None:
+        """Note a tenant whose pages are in the directory open at `directory`."""
+        self._directories[tenant.name] = directory
+        self._cards[tenant.name] = uuids
+        for uuid in uuids:
+            claim = ShareRequest(tenant.name, tenant.policy, tenant.cores, 1, tenant.class_, 0)
+            self._claims.setdefault(uuid, []).append(claim)
+
+    def tell(self) -> None:
+        """Announce all of them to the scheduler."""
+        by_card = {uuid: divide_compute(claims) for uuid, claims in self._claims.items()}
+        self._send(schedule_message.hello_message())
+        for name, uuids in self._cards.items():
+            parts: list[tuple[str, Share]] = [(uuid, by_card[uuid][name]) for uuid in uuids]
+            self._send(schedule_message.tenant_message(name, parts), [self._directories[name]])
+        self._send(schedule_message.complete_message())
+
+    def _send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
+        try:
+            answer = self._scheduler.send(message, descriptors)
+        except SchedulerLost as error:
+            raise BenchError(str(error)) from error
+        if answer.error:
+            raise BenchError(f"the scheduler answers errno {answer.error}")
+
+    def cpu_ns(self) -> int:
+        """Return the processor time that it has had (proc(5), schedstat)."""
+        return int(Path(f"/proc/{self._scheduler.pid}/schedstat").read_text().split()[0])
+
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return Path(f"/proc/{self._scheduler.pid}/schedstat").exists()

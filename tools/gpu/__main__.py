@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m tools.gpu [WHAT...]`: measure this machine's card, write docs/measurements/.
+
+Exit status: 0 every claim held (rows that could not be measured say why and count for nothing),
+1 a claim did not hold, 2 a wrong command line, 77 no NVIDIA driver here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import gpushare
+
+from . import (
+    checkpoint,
+    containers,
+    costs,
+    coverage,
+    cupy_view,
+    features,
+    filtered,
+    handover,
+    kept,
+    loads,
+    machine,
+    mps,
+    mps_tenants,
+    overhead,
+    shared,
+    shares,
+    slices,
+    smi,
+    symbols,
+    takes,
+    throughput,
+    torch_view,
+)
+from .driver import DriverPaths, NoWorkingDriver, find
+from .report import GpuReport, ReportRow, default_path
+
+NO_DRIVER = 77
+
+Measurement = Callable[[DriverPaths], Iterable[ReportRow]]
+
+
+class Part(NamedTuple):
+    """One section of the report."""
+
+    title: str
+    rows: Measurement
+
+
+PARTS: dict[str, Part] = {
+    "machine": Part("The machine", machine.rows),
+    "symbols": Part("The driver's symbols and look-ups", symbols.rows),
+    "features": Part("What the driver can do", features.rows),
+    "context": Part("What a context takes", overhead.rows),
+    "filters": Part("The filters over the driver", filtered.rows),
+    "smi": Part("nvidia-smi as a tenant", smi.rows),
+    "coverage": Part("Every lookup by every allocation path", coverage.rows),
+    "takes": Part("What allocations take", takes.rows),
+    "kept": Part("What pools and graphs keep", kept.rows),
+    "shared": Part("Memory of two processes", shared.rows),
+    "mps": Part("MPS", mps.rows),
+    "mps-tenants": Part("MPS as gpushared commands it", mps_tenants.rows),
+    "checkpoint": Part("Checkpoints", checkpoint.rows),
+    "contexts": Part("Contexts, by how modules are loaded", loads.contexts),
+    "modules": Part("What modules take", loads.modules),
+    "limits": Part("What limits take", loads.limits),
+    "torch": Part("PyTorch as a tenant", torch_view.rows),
+    "cupy": Part("CuPy as a tenant", cupy_view.rows),
+    "slices": Part("Time slices", slices.rows),
+    "costs": Part("What a call costs", costs.rows),
+    "throughput": Part("Throughput of several contexts", throughput.rows),
+    "handover": Part("Handing the card over", handover.rows),
+    "latency": Part("Latencies that metering meets", throughput.latency),
+    "host": Part("Two tenants by gpushare run", containers.host),
+    "runc": Part("Two tenants in runc containers", containers.runc),
+    "pytorch": Part("PyTorch by gpushare run", containers.pytorch),
+    "shares": Part("Shares of compute, without gpushare and with it", shares.rows),
+    "training": Part("Shares of compute, training by PyTorch", shares.training),
+}
+PROBE = ("machine", "symbols", "features", "context", "filters", "smi")
+GROUPS: dict[str, Sequence[str]] = {"probe": PROBE, "all": tuple(PARTS)}
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = _options(argv)
+    try:
+        driver = find(options.driver, options.cdi)
+    except NoWorkingDriver as error:
+        sys.stdout.write(f"gpu: no NVIDIA driver to measure: {error}\n")
+        return NO_DRIVER
+    report = GpuReport(_facts(driver, " ".join(options.what)), sys.stdout)
+    path = options.out or default_path(report.facts)
+    measure(driver, chosen(options.what), report, path, options.seconds)
+    sys.stdout.write(f"\n{report.summary}; wrote {path.with_suffix('.md')}\n")
+    return 1 if report.lost else 0
+
+
+def chosen(words: Sequence[str]) -> list[str]:
+    """Return the parts that `words` name, alone or by group, in their own order."""
+    named = {part for word in words for part in GROUPS.get(word, (word,))}
+    return [part for part in PARTS if part in named]
+
+
+def measure(
+    driver: DriverPaths, parts: Iterable[str], report: GpuReport, path: Path, seconds: float
+) -> None:
+    """Measure `parts`; after each the report is written, so that what ends us costs one part.
+
+    None is begun once `seconds` have passed.
+    """
+    began = time.monotonic()
+    for title, rows in (PARTS[part] for part in parts):
+        spent = time.monotonic() - began
+        if spent < seconds:
+            report.measure(title, rows(driver))
+        else:
+            why = f"{spent:.0f} of {seconds:g} seconds had passed"
+            report.measure(title, [ReportRow("all of this", missing=why)])
+        report.write(path)
+
+
+def _facts(driver: DriverPaths, what: str) -> dict[str, str]:
+    return {
+        "model": driver.model,
+        "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
+        "driver": driver.version,
+        "CUDA": driver.cuda_version_text,
+        "gpushare": gpushare.__version__,
+        "measured by": f"python -m tools.gpu {what}",
+    }
+
+
+def _options(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="./dev gpu", description="Measure this machine's card.")
+    words = (*GROUPS, *PARTS)
+    parser.add_argument(
+        "what",
+        nargs="*",
+        metavar="WHAT",
+        default=["all"],
+        help=f"probe: a first look, under two minutes; all: all of it; or of {', '.join(PARTS)}",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="instead of docs/measurements/")
+    parser.add_argument("--cdi", type=Path, metavar="FILE", help="a CDI spec of that driver")
+    parser.add_argument(
+        "--driver", type=Path, metavar="DIR", help="the folder of the driver's libraries"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=math.inf,
+        metavar="N",
+        help="begin no section after so many, and say which those are",
+    )
+    options = parser.parse_args(argv)
+    for word in options.what:
+        if word not in words:
+            parser.error(f"argument WHAT: invalid choice: {word!r} (of {', '.join(words)})")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

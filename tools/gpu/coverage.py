@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every allocation path and every way to look up the driver, to the last granule and one past it.
+
+The program is that of the unit tests (tests/c/interposer/allocation_program.c), here on the real
+driver. For the plain lookup, the report compares each path's charge with two figures of the driver:
+what NVML reports for the process, and how much less free memory another process sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from queue import Empty
+from typing import Any
+
+from gpushare import abi
+from gpushare.daemon.pages.status_page import MemoryUse
+from gpushare.verify import ProbeFailed
+
+from . import overhead, programs
+from .driver import DriverPaths
+from .filtered import GRANULE, tenancy
+from .process import Child
+from .report import NotMeasured, ReportRow, quantity
+from .tenancy import Tenancy
+
+OUT_OF_MEMORY = 2
+ANSWER_SECONDS = 90.0
+MIB = 1 << 20
+#: Those of allocation_paths.c, in the order in which frameworks use them, without external memory:
+#: on a real driver, only another interface (Vulkan, OpenGL) can export it.
+ALLOCATION_PATHS = (
+    *("buffer", "pitch", "managed", "async", "async_ptsz", "pool", "pool_ptsz"),
+    *("physical", "mapped", "array", "mipmapped", "graph", "module", "limit"),
+)
+#: Of these one larger one is taken, not one more: there is one heap, and graphs of one stream use
+#: the same memory one after another.
+ONE_AT_A_TIME = ("graph", "limit")
+#: Pools and graphs take memory in chunks, a module has code beside its variables, and a heap is
+#: rounded; how far from the quota each stops is a figure of the report.
+COARSE_BYTES = dict.fromkeys(("async", "pool", "graph", "module", "limit"), 64 * MIB)
+PLAIN = "dlopen"
+LOOKUPS = (
+    *("linked", "global", "deepbind", "dlmopen", "absolute", "dlvsym"),
+    *("procaddress", "procaddress-per-thread", "procaddress-of-procaddress", "procaddress-v1"),
+)
+KINDS = {
+    abi.KIND_BUFFER: "buffer",
+    abi.KIND_CONTEXT: "context",
+    abi.KIND_MANAGED: "managed",
+    abi.KIND_POOL: "pool",
+    abi.KIND_PHYSICAL: "physical",
+    abi.KIND_ARRAY: "array",
+    abi.KIND_GRAPH: "graph",
+    abi.KIND_MODULE: "module",
+    abi.KIND_CONTEXT_LIMIT: "limit",
+    abi.KIND_EXTERNAL: "external",
+}
+
+
+class Allocations(Child):
+    """A running allocation_program.c, whose answers are "ok NUMBER..." and "error CODE"."""
+
+    def __init__(self, tenant: Tenancy, lookup: str) -> None:
+        program = programs.program("linked-allocations" if lookup == "linked" else "allocations")
+        env = {**tenant.environment, "LIBCUDA": str(tenant.driver.cuda)}
+        super().__init__(f"allocations, {lookup}", tenant.command([str(program), lookup]), env)
+
+    def __enter__(self) -> Allocations:
+        return self
+
+    def answer(self, event: str) -> dict[str, Any]:
+        """Return `code`, 0 or the driver's error, and the numbers behind it."""
+        try:
+            line = self._lines.get(timeout=ANSWER_SECONDS)
+        except Empty:
+            self.process.kill()
+            line = None
+        if not line:
+            self._readers[1].join(timeout=5)
+            raise ProbeFailed(f"{self.name} gave no answer to {event}: {self.errors}")
+        word, *numbers = line.split()
+        found = [int(number) for number in numbers]
+        return {"code": found[0] if word == "error" else 0, "numbers": found}
+
+    def take(self, path: str, size: int) -> tuple[int, int]:
+        """Return the driver's error, 0 for none, and the number to give it back by."""
+        found = self.ask(f"take {path} {size}")
+        return found["code"], found["numbers"][0]
+
+    def give(self, number: int) -> int:
+        return int(self.ask(f"give {number}")["code"])
+
+    def trim(self) -> None:
+        self.ask("trim")
+
+    def free(self) -> int:
+        """What cuMemGetInfo shows the tenant as free."""
+        return int(self.ask("info")["numbers"][0])
+
+
+@dataclass
+class Full:
+    """What a path gave until it refused: how much, as which numbers, and the last refusal."""
+
+    given: int
+    numbers: list[int]
+    code: int
+
+
+def fill(process: Allocations, path: str, most: int) -> Full:
+    """Take ever smaller pieces through `path` until a granule is refused or `most` is passed."""
+    full, piece = Full(0, [], 0), _largest(most)
+    while piece >= GRANULE and full.given <= most:
+        code, number = process.take(path, piece)
+        if code:
+            full.code = code
+            piece //= 2
+        else:
+            full.given += piece
+            full.numbers.append(number)
+    return full
+
+
+def grow(process: Allocations, path: str, most: int) -> Full:
+    """As fill, of a path that is to be asked for one larger piece instead of for one more."""
+    full, piece = Full(0, [], 0), _largest(most)
+    while piece >= GRANULE and full.given <= most:
+        _empty(process, full)
+        code, number = process.take(path, full.given + piece)
+        if code:
+            full.code = code
+            piece //= 2
+        else:
+            full.given += piece
+            full.numbers = [number]
+    if full.given and not full.numbers:
+        code, number = process.take(path, full.given)
+        full.numbers = [] if code else [number]
+    return full
+
+
+def rows(driver: DriverPaths) -> Iterator[ReportRow]:
+    programs.program("allocations")
+    with tenancy(driver) as tenant, overhead.probe(driver, "watcher") as watcher:
+        watcher.ask("context")
+        yield ReportRow("quota", tenant.memory_bytes, "bytes", "of a tenant without a daemon")
+        yield from _plain(driver, tenant, watcher)
+        for lookup in LOOKUPS:
+            yield _by(tenant, lookup)
+        yield ReportRow("said to the daemon", len(tenant.messages), detail=tuple(tenant.messages))
+
+
+def _plain(driver: DriverPaths, tenant: Tenancy, watcher: Child) -> Iterator[ReportRow]:
+    """Each path in a process of its own: what one leaves behind is not the next one's."""
+    for path in ALLOCATION_PATHS:
+        try:
+            with Allocations(tenant, PLAIN) as process:
+                yield from _path(Account(driver, tenant, watcher, process), path)
+        except (NotMeasured, ProbeFailed, ValueError) as error:
+            yield ReportRow(path, missing=str(error))
+
+
+def _path(account: Account, path: str) -> Iterator[ReportRow]:
+    process, most = account.process, account.tenant.memory_bytes
+    room, before = process.free(), account.read()
+    if not _refused(process, path, most):
+        yield ReportRow.claim(f"{path}: more than the quota is refused", False, "it was given")
+        return
+    full = _filled(process, path, most)
+    name = f"{path}: all of {quantity(room, 'bytes')} is given, and not a granule more"
+    yield ReportRow.claim(name, _holds(path, room, full), f"given {full.given}, then {full.code}")
+    yield ReportRow(
+        f"{path}: not given", room - full.given, "bytes", "at the first refused granule"
+    )
+    yield from account.grown(path, before)
+    _empty(process, full)
+    process.trim()
+    back = process.free()
+    yield ReportRow.claim(
+        f"{path}: given back, it is free again", back == room, f"{back} of {room}"
+    )
+    yield from account.kept(path, before)
+
+
+def _by(tenant: Tenancy, lookup: str) -> ReportRow:
+    """Return the row of a lookup: the paths on which it does not enforce the quota."""
+    lost = []
+    try:
+        with Allocations(tenant, lookup) as process:
+            for path in ALLOCATION_PATHS:
+                said = _lost(process, path, tenant.memory_bytes)
+                lost += [f"{path}: {said}"] if said else []
+    except (NotMeasured, ProbeFailed, ValueError) as error:
+        return ReportRow(f"{lookup}: every allocation path", missing="; ".join([*lost, str(error)]))
+    return ReportRow.claim(
+        f"{lookup}: every allocation path gives the quota and not more", not lost, "; ".join(lost)
+    )
+
+
+def _lost(process: Allocations, path: str, most: int) -> str:
+    """Return in what `path` does not hold, "" where it does."""
+    room = process.free()
+    if not _refused(process, path, most):
+        return "more than the quota was given"
+    full = _filled(process, path, most)
+    _empty(process, full)
+    process.trim()
+    if not _holds(path, room, full):
+        return f"of {room} free {full.given} were given, then {full.code}"
+    back = process.free()
+    return "" if back == room else f"{room - back} bytes were not given back"
+
+
+def _refused(process: Allocations, path: str, most: int) -> bool:
+    """Whether one piece of more than the quota is refused: before anything fills a card."""
+    code, number = process.take(path, most + GRANULE)
+    if not code:
+        process.give(number)
+    return code != 0
+
+
+def _filled(process: Allocations, path: str, most: int) -> Full:
+    return (grow if path in ONE_AT_A_TIME else fill)(process, path, most)
+
+
+def _holds(path: str, room: int, full: Full) -> bool:
+    coarse = COARSE_BYTES.get(path.removesuffix("_ptsz"), 2 * GRANULE)
+    return 0 <= room - full.given < coarse and full.code == OUT_OF_MEMORY
+
+
+def _empty(process: Allocations, full: Full) -> None:
+    while full.numbers:
+        process.give(full.numbers.pop())
+
+
+def _largest(most: int) -> int:
+    return 1 << (most.bit_length() - 1)
+
+
+@dataclass(frozen=True)
+class MemorySnapshot:
+    """One moment: what is charged, what NVML says of the process, what another sees as free."""
+
+    charged: MemoryUse
+    process: int | None
+    free: int
+
+
+def seen(driver: DriverPaths, tenant: Tenancy, watcher: Child, pid: int) -> MemorySnapshot:
+    """Look at process `pid` of `tenant`; `watcher` is a process on the bare driver."""
+    claims = [claim for claim in tenant.status.claims(1) if claim.pid == pid]
+    shown = overhead.card(watcher, driver)
+    own = [entry["bytes"] for entry in shown["processes"] if entry["pid"] == pid]
+    free = watcher.ask("info")["free"]
+    return MemorySnapshot(
+        claims[0].held[0] if claims else MemoryUse(), own[0] if own else None, free
+    )
+
+
+@dataclass
+class Account:
+    """The three accounts of one process of the tenant."""
+
+    driver: DriverPaths
+    tenant: Tenancy
+    watcher: Child
+    process: Allocations
+
+    def read(self) -> MemorySnapshot:
+        return seen(self.driver, self.tenant, self.watcher, self.process.process.pid)
+
+    def grown(self, path: str, before: MemorySnapshot) -> Iterator[ReportRow]:
+        now = self.read()
+        charged = now.charged.held_bytes - before.charged.held_bytes
+        yield ReportRow(f"{path}: charged", charged, "bytes", _kinds(before.charged, now.charged))
+        yield from self._driver(path, before, now, charged)
+
+    def _driver(
+        self, path: str, before: MemorySnapshot, now: MemorySnapshot, charged: int
+    ) -> Iterator[ReportRow]:
+        if before.process is None or now.process is None:
+            yield ReportRow(
+                f"{path}: NVML, of the process", missing="NVML does not list the process"
+            )
+        else:
+            more = now.process - before.process
+            note = f"beyond what is charged: {more - charged} bytes"
+            yield ReportRow(f"{path}: NVML, of the process", more, "bytes", note)
+        taken = before.free - now.free
+        note = f"beyond what is charged: {taken - charged} bytes"
+        yield ReportRow(f"{path}: the card has less free by", taken, "bytes", note)
+
+    def kept(self, path: str, before: MemorySnapshot) -> Iterator[ReportRow]:
+        """What the driver keeps once all is given back."""
+        now = self.read()
+        charged = now.charged.held_bytes - before.charged.held_bytes
+        kept = before.free - now.free
+        yield ReportRow(
+            f"{path}: kept by the driver", kept, "bytes", f"{charged} bytes are charged"
+        )
+
+
+def _kinds(before: MemoryUse, now: MemoryUse) -> str:
+    grown = [new - old for old, new in zip(before.kinds, now.kinds, strict=True)]
+    told = [f"{KINDS[kind]} {size}" for kind, size in enumerate(grown) if size]
+    return f"bytes by kind: {', '.join(told) or 'none'}"

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C programs that are measured with: compiled here, or carried to a machine with no compiler.
+
+    python -m tools.gpu.programs        makes all of them in build/gpu, to be carried
+
+A program's file is named by what it was made from, so that an old one is never taken for a new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import built
+from .report import NotMeasured
+
+ROOT = Path(__file__).resolve().parents[2]
+MADE = ROOT / "build" / "gpu"
+GLIBC = "x86_64-linux-gnu.2.17"  # older than any that a driver of today runs on
+
+
+@dataclass(frozen=True)
+class ProgramBuild:
+    """What one is compiled from; `links` is whether it is linked against a driver's library."""
+
+    sources: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    links: bool = False
+
+
+ALLOCATION_PROGRAM = tuple(
+    f"tests/c/interposer/{name}.c" for name in ("allocation_program", "allocation_paths", "lookups")
+)
+PROGRAMS = {
+    "allocations": ProgramBuild(ALLOCATION_PROGRAM),
+    "linked-allocations": ProgramBuild(ALLOCATION_PROGRAM, ("-DLINKED",), links=True),
+    "calls": ProgramBuild(("tools/bench/driver.c",), ("-O2",)),
+    "recorder": ProgramBuild(("tools/gpu/recorder.c",), ("-shared", "-fPIC")),
+}
+
+
+def program(name: str) -> Path:
+    """Return the program's file; NotMeasured where it was not carried and cannot be compiled."""
+    output = MADE / f"{name}-{_digest(PROGRAMS[name])}"
+    if not output.is_file():
+        make(name, output, _compiler())
+    return output
+
+
+def make(name: str, output: Path, compiler: Sequence[str]) -> None:
+    """Compile program `name` to `output`; NotMeasured has the compiler's message."""
+    made = PROGRAMS[name]
+    include = [f"-I{ROOT}/libhook/include", f"-I{ROOT}/libhook"]
+    library = [str(built.libraries() / "simulator" / "libcuda.so.1")] if made.links else []
+    output.parent.mkdir(parents=True, exist_ok=True)
+    new = output.with_suffix(".new")
+    sources = [str(ROOT / source) for source in made.sources]
+    command = [*compiler, "-std=gnu11", "-D_GNU_SOURCE", *include, *made.flags, *sources]
+    try:
+        done = subprocess.run(
+            [*command, *library, "-o", str(new), "-ldl"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError as error:
+        raise NotMeasured(f"{compiler[0]}: {error.strerror}") from error
+    if done.returncode:
+        raise NotMeasured(f"{name} cannot be compiled: {done.stderr.strip()[-300:]}")
+    new.rename(output)
+
+
+def _digest(made: ProgramBuild) -> str:
+    """Return what stands for everything that `made` is compiled from."""
+    seen = hashlib.sha256(repr(made).encode())
+    headers = (*(ROOT / "libhook" / "include").glob("*.h"), *(ROOT / "libhook/table").glob("*.inc"))
+    near = {path for source in made.sources for path in (ROOT / source).parent.glob("*.[hi]*")}
+    sources = {ROOT / source for source in made.sources}
+    for path in sorted(path for path in {*headers, *near, *sources} if path.is_file()):
+        seen.update(path.read_bytes())
+    return seen.hexdigest()[:12]
+
+
+def _compiler() -> list[str]:
+    for name in ("cc", "gcc", "clang"):
+        if found := shutil.which(name):
+            return [found]
+    if importlib.util.find_spec("ziglang"):
+        return portable()
+    raise NotMeasured("there is no C compiler, and no program in build/gpu was carried here")
+
+
+def portable() -> list[str]:
+    """Return the compiler whose programs run on other machines than this too."""
+    zig = [sys.executable, "-m", "ziglang", "cc", "-target", GLIBC]
+    return [*zig, "-fno-sanitize=undefined"]  # it is on by default, and ends a program
+
+
+def main() -> None:
+    shutil.rmtree(MADE, ignore_errors=True)
+    for name, made in PROGRAMS.items():
+        output = MADE / f"{name}-{_digest(made)}"
+        make(name, output, portable())
+        sys.stdout.write(f"{output}\n")
+
+
+if __name__ == "__main__":
+    main()

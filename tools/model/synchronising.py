@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scenarios with clients that wait for each batch of kernels, as most programs do.
+
+Such a client leaves the card idle while it is at the host, so no policy gives it the whole card:
+`Judged.attainable` says how busy exact shares can keep it.
+"""
+
+from dataclasses import dataclass, replace
+
+from tools.model import measure
+from tools.model.clock import MS, SECOND, US
+from tools.model.policy import ShareStruct
+from tools.model.programs import POLLS_NS, SLEEPS_NS, inference, synchronising, training
+from tools.model.scenarios import ModelResult, ModelScenario, Runs, play
+
+DEPTHS = (1, 2, 8)
+KERNELS = (20 * US, 100 * US, 500 * US, 2 * MS)
+SECONDS = 5
+
+
+def _length(ns: int) -> str:
+    return f"{ns // US} us" if ns < MS else f"{ns // MS} ms"
+
+
+def _alike(
+    key: str, shares: tuple[int, ...], depth: int, ns: int, *, sleeps: bool = False
+) -> ModelScenario:
+    """Tenants that do the same; those that sleep are woken up by the driver, others poll."""
+    capped = key.endswith("f")
+    parts = f"{'fixed ' * capped}{'/'.join(map(str, shares))}"
+    what = f"{parts}, {_length(ns)}, synchronised after {depth}"
+    wake_ns = SLEEPS_NS if sleeps else POLLS_NS
+    tenants = tuple(
+        Runs(
+            chr(ord("a") + at),
+            synchronising(ns, depth, wake_ns=wake_ns, seed=at),
+            ShareStruct(10 * each, capped=capped),
+        )
+        for at, each in enumerate(shares)
+    )
+    return ModelScenario(key, f"{what}{', sleeping' * sleeps}", SECONDS, tenants)
+
+
+PAIRS = tuple(
+    _alike(f"P{depth}-{ns // US}", (30, 70), depth, ns) for depth in DEPTHS for ns in KERNELS
+) + tuple(
+    _alike(f"P{depth}-{ns // US}f", (30, 70), depth, ns)
+    for depth, ns in ((1, 20 * US), (8, 100 * US))
+)
+FOURS = tuple(
+    _alike(f"Q{depth}-{ns // US}", (10, 20, 30, 40), depth, ns)
+    for depth, ns in ((1, 20 * US), (8, 20 * US), (8, 100 * US))
+)
+SLEEPING = tuple(
+    _alike(f"S{depth}-{ns // US}", (30, 70), depth, ns, sleeps=True)
+    for depth, ns in ((1, 20 * US), (8, 20 * US), (1, 100 * US), (8, 100 * US), (1, 500 * US))
+)
+
+_STEADY = Runs("steady", training(100 * US), ShareStruct(700))
+MIXED = (
+    *(
+        ModelScenario(
+            f"X{depth}-{ns // US}",
+            f"30/70, {_length(ns)} synchronised after {depth}, next to kernels of 100 us",
+            SECONDS,
+            (Runs("a", synchronising(ns, depth), ShareStruct(300)), _STEADY),
+        )
+        for depth, ns in ((1, 20 * US), (8, 20 * US), (8, 100 * US), (1, 2 * MS))
+    ),
+    ModelScenario(
+        "Y", "30/70, synchronised: 20 us after 8, next to 200 us after 8", SECONDS,
+        (
+            Runs("a", synchronising(20 * US, 8), ShareStruct(300)),
+            Runs("b", synchronising(200 * US, 8), ShareStruct(700)),
+        ),
+    ),
+    ModelScenario(
+        "Y1", "30/70, synchronised: 20 us after 1, next to 2 ms after 1", SECONDS,
+        (
+            Runs("a", synchronising(20 * US, 1), ShareStruct(300)),
+            Runs("b", synchronising(2 * MS, 1), ShareStruct(700)),
+        ),
+    ),
+    *(
+        ModelScenario(
+            key, f"{what}30/70, bound by the host: 50 us of every 0.5 ms", SECONDS,
+            tuple(
+                Runs(
+                    name,
+                    synchronising(50 * US, 1, host_ns=440 * US, seed=at),
+                    ShareStruct(permille, capped=bool(what)),
+                )
+                for at, (name, permille) in enumerate((("a", 300), ("b", 700)))
+            ),
+        )
+        for key, what in (("Z", ""), ("Zf", "fixed "))
+    ),
+    *(
+        ModelScenario(
+            f"W{us}", f"30/70, bound by the host: {us} us at a time, next to kernels of 100 us",
+            SECONDS,
+            (Runs("a", synchronising(us * US, 1, host_ns=440 * US), ShareStruct(300)), _STEADY),
+        )
+        for us in (50, 250)
+    ),
+    ModelScenario(
+        "R", "burst-share 30, 40 requests/s of 3 ms, next to training with kernels of 100 us", 20,
+        (
+            Runs("requests", inference(40), ShareStruct(300), wants=False),
+            Runs("training", training(100 * US), ShareStruct(700), wants=False),
+        ),
+    ),
+)  # fmt: skip
+SYNCHRONISING = {each.key: each for each in (*PAIRS, *FOURS, *SLEEPING, *MIXED)}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What became of a scenario, in percent of the card, and what could have."""
+
+    alone: list[float]  # what each uses when it has the card to itself
+    native: ModelResult
+    gated: ModelResult
+    mean_error: float  # over one second, from its share of what all of them used
+    max_error: float
+    attainable: float | None  # how busy the card can be with exact shares; of two that are alike
+
+    @property
+    def of_native(self) -> float:
+        """How busy the card was, in percent of what the same clients make of it without us."""
+        return 100 * self.gated.busy / self.native.busy
+
+
+def judge(scenario: ModelScenario, *, seconds: int = SECONDS) -> Judged:
+    """Play it without a scheduler, with it, and each tenant alone."""
+    native = play(scenario, gated=False, seconds=2)
+    gated = play(scenario, seconds=seconds)
+    alone = [
+        play(replace(scenario, tenants=(each,)), gated=False, seconds=1).busy
+        for each in scenario.tenants
+    ]
+    weights = [each.share.permille / 10 for each in scenario.tenants]
+    end = gated.machine.clock.now
+    mean, most = measure.ratio_errors(gated.machine.tenants, weights, SECOND, end)
+    alike = scenario in (*PAIRS, *SLEEPING)
+    attainable = _attainable(weights, list(native.got.values()), alone) if alike else None
+    return Judged(alone, native, gated, mean, most, attainable)
+
+
+def _attainable(weights: list[float], native: list[float], alone: list[float]) -> float:
+    """A mixture of both at once, and of the one that is to get more with the card to itself.
+
+    Nothing fills the pauses of a tenant that has the card to itself, and without that time it
+    would not get more than the other.
+    """
+    less, more = sorted((0, 1), key=lambda at: weights[at] / native[at])
+    ratio = weights[more] / weights[less]
+    # together * native[more] + (1 - together) * alone[more] == ratio * together * native[less]
+    together = alone[more] / (ratio * native[less] - native[more] + alone[more])
+    return together * sum(native) + (1 - together) * alone[more]

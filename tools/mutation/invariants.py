@@ -1,0 +1,488 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must stay true of gpushare, and the line that upholds each of it.
+
+`python -m tools.mutation` breaks one line after another, and tells whether the tests that
+are named beside it fail (mutate.py). `snippet` occurs exactly once in its file. Where code is
+renamed or moved, change `file`, `snippet` and `mutation` here; a unit test compares this table with
+the tree (tests/unit/dev/test_invariants.py).
+
+The sources are docs/explanation (isolation, failure modes, threat model) and SECURITY.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+_DAEMON: Final = "gpushare/daemon"
+_TESTS: Final = "tests/unit/daemon"
+_LAUNCHER: Final = "tests/c/runtime/test_launcher.py"
+_MPS: Final = f"{_TESTS}/test_mps_placement.py"
+_QUOTA: Final = "tests/unit/quota"
+_LIBRARY: Final = "tests/c/interposer"
+_SCHEDULER: Final = "tests/c/scheduler/test_misbehaviour.py"
+
+
+@dataclass(frozen=True)
+class Invariant:
+    """One sentence that must stay true, where it is upheld, and how it is broken.
+
+    With `mutation` in place of `snippet` in `file`, one of `tests` ("path::function") must fail.
+    """
+
+    name: str
+    sentence: str
+    file: str
+    snippet: str
+    mutation: str
+    tests: tuple[str, ...]
+
+
+INVARIANTS: Final = (
+    # --- the start of a container ---
+    Invariant(
+        "no-request-no-wait",
+        "A container that requests nothing never waits for the daemon.",
+        "runtime/launcher.c",
+        "if (spec.error || spec.marker == MARKER_NONE || !args->id)",
+        "if (spec.error || !args->id)",
+        (f"{_LAUNCHER}::test_a_container_with_no_marker_starts_without_a_daemon",),
+    ),
+    Invariant(
+        "no-unenforced-start",
+        "A container that requests a quota never starts without the daemon.",
+        "runtime/launcher.c",
+        "if (spec->marker == MARKER_WEAK &&",
+        "if (spec->marker != MARKER_NONE &&",
+        (f"{_LAUNCHER}::test_without_a_daemon_a_request_is_refused_with_advice",),
+    ),
+    Invariant(
+        "no-unbound-start",
+        "A container that the daemon does not bind does not start.",
+        "hooks/hook.c",
+        "return done ? 0 : EXIT_FAILED;",
+        "return 0;",
+        ("tests/c/runtime/test_hook.py::test_a_refused_binding_fails_the_container",),
+    ),
+    Invariant(
+        "no-unbound-create",
+        "A container that its launcher cannot bind does not outlive its create.",
+        "runtime/binding.c",
+        "if (init > 0 && bind_init(args, config, key, init, &reply))",
+        "if (init > 0 || bind_init(args, config, key, init, &reply))",
+        ("tests/c/runtime/test_parent.py::test_a_container_that_is_not_bound_is_taken_away",),
+    ),
+    Invariant(
+        "launcher-binds-its-own",
+        "A launcher binds no process but the init of the container that it has created.",
+        f"{_DAEMON}/lifecycle/bind.py",
+        "if process.parent != record.maker:",
+        "if process.parent == 0:",
+        (f"{_TESTS}/test_unbound.py::test_a_launcher_binds_no_process_but_its_own_child",),
+    ),
+    Invariant(
+        "unbound-keeps-its-reservation",
+        "What runs in a container that was never bound keeps its reservation.",
+        f"{_DAEMON}/lifecycle/release.py",
+        "if not tenant_cgroup.runs_unbound(record):",
+        "if tenant_cgroup.runs_unbound is not None:",
+        (f"{_TESTS}/test_unbound.py::test_a_container_without_its_launcher_keeps_its_reservation",),
+    ),
+    Invariant(
+        "no-request-no-gpu",
+        "A container that requests nothing gets no GPU, whatever its image's environment contains.",
+        "gpushare/quota/effective_request.py",
+        ".requested and cards is None:",
+        ".requested and cards is None and visible is None:",
+        (
+            f"{_QUOTA}/test_effective_request.py::test_the_images_visible_devices_alone_give_nothing",
+        ),
+    ),
+    Invariant(
+        "refused-create-undone",
+        "A create that fails leaves the bundle as it was, and no reservation.",
+        f"{_DAEMON}/lifecycle/create.py",
+        'release.release_tenant(record.key, state, "its container could',
+        'print(record.key, state, "its container could',
+        (f"{_TESTS}/test_create.py::test_a_failure_after_the_reservation_releases_it",),
+    ),
+    Invariant(
+        "image-links-stay-inside",
+        "A link in an image leads to nothing outside of the image.",
+        "gpushare/oci/rootfs.py",
+        "how = _how(flags, resolve)",
+        "how = _how(flags, 0)",
+        ("tests/unit/oci/test_rootfs.py::test_a_link_to_the_host_leads_nowhere",),
+    ),
+    Invariant(
+        "hooks-own-environment",
+        "A hook has an environment of its own, never that of the image.",
+        "gpushare/oci/edits.py",
+        "if not self.env:",
+        "if self.env is None:",
+        ("tests/unit/oci/test_edits.py::test_a_hook_without_env_or_timeout_cannot_be_written",),
+    ),
+    # --- what is requested ---
+    Invariant(
+        "env-never-enlarges",
+        "The environment never enlarges what an annotation grants.",
+        "gpushare/quota/precedence.py",
+        "if (self.layer or self.cards) and self._enlarges(name, requested):",
+        "if self.cards and self._enlarges(name, requested):",
+        (f"{_QUOTA}/test_sources.py::test_env_adds_nothing_to_a_grant_that_would_enlarge_it",),
+    ),
+    Invariant(
+        "max-per-request",
+        "A request above max_per_request is refused, whoever makes it.",
+        "gpushare/quota/request_policy.py",
+        "most is None or value <= most or",
+        "most is None or value >= 0 or",
+        (
+            f"{_QUOTA}/test_ceilings.py::test_a_request_at_the_ceiling_is_met_and_one_above_it_is_refused",
+        ),
+    ),
+    Invariant(
+        "strict-one-dialect",
+        "A strict node refuses a request in two dialects.",
+        "gpushare/quota/precedence.py",
+        "if len(requesting) < 2:",
+        "if len(requesting) < 3:",
+        (
+            f"{_QUOTA}/dialects/test_sources.py::test_a_strict_node_refuses_two_dialects_and_names_both",
+        ),
+    ),
+    Invariant(
+        "one-container-of-a-pod",
+        "A pod annotation that names no container is for one container of the pod.",
+        f"{_DAEMON}/lifecycle/pod_siblings.py",
+        " != pod.container), None",
+        ' == ""), None',
+        (f"{_TESTS}/test_pods.py::test_a_second_container_is_refused_with_the_names_to_write",),
+    ),
+    # --- nothing is allocated twice ---
+    Invariant(
+        "nothing-allocated-twice",
+        "The quotas on a card are never more than the memory of the card.",
+        f"{_DAEMON}/placement/model.py",
+        ".memory_bytes for use in self.holders",
+        ".memory_bytes * 0 for use in self.holders",
+        (f"{_TESTS}/test_placement.py::test_the_last_byte_can_be_had_and_not_one_more",),
+    ),
+    Invariant(
+        "whole-card-never-shared",
+        "A card that one container has whole is given to no other.",
+        f"{_DAEMON}/placement/model.py",
+        ".whole for use in self.holders",
+        ".whole and False for use in self.holders",
+        (f"{_TESTS}/test_placement.py::test_a_whole_card_is_closed_to_shares",),
+    ),
+    Invariant(
+        "claim-never-exceeded",
+        "The containers of a ResourceClaim together never have more than it.",
+        f"{_DAEMON}/store/claim.py",
+        "if allocation.memory_bytes > left.memory_bytes:",
+        "if not allocation.memory_bytes:",
+        (f"{_TESTS}/test_claims.py::test_containers_of_a_claim_never_have_more_than_it",),
+    ),
+    Invariant(
+        "claim-is-of-its-pods",
+        "Only the pods for which a ResourceClaim is reserved may use it.",
+        f"{_DAEMON}/lifecycle/scheduled.py",
+        "and pod.uid in claim.pods:",
+        "and claim.pods:",
+        (f"{_TESTS}/test_claims.py::test_a_pod_for_which_the_claim_is_not_reserved_is_refused",),
+    ),
+    Invariant(
+        "burst-gives-way",
+        "Before memory is allocated, no tenant may use it as burst memory any more.",
+        f"{_DAEMON}/limits/burst.py",
+        "if more <= 0 or",
+        "if more or",
+        (f"{_TESTS}/test_burst.py::test_burst_memory_is_withdrawn_before_a_reservation_is_made",),
+    ),
+    Invariant(
+        "limit-never-below-quota",
+        "A tenant never reads a limit below its quota from its page.",
+        f"{_DAEMON}/pages/grant_page.py",
+        "if wanted >= memory.value:",
+        "if wanted < memory.value:",
+        (f"{_TESTS}/test_pages.py::test_a_page_never_has_a_limit_below_its_quota",),
+    ),
+    Invariant(
+        "compute-within-the-card",
+        "The guaranteed shares of a card are never more than the card's time.",
+        f"{_DAEMON}/policy/compute.py",
+        "guaranteed = divide(_WHOLE - least, guaranteed)",
+        "guaranteed = dict(guaranteed)",
+        (f"{_TESTS}/test_compute_policy.py::test_no_share_is_allocated_twice_and_none_is_zero",),
+    ),
+    # --- how long a reservation lasts ---
+    Invariant(
+        "cgroup-keeps-reservation",
+        "A reservation lasts while a process is left in the container's cgroup.",
+        f"{_DAEMON}/lifecycle/release.py",
+        "return not processes.Cgroups.mounted().is_populated(",
+        "return bool(",
+        (f"{_TESTS}/test_binding.py::test_a_cgroup_with_processes_keeps_its_reservation",),
+    ),
+    Invariant(
+        "message-ends-nothing",
+        "A message does not end the reservation of a container that runs.",
+        f"{_DAEMON}/service/lifecycle_operations.py",
+        "release.handle_process_end(key, state)",
+        'release.release_tenant(key, state, "the runtime says so")',
+        (f"{_TESTS}/test_binding.py::test_a_message_ends_no_tenant_whose_process_lives",),
+    ),
+    Invariant(
+        "pid-is-not-identity",
+        "A process with the PID of one that has ended is not taken for it.",
+        f"{_DAEMON}/identity/processes.py",
+        "if start_time(pid) != starttime:",
+        "if start_time(pid) is None:",
+        (f"{_TESTS}/test_processes.py::test_a_pidfd_is_of_the_process_that_started_then",),
+    ),
+    Invariant(
+        "reservation-of-its-own-id",
+        "A container is bound to its own reservation only.",
+        f"{_DAEMON}/lifecycle/bind.py",
+        ".id != identity:",
+        '.id == "":',
+        (f"{_TESTS}/test_binding.py::test_bind_without_a_reservation_is_refused",),
+    ),
+    # --- what survives damage ---
+    Invariant(
+        "checksum-of-a-record",
+        "A copy of a ledger record whose checksum is wrong is not believed.",
+        f"{_DAEMON}/store/record.py",
+        'if checksum != b"%08x" % zlib.crc32(body):',
+        "if not checksum:",
+        (
+            f"{_TESTS}/test_damaged_ledger.py::test_a_ledger_that_is_damaged_is_made_again_as_it_was",
+            f"{_TESTS}/test_damaged_ledger.py::test_damaged_copies_are_made_again_from_the_ledger_and_kept",
+        ),
+    ),
+    Invariant(
+        "lost-integrity-refuses",
+        "While a reservation may be unknown, nothing new is reserved.",
+        f"{_DAEMON}/store/integrity.py",
+        "raise IntegrityLost(self.why)",
+        "return",
+        (f"{_TESTS}/test_lost_records.py::test_unreadable_pages_in_use_stop_new_reservations",),
+    ),
+    # --- permissions ---
+    Invariant(
+        "only-root-changes",
+        "Only root may change what others have.",
+        f"{_DAEMON}/service/control_request.py",
+        "if not self.peer.is_root:",
+        "if self.peer.uid < 0:",
+        (f"{_TESTS}/test_callers.py::test_each_caller_gets_only_its_operations",),
+    ),
+    Invariant(
+        "no-control-for-tenants",
+        "A process of a tenant gets no answer on the control socket, even as root.",
+        f"{_DAEMON}/service/control_request.py",
+        'if self.peer.place == "tenant":',
+        'if self.peer.place == "container":',
+        (f"{_TESTS}/test_callers.py::test_each_caller_gets_only_its_operations",),
+    ),
+    Invariant(
+        "kernel-names-the-sender",
+        "The kernel says which process sends a message, not the message.",
+        f"{_DAEMON}/pages/process_watch.py",
+        "host_pid = _CREDENTIALS.unpack(option)[0]",
+        "host_pid = pid",
+        (f"{_TESTS}/test_tenant_socket.py::test_hello_says_which_of_the_hosts_processes_it_is",),
+    ),
+    # --- a tenant's claims ---
+    Invariant(
+        "claims-lower-no-neighbour",
+        "A tenant that claims more than it may use takes nothing from others.",
+        f"{_DAEMON}/state.py",
+        "min(claimed, most)",
+        "claimed",
+        (f"{_TESTS}/test_resize.py::test_an_impossible_claim_blocks_no_placement",),
+    ),
+    Invariant(
+        "shortfall-is-checked",
+        "A report of a shortfall is believed only if the tenant's own page confirms it.",
+        f"{_DAEMON}/limits/burst.py",
+        "return 0 < size <= used <= ",
+        "return 0 < size or used <= ",
+        (f"{_TESTS}/test_shortfall.py::test_a_report_that_its_own_page_contradicts_is_ignored",),
+    ),
+    Invariant(
+        "charged-time-has-passed",
+        "Whatever tenants claim, they are charged for no more of a card's time than has passed.",
+        "scheduler/charge.c",
+        "return least(elapsed(before_ns, now_ns), passed_ns);",
+        "return passed_ns ? elapsed(before_ns, now_ns) : 0;",
+        (f"{_SCHEDULER}::test_a_false_context_count_charges_no_tenant_for_more_than_passed",),
+    ),
+    # --- the audit ---
+    Invariant(
+        "impossible-sample-rejected",
+        "A figure of the driver that cannot be rejects the whole sample.",
+        f"{_DAEMON}/cards/validation.py",
+        "if size is not None and not 0 <= size <= total:",
+        "if size is not None and size < 0:",
+        (f"{_TESTS}/test_validation.py::test_an_impossible_value_is_refused",),
+    ),
+    Invariant(
+        "missing-sample-accuses-no-container",
+        "A sample that says nothing is no evidence against a container.",
+        f"{_DAEMON}/policy/escalation.py",
+        "return replace(state, looks=0, calm=0, grave_since_ns=None), ()",
+        "return state, ()",
+        (f"{_TESTS}/test_escalation.py::test_a_sample_without_figures_restarts_the_count",),
+    ),
+    Invariant(
+        "over-quota-is-frozen",
+        "A container that is over quota is frozen, where the operator chose that.",
+        f"{_DAEMON}/policy/escalation.py",
+        'choice in {"freeze", "kill"}',
+        'choice == "kill"',
+        (f"{_TESTS}/test_audit.py::test_a_process_without_an_account_is_frozen",),
+    ),
+    Invariant(
+        "freeze-its-own-only",
+        "A cgroup with a process of another is not frozen.",
+        f"{_DAEMON}/freezer/tenant_cgroup.py",
+        "if is_inside and not is_tenants:",
+        "if is_inside and not paths:",
+        (
+            f"{_TESTS}/test_tenant_cgroup.py::test_a_cgroup_with_an_unrelated_process_is_refused_with_its_name",
+        ),
+    ),
+    # --- in the tenant's process ---
+    Invariant(
+        "charged-before-the-driver",
+        "An allocation over the quota is refused before the driver is asked.",
+        "libhook/cuda/charge.c",
+        "return ledger_reserve(card, kind, bytes) ?",
+        "return ledger_count(card, kind, bytes) ?",
+        (f"{_LIBRARY}/test_quota.py::test_over_quota_is_out_of_memory",),
+    ),
+    Invariant(
+        "failure-gives-back",
+        "An allocation that the driver refuses is not charged.",
+        "libhook/cuda/charge.c",
+        "ledger_release(charge->card, charge->kind, charge->bytes);",
+        "(void)charge;",
+        (f"{_LIBRARY}/test_quota.py::test_a_failed_driver_call_leaves_no_trace",),
+    ),
+    Invariant(
+        "closed-gate-holds",
+        "A launch waits at a closed gate.",
+        "libhook/share/gate_wait.c",
+        "view->obstacle = OBSTACLE_CLOSED;",
+        "view->obstacle = OBSTACLE_NONE;",
+        (f"{_LIBRARY}/test_gate.py::test_a_gate_holds_its_own_card_only",),
+    ),
+    # --- what a local user, a tenant or an image can do to others ---
+    Invariant(
+        "refusals-bounded",
+        "A user without rights fills neither the log nor the history.",
+        f"{_DAEMON}/core/log.py",
+        "admitted = (self._sources if source else self._own).take(name, now, size)",
+        "admitted = True",
+        (f"{_TESTS}/test_log_budget.py::test_endless_refusals_of_one_user_do_not_fill_the_log",),
+    ),
+    Invariant(
+        "evidence-kept",
+        "No other event displaces the audit's events from the history.",
+        f"{_DAEMON}/store/history_tables.py",
+        "lasting = int(of_kind.get(1, 0) > of_kind.get(0, 0))",
+        "lasting = int(1 in of_kind)",
+        (f"{_TESTS}/test_log_budget.py::test_evidence_is_not_displaced_by_other_events",),
+    ),
+    Invariant(
+        "names-are-not-ids",
+        "A name that a user chose never stands for another container's ID.",
+        f"{_DAEMON}/service/tenant_operations.py",
+        "for record in (*by_id, *by_name)}.values())",
+        "for record in (by_name or by_id)}.values())",
+        (f"{_TESTS}/test_find_tenant.py::test_a_name_that_is_anothers_id_is_ambiguous",),
+    ),
+    Invariant(
+        "refusals-name-no-tenant",
+        "A pod's refusal names no other namespace's pods.",
+        f"{_DAEMON}/lifecycle/create.py",
+        "shows_holders=state.config.read_group is None and not",
+        "shows_holders=state.config.read_group is None or not",
+        (f"{_TESTS}/test_refusal_names.py::test_a_pods_refusal_names_no_other_pod",),
+    ),
+    Invariant(
+        "claims-bounded",
+        "No number that a tenant writes is shown or advised above what the card has.",
+        f"{_DAEMON}/views/advice.py",
+        "if most and size > most:",
+        "if False:",
+        (f"{_TESTS}/test_why.py::test_the_advice_is_never_more_than_the_card",),
+    ),
+    # --- the queue ---
+    Invariant(
+        "grant-is-reserved",
+        "What is granted to a ticket is promised to nobody else.",
+        f"{_DAEMON}/state.py",
+        "*self.ledger.granted_parts(card.uuid, without),",
+        "",
+        (
+            f"{_TESTS}/test_queue.py::test_a_start_that_fits_is_granted_at_once_and_its_room_is_nobody_else_s",
+        ),
+    ),
+    Invariant(
+        "bounded-overtaking",
+        "A start that waits is granted once what runs has ended, whatever comes after it.",
+        f"{_DAEMON}/placement/waiting.py",
+        "withheld |= dict.fromkeys(cards - withheld.keys(), one)",
+        "pass",
+        (f"{_TESTS}/test_queue.py::test_a_later_start_overtakes_only_so_often",),
+    ),
+    Invariant(
+        "restores-are-not-starved",
+        "An evicted container that waits is restored once what runs has ended, whatever starts.",
+        f"{_DAEMON}/lifecycle/queue.py",
+        "found += self._restores.requests(self._next_number())",
+        "pass",
+        (f"{_TESTS}/test_queue_evictions.py::test_starts_overtake_a_restore_only_so_often",),
+    ),
+    Invariant(
+        "evicted-for-one",
+        "What is evicted for a start is granted to no ticket before the start has it.",
+        f"{_DAEMON}/lifecycle/queue.py",
+        "is not None and not state.queue.claimants:",
+        "is not None:",
+        (
+            (
+                f"{_TESTS}/test_queue_evictions.py"
+                "::test_what_is_evicted_for_a_start_is_not_granted_to_a_ticket"
+            ),
+        ),
+    ),
+    Invariant(
+        "ticket-is-no-way-around",
+        "A start that shows a ticket gets no more than was granted to it.",
+        f"{_DAEMON}/lifecycle/reserve.py",
+        "ticket.refuse_above(placed)",
+        "pass",
+        (f"{_TESTS}/test_queue.py::test_a_start_gets_no_more_than_was_granted",),
+    ),
+    # --- MPS ---
+    Invariant(
+        "no-server-no-gpu",
+        "A process on a card in MPS mode is a client of its server, or has no GPU.",
+        "libhook/cuda/mps.c",
+        "return why ? why : find_server();",
+        "return why;",
+        (f"{_LIBRARY}/test_mps.py::test_without_the_control_daemon_there_is_no_gpu",),
+    ),
+    Invariant(
+        "mps-by-name-only",
+        "A card in MPS mode, whose containers share faults, takes only requests that name it.",
+        f"{_DAEMON}/placement/obstacles.py",
+        "if is_mps and request.backend != MPS:",
+        "if is_mps and request.backend == MIG:",
+        (f"{_MPS}::test_a_request_without_a_backend_is_told_that_it_has_to_name_it",),
+    ),
+)
