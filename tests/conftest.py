@@ -1,14 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the tests share the machine (see run_tests in ./dev), and how a run is interrupted."""
+"""Which tests a run has, how they share the machine, and how it is interrupted.
+
+`--gate` leaves the tests that a change most likely breaks: all of unit, c and threads but those
+marked `thorough`, and of system those marked `gate`. What `needs` a program that `./dev setup`
+does not bring is not among them. The gate skips nothing: a test that skips itself has failed.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from contextlib import suppress
+from datetime import datetime, timezone
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
@@ -21,6 +31,21 @@ from tests import leftovers
 from tests.stack import forked
 from tests.supervise import GRACE_SECONDS, PR_SET_PDEATHSIG
 
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "build"
+#: Where `./dev test --all` says what came of it.
+WHOLE_RUN = "docs/measurements/all.md"
+PAGE = ROOT / WHOLE_RUN
+#: Where ./dev looks for programs after those of PATH.
+PLACES = ("/usr/local/sbin", "/usr/sbin", "/sbin", str(BUILD / "tools/bin"))
+#: What a test marked `needs` may name: programs, modules of Python, and roots below BUILD.
+PROGRAMS = {
+    **{name: name for name in ("helm", "kubectl", "promtool", "prometheus", "chromium")},
+    "shells": "zsh",
+    "aarch64": "qemu-aarch64",
+}
+MODULES = {"clients": "numba", "docs": "sphinx", "package": "auditwheel"}
+ROOTS = ("debian13", "debian14", "bare12", "bare13", "source12")
 SYSTEM = "tests/system/"
 ENGINES = "tests/system/engines/"
 #: How many workers run end-to-end tests. More are in the way of those that measure shares of time.
@@ -107,9 +132,12 @@ class Interrupt:
         self.came = False
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._come)
-        # A script starts its background jobs with it ignored, and children inherit that.
-        if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
-            signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+        # A script starts its background jobs with SIGQUIT ignored and nohup all with SIGHUP, and
+        # children inherit that. A handler of ours is the default to them, and ends nothing here.
+        for number in (signal.SIGQUIT, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_IGN:
+                signal.signal(number, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def _come(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - signal's
         if not self.came:
@@ -142,7 +170,7 @@ class Workers:
 
 
 class Checks:
-    """`./dev check` beside the tests, on the time that they leave: most of them wait for others.
+    """`./dev check` beside the tests.
 
     What it found is printed before pytest's own count, and fails the run as a test does.
     """
@@ -150,8 +178,7 @@ class Checks:
     def __init__(self, said: Path, options: list[str], interrupt: Interrupt) -> None:
         self._said = said
         self._interrupt = interrupt
-        # Of the idle class: whoever measures time and wakes has the processor at once.
-        command = ["chrt", "--idle", "0", sys.executable, "-m", "tools.check", *options]
+        command = [sys.executable, "-m", "tools.check", *options]
         supervised = [sys.executable, "-m", "tests.supervise", *command]
         with said.open("wb") as file:
             self._process = subprocess.Popen(supervised, stdout=file, stderr=subprocess.STDOUT)
@@ -174,18 +201,100 @@ class Checks:
         terminalreporter.write(self._said.read_text(encoding="utf-8"))
 
 
+class WholeRun:
+    """Writes what came of `./dev test --all`; whoever ran it commits the page."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Write the page."""
+        counts = {
+            name: len(terminalreporter.stats.get(name, ()))
+            for name in ("passed", "failed", "error", "skipped")
+        }
+        minutes, seconds = divmod(round(time.monotonic() - self._begun), 60)
+        commit = _git("rev-parse", "--short", "HEAD")
+        if _git("status", "--porcelain", "--", ".", f":!{WHOLE_RUN}"):
+            commit += ", with changes"
+        session = terminalreporter._session
+        result = "failed" if session is None or session.exitstatus else "passed"
+        PAGE.write_text(
+            "# The last run of everything\n\n"
+            "`./dev test --all` writes this page: all tests, and all of `./dev check`.\n\n"
+            "| | |\n|---|---|\n"
+            f"| commit | {commit} |\n"
+            f"| ended | {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC |\n"
+            f"| took | {minutes} min {seconds} s on {os.cpu_count()} cores |\n"
+            f"| tests | {', '.join(f'{count} {name}' for name, count in counts.items())} |\n"
+            f"| result, with the checks | {result} |\n",
+            encoding="utf-8",
+        )
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(("git", *words), cwd=ROOT, check=False, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+class Gate:
+    """Leaves the gate's tests, and fails those that skip themselves."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        """Deselect the tests that run with --all alone."""
+        left = [item for item in items if not _is_of_the_gate(item)]
+        if left:
+            config.hook.pytest_deselected(items=left)
+            items[:] = [item for item in items if _is_of_the_gate(item)]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Iterator[None]:
+        """Make a failure of a skip."""
+        report: pytest.TestReport = yield  # type: ignore[assignment]
+        if report.skipped and not hasattr(report, "wasxfail"):
+            report.outcome = "failed"
+            report.longrepr = f"skipped in the gate: {report.longrepr}"
+        return report  # type: ignore[return-value]
+
+
+def _is_of_the_gate(item: pytest.Item) -> bool:
+    if any(item.iter_markers("needs")) or any(item.iter_markers("thorough")):
+        return False
+    return not item.nodeid.startswith(SYSTEM) or any(item.iter_markers("gate"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fail a test whose program is missing, and say how it is got."""
+    names = [name for marker in item.iter_markers("needs") for name in marker.args]
+    missing = [name for name in names if not _is_there(name)]
+    if missing:
+        pytest.fail(f"{' '.join(missing)} missing: ./dev setup --all", pytrace=False)
+
+
+def _is_there(name: str) -> bool:
+    if name in MODULES:
+        return find_spec(MODULES[name]) is not None
+    if name in ROOTS:
+        return (BUILD / name).exists()
+    return shutil.which(PROGRAMS[name]) is not None
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --checks."""
-    parser.addoption(
-        "--checks",
-        choices=("all", "changed"),
-        help="run ./dev check beside the tests, or --changed",
-    )
+    """Add --gate and --checks."""
+    parser.addoption("--gate", action="store_true", help="only the tests of the gate")
+    parser.addoption("--checks", choices=("gate", "all"), help="run ./dev check beside the tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare for an interruption; start the checks, in the process that hands out the tests."""
     interrupt = Interrupt()
+    os.environ["PATH"] = os.pathsep.join((os.environ.get("PATH", os.defpath), *PLACES))
+    if config.getoption("--gate"):
+        config.pluginmanager.register(Gate(), "gpushare-gate")
     if hasattr(config, "workerinput"):
         if _number(config.workerinput["workerid"]) >= SYSTEM_WORKERS:
             os.nice(SPARE_NICENESS)
@@ -196,8 +305,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if plugins.hasplugin("dsession"):
         plugins.register(Workers(interrupt), "gpushare-workers")
     if which := config.getoption("--checks"):
-        log = config.rootpath / "build/log/check.log"
-        options = ["--changed"] if which == "changed" else []
+        log = BUILD / "log/check.log"
+        if which == "all":
+            plugins.register(WholeRun(), "gpushare-whole-run")
+        options = ["--all"] if which == "all" else []
         plugins.register(Checks(log, options, interrupt), "gpushare-checks")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the checks: `./dev check [--changed] [NAME...]`.
+"""Run the checks: `./dev check [--all] [NAME...]`.
 
 All of them run, whatever fails on the way.
 """
@@ -12,14 +12,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from . import trace
-from .changed import changed
 from .command import Failure
 from .steps import STEPS, Step
 
-USAGE = """usage: ./dev check [--changed] [NAME...]
+USAGE = """usage: ./dev check [--all] [NAME...]
 
-  --changed     leave out those that only a changed file could make fail: a file that differs from
-                the merge base of HEAD and main's upstream (without one, main), or is not in git
+  --all         also those with a star, which `./dev test` leaves out
 """
 
 
@@ -28,24 +26,25 @@ def main(names: list[str]) -> int:
     if "--help" in names or "-h" in names:
         print(USAGE)
         for step in STEPS:
-            print(f"  {step.name:<13} {step.purpose}")
+            star = "*" if step.thorough else " "
+            print(f" {star}{step.name:<13} {step.purpose}")
         return 0
     if names == ["trace", "--list"]:
         return trace.main(show_list=True)
-    files = changed() if "--changed" in names else None
-    names = [name for name in names if name != "--changed"]
+    everything = "--all" in names
+    names = [name for name in names if name != "--all"]
     unknown = sorted(set(names) - {step.name for step in STEPS})
     if unknown:
         known = " ".join(step.name for step in STEPS)
         print(f"check: no such check: {' '.join(unknown)}; there are {known}", file=sys.stderr)
         return 2
-    chosen = [step for step in STEPS if not names or step.name in names]
-    left = [step.name for step in chosen if not step.concerns(files)]
-    if left:
-        print(f"     unchanged: {' '.join(left)}", flush=True)
-        chosen = [step for step in chosen if step.concerns(files)]
+    chosen = [
+        step
+        for step in STEPS
+        if step.name in names or (not names and (everything or not step.thorough))
+    ]
     # Most of a step is one core's work, and a build's two jobs share what is there.
-    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(max_workers=2) as pool:
         try:
             held = list(pool.map(_run, chosen))
         except KeyboardInterrupt:

@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
 
 from . import aarch64, coverage, native, sources, symbols, tidy, trace
 from .command import run
@@ -17,24 +15,14 @@ from .command import run
 class Step:
     """One check: `run` raises Failure when it does not hold; a report's result is printed.
 
-    With `about`, it can only fail where a file changed whose path ends in one of them.
+    `thorough` is what `./dev check --all` has only: what is slow, or needs more set-up.
     """
 
     name: str
     purpose: str
     run: Callable[[], object]
     is_report: bool = False
-    about: tuple[str, ...] = ()
-
-    def concerns(self, changed: Collection[Path] | None) -> bool:
-        """Return whether one of the `changed` files (None: any may be) matters to it."""
-        if not self.about or changed is None:
-            return True
-        return any(path.as_posix().endswith(self.about) for path in changed)
-
-
-#: What a build of the C parts depends on.
-BUILT: Final = (".c", ".h", ".inc", ".cmake", "CMakeLists.txt", "pyproject.toml", "check/native.py")
+    thorough: bool = False
 
 
 def _python(*arguments: str) -> Callable[[], object]:
@@ -52,45 +40,36 @@ STEPS = (
         "aarch64",
         "C for aarch64 builds without a warning, and runs under qemu",
         aarch64.check,
-        about=(*BUILT, "check/aarch64.py", "check/symbols.py"),
+        thorough=True,
     ),
     Step(
         "clang-tidy",
         "C: flaws that compilers do not report",
         tidy.check,
-        about=(*BUILT, ".clang-tidy", "check/tidy.py"),
     ),
     Step(
         "asan",
         "C tests under AddressSanitizer and UBSan",
         lambda: native.build_and_test("asan", "address,undefined"),
-        about=BUILT,
     ),
     Step(
         "tsan",
         "C tests under ThreadSanitizer",
         lambda: native.build_and_test("tsan", "thread"),
-        about=BUILT,
+        thorough=True,
     ),
     Step(
         "gcc",
         "C builds without a warning, and its tests pass",
         lambda: native.build_and_test("gcc"),
-        about=BUILT,
     ),
     Step(
         "table",
         "the committed symbol tables are what NVIDIA's headers give",
         _python("libhook/table/generate.py", "--check"),
-        about=(".inc", *(f"table/{name}.py" for name in ("generate", "headers", "symbols"))),
     ),
-    Step("mypy", "Python types, strictly", _python("-m", "mypy"), about=(".py", ".toml")),
+    Step("mypy", "Python types, strictly", _python("-m", "mypy")),
     Step("coverage", "every driver function is classified, and handled so", coverage.check),
-    Step(
-        "abi",
-        "gpushare_abi.h and abi.py describe the same pages",
-        _python("-m", "pytest", "-q", "tests/unit/test_abi_parity.py"),
-    ),
     Step(
         "reference",
         "docs/reference is what the code says",
@@ -100,7 +79,7 @@ STEPS = (
         "site",
         "the documentation builds into build/site, and every link leads somewhere",
         site,
-        about=(".md", "docs/site/conf.py", "pyproject.toml"),
+        thorough=True,
     ),
     Step(
         "trace",
