@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import threading
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,7 @@ from gpushare.daemon.audit.bypass import BypassControl
 from gpushare.daemon.audit.mps_bypass import MpsBypass
 from gpushare.daemon.compute.scheduler_sync import SchedulerSync
 from gpushare.daemon.core import privileges
+from gpushare.daemon.core.clock import Clock
 from gpushare.daemon.core.log import (
     attach_listener,
     detach_listener,
@@ -134,7 +136,11 @@ def run(config: Config) -> None:
     listener = StartingSocket(config.socket, reload.read_gid(config))
     try:
         loop = Loop()
-        state = _build_state(config, loop)
+        history = _history(config)  # before the rest, which may log something
+        mounts = TenantMounts(config.run_dir / "tenants", config.mount_namespace, SIZE_BYTES)
+        state = build_state(config, loop, Threads.start(), mounts)
+        state.history, history.name_of = history, state.ledger.name_of
+        state.metrics_history = _metrics_history(state)
         try:
             _serve(state, loop, listener)
         finally:
@@ -312,41 +318,61 @@ def _refuse_writable(folder: Path) -> None:
         raise CannotStart(f"{folder} can be written by others than root; chmod 755 it")
 
 
-def _build_state(config: Config, loop: Loop) -> DaemonState:
+@dataclass(frozen=True)
+class Threads:
+    """The workers of a state, by what they do (see DaemonState)."""
+
+    decide: Worker
+    creates: WorkerPool
+    requests: WorkerPool
+    freezing: Worker
+    names: Worker
+
+    @classmethod
+    def start(cls) -> Threads:
+        """Return workers with threads of their own."""
+        return cls(
+            decide=Worker("decide"),
+            creates=WorkerPool("create", _MOST_CREATES, _SHORT_CREATES),
+            requests=WorkerPool("request", _MOST_REQUESTS),
+            freezing=Worker("freeze"),
+            names=Worker("names"),
+        )
+
+
+def build_state(
+    config: Config, loop: Loop, threads: Threads, mounts: TenantMounts, clock: Clock | None = None
+) -> DaemonState:
     """Return the state; what an earlier daemon left is in the ledger, and not adopted yet."""
     try:
         machine = elf.this_platform()
     except ValueError as error:
         raise CannotStart(str(error)) from error
-    history = _history(config)  # before the rest, which may log something
     integrity = IntegrityCheck(config.run_dir / "integrity-lost", boot_id())
     ledger = Ledger(config.run_dir / "ledger", boot_id(), integrity)
     set_owner_lookup(ledger.owner_of)
-    history.name_of = ledger.name_of
     node_labels = Overrides(config.state_dir, "node-labels.json", "kubectl label node")
-    state = DaemonState(
+    if mounts.warning:
+        log("mount-namespace-isolated", "warning", note=mounts.warning)
+    return DaemonState(
         config=config.labelled(node_settings(node_labels)),
         platform=machine,
         ledger=ledger,
         integrity=integrity,
-        mounts=TenantMounts(config.run_dir / "tenants", config.mount_namespace, SIZE_BYTES),
+        mounts=mounts,
         overrides=Overrides(config.state_dir),
         card_overrides=Overrides(config.state_dir, "cards.json", "gpushare card"),
         node_labels=node_labels,
         tenants=Tenants(),
         loop=loop,
         watch=ProcessWatch(loop),
-        decide=Worker("decide"),
-        creates=WorkerPool("create", _MOST_CREATES, _SHORT_CREATES),
-        requests=WorkerPool("request", _MOST_REQUESTS),
-        freezing=Worker("freeze"),
-        names=Worker("names"),
-        history=history,
+        decide=threads.decide,
+        creates=threads.creates,
+        requests=threads.requests,
+        freezing=threads.freezing,
+        names=threads.names,
+        clock=clock or Clock(),
     )
-    state.metrics_history = _metrics_history(state)
-    if state.mounts.warning:
-        log("mount-namespace-isolated", "warning", note=state.mounts.warning)
-    return state
 
 
 def _history(config: Config) -> History:

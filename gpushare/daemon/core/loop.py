@@ -32,9 +32,13 @@ T = TypeVar("T")
 
 
 class Loop:
-    """Runs callbacks until `stop`. Other threads use `call`, `first`, `soon` and `stop` only."""
+    """Runs callbacks until `stop`. Other threads use `call`, `first`, `soon` and `stop` only.
 
-    def __init__(self) -> None:
+    `clock` returns seconds, by which timers are due.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, int, Call]] = []
         self._order = itertools.count()
@@ -68,7 +72,7 @@ class Loop:
 
     def later(self, seconds: float, function: Call) -> None:
         """Run `function` after `seconds`."""
-        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), function))
+        heapq.heappush(self._timers, (self._clock() + seconds, next(self._order), function))
 
     def every(self, seconds: float | Callable[[], float], function: Call) -> None:
         """Run `function` every `seconds`, first after that time; a callable is called each time."""
@@ -137,10 +141,10 @@ class Loop:
             return 0.0
         if not self._timers:
             return None
-        return max(0.0, self._timers[0][0] - time.monotonic())
+        return max(0.0, self._timers[0][0] - self._clock())
 
     def _run_due(self) -> None:
-        now = time.monotonic()
+        now = self._clock()
         while self._timers and self._timers[0][0] <= now:
             _run(heapq.heappop(self._timers)[2])
         self.settle()

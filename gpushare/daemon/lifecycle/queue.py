@@ -13,14 +13,12 @@ All of this is the decide thread's.
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
 from gpushare.daemon.core.log import log
-from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle.reserve import TenantIdentity, placement_request
 from gpushare.daemon.lifecycle.ticket_request import (
@@ -82,7 +80,7 @@ class Queue:
     """The queue of `state`, which publishes what it decides in `state.queue`."""
 
     def __init__(self, state: DaemonState) -> None:
-        self._state = state
+        self._state, self._clock = state, state.clock
         self._resolved: dict[str, tuple[object, ResolvedRequest]] = {}
         self._restores = WaitingRestores(state)
         self._is_due = False
@@ -123,7 +121,7 @@ class Queue:
         if starttime is None:
             raise TicketNotFound(f"there is no process {applicant.pid} to wait for")
         resolved = resolve_source(source, state.config, is_rootless=applicant.is_rootless)
-        secret, now = secrets.token_hex(16), boottime()
+        secret, now = secrets.token_hex(16), self._clock.boot()
         ticket = TicketRecord(
             id=secrets.token_hex(4),
             number=self._next_number(),
@@ -136,7 +134,7 @@ class Queue:
             source=source,
             is_rootless=applicant.is_rootless,
             kind=applicant.kind,
-            arrived=time.time(),
+            arrived=self._clock.wall(),
             deadline=0.0 if applicant.wait_seconds is None else now + applicant.wait_seconds,
         )
         request, capacities = self._request(ticket, resolved), state.capacities()
@@ -212,7 +210,7 @@ class Queue:
             for _ in reclaim_rounds():
                 capacities = state.capacities()
                 links, limits = state.loaded().links, state.config.queue
-                found = find_next(waiting, capacities, links, limits, boottime())
+                found = find_next(waiting, capacities, links, limits, self._clock.boot())
                 wanted = {one.card.uuid: one.memory_bytes for one in found.placed}
                 if not reclaim_burst(wanted, capacities, state):
                     return found
@@ -226,8 +224,8 @@ class Queue:
         managed = managed_bytes(ticket, resolved, len(found.placed), state)
         granted = replace(
             ticket,
-            granted=time.time(),
-            expires=boottime() + limits.start_timeout_seconds,
+            granted=self._clock.wall(),
+            expires=self._clock.boot() + limits.start_timeout_seconds,
             allocations=tuple(
                 CardAllocation(
                     *(card.card.uuid, card.memory_bytes, card.cores, card.whole),
@@ -260,7 +258,7 @@ class Queue:
                 self._restores.count_overtaking(one.ticket)
                 continue
             ticket = state.ledger.tickets[one.ticket]
-            first = ticket.first_overtaken or boottime()
+            first = ticket.first_overtaken or self._clock.boot()
             overtaken = ticket.overtaken + 1
             state.ledger.put_ticket(replace(ticket, overtaken=overtaken, first_overtaken=first))
 
@@ -328,7 +326,7 @@ class Queue:
                 )
             )
         found += self._restores.requests(self._next_number())
-        return in_order(found, state.config.queue, boottime())
+        return in_order(found, state.config.queue, self._clock.boot())
 
     def _request(self, ticket: TicketRecord, resolved: ResolvedRequest) -> PlacementRequest:
         applicant = TenantIdentity(
@@ -371,8 +369,8 @@ class Queue:
         if processes.start_time(ticket.pid) != ticket.starttime:
             return CLIENT_ENDED
         if ticket.is_granted:
-            return EXPIRED if boottime() >= ticket.expires else None
-        return TIMED_OUT if ticket.deadline and boottime() >= ticket.deadline else None
+            return EXPIRED if self._clock.boot() >= ticket.expires else None
+        return TIMED_OUT if ticket.deadline and self._clock.boot() >= ticket.deadline else None
 
     def _end(self, ticket: TicketRecord, how: str, reason: str = "") -> None:
         """Delete a ticket, and what is reserved for it."""
@@ -388,7 +386,7 @@ class Queue:
             uid=ticket.uid,
             how=how,
             reason=reason,
-            waited_seconds=round((ticket.granted or time.time()) - ticket.arrived, 1),
+            waited_seconds=round((ticket.granted or self._clock.wall()) - ticket.arrived, 1),
         )
         if ticket.is_granted and how != STARTED:
             self.look_soon()

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One daemon: the state that gpushared builds, with a clock and workers that run when it is told.
+
+It is spoken to through operations only, as by a client of the control socket. Only the driver, the
+mounts and the evictions' worker are replaced, because they need a card, root and a process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gpushare.config import Config
+from gpushare.daemon.__main__ import Threads, build_state
+from gpushare.daemon.audit.audit import Audit
+from gpushare.daemon.audit.bypass import BypassControl
+from gpushare.daemon.cards.context_size import ContextSizes
+from gpushare.daemon.core.clock import Clock
+from gpushare.daemon.core.loop import Call, Loop, T, Worker, WorkerPool
+from gpushare.daemon.eviction.evictions import Evictions
+from gpushare.daemon.freezer.freezer import Freezer
+from gpushare.daemon.lifecycle import release
+from gpushare.daemon.lifecycle.queue import LOOK_SECONDS, Queue
+from gpushare.daemon.operator.run_state import RunControl
+from gpushare.daemon.service.control_request import ControlRequest, Peer
+from gpushare.daemon.service.control_server import all_operations, find_operation
+from gpushare.daemon.state import DaemonState, LoadedDriver
+from gpushare.oci.driver_files import from_cdi
+from tests.unit.daemon import fakes
+from tests.unit.daemon.fake_checkpoints import FakeCheckpoints
+
+ROOT = Peer(os.getpid(), 0)
+
+
+@dataclass
+class Hands:
+    """A clock that stands until it is moved."""
+
+    seconds: float = 0.0
+
+    def wall(self) -> float:
+        """Seconds since the epoch."""
+        return 1_800_000_000.0 + self.seconds
+
+    def boot(self) -> float:
+        """Seconds since the boot."""
+        return 100_000.0 + self.seconds
+
+
+class Jobs:
+    """What was submitted to the workers, in order; it runs when the node is told."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Call] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, job: Call) -> None:
+        """Run `job` with the next `settle`."""
+        self._waiting.append(job)
+
+    def settle(self) -> None:
+        """Run everything, and what that submits."""
+        while self._waiting:
+            self._waiting.pop(0)()
+
+
+class Inline(Worker):
+    """A worker whose jobs run on the thread that asks for their results."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._inline = jobs
+
+    def submit(self, job: Callable[[], Any]) -> None:
+        """Run `job` when the node settles."""
+        self._inline.add(job)
+
+    def run(self, job: Callable[[], T]) -> T:
+        """Return what `job` returns."""
+        return job()
+
+    def finish(self, seconds: float) -> None:
+        """Nothing runs after."""
+        del seconds
+
+
+class InlinePool(WorkerPool):
+    """A pool whose jobs run when the node settles."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._inline = jobs
+
+    def submit(self, job: Callable[[], Any]) -> None:
+        """Run `job` when the node settles."""
+        self._inline.add(job)
+
+    def finish(self, seconds: float) -> None:
+        """Nothing runs after."""
+        del seconds
+
+
+class Node:
+    """A daemon, and what a story asks of it."""
+
+    def __init__(self, state: DaemonState, jobs: Jobs, hands: Hands) -> None:
+        self._state, self._jobs, self._hands = state, jobs, hands
+        freezer = Freezer(state.ledger, lambda: None)
+        audit, bypass = Audit(state, freezer), BypassControl(state, freezer)
+        control = RunControl(state, freezer, audit, bypass)
+        self._queue = Queue(state)
+        self._operations = all_operations(control, Evictions(state, FakeCheckpoints()), self._queue)
+        self._names: dict[str, tuple[str, str]] = {}  # key and id of a tenant, by its name
+        release.adopt_tenants(state, freezer)
+        self._queue.adopt()
+        state.loop.every(lambda: LOOK_SECONDS, self._queue.tick)
+        self.settle()
+
+    def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        """Return what the operation answers beside its rows, which are in `rows`."""
+        named = {
+            name.replace("_", "-") if name == "op" else name: value
+            for name, value in fields.items()
+        }
+        request = ControlRequest({"op": op, **named}, ROOT)
+        rows, rest = find_operation(request, self._operations).run(request, self._state)
+        answer = {**rest, "rows": [dict(row) for row in rows]}
+        self.settle()
+        return answer
+
+    def settle(self) -> None:
+        """Run what operations have left to the workers and to the loop."""
+        while self._jobs or self._state.loop._calls:
+            self._jobs.settle()
+            self._state.loop.settle()
+
+    def wait(self, seconds: float) -> None:
+        """Have so many seconds pass, one after another, with what is due in each."""
+        for _ in range(round(seconds)):
+            self._hands.seconds += 1.0
+            self._state.loop._run_due()
+            self.settle()
+
+    # --- what a story says ---
+
+    def opens(self, name: str, memory: str, **fields: Any) -> None:
+        """`gpushare run` gets its quota."""
+        grant = self.ask("open", name=name, quota={"memory": memory}, **fields)
+        self._names[name] = grant["key"], grant["id"]
+
+    def takes(self, name: str, memory: str, wait_seconds: int = 0) -> Start:
+        """`gpushare run --wait` joins the queue."""
+        ticket = self.ask(
+            *("queue-take",),
+            kind="command",
+            name=name,
+            wait_seconds=wait_seconds,
+            quota={"memory": memory},
+        )
+        return Start(self, name, memory, ticket["ticket"], ticket["secret"])
+
+    def ends(self, name: str) -> None:
+        """Its reservation is given back."""
+        key, identity = self._names.pop(name)
+        self.ask("release", key=key, id=identity)
+
+
+class Start:
+    """A start that is, or was, in the queue."""
+
+    def __init__(self, node: Node, name: str, memory: str, ticket: str, secret: str) -> None:
+        self._node, self._name, self._memory = node, name, memory
+        self._ticket, self._secret = ticket, secret
+
+    def after_restart(self, node: Node) -> Start:
+        """Return the same start, of a client that has found the next daemon."""
+        return Start(node, self._name, self._memory, self._ticket, self._secret)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What `queue-poll` answers."""
+        return self._node.ask("queue-poll", ticket=self._ticket, secret=self._secret)
+
+    def waits(self, position: int = 1) -> bool:
+        """Whether it waits, at that place."""
+        status = self.status
+        return bool(status["state"] == "waiting" and status["position"] == position)
+
+    @property
+    def is_granted(self) -> bool:
+        """Whether room is reserved for it."""
+        return bool(self.status["state"] == "granted")
+
+    @property
+    def end(self) -> str:
+        """Why it is no longer in the queue; "" while it is."""
+        status = self.status
+        return str(status["reason"]) if status["state"] == "ended" else ""
+
+    def starts(self) -> None:
+        """It takes over what it was granted."""
+        self._node.opens(self._name, self._memory, ticket=self._secret)
+
+
+@contextmanager
+def node(folder: Path, *, gib: int = 80, cards: int = 1) -> Iterator[Node]:
+    """Yield a node on what an earlier one has left under `folder`."""
+    jobs, hands = Jobs(), Hands()
+    loop = Loop(lambda: hands.seconds)
+    config = replace(
+        Config(),
+        run_dir=folder / "run",
+        state_dir=folder / "state",
+        libraries=folder / "lib",
+        cdi_dir=folder / "cdi",
+        docker_sockets=(),
+    )
+    is_first = not config.run_dir.exists()
+    for place in (config.run_dir, config.state_dir, config.libraries):
+        place.mkdir(parents=True, exist_ok=True)
+    worker, pool = Inline(jobs), InlinePool(jobs)
+    threads = Threads(worker, pool, pool, worker, worker)
+    mounts = fakes.PlainDirectories(config.run_dir / "tenants")
+    state = build_state(config, loop, threads, mounts, Clock(hands.wall, hands.boot))
+    if is_first:
+        state.ledger.confirm()  # as gpushared does once it has looked for its tenants
+    driver = fakes.FakeDriver(*(fakes.card(index, gib) for index in range(cards)))
+    contexts = ContextSizes(config.state_dir, driver.driver_version)
+    files = from_cdi(fakes.driver_files(folder))
+    state.driver = LoadedDriver(files, driver, driver.cards(), contexts)
+    try:
+        yield Node(state, jobs, hands)
+    finally:
+        state.watch.close()
+        state.mounts.close()
+        for key in list(state.tenants.pages):
+            state.tenants.remove(key)
+        loop.close()
+        state.ledger.close()

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts that wait for room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.config import QueueLimits
+from gpushare.daemon.lifecycle.queue import EXPIRED, STARTED, TIMED_OUT
+
+from .node import Node, node
+
+LIMITS = QueueLimits()
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[Node]:
+    with node(tmp_path) as made:
+        yield made
+
+
+def test_a_start_that_waits_gets_the_room_of_one_that_ends(one: Node) -> None:
+    one.opens("a", "70GiB")
+    second = one.takes("b", "40GiB")
+    assert second.waits()
+    one.ends("a")
+    assert second.is_granted
+    second.starts()
+    assert second.end == STARTED
+
+
+def test_a_start_waits_as_long_as_it_may_and_no_longer(one: Node) -> None:
+    one.opens("a", "70GiB")
+    second = one.takes("b", "40GiB", wait_seconds=30)
+    one.wait(29)
+    assert second.waits()
+    one.wait(2)
+    assert second.end == TIMED_OUT
+    one.ends("a")
+    assert second.end == TIMED_OUT
+
+
+def test_room_that_is_not_used_is_given_to_the_next(one: Node) -> None:
+    one.opens("a", "70GiB")
+    second, third = one.takes("b", "60GiB"), one.takes("c", "60GiB")
+    assert second.waits(1)
+    assert third.waits(2)
+    one.ends("a")
+    assert second.is_granted
+    assert third.waits(1)
+    one.wait(LIMITS.start_timeout_seconds + 1)
+    assert second.end == EXPIRED
+    assert third.is_granted
+
+
+def test_a_restart_changes_no_order_and_loses_no_grant(tmp_path: Path) -> None:
+    with node(tmp_path) as before:
+        before.opens("a", "30GiB")
+        granted, second, third = (before.takes(name, "45GiB") for name in "bcd")
+        assert granted.is_granted
+    with node(tmp_path) as after:
+        again = [start.after_restart(after) for start in (granted, second, third)]
+        assert again[0].is_granted
+        assert again[1].waits(1)
+        assert again[2].waits(2)
