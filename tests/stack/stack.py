@@ -61,6 +61,8 @@ class Stack:
         self.root = leftovers.note(Path(f"/var/tmp/gpushare-{secrets.token_hex(4)}"))
         self.root.mkdir(mode=0o755)
         self.cgroup = self.root.name
+        #: What was started, by name: also what has ended since.
+        self.programs: list[tuple[str, ServiceProcess]] = []
         self._exit = ExitStack()
         self._traces = leftovers.Traces()
         self._exit.callback(self._remove)
@@ -99,6 +101,11 @@ class Stack:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether its gpushared runs."""
+        return self.daemon is not None and self.daemon.process.poll() is None
 
     @property
     def cli(self) -> list[str]:
@@ -248,6 +255,7 @@ class Stack:
     def start(self, name: str, argv: list[str], *, forked: bool = False) -> ServiceProcess:
         """Start a program that ends with the stack; its output is in `root`/`name`.log."""
         program = ServiceProcess(argv, self.root / f"{name}.log", self.environment, forked=forked)
+        self.programs.append((name, program))
         self._exit.callback(program.stop)
         return program
 

@@ -13,6 +13,7 @@ import pytest
 
 from gpushare.verify import Containerd, Docker, Report
 from tests.stack import Stack
+from tests.stack.shared import SharedStack
 
 from .own_machine import ROOT
 
@@ -24,27 +25,26 @@ def root() -> None:
 
 
 @pytest.fixture(scope="session")
-def stack() -> Iterator[Stack]:
-    """One simulated card, one daemon, for the tests that leave both as they found them."""
-    with Stack() as made:
-        made.start_daemon()
+def shared() -> Iterator[SharedStack]:
+    with SharedStack(Stack) as made:
         yield made
 
 
-@pytest.fixture(scope="session")
-def containerd(stack: Stack) -> Iterator[Containerd]:
-    engine = stack.start_containerd()
-    engine.prepare(stack.installation.probe)
-    yield engine
-    engine.finish()
+@pytest.fixture
+def stack(shared: SharedStack) -> Iterator[Stack]:
+    """One simulated card and one daemon; empty, and what the test leaves fails it."""
+    with shared.lent() as made:
+        yield made
 
 
-@pytest.fixture(scope="session")
-def docker(stack: Stack, containerd: Containerd) -> Iterator[Docker]:  # noqa: ARG001 - runs on it
-    engine = stack.start_docker()
-    engine.prepare(stack.installation.probe)
-    yield engine
-    engine.finish()
+@pytest.fixture
+def containerd(shared: SharedStack, stack: Stack) -> Containerd:  # noqa: ARG001 - runs in it
+    return shared.containerd
+
+
+@pytest.fixture
+def docker(shared: SharedStack, stack: Stack) -> Docker:  # noqa: ARG001 - runs in it
+    return shared.docker
 
 
 @pytest.fixture

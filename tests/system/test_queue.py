@@ -16,19 +16,16 @@ from gpushare.protocol.queue import QueueEntry
 from gpushare.queue_client import QueueClient
 from gpushare.verify import Docker
 from tests.stack import Stack
+from tests.stack.users import NOBODY, as_user
 from tests.system.waiting import wait_until
 
 MOST = "100GiB"  # of a card with 140 GiB: two do not fit
 LIMIT_SECONDS = 60
-NOBODY = 65534
 
 
 @pytest.fixture
-def queue(stack: Stack) -> Iterator[QueueClient]:
-    client = QueueClient(stack.socket)
-    wait_until(lambda: not client.tenants() and not client.queue())
-    yield client
-    wait_until(lambda: not client.tenants() and not client.queue())
+def queue(stack: Stack) -> QueueClient:
+    return QueueClient(stack.socket)
 
 
 @contextmanager
@@ -99,7 +96,7 @@ def test_ctrl_c_ends_the_waiting_and_starts_nothing(stack: Stack, queue: QueueCl
             second.send_signal(signal.SIGINT)
             output, errors = second.communicate(timeout=LIMIT_SECONDS)
         assert (second.returncode, output) == (130, ""), errors
-        assert queue.queue() == []
+        wait_until(lambda: not queue.queue())
 
 
 def test_cancelling_and_the_end_of_its_time_have_their_exit_statuses(
@@ -124,14 +121,6 @@ def test_cancelling_and_the_end_of_its_time_have_their_exit_statuses(
             _, errors = third.communicate(timeout=LIMIT_SECONDS)
         assert third.returncode == 124, errors
         assert "no room was found in time. Nothing was started." in errors
-
-
-def as_user(uid: int) -> list[str]:
-    """Return what runs a command without rights, but to read this checkout wherever it lies."""
-    return [
-        *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"),
-        *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"),
-    ]
 
 
 def test_a_user_waits_too_and_cancels_only_its_own(stack: Stack, queue: QueueClient) -> None:

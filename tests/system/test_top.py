@@ -19,14 +19,9 @@ from gpushare.history.tables import FILE
 from gpushare.queue_client import QueueClient
 from gpushare.verify import ProbeTenant, spawn
 from tests.stack import Stack
+from tests.stack.users import as_user
 from tests.system.waiting import wait_until
 from tests.unit.cli.top.emulator import TERM, Emulator
-
-# Without rights, but for reading this checkout wherever it lies.
-AS_NOBODY = (
-    *("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
-    *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"),
-)
 
 
 @pytest.fixture
@@ -116,7 +111,7 @@ def test_a_container_that_ends_is_gone_from_the_screen(stack: Stack, train: Prob
 @pytest.mark.usefixtures("train")
 def test_without_root_it_shows_and_changes_nothing(stack: Stack) -> None:
     env = {**stack.environment, "LC_ALL": "C.UTF-8", "TERM": TERM}
-    with Emulator([*AS_NOBODY, *stack.cli, "top", "--allow-changes"], env, columns=120) as screen:
+    with Emulator([*as_user(), *stack.cli, "top", "--allow-changes"], env, columns=120) as screen:
         screen.until(lambda text: "gpushare-probe" in text)
         screen.press("end", "k", "enter", "y")
         screen.until(lambda text: "failed: Operation not permitted" in text)
