@@ -2,8 +2,8 @@
 """The functions and types that Kubernetes adds to CEL.
 
 Source: https://kubernetes.io/docs/reference/using-api/cel/ and Kubernetes' packages cel/library and
-cel/mutation (staging/src/k8s.io/apiserver/pkg). URLs, IP addresses, formats, semantic versions, the
-authorizer and apply configurations (`Object{}`) are not here: what uses one does not compile.
+cel/mutation (staging/src/k8s.io/apiserver/pkg). Only those are here that the chart's policies use:
+what uses another one does not compile.
 """
 
 from __future__ import annotations
@@ -114,105 +114,23 @@ def _is_integer(quantity: Any) -> bool:
     return bool(quantity.is_int64 == "true")
 
 
-def _sum_of(quantity: Any, other: Any, sign: int = 1) -> Any:
-    """Return a quantity plus or minus another one, or an int."""
-    if isinstance(other, int):
-        other = _quantity(Fraction(other), is_int64=True)
-    value = _value(quantity) + sign * _value(other)
-    return _quantity(value, is_int64=_is_integer(quantity) and _is_integer(other))
+def _split(text: str, separator: str, limit: int = 0) -> list[str]:
+    return text.split(separator, limit - 1)
 
 
-def _sum(values: list[Any]) -> Any:
-    return sum(values) if values else 0
-
-
-def _extreme(choose: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    def chosen(values: list[Any]) -> Any:
-        if not values:
-            raise ValueError("min or max of an empty list")
-        return choose(values)
-
-    return chosen
-
-
-def _index(values: list[Any], value: Any) -> int:
-    return values.index(value) if value in values else -1
-
-
-def _last_index(values: list[Any], value: Any) -> int:
-    return len(values) - 1 - values[::-1].index(value) if value in values else -1
-
-
-def _split(text: str, separator: str, limit: int = -1) -> list[str]:
-    if limit == 0:
-        return []
-    if not separator:
-        found = list(text)
-        return found if limit < 0 else [*found[: limit - 1], "".join(found[limit - 1 :])]
-    return text.split(separator, limit - 1 if limit > 0 else -1)
-
-
-def _replace(text: str, old: str, new: str, limit: int = -1) -> str:
-    return text.replace(old, new, limit)
-
-
-def _within(text: str, start: int, end: int | None = None) -> str:
-    end = len(text) if end is None else end
-    if not 0 <= start <= end <= len(text):
-        raise ValueError(f"range [{start}, {end}) of {len(text)} characters")
-    return text[start:end]
-
-
-def _character(text: str, index: int) -> str:
-    return _within(text, index, min(index + 1, len(text)))
-
-
-def _first(text: str, part: str, offset: int = 0) -> int:
-    _within(text, offset)
-    return text.find(part, offset)
-
-
-def _last(text: str, part: str, offset: int | None = None) -> int:
-    return text.rfind(part, 0, None if offset is None else offset + len(part))
+def _after(text: str, start: int) -> str:
+    if not 0 <= start <= len(text):
+        raise ValueError(f"{start}: beyond {len(text)} characters")
+    return text[start:]
 
 
 def _ascii(text: str, change: Callable[[str], str]) -> str:
     return "".join(change(one) if one.isascii() else one for one in text)
 
 
-def _format(text: str, values: list[Any]) -> str:
-    remaining = iter(values)
-
-    def written(found: re.Match[str]) -> str:
-        if found[0] == "%%":
-            return "%"
-        if found[0] not in {"%s", "%d"} or any(isinstance(one, dict) for one in values):
-            raise ValueError(f"{found[0]}: not supported")
-        return _text(next(remaining))
-
-    return re.sub(r"%.?", written, text)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return str(value).replace("None", "null").lower()
-    if isinstance(value, list):
-        return "[" + ", ".join(_text(one) for one in value) + "]"
-    return str(value)
-
-
 def _find(text: str, pattern: str) -> str:
     found = re.search(pattern, text, re.ASCII)
     return found[0] if found else ""
-
-
-def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
-    found = [one[0] for one in re.finditer(pattern, text, re.ASCII)]
-    return found if limit < 0 else found[:limit]
-
-
-def _contains(values: list[Any], wanted: list[Any]) -> bool:
-    return all(one in values for one in wanted)
 
 
 class Function(NamedTuple):
@@ -238,72 +156,22 @@ FUNCTIONS = (
     _method("isInteger", ("Quantity",), "bool", _is_integer),
     _method("asInteger", ("Quantity",), "int", _integer),
     _method("asApproximateFloat", ("Quantity",), "double", lambda one: float(_value(one))),
-    Function(
-        "sign", False, ("Quantity",), "int", lambda one: (_value(one) > 0) - (_value(one) < 0)
+    _method("isLessThan", ("Quantity",) * 2, "bool", lambda a, b: _value(a) < _value(b)),
+    _method(
+        "compareTo",
+        ("Quantity",) * 2,
+        "int",
+        lambda a, b: (_value(a) > _value(b)) - (_value(a) < _value(b)),
     ),
-    *(
-        _method(
-            name,
-            ("Quantity", "Quantity"),
-            returns,
-            lambda a, b, compare=compare: compare(_value(a), _value(b)),
-        )
-        for name, returns, compare in (
-            ("isGreaterThan", "bool", lambda a, b: a > b),
-            ("isLessThan", "bool", lambda a, b: a < b),
-            ("compareTo", "int", lambda a, b: (a > b) - (a < b)),
-        )
-    ),
-    *(
-        _method(
-            name,
-            ("Quantity", kind),
-            "Quantity",
-            lambda a, b, sign=sign: _sum_of(a, b, sign),
-        )
-        for name, sign in (("add", 1), ("sub", -1))
-        for kind in ("Quantity", "int")
-    ),
-    _method("charAt", ("string", "int"), "string", _character),
-    _method("format", ("string", "list"), "string", _format),
-    _method("indexOf", ("string", "string"), "int", _first),
-    _method("indexOf", ("string", "string", "int"), "int", _first),
-    _method("lastIndexOf", ("string", "string"), "int", _last),
-    _method("lastIndexOf", ("string", "string", "int"), "int", _last),
-    _method("join", ("list<string>",), "string", "".join),
     _method("join", ("list<string>", "string"), "string", lambda a, b: b.join(a)),
     _method("lowerAscii", ("string",), "string", lambda text: _ascii(text, str.lower)),
     _method("upperAscii", ("string",), "string", lambda text: _ascii(text, str.upper)),
-    _method("replace", ("string", "string", "string"), "string", _replace),
-    _method("replace", ("string", "string", "string", "int"), "string", _replace),
-    _method("split", ("string", "string"), "list<string>", _split),
+    _method("replace", ("string",) * 3, "string", str.replace),
+    _method("split", ("string",) * 2, "list<string>", _split),
     _method("split", ("string", "string", "int"), "list<string>", _split),
-    _method("substring", ("string", "int"), "string", _within),
-    _method("substring", ("string", "int", "int"), "string", _within),
+    _method("substring", ("string", "int"), "string", _after),
     _method("trim", ("string",), "string", str.strip),
-    _method("sum", ("list",), "dyn", _sum),
-    _method("min", ("list",), "dyn", _extreme(min)),
-    _method("max", ("list",), "dyn", _extreme(max)),
-    _method("isSorted", ("list",), "bool", lambda values: values == sorted(values)),
-    *(
-        _method(name, ("list", kind), "int", call)
-        for name, call in (("indexOf", _index), ("lastIndexOf", _last_index))
-        for kind in ("string", "int")
-    ),
-    _method("find", ("string", "string"), "string", _find),
-    _method("findAll", ("string", "string"), "list<string>", _find_all),
-    _method("findAll", ("string", "string", "int"), "list<string>", _find_all),
-    Function("sets.contains", False, ("list", "list"), "bool", _contains),
-    Function(
-        "sets.equivalent",
-        False,
-        ("list", "list"),
-        "bool",
-        lambda a, b: _contains(a, b) and _contains(b, a),
-    ),
-    Function(
-        "sets.intersects", False, ("list", "list"), "bool", lambda a, b: any(one in b for one in a)
-    ),
+    _method("find", ("string",) * 2, "string", _find),
     Function(
         "jsonpatch.escapeKey",
         False,

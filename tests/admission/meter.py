@@ -128,12 +128,10 @@ class Meter:
             self.cost += 1
             chosen = nodes[1] if self._value(nodes[0], scope) else nodes[2]
             return self._value(chosen, scope)
-        if name in {"or", "orValue"} and call.HasField("target"):
+        if name == "orValue":
             self.cost += 1
             first = self._value(nodes[0], scope)
-            if isinstance(first, Present):
-                return first if name == "or" else first.value
-            return self._value(nodes[1], scope)
+            return first.value if isinstance(first, Present) else self._value(nodes[1], scope)
         if name == "@not_strictly_false":
             self.cost += 1
             return kept(lambda: self._value(nodes[0], scope)) is not False
@@ -258,12 +256,6 @@ def _written(value: Any) -> str:
     raise NoValue(f"{value}: no text")
 
 
-def _value_of(value: Any) -> Any:
-    if isinstance(value, Absent):
-        raise NoValue("an optional without a value")
-    return value.value
-
-
 def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     def compared(first: Any, second: Any) -> bool:
         if _kind(first) is not _kind(second):
@@ -281,7 +273,6 @@ def _plus(first: Any, second: Any) -> Any:
 
 _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "!_": lambda value: not value,
-    "-_": lambda value: -value,
     "_==_": equal,
     "_!=_": lambda first, second: not equal(first, second),
     "_<_": _ordered(lambda first, second: first < second),
@@ -297,10 +288,6 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "_[_]": _element,
     "_?._": _optional_element,
     "_[?_]": _optional_element,
-    "optional.of": Present,
-    "optional.none": lambda: _ABSENT,
-    "hasValue": lambda value: isinstance(value, Present),
-    "value": _value_of,
     "size": len,
     "contains": lambda text, part: part in text,
     "startsWith": lambda text, part: text.startswith(part),
@@ -319,17 +306,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
 
 def _of_kubernetes(name: str, values: tuple[Any, ...]) -> Any:
     for one in functions.FUNCTIONS:
-        if (
-            one.name == name
-            and len(one.parameters) == len(values)
-            and (one.parameters[0].startswith("list") == isinstance(values[0], list))
-        ):
-            if (
-                name in {"add", "sub"}
-                and one.parameters[1] == "int"
-                and not isinstance(values[1], int)
-            ):
-                continue
+        if one.name == name and len(one.parameters) == len(values):
             try:
                 return one.call(*values)
             except ValueError as error:
@@ -361,33 +338,16 @@ def _cost(name: str, values: list[Any], result: Any) -> int:
         return sizes[1]
     if name in {"startsWith", "endsWith"}:
         return _times(sizes[1], _CHARACTER)
-    if name in {"matches", "find", "findAll"}:
+    if name in {"matches", "find"}:
         return _times(1 + sizes[0], _CHARACTER) * _times(sizes[1], _REGEX_CHARACTER)
     if name == "contains":
         return _times(sizes[0], _CHARACTER) * _times(sizes[1], _CHARACTER)
-    if name in {"sum", "min", "max", "isSorted", "indexOf", "lastIndexOf"}:
-        members = values[0] if isinstance(values[0], list) else []
-        return (
-            _times(sizes[0], _CHARACTER)
-            if not members
-            else sum(1 + _times(_size(one), _CHARACTER) for one in members)
-        )
     if name in {"replace", "split"}:
         return _times(sizes[0], 2 * _CHARACTER)
     if name == "join":
         return _times(_size(result), 2 * _CHARACTER)
-    if name.startswith("sets."):
-        return 1 + 2 * sizes[0] * sizes[1]
     if name in {
-        "lowerAscii",
-        "upperAscii",
-        "substring",
-        "trim",
-        "quantity",
-        "isQuantity",
-        "format",
-        "charAt",
-        "string",
+        *("lowerAscii", "upperAscii", "substring", "trim", "quantity", "isQuantity", "string"),
         "jsonpatch.escapeKey",
     }:
         return max(1, _times(sizes[0], _CHARACTER))

@@ -41,7 +41,7 @@ def mutate(
         object_: with apiVersion and kind.
         namespace: the Namespace object; default: one without labels.
         operation: of the request.
-        request: old_object, subresource, user and params.
+        request: old_object.
 
     Raises:
         InvalidExpression: the API server would not store the policy.
@@ -106,7 +106,7 @@ class CompiledPolicy:
     def __init__(self, policy: Object) -> None:
         spec = policy["spec"]
         self.fails_closed = spec.get("failurePolicy", "Fail") == "Fail"
-        given = ["object", "oldObject", "request", *(["params"] if "paramKind" in spec else [])]
+        given = ["object", "oldObject", "request"]
         types = dict.fromkeys(given, DYN)
         self._given = [*given, "namespaceObject"]
         self.conditions = [
@@ -186,9 +186,6 @@ class Request:
         operation: str,
         *,
         old_object: Object | None = None,
-        subresource: str = "",
-        user: str = "user",
-        params: Object | None = None,
     ) -> None:
         group, _, version = object_["apiVersion"].rpartition("/")
         metadata = object_.get("metadata", {})
@@ -201,8 +198,6 @@ class Request:
             "version": version,
             "resource": f"{object_['kind'].lower()}s",
         }
-        self.subresource = subresource
-        self.name = metadata.get("name", "")
         kind = {"group": group, "version": version, "kind": object_["kind"]}
         self.values = {
             "object": object_,
@@ -210,67 +205,38 @@ class Request:
             "request": {
                 "kind": kind,
                 "resource": self.resource,
-                "subResource": subresource,
                 "requestKind": kind,
                 "requestResource": self.resource,
-                "name": self.name,
+                "name": metadata.get("name", ""),
                 "namespace": self.namespace["metadata"]["name"],
                 "operation": operation,
-                "userInfo": {"username": user, "groups": ["system:authenticated"]},
-                "dryRun": False,
             },
             "namespaceObject": self.namespace,
-            "params": params,
         }
 
     def is_matched(self, constraints: Object) -> bool:
         """Return whether a policy with these matchConstraints is for it."""
         labels = self.namespace["metadata"].get("labels", {})
         return (
-            any(self._is_ruled(rule) for rule in constraints.get("resourceRules", []))
-            and not any(
-                self._is_ruled(rule) for rule in constraints.get("excludeResourceRules", [])
-            )
+            any(self._is_ruled(rule) for rule in constraints["resourceRules"])
             and _is_selected(labels, constraints.get("namespaceSelector", {}))
             and _is_selected(self.labels, constraints.get("objectSelector", {}))
         )
 
     def _is_ruled(self, rule: Object) -> bool:
-        resource = self.resource["resource"]
-        if self.subresource:
-            resources = {f"{resource}/{self.subresource}", f"{resource}/*", "*/*"}
-            resources.add(f"*/{self.subresource}")
-        else:
-            resources = {resource, "*", "*/*"}
         return (
-            bool(resources & set(rule["resources"]))
-            and bool({self.resource["group"], "*"} & set(rule["apiGroups"]))
-            and bool({self.resource["version"], "*"} & set(rule["apiVersions"]))
-            and bool({self.operation, "*"} & set(rule["operations"]))
-            and self.name in rule.get("resourceNames", [self.name])
-            and rule.get("scope", "*") != "Cluster"
+            self.resource["resource"] in rule["resources"]
+            and self.resource["group"] in rule["apiGroups"]
+            and self.resource["version"] in rule["apiVersions"]
+            and self.operation in rule["operations"]
         )
 
 
 def _is_selected(labels: Mapping[str, str], selector: Object) -> bool:
-    expressions = [
-        *(
-            {"key": k, "operator": "In", "values": [v]}
-            for k, v in selector.get("matchLabels", {}).items()
-        ),
-        *selector.get("matchExpressions", []),
-    ]
-    return all(_is_met(labels.get(one["key"]), one) for one in expressions)
-
-
-def _is_met(value: str | None, requirement: Object) -> bool:
-    operator, values = requirement["operator"], requirement.get("values", [])
-    return {
-        "In": value in values,
-        "NotIn": value not in values,
-        "Exists": value is not None,
-        "DoesNotExist": value is None,
-    }[operator]
+    """Return whether a selector, all of whose operators are NotIn, selects an object."""
+    requirements = selector.get("matchExpressions", [])
+    assert all(one["operator"] == "NotIn" for one in requirements)
+    return not any(labels.get(one["key"]) in one["values"] for one in requirements)
 
 
 def operations(patches: list[Any]) -> list[Object]:
@@ -289,8 +255,6 @@ def patched(object_: Object, patch: list[Object], text: str) -> Object:
     """Return an object after a JSON patch; EvaluationError, with the `text`, if that fails."""
     try:
         found: Object = jsonpatch.apply_patch(object_, patch)
-    except jsonpatch.JsonPatchTestFailed:
-        return object_  # no error: the patch is not applied
     except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException) as error:
         raise EvaluationError(f"{text}: {error}") from None
     return found

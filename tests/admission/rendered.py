@@ -1,30 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The admission policies that helm renders from the chart."""
+"""The MutatingAdmissionPolicy as configs/kubernetes has it, and with admission.nvidia."""
 
 from __future__ import annotations
 
-import subprocess
+import json
 from functools import cache
 from typing import Any
 
 import yaml
+from packages.vendor_keys import vendor_keys
 
-from tests.stack.program import find
 from tools.check.command import ROOT
 
-CHART = ROOT / "packaging/helm/gpushare"
 NAMESPACE = "gpushare-system"
 
 
 @cache
 def translation(mode: str = "annotations", *, nvidia: bool = False) -> dict[str, Any]:
-    """Return the MutatingAdmissionPolicy for nodes of `mode`; `nvidia` is admission.nvidia."""
-    values = [f"--set=mode={mode}", f"--set=admission.nvidia={str(nvidia).lower()}"]
-    template = "--show-only=templates/mutatingadmissionpolicy.yaml"
-    words = [find("helm"), "template", "gpushare", str(CHART), "--kube-version=1.36", template]
-    done = subprocess.run(
-        [*words, f"--namespace={NAMESPACE}", *values], check=True, capture_output=True, text=True
-    )
-    policy, _binding = yaml.safe_load_all(done.stdout)
+    """Return the policy for nodes of `mode`; `nvidia` is admission.nvidia of the chart."""
+    file = ROOT / "configs/kubernetes" / mode / "mutatingadmissionpolicy.yaml"
+    policy, _binding = yaml.safe_load_all(file.read_text(encoding="utf-8"))
     assert isinstance(policy, dict)
+    if nvidia:
+        keys = vendor_keys()
+        variables = {one["name"]: one for one in policy["spec"]["variables"]}
+        limits = json.loads(variables["limit"]["expression"]) | dict.fromkeys(keys["nvidia"], True)
+        variables["limit"]["expression"] = json.dumps(limits, separators=(",", ":"))
+        patterns = keys["limit"]["requesting"], keys["nvidiaPatterns"]
+        requesting = variables["requesting"]["expression"]
+        variables["requesting"]["expression"] = requesting.replace(*patterns)
     return policy

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Manifests in the shape of real ones, of every vendor, and what is expected of each.
 
-`<vendor>/<case>.yaml` is a manifest; `<case>.json` beside it says what each of its containers asks
-(`asks`), which canonical keys a target has no word for (`lost`), and which target refuses it with
-what (`refused`). `<case>.to-<target>.yaml` is what it is converted to. After a change of what is
-written, `python -m tests.corpus.cases` writes those again: read the difference.
+`<vendor>/<case>.yaml` is a manifest, `<case>.to-<target>.yaml` what it is converted to.
+`<case>.json` says what each of its containers requests (`requests`), which canonical keys a target
+has no word for (`lost`), which target refuses it with what (`refused`), and what becomes of it
+through the policies of a mode, or, if it is not for Kubernetes, by itself (`admitted`). After a
+change, `python -m tests.corpus update` writes those again: read the difference.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare.manifest import Container, ManifestFile, read
-from gpushare.manifest.convert import TARGETS, CannotConvert, convert
+from gpushare.manifest import ManifestFile, read
 
 FOLDER: Final = Path(__file__).resolve().parent
 
@@ -46,25 +46,3 @@ class CorpusManifest:
 CASES: Final = [
     CorpusManifest(path) for path in sorted(FOLDER.glob("*/*.yaml")) if ".to-" not in path.name
 ]
-
-
-def name_of(container: Container) -> str:
-    """Return `Deployment serving/llm/model`."""
-    return f"{container.document}/{container.name}"
-
-
-def main() -> None:
-    """Write what the manifests are converted to."""
-    for case in CASES:
-        for target in TARGETS.values():
-            case.golden(target.name).unlink(missing_ok=True)
-            try:
-                made = convert(case.file, target)
-            except CannotConvert:
-                continue
-            if made.changed:
-                case.golden(target.name).write_text(made.text, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -77,11 +77,25 @@ def check(costs: Costs, most: float) -> None:
     assert shown in GUIDE.read_text(encoding="utf-8"), shown
 
 
+@pytest.mark.parametrize("mode", ["annotations", "plugin"])
+def test_three_limits_in_each_of_64_containers_take_a_small_part_of_the_limits(mode: str) -> None:
+    made = pod({}, tuple(CONTAINERS))
+    for container in made["spec"]["containers"]:
+        limits = ("nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores")
+        container["resources"] = {"limits": dict.fromkeys(limits, "1")}
+        container["env"] = [{"name": f"VARIABLE_{n}", "value": "text " * 10} for n in range(30)]
+    costs = measure(translation(mode), made)
+    assert costs.highest < 0.15 * PER_EXPRESSION
+    assert costs.total < 0.03 * PER_POLICY
+
+
+@pytest.mark.thorough
 def test_every_vendors_keys_in_each_of_64_containers_are_translated() -> None:
     """In mode plugin, such a pod stays as it is."""
     check(measure(translation("annotations", nvidia=True), of_all_vendors(CONTAINERS)), 0.8)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("body", [with_all_keys(), translated()], ids=["ours", "translated"])
 def test_64_containers_are_validated(body: dict[str, Any]) -> None:
     assert annotations_size(body) < ANNOTATIONS_MAX

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packages.validating_policy import FOLDER, STRICTNESS, Strictness, files, policy
@@ -25,8 +23,7 @@ from gpushare.quota.keys import KEYS
 from gpushare.quota.profiles import profile
 from gpushare.quota.request_policy import RequestPolicy
 from gpushare.quota.values import NO_WAIT_IN_PODS, Choice, Duration, PercentOfMemory, WholeNumber
-from tests.admission import measure, violations
-from tests.corpus.cases import CASES, CorpusManifest
+from tests.admission import violations
 from tools.check.command import ROOT
 
 
@@ -208,23 +205,6 @@ def test_messages_are_those_of_the_node(annotations: dict[str, str], differs: st
         assert messages[0].split(": ")[0] == of_node.split(": ")[0]
 
 
-@pytest.mark.parametrize("key", ["memory", "memory-limit"])
-@pytest.mark.parametrize("size", ["1.5GiB", "0.5g", "512.5 MiB", "1.0B", "100TiB"])
-def test_a_size_with_a_decimal_point_is_accepted_if_its_bytes_are_whole(
-    key: str, size: str
-) -> None:
-    body = pod({"gpushare.io/memory": size, f"gpushare.io/{key}": size})
-    assert refused(body, "strict") == list(on_node(body, PLAIN)) == []
-
-
-@pytest.mark.parametrize("size", ["0.0000001KiB", "0.1GiB", "1.5B", "1023.9999KiB"])
-def test_a_size_that_is_not_a_whole_number_of_bytes_is_refused(size: str) -> None:
-    body = pod({"gpushare.io/memory": size})
-    expected = f"pod annotation gpushare.io/memory={size}: not a whole number of bytes."
-    assert refused(body, "lenient") == [f"{expected} Write e.g. 4GiB."]
-    assert any("whole number of bytes" in one for one in on_node(body, PLAIN))
-
-
 @pytest.mark.parametrize(
     ("annotations", "expected"),
     [
@@ -259,12 +239,6 @@ def test_an_annotation_must_say_for_which_container_it_is(
     annotations: dict[str, str], expected: str
 ) -> None:
     assert refused(pod(annotations, ("train", "side")), "lenient") == [expected]
-
-
-def test_init_containers_take_turns_and_a_native_sidecar_does_not() -> None:
-    annotations = {"gpushare.io/memory": "4GiB"}
-    assert refused(pod(annotations, init=("init",)), "strict") == []
-    assert len(refused(pod(annotations, sidecars=("proxy",)), "lenient")) == 1
 
 
 def limited(body: dict[str, Any], limits: dict[str, str]) -> dict[str, Any]:
@@ -325,32 +299,6 @@ def test_a_workload_is_refused_for_its_template_unless_that_stays_as_it_was(
     for old, wanted_now in ((workload, []), (before, expected)):
         found = violations(POLICIES["strict"], workload, operation="UPDATE", old_object=old)
         assert found == wanted_now
-
-
-def test_a_pod_without_annotations_of_gpushare_is_not_looked_at() -> None:
-    body = pod({"example.com/gpushare.io": "x"})
-    found = measure(POLICIES["strict"], pod({"gpushare.io/memory": "4GiB"}))
-    assert found.total > 0
-    assert refused(body, "strict") == refused(pod({}), "strict") == []
-    conditions = POLICIES["strict"]["spec"]["matchConditions"]
-    assert [one["name"] for one in conditions] == ["requests", "changed"]
-
-
-def objects(path: Path) -> list[dict[str, Any]]:
-    found = yaml.safe_load_all(path.read_text(encoding="utf-8"))
-    listed = [one for body in found if body for one in body.get("items", [body])]
-    return [one for one in listed if "apiVersion" in one and "kind" in one]
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_manifests_of_the_corpus_are_refused_if_gpushare_validate_reports_annotations(
-    case: CorpusManifest,
-) -> None:
-    """The corpus and what it is converted to."""
-    for path in (case.path, case.golden("gpushare")):
-        for body in objects(path) if path.exists() else ():
-            for strictness in STRICTNESS:
-                assert refused(body, strictness) == []
 
 
 def test_what_cannot_be_evaluated_is_admitted() -> None:

@@ -26,6 +26,7 @@ from gpushare.kubernetes.api.slices import SlicePublisher
 from gpushare.kubernetes.api.watch import WatchedObjects
 from gpushare.protocol.kubernetes import MODES
 from tests.admission import mutate, violations
+from tests.admission.rendered import translation
 from tests.stack.api_server import StandInApiServer
 from tests.stack.program import find
 from tests.system.waiting import wait_until
@@ -389,6 +390,12 @@ def test_the_policies_leave_what_the_chart_creates_as_it_is(mode: str) -> None:
                 assert violations(policy, body, namespace=namespace) == []
             else:
                 assert mutate(policy, body, namespace=namespace) == body
+
+
+@pytest.mark.parametrize("mode", ["annotations", "plugin"])
+def test_admission_nvidia_makes_the_policy_that_other_tests_evaluate(mode: str) -> None:
+    objects = rendered({"mode": mode, "admission": {"nvidia": True}}, "1.36")
+    assert of("MutatingAdmissionPolicy", objects) == [translation(mode, nvidia=True)]
 
 
 def test_wrong_requests_are_not_refused_if_the_values_say_so() -> None:

@@ -16,8 +16,9 @@ from gpushare.manifest import read
 from gpushare.manifest.migration import MigrationMode, MigrationPlan, plans
 from gpushare.quota.node_settings import ALLOWED_MODE
 from tests.admission import mutate
-from tests.admission.rendered import CHART, translation
+from tests.admission.rendered import translation
 from tests.stack.program import find
+from tools.check.command import ROOT
 
 from .test_migration import HERE, NAMES, dump
 
@@ -130,7 +131,13 @@ def test_helm_takes_the_values(name: str, tmp_path: Path) -> None:
 
 def template(plan: MigrationPlan, values: Path) -> list[Object]:
     version = KUBERNETES[plan.translates]
-    words = [find("helm"), "template", "gpushare", str(CHART), f"--kube-version={version}"]
+    words = [
+        find("helm"),
+        "template",
+        "gpushare",
+        str(ROOT / "packaging/helm/gpushare"),
+        f"--kube-version={version}",
+    ]
     done = subprocess.run(
         [*words, "--namespace=gpushare-system", f"--values={values}"],
         check=True,

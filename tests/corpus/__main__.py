@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m tests.corpus update` writes the expected results again: read the difference."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from gpushare.manifest.convert import TARGETS
+
+from .cases import CASES
+from .expected import found, texts
+
+if sys.argv[1:] != ["update"]:
+    sys.exit("usage: python -m tests.corpus update")
+for case in CASES:
+    text = json.dumps(found(case), indent=2, ensure_ascii=False)
+    case.path.with_suffix(".json").write_text(f"{text}\n", encoding="utf-8")
+    converted = texts(case)
+    for target in TARGETS:
+        case.golden(target).unlink(missing_ok=True)
+        if target in converted:
+            case.golden(target).write_text(converted[target], encoding="utf-8")

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each reader makes of a manifest of the corpus, as its file of expected results has it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from gpushare.manifest import ManifestFile
+from gpushare.manifest.convert import TARGETS, CannotConvert, Converted, convert
+from gpushare.manifest.request import request_of
+
+from .cases import FOLDER, CorpusManifest
+from .pods import pods
+from .results import MODES, in_mode, outside
+
+
+@cache
+def converted(case: CorpusManifest, target: str) -> Converted | str:
+    """Return what a manifest is converted to, or why it is refused."""
+    try:
+        return convert(case.file, TARGETS[target])
+    except CannotConvert as error:
+        return str(error).replace(f"{FOLDER}/", "")
+
+
+def requests(file: ManifestFile) -> dict[str, dict[str, str]]:
+    """Return what each container that requests something requests, in canonical text."""
+    return {
+        f"{one.document}/{one.name}": {key: layer[key].text for key in sorted(layer)}
+        for one in file.containers
+        if (layer := request_of(one, strict=False).requested)
+    }
+
+
+def lost(made: Converted) -> list[str]:
+    """Return the canonical keys that are lost."""
+    return sorted({one.why.partition(" ")[0] for one in made.lost})
+
+
+def found(case: CorpusManifest) -> dict[str, Any]:
+    """Return what the readers make of a manifest."""
+    made = {target: converted(case, target) for target in TARGETS}
+    return {
+        "requests": requests(case.file),
+        "lost": {
+            target: keys
+            for target, one in made.items()
+            if not isinstance(one, str) and (keys := lost(one))
+        },
+        "refused": {target: one for target, one in made.items() if isinstance(one, str)},
+        "admitted": {mode: in_mode(case, mode) for mode in MODES} if pods(case) else outside(case),
+    }
+
+
+def texts(case: CorpusManifest) -> dict[str, str]:
+    """Return what a manifest is converted to, by target, where that differs."""
+    made = {target: converted(case, target) for target in TARGETS}
+    return {
+        target: one.text for target, one in made.items() if not isinstance(one, str) and one.changed
+    }
