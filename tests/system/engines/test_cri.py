@@ -7,14 +7,12 @@ import json
 import os
 import signal
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gpushare.client import Client
 from gpushare.verify.image import PROGRAM
-from tests.stack import Stack
 from tests.system.waiting import wait_until
 
 from .cri import CriError
@@ -22,30 +20,22 @@ from .node import CriNode
 from .pod import PodContainer
 from .slices import GIB, NO_DRIVER, OUT_OF_MEMORY, allocated, assert_slice, probing
 
-pytestmark = pytest.mark.usefixtures("released")
-
-
-@pytest.fixture(scope="session")
-def node(stage: Stack) -> Iterator[CriNode]:
-    with CriNode(stage) as made:
-        yield made
-
 
 def holds(container: PodContainer, memory: int) -> None:
     """Assert that the container's programs see a card of `memory` bytes, and get no more."""
     assert_slice(container.probe(*probing(memory)).said, memory)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
-    "parent",
+    ("parent", "handler"),
     [
-        "kubepods/burstable/pod{uid}",
+        ("kubepods/burstable/pod{uid}", "gpushare"),
         # A kubelet that believes in systemd and a containerd that does not: runc takes the three
-        # words for one name.
-        "kubepods-burstable-pod{uid}.slice",
+        # words for one name. The handler is the default one.
+        ("kubepods-burstable-pod{uid}.slice", ""),
     ],
 )
-@pytest.mark.parametrize("handler", ["gpushare", ""], ids=["runtime-class", "default"])
 def test_a_pod_of_one_container_gets_the_request_of_its_annotation(
     node: CriNode, parent: str, handler: str
 ) -> None:
@@ -60,24 +50,7 @@ def test_a_pod_of_one_container_gets_the_request_of_its_annotation(
         wait_until(lambda: allocated(node.stack) == {})
 
 
-def test_the_handler_keeps_the_settings_of_the_default_one(node: CriNode) -> None:
-    """Beside the launcher and the annotations it has what the administrator's drop-in says."""
-    config = json.loads(node.cri.call("Status", verbose=True)["info"]["config"])
-    handlers = config["containerd"]["runtimes"]
-    ours, theirs = handlers["gpushare"], handlers["runc"]
-    assert config["containerd"]["defaultRuntimeName"] == "gpushare"
-    assert ours["options"] == {
-        **theirs["options"],
-        "BinaryName": str(node.stack.installation.launcher),
-    }
-    assert ours["runtimeType"] == theirs["runtimeType"]
-
-
-def test_another_handler_is_none_of_our_business(node: CriNode) -> None:
-    with node.pod({"memory": "4GiB"}, handler="runc") as pod:
-        assert pod.run("train").probe().status == NO_DRIVER
-
-
+@pytest.mark.gate
 def test_each_container_of_a_pod_has_its_own_annotations(node: CriNode) -> None:
     annotations = {"container.train.memory": "4GiB", "container.serve.memory": "8GiB"}
     with node.pod(annotations) as pod:
@@ -89,32 +62,14 @@ def test_each_container_of_a_pod_has_its_own_annotations(node: CriNode) -> None:
 
 
 def test_an_annotation_without_a_container_applies_to_one(node: CriNode) -> None:
-    """The first container has it; later ones are refused with both names."""
-    with node.pod({"memory": "4GiB"}) as pod:
-        train = pod.run("train")
-        for _ in range(2):
-            proxy = pod.create("proxy")
-            with pytest.raises(CriError, match=r"gpushare\.io/container\.proxy\.memory"):
-                proxy.start()
-            proxy.remove()
-            holds(train, 4 * GIB)
-            train.remove()
-            train = pod.run("train")
-
-
-def test_an_annotation_without_a_container_applies_to_the_next_one_later(node: CriNode) -> None:
+    """The first container has it; later ones are refused with both names, and not once it ended."""
     with node.pod({"memory": "100GiB"}) as pod:
         assert pod.run("fetch", PROGRAM, "context", f"alloc {99 * GIB}").wait() == 0
-        holds(pod.run("train"), 100 * GIB)
-
-
-def test_an_init_container_gives_back_before_the_next_begins(node: CriNode) -> None:
-    annotations = {"container.fetch.memory": "100GiB", "container.train.memory": "100GiB"}
-    with node.pod(annotations) as pod:
-        fetch = pod.run("fetch", PROGRAM, "context", f"alloc {99 * GIB}")
-        assert fetch.wait() == 0
-        assert json.loads(fetch.printed()[-1])["result"] == "CUDA_SUCCESS"
-        holds(pod.run("train"), 100 * GIB)
+        train = pod.run("train")
+        holds(train, 100 * GIB)
+        proxy = pod.create("proxy")
+        with pytest.raises(CriError, match=r"gpushare\.io/container\.proxy\.memory"):
+            proxy.start()
 
 
 def test_a_refusal_gives_the_kubelet_the_reason(node: CriNode) -> None:
@@ -138,106 +93,72 @@ def test_what_an_operator_set_outlives_a_restart_of_the_container(node: CriNode)
         holds(pod.run("train"), 6 * GIB)
 
 
-def test_a_device_plugin_asks_by_annotations_of_the_container(node: CriNode) -> None:
-    """They come from the node; what the pod's own say may make it smaller, and no larger."""
-    with node.pod() as pod:
-        asked = {"gpushare.io/memory": "4GiB"}
-        holds(pod.run("train", annotations=asked), 4 * GIB)
-
-
-@pytest.mark.parametrize(("wanted", "given"), [("2GiB", 2 * GIB), ("8GiB", 4 * GIB)])
-def test_an_environment_shrinks_and_never_enlarges(node: CriNode, wanted: str, given: int) -> None:
-    with node.pod({"memory": "4GiB"}) as pod:
-        holds(pod.run("train", envs=[{"key": "GPUSHARE_MEMORY", "value": wanted}]), given)
-
-
-def test_in_a_pod_an_environment_alone_asks_for_nothing(node: CriNode) -> None:
-    with node.pod() as pod:
-        container = pod.run("train", envs=[{"key": "GPUSHARE_MEMORY", "value": "4GiB"}])
-        assert container.probe().status == NO_DRIVER
-
-
-@pytest.fixture
-def nodes(node: CriNode) -> list[dict[str, str]]:
-    """What a device plugin that knows nothing of us has a kubelet pass on: a whole card's nodes."""
+def test_the_card_of_a_device_plugin_is_a_whole_one_or_the_share_that_is_annotated(
+    node: CriNode,
+) -> None:
+    """A device plugin that knows nothing of us has a kubelet pass on a whole card's nodes."""
     devices = []
     for name, minor in (("nvidia0", 0), ("nvidiactl", 255)):
         path = node.root / name
-        if not path.exists():
-            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(195, minor))
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(195, minor))
         place = {"container_path": f"/dev/{name}", "host_path": str(path)}
         devices.append({**place, "permissions": "rw"})
-    return devices
-
-
-def test_the_card_of_a_device_plugin_is_a_whole_one(
-    node: CriNode, nodes: list[dict[str, str]]
-) -> None:
-    envs = [{"key": "NVIDIA_VISIBLE_DEVICES", "value": "0"}]
-    with node.pod() as pod:
-        whole = pod.run("train", devices=nodes, envs=envs)
-        total = whole.probe("info").said[-1]["total"]
-        assert total > 100 * GIB
+    with node.pod({"container.part.memory": "4GiB"}) as pod:
+        envs = [{"key": "NVIDIA_VISIBLE_DEVICES", "value": "0"}]
+        whole = pod.run("train", devices=devices, envs=envs)
+        assert whole.probe("info").said[-1]["total"] > 100 * GIB
         # The card stays exclusive: a request for a share of it changes nothing.
+        part = pod.create("part", devices=devices)
         with pytest.raises(CriError, match="no card has room"):
-            pod.run("serve", annotations={"gpushare.io/memory": "4GiB"})
-
-
-def test_the_card_of_a_device_plugin_becomes_the_share_that_is_annotated(
-    node: CriNode, nodes: list[dict[str, str]]
-) -> None:
-    with node.pod({"memory": "4GiB"}) as pod:
-        holds(pod.run("train", devices=nodes), 4 * GIB)
-
-
-def test_a_root_that_is_read_only(node: CriNode) -> None:
-    context = {"readonly_rootfs": True, "namespace_options": {"network": "NODE"}}
-    with node.pod({"memory": "4GiB"}) as pod:
-        container = pod.run("train", linux={"security_context": context})
-        assert container.execute("/bin/busybox", "touch", "/written").status != 0
-        holds(container, 4 * GIB)
+            part.start()
+        part.remove()
+        whole.remove()
+        wait_until(lambda: allocated(node.stack) == {})
+        holds(pod.run("part", devices=devices), 4 * GIB)
 
 
 def test_memory_of_the_first_process_is_missing_to_executed_ones(node: CriNode) -> None:
+    context = {"readonly_rootfs": True, "namespace_options": {"network": "NODE"}}
     with node.pod({"memory": "4GiB"}) as pod:
         # With a stdin that is not closed, as of a notebook's server, it stays.
-        container = pod.run("train", PROGRAM, "context", f"alloc {2 * GIB}", stdin=True)
+        words = (PROGRAM, "context", f"alloc {2 * GIB}")
+        container = pod.run("train", *words, stdin=True, linux={"security_context": context})
         wait_until(lambda: '"alloc"' in "".join(container.printed()))
+        assert container.execute("/bin/busybox", "touch", "/written").status != 0
         [said] = [e for e in container.probe(f"alloc {2 * GIB}").said if e["event"] == "alloc"]
         assert said["result"] == OUT_OF_MEMORY
 
 
-def test_a_container_whose_init_is_killed_is_released(node: CriNode) -> None:
+def test_a_container_whose_init_or_shim_is_killed_is_released(node: CriNode) -> None:
     with node.pod({"memory": "4GiB"}) as pod:
         container = pod.run("train")
         os.kill(container.pid(), signal.SIGKILL)
         assert container.wait() == 128 + signal.SIGKILL
         wait_until(lambda: allocated(node.stack) == {})
-
-
-def shims_of(container: PodContainer) -> list[int]:
-    """Return the shim of its pod: containerd starts one for the sandbox and all in it."""
-    return [
-        int(entry.name)
-        for entry in Path("/proc").iterdir()
-        if entry.name.isdigit() and container.pod.id.encode() in _argv(entry)
-    ]
-
-
-def _argv(process: Path) -> bytes:
-    try:
-        return (process / "cmdline").read_bytes()
-    except OSError:
-        return b""  # ended meanwhile
-
-
-def test_a_container_whose_shim_is_killed_is_released(node: CriNode) -> None:
-    with node.pod({"memory": "4GiB"}) as pod:
+        container.remove()
         container = pod.run("train")
         first = container.pid()
-        [shim] = shims_of(container)
-        os.kill(shim, signal.SIGKILL)
+        os.kill(shim_of(first), signal.SIGKILL)
         # containerd sees it go, and has the runtime delete what is left.
         wait_until(lambda: not Path(f"/proc/{first}").exists())
         wait_until(lambda: allocated(node.stack) == {})
         container.wait()  # until then the pod cannot be removed
+
+
+def shim_of(pid: int) -> int:
+    """Return the parent of a container's first process."""
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in status if line.startswith("PPid:"))
+
+
+def test_the_handler_keeps_the_settings_of_the_default_one(node: CriNode) -> None:
+    """Beside the launcher and the annotations it has what the administrator's drop-in says."""
+    config = json.loads(node.cri.call("Status", verbose=True)["info"]["config"])
+    handlers = config["containerd"]["runtimes"]
+    ours, theirs = handlers["gpushare"], handlers["runc"]
+    assert config["containerd"]["defaultRuntimeName"] == "gpushare"
+    launcher = str(node.stack.installation.launcher)
+    assert ours["options"] == {**theirs["options"], "BinaryName": launcher}
+    assert ours["runtimeType"] == theirs["runtimeType"]
+    with node.pod({"memory": "4GiB"}, handler="runc") as pod:  # which is none of our business
+        assert pod.run("train").probe().status == NO_DRIVER

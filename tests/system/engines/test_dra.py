@@ -1,22 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpushare-node as a DRA driver: claims of a stand-in cluster become CDI devices of real pods.
+"""gpushare-node as a DRA driver: claims of a stand-in cluster become devices of real pods.
 
-Debian 13's containerd alone: an older one ignores CDI devices and says nothing.
+Debian 13's containerd takes the CDI devices of a claim. This machine's ignores them and says
+nothing, so there a pod is given the mounts that they come to.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpushare.client import Client
 from gpushare.kubernetes.api.slices import SLICES
+from gpushare.protocol.kubernetes import CLAIM_MOUNT
 from tests.stack import Stack
 from tests.stack.api_server import StandInApiServer
 from tests.stack.claims import CLAIMS, AllocatedPart, ScheduledClaim
-from tests.stack.distribution import DEBIAN13
+from tests.stack.distribution import DEBIAN13, HOST, Distribution
 from tests.stack.kubelet import StandInKubelet
 from tests.stack.kubelet.dra import DraKubelet
 from tests.stack.node_agent import NodeAgent, set_mode, write_kubeconfig
@@ -24,212 +28,171 @@ from tests.system.waiting import wait_until
 
 from .cri import CriError
 from .node import CriNode
-from .pod import PodContainer, PodSandbox
 from .slices import GIB, allocated, assert_slice, probing
 
 NODE = "node-1"
 
 
-@pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    """A node of two cards in dra mode."""
-    with Stack(distribution=DEBIAN13, cards=2) as made:
-        set_mode(made, "dra", cdi_dir=str(made.root / "cdi"))
-        made.start_daemon()
-        yield made
+class Cluster:
+    """A node of two cards in dra mode, its containerd, gpushare-node and an API server."""
+
+    def __init__(self, stack: Stack, node: CriNode, api: StandInApiServer) -> None:
+        self.stack, self.node, self.api = stack, node, api
+        self.client = Client(stack.socket)
+        kubeconfig = write_kubeconfig(stack.root / "kubeconfig", api)
+        self.agent = NodeAgent(stack, "--node", NODE, "--kubeconfig", str(kubeconfig))
+
+    def claim(self, *cards: int, memory: str = "4Gi", **parameters: str) -> ScheduledClaim:
+        """Return a claim of a part of each of the cards."""
+        uuids = [row["uuid"] for row in self.client.cards()]
+        parts = [AllocatedPart(uuids[at], memory=memory, request=f"r{at}") for at in cards]
+        return ScheduledClaim(self.api, "train", NODE, parts, parameters=parameters)
+
+    def conditions(self, claim: ScheduledClaim) -> list[tuple[str, str]]:
+        """Return what the claim's status says of its devices."""
+        path = CLAIMS.format(namespace=claim.namespace, name=claim.name)
+        devices = self.api.objects[path]["status"].get("devices", [])
+        return [
+            (each["type"], each["status"]) for device in devices for each in device["conditions"]
+        ]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[HOST, pytest.param(DEBIAN13, marks=pytest.mark.needs("debian13"))],
+    ids=lambda each: each.name,
+)
+def distribution(request: pytest.FixtureRequest) -> Distribution:
+    found: Distribution = request.param
+    return found
 
 
 @pytest.fixture(scope="module")
-def node(stack: Stack) -> Iterator[CriNode]:
-    cdi = stack.root / "cdi"
-    cdi.mkdir(exist_ok=True)
-    with CriNode(stack, "enable_cdi = true", f'cdi_spec_dirs = ["{cdi}"]') as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[StandInApiServer]:
-    with StandInApiServer().running() as made:
-        made.put(f"/api/v1/nodes/{NODE}", {"metadata": {"name": NODE, "uid": "node-uid"}})
-        yield made
-
-
-@pytest.fixture(scope="module")
-def agent(stack: Stack, cluster: StandInApiServer) -> Iterator[NodeAgent]:
-    kubeconfig = write_kubeconfig(stack.root / "kubeconfig", cluster)
-    with NodeAgent(stack, "--node", NODE, "--kubeconfig", str(kubeconfig)) as made:
-        made.start()
-        yield made
+def cluster(distribution: Distribution) -> Iterator[Cluster]:
+    with Stack(distribution=distribution, cards=2) as stack, StandInApiServer().running() as api:
+        cdi = stack.root / "cdi"
+        cdi.mkdir()
+        set_mode(stack, "dra", cdi_dir=str(cdi))
+        stack.start_daemon()
+        api.put(f"/api/v1/nodes/{NODE}", {"metadata": {"name": NODE, "uid": "node-uid"}})
+        takes_cdi = ["enable_cdi = true", f'cdi_spec_dirs = ["{cdi}"]']
+        with CriNode(stack, *(takes_cdi if distribution is DEBIAN13 else [])) as node:
+            made = Cluster(stack, node, api)
+            with made.agent:
+                made.agent.start()
+                yield made
 
 
 @pytest.fixture
-def kubelet(agent: NodeAgent, stack: Stack) -> Iterator[DraKubelet]:
+def kubelet(cluster: Cluster) -> Iterator[DraKubelet]:
     """A kubelet that has registered the driver, and releases what the test left prepared."""
-    client = Client(stack.socket)
-    with DraKubelet(agent.folder) as made:
-        registered(made)
+    client = cluster.client
+    with DraKubelet(cluster.agent.folder) as made:
+        wait_until(lambda: is_registered(made))
         yield made
         wait_until(lambda: not client.tenants())
         for row in client.claims():
-            made.unprepare(
-                {"namespace": row["namespace"], "name": row["name"], "uid": row["claim"]}
-            )
+            names = {"namespace": row["namespace"], "name": row["name"]}
+            made.unprepare({**names, "uid": row["claim"]})
     wait_until(lambda: client.claims() == [])
 
 
-def registered(kubelet: DraKubelet) -> None:
-    def looks() -> bool:
-        kubelet.look()
-        return bool(kubelet.drivers)
-
-    wait_until(looks)
+def is_registered(kubelet: DraKubelet) -> bool:
+    kubelet.look()
+    return bool(kubelet.drivers)
 
 
-def uuids(stack: Stack) -> list[str]:
-    return [row["uuid"] for row in Client(stack.socket).cards()]
-
-
-def claim_of(cluster: StandInApiServer, *parts: AllocatedPart, **parameters: str) -> ScheduledClaim:
-    return ScheduledClaim(cluster, "train", NODE, parts, parameters=parameters)
-
-
-def prepared(kubelet: DraKubelet, claim: ScheduledClaim) -> list[dict[str, str]]:
-    """Return the CDI devices of the claim, as CRI has them."""
+def prepared(cluster: Cluster, kubelet: DraKubelet, claim: ScheduledClaim) -> dict[str, Any]:
+    """Return what a container of the claim has in its configuration."""
     answer = kubelet.prepare(claim.reference)[claim.uid]
     assert answer["error"] == ""
     names = {name for device in answer["devices"] for name in device["cdi_device_ids"]}
-    return [{"name": name} for name in sorted(names)]
+    place = cluster.stack.place
+    if place is not None and place.distribution is DEBIAN13:
+        return {"CDI_devices": [{"name": name} for name in sorted(names)]}
+    mounts = []
+    for path in (cluster.stack.root / "cdi").iterdir():
+        spec = json.loads(path.read_text())
+        for device in spec["devices"]:
+            if f"{spec['kind']}={device['name']}" in names:
+                for mount in device["containerEdits"]["mounts"]:
+                    at = {"container_path": mount["containerPath"], "host_path": mount["hostPath"]}
+                    mounts.append({**at, "readonly": True})
+    return {"mounts": mounts}
 
 
-def conditions(cluster: StandInApiServer, claim: ScheduledClaim) -> list[tuple[str, str]]:
-    """Return what the claim's status says of its devices."""
-    path = CLAIMS.format(namespace=claim.namespace, name=claim.name)
-    devices = cluster.objects[path]["status"].get("devices", [])
-    return [(each["type"], each["status"]) for device in devices for each in device["conditions"]]
-
-
-def run(pod: PodSandbox, name: str, devices: list[dict[str, str]]) -> PodContainer:
-    return pod.run(name, CDI_devices=devices)
-
-
-def test_the_cards_are_published_once_the_kubelet_knows_the_driver(
-    stack: Stack, cluster: StandInApiServer, kubelet: DraKubelet
-) -> None:
-    assert kubelet.driver.name == "gpu.gpushare.io"
+@pytest.mark.gate
+def test_a_pod_has_what_its_claim_was_allocated(cluster: Cluster, kubelet: DraKubelet) -> None:
+    """Once the cards are published. The claim says the card, too, and how it is shared."""
 
     def devices() -> list[str]:
-        slices = [body for path, body in cluster.objects.items() if path.startswith(SLICES)]
+        slices = [body for path, body in cluster.api.objects.items() if path.startswith(SLICES)]
         return [device["name"] for body in slices for device in body["spec"]["devices"]]
 
-    wait_until(lambda: len(devices()) == len(uuids(stack)))
-
-
-def test_a_pod_has_what_its_claim_was_allocated(
-    node: CriNode, cluster: StandInApiServer, kubelet: DraKubelet
-) -> None:
-    claim = claim_of(cluster, AllocatedPart(uuids(node.stack)[0]))
-    with node.pod() as pod:
+    wait_until(lambda: len(devices()) == 2)
+    claim = cluster.claim(1, policy="fixed-share")
+    with cluster.node.pod() as pod:
         claim.reserve(pod.uid)
-        container = run(pod, "train", prepared(kubelet, claim))
+        given = prepared(cluster, kubelet, claim)
+        assert prepared(cluster, kubelet, claim) == given  # the kubelet asks again
+        container = pod.run("train", **given)
         assert_slice(container.probe(*probing(4 * GIB)).said, 4 * GIB)
-        assert allocated(node.stack) == {container.full_name: 4 * GIB}
+        [row] = cluster.client.tenants()
+        [card] = row["cards"]
+        assert (row["name"], row["policy"]) == (container.full_name, "fixed-share")
+        assert (card["index"], card["quota_bytes"], card["cores"]) == (1, 4 * GIB, 40)
+        assert CLAIM_MOUNT not in Path(f"/proc/{container.pid()}/mountinfo").read_text()
+        wait_until(lambda: cluster.conditions(claim) == [("Ready", "True")])
     assert kubelet.unprepare(claim.reference) == {claim.uid: {"error": ""}}
 
 
-def test_a_claim_says_the_card_and_how_it_is_shared(
-    node: CriNode, cluster: StandInApiServer, kubelet: DraKubelet
+def test_the_pods_that_a_claim_is_reserved_for_share_it(
+    cluster: Cluster, kubelet: DraKubelet
 ) -> None:
-    second = uuids(node.stack)[1]
-    claim = claim_of(cluster, AllocatedPart(second), policy="fixed-share")
-    with node.pod() as pod:
-        claim.reserve(pod.uid)
-        run(pod, "train", prepared(kubelet, claim))
-        [row] = Client(node.stack.socket).tenants()
-        [card] = row["cards"]
-        assert (card["uuid"], card["quota_bytes"], card["cores"]) == (second, 4 * GIB, 40)
-        assert row["policy"] == "fixed-share"
-        wait_until(lambda: conditions(cluster, claim) == [("Ready", "True")])
-
-
-def test_a_claim_that_was_prepared_twice_is_prepared_once(
-    node: CriNode, cluster: StandInApiServer, kubelet: DraKubelet
-) -> None:
-    claim = claim_of(cluster, AllocatedPart(uuids(node.stack)[0]))
-    claim.reserve("pod-1")
-    assert prepared(kubelet, claim) == prepared(kubelet, claim)
-    assert [row["claim"] for row in Client(node.stack.socket).claims()] == [claim.uid]
-    kubelet.unprepare(claim.reference)
-
-
-def test_one_claim_of_two_cards(
-    node: CriNode, cluster: StandInApiServer, kubelet: DraKubelet
-) -> None:
-    first, second = uuids(node.stack)
-    parts = AllocatedPart(first, request="one"), AllocatedPart(second, request="two")
-    claim = claim_of(cluster, *parts)
-    with node.pod() as pod:
-        claim.reserve(pod.uid)
-        run(pod, "train", prepared(kubelet, claim))
-        [row] = Client(node.stack.socket).tenants()
-        assert {card["uuid"] for card in row["cards"]} == {first, second}
-
-
-def test_a_pod_that_joins_a_prepared_claim_shares_it(
-    node: CriNode, cluster: StandInApiServer, kubelet: DraKubelet
-) -> None:
-    """The kubelet does not tell the driver: gpushare-node follows the claim."""
-    claim = claim_of(cluster, AllocatedPart(uuids(node.stack)[0]))
-    with node.pod() as first, node.pod() as second:
+    """The kubelet does not tell the driver who joins: gpushare-node follows the claim."""
+    claim = cluster.claim(0, 1)
+    with cluster.node.pod() as first, cluster.node.pod() as second:
         claim.reserve(first.uid)
-        devices = prepared(kubelet, claim)
-        client = Client(node.stack.socket)
+        given = prepared(cluster, kubelet, claim)
+        stranger = second.create("train", **given)
+        with pytest.raises(CriError, match="claim ai/train is not reserved for pod ai/"):
+            stranger.start()
+        stranger.remove()
         claim.reserve(first.uid, second.uid)
-        wait_until(lambda: len(client.claims()[0]["pods"]) == 2)
-        run(second, "serve", devices)
-        assert sum(allocated(node.stack).values()) <= 4 * GIB
-
-
-def test_a_pod_that_the_claim_is_not_reserved_for_is_refused(
-    node: CriNode, cluster: StandInApiServer, kubelet: DraKubelet
-) -> None:
-    claim = claim_of(cluster, AllocatedPart(uuids(node.stack)[0]))
-    with node.pod() as pod:
-        claim.reserve("another-pod")
-        container = pod.create("train", CDI_devices=prepared(kubelet, claim))
-        with pytest.raises(CriError, match="gpushare"):
-            container.start()
+        wait_until(lambda: len(cluster.client.claims()[0]["pods"]) == 2)
+        serve = second.run("serve", **given)
+        [row] = cluster.client.tenants()
+        assert (row["name"], len(row["cards"])) == (serve.full_name, 2)
+        assert sum(allocated(cluster.stack).values()) == 8 * GIB
 
 
 def test_a_claim_that_does_not_fit_is_refused_at_prepare(
-    node: CriNode, cluster: StandInApiServer, kubelet: DraKubelet
+    cluster: Cluster, kubelet: DraKubelet
 ) -> None:
-    claim = claim_of(cluster, AllocatedPart(uuids(node.stack)[0], memory="900Gi"))
+    claim = cluster.claim(0, memory="900Gi")
     claim.reserve("pod-1")
     assert kubelet.prepare(claim.reference)[claim.uid]["error"]
-    wait_until(lambda: conditions(cluster, claim) == [("Ready", "False")])
-    assert Client(node.stack.socket).claims() == []
+    wait_until(lambda: cluster.conditions(claim) == [("Ready", "False")])
+    assert cluster.client.claims() == []
 
 
-def test_claims_outlive_both_processes(
-    node: CriNode, cluster: StandInApiServer, kubelet: DraKubelet, agent: NodeAgent
-) -> None:
-    claim = claim_of(cluster, AllocatedPart(uuids(node.stack)[0]))
-    with node.pod() as pod:
+def test_claims_outlive_both_processes(cluster: Cluster, kubelet: DraKubelet) -> None:
+    claim, agent, stack = cluster.claim(0), cluster.agent, cluster.stack
+    with cluster.node.pod() as pod:
         claim.reserve(pod.uid)
-        devices = prepared(kubelet, claim)
+        given = prepared(cluster, kubelet, claim)
         assert agent.process is not None
         agent.process.process.kill()
         agent.process.process.wait()
-        assert node.stack.daemon is not None
-        node.stack.daemon.stop()
-        node.stack.start_daemon()
-        container = run(pod, "train", devices)
-        assert allocated(node.stack) == {container.full_name: 4 * GIB}
+        assert stack.daemon is not None
+        stack.daemon.stop()
+        stack.start_daemon()
+        container = pod.run("train", **given)
+        assert allocated(stack) == {container.full_name: 4 * GIB}
         kubelet.forget()
         agent.start()
         claim.reserve(pod.uid, "pod-2")
-        client = Client(node.stack.socket)
-        wait_until(lambda: len(client.claims()[0]["pods"]) == 2)
+        wait_until(lambda: len(cluster.client.claims()[0]["pods"]) == 2)
         wait_until(lambda: answers(kubelet, claim))
 
 
@@ -242,29 +205,9 @@ def answers(kubelet: DraKubelet, claim: ScheduledClaim) -> bool:
         return False
 
 
-def test_an_end_removes_the_sockets(stack: Stack, cluster: StandInApiServer) -> None:
-    kubeconfig = write_kubeconfig(stack.root / "kubeconfig", cluster)
-    with NodeAgent(stack, "--node", "other", "--kubeconfig", str(kubeconfig)) as own:
-        program = own.start()
-        wait_until(lambda: len(sockets(own.folder)) == 2)
-        program.stop()
-        assert program.process.wait() == 0
-        assert sockets(own.folder) == []
-
-
-def sockets(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_socket()]
-
-
-def test_without_credentials_it_says_what_is_missing(stack: Stack) -> None:
-    with NodeAgent(stack, "--kubeconfig", "/nonexistent") as own:
-        program = own.start()
-        assert program.process.wait() == 1
-        assert "/nonexistent" in own.log()
-
-
 def test_another_mode_is_followed() -> None:
-    with Stack(cards=1) as own, StandInApiServer().running() as cluster:
+    """Sockets of the one mode are gone with it, and those of the other with the process."""
+    with Stack() as own, StandInApiServer().running() as cluster:
         set_mode(own, "plugin")
         own.start_daemon()
         kubeconfig = write_kubeconfig(own.root / "kubeconfig", cluster)
@@ -277,4 +220,10 @@ def test_another_mode_is_followed() -> None:
                 Client(own.socket).reload()
                 wait_until(lambda: kubelet.capacity("gpushare.io/memory-gib") == 0)
                 wait_until(lambda: len(sockets(made.folder / "plugins_registry")) == 1)
-            assert program.process.poll() is None, made.log()
+            program.stop()
+            assert program.process.wait() == 0, made.log()
+            assert sockets(made.folder / "plugins_registry") == []
+
+
+def sockets(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_socket()]

@@ -1,211 +1,224 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`docker run --gpus` as Docker before 28.3 does it: by a hook of NVIDIA's and a variable."""
+"""An engine's own options for GPUs: NVIDIA's hook of docker's, and CDI devices.
+
+Docker before 28.3 does `--gpus` by a hook and a variable; it has CDI from 25 on. The simulated
+driver shows both cards wherever it is: the nodes say which were passed.
+"""
 
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from gpushare.verify import ProbeTenant, image
 from tests.stack import Stack
-from tests.stack.distribution import Distribution
-from tests.stack.program import find
+from tests.stack.distribution import DEBIAN13, HOST, Distribution
 
-from .gpus import RAN, EngineClient, assert_untouched, stand_in
+from .gpus import RAN, EngineClient, assert_untouched, inside, stand_in
 
 GIB = 1 << 30
 WHOLE = 139 * GIB
 MEMORY = ("-e", "GPUSHARE_MEMORY=4GiB")
+CDI_HOOK = "/usr/bin/nvidia-cdi-hook"
+
+
+class Way(NamedTuple):
+    """How cards are asked for, of which engine of which distribution."""
+
+    engine: str
+    distribution: Distribution = HOST
+
+    @property
+    def is_cdi(self) -> bool:
+        return self.engine == "podman" or self.distribution is DEBIAN13
+
+    def options(self, card: str) -> tuple[str, ...]:
+        """Return the options that ask for one card by its name, or for `all`."""
+        if self.is_cdi:
+            return ("--device", f"nvidia.com/gpu={card}")
+        return ("--gpus", card if card == "all" else f"device={card}")
+
+
+DOCKER = pytest.param(Way("docker"), id="docker-gpus")
+PODMAN = pytest.param(Way("podman"), id="podman-cdi")
+DOCKER_26 = pytest.param(
+    Way("docker", DEBIAN13), marks=pytest.mark.needs("debian13"), id="docker-cdi"
+)
+
+
+@pytest.fixture(scope="module", params=[DOCKER, PODMAN, DOCKER_26])
+def way(request: pytest.FixtureRequest) -> Way:
+    found: Way = request.param
+    return found
 
 
 @pytest.fixture(scope="module")
-def stack(distribution: Distribution) -> Iterator[Stack]:
-    """Two cards, and a dockerd that finds NVIDIA's hook.
+def engine(way: Way) -> Iterator[EngineClient]:
+    """Two cards, and an engine that runs a hook of NVIDIA's where gpushare does not."""
+    with Stack(cards=2, distribution=way.distribution) as stack:
+        if way.is_cdi:
+            specify(stack)
+        else:
+            stand_in(stack)
+        stack.start_daemon()
+        if way.engine == "podman":
+            yield podman(stack)
+            return
+        (stack.root / "daemon.json").write_text(json.dumps({"features": {"cdi": way.is_cdi}}))
+        stack.start_containerd().prepare(stack.installation.probe)
+        stack.start_docker().prepare(stack.installation.probe)
+        yield EngineClient(stack)
 
-    The simulated driver shows both cards wherever it is, so that the nodes say what was passed.
+
+def specify(stack: Stack) -> None:
+    """Give the engines the simulated driver's CDI spec, with a hook as nvidia-ctk writes it.
+
+    Where that is run, it leaves the file RAN in the stack's folder. A second vendor's device is
+    there too.
     """
-    with Stack(cards=2, distribution=distribution) as made:
-        stand_in(made)
-        made.start_daemon()
-        made.start_containerd().prepare(made.installation.probe)
-        made.start_docker().prepare(made.installation.probe)
-        yield made
+    document = json.loads(stack.cdi.read_text())
+    args = ["nvidia-cdi-hook", "update-ldcache"]
+    hook = {"hookName": "createContainer", "path": CDI_HOOK, "args": args}
+    document["containerEdits"]["hooks"] = [hook]
+    document["containerEdits"]["env"] = ["NVIDIA_VISIBLE_DEVICES=void"]
+    node = {"path": "/dev/npu0", "type": "c", "major": 1, "minor": 3}
+    edits = {"env": ["NPU=0"], "deviceNodes": [node]}
+    devices = [{"name": "0", "containerEdits": edits}]
+    other = {"cdiVersion": "0.5.0", "kind": "example.com/npu", "devices": devices}
+    (stack.root / "nvidia.json").write_text(json.dumps(document))
+    (stack.root / "example.json").write_text(json.dumps(other))
+    inside(
+        stack,
+        f"""
+        mkdir -p /etc/cdi
+        cp '{stack.root}/nvidia.json' '{stack.root}/example.json' /etc/cdi/
+        printf '#!/bin/sh\\n: >"{stack.root / RAN}"\\n' >{CDI_HOOK}
+        chmod 755 {CDI_HOOK}
+        """,
+    )
 
 
-@pytest.fixture
-def docker(stack: Stack) -> Iterator[EngineClient]:
-    yield EngineClient(stack)
-    assert not (stack.root / RAN).exists(), "NVIDIA's own hook was run"
+def podman(stack: Stack) -> EngineClient:
+    # An overlay on the place's own would need its /dev; raising a limit needs CAP_SYS_RESOURCE.
+    storage = ("--root", f"{stack.root}/podman", "--runroot", f"{stack.root}/podman-run")
+    made = EngineClient(
+        stack,
+        argv=(
+            *("podman", *storage, "--storage-driver", "vfs", "--events-backend", "file"),
+            *("--cgroup-manager", "cgroupfs", "--runtime", str(stack.installation.launcher)),
+        ),
+        options=(
+            *("--network", "none", "--cgroup-parent", f"/{stack.cgroup}"),
+            *("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1000:1000"),
+        ),
+    )
+    loaded = made.call("load", data=image.build(stack.installation.probe))
+    assert loaded.returncode == 0, loaded.stderr.decode()
+    return made
 
 
-@pytest.fixture
-def uuids(stack: Stack) -> list[str]:
-    devices = json.loads(stack.cdi.read_text())["devices"]
-    return [device["name"] for device in devices if device["name"].startswith("GPU-")]
-
-
-def test_the_hook_is_the_one_that_docker_itself_would_run(stack: Stack) -> None:
-    """Else the other tests would show nothing."""
-    ran = stack.root / RAN
-    EngineClient(stack, options=("--network", "none")).refusal("--gpus", "1")
+def test_only_an_engine_alone_runs_nvidias_hook(engine: EngineClient, way: Way) -> None:
+    launcher, ran = str(engine.stack.installation.launcher), engine.stack.root / RAN
+    plain = EngineClient(
+        engine.stack,
+        argv=["runc" if word == launcher else word for word in engine.argv],
+        options=[word for word in engine.options if word != "--runtime=gpushare"],
+    )
+    with engine.tenant(*way.options("0")) as container:
+        assert container.found
+    assert not ran.exists()
+    plain.call(*plain.run_argv("plain", *way.options("0"))[len(plain.argv) :], data=b"")
     assert ran.exists()
     ran.unlink()
 
 
-@pytest.mark.parametrize(
-    ("request_", "count"), [("1", 1), ("2", 2), ("all", 2), ("device=0", 1), ('"device=0,1"', 2)]
-)
-def test_gpus_alone_are_whole_cards(docker: EngineClient, request_: str, count: int) -> None:
-    with docker.tenant("--gpus", request_) as container:
+@pytest.mark.gate
+@pytest.mark.parametrize(("card", "count"), [("1", 1), ("all", 2)])
+def test_cards_alone_are_whole_and_with_a_quota_shares_of_as_many(
+    engine: EngineClient, way: Way, card: str, count: int
+) -> None:
+    indices = [1] if count == 1 else [0, 1]
+    with engine.tenant(*way.options(card)) as container:
         assert container.found
-        assert container.isolation == "exclusive"
-        assert len(container.cards) == count
-        assert container.nodes() == [f"nvidia{index}" for index in container.cards]
+        assert (container.isolation, container.cards) == ("exclusive", indices)
+        assert container.nodes() == [f"nvidia{index}" for index in indices]
         assert container.information()["total"] >= WHOLE
         assert_untouched(container.mounts())
-
-
-def test_a_card_that_is_named_is_that_card(docker: EngineClient, uuids: list[str]) -> None:
-    for name in ("1", uuids[1]):
-        with docker.tenant("--gpus", f"device={name}") as container:
-            assert container.cards == [1]
-
-
-@pytest.mark.parametrize(("request_", "count"), [("all", 2), ("device=0", 1)])
-def test_gpus_with_a_quota_are_shares_of_as_many(
-    docker: EngineClient, request_: str, count: int
-) -> None:
-    """How docker hands over each form of a request is shown above: a quota changes none of it."""
-    with docker.tenant("--gpus", request_, *MEMORY) as container:
+    with engine.tenant(*way.options(card), *MEMORY) as container:
         assert container.found
-        assert container.isolation == "interposer"
-        assert container.nodes() == [f"nvidia{index}" for index in container.cards]
-        assert len(container.cards) == count
+        assert (container.isolation, container.cards) == ("interposer", indices)
+        assert container.nodes() == [f"nvidia{index}" for index in indices]
         assert container.information()["total"] == 4 * GIB
         over = container.tenant.ask(f"alloc {4 * GIB}")
         assert over["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
+    assert not (engine.stack.root / RAN).exists(), "NVIDIA's own hook was run"
 
 
-def test_a_share_of_a_card_that_is_named_is_of_that_card(
-    docker: EngineClient, uuids: list[str]
+def test_whole_cards_are_refused_where_they_are_shared(engine: EngineClient, way: Way) -> None:
+    with engine.tenant("-e", "GPUSHARE_DEVICES=0", *MEMORY) as first:
+        said = engine.refusal(*way.options("all"))
+        assert "cannot be allocated: " in said
+        assert f"card 0 is shared by {first.tenant.name}" in said
+        assert "add -e GPUSHARE_MEMORY=4GiB" in said
+        # Docker's `--gpus 1` comes as card 0 from 28.3 on; podman's and a kubelet's mean it.
+        if way.engine == "docker":
+            one = way.options("0") if way.is_cdi else ("--gpus", "1")
+            with engine.tenant(*one) as whole:
+                assert whole.cards == [1]
+
+
+def test_the_engines_edits_are_not_left_in_and_those_of_others_are(
+    engine: EngineClient, way: Way
 ) -> None:
-    with docker.tenant("--gpus", f"device={uuids[1]}", *MEMORY) as container:
-        assert container.cards == [1]
-
-
-def test_gpus_1_is_any_card_that_is_free(docker: EngineClient) -> None:
-    with (
-        docker.tenant("-e", "GPUSHARE_DEVICES=0", *MEMORY) as first,
-        docker.tenant("--gpus", "1") as whole,
-    ):
-        assert (first.cards, whole.cards) == ([0], [1])
-
-
-def test_whole_cards_are_refused_where_they_are_shared(
-    docker: EngineClient, uuids: list[str]
-) -> None:
-    with docker.tenant("-e", "GPUSHARE_DEVICES=0", *MEMORY) as first:
-        for request_ in ("2", "all", f"device={uuids[0]}"):
-            said = docker.refusal("--gpus", request_)
-            assert "docker run --gpus: cannot be allocated: " in said
-            assert f"card 0 is shared by {first.tenant.name}" in said
-            assert "add -e GPUSHARE_MEMORY=4GiB" in said
-
-
-def test_a_mig_instance_that_is_not_there_is_refused_by_its_name(docker: EngineClient) -> None:
-    for part in ("0:1", "MIG-7c1e2f30-8a4b-5d6c-9e0f-1a2b3c4d5e6f"):
-        said = docker.refusal("--gpus", f"device={part}", *MEMORY)
-        assert f"card {part} does not exist" in said
-
-
-def test_a_card_that_is_not_there_is_refused_by_its_name(docker: EngineClient) -> None:
-    assert "card 7 does not exist" in docker.refusal("--gpus", "device=7")
-    assert "3 cards are requested" in docker.refusal("--gpus", "3")
-
-
-def test_a_count_and_gpus_that_differ_are_refused(docker: EngineClient) -> None:
-    said = docker.refusal("--gpus", "1", "-e", "GPUSHARE_COUNT=2")
-    assert "env GPUSHARE_COUNT=2: conflicts with docker run --gpus: different numbers" in said
-
-
-def test_the_engines_variables_are_not_left_in_and_the_callers_are(docker: EngineClient) -> None:
-    request_ = 'device=1,"capabilities=compute,utility"'
-    with docker.tenant("--gpus", request_, "-e", "NVIDIA_VISIBLE_DEVICES=all") as container:
+    others = ("-e", "NVIDIA_VISIBLE_DEVICES=all")
+    if way.is_cdi:
+        others = ("--device", "example.com/npu=0")
+    with engine.tenant(*way.options("1"), *others, *MEMORY) as container:
         variables = container.environment()
         visible = [entry for entry in variables if entry.startswith("NVIDIA_VISIBLE_DEVICES=")]
-        assert visible == ["NVIDIA_VISIBLE_DEVICES=all"]
-        assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility" in variables
-        assert container.cards == [1]
+        if way.is_cdi:
+            assert "NPU=0" in variables
+            assert visible == []
+            assert Path(f"/proc/{container.row['pid']}/root/dev/npu0").is_char_device()
+        else:
+            assert visible == ["NVIDIA_VISIBLE_DEVICES=all"]
+        # The simulated driver lies beneath the interposer library alone.
+        real = [path for path in container.mounts() if path.endswith("/libcuda.so.1")]
+        assert "/opt/gpushare/driver/libcuda.so.1" in real
+        assert container.information()["total"] == 4 * GIB
 
 
-def test_visible_devices_of_an_image_alone_ask_nothing(docker: EngineClient) -> None:
-    # A probe without a driver ends at once, and its row with it.
-    busybox = find("busybox")
-    options = ("-e", "NVIDIA_VISIBLE_DEVICES=all", "-v", f"{busybox}:/bin/busybox:ro")
-    with docker.created(*options, command=("/bin/busybox", "sleep", "600")) as identity:
-        assert docker.call("start", identity).returncode == 0
-        row = docker.rows()[identity]
-        assert row["state"] == "none"
-        assert "add -e GPUSHARE_MEMORY=4GiB" in row["reason"]
-
-
-def test_it_gets_them_again_when_it_is_started_again(docker: EngineClient) -> None:
-    with docker.created("--gpus", "1") as identity:
+def test_it_gets_them_again_when_it_is_started_again(engine: EngineClient, way: Way) -> None:
+    with engine.created(*way.options("1")) as identity:
         for _ in range(2):
-            started = docker.call("start", "--attach", identity)
+            started = engine.call("start", "--attach", identity)
             assert started.returncode == 0
             assert json.loads(started.stdout.splitlines()[0])["code"] == 0
 
 
-def test_other_hooks_are_kept(docker: EngineClient) -> None:
-    """Docker's own stands beside NVIDIA's, and without it a container has no network."""
-    with docker.tenant("--gpus", "1") as container:
-        inspected = json.loads(docker.call("inspect", container.tenant.name).stdout)[0]
-        key = inspected["NetworkSettings"]["SandboxKey"]
-        argv = docker.stack.argv("/usr/bin/stat", "--format", "%i", key)
-        inode = int(subprocess.run(argv, check=True, capture_output=True).stdout)
-        assert inode == Path(f"/proc/{container.row['pid']}/ns/net").stat().st_ino
-
-
-@pytest.mark.parametrize(
-    ("reservation", "count", "variables", "isolation"),
-    [
-        ({"driver": "nvidia", "count": 1}, 1, {}, "exclusive"),
-        ({"count": "all"}, 2, {}, "exclusive"),
-        ({"driver": "nvidia", "device_ids": ["1"]}, 1, {}, "exclusive"),
-        ({"count": "all"}, 2, {"GPUSHARE_MEMORY": "4GiB"}, "interposer"),
-    ],
-)
+@pytest.mark.parametrize("way", [DOCKER, DOCKER_26], indirect=True, scope="module")
+@pytest.mark.parametrize("variables", [{}, {"GPUSHARE_MEMORY": "4GiB"}], ids=["whole", "share"])
 def test_compose_reserves_devices(
-    docker: EngineClient,
-    reservation: dict[str, Any],
-    count: int,
-    variables: dict[str, str],
-    isolation: str,
+    engine: EngineClient, way: Way, variables: dict[str, str]
 ) -> None:
-    with docker.composed({**reservation, "capabilities": ["gpu"]}, variables) as row:
-        assert (len(row["cards"]), row["isolation"]) == (count, isolation)
-        if "device_ids" in reservation:
-            assert [card["index"] for card in row["cards"]] == [1]
-
-
-@pytest.mark.parametrize(
-    ("variables", "isolation"),
-    [((), "exclusive"), (("--env", "GPUSHARE_MEMORY=4GiB"), "interposer")],
-)
-def test_ctr_passes_a_card_by_a_hook_of_containerds(
-    docker: EngineClient, variables: tuple[str, ...], isolation: str
-) -> None:
-    name = f"ctr-{isolation}"
-    launcher = str(docker.stack.installation.launcher)
-    options = ("--rm", "--runc-binary", launcher, "--gpus", "1", *variables)
-    argv = ["ctr", "run", *options, f"docker.io/library/{image.TAG}", name, image.PROGRAM]
-    with ProbeTenant(name, argv, docker.environment) as tenant:
-        assert tenant.start()["code"] == 0
-        row = docker.rows()[name]
+    reservation: dict[str, Any] = {"driver": "nvidia", "device_ids": ["1"], "capabilities": ["gpu"]}
+    if way.is_cdi:
+        reservation |= {"driver": "cdi", "device_ids": ["nvidia.com/gpu=1"]}
+    isolation = "interposer" if variables else "exclusive"
+    with engine.composed(reservation, variables) as row:
         assert ([card["index"] for card in row["cards"]], row["isolation"]) == ([1], isolation)
+
+
+@pytest.mark.parametrize("way", [DOCKER], indirect=True, scope="module")
+def test_ctr_passes_a_card_by_a_hook_of_containerds(engine: EngineClient) -> None:
+    launcher = str(engine.stack.installation.launcher)
+    options = ("--rm", "--runc-binary", launcher, "--gpus", "1", "--env", MEMORY[1])
+    argv = ["ctr", "run", *options, f"docker.io/library/{image.TAG}", "one", image.PROGRAM]
+    with ProbeTenant("one", argv, engine.environment) as tenant:
+        assert tenant.start()["code"] == 0
+        row = engine.rows()["one"]
+        assert ([card["index"] for card in row["cards"]], row["isolation"]) == ([1], "interposer")

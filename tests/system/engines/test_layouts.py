@@ -1,54 +1,97 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Low-level runtimes and cgroup layouts, without an engine: every pair holds the quota."""
+"""Low-level runtimes and cgroup layouts: every pair holds the quota, and freezes."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from gpushare import abi
 from gpushare.client import Client
 from gpushare.verify.image import PROGRAM
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
-from tests.stack.distribution import DEBIAN13, Cgroups, Distribution
+from tests.stack.distribution import DEBIAN13, HOST, Cgroups, Distribution
+from tests.stack.program import find
 from tests.system.waiting import wait_until
 
 from .docker_client import FOUR_GIB, DockerClient, holds
 from .node import CriNode
-from .slices import assert_slice, probing
+from .podman import Podman
+from .slices import allocated, assert_slice, parse, probing
 
 GIB = 1 << 30
+ROOT = 100000  # the user outside that is root in a container with a user namespace
+ANNOTATION = {"gpushare.io/memory": "4GiB"}
 
 
 @pytest.mark.parametrize(
-    ("runtime", "cgroups"),
-    [("runc", "machine"), ("runc", "v1"), ("runc", "v2"), ("crun", "v1"), ("crun", "v2")],
+    ("distribution", "runtime", "cgroups"),
+    [
+        (HOST, "runc", "v1"),
+        (HOST, "runc", "v2"),
+        (HOST, "crun", "v1"),
+        # crun 1.8, of Debian 12, needs CAP_SYS_RESOURCE to load a device filter of cgroup v2.
+        pytest.param(DEBIAN13, "crun", "v2", marks=pytest.mark.needs("debian13")),
+    ],
+    ids=lambda each: each.name if isinstance(each, Distribution) else each,
 )
-def test_a_quota_is_enforced_and_released(
+def test_a_quota_is_enforced_and_a_container_paused_and_frozen(
     distribution: Distribution, runtime: str, cgroups: Cgroups
 ) -> None:
     with Stack(distribution=distribution, cgroups=cgroups, runtime=runtime) as stack:
-        if (runtime, cgroups) == ("crun", "v2") and not may_raise_limits():
-            said = subprocess.run(stack.argv("crun", "--version"), check=True, capture_output=True)
-            if b"crun version 1.8" in said.stdout:
-                pytest.skip("crun 1.8 needs CAP_SYS_RESOURCE to load a device filter of cgroup v2")
+        said: dict[str, Any] = yaml.safe_load(stack.config.read_text())
+        said["timing"] = {"reconcile_interval_seconds": 0.2}
+        stack.config.write_text(yaml.safe_dump(said))
         stack.start_daemon()
+        client = Client(stack.socket)
         bundle = Bundle(stack, quota={"memory": "4GiB"})
         with bundle.run() as tenant:
             assert tenant.start()["code"] == 0
             assert tenant.ask("info")["total"] == 4 * GIB
             assert tenant.ask(f"alloc {4 * GIB}")["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
             state = json.loads(bundle.call("state").stdout)
-            assert Client(stack.socket).tenants()[0]["pid"] == state["pid"]
-        wait_until(lambda: not Client(stack.socket).tenants())
+            assert client.tenants()[0]["pid"] == state["pid"]
+            client.pause(bundle.id)
+            tenant.tell("info")
+            assert '"paused"' in bundle.call("state").stdout
+            # Whoever resumes it beneath us is overruled at the next look.
+            assert bundle.call("resume").returncode == 0
+            wait_until(lambda: '"paused"' in bundle.call("state").stdout)
+            client.resume(bundle.id)
+            assert tenant.answer("info")["total"] == 4 * GIB
+            client.pause(bundle.id)
+            client.stop(bundle.id, "KILL", 0)
+            assert tenant.wait() != 0
+        wait_until(lambda: not client.tenants())
+        assert_a_bypass_is_frozen(stack)
+
+
+def assert_a_bypass_is_frozen(stack: Stack) -> None:
+    """In a cgroup that the runtime made; in systemd's it is test_boot.py's."""
+    log, client = stack.root / "gpushared.log", Client(stack.socket)
+    wait_until(lambda: '"context-size-measured"' in log.read_text())
+    args = (PROGRAM, "--library", "/opt/gpushare/driver/libcuda.so.1")
+    bundle = Bundle(stack, quota={"memory": "2GiB"}, args=args)
+    with bundle.run() as tenant:
+        assert tenant.start()["code"] == 0
+        assert tenant.ask(f"alloc {6 * GIB}")["code"] == 0  # nothing refuses it
+        wait_until(lambda: [one["by"] for one in client.tenants()[0]["interventions"]] == ["audit"])
+        assert '"paused"' in bundle.call("state").stdout
+        client.set(bundle.id, over_quota_action="kill")
+        wait_until(lambda: tenant.process.poll() is not None)
+    wait_until(lambda: not client.tenants())
 
 
 def test_over_crun_a_quota_is_enforced_for_docker_and_a_kubelet() -> None:
     """As after `gpushare setup --low-level crun`; all else of engines is tested over runc."""
-    with Stack(distribution=DEBIAN13, cgroups="v1", runtime="crun") as stack:
+    with Stack(distribution=HOST, cgroups="v1", runtime="crun") as stack:
         stack.start_daemon()
         stack.start_containerd()
         stack.start_docker().prepare(stack.installation.probe)
@@ -59,32 +102,59 @@ def test_over_crun_a_quota_is_enforced_for_docker_and_a_kubelet() -> None:
         wait_until(lambda: not Client(stack.socket).tenants())
 
 
-@pytest.mark.parametrize("cgroups", ["v1", "v2"])
-def test_a_container_that_bypasses_the_library_is_frozen(
-    distribution: Distribution, cgroups: Cgroups
-) -> None:
-    """In a cgroup that the runtime made; in systemd's it is test_booted.py's."""
-    with Stack(distribution=distribution, cgroups=cgroups) as stack:
-        stack.start_daemon()
-        log = stack.root / "gpushared.log"
-        wait_until(lambda: '"context-size-measured"' in log.read_text())
-        client = Client(stack.socket)
-        args = (PROGRAM, "--library", "/opt/gpushare/driver/libcuda.so.1")
-        bundle = Bundle(stack, quota={"memory": "2GiB"}, args=args)
-        with bundle.run() as tenant:
-            assert tenant.start()["code"] == 0
-            assert tenant.ask(f"alloc {6 * GIB}")["code"] == 0  # nothing refuses it
-            wait_until(
-                lambda: [one["by"] for one in client.tenants()[0]["interventions"]] == ["audit"]
-            )
-            assert '"paused"' in bundle.call("state").stdout
-            client.set(bundle.id, over_quota_action="kill")
-            wait_until(lambda: tenant.process.poll() is not None)
-        wait_until(lambda: not client.tenants())
+# --- a container whose root is no root outside ---
 
 
-def may_raise_limits() -> bool:
-    """Whether this process has CAP_SYS_RESOURCE, 24 in capability.h; sandboxes take it away."""
-    status = Path("/proc/self/status").read_text().splitlines()
-    [effective] = [line.split()[1] for line in status if line.startswith("CapEff:")]
-    return bool(int(effective, 16) >> 24 & 1)
+@pytest.fixture(scope="module", params=["runc", "crun"])
+def mapping(request: pytest.FixtureRequest) -> Iterator[Stack]:
+    with Stack(distribution=HOST, runtime=request.param, cgroups="v1") as made:
+        assert made.place is not None
+        made.place.make_nodes()
+        made.start_daemon()
+        yield made
+
+
+def enforced(done: subprocess.CompletedProcess[str], stack: Stack) -> None:
+    assert done.returncode == 0, done.stderr
+    assert_slice(parse(done.stdout), 4 * GIB)
+    wait_until(lambda: not allocated(stack))
+
+
+def map_users(bundle: Bundle) -> None:
+    """Have the container's root be ROOT outside."""
+    mapped = [{"containerID": 0, "hostID": ROOT, "size": 65536}]
+    linux = bundle.config["linux"]
+    linux["namespaces"].append({"type": "user"})
+    linux |= {"uidMappings": mapped, "gidMappings": mapped}
+    bundle.save()
+
+
+@pytest.mark.parametrize("owns", [False, True], ids=["not-owner", "owner-read-only"])
+def test_in_a_user_namespace_a_quota_is_enforced(mapping: Stack, *, owns: bool) -> None:
+    """Where the mapped root does not own the root, gpushared makes the mount points."""
+    args = (PROGRAM, *probing(4 * GIB))
+    bundle = Bundle(mapping, annotations=ANNOTATION, args=args)
+    if owns:
+        subprocess.run(["chown", "--recursive", f"{ROOT}:{ROOT}", str(bundle.rootfs)], check=True)
+        bundle.config["root"]["readonly"] = True
+    for name in ("proc", "dev", "sys"):
+        (bundle.rootfs / name).mkdir(exist_ok=True)
+    map_users(bundle)
+    enforced(bundle.call("run", "--bundle", str(bundle.path)), mapping)
+
+
+def test_in_a_user_namespace_the_scheduler_can_be_woken(mapping: Stack) -> None:
+    script = f"exec 3<>{abi.TENANT_DIR}/{abi.WAKEUP_NAME} && printf x >&3 && echo rung"
+    busybox = {"/bin/busybox": Path(find("busybox")).read_bytes()}
+    args = ("/bin/busybox", "sh", "-c", script)
+    bundle = Bundle(mapping, annotations=ANNOTATION, args=args, files=busybox)
+    subprocess.run(["chown", "--recursive", f"{ROOT}:{ROOT}", str(bundle.rootfs)], check=True)
+    map_users(bundle)
+    done = bundle.call("run", "--bundle", str(bundle.path))
+    assert done.stdout == "rung\n", done.stderr
+    wait_until(lambda: not allocated(mapping))
+
+
+def test_podman_maps_users(mapping: Stack) -> None:
+    flags = [f"--uidmap=0:{ROOT}:65536", "--annotation=gpushare.io/memory=4GiB"]
+    enforced(Podman(mapping).run("--rm", *flags, command=(PROGRAM, *probing(4 * GIB))), mapping)

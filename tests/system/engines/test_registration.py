@@ -20,22 +20,18 @@ import tomlkit
 from gpushare.engines import config_files, containerd, find, kubernetes_distributions, query
 from gpushare.engines.config_files import ConfigLocation
 from tests.stack import Stack
-from tests.stack.distribution import Distribution
+from tests.stack.distribution import HOST
 from tests.system.waiting import wait_until
 from tests.unit.engines import machine
 
 from .node import CriNode
 
 WITHOUT_CRI = "containerd-docker-ce"
-#: Both distributions have a containerd 1, which reads no file of version 3.
+#: The machine's is a containerd 1, which reads no file of version 3.
 CONTAINERDS = [
     name for name in machine.NAMES if machine.engine_of(name) == "containerd" and "-v3" not in name
 ]
 VALUES = {"RUNTIME": "runc", "RUNTIME_TYPE": "io.containerd.runc.v2", "SNAPSHOTTER": "overlayfs"}
-HANDLER = """version = 2
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.other]
-  runtime_type = "io.containerd.runc.v2"
-"""
 
 
 @pytest.fixture
@@ -86,18 +82,8 @@ def test_containerd_accepts_the_file_and_keeps_its_own_settings(
     assert said(section) == said(had)
 
 
-def test_a_bare_drop_in_would_take_the_rest_of_cri_away(stage: Stack, folder: Path) -> None:
-    """Why a file of version 2 is edited where it speaks of CRI; containerd 2 merges instead."""
-    root = machine.make("containerd-nvidia-drop-in", folder)
-    (root / "etc/containerd/conf.d/99-nvidia.toml").write_text(HANDLER)
-    found = containerd.cri_section(dump(stage, main_file("", root), root))
-    assert list(found["runtimes"]) == ["other"]
-
-
-def test_docker_knows_it_after_a_reload(
-    distribution: Distribution, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Stack(distribution=distribution) as own:
+def test_docker_knows_it_after_a_reload(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Stack(distribution=HOST) as own:
         for name, value in own.env.items():
             monkeypatch.setenv(name, value)
         others = {"runtimes": {"other": {"path": "runc"}}, "default-runtime": "other"}
@@ -118,11 +104,11 @@ def test_docker_knows_it_after_a_reload(
 
 
 def test_a_running_containerd_is_queried_with_and_without_crictl(
-    distribution: Distribution, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It has a root of its own here, as an engine within a container has.
     monkeypatch.setattr(query, "_is_ours", lambda _: True)
-    with Stack(distribution=distribution) as own, CriNode(own) as node:
+    with Stack(distribution=HOST) as own, CriNode(own) as node:
         place = find("containerd").locate(Path("/"), node.config)
         launcher = own.installation.launcher
         assert query.query_containerd(place) == query.RuntimeReport(True, True, launcher)

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from gpushare.client import Client
-from gpushare.daemon.core import privileges
 from tests.stack import Stack
 from tests.stack.distribution import HOST
 from tests.system.waiting import wait_until
@@ -57,13 +55,6 @@ def test_containerd_starts_all_pods_that_fit_while_gpushared_is_killed(
     own: Stack, node: CriNode
 ) -> None:
     assert_all_start(own, CriContainers(node, COUNT, memory="1GiB"))
-
-
-def test_gpushared_goes_before_the_runtimes_that_wait_for_it(own: Stack) -> None:
-    assert own.daemon is not None
-    threads = Path(f"/proc/{own.daemon.process.pid}/task").iterdir()
-    nice = {int((each / "stat").read_text().rpartition(")")[2].split()[16]) for each in threads}
-    assert nice == {privileges.PRIORITY}
 
 
 def assert_all_start(stack: Stack, containers: Containers) -> None:

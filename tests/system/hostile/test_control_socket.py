@@ -48,11 +48,11 @@ ASKS = textwrap.dedent(
     print(json.dumps({op: ask({"op": op, **common}) for op in sys.argv[3:]}), flush=True)
     """
 )
-#: Sends bad requests for some seconds, and prints how many were answered, and how.
+#: Sends bad requests, and prints how many were answered, and how.
 FLOODS = textwrap.dedent(
     """
-    import collections, json, socket, sys, time
-    path, name, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+    import collections, json, socket, sys
+    path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
     requests = [json.dumps(one).encode() for one in (
         {"op": "open", "quota": {"memory": "4Q"}, "name": "n" * 100},
         {"op": "open", "quota": "nonsense"},
@@ -62,10 +62,8 @@ FLOODS = textwrap.dedent(
         {"op": "create", "id": "x", "bundle": "/" + "b" * 3000, "marker": "strong"},
         {"op": "stop", "name": name, "signal": "KILL", "timeout": 0},
     )]
-    said, end, link = collections.Counter(), time.monotonic() + seconds, None
-    for number in range(1 << 30):
-        if time.monotonic() > end:
-            break
+    said, link = collections.Counter(), None
+    for number in range(count):
         try:
             if link is None:
                 link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -116,14 +114,14 @@ def victim(stack: Stack) -> Iterator[str]:
         assert tenant.ask("info")["total"] == 4 << 30
 
 
-@pytest.mark.parametrize("uid", [0, 1000])
-def test_a_container_gets_nothing_of_the_hosts_socket(stack: Stack, victim: str, uid: int) -> None:
+@pytest.mark.gate
+def test_a_container_gets_nothing_of_the_hosts_socket(stack: Stack, victim: str) -> None:
+    """As root, with every right to files."""
     bundle = Bundle(
         stack,
         quota={"memory": "1GiB"},
         args=[*python(HOST), "-c", ASKS, SOCKET, victim, *OPERATIONS],
     )
-    bundle.config["process"]["user"] = {"uid": uid, "gid": uid}
     bundle.config["process"]["env"].append(f"PYTHONHOME={HOST}{Path(sys.base_prefix).resolve()}")
     bundle.config["process"]["capabilities"] = {
         kind: ["CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH"]
@@ -141,22 +139,6 @@ def test_a_container_gets_nothing_of_the_hosts_socket(stack: Stack, victim: str,
     assert said == dict.fromkeys(OPERATIONS, "forbidden")
 
 
-def test_a_container_has_no_way_to_the_hosts_socket(stack: Stack) -> None:
-    bundle = Bundle(stack, quota={"memory": "1GiB"})
-    with bundle.run() as tenant:
-        assert tenant.start()["code"] == 0
-        pid = Client(stack.socket).tenant(bundle.id)["pid"]
-        found = subprocess.run(
-            ["find", f"/proc/{pid}/root/", "-xdev", "-name", "*.sock"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        mounted = Path(f"/proc/{pid}/mountinfo").read_text()
-    assert found.stdout == ""
-    assert "control.sock" not in mounted
-
-
 @pytest.fixture
 def readable() -> Iterator[Stack]:
     """A daemon that lets its readers' group alone read."""
@@ -167,28 +149,21 @@ def readable() -> Iterator[Stack]:
         yield made
 
 
-@pytest.mark.parametrize(
-    ("words", "allowed"),
-    [
-        ([], set(OPERATIONS)),
-        (["--reuid=12345", "--regid=12345", "--groups=1"], READS | OF_USERS),
-        (["--reuid=12345", "--regid=1", "--clear-groups"], READS | OF_USERS),
-        (["--reuid=12345", "--regid=12345", "--clear-groups"], None),
-    ],
-    ids=["root", "in the group", "of the group", "another"],
-)
-def test_each_local_user_gets_only_its_operations(
-    readable: Stack, words: list[str], allowed: set[str] | None
-) -> None:
+@pytest.mark.gate
+def test_each_local_user_gets_only_its_operations(readable: Stack) -> None:
     asked = sorted(OPERATIONS.keys() - {"stop", "create"})
-    argv = ["setpriv", *words, *LETS, sys.executable, "-c", ASKS, str(readable.socket), "x", *asked]
     wait_until(lambda: bool(Client(readable.socket).cards()))
-    said = said_by(argv, readable)
-    if allowed is None:
-        assert said == dict.fromkeys(asked, "no connection")
-    else:
-        assert {op for op in asked if said[op] in JUDGED} == allowed & set(asked)
-        assert {said[op] for op in asked if op not in allowed} <= {"forbidden"}
+
+    def said(*words: str) -> dict[str, Any]:
+        user = ["setpriv", "--reuid=12345", "--regid=12345", *words, *LETS]
+        program = [sys.executable, "-c", ASKS, str(readable.socket), "x", *asked]
+        return said_by([*user, *program], readable)
+
+    in_the_group = said("--groups=1")
+    allowed = (READS | OF_USERS) & set(asked)
+    assert {op for op in asked if in_the_group[op] in JUDGED} == allowed
+    assert {in_the_group[op] for op in asked if op not in allowed} == {"forbidden"}
+    assert said("--clear-groups") == dict.fromkeys(asked, "no connection")
 
 
 def test_a_flood_of_requests_fills_neither_the_log_nor_the_history(
@@ -199,8 +174,8 @@ def test_a_flood_of_requests_fills_neither_the_log_nor_the_history(
     before, asking = log.stat().st_size, Client(stack.socket)
     earlier = {event["number"] for event in asking.history("")}  # of other tests
     user = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", *LETS]
-    said = said_by([*user, sys.executable, "-c", FLOODS, str(stack.socket), victim, "6"], stack)
-    assert sum(said.values()) > 1000, said
+    said = said_by([*user, sys.executable, "-c", FLOODS, str(stack.socket), victim, "5000"], stack)
+    assert sum(said.values()) == 5000, said
     assert log.stat().st_size - before < 1 << 20
     events = [event for event in asking.history(victim) if event["key"]]
     assert {"tenant-reserved", "tenant-bound"} <= {event["event"] for event in events}

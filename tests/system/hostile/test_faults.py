@@ -19,8 +19,8 @@ from .cut import NOWHERE, Cut, CutProcess, sample, watched
 #: More than half of the card: of two that have it, one was given what was allocated to the other.
 MOST = "100GiB"
 _LAUNCHER_STEPS = 60  # more than it takes to become the low-level runtime
-_RUNTIME_STEPS = 48
-_HOOK_STEPS = {"runc": 60, "crun": 60}
+_RUNTIME_STEPS = 24
+_HOOK_STEPS = 30
 _DAEMON_STEPS = 16
 _END_STEPS = 6
 
@@ -57,6 +57,7 @@ def assert_it_can_be_made(container: RuntimeContainer) -> None:
 BY_HOOK = pytest.mark.parametrize("binds", ["hook"])
 BY_LAUNCHER = pytest.mark.parametrize("binds", ["launcher"])
 BOTH = pytest.mark.parametrize("binds", ["hook", "launcher"])
+EACH_RUNTIME = pytest.mark.parametrize("runtime", ["runc", "crun"])
 
 
 def assert_none_runs_unbound(container: RuntimeContainer) -> None:
@@ -125,6 +126,7 @@ def test_the_launcher_may_end_at_any_step(container: RuntimeContainer, compiled:
 
 
 @BY_LAUNCHER
+@EACH_RUNTIME
 def test_the_launchers_child_may_end_at_any_step(
     container: RuntimeContainer, compiled: Compiled
 ) -> None:
@@ -155,30 +157,8 @@ def test_the_launchers_child_may_end_at_any_step(
 
 
 @BY_HOOK
-def test_the_runtime_may_end_at_any_step(container: RuntimeContainer, compiled: Compiled) -> None:
-    """The launcher's every step before it becomes runc or crun, and a sample of theirs."""
-    whole = container.through
-    cut, parted = launcher_to_cut(container, compiled)
-    container.through = parted
-    assert container.create() == 0
-    steps = cut.steps
-    container.through = whole
-    container.remove()
-    for step in sorted({*range(1, _LAUNCHER_STEPS), *sample(steps, _RUNTIME_STEPS)}):
-        container.through = parted
-        cut.at_step(step)
-        container.create()
-        assert_consistent(container)
-        container.through = whole
-        container.remove()
-        container.place.assert_empty()
-    assert_it_can_be_made(container)
-
-
-@BY_HOOK
-def test_the_hook_may_end_at_any_step(
-    container: RuntimeContainer, compiled: Compiled, runtime: str
-) -> None:
+@EACH_RUNTIME
+def test_the_hook_may_end_at_any_step(container: RuntimeContainer, compiled: Compiled) -> None:
     """Its way to the daemon and back."""
     folder = container.stack.installation.libraries.resolve().parent / "bin"
     program = (folder / "gpushare-hook").rename(folder / "gpushare-hook.whole")
@@ -186,7 +166,7 @@ def test_the_hook_may_end_at_any_step(
     assert container.create() == 0
     steps = cut.steps
     container.remove()
-    for step in sample(steps, min(steps, _HOOK_STEPS[runtime])):
+    for step in sample(steps, _HOOK_STEPS):
         cut.at_step(step)
         assert container.create() != 0, "it started unbound"
         assert cut.was_cut
@@ -211,7 +191,6 @@ def start_again(place: RuntimeNamespace, cut: CutProcess) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("runtime", ["runc"], indirect=True)
 def test_the_daemon_may_end_at_any_step(container: RuntimeContainer, compiled: Compiled) -> None:
     """From a request's arrival to the last of its answer, at a container's start and at its end."""
     place, tool = container.place, compiled("cut")

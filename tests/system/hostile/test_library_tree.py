@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from gpushare import abi
 
 from .container import RuntimeContainer, RuntimeNamespace
@@ -76,6 +78,7 @@ echo done >&2
 """
 
 
+@pytest.mark.gate
 def test_root_of_a_container_changes_nothing_in_it(container: RuntimeContainer) -> None:
     """Each container has the same file system there."""
     busybox = "/bin/busybox"
@@ -94,6 +97,7 @@ cd /opt/gpushare/lib
 """
 
 
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
 def test_a_container_that_may_mount_replaces_its_own_libraries_only(
     container: RuntimeContainer, place: RuntimeNamespace, runtime: str
 ) -> None:

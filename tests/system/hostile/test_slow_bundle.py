@@ -6,12 +6,15 @@ from __future__ import annotations
 import json
 import subprocess
 
+import pytest
+
 from tests.system.waiting import wait_until
 
 from .container import GIB, RuntimeContainer, RuntimeNamespace
 from .fuse import StallingFolder
 
 
+@pytest.mark.gate
 def test_a_bundle_that_does_not_answer_delays_no_other_create(own: RuntimeNamespace) -> None:
     stuck, other = RuntimeContainer(own, "runc"), RuntimeContainer(own, "runc")
     stuck.config["root"]["path"] = str(stuck.rootfs)

@@ -53,6 +53,8 @@ def assert_served(place: RuntimeNamespace, runtime: str) -> None:
         assert tenant.ask(f"alloc {GIB // 4}")["code"] == 0
 
 
+@pytest.mark.gate
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
 def test_a_tenant_cannot_change_its_grant_by_any_path(
     place: RuntimeNamespace, runtime: str, attack: bytes
 ) -> None:
@@ -60,6 +62,7 @@ def test_a_tenant_cannot_change_its_grant_by_any_path(
         assert said.read() == "done\n"
 
 
+@pytest.mark.gate
 def test_a_page_truncated_while_it_is_read_ends_no_program(
     place: RuntimeNamespace, runtime: str, attack: bytes
 ) -> None:
@@ -69,6 +72,7 @@ def test_a_page_truncated_while_it_is_read_ends_no_program(
     assert not [line for line in place.log_lines() if "traceback" in line]
 
 
+@pytest.mark.gate
 def test_a_flood_of_connections_descriptors_and_noise_delays_no_other_client(
     place: RuntimeNamespace, runtime: str, attack: bytes
 ) -> None:
