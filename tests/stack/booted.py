@@ -57,10 +57,10 @@ class Booted(DistributionRoot):
         if cgroups != "v2":
             raise ValueError("systemd 256 and newer boots on cgroup v2 alone")
         super().__init__(distribution, folder, cgroups, host_paths)
-        listed = ["pgrep", "--parent", str(self._first.process.pid)]
+        listed = ["pgrep", "--parent", str(self.first.process.pid)]
         self.pid = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.strip()
         active = self.argv("systemctl", "is-active", "basic.target")
-        self._first.wait_until(lambda: _succeeds(active))
+        self.first.wait_until(lambda: _succeeds(active))
 
     @staticmethod
     def _starting(unshared: list[str], folder: Path) -> list[str]:
@@ -93,7 +93,7 @@ class Booted(DistributionRoot):
     def close(self) -> None:
         """End it with its first process, which the kernel lets go of after all others."""
         os.kill(int(self.pid), signal.SIGKILL)
-        self._first.process.wait()
+        self.first.process.wait()
 
 
 def _succeeds(argv: list[str]) -> bool:

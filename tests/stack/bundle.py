@@ -8,10 +8,12 @@ import json
 import secrets
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gpushare.protocol import TenantStatus
 from gpushare.verify import ProbeTenant, image
 
 from .stack import Stack
@@ -93,6 +95,44 @@ class Bundle:
         """Run the container in the foreground, as `runc run` does."""
         words = self.argv("run", "--bundle", str(self.path), self.id)
         return ProbeTenant(self.id, words, self.stack.environment)
+
+    @contextmanager
+    def started(self) -> Iterator[ProbeTenant]:
+        """Run it until its probe has found the driver; it is gone after the block."""
+        try:
+            with self.run() as tenant:
+                assert tenant.start()["code"] == 0, tenant.errors
+                yield tenant
+        finally:
+            self.remove()
+
+    def refusal(self) -> str:
+        """Run it, which must be refused; return what is said of it."""
+        with self.run() as tenant:
+            assert tenant.wait() != 0
+        return tenant.errors
+
+    def create(self) -> int:
+        """Create it without output pipes: its init keeps those it is given."""
+        return subprocess.run(
+            self.argv("create", "--bundle", str(self.path), self.id),
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=self.stack.environment,
+        ).returncode
+
+    def row(self) -> TenantStatus | None:
+        """Return its row of `gpushare ps`."""
+        return next((row for row in self.stack.client.tenants() if row["id"] == self.id), None)
+
+    @property
+    def tenant(self) -> TenantStatus:
+        """The same; it must have one."""
+        found = self.row()
+        assert found is not None
+        return found
 
     def detach(self) -> None:
         """Run the container in the background; its init has none of our pipes, and keeps none."""

@@ -134,8 +134,8 @@ class DistributionRoot:
         words.append(" ".join(map(str, host_paths)))
         log = folder / "place.log"
         unshared = [find("sh"), "-c", SCRIPT, "sh", *words]
-        self._first = ServiceProcess(self._starting(unshared, folder), log)
-        self._first.wait_until(lambda: "ready" in log.read_text())
+        self.first = ServiceProcess(self._starting(unshared, folder), log)
+        self.first.wait_until(lambda: "ready" in log.read_text())
 
     @staticmethod
     def _starting(unshared: list[str], folder: Path) -> list[str]:  # noqa: ARG004 - `Booted` does
@@ -145,7 +145,7 @@ class DistributionRoot:
     @property
     def namespace(self) -> Path:
         """The name of the mount namespace, outside of it."""
-        return Path(f"/proc/{self._first.process.pid}/ns/mnt")
+        return Path(f"/proc/{self.first.process.pid}/ns/mnt")
 
     @property
     def mount_namespace(self) -> Path:
@@ -179,7 +179,7 @@ class DistributionRoot:
 
     def close(self) -> None:
         """End every process in it; its mounts go with the last."""
-        first = self._first.process
+        first = self.first.process
         here = self.namespace.readlink()
         for pid in _processes_in(here):
             if pid != first.pid:

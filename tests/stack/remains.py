@@ -12,6 +12,7 @@ from gpushare.errors import UserError
 from gpushare.queue_client import QueueClient
 from tests.leftovers import cgroups_named
 
+from .booted import Booted
 from .stack import Stack
 
 
@@ -20,7 +21,7 @@ def remains(stack: Stack) -> list[str]:
     if not stack.is_serving:
         return ["a gpushared that has ended"]
     try:
-        known = [*_of_daemon(QueueClient(stack.socket))]
+        known = [*_of_daemon(stack.client)]
     except UserError as error:
         known = [f"a gpushared that does not answer: {error}"]
     return [*known, *_containers(stack.root), *_processes(stack)]
@@ -52,11 +53,9 @@ def _containers(root: Path) -> Iterator[str]:
 
 def _processes(stack: Stack) -> Iterator[str]:
     """Yield processes in the stack's cgroup, or with its folder in their environment."""
-    inside = {
-        int(pid)
-        for folder in cgroups_named(stack.cgroup)
-        for pid in (folder / "cgroup.procs").read_text().split()
-    }
+    # The cgroup of a booted place has systemd in it, and its services.
+    folders = [] if isinstance(stack.place, Booted) else cgroups_named(stack.cgroup)
+    inside = {int(pid) for each in folders for pid in (each / "cgroup.procs").read_text().split()}
     services = {program.process.pid for _, program in stack.programs}
     root = os.fsencode(stack.root)
     for entry in Path("/proc").iterdir():

@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Final
 
 from gpushare.errors import UserError
-from gpushare.queue_client import QueueClient
 from gpushare.verify import Containerd, Docker
 
 from .remains import remains
@@ -18,7 +17,7 @@ from .stack import Stack
 
 #: How long what ends with a test may take to be gone.
 SETTLE_SECONDS: Final = 30.0
-_SERVICES: Final = ("gpushared", "containerd", "dockerd")
+_SERVICES: Final = ("place", "gpushared", "containerd", "dockerd")
 
 
 class SharedStack:
@@ -67,7 +66,8 @@ class SharedStack:
         """The present one."""
         if self._stack is None:
             self._stack = self._make()
-            self._stack.start_daemon()
+            if self._stack.daemon is None:
+                self._stack.start_daemon()
         return self._stack
 
     @property
@@ -93,9 +93,9 @@ class SharedStack:
         if stack is None:
             return
         with suppress(UserError):
-            client = QueueClient(stack.socket)
-            for row in client.tenants():  # those of `gpushare run` are in no cgroup of the stack
-                client.stop(row["key"], "KILL", 0)
+            # Those of `gpushare run` are in no cgroup of the stack.
+            for row in stack.client.tenants():
+                stack.client.stop(row["key"], "KILL", 0)
         stack.close()
 
 

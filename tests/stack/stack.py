@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -13,12 +14,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import yaml
 
 from gpushare import simulator
-from gpushare.client import Client, DaemonUnreachable
+from gpushare.client import DaemonUnreachable
 from gpushare.install import Installation, install
+from gpushare.queue_client import QueueClient
 from gpushare.verify import Containerd, Docker, HostRunner
 from tests import leftovers
 
@@ -72,6 +75,7 @@ class Stack:
                 kind = Booted if booted else DistributionRoot
                 self.place = kind(distribution, self.root, cgroups, host_paths)
                 self._exit.callback(self.place.close)
+                self.programs.append(("place", self.place.first))
             self.runtime = Path(distribution.find(runtime) if distribution else find(runtime))
             self.socket = self.root / "run" / "control.sock"
             self.env = {
@@ -108,6 +112,11 @@ class Stack:
         return self.daemon is not None and self.daemon.process.poll() is None
 
     @property
+    def client(self) -> QueueClient:
+        """A client of its gpushared, with the queue."""
+        return QueueClient(self.socket)
+
+    @property
     def cli(self) -> list[str]:
         """The `gpushare` command of this environment."""
         return [str(Path(sys.executable).parent / "gpushare")]
@@ -132,6 +141,40 @@ class Stack:
         self.daemon = self.start("gpushared", [*before, *self.gpushared], forked=not before)
         self.daemon.wait_until(lambda: _serves(self.socket))
         return self.daemon
+
+    def configure(self, **sections: Any) -> None:
+        """Set sections of gpushare.yaml (None: remove one); a daemon that runs reads it again."""
+        found = {**yaml.safe_load(self.config.read_text()), **sections}
+        kept = {name: section for name, section in found.items() if section is not None}
+        self.config.write_text(yaml.safe_dump(kept))
+        if self.is_serving:
+            self.client.reload()
+
+    def end_daemon(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """End the daemon, by default as the out-of-memory killer does."""
+        assert self.daemon is not None
+        self.daemon.process.send_signal(number)
+        self.daemon.process.wait()
+
+    def gpushare(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a `gpushare` command to its end."""
+        return subprocess.run(
+            [*self.cli, *words],
+            check=check,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=self.environment,
+        )
+
+    def shown(self, *words: str) -> Any:
+        """Return what a `gpushare` command prints with --json."""
+        return json.loads(self.gpushare(*words, "--json").stdout)
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return the lines of the daemon's log."""
+        lines = (self.root / "gpushared.log").read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
 
     def start_containerd(self) -> Containerd:
         address = self.root / "containerd.sock"
@@ -272,7 +315,7 @@ _LEFT = (b"containerd-shim", b"gpushare-scheduler", b"gpushare.simulator.mps_con
 def _serves(path: Path) -> bool:
     """Whether gpushared is ready: it listens before, and asks early clients to wait."""
     try:
-        Client(path).status()
+        QueueClient(path).status()
     except DaemonUnreachable:
         return False
     return True

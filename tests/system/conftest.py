@@ -38,6 +38,14 @@ def stack(shared: SharedStack) -> Iterator[Stack]:
 
 
 @pytest.fixture
+def own() -> Iterator[Stack]:
+    """A stack of the test's, whose configuration and daemon it may change."""
+    with Stack() as made:
+        made.start_daemon()
+        yield made
+
+
+@pytest.fixture
 def containerd(shared: SharedStack, stack: Stack) -> Containerd:  # noqa: ARG001 - runs in it
     return shared.containerd
 

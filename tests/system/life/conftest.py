@@ -10,31 +10,28 @@ from functools import cache
 import pytest
 import yaml
 
-from gpushare.client import Client
 from tests.stack import Stack
-from tests.stack.distribution import Distribution
+from tests.stack.distribution import HOST
+from tests.stack.shared import SharedStack
 from tests.system.low_level import LowLevelRuntime, behind_launcher
-from tests.system.waiting import wait_until
 
 from .pair import COURSES, RuntimeCase, RuntimePair
 
-Nodes = Callable[[Distribution, str], Stack]
+Nodes = Callable[[str], SharedStack]
 
 
 @pytest.fixture(scope="session")
 def nodes() -> Iterator[Nodes]:
-    """A daemon for each distribution and way to bind; crun wants one layout of cgroups alone."""
+    """A daemon for each way to bind; crun wants one layout of cgroups alone."""
+
+    def made(bind: str) -> Stack:
+        stack = Stack(distribution=HOST, cgroups="v1")
+        settings = yaml.safe_load(stack.config.read_text())
+        stack.config.write_text(yaml.safe_dump({**settings, "bind": bind}))
+        return stack
+
     with ExitStack() as kept:
-
-        @cache
-        def node(distribution: Distribution, bind: str) -> Stack:
-            made = kept.enter_context(Stack(distribution=distribution, cgroups="v1"))
-            settings = yaml.safe_load(made.config.read_text())
-            made.config.write_text(yaml.safe_dump({**settings, "bind": bind}))
-            made.start_daemon()
-            return made
-
-        yield node
+        yield cache(lambda bind: kept.enter_context(SharedStack(lambda: made(bind))))
 
 
 @pytest.fixture(params=COURSES, ids=str)
@@ -45,20 +42,12 @@ def course(request: pytest.FixtureRequest) -> RuntimeCase:
 
 @pytest.fixture
 def pair(course: RuntimeCase, nodes: Nodes) -> Iterator[RuntimePair]:
-    node = nodes(course.distribution, course.kind.bind)
-    made = RuntimePair(course.kind, node.root)
-    assert node.place is not None
-    runtime = node.place.distribution.find(course.runtime)
-    argv = node.place.argv(runtime)
-    socket = node.socket if course.kind.daemon else made.folder / "nobody-listens"
-    made.bare = LowLevelRuntime(argv, made.folder / "state")
-    made.launched = LowLevelRuntime(
-        behind_launcher(made.folder / "bin", argv, socket), made.folder / "state"
-    )
-    yield made
-    # Whatever a case did with its container, nothing stays allocated to it.
-    wait_until(lambda: not _promised(node, made.id))
-
-
-def _promised(node: Stack, identity: str) -> bool:
-    return any(row["id"] == identity for row in Client(node.socket).tenants())
+    with nodes(course.kind.bind).lent() as node:
+        made = RuntimePair(course.kind, node.root)
+        assert node.place is not None
+        argv = node.place.argv(HOST.find(course.runtime))
+        socket = node.socket if course.kind.daemon else made.folder / "nobody-listens"
+        launcher = behind_launcher(made.folder / "bin", argv, socket)
+        made.bare = LowLevelRuntime(argv, made.folder / "state")
+        made.launched = LowLevelRuntime(launcher, made.folder / "state")
+        yield made

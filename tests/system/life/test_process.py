@@ -37,44 +37,6 @@ def test_output_input_and_the_exit_code(pair: RuntimePair) -> None:
     assert pair.same(script) == CallOutcome(7, "hello\n", "oops\n")
 
 
-def test_how_it_ended(pair: RuntimePair) -> None:
-    def script(life: Life) -> list[int]:
-        statuses = []
-        for ending in ("exit 0", "exit 1", "exit 255", "/nonexistent"):
-            statuses.append(life.ran("sh", "-c", ending).status)
-            life.traces()
-        return statuses
-
-    assert pair.same(script) == [0, 1, 255, 127]
-
-
-def test_programs_that_cannot_be_run_fail_alike(pair: RuntimePair) -> None:
-    def script(life: Life) -> list[bool]:
-        failed = []
-        for command in (["/nonexistent"], ["/tmp"], ["/proc/version"], [""], []):
-            failed.append(life.ran(*command).status != 0)
-            life.traces()
-        return failed
-
-    assert all(pair.same(script))
-
-
-def test_killed_from_outside(pair: RuntimePair) -> None:
-    def script(life: Life) -> int:
-        life.bundle("sh", "-c", "echo ready; sleep 1000")
-        words = life.runtime.argv("run", "--bundle", str(life.path), life.id)
-        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
-            # crun lets it begin before it has written down that it is there.
-            wait_until(lambda: life.runtime.call("state", life.id).status == 0)
-            life.call("kill", life.id, "KILL")
-        life.traces()
-        return process.returncode
-
-    assert pair.same(script) == 128 + signal.SIGKILL
-
-
 def test_signals_are_forwarded_in_the_foreground(pair: RuntimePair) -> None:
     trap = "trap 'exit 9' TERM; trap 'echo hup' HUP; echo ready; while :; do sleep 0.1; done"
 
@@ -135,61 +97,32 @@ def test_the_runtime_gets_the_arguments_of_the_caller(pair: RuntimePair) -> None
     assert given.startswith(f"{pair.bare.program[-1]}\n--root\n")
 
 
-def test_the_callers_environment_stays_outside(pair: RuntimePair) -> None:
-    def script(life: Life) -> CallOutcome:
-        life.bundle("env")
-        where = ("--bundle", str(life.path), life.id)
-        return life.call("run", *where, before=script_with("export SECRET=1 LD_PRELOAD="))
-
-    assert "SECRET" not in pair.same(script).stdout
-
-
-def test_limits_directory_user_and_mask_of_the_spec(pair: RuntimePair) -> None:
-    process = {
-        "cwd": "/tmp",
-        "user": {"uid": 12, "gid": 34, "umask": 0o077, "additionalGids": [5]},
-        "rlimits": [{"type": "RLIMIT_NOFILE", "soft": 64, "hard": 128}],
-        "env": ["PATH=/bin", "A=1", "A=2", "B="],
-    }
-    show = (
-        "echo $PWD $A; umask; ulimit -n; ulimit -Hn; "
-        "cat /proc/self/status | while read a b; do case $a in Uid:|Gid:|Groups:|Cap*|NoNewPrivs:) "
-        "echo $a $b;; esac; done"
-    )
-
-    def script(life: Life) -> CallOutcome:
-        return life.ran("sh", "-c", show, process=process)
-
-    assert pair.same(script).stdout.startswith("/tmp 2\n0077\n64\n128\n")
-
-
-def test_limits_of_the_caller_are_inherited(pair: RuntimePair) -> None:
-    def script(life: Life) -> CallOutcome:
-        life.bundle("sh", "-c", "ulimit -n; ulimit -c; umask; cat /proc/self/oom_score_adj")
-        where = ("--bundle", str(life.path), life.id)
-        return life.call("run", *where, before=script_with("ulimit -n 321; ulimit -c 0; umask 002"))
-
-    assert pair.same(script).stdout.startswith("321\n0\n")
-
-
-def test_a_command_line_as_long_as_the_kernel_takes(pair: RuntimePair) -> None:
-    """One word of 128 KiB is the kernel's most (MAX_ARG_STRLEN); there are eight of half that."""
-    word = "x" * (64 << 10)
-
-    def script(life: Life) -> CallOutcome:
+def test_a_further_process(pair: RuntimePair) -> None:
+    def script(life: Life) -> list[CallOutcome]:
         life.started("sleep", "1000")
-        inside = ("sh", "-c", 'echo $# ${#1}; echo "$8" | wc -c', "sh", *[word] * 8)
-        return life.call("exec", life.id, *inside)
+        return [
+            life.call("exec", life.id, *words, stdin=stdin)
+            for words, stdin in (
+                (("sh", "-c", "echo in; echo oops >&2; exit 5"), b""),
+                (("cat",), b"hello\n"),
+                (("sh", "-c", "kill -9 $$"), b""),
+                (("/nonexistent",), b""),
+                (("/tmp",), b""),
+            )
+        ]
 
-    assert pair.same(script) == CallOutcome(0, f"8 {len(word)}\n{len(word) + 1}\n", "")
+    answers = pair.same(script)
+    assert answers[0] == CallOutcome(5, "in\n", "oops\n")
+    assert answers[1] == CallOutcome(0, "hello\n", "")
+    assert [answer.status for answer in answers[2:]] != [0, 0, 0]
 
 
-def test_nothing_of_ours_is_open_in_the_runtime(pair: RuntimePair) -> None:
-    """What the launcher opened would be the runtime's, and then the container's."""
+def test_a_further_process_on_a_terminal(pair: RuntimePair) -> None:
+    def script(life: Life) -> tuple[int, bool]:
+        life.started("sleep", "1000")
+        status, said = life.runtime.on_a_terminal(
+            "exec", "--tty", life.id, "sh", "-c", "test -t 0 && echo terminal; exit 3"
+        )
+        return status, "terminal" in said
 
-    def script(life: Life) -> CallOutcome:
-        inside = 'for fd in /proc/self/fd/*; do echo "${fd##*/}"; done'
-        return life.ran("sh", "-c", inside)
-
-    seen = pair.same(script).stdout.split()
-    assert seen[:3] == ["0", "1", "2"]
+    assert pair.same(script) == (3, True)

@@ -3,14 +3,9 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
-from tests.leftovers import cgroups_named
 from tests.system.low_level import CallOutcome, removed_afterwards
-from tests.system.waiting import wait_until
 
-from .pair import CREATED, WITH_A_GPU, WITHOUT_ASKING, Life, RuntimePair, in_folder, process_of
+from .pair import CREATED, WITH_A_GPU, WITHOUT_ASKING, Life, RuntimePair, process_of
 
 SLEEP = ("sleep", "1000")
 
@@ -57,34 +52,6 @@ def test_detached_with_a_pid_file(pair: RuntimePair) -> None:
     assert pair.same(script).status == 0
 
 
-def test_flags_of_run(pair: RuntimePair) -> None:
-    flags = ("--no-pivot", "--no-new-keyring", "--no-subreaper", "--keep")
-
-    def script(life: Life) -> list[CallOutcome]:
-        answers = []
-        for flag in flags:
-            life.bundle("echo", "ran")
-            answers.append(life.call("run", flag, "--bundle", str(life.path), life.id))
-            life.call("state", life.id)
-            life.traces()
-            life.call("delete", "--force", life.id)
-        return answers
-
-    answers = pair.same(script, made=False)
-    assert answers[:3] == [CallOutcome(0, "ran\n", "")] * 3
-
-
-@WITHOUT_ASKING
-def test_an_unknown_flag(pair: RuntimePair) -> None:
-    """Of a container that asks, we refuse it ourselves: a bundle may be what it means."""
-
-    def script(life: Life) -> int:
-        life.bundle("echo", "ran")
-        return life.call("run", "--frobnicate", "--bundle", str(life.path), life.id).status
-
-    assert pair.same(script, made=False) != 0
-
-
 @CREATED
 def test_stopped_and_started_under_the_same_id(pair: RuntimePair) -> None:
     def script(life: Life) -> list[str]:
@@ -100,70 +67,10 @@ def test_stopped_and_started_under_the_same_id(pair: RuntimePair) -> None:
     assert pair.same(script) == ["again\n"] * 3
 
 
-@WITHOUT_ASKING
-def test_a_container_that_is_not_there(pair: RuntimePair) -> None:
-    verbs = (
-        ("delete", "--force"),
-        ("delete",),
-        ("start",),
-        ("kill",),
-        ("state",),
-        ("pause",),
-        ("resume",),
-        ("ps",),
-        ("events", "--stats"),
-        ("exec",),
-        ("update", "--pids-limit", "5"),
-        ("checkpoint",),
-    )
-
-    def script(life: Life) -> None:
-        for words in verbs:
-            life.call(*words, life.id, *(("echo",) if words == ("exec",) else ()))
-
-    pair.same(script, made=False)
-
-
-def test_a_stopped_container(pair: RuntimePair) -> None:
-    def script(life: Life) -> list[int]:
-        life.started("true")
-        life.ended()
-        statuses = [
-            life.call(*words).status
-            for words in (
-                ("kill", life.id, "TERM"),
-                ("kill", "--all", life.id, "TERM"),
-                ("exec", life.id, "echo", "in"),
-                ("start", life.id),
-                ("pause", life.id),
-                ("delete", life.id),
-            )
-        ]
-        life.traces()
-        return statuses
-
-    statuses = pair.same(script)
-    assert statuses[0] != 0
-    assert statuses[-1] == 0
-
-
 @CREATED
 def test_deleted_by_force_while_it_runs(pair: RuntimePair) -> None:
     def script(life: Life) -> CallOutcome:
         life.started(*SLEEP)
-        outcome = life.call("delete", "--force", life.id)
-        life.traces()
-        return outcome
-
-    assert pair.same(script).status == 0
-
-
-@CREATED
-def test_created_and_never_started(pair: RuntimePair) -> None:
-    def script(life: Life) -> CallOutcome:
-        life.bundle(*SLEEP)
-        life.create()
-        life.call("delete", life.id)
         outcome = life.call("delete", "--force", life.id)
         life.traces()
         return outcome
@@ -199,84 +106,6 @@ def test_paused_and_resumed(pair: RuntimePair) -> None:
     assert pair.same(script) == ["paused", "paused", "running", "running"]
 
 
-def test_updated(pair: RuntimePair) -> None:
-    def limits(life: Life) -> list[str]:
-        files = ("pids/{}/pids.max", "{}/pids.max")
-        places = [Path("/sys/fs/cgroup", file.format(life.id)) for file in files]
-        return [place.read_text().strip() for place in places if place.exists()]
-
-    def script(life: Life) -> list[list[str]]:
-        life.started(*SLEEP)
-        seen = [limits(life)]
-        life.call("update", "--pids-limit", "50", life.id)
-        seen.append(limits(life))
-        resources = json.dumps({"pids": {"limit": 60}}).encode()
-        life.call("update", "--resources", "-", life.id, stdin=resources)
-        seen.append(limits(life))
-        life.call("update", "--resources", "-", life.id, stdin=b"{")
-        return seen
-
-    assert pair.same(script)[1:] == [["50"], ["60"]]
-
-
-def _command(pid: int) -> list[str]:
-    """Return the command line of a process."""
-    return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
-
-
-def test_looked_at(pair: RuntimePair) -> None:
-    def script(life: Life) -> CallOutcome:
-        life.started(*SLEEP)
-        # What is started is for a moment runc itself yet.
-        wait_until(lambda: _command(process_of(life.pid_file)) == list(SLEEP))
-        life.call("list", figures=False)
-        life.call("list", "--format", "json")
-        life.call("ps", life.id, figures=False)
-        life.call("ps", "--format", "json", life.id)
-        return life.call("state", life.id)
-
-    assert '"status": "running"' in pair.same(script).stdout
-
-
-def test_statistics(pair: RuntimePair) -> None:
-    """A figure that is nought is left out, so of two runs only the groups are the same."""
-
-    def script(life: Life) -> bool:
-        life.started(*SLEEP)
-        outcome = life.runtime.call("events", "--stats", life.id)
-        groups = sorted(json.loads(outcome.stdout)["data"]) if outcome.status == 0 else outcome
-        life.note(groups)
-        return outcome.status == 0
-
-    assert pair.same(script) or pair.is_crun  # which has no such verb
-
-
-@WITHOUT_ASKING
-def test_a_checkpoint_is_refused_alike(pair: RuntimePair) -> None:
-    """Neither distribution's runtime has criu beside it: what is compared is the refusal."""
-
-    def script(life: Life) -> CallOutcome:
-        life.started(*SLEEP)
-        image = ("--image-path", str(life.folder / "image"))
-        outcome = life.call("checkpoint", *image, life.id)
-        life.call("state", life.id)
-        return outcome
-
-    assert pair.same(script).status != 0
-
-
-@WITHOUT_ASKING
-def test_restore_without_a_checkpoint(pair: RuntimePair) -> None:
-    def script(life: Life) -> CallOutcome:
-        life.bundle(*SLEEP)
-        for left in cgroups_named(life.id):  # crun 1.21 does, and stumbles over it the next time
-            left.rmdir()
-        image = ("--image-path", str(life.folder / "none"))
-        return life.loose("restore", *image, "--bundle", str(life.path), life.id)
-
-    assert pair.same(script, made=False).status != 0
-
-
 @WITH_A_GPU
 def test_a_container_with_a_gpu_is_neither_dumped_nor_restored(pair: RuntimePair) -> None:
     life = Life(pair.launched, pair.folder, pair.id, pair.kind)
@@ -291,19 +120,6 @@ def test_a_container_with_a_gpu_is_neither_dumped_nor_restored(pair: RuntimePair
     restored = life.loose("restore", *image, "--bundle", str(life.path), life.id)
     assert restored.status == 1
     assert "requests a GPU, and a checkpoint has no state of the driver" in life.said()
-
-
-@WITHOUT_ASKING
-def test_a_spec_is_written(pair: RuntimePair) -> None:
-    def script(life: Life) -> str:
-        folder = pair.folder / "spec"
-        folder.mkdir(exist_ok=True)
-        (folder / "config.json").unlink(missing_ok=True)
-        life.call("spec", before=in_folder(folder))
-        life.call("spec", before=in_folder(folder))  # there is one by now
-        return (folder / "config.json").read_text()
-
-    assert "ociVersion" in pair.same(script, made=False)
 
 
 WORDS = (

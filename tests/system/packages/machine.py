@@ -36,7 +36,7 @@ class OwnProcesses(DistributionRoot):
 
     def __init__(self, distribution: Distribution, folder: Path) -> None:
         super().__init__(distribution, folder)
-        listed = ["pgrep", "--parent", str(self._first.process.pid)]
+        listed = ["pgrep", "--parent", str(self.first.process.pid)]
         self.pid = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.strip()
 
     @staticmethod
@@ -53,8 +53,8 @@ class OwnProcesses(DistributionRoot):
         return [entered[0], "--target", self.pid, "--pid", *entered[1:]]
 
     def close(self) -> None:
-        self._first.process.kill()
-        self._first.process.wait()
+        self.first.process.kill()
+        self.first.process.wait()
 
 
 class BareMachine:
