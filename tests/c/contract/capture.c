@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Stream capture: what becomes of calls on the streams that take part, and what is refused.
+ */
+#include "contract.h"
+
+#include <pthread.h>
+
+static CUstreamCaptureStatus status_of(CUstream stream)
+{
+	CUstreamCaptureStatus status;
+
+	OK(cuStreamIsCapturing(stream, &status));
+	return status;
+}
+
+static void start(CUstream stream)
+{
+	OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+}
+
+static CUgraph end(CUstream stream)
+{
+	CUgraph graph;
+
+	OK(cuStreamEndCapture(stream, &graph));
+	EQUAL(status_of(stream), CU_STREAM_CAPTURE_STATUS_NONE);
+	return graph;
+}
+
+static void end_fails(CUstream stream, CUresult why)
+{
+	CUgraph graph = NULL;
+
+	IS(why, cuStreamEndCapture(stream, &graph));
+	CHECK(!graph);
+	EQUAL(status_of(stream), CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+static CUgraphNodeType type_of(CUgraphNode node)
+{
+	CUgraphNodeType type;
+
+	OK(cuGraphNodeGetType(node, &type));
+	return type;
+}
+
+static void note(void *noted)
+{
+	++*(int *)noted;
+}
+
+void captured_calls_run_when_their_graph_does(void)
+{
+	const CUgraphNodeType wanted[] = {CU_GRAPH_NODE_TYPE_KERNEL, CU_GRAPH_NODE_TYPE_MEMSET,
+		CU_GRAPH_NODE_TYPE_MEMCPY, CU_GRAPH_NODE_TYPE_HOST};
+	size_t count = 4, dependencies;
+	CUgraphNode nodes[4];
+	unsigned int word = 0;
+	CUgraphExec instance;
+	int noted = 0;
+
+	begin();
+	CUstream stream = stream_new();
+	const CUdeviceptr pointer = allocated(4096);
+	OK(launch_ns(stream, 1000)); /* a capture cannot load the kernel */
+	start(stream);
+	OK(launch_ns(stream, 1000));
+	OK(cuMemsetD32Async(pointer, 0xabcd, 1024, stream));
+	OK(cuMemcpyDtoHAsync_v2(&word, pointer + 4092, 4, stream));
+	OK(cuLaunchHostFunc(stream, note, &noted));
+	CUgraph graph = end(stream);
+	OK(cuGraphGetNodes(graph, nodes, &count));
+	EQUAL(count, 4);
+	for (size_t i = 0; i < 4; i++) {
+		EQUAL(type_of(nodes[i]), wanted[i]);
+		OK(cuGraphNodeGetDependencies(nodes[i], NULL, &dependencies));
+		EQUAL(dependencies, i > 0);
+	}
+	EQUAL(noted + (int)word, 0);
+	OK(cuGraphInstantiateWithFlags(&instance, graph, 0));
+	OK(cuGraphLaunch(instance, stream));
+	OK(cuStreamSynchronize(stream));
+	EQUAL(word, 0xabcd);
+	EQUAL(noted, 1);
+	OK(cuGraphExecDestroy(instance));
+	OK(cuGraphDestroy(graph));
+	OK(cuStreamDestroy_v2(stream));
+	OK(cuMemFree_v2(pointer));
+}
+
+void a_captured_allocation_is_one_of_the_graph(void)
+{
+	const size_t size = 32 * MIB;
+	CUgraphExec instance;
+	CUgraphNode nodes[3];
+	CUdeviceptr pointer;
+	size_t count = 3;
+
+	begin();
+	const size_t before = free_bytes();
+	CUstream stream = stream_new();
+	start(stream);
+	OK(cuMemAllocAsync(&pointer, size, stream));
+	OK(cuMemsetD8Async(pointer, 1, size, stream));
+	OK(cuMemFreeAsync(pointer, stream));
+	CUgraph graph = end(stream);
+	CHECK(before - free_bytes() < size);
+	OK(cuGraphGetNodes(graph, nodes, &count));
+	EQUAL(type_of(nodes[0]), CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+	EQUAL(type_of(nodes[2]), CU_GRAPH_NODE_TYPE_MEM_FREE);
+	OK(cuGraphInstantiateWithFlags(&instance, graph, 0));
+	OK(cuGraphLaunch(instance, stream));
+	CHECK(before - free_bytes() >= size);
+	OK(cuStreamSynchronize(stream));
+	OK(cuGraphExecDestroy(instance));
+	OK(cuGraphDestroy(graph));
+	OK(cuDeviceGraphMemTrim(0));
+	OK(cuStreamDestroy_v2(stream));
+	UNCHANGED(before);
+}
+
+void a_stream_that_waits_takes_part_and_must_come_back(void)
+{
+	CUgraphNode nodes[3];
+	size_t count = 3;
+	CUgraph graph;
+
+	begin();
+	CUstream first = stream_new(), second = stream_new();
+	CUevent fork = event_new(CU_EVENT_DISABLE_TIMING);
+	CUevent join = event_new(CU_EVENT_DISABLE_TIMING);
+	OK(launch_ns(first, 1000));
+	start(first);
+	OK(launch_ns(first, 1000));
+	OK(cuEventRecord(fork, first));
+	IS(CUDA_ERROR_CAPTURED_EVENT, cuEventQuery(fork));
+	OK(cuStreamWaitEvent(second, fork, 0));
+	EQUAL(status_of(second), CU_STREAM_CAPTURE_STATUS_ACTIVE);
+	OK(launch_ns(second, 1000));
+	OK(cuEventRecord(join, second));
+	OK(cuStreamWaitEvent(first, join, 0));
+	OK(launch_ns(first, 1000));
+	graph = end(first);
+	EQUAL(status_of(second), CU_STREAM_CAPTURE_STATUS_NONE);
+	OK(cuGraphGetNodes(graph, nodes, &count));
+	OK(cuGraphNodeGetDependencies(nodes[2], NULL, &count));
+	EQUAL(count, 2);
+	OK(cuGraphDestroy(graph));
+
+	start(first);
+	OK(cuEventRecord(fork, first));
+	OK(cuStreamWaitEvent(second, fork, 0));
+	OK(launch_ns(second, 1000));
+	IS(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, cuStreamEndCapture(second, &graph));
+	end_fails(first, CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+
+	OK(cuEventRecord(join, second));
+	start(first);
+	IS(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, cuStreamWaitEvent(first, join, 0));
+	end_fails(first, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+	OK(cuEventDestroy_v2(fork));
+	OK(cuEventDestroy_v2(join));
+	OK(cuStreamDestroy_v2(first));
+	OK(cuStreamDestroy_v2(second));
+}
+
+void what_cannot_be_captured_is_refused_and_spoils_the_capture(void)
+{
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	CUstreamCaptureStatus status;
+	CUdeviceptr pointer;
+	CUstream blocking;
+	CUgraph graph;
+
+	begin();
+	CUstream stream = stream_new();
+	OK(launch_ns(stream, 1000));
+	OK(cuStreamSynchronize(stream));
+	start(stream);
+	IS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamSynchronize(stream));
+	EQUAL(status_of(stream), CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+	IS(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, launch_ns(stream, 1));
+	end_fails(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+	FAILS(cuStreamEndCapture(stream, &graph));
+
+	start(stream);
+	IS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuMemAlloc_v2(&pointer, 1));
+	end_fails(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+
+	start(stream);
+	OK(cuThreadExchangeStreamCaptureMode(&mode));
+	EQUAL(mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
+	OK(cuMemFree_v2(allocated(1)));
+	OK(cuThreadExchangeStreamCaptureMode(&mode));
+	OK(cuGraphDestroy(end(stream)));
+
+	IS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamBeginCapture(NULL));
+	OK(cuStreamCreate(&blocking, 0));
+	start(blocking);
+	IS(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuStreamIsCapturing(NULL, &status));
+	EQUAL(status_of(blocking), CU_STREAM_CAPTURE_STATUS_ACTIVE);
+	IS(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, launch_ns(NULL, 1));
+	end_fails(blocking, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+	OK(cuStreamDestroy_v2(blocking));
+	OK(cuStreamDestroy_v2(stream));
+}
+
+/* What another thread asks while this one captures. */
+struct asked {
+	CUcontext context;
+	CUstreamCaptureMode mode;
+	CUstream captured; /* null: not to be ended */
+	CUevent event;
+	CUresult result;
+};
+
+static void *ask(void *argument)
+{
+	struct asked *asked = argument;
+	CUgraph graph;
+
+	OK(cuCtxSetCurrent(asked->context));
+	OK(cuThreadExchangeStreamCaptureMode(&asked->mode));
+	if (asked->captured)
+		IS(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
+			cuStreamEndCapture(asked->captured, &graph));
+	asked->result = cuEventQuery(asked->event);
+	return NULL;
+}
+
+static CUresult asked_by_another_thread(struct asked asked)
+{
+	pthread_t thread;
+
+	EQUAL(pthread_create(&thread, NULL, ask, &asked), 0);
+	EQUAL(pthread_join(thread, NULL), 0);
+	return asked.result;
+}
+
+void other_threads_are_bound_by_the_mode_of_a_capture(void)
+{
+	CUcontext context = begin();
+	CUstream stream = stream_new(), other = stream_new();
+	CUevent event = event_new(0);
+	struct asked asked = {context, CU_STREAM_CAPTURE_MODE_GLOBAL, stream, event, CUDA_SUCCESS};
+
+	OK(cuEventRecord(event, other));
+	OK(cuCtxSynchronize());
+	OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+	OK(asked_by_another_thread(asked));
+	OK(cuGraphDestroy(end(stream)));
+
+	asked.captured = NULL;
+	asked.mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	start(stream);
+	OK(asked_by_another_thread(asked));
+	OK(cuGraphDestroy(end(stream)));
+
+	asked.mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+	start(stream);
+	IS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, asked_by_another_thread(asked));
+	end_fails(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+	OK(cuEventDestroy_v2(event));
+	OK(cuStreamDestroy_v2(stream));
+	OK(cuStreamDestroy_v2(other));
+}
+
+void a_program_adds_nodes_of_its_own_to_a_capture(void)
+{
+	CUstreamCaptureStatus status;
+	const CUgraphNode *nodes;
+	CUgraphNode node;
+	uint64_t id = 0;
+	CUgraph graph;
+	size_t count;
+
+	begin();
+	CUstream stream = stream_new();
+	OK(launch_ns(stream, 1000));
+	start(stream);
+	OK(launch_ns(stream, 1000));
+	OK(cuStreamGetCaptureInfo_v2(stream, &status, &id, &graph, &nodes, &count));
+	CHECK(id > 0 && count == 1);
+	OK(cuGraphAddEmptyNode(&node, graph, nodes, count));
+	OK(cuStreamUpdateCaptureDependencies(stream, &node, 1, 1));
+	OK(launch_ns(stream, 1000));
+	CHECK(end(stream) == graph);
+	OK(cuGraphGetNodes(graph, NULL, &count));
+	EQUAL(count, 3);
+	OK(cuGraphDestroy(graph));
+	OK(cuStreamDestroy_v2(stream));
+}

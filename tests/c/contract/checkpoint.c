@@ -1,0 +1,518 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A process is taken off its cards and put back, by another one, and does not notice. What cuda.h
+ * does not say is among the assumptions in simulator/README.md.
+ */
+#include "contract.h"
+
+#include "cuda_checkpoint.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define SIZE (16 * MIB)
+#define LOCK_MS 60000
+
+enum verb { LOCK, CHECKPOINT, RESTORE, UNLOCK, VERBS };
+
+static CUresult call(enum verb verb, pid_t pid)
+{
+	CUcheckpointLockArgs lock = {.timeoutMs = LOCK_MS};
+
+	switch (verb) {
+	case LOCK:
+		return cuCheckpointProcessLock(pid, &lock);
+	case CHECKPOINT:
+		return cuCheckpointProcessCheckpoint(pid, NULL);
+	case RESTORE:
+		return cuCheckpointProcessRestore(pid, NULL);
+	default:
+		return cuCheckpointProcessUnlock(pid, NULL);
+	}
+}
+
+static CUprocessState state_of(pid_t pid)
+{
+	CUprocessState state;
+
+	OK(cuCheckpointProcessGetState(pid, &state));
+	return state;
+}
+
+static void evict(pid_t pid)
+{
+	OK(call(LOCK, pid));
+	OK(call(CHECKPOINT, pid));
+}
+
+static void put_back(pid_t pid)
+{
+	OK(call(RESTORE, pid));
+	OK(call(UNLOCK, pid));
+}
+
+/* --- programs that are checkpointed --- */
+
+static unsigned char pattern_at(size_t i, unsigned int seed)
+{
+	return (unsigned char)(i * 31 + i / 256 + seed);
+}
+
+/* The kinds of memory that a program has: linear, of a pool, mapped. */
+enum { KINDS = 3, SAMPLE = 4096 };
+
+struct contents {
+	CUdeviceptr pointers[KINDS];
+	unsigned char *pinned;
+	CUarray array;
+	CUevent start, end;
+	CUgraphExec graph;
+	CUstream stream;
+	float elapsed;
+};
+
+static void fill_sample(unsigned char *sample, unsigned int seed)
+{
+	for (size_t i = 0; i < SAMPLE; i++)
+		sample[i] = pattern_at(i, seed);
+}
+
+static void make_contents(struct contents *all)
+{
+	const CUDA_ARRAY_DESCRIPTOR shape = {
+		.Width = SAMPLE, .Format = CU_AD_FORMAT_UNSIGNED_INT8, .NumChannels = 1};
+	const CUmemGenericAllocationHandle handle = physical(0, SIZE, CU_MEM_HANDLE_TYPE_NONE);
+	unsigned char sample[SAMPLE];
+	CUgraph graph;
+	void *host;
+
+	all->pointers[0] = allocated(SIZE);
+	OK(cuMemAllocAsync(&all->pointers[1], SIZE, NULL));
+	all->pointers[2] = mapped(handle, SIZE);
+	for (unsigned int kind = 0; kind < KINDS; kind++) {
+		fill_sample(sample, kind);
+		OK(cuMemcpyHtoD_v2(all->pointers[kind], sample, SAMPLE));
+		OK(cuMemcpyHtoD_v2(all->pointers[kind] + SIZE - SAMPLE, sample, SAMPLE));
+	}
+	OK(cuMemHostAlloc(&host, SAMPLE, 0));
+	all->pinned = host;
+	fill_sample(all->pinned, KINDS);
+	OK(cuArrayCreate_v2(&all->array, &shape));
+	const CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+		.srcHost = host,
+		.dstMemoryType = CU_MEMORYTYPE_ARRAY,
+		.dstArray = all->array,
+		.WidthInBytes = SAMPLE,
+		.Height = 1};
+	OK(cuMemcpy2D_v2(&copy));
+	all->stream = stream_new();
+	all->start = event_new(0);
+	all->end = event_new(0);
+	OK(cuEventRecord(all->start, NULL));
+	OK(launch_ns(NULL, 2 * MS));
+	OK(cuEventRecord(all->end, NULL));
+	OK(cuCtxSynchronize());
+	all->elapsed = elapsed_ms(all->start, all->end);
+	OK(cuStreamBeginCapture_v2(all->stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+	OK(launch_ns(all->stream, 1000));
+	OK(cuStreamEndCapture(all->stream, &graph));
+	OK(cuGraphInstantiateWithFlags(&all->graph, graph, 0));
+}
+
+static void compare_contents(const struct contents *all)
+{
+	unsigned char sample[SAMPLE], found[SAMPLE];
+	const CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_ARRAY,
+		.srcArray = all->array,
+		.dstMemoryType = CU_MEMORYTYPE_HOST,
+		.dstHost = found,
+		.WidthInBytes = SAMPLE,
+		.Height = 1};
+
+	for (unsigned int kind = 0; kind < KINDS; kind++) {
+		fill_sample(sample, kind);
+		OK(cuMemcpyDtoH_v2(found, all->pointers[kind], SAMPLE));
+		EQUAL(memcmp(found, sample, SAMPLE), 0);
+		OK(cuMemcpyDtoH_v2(found, all->pointers[kind] + SIZE - SAMPLE, SAMPLE));
+		EQUAL(memcmp(found, sample, SAMPLE), 0);
+	}
+	fill_sample(sample, KINDS);
+	EQUAL(memcmp(all->pinned, sample, SAMPLE), 0);
+	OK(cuMemcpy2D_v2(&copy));
+	EQUAL(memcmp(found, sample, SAMPLE), 0);
+	CHECK(elapsed_ms(all->start, all->end) == all->elapsed);
+	OK(cuGraphLaunch(all->graph, all->stream));
+	OK(launch_ns(NULL, 1000));
+	OK(cuCtxSynchronize());
+}
+
+/* Has memory of every kind, compares it each time that it is told to, and says its card. */
+static void have_contents(int socket)
+{
+	struct contents all;
+	CUuuid uuid;
+
+	begin();
+	make_contents(&all);
+	for (;;) {
+		OK(cuDeviceGetUuid_v2(&uuid, 0));
+		say_bytes(socket, &uuid, sizeof(uuid));
+		hear(socket);
+		compare_contents(&all);
+	}
+}
+
+static CUuuid compared(struct peer target)
+{
+	CUuuid uuid;
+
+	say(target.socket, 0);
+	hear_bytes(target.socket, &uuid, sizeof(uuid));
+	return uuid;
+}
+
+/* Wait until a target of have_contents has its contents. */
+static CUuuid card_of(struct peer target)
+{
+	CUuuid uuid;
+
+	hear_bytes(target.socket, &uuid, sizeof(uuid));
+	return uuid;
+}
+
+/* --- cases --- */
+
+void the_states_of_a_checkpoint_follow_one_another(void)
+{
+	static const CUprocessState after[VERBS] = {CU_PROCESS_STATE_LOCKED,
+		CU_PROCESS_STATE_CHECKPOINTED, CU_PROCESS_STATE_LOCKED, CU_PROCESS_STATE_RUNNING};
+	struct peer target = peer_start(have_contents);
+
+	card_of(target);
+	begin();
+	EQUAL(state_of(target.pid), CU_PROCESS_STATE_RUNNING);
+	for (int turn = 0; turn < 2; turn++) {
+		for (enum verb verb = LOCK; verb < VERBS; verb++) {
+			OK(call(verb, target.pid));
+			EQUAL(state_of(target.pid), after[verb]);
+		}
+		compared(target);
+	}
+	peer_kill(target);
+}
+
+void other_transitions_are_refused_and_change_nothing(void)
+{
+	struct peer target = peer_start(have_contents);
+
+	card_of(target);
+	begin();
+	for (enum verb last = LOCK; last < VERBS; last++) {
+		OK(call(last, target.pid));
+		const CUprocessState state = state_of(target.pid);
+		for (enum verb verb = LOCK; verb < VERBS; verb++) {
+			const bool legal = state == CU_PROCESS_STATE_RUNNING ? verb == LOCK
+				: state == CU_PROCESS_STATE_CHECKPOINTED ? verb == RESTORE
+				: verb == CHECKPOINT || verb == UNLOCK;
+
+			if (legal)
+				continue;
+			IS(CUDA_ERROR_ILLEGAL_STATE, call(verb, target.pid));
+			EQUAL(state_of(target.pid), state);
+		}
+	}
+	compared(target);
+	peer_kill(target);
+}
+
+static void have_no_context(int socket)
+{
+	say(socket, 0);
+	hear(socket);
+}
+
+void only_processes_with_cuda_have_a_state(void)
+{
+	struct peer idle = peer_start(have_no_context);
+	const pid_t pids[] = {idle.pid, 1, 0, -1};
+	CUprocessState state;
+	int thread;
+
+	hear(idle.socket);
+	begin();
+	for (int i = 0; i < 4; i++) {
+		FAILS(cuCheckpointProcessGetState(pids[i], &state));
+		FAILS(cuCheckpointProcessGetRestoreThreadId(pids[i], &thread));
+		for (enum verb verb = LOCK; verb < VERBS; verb++)
+			FAILS(call(verb, pids[i]));
+	}
+	peer_kill(idle);
+}
+
+void a_thread_of_the_driver_restores_the_process(void)
+{
+	struct peer target = peer_start(have_contents);
+	char path[64];
+	int thread;
+
+	card_of(target);
+	begin();
+	OK(cuCheckpointProcessGetRestoreThreadId(target.pid, &thread));
+	snprintf(path, sizeof(path), "/proc/%d/task/%d", target.pid, thread);
+	CHECK(thread != target.pid && access(path, F_OK) == 0);
+	peer_kill(target);
+}
+
+void a_caller_without_cuinit_takes_a_process_off_its_card(void)
+{
+	struct peer target = peer_start(have_contents);
+
+	card_of(target);
+	evict(target.pid);
+	EQUAL(state_of(target.pid), CU_PROCESS_STATE_CHECKPOINTED);
+	peer_kill(target);
+}
+
+void the_memory_of_a_checkpointed_process_is_anothers(void)
+{
+	struct peer target = peer_start(have_contents);
+
+	card_of(target);
+	begin();
+	const size_t before = free_bytes();
+	evict(target.pid);
+	CHECK(free_bytes() - before >= KINDS * SIZE);
+	fill(0);
+	empty();
+	put_back(target.pid);
+	compared(target);
+	EQUAL(free_bytes(), before);
+	peer_kill(target);
+}
+
+void a_restore_without_room_is_the_last(void)
+{
+	struct peer target = peer_start(have_contents);
+	CUprocessState state;
+
+	card_of(target);
+	begin();
+	evict(target.pid);
+	fill(SIZE);
+	IS(CUDA_ERROR_OUT_OF_MEMORY, call(RESTORE, target.pid));
+	EQUAL(state_of(target.pid), CU_PROCESS_STATE_FAILED);
+	empty();
+	FAILS(call(RESTORE, target.pid));
+	FAILS(call(UNLOCK, target.pid));
+	peer_kill(target);
+	FAILS(cuCheckpointProcessGetState(target.pid, &state));
+}
+
+static void have_managed_memory(int socket)
+{
+	CUdeviceptr pointer;
+
+	begin();
+	OK(cuMemAllocManaged(&pointer, MIB, CU_MEM_ATTACH_GLOBAL));
+	say(socket, 0);
+	hear(socket);
+	OK(cuMemFree_v2(allocated(MIB)));
+	say(socket, 0);
+	hear(socket);
+}
+
+static void have_shared_memory(int socket)
+{
+	int fd;
+
+	begin();
+	OK(cuMemExportToShareableHandle(&fd,
+		physical(0, SIZE, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+		CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	say(socket, 0);
+	hear(socket);
+	OK(cuMemFree_v2(allocated(MIB)));
+	say(socket, 0);
+	hear(socket);
+}
+
+void managed_and_shared_memory_cannot_leave(void)
+{
+	struct peer targets[] = {peer_start(have_managed_memory), peer_start(have_shared_memory)};
+
+	for (int i = 0; i < 2; i++)
+		hear(targets[i].socket);
+	begin();
+	for (int i = 0; i < 2; i++) {
+		OK(call(LOCK, targets[i].pid));
+		IS(CUDA_ERROR_NOT_SUPPORTED, call(CHECKPOINT, targets[i].pid));
+		EQUAL(state_of(targets[i].pid), CU_PROCESS_STATE_LOCKED);
+		OK(call(UNLOCK, targets[i].pid));
+		say(targets[i].socket, 0);
+		hear(targets[i].socket); /* and it goes on */
+		peer_kill(targets[i]);
+	}
+}
+
+void calls_wait_until_the_unlock(void)
+{
+	struct peer target = peer_start(have_contents);
+	CUuuid uuid;
+
+	card_of(target);
+	begin();
+	OK(call(LOCK, target.pid));
+	say(target.socket, 0); /* it compares now, and cannot */
+	OK(call(CHECKPOINT, target.pid));
+	OK(call(RESTORE, target.pid));
+	EQUAL(recv(target.socket, &uuid, 1, MSG_DONTWAIT | MSG_PEEK), -1);
+	OK(call(UNLOCK, target.pid));
+	hear_bytes(target.socket, &uuid, sizeof(uuid));
+	peer_kill(target);
+}
+
+static void be_busy(int socket)
+{
+	begin();
+	OK(launch_ns(NULL, 60000 * MS));
+	say(socket, 0);
+	hear(socket);
+	free_bytes(); /* which does not wait for work */
+	say(socket, 0);
+	hear(socket);
+}
+
+void a_lock_gives_up_at_its_timeout(void)
+{
+	struct peer target = peer_start(be_busy);
+	CUcheckpointLockArgs at_once = {.timeoutMs = 50};
+
+	hear(target.socket);
+	begin();
+	IS(CUDA_ERROR_NOT_READY, cuCheckpointProcessLock(target.pid, &at_once));
+	EQUAL(state_of(target.pid), CU_PROCESS_STATE_RUNNING);
+	say(target.socket, 0);
+	hear(target.socket); /* and it goes on */
+	peer_kill(target);
+}
+
+void a_killed_process_leaves_nothing_in_any_state(void)
+{
+	struct peer targets[VERBS];
+
+	for (int i = 0; i < VERBS; i++)
+		targets[i] = peer_start(have_contents);
+	for (int i = 0; i < VERBS; i++)
+		card_of(targets[i]);
+	begin();
+	const size_t before = free_bytes();
+	for (enum verb last = LOCK; last < VERBS; last++) {
+		for (enum verb verb = LOCK; verb <= last; verb++)
+			OK(call(verb, targets[last].pid));
+		peer_kill(targets[last]);
+		FAILS(call(UNLOCK, targets[last].pid));
+	}
+	CHECK(free_bytes() - before >= VERBS * KINDS * SIZE);
+	fill(0);
+	CHECK(free_bytes() < SIZE);
+	empty();
+}
+
+static _Atomic unsigned int *turns; /* shared with the process that counts them */
+
+static void write_and_compare(int socket)
+{
+	begin();
+	const CUdeviceptr pointer = allocated(MIB);
+
+	say(socket, 0);
+	for (unsigned int word = 1;; word++) {
+		unsigned int found = 0;
+
+		OK(cuMemsetD32_v2(pointer, word, 1024));
+		OK(cuMemcpyDtoH_v2(&found, pointer + 4092, sizeof(found)));
+		EQUAL(found, word);
+		*turns = word;
+	}
+}
+
+void a_busy_process_never_sees_other_bytes(void)
+{
+	turns = mmap(NULL, sizeof(*turns), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(turns != MAP_FAILED);
+	struct peer target = peer_start(write_and_compare);
+
+	hear(target.socket);
+	begin();
+	for (int i = 0; i < 10; i++) {
+		const unsigned int before = *turns;
+
+		while (*turns == before)
+			usleep(100);
+		evict(target.pid);
+		const unsigned int stopped = *turns;
+		OK(call(RESTORE, target.pid));
+		CHECK(*turns <= stopped + 1); /* it may have been about to write the number */
+		OK(call(UNLOCK, target.pid));
+	}
+	const unsigned int before = *turns;
+	while (*turns == before)
+		usleep(100);
+	peer_kill(target);
+}
+
+static CUresult moved(pid_t pid, CUuuid old, CUuuid new)
+{
+	CUuuid others[2];
+	CUcheckpointGpuPair pairs[2];
+
+	for (int i = 0; i < 2; i++) {
+		OK(cuDeviceGetUuid_v2(&others[i], i));
+		pairs[i] = (CUcheckpointGpuPair){others[i], others[i]};
+	}
+	for (int i = 0; i < 2; i++) { /* every card is named, and the two are exchanged */
+		if (memcmp(&pairs[i].oldUuid, &old, sizeof(old)) == 0)
+			pairs[i].newUuid = new;
+		else if (memcmp(&pairs[i].oldUuid, &new, sizeof(new)) == 0)
+			pairs[i].newUuid = old;
+	}
+	CUcheckpointRestoreArgs arguments = {.gpuPairs = pairs, .gpuPairsCount = 2};
+	return cuCheckpointProcessRestore(pid, &arguments);
+}
+
+void a_process_moves_to_another_card_with_all_that_it_has(void)
+{
+	struct peer target = peer_start(have_contents);
+	CUuuid cards[2], unknown = {{1}};
+
+	const CUuuid first = card_of(target);
+	CUcontext own = begin(), second;
+	for (int i = 0; i < 2; i++)
+		OK(cuDeviceGetUuid_v2(&cards[i], i));
+	EQUAL(memcmp(&first, &cards[0], sizeof(first)), 0);
+	OK(cuDevicePrimaryCtxRetain(&second, 1));
+	OK(cuCtxSetCurrent(second));
+	const size_t there = free_bytes();
+	for (int i = 0; i < 2; i++) {
+		const CUuuid old = cards[i], new = cards[1 - i];
+
+		evict(target.pid);
+		CUcheckpointGpuPair pair = {old, unknown};
+		CUcheckpointRestoreArgs wrong = {.gpuPairs = &pair, .gpuPairsCount = 1};
+		FAILS(cuCheckpointProcessRestore(target.pid, &wrong));
+		EQUAL(state_of(target.pid), CU_PROCESS_STATE_CHECKPOINTED);
+		OK(moved(target.pid, old, new));
+		OK(call(UNLOCK, target.pid));
+		const CUuuid now = compared(target);
+		EQUAL(memcmp(&now, &new, sizeof(now)), 0);
+		if (i == 0)
+			CHECK(there - free_bytes() >= KINDS * SIZE);
+		else
+			EQUAL(free_bytes(), there);
+	}
+	OK(cuCtxSetCurrent(own));
+	OK(cuDevicePrimaryCtxRelease_v2(1));
+	peer_kill(target);
+}

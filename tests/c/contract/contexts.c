@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Contexts and processes: how long what they hold lasts.
+ */
+#include "contract.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+void nothing_works_before_cuinit(void)
+{
+	size_t bytes;
+	int count;
+
+	IS(CUDA_ERROR_NOT_INITIALIZED, cuDeviceGetCount(&count));
+	IS(CUDA_ERROR_NOT_INITIALIZED, cuMemGetInfo_v2(&bytes, &bytes));
+}
+
+static void use_the_card(int socket)
+{
+	begin();
+	const CUdeviceptr pointer = allocated(16 * granule());
+
+	say(socket, pointer);
+	hear(socket);
+}
+
+void the_memory_of_a_killed_process_is_free(void)
+{
+	struct peer peer = peer_start(use_the_card);
+
+	hear(peer.socket);
+	begin();
+	const size_t before = free_bytes(), size = 16 * granule();
+	peer_kill(peer);
+	/* Its context as well. */
+	CHECK(free_bytes() - before > size);
+}
+
+static void churn(int socket)
+{
+	begin();
+	OK(launch_ns(NULL, 1000)); /* the kernel is loaded */
+	for (;;) {
+		CUdeviceptr pointers[8];
+
+		for (size_t i = 0; i < 8; i++) {
+			pointers[i] = allocated((i + 1) * MIB);
+			OK(launch_ns(NULL, 20000));
+		}
+		say(socket, 0);
+		for (size_t i = 0; i < 8; i++)
+			OK(cuMemFree_v2(pointers[i]));
+	}
+}
+
+void a_process_killed_at_any_moment_leaves_nothing(void)
+{
+	enum { PEERS = 5 };
+	struct peer peers[PEERS];
+
+	for (int i = 0; i < PEERS; i++)
+		peers[i] = peer_start(churn);
+	for (int i = 0; i < PEERS; i++)
+		hear(peers[i].socket);
+	begin();
+	for (int i = 0; i < PEERS; i++) {
+		for (int turns = 0; turns < 3; turns++)
+			hear(peers[i].socket);
+		peer_kill(peers[i]);
+	}
+	OK(launch_ns(NULL, 1000));
+	OK(cuCtxSynchronize());
+	fill(0);
+	CHECK(free_bytes() < 64 * granule());
+	empty();
+}
+
+void a_forked_child_has_no_driver(void)
+{
+	int status, count;
+	size_t bytes;
+	pid_t child;
+
+	begin();
+	const size_t before = free_bytes();
+	child = fork();
+	if (child == 0) {
+		IS(CUDA_ERROR_NOT_INITIALIZED, cuInit(0));
+		IS(CUDA_ERROR_NOT_INITIALIZED, cuMemGetInfo_v2(&bytes, &bytes));
+		IS(CUDA_ERROR_NOT_INITIALIZED, cuDeviceGetCount(&count));
+		_exit(0);
+	}
+	EQUAL(waitpid(child, &status, 0), child);
+	EQUAL(status, 0);
+	EQUAL(free_bytes(), before);
+	OK(cuMemFree_v2(allocated(1)));
+}
+
+void the_primary_context_is_one_and_ends_with_its_last_release(void)
+{
+	CUcontext first = begin(), second;
+	unsigned int flags;
+	int active;
+
+	OK(cuDevicePrimaryCtxRetain(&second, 0));
+	CHECK(first == second);
+	allocated(granule());
+	OK(cuDevicePrimaryCtxRelease_v2(0));
+	OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+	EQUAL(active, 1);
+	OK(cuDevicePrimaryCtxRelease_v2(0));
+	OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+	EQUAL(active, 0);
+	begin();
+	OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+	EQUAL(active, 1);
+}
+
+void a_destroyed_context_leaves_nothing_behind(void)
+{
+	CUcontext context;
+
+	begin();
+	const size_t before = free_bytes();
+
+	OK(cuCtxCreate_v2(&context, 0, 0));
+	allocated(16 * granule());
+	allocated(10);
+	CHECK(before - free_bytes() >= 16 * granule());
+	OK(cuCtxDestroy_v2(context));
+	UNCHANGED(before);
+}
+
+void the_last_detach_destroys(void)
+{
+	CUcontext context, attached;
+
+	begin();
+	const size_t before = free_bytes(), size = 4 * granule();
+
+	OK(cuCtxCreate_v2(&context, 0, 0));
+	OK(cuCtxAttach(&attached, 0));
+	CHECK(attached == context);
+	allocated(size);
+	OK(cuCtxDetach(context));
+	CHECK(before - free_bytes() >= size);
+	OK(cuCtxDetach(context));
+	UNCHANGED(before);
+}
+
+void a_limit_is_what_it_was_raised_to_or_what_it_was(void)
+{
+	size_t heap, stack, now;
+
+	begin();
+	OK(cuCtxGetLimit(&heap, CU_LIMIT_MALLOC_HEAP_SIZE));
+	OK(cuCtxGetLimit(&stack, CU_LIMIT_STACK_SIZE));
+	const size_t before = free_bytes();
+	OK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 8 * heap));
+	OK(cuCtxGetLimit(&now, CU_LIMIT_MALLOC_HEAP_SIZE));
+	CHECK(now >= 8 * heap && free_bytes() <= before);
+	FAILS(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, SIZE_MAX));
+	FAILS(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, SIZE_MAX));
+	OK(cuCtxGetLimit(&now, CU_LIMIT_STACK_SIZE));
+	EQUAL(now, stack);
+	OK(cuCtxGetLimit(&now, CU_LIMIT_MALLOC_HEAP_SIZE));
+	CHECK(now >= 8 * heap && now < 16 * heap);
+}
+
+void a_green_context_has_its_multiprocessors_and_leaves_no_memory(void)
+{
+	CUdevResource whole, part, rest;
+	CUdevResourceDesc description;
+	CUcontext context, current;
+	unsigned int count = 1;
+	CUgreenCtx green;
+
+	begin();
+	const size_t before = free_bytes();
+	OK(cuDeviceGetDevResource(0, &whole, CU_DEV_RESOURCE_TYPE_SM));
+	EQUAL(whole.sm.smCount, attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
+	OK(cuDevSmResourceSplitByCount(&part, &count, &whole, &rest, 0, 8));
+	EQUAL(count, 1);
+	CHECK(part.sm.smCount >= 8 && part.sm.smCount + rest.sm.smCount <= whole.sm.smCount);
+	OK(cuDevResourceGenerateDesc(&description, &part, 1));
+	FAILS(cuGreenCtxCreate(&green, description, 0, 0));
+	OK(cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+	CHECK(free_bytes() <= before);
+	OK(cuGreenCtxGetDevResource(green, &rest, CU_DEV_RESOURCE_TYPE_SM));
+	EQUAL(rest.sm.smCount, part.sm.smCount);
+	OK(cuCtxFromGreenCtx(&context, green));
+	OK(cuCtxPushCurrent_v2(context));
+	OK(launch_ns(NULL, 1000));
+	OK(cuCtxSynchronize());
+	OK(cuCtxPopCurrent_v2(&current));
+	CHECK(current == context);
+	OK(cuGreenCtxDestroy(green));
+	UNCHANGED(before);
+}
+
+void cards_reach_each_other_once_it_is_enabled(void)
+{
+	CUcontext peer;
+	int can;
+
+	begin();
+	OK(cuDeviceCanAccessPeer(&can, 1, 1));
+	EQUAL(can, 0);
+	OK(cuDeviceCanAccessPeer(&can, 0, 1));
+	if (!can)
+		skip("the cards do not reach each other");
+	OK(cuDevicePrimaryCtxRetain(&peer, 1));
+	IS(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, cuCtxDisablePeerAccess(peer));
+	OK(cuCtxEnablePeerAccess(peer, 0));
+	IS(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, cuCtxEnablePeerAccess(peer, 0));
+	OK(cuCtxDisablePeerAccess(peer));
+	OK(cuDevicePrimaryCtxRelease_v2(1));
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the cases of cases.inc share. A case is a function that makes its own expectations of a CUDA
+ * driver, simulated or real, and takes every figure from the card. The first expectation that does
+ * not hold ends the process.
+ */
+#ifndef GPUSHARE_TESTS_CONTRACT_H
+#define GPUSHARE_TESTS_CONTRACT_H
+
+#include "cuda_driver.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/types.h>
+
+#define MIB ((size_t)1 << 20)
+#define MS UINT64_C(1000000)
+
+#define CHECK(condition)                                                                           \
+	do {                                                                                       \
+		if (!(condition))                                                                  \
+			fails(__FILE__, __LINE__, #condition " does not hold");                    \
+	} while (0)
+#define EQUAL(value, wanted)                                                                       \
+	expect_equal((long long)(value), (long long)(wanted), #value, __FILE__, __LINE__)
+/* Results of calls: success, one error, any error. */
+#define OK(call) expect_result(call, CUDA_SUCCESS, #call, __FILE__, __LINE__)
+#define IS(error, call) expect_result(call, error, #call, __FILE__, __LINE__)
+#define FAILS(call) CHECK((call) != CUDA_SUCCESS)
+/* The card has as many bytes free as `before`. A driver may keep something at the first use of a
+ * feature: of a case that runs twice, only the second run must leave nothing. */
+#define UNCHANGED(before)                                                                          \
+	do {                                                                                       \
+		if (settled)                                                                       \
+			EQUAL(free_bytes(), before);                                               \
+	} while (0)
+
+extern bool settled;
+
+_Noreturn void fails(const char *file, int line, const char *what);
+void expect_equal(long long value, long long wanted, const char *what, const char *file, int line);
+void expect_result(CUresult result, CUresult wanted, const char *call, const char *file, int line);
+/* End the case: this card or driver lacks something. */
+_Noreturn void skip(const char *why);
+
+/* Initialise the driver, and make the primary context of card 0 current. */
+CUcontext begin(void);
+size_t free_bytes(void);
+size_t total_bytes(void);
+/* What physical memory of card 0 is a multiple of. */
+size_t granule(void);
+int attribute(CUdevice_attribute name);
+CUdeviceptr allocated(size_t bytes);
+/* Leave no more than `leave` bytes of the card free, and give it all back. */
+void fill(size_t leave);
+void empty(void);
+
+CUstream stream_new(void);
+CUevent event_new(unsigned int flags);
+/* A kernel that takes `duration_ns` of the card, its one parameter, and a launch of it. */
+CUfunction waiting(void);
+CUresult launch_ns(CUstream stream, uint64_t duration_ns);
+/* Milliseconds of the card between two events that are reached. */
+float elapsed_ms(CUevent start, CUevent end);
+
+/* Physical memory of a card, with this kind of handle, and a mapping of it. */
+CUmemGenericAllocationHandle physical(
+	CUdevice device, size_t bytes, CUmemAllocationHandleType handle_type);
+CUdeviceptr mapped(CUmemGenericAllocationHandle handle, size_t bytes);
+void unmap(CUdeviceptr pointer, size_t bytes);
+
+/* A process that runs `body` with one end of a socket; to be started before `begin`. */
+struct peer {
+	pid_t pid;
+	int socket;
+};
+
+struct peer peer_start(void (*body)(int socket));
+void peer_kill(struct peer peer);
+void say_bytes(int socket, const void *bytes, size_t size);
+void hear_bytes(int socket, void *bytes, size_t size);
+void say(int socket, uint64_t word);
+uint64_t hear(int socket);
+void say_fd(int socket, int fd);
+int hear_fd(int socket);
+
+#define CASE(name, ...) void name(void);
+#include "cases.inc"
+#undef CASE
+
+#endif

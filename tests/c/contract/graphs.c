@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Graphs: what their nodes do when an instance is launched, and the memory that they allocate.
+ */
+#include "contract.h"
+
+#include "cuda_work.h"
+
+static void note(void *noted)
+{
+	++*(int *)noted;
+}
+
+static CUgraph graph_new(void)
+{
+	CUgraph graph;
+
+	OK(cuGraphCreate(&graph, 0));
+	return graph;
+}
+
+static CUgraphExec instance_of(CUgraph graph, unsigned long long flags)
+{
+	CUgraphExec instance;
+
+	OK(cuGraphInstantiateWithFlags(&instance, graph, flags));
+	return instance;
+}
+
+void nodes_run_in_order_when_their_graph_does(void)
+{
+	enum { BYTES = 1000 };
+	CUcontext context = begin();
+	const CUdeviceptr one = allocated(BYTES), other = allocated(BYTES);
+	CUgraphNode set, copied, called, out;
+	CUgraph graph = graph_new();
+	int noted = 0;
+	const CUDA_HOST_NODE_PARAMS host = {note, &noted};
+	const CUDA_MEMSET_NODE_PARAMS fill_one = {
+		.dst = one, .value = 0x5a, .elementSize = 1, .width = BYTES, .height = 1};
+	CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+		.srcDevice = one,
+		.dstMemoryType = CU_MEMORYTYPE_DEVICE,
+		.dstDevice = other,
+		.WidthInBytes = BYTES,
+		.Height = 1,
+		.Depth = 1};
+	unsigned char in[BYTES] = {0};
+
+	OK(cuGraphAddMemsetNode(&set, graph, NULL, 0, &fill_one, context));
+	OK(cuGraphAddMemcpyNode(&copied, graph, &set, 1, &copy, context));
+	OK(cuGraphAddHostNode(&called, graph, &copied, 1, &host));
+	copy.srcDevice = other;
+	copy.dstMemoryType = CU_MEMORYTYPE_HOST;
+	copy.dstHost = in;
+	OK(cuGraphAddMemcpyNode(&out, graph, &called, 1, &copy, context));
+	CUgraphExec instance = instance_of(graph, 0);
+	EQUAL(in[0], 0);
+	OK(cuGraphLaunch(instance, NULL));
+	OK(cuGraphLaunch_ptsz(instance, NULL));
+	OK(cuCtxSynchronize());
+	CHECK(in[0] == 0x5a && in[BYTES - 1] == 0x5a);
+	EQUAL(noted, 2);
+	OK(cuGraphExecDestroy(instance));
+	OK(cuGraphDestroy(graph));
+	OK(cuMemFree_v2(one));
+	OK(cuMemFree_v2(other));
+}
+
+void a_child_graph_is_copied_as_it_was(void)
+{
+	int noted = 0;
+	const CUDA_HOST_NODE_PARAMS host = {note, &noted};
+	CUgraphNode node, hosted, after;
+	CUgraphNodeType type;
+	CUgraph clone, inner;
+	size_t count = 0;
+
+	begin();
+	CUgraph parent = graph_new(), child = graph_new();
+	OK(cuGraphAddHostNode(&hosted, child, NULL, 0, &host));
+	OK(cuGraphAddChildGraphNode(&node, parent, NULL, 0, child));
+	OK(cuGraphAddHostNode(&after, child, &hosted, 1, &host));
+	OK(cuGraphDestroy(child));
+	OK(cuGraphChildGraphNodeGetGraph(node, &inner));
+	OK(cuGraphGetNodes(inner, NULL, &count));
+	EQUAL(count, 1);
+	OK(cuGraphNodeGetType(node, &type));
+	EQUAL(type, CU_GRAPH_NODE_TYPE_GRAPH);
+	OK(cuGraphClone(&clone, parent));
+	OK(cuGraphDestroy(parent));
+	CUgraphExec instance = instance_of(clone, 0);
+	OK(cuGraphLaunch(instance, NULL));
+	OK(cuCtxSynchronize());
+	EQUAL(noted, 1);
+	OK(cuGraphExecDestroy(instance));
+	OK(cuGraphDestroy(clone));
+}
+
+void nodes_know_what_they_depend_on(void)
+{
+	CUgraphNode ends[2], last, other_node, told[2];
+	size_t count = 2;
+
+	begin();
+	CUgraph graph = graph_new(), other = graph_new();
+	OK(cuGraphAddEmptyNode(&ends[0], graph, NULL, 0));
+	OK(cuGraphAddEmptyNode(&ends[1], graph, NULL, 0));
+	OK(cuGraphAddEmptyNode(&last, graph, ends, 2));
+	FAILS(cuGraphAddEmptyNode(&other_node, other, ends, 2));
+	OK(cuGraphNodeGetDependencies(last, told, &count));
+	EQUAL(count, 2);
+	CHECK((told[0] == ends[0] && told[1] == ends[1]) ||
+		(told[0] == ends[1] && told[1] == ends[0]));
+	OK(cuGraphDestroyNode(ends[0]));
+	OK(cuGraphNodeGetDependencies(last, NULL, &count));
+	EQUAL(count, 1);
+	OK(cuGraphGetRootNodes(graph, NULL, &count));
+	EQUAL(count, 1);
+	OK(cuGraphDestroy(graph));
+	OK(cuGraphDestroy(other));
+}
+
+static float launched_ms(CUgraphExec instance)
+{
+	CUevent start = event_new(0), end = event_new(0);
+
+	OK(cuEventRecord(start, NULL));
+	OK(cuGraphLaunch(instance, NULL));
+	OK(cuEventRecord(end, NULL));
+	OK(cuEventSynchronize(end));
+	const float elapsed = elapsed_ms(start, end);
+	OK(cuEventDestroy_v2(start));
+	OK(cuEventDestroy_v2(end));
+	return elapsed * 1.001F;
+}
+
+void a_kernel_node_keeps_its_parameters_and_an_instance_its_own(void)
+{
+	uint64_t duration_ns = 10 * MS;
+	void *parameters[] = {&duration_ns};
+	CUgraphNode node, second, error_node;
+	CUDA_KERNEL_NODE_PARAMS told;
+	int update_result;
+	CUgraph other;
+
+	begin();
+	const CUDA_KERNEL_NODE_PARAMS kernel = {.kern = (CUkernel)(void *)waiting(),
+		.gridDimX = 1,
+		.gridDimY = 1,
+		.gridDimZ = 1,
+		.blockDimX = 1,
+		.blockDimY = 1,
+		.blockDimZ = 1,
+		.kernelParams = parameters};
+	CUgraph graph = graph_new();
+	OK(cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &kernel));
+	duration_ns = 20 * MS;
+	OK(cuGraphKernelNodeGetParams_v2(node, &told));
+	EQUAL(*(uint64_t *)told.kernelParams[0], 10 * MS);
+	CUgraphExec instance = instance_of(graph, 0);
+	CHECK(launched_ms(instance) >= 10.0F);
+	OK(cuGraphExecKernelNodeSetParams_v2(instance, node, &kernel));
+	CHECK(launched_ms(instance) >= 20.0F);
+	OK(cuGraphKernelNodeGetParams_v2(node, &told));
+	EQUAL(*(uint64_t *)told.kernelParams[0], 10 * MS);
+	duration_ns = 30 * MS;
+	OK(cuGraphKernelNodeSetParams_v2(node, &kernel));
+	OK(cuGraphClone(&other, graph));
+	OK(cuGraphDestroy(graph));
+	OK(cuGraphExecUpdate(instance, other, &error_node, &update_result));
+	CHECK(launched_ms(instance) >= 30.0F);
+	OK(cuGraphAddKernelNode_v2(&second, other, NULL, 0, &kernel));
+	IS(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE,
+		cuGraphExecUpdate(instance, other, &error_node, &update_result));
+	EQUAL(update_result, 2); /* the topology has changed */
+	CHECK(launched_ms(instance) >= 30.0F);
+	OK(cuGraphExecDestroy(instance));
+	OK(cuGraphDestroy(other));
+}
+
+/* --- memory --- */
+
+static CUDA_MEM_ALLOC_NODE_PARAMS of_card(size_t bytes)
+{
+	return (CUDA_MEM_ALLOC_NODE_PARAMS){
+		.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+			.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}},
+		.bytesize = bytes};
+}
+
+/* An allocation node at the root. */
+static CUgraphNode allocate(CUgraph graph, size_t bytes, CUdeviceptr *pointer)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS parameters = of_card(bytes);
+	CUgraphNode node;
+
+	OK(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &parameters));
+	*pointer = parameters.dptr;
+	return node;
+}
+
+/* An allocation and its end; returns that. */
+static CUgraphNode borrow(CUgraph graph, size_t bytes)
+{
+	CUdeviceptr pointer;
+	CUgraphNode node = allocate(graph, bytes, &pointer), end;
+
+	OK(cuGraphAddMemFreeNode(&end, graph, &node, 1, pointer));
+	return end;
+}
+
+/* An instance of a graph that allocates and frees `bytes`. */
+static CUgraphExec temporary(size_t bytes)
+{
+	CUgraph graph = graph_new();
+
+	borrow(graph, bytes);
+	CUgraphExec instance = instance_of(graph, 0);
+	OK(cuGraphDestroy(graph));
+	return instance;
+}
+
+static uint64_t figure(CUgraphMem_attribute name)
+{
+	uint64_t value;
+
+	OK(cuDeviceGetGraphMemAttribute(0, name, &value));
+	return value;
+}
+
+static uint64_t used(void)
+{
+	return figure(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT);
+}
+
+static uint64_t reserved(void)
+{
+	return figure(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+}
+
+static void trim(void)
+{
+	OK(cuCtxSynchronize());
+	OK(cuDeviceGraphMemTrim(0));
+}
+
+void a_graph_takes_memory_at_its_first_launch_until_a_trim(void)
+{
+	begin();
+	const size_t before = free_bytes(), size = 32 * MIB;
+	CUgraphExec instance = temporary(size);
+
+	UNCHANGED(before);
+	for (int i = 0; i < 3; i++) {
+		OK(cuGraphLaunch(instance, NULL));
+		CHECK(reserved() >= size && reserved() < 2 * size);
+		CHECK(before - free_bytes() >= size && before - free_bytes() < 2 * size);
+	}
+	OK(cuCtxSynchronize());
+	OK(cuGraphExecDestroy(instance));
+	EQUAL(used(), 0);
+	CHECK(before - free_bytes() >= size);
+	trim();
+	EQUAL(reserved(), 0);
+	UNCHANGED(before);
+}
+
+void an_upload_takes_the_memory_of_a_graph(void)
+{
+	begin();
+	const size_t before = free_bytes(), size = 32 * MIB;
+	CUDA_GRAPH_INSTANTIATE_PARAMS parameters = {.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD};
+	CUgraphExec instance = temporary(size);
+	CUgraph graph = graph_new();
+	CUdeviceptr pointer;
+
+	OK(cuGraphUpload(instance, NULL));
+	CHECK(before - free_bytes() >= size);
+	OK(cuCtxSynchronize());
+	OK(cuGraphExecDestroy(instance));
+	trim();
+	allocate(graph, size, &pointer);
+	OK(cuGraphInstantiateWithParams(&instance, graph, &parameters));
+	EQUAL(parameters.result_out, 0);
+	CHECK(before - free_bytes() >= size);
+	OK(cuCtxSynchronize());
+	OK(cuGraphExecDestroy(instance));
+	OK(cuGraphDestroy(graph));
+	trim();
+	UNCHANGED(before);
+}
+
+void graphs_of_one_stream_share_memory(void)
+{
+	begin();
+	CUgraphExec big = temporary(64 * MIB), small = temporary(32 * MIB);
+	CUstream stream = stream_new();
+
+	OK(cuGraphLaunch(big, NULL));
+	OK(cuGraphLaunch(small, NULL));
+	CHECK(reserved() < 96 * MIB);
+	OK(cuGraphLaunch(small, stream));
+	CHECK(reserved() >= 96 * MIB);
+	OK(cuCtxSynchronize());
+	OK(cuGraphExecDestroy(big));
+	trim();
+	OK(cuGraphLaunch(small, NULL)); /* has its pages again */
+	CHECK(reserved() >= 32 * MIB);
+	OK(cuCtxSynchronize());
+	OK(cuGraphExecDestroy(small));
+	OK(cuStreamDestroy_v2(stream));
+	trim();
+	EQUAL(reserved(), 0);
+}
+
+void what_a_graph_leaves_allocated_must_be_freed_before_it_runs_again(void)
+{
+	begin();
+	const size_t before = free_bytes(), size = 32 * MIB;
+	CUgraph graph = graph_new();
+	unsigned char byte = 0;
+	CUdeviceptr pointer;
+
+	allocate(graph, size, &pointer);
+	CUgraphExec instance = instance_of(graph, 0);
+	OK(cuGraphLaunch(instance, NULL));
+	OK(cuMemsetD8_v2(pointer, 7, size));
+	OK(cuMemcpyDtoH_v2(&byte, pointer + size - 1, 1));
+	EQUAL(byte, 7);
+	IS(CUDA_ERROR_INVALID_VALUE, cuGraphLaunch(instance, NULL));
+	trim();
+	CHECK(reserved() >= size && used() >= size); /* live */
+	OK(cuMemFreeAsync(pointer, NULL));
+	OK(cuGraphLaunch(instance, NULL));
+	/* Its graph and instance may go first. */
+	OK(cuCtxSynchronize());
+	OK(cuGraphExecDestroy(instance));
+	OK(cuGraphDestroy(graph));
+	CHECK(used() >= size);
+	OK(cuMemFree_v2(pointer));
+	FAILS(cuMemFree_v2(pointer));
+	trim();
+	UNCHANGED(before);
+}
+
+void auto_free_lets_a_graph_run_again(void)
+{
+	begin();
+	CUgraph graph = graph_new();
+	CUdeviceptr pointer;
+
+	allocate(graph, 32 * MIB, &pointer);
+	CUgraphExec instance =
+		instance_of(graph, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
+	for (int i = 0; i < 3; i++)
+		OK(cuGraphLaunch(instance, NULL));
+	CHECK(reserved() >= 32 * MIB && reserved() < 64 * MIB);
+	OK(cuCtxSynchronize());
+	OK(cuMemFree_v2(pointer));
+	OK(cuGraphExecDestroy(instance));
+	OK(cuGraphDestroy(graph));
+	trim();
+	EQUAL(reserved(), 0);
+}
+
+void another_graph_can_free_the_memory(void)
+{
+	CUdeviceptr pointer, freed;
+	CUgraphNode node, twice;
+
+	begin();
+	CUgraph one = graph_new(), other = graph_new();
+	allocate(one, 32 * MIB, &pointer);
+	OK(cuGraphAddMemFreeNode(&node, other, NULL, 0, pointer));
+	OK(cuGraphMemFreeNodeGetParams(node, &freed));
+	EQUAL(freed, pointer);
+	FAILS(cuGraphAddMemFreeNode(&twice, other, NULL, 0, pointer));
+	CUgraphExec allocating = instance_of(one, 0), freeing = instance_of(other, 0);
+	for (int i = 0; i < 2; i++) {
+		OK(cuGraphLaunch(allocating, NULL));
+		OK(cuGraphLaunch(freeing, NULL));
+	}
+	OK(cuCtxSynchronize());
+	FAILS(cuMemFree_v2(pointer));
+	OK(cuGraphExecDestroy(allocating));
+	OK(cuGraphExecDestroy(freeing));
+	OK(cuGraphDestroy(one));
+	OK(cuGraphDestroy(other));
+	trim();
+	EQUAL(reserved(), 0);
+}
+
+void a_graph_over_the_card_is_out_of_memory_and_leaves_no_trace(void)
+{
+	begin();
+	const size_t before = free_bytes(), size = 256 * MIB;
+	CUgraphExec instance = temporary(size);
+
+	fill(size / 2);
+	IS(CUDA_ERROR_OUT_OF_MEMORY, cuGraphUpload(instance, NULL));
+	IS(CUDA_ERROR_OUT_OF_MEMORY, cuGraphLaunch(instance, NULL));
+	EQUAL(used(), 0);
+	empty();
+	OK(cuGraphLaunch(instance, NULL));
+	OK(cuCtxSynchronize());
+	OK(cuGraphExecDestroy(instance));
+	trim();
+	UNCHANGED(before);
+}
+
+void a_graph_that_allocates_is_one_of_a_kind(void)
+{
+	CUgraphExec second;
+	CUgraphNode node;
+	CUgraph copy;
+
+	begin();
+	CUgraph graph = graph_new(), parent = graph_new();
+	CUgraphNodeParams child = {.type = CU_GRAPH_NODE_TYPE_GRAPH,
+		.graph = {graph, CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE}};
+	CUgraphNode last = borrow(graph, 32 * MIB);
+	CUgraphExec instance = instance_of(graph, 0);
+	FAILS(cuGraphInstantiateWithFlags(&second, graph, 0));
+	OK(cuGraphExecDestroy(instance));
+	FAILS(cuGraphClone(&copy, graph));
+	FAILS(cuGraphDestroyNode(last));
+	FAILS(cuGraphAddChildGraphNode(&node, parent, NULL, 0, graph));
+	OK(cuGraphAddNode(&node, parent, NULL, 0, &child));
+	instance = instance_of(parent, 0);
+	OK(cuGraphLaunch(instance, NULL));
+	CHECK(reserved() >= 32 * MIB);
+	OK(cuCtxSynchronize());
+	OK(cuGraphExecDestroy(instance));
+	OK(cuGraphDestroy(parent));
+	trim();
+	EQUAL(reserved(), 0);
+}
+
+void a_node_knows_what_it_allocates(void)
+{
+	CUgraphNodeParams parameters = {
+		.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC, .alloc = of_card(5 * MIB)};
+	CUDA_MEM_ALLOC_NODE_PARAMS told;
+	CUgraphNodeType type;
+	CUgraphNode node;
+
+	begin();
+	CUgraph graph = graph_new();
+	OK(cuGraphAddNode_v2(&node, graph, NULL, NULL, 0, &parameters));
+	OK(cuGraphNodeGetType(node, &type));
+	EQUAL(type, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+	OK(cuGraphMemAllocNodeGetParams(node, &told));
+	EQUAL(told.bytesize, 5 * MIB);
+	EQUAL(told.dptr, parameters.alloc.dptr);
+	OK(cuGraphDestroy(graph));
+}
+
+void a_high_water_mark_of_graphs_is_reset_by_zero_only(void)
+{
+	uint64_t zero = 0, one = 1;
+
+	begin();
+	CUgraphExec instance = temporary(32 * MIB);
+	OK(cuGraphLaunch(instance, NULL));
+	OK(cuCtxSynchronize());
+	OK(cuGraphExecDestroy(instance));
+	trim();
+	CHECK(figure(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) >= 32 * MIB);
+	FAILS(cuDeviceSetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH, &one));
+	OK(cuDeviceSetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH, &zero));
+	EQUAL(figure(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), 0);
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The driver as NVIDIA's runtime library finds it: one dlopen, and everything else by name from
+ * cuGetProcAddress, here every line of the table. It holds for the interposer library as well.
+ */
+#include "contract.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+enum { NONE, LEGACY, PER_THREAD };
+
+static const struct line {
+	const char *symbol, *name;
+	int version, stream;
+} table[] = {
+#define CUDA_SYMBOL(symbol, name, version, stream) {#symbol, #name, version, stream},
+#include "table/cuda.inc"
+};
+
+#define LINES (sizeof(table) / sizeof(*table))
+
+typedef CUresult look_up(const char *name, void **function, int version, uint64_t flags,
+	CUdriverProcAddressQueryResult *status);
+
+static void *library;
+static look_up *find;
+static bool has_status;
+
+static int driver_version(void)
+{
+	int version;
+
+	library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+	CHECK(library);
+	find = (look_up *)dlsym(library, "cuGetProcAddress_v2");
+	has_status = find;
+	if (!find) /* before CUDA 12, without the last argument */
+		find = (look_up *)dlsym(library, "cuGetProcAddress");
+	CHECK(find);
+	OK(cuDriverGetVersion(&version));
+	return version;
+}
+
+/* The rule of cuda.inc: the last line of the name not above the version. */
+static const char *expected(const char *name, int version, uint64_t flags)
+{
+	const char *plain = NULL, *threaded = NULL;
+
+	for (size_t i = 0; i < LINES; i++) {
+		if (strcmp(table[i].name, name) != 0 || table[i].version > version)
+			continue;
+		if (table[i].stream == PER_THREAD)
+			threaded = table[i].symbol;
+		else
+			plain = table[i].symbol;
+	}
+	return flags & 2 && threaded ? threaded : plain;
+}
+
+static bool differs(const char *name, int version, uint64_t flags, int driver)
+{
+	const char *symbol = expected(name, version < driver ? version : driver, flags);
+	void *wanted = symbol ? dlsym(library, symbol) : NULL, *found = library;
+	CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
+	CUresult result = find(name, &found, version, flags, &status);
+
+	if (found == wanted && result == (wanted ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND) &&
+		(!has_status || (status == CU_GET_PROC_ADDRESS_SUCCESS) == (wanted != NULL)))
+		return false;
+	fprintf(stderr, "%s, version %d, flags %d: not %s\n", name, version, (int)flags,
+		symbol ? symbol : "refused");
+	return true;
+}
+
+void every_name_is_looked_up_as_the_table_says(void)
+{
+	const int driver = driver_version();
+	int different = 0;
+
+	for (size_t i = 0; i < LINES; i++) {
+		for (uint64_t flags = 0; flags <= 2; flags++) {
+			different += differs(table[i].name, table[i].version, flags, driver);
+			different += differs(table[i].name, driver, flags, driver);
+		}
+	}
+	different += differs("", driver, 0, driver);
+	different += differs("cuNoSuchThing", driver, 2, driver);
+	EQUAL(different, 0);
+}
+
+void a_symbol_with_a_suffix_is_no_name_or_leads_to_itself(void)
+{
+	CUdriverProcAddressQueryResult status;
+	const int driver = driver_version();
+
+	for (size_t i = 0; i < LINES; i++) {
+		void *found = NULL;
+
+		if (expected(table[i].symbol, driver, 0))
+			continue;
+		if (!find(table[i].symbol, &found, driver, 0, &status) && found &&
+			found != dlsym(library, table[i].symbol)) {
+			fprintf(stderr, "%s leads elsewhere\n", table[i].symbol);
+			exit(1);
+		}
+	}
+}
+

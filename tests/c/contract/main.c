@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The contract of the driver, case by case:
+ *
+ *     contract NAME     exit status 0: it holds, 77: the machine lacks what it needs, else not
+ *     contract          all of them, each in a process of its own
+ */
+#include "contract.h"
+
+#ifdef SIMULATED
+#include "device_file.h"
+#endif
+
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { TIMEOUT_SECONDS = 600 };
+
+static const struct contract_case {
+	const char *name;
+	void (*body)(void);
+	int runs, cards, cuda_version;
+} cases[] = {
+#define CASE(name, runs, cards, cuda_version, ...) {#name, name, runs, cards, cuda_version},
+#include "cases.inc"
+};
+
+#define CASES (sizeof(cases) / sizeof(*cases))
+
+/* Whether the machine has what a case needs: asked in a process of its own, because a case may start
+ * others before it initialises the driver. */
+static bool has_what_it_needs(const struct contract_case *one)
+{
+	int count = 0, version = 0, status = 0;
+	pid_t child = fork();
+
+	if (child == 0) {
+		OK(cuInit(0));
+		OK(cuDeviceGetCount(&count));
+		OK(cuDriverGetVersion(&version));
+		_exit(count >= one->cards && version >= one->cuda_version ? 0 : 77);
+	}
+	EQUAL(waitpid(child, &status, 0), child);
+	CHECK(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 77));
+	return WEXITSTATUS(status) == 0;
+}
+
+static void run(const struct contract_case *one)
+{
+	alarm(TIMEOUT_SECONDS);
+	if (!has_what_it_needs(one)) {
+		fprintf(stderr, "%d cards and CUDA %d.%d are needed\n", one->cards,
+			one->cuda_version / 1000, one->cuda_version % 1000 / 10);
+		exit(77);
+	}
+	for (int i = 1; i <= one->runs; i++) {
+		settled = i == one->runs;
+		one->body();
+	}
+}
+
+static bool holds(const struct contract_case *one)
+{
+	int status;
+	pid_t child = fork();
+
+	if (child == 0) {
+		run(one);
+		exit(0);
+	}
+	EQUAL(waitpid(child, &status, 0), child);
+	printf("%s %s\n", status == 0 ? "ok" : "not ok", one->name);
+	fflush(stdout);
+	return status == 0;
+}
+
+int main(int argc, char **argv)
+{
+	bool all = true;
+
+#ifdef SIMULATED
+	device_file_make();
+#endif
+	for (size_t i = 0; i < CASES; i++) {
+		if (argc < 2) {
+			all = holds(&cases[i]) && all;
+		} else if (strcmp(cases[i].name, argv[1]) == 0) {
+			run(&cases[i]);
+			return 0;
+		}
+	}
+	return argc > 1 || !all;
+}

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Linear, physical and managed memory: how it is counted, and what it holds.
+ */
+#include "contract.h"
+
+#include <string.h>
+
+void linear_memory_is_counted(void)
+{
+	begin();
+	const size_t before = free_bytes(), size = 16 * granule();
+	const CUdeviceptr pointer = allocated(size - 1);
+
+	CHECK(before - free_bytes() >= size - 1 && before - free_bytes() < 2 * size);
+	OK(cuMemFree_v2(pointer));
+	UNCHANGED(before);
+}
+
+void small_allocations_share_memory(void)
+{
+	enum { COUNT = 512, SMALL = 4096 };
+	CUdeviceptr pointers[COUNT];
+
+	begin();
+	const size_t before = free_bytes();
+	for (int i = 0; i < COUNT; i++) {
+		pointers[i] = allocated(SMALL);
+		EQUAL(pointers[i] % 256, 0);
+		for (int j = 0; j < i; j++)
+			CHECK(pointers[i] >= pointers[j] + SMALL ||
+				pointers[j] >= pointers[i] + SMALL);
+	}
+	CHECK(before - free_bytes() < COUNT * granule() / 16);
+	for (int i = 0; i < COUNT; i++)
+		OK(cuMemFree_v2(pointers[i]));
+	UNCHANGED(before);
+}
+
+void more_than_the_card_is_out_of_memory(void)
+{
+	CUdeviceptr pointer;
+
+	begin();
+	const size_t before = free_bytes(), most = total_bytes() + granule();
+	const CUmemAllocationProp card = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+	CUmemGenericAllocationHandle handle;
+
+	IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&pointer, most));
+	IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&pointer, SIZE_MAX));
+	IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAllocAsync(&pointer, most, NULL));
+	IS(CUDA_ERROR_OUT_OF_MEMORY,
+		cuMemCreate(&handle, most / granule() * granule(), &card, 0));
+	UNCHANGED(before);
+	OK(cuMemFree_v2(allocated(1)));
+}
+
+void a_full_card_refuses_every_allocation(void)
+{
+	const CUmemAllocationProp card = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr pointer;
+
+	begin();
+	const size_t before = free_bytes(), size = 64 * granule();
+
+	fill(0);
+	CHECK(free_bytes() < size);
+	IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&pointer, size));
+	IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAllocAsync(&pointer, size, NULL));
+	IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemCreate(&handle, size, &card, 0));
+	empty();
+	UNCHANGED(before);
+	OK(cuMemFree_v2(allocated(size)));
+}
+
+void only_what_was_allocated_can_be_freed(void)
+{
+	begin();
+	const CUdeviceptr pointer = allocated(1000);
+
+	IS(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(pointer + 512));
+	OK(cuMemFree_v2(pointer));
+	IS(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(pointer));
+}
+
+void bytes_come_back_as_they_went(void)
+{
+	static unsigned char out[100000], in[100000];
+
+	begin();
+	const CUdeviceptr one = allocated(sizeof(out)), other = allocated(5 * MIB);
+
+	for (size_t i = 0; i < sizeof(out); i++)
+		out[i] = (unsigned char)(i * 31 + i / 256);
+	OK(cuMemcpyHtoD_v2(one, out, sizeof(out)));
+	OK(cuMemcpyDtoD_v2(other + 3 * MIB, one, sizeof(out)));
+	OK(cuMemsetD8_v2(one, 0xee, sizeof(out)));
+	OK(cuMemcpyDtoHAsync_v2(in, other + 3 * MIB, sizeof(in), CU_STREAM_PER_THREAD));
+	OK(cuCtxSynchronize());
+	EQUAL(memcmp(in, out, sizeof(out)), 0);
+	OK(cuMemcpy((CUdeviceptr)(uintptr_t)in, one, sizeof(in)));
+	CHECK(in[0] == 0xee && in[sizeof(in) - 1] == 0xee);
+	OK(cuMemFree_v2(one));
+	OK(cuMemFree_v2(other));
+}
+
+void rows_are_copied_by_their_pitch(void)
+{
+	unsigned char out[4][10], in[10];
+	CUdeviceptr pointer;
+	size_t pitch;
+
+	begin();
+	for (int i = 0; i < 40; i++)
+		out[i / 10][i % 10] = (unsigned char)i;
+	OK(cuMemAllocPitch_v2(&pointer, &pitch, 10, 4, 4));
+	CHECK(pitch >= 10);
+	const CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+		.srcHost = out,
+		.srcPitch = 10,
+		.dstMemoryType = CU_MEMORYTYPE_DEVICE,
+		.dstDevice = pointer,
+		.dstPitch = pitch,
+		.WidthInBytes = 10,
+		.Height = 4};
+	OK(cuMemcpy2D_v2(&copy));
+	OK(cuMemcpyDtoH_v2(in, pointer + 3 * pitch, 10));
+	EQUAL(memcmp(in, out[3], 10), 0);
+	OK(cuMemFree_v2(pointer));
+}
+
+void physical_memory_is_held_by_its_handle_and_its_mappings(void)
+{
+	unsigned int word = 0;
+
+	begin();
+	const size_t before = free_bytes(), size = 4 * granule();
+	const CUmemGenericAllocationHandle handle = physical(0, size, CU_MEM_HANDLE_TYPE_NONE);
+	CUmemGenericAllocationHandle again;
+
+	EQUAL(before - free_bytes(), size);
+	const CUdeviceptr one = mapped(handle, size), other = mapped(handle, size);
+	EQUAL(before - free_bytes(), size);
+	OK(cuMemsetD32_v2(one + size / 2, 0xfeedface, 1));
+	OK(cuMemcpyDtoH_v2(&word, other + size / 2, 4));
+	EQUAL(word, 0xfeedface);
+	OK(cuMemRelease(handle));
+	unmap(one, size);
+	EQUAL(before - free_bytes(), size);
+	OK(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)(other + size / 2)));
+	unmap(other, size);
+	EQUAL(before - free_bytes(), size);
+	OK(cuMemRelease(again));
+	UNCHANGED(before);
+}
+
+void managed_memory_is_counted_where_it_was_prefetched_to(void)
+{
+	CUdeviceptr pointer;
+
+	begin();
+	const size_t before = free_bytes(), size = 16 * granule();
+
+	OK(cuMemAllocManaged(&pointer, size, CU_MEM_ATTACH_GLOBAL));
+	memset((void *)(uintptr_t)pointer, 'x', size);
+	UNCHANGED(before);
+	OK(cuMemPrefetchAsync(pointer, size, 0, NULL));
+	OK(cuCtxSynchronize());
+	CHECK(before - free_bytes() >= size);
+	OK(cuMemPrefetchAsync(pointer, size, -1, NULL));
+	OK(cuCtxSynchronize());
+	UNCHANGED(before);
+	EQUAL(((char *)(uintptr_t)pointer)[size - 1], 'x');
+	OK(cuMemFree_v2(pointer));
+	UNCHANGED(before);
+}
+
+void managed_memory_moves_between_cards(void)
+{
+	CUcontext own = begin(), second;
+	CUdeviceptr pointer;
+
+	OK(cuDevicePrimaryCtxRetain(&second, 1));
+	const size_t before = free_bytes(), size = 16 * granule();
+	OK(cuMemAllocManaged(&pointer, size, CU_MEM_ATTACH_GLOBAL));
+	OK(cuMemPrefetchAsync(pointer, size, 0, NULL));
+	OK(cuCtxSynchronize());
+	CHECK(before - free_bytes() >= size);
+	OK(cuCtxSetCurrent(second));
+	const size_t there = free_bytes();
+	OK(cuMemPrefetchAsync(pointer, size, 1, NULL));
+	OK(cuCtxSynchronize());
+	CHECK(there - free_bytes() >= size);
+	OK(cuCtxSetCurrent(own));
+	UNCHANGED(before);
+	IS(CUDA_ERROR_INVALID_DEVICE, cuMemPrefetchAsync(pointer, size, 99, NULL));
+	OK(cuMemFree_v2(pointer));
+	OK(cuDevicePrimaryCtxRelease_v2(1));
+}
+
+void a_pointer_is_what_it_was_allocated_as(void)
+{
+	CUdeviceptr base;
+	unsigned int type = 0;
+	size_t bytes;
+	void *host;
+
+	begin();
+	const CUdeviceptr pointer = allocated(700);
+
+	OK(cuMemHostAlloc(&host, 5000, 0));
+	OK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer + 5));
+	EQUAL(type, CU_MEMORYTYPE_DEVICE);
+	OK(cuPointerGetAttribute(
+		&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(uintptr_t)host));
+	EQUAL(type, CU_MEMORYTYPE_HOST);
+	IS(CUDA_ERROR_INVALID_VALUE, cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+					     (CUdeviceptr)(uintptr_t)&type));
+	OK(cuMemGetAddressRange_v2(&base, &bytes, pointer + 699));
+	EQUAL(base, pointer);
+	EQUAL(bytes, 700);
+	OK(cuMemFreeHost(host));
+	OK(cuMemFree_v2(pointer));
+}
+
+void bound_memory_is_held_by_its_multicast_object(void)
+{
+	const CUmulticastObjectProp single = {.numDevices = 1, .size = 1};
+	CUmemGenericAllocationHandle object;
+	size_t size;
+
+	begin();
+	if (!attribute(CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED))
+		skip("this card has no multicast");
+	OK(cuMulticastGetGranularity(&size, &single, 0));
+	const CUmulticastObjectProp wanted = {.numDevices = 1, .size = 2 * size};
+	const size_t before = free_bytes();
+	const CUmemGenericAllocationHandle memory = physical(0, size, CU_MEM_HANDLE_TYPE_NONE);
+
+	OK(cuMulticastCreate(&object, &wanted));
+	FAILS(cuMulticastBindMem(object, 0, memory, 0, size, 0)); /* no device was added yet */
+	OK(cuMulticastAddDevice(object, 0));
+	FAILS(cuMulticastAddDevice(object, 0));
+	OK(cuMulticastBindMem(object, 0, memory, 0, size, 0));
+	FAILS(cuMulticastBindMem(object, 2 * size, memory, 0, size, 0));
+	OK(cuMemRelease(memory));
+	CHECK(before - free_bytes() >= size);
+	OK(cuMulticastUnbind(object, 0, 0, size));
+	OK(cuMemRelease(object));
+	UNCHANGED(before);
+}

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Work in its order: launches, events, host functions; and the modules that kernels come from. A
+ * card's own times are compared with what the work takes at least.
+ */
+#include "contract.h"
+
+#include "cuda_work.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#define LONG (60000 * MS) /* work that is still there when the process ends */
+#define ENOUGH_MS(milliseconds) ((float)(milliseconds) * 0.999F)
+
+void work_that_is_not_done_is_not_ready(void)
+{
+	begin();
+	CUstream busy = stream_new(), idle = stream_new();
+	CUevent event = event_new(CU_EVENT_DISABLE_TIMING);
+
+	OK(cuEventQuery(event)); /* never recorded */
+	OK(launch_ns(busy, LONG));
+	OK(cuEventRecord(event, busy));
+	IS(CUDA_ERROR_NOT_READY, cuStreamQuery(busy));
+	IS(CUDA_ERROR_NOT_READY, cuEventQuery(event));
+	OK(cuStreamQuery(idle));
+	OK(cuStreamWaitEvent(idle, event, 0));
+	OK(launch_ns(idle, 1000));
+	IS(CUDA_ERROR_NOT_READY, cuStreamQuery(idle));
+}
+
+void kernels_of_a_stream_run_one_after_another(void)
+{
+	begin();
+	CUevent start = event_new(0), end = event_new(0);
+
+	OK(launch_ns(NULL, 1000)); /* the kernel is loaded */
+	OK(cuEventRecord(start, NULL));
+	for (int i = 0; i < 5; i++)
+		OK(launch_ns(NULL, 4 * MS));
+	OK(cuEventRecord(end, NULL));
+	OK(cuEventSynchronize(end));
+	CHECK(elapsed_ms(start, end) >= ENOUGH_MS(20));
+	OK(cuEventDestroy_v2(start));
+	OK(cuEventDestroy_v2(end));
+}
+
+void many_events_are_reached_in_their_order(void)
+{
+	enum { EVENTS = 1536 };
+	static CUevent events[EVENTS];
+
+	begin();
+	for (int i = 0; i < EVENTS; i++) {
+		events[i] = event_new(0);
+		OK(launch_ns(NULL, 1000));
+		OK(cuEventRecord(events[i], NULL));
+	}
+	OK(cuCtxSynchronize());
+	for (int i = 1; i < EVENTS; i++)
+		CHECK(elapsed_ms(events[i - 1], events[i]) > 0.0F);
+	for (int i = 0; i < EVENTS; i++)
+		OK(cuEventDestroy_v2(events[i]));
+}
+
+struct noted {
+	unsigned int *word, seen;
+	int calls;
+};
+
+static void note(void *data)
+{
+	struct noted *noted = data;
+
+	noted->calls++;
+	noted->seen = *noted->word;
+}
+
+void a_host_function_runs_after_the_work_before_it(void)
+{
+	struct noted noted = {0};
+	void *word;
+
+	begin();
+	const CUdeviceptr pointer = allocated(4);
+
+	OK(cuMemAllocHost_v2(&word, 4));
+	noted.word = memset(word, 0, 4);
+	OK(launch_ns(NULL, 5 * MS));
+	OK(cuMemsetD32Async(pointer, 0x5eed, 1, NULL));
+	OK(cuMemcpyDtoHAsync_v2(word, pointer, 4, NULL));
+	OK(cuLaunchHostFunc(NULL, note, &noted));
+	OK(cuLaunchHostFunc(NULL, note, &noted));
+	OK(cuStreamSynchronize(NULL));
+	EQUAL(noted.calls, 2);
+	EQUAL(noted.seen, 0x5eed);
+	OK(cuMemFreeHost(word));
+	OK(cuMemFree_v2(pointer));
+}
+
+static void *launch_many(void *context)
+{
+	OK(cuCtxSetCurrent(context));
+	for (int i = 0; i < 200; i++) {
+		const CUdeviceptr pointer = allocated(3000);
+
+		OK(launch_ns(NULL, 100));
+		OK(cuMemsetD8Async(pointer, 1, 3000, NULL));
+		OK(cuMemFree_v2(pointer));
+	}
+	return NULL;
+}
+
+void threads_share_a_context(void)
+{
+	CUcontext context = begin();
+	pthread_t threads[4];
+
+	OK(launch_ns(NULL, 100));
+	const size_t before = free_bytes();
+	for (int i = 0; i < 4; i++)
+		EQUAL(pthread_create(&threads[i], NULL, launch_many, context), 0);
+	for (int i = 0; i < 4; i++)
+		pthread_join(threads[i], NULL);
+	OK(cuCtxSynchronize());
+	UNCHANGED(before);
+}
+
+void the_first_form_of_a_launch_keeps_its_arguments_with_the_function(void)
+{
+	uint64_t duration_ns = 4 * MS;
+	CUfunction function;
+
+	begin();
+	CUevent start = event_new(0), end = event_new(0);
+
+	OK(cuKernelGetFunction(&function, (CUkernel)(void *)waiting()));
+	OK(cuFuncSetBlockShape(function, 32, 2, 1));
+	OK(cuParamSetv(function, 0, &duration_ns, sizeof(duration_ns)));
+	OK(cuParamSetSize(function, sizeof(duration_ns)));
+	duration_ns = 0; /* the function has its own */
+	OK(cuEventRecord(start, NULL));
+	OK(cuLaunch(function));
+	OK(cuLaunchGrid(function, 4, 4));
+	OK(cuEventRecord(end, NULL));
+	OK(cuCtxSynchronize());
+	CHECK(elapsed_ms(start, end) >= ENOUGH_MS(8));
+	OK(cuEventDestroy_v2(start));
+	OK(cuEventDestroy_v2(end));
+}
+
+void one_call_launches_on_several_cards_or_on_none(void)
+{
+	uint64_t duration_ns = 30000;
+	void *parameters[] = {&duration_ns};
+	CUcontext own = begin(), second;
+	CUstream streams[2] = {stream_new()};
+
+	OK(cuDevicePrimaryCtxRetain(&second, 1));
+	OK(cuCtxSetCurrent(second));
+	streams[1] = stream_new();
+	OK(cuCtxSetCurrent(own));
+	CUDA_LAUNCH_PARAMS launches[2];
+	for (int i = 0; i < 2; i++)
+		launches[i] = (CUDA_LAUNCH_PARAMS){.function = waiting(),
+			.gridDimX = 1,
+			.gridDimY = 1,
+			.gridDimZ = 1,
+			.blockDimX = 1,
+			.blockDimY = 1,
+			.blockDimZ = 1,
+			.hStream = streams[i],
+			.kernelParams = parameters};
+	OK(cuLaunchCooperativeKernelMultiDevice(launches, 2, 0));
+	launches[1].hStream = streams[0];
+	IS(CUDA_ERROR_INVALID_DEVICE, cuLaunchCooperativeKernelMultiDevice(launches, 2, 0));
+	launches[1].hStream = NULL;
+	IS(CUDA_ERROR_INVALID_VALUE, cuLaunchCooperativeKernelMultiDevice(launches, 2, 0));
+	OK(cuCtxSynchronize());
+	OK(cuStreamDestroy_v2(streams[0]));
+	OK(cuDevicePrimaryCtxRelease_v2(1));
+}
+
+#define HEAD ".version 6.3\n.target sm_75\n.address_size 64\n"
+#define TABLE_BYTES ((size_t)64 << 20)
+
+static const char big[] = HEAD ".visible .global .align 4 .b8 table[67108864];\n"
+			       ".visible .entry idle() { ret; }\n";
+
+void a_module_takes_memory_until_it_is_unloaded(void)
+{
+	CUdeviceptr pointer;
+	CUmodule module;
+	size_t bytes;
+
+	begin();
+	const size_t before = free_bytes();
+	OK(cuModuleLoadData(&module, big));
+	OK(cuModuleGetGlobal_v2(&pointer, &bytes, module, "table"));
+	EQUAL(bytes, TABLE_BYTES);
+	OK(cuMemsetD8_v2(pointer, 1, bytes));
+	CHECK(before - free_bytes() >= bytes);
+	OK(cuModuleUnload(module));
+	UNCHANGED(before);
+	fill(TABLE_BYTES / 2);
+	FAILS(cuModuleLoadData(&module, big) || cuModuleGetGlobal_v2(&pointer, &bytes, module, "table"));
+	empty();
+}
+
+void a_library_takes_memory_where_it_is_used(void)
+{
+	CUlibrary library;
+	CUkernel kernel;
+
+	begin();
+	const size_t before = free_bytes();
+	OK(cuLibraryLoadData(&library, big, NULL, NULL, 0, NULL, NULL, 0));
+	OK(cuLibraryGetKernel(&kernel, library, "idle"));
+	for (int i = 0; i < 2; i++) {
+		OK(cuLaunchKernel(
+			(CUfunction)(void *)kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+		CHECK(before - free_bytes() >= TABLE_BYTES &&
+			before - free_bytes() < 2 * TABLE_BYTES);
+	}
+	OK(cuCtxSynchronize());
+	OK(cuLibraryUnload(library));
+	UNCHANGED(before);
+}
+
+void a_managed_variable_is_not_on_the_card(void)
+{
+	CUdeviceptr pointer;
+	CUmodule module;
+	size_t bytes;
+
+	begin();
+	const size_t before = free_bytes();
+	OK(cuModuleLoadData(&module, HEAD ".visible .global .attribute(.managed) .align 4 "
+					  ".b8 shared_table[67108864];\n"));
+	CHECK(before - free_bytes() < TABLE_BYTES);
+	OK(cuModuleGetGlobal_v2(&pointer, &bytes, module, "shared_table"));
+	((char *)(uintptr_t)pointer)[bytes - 1] = 'x';
+	OK(cuModuleUnload(module));
+}
