@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gpushare import simulator
-from tests.c.interposer.conftest import ProgramContainer, filters_over
-from tests.c.interposer.tenant import InterposedTenant
 
-from .cases import FOLDER, Case, cases, sources
+from .cases import FOLDER, cases, sources
 
 CASES = [case.name for case in cases()]
 ROOT = FOLDER.parents[2]
