@@ -8,11 +8,13 @@ import sys
 
 from gpushare.manifest.convert import TARGETS
 
+from . import vendor_keys
 from .cases import CASES
 from .expected import found, texts
 
 if sys.argv[1:] != ["update"]:
     sys.exit("usage: python -m tests.corpus update")
+vendor_keys.FILE.write_text(vendor_keys.text(), encoding="utf-8")
 for case in CASES:
     text = json.dumps(found(case), indent=2, ensure_ascii=False)
     case.path.with_suffix(".json").write_text(f"{text}\n", encoding="utf-8")
