@@ -4,34 +4,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from gpushare.cli.bundle import FOLDER
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 
 
-@pytest.fixture
-def own() -> Iterator[Stack]:
-    """A stack whose daemon may be killed."""
-    with Stack() as made:
-        made.start_daemon()
-        yield made
-
-
 def report(stack: Stack, file: Path, *options: str) -> dict[str, str]:
     """Return the parts of a new report by their names."""
-    subprocess.run(
-        [*stack.cli, "doctor", "--bundle", str(file), *options],
-        env=stack.environment,
-        check=True,
-        capture_output=True,
-    )
+    stack.gpushare("doctor", "--bundle", str(file), *options)
     assert file.stat().st_mode & 0o777 == 0o600
     found = {}
     with tarfile.open(file) as archive:
@@ -44,8 +27,7 @@ def report(stack: Stack, file: Path, *options: str) -> dict[str, str]:
 
 def test_a_report_has_the_container_its_events_and_the_log(own: Stack, tmp_path: Path) -> None:
     bundle = Bundle(own, quota={"memory": "4GiB"})
-    with bundle.run() as tenant:
-        assert tenant.start()["code"] == 0
+    with bundle.started():
         plain = report(own, tmp_path / "plain.tar.gz")
         redacted = report(own, tmp_path / "redacted.tar.gz", "--redact")
     [row] = json.loads(plain["ps.json"])
@@ -60,9 +42,7 @@ def test_a_report_has_the_container_its_events_and_the_log(own: Stack, tmp_path:
     assert [name for name, text in redacted.items() if bundle.id in text] == []
     assert json.loads(redacted["ps.json"])[0]["id"].startswith("container-")
 
-    assert own.daemon is not None
-    own.daemon.process.kill()
-    own.daemon.process.wait()
+    own.end_daemon()
     without = report(own, tmp_path / "without.tar.gz")
     assert "ps.json" not in without
     assert (

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpushare.client import Client
 from gpushare.images import engine_images
 from gpushare.oci.rootfs import Rootfs
 from gpushare.verify import Docker, image
@@ -19,50 +17,28 @@ from tests.stack import Stack
 from tests.stack.bundle import Bundle
 from tests.system.waiting import wait_until
 
-SHARE = {"memory": "1GiB"}
 CUDART = "usr/local/cuda/lib64/libcudart.so.14.0.1"
 
 
 def compat(stack: Stack, name: str, *words: str) -> tuple[int, dict[str, Any]]:
-    done = subprocess.run(
-        [*stack.cli, "compat", name, "--json", *words],
-        capture_output=True,
-        text=True,
-        env=stack.environment,
-        check=False,
-    )
+    done = stack.gpushare("compat", name, "--json", *words, check=False)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 
 
-@pytest.fixture
-def blocking(stack: Stack) -> Iterator[Stack]:
-    """The daemon refuses what does not fit, until the test ends."""
-    before = stack.config.read_text()
-    reload = [*stack.cli, "config", "reload"]
-    stack.config.write_text(f"{before}\ncompatibility: refuse\n")
-    subprocess.run(reload, check=True, env=stack.environment)
-    yield stack
-    stack.config.write_text(before)
-    subprocess.run(reload, check=True, env=stack.environment)
-
-
-def test_runc_does_not_start_an_image_that_the_driver_cannot_run(blocking: Stack) -> None:
-    bundle = Bundle(blocking, quota=SHARE)
+def test_runc_does_not_start_an_image_that_the_driver_cannot_run(own: Stack) -> None:
+    own.configure(compatibility="refuse")
+    bundle = Bundle(own, quota={"memory": "1GiB"})
     try:
         with bundle.run() as tenant:
             tenant.start()
         (bundle.rootfs / CUDART).parent.mkdir(parents=True)
         (bundle.rootfs / CUDART).touch()
-        status, said = compat(blocking, str(bundle.path))
+        status, said = compat(own, str(bundle.path))
         assert (status, said["result"], said["kind"]) == (3, "refuse", "bundle")
-        with bundle.run() as tenant:
-            assert tenant.wait() != 0
-        assert (
-            "the image is incompatible with this node: CUDA 14.0 is newer than the driver"
-            in tenant.errors
-        )
-        assert "(driver-too-old); use an image with CUDA 13.0 or older" in tenant.errors
+        refused = bundle.refusal()
+        assert "incompatible with this node: CUDA 14.0 is newer than the driver" in refused
+        assert "(driver-too-old); use an image with CUDA 13.0 or older" in refused
         assert bundle.call("state").returncode != 0, "a refused container exists"
     finally:
         bundle.remove()
@@ -108,9 +84,9 @@ def test_dockers_layers_are_looked_into_and_nothing_is_run(stack: Stack, docker:
         status, said = compat(stack, name)
         assert (status, said["kind"]) == (3, "container")
         assert said["image"]["runtimes"] == [runtime]
-        [note] = Client(stack.socket).tenant(name)["notes"]
+        [note] = stack.client.tenant(name)["notes"]
         assert "(driver-too-old)" in note
     finally:
         ask("rm", "--force", made, name)
-        wait_until(lambda: not Client(stack.socket).tenants())
+        wait_until(lambda: not stack.client.tenants())
         ask("image", "rm", "--force", tag)

@@ -8,15 +8,12 @@ import os
 import signal
 import stat
 import subprocess
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from gpushare import abi, client
 from gpushare.daemon.core import privileges
-from gpushare.verify import ProbeTenant
 from tests.leftovers import mounts_under
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
@@ -191,48 +188,6 @@ def test_a_burst_uses_available_memory_and_delays_no_reservation(stack: Stack) -
             assert tenant.ask(f"alloc {30 * GIB}")["code"] == 0
             assert promised_to.ask(f"alloc {99 * GIB}")["code"] == 0
         wait_until(lambda: tenant.ask("info")["total"] == 100 * GIB)
-
-
-def limit(bundle: Bundle) -> int:
-    return bundle.tenant["cards"][0]["current_limit_bytes"]
-
-
-def test_a_constantly_allocating_burst_tenant_gets_no_reserved_memory(stack: Stack) -> None:
-    """Reservations are made and released while it allocates and frees as fast as it can."""
-    bundle = Bundle(stack, quota={"memory": "4GiB", "memory_limit": "139GiB"})
-    [whole] = [card["available_bytes"] for card in stack.client.cards()]
-    stopped = threading.Event()
-    refusals: list[str] = []
-    made = 0
-
-    def take_and_free(tenant: ProbeTenant) -> None:
-        while not stopped.is_set():
-            while tenant.ask(f"alloc {16 * GIB}")["code"] == 0:
-                continue
-            tenant.ask("free")
-
-    with bundle.started() as tenant, ThreadPoolExecutor(1) as thread:
-        running = thread.submit(take_and_free, tenant)
-        try:
-            while made < 5 and len(refusals) < 1000:
-                try:
-                    other = stack.client.open(
-                        {"memory": "60GiB"}, name="other", pid=os.getpid(), rootless=False
-                    )
-                except client.RequestRefused as error:
-                    refusals.append(str(error))
-                    continue
-                made += 1
-                for _ in range(5):
-                    assert bundle.tenant["cards"][0]["used_bytes"] <= whole - 60 * GIB
-                stack.client.release(other["key"], other["id"])
-                # The next look lends it what is free again.
-                wait_until(lambda: limit(bundle) > whole - 60 * GIB)
-        finally:
-            stopped.set()
-            running.result()
-    assert made == 5
-    assert all(" burst" in refusal for refusal in refusals)
 
 
 @pytest.mark.gate

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
-from gpushare.client import Client
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 from tests.stack.program import find
@@ -29,9 +27,7 @@ mount --bind "$1" "$1" && mount -o remount,bind,ro / && shift && exec "$@"
 @pytest.fixture(scope="module")
 def hardened() -> Iterator[Stack]:
     with Stack() as stack:
-        settings = yaml.safe_load(stack.config.read_text())
-        settings["runtime_mount_namespace"] = f"/proc/{os.getpid()}/ns/mnt"
-        stack.config.write_text(yaml.safe_dump(settings))
+        stack.configure(runtime_mount_namespace=f"/proc/{os.getpid()}/ns/mnt")
         shell = ("sh", "-c", HARDENED, "sh", str(stack.root))
         stack.start_daemon((find("unshare"), "--mount", "--propagation", "slave", *shell))
         yield stack
@@ -60,13 +56,12 @@ def test_one_thread_and_no_other_is_where_the_runtime_is(hardened: Stack) -> Non
 
 def test_containers_get_their_pages(hardened: Stack) -> None:
     bundle = Bundle(hardened, quota={"memory": "4GiB"})
-    with bundle.run() as tenant:
-        assert tenant.start()["code"] == 0
+    with bundle.started() as tenant:
         assert tenant.ask("info")["total"] == 4 * GIB
-        Client(hardened.socket).set(bundle.id, memory="5GiB")
+        hardened.client.set(bundle.id, memory="5GiB")
         assert tenant.ask("info")["total"] == 5 * GIB
         assert tenant.ask(f"alloc {5 * GIB}")["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
-    wait_until(lambda: Client(hardened.socket).tenants() == [])
+    wait_until(lambda: hardened.client.tenants() == [])
     assert "library-tree-failed" not in (hardened.root / "gpushared.log").read_text()
     left = (path.name for path in (hardened.root / "run" / "tenants").iterdir())
     assert [name for name in left if not name.startswith(".")] == []

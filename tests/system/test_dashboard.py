@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import re
-import subprocess
+import signal
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +13,6 @@ import pytest
 from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver import ActionChains, Keys
 
-from gpushare.client import Client
 from gpushare.history import FOLDER
 from gpushare.history.reader import HistoryReader, HistoryUnreadable
 from gpushare.quota.size import format_size, format_use
@@ -26,6 +22,7 @@ from tests.dashboard_pictures import address_of, start
 from tests.stack import Stack
 from tests.stack.program import ServiceProcess
 
+pytestmark = pytest.mark.needs("chromium")
 GIB = 1 << 30
 
 
@@ -95,17 +92,6 @@ def clean(site: Browser) -> Iterator[None]:
     assert site.log() == []
 
 
-def cli(stack: Stack, *words: str) -> Any:
-    done = subprocess.run(
-        [*stack.cli, *words, "--json"],
-        check=True,
-        capture_output=True,
-        text=True,
-        env=stack.environment,
-    )
-    return json.loads(done.stdout)
-
-
 def same(site: Browser, said: Callable[[], Any], shown: Callable[[], Any]) -> None:
     """Have the page show the same as gpushared says; look again if that changes meanwhile."""
 
@@ -135,32 +121,11 @@ def test_the_overview_shows_the_cards_that_ls_lists(site: Browser, own: Stack) -
                 f"{round(card['power_milliwatts'] / 1000)} W",
                 card["health"],
             ]
-            for card in cli(own, "ls")
+            for card in own.shown("ls")
         ]
 
     assert len(said()) == 2
     same(site, said, lambda: site.table("Cards"))
-
-
-def test_a_cordoned_card_offers_no_memory(site: Browser, own: Stack) -> None:
-    client, card = Client(own.socket), cli(own, "ls")[0]["uuid"]
-    client.cordon(card, "fan")
-    try:
-        same(
-            site,
-            lambda: [
-                ("-", "shared, cordoned"),
-                (format_size(cli(own, "ls")[1]["available_bytes"]), "shared"),
-            ],
-            lambda: [(row[3], row[8]) for row in site.table("Cards")],
-        )
-        site.go(f"#/card?id={card}")
-        facts = site.text("main dl")
-        assert "Available\n-\n" in facts
-        assert "Cores available\n-\n" in facts
-        assert "shared, cordoned fan" in facts
-    finally:
-        client.uncordon(card)
 
 
 def test_the_overview_shows_the_containers_that_ps_lists(site: Browser, own: Stack) -> None:
@@ -173,7 +138,7 @@ def test_the_overview_shows_the_containers_that_ps_lists(site: Browser, own: Sta
                 card["policy"] or "-",
                 tenant["isolation"],
             ]
-            for tenant in cli(own, "ps")
+            for tenant in own.shown("ps")
             for card in tenant["cards"]
         ]
 
@@ -181,75 +146,28 @@ def test_the_overview_shows_the_containers_that_ps_lists(site: Browser, own: Sta
     same(site, said, lambda: [[*row[:3], row[4], row[6]] for row in site.table("Containers")])
 
 
-def test_a_container_has_the_memory_by_kind_that_why_says(site: Browser, own: Stack) -> None:
-    site.go(f"#/container?id={key_of(own, 'train')}")
-
-    def said() -> list[list[str]]:
-        [card] = cli(own, "why", "train")["cards"]
-        kinds = {kind: size for kind, size in card["kinds"].items() if size}
-        return [
-            [kind.replace("_", " "), format_size(kinds[kind])]
-            for kind in sorted(kinds, key=lambda kind: -kinds[kind])
-        ]
-
-    assert ["buffers", "2 GiB"] in said()
-    same(site, said, lambda: site.table("Memory by kind on card 0"))
-
-
 def test_an_evicted_container_is_shown_with_its_memory_until_it_is_restored(
     site: Browser, own: Stack, tenants: dict[str, ProbeTenant]
 ) -> None:
-    client, key = Client(own.socket), key_of(own, "serve")
-    assert site.text("main").count("No container is evicted.") == 1
+    client, key = own.client, key_of(own, "serve")
     client.evict(key, "lunch")
-    try:
 
-        def said() -> list[list[str]]:
-            [evicted] = [one["evicted"] for one in client.tenants() if one["key"] == key]
-            assert evicted is not None
-            host, since = format_size(evicted["bytes"]), shown_time(site, evicted["since"])
-            return [["serve", "evicted", since, host, "0 B", "1", "operator: lunch", "-"]]
+    def said() -> list[list[str]]:
+        [evicted] = [one["evicted"] for one in client.tenants() if one["key"] == key]
+        assert evicted is not None
+        host, since = format_size(evicted["bytes"]), shown_time(site, evicted["since"])
+        return [["serve", "evicted", since, host, "0 B", "1", "operator: lunch", "-"]]
 
-        same(site, said, lambda: site.table("Evicted containers"))
-        states = {row[0]: row[7] for row in site.table("Containers")}
-        assert states == {"train": "running", "serve": "evicted"}
-        size = said()[0][3]
-        assert [row[4] for row in site.table("Cards")] == ["-", size]
-        uuids = [card["uuid"] for card in cli(own, "ls")]
-        site.go(f"#/card?id={uuids[1]}")
-        assert site.table("Evicted containers") == said()
-        assert f"{size} of 1 container in host memory" in site.text("main dl")
-        site.go(f"#/card?id={uuids[0]}")
-        assert "No container is evicted." in site.text("main")
-        site.go(f"#/container?id={key}")
-        facts = site.text("main dl")
-        assert f"In host memory\n{size}" in facts
-        assert "Evicted by\noperator: lunch" in facts
-        assert "tenant-evicted" in [row[1] for row in site.table("Events")]
-        tenants["serve"].tell("spin 1 1")  # its first call gets the memory back
-        tenants["serve"].answer("spin")
-    finally:
-        if any(one["key"] == key and one["evicted"] for one in client.tenants()):
-            client.restore(key)
+    same(site, said, lambda: site.table("Evicted containers"))
+    states = {row[0]: row[7] for row in site.table("Containers")}
+    assert states == {"train": "running", "serve": "evicted"}
+    site.go(f"#/container?id={key}")
+    assert f"In host memory\n{said()[0][3]}" in site.text("main dl")
+    assert "tenant-evicted" in [row[1] for row in site.table("Events")]
+    tenants["serve"].tell("spin 1 1")  # its first call gets the memory back
+    tenants["serve"].answer("spin")
     site.go("#/overview")
     same(site, list, lambda: site.table("Evicted containers"))
-
-
-def test_a_restore_that_waits_is_a_problem(
-    site: Browser, own: Stack, tenants: dict[str, ProbeTenant]
-) -> None:
-    client, key = Client(own.socket), key_of(own, "serve")
-    client.evict(key, hold=True)
-    try:
-        tenants["serve"].tell("spin 1 1")
-        site.until(
-            lambda: site.refresh() and "serve uses CUDA while it is evicted" in site.text("main")
-        )
-        [row] = site.table("Evicted containers")
-        assert row[1] == "evicted, waits"
-    finally:
-        client.restore(key)
-    tenants["serve"].answer("spin")
 
 
 def shown_time(site: Browser, seconds: float) -> str:
@@ -266,7 +184,7 @@ def shown_time(site: Browser, seconds: float) -> str:
 
 
 def key_of(stack: Stack, name: str) -> str:
-    [key] = [row["key"] for row in Client(stack.socket).tenants() if row["name"] == name]
+    [key] = [row["key"] for row in stack.client.tenants() if row["name"] == name]
     return str(key)
 
 
@@ -299,35 +217,8 @@ def test_a_graph_ends_with_the_last_sample_of_the_history(site: Browser, own: St
     assert drawn
 
 
-def test_events_are_those_of_the_history_command(site: Browser, own: Stack) -> None:
-    site.go(f"#/container?id={key_of(own, 'serve')}")
-
-    def said() -> list[str]:
-        names = [event["event"] for event in cli(own, "history", "serve", "--since", "1h")]
-        return names[::-1]
-
-    assert "tenant-bound" in said()
-    same(site, said, lambda: [row[1] for row in site.table("Events")])
-
-
-def test_the_csv_of_a_graph_is_what_the_server_has(site: Browser, own: Stack) -> None:
-    site.go(f"#/container?id={key_of(own, 'train')}")
-    [button] = [
-        one
-        for one in site.driver.find_elements("css selector", "figcaption button")
-        if one.get_attribute("aria-label") == "Memory as CSV"
-    ]
-    button.click()
-    file = site.downloads / "memory.csv"
-    site.until(file.exists)
-    heading, *rows = csv.reader(io.StringIO(file.read_text()))
-    assert heading[:2] == ["time", "train used_bytes (bytes)"]
-    assert len(rows) >= 3
-    assert float(rows[-1][1]) >= 2 * GIB
-
-
 def test_filters_leave_what_passes(site: Browser, own: Stack) -> None:
-    site.choose("filter-card", cli(own, "ls")[1]["uuid"])
+    site.choose("filter-card", own.shown("ls")[1]["uuid"])
     assert [row[0] for row in site.table("Containers")] == ["serve"]
     assert [row[0] for row in site.table("Cards")] == ["1"]
     assert "card 1" not in site.graph("Utilization of cards")  # one line needs no name
@@ -381,38 +272,11 @@ def drag(site: Browser) -> bool:
 
 def test_reports_are_those_of_the_command(site: Browser, own: Stack) -> None:
     site.go("#/reports?id=usage")
-    title = "GPU usage"
-    assert sorted(row[0] for row in site.table(title)) == ["serve", "train"]
-    done = cli(own, "report", "usage", "--since", "1h")
-    assert len(done["rows"]) == len(site.table(title))
+    done = own.shown("report", "usage", "--since", "1h")
+    assert len(done["rows"]) == 2
+    assert sorted(row[0] for row in site.table("GPU usage")) == ["serve", "train"]
     site.choose("by", "card")
-    assert sorted(row[0] for row in site.table(title)) == ["0", "1"]
-    for one in site.script(
-        "return [...document.getElementById('choose').options].map((o) => o.value)"
-    ):
-        site.choose("choose", one)
-        assert site.find("main h1").text == "Reports"
-    site.go("#/reports?id=usage")
-    site.find("#save-html").click()
-    file = site.downloads / "gpushare-usage.html"
-    site.until(file.exists)
-    assert "train" in file.read_text()
-
-
-def test_colors_can_be_light_or_dark(site: Browser) -> None:
-    def background() -> str:
-        return str(site.script("return getComputedStyle(document.body).backgroundColor"))
-
-    found = {}
-    for name in ("light", "dark"):
-        site.script(
-            "const one = document.getElementById('theme'); one.value = arguments[0];"
-            "one.dispatchEvent(new Event('change', { bubbles: true }))",
-            name,
-        )
-        found[name] = background()
-    assert found == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 26)"}
-    site.script("localStorage.setItem('gpushare-theme', 'auto')")
+    assert sorted(row[0] for row in site.table("GPU usage")) == ["0", "1"]
 
 
 def test_a_phone_shows_all_pages_without_scrolling_sideways(site: Browser, own: Stack) -> None:
@@ -451,14 +315,6 @@ def test_everything_is_reached_with_the_keyboard(site: Browser) -> None:
     assert site.script("return document.activeElement.id") == "choose"
 
 
-def test_the_pages_refresh_by_themselves(site: Browser) -> None:
-    site.choose("refresh", "5")
-    before = int(site.script("return document.getElementById('main').dataset.shown"))
-    site.until(
-        lambda: int(site.script("return document.getElementById('main').dataset.shown")) > before
-    )
-
-
 def test_nothing_comes_from_another_server(site: Browser, program: ServiceProcess) -> None:
     site.log()
     origin = address_of(program).partition("#")[0]
@@ -483,9 +339,8 @@ def test_a_browser_without_the_token_is_asked_for_it(program: ServiceProcess) ->
 def test_without_gpushared_the_state_is_unknown_and_the_graphs_stay(
     site: Browser, own: Stack
 ) -> None:
-    assert own.daemon is not None
     key, unknown = key_of(own, "train"), "Unknown: gpushared does not answer."
-    own.daemon.stop()
+    own.end_daemon(signal.SIGTERM)
     try:
         site.until(lambda: site.refresh() and "gpushared is not running" in site.text("#message"))
         assert sections(site) == dict.fromkeys(

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from gpushare.dashboard.series import subjects
 from gpushare.history import FOLDER
 from gpushare.history.reader import HistoryReader, HistoryUnreadable
@@ -25,6 +27,7 @@ def modes_in_history(stack: Stack) -> list[str]:
     return [one["sharing"] for one in found]
 
 
+@pytest.mark.needs("chromium")
 def test_the_filter_by_mode_finds_a_client_of_an_mps_server() -> None:
     with Stack() as stack:
         node = MpsNode(stack)

@@ -60,16 +60,6 @@ def test_it_leaves_nothing_behind_when_stopped() -> None:
     assert not left_behind("".join(said))
 
 
-def test_without_root_it_says_so_in_one_line() -> None:
-    done = subprocess.run(
-        ["unshare", "--user", *DEMO], cwd=ROOT, check=False, capture_output=True, text=True
-    )
-    assert done.returncode == 1
-    assert done.stdout.splitlines() == [
-        "gpushare demo: requires root, because it starts its own dockerd: sudo ./dev demo"
-    ]
-
-
 def test_its_claims_fail_where_nothing_enforces_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     """The filters replaced by the bare driver, and an audit that looks on.
 

@@ -4,25 +4,20 @@
 from __future__ import annotations
 
 import functools
-import json
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpushare import simulator
 from gpushare.exporter.exposition import FAMILIES
-from gpushare.verify import ProbeTenant
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 from tests.stack.program import find
 
-from .scraped import EXPORTER, LOOPBACK, Exporter, Prometheus, answers, free_port
+from .scraped import LOOPBACK, Exporter, Prometheus
 from .waiting import wait_until
 
 GIB = 1 << 30
@@ -44,22 +39,17 @@ def exporter(own: Stack) -> Exporter:
     return Exporter.of(own)
 
 
-@contextmanager
-def container(stack: Stack, **more: Any) -> Iterator[tuple[Bundle, ProbeTenant]]:
-    bundle = Bundle(stack, **{"quota": {"memory": "4GiB", "cores": "30"}, **more})
-    try:
-        with bundle.run() as tenant:
-            yield bundle, tenant
-    finally:
-        bundle.remove()
+QUOTA = {"memory": "4GiB", "cores": "30"}
 
 
+@pytest.mark.gate
 def test_a_container_has_its_series_before_it_calls_cuda_and_loses_them_at_its_end(
     own: Stack, exporter: Exporter
 ) -> None:
     busybox = {"/bin/busybox": Path(find("busybox")).read_bytes()}
     sleeping = ["/bin/busybox", "cat"]  # which never opens the driver
-    with container(own, args=sleeping, files=busybox) as (bundle, _):
+    bundle = Bundle(own, quota=QUOTA, args=sleeping, files=busybox)
+    with bundle.run():
         wait_until(lambda: len(exporter.series(OF_PARTS[0], container_id=bundle.id)) == 1)
         wait_until(lambda: utilisation(exporter, bundle) == 0)
         for name in OF_PARTS:
@@ -75,6 +65,7 @@ def test_a_container_has_its_series_before_it_calls_cuda_and_loses_them_at_its_e
             "shared",
             "fixed-share",
         )
+    bundle.remove()
     wait_until(lambda: not exporter.series(OF_PARTS[0], container_id=bundle.id))
 
 
@@ -89,8 +80,8 @@ def utilisation(exporter: Exporter, bundle: Bundle) -> float | None:
 def test_usage_and_refusals_are_counted_across_a_restart_of_the_daemon(
     own: Stack, exporter: Exporter
 ) -> None:
-    with container(own) as (bundle, tenant):
-        tenant.start()
+    bundle = Bundle(own, quota=QUOTA)
+    with bundle.started() as tenant:
         tenant.ask(f"alloc {GIB}")
         assert tenant.ask(f"alloc {8 * GIB}")["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
 
@@ -102,8 +93,7 @@ def test_usage_and_refusals_are_counted_across_a_restart_of_the_daemon(
         assert (figure("memory_used_bytes", kind="context") or 0) > 0
         wait_until(lambda: (figure("memory_peak_bytes") or 0) >= GIB)
         before = exporter.value("gpushare_daemon_start_time_seconds")
-        assert own.daemon is not None
-        own.daemon.stop()
+        own.end_daemon(signal.SIGTERM)
         wait_until(lambda: exporter.value("gpushare_up") == 0)
         assert exporter.series("gpushare_container_memory_quota_bytes") == []
         own.start_daemon()
@@ -118,34 +108,6 @@ def test_usage_and_refusals_are_counted_across_a_restart_of_the_daemon(
     assert created is not None
 
 
-def test_a_hung_daemon_is_reported_as_down(own: Stack, exporter: Exporter) -> None:
-    assert own.daemon is not None
-    own.daemon.process.send_signal(signal.SIGSTOP)
-    try:
-        wait_until(lambda: exporter.value("gpushare_up") == 0)
-        assert exporter.series("gpushare_card_tenants") == []
-    finally:
-        own.daemon.process.send_signal(signal.SIGCONT)
-    wait_until(lambda: exporter.value("gpushare_up") == 1)
-
-
-def test_the_start_of_a_container_is_timed_and_a_refusal_counted(
-    own: Stack, exporter: Exporter
-) -> None:
-    def count(name: str, **labels: str) -> float:
-        return exporter.value(f"gpushare_operation_{name}", **labels) or 0.0
-
-    creates = count("duration_seconds_count", operation="create")
-    refused = count("failures_total", operation="create", code="refused")
-    with container(own) as (_, tenant):
-        tenant.start()
-    with container(own, quota={"memory": "9000GiB"}) as (_, tenant):
-        assert tenant.wait() != 0
-    wait_until(lambda: count("duration_seconds_count", operation="create") == creates + 2)
-    assert count("failures_total", operation="create", code="refused") == refused + 1
-    assert count("duration_seconds_sum", operation="create") > 0
-
-
 def test_a_container_cannot_reach_it(own: Stack, exporter: Exporter) -> None:
     busybox = {"/bin/busybox": Path(find("busybox")).read_bytes()}
     addresses = [LOOPBACK, *own_addresses()]
@@ -153,7 +115,7 @@ def test_a_container_cannot_reach_it(own: Stack, exporter: Exporter) -> None:
         f"/bin/busybox wget -T 5 -q -O - http://{one}:{exporter.port}/metrics" for one in addresses
     )
     args = ["/bin/busybox", "sh", "-c", f"{script}; echo tried >&2"]
-    with container(own, args=args, files=busybox) as (_, tenant):
+    with Bundle(own, quota=QUOTA, args=args, files=busybox).run() as tenant:
         tenant.wait()
         assert "tried" in tenant.errors
         assert "gpushare_" not in tenant.errors
@@ -166,73 +128,12 @@ def own_addresses() -> list[str]:
     return [address for address in shown.split() if ":" not in address]
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0"])
-def test_it_does_not_show_itself_to_a_network_without_a_token(own: Stack, address: str) -> None:
-    argv = [str(EXPORTER), "--socket", str(own.socket), "--listen", address]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 2
-    assert "--token-file" in done.stderr
-
-
-def test_over_a_network_it_answers_only_requests_with_the_token(own: Stack) -> None:
-    file = own.root / "token"
-    file.write_text("0123456789abcdef0123456789abcdef\n")
-    file.chmod(0o600)
-    port = free_port()
-    argv = [str(EXPORTER), "--socket", str(own.socket), "--listen", f"0.0.0.0:{port}"]
-    program = own.start("exporter-token", [*argv, "--token-file", str(file)])
-    program.wait_until(lambda: answers(port))
-    asked = Exporter(own, program, port)
-    assert asked.ask()[0] == 401
-    assert asked.ask(Authorization="Bearer 0123456789abcdef0123456789abcdee")[0] == 401
-    status, text = asked.ask(Authorization=f"Bearer {file.read_text().strip()}")
-    assert (status, "gpushare_up" in text) == (200, True)
-    program.stop()
-
-
-def test_a_unix_socket_is_for_its_owner_and_goes_with_it(own: Stack) -> None:
-    path = own.root / "metrics.sock"
-    argv = [str(EXPORTER), "--socket", str(own.socket), "--listen", f"unix:{path}"]
-    program = own.start("exporter-unix", argv)
-    program.wait_until(path.exists)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
-        program.wait_until(lambda: link.connect_ex(str(path)) == 0)
-        link.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-        assert link.recv(12) == b"HTTP/1.1 200"
-    assert path.stat().st_mode & 0o777 == 0o660
-    program.stop()
-    assert program.process.returncode == 0
-    assert not path.exists()
-
-
-def test_gpushare_metrics_prints_the_same_once(own: Stack, exporter: Exporter) -> None:
-    def printed(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*own.cli, "metrics", *words],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**own.environment, **env},
-        )
-
-    said = printed("--node", "node-1")
-    assert said.returncode == 0
-    names = {line.split("{")[0] for line in said.stdout.splitlines() if line[0] != "#"}
-    _, text = exporter.ask()
-    assert names == {line.split("{")[0] for line in text.splitlines() if line[0] != "#"}
-    assert len(json.loads(printed("--json").stdout)["cards"]) == 2
-    down = printed(GPUSHARE_SOCKET=str(own.root / "nobody.sock"))
-    assert down.returncode == 1
-    [only] = [line for line in down.stdout.splitlines() if line[0] != "#"]
-    assert (only.partition("{")[0], only.split()[-1]) == ("gpushare_up", "0.0")
-    assert "gpushared is not running" in down.stderr
-
-
+@pytest.mark.needs("prometheus")
 def test_prometheus_scrapes_it(own: Stack, exporter: Exporter) -> None:
     prometheus = Prometheus(exporter)
     query, running = prometheus.query, prometheus.program
-    with container(own) as (bundle, tenant):
-        tenant.start()
+    bundle = Bundle(own, quota=QUOTA)
+    with bundle.started() as tenant:
         tenant.ask(f"alloc {GIB}")
         used = (
             f'sum by (container_id) (gpushare_container_memory_used_bytes{{kind="buffer",'
@@ -244,13 +145,6 @@ def test_prometheus_scrapes_it(own: Stack, exporter: Exporter) -> None:
         assert {row["metric"]["operation"] for row in query(quantile)} >= {"create", "bind"}
         running.wait_until(lambda: prometheus.health() == {"ok"})
     running.stop()
-
-
-def test_it_needs_no_capability(exporter: Exporter) -> None:
-    status = Path(f"/proc/{exporter.program.process.pid}/status").read_text()
-    held = {line.split()[1] for line in status.splitlines() if line.startswith("Cap")}
-    assert held == {"0" * 16}
-    assert exporter.ask()[0] == 200
 
 
 def test_a_lost_card_is_reported_with_its_xid_and_in_the_history(
@@ -266,11 +160,4 @@ def test_a_lost_card_is_reported_with_its_xid_and_in_the_history(
     assert exporter.value(name, gpu_index="0") == 0
     assert exporter.value("gpushare_card_healthy", gpu_index="0") == 1
     [(labels, _)] = exporter.series("gpushare_card_healthy", gpu_index="1")
-    shown = subprocess.run(
-        [*own.cli, "history", labels["gpu_uuid"]],
-        check=True,
-        capture_output=True,
-        text=True,
-        env=own.environment,
-    )
-    assert "XID 79" in shown.stdout
+    assert "XID 79" in own.gpushare("history", labels["gpu_uuid"]).stdout

@@ -1,72 +1,145 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs of an image find: by the loader, by its cache, with an older glibc."""
+"""What programs of an image find: with an older glibc, a driver of their own, and without any."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
+from tests.stack.musl import musl
 from tests.stack.release import older_release, python
 
 GIB = 1 << 30
+LIBRARIES = "usr/lib/x86_64-linux-gnu"
+COMPAT = "usr/local/cuda/compat"
+OLDER, NEWER = "550.54.15", "999.10.01"
 
-FIND = """
-import ctypes, ctypes.util, subprocess
-print(ctypes.util.find_library("cuda"), ctypes.util.find_library("nvidia-ml"))
+#: Asked of whatever the loader finds.
+ASK = """
+import ctypes, ctypes.util
+assert ctypes.util.find_library("nvidia-ml") == "libnvidia-ml.so.1"
 cuda = ctypes.CDLL(ctypes.util.find_library("cuda"))
 total = ctypes.c_size_t()
 assert cuda.cuInit(0) == 0
 assert cuda.cuDeviceTotalMem_v2(ctypes.byref(total), 0) == 0
 print(total.value)
+print(*sorted({line.split()[-1] for line in open("/proc/self/maps") if "libcuda" in line}))
 """
+#: dpkg's triggers do so: the cache is a file of the image, not a mount that cannot be renamed.
+LDCONFIG = "import subprocess; subprocess.run(['/sbin/ldconfig'], check=True)"
+
+Image = Callable[[Path], Bundle]
 
 
 @pytest.fixture
-def older(stack: Stack) -> Iterator[Bundle]:
-    """A container of an older release of this distribution, with a Python."""
-    bundle = Bundle(stack, quota={"memory": "4GiB"})
-    shutil.rmtree(bundle.rootfs)
-    shutil.copytree(older_release(), bundle.rootfs, symlinks=True)
-    yield bundle
-    bundle.remove()
+def image(stack: Stack) -> Iterator[Image]:
+    """Makes a container with a share of whatever is in a folder."""
+    made: list[Bundle] = []
+
+    def make(root: Path) -> Bundle:
+        bundle = Bundle(stack, quota={"memory": "4GiB"})
+        shutil.rmtree(bundle.rootfs)
+        shutil.copytree(root, bundle.rootfs, symlinks=True)
+        made.append(bundle)
+        return bundle
+
+    yield make
+    for bundle in made:
+        bundle.remove()
 
 
-def output(bundle: Bundle, *args: str) -> str:
+def output(bundle: Bundle, *args: str, env: tuple[str, ...] = ()) -> list[str]:
     bundle.config["process"]["args"] = list(args)
+    bundle.config["process"]["env"] += env
     bundle.save()
     done = bundle.call("run", "--bundle", str(bundle.path))
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout.splitlines()
 
 
-def test_ldconfig_lists_the_driver_first(older: Bundle) -> None:
-    listed = output(older, "/sbin/ldconfig", "-p")
-    assert "libcuda.so.1" in listed
-    assert "libnvidia-ml.so.1" in listed
+def events(bundle: Bundle, event: str) -> list[dict[str, Any]]:
+    """Return what gpushared logged of a container."""
+    return [
+        entry
+        for entry in bundle.stack.events()
+        if entry["event"] == event and entry.get("name", "").startswith(bundle.id[:12])
+    ]
 
 
-def test_find_library_finds_the_filter_under_an_older_glibc(older: Bundle) -> None:
-    found = output(older, python(), "-c", FIND).splitlines()
-    assert found == ["libcuda.so.1 libnvidia-ml.so.1", str(4 * GIB)]
+def install_compat(bundle: Bundle, version: str) -> None:
+    """Install a cuda-compat package; the simulated driver stands for NVIDIA's."""
+    folder = bundle.rootfs / COMPAT
+    folder.mkdir(parents=True)
+    shutil.copy(
+        bundle.stack.installation.simulator / "libcuda.so.1", folder / f"libcuda.so.{version}"
+    )
+    (folder / "libcuda.so.1").symlink_to(f"libcuda.so.{version}")
+    (folder / "libcuda.so").symlink_to("libcuda.so.1")
 
 
-def test_an_image_may_run_ldconfig_itself(older: Bundle) -> None:
-    """dpkg's triggers do: the cache is a file of the image, not a mount that cannot be renamed."""
-    script = f"import subprocess; subprocess.run(['/sbin/ldconfig'], check=True)\n{FIND}"
-    assert output(older, python(), "-c", script).splitlines()[-1] == str(4 * GIB)
+@pytest.mark.parametrize("first", ["", LDCONFIG], ids=["as it is", "ldconfig"])
+def test_the_filter_is_found_under_an_older_glibc(image: Image, first: str) -> None:
+    found = output(image(older_release()), python(), "-c", f"{first}\n{ASK}")
+    assert found[0] == str(4 * GIB)
 
 
-def test_an_image_whose_cache_names_a_compat_driver_gets_ours(older: Bundle) -> None:
+def test_an_image_whose_cache_names_a_compat_driver_gets_ours(image: Image) -> None:
     """NVIDIA's images carry cuda-compat; one that ran ldconfig on it would find that first."""
-    compat = older.rootfs / "usr/local/cuda/compat"
-    compat.mkdir(parents=True)
-    simulated = older.stack.installation.simulator / "libcuda.so.1"
-    shutil.copy(simulated, compat / "libcuda.so.1")
-    (older.rootfs / "etc/ld.so.conf").write_text("/usr/local/cuda/compat\n")
-    subprocess.run(["chroot", str(older.rootfs), "/sbin/ldconfig"], check=True)
-    assert output(older, python(), "-c", FIND).splitlines()[-1] == str(4 * GIB)
+    bundle = image(older_release())
+    install_compat(bundle, OLDER)
+    (bundle.rootfs / "etc/ld.so.conf").write_text(f"/{COMPAT}\n")
+    subprocess.run(["chroot", str(bundle.rootfs), "/sbin/ldconfig"], check=True)
+    assert output(bundle, python(), "-c", ASK)[0] == str(4 * GIB)
+
+
+@pytest.mark.parametrize("version", [OLDER, NEWER])
+def test_a_compat_on_ld_library_path_is_behind_the_filter(image: Image, version: str) -> None:
+    bundle = image(older_release())
+    install_compat(bundle, version)
+    total, mapped = output(bundle, python(), "-c", ASK, env=(f"LD_LIBRARY_PATH=/{COMPAT}",))
+    assert total == str(4 * GIB)
+    assert f"/{COMPAT}/libcuda.so" in mapped
+    assert "/opt/gpushare/driver/libcuda.so.1" in mapped
+    used = events(bundle, "cuda-compat-selected")
+    assert [entry["version"] for entry in used] == ([NEWER] if version == NEWER else [])
+
+
+def test_a_newer_compat_is_copied_once_for_all(stack: Stack, image: Image) -> None:
+    copies = set()
+    for _ in range(2):
+        bundle = image(older_release())
+        install_compat(bundle, NEWER)
+        assert output(bundle, python(), "-c", ASK)[0] == str(4 * GIB)
+        [used] = events(bundle, "cuda-compat-selected")
+        copies.add(used["copy"])
+    [copy] = copies
+    kept = stack.root / "state/compat" / copy / f"libcuda.so.{NEWER}"
+    assert kept.read_bytes() == (stack.installation.simulator / "libcuda.so.1").read_bytes()
+    assert kept.stat().st_uid == 0
+    assert kept.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_dangling_link_in_place_of_libcuda_is_no_hindrance(image: Image) -> None:
+    """An image that was committed from a container with a driver has them."""
+    bundle = image(older_release())
+    for name in ("libcuda.so", "libnvidia-ml.so"):
+        (bundle.rootfs / LIBRARIES / f"{name}.1").symlink_to(f"../../../../../etc/{name}")
+    assert output(bundle, python(), "-c", ASK)[0] == str(4 * GIB)
+
+
+@pytest.mark.parametrize(("program", "kind"), [("app", "musl"), ("static", "statically linked")])
+def test_an_image_that_loads_no_driver_runs_with_a_warning(
+    image: Image, program: str, kind: str
+) -> None:
+    bundle = image(musl())
+    assert output(bundle, f"/bin/{program}") == ["no driver"]
+    [note] = events(bundle, "tenant-request-adjusted")
+    assert kind in note["note"]
+    assert "the audit charges their memory" in note["note"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,21 +31,14 @@ POD = {
 
 
 @pytest.fixture
-def stack() -> Iterator[Stack]:
-    with Stack(cards=2) as made:
-        made.start_daemon()
-        yield made
-
-
-@pytest.fixture
-def kubectl(stack: Stack, tmp_path: Path) -> Iterator[Kubectl]:
+def kubectl(own: Stack, tmp_path: Path) -> Iterator[Kubectl]:
     """kubectl in a cluster of gpu-1, which is the stack's node, and gpu-2, which is silent."""
-    file = stack.root / "token"
+    file = own.root / "token"
     file.write_text(TOKEN)
     file.chmod(0o640)
     port = free_port()
-    argv = [str(EXPORTER), "--socket", str(stack.socket), "--listen", f"{LOOPBACK}:{port}"]
-    program = stack.start("exporter", [*argv, "--node", "gpu-1", "--token-file", str(file)])
+    argv = [str(EXPORTER), "--socket", str(own.socket), "--listen", f"{LOOPBACK}:{port}"]
+    program = own.start("exporter", [*argv, "--node", "gpu-1", "--token-file", str(file)])
     program.wait_until(lambda: answers(port))
     with StandInApiServer().running() as cluster:
         for name, address in (("gpu-1", (LOOPBACK, port)), ("gpu-2", None)):
@@ -55,28 +47,27 @@ def kubectl(stack: Stack, tmp_path: Path) -> Iterator[Kubectl]:
         yield Kubectl(tmp_path, cluster)
 
 
-def shown(stack: Stack, command: str) -> list[str]:
+def shown(own: Stack, command: str) -> list[str]:
     """Return the lines of `gpushare ls` or `ps` on the node."""
-    argv = [*stack.cli, command, "--socket", str(stack.socket)]
-    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
+    return own.gpushare(command).stdout.splitlines()
 
 
 def cells(line: str) -> list[str]:
     return re.split(r"  +", line)
 
 
+@pytest.mark.needs("kubectl")
 def test_the_cluster_has_the_rows_of_each_node_and_names_the_silent_one(
-    stack: Stack, kubectl: Kubectl
+    own: Stack, kubectl: Kubectl
 ) -> None:
     quota = {"memory": "4GiB", "memory-limit": "6GiB", "cores": "30"}
     asked = {f"gpushare.io/{name}": value for name, value in quota.items()}
-    bundle = Bundle(stack, annotations={**POD, **asked})
-    with bundle.run() as tenant:
-        tenant.start()
+    bundle = Bundle(own, annotations={**POD, **asked})
+    with bundle.started() as tenant:
         tenant.ask(f"alloc {GIB}")
 
         def is_equal() -> bool:
-            of_node = shown(stack, "ls")
+            of_node = shown(own, "ls")
             of_cluster = kubectl.run("gpushare", "ls").stdout.splitlines()
             return [cells(line)[1:] for line in of_cluster[:-1]] == [*map(cells, of_node)]
 
@@ -87,7 +78,7 @@ def test_the_cluster_has_the_rows_of_each_node_and_names_the_silent_one(
         assert done.stderr.startswith("kubectl gpushare: gpu-2: ")
 
         def is_used() -> bool:
-            of_node = shown(stack, "ps")[1]
+            of_node = shown(own, "ps")[1]
             name, card, memory, cores, policy, _, isolation = cells(of_node)
             of_cluster = kubectl.run("gpushare", "ps", "-A").stdout.splitlines()[1]
             namespace, pod, container, node, *rest = cells(of_cluster)
@@ -99,4 +90,3 @@ def test_the_cluster_has_the_rows_of_each_node_and_names_the_silent_one(
         wait_until(is_used)
         found = json.loads(kubectl.run("gpushare", "ps", "-o", "json").stdout)
         assert [one["quota_bytes"] for one in found] == [4 * GIB]
-    bundle.remove()

@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from gpushare.client import Client
 from gpushare.history.reader import ContainerSubject, HistoryReader, HistoryUnreadable
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
@@ -54,12 +53,9 @@ def folder(stack: Stack) -> Path:
 def process(stack: Stack) -> int:
     """Return the process that writes, 0 if none does."""
     for file in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = file.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if os.fsencode(folder(stack)) in words:
-            return int(file.parent.name)
+        with suppress(OSError):  # it has ended
+            if os.fsencode(folder(stack)) in file.read_bytes().split(b"\0"):
+                return int(file.parent.name)
     return 0
 
 
@@ -91,6 +87,7 @@ def read_as_nobody(stack: Stack, group: int = NOBODY) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.gate
 def test_what_a_container_has_is_in_the_history_after_kills_and_the_end(own: Stack) -> None:
     bundle = Bundle(own, quota={"memory": "4GiB", "cores": "30"})
     try:
@@ -104,15 +101,14 @@ def test_what_a_container_has_is_in_the_history_after_kills_and_the_end(own: Sta
             assert int(read_as_nobody(own).stdout) == 1  # nothing writes at the moment
             wait_until(lambda: process(own) not in {0, first})
             wait_until(lambda: samples(own, bundle) > seen)
-            assert own.daemon is not None
             second = process(own)
-            own.daemon.process.kill()
+            own.end_daemon()
             wait_until(lambda: process(own) != second)
             own.start_daemon()
             wait_until(lambda: process(own) not in {0, second})
             seen = samples(own, bundle)
             wait_until(lambda: samples(own, bundle) > seen)
-            status = Client(own.socket).tenant(bundle.id)
+            status = own.client.tenant(bundle.id)
             assert int(read_as_nobody(own).stdout) == 1
     finally:
         bundle.remove()
@@ -131,90 +127,13 @@ def test_what_a_container_has_is_in_the_history_after_kills_and_the_end(own: Sta
         assert max(step.most for step in reader.series(card, "power", *range_)) > 0
 
 
-def test_a_container_that_ends_between_two_samples_is_counted(own: Stack) -> None:
-    wait_until(lambda: bool(process(own)))
-    wait_until((folder(own) / "metrics.db").exists)
-    writer = process(own)
-    os.kill(writer, signal.SIGSTOP)  # it samples nothing while the container runs
-    try:
-        bundle = Bundle(own, quota={"memory": "4GiB", "cores": "30"})
-        try:
-            with bundle.run() as tenant:
-                assert tenant.start()["code"] == 0
-                assert tenant.ask(f"alloc {GIB}")["code"] == 0
-                assert tenant.ask("spin 1000000 100")["code"] == 0
-        finally:
-            bundle.remove()
-        # One answer may have it in both lists, and its readers know that (node_operations.py).
-        wait_until(lambda: not Client(own.socket).metrics().tenants)
-        [last] = Client(own.socket).metrics().ended
-        assert last["id"] == bundle.id
-        assert last["cards"][0]["gpu_seconds"] > 0
-        exported = subprocess.run(
-            [*own.cli, "metrics", "--socket", str(own.socket)],
-            capture_output=True,
-            check=True,
-            env=own.environment,
-        )
-        assert bundle.id.encode() not in exported.stdout
-    finally:
-        os.kill(writer, signal.SIGCONT)
-    wait_until(lambda: subject(own, bundle) is not None)
-    first = process(own)
-    os.kill(first, signal.SIGKILL)  # another one reads the same answer, and adds nothing
-    wait_until(lambda: process(own) not in {0, first})
-    with HistoryReader(folder(own)) as reader:
-        [card] = reader.cards(0, time.time() + 60)
-    wait_until(lambda: last_sample(own) > card.last)
-    found = subject(own, bundle)
-    assert found is not None
-    with HistoryReader(folder(own)) as reader:
-        range_ = (0, time.time() + 60)
-        received = reader.total(found, "gpu_seconds", *range_)
-        assert received == pytest.approx(last["cards"][0]["gpu_seconds"], abs=1e-5)
-        lasted = last["ended"] - last["created"]
-        quota = reader.total(found, "memory_bytes", *range_)
-        assert quota == pytest.approx(4 * GIB * lasted, rel=0.01)
-
-
-def last_sample(stack: Stack) -> float:
-    with HistoryReader(folder(stack)) as reader:
-        [card] = reader.cards(0, time.time() + 60)
-    return card.last
-
-
 def test_its_end_is_that_of_gpushared_and_readers_remain(own: Stack) -> None:
     wait_until(lambda: bool(process(own)))
     wait_until((folder(own) / "metrics.db").exists)
     wait_until(lambda: read_as_nobody(own).stdout == "0\n")
     refused = read_as_nobody(own, group=12345)
     assert "is not open to this user" in refused.stderr
-    assert own.daemon is not None
-    own.daemon.stop()
+    own.end_daemon(signal.SIGTERM)
     wait_until(lambda: not process(own))
     assert sorted(file.name for file in folder(own).iterdir()) == ["metrics.db"]
     assert read_as_nobody(own).stdout == "0\n"
-
-
-def test_a_history_that_cannot_be_written_is_a_warning(own: Stack) -> None:
-    wait_until(lambda: bool(process(own)))
-    wait_until((folder(own) / "metrics.db").exists)
-    (folder(own)).rename(own.root / "elsewhere")
-    folder(own).write_text("no folder")
-    os.kill(process(own), signal.SIGKILL)
-    wait_until(lambda: any("metrics history" in text for text in warnings(own)))
-    with own.config.open("a") as settings:
-        settings.write("metrics_history: {retention_days: 0}\n")
-    changed = subprocess.run(
-        [*own.cli, "config", "reload", "--socket", str(own.socket), "--json"],
-        capture_output=True,
-        check=True,
-        env=own.environment,
-    )
-    assert "metrics_history.retention_days" in json.loads(changed.stdout)["changed"]
-    wait_until(lambda: not any("metrics history" in text for text in warnings(own)))
-    assert not process(own)
-
-
-def warnings(stack: Stack) -> list[str]:
-    return Client(stack.socket).status()["warnings"]

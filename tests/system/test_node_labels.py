@@ -3,19 +3,16 @@
 
 from __future__ import annotations
 
-import subprocess
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from gpushare.client import Client
-from gpushare.kubernetes.api.event_recorder import EVENTS
 from tests.stack import Stack
 from tests.stack.api_server import StandInApiServer
 from tests.stack.bundle import Bundle
 from tests.stack.node_agent import NodeAgent, write_kubeconfig
-from tests.stack.program import ServiceProcess
 
 from .waiting import wait_until
 
@@ -33,17 +30,10 @@ def cluster() -> Iterator[StandInApiServer]:
         yield server
 
 
-@pytest.fixture
-def stack() -> Iterator[Stack]:
-    with Stack() as made:
-        made.start_daemon()
-        yield made
-
-
 @pytest.fixture(autouse=True)
-def agent(stack: Stack, cluster: StandInApiServer) -> Iterator[NodeAgent]:
-    kubeconfig = write_kubeconfig(stack.root / "kubeconfig", cluster)
-    with NodeAgent(stack, "--kubeconfig", str(kubeconfig), "--node", "n") as made:
+def agent(own: Stack, cluster: StandInApiServer) -> Iterator[NodeAgent]:
+    kubeconfig = write_kubeconfig(own.root / "kubeconfig", cluster)
+    with NodeAgent(own, "--kubeconfig", str(kubeconfig), "--node", "n") as made:
         made.start()
         yield made
 
@@ -54,99 +44,65 @@ def put(cluster: StandInApiServer, **labels: str) -> None:
     cluster.put(NODE, {"metadata": {"labels": {names[key]: text for key, text in labels.items()}}})
 
 
-def settings(stack: Stack) -> dict[str, str]:
-    found = Client(stack.socket).status()["node_settings"]
+def settings(own: Stack) -> dict[str, str]:
+    found = own.client.status()["node_settings"]
     return {key: setting["value"] for key, setting in found.items()}
 
 
-def warnings(cluster: StandInApiServer) -> list[str]:
-    return [one["message"] for one in cluster.of(EVENTS) if one["type"] == "Warning"]
-
-
 @contextmanager
-def container(stack: Stack) -> Iterator[str]:
+def container(own: Stack) -> Iterator[str]:
     """Run a container with cores; yield its ID."""
-    bundle = Bundle(stack, quota={"memory": "1GiB", "cores": "10"})
-    with bundle.run() as tenant:
-        assert tenant.start()["code"] == 0
+    bundle = Bundle(own, quota={"memory": "1GiB", "cores": "10"})
+    with bundle.started():
         yield bundle.id
 
 
-def policy_of(stack: Stack, identity: str) -> str:
-    [row] = [row for row in Client(stack.socket).tenants() if row["id"] == identity]
+def policy_of(own: Stack, identity: str) -> str:
+    [row] = [row for row in own.client.tenants() if row["id"] == identity]
     return row["cards"][0]["policy"]
 
 
-def new_policy(stack: Stack) -> str:
-    with container(stack) as identity:
-        return policy_of(stack, identity)
-
-
-def restart_daemon(stack: Stack) -> None:
-    daemon: ServiceProcess | None = stack.daemon
-    assert daemon is not None
-    daemon.stop()
-    stack.start_daemon()
+def new_policy(own: Stack) -> str:
+    with container(own) as identity:
+        return policy_of(own, identity)
 
 
 def test_a_label_sets_the_policy_of_new_containers_until_it_is_removed(
-    stack: Stack, cluster: StandInApiServer
+    own: Stack, cluster: StandInApiServer
 ) -> None:
-    with container(stack) as running:
+    with container(own) as running:
         put(cluster, qgpu="bs")
-        wait_until(lambda: settings(stack) == {POLICY: "burst-share"})
-        assert new_policy(stack) == "burst-share"
-        assert policy_of(stack, running) == "fixed-share"
+        wait_until(lambda: settings(own) == {POLICY: "burst-share"})
+        assert new_policy(own) == "burst-share"
+        assert policy_of(own, running) == "fixed-share"
         put(cluster)
-        wait_until(lambda: not settings(stack))
-        assert new_policy(stack) == "fixed-share"
-    assert not warnings(cluster)
-
-
-def test_a_wrong_label_is_an_event_on_the_node_and_changes_nothing(
-    stack: Stack, cluster: StandInApiServer
-) -> None:
-    put(cluster, qgpu="bs")
-    wait_until(lambda: settings(stack) == {POLICY: "burst-share"})
-    put(cluster, qgpu="burst")
-    wait_until(lambda: bool(warnings(cluster)))
-    [event] = [one for one in cluster.of(EVENTS) if one["type"] == "Warning"]
-    assert event["involvedObject"]["kind"] == "Node"
-    assert event["message"].startswith(f"Tencent qGPU: node label {QGPU}=burst: not a valid value.")
-    assert new_policy(stack) == "burst-share"
-    put(cluster, qgpu="burst", policy="best-effort")
-    wait_until(lambda: settings(stack) == {POLICY: "best-effort"})
-    assert len(warnings(cluster)) == 1
+        wait_until(lambda: not settings(own))
+        assert new_policy(own) == "fixed-share"
 
 
 def test_what_a_label_set_outlives_both_programs(
-    stack: Stack, cluster: StandInApiServer, agent: NodeAgent
+    own: Stack, cluster: StandInApiServer, agent: NodeAgent
 ) -> None:
     put(cluster, qgpu="be", ack="default")
-    wait_until(lambda: settings(stack) == {POLICY: "best-effort", MODE: "exclusive"})
+    wait_until(lambda: settings(own) == {POLICY: "best-effort", MODE: "exclusive"})
     agent.stop()
-    restart_daemon(stack)
-    assert settings(stack) == {POLICY: "best-effort", MODE: "exclusive"}
-    shown = subprocess.run(
-        [*stack.cli, "config", "show"],
-        env=stack.environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    own.end_daemon(signal.SIGTERM)
+    own.start_daemon()
+    assert settings(own) == {POLICY: "best-effort", MODE: "exclusive"}
+    shown = own.gpushare("config", "show").stdout
     assert f"node label {QGPU}" in shown
     put(cluster, qgpu="be")  # while gpushare-node is away
     agent.start()
-    wait_until(lambda: settings(stack) == {POLICY: "best-effort"})
-    assert new_policy(stack) == "best-effort"
+    wait_until(lambda: settings(own) == {POLICY: "best-effort"})
+    assert new_policy(own) == "best-effort"
 
 
 def test_the_mode_of_the_node_is_the_one_that_its_label_wants(
-    stack: Stack, cluster: StandInApiServer
+    own: Stack, cluster: StandInApiServer
 ) -> None:
     mode = "gpushare.io/mode"
-    with container(stack) as running:
+    with container(own) as running:
         cluster.put(NODE, {"metadata": {"labels": {"gpushare.io/wanted-mode": "plugin"}}})
-        wait_until(lambda: Client(stack.socket).status()["kubernetes_mode"] == "plugin")
+        wait_until(lambda: own.client.status()["kubernetes_mode"] == "plugin")
         wait_until(lambda: cluster.objects[NODE]["metadata"]["labels"].get(mode) == "plugin")
-        assert policy_of(stack, running) == "fixed-share"
+        assert policy_of(own, running) == "fixed-share"

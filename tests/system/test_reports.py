@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
+import signal
 from typing import Any
 
 import pytest
 
-from gpushare.client import Client
 from gpushare.history import FOLDER
 from gpushare.history.reader import HistoryReader, HistoryUnreadable
 from tests.stack import Stack
@@ -31,22 +29,17 @@ def test_reports_agree_with_the_counters_after_the_daemon_stopped() -> None:
         own.start_daemon()
         quota = {"memory": "4GiB", "cores": "30"}
         bundle = Bundle(own, quota=quota, annotations={"team": "red"})
-        try:
-            with bundle.run() as tenant:
-                assert tenant.start()["code"] == 0
-                assert tenant.ask(f"alloc {GIB}")["code"] == 0
-                for _ in range(3):
-                    refused = tenant.ask(f"alloc {8 * GIB}")
-                    assert refused["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
-                assert tenant.ask("spin 1000000 100")["code"] == 0
-                wait_until(lambda: counters(own)["gpu_seconds"] > 0)
-                # The history has microseconds.
-                wait_until(lambda: recorded(own) == pytest.approx(counters(own), abs=1e-6))
-                counted = counters(own)
-        finally:
-            bundle.remove()
-        assert own.daemon is not None
-        own.daemon.stop()
+        with bundle.started() as tenant:
+            assert tenant.ask(f"alloc {GIB}")["code"] == 0
+            for _ in range(3):
+                refused = tenant.ask(f"alloc {8 * GIB}")
+                assert refused["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
+            assert tenant.ask("spin 1000000 100")["code"] == 0
+            wait_until(lambda: counters(own)["gpu_seconds"] > 0)
+            # The history has microseconds.
+            wait_until(lambda: recorded(own) == pytest.approx(counters(own), abs=1e-6))
+            counted = counters(own)
+        own.end_daemon(signal.SIGTERM)
         [used] = report(own, "usage", "--by", "label:team")["rows"]
         assert (used["label:team"], used["denied"]) == ("red", 3)
         assert used["gpu_seconds"] == pytest.approx(counted["gpu_seconds"], rel=1e-3)
@@ -59,7 +52,7 @@ def test_reports_agree_with_the_counters_after_the_daemon_stopped() -> None:
 
 
 def counters(stack: Stack) -> dict[str, float]:
-    [tenant] = Client(stack.socket).metrics().tenants
+    [tenant] = stack.client.metrics().tenants
     return {"gpu_seconds": tenant["cards"][0]["gpu_seconds"], "denied": tenant["denied"]}
 
 
@@ -75,11 +68,5 @@ def recorded(stack: Stack) -> dict[str, float]:
 
 
 def report(stack: Stack, *words: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [*stack.cli, "report", *words, "--json", "--config", str(stack.config)],
-        capture_output=True,
-        check=True,
-        env=stack.environment,
-    )
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = stack.shown("report", *words, "--config", str(stack.config))
     return found

@@ -20,7 +20,7 @@ def measured(stack: Stack) -> dict[str, int]:
     return next((line for line in lines if line["event"] == "context-size-measured"), {})
 
 
-@pytest.mark.parametrize("rounding", [0, 1, 256, 4096])
+@pytest.mark.parametrize("rounding", [0, 256])
 def test_the_account_is_not_above_the_books(tmp_path: Path, rounding: int) -> None:
     profile = tmp_path / "other.json"
     profile.write_text(json.dumps(simulator.load_profile("h200") | {"rounding_bytes": rounding}))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare run`: a host process as a tenant. The scenario of two is in test_engines.py."""
+"""`gpushare run`: a host process as a tenant. The scenario of two is in test_verify.py."""
 
 from __future__ import annotations
 
@@ -69,6 +69,7 @@ def running(stack: Stack, *words: str, **settings: Any) -> Iterator[subprocess.P
             process.kill()
 
 
+@pytest.mark.gate
 def test_the_command_sees_its_quota_as_the_card(stack: Stack) -> None:
     done = run(stack, "--memory", "3GiB", "--", str(stack.installation.probe), "info")
     said = [json.loads(line) for line in done.stdout.splitlines()]
@@ -150,6 +151,7 @@ def test_the_exit_status_is_the_command_s_or_docker_s(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.gate
 def test_a_signal_reaches_the_command(stack: Stack) -> None:
     script = "trap 'exit 42' TERM; echo up; while :; do sleep 0.05; done"
     with running(stack, "--memory", "1GiB", "--", "sh", "-c", script) as process:
@@ -172,6 +174,7 @@ def test_a_closed_pipe_ends_the_command_as_without_us(stack: Stack) -> None:
     assert done.returncode == -signal.SIGPIPE
 
 
+@pytest.mark.gate
 def test_killed_it_leaves_no_tenant_and_no_cgroup(stack: Stack) -> None:
     words = ("--memory", "1GiB", "--name", "killed", "--", "sh", "-c", "echo up; read _")
     with running(stack, *words, stdin=-1) as process:
@@ -217,6 +220,7 @@ def test_files_of_others_beside_our_links_stay(stack: Stack, links: list[str]) -
     assert done.stdout == "here\n", done.stderr
 
 
+@pytest.mark.gate
 def test_without_root_the_quota_is_advisory_and_reported_as_such(
     stack: Stack, links: list[str]
 ) -> None:

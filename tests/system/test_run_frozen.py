@@ -120,6 +120,7 @@ def test_its_terminal_shows_that_it_is_paused_and_resumed(frozen: TerminalComman
     assert last == f"gpushare: {NAME} is resumed."
 
 
+@pytest.mark.gate
 def test_sigterm_ends_it_as_it_would_otherwise(frozen: TerminalCommand) -> None:
     frozen.process.send_signal(signal.SIGTERM)
     assert frozen.process.wait(timeout=STOP_SECONDS) == 42

@@ -17,6 +17,7 @@ from tests import leftovers
 
 from .waiting import PATIENCE_SECONDS, wait_until
 
+pytestmark = pytest.mark.gate
 BYTES = 1 << 20
 KEY, OTHER = "0123456789abcdef", "fedcba9876543210"
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +35,17 @@ def read_only(bundle: Bundle) -> None:
 
 
 @pytest.fixture
-def bundle(stack: Stack) -> Iterator[Bundle]:
+def bundle(stack: Stack) -> Bundle:
     busybox = {"/bin/busybox": Path(find("busybox")).read_bytes()}
-    made = Bundle(stack, quota={"memory": "4GiB"}, files=busybox)
-    yield made
-    made.remove()
+    return Bundle(stack, quota={"memory": "4GiB"}, files=busybox)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("change", [as_user, setuid, read_only])
 def test_under_any_user(bundle: Bundle, change: Change) -> None:
     change(bundle)
     bundle.save()
-    with bundle.run() as tenant:
-        assert tenant.start()["code"] == 0
+    with bundle.started() as tenant:
         assert tenant.ask("info")["total"] == 4 * GIB
         assert tenant.ask(f"alloc {4 * GIB}")["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
 
@@ -55,8 +53,7 @@ def test_under_any_user(bundle: Bundle, change: Change) -> None:
 def test_without_any_environment(bundle: Bundle) -> None:
     bundle.config["process"]["args"] = ["/bin/busybox", "env", "-i", PROGRAM]
     bundle.save()
-    with bundle.run() as tenant:
-        assert tenant.start()["code"] == 0
+    with bundle.started() as tenant:
         assert tenant.ask("info")["total"] == 4 * GIB
 
 
@@ -64,14 +61,12 @@ def test_an_environment_cannot_point_to_other_pages(bundle: Bundle) -> None:
     script = f"GPUSHARE_TENANT_DIR=/tmp exec {PROGRAM}"
     bundle.config["process"]["args"] = ["/bin/busybox", "sh", "-c", script]
     bundle.save()
-    with bundle.run() as tenant:
-        assert tenant.start()["code"] == 0
+    with bundle.started() as tenant:
         assert tenant.ask("info")["total"] == 4 * GIB
 
 
 def test_nvml_shows_the_slice_and_its_own_processes(bundle: Bundle) -> None:
-    with bundle.run() as tenant:
-        tenant.start()
+    with bundle.started() as tenant:
         tenant.ask("context")
         cards = tenant.ask("smi")["cards"]
     assert [card["total"] for card in cards] == [4 * GIB]
@@ -79,6 +74,5 @@ def test_nvml_shows_the_slice_and_its_own_processes(bundle: Bundle) -> None:
 
 
 def test_copied_memory_comes_back(bundle: Bundle) -> None:
-    with bundle.run() as tenant:
-        tenant.start()
+    with bundle.started() as tenant:
         assert tenant.ask("copy 1048576")["same"]

@@ -3,24 +3,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 
-from gpushare import config
-from gpushare.cli.top.graph_source import GraphSource
-from gpushare.cli.top.graphs import GraphPoint, GraphTarget
-from gpushare.cli.top.snapshot import take_snapshot
-from gpushare.history import FOLDER
-from gpushare.history.reader import HistoryReader
-from gpushare.history.tables import FILE
-from gpushare.queue_client import QueueClient
 from gpushare.verify import ProbeTenant, spawn
 from tests.stack import Stack
 from tests.stack.users import as_user
-from tests.system.waiting import wait_until
 from tests.unit.cli.top.emulator import TERM, Emulator
 
 
@@ -39,14 +28,7 @@ def top(stack: Stack, *words: str) -> Emulator:
 
 
 def policy(stack: Stack) -> str:
-    shown = subprocess.run(
-        [*stack.cli, "inspect", "train", "--json"],
-        check=True,
-        capture_output=True,
-        text=True,
-        env=stack.environment,
-    )
-    [card] = json.loads(shown.stdout)["cards"]
+    [card] = stack.shown("inspect", "train")["cards"]
     return f"{card['policy']} {card['cores']}"
 
 
@@ -65,29 +47,6 @@ def test_enter_shows_the_memory_of_a_container_over_time(stack: Stack) -> None:
 
 
 @pytest.mark.usefixtures("train")
-def test_the_graphs_show_what_was_before_top_started(stack: Stack) -> None:
-    client = QueueClient(stack.socket)
-    folder = config.load(stack.config).state_dir / FOLDER
-
-    def stored() -> list[list[GraphPoint]]:
-        """Return the points of memory, compute, and both of the card, but for what top saw."""
-        with HistoryReader(folder) as reader:
-            source = GraphSource(lambda: reader)
-            source.target = GraphTarget(client.tenant("train")["key"], 0, 600)
-            page = source.with_graphs(take_snapshot(client), 1.0).graphs
-        assert page is not None
-        return [
-            [point for point in graph.points if point.end < page.until - 1] for graph in page.graphs
-        ]
-
-    wait_until((folder / FILE).exists)
-    wait_until(lambda: all(points and points[-1].most for points in stored()[::2]))
-    memory, _, card, _ = stored()
-    assert memory[-1].most >= 2 << 30
-    assert card[-1].most >= memory[-1].most
-
-
-@pytest.mark.usefixtures("train")
 def test_a_container_comes_and_its_share_is_changed(stack: Stack) -> None:
     with top(stack, "--allow-changes", "--filter", "train") as screen:
         screen.until(lambda text: "gpushare-probe" in text and "fixed-share" in text)
@@ -99,13 +58,6 @@ def test_a_container_comes_and_its_share_is_changed(stack: Stack) -> None:
         assert policy(stack) == "burst-share 40"
         screen.press("q")
         assert screen.end() == 0
-
-
-def test_a_container_that_ends_is_gone_from_the_screen(stack: Stack, train: ProbeTenant) -> None:
-    with top(stack) as screen:
-        screen.until(lambda text: "train" in text)
-        train.close()
-        screen.until(lambda text: "train" not in text)
 
 
 @pytest.mark.usefixtures("train")

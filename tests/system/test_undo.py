@@ -7,17 +7,13 @@ The order of docs/how-to/undo.md, first undo and then pip, is run by test_readme
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gpushare.engines import find
 from gpushare.install import InstallSource
-from gpushare.setup import InstallRecord, plan
 from gpushare.verify import image
-from tests.unit.engines import machine as engines
 
 from .own_machine import OwnMachine
 from .test_readme import PROBE, files, start_daemon
@@ -93,50 +89,3 @@ def test_the_package_may_be_removed_first(machine: OwnMachine) -> None:
     reload_docker(machine, has=False)
     machine.run('echo \'{"log-level": "warn"}\' >/etc/docker/daemon.json')
     assert files(machine) == before
-
-
-@pytest.fixture
-def elsewhere(tmp_path: Path) -> Path:
-    """An image with the files of engines, as Debian has them."""
-    for name in ("containerd-debian12", "podman-debian"):
-        engines.make(name, tmp_path)
-    return tmp_path
-
-
-def of_containerd(text: str) -> str:
-    return f'{text}\n[plugins."io.containerd.monitor.v1.cgroups"]\n  no_prometheus = true\n'
-
-
-def of_podman(text: str) -> str:
-    return text.replace("[engine]\n", '[engine]\n  cgroup_manager = "cgroupfs"\n')
-
-
-#: An engine's file, an edit of an administrator, and a command that reads the file. Docker reads
-#: an edited file in the test above.
-ENGINES: dict[str, tuple[str, Callable[[str], str], list[str]]] = {
-    "containerd": (
-        "etc/containerd/config.toml",
-        of_containerd,
-        ["containerd", "--config", "{file}", "config", "dump"],
-    ),
-    "podman": (
-        "etc/containers/containers.conf.d/99-gpushare.conf",
-        of_podman,
-        ["env", "CONTAINERS_CONF={file}", "podman", "info"],
-    ),
-}
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_the_engine_accepts_what_is_left_of_an_edited_file(engine: str, elsewhere: Path) -> None:
-    name, edit, command = ENGINES[engine]
-    made, file = InstallRecord(elsewhere), elsewhere / name
-    for step in plan._registration(made, engine, find(engine).locate(elsewhere, None)):
-        if step.do is not None:
-            step.do()
-    file.write_text(edit(file.read_text()))
-    argv = [word.format(file=file) for word in command]
-    subprocess.run(argv, check=True, capture_output=True)
-    subprocess.run(["sh", elsewhere / UNDO.lstrip("/"), "--root", elsewhere], check=True)
-    assert "gpushare" not in file.read_text()
-    subprocess.run(argv, check=True, capture_output=True)

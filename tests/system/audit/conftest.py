@@ -9,19 +9,33 @@ from pathlib import Path
 import pytest
 
 from tests.stack import Stack
+from tests.stack.shared import SharedStack
 from tests.system.waiting import wait_until
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 
 
+MEASURED = '"context-size-measured"'
+
+
+def ready(stack: Stack) -> Stack:
+    """Have it know what a context takes, so that it acts."""
+    stack.start_daemon()
+    wait_until(lambda: MEASURED in (stack.root / "gpushared.log").read_text())
+    return stack
+
+
 @pytest.fixture(scope="session")
-def audited() -> Iterator[Stack]:
-    """A daemon of its own that knows what a context takes, so that it acts."""
-    with Stack() as made:
-        made.start_daemon()
-        log = made.root / "gpushared.log"
-        wait_until(lambda: '"context-size-measured"' in log.read_text())
+def auditing() -> Iterator[SharedStack]:
+    with SharedStack(lambda: ready(Stack())) as made:
+        yield made
+
+
+@pytest.fixture
+def audited(auditing: SharedStack) -> Iterator[Stack]:
+    """A daemon that audits, and nothing else in its stack."""
+    with auditing.lent() as made:
         yield made
 
 

@@ -140,19 +140,6 @@ def test_a_tenant_in_a_shared_cgroup_is_not_paused(stack: Stack, client: Client)
         client.resume(other.id)
 
 
-def test_a_tenant_is_not_paused_before_it_runs(stack: Stack, client: Client) -> None:
-    """Its runtime would wait for it without end."""
-    bundle = Bundle(stack, quota={"memory": "1GiB"})
-    assert bundle.create() == 0
-    try:
-        with pytest.raises(RequestRefused, match="is still starting"):
-            client.pause(bundle.id)
-        with pytest.raises(RequestRefused, match="is still starting"):
-            client.stop(bundle.id, "TERM", 1)
-    finally:
-        bundle.remove()
-
-
 def test_a_command_of_the_host_is_paused_through_its_cgroup(stack: Stack, client: Client) -> None:
     words = [*stack.cli, "run", "--memory", "1GiB", "--name", "hosts", "--"]
     with subprocess.Popen(
@@ -212,12 +199,3 @@ def test_under_v1_a_container_that_the_engine_thaws_is_frozen_again(
         wait_until(lambda: old.through.state(old.id)["status"] == "paused")
         assert v1.client.tenant(old.id)["interventions"]
         v1.client.resume(old.id)
-
-
-def test_under_v1_a_stop_reaches_a_container_that_the_engine_paused(
-    old: RuntimeContainer, v1: RuntimeNamespace
-) -> None:
-    with old.started() as tenant:
-        assert old.call("pause").returncode == 0
-        v1.client.stop(old.id, "KILL", 0)
-        assert tenant.wait() != 0

@@ -218,7 +218,6 @@ WITHOUT_ASKING = courses(each for each in COURSES if not each.kind.asks)
 WITH_A_GPU = courses(each for each in COURSES if each.kind.asks)
 #: For a case about `create`, after which the launcher may have bound the container.
 CREATED = courses(CREATED_COURSES)
-CREATED_WITH_A_GPU = courses(each for each in CREATED_COURSES if each.kind.asks)
 
 
 def process_of(pid_file: Path) -> int:

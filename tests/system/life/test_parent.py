@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import signal
 import subprocess
@@ -18,7 +17,6 @@ from tests.system.waiting import wait_until
 from .pair import (
     CREATED,
     CREATED_COURSES,
-    CREATED_WITH_A_GPU,
     Life,
     RuntimePair,
     courses,
@@ -74,23 +72,6 @@ class Waiting:
         self.note.unlink(missing_ok=True)
         self.process.kill()
         self.process.wait()
-
-
-def _binds_itself(life: Life) -> bool:
-    """Whether the launcher is to bind this container: its spec has no hook that does."""
-    spec = json.loads((life.path / "config.json").read_text())
-    hooks = spec.get("hooks", {}).get("createRuntime", [])
-    return not any("--key" in hook.get("args", ()) for hook in hooks)
-
-
-@CREATED_WITH_A_GPU
-def test_the_setting_decides_which_program_binds(pair: RuntimePair) -> None:
-    def script(life: Life) -> None:
-        life.started(*SLEEP)
-        if life.runtime is pair.launched:
-            assert _binds_itself(life) == (life.kind.bind == "launcher")
-
-    pair.same(script)
 
 
 @CREATED
@@ -178,22 +159,7 @@ def test_a_runtime_that_is_killed_is_reported_as_killed(pair: RuntimePair) -> No
     assert pair.same(script) == -signal.SIGKILL
 
 
-@CREATED
-def test_it_stops_and_continues(pair: RuntimePair) -> None:
-    def script(life: Life) -> int:
-        waiting = Waiting(life)
-        try:
-            os.kill(waiting.runtime, signal.SIGSTOP)
-            _, status = os.waitpid(waiting.process.pid, os.WUNTRACED)
-            assert os.WIFSTOPPED(status)
-            waiting.process.send_signal(signal.SIGCONT)
-            return waiting.go()
-        finally:
-            waiting.end()
-
-    assert pair.same(script) == 0
-
-
+@pytest.mark.gate
 @CREATED
 def test_its_parents_death_is_its_own(pair: RuntimePair) -> None:
     """As containerd's shim and podman's conmon have it: PR_SET_PDEATHSIG of what they start."""
@@ -283,6 +249,7 @@ def test_nothing_is_open_in_the_container_that_the_caller_did_not_open(pair: Run
     assert pair.same(script).split()[:3] == ["0", "1", "2"]
 
 
+@pytest.mark.gate
 @CREATED
 @pytest.mark.parametrize("command", [("/nonexistent",), ("",)], ids=repr)
 def test_a_create_that_fails_leaves_nothing(pair: RuntimePair, command: tuple[str, ...]) -> None:

@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.system.low_level import CallOutcome
 from tests.system.waiting import wait_until
 
@@ -97,6 +99,7 @@ def test_the_runtime_gets_the_arguments_of_the_caller(pair: RuntimePair) -> None
     assert given.startswith(f"{pair.bare.program[-1]}\n--root\n")
 
 
+@pytest.mark.gate
 def test_a_further_process(pair: RuntimePair) -> None:
     def script(life: Life) -> list[CallOutcome]:
         life.started("sleep", "1000")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.system.low_level import CallOutcome, removed_afterwards
 
 from .pair import CREATED, WITH_A_GPU, WITHOUT_ASKING, Life, RuntimePair, process_of
@@ -10,6 +12,7 @@ from .pair import CREATED, WITH_A_GPU, WITHOUT_ASKING, Life, RuntimePair, proces
 SLEEP = ("sleep", "1000")
 
 
+@pytest.mark.gate
 @CREATED
 def test_a_whole_life(pair: RuntimePair) -> None:
     def script(life: Life) -> list[CallOutcome]:
