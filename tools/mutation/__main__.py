@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tools.mutation [NAME...]`: break each invariant, or these; its tests must fail."""
+"""Breaks lines of the product, and shows whether a test fails for each."""
 
 from __future__ import annotations
 
@@ -7,21 +7,43 @@ import argparse
 import signal
 import sys
 import time
+from pathlib import Path
 
-from tools.mutation import mutate
+from tools.coverage.start import ROOT
+from tools.mutation import draw, drawn, mutate
 
 _BEGUN = time.monotonic()
 
 
 def main() -> int:
-    """Break invariants; 1: a test did not notice."""
+    """Break lines; 1: no test has failed for one of them."""
     parser = argparse.ArgumentParser(prog="python -m tools.mutation", description=__doc__)
-    parser.add_argument("names", metavar="NAME", nargs="*", help="else all of them")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    invariants = verbs.add_parser("invariants", help="break each invariant; its tests must fail")
+    invariants.add_argument("names", metavar="NAME", nargs="*", help="else all of them")
+    lister = verbs.add_parser("draw", help="list mutations in the order of a seed")
+    selecter = verbs.add_parser("select", help="add those of them that a test fails for to FILE")
+    runner = verbs.add_parser("run", help="try those of FILE again, and write its last column")
+    for one in (lister, selecter):
+        one.add_argument("--seed", type=int, required=True)
+        one.add_argument("--part", choices=draw.WANTED, action="append", help="else all of them")
+    for one in (selecter, runner):
+        one.add_argument("file", type=Path, metavar="FILE")
+        one.add_argument("--database", type=Path, default=ROOT / "build/coverage/python.db")
     arguments = parser.parse_args()
     # Whoever ends us has the file that is broken restored.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit("mutation: interrupted"))
-    return mutate.report(arguments.names, _tell)
+    if arguments.verb == "invariants":
+        return mutate.report(arguments.names, _tell)
+    if arguments.verb == "run":
+        return 1 if drawn.try_again(arguments.file, arguments.database) else 0
+    for part in arguments.part or draw.WANTED:
+        if arguments.verb == "select":
+            drawn.select(arguments.seed, part, arguments.database, arguments.file)
+        else:
+            print(*draw.draw(part, arguments.seed), sep="\n")
+    return 0
 
 
 def _tell(what: str) -> None:

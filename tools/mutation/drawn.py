@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tries drawn mutations: whether a test that executes the line fails for it.
+
+The table of those that a test failed for has columns file, line, before, after, and the test that
+failed before and after the suite was changed. Each file is changed in the working tree, and
+restored whatever happens to this program, short of a SIGKILL.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+from coverage.numbits import numbits_to_nums
+
+from gpushare import simulator
+from tools.mutation.draw import ROOT, WANTED, Mutation, draw
+
+_COLUMNS: Final = ("file", "line", "before", "after", "killed before by", "killed after by")
+_SURVIVED: Final = "survived"
+#: For the tests of one mutation, the build of its library included.
+_SECONDS: Final = 300.0
+_CHUNKS: Final = (12, 60, 1000)  # few tests kill most, and the others need not be collected
+_C_TESTS: Final = {
+    "libhook": ("tests/c/interposer", "tests/c/image"),
+    "runtime": ("tests/c/runtime",),
+    "scheduler": ("tests/c/scheduler",),
+}
+_BUILD: Final = ROOT / "build/cmake"
+_LIBRARIES: Final = {"cuda-filter": "libcuda.so.1", "nvml-filter": "libnvidia-ml.so.1"}
+_FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+
+
+def select(seed: int, part: str, database: Path, table: Path) -> None:
+    """Add to `table` as many mutations of `part` as are wanted that a test fails for."""
+    killed = 0
+    with table.open("a", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file, delimiter="\t", lineterminator="\n")
+        if not file.tell():
+            rows.writerow(_COLUMNS)
+        for mutation in draw(part, seed):
+            if killed == WANTED[part]:
+                break
+            verdict = _try(mutation, database)
+            if verdict.startswith("tests"):
+                killed += 1
+                rows.writerow([*vars(mutation).values(), verdict, ""])
+                file.flush()
+
+
+def try_again(table: Path, database: Path) -> int:
+    """Fill the last column of `table`; return how many survive."""
+    with table.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    for row in rows:
+        mutation = Mutation(row["file"], int(row["line"]), row["before"], row["after"])
+        row[_COLUMNS[-1]] = _try(mutation, database)
+    with table.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, _COLUMNS, delimiter="\t", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return sum(not row[_COLUMNS[-1]].startswith("tests") for row in rows)
+
+
+def _try(mutation: Mutation, database: Path) -> str:
+    """Return the test that fails for `mutation`, or why none is known."""
+    begun = time.monotonic()
+    if mutation.file.startswith("gpushare/"):
+        verdict = _verdict(mutation, lambda: _executing(mutation, database), lambda: "")
+    else:
+        verdict = _verdict(mutation, lambda: [_c_tests(mutation)], lambda: _build(mutation))
+    print(
+        f"{mutation.file}:{mutation.line}: {mutation.before} -> {mutation.after}: {verdict}"
+        f" ({time.monotonic() - begun:.0f} s)",
+        flush=True,
+    )
+    return verdict
+
+
+def _verdict(
+    mutation: Mutation, tests: Callable[[], list[list[str]]], build: Callable[[], str]
+) -> str:
+    path = ROOT / mutation.file
+    try:
+        text = mutation.applied(path.read_text(encoding="utf-8"))
+    except (LookupError, FileNotFoundError) as gone:
+        return f"gone: {gone}"
+    chunks = tests()
+    if not chunks:
+        return "not executed"
+    with _holding(path, text):
+        failed = build() or _first_failure(chunks)
+    again = build()
+    if failed.startswith("tests") and not again:
+        again = _first_failure([[failed]])
+        return failed if again == _SURVIVED else f"fails without it: {failed}"
+    return again or failed
+
+
+def _executing(mutation: Mutation, database: Path) -> list[list[str]]:
+    """Return the tests that execute the line, in the order to run them."""
+    at = mutation.place((ROOT / mutation.file).read_text(encoding="utf-8"))
+    if at is None:
+        return []
+    counted = {}
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as known:
+        found = known.execute(
+            "select context, numbits from line_bits join file on file.id = file_id"
+            " join context on context.id = context_id where path like ? and context != ''",
+            (f"%/{mutation.file}",),
+        ).fetchall()
+    for context, numbits in found:
+        lines = numbits_to_nums(numbits)
+        if at + 1 in lines:
+            counted[context] = len(lines)
+    # Those of few lines are small; a test of the system takes seconds.
+    tests = sorted(counted, key=lambda test: ("/unit/" not in test, counted[test]))
+    chunks = []
+    for many in _CHUNKS:
+        if tests:
+            chunks.append(tests[:many])
+        tests = tests[many:]
+    return chunks
+
+
+def _c_tests(mutation: Mutation) -> list[str]:
+    return list(_C_TESTS[mutation.file.partition("/")[0]])
+
+
+def _build(mutation: Mutation) -> str:
+    """Have the libraries with what their sources are; tests compile the programs themselves."""
+    if not mutation.file.startswith("libhook/"):
+        return ""
+    cmake = Path(sys.executable).with_name("cmake")
+    done = _run([str(cmake), "--build", str(_BUILD), "--target", *_LIBRARIES], _SECONDS)
+    if done.returncode:
+        return "does not build"
+    for name in _LIBRARIES.values():
+        installed = simulator.libraries().parent / name
+        draft = shutil.copy2(_BUILD / "lib" / name, installed.with_name(f".{name}"))
+        Path(draft).replace(installed)
+    return ""
+
+
+def _first_failure(chunks: Iterable[Sequence[str]]) -> str:
+    end = time.monotonic() + _SECONDS
+    for tests in chunks:
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "--tb=no", *tests]
+        try:
+            done = _run(command, end - time.monotonic())
+        except subprocess.TimeoutExpired:
+            return "no time"
+        if done.returncode:
+            names = _FAILED.findall(done.stdout)
+            return names[0] if names else f"pytest ended with {done.returncode}"
+    return _SURVIVED
+
+
+def _run(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    # No bytecode of a mutation may be left for later runs.
+    env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as running:
+        try:
+            output, _ = running.communicate(timeout=max(seconds, 1.0))
+        except BaseException:
+            os.killpg(running.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, running.returncode, output)
+
+
+@contextmanager
+def _holding(path: Path, text: str) -> Iterator[None]:
+    before = path.read_bytes()
+    try:
+        path.write_text(text, encoding="utf-8")
+        yield
+    finally:
+        path.write_bytes(before)
