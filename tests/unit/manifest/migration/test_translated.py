@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,18 +11,14 @@ import yaml
 
 from gpushare.kubernetes.api.node_settings import settings_of
 from gpushare.manifest import read
-from gpushare.manifest.migration import MigrationMode, MigrationPlan, plans
+from gpushare.manifest.migration import MigrationMode, plans
 from gpushare.quota.node_settings import ALLOWED_MODE
 from tests.admission import mutate
 from tests.admission.rendered import translation
-from tests.stack.program import find
-from tools.check.command import ROOT
 
 from .test_migration import HERE, NAMES, dump
 
 Object = dict[str, Any]
-#: A kubelet's version for each value of admission.translate, and one that helm is told.
-KUBERNETES = {"auto": "1.36", "v1beta1": "1.34", "none": "1.30"}
 
 
 def pods_of(name: str) -> dict[str, Object]:
@@ -112,39 +106,6 @@ def test_in_no_state_of_a_namespace_do_both_rewrite_a_pod() -> None:
     assert served_by(first) == ["HAMi"]
     assert [served_by(one) for one in forth] == [[], ["gpushare"]]
     assert [served_by(one) for one in back] == [[], ["HAMi"]]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_helm_takes_the_values(name: str, tmp_path: Path) -> None:
-    (plan,) = plans([dump(name)])
-    file = tmp_path / "values.yaml"
-    file.write_text(yaml.safe_dump(dict(plan.values)))
-    rendered = template(plan, file)
-    kinds = [one["kind"] for one in rendered if one]
-    assert "DaemonSet" in kinds
-    assert ("MutatingAdmissionPolicy" in kinds) == (plan.translates != "none")
-    written = next(one for one in rendered if one and one["kind"] == "ConfigMap")
-    configuration = yaml.safe_load(written["data"]["gpushare.yaml"])
-    for key, value in plan.values.get("configuration", {}).items():
-        assert configuration[key] == value
-
-
-def template(plan: MigrationPlan, values: Path) -> list[Object]:
-    version = KUBERNETES[plan.translates]
-    words = [
-        find("helm"),
-        "template",
-        "gpushare",
-        str(ROOT / "packaging/helm/gpushare"),
-        f"--kube-version={version}",
-    ]
-    done = subprocess.run(
-        [*words, "--namespace=gpushare-system", f"--values={values}"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return list(yaml.safe_load_all(done.stdout))
 
 
 def test_a_pod_of_hami_that_was_moved_is_no_workload_of_hami_any_more() -> None:
