@@ -53,17 +53,15 @@ def held(
 
 
 MEMORY = {"memory": "1GiB"}
-#: The ceiling, what is at it, what takes precedence, and what is said of that.
+WITH_CORES = MEMORY | {"cores": "9"}
+WHOLE = "requests whole cards, which the policy of this node does not allow (max_per_request."
+#: The ceiling, what is at it, what exceeds it, and what is said of that.
 EACH: list[tuple[dict[str, object], dict[str, str], dict[str, str], str]] = [
     (
         {"memory_bytes": 4 * GIB},
         {"memory": "4GiB"},
         {"memory": "5GiB"},
-        (
-            "=5GiB: exceeds the maximum, 4GiB (max_per_request.memory, "
-            "/etc/gpushare/gpushare.yaml:12). "
-            "Request 4GiB or less."
-        ),
+        f"=5GiB: exceeds the maximum, 4GiB ({WHERE['memory']}). Request 4GiB or less.",
     ),
     (
         {"memory_percent": 25},
@@ -73,8 +71,8 @@ EACH: list[tuple[dict[str, object], dict[str, str], dict[str, str], str]] = [
     ),
     (
         {"memory_bytes": 4 * GIB},
-        {"memory": "1GiB", "memory-limit": "4GiB"},
-        {"memory": "1GiB", "memory-limit": "5GiB"},
+        MEMORY | {"memory-limit": "4GiB"},
+        MEMORY | {"memory-limit": "5GiB"},
         "=5GiB: exceeds the maximum, 4GiB (max_per_request.memory, ",
     ),
     (
@@ -84,107 +82,64 @@ EACH: list[tuple[dict[str, object], dict[str, str], dict[str, str], str]] = [
         "=5GiB: exceeds the maximum, 4GiB (max_per_request.memory_limit, ",
     ),
     (
-        {"cores": 30},
-        MEMORY | {"cores": "30"},
-        MEMORY | {"cores": "31"},
-        "=31: exceeds the maximum, 30 (max_per_request.cores, ",
-    ),
-    (
-        {"count": 2},
-        MEMORY | {"count": "2"},
-        MEMORY | {"count": "3"},
-        "=3: 3 cards exceed the maximum, 2 (max_per_request.count, ",
-    ),
-    (
-        {"count": 1},
-        MEMORY | {"devices": "1"},
-        MEMORY | {"devices": "0,1"},
-        "=0,1: 2 cards exceed the maximum, 1 (max_per_request.count, ",
-    ),
-    (
-        {"weight": 5},
-        MEMORY | {"weight": "5"},
-        MEMORY | {"weight": "6"},
-        "=6: exceeds the maximum, 5 (max_per_request.weight, ",
-    ),
-    (
-        {"priority": 3},
-        MEMORY | {"priority": "3"},
-        MEMORY | {"priority": "2"},
-        (
-            "=2: above the highest allowed priority, 3 (max_per_request.priority, "
-            "/etc/gpushare/gpushare.yaml:12). Request 3 to 9; 0 is the highest."
-        ),
-    ),
-    (
         {"policies": ("fixed-share", "best-effort")},
-        MEMORY | {"cores": "9", "policy": "best-effort"},
-        MEMORY | {"cores": "9", "policy": "burst-share"},
-        (
-            "=burst-share: not allowed on this node (max_per_request.policies, "
-            "/etc/gpushare/gpushare.yaml:12). "
-            "Request fixed-share or best-effort."
-        ),
+        WITH_CORES | {"policy": "best-effort"},
+        WITH_CORES | {"policy": "burst-share"},
+        f"not allowed on this node ({WHERE['policies']}). Request fixed-share or best-effort.",
     ),
     (
         {"policies": ("best-effort",)},
         MEMORY,
-        MEMORY | {"cores": "9"},
+        WITH_CORES,
         "=9: policy fixed-share, which this node does not allow (max_per_request.policies, ",
     ),
     (
         {"policies": ("fixed-share",)},
-        MEMORY | {"cores": "9"},
+        WITH_CORES,
         MEMORY,
-        (
-            "=1GiB: without cores is policy best-effort, which this node does not allow "
-            "(max_per_request.policies, "
-        ),
-    ),
-    (
-        {"classes": ("offline",)},
-        MEMORY | {"class": "offline"},
-        MEMORY | {"class": "online"},
-        "=online: not allowed on this node (max_per_request.classes, ",
-    ),
-    (
-        {"backends": ("interposer",)},
-        MEMORY | {"backend": "interposer"},
-        MEMORY | {"backend": "driver"},
-        "=driver: not allowed on this node (max_per_request.backends, ",
+        "=1GiB: without cores is policy best-effort, which this node does not allow (max_per",
     ),
     (
         {"allow_exclusive": False},
         MEMORY | {"count": "1"},
         {"count": "1"},
-        (
-            "=1: requests whole cards, which the policy of this node does not allow "
-            "(max_per_request.allow_exclusive, "
-        ),
+        f"=1: {WHOLE}allow_exclusive, ",
     ),
-    (
-        {"memory_bytes": 4 * GIB},
-        MEMORY,
-        {"cores": "100"},
+    ({"memory_bytes": 4 * GIB}, MEMORY, {"cores": "100"}, f"=100: {WHOLE}memory, "),
+    *(
         (
-            "=100: requests whole cards, which the policy of this node does not allow "
-            "(max_per_request.memory, "
-        ),
+            {ceiling: most},
+            MEMORY | {key: at},
+            MEMORY | {key: above},
+            f"={above}: {told} (max_per_request.{ceiling}, ",
+        )
+        for ceiling, most, key, at, above, told in (
+            ("cores", 30, "cores", "30", "31", "exceeds the maximum, 30"),
+            ("count", 2, "count", "2", "3", "3 cards exceed the maximum, 2"),
+            ("count", 1, "devices", "1", "0,1", "2 cards exceed the maximum, 1"),
+            ("weight", 5, "weight", "5", "6", "exceeds the maximum, 5"),
+            ("priority", 3, "priority", "3", "2", "above the highest allowed priority, 3"),
+            ("classes", ("offline",), "class", "offline", "online", "not allowed on this node"),
+            ("backends", ("driver",), "backend", "driver", "mps", "not allowed on this node"),
+        )
     ),
 ]
 
 
-@pytest.mark.parametrize("source", ["annotation", "env", "option"])
 @pytest.mark.parametrize(("most", "at", "above", "told"), EACH)
 def test_a_request_at_the_ceiling_is_met_and_one_above_it_is_refused(
-    most: dict[str, object], at: dict[str, str], above: dict[str, str], told: str, source: str
+    most: dict[str, object], at: dict[str, str], above: dict[str, str], told: str
 ) -> None:
-    held(ceilings(**most), at, source=source)
-    with pytest.raises(QuotaError) as refused:
-        held(ceilings(**most), above, source=source)
-    assert told in str(refused.value)
-    prefix = {"annotation": "annotation gpushare.io/", "env": "env GPUSHARE_", "option": "--"}
-    assert str(refused.value).startswith(prefix[source])
+    for source, prefix in (
+        ("annotation", "annotation gpushare.io/"),
+        ("env", "env GPUSHARE_"),
+        ("option", "--"),
+    ):
+        held(ceilings(**most), at, source=source)
+        with pytest.raises(QuotaError) as refused:
+            held(ceilings(**most), above, source=source)
+        assert told in str(refused.value)
+        assert str(refused.value).startswith(prefix)
 
 
 def test_every_ceiling_is_tried() -> None:

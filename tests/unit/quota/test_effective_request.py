@@ -119,61 +119,27 @@ def test_defaults_fill_memory_for_cores_and_for_cards_where_the_node_says_so() -
     assert (share.kind, share.memory_bytes, share.count) == ("shared", 2 * GIB, 2)
 
 
-@pytest.mark.parametrize(
-    ("env", "message"),
-    [
-        (
-            {"CORES": "30"},
-            (
-                "env GPUSHARE_CORES=30: requests cores without memory. "
-                "Add gpushare.io/memory or GPUSHARE_MEMORY, e.g. 4GiB."
-            ),
-        ),
-        (
-            {"MEMORY": "4GiB", "MEMORY_PERCENT": "50"},
-            (
-                "env GPUSHARE_MEMORY=4GiB: conflicts with env GPUSHARE_MEMORY_PERCENT: both set "
-                "memory. Keep one of the two."
-            ),
-        ),
-        (
-            {"MEMORY": "4GiB", "MEMORY_LIMIT": "2GiB"},
-            "env GPUSHARE_MEMORY_LIMIT=2GiB: below memory 4GiB. Write 4GiB or more.",
-        ),
-        (
-            {"MEMORY_LIMIT": "2GiB"},
-            (
-                "env GPUSHARE_MEMORY_LIMIT=2GiB: sets a burst limit, but memory is not "
-                "requested. Add gpushare.io/memory or GPUSHARE_MEMORY, the guaranteed part."
-            ),
-        ),
-        (
-            {"DEVICES": "0,1", "COUNT": "3"},
-            (
-                "env GPUSHARE_COUNT=3: not the number of cards in env "
-                "GPUSHARE_DEVICES. Write 2, or omit count."
-            ),
-        ),
-        (
-            {"MEMORY": "4GiB", "POLICY": "fixed-share"},
-            (
-                "env GPUSHARE_POLICY=fixed-share: requires cores, but none are requested. "
-                "Add gpushare.io/cores or GPUSHARE_CORES, e.g. 30."
-            ),
-        ),
-        (
-            {"WEIGHT": "3"},
-            (
-                "env GPUSHARE_WEIGHT=3: requires a memory or card request. "
-                "Add -e GPUSHARE_MEMORY=4GiB (in a pod: the annotation gpushare.io/memory=4GiB)."
-            ),
-        ),
-    ],
-)
-def test_a_contradictory_or_incomplete_request_is_refused(
-    env: dict[str, str], message: str
-) -> None:
-    assert refusal(env) == message
+INCOMPLETE = """\
+CORES=30: env GPUSHARE_CORES=30: requests cores without memory.
+    Add gpushare.io/memory or GPUSHARE_MEMORY, e.g. 4GiB.
+MEMORY=4GiB MEMORY_PERCENT=50: env GPUSHARE_MEMORY=4GiB:
+    conflicts with env GPUSHARE_MEMORY_PERCENT: both set memory. Keep one of the two.
+MEMORY=4GiB MEMORY_LIMIT=2GiB: env GPUSHARE_MEMORY_LIMIT=2GiB: below memory 4GiB.
+    Write 4GiB or more.
+MEMORY_LIMIT=2GiB: env GPUSHARE_MEMORY_LIMIT=2GiB: sets a burst limit,
+    but memory is not requested. Add gpushare.io/memory or GPUSHARE_MEMORY, the guaranteed part.
+DEVICES=0,1 COUNT=3: env GPUSHARE_COUNT=3: not the number of cards in env GPUSHARE_DEVICES.
+    Write 2, or omit count.
+MEMORY=4GiB POLICY=fixed-share: env GPUSHARE_POLICY=fixed-share: requires cores,
+    but none are requested. Add gpushare.io/cores or GPUSHARE_CORES, e.g. 30.
+WEIGHT=3: env GPUSHARE_WEIGHT=3: requires a memory or card request.
+    Add -e GPUSHARE_MEMORY=4GiB (in a pod: the annotation gpushare.io/memory=4GiB)."""
+
+
+@pytest.mark.parametrize("line", INCOMPLETE.replace("\n    ", " ").splitlines())
+def test_a_contradictory_or_incomplete_request_is_refused(line: str) -> None:
+    words, _, message = line.partition(": ")
+    assert refusal(dict(word.split("=") for word in words.split())) == message
 
 
 def test_a_key_and_an_engine_with_different_cards_are_refused() -> None:

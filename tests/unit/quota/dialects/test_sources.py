@@ -114,12 +114,6 @@ def test_a_refusal_has_the_vendors_key_and_the_text_as_it_was_written() -> None:
     )
 
 
-def test_a_value_that_is_none_is_refused_with_its_fix() -> None:
-    assert refusal({}, {"CUDA_DEVICE_MEMORY_LIMIT": "4Q"}).startswith(
-        "env CUDA_DEVICE_MEMORY_LIMIT=4Q (HAMi): not a size. Write"
-    )
-
-
 def test_defaults_fill_missing_keys() -> None:
     quota = read({}, {"CUDA_DEVICE_MEMORY_LIMIT": "4g"}, defaults=Defaults(cores=20))
     assert rows(quota.requested) == {"memory": "4GiB env", "cores": "20 default"}
@@ -174,11 +168,6 @@ def test_an_images_own_variable_is_not_worth_a_note() -> None:
     assert read({}, env).notes == ()
 
 
-def test_cards_beside_a_request_of_the_same_dialect_are_taken() -> None:
-    env = {"NVIDIA_GPU_MEMORY_REQUEST": "4096", "NVIDIA_VISIBLE_DEVICES": "1"}
-    assert rows(read({}, env).requested) == {"memory": "4GiB env", "devices": "1 env"}
-
-
 def test_cards_that_an_engine_put_in_are_not_named_once_more() -> None:
     env = {"NVIDIA_GPU_MEMORY_REQUEST": "4096", "NVIDIA_VISIBLE_DEVICES": "0"}
     cards = EngineCards("docker run --gpus (nvidia hook)", count=1)
@@ -231,11 +220,6 @@ def test_a_strict_node_refuses_two_dialects_and_names_both() -> None:
         "set dialects.mode to lenient to apply the "
         "smaller value."
     )
-
-
-def test_a_strict_node_takes_one() -> None:
-    assert read({}, HAMI, dialects=STRICT).memory_bytes == 4 * GIB
-    assert read({"gpushare.io/memory": "8GiB"}, dialects=STRICT).memory_bytes == 8 * GIB
 
 
 def test_an_annotation_passed_on_by_a_binder_is_no_second_dialect() -> None:
