@@ -121,41 +121,21 @@ def test_a_name_or_a_number_is_found_in_any_spelling(words: str, name: str) -> N
     assert first(words) == name
 
 
-@pytest.mark.parametrize(
-    ("message", "name"),
-    [
-        (
-            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB",
-            "CUDA_ERROR_OUT_OF_MEMORY",
-        ),
-        (
-            "RuntimeError: CUDA error: an illegal memory access was encountered",
-            "CUDA_ERROR_ILLEGAL_ADDRESS",
-        ),
-        ("cuModuleLoadData failed: CUDA_ERROR_INVALID_PTX (218)", "CUDA_ERROR_INVALID_PTX"),
-        (
-            "gpushare: no card has room for 200 GiB: card 0 has 126 of 140 GiB available",
-            "no-room",
-        ),
-        (
-            "gpushare: env GPUSHARE_MEMORY=4G: ambiguous: 4 GiB = 4294967296 bytes, or",
-            "ambiguous-size",
-        ),
-        (
-            "ValueError: Bfloat16 is only supported on GPUs with compute capability of at least",
-            "vllm-bf16",
-        ),
-        (
-            "Failed to initialize NVML: Driver/library version mismatch",
-            "NVML_ERROR_LIB_RM_VERSION_MISMATCH",
-        ),
-        (
-            "CUDA driver version is insufficient for CUDA runtime version",
-            "cudaErrorInsufficientDriver",
-        ),
-    ],
-)
-def test_a_message_is_found_by_its_name_or_its_text(message: str, name: str) -> None:
+MESSAGES = """
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB => CUDA_ERROR_OUT_OF_MEMORY
+RuntimeError: CUDA error: an illegal memory access was encountered => CUDA_ERROR_ILLEGAL_ADDRESS
+cuModuleLoadData failed: CUDA_ERROR_INVALID_PTX (218) => CUDA_ERROR_INVALID_PTX
+gpushare: no card has room for 200 GiB: card 0 has 126 of 140 GiB available => no-room
+gpushare: env GPUSHARE_MEMORY=4G: ambiguous: 4 GiB = 4294967296 bytes, or => ambiguous-size
+ValueError: Bfloat16 is only supported on GPUs with compute capability of at least => vllm-bf16
+Failed to initialize NVML: Driver/library version mismatch => NVML_ERROR_LIB_RM_VERSION_MISMATCH
+CUDA driver version is insufficient for CUDA runtime version => cudaErrorInsufficientDriver
+"""
+
+
+@pytest.mark.parametrize("row", MESSAGES.replace("\n    ", " ").strip().splitlines())
+def test_a_message_is_found_by_its_name_or_its_text(row: str) -> None:
+    message, name = row.split(" => ")
     assert first(message) == name
 
 

@@ -35,78 +35,35 @@ def annotated(annotations: str, containers: str = "[{name: train, image: i}]") -
 TWO = "[{name: train, image: i}, {name: side, image: i}]"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (
-            "gpushare.io/memory: 4Q",
-            "3:37: pod annotation gpushare.io/memory=4Q: not a size. Write e.g. 4GiB.",
-        ),
-        (
-            "gpushare.io/memory: 4GiB, gpushare.io/cores: 30",
-            ('3:62: annotation gpushare.io/cores=30: a number, but must be text. Write "30".'),
-        ),
-        (
-            "gpu-share.io/memory: 4GiB",
-            (
-                "3:17: annotation gpu-share.io/memory=4GiB: not a key of gpushare. Did you "
-                "mean "
-                "gpushare.io/memory?"
-            ),
-        ),
-        (
-            "a.b/c: true",
-            ('3:24: annotation a.b/c=true: true or false to YAML, but must be text. Write "true".'),
-        ),
-        (
-            "a.b/c: {d: e}",
-            "3:24: annotation a.b/c: a mapping, but must be text. Write text.",
-        ),
-        (
-            "gpushare.io/container.trains.memory: 4GiB",
-            (
-                "3:17: annotation gpushare.io/container.trains.memory=4GiB: for container "
-                "trains, which this pod does not have. Did you mean "
-                "gpushare.io/container.train.memory?"
-            ),
-        ),
-        (
-            "gpushare.io/container.train.memroy: 4GiB",
-            (
-                "3:53: annotation gpushare.io/container.train.memroy=4GiB: "
-                "unknown key. Did you mean gpushare.io/container.train.memory?"
-            ),
-        ),
-        (
-            "nvidia.com/container.trains.gpu-memory.limit: 4Gi",
-            (
-                "3:17: annotation nvidia.com/container.trains.gpu-memory.limit=4Gi: for "
-                "container trains, which this pod does not have. Did you mean "
-                "nvidia.com/container.train.gpu-memory.limit?"
-            ),
-        ),
-        (
-            'nvidia.com/gpumem: "3000"',
-            (
-                "3:17: annotation nvidia.com/gpumem=3000: has no effect in annotations of the "
-                "pod. "
-                "Move it to resources.limits of the container."
-            ),
-        ),
-        (
-            "gpushare.io/memory: 4GiB, gpushare.io/memory-percent: '30'",
-            (
-                "3:37: pod annotation gpushare.io/memory=4GiB: conflicts with pod "
-                "annotation gpushare.io/memory-percent: both set memory. Keep one of the two."
-            ),
-        ),
-        (
-            "gpushare.io/memory: 4GiB, gpushare.io/memory: 5GiB",
-            "3:43: gpushare.io/memory: a duplicate of the key in line 3. Keep one.",
-        ),
-    ],
-)
-def test_errors_in_an_annotation_are_found(text: str, expected: str) -> None:
+IN_ANNOTATIONS = """\
+gpushare.io/memory: 4Q => 3:37: pod annotation gpushare.io/memory=4Q: not a size. Write e.g. 4GiB.
+gpushare.io/memory: 4GiB, gpushare.io/cores: 30 => 3:62: annotation gpushare.io/cores=30: a number,
+    but must be text. Write "30".
+gpu-share.io/memory: 4GiB => 3:17: annotation gpu-share.io/memory=4GiB: not a key of gpushare. Did
+    you mean gpushare.io/memory?
+a.b/c: true => 3:24: annotation a.b/c=true: true or false to YAML, but must be text. Write "true".
+a.b/c: {d: e} => 3:24: annotation a.b/c: a mapping, but must be text. Write text.
+gpushare.io/container.trains.memory: 4GiB => 3:17: annotation
+    gpushare.io/container.trains.memory=4GiB: for container trains, which this pod does not have.
+    Did you mean gpushare.io/container.train.memory?
+gpushare.io/container.train.memroy: 4GiB => 3:53: annotation
+    gpushare.io/container.train.memroy=4GiB: unknown key. Did you mean
+    gpushare.io/container.train.memory?
+nvidia.com/container.trains.gpu-memory.limit: 4Gi => 3:17: annotation
+    nvidia.com/container.trains.gpu-memory.limit=4Gi: for container trains, which this pod does not
+    have. Did you mean nvidia.com/container.train.gpu-memory.limit?
+nvidia.com/gpumem: "3000" => 3:17: annotation nvidia.com/gpumem=3000: has no effect in annotations
+    of the pod. Move it to resources.limits of the container.
+gpushare.io/memory: 4GiB, gpushare.io/memory-percent: '30' => 3:37: pod annotation
+    gpushare.io/memory=4GiB: conflicts with pod annotation gpushare.io/memory-percent: both set
+    memory. Keep one of the two.
+gpushare.io/memory: 4GiB, gpushare.io/memory: 5GiB => 3:43: gpushare.io/memory: a duplicate of the
+    key in line 3. Keep one."""
+
+
+@pytest.mark.parametrize("row", IN_ANNOTATIONS.replace("\n    ", " ").splitlines())
+def test_errors_in_an_annotation_are_found(row: str) -> None:
+    text, expected = row.split(" => ")
     assert told(annotated(text)) == [expected]
 
 
@@ -223,107 +180,47 @@ def test_annotations_of_a_deployment_itself_have_no_effect() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("resources", "expected"),
-    [
-        (
-            "limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 3G}",
-            (
-                "8:66: limit nvidia.com/gpumem=3G (HAMi): not a whole number of MiB. "
-                "Write a whole number."
-            ),
-        ),
-        (
-            "limits: {nvidia.com/gpu: 2}, requests: {nvidia.com/gpu: 1}",
-            (
-                '8:75: request nvidia.com/gpu=1: differs from the limit, "2". Write 2, or remove '
-                "the request."
-            ),
-        ),
-        (
-            "requests: {nvidia.com/gpu: 1}",
-            (
-                "8:30: request nvidia.com/gpu=1: has no limit of the same name. Write it "
-                "under limits; "
-                "the request is optional."
-            ),
-        ),
-        (
-            "limits: {tke.cloud.tencent.com/qgpu-core: 30}",
-            (
-                "8:61: limit tke.cloud.tencent.com/qgpu-core=30 (Tencent qGPU): requires "
-                "memory. Add tke.cloud.tencent.com/qgpu-memory."
-            ),
-        ),
-        (
-            "limits: {tke.cloud.tencent.com/qgpu-memroy: 5}",
-            (
-                "8:28: limit tke.cloud.tencent.com/qgpu-memroy=5: not a key of Tencent "
-                "qGPU. Did "
-                "you mean tke.cloud.tencent.com/qgpu-memory?"
-            ),
-        ),
-        (
-            "limits: [nvidia.com/gpu]",
-            (
-                "8:27: spec.containers[0].resources.limits: a list, but must be a mapping. "
-                "Write a mapping."
-            ),
-        ),
-        (
-            "limits: {nvidia.com/gpu: true}",
-            (
-                "8:44: limit nvidia.com/gpu=true: true or false to YAML, but must be text or "
-                'a number. Write "true".'
-            ),
-        ),
-        (
-            "limit: {nvidia.com/gpu: 1}",
-            "8:19: spec.containers[0].resources.limit: unknown key. Did you mean limits?",
-        ),
-    ],
-)
-def test_errors_in_resources_are_found(resources: str, expected: str) -> None:
+IN_RESOURCES = """\
+limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 3G} => 8:66: limit nvidia.com/gpumem=3G (HAMi): not a
+    whole number of MiB. Write a whole number.
+limits: {nvidia.com/gpu: 2}, requests: {nvidia.com/gpu: 1} => 8:75: request nvidia.com/gpu=1:
+    differs from the limit, "2". Write 2, or remove the request.
+requests: {nvidia.com/gpu: 1} => 8:30: request nvidia.com/gpu=1: has no limit of the same name.
+    Write it under limits; the request is optional.
+limits: {tke.cloud.tencent.com/qgpu-core: 30} => 8:61: limit tke.cloud.tencent.com/qgpu-core=30
+    (Tencent qGPU): requires memory. Add tke.cloud.tencent.com/qgpu-memory.
+limits: {tke.cloud.tencent.com/qgpu-memroy: 5} => 8:28: limit tke.cloud.tencent.com/qgpu-memroy=5:
+    not a key of Tencent qGPU. Did you mean tke.cloud.tencent.com/qgpu-memory?
+limits: [nvidia.com/gpu] => 8:27: spec.containers[0].resources.limits: a list, but must be a
+    mapping. Write a mapping.
+limits: {nvidia.com/gpu: true} => 8:44: limit nvidia.com/gpu=true: true or false to YAML, but must
+    be text or a number. Write "true".
+limit: {nvidia.com/gpu: 1} => 8:19: spec.containers[0].resources.limit: unknown key. Did you mean
+    limits?"""
+
+
+@pytest.mark.parametrize("row", IN_RESOURCES.replace("\n    ", " ").splitlines())
+def test_errors_in_resources_are_found(row: str) -> None:
+    resources, expected = row.split(" => ")
     assert expected in told(pod(resources))
 
 
-@pytest.mark.parametrize(
-    ("env", "expected"),
-    [
-        (
-            "{name: A, value: true}",
-            '7:30: env A=true: true or false to YAML, but must be text. Write "true".',
-        ),
-        (
-            "{name: A, value: 1}",
-            '7:30: env A=1: a number, but must be text. Write "1".',
-        ),
-        (
-            "{name: A, value: a}, {name: A, value: b}",
-            "7:41: env A: a duplicate of the one in line 7. Keep one.",
-        ),
-        ("{value: a}", "7:13: spec.containers[0].env[0]: has no name. Add name."),
-        (
-            "{name: A, valueForm: {}}",
-            "7:23: spec.containers[0].env[0].valueForm: unknown key. Did you mean valueFrom?",
-        ),
-        (
-            "{name: CUDA_DEVICE_MEMORY_LIMIT, value: 4q}",
-            (
-                "7:53: env CUDA_DEVICE_MEMORY_LIMIT=4q (HAMi): not a size. "
-                "Write e.g. 4g, 4096m or 4194304k."
-            ),
-        ),
-        (
-            "{name: NVIDIA_GPU_MEMORY_LIMT, value: '4096'}",
-            (
-                "7:20: env NVIDIA_GPU_MEMORY_LIMT=4096: not a key of NVIDIA. Did you mean "
-                "NVIDIA_GPU_MEMORY_LIMIT?"
-            ),
-        ),
-    ],
-)
-def test_errors_in_the_environment_are_found(env: str, expected: str) -> None:
+IN_ENVIRONMENT = """\
+{name: A, value: true} => 7:30: env A=true: true or false to YAML, but must be text. Write "true".
+{name: A, value: 1} => 7:30: env A=1: a number, but must be text. Write "1".
+{name: A, value: a}, {name: A, value: b} => 7:41: env A: a duplicate of the one in line 7. Keep one.
+{value: a} => 7:13: spec.containers[0].env[0]: has no name. Add name.
+{name: A, valueForm: {}} => 7:23: spec.containers[0].env[0].valueForm: unknown key. Did you mean
+    valueFrom?
+{name: CUDA_DEVICE_MEMORY_LIMIT, value: 4q} => 7:53: env CUDA_DEVICE_MEMORY_LIMIT=4q (HAMi): not a
+    size. Write e.g. 4g, 4096m or 4194304k.
+{name: NVIDIA_GPU_MEMORY_LIMT, value: '4096'} => 7:20: env NVIDIA_GPU_MEMORY_LIMT=4096: not a key of
+    NVIDIA. Did you mean NVIDIA_GPU_MEMORY_LIMIT?"""
+
+
+@pytest.mark.parametrize("row", IN_ENVIRONMENT.replace("\n    ", " ").splitlines())
+def test_errors_in_the_environment_are_found(row: str) -> None:
+    env, expected = row.split(" => ")
     assert told(pod(env=env)) == [expected]
 
 
@@ -400,31 +297,21 @@ def test_a_valid_request_is_valid_in_every_format() -> None:
         assert [one for one in findings(text) if one.level != INFO] == []
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (
-            "services: {a: {image: i, environment: {GPUSHARE_MEMORY: 4G}}}",
-            (
-                "1:57: env GPUSHARE_MEMORY=4G: ambiguous: 4 GiB = 4294967296 bytes, or "
-                "4000000000 bytes. Write 4GiB or 4000000000B."
-            ),
-        ),
-        (
-            "services: {a: {image: i, environment: {A: {}}}}",
-            ("1:43: env A: a mapping, but must be text or a number or true or false. Write text."),
-        ),
-        (
-            "services: {a: {image: i, environment: [1]}}",
-            '1:40: services.a.environment[0]=1: a number, but must be text. Write "1".',
-        ),
-        (
-            "services: {a: {image: i, annotations: [gpushare.io/memory=x]}}",
-            "1:40: annotation gpushare.io/memory=x: not a size. Write e.g. 4GiB.",
-        ),
-    ],
-)
-def test_errors_in_a_compose_file_are_found(text: str, expected: str) -> None:
+IN_COMPOSE = """
+services: {a: {image: i, environment: {GPUSHARE_MEMORY: 4G}}} => 1:57: env GPUSHARE_MEMORY=4G:
+    ambiguous: 4 GiB = 4294967296 bytes, or 4000000000 bytes. Write 4GiB or 4000000000B.
+services: {a: {image: i, environment: {A: {}}}} => 1:43: env A: a mapping, but must be text or a
+    number or true or false. Write text.
+services: {a: {image: i, environment: [1]}} => 1:40: services.a.environment[0]=1: a number, but must
+    be text. Write "1".
+services: {a: {image: i, annotations: [gpushare.io/memory=x]}} => 1:40: annotation
+    gpushare.io/memory=x: not a size. Write e.g. 4GiB.
+"""
+
+
+@pytest.mark.parametrize("row", IN_COMPOSE.replace("\n    ", " ").strip().splitlines())
+def test_errors_in_a_compose_file_are_found(row: str) -> None:
+    text, expected = row.split(" => ")
     assert expected in told(text)
 
 

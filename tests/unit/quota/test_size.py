@@ -35,44 +35,27 @@ def test_units_are_binary(text: str, size: int | None) -> None:
         assert parse_size(text) == size
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "4G",
-            (
-                "is ambiguous: 4 GiB = 4294967296 bytes, or 4000000000 bytes; "
-                "write 4GiB or 4000000000B"
-            ),
-        ),
-        (
-            "4GB",
-            (
-                "is ambiguous: 4 GiB = 4294967296 bytes, or 4000000000 bytes; "
-                "write 4GiB or 4000000000B"
-            ),
-        ),
-        (
-            "512M",
-            (
-                "is ambiguous: 512 MiB = 536870912 bytes, or 512000000 bytes; "
-                "write 512MiB or 512000000B"
-            ),
-        ),
-        ("3.7GiB", "is not a whole number of bytes; write e.g. 3788MiB"),
-        ("0", "must be greater than zero; write e.g. 4GiB, or omit the key to request no GPU"),
-        ("4", "has no unit: 4 bytes or 4 GiB; write 4GiB, or 4B for bytes"),
-        ("4Q", "is not a size; write e.g. 4GiB"),
-        ("", "is not a size; write e.g. 4GiB"),
-        ("-4GiB", "is not a size; write e.g. 4GiB"),
-        ("4GiBB", "is not a size; write e.g. 4GiB"),
-        ("4e9", "is not a size; write e.g. 4GiB"),
-        ("٤GiB", "is not a size; write e.g. 4GiB"),
-        ("0GiB", "must be greater than zero; write e.g. 4GiB, or omit the key to request no GPU"),
-        ("99999999999999999999GiB", "exceeds the memory of any card; write e.g. 4GiB"),
-    ],
-)
-def test_an_ambiguous_or_invalid_size_is_refused(text: str, message: str) -> None:
+REFUSED = """
+4G => is ambiguous: 4 GiB = 4294967296 bytes, or 4000000000 bytes; write 4GiB or 4000000000B
+4GB => is ambiguous: 4 GiB = 4294967296 bytes, or 4000000000 bytes; write 4GiB or 4000000000B
+512M => is ambiguous: 512 MiB = 536870912 bytes, or 512000000 bytes; write 512MiB or 512000000B
+3.7GiB => is not a whole number of bytes; write e.g. 3788MiB
+0 => must be greater than zero; write e.g. 4GiB, or omit the key to request no GPU
+4 => has no unit: 4 bytes or 4 GiB; write 4GiB, or 4B for bytes
+4Q => is not a size; write e.g. 4GiB
+ => is not a size; write e.g. 4GiB
+-4GiB => is not a size; write e.g. 4GiB
+4GiBB => is not a size; write e.g. 4GiB
+4e9 => is not a size; write e.g. 4GiB
+٤GiB => is not a size; write e.g. 4GiB
+0GiB => must be greater than zero; write e.g. 4GiB, or omit the key to request no GPU
+99999999999999999999GiB => exceeds the memory of any card; write e.g. 4GiB
+"""
+
+
+@pytest.mark.parametrize("row", REFUSED.replace("\n    ", " ").strip().splitlines())
+def test_an_ambiguous_or_invalid_size_is_refused(row: str) -> None:
+    text, message = row.split(" => ")
     with pytest.raises(BadValue) as caught:
         parse_size(text)
     assert str(caught.value) == message

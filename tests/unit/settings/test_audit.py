@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.config import Config, ConfigError, parse
+from gpushare.config import Config, parse
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.parse import parse_request
 
@@ -33,27 +33,6 @@ namespaces:
     assert (found.terms_of("team-a").over, found.terms_of("team-a").compute) == ("kill", "observe")
     assert found.terms_of("dev-x").over == "observe"
     assert found.users.over == "observe"
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (
-            "audit: {over_quota: freze}",
-            ('audit.over_quota: "freze" is not a valid value; write one of observe, warn, freeze'),
-        ),
-        ("audit: {unallocated: freeze}", 'audit.unallocated: "freeze" is not a valid value'),
-        (
-            "namespaces: {a: {audit: {unallocated: kill}}}",
-            "namespaces.a.audit.unallocated: unknown key",
-        ),
-        ("users: {audit: {over_quota: kill}}", "users.audit: unknown key"),
-    ],
-)
-def test_an_unknown_action_is_reported(text: str, told: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse(text, FILE)
-    assert told in str(caught.value)
 
 
 def test_no_annotation_and_no_variable_chooses() -> None:

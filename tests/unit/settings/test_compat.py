@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from gpushare.cli.config import node_rows, section_rows
-from gpushare.config import Config, ConfigError, parse
+from gpushare.config import Config, parse
 from gpushare.settings import checked, of_namespace
 
 FILE = Path("/etc/gpushare/gpushare.yaml")
@@ -29,26 +27,6 @@ def test_a_namespace_stands_above_the_node() -> None:
     assert found.terms.compat == "refuse"
     assert found.terms_of("team-a").compat == "ignore"
     assert (found.terms_of("dev-x").compat, found.terms_of("other").compat) == ("refuse", "refuse")
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (
-            "compatibility: freeze",
-            'compatibility: "freeze" is not a valid value; write one of ignore, warn, ref',
-        ),
-        (
-            "namespaces: {a: {compatibility: kill}}",
-            'namespaces.a.compatibility: "kill" is not a valid value',
-        ),
-        ("users: {compatibility: warn}", "users.compatibility: unknown key"),
-    ],
-)
-def test_an_unknown_action_is_reported(text: str, told: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse(text, FILE)
-    assert told in str(caught.value)
 
 
 def test_it_is_shown_with_the_line_that_says_it() -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from gpushare.config import Config, ConfigError, parse
+from gpushare.config import Config, parse
 from gpushare.prices import Prices, Rate
 
 FILE = Path("/etc/gpushare/gpushare.yaml")
@@ -38,21 +36,3 @@ def test_a_models_price_replaces_that_of_all_cards() -> None:
 def test_labels_of_reports_are_names() -> None:
     assert Config().labels == parse("", FILE).labels == ()
     assert parse("labels: [team, example.com/cost]", FILE).labels == ("team", "example.com/cost")
-
-
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ("labels: [a b]", "labels"),
-        ("labels: [team, team]", "labels"),
-        ("prices: {gpu_hour: -1}", "prices.gpu_hour"),
-        ("prices: {gpu_hour: 2 EUR}", "prices.gpu_hour"),
-        ("prices: {basis: promised}", "prices.basis"),
-        ("prices: {currency: <b>}", "prices.currency"),
-        ("prices: {models: {H200: {hour: 1}}}", "prices.models.H200.hour"),
-        ("namespaces: {team-a: {prices: {gpu_hour: 1}}}", "namespaces.team-a.prices"),
-    ],
-)
-def test_a_wrong_price_is_reported(text: str, key: str) -> None:
-    with pytest.raises(ConfigError, match=key):
-        parse(text, FILE)

@@ -68,6 +68,82 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 
 
+#: A text of gpushare.yaml, and a part of what is said of it.
+REFUSED = r"""
+audit: {over_quota: freze} => audit.over_quota: "freze" is not a valid value; write one of observe,
+    warn, freeze
+audit: {unallocated: freeze} => audit.unallocated: "freeze" is not a valid value
+namespaces: {a: {audit: {unallocated: kill}}} => namespaces.a.audit.unallocated: unknown key
+users: {audit: {over_quota: kill}} => users.audit: unknown key
+compatibility: freeze => compatibility: "freeze" is not a valid value; write one of ignore, warn,
+    ref
+namespaces: {a: {compatibility: kill}} => namespaces.a.compatibility: "kill" is not a valid value
+users: {compatibility: warn} => users.compatibility: unknown key
+cards: {A100: {allowed_mode: whole}} => cards.A100.allowed_mode: "whole" is not a valid value
+cards: {A100: {max_tenants: 0}} => cards.A100.max_tenants: 0 is too small
+cards: {A100: {max_tenant: 2}} => cards.A100.max_tenant: unknown key; did you mean max_tenants
+cards: [A100] => cards: a list is not a mapping
+users: {max_per_node: {memory: 4}} => users.max_per_node.memory: 4 has no unit
+users: {max_per_node: {models: {T4: {memory: 4G}}}} => users.max_per_node.models.T4.memory
+max_per_node: {cards: 1} => max_per_node: unknown key
+labels: [a b] => labels
+labels: [team, team] => labels
+prices: {gpu_hour: -1} => prices.gpu_hour
+prices: {gpu_hour: 2 EUR} => prices.gpu_hour
+prices: {basis: promised} => prices.basis
+prices: {currency: <b>} => prices.currency
+prices: {models: {H200: {hour: 1}}} => prices.models.H200.hour
+namespaces: {team-a: {prices: {gpu_hour: 1}}} => namespaces.team-a.prices
+idle: {after: 2 hours} => idle.after
+idle: {after: 0s} => idle.after
+idle: {action: park} => idle.action
+users: {idle: {after: 1h}} => users.idle
+max_tenants: 0 => 1: max_tenants: 0 is too small; write a number from 1 to 256
+\nmax_tenant: 3 => 2: max_tenant: unknown key; did you mean max_tenants?
+defaults:\n  memory: 4G => 2: defaults.memory: "4G" is ambiguous
+system_reserved: 4Q => 1: system_reserved: "4Q" is not a size; write e.g. 4GiB
+system_reserved: 4 => system_reserved: 4 has no unit: 4 bytes or 4 GiB; write 4GiB, or 4B for
+    bytes
+zzz: 4 => 1: zzz: unknown key; the keys here are run_dir
+run_dir: tmp => 1: run_dir: "tmp" is not an absolute path; write e.g. /run/gpushare
+max_tenants: 3\nmax_tenants: 4 => 2: max_tenants: is a duplicate
+defaults:\n  policy: fair => write one of fixed-share, burst-share
+a: [ => not YAML
+- a => not a mapping
+timing:\n  sample_interval_seconds: 0 => 2: timing.sample_interval_seconds: 0 is too
+    small
+driver: {cdi_spec: /x, cdi_spec: /y} => driver.cdi_spec: is a duplicate
+engines:\n  sockets:\n  - relative => 3: engines.sockets[0]:
+*x => 1: not YAML: anchors and aliases (&name, *name) are not taken; write the value out
+namespaces:\n  *: {} => 2: not YAML: did not find expected alphabetic or numeric character
+<<: {max_tenants: 1} => 1: <<: unknown key; the keys here are run_dir
+a: !!python/object/apply:os.system [id] => 1: not YAML: tags (!name) are not taken
+max_tenants: !!int 3 => 1: not YAML: tags (!name) are not taken
+? [a]\n: 1 => 1: a key must be plain text
+max_tenants: 1\n---\nmax_tenants: 2 => 2: not YAML: but found another document
+max_tenants: => 1: max_tenants: nothing is not a whole number; write a number from 1
+max_per_request: [1] => 1: max_per_request: a list is not a mapping; write a mapping
+system_reserved: {} => 1: system_reserved: a mapping is not a size; write e.g. 4GiB
+system_reserved: true => 1: system_reserved: true is not a size; write e.g. 4GiB
+max_per_request: {policies: []} => 1: max_per_request.policies: a list is empty; write a list of
+    fix
+max_per_request: {policies: fixed-share} => "fixed-share" is not a list; write a list of fix
+max_per_request: {classes: [online, online]} => max_per_request.classes: a list has duplicate
+    items
+max_per_request: {policies: [fixed-shar]} => did you mean fixed-share?
+namespaces: {Team_A: {}} => namespaces.Team_A: is not a valid namespace name or pattern
+namespaces: {a: {max_per_requst: {}}} => 1: namespaces.a.max_per_requst: unknown key; did you mean
+    max_per_request
+users: {trust: {env: request}} => 1: users.trust: unknown key
+"""
+
+
+@pytest.mark.parametrize("row", REFUSED.replace("\n    ", " ").strip().splitlines())
+def test_what_is_wrong_is_reported_with_its_line_key_and_fix(row: str) -> None:
+    text, told = row.replace(r"\n", "\n").split(" => ")
+    assert any(told in line for line in problems(text))
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -75,55 +151,13 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
             BOMB,
             "1: not YAML: anchors and aliases (&name, *name) are not taken; write the value out",
         ),
-        (
-            "*x\n",
-            "1: not YAML: anchors and aliases (&name, *name) are not taken; write the value out",
-        ),
-        (
-            "namespaces:\n  *: {}\n",
-            "2: not YAML: did not find expected alphabetic or numeric character",
-        ),
-        ("<<: {max_tenants: 1}\n", "1: <<: unknown key; the keys here are run_dir"),
-        ("a: !!python/object/apply:os.system [id]\n", "1: not YAML: tags (!name) are not taken"),
-        ("max_tenants: !!int 3\n", "1: not YAML: tags (!name) are not taken"),
-        (
-            "defaults:\n\tmemory: 1GiB\n",
-            "2: not YAML: found character that cannot start any token; ",
-        ),
+        ("defaults:\n\tmemory: 1GiB", "2: not YAML: found character that cannot start any token; "),
         ("x: " + "[" * 5000 + "]" * 5000, "1: not YAML: nested more than 16 deep"),
         ("x: " + "{a: " * 5000, "1: not YAML: nested more than 16 deep"),
-        ("? [a]\n: 1\n", "1: a key must be plain text"),
-        ("max_tenants: 1\n---\nmax_tenants: 2\n", "2: not YAML: but found another document"),
-        ("\nmax_tenants: 1\0\n", "2: has the character U+0000; take it out"),
-        ("max_tenants:\n", "1: max_tenants: nothing is not a whole number; write a number from 1"),
-        ("max_per_request: [1]\n", "1: max_per_request: a list is not a mapping; write a mapping"),
-        ("system_reserved: {}\n", "1: system_reserved: a mapping is not a size; write e.g. 4GiB"),
-        ("system_reserved: true\n", "1: system_reserved: true is not a size; write e.g. 4GiB"),
-        (
-            "max_per_request: {policies: []}\n",
-            "1: max_per_request.policies: a list is empty; write a list of fix",
-        ),
-        (
-            "max_per_request: {policies: fixed-share}\n",
-            '"fixed-share" is not a list; write a list of fix',
-        ),
-        (
-            "max_per_request: {classes: [online, online]}\n",
-            "max_per_request.classes: a list has duplicate items",
-        ),
-        ("max_per_request: {policies: [fixed-shar]}\n", "did you mean fixed-share?"),
-        (
-            "namespaces: {Team_A: {}}\n",
-            "namespaces.Team_A: is not a valid namespace name or pattern",
-        ),
-        (
-            "namespaces: {a: {max_per_requst: {}}}\n",
-            "1: namespaces.a.max_per_requst: unknown key; did you mean max_per_request",
-        ),
-        ("users: {trust: {env: request}}\n", "1: users.trust: unknown key"),
+        ("\nmax_tenants: 1\0", "2: has the character U+0000; take it out"),
     ],
 )
-def test_an_unknown_key_is_reported_with_its_line(text: str, told: str) -> None:
+def test_a_text_that_keeps_a_reader_busy_is_refused(text: str, told: str) -> None:
     assert told in "\n".join(problems(text))
 
 
