@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 struct sim_device *device;
-int32_t card_shifts[SIM_CARDS];
+_Atomic int32_t card_shifts[SIM_CARDS];
 
 static pthread_mutex_t attaching = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool attached; /* everything else has been written */

@@ -336,7 +336,7 @@ bool card_has_room(struct sim_card *card, uint64_t bytes);
 
 /* The card that is mapped as card `index` of the array is the one `card_shifts[index]` after it,
  * once this process was moved. */
-extern int32_t card_shifts[SIM_CARDS];
+extern _Atomic int32_t card_shifts[SIM_CARDS];
 
 /* The card's number on the machine, and the reverse. */
 static inline uint32_t card_place(const struct sim_card *card)

@@ -19,7 +19,8 @@ static CUDA_ARRAY3D_DESCRIPTOR floats(size_t width, size_t height, size_t depth)
 
 void an_array_is_counted_until_it_is_destroyed(void)
 {
-	const CUDA_ARRAY3D_DESCRIPTOR shape = floats(1000, 1000, 8), huge = floats(16384, 16384, 16384);
+	const CUDA_ARRAY3D_DESCRIPTOR shape = floats(1000, 1000, 8),
+				      huge = floats(16384, 16384, 16384);
 	CUmipmappedArray mipmap;
 	CUarray array;
 

@@ -10,6 +10,30 @@ from typing import NamedTuple
 FOLDER = Path(__file__).parent
 LINE = re.compile(r'CASE\((\w+), (\d), (\d), (\d+),\s*"([^"]+)",\s*"([^"]+)"\)')
 
+#: What a tenant's process sees otherwise, by the interposer library, and why.
+NOT_FOR_TENANTS = {
+    "every_name_is_looked_up_as_the_table_says": "other functions are the driver's own",
+    "managed_memory_is_counted_where_it_was_prefetched_to": "it is charged when it is allocated",
+    "managed_memory_moves_between_cards": "it is charged when it is allocated",
+    "a_managed_variable_is_not_on_the_card": "it is charged when it is loaded",
+    **dict.fromkeys(
+        (
+            "the_states_of_a_checkpoint_follow_one_another",
+            "other_transitions_are_refused_and_change_nothing",
+            "a_caller_without_cuinit_takes_a_process_off_its_card",
+            "the_memory_of_a_checkpointed_process_is_anothers",
+            "a_restore_without_room_is_the_last",
+            "managed_and_shared_memory_cannot_leave",
+            "calls_wait_until_the_unlock",
+            "a_lock_gives_up_at_its_timeout",
+            "a_killed_process_leaves_nothing_in_any_state",
+            "a_busy_process_never_sees_other_bytes",
+            "a_process_moves_to_another_card_with_all_that_it_has",
+        ),
+        "a tenant takes no process off its cards",
+    ),
+}
+
 
 class Case(NamedTuple):
     """One statement about a driver; `seen` is where it was seen to hold on a real card."""

@@ -351,8 +351,7 @@ void auto_free_lets_a_graph_run_again(void)
 	CUdeviceptr pointer;
 
 	allocate(graph, 32 * MIB, &pointer);
-	CUgraphExec instance =
-		instance_of(graph, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
+	CUgraphExec instance = instance_of(graph, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
 	for (int i = 0; i < 3; i++)
 		OK(cuGraphLaunch(instance, NULL));
 	CHECK(reserved() >= 32 * MIB && reserved() < 64 * MIB);

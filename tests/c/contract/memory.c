@@ -50,8 +50,7 @@ void more_than_the_card_is_out_of_memory(void)
 	IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&pointer, most));
 	IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&pointer, SIZE_MAX));
 	IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAllocAsync(&pointer, most, NULL));
-	IS(CUDA_ERROR_OUT_OF_MEMORY,
-		cuMemCreate(&handle, most / granule() * granule(), &card, 0));
+	IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemCreate(&handle, most / granule() * granule(), &card, 0));
 	UNCHANGED(before);
 	OK(cuMemFree_v2(allocated(1)));
 }

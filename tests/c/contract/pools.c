@@ -150,7 +150,8 @@ void a_pool_of_the_host_takes_nothing_of_the_card(void)
 {
 	const CUmemAccessDesc access = {
 		{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-	CUmemLocation host = {CU_MEM_LOCATION_TYPE_HOST, 0}, card = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+	CUmemLocation host = {CU_MEM_LOCATION_TYPE_HOST, 0},
+		      card = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
 	const size_t size = 32 * MIB;
 	CUmemoryPool found;
 	unsigned int type;

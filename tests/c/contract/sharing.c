@@ -41,8 +41,7 @@ static void make_physical(int socket)
 	const CUdeviceptr pointer = mapped(handle, SIZE);
 
 	write_word(pointer, 77);
-	OK(cuMemExportToShareableHandle(
-		&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	OK(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
 	say_fd(socket, fd);
 	hear(socket);
 	EQUAL(word_at(pointer + MIB), 78);

@@ -1,42 +1,83 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated driver holds to the contract, and the interposer library over it does too."""
+"""The simulated driver keeps the contract, and so does the interposer library over it."""
 
 from __future__ import annotations
 
+import re
 import subprocess
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from gpushare import simulator
+from tests.c.interposer.conftest import ProgramContainer, filters_over
+from tests.c.interposer.tenant import InterposedTenant
 
-from .cases import FOLDER, cases, sources
+from .cases import FOLDER, NOT_FOR_TENANTS, cases, sources
 
-CASES = [case.name for case in cases()]
 ROOT = FOLDER.parents[2]
+CASES = [case.name for case in cases()]
+PROFILE = simulator.load_profile("h200")
 
 
 @pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program, as it is made for other drivers."""
-    made = tmp_path_factory.mktemp("contract") / "contract"
+def program(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The program, linked as it is for other drivers."""
+    made = str(tmp_path_factory.mktemp("contract") / "contract")
+    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-g", "-Wall", "-Wextra", "-Werror", "-Wl,-z,lazy"]
     include = [f"-I{ROOT / 'libhook' / folder}" for folder in ("include", "")]
     files = [str(FOLDER / name) for name in sources()]
     library = str(simulator.libraries() / "libcuda.so.1")
-    command = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-g", "-Wall", "-Wextra", "-Werror"]
     subprocess.run(
-        [*command, *include, *files, library, "-o", str(made), "-ldl", "-pthread"], check=True
+        ["gcc", *flags, *include, *files, library, "-o", made, "-ldl", "-pthread"], check=True
     )
     return made
 
 
-def holds(command: list[str], env: dict[str, str]) -> None:
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+@pytest.fixture(scope="session")
+def filters() -> Iterator[Path]:
+    with filters_over(simulator.libraries()) as folder:
+        yield folder
+
+
+def run(program: str, case: str, env: Mapping[str, str]) -> tuple[int, str]:
+    """Return the exit status of a case, and what it says."""
+    done = subprocess.run([program, case], env=env, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+def test_the_table_has_every_case() -> None:
+    text = (FOLDER / "cases.inc").read_text()
+    assert len(CASES) == len(set(CASES)) == len(re.findall(r"^CASE\(", text, re.MULTILINE))
+    assert set(CASES) >= NOT_FOR_TENANTS.keys()
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_simulator(case: str, program: Path, tmp_path: Path) -> None:
-    machine = simulator.create(tmp_path, "h200", 2)
-    env = {**machine.env, "LD_LIBRARY_PATH": str(simulator.libraries())}
-    holds([str(program), case], env)
+def test_the_simulator(case: str, program: str, tmp_path: Path) -> None:
+    env = dict(simulator.create(tmp_path, "h200", 2).env)
+    env["LD_LIBRARY_PATH"] = str(simulator.libraries())
+    assert run(program, case, env) == (0, "")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_interposer_library(case: str, program: str, filters: Path, tmp_path: Path) -> None:
+    """A tenant with a quota of the whole card has the same driver, but for what is listed."""
+    machine = simulator.create(tmp_path / "machine", "h200", 2)
+    quota = PROFILE["memory_bytes"] - PROFILE["reserved_bytes"]
+    tenant = InterposedTenant(tmp_path / "tenant", machine.uuids, quota)
+    for card in range(2):
+        tenant.set_context_bytes(PROFILE["context_bytes"], card)
+    container = ProgramContainer(filters, tenant, dict(machine.env))
+    status, said = run(program, case, container.environment())
+    if case in NOT_FOR_TENANTS:
+        assert status == 1, "it holds"
+    else:
+        assert (status, said) == (0, "")
+
+
+@pytest.mark.parametrize("version", ["11.8", "12.0", "12.4", "12.8"])
+def test_the_look_ups_of_other_drivers(version: str, program: str, tmp_path: Path) -> None:
+    env = dict(simulator.create(tmp_path, "h200", cuda_version=version).env)
+    env["LD_LIBRARY_PATH"] = str(simulator.libraries())
+    assert run(program, "every_name_is_looked_up_as_the_table_says", env) == (0, "")

@@ -204,7 +204,8 @@ void a_module_takes_memory_until_it_is_unloaded(void)
 	OK(cuModuleUnload(module));
 	UNCHANGED(before);
 	fill(TABLE_BYTES / 2);
-	FAILS(cuModuleLoadData(&module, big) || cuModuleGetGlobal_v2(&pointer, &bytes, module, "table"));
+	FAILS(cuModuleLoadData(&module, big) ||
+		cuModuleGetGlobal_v2(&pointer, &bytes, module, "table"));
 	empty();
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -20,7 +19,6 @@ import pytest
 from gpushare import simulator
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
 CLIENTS = HERE / "clients"
 SECONDS = 120  # after which a program hangs
 
@@ -49,24 +47,6 @@ class SimulatorMachine:
             "LD_LIBRARY_PATH": str(self.libraries),
             "PYTHONPATH": str(CLIENTS),
         }
-
-    def run(self, *command: str | Path, **env: str) -> str:
-        """Run a program to its end and return what it printed; it must succeed."""
-        done = subprocess.run(
-            [str(word) for word in command],
-            env={**self.env, **env},
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr + done.stdout
-        return done.stdout
-
-    def ask(self, client: str, *arguments: str) -> Any:
-        """Run a client of clients/ and return the JSON that it printed last."""
-        printed = self.run(sys.executable, CLIENTS / client, *arguments)
-        return json.loads(printed.splitlines()[-1])
 
     @contextmanager
     def started(
@@ -136,24 +116,3 @@ def simulate(tmp_path: Path) -> Callable[..., SimulatorMachine]:
 def machine(simulate: Callable[..., SimulatorMachine]) -> SimulatorMachine:
     """Return a machine with one H200."""
     return simulate()
-
-
-@pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Return a compiler of this folder's C programs: `compiled("linked.c", "-lcuda")`."""
-    folder = tmp_path_factory.mktemp("compiled")
-    compiler = shutil.which("gcc")
-    if compiler is None:
-        pytest.fail("gcc is not installed: run ./dev setup")
-
-    def build(source: str, *options: str) -> Path:
-        output = folder / Path(source).stem
-        flags = ["-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror"]
-        include = ["-I", str(ROOT / "libhook" / "include"), "-I", str(ROOT / "libhook")]
-        subprocess.run(
-            [compiler, *flags, *include, str(CLIENTS / source), "-o", str(output), *options],
-            check=True,
-        )
-        return output
-
-    return build

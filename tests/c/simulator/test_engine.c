@@ -51,32 +51,6 @@ static uint64_t served(struct sim_context *context)
 	return atomic_load(&context->served_ns);
 }
 
-static void a_context_alone_is_served_without_a_pause(void)
-{
-	struct sim_context *context;
-
-	new_card();
-	context = context_of(0);
-	submit(context, 50 * MS);
-	engine_settle(card, START + 20 * MS);
-	EXPECT_EQUAL(served(context), 20 * MS);
-	engine_settle(card, START + 60 * MS);
-	EXPECT_EQUAL(served(context), 50 * MS);
-	EXPECT_EQUAL(card->clock_ns, START + 60 * MS);
-}
-
-static void work_starts_when_it_is_submitted_and_not_before(void)
-{
-	struct sim_context *context;
-
-	new_card();
-	context = context_of(0);
-	engine_settle(card, START + 500 * MS);
-	submit(context, 10 * MS);
-	engine_settle(card, START + 501 * MS);
-	EXPECT_EQUAL(served(context), 1 * MS);
-}
-
 static void two_busy_contexts_take_turns_of_a_slice_with_a_switch_between(void)
 {
 	struct sim_context *one, *other;
@@ -118,20 +92,6 @@ static void the_grain_of_looking_does_not_change_what_is_served(void)
 		EXPECT_EQUAL(fine[i], coarse[i]);
 }
 
-static void a_context_that_runs_dry_hands_over_at_once(void)
-{
-	struct sim_context *one, *other;
-
-	new_card();
-	one = context_of(0);
-	other = context_of(1);
-	submit(one, 500 * US);
-	submit(other, 5 * MS);
-	engine_settle(card, START + 500 * US + 30 * US + 1 * MS);
-	EXPECT_EQUAL(served(one), 500 * US);
-	EXPECT_EQUAL(served(other), 1 * MS);
-}
-
 static void a_dropped_context_gets_no_more_time(void)
 {
 	struct sim_context *one, *other;
@@ -163,22 +123,6 @@ static void a_marker_is_reached_at_the_moment_its_work_ends(void)
 	EXPECT_EQUAL(atomic_load(&context->markers[second].reached_ns), 0);
 	engine_settle(card, START + 5 * MS);
 	EXPECT_EQUAL(atomic_load(&context->markers[second].reached_ns), START + 3 * MS);
-}
-
-static void only_so_many_markers_can_be_pending(void)
-{
-	struct sim_context *context;
-
-	new_card();
-	context = context_of(0);
-	submit(context, 1 * MS);
-	for (int i = 0; i < SIM_MARKERS; i++) {
-		EXPECT(engine_marker_room(context));
-		engine_marker_add(context, START);
-	}
-	EXPECT(!engine_marker_room(context));
-	engine_settle(card, START + 1 * MS);
-	EXPECT(engine_marker_room(context));
 }
 
 static void the_least_wait_is_never_longer_than_the_wait(void)
@@ -222,14 +166,10 @@ static void busy_is_the_share_of_the_last_second(void)
 
 int main(void)
 {
-	a_context_alone_is_served_without_a_pause();
-	work_starts_when_it_is_submitted_and_not_before();
 	two_busy_contexts_take_turns_of_a_slice_with_a_switch_between();
 	the_grain_of_looking_does_not_change_what_is_served();
-	a_context_that_runs_dry_hands_over_at_once();
 	a_dropped_context_gets_no_more_time();
 	a_marker_is_reached_at_the_moment_its_work_ends();
-	only_so_many_markers_can_be_pending();
 	the_least_wait_is_never_longer_than_the_wait();
 	busy_is_the_share_of_the_last_second();
 	return 0;

@@ -2,7 +2,7 @@
  *
  * Processes that are killed in the middle: their locks, their places and what they held.
  */
-#include "device.h"
+#include "device_file.h"
 #include "engine.h"
 #include "expect.h"
 
@@ -10,26 +10,6 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define MIB (UINT64_C(1) << 20)
-
-static char path[] = "/tmp/gpushare-simulator-XXXXXX";
-
-static void make_device(void)
-{
-	struct {
-		struct sim_header header;
-		struct sim_profile profile;
-	} made = {.header = {.magic = SIM_MAGIC, .layout = SIM_LAYOUT, .card_count = 1},
-		.profile = {.memory_bytes = 100 * MIB, .slice_ns = 2000000}};
-	int fd = mkstemp(path);
-
-	EXPECT(fd >= 0);
-	EXPECT_EQUAL(write(fd, &made, sizeof(made)), sizeof(made));
-	EXPECT_EQUAL(ftruncate(fd, SIM_FILE_BYTES), 0);
-	close(fd);
-	setenv(SIM_DEVICE_ENV, path, 1);
-}
 
 static struct sim_share *own_share(void)
 {
@@ -83,7 +63,7 @@ static void take_all(struct sim_card *card)
 	card_lock(card);
 	own_share()->contexts = 1;
 	EXPECT(engine_context_new(card));
-	EXPECT(card_reserve(card, 100 * MIB));
+	EXPECT(card_reserve(card, (CARD_BYTES - RESERVED_BYTES)));
 	EXPECT(!card_reserve(card, 1));
 	card_unlock(card);
 }
@@ -94,9 +74,9 @@ static void what_the_dead_held_is_not_what_a_reservation_is_refused_for(void)
 
 	in_killed_child(take_all);
 	card_lock(card);
-	EXPECT_EQUAL(atomic_load(&card->used_bytes), 100 * MIB);
-	EXPECT(card_reserve(card, 100 * MIB));
-	card_release(card, 100 * MIB);
+	EXPECT_EQUAL(atomic_load(&card->used_bytes), (CARD_BYTES - RESERVED_BYTES));
+	EXPECT(card_reserve(card, (CARD_BYTES - RESERVED_BYTES)));
+	card_release(card, (CARD_BYTES - RESERVED_BYTES));
 	EXPECT_EQUAL(atomic_load(&card->used_bytes), 0);
 	for (uint32_t i = 0; i < card->contexts_high; i++)
 		EXPECT_EQUAL(atomic_load(&card->contexts[i].owner), 0);
@@ -129,23 +109,13 @@ static void a_tag_of_the_dead_is_never_a_living_ones(void)
 	EXPECT(!process_alive(tag - (UINT64_C(1) << 16), NULL));
 }
 
-static void a_pid_is_told_for_a_place(void)
-{
-	int pid = 0;
-
-	EXPECT(process_alive(process_tag(), &pid));
-	EXPECT_EQUAL(pid, getpid());
-}
-
 int main(void)
 {
-	make_device();
+	device_file_make();
 	EXPECT_EQUAL(device_attach(), DEVICE_READY);
-	a_pid_is_told_for_a_place();
 	a_tag_of_the_dead_is_never_a_living_ones();
 	a_lock_is_taken_over_from_the_dead_and_the_sum_made_again();
 	what_the_dead_held_is_not_what_a_reservation_is_refused_for();
 	a_place_is_inherited_empty();
-	unlink(path);
 	return 0;
 }

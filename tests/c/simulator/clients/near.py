@@ -16,16 +16,4 @@ handles = {}
 for index in range(pynvml.nvmlDeviceGetCount()):
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     handles[pynvml.nvmlDeviceGetUUID(handle)] = handle
-first = next(iter(handles.values()))
-switch = pynvml.NVML_TOPOLOGY_SINGLE
-print(
-    json.dumps(
-        {
-            "facts": nvml_topology.topology_facts(handles),
-            "nearest": [
-                pynvml.nvmlDeviceGetIndex(one)
-                for one in pynvml.nvmlDeviceGetTopologyNearestGpus(first, switch)
-            ],
-        }
-    )
-)
+print(json.dumps(nvml_topology.topology_facts(handles)))
