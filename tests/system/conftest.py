@@ -22,6 +22,7 @@ from .own_machine import ROOT
 def root() -> None:
     if os.geteuid() != 0:
         pytest.skip("starts engines and mounts: needs root (sudo ./dev test)")
+    os.umask(0o022)  # another user reads what is made here, and gpushared what nobody else writes
 
 
 @pytest.fixture(scope="session")

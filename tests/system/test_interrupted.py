@@ -53,9 +53,7 @@ def test_nothing_is_left(
     number: signal.Signals,
     hit: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tests.system.waiting.PATIENCE_SECONDS", 120.0)  # ./dev looks at its set-up
     ready = tmp_path / "ready"
     outer = ("GPUSHARE_DEV", leftovers.NOTES, "PYTEST_")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(outer)}

@@ -123,13 +123,13 @@ def test_its_terminal_shows_that_it_is_paused_and_resumed(frozen: TerminalComman
 @pytest.mark.gate
 def test_sigterm_ends_it_as_it_would_otherwise(frozen: TerminalCommand) -> None:
     frozen.process.send_signal(signal.SIGTERM)
-    assert frozen.process.wait(timeout=STOP_SECONDS) == 42
+    assert frozen.process.wait() == 42
     assert "is resumed to exit (SIGTERM)" in frozen.said()[-1]
 
 
 def test_ctrl_c_ends_it(frozen: TerminalCommand) -> None:
     frozen.types(b"\x03")
-    assert frozen.process.wait(timeout=STOP_SECONDS) == -signal.SIGINT
+    assert frozen.process.wait() == -signal.SIGINT
 
 
 def test_a_command_that_ignores_ctrl_c_cannot_undo_a_freeze_with_it(stack: Stack) -> None:

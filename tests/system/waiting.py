@@ -6,7 +6,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-PATIENCE_SECONDS = 30.0
+#: More than a busy machine takes; who waits longer has failed.
+PATIENCE_SECONDS = 120.0
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

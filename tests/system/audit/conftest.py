@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.verify import ProbeTenant
 from tests.stack import Stack
+from tests.stack.bundle import Bundle
 from tests.stack.shared import SharedStack
 from tests.system.waiting import wait_until
 
@@ -24,6 +26,32 @@ def ready(stack: Stack) -> Stack:
     stack.start_daemon()
     wait_until(lambda: MEASURED in (stack.root / "gpushared.log").read_text())
     return stack
+
+
+def steps(bundle: Bundle) -> list[str]:
+    """Return the steps of the audit against a container."""
+    return [
+        line["event"].removeprefix("over-quota-")
+        for line in bundle.stack.events()
+        if line["event"].startswith("over-quota-") and line.get("id") == bundle.id
+    ]
+
+
+def is_frozen(bundle: Bundle) -> bool:
+    """Whether the audit has frozen a container."""
+    found = bundle.row()
+    return found is not None and [held["by"] for held in found["interventions"]] == ["audit"]
+
+
+def ended(tenant: ProbeTenant) -> bool:
+    """Whether a container's program has ended."""
+    return tenant.process.poll() is not None
+
+
+def end(bundle: Bundle, tenant: ProbeTenant) -> None:
+    """Kill a container, frozen or not."""
+    bundle.stack.client.stop(bundle.id, "KILL", 0)
+    wait_until(lambda: ended(tenant))
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +74,7 @@ def compiled(output: Path, *words: str | Path) -> Path:
         pytest.fail("gcc is not installed: run ./dev setup")
     places = ("simulator", "libhook", "libhook/include", "libhook/image")
     includes = [f"-I{ROOT / place}" for place in places]
-    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-O1", *includes]
+    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-O0", *includes]
     argv = [compiler, *flags, *map(str, words), "-o", str(output)]
     subprocess.run(argv, check=True, stderr=subprocess.DEVNULL)
     return output

@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gpushare import protocol
-from gpushare.client import Client
 from gpushare.host.cgroups import hierarchies, mountinfo
 from gpushare.verify import ProbeTenant
 from gpushare.verify.image import PROGRAM
@@ -20,6 +16,8 @@ from tests.stack import Stack
 from tests.stack.bundle import Bundle
 from tests.stack.program import find
 from tests.system.waiting import wait_until
+
+from .conftest import end, ended, is_frozen, steps
 
 GIB = 1 << 30
 #: The driver itself, where the filter libraries have it from.
@@ -29,24 +27,6 @@ AROUND = {
     "by its private path": (PROGRAM, "--library", PRIVATE),
     "with an empty environment": ("/bin/busybox", "env", "-i", PROGRAM, "--library", PRIVATE),
 }
-
-
-def events(stack: Stack, tenant: str) -> list[dict[str, Any]]:
-    """Return the audit's events about the container whose id is `tenant`."""
-    lines = map(json.loads, (stack.root / "gpushared.log").read_text().splitlines())
-    return [
-        line
-        for line in lines
-        if line["event"].startswith("over-quota-") and line.get("id") == tenant
-    ]
-
-
-def names(stack: Stack, bundle: Bundle) -> list[str]:
-    return [event["event"].removeprefix("over-quota-") for event in events(stack, bundle.id)]
-
-
-def row(stack: Stack, bundle: Bundle) -> protocol.TenantStatus | None:
-    return next((one for one in Client(stack.socket).tenants() if one["id"] == bundle.id), None)
 
 
 def made(stack: Stack, args: Sequence[str], files: dict[str, bytes] | None = None) -> Bundle:
@@ -61,22 +41,12 @@ def neighbour(stack: Stack) -> Iterator[None]:
         assert tenant.start()["code"] == 0
         assert tenant.ask(f"alloc {GIB}")["code"] == 0
         yield
-        found = row(stack, bundle)
-        assert found is not None
+        found = bundle.tenant
         assert (found["interventions"], found["warnings"]) == ([], [])
         assert tenant.ask(f"alloc {GIB // 4}")["code"] == 0
         assert tenant.ask(f"alloc {2 * GIB}")["code"] == 2
-    assert names(stack, bundle) == []
+    assert steps(bundle) == []
     bundle.remove()
-
-
-def is_frozen(stack: Stack, bundle: Bundle) -> bool:
-    found = row(stack, bundle)
-    return found is not None and [held["by"] for held in found["interventions"]] == ["audit"]
-
-
-def ended(tenant: ProbeTenant) -> bool:
-    return tenant.process.poll() is not None
 
 
 @pytest.mark.gate
@@ -88,18 +58,15 @@ def test_the_driver_that_is_loaded_past_the_filter_is_frozen(
     with neighbour(audited), bundle.run() as tenant:
         assert tenant.start()["code"] == 0
         assert tenant.ask(f"alloc {6 * GIB}")["code"] == 0  # nothing refuses it
-        wait_until(lambda: names(audited, bundle) == ["warned", "frozen"])
-        assert is_frozen(audited, bundle)
-        found = row(audited, bundle)
-        assert found is not None
+        wait_until(lambda: steps(bundle) == ["warned", "frozen"])
+        assert is_frozen(bundle)
+        found = bundle.tenant
         assert found["cards"][0]["over_quota_state"] == "frozen"
         assert any("bypasses the interposer library" in one for one in found["warnings"])
-        Client(audited.socket).stop(bundle.id, "KILL", 0)
-        wait_until(lambda: ended(tenant))
+        end(bundle, tenant)
     bundle.remove()
 
 
-@pytest.mark.gate
 def test_a_static_program_is_ended_where_the_operator_chose_so(
     audited: Stack, taker: bytes
 ) -> None:
@@ -107,13 +74,13 @@ def test_a_static_program_is_ended_where_the_operator_chose_so(
     args = ("/bin/busybox", "sh", "-c", f"read go; exec /bin/taker {6 * GIB}")
     bundle = made(audited, args, {"/bin/taker": taker})
     with neighbour(audited), bundle.run() as tenant:
-        wait_until(lambda: (row(audited, bundle) or {"state": ""})["state"] == "bound")
-        now = Client(audited.socket).set(bundle.id, over_quota_action="kill")
+        wait_until(lambda: (bundle.row() or {"state": ""})["state"] == "bound")
+        now = audited.client.set(bundle.id, over_quota_action="kill")
         assert now["over_quota_action"] == "kill"
         tenant.tell("go")
         assert tenant.start()["code"] == 0
         wait_until(lambda: ended(tenant))
-        wait_until(lambda: names(audited, bundle) == ["warned", "frozen", "killed"])
+        wait_until(lambda: steps(bundle) == ["warned", "frozen", "killed"])
     bundle.remove()
 
 
@@ -124,13 +91,12 @@ def test_a_program_whose_first_thread_has_ended_is_the_containers(
     args = ("/bin/busybox", "sh", "-c", f"read go; /bin/taker {6 * GIB} thread")
     bundle = made(audited, args, {"/bin/taker": taker})
     with bundle.run() as tenant:
-        wait_until(lambda: (row(audited, bundle) or {"state": ""})["state"] == "bound")
+        wait_until(lambda: (bundle.row() or {"state": ""})["state"] == "bound")
         tenant.tell("go")
         assert tenant.start()["code"] == 0
-        wait_until(lambda: names(audited, bundle) == ["warned", "frozen"])
-        assert is_frozen(audited, bundle)
-        Client(audited.socket).stop(bundle.id, "KILL", 0)
-        wait_until(lambda: ended(tenant))
+        wait_until(lambda: steps(bundle) == ["warned", "frozen"])
+        assert is_frozen(bundle)
+        end(bundle, tenant)
     bundle.remove()
 
 
@@ -141,9 +107,8 @@ def test_a_session_that_is_started_in_a_container_is_the_containers(audited: Sta
     with ProbeTenant("session", argv, audited.environment) as session:
         assert session.start()["code"] == 0
         assert session.ask(f"alloc {6 * GIB}")["code"] == 0
-        wait_until(lambda: is_frozen(audited, bundle))
-        Client(audited.socket).stop(bundle.id, "KILL", 0)
-        wait_until(lambda: ended(session))
+        wait_until(lambda: is_frozen(bundle))
+        end(bundle, session)
     bundle.remove()
 
 
@@ -152,8 +117,7 @@ def test_a_process_in_a_cgroup_beneath_the_containers_is_the_containers(audited:
     bundle = made(audited, (PROGRAM, "--library", PRIVATE))
     with bundle.run() as tenant:
         assert tenant.start()["code"] == 0
-        found = row(audited, bundle)
-        assert found is not None
+        found = bundle.tenant
         for root in hierarchies(mountinfo()):
             # A test that runs beside this one may mount a hierarchy once more, for itself.
             if not root.is_relative_to("/sys/fs/cgroup"):
@@ -163,7 +127,35 @@ def test_a_process_in_a_cgroup_beneath_the_containers_is_the_containers(audited:
                 inner.mkdir()
                 (inner / "cgroup.procs").write_text(str(found["pid"]))
         assert tenant.ask(f"alloc {6 * GIB}")["code"] == 0
-        wait_until(lambda: is_frozen(audited, bundle))
-        Client(audited.socket).stop(bundle.id, "KILL", 0)
-        wait_until(lambda: ended(tenant))
+        wait_until(lambda: is_frozen(bundle))
+        end(bundle, tenant)
     bundle.remove()
+
+
+def test_an_allocation_within_quota_waits_until_the_container_over_quota_is_killed(
+    audited: Stack,
+) -> None:
+    """It bypasses the library, takes all memory that is left, and is to be killed for it."""
+    thief = Bundle(audited, quota={"memory": "2GiB"}, args=(PROGRAM, "--library", PRIVATE))
+    victim = Bundle(audited, quota={"memory": "4GiB"})
+    with victim.run() as robbed, thief.run() as robber:
+        assert robbed.start()["code"] == 0
+        assert robbed.ask(f"alloc {GIB}")["code"] == 0
+        assert robber.start()["code"] == 0
+        audited.client.set(thief.id, over_quota_action="kill")
+        free = robber.ask("info")["free"]
+        assert robber.ask(f"alloc {free - GIB}")["code"] == 0
+        # Each is asked for two seconds; the machine may be slower than that today.
+        wait_until(lambda: bool(robbed.ask(f"alloc {2 * GIB}")["code"] == 0))
+        wait_until(lambda: ended(robber))
+        info = robbed.ask("info")
+        assert info["total"] == 4 * GIB
+        assert info["total"] - info["free"] >= 3 * GIB
+        card = audited.client.why(victim.id)["cards"][0]
+        assert card["shortfall"] is not None
+        assert card["shortfall"]["bytes"] == 2 * GIB
+    wait_until(lambda: steps(thief)[-1:] == ["killed"])
+    assert steps(victim) == []
+    assert "memory-shortfall-reported" in {line["event"] for line in audited.events()}
+    for bundle in (victim, thief):
+        bundle.remove()

@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
-from gpushare.client import Client
-from gpushare.verify import ProbeTenant
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 from tests.system.waiting import wait_until
+
+from .conftest import end, steps
 
 GIB = 1 << 30
 
@@ -20,23 +17,6 @@ def forging(stack: Stack, forger: bytes, what: str, size: int, **quota: str) -> 
     return Bundle(
         stack, quota={"memory": "4GiB", **quota}, args=args, files={"/bin/forger": forger}
     )
-
-
-def over(stack: Stack, bundle: Bundle) -> list[str]:
-    """Return the steps of the audit against a container."""
-    lines: list[dict[str, Any]] = [
-        json.loads(line) for line in (stack.root / "gpushared.log").read_text().splitlines()
-    ]
-    return [
-        line["event"].removeprefix("over-quota-")
-        for line in lines
-        if line["event"].startswith("over-quota-") and line.get("id") == bundle.id
-    ]
-
-
-def end(stack: Stack, bundle: Bundle, tenant: ProbeTenant) -> None:
-    Client(stack.socket).stop(bundle.id, "KILL", 0)
-    wait_until(lambda: tenant.process.poll() is not None)
 
 
 def test_a_claim_of_burst_memory_is_no_entitlement_to_it(audited: Stack, forger: bytes) -> None:
@@ -49,9 +29,9 @@ def test_a_claim_of_burst_memory_is_no_entitlement_to_it(audited: Stack, forger:
         with victim.run() as robbed:
             assert robbed.start()["code"] == 0
             assert taking.answer("taken")["code"] == 0
-            wait_until(lambda: over(audited, thief) == ["warned", "frozen"])
-            assert over(audited, victim) == []
-        end(audited, thief, taking)
+            wait_until(lambda: steps(thief) == ["warned", "frozen"])
+            assert steps(victim) == []
+        end(thief, taking)
     for bundle in (victim, thief):
         bundle.remove()
 
@@ -61,6 +41,6 @@ def test_a_sawtooth_under_forged_imports_is_frozen(audited: Stack, forger: bytes
     with bundle.run() as tenant:
         assert tenant.start()["code"] == 0
         assert tenant.answer("taken")["code"] == 0
-        wait_until(lambda: over(audited, bundle)[:2] == ["warned", "frozen"])
-        end(audited, bundle, tenant)
+        wait_until(lambda: steps(bundle)[:2] == ["warned", "frozen"])
+        end(bundle, tenant)
     bundle.remove()

@@ -18,15 +18,8 @@ from tests.system.waiting import wait_until
 from .conftest import MEASURED, ready
 
 
-def self_test(stack: Stack, *words: str, way: str = "host") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*stack.cli, "audit", "--self-test", "--json", "--runtime", way, *words],
-        check=False,
-        capture_output=True,
-        text=True,
-        env=stack.environment,
-        timeout=200,
-    )
+def self_test(stack: Stack, way: str = "host") -> subprocess.CompletedProcess[str]:
+    return stack.gpushare("audit", "--self-test", "--json", "--runtime", way, check=False)
 
 
 def checks(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
@@ -39,8 +32,7 @@ def checks(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
 def configured(action: str) -> Iterator[Stack]:
     """A daemon of its own with `audit.over_quota`."""
     with Stack() as made:
-        with made.config.open("a") as file:
-            file.write(f"audit: {{over_quota: {action}}}\n")
+        made.configure(audit={"over_quota": action})
         yield ready(made)
 
 
@@ -84,5 +76,5 @@ def test_the_self_test_reports_the_configured_action(
 @pytest.mark.usefixtures("docker")
 def test_in_a_container(stack: Stack) -> None:
     wait_until(lambda: MEASURED in (stack.root / "gpushared.log").read_text())
-    done = self_test(stack, way=Docker.name)
+    done = self_test(stack, Docker.name)
     assert done.returncode == 0, checks(done)

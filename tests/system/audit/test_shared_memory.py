@@ -16,7 +16,7 @@ from tests.stack import Stack
 from tests.stack.bundle import Bundle
 from tests.system.waiting import wait_until
 
-from .test_bypass import is_frozen, names, row
+from .conftest import is_frozen, steps
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -96,11 +96,11 @@ def test_shared_memory_is_charged_to_both_containers(pair: SharedFolderPair, way
         assert maker.ask(f"alloc {GIB}")["code"] == OUT_OF_MEMORY
         assert taker.ask(f"alloc {GIB}")["code"] == OUT_OF_MEMORY
         maker.close()
-        wait_until(lambda: row(pair.stack, pair.bundles[0]) is None)
+        wait_until(lambda: pair.bundles[0].row() is None)
         assert charged(taker) == GIB
         assert taker.ask(f"alloc {GIB}")["code"] == OUT_OF_MEMORY
         assert taker.ask(f"alloc {GIB // 4}")["code"] == 0
-    assert names(pair.stack, pair.bundles[1]) == []
+    assert steps(pair.bundles[1]) == []
 
 
 def test_a_buffer_that_another_container_opens_by_ipc_is_charged_to_both(
@@ -110,11 +110,9 @@ def test_a_buffer_that_another_container_opens_by_ipc_is_charged_to_both(
     maker, taker = pair.bundles
     with maker.run() as one:
         assert one.start()["code"] == 0
-        found = row(pair.stack, maker)
-        assert found is not None
         for space in taker.config["linux"]["namespaces"]:
             if space["type"] == "pid":
-                space["path"] = f"/proc/{found['pid']}/ns/pid"
+                space["path"] = f"/proc/{maker.tenant['pid']}/ns/pid"
         taker.save()
         with taker.run() as other:
             assert other.start()["code"] == 0
@@ -125,7 +123,7 @@ def test_a_buffer_that_another_container_opens_by_ipc_is_charged_to_both(
             wait_until(lambda: charged(one) == 0)
             assert charged(other) == GIB
             assert other.ask(f"alloc {GIB}")["code"] == OUT_OF_MEMORY
-    assert [names(pair.stack, bundle) for bundle in pair.bundles] == [[], []]
+    assert [steps(bundle) for bundle in pair.bundles] == [[], []]
     taker.remove()
     maker.remove()
 
@@ -141,16 +139,15 @@ def test_a_container_that_hoards_memory_of_another_is_frozen(pair: SharedFolderP
             assert maker.ask(f"send {BOX}")["code"] == 0
             taker.tell("take")
             assert maker.ask("drop")["code"] == 0
-        wait_until(lambda: is_frozen(pair.stack, pair.bundles[1]))
-        assert names(pair.stack, pair.bundles[0]) == []
+        wait_until(lambda: is_frozen(pair.bundles[1]))
+        assert steps(pair.bundles[0]) == []
         pair.client.stop(pair.bundles[1].id, "KILL", 0)
-        wait_until(lambda: row(pair.stack, pair.bundles[1]) is None)
+        wait_until(lambda: pair.bundles[1].row() is None)
         assert maker.ask(f"alloc {GIB}")["code"] == 0
 
 
-@pytest.mark.parametrize("kept", [0, 480 * MIB], ids=["released", "one kept"])
 def test_processes_that_each_map_other_memory_of_another_container_are_frozen(
-    pair: SharedFolderPair, kept: int
+    pair: SharedFolderPair,
 ) -> None:
     """Imports of a container count once, as if all its processes mapped the same.
 
@@ -161,9 +158,8 @@ def test_processes_that_each_map_other_memory_of_another_container_are_frozen(
     with maker.run() as one, taker.run() as first:
         assert (one.start()["code"], first.start()["code"]) == (0, 0)
         pair.client.set(taker.id, memory="4GiB")
-        if kept:
-            assert one.ask(f"create {kept}")["code"] == 0
-            assert one.ask("keep")["code"] == 0
+        assert one.ask(f"create {480 * MIB}")["code"] == 0
+        assert one.ask("keep")["code"] == 0
         argv = taker.argv("exec", taker.id, PROGRAM)
         sessions = [ProbeTenant(str(at), argv, pair.stack.environment) for at in range(6)]
         try:
@@ -176,8 +172,8 @@ def test_processes_that_each_map_other_memory_of_another_container_are_frozen(
                 session.tell("take")
                 session.tell(f"map {PIECE}")
                 assert one.ask("drop")["code"] == 0
-            wait_until(lambda: is_frozen(pair.stack, taker))
-            assert names(pair.stack, maker) == []
+            wait_until(lambda: is_frozen(taker))
+            assert steps(maker) == []
         finally:
             pair.client.stop(taker.id, "KILL", 0)
             for session in sessions:

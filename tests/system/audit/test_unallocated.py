@@ -6,9 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import yaml
 
-from gpushare.client import Client
 from gpushare.verify import ProbeTenant
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
@@ -21,9 +19,7 @@ GIB = 1 << 30
 def strict() -> Iterator[Stack]:
     """A daemon that is configured to kill such containers."""
     with Stack() as made:
-        settings = yaml.safe_load(made.config.read_text())
-        settings["audit"] = {"unallocated": "kill"}
-        made.config.write_text(yaml.safe_dump(settings))
+        made.configure(audit={"unallocated": "kill"})
         made.start_daemon()
         yield made
 
@@ -50,7 +46,7 @@ def past_gpushare(stack: Stack, taker: bytes) -> tuple[Bundle, ProbeTenant]:
 
 
 def test_it_is_reported(audited: Stack, taker: bytes) -> None:
-    client = Client(audited.socket)
+    client = audited.client
     bundle, tenant = past_gpushare(audited, taker)
     with tenant:
         wait_until(lambda: any(bundle.id in one for one in client.status()["warnings"]))
