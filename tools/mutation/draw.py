@@ -108,12 +108,10 @@ def draw(part: str, seed: int) -> list[Mutation]:
 
 def _is_code(mutation: Mutation) -> bool:
     """Whether Python can read the file with it; a compiler says so of C."""
-    if mutation.file.endswith(".py"):
-        try:
-            ast.parse(mutation.applied((ROOT / mutation.file).read_text(encoding="utf-8")))
-        except SyntaxError:
-            return False
-    return True
+    try:
+        return bool(ast.parse(mutation.applied((ROOT / mutation.file).read_text(encoding="utf-8"))))
+    except SyntaxError:
+        return not mutation.file.endswith(".py")
 
 
 def _python(text: str) -> Iterator[tuple[int, str]]:
@@ -127,35 +125,25 @@ def _python(text: str) -> Iterator[tuple[int, str]]:
         for inner in ast.walk(hint)
     }
     for node in ast.walk(tree):
-        if isinstance(node, ast.If) and node.test.lineno == node.test.end_lineno:
-            yield from _negated(lines, node.test)
-        elif not isinstance(node, (ast.expr, ast.stmt)) or node.lineno != node.end_lineno:
+        part = node.test if isinstance(node, ast.If) else node
+        if not isinstance(part, (ast.expr, ast.stmt)) or id(node) in hints:
             continue
-        if id(node) in hints:
-            continue
-        line = lines[node.lineno - 1]
-        if not line.isascii():
-            continue  # columns are of bytes
-        for begin, end, after in _replaced(line, node):
-            yield node.lineno, line[:begin] + after + line[end:]
-
-
-def _negated(lines: list[str], test: ast.expr) -> Iterator[tuple[int, str]]:
-    line = lines[test.lineno - 1]
-    if line.isascii() and line.lstrip().startswith("if ") and line.endswith(":"):
-        begin, end = test.col_offset, test.end_col_offset
-        yield test.lineno, f"{line[:begin]}not ({line[begin:end]}){line[end:]}"
+        line = lines[part.lineno - 1]
+        if part.lineno == part.end_lineno and line.isascii():  # columns are of bytes
+            for begin, end, after in _replaced(line, node):
+                yield part.lineno, line[:begin] + after + line[end:]
 
 
 def _replaced(line: str, node: ast.AST) -> Iterator[tuple[int, int, str]]:
     """Yield the columns of the part of `line` that changes, and what takes its place."""
     match node:
-        case ast.Compare(left=left, comparators=[right]):
-            yield from _operator(line, left, right)
-        case ast.BoolOp(values=[left, right, *_]):
+        case ast.Compare(left=left, comparators=[right]) | ast.BoolOp(values=[left, right, *_]):
             yield from _operator(line, left, right)
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=right):
             yield from _operator(line, left, right)
+        case ast.If(test=test) if line.lstrip().startswith("if ") and line.endswith(":"):
+            begin, end = test.col_offset, test.end_col_offset or 0
+            yield begin, end, f"not ({line[begin:end]})"
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             yield node.col_offset, operand.col_offset, ""
         case ast.Constant(value=bool(value)):
@@ -169,10 +157,9 @@ def _replaced(line: str, node: ast.AST) -> Iterator[tuple[int, int, str]]:
 def _operator(line: str, left: ast.expr, right: ast.expr) -> Iterator[tuple[int, int, str]]:
     begin = left.end_col_offset or 0
     between = line[begin : right.col_offset]
-    swapped = _SWAPPED.get(between.strip(" ()"))
-    if swapped:
-        after = between.replace(between.strip(" ()"), swapped)
-        yield begin, right.col_offset, after
+    operator = between.strip(" ()")
+    if operator in _SWAPPED:
+        yield begin, right.col_offset, between.replace(operator, _SWAPPED[operator])
 
 
 def _c(text: str) -> Iterator[tuple[int, str]]:

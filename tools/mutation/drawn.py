@@ -17,7 +17,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
@@ -31,7 +31,6 @@ _COLUMNS: Final = ("file", "line", "before", "after", "killed before by", "kille
 _SURVIVED: Final = "survived"
 #: For the tests of one mutation, the build of its library included.
 _SECONDS: Final = 300.0
-_CHUNKS: Final = (12, 60, 1000)  # few tests kill most, and the others need not be collected
 _C_TESTS: Final = {
     "libhook": ("tests/c/interposer", "tests/c/image"),
     "runtime": ("tests/c/runtime",),
@@ -76,66 +75,47 @@ def try_again(table: Path, database: Path) -> int:
 def _try(mutation: Mutation, database: Path) -> str:
     """Return the test that fails for `mutation`, or why none is known."""
     begun = time.monotonic()
-    if mutation.file.startswith("gpushare/"):
-        verdict = _verdict(mutation, lambda: _executing(mutation, database), lambda: "")
-    else:
-        verdict = _verdict(mutation, lambda: [_c_tests(mutation)], lambda: _build(mutation))
-    print(
-        f"{mutation.file}:{mutation.line}: {mutation.before} -> {mutation.after}: {verdict}"
-        f" ({time.monotonic() - begun:.0f} s)",
-        flush=True,
-    )
+    verdict = _verdict(mutation, database)
+    words = f"{mutation.file}:{mutation.line}: {mutation.before} -> {mutation.after}: {verdict}"
+    print(words, f"({time.monotonic() - begun:.0f} s)", flush=True)
     return verdict
 
 
-def _verdict(
-    mutation: Mutation, tests: Callable[[], list[list[str]]], build: Callable[[], str]
-) -> str:
+def _verdict(mutation: Mutation, database: Path) -> str:
     path = ROOT / mutation.file
     try:
         text = mutation.applied(path.read_text(encoding="utf-8"))
     except (LookupError, FileNotFoundError) as gone:
         return f"gone: {gone}"
-    chunks = tests()
-    if not chunks:
-        return "not executed"
+    c_tests = _C_TESTS.get(mutation.file.partition("/")[0])
+    chunks = [c_tests] if c_tests else _executing(mutation, database)
     with _holding(path, text):
-        failed = build() or _first_failure(chunks)
-    again = build()
-    if failed.startswith("tests") and not again:
-        again = _first_failure([[failed]])
-        return failed if again == _SURVIVED else f"fails without it: {failed}"
-    return again or failed
+        failed = _build(mutation) or _first_failure(chunks)
+    if _build(mutation) or not failed.startswith("tests"):
+        return failed
+    again = _first_failure([[failed]])
+    return failed if again == _SURVIVED else f"fails without it: {failed}"
 
 
-def _executing(mutation: Mutation, database: Path) -> list[list[str]]:
+def _executing(mutation: Mutation, database: Path) -> list[Sequence[str]]:
     """Return the tests that execute the line, in the order to run them."""
     at = mutation.place((ROOT / mutation.file).read_text(encoding="utf-8"))
     if at is None:
         return []
-    counted = {}
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as known:
         found = known.execute(
             "select context, numbits from line_bits join file on file.id = file_id"
             " join context on context.id = context_id where path like ? and context != ''",
             (f"%/{mutation.file}",),
         ).fetchall()
-    for context, numbits in found:
-        lines = numbits_to_nums(numbits)
-        if at + 1 in lines:
-            counted[context] = len(lines)
+    lines = {context: numbits_to_nums(numbits) for context, numbits in found}
     # Those of few lines are small; a test of the system takes seconds.
-    tests = sorted(counted, key=lambda test: ("/unit/" not in test, counted[test]))
-    chunks = []
-    for many in _CHUNKS:
-        if tests:
-            chunks.append(tests[:many])
-        tests = tests[many:]
-    return chunks
-
-
-def _c_tests(mutation: Mutation) -> list[str]:
-    return list(_C_TESTS[mutation.file.partition("/")[0]])
+    tests = sorted(
+        (test for test in lines if at + 1 in lines[test]),
+        key=lambda test: ("/unit/" not in test, len(lines[test])),
+    )
+    # Few tests notice most, and the others need not be collected.
+    return [tests[:12], tests[12:72], tests[72:]]
 
 
 def _build(mutation: Mutation) -> str:
@@ -155,7 +135,7 @@ def _build(mutation: Mutation) -> str:
 
 def _first_failure(chunks: Iterable[Sequence[str]]) -> str:
     end = time.monotonic() + _SECONDS
-    for tests in chunks:
+    for tests in filter(None, chunks):
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "--tb=no", *tests]
         try:
             done = _run(command, end - time.monotonic())
