@@ -14,11 +14,6 @@ from tests.stack.api_server import StandInApiServer
 from tests.stack.certificate import write_certificate
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave all of it out of the gate, which has none of the packages that they import."""
-    return (collection_path.name.startswith("test_") and config.getoption("--gate")) or None
-
-
 @pytest.fixture
 def cluster() -> Iterator[StandInApiServer]:
     """An API server over plain HTTP."""
