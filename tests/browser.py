@@ -117,7 +117,7 @@ class Browser:
         return self.errors
 
     def _entries(self, kind: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.driver.get_log(kind)  # type: ignore[no-untyped-call]
+        found: list[dict[str, Any]] = self.driver.get_log(kind)
         return found
 
     def updates(self) -> int:

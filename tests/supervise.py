@@ -9,7 +9,8 @@ folders, mounts and cgroups that the run has noted (tests/leftovers.py).
 
 SIGINT, SIGTERM and SIGHUP to the supervisor interrupt the command and what is in its process group
 once, by SIGINT; a second one kills the command. A script starts its background jobs with SIGINT and
-SIGQUIT ignored; the command starts with neither ignored.
+SIGQUIT ignored, nohup with SIGHUP; the command starts with none ignored. Under nohup it has a
+session of its own, which no terminal hangs up.
 """
 
 from __future__ import annotations
@@ -62,10 +63,12 @@ def main(words: list[str]) -> int:
 
 
 def _run(words: list[str], environment: dict[str, str]) -> int:
+    is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     for number in (*INTERRUPTS, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
-    # Queued from here on, and taken by sigwaitinfo alone.
+    # Queued from here on, and taken by sigtimedwait alone.
     signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
+    taken = {*AWAITED} - {signal.SIGHUP if is_nohup else None}
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
@@ -76,7 +79,12 @@ def _run(words: list[str], environment: dict[str, str]) -> int:
 
     try:
         # The one other thread there may be (see _interrupt_after) only waits.
-        started = subprocess.Popen(words, env=environment, preexec_fn=prepare)  # noqa: PLW1509
+        started = subprocess.Popen(
+            words,
+            env=environment,
+            preexec_fn=prepare,  # noqa: PLW1509
+            start_new_session=is_nohup,
+        )
     except OSError as error:
         sys.stderr.write(f"supervise: {words[0]}: {error.strerror}\n")
         return 127
@@ -86,7 +94,7 @@ def _run(words: list[str], environment: dict[str, str]) -> int:
     deadline = float("inf")
     while True:
         seconds = min(max(0.0, deadline - time.monotonic()), 3600.0)
-        told = signal.sigtimedwait(AWAITED, seconds)
+        told = signal.sigtimedwait(taken, seconds)
         ended = _reap(child)
         if ended is not None:
             return 128 + interrupted if interrupted else ended
@@ -98,17 +106,18 @@ def _run(words: list[str], environment: dict[str, str]) -> int:
         else:
             interrupted = told.si_signo
             deadline = time.monotonic() + GRACE_SECONDS
-            if (told.si_code != SI_KERNEL or interrupted != signal.SIGINT) and not _interrupt():
+            is_of_terminal = told.si_code == SI_KERNEL and interrupted == signal.SIGINT
+            if (is_nohup or not is_of_terminal) and not _interrupt(child):
                 os.kill(child, signal.SIGKILL)
 
 
-def _interrupt() -> bool:
-    """Interrupt this process group as a terminal would; return whether all of it could be."""
+def _interrupt(group: int) -> bool:
+    """Interrupt a process group as a terminal would; return whether all of it could be."""
     reached = True
     for pid in _descendants():
         with suppress(ProcessLookupError):
             try:
-                if os.getpgid(pid) == os.getpgid(0):
+                if os.getpgid(pid) == os.getpgid(group):
                     os.kill(pid, signal.SIGINT)
             except PermissionError:  # sudo: root's supervisor knows by --until
                 reached = False

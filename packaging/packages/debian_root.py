@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Debian root that `./dev setup` made: which packages it has, and the files of each."""
+"""The Debian root that `./dev package` made: which packages it has, and the files of each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DebianRoot:
         """Return the root that packages are made of; PackageError if it does not exist."""
         path = workspace.build / NAME
         if not (path / "var/lib/dpkg/status").is_file():
-            raise PackageError(f"{path} is missing. Run ./dev setup, as root")
+            raise PackageError(f"{path} is missing. Run ./dev setup --all, as root")
         return cls(path.resolve())
 
     @property
@@ -76,7 +76,9 @@ class DebianRoot:
         try:
             return self._status[package][name]
         except KeyError:
-            raise PackageError(f"{self.path} has no package {package}. Run ./dev setup") from None
+            raise PackageError(
+                f"{self.path} has no package {package}. Run ./dev setup --all"
+            ) from None
 
     @cached_property
     def _status(self) -> dict[str, dict[str, str]]:

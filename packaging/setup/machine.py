@@ -23,16 +23,13 @@ def search_path(tools: Path) -> str:
     return os.pathsep.join(parts)
 
 
-def read(tools: Path) -> plan.Facts:
+def read(tools: Path, parts: Sequence[str]) -> plan.Facts:
     """Return this machine's facts; earlier set-ups unpacked their packages into `tools`."""
     path = search_path(tools)
-    programs = {need.program: shutil.which(need.program, path=path) for need in plan.NEEDS}
+    programs = {need.program: shutil.which(need.program, path=path) for need in plan.needs(parts)}
     if shutil.which("apt-get", path=path) is None:
         return plan.Facts(programs, frozenset(), frozenset(), apt=False)
-    installed = _installed()
-    if all(programs.values()) and installed.issuperset(plan.FILES):
-        return plan.Facts(programs, installed, frozenset())
-    return plan.Facts(programs, installed, _known())
+    return plan.Facts(programs, _installed(), frozenset() if all(programs.values()) else _known())
 
 
 def simulate(packages: Sequence[str]) -> plan.Simulation | None:

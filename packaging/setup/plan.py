@@ -22,12 +22,15 @@ class Need:
         purpose: what the program does, for the message.
         relocatable: whether it runs from any directory, so that it can be unpacked next to a
             package that conflicts with its own.
+        part: the part of the set-up that installs it. Every set-up has `gate`, which is what
+            `./dev test` needs; `all` has every part.
     """
 
     program: str
     packages: tuple[str, ...]
     purpose: str
     relocatable: bool = False
+    part: str = "gate"
 
 
 NEEDS = (
@@ -43,25 +46,26 @@ NEEDS = (
     Need("docker", ("docker-cli", "docker.io"), "is the client that users run", relocatable=True),
     Need("docker-compose", ("docker-compose",), "runs the services of a compose file"),
     Need("podman", ("podman",), "runs containers without a daemon", relocatable=True),
-    Need("qemu-aarch64", ("qemu-user",), "runs programs built for aarch64"),
+    Need("qemu-aarch64", ("qemu-user",), "runs programs built for aarch64", part="aarch64"),
     Need("systemd-analyze", ("systemd",), "checks the units"),
-    Need("prometheus", ("prometheus",), "scrapes gpushare-exporter", relocatable=True),
-    Need("promtool", ("prometheus",), "checks the alert rules", relocatable=True),
-    Need("chromium", ("chromium",), "opens the pages of the dashboard"),
-    Need("chromedriver", ("chromium-driver",), "controls chromium"),
-    Need("zsh", ("zsh",), "completes command lines in a test"),
-    Need("fish", ("fish",), "completes command lines in a test"),
     Need("openssl", ("openssl",), "makes the certificate of the stand-in API server"),
-    Need("debootstrap", ("debootstrap",), "creates the Debian roots that tests run on"),
-    Need("lintian", ("lintian",), "checks the Debian packages"),
-    Need("rpmbuild", ("rpm",), "builds the rpm"),
-    Need("rpmlint", ("rpmlint",), "checks the rpm"),
-    Need("checkmodule", ("checkpolicy",), "compiles the SELinux policy module"),
-    Need("semodule_package", ("semodule-utils",), "packs the SELinux policy module"),
+    Need("prometheus", ("prometheus",), "scrapes gpushare-exporter", True, part="all"),
+    Need("promtool", ("prometheus",), "checks the alert rules", True, part="all"),
+    Need("chromium", ("chromium",), "opens the pages of the dashboard", part="browser"),
+    Need("chromedriver", ("chromium-driver",), "controls chromium", part="browser"),
+    Need("zsh", ("zsh",), "completes command lines in a test", part="all"),
+    Need("fish", ("fish",), "completes command lines in a test", part="all"),
+    Need("lintian", ("lintian",), "checks the Debian packages", part="all"),
+    Need("rpmlint", ("rpmlint",), "checks the rpm", part="all"),
+    Need("debootstrap", ("debootstrap",), "creates Debian roots", part="rpm"),
+    Need("rpmbuild", ("rpm",), "builds the rpm", part="rpm"),
+    Need("checkmodule", ("checkpolicy",), "compiles the SELinux policy module", part="rpm"),
+    Need("semodule_package", ("semodule-utils",), "packs the SELinux policy module", part="rpm"),
 )
 
-# Packages without a program on PATH. On Ubuntu, Debian's keys are in a separate package.
-FILES = ("libc6-dev", "libc6-arm64-cross", "debian-archive-keyring")
+#: Packages without a program on PATH, and their part. On Ubuntu, Debian's keys are in a package of
+#: their own.
+FILES = {"libc6-dev": "gate", "libc6-arm64-cross": "aarch64", "debian-archive-keyring": "rpm"}
 
 
 @dataclass(frozen=True)
@@ -108,13 +112,26 @@ class Plan:
         return bool(self.install or self.unpack or self.impossible)
 
 
-def make(facts: Facts, simulate: Callable[[Sequence[str]], Simulation | None]) -> Plan:
-    """Return how to meet every need of `facts` without removing a package.
+def needs(parts: Sequence[str]) -> list[Need]:
+    """Return the needs of `gate` and of the other `parts`."""
+    return [need for need in NEEDS if _is_wanted(need.part, parts)]
+
+
+def _is_wanted(part: str, parts: Sequence[str]) -> bool:
+    return part == "gate" or part in parts or "all" in parts
+
+
+def make(
+    facts: Facts,
+    simulate: Callable[[Sequence[str]], Simulation | None],
+    parts: Sequence[str] = ("all",),
+) -> Plan:
+    """Return how to meet every need of `parts` without removing a package.
 
     `simulate` returns what installing some packages would do, or None if apt refuses.
     An existing program is used, however it was installed.
     """
-    missing = [need for need in NEEDS if facts.programs.get(need.program) is None]
+    missing = [need for need in needs(parts) if facts.programs.get(need.program) is None]
     if not facts.apt:
         return Plan(
             impossible=tuple(f"{need.program} is missing: it {need.purpose}" for need in missing)
@@ -131,7 +148,8 @@ def make(facts: Facts, simulate: Callable[[Sequence[str]], Simulation | None]) -
         else:
             needs_of.setdefault(package, []).append(need)
     wanted = list(needs_of)
-    wanted += [name for name in FILES if name not in facts.installed]
+    files = [name for name, part in FILES.items() if _is_wanted(part, parts)]
+    wanted += [name for name in files if name not in facts.installed]
     if not wanted:
         return Plan(impossible=tuple(impossible))
     together = simulate(wanted)

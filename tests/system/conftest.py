@@ -18,6 +18,15 @@ from tests.stack.shared import SharedStack
 from .own_machine import ROOT
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out of the gate what has none of its tests: it may import what only --all installs."""
+    if not config.getoption("--gate"):
+        return None
+    is_file = collection_path.suffix == ".py"
+    files = [collection_path] if is_file else collection_path.rglob("test_*.py")
+    return None if any("mark.gate" in file.read_text() for file in files) else True
+
+
 @pytest.fixture(autouse=True, scope="session")
 def root() -> None:
     if os.geteuid() != 0:

@@ -62,6 +62,7 @@ def measure(tmp_path_factory: pytest.TempPathFactory) -> Measure:
     return run
 
 
+@pytest.mark.needs("clients")  # ptxas is one of them
 def test_a_cubin_declares_the_variables_of_its_source(measure: Measure, tmp_path: Path) -> None:
     source = tmp_path / "k.ptx"
     source.write_text(SOURCE)

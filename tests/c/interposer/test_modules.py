@@ -151,6 +151,7 @@ def test_an_image_that_makes_no_sense_is_the_driver_s_to_refuse(modules: Program
     assert said == [[True] * 5, 1, 100 * MIB]
 
 
+@pytest.mark.needs("clients")  # ptxas is one of them
 @pytest.mark.parametrize(("mode", "is_charged"), [("1", True), ("2", False)])
 def test_code_is_charged_where_it_comes_with_its_module(
     mode: str, is_charged: bool, fake: ProgramContainer, tmp_path: Path

@@ -11,21 +11,16 @@ import pytest
 from .recorded import CONTAINERD_IO, DOCKER_CE
 
 EVERYTHING = {need.program: f"/usr/bin/{need.program}" for need in plan.NEEDS}
-KNOWN = frozenset(
-    {
-        *("gcc", "binutils", "busybox-static", "runc", "crun", "containerd", "docker.io"),
-        *("docker-compose", "podman", "prometheus", "qemu-user", "debootstrap", "systemd"),
-        *("checkpolicy", "lintian", "rpm", "rpmlint", "semodule-utils"),
-        *("chromium", "chromium-driver", "fish", "openssl", "zsh"),
-    }
-)
+KNOWN = frozenset(need.packages[-1] for need in plan.NEEDS)
+#: What only `./dev test --all` or another command installs.
+ON_DEMAND = {"qemu-user", "prometheus", "chromium", "debootstrap", "lintian", "rpm", "fish", "zsh"}
 
 Simulate = Callable[[Sequence[str]], "plan.Simulation | None"]
 
 
-def facts_without(*programs: str, known: frozenset[str] = KNOWN) -> plan.Facts:
+def facts_without(*programs: str) -> plan.Facts:
     there: dict[str, str | None] = {**EVERYTHING, **dict.fromkeys(programs)}
-    return plan.Facts(there, frozenset(plan.FILES), known)
+    return plan.Facts(there, frozenset(plan.FILES), KNOWN)
 
 
 def apt(recorded: Mapping[tuple[str, ...], str]) -> Simulate:
@@ -36,73 +31,51 @@ def adds_only(packages: Sequence[str]) -> plan.Simulation:
     return plan.Simulation(tuple(packages), ())
 
 
-def removed_by(todo: plan.Plan, simulate: Simulate) -> set[str]:
-    done = simulate(todo.install) if todo.install else None
-    return set(done.removes) if done else set()
-
-
-def test_a_machine_with_everything_is_left_alone() -> None:
-    assert not plan.make(facts_without(), adds_only)
-
-
-def test_a_bare_machine_gets_all_packages_by_one_apt_call() -> None:
+@pytest.mark.parametrize("parts", [(), ("rpm",), ("all",)])
+def test_a_bare_machine_gets_the_packages_of_the_parts_by_one_apt_call(
+    parts: tuple[str, ...],
+) -> None:
     bare = plan.Facts(dict.fromkeys(EVERYTHING), frozenset(), KNOWN)
-    todo = plan.make(bare, adds_only)
-    assert set(todo.install) == {*KNOWN, *plan.FILES}
-    assert not todo.unpack
-    [message] = todo.impossible
-    assert message.startswith("setpriv is missing and apt knows no package util-linux: ")
+    todo = plan.make(bare, adds_only, parts)
+    wanted = {"all": ON_DEMAND, "rpm": {"debootstrap", "rpm"}}.get("".join(parts), set())
+    assert ON_DEMAND & set(todo.install) == wanted
+    assert {"runc", "libc6-dev"} <= set(todo.install)
+    assert not todo.unpack + todo.impossible
+    assert not plan.make(facts_without(), adds_only, parts)
 
 
-def test_beside_docker_ce_nothing_is_removed_and_its_programs_are_used() -> None:
-    simulate = apt(DOCKER_CE)
-    todo = plan.make(facts_without("crun"), simulate)
-    assert todo == plan.Plan(install=("crun",))
-    assert removed_by(todo, simulate) == set()
-
-
-def test_a_docker_ce_without_its_daemon_on_path_is_not_replaced_by_docker_io() -> None:
-    simulate = apt(DOCKER_CE)
-    todo = plan.make(facts_without("dockerd"), simulate)
-    assert todo == plan.Plan(unpack=("docker.io",))
-    assert removed_by(todo, simulate) == set()
-
-
-def test_beside_containerd_io_docker_is_unpacked_and_the_others_are_installed() -> None:
-    simulate = apt(CONTAINERD_IO)
-    todo = plan.make(facts_without("crun", "dockerd", "docker"), simulate)
-    assert todo == plan.Plan(install=("crun",), unpack=("docker.io",))
-    assert removed_by(todo, simulate) == set()
-
-
-def test_an_unpacked_docker_installs_the_missing_dependencies() -> None:
-    simulation = apt(CONTAINERD_IO)(["docker.io"])
-    assert plan.unpacked_with("docker.io", simulation) == (
-        "docker.io",
-        "runc",
-        "containerd",
-        "tini",
-    )
+@pytest.mark.parametrize(
+    ("recorded", "missing", "expected"),
+    [
+        # Its own programs are used.
+        (DOCKER_CE, ["crun"], plan.Plan(install=("crun",))),
+        # Without its daemon on PATH, it is not replaced by docker.io.
+        (DOCKER_CE, ["dockerd"], plan.Plan(unpack=("docker.io",))),
+        (
+            CONTAINERD_IO,
+            ["crun", "dockerd", "docker"],
+            plan.Plan(install=("crun",), unpack=("docker.io",)),
+        ),
+    ],
+)
+def test_beside_dockers_own_packages_nothing_is_removed(
+    recorded: Mapping[tuple[str, ...], str], missing: list[str], expected: plan.Plan
+) -> None:
+    simulate = apt(recorded)
+    assert plan.make(facts_without(*missing), simulate) == expected
+    done = simulate(expected.install) if expected.install else None
+    assert not (done and done.removes)
 
 
 def test_a_compiler_that_would_remove_something_is_left_to_the_user() -> None:
     todo = plan.make(facts_without("gcc"), lambda _: plan.Simulation(("gcc",), ("gcc-snapshot",)))
+    message = "package gcc would remove gcc-snapshot: install it manually if that is acceptable"
+    assert todo == plan.Plan(impossible=(message,))
+
+
+def test_without_apt_missing_programs_and_their_purpose_are_named() -> None:
+    bare = plan.Facts(dict.fromkeys(EVERYTHING), frozenset(), frozenset(), apt=False)
+    todo = plan.make(bare, adds_only)
     assert not todo.install
-    assert not todo.unpack
-    assert todo.impossible == (
-        "package gcc would remove gcc-snapshot: install it manually if that is acceptable",
-    )
-
-
-def test_a_split_client_package_is_preferred_where_apt_knows_it() -> None:
-    todo = plan.make(facts_without("docker", known=KNOWN | {"docker-cli"}), adds_only)
-    assert todo.install == ("docker-cli",)
-
-
-@pytest.mark.parametrize("program", sorted(EVERYTHING))
-def test_without_apt_the_missing_program_and_its_purpose_are_named(program: str) -> None:
-    there: dict[str, str | None] = {**EVERYTHING, program: None}
-    todo = plan.make(plan.Facts(there, frozenset(), frozenset(), apt=False), adds_only)
-    [message] = todo.impossible
-    assert message.startswith(f"{program} is missing: it ")
-    assert not todo.install
+    for need, message in zip(plan.NEEDS, todo.impossible, strict=True):
+        assert message == f"{need.program} is missing: it {need.purpose}"

@@ -23,8 +23,6 @@ from gpushare.cli import gpushare
 from gpushare.cli.rules import DASHBOARDS, FILES, RULES, read
 from gpushare.exporter.exposition import FAMILIES
 
-from .test_rules import PART, promtool
-
 GIB = 1 << 30
 #: Grafana's own variables.
 BUILT_IN = {"__range", "__rate_interval"}
@@ -101,41 +99,6 @@ def test_a_panel_rests_on_families_that_exist(name: str) -> None:
             used = re.findall(r"(?:\w+:)?gpushare_\w+(?::\w+)?", target["expr"])
             assert used or "ALERTS" in target["expr"], panel["title"]
             assert set(used) <= known
-
-
-def test_a_report_counts_hours(tmp_path: Path) -> None:
-    """Two hours of a quarter of a card with a quota of 4 GiB are 0.5 GPU hours, 8 GiB hours."""
-    used = f'gpushare_container_memory_used_bytes{{{PART},kind="buffer"}}'
-    series = {
-        f"gpushare_container_gpu_time_seconds_total{{{PART}}}": "0+15x120 stale",
-        f"gpushare_container_memory_quota_bytes{{{PART}}}": f"{4 * GIB}x120 stale",
-        used: f"{GIB // 2}x120 stale",
-    }
-    [by_namespace] = [each for each in panels("reports.json") if each["title"] == "By namespace"]
-    [unused] = [each for each in panels("reports.json") if each["title"] == "Unused memory"]
-    expressions = [
-        *zip([target["expr"] for target in by_namespace["targets"]], (0.5, 8, 1), strict=True),
-        (unused["targets"][2]["expr"], 2),
-    ]
-    known = {**EVERYTHING, "__range": "24h"}
-    tests = {
-        "interval": "1m",
-        "input_series": [{"series": key, "values": text} for key, text in series.items()],
-        "promql_expr_test": [
-            {
-                "expr": f"count(abs(({filled}) / {hours} - 1) < 0.01)",
-                "eval_time": "6h",
-                "exp_samples": [{"labels": "{}", "value": 1}],
-            }
-            for expression, hours in expressions
-            for filled in [re.sub(r"\$(\w+)", lambda name: known[name[1]], expression)]
-        ],
-    }
-    (tmp_path / RULES).write_text(read(RULES))
-    file = tmp_path / "tests.yaml"
-    file.write_text(yaml.safe_dump({"rule_files": [RULES], "tests": [tests]}))
-    done = promtool("test", "rules", str(file))
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def exported(*words: str) -> str:

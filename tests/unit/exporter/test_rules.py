@@ -4,24 +4,19 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
-from gpushare.cli import gpushare
 from gpushare.cli.rules import RULES, read
 from gpushare.events import KEPT
 from gpushare.exporter.exposition import FAMILIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 GIB = 1 << 30
 NODE = 'node="n"'
@@ -198,140 +193,9 @@ def rules(kind: str = "alert") -> dict[str, dict[str, Any]]:
     return {rule[kind]: rule for group in groups for rule in group["rules"] if kind in rule}
 
 
-def promtool(*words: str) -> subprocess.CompletedProcess[str]:
-    program = shutil.which("promtool")
-    assert program, "run ./dev setup: it installs promtool"
-    return subprocess.run([program, *words], capture_output=True, text=True, check=False)
-
-
-def test_promtool_takes_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "rules.yaml"
-    file.write_text(CliRunner().invoke(gpushare, ["rules", "export"]).output)
-    done = promtool("check", "rules", str(file))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"SUCCESS: {len(CASES) + len(RECORDS)} rules found" in done.stdout
-
-
 def test_each_rule_has_a_case() -> None:
     assert sorted(rules()) == sorted(CASES)
     assert sorted(rules("record")) == sorted(RECORDS)
-
-
-def blocks() -> Iterator[dict[str, Any]]:
-    """Yield what promtool tests: of each rule the series that fire and those that do not."""
-    for alert, case in CASES.items():
-        for series, count in ((case.fires, 1), (case.quiet, 0)):
-            firing = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})'
-            yield {
-                "name": f"{alert} {'fires' if count else 'is quiet'}",
-                "interval": "1m",
-                "input_series": [{"series": key, "values": text} for key, text in series.items()],
-                "promql_expr_test": [
-                    {
-                        "expr": firing,
-                        "eval_time": case.at,
-                        "exp_samples": [{"labels": "{}", "value": count}] if count else [],
-                    }
-                ],
-            }
-
-
-def test_each_recorded_series_has_its_value(tmp_path: Path) -> None:
-    (tmp_path / "rules.yaml").write_text(read(RULES))
-    tests = [
-        {
-            "interval": "1m",
-            "input_series": [{"series": key, "values": text} for key, text in series.items()],
-            "promql_expr_test": [
-                {
-                    "expr": record,
-                    "eval_time": "30m",
-                    "exp_samples": [{"labels": f"{record}{{{labels}}}", "value": value}],
-                }
-            ],
-        }
-        for record, (series, labels, value) in RECORDS.items()
-    ]
-    file = tmp_path / "tests.yaml"
-    file.write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": tests}))
-    done = promtool("test", "rules", str(file))
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_each_rule_fires_where_it_should_and_nowhere_else(tmp_path: Path) -> None:
-    (tmp_path / "rules.yaml").write_text(read(RULES))
-    tests = {
-        "rule_files": ["rules.yaml"],
-        "evaluation_interval": "1m",
-        "tests": list(blocks()),
-    }
-    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests))
-    done = promtool("test", "rules", str(tmp_path / "tests.yaml"))
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(
-    ("alert", "series"),
-    [("GpushareMemoryWasted", memory(0, 4)), ("GpushareComputeWasted", compute(0.0, 0.3))],
-)
-def test_an_evicted_container_wastes_nothing(tmp_path: Path, alert: str, series: Series) -> None:
-    (tmp_path / "rules.yaml").write_text(read(RULES))
-    wasted = "container:gpushare_memory_wasted:bool"
-    tests = [
-        {
-            "interval": "1m",
-            "input_series": [{"series": key, "values": text} for key, text in found.items()],
-            "promql_expr_test": [
-                {
-                    "expr": f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})',
-                    "eval_time": "2h",
-                    "exp_samples": [{"labels": "{}", "value": 1}] if fires else [],
-                },
-                *(
-                    {"expr": f"count({wasted})", "eval_time": "2h", "exp_samples": []}
-                    for _ in range(not fires)
-                ),
-            ],
-        }
-        for found, fires in ((series, True), (evicted(series), False))
-    ]
-    file = tmp_path / "tests.yaml"
-    file.write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": tests}))
-    done = promtool("test", "rules", str(file))
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_the_alert_of_an_idle_container_names_it(tmp_path: Path) -> None:
-    (tmp_path / "rules.yaml").write_text(read(RULES))
-    labels = dict(part.split("=") for part in TENANT.replace('"', "").split(","))
-    alert = {
-        "exp_labels": {**labels, "severity": "info"},
-        "exp_annotations": {
-            "summary": "t p main holds GPU memory on n and has not used its cards for 2h 0m 0s",
-            "description": "The section idle of gpushare.yaml sets the time and the action. See "
-            "gpushare why main.",
-        },
-    }
-    test = {
-        "interval": "1m",
-        "input_series": [
-            {"series": f"gpushare_container_idle_seconds{{{TENANT}}}", "values": f"7200{ALWAYS}"}
-        ],
-        "alert_rule_test": [
-            {"eval_time": "30m", "alertname": "GpushareContainerIdle", "exp_alerts": [alert]}
-        ],
-    }
-    file = tmp_path / "tests.yaml"
-    file.write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": [test]}))
-    done = promtool("test", "rules", str(file))
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_the_test_of_the_rules_can_fail(tmp_path: Path) -> None:
-    (tmp_path / "rules.yaml").write_text(read(RULES).replace("gpushare_up == 0", "gpushare_up > 9"))
-    tests = {"rule_files": ["rules.yaml"], "tests": [next(blocks())]}
-    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests))
-    assert promtool("test", "rules", str(tmp_path / "tests.yaml")).returncode != 0
 
 
 @pytest.mark.parametrize("alert", sorted(CASES))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from gpushare.kubernetes.api.credentials import Credentials
 from gpushare.kubernetes.api.server import ApiServer
 from tests.stack.api_server import StandInApiServer
+from tests.stack.certificate import write_certificate
 
 Connect = Callable[..., ApiServer]
 
@@ -46,16 +46,4 @@ def api(connect: Connect) -> ApiServer:
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with a certificate for 127.0.0.1 that signs itself, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    key, file = folder / "key.pem", folder / "server.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
-            *("-nodes", "-days", "2", "-subj", "/CN=stand-in", "-keyout", key, "-out", file),
-            *("-addext", "subjectAltName=IP:127.0.0.1"),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    file.write_text(file.read_text() + key.read_text())
-    return file
+    return write_certificate(tmp_path_factory.mktemp("tls"))

@@ -25,6 +25,8 @@ from tools.check.command import ROOT
 from . import schemas
 from .test_chart import SOURCE, helm, of, rendered, whole_chart
 
+pytestmark = pytest.mark.needs("helm")
+
 ALL = {
     "enabled": True,
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},

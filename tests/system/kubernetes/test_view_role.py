@@ -14,6 +14,8 @@ from tests.stack.kubectl import NAMESPACE, Kubectl, put_exporter, put_node
 from . import schemas
 from .test_chart import helm, of, rendered
 
+pytestmark = pytest.mark.needs("helm", "kubectl")
+
 SUBJECT = {"kind": "Group", "name": "ops", "apiGroup": "rbac.authorization.k8s.io"}
 ENABLED = {"enabled": True, "aggregateToView": True, "subjects": [SUBJECT]}
 EXPORTER = f"/api/v1/namespaces/{NAMESPACE}/pods/gpushare-exporter-gpu-1"

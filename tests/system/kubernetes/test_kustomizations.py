@@ -21,6 +21,8 @@ from tools.check.command import ROOT
 from . import schemas
 from .test_chart import rendered
 
+pytestmark = pytest.mark.needs("helm", "kubectl")
+
 FOLDER = ROOT / manifests.FOLDER
 NAMESPACE = ("Namespace", manifests.NAMESPACE)
 

@@ -30,11 +30,13 @@ from tests.admission.rendered import translation
 from tests.stack.api_server import StandInApiServer
 from tests.stack.program import find
 from tests.system.waiting import wait_until
+from tests.unit.kubernetes.made import card, node
+from tests.unit.kubernetes.test_manifests import verb_and_resource
 from tools.check.command import ROOT
 
 from . import schemas
-from .made import card, node
-from .test_manifests import verb_and_resource
+
+pytestmark = pytest.mark.needs("helm")
 
 SOURCE = ROOT / chart.SOURCE
 NAMESPACE = "gpushare-system"

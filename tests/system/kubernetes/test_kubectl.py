@@ -34,8 +34,9 @@ from tests.stack.api_server import StandInApiServer
 from tests.stack.claims import AllocatedPart, ScheduledClaim
 from tests.stack.kubectl import KUBECTL, Kubectl, put_exporter, put_node
 from tests.unit.exporter import made as figures
+from tests.unit.kubernetes import made
 
-from . import made
+pytestmark = pytest.mark.needs("kubectl")
 
 GIB = 1 << 30
 TOKEN = "a-token-of-the-exporter"

@@ -13,6 +13,8 @@ from tests.stack.helm_cluster import HelmCluster
 
 from .test_chart import rendered, whole_chart
 
+pytestmark = pytest.mark.needs("helm")
+
 DAEMON_SET = "/apis/apps/v1/namespaces/gpushare-system/daemonsets/gpushare-node"
 NAMESPACE = "/api/v1/namespaces/gpushare-system"
 OLD, NEW = "0.1.98", "0.1.99"

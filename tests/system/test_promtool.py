@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""promtool takes the exporter's figures and the rules, which fire where they should."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpushare.cli.rules import RULES, read
+from gpushare.exporter.exposition import expose
+from tests.unit.exporter.made import snapshot, tenant
+from tests.unit.exporter.test_dashboards import EVERYTHING, panels
+from tests.unit.exporter.test_rules import (
+    ALWAYS,
+    CASES,
+    GIB,
+    PART,
+    RECORDS,
+    TENANT,
+    compute,
+    evicted,
+    memory,
+)
+
+pytestmark = pytest.mark.needs("promtool")
+
+
+def promtool(*words: str, text: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    program = shutil.which("promtool")
+    assert program
+    return subprocess.run([program, *words], input=text, capture_output=True, check=False)
+
+
+def check(folder: Path, tests: Sequence[dict[str, Any]], rules: str | None = None) -> str:
+    """Have promtool test the rules; return what does not hold."""
+    (folder / RULES).write_text(rules or read(RULES))
+    for test in tests:
+        test["input_series"] = [
+            {"series": key, "values": values} for key, values in test["input_series"].items()
+        ]
+        test["interval"] = "1m"
+    file = folder / "tests.yaml"
+    known = {"rule_files": [RULES], "evaluation_interval": "1m"}
+    file.write_text(yaml.safe_dump({**known, "tests": [*tests]}))
+    done = promtool("test", "rules", str(file))
+    return (done.stdout + done.stderr).decode() if done.returncode else ""
+
+
+def query(expression: str, at: str, value: float | None, labels: str = "{}") -> dict[str, Any]:
+    """Return the test that a query has that one value, or none."""
+    samples = [] if value is None else [{"labels": labels, "value": value}]
+    return {"expr": expression, "eval_time": at, "exp_samples": samples}
+
+
+def alert(name: str, at: str, *, fires: bool) -> dict[str, Any]:
+    firing = f'count(ALERTS{{alertname="{name}",alertstate="firing"}})'
+    return query(firing, at, 1 if fires else None)
+
+
+def blocks() -> Iterator[dict[str, Any]]:
+    """Yield tests: of each rule the series that fire and those that do not."""
+    for name, case in CASES.items():
+        for series, fires in ((case.fires, True), (case.quiet, False)):
+            yield {
+                "name": f"{name} {'fires' if fires else 'is quiet'}",
+                "input_series": series,
+                "promql_expr_test": [alert(name, case.at, fires=fires)],
+            }
+
+
+def test_the_figures_are_without_flaw() -> None:
+    text, _ = expose(snapshot(tenant(), tenant("b", id="b")), "")
+    done = promtool("check", "metrics", text=text)
+    assert (done.returncode, done.stdout + done.stderr) == (0, b"")
+
+
+def test_it_takes_the_file(tmp_path: Path) -> None:
+    (tmp_path / RULES).write_text(read(RULES))
+    done = promtool("check", "rules", str(tmp_path / RULES))
+    assert done.returncode == 0, done.stderr
+    assert f"SUCCESS: {len(CASES) + len(RECORDS)} rules found" in done.stdout.decode()
+
+
+def test_each_rule_fires_where_it_should_and_nowhere_else(tmp_path: Path) -> None:
+    assert not check(tmp_path, [*blocks()])
+    wrong = read(RULES).replace("gpushare_up == 0", "gpushare_up > 9")
+    assert check(tmp_path, [next(blocks())], wrong)
+
+
+def test_each_recorded_series_has_its_value(tmp_path: Path) -> None:
+    tests = [
+        {
+            "input_series": series,
+            "promql_expr_test": [query(record, "30m", value, f"{record}{{{labels}}}")],
+        }
+        for record, (series, labels, value) in RECORDS.items()
+    ]
+    assert not check(tmp_path, tests)
+
+
+@pytest.mark.parametrize(
+    ("name", "series"),
+    [("GpushareMemoryWasted", memory(0, 4)), ("GpushareComputeWasted", compute(0.0, 0.3))],
+)
+def test_an_evicted_container_wastes_nothing(
+    tmp_path: Path, name: str, series: Mapping[str, str]
+) -> None:
+    of_none = query("count(container:gpushare_memory_wasted:bool)", "2h", None)
+    tests: list[dict[str, Any]] = [
+        {"input_series": series, "promql_expr_test": [alert(name, "2h", fires=True)]},
+        {
+            "input_series": evicted(series),
+            "promql_expr_test": [alert(name, "2h", fires=False), of_none],
+        },
+    ]
+    assert not check(tmp_path, tests)
+
+
+def test_the_alert_of_an_idle_container_names_it(tmp_path: Path) -> None:
+    labels = dict(part.split("=") for part in TENANT.replace('"', "").split(","))
+    expected = {
+        "exp_labels": {**labels, "severity": "info"},
+        "exp_annotations": {
+            "summary": "t p main holds GPU memory on n and has not used its cards for 2h 0m 0s",
+            "description": "The section idle of gpushare.yaml sets the time and the action. See "
+            "gpushare why main.",
+        },
+    }
+    test = {
+        "input_series": {f"gpushare_container_idle_seconds{{{TENANT}}}": f"7200{ALWAYS}"},
+        "alert_rule_test": [
+            {"eval_time": "30m", "alertname": "GpushareContainerIdle", "exp_alerts": [expected]}
+        ],
+    }
+    assert not check(tmp_path, [test])
+
+
+def test_a_report_counts_hours(tmp_path: Path) -> None:
+    """Two hours of a quarter of a card with a quota of 4 GiB are 0.5 GPU hours, 8 GiB hours."""
+    series = {
+        f"gpushare_container_gpu_time_seconds_total{{{PART}}}": "0+15x120 stale",
+        f"gpushare_container_memory_quota_bytes{{{PART}}}": f"{4 * GIB}x120 stale",
+        f'gpushare_container_memory_used_bytes{{{PART},kind="buffer"}}': f"{GIB // 2}x120 stale",
+    }
+    [by_namespace] = [each for each in panels("reports.json") if each["title"] == "By namespace"]
+    [unused] = [each for each in panels("reports.json") if each["title"] == "Unused memory"]
+    expressions = [
+        *zip([target["expr"] for target in by_namespace["targets"]], (0.5, 8, 1), strict=True),
+        (unused["targets"][2]["expr"], 2),
+    ]
+    known = {**EVERYTHING, "__range": "24h"}
+    queries = [
+        query(f"count(abs(({filled}) / {hours} - 1) < 0.01)", "6h", 1)
+        for expression, hours in expressions
+        for filled in [re.sub(r"\$(\w+)", lambda name: known[name[1]], expression)]
+    ]
+    assert not check(tmp_path, [{"input_series": series, "promql_expr_test": queries}])
