@@ -21,7 +21,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
-class Kind:
+class PackageKind:
     """A kind of package: the function that builds it, and the names of its files."""
 
     make: Callable[[Workspace], list[Artifact]]
@@ -30,13 +30,13 @@ class Kind:
 
 
 KINDS: Final = {
-    "sdist": Kind(sdist.make, "*.tar.gz", everything=True),
-    "wheel": Kind(wheel.make, "*.whl"),
-    "deb": Kind(deb.make, "*.deb"),
-    "rpm": Kind(rpm.make, "*.rpm"),
-    "image": Kind(image.make, "*.oci.tar"),
-    "chart": Kind(chart.make, "*.tgz"),
-    "krew": Kind(krew.make, "kubectl-gpushare-*.zip"),
+    "sdist": PackageKind(sdist.make, "*.tar.gz", everything=True),
+    "wheel": PackageKind(wheel.make, "*.whl"),
+    "deb": PackageKind(deb.make, "*.deb"),
+    "rpm": PackageKind(rpm.make, "*.rpm"),
+    "image": PackageKind(image.make, "*.oci.tar"),
+    "chart": PackageKind(chart.make, "*.tgz"),
+    "krew": PackageKind(krew.make, "kubectl-gpushare-*.zip"),
 }
 
 
@@ -82,7 +82,7 @@ def _is_fresh(stamp: Path, inputs: str) -> bool:
     return stamp.is_file() and stamp.read_text(encoding="utf-8") == inputs
 
 
-def _files(workspace: Workspace, kind: Kind) -> list[Path]:
+def _files(workspace: Workspace, kind: PackageKind) -> list[Path]:
     return sorted(workspace.dist.glob(kind.pattern))
 
 

@@ -69,7 +69,7 @@ LIMITS: Final = {"create": Limit(45), "set": Limit(15), "explain": Limit(45)}
 
 
 @dataclass(frozen=True)
-class Call:
+class TracedCall:
     """One call of a function in a traced program."""
 
     at: float
@@ -178,7 +178,7 @@ def _of_daemon() -> list[Traced]:
             node.close()
         assert stack.daemon is not None
         stack.daemon.stop()
-        calls = [Call(*one) for one in json.loads(out.read_text())]
+        calls = [TracedCall(*one) for one in json.loads(out.read_text())]
     return [_in_each("create", calls, creates[1:]), _in_each("set", calls, sets[1:])]
 
 
@@ -192,7 +192,7 @@ def _timed(operation: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], Win
     return answer, Window(begun, answered, time.monotonic())
 
 
-def _in_each(operation: str, calls: Sequence[Call], windows: Sequence[Window]) -> Traced:
+def _in_each(operation: str, calls: Sequence[TracedCall], windows: Sequence[Window]) -> Traced:
     """Return what runs in each of `windows`, apart for the thread that does most of it."""
     own, every = [], []
     for window in windows:
@@ -219,5 +219,5 @@ def _of_commands() -> list[Traced]:
             out = Path(place) / f"{name}.calls"
             run(sys.executable, TRACED, out, "gpushare", *argv)
             calls = json.loads(out.read_text())
-            found.append(Traced(name, frozenset(Call(*one).function for one in calls)))
+            found.append(Traced(name, frozenset(TracedCall(*one).function for one in calls)))
         return found
