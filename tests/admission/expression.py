@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cel_expr_python import cel
-from cel_expr_python.ext import ext_optional
+from cel_expr_python.ext import ext_optional, ext_strings
 
 from . import functions, tree
 
@@ -41,10 +41,6 @@ def _declarations() -> list[Any]:
 _DECLARATIONS = _declarations()
 
 
-class TooManyIterations(RuntimeError):
-    """The library ends an evaluation after 10,000 iterations, at which the API server goes on."""
-
-
 class Expression:
     """One compiled expression."""
 
@@ -64,14 +60,13 @@ class Expression:
             functions.POOL,
             variables=dict(variables),
             functions=_DECLARATIONS,
-            extensions=[ext_optional.ExtOptional()],
+            extensions=[ext_optional.ExtOptional(), ext_strings.ExtStrings(2)],
         )
         try:
             self._compiled = environment.compile(text)
         except RuntimeError as error:
             raise InvalidExpression(f"{text}: {error}") from None
-        self.checked = tree.checked(self._compiled.serialize())
-        if faults := list(tree.mixed_literals(self.checked)):
+        if faults := list(tree.mixed_literals(tree.checked(self._compiled.serialize()))):
             raise InvalidExpression(f"{text}: {faults[0]}")
         self.type = self._compiled.return_type()
         if returns is not None and self.type != returns:
@@ -82,14 +77,8 @@ class Expression:
 
         Raises:
             EvaluationError: it has none.
-            TooManyIterations: the library does not say.
         """
-        try:
-            found = self._compiled.eval(data=dict(values))
-        except RuntimeError as error:
-            if "Iteration budget" not in str(error):
-                raise
-            raise TooManyIterations(self.text) from None
+        found = self._compiled.eval(data=dict(values))
         if found.type() == cel.Type.ERROR:
             raise EvaluationError(f"{self.text}: {found.plain_value()}")
         return found.plain_value()

@@ -3,7 +3,7 @@
 
 Source: https://kubernetes.io/docs/reference/using-api/cel/ and Kubernetes' packages cel/library and
 cel/mutation (staging/src/k8s.io/apiserver/pkg). Only those are here that the chart's policies use:
-what uses another one does not compile.
+what uses another one does not compile. Those of strings are an extension of the library.
 """
 
 from __future__ import annotations
@@ -114,20 +114,6 @@ def _is_integer(quantity: Any) -> bool:
     return bool(quantity.is_int64 == "true")
 
 
-def _split(text: str, separator: str, limit: int = 0) -> list[str]:
-    return text.split(separator, limit - 1)
-
-
-def _after(text: str, start: int) -> str:
-    if not 0 <= start <= len(text):
-        raise ValueError(f"{start}: beyond {len(text)} characters")
-    return text[start:]
-
-
-def _ascii(text: str, change: Callable[[str], str]) -> str:
-    return "".join(change(one) if one.isascii() else one for one in text)
-
-
 def _find(text: str, pattern: str) -> str:
     found = re.search(pattern, text, re.ASCII)
     return found[0] if found else ""
@@ -163,14 +149,6 @@ FUNCTIONS = (
         "int",
         lambda a, b: (_value(a) > _value(b)) - (_value(a) < _value(b)),
     ),
-    _method("join", ("list<string>", "string"), "string", lambda a, b: b.join(a)),
-    _method("lowerAscii", ("string",), "string", lambda text: _ascii(text, str.lower)),
-    _method("upperAscii", ("string",), "string", lambda text: _ascii(text, str.upper)),
-    _method("replace", ("string",) * 3, "string", str.replace),
-    _method("split", ("string",) * 2, "list<string>", _split),
-    _method("split", ("string", "string", "int"), "list<string>", _split),
-    _method("substring", ("string", "int"), "string", _after),
-    _method("trim", ("string",), "string", str.strip),
     _method("find", ("string",) * 2, "string", _find),
     Function(
         "jsonpatch.escapeKey",

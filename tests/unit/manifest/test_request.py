@@ -26,25 +26,6 @@ def pod(resources: str = "", annotations: str = "", env: str = "") -> str:
 HAMI = "limits: {nvidia.com/gpu: 2, nvidia.com/gpumem: 3000, nvidia.com/gpucores: 30}"
 
 
-def test_limits_are_read_in_their_vendors_meaning_and_reach_no_runtime() -> None:
-    found = request(pod(HAMI))
-    assert asked(found) == {"count": "2", "memory": "3000MiB", "cores": "30"}
-    assert found.problems == ()
-    assert [one.dialect.name for one in found.dialects] == ["hami"]
-    assert {one.word.name for one in found.unreachable} == {
-        "nvidia.com/gpu",
-        "nvidia.com/gpumem",
-        "nvidia.com/gpucores",
-    }
-    assert all(one.value.line == 8 for one in found.unreachable)
-
-
-def test_our_own_keys_reach_a_runtime() -> None:
-    found = request(pod(annotations="gpushare.io/container.c.memory: 4GiB"))
-    assert asked(found) == {"memory": "4GiB"}
-    assert found.unreachable == ()
-
-
 def test_every_error_is_reported_with_its_value() -> None:
     found = request(
         pod(
@@ -91,16 +72,6 @@ def test_the_environment_of_a_config_json_asks_where_no_kubelet_made_it() -> Non
     assert asked(request(f'{{"ociVersion": "1", {env}, {of_pod}}}')) == {}
 
 
-def test_an_annotation_for_no_container_beside_one_for_each_is_ambiguous() -> None:
-    text = pod(
-        annotations="gpushare.io/container.c.memory: 4GiB, gpushare.io/container.d.memory: 4GiB, "
-        "gpushare.io/cores: '30'"
-    )
-    (refusal,) = request(text).problems
-    assert refusal.error.where == "pod annotation gpushare.io/cores"
-    assert refusal.error.fix == "write gpushare.io/container.c.cores"
-
-
 def test_the_labels_of_a_node_are_its_operators() -> None:
     (document,) = manifest(
         "kind: Node\nmetadata: {labels: {tke.cloud.tencent.com/qgpu-schedule-policy: fs}}\n"
@@ -108,34 +79,3 @@ def test_the_labels_of_a_node_are_its_operators() -> None:
     (found,) = settings_of(document)
     assert found.word.dialect.name == "qgpu"
     assert found.value.line == 2
-
-
-TWO = """
-kind: Pod
-metadata: {annotations: {%s}}
-spec:
-  containers:
-    - {name: main, image: i}
-    - {name: side, image: i}
-"""
-
-
-def of_both(annotations: str) -> list[dict[str, str]]:
-    [pods] = [document.pods for document in manifest(TWO % annotations).documents]
-    return [asked(request_of(one, strict=True)) for one in pods[0].containers]
-
-
-def test_an_annotation_with_a_container_applies_to_no_other() -> None:
-    assert of_both("nvidia.com/container.side.gpu-memory.request: 4Gi") == [{}, {"memory": "4GiB"}]
-
-
-def test_where_a_vendor_says_that_the_first_container_is_meant_it_is() -> None:
-    assert of_both('gpu-memory: "4096"') == [{"memory": "4GiB"}, {}]
-    named = 'gpu-memory: "4096", gpu-fraction-container-name: side'
-    assert of_both(named) == [{}, {"memory": "4GiB"}]
-
-
-def test_an_ambiguous_key_is_reported_once() -> None:
-    found = request(pod("limits: {koordinator.sh/gpu: 50}"))
-    assert asked(found) == {"cores": "50", "memory-percent": "50"}
-    assert [one.word.name for one in found.unreachable] == ["koordinator.sh/gpu"]

@@ -343,16 +343,3 @@ def _make(root: Path, parts: list[str], target: str | None) -> None:
         here.mkdir()
     else:
         here.symlink_to(target)
-
-
-def test_mount_points_are_for_every_user_of_the_container(root: Path, rootfs: Rootfs) -> None:
-    """gpushared's umask is 077."""
-    before = os.umask(0o077)
-    try:
-        rootfs.make_directory("/new/folder")
-        rootfs.make_file("/new/folder/file")
-    finally:
-        os.umask(before)
-    made = {name: (root / name).stat().st_mode & 0o777 for name in ("new", "new/folder")}
-    assert made == {"new": 0o755, "new/folder": 0o755}
-    assert (root / "new/folder/file").stat().st_mode & 0o777 == 0o644

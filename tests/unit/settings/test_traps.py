@@ -135,6 +135,16 @@ namespaces: {Team_A: {}} => namespaces.Team_A: is not a valid namespace name or 
 namespaces: {a: {max_per_requst: {}}} => 1: namespaces.a.max_per_requst: unknown key; did you mean
     max_per_request
 users: {trust: {env: request}} => 1: users.trust: unknown key
+profiles: {a: {cores: 10}} => 1: profiles.a: sets no memory; add memory: 4GiB or equal
+profiles:\n  a:\n    memory: 4GiB\n    equal: 2 => 4: profiles.a.equal: sets memory twice; keep one
+    of memory and equal
+profiles: {a: {memory: 4}} => 1: profiles.a.memory:
+profiles: {a: {equal: 1}} => 1: profiles.a.equal:
+profiles: {A b: {equal: 2}} => 1: profiles.A b:
+profiles: {a: {memory: 4GiB, cpu: 2}} => 1: profiles.a.cpu: unknown key
+profiles: {a: {memory: 4GiB, policy: fixed-share}} => 1: profiles.a: requires cores, but none are
+    requested
+profiles: {a: {memory: 4GiB, memory_limit: 2GiB}} => 1: profiles.a: is below memory 4GiB
 """
 
 
@@ -180,31 +190,20 @@ namespaces:
     assert lines == [1, 2, 4, 5, 8, 8]
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (
-            "max_per_request:\n  memory: 8GiB\n  memory_limit: 4GiB\n",
-            (
-                '3: max_per_request.memory_limit: "4GiB" is below the maximum of memory, "8GiB"; '
-                "write 8"
-            ),
-        ),
-        (
-            "defaults:\n  mode: shared\n",
-            "2: defaults.mode: shared mode requires a default memory; add memory: 4GiB",
-        ),
-        (
-            (
-                "max_per_request: {policies: [best-effort]}\nnamespaces:\n  a:\n    defaults:\n"
-                "      policy: burst-share\n"
-            ),
-            '5: namespaces.a.defaults.policy: "burst-share" is not among max_per_request.policies',
-        ),
-    ],
-)
-def test_contradicting_keys_are_reported_once(text: str, told: str) -> None:
-    [line] = problems(text + ("" if "namespaces" in text else "namespaces: {b: {}, c: {}}\n"))
+CONTRADICTING = r"""
+max_per_request:\n  memory: 8GiB\n  memory_limit: 4GiB => 3: max_per_request.memory_limit:
+    "4GiB" is below the maximum of memory, "8GiB"; write 8
+defaults:\n  mode: shared => 2: defaults.mode: shared mode requires a default memory; add memory:
+    4GiB
+max_per_request: {policies: [best-effort]}\nnamespaces:\n  a: {defaults: {policy: burst-share}} =>
+    3: namespaces.a.defaults.policy: "burst-share" is not among max_per_request.policies
+"""
+
+
+@pytest.mark.parametrize("row", CONTRADICTING.replace("\n    ", " ").strip().splitlines())
+def test_contradicting_keys_are_reported_once(row: str) -> None:
+    text, told = row.replace(r"\n", "\n").split(" => ")
+    [line] = problems(text + ("" if "namespaces" in text else "\nnamespaces: {b: {}, c: {}}\n"))
     assert line.startswith(told)
 
 
