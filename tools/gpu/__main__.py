@@ -21,9 +21,9 @@ import gpushare
 from . import (
     checkpoint,
     containers,
+    contract,
     costs,
     coverage,
-    cupy_view,
     features,
     filtered,
     handover,
@@ -64,6 +64,8 @@ PARTS: dict[str, Part] = {
     "context": Part("What a context takes", overhead.rows),
     "filters": Part("The filters over the driver", filtered.rows),
     "smi": Part("nvidia-smi as a tenant", smi.rows),
+    "contract": Part("The contract of the driver", contract.rows),
+    "tenant-contract": Part("The contract through the interposer library", contract.tenant),
     "coverage": Part("Every lookup by every allocation path", coverage.rows),
     "takes": Part("What allocations take", takes.rows),
     "kept": Part("What pools and graphs keep", kept.rows),
@@ -75,7 +77,6 @@ PARTS: dict[str, Part] = {
     "modules": Part("What modules take", loads.modules),
     "limits": Part("What limits take", loads.limits),
     "torch": Part("PyTorch as a tenant", torch_view.rows),
-    "cupy": Part("CuPy as a tenant", cupy_view.rows),
     "slices": Part("Time slices", slices.rows),
     "costs": Part("What a call costs", costs.rows),
     "throughput": Part("Throughput of several contexts", throughput.rows),
@@ -87,7 +88,7 @@ PARTS: dict[str, Part] = {
     "shares": Part("Shares of compute, without gpushare and with it", shares.rows),
     "training": Part("Shares of compute, training by PyTorch", shares.training),
 }
-PROBE = ("machine", "symbols", "features", "context", "filters", "smi")
+PROBE = ("machine", "symbols", "features", "context", "filters", "smi", "tenant-contract")
 GROUPS: dict[str, Sequence[str]] = {"probe": PROBE, "all": tuple(PARTS)}
 
 

@@ -36,7 +36,7 @@ python3 -m pip --python "$work/venv/bin/python" install --quiet --no-index --no-
 
 # Away from the checkout, whose own gpushare/ has no libraries in it.
 mkdir "$work/run"
-ln -s "$root/tests" "$root/libhook" "$work/run/"
+ln -s "$root/tests" "$root/tools" "$root/libhook" "$work/run/"
 cd "$work/run"
 status=0
 "$work/venv/bin/python" -m tools.gpu "$@" || status=$?

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA's checkpoints: their times, their codes, and what simulator/README.md assumes of them.
+"""CUDA's checkpoints: their times, and what NVML has of a program meanwhile.
 
-Only programs of its own are taken off the card. Persistence mode is read, and not changed.
+Only programs of its own are taken off the card. Persistence mode is read, and not changed. What the
+calls return is a part of the contract (tests/c/contract/checkpoint.c).
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gpushare.verify import ProbeFailed
 
@@ -25,37 +25,23 @@ SIZES = (GIB, 4 * GIB, 16 * GIB)
 HOST_FACTOR = 3
 KINDS = ("pooled", "mapped", "pinned")
 VERBS = ("lock", "checkpoint", "restore", "unlock")
-LOCK_MS = 60_000
 STEPS = 20
 
 
 @dataclass(frozen=True)
 class Checkpointer:
-    """A program that is checkpointed, its PID and its cards, and the one that does it."""
+    """A program that is checkpointed, its PID, and the one that does it."""
 
     target: Child
     caller: Child
     pid: str
-    uuids: tuple[str, ...]
 
-    def call(self, verb: str, *arguments: str) -> dict[str, Any]:
-        """Call one function for the program; return its code, its name and its ns."""
-        extra = (str(LOCK_MS),) if verb == "lock" and not arguments else arguments
-        return self.caller.ask(" ".join((verb, self.pid, *extra)))
-
-    def must(self, verb: str, *arguments: str) -> int:
-        """Return the ns of a call that must succeed; NotMeasured where it does not."""
-        found = self.call(verb, *arguments)
+    def must(self, verb: str) -> int:
+        """Return the ns of a call for the program; NotMeasured where it does not succeed."""
+        found = self.caller.ask(f"{verb} {self.pid}")
         if found["code"]:
             raise NotMeasured(f"{verb}: {found['name']}")
         return int(found["ns"])
-
-    def pairs(self, target: str = "") -> tuple[str, ...]:
-        """Return pairs for every card, the first onto `target`, the others onto themselves."""
-        first, *others = self.uuids
-        new = target or first
-        # Of an exchange, the card that is taken goes the other way.
-        return (f"{first}={new}", *(f"{one}={first if one == new else one}" for one in others))
 
 
 def rows(driver: DriverPaths) -> Iterator[ReportRow]:
@@ -66,7 +52,7 @@ def rows(driver: DriverPaths) -> Iterator[ReportRow]:
             return
         found = caller.ask(f"card {driver.uuid} 0")
         yield ReportRow("persistence mode", "on" if found["persistence"] else "off")
-    for part in (_sizes, _kinds, _codes, _managed, _uninitialized, _moves, _training):
+    for part in (_sizes, _kinds, _training):
         try:
             yield from part(driver)
         except (NotMeasured, ProbeFailed) as error:
@@ -82,16 +68,15 @@ def _program(driver: DriverPaths) -> Iterator[Child]:
 
 
 @contextmanager
-def _both(driver: DriverPaths, *, initialize: bool = True) -> Iterator[Checkpointer]:
+def _both(driver: DriverPaths) -> Iterator[Checkpointer]:
     """Start a program with a context, and one that checkpoints it."""
     with _program(driver) as target, _program(driver) as caller:
         caller.ask("load")
-        if initialize:
-            caller.ask("initialize")
+        caller.ask("initialize")
         begun = target.ask("begin")
         if begun["code"]:
             raise NotMeasured(str(begun["name"]))
-        yield Checkpointer(target, caller, str(begun["pid"]), tuple(begun["uuids"]))
+        yield Checkpointer(target, caller, str(begun["pid"]))
 
 
 def _available_bytes() -> int:
@@ -174,72 +159,6 @@ def _kinds(driver: DriverPaths) -> Iterator[ReportRow]:
             yield ReportRow(kind, missing=str(error))
 
 
-def _codes(driver: DriverPaths) -> Iterator[ReportRow]:
-    """Every call in every state from which it is not documented; the state must remain."""
-    legal = {"": {"lock"}, "lock": {"checkpoint", "unlock"}, "lock checkpoint": {"restore"}}
-    for before, allowed in legal.items():
-        with _both(driver) as one:
-            for verb in before.split():
-                one.must(verb)
-            state = one.call("state")["state"]
-            for verb in sorted(set(VERBS) - allowed):
-                found = one.call(verb)
-                yield ReportRow(f"{verb} in state {state}", found["name"])
-                same = one.call("state")["state"]
-                yield ReportRow.claim(
-                    f"{verb} in state {state} changes it not", same == state, same
-                )
-    with _program(driver) as caller, _program(driver) as idle:
-        caller.ask("load")
-        pid = idle.process.pid
-        found = caller.ask(f"state {pid}")
-        yield ReportRow("the state of a process without CUDA", found["name"])
-
-
-def _managed(driver: DriverPaths) -> Iterator[ReportRow]:
-    with _both(driver) as one:
-        found = one.target.ask(f"take managed {64 * MIB}")
-        if found["code"]:
-            raise NotMeasured(f"managed memory: {found['name']}")
-        locked = one.call("lock")
-        yield ReportRow("managed memory: lock", locked["name"])
-        if not locked["code"]:
-            taken = one.call("checkpoint")
-            yield ReportRow("managed memory: checkpoint", taken["name"])
-            if not taken["code"]:
-                yield ReportRow("managed memory: restore", one.call("restore")["name"])
-            yield ReportRow("managed memory: unlock", one.call("unlock")["name"])
-
-
-def _uninitialized(driver: DriverPaths) -> Iterator[ReportRow]:
-    with _both(driver, initialize=False) as one:
-        for verb in VERBS:
-            found = one.call(verb)
-            yield ReportRow(f"a caller without cuInit: {verb}", found["name"])
-            if found["code"]:
-                break
-
-
-def _moves(driver: DriverPaths) -> Iterator[ReportRow]:
-    with _both(driver) as one:
-        _taken(one, "linear", SIZES[0])
-        targets = {"onto the same card": ""}
-        if len(one.uuids) > 1:
-            targets["onto another card"] = one.uuids[1]
-        for name, target in targets.items():
-            one.must("lock")
-            one.must("checkpoint")
-            found = one.call("restore", *one.pairs(target))
-            yield ReportRow(f"pairs {name}: restore", found["name"])
-            if found["code"]:
-                one.must("restore")
-            one.must("unlock")
-            seen = one.target.ask("same")
-            yield ReportRow.claim(f"pairs {name}: the contents are the same", seen["same"], seen)
-            shown = "another" if seen["uuids"][0] != one.uuids[0] else "the same"
-            yield ReportRow(f"pairs {name}: the UUID that the program sees", shown)
-
-
 def _training(driver: DriverPaths) -> Iterator[ReportRow]:
     """PyTorch's losses, undisturbed and through checkpoints, must be equal to the last bit."""
     env = environment(driver.env)
@@ -253,15 +172,11 @@ def _training(driver: DriverPaths) -> Iterator[ReportRow]:
         pid = str(target.ask("begin")["pid"])
         caller.ask("load")
         caller.ask("initialize")
-        with _program(driver) as other:
-            uuids = tuple(other.ask("begin")["uuids"])
-        one = Checkpointer(target, caller, pid, uuids)
+        one = Checkpointer(target, caller, pid)
         losses = [target.ask(f"step {STEPS}")["losses"]]
-        for pairs in ((), one.pairs(uuids[1]) if len(uuids) > 1 else one.pairs()):
-            one.must("lock")
-            one.must("checkpoint")
-            one.must("restore", *pairs)
-            one.must("unlock")
+        for _ in range(2):
+            for verb in VERBS:
+                one.must(verb)
             losses.append(target.ask(f"step {STEPS}")["losses"])
         same = losses == expected
         yield ReportRow.claim("PyTorch computes the same losses", same, (losses, expected))

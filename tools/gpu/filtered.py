@@ -8,13 +8,11 @@ from pathlib import Path
 
 from gpushare.host.driver import CUDA, NVML
 from gpushare.quota.size import format_size
-from gpushare.verify.memory import PARTS, slack_bytes
-from gpushare.verify.scenario import OUT_OF_MEMORY
-from libhook.table import coverage, elf
+from libhook.table import elf
 
 from . import built, overhead
 from .driver import DriverPaths
-from .process import Child, ask, child, environment
+from .process import Child, ask, child
 from .report import NotMeasured, ReportRow
 from .tenancy import Tenancy
 
@@ -49,8 +47,6 @@ def rows(driver: DriverPaths) -> Iterator[ReportRow]:
         with Child("tenant", argv, tenant.environment) as process:
             yield ReportRow.claim("cuInit succeeds", not (said := process.start())["code"], said)
             yield from _view(process, tenant)
-            for api in PARTS:
-                yield from _filled(process, tenant, api)
             copied = process.ask(f"copy {64 << 20}")
             yield ReportRow.claim(
                 "64 MiB copied there and back are the same", copied["same"], copied
@@ -58,15 +54,7 @@ def rows(driver: DriverPaths) -> Iterator[ReportRow]:
             ran = process.ask("spin 100000 10")
             yield ReportRow.claim("a kernel runs", not ran["code"], ran)
             yield ReportRow("allocations refused", tenant.denied)
-        yield from _lookups(driver, tenant)
         yield ReportRow("said to the daemon", len(tenant.messages), detail=tuple(tenant.messages))
-
-
-def ours() -> set[str]:
-    """Return the symbols of the driver that the filters stand before."""
-    table = coverage.read(coverage.SOURCE.read_text())
-    assigned = coverage.assign(table, coverage.exported())
-    return {symbol for symbol, entry in assigned.items() if not entry.passes}
 
 
 def _libraries(filters: Path) -> Iterator[ReportRow]:
@@ -99,51 +87,3 @@ def _view(process: Child, tenant: Tenancy) -> Iterator[ReportRow]:
     yield ReportRow("free with a context and nothing else", info["free"], "bytes")
     if not shown:
         raise NotMeasured("the quota is not in force, and nothing is to take the whole card")
-
-
-def _filled(process: Child, tenant: Tenancy, api: str) -> Iterator[ReportRow]:
-    """Take all that `api` gives, once it is sure that it does not give the whole card.
-
-    More managed memory than a card has can bring the card down, so too much is asked for once
-    before anything is filled.
-    """
-    try:
-        over = process.ask(f"alloc {api} {tenant.memory_bytes + GRANULE}")
-        refused = over["result"] == OUT_OF_MEMORY
-        yield ReportRow.claim(f"{api}: more than the quota is {OUT_OF_MEMORY}", refused, over)
-        if not refused:
-            process.ask("free")
-            return
-        before = process.ask("info")["free"]
-        filled = process.ask(f"fill {api}")
-        after = process.ask("info")["free"]
-        freed = process.ask("free")
-        back = process.ask("info")["free"]
-    except NotMeasured as error:
-        yield ReportRow(api, missing=str(error))
-        return
-    yield ReportRow.claim(
-        f"{api}: {format_size(before)} free and given, to the last granule, then {OUT_OF_MEMORY}",
-        0 <= before - filled["bytes"] < slack_bytes(api, filled["granule"])
-        and filled["result"] == OUT_OF_MEMORY,
-        f"free {before}, {filled}, then {after} free",
-    )
-    yield ReportRow.claim(
-        f"{api}: freed, it is free again", back == before and not freed["code"], f"{back}, {freed}"
-    )
-
-
-def _lookups(driver: DriverPaths, tenant: Tenancy) -> Iterator[ReportRow]:
-    bare = ask(child("lookups", str(driver.cuda)), environment(driver.env))
-    through = ask(tenant.command(child("lookups", "libcuda.so.1")), tenant.environment)
-    yield ReportRow.claim(
-        "cuGetProcAddress_v2 through the filter answers as many look-ups as without",
-        bare["answered"] == through["answered"],
-        f"{through['answered']} of {through['asked']}, without {bare['answered']}",
-    )
-    past = sorted(ours() & set(through["suffixed_elsewhere"]))
-    yield ReportRow.claim(
-        f"of {len(through['suffixed'])} names with a suffix that it answers none leads past it",
-        not past,
-        ", ".join(past[:20]),
-    )

@@ -16,7 +16,6 @@ from .takes import alone
 
 MIB = 1 << 20
 SIZES = (512, MIB, 32 * MIB, 33 * MIB, 200 * MIB)
-FOREVER = (1 << 64) - 1
 GRAPH = 128 * MIB
 
 
@@ -26,7 +25,7 @@ def rows(driver: DriverPaths) -> Iterator[ReportRow]:
 
 
 def pool(process: Weighed) -> Iterator[ReportRow]:
-    """What the default pool takes and says it holds, at each step, with and without a threshold."""
+    """What the default pool takes and says it holds, at each step."""
     for size in SIZES:
         name = f"cuMemAllocAsync of {quantity(size, 'bytes')}"
         yield from process.steps(
@@ -38,19 +37,6 @@ def pool(process: Weighed) -> Iterator[ReportRow]:
                 (f"{name}: then", "pool"),
             )
         )
-    yield from process.steps(
-        (
-            ("with a release threshold of all", f"keep {FOREVER}"),
-            ("threshold: cuMemAllocAsync of 200 MiB", f"stream {200 * MIB}"),
-            ("threshold: freed", "stream_free"),
-            ("threshold: freed and waited for", "synchronize"),
-            ("threshold: then", "pool"),
-            ("threshold: cuMemAllocAsync of 100 MiB", f"stream {100 * MIB}"),
-            ("threshold: trimmed while that is held", "trim"),
-            ("threshold: that freed too", "stream_free"),
-            ("threshold: trimmed", "trim"),
-        )
-    )
 
 
 def graphs(process: Weighed) -> Iterator[ReportRow]:
@@ -64,8 +50,6 @@ def graphs(process: Weighed) -> Iterator[ReportRow]:
             ("a second one like it: launched after the first", "graph_launch"),
             ("one that allocates 1 byte: instantiated", "graph 1"),
             ("one that allocates 1 byte: launched", "graph_launch"),
-            ("graphs trimmed while they could run", "graph_trim"),
-            ("the last launched again", "graph_launch"),
             ("graphs destroyed", "graph_free"),
             ("graphs trimmed", "graph_trim"),
         )

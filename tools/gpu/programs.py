@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.c.contract import cases as contract
+
 from . import built
 from .report import NotMeasured
 
@@ -37,9 +39,12 @@ class ProgramBuild:
 ALLOCATION_PROGRAM = tuple(
     f"tests/c/interposer/{name}.c" for name in ("allocation_program", "allocation_paths", "lookups")
 )
+CONTRACT = tuple(f"tests/c/contract/{name}" for name in contract.sources())
 PROGRAMS = {
     "allocations": ProgramBuild(ALLOCATION_PROGRAM),
     "linked-allocations": ProgramBuild(ALLOCATION_PROGRAM, ("-DLINKED",), links=True),
+    # What an older driver lacks is missed where it is called.
+    "contract": ProgramBuild(CONTRACT, ("-pthread", "-Wl,-z,lazy"), links=True),
     "calls": ProgramBuild(("tools/bench/driver.c",), ("-O2",)),
     "recorder": ProgramBuild(("tools/gpu/recorder.c",), ("-shared", "-fPIC")),
 }

@@ -11,13 +11,10 @@ from gpushare.verify import ProbeFailed
 from .driver import DriverPaths
 from .process import Child, child, environment
 from .report import NotMeasured, ReportRow
-from .timeline import Log, Sharing, Turns, median, sharing, spread, turns
+from .timeline import Log, Sharing, median, sharing, spread
 
 DURATION_NS = 400_000_000  # under the two seconds after which a card with a display stops a kernel
 GAP_NS = 10_000  # shorter pauses are the memory's and the clock's, not another context's
-STEP_NS = 100_000
-STEPS = 400  # 40 ms of each context, so twenty turns of 2 ms
-HEAD_NS = 50_000_000  # before them: until every process has queued its own
 
 
 @contextmanager
@@ -42,37 +39,6 @@ def rows(driver: DriverPaths) -> Iterator[ReportRow]:
     for whole, what in ((False, "one thread each"), (True, "every multiprocessor in use")):
         yield from _shared(driver, 2, whole, what)
     yield from _shared(driver, 3, True, "every multiprocessor in use")
-    yield from by_events(driver)
-
-
-def by_events(driver: DriverPaths) -> Iterator[ReportRow]:
-    """The same without a look at the card's clock: what a context's own events tell it.
-
-    It is how gpushare measures, and it needs no kernel that logs.
-    """
-    for count in (2, 3):
-        name = f"{count} contexts, by events"
-        try:
-            with workers(driver, count) as made:
-                seen = _turns(made)
-        except (ValueError, NotMeasured, ProbeFailed) as error:
-            yield ReportRow(name, missing=str(error))
-            continue
-        note = f"mean of {sum(each.count for each in seen)} turns; kernels of"
-        kernels = f"{note} {median([each.kernel_ns for each in seen]) / 1e3:.1f} us"
-        yield ReportRow(f"{name}: slice", median([each.slice_ns for each in seen]), "ns", kernels)
-        switch_ns = median([each.switch_ns(count) for each in seen])
-        yield ReportRow(f"{name}: switch", switch_ns, "ns", "what is left of a turn's absence")
-
-
-def _turns(made: Sequence[Child]) -> list[Turns]:
-    rounds = made[0].ask(f"calibrate {STEP_NS}")["rounds"]
-    command = f"steps {STEP_NS} {rounds}"
-    for worker in made:
-        worker.ask(f"{command} 1 3")  # compiled and loaded
-    for worker in made:
-        worker.send(f"{command} {HEAD_NS // STEP_NS} {STEPS}")
-    return [turns(worker.receive("steps")["steps_ns"]) for worker in made]
 
 
 def _shared(driver: DriverPaths, count: int, whole: bool, what: str) -> Iterator[ReportRow]:

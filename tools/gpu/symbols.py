@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real libraries' exports and look-ups beside the tables that the filters are made from."""
+"""The real libraries' exports beside the tables that the filters are made from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from libhook.table import elf
 from libhook.table.generate import OF_DRIVER
 
 from .driver import DriverPaths
-from .process import ask, child, environment
 from .report import ReportRow
 from .table import cuda_lines, nvml_symbols
 
@@ -49,7 +48,6 @@ def rows(driver: DriverPaths) -> Iterator[ReportRow]:
     yield from _exports("libcuda", compare(exported, due, "cu", {line.symbol for line in lines}))
     seen = compare(elf.read(driver.nvml).exported, nvml_symbols(), "nvml")
     yield from _exports("libnvidia-ml", seen)
-    yield from lookups(driver)
 
 
 def _exports(name: str, seen: Comparison) -> Iterator[ReportRow]:
@@ -61,22 +59,3 @@ def _exports(name: str, seen: Comparison) -> Iterator[ReportRow]:
         ("not in the table", seen.new),
     ):
         yield ReportRow(f"{name}: {what}", len(names), detail=names)
-
-
-def lookups(driver: DriverPaths) -> Iterator[ReportRow]:
-    seen = ask(child("lookups", str(driver.cuda)), environment(driver.env))
-    different = tuple(seen["differences"])
-    yield ReportRow.claim(
-        f"cuGetProcAddress_v2 answers {seen['asked']} look-ups as the table says",
-        not different,
-        f"{len(different)} differ",
-    )
-    yield ReportRow(
-        "look-ups answered with an address", seen["answered"], note=f"of {seen['asked']}"
-    )
-    names = tuple(seen["suffixed"])
-    yield ReportRow("names with a suffix that it answers, cuMemAlloc_v2", len(names), detail=names)
-    elsewhere = tuple(seen["suffixed_elsewhere"])
-    yield ReportRow("of them not dlsym's address", len(elsewhere), detail=elsewhere)
-    if different:
-        yield ReportRow("look-ups that differ", len(different), detail=different)

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-LONG_STEP = 3.0  # kernels' lengths: more than a kernel that ran on is ever late
-
 
 @dataclass(frozen=True, order=True)
 class ContextRun:
@@ -98,41 +96,6 @@ def sharing(logs: Sequence[Log]) -> Sharing:
 def _share(runs: Iterable[ContextRun], owner: int, begin: int, end: int) -> float:
     held = sum(min(run.end, end) - max(run.start, begin) for run in runs if run.owner == owner)
     return held / (end - begin)
-
-
-@dataclass(frozen=True)
-class Turns:
-    """What one context's own events say of its turns: the means of `count` whole ones, in ns.
-
-    `kernel_ns` is a kernel that nothing came between, `slice_ns` what ran in a turn, `away_ns` the
-    time from the end of a turn to the begin of the next.
-    """
-
-    kernel_ns: float
-    slice_ns: float
-    away_ns: float
-    count: int
-
-    def switch_ns(self, contexts: int) -> float:
-        """Return what one switch takes, where all of `contexts` have slices of one length."""
-        return (self.away_ns - (contexts - 1) * self.slice_ns) / contexts
-
-
-def turns(steps_ns: Sequence[float]) -> Turns:
-    """Read turns from the times between the events of kernels that are alike.
-
-    A kernel that another context's turn came into shows as one long step. Where in it the other
-    turn began, it does not tell; but from one such step to the next as many kernels' time has run
-    as there were kernels. ValueError where there are fewer than three.
-    """
-    kernel_ns = median(steps_ns)
-    longs = [at for at, step in enumerate(steps_ns) if step > LONG_STEP * kernel_ns]
-    if len(longs) < 3:
-        raise ValueError(f"{len(longs)} turns of others among {len(steps_ns)} kernels")
-    first, last, count = longs[0], longs[-1], len(longs) - 1
-    whole_ns = sum(steps_ns[first:last])
-    own_ns = kernel_ns * (last - first)
-    return Turns(kernel_ns, own_ns / count, (whole_ns - own_ns) / count, count)
 
 
 def quantile(values: Iterable[float], part: float) -> float:

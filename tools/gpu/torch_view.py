@@ -88,8 +88,7 @@ def judged(seen: Mapping[str, Any], quota_bytes: int) -> Iterator[ReportRow]:
     if "graph" in seen:
         yield ReportRow.claim("a CUDA graph replays", seen["graph"], "other numbers came out")
     if taken := seen.get("full"):
-        error = "torch.cuda.OutOfMemoryError"
-        yield from full(taken, quota_bytes, "", error, CHUNK_BYTES)
+        yield from _full(taken, quota_bytes)
     if retry := seen.get("retry"):
         yield from _retry(retry)
     if captured := seen.get("captured"):
@@ -107,23 +106,21 @@ def _view(view: Mapping[str, Any], quota_bytes: int) -> Iterator[ReportRow]:
         yield ReportRow("the allocator's backend", backend)
 
 
-def full(
-    taken: Mapping[str, Any], quota_bytes: int, prefix: str, error: str, chunk_bytes: int
-) -> Iterator[ReportRow]:
-    """Return what an allocator did at the quota, where one chunk more is `error`."""
+def _full(taken: Mapping[str, Any], quota_bytes: int) -> Iterator[ReportRow]:
+    """Return what the allocator did at the quota."""
     said = f"{taken['error'] or 'no error'} {taken['message']}"
     refused = bool(taken.get("is_out_of_memory"))
-    yield ReportRow.claim(f"{prefix}at the quota it raises {error}", refused, said)
+    yield ReportRow.claim("at the quota it raises torch.cuda.OutOfMemoryError", refused, said)
     yield ReportRow.claim(
-        f"{prefix}never more than the quota",
-        0 < taken["reserved"] <= quota_bytes and taken["free"] < chunk_bytes,
+        "never more than the quota",
+        0 < taken["reserved"] <= quota_bytes and taken["free"] < CHUNK_BYTES,
         taken,
     )
-    yield ReportRow(f"{prefix}given until then", taken["given"], "bytes", taken["message"])
-    yield ReportRow(f"{prefix}free then", taken["free"], "bytes", "as the program sees it")
+    yield ReportRow("given until then", taken["given"], "bytes", taken["message"])
+    yield ReportRow("free then", taken["free"], "bytes", "as the program sees it")
     yield ReportRow.claim(
-        f"{prefix}emptied, its memory is free again",
-        taken["free_after"] >= taken["free"] + taken["given"] - chunk_bytes,
+        "emptied, its memory is free again",
+        taken["free_after"] >= taken["free"] + taken["given"] - CHUNK_BYTES,
         taken,
     )
 

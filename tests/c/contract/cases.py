@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 FOLDER = Path(__file__).parent
-LINE = re.compile(r'CASE\((\w+), (\d), (\d), (\d+),\s*"([^"]+)",\s*"([^"]+)"\)')
+LINE = re.compile(r'CASE\((\w+), (\d), (\d), (\d+),\s*"([^"]+)"\)')
+#: Where a case was seen to hold on a real card: the card, and its driver. None was seen yet.
+SEEN: dict[str, str] = {}
 
 #: What a tenant's process sees otherwise, by the interposer library, and why.
 NOT_FOR_TENANTS = {
@@ -36,14 +38,13 @@ NOT_FOR_TENANTS = {
 
 
 class Case(NamedTuple):
-    """One statement about a driver; `seen` is where it was seen to hold on a real card."""
+    """One statement about a driver, and what says so."""
 
     name: str
     runs: int
     cards: int
     cuda_version: int
     source: str
-    seen: str
 
 
 def cases() -> list[Case]:

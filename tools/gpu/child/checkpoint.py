@@ -12,8 +12,7 @@ import ctypes
 import os
 import sys
 import time
-import uuid
-from ctypes import byref, c_int, c_size_t, c_uint, c_uint64
+from ctypes import byref, c_size_t, c_uint, c_uint64
 from pathlib import Path
 
 import pynvml
@@ -25,28 +24,13 @@ from .conversation import Answer, converse
 
 #: A sample of the contents: so many bytes at the start of each step, and at the end.
 SAMPLE_BYTES, STEP_BYTES = 64 << 10, 64 << 20
+LOCK_MS = 60_000
 
 
 class CheckpointLockArgs(ctypes.Structure):
     """CUcheckpointLockArgs."""
 
     _fields_ = (("timeout_ms", c_uint), ("reserved", c_uint * 15))
-
-
-class CheckpointGpuPair(ctypes.Structure):
-    """CUcheckpointGpuPair."""
-
-    _fields_ = (("old", ctypes.c_uint8 * 16), ("new", ctypes.c_uint8 * 16))
-
-
-class CheckpointRestoreArgs(ctypes.Structure):
-    """CUcheckpointRestoreArgs."""
-
-    _fields_ = (
-        ("pairs", ctypes.POINTER(CheckpointGpuPair)),
-        ("count", c_uint),
-        ("reserved", c_uint * 13),
-    )
 
 
 class CheckpointProgram:
@@ -67,7 +51,7 @@ class CheckpointProgram:
             self._cuda.use_context()
         except CudaError as error:
             return {"code": error.code, "name": str(error)}
-        return {"code": 0, "name": "CUDA_SUCCESS", "pid": os.getpid(), "uuids": self._uuids()}
+        return {"code": 0, "name": "CUDA_SUCCESS", "pid": os.getpid()}
 
     def take(self, kind: str, size: str) -> Answer:
         """Allocate memory of a kind, and write to it."""
@@ -88,7 +72,7 @@ class CheckpointProgram:
             for number, (at, length) in enumerate(self._samples(pointer, size))
             if self._copy_out(kind, at, length) != self._pattern(number, length)
         ]
-        return {"same": not wrong, "wrong": wrong[:8], "uuids": self._uuids()}
+        return {"same": not wrong, "wrong": wrong[:8]}
 
     def resident(self) -> Answer:
         """Return the process's own bytes of host memory."""
@@ -102,16 +86,6 @@ class CheckpointProgram:
             raise RuntimeError("it has no context")
         return self._cuda
 
-    def _uuids(self) -> list[str]:
-        """Return the cards that the program sees, by its own numbers."""
-        count, found = c_int(), (ctypes.c_uint8 * 16)()
-        self._of_context().call("cuDeviceGetCount", byref(count))
-        listed = []
-        for ordinal in range(count.value):
-            self._of_context().call("cuDeviceGetUuid_v2", found, ordinal)
-            listed.append(f"GPU-{uuid.UUID(bytes=bytes(found))}")
-        return listed
-
     def _linear(self, size: int) -> int:
         pointer = c_uint64()
         self._of_context().call("cuMemAlloc_v2", byref(pointer), c_size_t(size))
@@ -121,12 +95,6 @@ class CheckpointProgram:
         pointer = c_uint64()
         self._of_context().call("cuMemAllocAsync", byref(pointer), c_size_t(size), None)
         self._of_context().synchronize()
-        return pointer.value
-
-    def _managed(self, size: int) -> int:
-        pointer = c_uint64()
-        attach = structures.ATTACH_GLOBAL
-        self._of_context().call("cuMemAllocManaged", byref(pointer), c_size_t(size), attach)
         return pointer.value
 
     def _pinned(self, size: int) -> int:
@@ -191,28 +159,14 @@ class CheckpointProgram:
     def initialize(self) -> Answer:
         return self._timed("cuInit", 0)
 
-    def state(self, pid: str) -> Answer:
-        value = c_int(-1)
-        found = self._timed("cuCheckpointProcessGetState", int(pid), byref(value))
-        return {**found, "state": value.value}
-
-    def lock(self, pid: str, timeout_ms: str) -> Answer:
-        return self._timed(
-            "cuCheckpointProcessLock", int(pid), byref(CheckpointLockArgs(int(timeout_ms)))
-        )
+    def lock(self, pid: str) -> Answer:
+        return self._timed("cuCheckpointProcessLock", int(pid), byref(CheckpointLockArgs(LOCK_MS)))
 
     def checkpoint(self, pid: str) -> Answer:
         return self._timed("cuCheckpointProcessCheckpoint", int(pid), None)
 
-    def restore(self, pid: str, *pairs: str) -> Answer:
-        """Restore; each of the pairs is OLD=NEW, two UUIDs."""
-        listed = (CheckpointGpuPair * max(1, len(pairs)))()
-        for pair, one in zip(pairs, listed, strict=False):
-            old, new = (uuid.UUID(text.removeprefix("GPU-")).bytes for text in pair.split("="))
-            one.old[:], one.new[:] = old, new
-        arguments = CheckpointRestoreArgs(listed, len(pairs))
-        given = byref(arguments) if pairs else None
-        return self._timed("cuCheckpointProcessRestore", int(pid), given)
+    def restore(self, pid: str) -> Answer:
+        return self._timed("cuCheckpointProcessRestore", int(pid), None)
 
     def unlock(self, pid: str) -> Answer:
         return self._timed("cuCheckpointProcessUnlock", int(pid), None)

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 
 from tools.gpu.cuda import NOT_READY, Cuda, CudaError
 
@@ -79,24 +78,6 @@ class Kernels:
         with ThreadPoolExecutor(int(contexts)) as pool:
             turns = [pool.submit(self._busy, *arguments) for _ in range(int(contexts))]
             return {"rates": [turn.result() for turn in turns]}
-
-    def steps(self, duration_ns: str, rounds: str, head: str, count: str) -> Answer:
-        """Queue `head` kernels, then `count` with an event after each; return the ns between those.
-
-        The head keeps the card busy until all is queued, here and in the processes beside this one.
-        """
-        self.cuda.use_context()
-        work = self._work(int(duration_ns), int(rounds))
-        work.queue(int(head))
-        events = [self.cuda.event() for _ in range(int(count))]
-        for event in events:
-            work.queue(1)
-            self.cuda.call("cuEventRecord", event, None)
-        self.cuda.synchronize()
-        steps = [self.cuda.elapsed_ns(*pair) for pair in pairwise(events)]
-        for event in events:
-            self.cuda.call("cuEventDestroy_v2", event)
-        return {"steps_ns": steps}
 
     def relay(self, given: str, passed: str, turns: str, kernels: str, *load: str) -> Answer:
         """Take `turns` turns of `kernels` kernels; a byte in FIFO `given` begins one, and a byte

@@ -106,17 +106,6 @@ class Memory:
         """What the device's default pool says it holds, and what of it is allocated."""
         return {"reserved": self._pool(cu.POOL_RESERVED), "used": self._pool(cu.POOL_USED)}
 
-    def keep(self, size: str) -> Answer:
-        """Let the default pool keep `size` bytes when the program waits."""
-        value = c_uint64(int(size))
-        pool = self._default_pool()
-        self.cuda.call("cuMemPoolSetAttribute", pool, cu.POOL_RELEASE_THRESHOLD, byref(value))
-        return {}
-
-    def trim(self) -> Answer:
-        self.cuda.call("cuMemPoolTrimTo", self._default_pool(), c_size_t(0))
-        return self.pool()
-
     # --- arrays ---
 
     def array(self, width: str, height: str, depth: str, levels: str = "1") -> Answer:
