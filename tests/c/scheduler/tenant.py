@@ -7,7 +7,7 @@ import os
 import secrets
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -19,21 +19,12 @@ from gpushare.daemon.pages.grant_page import CardGrant
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.policy.compute import Share
 
-PATIENCE_SECONDS: Final = 20
 HALF: Final = Share(500, capped=False, online=False, priority=0)
 
 
 def now() -> int:
     """Return the time of the pages, in nanoseconds."""
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Return once `condition` holds; AssertionError when it does not in PATIENCE_SECONDS."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.001)
 
 
 @dataclass

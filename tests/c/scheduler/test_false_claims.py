@@ -15,8 +15,9 @@ from gpushare import abi
 from gpushare.daemon.compute import scheduler_process as schedule_message
 from gpushare.daemon.compute.scheduler_process import Scheduler, SchedulerCommand
 from gpushare.daemon.policy.compute import Share
+from tests.system.waiting import wait_until
 
-from .tenant import HALF, ScheduledTenant, wait_until
+from .tenant import HALF, ScheduledTenant
 
 Make = Callable[..., ScheduledTenant]
 

@@ -21,8 +21,9 @@ from gpushare import abi
 from gpushare.daemon.compute import scheduler_process as schedule_message
 from gpushare.daemon.compute.scheduler_process import Scheduler, SchedulerCommand, SchedulerLost
 from gpushare.daemon.policy.compute import Share
+from tests.system.waiting import wait_until
 
-from .tenant import HALF, ScheduledTenant, now, wait_until
+from .tenant import HALF, ScheduledTenant, now
 
 Make = Callable[..., ScheduledTenant]
 CAP_DAC_OVERRIDE: Final = 1  # linux/capability.h

@@ -27,10 +27,9 @@ from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.service.node_operations import status_row
 from gpushare.protocol import HostProcessGrant
+from tests.system.waiting import wait_until
 from tests.unit.daemon import fakes
 from tests.unit.daemon.operations import entry_of, opened
-
-from .tenant import wait_until
 
 Bound = Callable[..., HostProcessGrant]
 

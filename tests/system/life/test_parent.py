@@ -249,7 +249,6 @@ def test_nothing_is_open_in_the_container_that_the_caller_did_not_open(pair: Run
     assert pair.same(script).split()[:3] == ["0", "1", "2"]
 
 
-@pytest.mark.gate
 @CREATED
 @pytest.mark.parametrize("command", [("/nonexistent",), ("",)], ids=repr)
 def test_a_create_that_fails_leaves_nothing(pair: RuntimePair, command: tuple[str, ...]) -> None:
