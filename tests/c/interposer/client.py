@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests' Python programs begin with: the driver through ctypes, errors as exceptions.
+"""The driver through ctypes, as a program in a container sees it; errors are exceptions.
 
-A test's own lines follow; they run in a process of their own and end with `say(...)`.
+It is what the tests' Python programs begin with (program() in conftest.py), and a module of tests
+that run in a process of a container (inside.py). The driver is loaded when it is first called.
 """
 
 from __future__ import annotations
@@ -10,15 +11,38 @@ import ctypes
 import json
 import os
 import sys
-import threading
+import threading  # noqa: F401 - for the programs that begin with this
 from collections.abc import Callable
-from ctypes import POINTER, byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from pathlib import Path
+from typing import Any
 
 MIB = 1 << 20
 OUT_OF_MEMORY = 2
-cu = ctypes.CDLL("libcuda.so.1")
-__all__ = ["POINTER", "c_uint", "os", "threading"]
+LAUNCH_FAILED = 719
+
+
+class Driver:
+    """A driver's library; `variable` has its path, or `name` is looked for as programs do."""
+
+    def __init__(self, variable: str, name: str = "") -> None:
+        self._where = variable, name
+
+    def loaded(self) -> ctypes.CDLL:
+        if "library" not in self.__dict__:
+            variable, default = self._where
+            self.library = ctypes.CDLL(os.environ.get(variable, default))
+        return self.library
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith(("cu", "fake_")):  # pytest looks for marks of its own
+            raise AttributeError(name)
+        return getattr(self.loaded(), name)
+
+
+cu = Driver("LIBCUDA", "libcuda.so.1")
+#: The driver itself, as a program reaches it that goes around the filter.
+behind = Driver("BEHIND")
 
 
 class Refused(Exception):
@@ -40,59 +64,85 @@ def result_of(function: Callable[..., object], *arguments: object) -> int:
     return 0
 
 
-def context(device: int = 0) -> c_void_p:
+def made(name: str, *arguments: object) -> c_void_p:
+    """What a call has written to its first argument, a handle."""
     handle = c_void_p()
-    call("cuCtxCreate_v2", byref(handle), 0, device)
+    call(name, byref(handle), *arguments)
     return handle
+
+
+def number(name: str, *arguments: object) -> int:
+    """As made(), of an address or a handle that is a number."""
+    handle = c_uint64()
+    call(name, byref(handle), *arguments)
+    return handle.value
+
+
+def context(device: int = 0) -> c_void_p:
+    return made("cuCtxCreate_v2", 0, device)
+
+
+def current() -> c_void_p:
+    return made("cuCtxGetCurrent")
+
+
+def synchronize() -> None:
+    call("cuCtxSynchronize")
+
+
+def start(device: int = 0) -> c_void_p:
+    """What a CUDA program begins with."""
+    call("cuInit", 0)
+    return context(device)
+
+
+def primary(device: int = 0) -> c_void_p:
+    """Retain the primary context, and make it current."""
+    handle = made("cuDevicePrimaryCtxRetain", device)
+    call("cuCtxSetCurrent", handle)
+    return handle
+
+
+def _memory(driver: Driver) -> tuple[int, int]:
+    free, total = c_size_t(), c_size_t()
+    result = driver.cuMemGetInfo_v2(byref(free), byref(total))
+    if result:
+        raise Refused("cuMemGetInfo_v2", result)
+    return free.value, total.value
 
 
 def memory() -> tuple[int, int]:
     """(free, total)"""
-    free, total = c_size_t(), c_size_t()
-    call("cuMemGetInfo_v2", byref(free), byref(total))
-    return free.value, total.value
+    return _memory(cu)
+
+
+def charged() -> int:
+    """Of a tenant with one card."""
+    free, total = memory()
+    return total - free
+
+
+def taken() -> int:
+    """What the driver itself says is taken of the current card."""
+    free, total = _memory(behind)
+    return total - free
 
 
 def alloc(size: int) -> int:
-    pointer = c_uint64()
-    call("cuMemAlloc_v2", byref(pointer), c_size_t(size))
-    return pointer.value
+    return number("cuMemAlloc_v2", c_size_t(size))
 
 
 def alloc_pitch(size: int) -> int:
-    pointer, pitch = c_uint64(), c_size_t()
-    arguments = (c_size_t(MIB), c_size_t(-(-size // MIB)), 4)
-    call("cuMemAllocPitch_v2", byref(pointer), byref(pitch), *arguments)
-    return pointer.value
+    pitch = c_size_t()
+    return number("cuMemAllocPitch_v2", byref(pitch), c_size_t(MIB), c_size_t(-(-size // MIB)), 4)
 
 
 def alloc_managed(size: int) -> int:
-    pointer = c_uint64()
-    call("cuMemAllocManaged", byref(pointer), c_size_t(size), 1)
-    return pointer.value
+    return number("cuMemAllocManaged", c_size_t(size), 1)
 
 
-def alloc_async(size: int) -> int:
-    pointer = c_uint64()
-    call("cuMemAllocAsync", byref(pointer), c_size_t(size), None)
-    return pointer.value
-
-
-def alloc_async_ptsz(size: int) -> int:
-    pointer = c_uint64()
-    call("cuMemAllocAsync_ptsz", byref(pointer), c_size_t(size), None)
-    return pointer.value
-
-
-def alloc_from_pool(size: int, suffix: str = "") -> int:
-    pointer, pool = c_uint64(), c_void_p()
-    call("cuDeviceGetDefaultMemPool", byref(pool), 0)
-    call(f"cuMemAllocFromPoolAsync{suffix}", byref(pointer), c_size_t(size), pool, None)
-    return pointer.value
-
-
-def alloc_from_pool_ptsz(size: int) -> int:
-    return alloc_from_pool(size, "_ptsz")
+def alloc_async(size: int, suffix: str = "", stream: c_void_p | None = None) -> int:
+    return number(f"cuMemAllocAsync{suffix}", c_size_t(size), stream)
 
 
 class Properties(ctypes.Structure):
@@ -106,26 +156,21 @@ class Properties(ctypes.Structure):
     )
 
 
-DEVICE, HOST_NUMA = 1, 3
+DEVICE, HOST, HOST_NUMA = 1, 2, 3
+FILE_DESCRIPTOR = 1
 
 
-def create(size: int, location_type: int = DEVICE, device: int = 0) -> int:
-    handle = c_uint64()
-    properties = Properties(1, 0, location_type, device, None, 0)
-    call("cuMemCreate", byref(handle), c_size_t(size), byref(properties), c_uint64(0))
-    return handle.value
+def create(size: int, location_type: int = DEVICE, device: int = 0, handle_types: int = 0) -> int:
+    properties = Properties(1, handle_types, location_type, device, None, 0)
+    return number("cuMemCreate", c_size_t(size), byref(properties), c_uint64(0))
 
 
 def free(pointer: int) -> None:
     call("cuMemFree_v2", c_uint64(pointer))
 
 
-def free_async(pointer: int) -> None:
-    call("cuMemFreeAsync", c_uint64(pointer), None)
-
-
-def free_async_ptsz(pointer: int) -> None:
-    call("cuMemFreeAsync_ptsz", c_uint64(pointer), None)
+def free_async(pointer: int, suffix: str = "") -> None:
+    call(f"cuMemFreeAsync{suffix}", c_uint64(pointer), None)
 
 
 def release(handle: int) -> None:
@@ -155,18 +200,37 @@ def threads() -> list[str]:
     return [text for text in texts if not text.startswith("Name:\tcuda-restore")]
 
 
-def start() -> c_void_p:
-    """What a CUDA program begins with."""
-    call("cuInit", 0)
-    return context()
+def in_child(work: Callable[[], object]) -> int:
+    """What waitpid says of a forked child that has done it; one that hangs ends by SIGALRM."""
+    child = os.fork()
+    if child == 0:
+        import signal  # noqa: PLC0415 - of few programs
+
+        signal.alarm(20)
+        try:
+            work()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(child, 0)[1]
+
+
+_kept: list[object] = []
+
+
+def meanwhile(*steps: Callable[[], object]) -> None:
+    """Another thread's steps: the fake driver takes them when it has done what it is asked for.
+
+    The filter has not heard of that yet.
+    """
+    act = ctypes.CFUNCTYPE(None)(lambda: [step() for step in steps] and None)
+    _kept.append(act)
+    where = c_void_p.in_dll(behind.loaded(), "fake_meanwhile")
+    where.value = ctypes.cast(act, c_void_p).value
 
 
 def reserve_address(size: int) -> int:
-    pointer = c_uint64()
-    call(
-        "cuMemAddressReserve", byref(pointer), c_size_t(size), c_size_t(0), c_uint64(0), c_uint64(0)
-    )
-    return pointer.value
+    return number("cuMemAddressReserve", c_size_t(size), c_size_t(0), c_uint64(0), c_uint64(0))
 
 
 def map_memory(pointer: int, size: int, handle: int) -> None:
@@ -178,20 +242,12 @@ def unmap(pointer: int, size: int) -> None:
 
 
 def retain(pointer: int) -> int:
-    handle = c_uint64()
-    call("cuMemRetainAllocationHandle", byref(handle), c_uint64(pointer))
-    return handle.value
-
-
-FILE_DESCRIPTOR = 1
+    return number("cuMemRetainAllocationHandle", c_uint64(pointer))
 
 
 def shareable(size: int, device: int = 0) -> int:
     """Physical memory that may be exported."""
-    handle = c_uint64()
-    properties = Properties(1, FILE_DESCRIPTOR, DEVICE, device, None, 0)
-    call("cuMemCreate", byref(handle), c_size_t(size), byref(properties), c_uint64(0))
-    return handle.value
+    return create(size, DEVICE, device, FILE_DESCRIPTOR)
 
 
 def export(handle: int) -> tuple[int, int]:
@@ -204,11 +260,11 @@ def export(handle: int) -> tuple[int, int]:
 
 def adopt(pid: int, descriptor: int) -> int:
     """Import what a process's descriptor carries."""
-    handle = c_uint64()
     own = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR)
-    call("cuMemImportFromShareableHandle", byref(handle), c_void_p(own), FILE_DESCRIPTOR)
-    os.close(own)
-    return handle.value
+    try:
+        return number("cuMemImportFromShareableHandle", c_void_p(own), FILE_DESCRIPTOR)
+    finally:
+        os.close(own)
 
 
 def mapped(handle: int, size: int) -> int:
@@ -218,21 +274,18 @@ def mapped(handle: int, size: int) -> int:
     return pointer
 
 
-def ipc_handle(pointer: int) -> str:
-    handle = (c_uint64 * 8)()
-    call("cuIpcGetMemHandle", byref(handle), c_uint64(pointer))
-    return bytes(handle).hex()
-
-
 class IpcHandle(ctypes.Structure):
     _fields_ = (("words", c_uint64 * 8),)
 
 
-def ipc_open(text: str) -> int:
-    pointer = c_uint64()
-    handle = IpcHandle.from_buffer_copy(bytes.fromhex(text))
-    call("cuIpcOpenMemHandle_v2", byref(pointer), handle, 1)
-    return pointer.value
+def ipc_handle(pointer: int) -> str:
+    handle = IpcHandle()
+    call("cuIpcGetMemHandle", byref(handle), c_uint64(pointer))
+    return bytes(handle).hex()
+
+
+def ipc_open(text: str, form: str = "_v2") -> int:
+    return number(f"cuIpcOpenMemHandle{form}", IpcHandle.from_buffer_copy(bytes.fromhex(text)), 1)
 
 
 def ipc_close(pointer: int) -> None:
@@ -252,15 +305,12 @@ class External(ctypes.Structure):
 
 def import_external(size: int) -> int:
     """Import a file as if it were another interface's memory."""
-    memory = c_void_p()
     what = External(1, os.memfd_create("external"), 0, size)
     try:
-        call("cuImportExternalMemory", byref(memory), byref(what))
+        return made("cuImportExternalMemory", byref(what)).value or 0
     except Refused:
         os.close(what.fd)
         raise
-    assert memory.value
-    return memory.value
 
 
 def destroy_external(memory: int) -> None:
@@ -269,17 +319,8 @@ def destroy_external(memory: int) -> None:
 
 def buffer_in(memory: int, size: int, offset: int = 0) -> int:
     """A buffer within an import."""
-    pointer = c_uint64()
     what = (c_uint64 * 11)(offset, size)
-    call("cuExternalMemoryGetMappedBuffer", byref(pointer), c_void_p(memory), byref(what))
-    return pointer.value
-
-
-def taken_of_card(driver: str) -> int:
-    """What the driver itself says is taken of the current card; `driver` is its file."""
-    free, total = c_size_t(), c_size_t()
-    assert ctypes.CDLL(driver).cuMemGetInfo_v2(byref(free), byref(total)) == 0
-    return total.value - free.value
+    return number("cuExternalMemoryGetMappedBuffer", c_void_p(memory), byref(what))
 
 
 class PoolProperties(ctypes.Structure):
@@ -302,16 +343,12 @@ KEEP_ALL = (1 << 64) - 1
 def pool_create(
     device: int = 0, location_type: int = DEVICE, max_size: int = 0, handle_types: int = 0
 ) -> c_void_p:
-    pool = c_void_p()
     properties = PoolProperties(1, handle_types, location_type, device, None, max_size)
-    call("cuMemPoolCreate", byref(pool), byref(properties))
-    return pool
+    return made("cuMemPoolCreate", byref(properties))
 
 
 def pool_default(device: int = 0) -> c_void_p:
-    pool = c_void_p()
-    call("cuDeviceGetDefaultMemPool", byref(pool), device)
-    return pool
+    return made("cuDeviceGetDefaultMemPool", device)
 
 
 def pool_threshold(pool: c_void_p, threshold: int) -> None:
@@ -319,20 +356,11 @@ def pool_threshold(pool: c_void_p, threshold: int) -> None:
 
 
 def pool_alloc(pool: c_void_p, size: int, suffix: str = "") -> int:
-    pointer = c_uint64()
-    call(f"cuMemAllocFromPoolAsync{suffix}", byref(pointer), c_size_t(size), pool, None)
-    return pointer.value
+    return number(f"cuMemAllocFromPoolAsync{suffix}", c_size_t(size), pool, None)
 
 
-def charged() -> int:
-    """Of a tenant with one card."""
-    free, total = memory()
-    return total - free
-
-
-def taken() -> int:
-    """As taken_of_card, of the driver that BEHIND names."""
-    return taken_of_card(os.environ["BEHIND"])
+def pool_trim(pool: c_void_p, keep: int = 0) -> None:
+    call("cuMemPoolTrimTo", pool, c_size_t(keep))
 
 
 class AllocationNodeParameters(ctypes.Structure):
@@ -358,9 +386,7 @@ UPLOAD = 2
 
 
 def graph_new() -> c_void_p:
-    graph = c_void_p()
-    call("cuGraphCreate", byref(graph), 0)
-    return graph
+    return made("cuGraphCreate", 0)
 
 
 def graph_that_keeps(size: int) -> tuple[c_void_p, int]:
@@ -370,10 +396,9 @@ def graph_that_keeps(size: int) -> tuple[c_void_p, int]:
 
 
 def allocation_node(graph: c_void_p, after: c_void_p | None, size: int) -> tuple[c_void_p, int]:
-    node = c_void_p()
     parameters = AllocationNodeParameters(PoolProperties(1, 0, DEVICE, 0), None, 0, size)
     before = (byref(after), c_size_t(1)) if after else (None, c_size_t(0))
-    call("cuGraphAddMemAllocNode", byref(node), graph, *before, byref(parameters))
+    node = made("cuGraphAddMemAllocNode", graph, *before, byref(parameters))
     return node, int(parameters.pointer)
 
 
@@ -383,19 +408,154 @@ def graph_of(*sizes: int) -> c_void_p:
     after = None
     for size in sizes:
         node, pointer = allocation_node(graph, after, size)
-        after = c_void_p()
-        freed = (byref(node), c_size_t(1), c_uint64(pointer))
-        call("cuGraphAddMemFreeNode", byref(after), graph, *freed)
+        after = made("cuGraphAddMemFreeNode", graph, byref(node), c_size_t(1), c_uint64(pointer))
     return graph
 
 
 def instance(graph: c_void_p, by: str = "cuGraphInstantiateWithFlags", flags: int = 0) -> c_void_p:
     """Make it executable."""
-    made = c_void_p()
     if "Params" in by:
-        call(by, byref(made), graph, byref(InstantiateParameters(flags)))
-    elif "Flags" in by:
-        call(by, byref(made), graph, c_uint64(flags))
-    else:
-        call(by, byref(made), graph, None, None, c_size_t(0))
-    return made
+        return made(by, graph, byref(InstantiateParameters(flags)))
+    if "Flags" in by:
+        return made(by, graph, c_uint64(flags))
+    return made(by, graph, None, None, c_size_t(0))
+
+
+def launch_graph(graph: c_void_p, stream: c_void_p | None = None) -> None:
+    call("cuGraphLaunch", graph, stream)
+
+
+def trim_graphs() -> None:
+    call("cuDeviceGraphMemTrim", 0)
+
+
+def stream_new(flags: int = 1) -> c_void_p:
+    return made("cuStreamCreate", flags)
+
+
+class Array1(ctypes.Structure):
+    _fields_ = tuple((name, c_uint) for name in ("w", "h", "format", "channels"))
+
+
+class Array3D1(ctypes.Structure):
+    _fields_ = tuple((name, c_uint) for name in ("w", "h", "d", "format", "channels", "flags"))
+
+
+class Array2(ctypes.Structure):
+    _fields_ = (("w", c_size_t), ("h", c_size_t), ("format", c_uint), ("channels", c_uint))
+
+
+class Array3D2(ctypes.Structure):
+    _fields_ = (
+        *((name, c_size_t) for name in ("w", "h", "d")),
+        *((name, c_uint) for name in ("format", "channels", "flags")),
+    )
+
+
+FLOAT, LAYERED, CUBEMAP, SPARSE, DEFERRED = 0x20, 1, 4, 0x40, 0x80
+ROWS = MIB // 4096  # of 4 KiB each
+
+
+def array(rows: int, depth: int = 0, flags: int = 0) -> c_void_p:
+    return made("cuArray3DCreate_v2", byref(Array3D2(1024, rows, depth, FLOAT, 1, flags)))
+
+
+def mipmap(rows: int, depth: int = 0, flags: int = 0, levels: int = 1) -> c_void_p:
+    shape = Array3D2(1024, rows, depth, FLOAT, 1, flags)
+    return made("cuMipmappedArrayCreate", byref(shape), levels)
+
+
+def destroy(array: c_void_p) -> None:
+    call("cuArrayDestroy", array)
+
+
+def destroy_mipmap(array: c_void_p) -> None:
+    call("cuMipmappedArrayDestroy", array)
+
+
+HEAD = ".version 7.0\n.target sm_75\n.address_size 64\n"
+KERNEL = ".visible .entry empty() { ret; }\n"
+NO_OPTIONS = (None, None, 0, None, None, 0)
+
+
+def image(size: int, managed: int = 0, more: str = "") -> bytes:
+    """A module with variables of those sizes."""
+    text = HEAD + more
+    if size:
+        text += f".visible .global .align 4 .b8 table[{size}];\n"
+    if managed:
+        text += f".visible .global .attribute(.managed) .b8 both[{managed}];\n"
+    return text.encode() + b"\0"
+
+
+def image_file(data: bytes) -> bytes:
+    """Where `data` was written to."""
+    path = Path(os.environ["GPUSHARE_TENANT_DIR"]).with_name("image")
+    path.write_bytes(data)
+    return bytes(path)
+
+
+def module(data: bytes) -> c_void_p:
+    return made("cuModuleLoadData", data)
+
+
+def unload(module: c_void_p) -> None:
+    call("cuModuleUnload", module)
+
+
+def library(data: bytes) -> c_void_p:
+    return made("cuLibraryLoadData", data, *NO_OPTIONS)
+
+
+def unload_library(library: c_void_p) -> None:
+    call("cuLibraryUnload", library)
+
+
+def variable_of(library: c_void_p) -> int:
+    return number("cuLibraryGetGlobal", byref(c_size_t()), library, b"table")
+
+
+SPIN = HEAD + ".visible .entry spin(.param .u64 spin_duration_ns)\n{\n\tret;\n}\n\0"
+
+
+def kernel() -> c_void_p:
+    """One that takes as long as it is told."""
+    return made("cuModuleGetFunction", module(SPIN.encode()), b"spin")
+
+
+def launch(function: c_void_p, duration_ns: int, stream: c_void_p | None = None) -> None:
+    duration = c_uint64(duration_ns)
+    parameters = (c_void_p * 1)(ctypes.addressof(duration))
+    call("cuLaunchKernel", function, *[c_uint(1)] * 6, c_uint(0), stream, parameters, None)
+
+
+STACK, FIFO, HEAP, PENDING = 0, 1, 2, 4
+
+
+def limit(which: int) -> int:
+    value = c_size_t()
+    call("cuCtxGetLimit", byref(value), which)
+    return value.value
+
+
+def set_limit(which: int, value: int) -> None:
+    call("cuCtxSetLimit", which, c_size_t(value))
+
+
+def pool_export(pool: c_void_p, pointer: int) -> tuple[int, int, str]:
+    """(pid, descriptor of the pool, what names the allocation)"""
+    descriptor, exported = c_int(), IpcHandle()
+    where = (byref(descriptor), pool, FILE_DESCRIPTOR, c_uint64())
+    call("cuMemPoolExportToShareableHandle", *where)
+    call("cuMemPoolExportPointer", byref(exported), c_uint64(pointer))
+    return os.getpid(), descriptor.value, bytes(exported).hex()
+
+
+def pool_import(pid: int, descriptor: int, text: str) -> int:
+    """The allocation of another process's pool."""
+    own = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR)
+    where = c_void_p(own), FILE_DESCRIPTOR, c_uint64()
+    pool = made("cuMemPoolImportFromShareableHandle", *where)
+    assert result_of(pool_alloc, pool, 1) != 0  # it is not ours
+    exported = IpcHandle.from_buffer_copy(bytes.fromhex(text))
+    return number("cuMemPoolImportPointer", pool, byref(exported))

@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Protocol
@@ -20,6 +18,7 @@ import pytest
 
 from gpushare import abi, simulator
 
+from .container import ProgramContainer
 from .rank import Ranks, ranks
 from .tenant import MIB, InterposedTenant
 
@@ -74,59 +73,6 @@ def filters_over(driver: Path) -> Iterator[Path]:
             link.unlink()
 
 
-@dataclass
-class ProgramContainer:
-    """What a program in a container has around it, for as long as a test lasts."""
-
-    libraries: Path
-    tenant: InterposedTenant
-    env: dict[str, str] = field(default_factory=dict)
-
-    def environment(self) -> dict[str, str]:
-        return {
-            "PATH": os.environ["PATH"],
-            "LD_LIBRARY_PATH": str(self.libraries),
-            "GPUSHARE_TENANT_DIR": str(self.tenant.directory),
-            **self.env,
-        }
-
-    def start(self, *command: str | Path) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [str(part) for part in command],
-            env=self.environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(part) for part in command],
-            env=self.environment(),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-
-    def python(self, *lines: str) -> list[list[object]]:
-        """Run `lines` after client.py; return what each say() printed."""
-        done = self.run(sys.executable, "-c", program(*lines))
-        assert done.returncode == 0, done.stderr
-        assert not done.stderr, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    def says(self, *lines: str) -> list[object]:
-        """As python(), of a program that says one thing."""
-        (said,) = self.python(*lines)
-        return said
-
-
-def program(*lines: str) -> str:
-    return "\n".join([(HERE / "client.py").read_text(), *lines])
-
-
 @pytest.fixture(scope="session")
 def fake_filters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A directory with both filters, over the fake drivers of this folder."""
@@ -159,7 +105,9 @@ FakeContainer = Callable[[list[str], int], ProgramContainer]
 class SimulatedContainer(Protocol):
     """Make a machine with so many cards, and a container with 100 MiB of each of the listed."""
 
-    def __call__(self, cards: int, granted: list[int], profile: Path = ...) -> ProgramContainer: ...
+    def __call__(
+        self, cards: int, granted: list[int], profile: Path = ..., cuda_version: str = ...
+    ) -> ProgramContainer: ...
 
 
 @pytest.fixture
@@ -178,8 +126,11 @@ def fake_container(tmp_path: Path, fake_filters: Path) -> FakeContainer:
 def simulated_container(tmp_path: Path, simulator_filters: Path) -> SimulatedContainer:
     """Make a machine with so many cards, and a container with 100 MiB of each of the listed."""
 
-    def make(cards: int, granted: list[int], profile: Path = T4) -> ProgramContainer:
-        made = simulator.create(tmp_path / "cards", profile, cards)
+    def make(
+        cards: int, granted: list[int], profile: Path = T4, cuda_version: str = ""
+    ) -> ProgramContainer:
+        newer = {"cuda_version": cuda_version, "driver_version": "600.10"} if cuda_version else {}
+        made = simulator.create(tmp_path / "cards", profile, cards, **newer)
         uuids = [made.uuids[card] for card in granted]
         tenant = InterposedTenant(tmp_path / "tenant", uuids, 100 * MIB)
         return ProgramContainer(simulator_filters, tenant, dict(made.env))

@@ -1,21 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon's side of an eviction, and a program in the container that is evicted."""
+"""The daemon's side of an eviction."""
 
 from __future__ import annotations
 
 import ctypes
-import json
 import mmap
 import socket
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from gpushare import abi
 
-from .conftest import ProgramContainer, program
 from .gate import wake
 from .tenant import InterposedTenant, receive
 
@@ -62,58 +56,12 @@ class EvictingDaemon:
             elif message.type == abi.MESSAGE_RESTORE:
                 return message.pid
 
-    def has_request_within(self, seconds: float) -> bool:
-        """Return whether a connected process sends one in that time."""
-        self._connections.append(self._listener.accept()[0])
-        self._connections[-1].settimeout(seconds)
-        try:
-            while message := receive(self._connections[-1]):
-                if message.type == abi.MESSAGE_RESTORE:
-                    return True
-        except TimeoutError:
-            pass
-        return False
-
-
-class EvictedProgram:
-    """A program in the container that says one thing for each line that it is sent."""
-
-    def __init__(self, container: ProgramContainer, *lines: str) -> None:
-        self.process = container.start(sys.executable, "-c", program(*lines))
-
-    def says(self) -> list[object]:
-        """Return what it says next."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, self.process.stderr.read() if self.process.stderr else ""
-        said: list[object] = json.loads(line)
-        return said
-
-    def go_on(self) -> None:
-        """Let it continue behind its `sys.stdin.readline()`."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-
-    def waits(self) -> bool:
-        """Return whether the main thread sleeps on a futex."""
-        return "futex" in Path(f"/proc/{self.process.pid}/wchan").read_text(encoding="ascii")
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition; fail if it never holds."""
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-@contextmanager
-def running(container: ProgramContainer, *lines: str) -> Iterator[EvictedProgram]:
-    """Run a program that is killed at the end."""
-    started = EvictedProgram(container, *lines)
-    try:
-        yield started
-    finally:
-        started.process.kill()
-        started.process.communicate()
+    def requests_so_far(self) -> int:
+        """Return how many the process that has connected has sent, once it has ended."""
+        connection, _ = self._listener.accept()
+        self._connections.append(connection)
+        connection.settimeout(SECONDS)
+        count = 0
+        while message := receive(connection):
+            count += message.type == abi.MESSAGE_RESTORE
+        return count

@@ -6,7 +6,6 @@
  * FAKE_CUDA_FAIL=1    every allocation fails with CUDA_ERROR_LAUNCH_FAILED
  * FAKE_CUDA_CAPTURES  number of the stream that is being captured
  * FAKE_CUDA_DEVICES   uuid numbers in the order in which they are visible, e.g. "10"
- * when_destroyed      what another thread does as soon as a context has ended
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -22,7 +21,7 @@
 #define FUTURE 99000
 
 static __thread CUcontext current;
-static _Atomic uint64_t next_address = UINT64_C(0x7f0000000000);
+static _Atomic uint64_t next_address = UINT64_C(0x7f0000000200);
 static _Atomic int live; /* allocations */
 static _Atomic int primary_users[2];
 static _Atomic int calls; /* of cuLaunchKernel */
@@ -159,16 +158,11 @@ CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
 	return CUDA_SUCCESS;
 }
 
-EXPORT extern void (*when_destroyed)(void);
-void (*when_destroyed)(void);
-
 CUresult cuCtxDestroy_v2(CUcontext context)
 {
 	if (context == current)
 		current = NULL;
-	if (when_destroyed)
-		when_destroyed();
-	return CUDA_SUCCESS;
+	return done(CUDA_SUCCESS);
 }
 
 CUresult cuCtxGetCurrent(CUcontext *context)
@@ -230,6 +224,30 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
 	if (result == CUDA_SUCCESS)
 		*pointer = address;
 	return done(result);
+}
+
+/* The interface with addresses of 32 bits. */
+CUresult cuMemAlloc(unsigned int *pointer, unsigned int bytes)
+{
+	CUdeviceptr address = 0;
+	CUresult result = cuMemAlloc_v2(&address, bytes);
+
+	*pointer = (unsigned int)address;
+	return result;
+}
+
+CUresult cuMemAllocPitch(unsigned int *pointer, unsigned int *pitch, unsigned int width_bytes,
+	unsigned int height, unsigned int element_bytes)
+{
+	(void)element_bytes;
+	*pitch = (width_bytes + 4095) / 4096 * 4096;
+	return cuMemAlloc(pointer, *pitch * height);
+}
+
+CUresult cuMemFree(unsigned int pointer)
+{
+	(void)pointer;
+	return CUDA_SUCCESS;
 }
 
 /* Its pitch is coarser than anyone would guess. */

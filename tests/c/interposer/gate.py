@@ -84,10 +84,10 @@ class WrittenGate:
             if work.begun == work.done:
                 return work
 
-    def until(self, holds: Callable[[StatusWork], bool]) -> StatusWork:
-        """Return the process's work once it is so; what never comes fails."""
+    def until(self, holds: Callable[[StatusWork], bool], process: int = 0) -> StatusWork:
+        """Return a process's work once it is so; what never comes fails."""
         deadline = time.monotonic() + 30
-        while not holds(work := self.work()):
+        while not holds(work := self.work(process)):
             assert time.monotonic() < deadline, work
             time.sleep(0.0005)
         return work

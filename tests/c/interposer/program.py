@@ -7,7 +7,7 @@ import subprocess
 from types import TracebackType
 from typing import Final
 
-from .conftest import ProgramContainer
+from .container import ProgramContainer
 
 OUT_OF_MEMORY: Final = 2
 NOT_PERMITTED: Final = 800

@@ -4,66 +4,92 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from subprocess import Popen
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import Any, TextIO
 
-from .tenant import MIB
-
-if TYPE_CHECKING:
-    from .conftest import ProgramContainer
+from . import client
+from .client import MIB, start
+from .container import ProgramContainer
+from .inside import ForkedProcess
 
 SIMULATED_CONTEXT = 104 * MIB  # simulator/profiles/t4.json
 
-_LOOP = (
-    Path(__file__).with_name("client.py").read_text(),
-    "start()",
-    "say(None)",
-    "for line in sys.stdin:",
-    "    name, text = json.loads(line)",
-    "    try:",
-    "        if name:",
-    "            globals()[name] = eval(text)",
-    "            say(globals()[name])",
-    "        else:",
-    "            say(eval(text))",
-    "    except Refused as refused:",
-    "        say({'refused': refused.args[1]})",
-)
+
+def _serve(namespace: dict[str, Any], lines: TextIO, answers: TextIO) -> None:
+    for line in lines:
+        name, text = json.loads(line)
+        said: Any
+        try:
+            said = eval(text, namespace)
+            if name:
+                namespace[name] = said
+        except client.Refused as refused:
+            said = {"refused": refused.args[1]}
+        # What is kept may be anything.
+        answers.write(json.dumps([said], default=lambda _: None) + "\n")
+        answers.flush()
 
 
-@dataclass
 class Rank:
-    """A process that has the functions of client.py, and a context."""
+    """A process that has the words of client.py, and more, and has done `first`: made a context."""
 
-    process: Popen[str]
-    container: ProgramContainer
+    def __init__(
+        self,
+        container: ProgramContainer,
+        first: Callable[[], object] = start,
+        words: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
+        self.container = container
+        their_in, our_out = os.pipe()
+        our_in, their_out = os.pipe()
+
+        def body() -> None:
+            first()
+            with os.fdopen(their_in) as lines, os.fdopen(their_out, "w") as answers:
+                answers.write("null\n")
+                answers.flush()
+                _serve({**vars(client), **words}, lines, answers)
+
+        self.process = ForkedProcess(container, body, their_in, their_out)
+        os.close(their_in)
+        os.close(their_out)
+        self._lines, self._answers = os.fdopen(our_out, "w"), os.fdopen(our_in)
+        self._line()
 
     def ask(self, expression: str, name: str = "") -> Any:
         """Return what `expression` is there, and keep it there as `name`.
 
         An error of the driver's is {"refused": its number}.
         """
-        assert self.process.stdin
-        self.process.stdin.write(json.dumps([name, expression]) + "\n")
-        self.process.stdin.flush()
+        self.tell(expression, name)
         return self.heard()
+
+    def tell(self, expression: str, name: str = "") -> None:
+        """As ask; heard() returns the answer."""
+        self._lines.write(json.dumps([name, expression]) + "\n")
+        self._lines.flush()
 
     def heard(self) -> Any:
         """Return what it says next."""
-        assert self.process.stdout
-        line = self.process.stdout.readline()
-        assert line, self.process.communicate()[1]
-        return json.loads(line)[0]
+        return json.loads(self._line())[0]
+
+    def _line(self) -> str:
+        line = self._answers.readline()
+        assert line, (self.process.wait(), self.process.said())
+        return line
 
     def kill(self) -> None:
         """End it as kill -9 does."""
         self.process.kill()
-        self.process.wait()
+
+    def end(self) -> None:
+        """End it, and let go of it."""
+        self.process.close()
+        self._answers.close()
+        self._lines.close()
 
 
 class Ranks:
@@ -71,12 +97,7 @@ class Ranks:
 
     def __init__(self, container: ProgramContainer, count: int) -> None:
         self.container = container
-        code = "\n".join(_LOOP)
-        self._all = [
-            Rank(container.start(sys.executable, "-c", code), container) for _ in range(count)
-        ]
-        for rank in self._all:
-            rank.heard()
+        self._all = [Rank(container) for _ in range(count)]
 
     def __iter__(self) -> Iterator[Rank]:
         return iter(self._all)
@@ -89,15 +110,13 @@ class Ranks:
         return int(rank.ask("100 - memory()[0] // MIB"))
 
     def taken(self, rank: Rank) -> int:
-        """Return what the driver has given beside contexts, in MiB."""
-        driver = self.container.libraries.parent / "driver" / "libcuda.so.1"
-        taken = rank.ask(f"taken_of_card({str(driver)!r})")
+        """Return the bytes that the driver has given beside contexts."""
         contexts = sum(one.process.poll() is None for one in self) * SIMULATED_CONTEXT
-        return (int(taken) - contexts) // MIB
+        return int(rank.ask("taken()")) - contexts
 
     def both(self, rank: Rank) -> tuple[int, int]:
-        """Return (used, taken)."""
-        return self.used(rank), self.taken(rank)
+        """Return (used, taken), in MiB."""
+        return self.used(rank), self.taken(rank) // MIB
 
     def reap(self, rank: Rank) -> None:
         """Let `rank` be refused something, which clears what the dead left."""
@@ -106,8 +125,7 @@ class Ranks:
     def end(self) -> None:
         """End those that are left."""
         for rank in self._all:
-            rank.kill()
-            rank.process.communicate()
+            rank.end()
 
 
 @contextmanager

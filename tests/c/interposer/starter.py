@@ -6,7 +6,7 @@ from __future__ import annotations
 import subprocess
 from types import TracebackType
 
-from .conftest import ProgramContainer
+from .container import ProgramContainer
 
 
 class Starter:

@@ -1,155 +1,103 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: F403, F405 - a program in the words of client.py
 """Captures pass the gate from when they begin until they have ended, however that is."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from gpushare import abi
 
-from .conftest import ProgramContainer
-from .conftest import program as program_of
+from .client import *
+from .container import ProgramContainer
 from .gate import WrittenGate
+from .rank import Rank
 
-#: Each program begins with these; `fill` is work, of which a captured stream only makes a node.
-BEGIN = """
-start()
-buffer = alloc(MIB)
-
-def stream_new():
-    stream = c_void_p()
-    call('cuStreamCreate', byref(stream), 1)
-    return stream
-
-def fill(stream):
-    return result_of(call, 'cuMemsetD8Async', c_uint64(buffer), 0, c_size_t(MIB), stream)
-
-def end(stream):
-    graph = c_void_p()
-    return result_of(call, 'cuStreamEndCapture', stream, byref(graph))
-
-stream, other = stream_new(), stream_new()
-sys.stdin.readline()
-"""
 RELAXED, GLOBAL = 2, 0
-SUCCESS, UNMATCHED, INVALIDATED, ILLEGAL_STATE = 0, 903, 901, 401
-UNSUPPORTED = 900
+UNMATCHED, INVALIDATED, ILLEGAL_STATE, UNSUPPORTED = 903, 901, 401, 900
+
+
+class Capturing:
+    """Streams, and `fill`: work, of which a captured stream only makes a node."""
+
+    def __init__(self) -> None:
+        self.buffer = c_uint64(alloc(MIB))
+        self.stream, self.other = stream_new(), stream_new()
+
+    def fill(self, stream: c_void_p | None, form: str = "") -> int:
+        row = (self.buffer, 0, c_size_t(MIB), stream)
+        return result_of(call, f"cuMemsetD8Async{form}", *row)
+
+    def end(self, stream: c_void_p | None, form: str = "") -> int:
+        return result_of(call, f"cuStreamEndCapture{form}", stream, byref(c_void_p()))
+
+
+def plain(own: Capturing) -> None:
+    call("cuStreamBeginCapture", own.stream)
+    assert own.fill(own.stream) == 0
+    assert (own.end(own.stream), own.end(own.stream)) == (0, ILLEGAL_STATE)
+
+
+def to_a_graph(own: Capturing) -> None:
+    where = (graph_new(), None, None, c_size_t(0))
+    call("cuStreamBeginCaptureToGraph", own.stream, *where, RELAXED)
+    assert (own.fill(own.stream), own.end(own.stream)) == (0, 0)
+
+
+def invalid(own: Capturing) -> None:
+    call("cuStreamBeginCapture_v2", own.stream, GLOBAL)
+    assert result_of(call, "cuStreamSynchronize", own.stream) == UNSUPPORTED
+    assert own.fill(own.stream) == own.end(own.stream) == INVALIDATED
+
+
+def forked(own: Capturing) -> None:
+    call("cuStreamBeginCapture_v2", own.stream, RELAXED)
+    event = made("cuEventCreate", 2)
+    call("cuEventRecord", event, own.stream)
+    call("cuStreamWaitEvent", own.other, event, 0)
+    assert (own.fill(own.other), own.end(own.other)) == (0, UNMATCHED)
+    assert (own.fill(own.other), own.fill(own.stream)) == (0, 0)
+    call("cuEventRecord", event, own.other)
+    call("cuStreamWaitEvent", own.stream, event, 0)
+    assert own.end(own.stream) == 0
+
+
+def per_thread(own: Capturing) -> None:
+    assert result_of(call, "cuStreamBeginCapture_v2", None, RELAXED) == UNSUPPORTED
+    call("cuStreamBeginCapture_v2_ptsz", None, RELAXED)
+    assert (own.fill(None, "_ptsz"), own.end(None, "_ptsz")) == (0, 0)
+
+
+def destroyed(own: Capturing) -> None:
+    call("cuStreamBeginCapture_v2", own.other, RELAXED)
+    call("cuStreamDestroy_v2", own.other)
+
+
+def host_function(own: Capturing) -> None:
+    """No capture: a function of the program passes a closed gate too."""
+    note = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: None)
+    call("cuLaunchHostFunc", own.stream, note, None)
+    call("cuStreamSynchronize", own.stream)
 
 
 @pytest.fixture
-def gate(simulated: ProgramContainer) -> WrittenGate:
-    made = WrittenGate(simulated.tenant)
-    made.set(abi.GATE_CLOSED)
-    return made
-
-
-@contextmanager
-def saying(container: ProgramContainer, *lines: str) -> Iterator[list[str]]:
-    """Run `lines` after BEGIN, the gate being closed from the first of them on."""
-    said: list[str] = []
-    with container.start(sys.executable, "-c", program_of(BEGIN, *lines)) as process:
-        assert process.stdin
-        assert process.stdout
-        process.stdin.write("\n")
-        process.stdin.flush()
-        for line in process.stdout:
-            said.append(line.strip())
-            if said[-1] == '["waits"]':
-                break
-        yield said
-        process.kill()
-
-
-WAITS = ("say('waits')", "fill(stream)")
+def capturing(simulated: ProgramContainer) -> Iterator[Rank]:
+    made = Rank(simulated, words=globals())
+    made.ask("Capturing()", "own")
+    yield made
+    made.end()
 
 
 @pytest.mark.parametrize(
-    ("captured", "answers"),
-    [
-        (
-            (
-                "call('cuStreamBeginCapture', stream)",
-                "say(fill(stream))",
-                "say(end(stream), end(stream))",
-            ),
-            [f"[{SUCCESS}]", f"[{SUCCESS}, {ILLEGAL_STATE}]"],
-        ),
-        (
-            (
-                "graph = graph_new()",
-                "where = (graph, None, None, c_size_t(0))",
-                f"call('cuStreamBeginCaptureToGraph', stream, *where, {RELAXED})",
-                "say(fill(stream), end(stream))",
-            ),
-            [f"[{SUCCESS}, {SUCCESS}]"],
-        ),
-        (
-            (
-                f"call('cuStreamBeginCapture_v2', stream, {GLOBAL})",
-                "say(result_of(call, 'cuStreamSynchronize', stream))",
-                "say(fill(stream))",
-                "say(end(stream))",
-            ),
-            [f"[{UNSUPPORTED}]", f"[{INVALIDATED}]", f"[{INVALIDATED}]"],
-        ),
-        (
-            (
-                f"call('cuStreamBeginCapture_v2', stream, {RELAXED})",
-                "event = c_void_p()",
-                "call('cuEventCreate', byref(event), 2)",
-                "call('cuEventRecord', event, stream)",
-                "call('cuStreamWaitEvent', other, event, 0)",
-                "say(fill(other))",
-                "say(end(other))",
-                "say(fill(other), fill(stream))",
-                "call('cuEventRecord', event, other)",
-                "call('cuStreamWaitEvent', stream, event, 0)",
-                "say(end(stream))",
-            ),
-            [f"[{SUCCESS}]", f"[{UNMATCHED}]", f"[{SUCCESS}, {SUCCESS}]", f"[{SUCCESS}]"],
-        ),
-        (
-            (
-                "say(result_of(call, 'cuStreamBeginCapture_v2', None, 2))",
-                "call('cuStreamBeginCapture_v2_ptsz', None, 2)",
-                "row = (c_uint64(buffer), 0, c_size_t(MIB), None)",
-                "say(result_of(call, 'cuMemsetD8Async_ptsz', *row))",
-                "graph = c_void_p()",
-                "say(result_of(call, 'cuStreamEndCapture_ptsz', None, byref(graph)))",
-            ),
-            [f"[{UNSUPPORTED}]", f"[{SUCCESS}]", f"[{SUCCESS}]"],
-        ),
-    ],
-    ids=["plain", "to-a-graph", "invalid", "forked", "per-thread"],
+    "way", [plain, to_a_graph, invalid, forked, per_thread, destroyed, host_function]
 )
 def test_nothing_waits_in_a_capture_and_everything_after_it(
-    captured: tuple[str, ...], answers: list[str], simulated: ProgramContainer, gate: WrittenGate
+    way: Callable[[Capturing], None], capturing: Rank
 ) -> None:
-    with saying(simulated, *captured, *WAITS) as said:
-        assert said == [*answers, '["waits"]']
-        assert gate.until(lambda work: work.waiting == 1).submitted == 0
-
-
-def test_a_stream_that_is_destroyed_in_its_capture_lets_no_other_pass(
-    simulated: ProgramContainer, gate: WrittenGate
-) -> None:
-    lines = ("call('cuStreamBeginCapture_v2', other, 2)", "call('cuStreamDestroy_v2', other)")
-    with saying(simulated, *lines, *WAITS):
-        gate.until(lambda work: work.waiting == 1)
-
-
-def test_a_function_of_the_program_passes_a_closed_gate(
-    simulated: ProgramContainer, gate: WrittenGate
-) -> None:
-    lines = (
-        "note = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: None)",
-        "say(result_of(call, 'cuLaunchHostFunc', stream, note, None))",
-        "call('cuStreamSynchronize', stream)",
-    )
-    with saying(simulated, *lines, *WAITS) as said:
-        assert said == ["[0]", '["waits"]']
-        gate.until(lambda work: work.waiting == 1)
+    gate = WrittenGate(capturing.container.tenant)
+    gate.set(abi.GATE_CLOSED)
+    assert capturing.ask(f"{way.__name__}(own)") is None
+    capturing.tell("own.fill(own.stream)")
+    assert gate.until(lambda work: work.waiting == 1).submitted == 0

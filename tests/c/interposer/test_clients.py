@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +13,9 @@ import pytest
 
 from gpushare import abi
 
-from .conftest import ProgramContainer
-from .tenant import MIB
-from .test_nvml import holding, nvml
+from .client import MIB
+from .container import ProgramContainer
+from .rank import Rank
 
 BESIDE = Path(sys.executable).parent
 HELD = (10 + 20) * MIB  # a context and a buffer
@@ -24,16 +23,16 @@ BUSY = 37
 
 
 @pytest.fixture
-def process(simulated: ProgramContainer) -> Iterator[subprocess.Popen[str]]:
+def pid(simulated: ProgramContainer) -> Iterator[int]:
     """A process of the tenant, which has 30 of 100 MiB; another tenant's beside it."""
     simulated.tenant.set_context_bytes(10 * MIB)
     simulated.tenant.set_u32(0, abi.GRANT_CARD_UTILISATION_PERCENT, BUSY)
-    bare = ProgramContainer(simulated.libraries / "simulator", simulated.tenant, simulated.env)
-    with (
-        holding(bare, "start()", "alloc(500 * MIB)"),
-        holding(simulated, "start()", "alloc(20 * MIB)") as own,
-    ):
-        yield own
+    own, stranger = Rank(simulated), Rank(simulated.bare())
+    own.ask("alloc(20 * MIB)")
+    stranger.ask("alloc(500 * MIB)")
+    yield own.process.pid
+    own.end()
+    stranger.end()
 
 
 def shown(container: ProgramContainer, name: str, *options: str) -> str:
@@ -69,78 +68,27 @@ def nvitop(container: ProgramContainer) -> dict[str, Any]:
     return said
 
 
-def nvidia_ml_py(container: ProgramContainer) -> list[object]:
-    return nvml(
-        container,
-        "card, = cards()",
-        "m = nvmlDeviceGetMemoryInfo(card)",
-        "own = nvmlDeviceGetComputeRunningProcesses(card)",
-        "say(m.total, m.used, m.free, nvmlDeviceGetUtilizationRates(card).gpu,"
-        " [[p.pid, p.usedGpuMemory] for p in own])",
-    )
-
-
-def test_nvidia_ml_py_shows_the_slice(
-    simulated: ProgramContainer, process: subprocess.Popen[str]
-) -> None:
-    assert nvidia_ml_py(simulated) == [
-        *(100 * MIB, HELD, 70 * MIB, BUSY, [[process.pid, HELD]]),
-    ]
-
-
-def test_nvitop_shows_the_slice(
-    simulated: ProgramContainer, process: subprocess.Popen[str]
-) -> None:
-    said = nvitop(simulated)
-    assert said == {
-        "total": 100 * MIB,
-        "used": HELD,
-        "free": 70 * MIB,
-        "percent": 30.0,
-        "busy": BUSY,
-        "processes": [[process.pid, HELD]],
-    }
-
-
-def test_nvitop_s_screen_is_of_the_slice(
-    simulated: ProgramContainer, process: subprocess.Popen[str]
-) -> None:
+def test_nvitop_shows_the_slice(simulated: ProgramContainer, pid: int) -> None:
+    slice_ = {"total": 100 * MIB, "used": HELD, "free": 70 * MIB, "percent": 30.0, "busy": BUSY}
+    assert nvitop(simulated) == slice_ | {"processes": [[pid, HELD]]}
     screen = shown(simulated, "nvitop", "--once", "--no-unicode")
     assert "30.00MiB / 100.0MiB" in screen
     assert f" {BUSY}% " in screen
-    rows = [line for line in screen.splitlines() if " C " in line]
-    assert len(rows) == 1, screen
-    assert f" {process.pid} " in rows[0]
-
-
-def test_gpustat_shows_the_slice(
-    simulated: ProgramContainer, process: subprocess.Popen[str]
-) -> None:
-    card = gpustat(simulated)
-    assert (card["memory.used"], card["memory.total"]) == (30, 100)
-    assert card["utilization.gpu"] == BUSY
-    assert [(one["pid"], one["gpu_memory_usage"]) for one in card["processes"]] == [
-        (process.pid, 30)
-    ]
-
-
-@pytest.mark.usefixtures("process")
-def test_a_slice_that_shrank_below_its_use_is_full_and_no_more(simulated: ProgramContainer) -> None:
-    simulated.tenant.set_memory(25 * MIB)
-    assert nvidia_ml_py(simulated)[:3] == [25 * MIB, HELD, 0]
+    (row,) = [line for line in screen.splitlines() if " C " in line]
+    assert f" {pid} " in row
+    simulated.tenant.set_memory(25 * MIB)  # below its use: it is full, and no more
     said = nvitop(simulated)
-    assert (said["total"], said["used"], said["free"]) == (25 * MIB, HELD, 0)
+    assert [said[key] for key in ("total", "used", "free")] == [25 * MIB, HELD, 0]
     assert said["percent"] == 120.0
+
+
+def test_gpustat_shows_the_slice(simulated: ProgramContainer, pid: int) -> None:
+    card = gpustat(simulated)
+    assert (card["memory.used"], card["memory.total"], card["utilization.gpu"]) == (30, 100, BUSY)
+    assert [(one["pid"], one["gpu_memory_usage"]) for one in card["processes"]] == [(pid, 30)]
+    simulated.tenant.set_memory(25 * MIB)
     card = gpustat(simulated)
     assert (card["memory.used"], card["memory.total"]) == (30, 25)
-
-
-@pytest.mark.usefixtures("process")
-def test_burst_memory_is_in_the_total(simulated: ProgramContainer) -> None:
-    simulated.tenant.set_u64(0, abi.GRANT_CARD_CURRENT_LIMIT_BYTES, 150 * MIB)
-    assert nvidia_ml_py(simulated)[:3] == [150 * MIB, HELD, 120 * MIB]
-    assert nvitop(simulated)["total"] == 150 * MIB
-    assert gpustat(simulated)["memory.total"] == 150
 
 
 def test_a_process_has_the_pid_of_the_container_s_namespace(simulated: ProgramContainer) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from gpushare import abi
 
-from .conftest import ProgramContainer
+from .container import ProgramContainer
 from .gate import WrittenGate
 from .test_gate import START
 

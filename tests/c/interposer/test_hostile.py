@@ -13,7 +13,8 @@ import pytest
 
 from gpushare import abi
 
-from .conftest import LIGHT_CONTEXT_BYTES, ProgramContainer, SimulatedContainer
+from .conftest import LIGHT_CONTEXT_BYTES, SimulatedContainer
+from .container import ProgramContainer
 from .program import DriverProgram, RefusedByDriver
 from .tenant import MIB
 

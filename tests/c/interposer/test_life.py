@@ -10,13 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import (
-    LIGHT_CONTEXT_BYTES,
-    ProgramContainer,
-    SimulatedContainer,
-    compile_c,
-    program,
-)
+from .conftest import LIGHT_CONTEXT_BYTES, SimulatedContainer, compile_c
+from .container import ProgramContainer, program
 from .program import OUT_OF_MEMORY, DriverProgram, RefusedByDriver, succeeded
 from .tenant import MIB
 

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from gpushare import abi
 
-from .conftest import LIGHT_CONTEXT_BYTES, ProgramContainer, SimulatedContainer
+from .conftest import LIGHT_CONTEXT_BYTES, SimulatedContainer
+from .container import ProgramContainer
 from .program import ALLOCATION_PATHS, NOT_PERMITTED, OUT_OF_MEMORY, DriverProgram, RefusedByDriver
 from .tenant import MIB
 

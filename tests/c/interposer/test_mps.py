@@ -14,7 +14,7 @@ from gpushare.simulator import Simulator
 from tests.c.simulator.conftest import SimulatorMachine
 from tests.c.simulator.mps_daemon import MpsDaemon, mps_daemon
 
-from .conftest import ProgramContainer, program
+from .container import ProgramContainer, program
 from .program import succeeded
 
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"

@@ -3,184 +3,126 @@
 
 from __future__ import annotations
 
-import json
+import ctypes
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from ctypes import byref, c_uint, c_ulonglong, c_void_p, cast
+from pathlib import Path
+from typing import Any
 
+import pynvml
 import pytest
 
 from gpushare import abi
+from libhook.table import coverage
 
-from .conftest import ProgramContainer, SimulatedContainer, program
-from .tenant import MIB
+from .client import MIB
+from .conftest import FAKE_UUIDS, FakeContainer, SimulatedContainer
+from .container import ProgramContainer
+from .rank import Rank
 
-# nvidia-ml-py, with what the tests say in one line of JSON.
-NVML = """
-import json, os, sys
-from pynvml import *
-nvmlInit()
-def cards():
-    return [nvmlDeviceGetHandleByIndex(i) for i in range(nvmlDeviceGetCount())]
-def say(*values):
-    print(json.dumps(values))
-"""
+OTHERS = 1  # the pid of another tenant's process, as fake_nvml.c says
+INVALID, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INSUFFICIENT_SIZE = 2, 3, 4, 6, 7
 
 
-def nvml(container: ProgramContainer, *lines: str) -> list[object]:
-    done = container.run(sys.executable, "-c", "\n".join([NVML, *lines]))
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert isinstance(said, list)
-    return said
+def nvml(name: str, *arguments: object) -> int:
+    """Call a function of the library in the container, and return the result."""
+    path = Path(os.environ["LIBCUDA"]).with_name("libnvidia-ml.so.1")
+    return int(getattr(ctypes.CDLL(str(path)), name)(*arguments))
+
+
+def cards() -> list[Any]:
+    nvml("nvmlShutdown")  # and the library is there under its name
+    pynvml.nvmlInit()
+    count = pynvml.nvmlDeviceGetCount()
+    return [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+
+
+def error_of(function: Callable[..., object], *arguments: object) -> int:
+    """What NVML answered; 0: no error."""
+    try:
+        function(*arguments)
+    except pynvml.NVMLError as error:
+        return int(error.value)
+    return 0
+
+
+def memory_of(card: object) -> list[int]:
+    """[total, used, free] in MiB, which both forms say."""
+    first = pynvml.nvmlDeviceGetMemoryInfo(card)
+    second = pynvml.nvmlDeviceGetMemoryInfo(card, version=pynvml.nvmlMemory_v2)
+    figures = [first.total, first.used, first.free]
+    assert figures == [second.total, second.used, second.free]
+    assert second.reserved == 0
+    return [figure // MIB for figure in figures]
+
+
+def processes(card: object) -> dict[int, int]:
+    """The PIDs that are listed, with the memory of each in MiB."""
+    listed = pynvml.nvmlDeviceGetComputeRunningProcesses(card)
+    return {each.pid: each.usedGpuMemory // MIB for each in listed}
 
 
 @contextmanager
-def holding(container: ProgramContainer, *lines: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that has run `lines`, and stays."""
-    with container.start(
-        sys.executable, "-c", program(*lines, "say('ready')", "input()")
-    ) as process:
-        assert process.stdout
-        ready = process.stdout.readline()
-        try:
-            assert ready == '["ready"]\n', process.communicate("\n")[1]
-            yield process
-        finally:
-            if process.poll() is None:
-                process.communicate("\n")
+def viewer(
+    container: ProgramContainer, first: Callable[[], object] = cards
+) -> Iterator[Callable[[str], Any]]:
+    """Return what evaluates an expression in a process that has NVML."""
+    rank = Rank(container, first, globals())
+    try:
+        yield rank.ask
+    finally:
+        rank.end()
 
 
-def test_memory_is_the_slice(simulated: ProgramContainer) -> None:
+def test_a_card_is_the_slice_with_its_own_processes(simulated: ProgramContainer) -> None:
     simulated.tenant.set_context_bytes(10 * MIB)
-    with holding(simulated, "start()", "alloc(20 * MIB)"):
-        said = nvml(
-            simulated,
-            "m = nvmlDeviceGetMemoryInfo(cards()[0])",
-            "n = nvmlDeviceGetMemoryInfo(cards()[0], version=nvmlMemory_v2)",
-            "say(m.total, m.used, m.free, n.total, n.used, n.free, n.reserved)",
-        )
-    slice_ = [100 * MIB, 30 * MIB, 70 * MIB]
-    assert said == [*slice_, *slice_, 0]
-
-
-def test_free_memory_never_underflows(simulated: ProgramContainer) -> None:
-    with holding(simulated, "start()", "alloc(80 * MIB)"):
-        simulated.tenant.set_memory(50 * MIB)
-        said = nvml(
-            simulated,
-            "m = nvmlDeviceGetMemoryInfo(cards()[0])",
-            "say(m.total, m.used, m.free)",
-        )
-    assert said == [50 * MIB, 80 * MIB, 0]
-
-
-def test_processes_are_the_container_s_own(simulated: ProgramContainer) -> None:
-    simulated.tenant.set_context_bytes(10 * MIB)
-    # Another tenant's, and one that goes around the filter: on the card, not in the list.
-    bare = ProgramContainer(simulated.libraries / "simulator", simulated.tenant, simulated.env)
-    with (
-        holding(simulated, "start()", "alloc(20 * MIB)") as first,
-        holding(simulated, "start()") as second,
-        holding(bare, "start()", "alloc(MIB)"),
-    ):
-        said = nvml(
-            simulated,
-            "card = cards()[0]",
-            "say(sorted((p.pid, p.usedGpuMemory)"
-            " for p in nvmlDeviceGetComputeRunningProcesses(card)),"
-            " nvmlDeviceGetGraphicsRunningProcesses(card),"
-            " nvmlDeviceGetMPSComputeRunningProcesses(card))",
-        )
-        everybody = nvml(bare, "say(len(nvmlDeviceGetComputeRunningProcesses(cards()[0])))")
-    own = sorted([[first.pid, 30 * MIB], [second.pid, 10 * MIB]])
-    assert said == [own, [], []]
-    assert everybody == [3]
-
-
-def test_a_killed_process_is_not_listed(simulated: ProgramContainer) -> None:
-    with holding(simulated, "start()", "alloc(20 * MIB)") as process:
-        process.kill()
-        process.wait()
-        said = nvml(simulated, "say(len(nvmlDeviceGetComputeRunningProcesses(cards()[0])))")
-    assert said == [0]
-
-
-def test_too_small_an_array_gets_the_required_size(simulated: ProgramContainer) -> None:
-    with holding(simulated, "start()"):
-        said = nvml(
-            simulated,
-            "from ctypes import *",
-            "lib = CDLL('libnvidia-ml.so.1')",
-            "count = c_uint(0)",
-            "args = cards()[0], byref(count), None",
-            "result = lib.nvmlDeviceGetComputeRunningProcesses_v3(*args)",
-            "say(result, count.value)",
-        )
-    assert said == [7, 1]
-
-
-def test_utilisation_is_the_slice_s(simulated: ProgramContainer) -> None:
     simulated.tenant.set_u32(0, abi.GRANT_CARD_UTILISATION_PERCENT, 37)
-    said = nvml(simulated, "say(nvmlDeviceGetUtilizationRates(cards()[0]).gpu)")
-    assert said == [37]
+    holders = [Rank(simulated), Rank(simulated)]
+    # Another tenant's, and one that goes around the filter: on the card, not in the list.
+    stranger = Rank(simulated.bare())
+    own, other = (holder.process.pid for holder in holders)
+    holders[0].ask("alloc(20 * MIB)")
+    with viewer(simulated) as ask, viewer(simulated.bare()) as bare:
+        assert ask("memory_of(cards()[0])") == [100, 40, 60]
+        simulated.tenant.set_u64(0, abi.GRANT_CARD_CURRENT_LIMIT_BYTES, 150 * MIB)
+        assert ask("memory_of(cards()[0])") == [150, 40, 110]  # with what it may burst to
+        simulated.tenant.set_memory(25 * MIB)
+        assert ask("memory_of(cards()[0])") == [25, 40, 0]
+        assert ask("pynvml.nvmlDeviceGetUtilizationRates(cards()[0]).gpu") == 37
+        assert ask("processes(cards()[0])") == {str(own): 30, str(other): 10}
+        for kind in ("Graphics", "MPSCompute"):
+            assert ask(f"pynvml.nvmlDeviceGet{kind}RunningProcesses(cards()[0])") == []
+        assert len(bare("processes(cards()[0])")) == 3
+        count = "[n := c_uint(0), nvml('nvmlDeviceGetComputeRunningProcesses_v3', cards()[0], {})]"
+        assert ask(f"{count.format('byref(n), None')} + [n.value]")[1:] == [INSUFFICIENT_SIZE, 2]
+        holders[0].kill()
+        assert ask("processes(cards()[0])") == {str(other): 10}
+    for rank in (*holders, stranger):
+        rank.end()
 
 
-class TestCards:
+def test_only_allocated_cards_are_visible(simulated_container: SimulatedContainer) -> None:
     """Four cards, of which the container was granted the fourth and the second."""
-
-    @pytest.fixture
-    def container(self, simulated_container: SimulatedContainer) -> ProgramContainer:
-        return simulated_container(4, [3, 1])
-
-    def test_only_allocated_cards_are_visible(self, container: ProgramContainer) -> None:
-        said = nvml(
-            container,
-            "say([nvmlDeviceGetUUID(card) for card in cards()],"
-            " [nvmlDeviceGetIndex(card) for card in cards()])",
+    container = simulated_container(4, [3, 1])
+    container.tenant.set_memory(64 * MIB, card=1)
+    with viewer(container) as ask, viewer(container.bare()) as bare:
+        every = bare("[pynvml.nvmlDeviceGetUUID(card) for card in cards()]")
+        assert ask("[pynvml.nvmlDeviceGetUUID(card) for card in cards()]") == [every[1], every[3]]
+        assert ask("[pynvml.nvmlDeviceGetIndex(card) for card in cards()]") == [0, 1]
+        # The second of the machine is the container's card 1.
+        assert ask("[memory_of(card)[0] for card in cards()]") == [64, 100]
+        assert ask("error_of(pynvml.nvmlDeviceGetHandleByIndex, 2)") == INVALID
+        names = bare(
+            "[c := cards()[0], pynvml.nvmlDeviceGetUUID(c), pynvml.nvmlDeviceGetPciInfo(c).busId,"
+            " pynvml.nvmlDeviceGetSerial(c)][1:]"
         )
-        bare = ProgramContainer(container.libraries / "simulator", container.tenant, container.env)
-        (all_uuids,) = nvml(bare, "say([nvmlDeviceGetUUID(card) for card in cards()])")
-        assert isinstance(all_uuids, list)
-        assert said == [[all_uuids[1], all_uuids[3]], [0, 1]]
-
-    def test_an_index_above_the_last_card_is_invalid(self, container: ProgramContainer) -> None:
-        said = nvml(
-            container,
-            "try: nvmlDeviceGetHandleByIndex(2)",
-            "except NVMLError as error: say(error.value)",
-        )
-        assert said == [2]
-
-    def test_no_other_card_is_found_by_its_names(self, container: ProgramContainer) -> None:
-        bare = ProgramContainer(container.libraries / "simulator", container.tenant, container.env)
-        names = nvml(
-            bare,
-            "card = cards()[0]",
-            "say(nvmlDeviceGetUUID(card), nvmlDeviceGetPciInfo(card).busId,"
-            " nvmlDeviceGetSerial(card))",
-        )
-        said = nvml(
-            container,
-            f"names = {names!r}",
-            "finds = (nvmlDeviceGetHandleByUUID, nvmlDeviceGetHandleByPciBusId,"
-            " nvmlDeviceGetHandleBySerial)",
-            "found = []",
-            "for find, name in zip(finds, names):",
-            "    try: found.append(bool(find(name)))",
-            "    except NVMLError as error: found.append(error.value)",
-            "say(*found)",
-        )
-        assert said == [6, 6, 6]
-
-    def test_each_shows_its_own_slice(self, container: ProgramContainer) -> None:
-        container.tenant.set_memory(64 * MIB, card=1)
-        said = nvml(
-            container,
-            "say(*[nvmlDeviceGetMemoryInfo(card).total // (1 << 20) for card in cards()])",
-        )
-        assert said == [64, 100]  # the second of the machine is the container's card 1
+        for way, name in zip(("UUID", "PciBusId", "Serial"), names, strict=True):
+            find = f"error_of(pynvml.nvmlDeviceGetHandleBy{way}, {name!r})"
+            assert (ask(find), bare(find)) == (NOT_FOUND, 0)
 
 
 def test_without_pages_nvml_shows_nothing(simulated: ProgramContainer) -> None:
@@ -192,3 +134,136 @@ def test_without_pages_nvml_shows_nothing(simulated: ProgramContainer) -> None:
     assert done.stdout == "9\n"
     assert done.stderr.startswith("gpushare: no GPU: ")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def holder(fake_container: FakeContainer) -> Iterator[Rank]:
+    """A process with 30 of 100 MiB of the second of two cards, whose NVML reports everything."""
+    container = fake_container(FAKE_UUIDS[1:], 100 * MIB)
+    container.env["FAKE_CUDA_DEVICES"] = "1"
+    # The card is at 80 % with 40 % of its memory's bus; the slice's busy time is a half of it.
+    container.tenant.set_u32(0, abi.GRANT_CARD_UTILISATION_PERCENT, 40)
+    made = Rank(container)
+    made.ask("alloc(30 * MIB)")
+    container.env["FAKE_NVML_OWN_PID"] = str(made.process.pid)
+    yield made
+    made.end()
+
+
+def in_list(name: str, *where: object) -> list[object]:
+    """[how many cards there are where none is asked for, in the list, whether it is ours]"""
+    (card,) = cards()
+    most, count, found = c_uint(0), c_uint(8), (c_void_p * 8)()
+    before = (card, *where) if name.startswith("nvmlDevice") else where
+    assert nvml(name, *before, byref(most), None) == nvml(name, *before, byref(count), found) == 0
+    return [most.value, count.value, found[0] == cast(card, c_void_p).value]
+
+
+def partition(index: int) -> int:
+    return nvml("nvmlDeviceGetMigDeviceHandleByIndex", cards()[0], index, byref(c_void_p()))
+
+
+def accounting(pid: int) -> list[int]:
+    """The result and the most memory, by both forms."""
+    first, second = (c_ulonglong * 8)(), (c_uint * 16)(pid)
+    return [
+        nvml("nvmlDeviceGetAccountingStats", cards()[0], pid, first),
+        nvml("nvmlDeviceGetAccountingStats_v2", cards()[0], second),
+        *(first[1], second[4]),
+    ]
+
+
+def samples(kind: int) -> list[list[int]]:
+    _, found = pynvml.nvmlDeviceGetSamples(cards()[0], kind, 0)
+    return [[one.timeStamp, one.sampleValue.uiVal] for one in found]
+
+
+def pstates() -> list[int]:
+    states = pynvml.c_nvmlGpuDynamicPstatesInfo_t()
+    states = pynvml.nvmlDeviceGetDynamicPstatesInfo(cards()[0], states)
+    return [states.utilization[i].percentage for i in range(3)]
+
+
+def protected() -> list[int]:
+    found = pynvml.nvmlDeviceGetConfComputeProtectedMemoryUsage(cards()[0])
+    return [found.total // MIB, found.used // MIB, found.free // MIB]
+
+
+def attributes() -> list[int]:
+    found = pynvml.nvmlDeviceGetAttributes_v2(cards()[0])
+    return [found.memorySizeMB, found.multiprocessorCount]
+
+
+def encoders() -> list[int]:
+    count = c_uint(8)
+    return [nvml("nvmlDeviceGetEncoderSessions", cards()[0], byref(count), None), count.value]
+
+
+#: Figures of the slice, over a library that reports the card's: an expression, and its value. {own}
+#: is the process.
+FIGURES = {
+    "in_list('nvmlDeviceGetTopologyNearestGpus', 10)": [2, 1, True],
+    "in_list('nvmlSystemGetTopologyGpuSet', 0)": [2, 1, True],
+    "in_list('nvmlUnitGetDevices', None)": [2, 1, True],
+    "[partition(index) for index in (0, 1)]": [NOT_FOUND, NOT_FOUND],
+    "accounting({own})": [0, 0, 4096, 4096],
+    f"accounting({OTHERS})": [NOT_FOUND, NOT_FOUND, 0, 0],
+    "encoders()": [0, 0],
+    "[pynvml.nvmlDeviceGetUtilizationRates(cards()[0]).memory, pstates()]": [20, [40, 20, 80]],
+    "[samples(pynvml.NVML_GPU_UTILIZATION_SAMPLES)]": [[[102, 40]]],
+    "[samples(pynvml.NVML_MEMORY_UTILIZATION_SAMPLES)]": [[[102, 20]]],
+    "len(samples(pynvml.NVML_TOTAL_POWER_SAMPLES))": 3,
+    "protected()": [100, 30, 70],
+    "attributes()": [100, 7],
+}
+
+
+def test_every_figure_is_the_slice_s(holder: Rank) -> None:
+    with viewer(holder.container) as ask:
+        for expression, value in FIGURES.items():
+            assert ask(expression.format(own=holder.process.pid)) == value, expression
+        accounted = "pynvml.nvmlDeviceGetAccountingPids(cards()[0])"
+        assert ask(accounted) == [holder.process.pid]
+        holder.kill()
+        assert ask(accounted) == []
+
+
+def test_nothing_is_answered_before_the_pages_are_open(holder: Rank) -> None:
+    with viewer(holder.container, lambda: None) as ask:
+        stats = f"nvml('nvmlDeviceGetAccountingStats', None, {holder.process.pid}, (c_int * 16)())"
+        assert ask(stats) == NOT_FOUND
+
+
+def test_everything_that_is_refused_answers_so(newest: ProgramContainer) -> None:
+    lines = coverage.assign(coverage.read(coverage.SOURCE.read_text()), coverage.exported())
+    refused = {
+        symbol: NO_PERMISSION if "NO_PERMISSION" in entry.reason else NOT_SUPPORTED
+        for symbol, entry in lines.items()
+        if entry.kind == "refused" and symbol.startswith("nvml")
+    }
+    assert len(refused) > 100
+    with viewer(newest) as ask:
+        assert ask(f"{{name: nvml(name, *[None] * 4) for name in {list(refused)!r}}}") == refused
+
+
+def test_a_refused_call_never_reaches_the_library(holder: Rank) -> None:
+    """The fake one would say so. A thread may bind itself."""
+    with viewer(holder.container) as ask:
+        for symbol, error in {
+            "nvmlDeviceSetPowerManagementLimit_v2": NO_PERMISSION,
+            "nvmlDeviceSetComputeMode": NO_PERMISSION,
+            "nvmlDeviceSetMemoryLimits_v1": NO_PERMISSION,
+            "nvmlGpuInstanceDestroy": NO_PERMISSION,
+            "nvmlVgpuInstanceGetVmID": NOT_SUPPORTED,
+        }.items():
+            assert ask(f"nvml({symbol!r}, None, None, None)") == error
+    container = holder.container
+    container.env["GPUSHARE_LOG"] = "debug"
+    lines = "lib.nvmlDeviceSetComputeMode(None, 3); lib.nvmlDeviceSetCpuAffinity(None)"
+    done: subprocess.CompletedProcess[str] = container.run(
+        sys.executable, "-c", f"import ctypes; lib = ctypes.CDLL('libnvidia-ml.so.1'); {lines}"
+    )
+    assert done.stderr == (
+        "gpushare: nvmlDeviceSetComputeMode is refused: changes the card for all tenants\n"
+        "nvmlDeviceSetCpuAffinity\n"
+    )

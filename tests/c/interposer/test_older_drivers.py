@@ -13,7 +13,8 @@ from gpushare import simulator
 from libhook.table.coverage import exported
 from tools.gpu.table import cuda_lines
 
-from .conftest import T4, ProgramContainer, SimulatedContainer, compile_c
+from .conftest import T4, SimulatedContainer, compile_c
+from .container import ProgramContainer
 
 #: A driver before cuGetProcAddress_v2, one in between, one older than the table and the newest.
 VERSIONS = ("11.8", "12.4", "13.0", "13.5")

@@ -1,109 +1,85 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An allocation within quota that the card cannot satisfy is retried while that can help."""
+# ruff: noqa: F403, F405 - a program in the words of client.py
+"""An allocation within quota that the card cannot satisfy is retried while that can help.
+
+test_allocation_paths.py has each path retry.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import socket
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from gpushare import abi, simulator
-from gpushare.simulator import device_file
+from gpushare import abi
 
-from .conftest import ProgramContainer
-from .rank import Rank, ranks
-from .tenant import MIB
+from .client import *
+from .container import ProgramContainer
+from .rank import Rank
 
-OUT_OF_MEMORY = 2
-LAUNCH_FAILED = 719
 WITHOUT_END = 1 << 30
-ALLOCATE = (
-    *("alloc", "alloc_pitch", "alloc_managed", "alloc_async", "alloc_async_ptsz"),
-    *("alloc_from_pool", "alloc_from_pool_ptsz", "create"),
-)
-IMAGE = (
-    b".version 7.0\\n.target sm_75\\n.address_size 64\\n"
-    b".visible .global .align 4 .b8 table[4096];\\n\\0"
-)
-#: Calls that are charged beside those, as expressions; each takes memory of the card once.
-OTHERS = {
-    "context": "call('cuCtxCreate_v2', byref(c_void_p()), 0, 0)",
-    "primary": "call('cuDevicePrimaryCtxRetain', byref(c_void_p()), 0)",
-    "array": "call('cuArrayCreate_v2', byref(c_void_p()), (c_uint64 * 3)(1024, 64, 0x100000020))",
-    "module": f"call('cuModuleLoadData', byref(c_void_p()), {IMAGE!r})".replace("\\\\", "\\"),
-}
+PRIMARY = "made('cuDevicePrimaryCtxRetain', 0)"
+everything: list[int] = []
+others: list[threading.Thread] = []
+results: list[int] = []
 
 
-#: Threads that have the context of the first.
-THREADS = """
-current, threads, results = c_void_p(), [], []
-call('cuCtxGetCurrent', byref(current))
+def beside(work: Callable[[], object]) -> None:
+    """Do it in another thread, with the same context."""
+    handle = current()
 
-def run(work):
-    call('cuCtxSetCurrent', current)
-    results.append(result_of(work))
+    def run() -> None:
+        call("cuCtxSetCurrent", handle)
+        results.append(result_of(work))
 
-def meanwhile(work):
-    threads.append(threading.Thread(target=run, args=(work,)))
-    threads[-1].start()
+    others.append(threading.Thread(target=run))
+    others[-1].start()
 
-def join():
-    for thread in threads:
+
+def join() -> list[int]:
+    """What the other threads' calls answered, once all have ended."""
+    for thread in others:
         thread.join()
     return results
 
-everything = []
 
-def fill_card():
-    # Around the library under test, as a neighbour would.
-    free, total, pointer = c_size_t(), c_size_t(), c_uint64()
-    assert behind.cuMemGetInfo_v2(byref(free), byref(total)) == 0
-    for size in (free.value - 64 * MIB, 32 * MIB, 16 * MIB, *[2 * MIB] * 8):
-        if behind.cuMemAlloc_v2(byref(pointer), c_size_t(size)) == 0:
-            everything.append(pointer.value)
+def fill_card() -> None:
+    """Around the library under test, as a neighbour would."""
+    left, total, pointer = c_size_t(), c_size_t(), c_uint64()
+    assert behind.cuMemGetInfo_v2(byref(left), byref(total)) == 0
+    everything.extend(
+        pointer.value
+        for size in (left.value - 64 * MIB, 32 * MIB, 16 * MIB, *[2 * MIB] * 8)
+        if behind.cuMemAlloc_v2(byref(pointer), c_size_t(size)) == 0
+    )
 
-def empty_card():
+
+def empty_card() -> None:
     for pointer in everything:
         assert behind.cuMemFree_v2(c_uint64(pointer)) == 0
-"""
 
 
-@dataclass
 class FullCard:
     """A process of a tenant with 100 MiB of a card that can be made to have no memory."""
 
-    container: ProgramContainer
-    rank: Rank
-
-    @property
-    def device(self) -> Path:
-        return Path(self.container.env[simulator.DEVICE_ENV])
+    def __init__(self, container: ProgramContainer) -> None:
+        self.container = container
+        self.rank = Rank(container, words=globals())
+        self.ask = self.rank.ask
 
     def fill(self, times: int = WITHOUT_END, error: int = OUT_OF_MEMORY) -> None:
         """Let the next `times` calls that take memory fail."""
-        simulator.fail(self.device, allocations=times, error=error)
+        self.container.fail(times, error)
 
     def failed(self, times: int = WITHOUT_END) -> int:
         """Return how many of `times` calls have failed."""
-        with self.device.open("rb") as file:
-            file.seek(device_file.FAULTS_OFFSET)
-            faults = device_file.Faults.from_buffer_copy(
-                file.read(ctypes.sizeof(device_file.Faults))
-            )
-        return times - int(faults.allocations)
+        return self.container.failed(times)
 
-    def meanwhile(self, expression: str) -> None:
+    def beside(self, expression: str) -> None:
         """Evaluate it in another thread of the process."""
-        self.rank.ask(f"meanwhile(lambda: {expression})")
-
-    def results(self) -> list[int]:
-        """Return what the other threads' calls answered, once all have ended."""
-        return list(self.rank.ask("join()"))
+        self.ask(f"beside(lambda: {expression})")
 
     def held(self) -> int:
         return self.container.tenant.used()[0]
@@ -111,11 +87,9 @@ class FullCard:
 
 @pytest.fixture
 def machine(simulated: ProgramContainer) -> Iterator[FullCard]:
-    with ranks(simulated, 1) as started:
-        driver = simulated.libraries.parent / "driver" / "libcuda.so.1"
-        program = f"behind = ctypes.CDLL({str(driver)!r})\n{THREADS}"
-        started[0].ask(f"exec({program!r}, globals())")
-        yield FullCard(simulated, started[0])
+    made = FullCard(simulated)
+    yield made
+    made.rank.end()
 
 
 @pytest.fixture
@@ -158,95 +132,68 @@ def lacks(connection: socket.socket) -> list[tuple[int, int]]:
             found.append((card, abi.SHORTFALL.unpack(packet)[4]))
 
 
-@pytest.mark.parametrize("allocate", ALLOCATE)
-def test_an_allocation_succeeds_once_the_card_has_room(allocate: str, machine: FullCard) -> None:
-    machine.fill(3)
-    assert machine.rank.ask(f"result_of({allocate}, 32 * MIB)") == 0
-    assert machine.failed(3) == 3
-    assert machine.rank.ask("memory()[0]") == 68 * MIB
-
-
-@pytest.mark.parametrize("what", OTHERS)
-def test_other_charged_calls_succeed_too(what: str, machine: FullCard) -> None:
-    machine.fill(3)
-    assert machine.rank.ask(f"result_of(lambda: {OTHERS[what]})") == 0
-    assert machine.failed(3) == 3
-
-
-@pytest.mark.parametrize("allocate", ALLOCATE)
-def test_the_drivers_answer_is_returned_in_the_end(allocate: str, machine: FullCard) -> None:
+@pytest.mark.parametrize("what", ["alloc(4 * MIB)", "alloc_async(MIB)", "create(MIB * 2)", PRIMARY])
+def test_the_drivers_answer_is_returned_in_the_end(what: str, machine: FullCard) -> None:
     machine.fill()
-    assert machine.rank.ask(f"result_of({allocate}, 4 * MIB)") == OUT_OF_MEMORY
+    assert machine.ask(f"result_of(lambda: {what})") == OUT_OF_MEMORY
     assert machine.failed() > 1
     machine.fill(0)
     assert machine.held() == 0
-    assert machine.rank.ask("result_of(alloc, 100 * MIB)") == 0
-
-
-@pytest.mark.parametrize("what", [*OTHERS])
-def test_reservations_of_other_calls_are_released_in_the_end(what: str, machine: FullCard) -> None:
-    machine.fill()
-    assert machine.rank.ask(f"result_of(lambda: {OTHERS[what]})") == OUT_OF_MEMORY
-    machine.fill(0)
-    assert machine.held() == 0
-    assert machine.rank.ask("result_of(alloc, 100 * MIB)") == 0
+    assert machine.ask("result_of(alloc, 100 * MIB)") == 0
 
 
 @pytest.mark.usefixtures("heard")
 def test_the_room_stays_reserved_meanwhile(machine: FullCard) -> None:
-    """Of 100 MiB 60 are waited for: for others 40 are left."""
+    """Of 100 MiB 60 are waited for: for others 40 are left. A forked child does not wait."""
     machine.fill()
-    machine.meanwhile("alloc(60 * MIB)")
+    machine.beside("alloc(60 * MIB)")
     wait_until(lambda: machine.held() == 60 * MIB)
-    assert machine.rank.ask("memory()[0]") == 40 * MIB
+    assert machine.ask("memory()[0]") == 40 * MIB
+    assert machine.ask("in_child(lambda: os._exit(cu.cuInit(0) == 0))") == 0
     machine.fill(0)
-    assert machine.results() == [0]
+    assert machine.ask("join()") == [0]
 
 
-def test_another_error_is_not_retried(machine: FullCard) -> None:
-    machine.fill(error=LAUNCH_FAILED)
-    assert machine.rank.ask("result_of(alloc, MIB)") == LAUNCH_FAILED
-    assert machine.failed() == 1
-
-
-def test_over_the_quota_the_driver_is_not_called(machine: FullCard) -> None:
-    machine.fill()
-    assert machine.rank.ask("result_of(alloc, 101 * MIB)") == OUT_OF_MEMORY
-    assert machine.failed() == 0
-
-
-def test_burst_memory_is_not_retried(machine: FullCard) -> None:
+@pytest.mark.parametrize(
+    ("mib", "limit", "error", "asked"),
+    [
+        (1, 100, LAUNCH_FAILED, 1),  # another error is not retried
+        (101, 100, OUT_OF_MEMORY, 0),  # above the quota, the driver is not called
+        (101, 200, OUT_OF_MEMORY, 1),  # burst memory is not retried
+    ],
+)
+def test_what_is_not_retried(
+    mib: int, limit: int, error: int, asked: int, machine: FullCard
+) -> None:
     tenant = machine.container.tenant
-    tenant.set_u64(0, abi.GRANT_CARD_CURRENT_LIMIT_BYTES, 200 * MIB)
-    machine.fill()
-    assert machine.rank.ask("result_of(alloc, 101 * MIB)") == OUT_OF_MEMORY
-    assert machine.failed() == 1
+    tenant.set_u64(0, abi.GRANT_CARD_CURRENT_LIMIT_BYTES, limit * MIB)
+    machine.fill(error=error)
+    assert machine.ask(f"result_of(alloc, {mib} * MIB)") == error
+    assert machine.failed() == asked
 
 
 def test_nothing_waits_while_a_stream_is_captured(machine: FullCard) -> None:
-    machine.rank.ask(
-        "(call('cuStreamCreate', byref(stream := c_void_p()), 1), stream.value)[1]", "stream"
-    )
-    machine.rank.ask("call('cuStreamBeginCapture_v2', c_void_p(stream), 2)")
+    machine.ask("stream_new()", "stream")
+    machine.ask("call('cuStreamBeginCapture_v2', stream, 2)")
     machine.fill()
-    assert machine.rank.ask("result_of(alloc, MIB)") == OUT_OF_MEMORY
+    assert machine.ask("result_of(alloc, MIB)") == OUT_OF_MEMORY
     assert machine.failed() == 1
-    machine.rank.ask("call('cuStreamEndCapture', c_void_p(stream), byref(c_void_p()))")
+    machine.ask("call('cuStreamEndCapture', stream, byref(c_void_p()))")
     machine.fill(2)
-    assert machine.rank.ask("result_of(alloc, MIB)") == 0
+    assert machine.ask("result_of(alloc, MIB)") == 0
 
 
 def test_the_daemon_gets_one_report(heard: socket.socket, machine: FullCard) -> None:
     machine.fill(5)
-    assert machine.rank.ask("result_of(alloc, 4 * MIB)") == 0
+    assert machine.ask("result_of(alloc, 4 * MIB)") == 0
     assert lacks(heard) == [(0, 4 * MIB)]
 
 
 def test_of_many_threads_one_speaks(heard: socket.socket, machine: FullCard) -> None:
     machine.fill(24)
     for _ in range(8):
-        machine.meanwhile("alloc(2 * MIB)")
-    assert machine.results() == [0] * 8
+        machine.beside("alloc(2 * MIB)")
+    assert machine.ask("join()") == [0] * 8
     assert len(lacks(heard)) == 1
 
 
@@ -254,48 +201,37 @@ def test_with_a_daemon_it_is_waited_for_longer_than_without(
     heard: socket.socket, machine: FullCard
 ) -> None:
     machine.fill()
-    assert machine.rank.ask("result_of(alloc, 4 * MIB)") == OUT_OF_MEMORY
+    assert machine.ask("result_of(alloc, 4 * MIB)") == OUT_OF_MEMORY
     asked = machine.failed()
     heard.close()
     # The daemon is dead, and the last wait was in vain: the next one is short.
     machine.fill()
-    assert machine.rank.ask("result_of(alloc, 4 * MIB)") == OUT_OF_MEMORY
+    assert machine.ask("result_of(alloc, 4 * MIB)") == OUT_OF_MEMORY
     assert 1 < machine.failed() < asked
 
 
 @pytest.mark.usefixtures("heard")
-def test_a_child_is_forked_while_another_thread_waits(machine: FullCard) -> None:
-    machine.fill()
-    machine.meanwhile("alloc(60 * MIB)")
-    wait_until(lambda: machine.held() == 60 * MIB)
-    child = "(pid := os.fork()) or os._exit(cu.cuInit(0) == 0)"
-    assert machine.rank.ask(f"({child}, os.waitpid(pid, 0)[1])[1]") == 0
-    machine.fill(0)
-    assert machine.results() == [0]
-
-
-@pytest.mark.usefixtures("heard")
-@pytest.mark.parametrize("waits", ["alloc(MIB)", OTHERS["primary"]], ids=["alloc", "primary"])
+@pytest.mark.parametrize("waits", ["alloc(MIB)", PRIMARY])
 def test_a_free_of_another_thread_does_not_wait(waits: str, machine: FullCard) -> None:
-    pointer = machine.rank.ask("alloc(2 * MIB)")
+    machine.ask("alloc(2 * MIB)", "pointer")
     machine.fill()
-    machine.meanwhile(waits)
+    machine.beside(waits)
     wait_until(lambda: machine.failed() > 1)
-    machine.rank.ask(f"free({pointer})")
-    assert machine.rank.ask("result_of(call, 'cuDevicePrimaryCtxRelease_v2', 0)") != 0
-    assert machine.rank.ask("result_of(call, 'cuDevicePrimaryCtxReset_v2', 0)") == 0
-    assert machine.rank.ask("threads[0].is_alive()")
+    machine.ask("free(pointer)")
+    assert machine.ask("result_of(call, 'cuDevicePrimaryCtxRelease_v2', 0)") != 0
+    assert machine.ask("result_of(call, 'cuDevicePrimaryCtxReset_v2', 0)") == 0
+    assert machine.ask("others[0].is_alive()")
     machine.fill(0)
-    assert machine.results() == [0]
+    assert machine.ask("join()") == [0]
 
 
 def test_memory_that_a_neighbour_releases_is_allocated(
     heard: socket.socket, machine: FullCard
 ) -> None:
     """The whole card is taken, around us; a graph's memory too is waited for."""
-    machine.rank.ask("fill_card()")
-    machine.meanwhile("call('cuGraphLaunch', instance(graph_of(4 * MIB)), None)")
-    machine.meanwhile("alloc(4 * MIB)")
+    machine.ask("fill_card()")
+    machine.beside("launch_graph(instance(graph_of(4 * MIB)))")
+    machine.beside("alloc(4 * MIB)")
     wait_until(lambda: bool(lacks(heard)))
-    machine.rank.ask("empty_card()")
-    assert machine.results() == [0, 0]
+    machine.ask("empty_card()")
+    assert machine.ask("join()") == [0, 0]

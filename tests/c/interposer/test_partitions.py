@@ -3,16 +3,22 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
+import pynvml
 import pytest
 
 from gpushare import simulator
 
-from .conftest import T4, ProgramContainer
+from .client import alloc, start
+from .conftest import T4
+from .container import ProgramContainer
+from .inside import inside
 from .program import ALLOCATION_PATHS, OUT_OF_MEMORY, DriverProgram, RefusedByDriver
 from .tenant import MIB, InterposedTenant
-from .test_nvml import holding, nvml
+from .test_nvml import cards, error_of
 
 UNAVAILABLE = 46
 NO_PERMISSION, NOT_FOUND = 4, 6
@@ -63,38 +69,34 @@ def test_a_device_that_was_not_allocated_is_not_available(
     assert said == ([0, UNAVAILABLE] if name == "SIBLING" else [100, 3])
 
 
-def test_nvml_shows_the_instance_as_the_slice(container: ProgramContainer) -> None:
-    with holding(container, "start()", "alloc(20 * MIB)") as process:
-        said = nvml(
-            container,
-            "instance = nvmlDeviceGetHandleByUUID(os.environ['INSTANCE'])",
-            "memory = nvmlDeviceGetMemoryInfo(instance)",
-            "(process,) = nvmlDeviceGetComputeRunningProcesses(instance)",
-            "size = nvmlDeviceGetAttributes(instance).memorySizeMB",
-            "who = (process.pid, process.usedGpuMemory, process.gpuInstanceId)",
-            "say(memory.total, memory.used, size, *who)",
-        )
-        assert said == [QUOTA, 20 * MIB, 300, process.pid, 20 * MIB, 2]
+@inside("container")
+def test_nvml_shows_the_instance_as_the_slice() -> None:
+    start()
+    alloc(20 * MIB)
+    cards()
+    instance = pynvml.nvmlDeviceGetHandleByUUID(os.environ["INSTANCE"])
+    memory = pynvml.nvmlDeviceGetMemoryInfo(instance)
+    (process,) = pynvml.nvmlDeviceGetComputeRunningProcesses(instance)
+    assert (memory.total, memory.used) == (QUOTA, 20 * MIB)
+    assert pynvml.nvmlDeviceGetAttributes(instance).memorySizeMB == 300
+    assert (process.pid, process.usedGpuMemory) == (os.getpid(), 20 * MIB)
+    assert process.gpuInstanceId == 2
 
 
-def test_nvml_finds_the_instance_on_its_card_and_nothing_beside_it(
-    container: ProgramContainer,
-) -> None:
-    said = nvml(
-        container,
-        "(card,) = cards()",
-        "found = []",
-        "for index in range(nvmlDeviceGetMaxMigDeviceCount(card)):",
-        "    try: found.append(nvmlDeviceGetMigDeviceHandleByIndex(card, index))",
-        "    except NVMLError_NotFound: pass",
-        "def code(function, *arguments):",
-        "    try: function(*arguments)",
-        "    except NVMLError as error: return error.value",
-        "memory = code(nvmlDeviceGetMemoryInfo, card)",
-        "processes = code(nvmlDeviceGetComputeRunningProcesses, card)",
-        "sibling = code(nvmlDeviceGetHandleByUUID, os.environ['SIBLING'])",
-        "names = [nvmlDeviceGetUUID(card)] + [nvmlDeviceGetUUID(one) for one in found]",
-        "say(names, nvmlDeviceGetIndex(card), memory, processes, sibling)",
-    )
-    names = [container.env["CARD"], container.env["INSTANCE"]]
-    assert said == [names, 0, NO_PERMISSION, NO_PERMISSION, NOT_FOUND]
+@inside("container")
+def test_nvml_finds_the_instance_on_its_card_and_nothing_beside_it() -> None:
+    (card,) = cards()
+    assert pynvml.nvmlDeviceGetUUID(card) == os.environ["CARD"]
+    assert pynvml.nvmlDeviceGetIndex(card) == 0
+    for call, where, error in (
+        (pynvml.nvmlDeviceGetMemoryInfo, card, NO_PERMISSION),
+        (pynvml.nvmlDeviceGetComputeRunningProcesses, card, NO_PERMISSION),
+        (pynvml.nvmlDeviceGetHandleByUUID, os.environ["SIBLING"], NOT_FOUND),
+    ):
+        assert error_of(call, where) == error
+    found = []
+    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(card)):
+        with suppress(pynvml.NVMLError_NotFound):
+            instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, index)
+            found.append(pynvml.nvmlDeviceGetUUID(instance))
+    assert found == [os.environ["INSTANCE"]]

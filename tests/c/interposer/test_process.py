@@ -14,7 +14,8 @@ import pytest
 
 from gpushare import abi
 
-from .conftest import ROOT, ProgramContainer, program
+from .conftest import ROOT
+from .container import ProgramContainer, program
 from .tenant import MIB, Message, receive
 
 INIT = "import ctypes; cu = ctypes.CDLL('libcuda.so.1'); print(cu.cuInit(0), cu.cuInit(0))"

@@ -11,7 +11,8 @@ import pytest
 from gpushare import abi
 from libhook.table import coverage, elf
 
-from .conftest import HERE, ProgramContainer, compile_c, program
+from .conftest import HERE, compile_c
+from .container import ProgramContainer, program
 from .tenant import MIB, receive
 
 LOOKUPS = (

@@ -3,132 +3,173 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 
-from .conftest import ProgramContainer
-from .rank import Rank, Ranks, ranks
-from .tenant import MIB
+from libhook.table import coverage
+
+from .client import MIB, OUT_OF_MEMORY
+from .rank import Rank, Ranks
+
+SIZE = 32  # MiB, a whole chunk of a pool
+REFUSED = {"refused": OUT_OF_MEMORY}
 
 
-def give(maker: Rank, takers: list[Rank], size: int = 40 * MIB, *, map_it: bool = True) -> None:
-    """Let `maker` make `piece` and `takers` import it as `piece`."""
-    maker.ask(f"shareable({size})", "piece")
-    pid, descriptor = maker.ask("export(piece)")
+class Way(NamedTuple):
+    """How SIZE MiB are shared: expressions of the process that makes them, and of one that maps.
+
+    `it` is what was made or opened, `exported` what the maker handed out.
+    """
+
+    make: str
+    let_go: str
+    export: str
+    open: str
+    close: str
+    is_kept: bool = True  # by the simulated driver, when its maker has let go of it
+
+    def counts(self, group: Ranks, rank: Rank, mib: int = SIZE) -> None:
+        """Assert that so much is charged, and was given by the driver."""
+        assert group.used(rank) == mib
+        assert not self.is_kept or group.both(rank) == (mib, mib)
+
+
+IPC = Way("alloc(32 * MIB)", "free(it)", "ipc_handle(it)", "ipc_open(exported)", "ipc_close(it)")
+#: By the function that imports.
+WAYS = {
+    "cuMemImportFromShareableHandle": Way(
+        "shareable(32 * MIB)", "release(it)", "export(it)",
+        "[p := adopt(*exported), mapped(p, 32 * MIB)]",
+        "[unmap(it[1], 32 * MIB), release(it[0])]",
+    ),
+    "cuIpcOpenMemHandle": IPC._replace(open="ipc_open(exported, '')"),
+    "cuIpcOpenMemHandle_v2": IPC,
+    "cuMemPoolImportPointer": Way(
+        "[p := pool_create(handle_types=1), pool_alloc(p, 32 * MIB)]",
+        "[free_async(it[1]), synchronize()]", "pool_export(*it)",
+        "pool_import(*exported)", "free_async(it)", is_kept=False,
+    ),
+}  # fmt: skip
+
+
+def test_every_function_that_imports_memory_is_here() -> None:
+    lines = coverage.assign(coverage.read(coverage.SOURCE.read_text()), coverage.exported())
+    assert sorted(WAYS) == sorted(
+        symbol for symbol, entry in lines.items() if "Charged only if" in entry.reason
+    )
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, group: Ranks) -> Way:
+    """How memory of the first of the group came to the others."""
+    way = WAYS[request.param]
+    maker, *takers = group
+    maker.ask(way.make, "it")
+    exported = maker.ask(way.export)
     for taker in takers:
-        taker.ask(f"adopt({pid}, {descriptor})", "piece")
-        if map_it:
-            taker.ask(f"mapped(piece, {size})", "where")
-    maker.ask(f"os.close({descriptor})")
+        taker.ask(repr(exported), "exported")
+        taker.ask(way.open, "it")
+    return way
 
 
+@pytest.mark.usefixtures("way")
 def test_memory_mapped_by_three_processes_counts_once(group: Ranks) -> None:
-    maker, *takers = group
-    give(maker, takers)
-    assert [group.both(rank) for rank in group] == [(40, 40)] * 3
-    assert group.container.tenant.shared() == (40 * MIB, 80 * MIB)
-    assert maker.ask("result_of(alloc, 62 * MIB)") == 2
-    assert takers[0].ask("result_of(alloc, 60 * MIB)") == 0
+    assert [group.both(rank) for rank in group] == [(SIZE, SIZE)] * 3
+    assert group.container.tenant.shared() == (SIZE * MIB, 2 * SIZE * MIB)
+    assert group[0].ask("result_of(alloc, 70 * MIB)") == OUT_OF_MEMORY
+    assert group[1].ask("result_of(alloc, 68 * MIB)") == 0
 
 
-def test_the_last_process_frees_the_whole_charge(group: Ranks) -> None:
+def test_the_last_process_frees_the_whole_charge(way: Way, group: Ranks) -> None:
     maker, *takers = group
-    give(maker, takers)
-    maker.ask("release(piece)")
-    assert group.both(maker) == (40, 40)
-    takers[0].ask("unmap(where, 40 * MIB)")
-    takers[0].ask("release(piece)")
-    assert group.both(maker) == (40, 40)
-    takers[1].ask("release(piece)")
-    assert group.both(maker) == (40, 40)
-    takers[1].ask("unmap(where, 40 * MIB)")
-    assert group.both(maker) == (0, 0)
+    maker.ask(way.let_go)
+    for taker in takers:
+        way.counts(group, maker)
+        taker.ask(way.close)
+    way.counts(group, maker, 0)
     assert group.container.tenant.shared() == (0, 0)
 
 
-def test_memory_that_outlives_its_killed_maker_still_counts(group: Ranks) -> None:
+def test_memory_that_outlives_its_killed_maker_still_counts(way: Way, group: Ranks) -> None:
     maker, *takers = group
-    give(maker, takers)
     maker.kill()
     group.reap(takers[0])
-    assert group.both(takers[1]) == (40, 40)
-    assert takers[0].ask("result_of(alloc, 62 * MIB)") == 2
     for taker in takers:
-        taker.ask("unmap(where, 40 * MIB)")
-        taker.ask("release(piece)")
-    assert group.both(takers[0]) == (0, 0)
+        way.counts(group, takers[1])
+        assert takers[0].ask("result_of(alloc, 70 * MIB)") == OUT_OF_MEMORY
+        taker.ask(way.close)
+    way.counts(group, takers[0], 0)
 
 
-def test_a_killed_importer_leaves_the_maker_s_charge(group: Ranks) -> None:
+def test_a_killed_importer_leaves_the_charge_and_the_last_one_frees_it(
+    way: Way, group: Ranks
+) -> None:
     maker, *takers = group
-    give(maker, takers)
     takers[0].kill()
     group.reap(maker)
-    assert group.both(maker) == (40, 40)
-    maker.ask("release(piece)")
-    assert group.both(takers[1]) == (40, 40)
+    way.counts(group, maker)
+    maker.ask(way.let_go)
+    way.counts(group, takers[1])
     takers[1].kill()
     assert maker.ask("result_of(alloc, 100 * MIB)") == 0
     assert group.both(maker) == (100, 100)
 
 
-def test_the_last_killed_importer_frees_it(group: Ranks) -> None:
-    maker, *takers = group
-    give(maker, takers[:1])
-    maker.kill()
-    takers[0].kill()
-    assert takers[1].ask("result_of(alloc, 100 * MIB)") == 0
+def give(maker: Rank, taker: Rank, *, map_it: bool = True) -> None:
+    """Let `maker` make 40 MiB as `piece`, and `taker` import it as `piece`."""
+    maker.ask("shareable(40 * MIB)", "piece")
+    maker.ask("export(piece)", "exported")
+    taker.ask(f"adopt(*{maker.ask('exported')})", "piece")
+    if map_it:
+        taker.ask("mapped(piece, 40 * MIB)", "where")
 
 
 @pytest.mark.parametrize("how", ["mapped", "unmapped"])
 def test_importing_ones_own_exports_gains_nothing(group: Ranks, how: str) -> None:
     """Make, export, import, drop the original: the import keeps the memory, and the charge."""
     (rank, *_) = group
-    outcomes = []
-    for _ in range(4):
-        outcomes.append(rank.ask("shareable(30 * MIB)", "piece"))
-        if outcomes[-1] == {"refused": 2}:
-            continue
-        pid, descriptor = rank.ask("export(piece)")
-        rank.ask(f"adopt({pid}, {descriptor})", "again")
+    for _ in range(3):
+        rank.ask("shareable(30 * MIB)", "piece")
+        rank.ask("export(piece)", "exported")
+        rank.ask("adopt(*exported)", "again")
         if how == "mapped":
             rank.ask("mapped(again, 30 * MIB)")
         rank.ask("release(piece)")
-        rank.ask(f"os.close({descriptor})")
-    assert outcomes[3] == {"refused": 2}
-    assert {"refused": 2} not in outcomes[:3]
+        rank.ask("os.close(exported[1])")
+    assert rank.ask("shareable(30 * MIB)") == REFUSED
     assert group.both(rank) == (90, 90)
 
 
 def test_a_handle_that_was_exported_often_counts_once(group: Ranks) -> None:
     maker, taker, _ = group
-    give(maker, [taker])
-    pid, descriptor = maker.ask("export(piece)")
-    taker.ask(f"adopt({pid}, {descriptor})", "again")
-    assert group.container.tenant.shared() == (40 * MIB, 40 * MIB)
-    taker.ask("mapped(again, 40 * MIB)")
-    assert group.container.tenant.shared() == (40 * MIB, 40 * MIB)
+    give(maker, taker)
+    taker.ask(f"adopt(*{maker.ask('export(piece)')})", "again")
+    for _ in range(2):
+        assert group.container.tenant.shared() == (40 * MIB, 40 * MIB)
+        taker.ask("mapped(again, 40 * MIB)")
 
 
 def test_an_import_counts_as_far_as_it_was_mapped(group: Ranks) -> None:
     maker, taker, _ = group
-    give(maker, [taker], map_it=False)
-    shared = [group.container.tenant.shared()]
+    give(maker, taker, map_it=False)
     taker.ask("reserve_address(100 * MIB)", "where")
-    for size in (10, 4, 20):
-        taker.ask(f"map_memory(where, {size} * MIB, piece)")
-        taker.ask(f"unmap(where, {size} * MIB)")
-        shared.append(group.container.tenant.shared())
+    for size, counted in ((0, 0), (10, 10), (4, 10), (20, 20)):
+        if size:
+            taker.ask(f"map_memory(where, {size} * MIB, piece)")
+            taker.ask(f"unmap(where, {size} * MIB)")
+        assert group.container.tenant.shared()[1] == counted * MIB
     taker.ask("release(piece)")
-    shared.append(group.container.tenant.shared())
-    assert [imported // MIB for _, imported in shared] == [0, 10, 10, 20, 0]
+    assert group.container.tenant.shared()[1] == 0
     assert group.both(maker) == (40, 40)
 
 
 def test_an_import_retained_by_its_address_counts_to_its_last_release(group: Ranks) -> None:
     maker, taker, _ = group
-    give(maker, [taker])
+    give(maker, taker)
     taker.ask("retain(where + 6 * MIB)", "another")
     maker.ask("release(piece)")
+    maker.ask("os.close(exported[1])")
     taker.ask("unmap(where, 40 * MIB)")
     taker.ask("release(piece)")
     assert group.both(maker) == (40, 40)
@@ -140,22 +181,23 @@ def test_ranks_that_all_share_with_all_count_each_piece_once(group: Ranks) -> No
     """As the peers of a collective library do: every process maps every buffer."""
     for rank in group:
         rank.ask("shareable(20 * MIB)", "own")
-    descriptors = [rank.ask("export(own)") for rank in group]
+    exports = [rank.ask("export(own)") for rank in group]
     for number, rank in enumerate(group):
-        for other, (pid, descriptor) in enumerate(descriptors):
-            if other != number:
-                rank.ask(f"mapped(adopt({pid}, {descriptor}), 20 * MIB)")
+        for exported in exports[:number] + exports[number + 1 :]:
+            rank.ask(f"mapped(adopt(*{exported}), 20 * MIB)")
     assert [group.both(rank) for rank in group] == [(60, 60)] * 3
     assert group[0].ask("result_of(alloc, 40 * MIB)") == 0
 
 
-def test_a_failed_export_and_import_leave_no_trace(group: Ranks) -> None:
-    (rank, *_) = group
+def test_a_call_that_fails_leaves_no_trace(group: Ranks) -> None:
+    rank, taker, _ = group
     rank.ask("create(4 * MIB)", "private")
     assert "refused" in rank.ask("export(private)")
-    assert "refused" in rank.ask(f"adopt({rank.process.pid}, 0)")
+    assert "refused" in rank.ask("adopt(os.getpid(), 0)")
+    rank.ask("alloc_managed(4 * MIB)", "managed")
+    assert "refused" in rank.ask("ipc_handle(managed)")
+    assert "refused" in taker.ask(f"ipc_open({'00' * 64!r})")
     assert group.container.tenant.shared() == (0, 0)
-    assert group.both(rank) == (4, 4)
 
 
 def test_memory_that_sleeps_and_wakes_is_all_released(group: Ranks) -> None:
@@ -171,12 +213,50 @@ def test_memory_that_sleeps_and_wakes_is_all_released(group: Ranks) -> None:
         assert group.both(rank) == (0, 0)
 
 
-def test_a_forked_child_answers_for_none_of_it(simulated: ProgramContainer) -> None:
-    with ranks(simulated, 1) as (rank,):
-        rank.ask("shareable(40 * MIB)", "piece")
-        rank.ask("export(piece)")
-        rank.ask("[child := os.fork(), child or os._exit(0), os.waitpid(child, 0)][2][1]", "ended")
-        assert rank.ask("ended") == 0
-        assert simulated.tenant.shared() == (40 * MIB, 0)
-        rank.ask("release(piece)")
-        assert simulated.tenant.shared() == (0, 0)
+def opened(group: Ranks, size: str = "40 * MIB") -> None:
+    """Let the second process open a buffer of the first one."""
+    group[0].ask(f"alloc({size})", "buffer")
+    handle = group[0].ask("ipc_handle(buffer)")
+    assert handle == group[0].ask("ipc_handle(buffer)")
+    group[1].ask(repr(handle), "handle")
+    group[1].ask("ipc_open(handle)", "buffer")
+
+
+def test_opened_twice_it_counts_once_and_until_closed_twice(group: Ranks) -> None:
+    opened(group)
+    taker, tenant = group[1], group.container.tenant
+    assert taker.ask("ipc_open(handle)") == taker.ask("buffer")
+    assert taker.ask("free(buffer)") == {"refused": 1}  # it is not its own to free
+    for imported in (40 * MIB, 40 * MIB, 0):
+        assert tenant.shared() == (40 * MIB, imported)
+        closed = taker.ask("ipc_close(buffer)")
+    assert closed == {"refused": 1}
+    assert tenant.shared() == (40 * MIB, 0)
+
+
+def test_a_small_buffer_is_opened_at_the_size_that_its_maker_was_charged(group: Ranks) -> None:
+    opened(group, "1000")
+    assert group.container.tenant.shared() == (1024, 1024)
+    group[0].ask("free(buffer)")
+    assert group.container.tenant.shared() == (0, 1024)
+    assert group[1].ask("charged()") == 1024
+
+
+def test_the_end_of_a_context_closes_handles_and_withdraws_exports(group: Ranks) -> None:
+    for rank in group:
+        rank.ask("context()")
+    opened(group)
+    for shared, rank in (((40 * MIB, 40 * MIB), group[1]), ((40 * MIB, 0), group[0])):
+        assert group.container.tenant.shared() == shared
+        rank.ask("call('cuCtxDestroy_v2', current())")
+    assert group.container.tenant.shared() == (0, 0)
+    assert group.container.tenant.used()[0] == 0
+
+
+def test_a_forked_child_answers_for_nothing_and_has_nothing_open(group: Ranks) -> None:
+    opened(group)
+    give(*list(group)[:2])
+    shared = group.container.tenant.shared()
+    group[0].ask("in_child(lambda: None)")
+    group[1].ask("in_child(lambda: result_of(ipc_close, buffer))")
+    assert group.container.tenant.shared() == shared == (80 * MIB, 80 * MIB)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program in a container has around it."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpushare import simulator
+from gpushare.simulator import device_file
+
+from .tenant import InterposedTenant
+
+HERE = Path(__file__).parent
+
+
+def program(*lines: str) -> str:
+    """Return a Python program: client.py, and `lines`."""
+    return "\n".join([(HERE / "client.py").read_text(), *lines])
+
+
+class Program(subprocess.Popen[str]):
+    """A running program; as a context manager, it is killed at the end if it is still there."""
+
+    def line(self) -> str:
+        """Return the next line that it says, without its end; "" at the end of all."""
+        assert self.stdout
+        return self.stdout.readline().rstrip("\n")
+
+    def tell(self, text: str = "") -> None:
+        """Write a line to it."""
+        assert self.stdin
+        self.stdin.write(text + "\n")
+        self.stdin.flush()
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self.communicate()
+
+
+@dataclass
+class ProgramContainer:
+    """What a program in a container has around it, for as long as a test lasts."""
+
+    libraries: Path
+    tenant: InterposedTenant
+    env: dict[str, str] = field(default_factory=dict)
+
+    def environment(self) -> dict[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "LD_LIBRARY_PATH": str(self.libraries),
+            "LIBCUDA": str(self.libraries / "libcuda.so.1"),
+            "BEHIND": str(self.libraries.parent / "driver" / "libcuda.so.1"),
+            "GPUSHARE_TENANT_DIR": str(self.tenant.directory),
+            **self.env,
+        }
+
+    def bare(self) -> ProgramContainer:
+        """Return one with the simulated driver instead of the filters."""
+        return ProgramContainer(self.libraries / "simulator", self.tenant, self.env)
+
+    @property
+    def device(self) -> Path:
+        """The file of the simulated cards."""
+        return Path(self.env["GPUSHARE_SIM_DEVICE"])
+
+    def fail(self, times: int = 0, error: int = 2) -> None:
+        """Let the next `times` calls that take memory of the first simulated card fail."""
+        simulator.fail(self.device, allocations=times, error=error)
+
+    def failed(self, times: int) -> int:
+        """Return how many of those have failed."""
+        with self.device.open("rb") as file:
+            file.seek(device_file.FAULTS_OFFSET)
+            text = file.read(ctypes.sizeof(device_file.Faults))
+        return times - int(device_file.Faults.from_buffer_copy(text).allocations)
+
+    def start(self, *command: str | Path) -> Program:
+        return Program(
+            [str(part) for part in command],
+            env=self.environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(part) for part in command],
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def python(self, *lines: str) -> list[list[object]]:
+        """Run `lines` after client.py; return what each say() printed."""
+        done = self.run(sys.executable, "-c", program(*lines))
+        assert done.returncode == 0, done.stderr
+        assert not done.stderr, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def says(self, *lines: str) -> list[object]:
+        """As python(), of a program that says one thing."""
+        (said,) = self.python(*lines)
+        return said
+
+    @contextmanager
+    def holding(self, *lines: str) -> Iterator[Program]:
+        """A process that has run `lines`, and stays."""
+        code = program(*lines, "say('ready')", "input()")
+        with self.start(sys.executable, "-c", code) as process:
+            assert process.line() == '["ready"]', process.communicate("\n")[1]
+            yield process

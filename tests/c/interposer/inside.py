@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a test, or a part of it, in a process of a container: forked, with the filter to load.
+
+It ends as programs do, through exit(3); it is killed after a minute, and with its parent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import inspect
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from tests.supervise import PR_SET_PDEATHSIG
+
+from .container import ProgramContainer
+
+SECONDS = 60
+
+
+class ForkedProcess:
+    """A process of `container` that runs `body`, and says what it has to say on standard error."""
+
+    def __init__(
+        self, container: ProgramContainer, body: Callable[[], object], *keeps: int
+    ) -> None:
+        self.returncode: int | None = None
+        self._said = os.memfd_create("said")
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                self._become(container, parent, keeps)
+                body()
+                ctypes.CDLL(None).exit(0)
+            except BaseException:  # noqa: BLE001 - whatever it is, the test's process tells it
+                os.write(self._said, traceback.format_exc().encode())
+            finally:
+                os._exit(1)
+
+    def _become(self, container: ProgramContainer, parent: int, keeps: tuple[int, ...]) -> None:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+        for name in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(name, signal.SIG_DFL)
+        signal.alarm(SECONDS)
+        os.dup2(self._said, 2)
+        for number in range(3, 256):  # as after an exec
+            if number not in (self._said, *keeps):
+                with suppress(OSError):
+                    os.close(number)
+        environment = container.environment()
+        os.environ.clear()
+        os.environ.update(environment)
+
+    def poll(self) -> int | None:
+        """Return its exit status, None while it runs."""
+        return self._status(os.WNOHANG)
+
+    def wait(self) -> int:
+        """Return its exit status once it has ended."""
+        status = self._status(0)
+        assert status is not None
+        return status
+
+    def _status(self, options: int) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, options)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def kill(self) -> None:
+        """End it as kill -9 does."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self.wait()
+
+    def said(self) -> str:
+        """Return what it has said so far."""
+        return os.pread(self._said, 1 << 20, 0).decode()
+
+    def close(self) -> None:
+        """Kill it, and let go of what it said."""
+        self.kill()
+        os.close(self._said)
+
+
+def run_inside(container: ProgramContainer, body: Callable[[], object]) -> None:
+    """Run `body` in a process of `container`, where it may not say anything."""
+    process = ForkedProcess(container, body)
+    try:
+        status, said = process.wait(), process.said()
+    finally:
+        process.close()
+    if status or said:
+        pytest.fail(f"its process ended with {status}, and said:\n{said}", pytrace=False)
+
+
+def inside(name: str = "simulated") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Run a test in a process of the container that fixture `name` makes; it may not say anything.
+
+    The test has the fixture as an argument if it asks for it.
+    """
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(test)
+
+        @functools.wraps(test)
+        def run(**fixtures: object) -> None:
+            container = fixtures[name]
+            assert isinstance(container, ProgramContainer)
+            wanted = {key: fixtures[key] for key in signature.parameters}
+            run_inside(container, lambda: test(**wanted))
+
+        if name not in signature.parameters:
+            asked = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
+            signature_of_run = [*signature.parameters.values(), asked]
+            run.__signature__ = signature.replace(parameters=signature_of_run)  # type: ignore[attr-defined]
+        return run
+
+    return decorate

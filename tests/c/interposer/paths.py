@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every function that is charged (libhook/table/coverage.txt): a call of it, and its undoing.
+
+Each takes STEP bytes, exactly: what is charged is what is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from ctypes import byref, c_size_t, c_uint, c_uint64, c_void_p
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpushare import abi
+
+from . import client
+from .client import MIB, call, free, image, made, number
+
+STEP: Final = 64 * MIB
+#: One element of 16 bytes, 4096 a row.
+SHAPE: Final = {"w": 4096, "h": STEP // (4096 * 16), "format": client.FLOAT, "channels": 4}
+
+
+@dataclass(frozen=True)
+class Path:
+    """How a function takes STEP bytes, once more with each call; `kind` is how they are noted."""
+
+    kind: int
+    take: Callable[[], Any]
+    give: Callable[[Any], object]
+    fails: bool = True  # where the simulated driver is told to; and a full card is asked again
+    retries: bool = True
+    card: int = 0
+    driver: str = "simulated"
+    reaches_card: bool = True  # at once
+
+    @property
+    def ends_with_context(self) -> bool:
+        """Whether the memory ends with the context where it was taken."""
+        apart = abi.KIND_CONTEXT, abi.KIND_PHYSICAL, abi.KIND_POOL
+        return self.driver == "simulated" and self.card == 0 and self.kind not in apart
+
+
+PATHS: Final[dict[str, Path]] = {
+    "cuMemAlloc_v2": Path(abi.KIND_BUFFER, lambda: client.alloc(STEP), free),
+    "cuMemAllocPitch_v2": Path(abi.KIND_BUFFER, lambda: client.alloc_pitch(STEP), free),
+    "cuMemAllocManaged": Path(
+        abi.KIND_MANAGED, lambda: client.alloc_managed(STEP), free, reaches_card=False
+    ),
+    "cuMemCreate": Path(abi.KIND_PHYSICAL, lambda: client.create(STEP), client.release),
+    "cuImportExternalMemory": Path(
+        abi.KIND_EXTERNAL,
+        lambda: client.import_external(STEP),
+        client.destroy_external,
+        retries=False,
+    ),
+    "cuCtxSetLimit": Path(
+        abi.KIND_CONTEXT_LIMIT,
+        lambda: client.set_limit(client.HEAP, client.limit(client.HEAP) + STEP),
+        lambda _: client.set_limit(client.HEAP, client.limit(client.HEAP) - STEP),
+        fails=False,
+    ),
+}
+
+
+def _give_pooled(pointer: int) -> None:
+    client.free_async(pointer)
+    client.synchronize()
+
+
+def _pooled(suffix: str) -> tuple[c_void_p, int]:
+    pool = client.pool_create()
+    try:
+        return pool, client.pool_alloc(pool, STEP, suffix)
+    except client.Refused:
+        call("cuMemPoolDestroy", pool)
+        raise
+
+
+def _give_pool(held: tuple[c_void_p, int]) -> None:
+    _give_pooled(held[1])
+    call("cuMemPoolDestroy", held[0])
+
+
+for _suffix in ("", "_ptsz"):
+    PATHS[f"cuMemAllocAsync{_suffix}"] = Path(
+        abi.KIND_POOL, lambda s=_suffix: client.alloc_async(STEP, s), _give_pooled
+    )
+    PATHS[f"cuMemAllocFromPoolAsync{_suffix}"] = Path(
+        abi.KIND_POOL, lambda s=_suffix: _pooled(s), _give_pool
+    )
+
+PATHS |= {
+    name: Path(abi.KIND_ARRAY, lambda n=name, s=shape: made(n, byref(s)), client.destroy)
+    for name, shape in {
+        "cuArrayCreate": client.Array1(**SHAPE),
+        "cuArrayCreate_v2": client.Array2(**SHAPE),
+        "cuArray3DCreate": client.Array3D1(**SHAPE),
+        "cuArray3DCreate_v2": client.Array3D2(**SHAPE),
+    }.items()
+} | {
+    "cuMipmappedArrayCreate": Path(
+        abi.KIND_ARRAY,
+        lambda: made("cuMipmappedArrayCreate", byref(client.Array3D2(**SHAPE)), 1),
+        client.destroy_mipmap,
+        fails=False,
+    )
+}
+
+PATHS |= {
+    name: Path(abi.KIND_MODULE, lambda n=name, w=words: made(n, *w()), client.unload)
+    for name, words in {
+        "cuModuleLoad": lambda: (client.image_file(image(STEP)),),
+        "cuModuleLoadData": lambda: (image(STEP),),
+        "cuModuleLoadDataEx": lambda: (image(STEP), 0, None, None),
+        "cuModuleLoadFatBinary": lambda: (image(STEP),),
+    }.items()
+} | {
+    name: Path(
+        abi.KIND_MODULE,
+        lambda n=name, w=words: made(n, w(), *client.NO_OPTIONS),
+        client.unload_library,
+        fails=False,
+        reaches_card=False,
+    )
+    for name, words in {
+        "cuLibraryLoadData": lambda: image(STEP),
+        "cuLibraryLoadFromFile": lambda: client.image_file(image(STEP)),
+    }.items()
+}
+
+
+@contextmanager
+def _nowhere() -> Iterator[None]:
+    """Without a context, where a library is charged nowhere."""
+    before = client.current()
+    while client.current().value:
+        call("cuCtxSetCurrent", None)
+    yield
+    call("cuCtxSetCurrent", before)
+
+
+def _used(use: Callable[[c_void_p], object]) -> c_void_p:
+    """A library that was loaded where no context was, and is used where one is."""
+    with _nowhere():
+        library = client.library(image(STEP, more=client.KERNEL))
+    try:
+        use(library)
+    except client.Refused as refused:
+        if refused.args[1] != NOT_SUPPORTED:  # the simulator has no managed variables of libraries
+            client.unload_library(library)
+            raise
+    return library
+
+
+def _function_of(library: c_void_p) -> None:
+    with _nowhere():
+        kernel = made("cuLibraryGetKernel", library, b"empty")
+    made("cuKernelGetFunction", kernel)
+
+
+NOT_SUPPORTED: Final = 801
+PATHS |= {
+    name: Path(
+        abi.KIND_MODULE,
+        lambda u=use: _used(u),
+        client.unload_library,
+        fails=False,
+        reaches_card=False,
+    )
+    for name, use in {
+        "cuLibraryGetModule": lambda library: made("cuLibraryGetModule", library),
+        "cuLibraryGetKernel": lambda library: made("cuLibraryGetKernel", library, b"empty"),
+        "cuLibraryGetGlobal": client.variable_of,
+        "cuLibraryGetManaged": lambda library: number(
+            "cuLibraryGetManaged", byref(c_size_t()), library, b"table"
+        ),
+        "cuKernelGetFunction": _function_of,
+    }.items()
+}
+
+
+def _started(start: str) -> c_void_p:
+    """A graph that allocates and frees, launched or uploaded."""
+    if "Instantiate" in start:
+        return client.instance(client.graph_of(STEP), start, client.UPLOAD)
+    graph = client.instance(client.graph_of(STEP))
+    try:
+        call(start, graph, None)
+    except client.Refused:
+        call("cuGraphExecDestroy", graph)
+        raise
+    return graph
+
+
+def _give_graph(graph: c_void_p) -> None:
+    client.synchronize()
+    call("cuGraphExecDestroy", graph)
+    client.trim_graphs()
+
+
+PATHS |= {
+    f"{name}{suffix}": Path(
+        abi.KIND_GRAPH, lambda n=f"{name}{suffix}": _started(n), _give_graph, fails=False
+    )
+    for name in ("cuGraphLaunch", "cuGraphUpload", "cuGraphInstantiateWithParams")
+    for suffix in ("", "_ptsz")
+}
+
+#: The page says that a context takes STEP, which is not what it takes of the simulated card.
+PATHS |= {
+    name: Path(
+        abi.KIND_CONTEXT,
+        lambda n=name, w=words: made(n, *w),
+        lambda context: call("cuCtxDestroy_v2", context),
+        reaches_card=False,
+    )
+    for name, words in {
+        "cuCtxCreate": (0, 0),
+        "cuCtxCreate_v2": (0, 0),
+        "cuCtxCreate_v3": (None, 0, 0, 0),
+        "cuCtxCreate_v4": (None, 0, 0),
+    }.items()
+} | {
+    "cuDevicePrimaryCtxRetain": Path(
+        abi.KIND_CONTEXT,
+        lambda: made("cuDevicePrimaryCtxRetain", 0),
+        lambda _: call("cuDevicePrimaryCtxRelease_v2", 0),
+        reaches_card=False,
+    ),
+    "cuGreenCtxCreate": Path(
+        abi.KIND_CONTEXT,
+        lambda: made("cuGreenCtxCreate", None, 0, 1),
+        lambda context: call("cuGreenCtxDestroy", context),
+        driver="fake",
+    ),
+}
+
+
+def _first_form(name: str, *words: object) -> int:
+    """A buffer of the interface with addresses of 32 bits."""
+    pointer = c_uint()
+    call(name, byref(pointer), *words)
+    return pointer.value
+
+
+def _free_first_form(pointer: int) -> None:
+    call("cuMemFree", c_uint(pointer))
+
+
+PATHS |= {
+    "cuMemAlloc": Path(
+        abi.KIND_BUFFER,
+        lambda: _first_form("cuMemAlloc", STEP),
+        _free_first_form,
+        driver="fake",
+    ),
+    "cuMemAllocPitch": Path(
+        abi.KIND_BUFFER,
+        lambda: _first_form("cuMemAllocPitch", byref(c_uint()), MIB, STEP // MIB, 4),
+        _free_first_form,
+        driver="fake",
+    ),
+}
+
+#: CUmemLocation, as it is passed by value.
+CARD_1: Final = c_uint64(client.DEVICE | 1 << 32)
+ADVISE_PREFERRED: Final = 3
+SENDS: Final = {
+    "cuMemPrefetchAsync": (1, None),
+    "cuMemPrefetchAsync_ptsz": (1, None),
+    "cuMemPrefetchAsync_v2": (CARD_1, 0, None),
+    "cuMemPrefetchAsync_v2_ptsz": (CARD_1, 0, None),
+    "cuMemAdvise": (ADVISE_PREFERRED, 1),
+    "cuMemAdvise_v2": (ADVISE_PREFERRED, CARD_1),
+}
+BATCHES: Final = tuple(
+    f"cuMem{what}BatchAsync{suffix}"
+    for what in ("Prefetch", "DiscardAndPrefetch")
+    for suffix in ("", "_ptsz")
+)
+
+
+def send(name: str, pointer: int, size: int) -> None:
+    """Send managed memory to card 1, or let that be where it is preferred."""
+    call(name, c_uint64(pointer), c_size_t(size), *SENDS[name])
+
+
+def send_batch(name: str, pointers: list[int], size: int, starts: list[int]) -> None:
+    """Send buffers of `size` to cards 0, 1, 0, ...: from starts[n] on to the next."""
+    count = len(starts)
+    places = [client.DEVICE | n % 2 << 32 for n in range(count)]
+    call(
+        name,
+        (c_uint64 * len(pointers))(*pointers),
+        (c_size_t * len(pointers))(*[size] * len(pointers)),
+        c_size_t(len(pointers)),
+        (c_uint64 * count)(*places),
+        (c_size_t * count)(*starts),
+        *(c_size_t(count), c_uint64(0), None),
+    )
+
+
+def _sent(how: Callable[[int], None]) -> int:
+    failing = os.environ.pop("FAKE_CUDA_FAIL", None)  # not yet
+    pointer = client.alloc_managed(STEP)
+    os.environ.update({"FAKE_CUDA_FAIL": failing} if failing else {})
+    try:
+        how(pointer)
+    except client.Refused:
+        free(pointer)
+        raise
+    return pointer
+
+
+PATHS |= {
+    name: Path(
+        abi.KIND_MANAGED,
+        lambda n=name: _sent(lambda pointer: send(n, pointer, STEP)),
+        free,
+        card=1,
+        fails=False,
+        reaches_card=False,
+    )
+    for name in SENDS
+} | {
+    name: Path(
+        abi.KIND_MANAGED,
+        lambda n=name: _sent(lambda pointer: send_batch(n, [pointer], STEP, [0, 0])),
+        free,
+        card=1,
+        driver="fake",
+    )
+    for name in BATCHES
+}
