@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.system.hostile.container import GIB, RuntimeContainer, RuntimeNamespace
 from tests.system.waiting import wait_until
 
@@ -59,6 +61,7 @@ def test_a_process_with_a_reused_pid_is_not_taken_for_the_tenant(place: RuntimeN
     place.assert_empty()
 
 
+@pytest.mark.gate
 def test_after_a_reboot_nothing_earlier_is_reserved_or_mounted(place: RuntimeNamespace) -> None:
     """The folders stay, as on a disk; the boot's id is another, and no earlier process runs."""
     container = RuntimeContainer(place, "runc", quota={"memory": "4GiB"}, args=IDLE)

@@ -9,6 +9,8 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from gpushare import abi
 from tests.system.hostile.container import GIB, RuntimeContainer, RuntimeNamespace
 from tests.system.waiting import wait_until
@@ -49,6 +51,7 @@ def test_a_tenants_socket_that_was_removed_is_made_again(place: RuntimeNamespace
     place.assert_empty()
 
 
+@pytest.mark.gate
 def test_a_stopped_daemon_delays_only_gpu_requests_and_briefly(
     place: RuntimeNamespace,
 ) -> None:
@@ -75,6 +78,7 @@ def test_a_stopped_daemon_delays_only_gpu_requests_and_briefly(
     place.assert_empty()
 
 
+@pytest.mark.gate
 def test_a_container_waits_for_a_daemon_that_was_killed(place: RuntimeNamespace) -> None:
     """As beside a service manager without a socket unit: it leaves its socket behind."""
     container = RuntimeContainer(place, "runc")

@@ -120,25 +120,3 @@ def start(container: RuntimeContainer, words: list[str]) -> subprocess.Popen[byt
 def device_of_pages(place: RuntimeNamespace, key: str) -> str:
     [line] = [line for line in place.mountinfo() if line.split()[4].endswith(f"/{key}/pages")]
     return line.split()[2]
-
-
-def test_a_create_while_the_last_one_is_deleted_loses_nothing(
-    container: RuntimeContainer, place: RuntimeNamespace
-) -> None:
-    """It gets its allocation, or the message that the other is still there."""
-    container.config["process"]["args"] = ["/bin/busybox", "sleep", "1000"]
-    container.save()
-    words = container.argv("delete", "--force", container.id)
-    for round_ in range(6):
-        assert container.create() == 0
-        with subprocess.Popen(words, env=container.stack.environment) as deleting:
-            time.sleep(round_ * 0.008)
-            made = container.create() == 0
-        state = container.through.state(container.id)
-        if made and state:
-            row = container.row()
-            assert row is not None
-            assert row["pid"] == state["pid"]
-        assert deleting.returncode == 0
-        container.remove()
-        place.assert_empty()

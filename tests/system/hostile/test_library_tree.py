@@ -42,21 +42,6 @@ def test_each_mount_in_it_is_read_only_and_private(container: RuntimeContainer) 
             assert propagation == []
 
 
-def test_what_is_unmounted_on_the_host_stays_in_a_container(container: RuntimeContainer) -> None:
-    """Also where the host's mounts are shared, as under systemd."""
-    with container.started():
-        shared = tree(container)
-    container.place.share(shared)
-    with container.started() as tenant:
-        assert tree(container) == shared
-        before = mounts(container.pid())
-        container.place.unmount(shared)
-        assert mounts(container.pid()) == before
-        assert tenant.ask("context")["code"] == 0
-    with container.started() as tenant:  # and it is mounted for the next one
-        assert tenant.ask("context")["code"] == 0
-
-
 ATTACK = """
 could() { echo "could $*" >&2; }
 try() { /bin/busybox "$@" >/dev/null 2>&1; }

@@ -84,19 +84,6 @@ def test_a_flood_of_connections_descriptors_and_noise_delays_no_other_client(
     assert not [line for line in place.log_lines() if "traceback" in line]
 
 
-def test_a_tenant_that_fills_the_daemons_descriptors_does_not_take_those_of_others(
-    own: RuntimeNamespace, attack: bytes
-) -> None:
-    """With 256 for the daemon it would have them all: a tenant may connect a thousand times."""
-    assert own.stack.daemon is not None
-    pid = own.stack.daemon.process.pid
-    subprocess.run(["prlimit", "--pid", str(pid), "--nofile=256:256"], check=True)
-    with attacking(own, "runc", attack, "flood") as said:
-        assert said.readline() == "ready\n"
-        for _ in range(3):
-            assert_served(own, "runc")
-
-
 def test_a_tenant_that_holds_leases_and_locks_does_not_hold_a_new_daemon_up(
     own: RuntimeNamespace, attack: bytes
 ) -> None:

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,20 +88,20 @@ def outcome(container: RuntimeContainer, source: Path, volume: str) -> str:
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("options", [("rprivate",), ("ro", "rprivate")], ids=" ".join)
 @pytest.mark.parametrize("destination", [LIBRARIES, "/usr", "/opt"])
 def test_a_volume_stays_as_it_was(
-    container: RuntimeContainer, source: Path, destination: str, options: tuple[str, ...]
+    container: RuntimeContainer, source: Path, destination: str
 ) -> None:
-    assert_stays_as_it_was(container, source, destination, *options)
+    assert_stays_as_it_was(container, source, destination, "rprivate")
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-@pytest.mark.parametrize("destination", ["/opt/gpushare", "/usr/lib", "/usr/bin", "/etc"])
+@pytest.mark.parametrize("options", [("rshared",), ("ro", "rprivate")], ids=" ".join)
+@pytest.mark.parametrize("destination", ["/opt/gpushare", "/usr/lib", "/etc"])
 def test_a_shared_volume_stays_as_it_was(
-    container: RuntimeContainer, source: Path, destination: str
+    container: RuntimeContainer, source: Path, destination: str, options: tuple[str, ...]
 ) -> None:
-    assert_stays_as_it_was(container, source, destination, "rshared")
+    assert_stays_as_it_was(container, source, destination, *options)
 
 
 def assert_stays_as_it_was(
@@ -168,17 +166,6 @@ def test_a_shared_mount_of_one_file_passes_nothing_to_the_host(
         assert real.read_text() == "no library"
     finally:
         subprocess.run(["umount", str(source)], check=True)
-
-
-def test_a_volume_over_dev_gets_no_device(container: RuntimeContainer, source: Path) -> None:
-    for minor, name in ((3, "null"), (5, "zero"), (7, "full"), (8, "random"), (9, "urandom")):
-        os.mknod(source / name, stat.S_IFCHR | 0o666, os.makedev(1, minor))
-    for name in ("pts", "shm", "mqueue"):
-        (source / name).mkdir()
-    mount(container, source, "/dev")
-    before = sorted(path.name for path in source.iterdir())
-    container.try_to_run()
-    assert sorted(path.name for path in source.iterdir()) == before
 
 
 def test_no_library_is_left_in_the_layer(container: RuntimeContainer) -> None:

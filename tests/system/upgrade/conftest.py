@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,11 +25,11 @@ from .variant import Variant
 class TwoVersions:
     """A stack with two versions of gpushare, of which one is current: `ours` or `other`."""
 
-    def __init__(self, stack: Stack, other: Variant | None = None) -> None:
+    def __init__(self, stack: Stack, other: Variant) -> None:
         self.stack = stack
         self.prefix = stack.installation.root.parent
         self.ours = stack.installation
-        self._variant = other
+        self.variant = other
         self.switch(self.ours)
 
     @property
@@ -41,11 +40,6 @@ class TwoVersions:
             socket=self.stack.socket,
             source=self.variant.source,
         )
-
-    @property
-    def variant(self) -> Variant:
-        assert self._variant is not None
-        return self._variant
 
     @property
     def client(self) -> Client:
@@ -69,24 +63,17 @@ class TwoVersions:
         pid = self.stack.daemon.process.pid
         self.stack.daemon.wait_until(lambda: self._serves(pid))
 
-    def end_daemon(self, number: signal.Signals = signal.SIGTERM) -> None:
-        assert self.stack.daemon is not None
-        self.stack.daemon.process.send_signal(number)
-        self.stack.daemon.process.wait(timeout=30)
-
     def replace_daemon(self, to: Installation | None = None) -> None:
         """As systemd does when `gpushare setup` says so."""
         if to is not None:
             self.switch(to)
-        self.end_daemon()
+        assert self.stack.daemon is not None
+        self.stack.daemon.stop()
         self.start_daemon()
 
     def row(self, bundle: Bundle) -> TenantStatus:
         [found] = [one for one in self.client.tenants() if one["id"] == bundle.id]
         return found
-
-    def used(self, bundle: Bundle) -> int:
-        return self.row(bundle)["cards"][0]["used_bytes"]
 
     def allocated(self) -> int:
         return sum(card["allocated_bytes"] for card in self.client.cards())
@@ -113,15 +100,6 @@ class TwoVersions:
             return self.client.status()["pid"] == pid
         except (UserError, OSError):
             return False
-
-
-@pytest.fixture
-def node() -> Iterator[TwoVersions]:
-    """One that has this version only, and a daemon."""
-    with Stack() as stack:
-        made = TwoVersions(stack)
-        made.start_daemon()
-        yield made
 
 
 @pytest.fixture(scope="session")

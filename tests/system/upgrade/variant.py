@@ -27,12 +27,10 @@ PROGRAMS = ("gpushare-scheduler", "gpushare-runtime")
 TARGETS = ("cuda-filter", "nvml-filter", *PROGRAMS)
 VERSION = abi.ABI_VERSION + 1
 
-#: A longer uuid moves every field behind it, a larger record everything behind the processes.
+#: A larger record moves everything behind the processes.
 EDITS = {
     "libhook/include/gpushare_abi.h": (
         (f"GPUSHARE_ABI_VERSION {abi.ABI_VERSION}", f"GPUSHARE_ABI_VERSION {VERSION}"),
-        ("char uuid[48];", "char uuid[56];"),
-        ("uint32_t reserved[6];", "uint32_t reserved[4];"),
         (
             "_Atomic uint64_t denied_bytes; /*",
             "uint64_t more[4];\n_Atomic uint64_t denied_bytes; /*",
@@ -42,25 +40,6 @@ EDITS = {
     ),
     "gpushare/abi.py": (
         (f"ABI_VERSION: Final = {abi.ABI_VERSION}", f"ABI_VERSION: Final = {VERSION}"),
-        ("GRANT_CARD_UUID_BYTES: Final = 48", "GRANT_CARD_UUID_BYTES: Final = 56"),
-        ("GRANT_CARD_QUOTA_BYTES: Final = 48", "GRANT_CARD_QUOTA_BYTES: Final = 56"),
-        (
-            "GRANT_CARD_CURRENT_LIMIT_BYTES: Final = 56",
-            "GRANT_CARD_CURRENT_LIMIT_BYTES: Final = 64",
-        ),
-        ("GRANT_CARD_CONTEXT_BYTES: Final = 64", "GRANT_CARD_CONTEXT_BYTES: Final = 72"),
-        ("GRANT_CARD_OVERHEAD_BYTES: Final = 72", "GRANT_CARD_OVERHEAD_BYTES: Final = 80"),
-        ("GRANT_CARD_CORES_PERCENT: Final = 80", "GRANT_CARD_CORES_PERCENT: Final = 88"),
-        (
-            "GRANT_CARD_UTILISATION_PERCENT: Final = 84",
-            "GRANT_CARD_UTILISATION_PERCENT: Final = 92",
-        ),
-        ("GRANT_CARD_GRANULE_BYTES: Final = 88", "GRANT_CARD_GRANULE_BYTES: Final = 96"),
-        ("GRANT_CARD_BLOCK_BYTES: Final = 92", "GRANT_CARD_BLOCK_BYTES: Final = 100"),
-        (
-            "GRANT_CARD_MANAGED_LIMIT_BYTES: Final = 96",
-            "GRANT_CARD_MANAGED_LIMIT_BYTES: Final = 104",
-        ),
         ("PROCESS_BYTES: Final = 32", "PROCESS_BYTES: Final = 64"),
         ("PROCESS_DENIED_BYTES: Final = 24", "PROCESS_DENIED_BYTES: Final = 56"),
         ('PROCESS: Final = struct.Struct("<IIQQQ")', 'PROCESS: Final = struct.Struct("<IIQQ32xQ")'),
