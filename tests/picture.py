@@ -19,8 +19,8 @@ from rich.text import Text
 
 from gpushare.verify import spawn
 
+from .emulator import Emulator
 from .stack import Stack
-from .unit.cli.top.emulator import Emulator
 
 PICTURES: Final = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 NAME: Final = "top.svg"

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from gpushare.verify import ProbeTenant, spawn
+from tests.emulator import TERM, Emulator
 from tests.stack import Stack
 from tests.stack.users import as_user
-from tests.unit.cli.top.emulator import TERM, Emulator
 
 
 @pytest.fixture

@@ -1,13 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Property tests are the same in every run, judge no time, and leave nothing in the tree."""
+"""Tests that only compute: the same in every run, they judge no time and leave nothing."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 
-import hypothesis
-from hypothesis import configuration
+import pytest
 
-configuration.set_hypothesis_home_dir(Path(__file__).parents[2] / "build/cache/hypothesis")
-hypothesis.settings.register_profile("gpushare", database=None, deadline=None, derandomize=True)
-hypothesis.settings.load_profile("gpushare")
+from tests import properties
+
+from . import purity
+
+properties.load_profile()
+purity.watch()
+
+
+def _pure() -> Iterator[None]:
+    with purity.recorded() as found:
+        result = yield
+    if found:
+        pytest.fail(
+            "not a pure test, belongs in tests/threads:\n" + "\n".join(found), pytrace=False
+        )
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Iterator[None]:
+    """Fail a test whose fixtures start something."""
+    return (yield from _pure())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """Fail a test that starts something or waits."""
+    return (yield from _pure())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """Fail a test that starts something at its end."""
+    return (yield from _pure())

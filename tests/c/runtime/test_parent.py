@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -151,11 +151,21 @@ def test_the_end_of_the_runtime_is_the_launchers(
     assert len(calls(place)) == 1
 
 
+@contextmanager
+def ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """End the process with the block, also where an assertion in it fails."""
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def test_the_runtime_is_killed_with_the_launcher(place: LauncherBundle) -> None:
     runtime(place, "exec sleep 1000")
     with ScriptedDaemon(place.socket, [ACK, DONE], first=[ACK, BINDS]):
-        words = ["create", "--bundle", str(place.bundle), "ID"]
-        with subprocess.Popen([place.launcher, *words]) as process:
+        words = [place.launcher, "create", "--bundle", str(place.bundle), "ID"]
+        with ended(subprocess.Popen(words)) as process:
             deadline = time.monotonic() + 20
             while not (place.launcher.parent / "init").exists():
                 assert time.monotonic() < deadline
@@ -169,8 +179,9 @@ def test_signals_reach_the_runtime_in_their_order(place: LauncherBundle) -> None
     trap = "; ".join(f"trap 'echo {name} >>{heard}' {name}" for name in ("HUP", "USR1", "USR2"))
     runtime(place, f"{trap}; trap 'exit 9' TERM; echo >{heard}; while :; do sleep 0.02; done")
     with ScriptedDaemon(place.socket, [ACK, DONE], first=[ACK, BINDS]):
-        words = ["create", "--bundle", str(place.bundle), "ID"]
-        with subprocess.Popen([place.launcher, *words]) as process:
+        words = [place.launcher, "create", "--bundle", str(place.bundle), "ID"]
+        # A shell cannot trap what was ignored when it started, as nohup has SIGHUP.
+        with ended(subprocess.Popen(["env", "--default-signal=HUP", *words])) as process:
             for count, name in enumerate(("USR2", "HUP", "USR1"), start=1):
                 deadline = time.monotonic() + 20
                 while not heard.exists() or len(heard.read_text().splitlines()) < count:
@@ -181,6 +192,7 @@ def test_signals_reach_the_runtime_in_their_order(place: LauncherBundle) -> None
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
             process.terminate()
+            process.wait()
         assert process.returncode == 9
     assert heard.read_text().split() == ["USR2", "HUP", "USR1"]
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner, Result
 
+from gpushare import client, protocol
 from gpushare.cli import gpushare
 
-from .fake_daemon import AnsweringDaemon, rows
+from .fake_daemon import AnsweringDaemon, Reply, Sockets, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -169,24 +170,36 @@ STATUS: DaemonStatus = {
 }
 
 
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[AnsweringDaemon]:
-    """A daemon that answers every op that reads."""
+@pytest.fixture(autouse=True)
+def no_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No daemon is found but one of this process; time does not pass for a client that waits."""
+    monkeypatch.setattr(client, "socket", Sockets())
+    monkeypatch.setattr(protocol, "ACK_SECONDS", 0.0)
+
+
+def answers() -> dict[str, list[Reply]]:
+    """Return the answers of a daemon to every op that reads."""
     train = tenant("train", 3.9, 4)
     serve = tenant(
         "serve", 5.2, 8, cores=60, cores_got=41.0, policy="burst-share", throttled=0.0, pid=4343
     )
     serve["key"] = "fedcba9876543210"
-    answers = {
-        "cards": rows(CARD),
-        "tenants": rows(train, serve),
-        "tenant": [{"ok": True, "tenant": train}],
-        "set": [{"ok": True, "tenant": tenant("train", 3.9, 6)}],
-        "card-policy": [{"ok": True, "card": {**CARD, "policy": "burst-share"}}],
-        "status": [{"ok": True, **STATUS}],
-    }
-    with AnsweringDaemon(tmp_path / "control.sock", copy.deepcopy(answers)).running() as running:
-        yield running
+    return copy.deepcopy(
+        {
+            "cards": rows(CARD),
+            "tenants": rows(train, serve),
+            "tenant": [{"ok": True, "tenant": train}],
+            "set": [{"ok": True, "tenant": tenant("train", 3.9, 6)}],
+            "card-policy": [{"ok": True, "card": {**CARD, "policy": "burst-share"}}],
+            "status": [{"ok": True, **STATUS}],
+        }
+    )
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[AnsweringDaemon]:
+    with AnsweringDaemon(tmp_path / "control.sock", answers()).answering() as answering:
+        yield answering
 
 
 @pytest.fixture

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon that speaks the protocol on a real socket and answers as a test configured."""
+"""A daemon that speaks the protocol and answers as a test configured, with or without a socket."""
 
 from __future__ import annotations
 
 import socket
 import threading
+from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpushare import protocol, wait_policy
+import pytest
+
+from gpushare import client, protocol, wait_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,6 +33,17 @@ class AnsweringDaemon:
     acknowledge: bool = True
     requests: list[Reply] = field(default_factory=list)
     asked: Callable[[Reply], None] = lambda _request: None  # before it is answered
+
+    @contextmanager
+    def answering(self) -> Iterator[AnsweringDaemon]:
+        """Answer the clients of this process until the block ends, in the place of a socket."""
+        lock = self.path.with_name(wait_policy.LOCK).open("w")
+        with lock, pytest.MonkeyPatch.context() as patch:
+            wait_policy.take_lock(lock.fileno())
+            self.path.touch()
+            patch.setattr(client, "socket", Sockets(self))
+            yield self
+            self.path.unlink()
 
     @contextmanager
     def running(self) -> Iterator[AnsweringDaemon]:
@@ -55,20 +69,62 @@ class AnsweringDaemon:
                 return
             with link, suppress(BrokenPipeError):  # a client that is closed asks no more
                 request = protocol.decode(link.recv(protocol.MAX_REQUEST_BYTES))
-                self.requests.append(request)
-                self.asked(request)
-                if not self.acknowledge:
+                replies = self.answer(request)
+                if not replies:
                     link.recv(1)  # until the client gives up
-                    continue
-                link.send(protocol.encode({"ack": True}))
-                for reply in self._answer(request["op"]):
+                for reply in replies:
                     link.send(protocol.encode(reply))
 
-    def _answer(self, op: str) -> list[Reply]:
+    def answer(self, request: Reply) -> list[Reply]:
+        """Return the replies to a request; none is to have the client wait."""
+        self.requests.append(request)
+        self.asked(request)
+        if not self.acknowledge:
+            return []
+        invalid = refusal(protocol.CODE_INVALID, "op is not one of those of this version")
         try:
-            return self.answers[op]
+            return [{"ack": True}, *self.answers[request["op"]]]
         except KeyError:  # as a daemon of an earlier version
-            return refusal(protocol.CODE_INVALID, "op is not one of those of this version")
+            return [{"ack": True}, *invalid]
+
+
+@dataclass
+class Sockets:
+    """The module `socket`, whose sockets lead to a daemon of this process, or to none."""
+
+    daemon: AnsweringDaemon | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(socket, name)
+
+    def socket(self, *_: object) -> Link:
+        return Link(self.daemon)
+
+
+@dataclass
+class Link:
+    daemon: AnsweringDaemon | None
+    replies: deque[Reply] = field(default_factory=deque)
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def settimeout(self, seconds: float) -> None:
+        pass
+
+    def connect(self, path: str) -> None:
+        if self.daemon is None or path != str(self.daemon.path):
+            raise FileNotFoundError(2, "No such file or directory", path)
+
+    def send(self, packet: bytes) -> None:
+        assert self.daemon is not None
+        self.replies.extend(self.daemon.answer(protocol.decode(packet)))
+
+    def recv(self, _most: int) -> bytes:
+        return protocol.encode(self.replies.popleft()) if self.replies else b""
 
 
 def rows(*found: object) -> list[Reply]:

@@ -240,7 +240,7 @@ class RefusingDaemon(dict[str, list[Reply]]):
 def test_what_the_daemon_refuses(
     name: str, reply: str, code: ErrorCode, error_of: RunOutcome, tmp_path: Path
 ) -> None:
-    with AnsweringDaemon(tmp_path / "control.sock", RefusingDaemon(reply)).running():
+    with AnsweringDaemon(tmp_path / "control.sock", RefusingDaemon(reply)).answering():
         if name == "compat" and code is ErrorCode.NOT_FOUND:
             return  # then it is an image
         error = error_of.fails(name, *WORDS[name], code=code)
@@ -279,7 +279,7 @@ def test_without_permission_for_the_socket_it_is_forbidden(
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("socket.socket.connect", refuse)
+    monkeypatch.setattr("tests.unit.cli.fake_daemon.Link.connect", refuse)
     error = error_of.fails("ls", code=ErrorCode.FORBIDDEN)
     assert "use sudo" in error["fix"]
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.cli import card, kubectl, status, terminal_table
+from tests.emulator import Emulator
 
 from .conftest import CARD, tenant
 from .fake_daemon import AnsweringDaemon, rows
-from .top.emulator import Emulator
 
 if TYPE_CHECKING:
     from collections.abc import Callable

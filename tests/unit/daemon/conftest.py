@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,8 @@ import pytest
 
 from gpushare.daemon.core import log
 
-from . import fakes
+from . import fake_process, fakes
+from .fake_process import FakeProcess
 from .fakes import FakeDaemon, FakeDriver
 
 
@@ -21,12 +21,15 @@ def node(tmp_path: Path) -> Iterator[FakeDaemon]:
         yield made
 
 
+@pytest.fixture(autouse=True)
+def processes_seen() -> Iterator[None]:
+    with fake_process.seen():
+        yield
+
+
 @pytest.fixture
-def program() -> Iterator[subprocess.Popen[bytes]]:
-    started = subprocess.Popen(["sleep", "1000"])
-    yield started
-    started.kill()
-    started.wait()
+def program() -> FakeProcess:
+    return FakeProcess()
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
@@ -14,13 +13,13 @@ from gpushare import abi
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.eviction import checkpoint_api as api
 from gpushare.daemon.eviction import evictions, host_memory, steps
-from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.identity import processes
 from gpushare.daemon.placement.model import CardCapacity
 from gpushare.daemon.store.eviction import EvictionRecord
 from gpushare.daemon.store.record import TenantRecord
 
 from . import fakes
+from .fake_process import FakeProcess
 from .fakes import GIB, FakeDaemon, FakeDriver
 from .operations import opened
 from .registered import hold, life, register
@@ -32,7 +31,7 @@ class EvictableTenant:
 
     node: FakeDaemon
     key: str
-    programs: list[subprocess.Popen[bytes]]
+    programs: list[FakeProcess]
 
     @property
     def pids(self) -> list[int]:
@@ -69,8 +68,8 @@ class EvictableNode:
         self, *, gib: int = 4, programs: int = 1, held_gib: int = 0, **quota: str
     ) -> EvictableTenant:
         grant = opened(self.node, memory=f"{gib}GiB", **quota)
-        first = subprocess.Popen(["sleep", "1000"])
-        family = [first, *(subprocess.Popen(["sleep", "1000"]) for _ in range(programs - 1))]
+        family = [FakeProcess() for _ in range(programs)]
+        first = family[0]
         made = EvictableTenant(self.node, grant["key"], family)
         self.tenants.append(made)
         start = processes.start_time(first.pid)
@@ -115,18 +114,12 @@ class EvictableNode:
         return self.node.decide.run(self.node.capacities)[index]
 
     def settle(self) -> None:
-        """Wait until the evict thread and the decide thread have nothing more to do."""
-        quiet = 0
-        while quiet < 3:
-            self.node.decide.run(lambda: None)
-            self.node.evictions._worker.run(lambda: None)
-            busy = self.node.evictions._is_queued or self.node.tickets._is_due
-            quiet = 0 if busy else quiet + 1
+        """Have the workers do what they were given."""
+        self.node.decide.run(lambda: None)
 
     def end(self, tenant: EvictableTenant) -> None:
         for program in tenant.programs:
             program.kill()
-            program.wait()
 
     def configure(self, **changes: object) -> None:
         config = self.node.config
@@ -137,7 +130,7 @@ class EvictableNode:
         self.node.ledger.close()
         self.node.ledger = type(self.node.ledger)(self.node.ledger.folder, "boot")
         self.node.evictions.close(5)
-        self.node.evictions = Evictions(self.node, self.node.checkpoints)
+        self.node.evictions = fakes.evictions_of(self.node)
         self.node.evict_for = self.node.evictions.evict_for
         self.node.queue.serve = self.node.evictions.changed
 

@@ -4,15 +4,22 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
+import socket
+import stat
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from gpushare import abi
 from gpushare.config import Config
 from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.audit.bypass import BypassControl
@@ -26,6 +33,7 @@ from gpushare.daemon.cards.driver_client import (
     ProcessUse,
 )
 from gpushare.daemon.core.loop import Loop, Worker, WorkerPool
+from gpushare.daemon.eviction import evictions
 from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.identity.pid_resolver import PidResolver
@@ -35,8 +43,9 @@ from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.sampler import UsageSampler
 from gpushare.daemon.operator.node_labels import node_settings
 from gpushare.daemon.operator.run_state import RunControl
-from gpushare.daemon.pages.mounts import TenantMounts
-from gpushare.daemon.pages.process_watch import ProcessWatch
+from gpushare.daemon.pages import mounts
+from gpushare.daemon.pages.mounts import CallResult, TenantMounts
+from gpushare.daemon.pages.process_watch import ProcessWatch, TenantSocket
 from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.placement.division import CardDivision
 from gpushare.daemon.placement.model import NO_LINKS, Card, Links
@@ -54,10 +63,14 @@ from gpushare.oci.driver_files import from_cdi
 from gpushare.oci.elf import this_platform
 
 from .fake_checkpoints import FakeCheckpoints
+from .inline import InlinePool, InlineWorker, QuietLoop, SilentSocket, Turns
 
 GIB = 1 << 30
 MIB = 1 << 20
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 0.5
+
+#: Whether nodes have the daemon's own threads and sockets: in tests/threads.
+threaded = False
 
 
 def card(index: int = 0, gib: int = 140, model: str = "H200", *, datacenter: bool = True) -> Card:
@@ -183,7 +196,7 @@ class FakeDaemon(DaemonState):
         self.audit = Audit(self, self.freezer)
         self.bypass = BypassControl(self, self.freezer)
         self.checkpoints = FakeCheckpoints()
-        self.evictions = Evictions(self, self.checkpoints)
+        self.evictions = evictions_of(self)
         self.tickets = Queue(self)
 
     @property
@@ -195,8 +208,34 @@ class FakeDaemon(DaemonState):
         return RunControl(self, self.freezer, self.audit, self.bypass)
 
 
+def evictions_of(node: FakeDaemon) -> Evictions:
+    """Return what evicts on a node, with a worker as the node's others."""
+    with pytest.MonkeyPatch.context() as patch:
+        if isinstance(node.decide, InlineWorker):
+            patch.setattr(evictions, "Worker", partial(InlineWorker, node.decide.turns))
+        return Evictions(node, node.checkpoints)
+
+
+class _RunAtOnce(threading.Thread):
+    """A thread that is done once it has started."""
+
+    def start(self) -> None:
+        self.run()
+
+
 class PlainDirectories(TenantMounts):
-    """Tenants' directories without a tmpfs over them, which takes root."""
+    """Tenants' directories without a tmpfs over them, which takes root, and without a thread."""
+
+    def __init__(self, root: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(mounts.threading, "Thread", _RunAtOnce)
+            super().__init__(root)
+
+    def _serve(self) -> None:
+        self._entered.run()
+
+    def _ask(self, function: Callable[[], CallResult]) -> CallResult:
+        return function()
 
     def _enter(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -230,11 +269,20 @@ def driver_files(folder: Path) -> cdi.CdiSpec:
     )
 
 
+def _listen(key: str, directory: int) -> TenantSocket:
+    """Return a socket that nobody can connect to."""
+    with suppress(FileNotFoundError):
+        os.unlink(abi.SOCKET_NAME, dir_fd=directory)
+    os.mknod(abi.SOCKET_NAME, stat.S_IFSOCK, dir_fd=directory)
+    os.chmod(abi.SOCKET_NAME, 0o666, dir_fd=directory)
+    return TenantSocket(key, cast("socket.socket", SilentSocket()))
+
+
 @contextmanager
 def node(
     folder: Path, driver: FakeDriver | None = None, config: Config | None = None
 ) -> Iterator[FakeDaemon]:
-    """Yield a node under `folder`; its loop does not run, its decide thread does."""
+    """Yield a node under `folder`; its loop does not run, its workers do in the test's thread."""
     config = replace(
         config or Config(),
         run_dir=folder / "run",
@@ -251,7 +299,11 @@ def node(
     ledger = Ledger(config.run_dir / "ledger", "boot", integrity)
     if is_first:
         ledger.confirm()  # as a daemon does once it has looked for its tenants
-    tenants, loop = Tenants(), Loop()
+    tenants = Tenants()
+    loop, worker, pool = Loop() if threaded else QuietLoop(), Worker, WorkerPool
+    if not threaded:
+        turns = Turns()
+        worker, pool = partial(InlineWorker, turns), partial(InlinePool, turns)
     contexts = ContextSizes(config.state_dir, driver.driver_version)
     node_labels = Overrides(config.state_dir, "node-labels.json", "kubectl label node")
     made_node = FakeDaemon(
@@ -266,16 +318,21 @@ def node(
         tenants=tenants,
         loop=loop,
         watch=ProcessWatch(loop),
-        decide=Worker("decide"),
-        creates=WorkerPool("create", 4),
-        requests=WorkerPool("request", 4),
-        freezing=Worker("freeze"),
-        names=Worker("names"),
+        decide=worker("decide"),
+        creates=pool("create", 4),
+        requests=pool("request", 4),
+        freezing=worker("freeze"),
+        names=worker("names"),
         driver=LoadedDriver(from_cdi(driver_files(folder)), driver, driver.cards(), contexts),
     )
+    inline = ExitStack()
+    if not threaded:
+        inline.enter_context(turns.quick_sleeps())
+        inline.enter_context(pytest.MonkeyPatch.context()).setattr(TenantSocket, "listen", _listen)
     try:
         yield made_node
     finally:
+        inline.close()
         made_node.evictions.close(5)
         made_node.creates.finish(5)
         made_node.requests.finish(5)

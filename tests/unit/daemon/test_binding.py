@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,12 +21,13 @@ from gpushare.daemon.service.control_server import find_operation
 from gpushare.daemon.store.record import TenantRecord
 
 from . import fakes
+from .fake_process import FakeProcess
 from .fakes import GIB, FakeDaemon, wait_until
 from .operations import entry_of, opened
 
 
 def test_bind_notes_the_process_and_doing_it_twice_changes_nothing(
-    node: FakeDaemon, program: subprocess.Popen[bytes]
+    node: FakeDaemon, program: FakeProcess
 ) -> None:
     tenant = opened(node, memory="1GiB")
     bound = bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
@@ -53,9 +52,7 @@ def test_bind_without_a_reservation_is_refused(node: FakeDaemon, wrong: str) -> 
     assert entry_of(node, tenant).state == "reserved"
 
 
-def test_bind_to_a_second_process_is_refused(
-    node: FakeDaemon, program: subprocess.Popen[bytes]
-) -> None:
+def test_bind_to_a_second_process_is_refused(node: FakeDaemon, program: FakeProcess) -> None:
     tenant = opened(node, memory="1GiB")
     bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
     with pytest.raises(ReservationNotFound, match=f"is already bound to process {program.pid}"):
@@ -64,7 +61,7 @@ def test_bind_to_a_second_process_is_refused(
 
 @pytest.mark.parametrize("engine", ["runc", "host"])
 def test_a_forged_state_takes_no_process_of_another_container(
-    node: FakeDaemon, program: subprocess.Popen[bytes], engine: str
+    node: FakeDaemon, program: FakeProcess, engine: str
 ) -> None:
     """Charged to two tenants, it would be frozen for what the other one uses."""
     victim, tenant = opened(node, memory="1GiB"), opened(node, memory="1GiB")
@@ -77,7 +74,7 @@ def test_a_forged_state_takes_no_process_of_another_container(
 
 
 def test_a_user_binds_no_process_of_a_container_that_has_its_uid(
-    node: FakeDaemon, program: subprocess.Popen[bytes]
+    node: FakeDaemon, program: FakeProcess
 ) -> None:
     victim, tenant = opened(node, memory="1GiB"), opened(node, memory="1GiB")
     hierarchy, path = next(iter(processes.cgroups_of(program.pid).items()))
@@ -91,7 +88,7 @@ def test_a_user_binds_no_process_of_a_container_that_has_its_uid(
 
 
 def test_a_forged_state_names_no_process_from_before_the_reservation(
-    node: FakeDaemon, program: subprocess.Popen[bytes]
+    node: FakeDaemon, program: FakeProcess
 ) -> None:
     tenant = opened(node, memory="1GiB")
     process = processes.find_process(program.pid)
@@ -107,7 +104,7 @@ def request(op: str, uid: int, **fields: object) -> ControlRequest:
 
 
 def test_a_user_binds_and_releases_its_own_host_process_only(
-    node: FakeDaemon, program: subprocess.Popen[bytes]
+    node: FakeDaemon, program: FakeProcess
 ) -> None:
     tenant = opened(node, memory="1GiB")
     node.ledger.add(replace(entry_of(node, tenant), uid=4321))
@@ -135,7 +132,7 @@ def test_release_of_a_reservation_gives_everything_back(node: FakeDaemon) -> Non
 
 
 def test_a_message_ends_no_tenant_whose_process_lives(
-    node: FakeDaemon, program: subprocess.Popen[bytes]
+    node: FakeDaemon, program: FakeProcess
 ) -> None:
     tenant = opened(node, memory="1GiB")
     bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
@@ -148,26 +145,8 @@ def test_a_message_ends_no_tenant_whose_process_lives(
     assert not node.ledger.entries
 
 
-def test_the_end_of_the_process_is_the_end_of_the_tenant(
-    node: FakeDaemon, program: subprocess.Popen[bytes]
-) -> None:
-    """No message arrives."""
-    node.watch.ended = lambda key: node.decide.submit(lambda: release.handle_process_end(key, node))
-    tenant = opened(node, memory="1GiB")
-    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
-    loop = threading.Thread(target=node.loop.run)
-    loop.start()
-    try:
-        program.kill()
-        program.wait()
-        wait_until(lambda: not node.ledger.entries)
-    finally:
-        node.loop.stop()
-        loop.join()
-
-
 def test_the_next_container_gets_the_memory_of_one_that_has_just_exited(
-    node: FakeDaemon, program: subprocess.Popen[bytes]
+    node: FakeDaemon, program: FakeProcess
 ) -> None:
     """Its end has not been noticed: no event loop runs here."""
     tenant = opened(node, memory="80GiB", devices="0")
@@ -184,15 +163,15 @@ def test_the_next_container_gets_the_reservation_of_a_dead_runtime(
     node: FakeDaemon,
 ) -> None:
     tenant = opened(node, memory="80GiB", devices="0")
-    with subprocess.Popen(["true"]) as maker:
-        pass
+    with FakeProcess() as maker:
+        maker.kill()
     node.ledger.add(replace(entry_of(node, tenant), maker=maker.pid, maker_starttime=1))
     following = opened(node, memory="80GiB", devices="0")
     assert list(node.ledger.entries) == [following["key"]]
 
 
 def test_a_cgroup_with_processes_keeps_its_reservation(
-    node: FakeDaemon, program: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    node: FakeDaemon, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     populated = [True]
     monkeypatch.setattr(
@@ -291,31 +270,8 @@ def test_a_container_that_got_nothing_is_forgotten_with_its_bundle(
     assert not node.ledger.entries
 
 
-def test_a_bundle_that_does_not_answer_keeps_no_thread_but_one(
-    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node.ledger.add(
-        TenantRecord(key="0" * 16, state="none", id="x", bundle=str(tmp_path), why="no GPU")
-    )
-    reads, answers = threading.Semaphore(0), threading.Event()
-
-    def hang(_: Path) -> bool:
-        reads.release()
-        return answers.wait(60)
-
-    monkeypatch.setattr(Path, "is_dir", hang)
-    for _ in range(3):
-        release.sweep_refusals(node)
-    assert reads.acquire(timeout=60)
-    node.decide.run(lambda: None)
-    assert shown(node) == ["x"]
-    answers.set()
-    node.requests.finish(60)
-    assert not reads.acquire(blocking=False)
-
-
 def test_a_restarted_daemon_adopts_running_tenants_and_removes_the_others(
-    tmp_path: Path, program: subprocess.Popen[bytes]
+    tmp_path: Path, program: FakeProcess
 ) -> None:
     with fakes.node(tmp_path) as first:
         tenant = opened(first, memory="4GiB", cores="30")
@@ -333,9 +289,7 @@ def test_a_restarted_daemon_adopts_running_tenants_and_removes_the_others(
         assert (room.allocated_bytes, room.cores_available) == (5 * GIB, 70)
 
 
-def test_a_tenant_that_exited_unnoticed_is_released(
-    tmp_path: Path, program: subprocess.Popen[bytes]
-) -> None:
+def test_a_tenant_that_exited_unnoticed_is_released(tmp_path: Path, program: FakeProcess) -> None:
     with fakes.node(tmp_path) as first:
         tenant = opened(first, memory="4GiB")
         bind(tenant["key"], tenant["id"], program.pid, os.getpid(), first)
@@ -347,7 +301,7 @@ def test_a_tenant_that_exited_unnoticed_is_released(
 
 
 def test_lost_pages_do_not_free_the_memory_of_a_running_tenant(
-    tmp_path: Path, program: subprocess.Popen[bytes]
+    tmp_path: Path, program: FakeProcess
 ) -> None:
     with fakes.node(tmp_path) as first:
         tenant = opened(first, memory="4GiB")

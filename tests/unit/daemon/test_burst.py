@@ -158,24 +158,6 @@ def test_freed_memory_is_available_for_bursts_again(node: FakeDaemon) -> None:
     assert limit(node, tenant) == 140
 
 
-def test_burst_limits_are_updated_after_each_sample_and_never_concurrently(
-    node: FakeDaemon,
-) -> None:
-    first, tenant = opened(node, memory="100GiB", devices="0"), burst(node)
-    node.decide.finish(5)  # what is submitted now waits
-    release_tenant(first["key"], node, "it has ended")
-    lending = BurstUpdater(node)
-    for _ in range(3):
-        lending.again()
-    assert node.decide._jobs.qsize() == 1
-    job = node.decide._jobs.get()
-    assert job is not None
-    job()
-    assert limit(node, tenant) == 140
-    lending.again()
-    assert node.decide._jobs.qsize() == 1
-
-
 def test_an_unhealthy_card_grants_no_more_burst_memory(tmp_path: Path) -> None:
     """What non-tenants use of it is not known either."""
     driver = fakes.FakeDriver(fakes.card(0))
@@ -196,7 +178,7 @@ def test_without_burst_limits_nothing_is_computed(node: FakeDaemon) -> None:
     opened(node, memory="100GiB", devices="0")
     node.decide.finish(5)
     BurstUpdater(node).again()
-    assert node.decide._jobs.empty()
+    assert not node.decide._submitted
 
 
 def test_the_page_is_written_once_per_change(node: FakeDaemon) -> None:

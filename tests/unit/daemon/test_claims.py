@@ -5,9 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -41,6 +38,7 @@ from gpushare.quota.request_policy import MaxPerCard, MaxPerRequest, RequestPoli
 
 from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles
+from .fake_process import FakeProcess
 from .fakes import GIB, FakeDriver
 from .operations import opened
 
@@ -134,7 +132,7 @@ def allocated(node: DaemonState) -> list[int]:
 @contextmanager
 def running(made: BundleToCreate, node: DaemonState) -> Iterator[TenantRecord]:
     key = made.create(node)["key"]
-    with subprocess.Popen(["sleep", "1000"]) as process:
+    with FakeProcess() as process:
         bind.bind(key, made.identity, process.pid, os.getpid(), node)
         try:
             yield node.ledger.entries[key]
@@ -294,21 +292,6 @@ def test_a_pod_for_which_the_claim_is_not_reserved_is_refused(
         other.create(node)
     assert other.text() == before
     assert node.ledger.entries == {}
-
-
-def test_a_pod_that_joins_while_its_container_is_created_is_waited_for(
-    node: DaemonState, tmp_path: Path
-) -> None:
-    prepare(node, device(20))
-
-    def join() -> None:
-        time.sleep(0.2)
-        node.decide.run(lambda: claims.set_pods(CLAIM, (POD, "ffff"), node))
-
-    joining = threading.Thread(target=join)
-    joining.start()
-    assert container(node, tmp_path, pod="ffff").create(node)["mode"] == "shared"
-    joining.join()
 
 
 def test_a_claim_that_is_not_prepared_is_refused(node: DaemonState, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import gpushare.daemon
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.bind import bind
 
+from .fake_process import FakeProcess
 from .fakes import FakeDaemon
 from .operations import opened
 
@@ -76,7 +76,7 @@ def test_no_settable_clock_is_read_by_its_number() -> None:
 @pytest.mark.parametrize("years", [-20, 20])
 def test_a_clock_jump_ends_and_delays_nothing(
     node: FakeDaemon,
-    program: subprocess.Popen[bytes],
+    program: FakeProcess,
     monkeypatch: pytest.MonkeyPatch,
     years: int,
 ) -> None:

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,6 +25,7 @@ from gpushare.daemon.store.ledger import Ledger
 from gpushare.quota.size import parse_size
 
 from . import fakes
+from .fake_process import FakeProcess
 from .fakes import GIB, FakeDaemon
 
 # What a killed process has open the kernel closes; here it is left to the collector.
@@ -80,12 +79,9 @@ def free_after(folder: Path) -> int:
             if entry.state == "reserved":
                 node.ledger.add(replace(entry, expires=boottime() - 1))
         release.reconcile_tenants(node, node.freezer)
-        found_out.set()
 
-    found_out = threading.Event()
     with fakes.again(folder) as node:
-        node.decide.submit(find_out)  # the one thread that writes the ledger
-        assert found_out.wait(fakes.PATIENCE_SECONDS)
+        node.decide.run(find_out)
         assert sorted(node.tenants.pages) == sorted(node.mounts.made())
         assert sorted(node.mounts.made()) == sorted(node.ledger.entries)
         return node.capacities()[0].available_bytes
@@ -101,15 +97,7 @@ def test_a_start_that_was_cut_off_costs_nothing_in_the_end(
     assert free_after(tmp_path) == 140 * GIB
 
 
-@pytest.fixture
-def program() -> Iterator[subprocess.Popen[bytes]]:
-    started = subprocess.Popen(["sleep", "1000"])
-    yield started
-    started.kill()
-    started.wait()
-
-
-def running(node: FakeDaemon, program: subprocess.Popen[bytes]) -> str:
+def running(node: FakeDaemon, program: FakeProcess) -> str:
     tenant = open_tenant(ME, {"memory": "4GiB"}, node)
     bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
     return tenant["key"]
@@ -118,7 +106,7 @@ def running(node: FakeDaemon, program: subprocess.Popen[bytes]) -> str:
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize(("where", "step"), ENDING)
 def test_an_end_that_was_cut_off_is_finished(
-    tmp_path: Path, program: subprocess.Popen[bytes], where: type, step: str, before: bool
+    tmp_path: Path, program: FakeProcess, where: type, step: str, before: bool
 ) -> None:
     with fakes.node(tmp_path) as node:
         key = running(node, program)
@@ -131,7 +119,7 @@ def test_an_end_that_was_cut_off_is_finished(
 
 @pytest.mark.parametrize("before", [True, False])
 def test_a_crash_while_binding_keeps_the_reservation_of_a_running_container(
-    tmp_path: Path, program: subprocess.Popen[bytes], before: bool
+    tmp_path: Path, program: FakeProcess, before: bool
 ) -> None:
     """The hook gets no answer, so the runtime gives the container up; or it was bound."""
     with fakes.node(tmp_path) as node, killed(Ledger, "bind", before=before):

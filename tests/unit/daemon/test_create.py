@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from gpushare.quota.errors import QuotaError
 
 from . import fakes
 from .bundles import SETKEY, THEIRS, BundleToCreate
+from .fake_process import FakeProcess
 from .fakes import GIB
 
 SANDBOX = {"io.kubernetes.cri.container-type": "sandbox"}
@@ -43,10 +43,11 @@ def followed(node: DaemonState) -> None:
 
 
 def test_work_after_a_late_answer_leaves_the_next_reservation_alone(
-    node: DaemonState, tmp_path: Path, runtime: subprocess.Popen[bytes]
+    node: DaemonState, tmp_path: Path, runtime: FakeProcess
 ) -> None:
     container = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB")
-    with subprocess.Popen(["true"]) as first:
+    with FakeProcess() as first:
+        first.kill()
         first.wait()
         container.create(node, maker=first.pid)
     container.create(node, maker=runtime.pid)
@@ -143,7 +144,7 @@ def test_a_second_runtime_does_not_take_the_pages_from_the_first(
     node: DaemonState, tmp_path: Path
 ) -> None:
     container = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB")
-    with subprocess.Popen(["sleep", "1000"]) as first:
+    with FakeProcess() as first:
         given = container.create(node, maker=first.pid)
         pages = node.tenants.pages[given["key"]]
         with pytest.raises(NoRoom, match=f"is being created by process {first.pid}; wait"):
@@ -194,15 +195,15 @@ def test_a_second_create_without_a_quota_removes_the_first_reservation(
 
 
 @pytest.fixture
-def runtime() -> Iterator[subprocess.Popen[bytes]]:
+def runtime() -> Iterator[FakeProcess]:
     """A process that is to make a container."""
-    with subprocess.Popen(["sleep", "1000"]) as started:
+    with FakeProcess() as started:
         yield started
         started.kill()
 
 
 def test_a_reservation_of_an_ended_runtime_is_released_at_once(
-    node: DaemonState, tmp_path: Path, runtime: subprocess.Popen[bytes]
+    node: DaemonState, tmp_path: Path, runtime: FakeProcess
 ) -> None:
     """Nothing binds it any more: the hook runs while the runtime does."""
     key = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB").create(node, maker=runtime.pid)[
@@ -218,7 +219,7 @@ def test_a_reservation_of_an_ended_runtime_is_released_at_once(
 
 
 def test_a_runtime_that_ended_before_the_answer_holds_nothing(
-    node: DaemonState, tmp_path: Path, runtime: subprocess.Popen[bytes]
+    node: DaemonState, tmp_path: Path, runtime: FakeProcess
 ) -> None:
     runtime.kill()
     runtime.wait()

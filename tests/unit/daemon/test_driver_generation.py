@@ -55,21 +55,6 @@ def health(node: FakeDaemon, card: Card = CARD) -> str:
     return node.observed.usage.cards[card.uuid].health
 
 
-def test_a_sample_of_another_driver_accuses_no_container(
-    node: FakeDaemon, driver: FakeDriver, truth: UsageSampler, capfd: pytest.CaptureFixture[str]
-) -> None:
-    driver.driver_version = "590.10.01"
-    truth.look()
-    assert "has changed since the last sample" in truth.observed.usage.stale
-    assert health(node) != "ok"
-    node.decide.run(lambda: None)
-    truth.look()
-    assert truth.observed.usage.stale == ""
-    assert health(node) == "ok"
-    [said] = events(capfd, "driver-cards-changed")
-    assert (said["before"], said["driver"]) == ("580.65.06", "590.10.01")
-
-
 def test_a_changed_card_takes_no_reservation_until_it_is_understood(
     node: FakeDaemon, driver: FakeDriver, truth: UsageSampler
 ) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from gpushare.daemon.cards.driver_client import DriverError, DriverLimits
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import bind as binding
 from gpushare.daemon.lifecycle.bind import BackendFailed, bind
-from gpushare.daemon.lifecycle.driver_loader import DriverLoader
 from gpushare.daemon.lifecycle.release import adopt_tenants, reconcile_tenants, release_tenant
 from gpushare.daemon.limits import driver_limits
 from gpushare.daemon.limits.burst import update_burst_limits
@@ -27,6 +25,7 @@ from gpushare.protocol import HostProcessGrant
 from gpushare.quota.errors import QuotaError
 
 from . import fakes
+from .fake_process import FakeProcess
 from .fakes import GIB, MIB, FakeDaemon, FakeDriver
 from .operations import entry_of, opened
 
@@ -60,14 +59,14 @@ def node(tmp_path: Path, driver: FakeDriver, cgroup: Path) -> Iterator[FakeDaemo
         yield made
 
 
-def bound(node: FakeDaemon, program: subprocess.Popen[bytes], **quota: str) -> HostProcessGrant:
+def bound(node: FakeDaemon, program: FakeProcess, **quota: str) -> HostProcessGrant:
     tenant = opened(node, **quota)
     bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
     return tenant
 
 
 def test_the_driver_holds_each_card_of_a_bound_tenant(
-    node: FakeDaemon, driver: FakeDriver, program: subprocess.Popen[bytes], cgroup: Path
+    node: FakeDaemon, driver: FakeDriver, program: FakeProcess, cgroup: Path
 ) -> None:
     tenant = bound(node, program, memory="4GiB", count="2")
     four = DriverLimits(4 * GIB, 4 * GIB)
@@ -76,7 +75,7 @@ def test_the_driver_holds_each_card_of_a_bound_tenant(
 
 
 def test_managed_memory_beyond_the_quota_is_within_the_drivers_limit(
-    node: FakeDaemon, driver: FakeDriver, program: subprocess.Popen[bytes], cgroup: Path
+    node: FakeDaemon, driver: FakeDriver, program: FakeProcess, cgroup: Path
 ) -> None:
     """The driver counts it while it is in system memory."""
     node.config = replace(node.config, oversubscribe=HostMemory(32 * GIB))
@@ -86,7 +85,7 @@ def test_managed_memory_beyond_the_quota_is_within_the_drivers_limit(
 
 
 def test_a_driver_may_round_a_limit_but_not_change_it(
-    node: FakeDaemon, driver: FakeDriver, program: subprocess.Popen[bytes]
+    node: FakeDaemon, driver: FakeDriver, program: FakeProcess
 ) -> None:
     driver.rounds_to = 2 * MIB
     assert entry_of(node, bound(node, program, memory="1000001KiB")).isolation == "driver"
@@ -97,7 +96,7 @@ def test_a_driver_may_round_a_limit_but_not_change_it(
 def test_where_the_driver_refuses_the_interposer_holds_and_nothing_is_left(
     node: FakeDaemon,
     driver: FakeDriver,
-    program: subprocess.Popen[bytes],
+    program: FakeProcess,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     driver.refusal = "NVML: Insufficient Permissions"
@@ -109,7 +108,7 @@ def test_where_the_driver_refuses_the_interposer_holds_and_nothing_is_left(
 def test_an_older_driver_is_not_queried(
     node: FakeDaemon,
     driver: FakeDriver,
-    program: subprocess.Popen[bytes],
+    program: FakeProcess,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     driver.has_limits = False
@@ -119,7 +118,7 @@ def test_an_older_driver_is_not_queried(
 
 
 def test_a_request_for_the_interposer_gets_only_that(
-    node: FakeDaemon, driver: FakeDriver, program: subprocess.Popen[bytes]
+    node: FakeDaemon, driver: FakeDriver, program: FakeProcess
 ) -> None:
     tenant = bound(node, program, memory="4GiB", backend="interposer")
     assert entry_of(node, tenant).isolation == "interposer"
@@ -127,7 +126,7 @@ def test_a_request_for_the_interposer_gets_only_that(
 
 
 def test_a_request_for_the_driver_backend_fails_without_it(
-    node: FakeDaemon, driver: FakeDriver, program: subprocess.Popen[bytes]
+    node: FakeDaemon, driver: FakeDriver, program: FakeProcess
 ) -> None:
     assert (
         entry_of(node, bound(node, program, memory="4GiB", backend="driver")).isolation == "driver"
@@ -153,7 +152,7 @@ def test_a_host_process_that_could_walk_around_everything_stays_advice(
 
 
 def test_quota_changes_and_burst_limits_reach_the_driver(
-    node: FakeDaemon, driver: FakeDriver, program: subprocess.Popen[bytes], cgroup: Path
+    node: FakeDaemon, driver: FakeDriver, program: FakeProcess, cgroup: Path
 ) -> None:
     tenant = bound(node, program, memory="10GiB", memory_limit="200GiB", devices="0")
     assert driver.held[CARD, cgroup] == DriverLimits(10 * GIB, 140 * GIB)
@@ -168,7 +167,7 @@ def test_quota_changes_and_burst_limits_reach_the_driver(
 
 
 def test_an_unresponsive_driver_delays_and_refuses_nothing(
-    node: FakeDaemon, driver: FakeDriver, program: subprocess.Popen[bytes]
+    node: FakeDaemon, driver: FakeDriver, program: FakeProcess
 ) -> None:
     tenant = bound(node, program, memory="10GiB", devices="0")
     driver.refusal = "no"
@@ -177,24 +176,8 @@ def test_an_unresponsive_driver_delays_and_refuses_nothing(
     assert driver.held == {}
 
 
-def test_a_new_driver_gets_all_limits_again(
-    node: FakeDaemon, driver: FakeDriver, program: subprocess.Popen[bytes], cgroup: Path
-) -> None:
-    tenant = bound(node, program, memory="10GiB", devices="0")
-    driver.held.clear()
-    driver.driver_version = "620.10"
-    loader = DriverLoader(node)
-    loader.sampler = node.sampler
-    node.decide.run(lambda: loader.take_over(driver.generation))
-    assert driver.held[CARD, cgroup] == DriverLimits(10 * GIB, 10 * GIB)
-    assert entry_of(node, tenant).isolation == "driver"
-    driver.has_limits, driver.driver_version = False, "580.1"
-    node.decide.run(lambda: loader.take_over(driver.generation))
-    assert entry_of(node, tenant).isolation == "interposer"
-
-
 def test_the_limits_end_with_the_tenant(
-    node: FakeDaemon, driver: FakeDriver, program: subprocess.Popen[bytes], cgroup: Path
+    node: FakeDaemon, driver: FakeDriver, program: FakeProcess, cgroup: Path
 ) -> None:
     tenant = bound(node, program, memory="4GiB")
     release_tenant(tenant["key"], node, "it has ended")
@@ -206,7 +189,7 @@ def test_the_limits_end_with_the_tenant(
 
 
 def test_a_daemon_that_starts_again_sets_them_again(
-    tmp_path: Path, driver: FakeDriver, program: subprocess.Popen[bytes], cgroup: Path
+    tmp_path: Path, driver: FakeDriver, program: FakeProcess, cgroup: Path
 ) -> None:
     with fakes.node(tmp_path, driver) as before:
         tenant = bound(before, program, memory="4GiB", devices="0")
@@ -228,7 +211,7 @@ def silent(*_: object) -> None:
 def test_limits_of_a_silent_driver_are_corrected_when_it_answers(
     node: FakeDaemon,
     driver: FakeDriver,
-    program: subprocess.Popen[bytes],
+    program: FakeProcess,
     cgroup: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -249,7 +232,7 @@ def test_limits_of_a_silent_driver_are_corrected_when_it_answers(
 
 
 def test_a_driver_that_loads_late_gets_the_changes_made_before(
-    tmp_path: Path, driver: FakeDriver, program: subprocess.Popen[bytes], cgroup: Path
+    tmp_path: Path, driver: FakeDriver, program: FakeProcess, cgroup: Path
 ) -> None:
     with fakes.node(tmp_path, driver) as before:
         tenant = bound(before, program, memory="4GiB", devices="0")

@@ -41,6 +41,7 @@ from gpushare.quota.request_policy import IdlePolicy
 from . import evictable
 from .evictable import EvictableNode, EvictableTenant
 from .fakes import GIB, FakeDaemon
+from .inline import InlineWorker
 from .operations import opened
 from .registered import hold
 
@@ -248,9 +249,12 @@ def test_those_that_wait_are_restored_when_there_is_room_online_first(made: Evic
         made.node.evictions.want(tenant.key)
     made.settle()
     assert list(made.node.observed.waiting) == [first.key, second.key]
-    made.node.decide.run(lambda: release.release_tenant(taken["key"], made.node, "test"))
-    opened(made.node, memory="40GiB", devices="0")
-    made.node.evictions.changed()
+
+    def replaced() -> None:
+        release.release_tenant(taken["key"], made.node, "test")
+        opened(made.node, memory="40GiB", devices="0")
+
+    made.node.decide.run(replaced)
     made.settle()
     assert (first.eviction is None, second.eviction is None) == (False, True)
 
@@ -565,6 +569,7 @@ def test_a_restored_tenant_is_not_to_be_killed_with_a_driver_that_hangs(
 
 def before_kill(made: EvictableNode) -> tuple[BeforeKill, threading.Event]:
     again = threading.Event()
+    made.node.requests = InlineWorker(made.node.decide.turns, "request")  # type: ignore[assignment]
     return BeforeKill(made.node, made.node.evictions, again.set), again
 
 
@@ -575,7 +580,8 @@ def test_a_restored_tenant_is_evicted_before_it_is_killed(made: EvictableNode) -
     made.node.evictions.evict(tenant.key)
     made.node.evictions.restore(tenant.key)
     assert kills.postpones(tenant.record)
-    assert again.wait(60)
+    made.settle()
+    assert again.is_set()
     assert not kills.postpones(tenant.record)
     assert tenant.eviction is not None
     assert (tenant.eviction.state, tenant.eviction.held) == ("evicted", True)
@@ -588,7 +594,8 @@ def test_one_that_cannot_be_evicted_is_killed_all_the_same(made: EvictableNode) 
     made.node.evictions.restore(tenant.key)
     made.node.checkpoints.faults["lock", tenant.pids[0]] = SLOW
     assert kills.postpones(tenant.record)
-    assert again.wait(60)
+    made.settle()
+    assert again.is_set()
     assert not kills.postpones(tenant.record)
     assert tenant.eviction is None
 
@@ -600,7 +607,8 @@ def test_a_kill_waits_only_so_long(made: EvictableNode, monkeypatch: pytest.Monk
     made.node.evictions.evict(tenant.key)
     made.node.evictions.restore(tenant.key)
     assert not kills.postpones(tenant.record)
-    assert again.wait(60)
+    made.settle()
+    assert again.is_set()
 
 
 def test_other_drivers_kill_at_once(made: EvictableNode) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from gpushare.daemon.views.why import explain_memory
 from gpushare.protocol import MAX_REPLY_BYTES, HostProcessGrant, encode
 
 from . import fakes, registered
+from .fake_process import FakeProcess
 from .fakes import GIB, FakeDaemon, FakeDriver
 from .operations import entry_of, opened
 
@@ -39,9 +39,7 @@ def node(tmp_path: Path, driver: FakeDriver) -> Iterator[FakeDaemon]:
         yield made
 
 
-def started(
-    node: FakeDaemon, program: subprocess.Popen[bytes], **quota: str
-) -> tuple[HostProcessGrant, Pages]:
+def started(node: FakeDaemon, program: FakeProcess, **quota: str) -> tuple[HostProcessGrant, Pages]:
     tenant = opened(node, **quota)
     bind(tenant["key"], tenant["id"], program.pid, 0, node)
     process = processes.find_process(program.pid)
@@ -52,7 +50,7 @@ def started(
 
 
 def test_a_well_timed_lower_claim_does_not_reduce_the_drivers_figure(
-    node: FakeDaemon, driver: FakeDriver, program: subprocess.Popen[bytes]
+    node: FakeDaemon, driver: FakeDriver, program: FakeProcess
 ) -> None:
     """Claimed before each look at the driver and withdrawn after it, overhead is never seen."""
     _, pages = started(node, program, memory="4GiB")
@@ -68,7 +66,7 @@ def test_a_well_timed_lower_claim_does_not_reduce_the_drivers_figure(
 
 
 def test_memory_taken_since_the_last_sample_counts_when_the_quota_shrinks(
-    node: FakeDaemon, program: subprocess.Popen[bytes]
+    node: FakeDaemon, program: FakeProcess
 ) -> None:
     tenant, pages = started(node, program, memory="100GiB")
     with registered.life(pages.status.fd, 0):
@@ -83,7 +81,7 @@ def test_memory_taken_since_the_last_sample_counts_when_the_quota_shrinks(
 
 
 def test_duplicate_records_of_one_process_cost_one_check(
-    node: FakeDaemon, program: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    node: FakeDaemon, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thousand claims of one process, with no lock held, and maps that take long to read."""
     _, pages = started(node, program, memory="4GiB")
@@ -104,7 +102,7 @@ def test_duplicate_records_of_one_process_cost_one_check(
 
 
 def test_a_live_process_is_not_checked(
-    node: FakeDaemon, program: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    node: FakeDaemon, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, pages = started(node, program, memory="4GiB")
 
@@ -122,7 +120,7 @@ def test_no_claim_and_no_name_makes_a_row_that_cannot_be_sent(
     node: FakeDaemon,
     driver: FakeDriver,
     monkeypatch: pytest.MonkeyPatch,
-    program: subprocess.Popen[bytes],
+    program: FakeProcess,
 ) -> None:
     tenant, pages = started(node, program, memory="4GiB")
     most = (1 << 64) - 1
@@ -151,7 +149,7 @@ def test_no_claim_and_no_name_makes_a_row_that_cannot_be_sent(
 
 
 def test_claims_that_are_costly_to_read_are_read_less_often(
-    node: FakeDaemon, program: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    node: FakeDaemon, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for what a limit depends on: that is always what the page says now."""
     _, pages = started(node, program, memory="4GiB")

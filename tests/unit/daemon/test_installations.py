@@ -5,11 +5,7 @@ from __future__ import annotations
 
 import mmap
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -102,54 +98,6 @@ def test_an_installation_that_a_process_has_mapped_stays(versions: Versions) -> 
     assert versions.sweep() == []
     mapped.close()
     assert versions.sweep() == [versions.oldest.root.name]
-
-
-@contextmanager
-def elsewhere(script: str) -> Iterator[None]:
-    """Run a shell script in a mount namespace of its own, as far as it says ready."""
-    argv = ["unshare", "--mount", "sh", "-euc", f"{script}\necho ready\nread end"]
-    with subprocess.Popen(
-        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin
-        assert process.stdout
-        assert process.stdout.readline() == "ready\n"
-        yield
-        process.stdin.close()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts: needs root")
-def test_an_installation_that_a_container_has_mounted_stays(
-    versions: Versions, tmp_path: Path
-) -> None:
-    """No program has loaded it yet: one in there may, whenever it likes."""
-    inside = tmp_path / "libcuda.so"
-    inside.touch()
-    with elsewhere(f"mount --bind {versions.oldest.libraries}/libcuda.so.1 {inside}"):
-        assert versions.sweep() == []
-    assert versions.sweep() == [versions.oldest.root.name]
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts: needs root")
-def test_an_installation_mapped_under_another_name_stays(
-    versions: Versions, tmp_path: Path
-) -> None:
-    inside = tmp_path / "libcuda.so"
-    inside.touch()
-    program = (
-        "import mmap; file = open('inside'); kept = mmap.mmap(file.fileno(), 0, prot=1); "
-        "print('ready', flush=True); input()"
-    ).replace("inside", str(inside))
-    mount = f"mount --bind {versions.oldest.libraries}/libcuda.so.1 {inside}"
-    script = f'{mount}; exec "{sys.executable}" -c "{program}"'
-    argv = ["unshare", "--mount", "sh", "-euc", script]
-    with subprocess.Popen(
-        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout
-        assert process.stdout.readline() == "ready\n"
-        assert versions.sweep() == []
-        process.kill()
 
 
 def test_an_installation_that_a_bundle_names_stays(versions: Versions, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -21,13 +20,14 @@ from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation
 
 from . import fakes
+from .fake_process import FakeProcess
 from .fakes import GIB, FakeDaemon
 from .operations import opened
 from .registered import hold, register
 from .test_damaged_ledger import BOOT, garbage, of_another_format, removed
 
 
-def bound(node: FakeDaemon, program: subprocess.Popen[bytes], **quota: str) -> str:
+def bound(node: FakeDaemon, program: FakeProcess, **quota: str) -> str:
     tenant = opened(node, **quota)
     bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
     return tenant["key"]
@@ -46,7 +46,7 @@ def other_version(folder: Path) -> None:
 
 
 def has_mounted(
-    monkeypatch: pytest.MonkeyPatch, program: subprocess.Popen[bytes], node: FakeDaemon, key: str
+    monkeypatch: pytest.MonkeyPatch, program: FakeProcess, node: FakeDaemon, key: str
 ) -> None:
     """Have `program` be the one in whose mount namespace the pages of `key` are."""
     directory = node.mounts.path(key).stat()
@@ -58,7 +58,7 @@ def has_mounted(
 
 
 def test_a_tenant_with_only_its_pages_left_keeps_its_reservation(
-    tmp_path: Path, program: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with fakes.node(tmp_path) as first:
         key = bound(first, program, memory="4GiB", cores="30")
@@ -82,7 +82,7 @@ def test_a_tenant_with_only_its_pages_left_keeps_its_reservation(
 
 
 def test_a_ledger_of_another_version_is_not_read_and_its_tenants_keep_their_part(
-    tmp_path: Path, program: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are restored from their pages. A whole card has none: then nothing more is reserved."""
     with fakes.node(tmp_path) as first:
@@ -103,7 +103,7 @@ def test_a_ledger_of_another_version_is_not_read_and_its_tenants_keep_their_part
 
 
 def test_a_tenant_without_any_record_stops_new_reservations_until_a_release(
-    tmp_path: Path, program: subprocess.Popen[bytes]
+    tmp_path: Path, program: FakeProcess
 ) -> None:
     """A whole card has no pages: without its record and its copy it is unknown."""
     with fakes.node(tmp_path) as first:
@@ -138,7 +138,7 @@ def test_without_ledger_and_copies_nothing_is_reserved(tmp_path: Path) -> None:
 
 
 def test_without_ledger_and_copies_running_tenants_keep_their_reservations(
-    tmp_path: Path, program: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with fakes.node(tmp_path) as first:
         key = bound(first, program, memory="4GiB")
@@ -154,7 +154,7 @@ def test_without_ledger_and_copies_running_tenants_keep_their_reservations(
 
 @pytest.mark.parametrize("lost", ["a copy", "all copies"])
 def test_an_interrupted_check_leaves_the_same_check_to_the_next_daemon(
-    tmp_path: Path, program: subprocess.Popen[bytes], lost: str
+    tmp_path: Path, program: FakeProcess, lost: str
 ) -> None:
     with fakes.node(tmp_path) as first:
         key = bound(first, program, count="1")
@@ -174,7 +174,7 @@ def test_an_interrupted_check_leaves_the_same_check_to_the_next_daemon(
 
 
 def test_unreadable_pages_in_use_stop_new_reservations(
-    tmp_path: Path, program: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with fakes.node(tmp_path) as first:
         key = bound(first, program, memory="4GiB")
@@ -211,7 +211,7 @@ def test_the_name_of_a_cgroup_says_which_container_it_is(cgroup: str, identity: 
 
 
 def test_one_that_was_evicted_is_still_known_to_be(
-    tmp_path: Path, program: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = processes.start_time(program.pid)
     assert started is not None

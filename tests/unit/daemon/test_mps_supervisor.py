@@ -47,43 +47,6 @@ def test_a_container_that_is_no_tenant_of_such_a_card_is_not_admitted(node: Fake
     assert done == ["killed"]  # a kill never waits for a server that is not there
 
 
-def test_a_program_that_does_not_start_is_a_fault_of_the_card(
-    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "nvidia-cuda-mps-control"
-    program.write_text("#!/bin/sh\necho no device >&2\nexit 1\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(module, "find_program", lambda _: program)
-    monkeypatch.setattr("gpushare.daemon.identity.processes.sees_host", lambda: True)
-    supervisor = MpsSupervisor(node)
-    node.decide.run(supervisor.check)
-    supervisor.close()  # once the first look is done
-    assert "does not run: it does not answer: no device" in node.mps.fault_of(card(0).uuid)
-
-
-def test_without_the_hosts_processes_no_server_is_started(
-    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "find_program", lambda _: tmp_path / "none")
-    monkeypatch.setattr("gpushare.daemon.identity.processes.sees_host", lambda: False)
-    supervisor = MpsSupervisor(node)
-    node.decide.run(supervisor.check)
-    supervisor.close()
-    assert "not in the host's PID namespace" in node.mps.fault_of(card(0).uuid)
-
-
-def test_partitions_need_a_driver_that_has_them(
-    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node.config = configured('cards: {"0": {backend: mps, mps_partitions: true}}', tmp_path)
-    monkeypatch.setattr(module, "find_program", lambda _: tmp_path / "none")
-    monkeypatch.setattr("gpushare.daemon.identity.processes.sees_host", lambda: True)
-    supervisor = MpsSupervisor(node)
-    node.decide.run(supervisor.check)
-    supervisor.close()
-    assert "mps_partitions needs a driver of CUDA 13.1" in node.mps.fault_of(card(0).uuid)
-
-
 def test_the_program_is_one_of_the_drivers_files(node: FakeDaemon, tmp_path: Path) -> None:
     driver = replace(node.loaded())
     folder = tmp_path / "root" / "usr" / "bin"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import struct
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from gpushare.daemon.operator.resize import NotResizable, set_quota
 from gpushare.daemon.pages.grant_page import CardGrant, GrantPage, LayoutMismatch
 
 from . import fakes
+from .fake_process import FakeProcess
 from .fakes import GIB, FakeDaemon
 from .operations import opened
 
@@ -33,7 +33,7 @@ def daemon(folder: Path) -> Iterator[FakeDaemon]:
 
 
 @pytest.fixture
-def tenant(tmp_path: Path, program: subprocess.Popen[bytes]) -> str:
+def tenant(tmp_path: Path, program: FakeProcess) -> str:
     """A bound tenant with 40 GiB and a burst limit of 60."""
     with fakes.node(tmp_path) as node:
         made = opened(node, memory="40GiB", memory_limit="60GiB", devices="0")
@@ -80,7 +80,7 @@ def test_they_are_kept_as_they_are_until_a_daemon_knows_them(
 
 
 def test_when_the_tenant_exits_its_memory_is_available(
-    tenant: str, tmp_path: Path, program: subprocess.Popen[bytes]
+    tenant: str, tmp_path: Path, program: FakeProcess
 ) -> None:
     write_version(tmp_path, tenant, abi.ABI_VERSION + 1)
     with daemon(tmp_path) as node:

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import mmap
 import os
 import stat
 import struct
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +19,7 @@ from gpushare.daemon.pages.grant_page import CardGrant, GrantPage
 from gpushare.daemon.pages.status_page import MemoryUse, StatusPage, TenantClaims, sum_claims
 
 from . import registered
-from .fakes import GIB, MIB, wait_until
+from .fakes import GIB, MIB
 
 
 @pytest.fixture
@@ -190,38 +188,6 @@ def test_a_page_never_has_a_limit_below_its_quota(
         assert found[-1] == (quota * GIB, limit * GIB)
     assert len(found) == 8
     assert all(limit >= quota for quota, limit in found)
-
-
-def test_a_waiter_on_a_read_only_mapping_is_woken(directory: int, tmp_path: Path) -> None:
-    grant = GrantPage.make(directory, "0" * 16, [CardGrant("GPU-a", 4 * GIB, 0, 0)])
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.syscall.restype = ctypes.c_long
-    fd = os.open(tmp_path / "grant", os.O_RDONLY)
-    address = libc.mmap(None, ctypes.c_size_t(4096), mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
-    os.close(fd)
-    woken = []
-    waiting = []
-
-    def wait() -> None:
-        waiting.append(threading.get_native_id())
-        word = ctypes.c_void_p(address + abi.GRANT_HEADER_GENERATION)
-        futex = 202 if os.uname().machine == "x86_64" else 98
-        woken.append(libc.syscall(ctypes.c_long(futex), word, 0, 1, None, None, 0))
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    wait_until(lambda: bool(waiting) and _sleeps(waiting[0]))
-    grant.publish()
-    thread.join(20)
-    assert woken == [0]
-
-
-def _sleeps(thread: int) -> bool:
-    return (
-        "futex" in Path(f"/proc/self/task/{thread}/wchan").read_text()
-        or Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()[0] == "S"
-    )
 
 
 def test_the_sums_are_of_all_processes(status: StatusPage) -> None:

@@ -6,9 +6,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import platform
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +16,7 @@ from gpushare.daemon.identity import pid_resolver, processes
 from gpushare.daemon.identity.pid_resolver import PidResolver, ProcessOwners, device_clients
 
 from . import fakes
+from .fake_process import FakeProcess
 
 KEY = frozenset({"a" * 16})
 NOBODYS = 4194305  # above PID_MAX_LIMIT
@@ -35,14 +33,12 @@ def keys(_: int) -> frozenset[str]:
     return KEY
 
 
-def end(program: subprocess.Popen[bytes]) -> None:
+def end(program: FakeProcess) -> None:
     program.kill()
     program.wait()
 
 
-def test_a_cgroup_identifies_its_process(
-    sightings: PidResolver, program: subprocess.Popen[bytes]
-) -> None:
+def test_a_cgroup_identifies_its_process(sightings: PidResolver, program: FakeProcess) -> None:
     found = sightings.look([program.pid], keys, 1)[program.pid]
     assert found.process == processes.find_process(program.pid)
     assert found.key == "a" * 16
@@ -51,7 +47,7 @@ def test_a_cgroup_identifies_its_process(
 
 
 def test_an_exited_process_is_a_ghost_while_it_is_listed(
-    sightings: PidResolver, program: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    sightings: PidResolver, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process that has its PID now: this test itself."""
     before = sightings.look([program.pid], keys, 1)[program.pid]
@@ -68,7 +64,7 @@ def test_an_exited_process_is_a_ghost_while_it_is_listed(
 
 def test_a_process_dead_at_first_sight_is_a_ghost_while_it_is_listed(
     sightings: PidResolver,
-    program: subprocess.Popen[bytes],
+    program: FakeProcess,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked = processes.find_process
@@ -85,7 +81,7 @@ def test_an_impossible_pid_belongs_to_no_tenant(sightings: PidResolver) -> None:
 
 
 def test_without_a_descriptor_no_process_is_identified(
-    sightings: PidResolver, program: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    sightings: PidResolver, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none_left(_: int) -> int:
         raise OSError(24, "Too many open files")
@@ -97,7 +93,7 @@ def test_without_a_descriptor_no_process_is_identified(
 
 
 def test_two_tenants_that_claim_a_process_have_none(
-    sightings: PidResolver, program: subprocess.Popen[bytes]
+    sightings: PidResolver, program: FakeProcess
 ) -> None:
     both = frozenset({"a" * 16, "b" * 16})
     found = sightings.look([program.pid], lambda _: both, 1)[program.pid]
@@ -106,7 +102,7 @@ def test_two_tenants_that_claim_a_process_have_none(
 
 
 def test_a_process_without_driver_descriptors_is_no_client(
-    program: subprocess.Popen[bytes],
+    program: FakeProcess,
 ) -> None:
     holding: list[int] = []
     sightings = PidResolver(holding.__contains__)
@@ -119,7 +115,7 @@ def test_a_process_without_driver_descriptors_is_no_client(
 
 
 def test_processes_are_attributed_again_when_tenants_are_added(
-    sightings: PidResolver, program: subprocess.Popen[bytes]
+    sightings: PidResolver, program: FakeProcess
 ) -> None:
     assert sightings.look([program.pid], lambda _: frozenset(), 1)[program.pid].key is None
     assert sightings.look([program.pid], keys, 1)[program.pid].key is None
@@ -127,7 +123,7 @@ def test_processes_are_attributed_again_when_tenants_are_added(
 
 
 def test_the_descriptor_of_an_unlisted_process_is_closed(
-    sightings: PidResolver, program: subprocess.Popen[bytes]
+    sightings: PidResolver, program: FakeProcess
 ) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     sightings.look([program.pid], keys, 1)
@@ -235,50 +231,8 @@ def test_descriptors_are_looked_at_for_a_moment_only(monkeypatch: pytest.MonkeyP
     assert looked == []
 
 
-#: A program whose first thread has no descriptor, and another thread has a table of its own.
-THREAD = """
-import ctypes, os, threading, time
-libc = ctypes.CDLL(None)
-def work():
-    assert libc.unshare(0x400) == 0  # CLONE_FILES
-    os.open("/dev/null", os.O_RDONLY)
-    ready.set()
-    time.sleep(600)
-ready = threading.Event()
-threading.Thread(target=work).start()
-ready.wait()
-os.write(1, b"ready")
-{then}
-"""
-#: syscall(SYS_exit): the thread, and not its process.
-EXIT = {"x86_64": "libc.syscall(60, 0)", "aarch64": "libc.syscall(93, 0)"}[platform.machine()]
-
-
-@pytest.fixture(params=("time.sleep(600)", EXIT), ids=("unshared", "first thread ended"))
-def threaded(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
-    words = [sys.executable, "-c", THREAD.replace("{then}", request.param)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
-        assert program.stdout is not None
-        assert program.stdout.read(5) == b"ready"
-        yield program
-        program.kill()
-
-
-def test_a_descriptor_that_only_another_thread_has_is_the_processs(
-    threaded: subprocess.Popen[bytes],
-) -> None:
-    assert pid_resolver.has_open(threaded.pid, {1})  # /dev/null, as nvidia's would be
-    assert not pid_resolver.has_open(threaded.pid, {195})
-
-
-def test_the_cgroups_of_a_process_are_known_when_its_first_thread_has_ended(
-    threaded: subprocess.Popen[bytes],
-) -> None:
-    assert processes.cgroups_of(threaded.pid) == processes.cgroups_of(os.getpid())
-
-
 def test_a_process_that_is_first_listed_while_it_runs_is_a_client(
-    program: subprocess.Popen[bytes],
+    program: FakeProcess,
 ) -> None:
     """Though it has passed its descriptor on, and closed it."""
     sightings = PidResolver(lambda _: False)
@@ -288,15 +242,3 @@ def test_a_process_that_is_first_listed_while_it_runs_is_a_client(
     after_a_gap = PidResolver(lambda _: False)
     assert after_a_gap.look([program.pid], keys, 1)[program.pid].key is None
     after_a_gap.close()
-
-
-def test_memory_of_an_ended_process_belongs_to_its_tenant(
-    sightings: PidResolver, program: subprocess.Popen[bytes]
-) -> None:
-    """It was listed with its tenant, and is listed still: another has its descriptor."""
-    sightings.look([program.pid], keys, 1)
-    end(program)
-    for _ in range(3):
-        assert sightings.look([program.pid], keys, 1)[program.pid].key == "a" * 16
-    sightings.look([], keys, 1)
-    assert sightings.look([program.pid], keys, 1)[program.pid].key is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,6 +28,7 @@ from gpushare.quota.errors import QuotaError
 
 from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles
+from .fake_process import FakeProcess
 from .fakes import GIB
 
 MEMORY = {"gpushare.io/memory": "4GiB"}
@@ -43,7 +43,7 @@ def node(tmp_path: Path) -> Iterator[DaemonState]:
 @contextmanager
 def running(made: dict[str, Any], container: BundleToCreate, node: DaemonState) -> Iterator[None]:
     """Run a process in the container: it is bound, and ends with this."""
-    with subprocess.Popen(["sleep", "1000"]) as process:
+    with FakeProcess() as process:
         bind.bind(made["key"], container.identity, process.pid, os.getpid(), node)
         try:
             yield
@@ -228,7 +228,7 @@ def test_a_container_whose_runtime_failed_does_not_block_the_next(
     node: DaemonState, tmp_path: Path
 ) -> None:
     engine = ContainerdBundles(tmp_path, MEMORY)
-    with subprocess.Popen(["sleep", "1000"]) as runtime:
+    with FakeProcess() as runtime:
         engine.container("train").create(node, maker=runtime.pid)
         with pytest.raises(QuotaError, match="names no container"):
             engine.container("next").create(node)
@@ -341,7 +341,7 @@ def test_docker_containers_belong_to_no_pod_despite_annotations(
 def test_after_a_restart_the_ledger_knows_the_pods_container(tmp_path: Path) -> None:
     engine = ContainerdBundles(tmp_path, MEMORY)
     train, proxy = engine.container("train"), engine.container("proxy")
-    with subprocess.Popen(["sleep", "1000"]) as process:
+    with FakeProcess() as process:
         with fakes.node(tmp_path) as before:
             made = train.create(before)
             bind.bind(made["key"], train.identity, process.pid, os.getpid(), before)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from gpushare.quota.errors import QuotaError
 
 from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles
+from .fake_process import FakeProcess
 from .fakes import FakeDaemon, FakeDriver
 from .operations import ME, opened
 
@@ -183,7 +183,7 @@ def test_a_user_has_so_many_tickets_and_cancels_only_its_own(one: FakeDaemon) ->
 
 
 def test_a_ticket_ends_with_its_client_and_its_grant_with_it(
-    one: FakeDaemon, program: subprocess.Popen[bytes]
+    one: FakeDaemon, program: FakeProcess
 ) -> None:
     first = fill(one)
     ticket, _ = take(one, "8GiB", pid=program.pid)

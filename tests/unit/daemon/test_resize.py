@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from gpushare.quota.errors import QuotaError
 from gpushare.quota.request_policy import RequestPolicy
 
 from . import fakes, registered
+from .fake_process import FakeProcess
 from .fakes import GIB, MIB, FakeDriver
 from .operations import entry_of, grant, opened
 
@@ -69,7 +69,7 @@ def test_a_quota_below_the_use_refuses_new_memory_and_takes_none_away(
 
 
 def test_memory_still_used_after_a_shrink_is_not_reserved_again(
-    node: DaemonState, program: subprocess.Popen[bytes]
+    node: DaemonState, program: FakeProcess
 ) -> None:
     tenant = opened(node, memory="100GiB", devices="0")
     bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
@@ -84,9 +84,7 @@ def test_memory_still_used_after_a_shrink_is_not_reserved_again(
     opened(node, memory="81GiB", devices="0")
 
 
-def test_an_impossible_claim_blocks_no_placement(
-    node: DaemonState, program: subprocess.Popen[bytes]
-) -> None:
+def test_an_impossible_claim_blocks_no_placement(node: DaemonState, program: FakeProcess) -> None:
     tenant = opened(node, memory="4GiB", devices="0")
     bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
     fd = node.tenants.pages[tenant["key"]].status.fd
@@ -105,7 +103,7 @@ def test_a_quota_that_holds_no_context_is_refused(node: DaemonState) -> None:
 
 
 def test_set_does_not_count_memory_of_a_dead_process(
-    node: DaemonState, program: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    node: DaemonState, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tenant = opened(node, memory="4GiB")
     bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,6 +26,7 @@ from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.status_rows import card_row, tenant_row
 
 from . import fakes, registered
+from .fake_process import FakeProcess
 from .fakes import GIB, MIB, FakeDaemon, FakeDriver
 
 CARD = fakes.card().uuid
@@ -52,7 +51,7 @@ def truth(node: FakeDaemon) -> UsageSampler:
 @pytest.fixture
 def child() -> Iterator[int]:
     """The process of a tenant: a descendant of ours, which is the bound one."""
-    program = subprocess.Popen(["sleep", "1000"])
+    program = FakeProcess()
     yield program.pid
     program.kill()
     program.wait()
@@ -441,28 +440,6 @@ def test_a_tenant_that_cannot_be_reaped_is_not_in_the_way(
     monkeypatch.setattr(processes, "pids_of", broken)
     truth.look()
     assert not truth.observed.usage.stale
-
-
-def test_a_probe_may_be_excluded_while_non_tenants_are_counted() -> None:
-    """It is, on the calibration thread, again and again."""
-    non_tenants = NonTenantUse(60)
-    for pid in (1, 2):
-        non_tenants.excuse(pid, 5.0)
-    late = threading.Thread(target=lambda: non_tenants.excuse(3, 5.0))
-
-    class Now(float):
-        """The moment of a look in the middle of which one more is excused."""
-
-        def __sub__(self, other: float) -> float:
-            if late.ident is None:
-                late.start()
-                late.join(0.2)  # it may have to wait for the look
-            return float(self) - other
-
-    probe = (ProcessUse(3, GIB),)
-    non_tenants.observe(Now(5.0), CARD, probe, first=False)
-    late.join()
-    assert non_tenants.observe(6.0, CARD, probe, first=True).non_tenants == ()
 
 
 def test_contexts_explain_at_most_their_charge_and_the_driver_overhead(

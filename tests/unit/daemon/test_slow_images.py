@@ -28,36 +28,6 @@ def node(tmp_path: Path) -> Iterator[FakeDaemon]:
         yield made
 
 
-def test_an_image_that_does_not_answer_delays_no_other_container(
-    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slow = BundleToCreate(tmp_path / "slow", SHARE, identity="slow")
-    other = BundleToCreate(tmp_path / "other", SHARE, identity="other")
-    reads, answers = threading.Event(), threading.Event()
-    choose = driver_files.choose_files
-
-    def hang(*arguments: Any) -> Any:
-        if arguments[2].id == "slow":
-            reads.set()
-            answers.wait(60)
-        return choose(*arguments)
-
-    monkeypatch.setattr(driver_files, "choose_files", hang)
-    done = threading.Event()
-
-    def run() -> None:
-        slow.create(node)
-        done.set()
-
-    node.creates.submit(run)
-    assert reads.wait(60)
-    assert other.create(node)["mode"] == "shared"
-    node.decide.run(lambda: None)  # nor does it keep the decide thread
-    answers.set()
-    assert done.wait(60)
-    assert {record.id for record in node.ledger.entries.values()} == {"slow", "other"}
-
-
 def test_a_create_without_a_client_ends_and_releases_its_reservation(
     node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

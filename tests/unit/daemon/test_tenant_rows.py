@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import replace
 
 import pytest
@@ -14,11 +13,12 @@ from gpushare.daemon.service.control_request import ControlRequest, Peer
 from gpushare.daemon.views.status_rows import tenant_row
 
 from . import fakes
+from .fake_process import FakeProcess
 from .fakes import FakeDaemon
 
 
 def test_the_mounts_and_the_shares_are_read_once(
-    node: FakeDaemon, program: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    node: FakeDaemon, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = find_process(program.pid)
     assert process is not None

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from gpushare import abi
 from gpushare.daemon.freezer import tenant_cgroup
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import release
@@ -23,8 +20,9 @@ from gpushare.daemon.service.control_server import find_operation
 from gpushare.protocol import HostProcessGrant
 
 from .bundles import BundleToCreate
+from .fake_process import FakeProcess
 from .fakes import FakeDaemon, wait_until
-from .operations import entry_of, grant, opened
+from .operations import entry_of, opened
 
 CGROUP = ":/engine/4f1c"
 
@@ -47,28 +45,9 @@ def pidfd_of(pid: int) -> Iterator[int]:
         os.close(pidfd)
 
 
-def is_unbound(node: FakeDaemon, tenant: HostProcessGrant) -> int:
-    page = grant(node, tenant).read_bytes()
-    return page[abi.GRANT_HEADER_UNBOUND]
-
-
 def request(tenant: HostProcessGrant, *fds: int) -> ControlRequest:
     fields = {"op": "bind", "key": tenant["key"], "id": tenant["id"]}
     return ControlRequest(fields, Peer(os.getpid(), 0), fds)
-
-
-def test_a_launcher_binds_its_child_by_a_pidfd(
-    node: FakeDaemon, program: subprocess.Popen[bytes]
-) -> None:
-    tenant = made_by(node, os.getpid())
-    assert is_unbound(node, tenant)
-    with pidfd_of(program.pid) as pidfd:
-        asked = request(tenant, pidfd)
-        for _ in range(2):  # the launcher repeats it after a daemon that ended over it
-            find_operation(asked, node.operations).run(asked, node)
-    record = entry_of(node, tenant)
-    assert (record.state, record.pid) == ("bound", program.pid)
-    assert not is_unbound(node, tenant)
 
 
 def test_a_descriptor_that_is_no_pidfd_binds_nothing(node: FakeDaemon, tmp_path: Path) -> None:
@@ -83,16 +62,15 @@ def test_a_descriptor_that_is_no_pidfd_binds_nothing(node: FakeDaemon, tmp_path:
 
 def test_a_process_that_has_ended_is_not_bound(node: FakeDaemon) -> None:
     tenant = made_by(node, os.getpid())
-    with subprocess.Popen(["true"]) as ended, pidfd_of(ended.pid) as pidfd:
+    with FakeProcess() as ended, pidfd_of(ended.pid) as pidfd:
+        ended.kill()
         ended.wait()
         asked = request(tenant, pidfd)
         with pytest.raises(ReservationNotFound):
             find_operation(asked, node.operations).run(asked, node)
 
 
-def test_only_the_launcher_that_reserved_binds(
-    node: FakeDaemon, program: subprocess.Popen[bytes]
-) -> None:
+def test_only_the_launcher_that_reserved_binds(node: FakeDaemon, program: FakeProcess) -> None:
     tenant = made_by(node, os.getppid())
     with (
         pidfd_of(program.pid) as pidfd,
@@ -113,7 +91,7 @@ def test_a_launcher_binds_no_process_but_its_own_child(node: FakeDaemon) -> None
         bind(tenant["key"], tenant["id"], os.getppid(), os.getpid(), node, pidfd=pidfd)
 
 
-def test_neither_binds_for_the_other(node: FakeDaemon, program: subprocess.Popen[bytes]) -> None:
+def test_neither_binds_for_the_other(node: FakeDaemon, program: FakeProcess) -> None:
     tenant = made_by(node, os.getpid())
     with pytest.raises(ReservationNotFound, match="its launcher binds it"):
         bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
@@ -248,32 +226,3 @@ def test_the_cgroup_of_a_reservation_with_time_left_is_not_read(
     release.reconcile_tenants(node, node.freezer)
     assert entry_of(node, tenant).state == "reserved"
     assert not looked
-
-
-@pytest.mark.parametrize("later", [False, True])
-def test_an_init_is_killed_only_if_it_is_found_abandoned_twice(
-    node: FakeDaemon,
-    program: subprocess.Popen[bytes],
-    monkeypatch: pytest.MonkeyPatch,
-    later: bool,
-) -> None:
-    """crun deletes the pipe of a container that it starts before it writes to it."""
-    tenant = opened(node, memory="1GiB")
-    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
-    monkeypatch.setattr(release, "_STRANDED_SECONDS", 0.0)
-    looks = [True, later]
-
-    def is_stranded(_: int) -> bool:
-        return looks.pop(0)
-
-    monkeypatch.setattr(processes, "is_stranded", is_stranded)
-    loop = threading.Thread(target=node.loop.run)
-    loop.start()
-    try:
-        release.reconcile_tenants(node, node.freezer)
-        wait_until(lambda: not looks)
-        node.decide.run(lambda: None)
-    finally:
-        node.loop.stop()
-        loop.join()
-    assert (program.poll() is None) == (not later)

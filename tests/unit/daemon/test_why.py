@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -26,6 +25,7 @@ from gpushare.daemon.views.why import memory_kinds
 from gpushare.protocol import HostProcessGrant, Why, WhyProcess
 
 from . import registered
+from .fake_process import FakeProcess
 from .fakes import GIB, MIB, FakeDaemon, FakeDriver, card, entry
 from .operations import entry_of, opened
 
@@ -117,7 +117,7 @@ def test_each_kind_has_its_part() -> None:
     }
 
 
-Program = subprocess.Popen[bytes]
+Program = FakeProcess
 Report = tuple[Why, list[WhyProcess]]
 
 

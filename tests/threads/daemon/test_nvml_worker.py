@@ -25,10 +25,9 @@ from gpushare.daemon.cards.driver_client import (
     InvalidSample,
 )
 from gpushare.daemon.cards.nvml_client import Nvml
-
-from . import scripted_worker
-from .fakes import GIB, wait_until
-from .scripted_worker import CARD, LOOK
+from tests.unit.daemon import scripted_worker
+from tests.unit.daemon.fakes import GIB, wait_until
+from tests.unit.daemon.scripted_worker import CARD, LOOK
 
 CGROUP = Path("/sys/fs/cgroup/x")
 CALLS: dict[str, Callable[[Nvml], object]] = {

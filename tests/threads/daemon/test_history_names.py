@@ -19,9 +19,8 @@ from gpushare.daemon.service.node_operations import NODE_OPERATIONS
 from gpushare.daemon.store.history import History
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.protocol import HistoryEvent
-
-from . import fakes
-from .fakes import FakeDaemon
+from tests.unit.daemon import fakes
+from tests.unit.daemon.fakes import FakeDaemon
 
 FIRST, SECOND, THIRD = "4f5e6d" + "0" * 58, "4f5e99" + "1" * 58, "c0ffee" + "2" * 58
 EVENT = "tenant-released"

@@ -16,9 +16,8 @@ from gpushare.daemon.core.loop import Worker
 from gpushare.daemon.service import systemd
 from gpushare.daemon.service.control_server import ControlServer
 from gpushare.daemon.service.systemd import StartingSocket
-
-from . import fakes
-from .fakes import FakeDaemon
+from tests.unit.daemon import fakes
+from tests.unit.daemon.fakes import FakeDaemon
 
 STARTING = protocol.encode({"starting": True})
 

@@ -14,9 +14,8 @@ from gpushare import protocol, wait_policy
 from gpushare.client import BadRequest, Client, DaemonError, DaemonUnreachable, RequestRefused
 from gpushare.host import init_system
 from tests.c.runtime.fake_daemon import ACK, Packet, ReceivedRequest, ScriptedDaemon
-
-from .conftest import CARD, tenant
-from .fake_daemon import AnsweringDaemon, refusal, rows
+from tests.unit.cli.conftest import CARD, tenant
+from tests.unit.cli.fake_daemon import AnsweringDaemon, refusal, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpushare.protocol import CODE_FORBIDDEN
+from tests.emulator import Emulator
 from tests.unit.cli.conftest import tenant
 from tests.unit.cli.fake_daemon import AnsweringDaemon, refusal, rows
-
-from .emulator import Emulator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

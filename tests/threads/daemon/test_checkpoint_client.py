@@ -23,8 +23,7 @@ from gpushare.daemon.eviction.checkpoint_client import (
     why_no_moves,
     why_unsupported,
 )
-
-from .fakes import FakeDaemon
+from tests.unit.daemon.fakes import FakeDaemon
 
 SCRIPT = Path(__file__).with_name("scripted_worker.py")
 DONE = {"code": 0, "error": "", "seconds": 0.25}

@@ -7,6 +7,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import termios
 import time
@@ -27,6 +28,7 @@ KEYS: Final = {
     "esc": "\x1b",
     "end": "\x1b[4~",
 }
+_OF_A_TERMINAL: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
 TERM: Final = "linux"  # what pyte understands all of
 
 
@@ -48,6 +50,8 @@ class Emulator:
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             try:
+                for number in _OF_A_TERMINAL:  # ignored where the tests were started with nohup
+                    signal.signal(number, signal.SIG_DFL)
                 _resize(0, columns, lines)  # before the program asks for it
                 for name in ("COLUMNS", "LINES"):  # programs prefer them to the terminal's size
                     os.environ.pop(name, None)
