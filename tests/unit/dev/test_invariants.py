@@ -13,7 +13,8 @@ from tools.mutation.mutate import ROOT, occurrences
 
 @cache
 def functions(file: str) -> frozenset[str]:
-    tree = ast.parse((ROOT / file).read_text())
+    path = ROOT / file
+    tree = ast.parse(path.read_text() if path.exists() else "")
     return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
 
 
