@@ -4,8 +4,6 @@
  */
 #include "contract.h"
 
-#include "cuda_work.h"
-
 #include <string.h>
 
 static CUDA_ARRAY3D_DESCRIPTOR floats(size_t width, size_t height, size_t depth)
@@ -64,32 +62,6 @@ void bytes_come_back_from_an_array(void)
 	OK(cuMemcpy2D_v2(&there));
 	OK(cuMemcpy2D_v2(&back));
 	EQUAL(memcmp(in, out, sizeof(in)), 0);
-	OK(cuArrayDestroy(array));
-}
-
-void bytes_come_through_arrays_of_one_dimension(void)
-{
-	const CUDA_ARRAY_DESCRIPTOR shape = {
-		.Width = 256, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
-	unsigned char out[64], in[64] = {0};
-	CUarray one, other;
-
-	begin();
-	const CUdeviceptr buffer = allocated(64);
-
-	memset(out, 0x7e, sizeof(out));
-	OK(cuArrayCreate_v2(&one, &shape));
-	OK(cuArrayCreate_v2(&other, &shape));
-	OK(cuMemcpyHtoA_v2(one, 128, out, 64));
-	OK(cuMemcpyAtoA_v2(other, 0, one, 128, 64));
-	OK(cuMemcpyAtoD_v2(buffer, other, 0, 64));
-	OK(cuMemcpyDtoA_v2(one, 512, buffer, 64));
-	OK(cuMemcpyAtoHAsync_v2_ptsz(in, one, 512, 64, NULL));
-	OK(cuCtxSynchronize());
-	EQUAL(memcmp(in, out, 64), 0);
-	OK(cuArrayDestroy(one));
-	OK(cuArrayDestroy(other));
-	OK(cuMemFree_v2(buffer));
 }
 
 void a_mipmap_takes_all_its_levels_at_once(void)
@@ -143,62 +115,4 @@ void textures_and_surfaces_take_no_memory(void)
 	OK(cuSurfObjectDestroy(surface));
 	OK(cuArrayDestroy(plain));
 	OK(cuArrayDestroy(written));
-}
-
-void a_batch_copies_all_of_it(void)
-{
-	unsigned char out[2][32], in[2][32] = {{0}};
-	CUmemcpyAttributes attributes = {.srcAccessOrder = 1};
-	size_t starts = 0, bytes[2] = {32, 32};
-	CUdeviceptr from[2], to[2];
-
-	begin();
-	const CUdeviceptr buffer = allocated(64);
-	CUstream stream = stream_new();
-
-	memset(out, 0x3c, sizeof(out));
-	for (int i = 0; i < 2; i++) {
-		from[i] = (CUdeviceptr)(uintptr_t)out[i];
-		to[i] = buffer + (CUdeviceptr)i * 32;
-	}
-	OK(cuMemcpyBatchAsync_v2(to, from, bytes, 2, &attributes, &starts, 1, stream));
-	OK(cuMemcpyDtoHAsync_v2(in, buffer, 64, stream));
-	OK(cuStreamSynchronize(stream));
-	EQUAL(memcmp(in, out, 64), 0);
-	/* Not on a default stream, and not without attributes. */
-	IS(CUDA_ERROR_INVALID_VALUE,
-		cuMemcpyBatchAsync_v2(to, from, bytes, 2, &attributes, &starts, 1, NULL));
-	IS(CUDA_ERROR_INVALID_VALUE,
-		cuMemcpyBatchAsync_v2(to, from, bytes, 2, NULL, NULL, 0, stream));
-	OK(cuMemFree_v2(buffer));
-	OK(cuStreamDestroy_v2(stream));
-}
-
-void a_box_is_copied_by_the_elements_of_its_array(void)
-{
-	const CUDA_ARRAY_DESCRIPTOR shape = {
-		.Width = 16, .Height = 4, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
-	uint32_t out[4][8], in[4][8] = {{0}};
-	CUDA_MEMCPY3D_BATCH_OP copies[2] = {{.extent = {8, 4, 1}, .srcAccessOrder = 1},
-		{.extent = {8, 4, 1}, .srcAccessOrder = 1}};
-	CUarray array;
-
-	begin();
-	CUstream stream = stream_new();
-	for (int i = 0; i < 32; i++)
-		out[i / 8][i % 8] = (uint32_t)i;
-	OK(cuArrayCreate_v2(&array, &shape));
-	copies[0].src.type = copies[1].dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
-	copies[0].dst.type = copies[1].src.type = CU_MEMCPY_OPERAND_TYPE_ARRAY;
-	copies[0].src.op.ptr.ptr = (CUdeviceptr)(uintptr_t)out;
-	copies[1].dst.op.ptr.ptr = (CUdeviceptr)(uintptr_t)in;
-	copies[0].dst.op.array.array = copies[1].src.op.array.array = array;
-	copies[0].dst.op.array.offset.x = copies[1].src.op.array.offset.x = 4;
-	for (int i = 0; i < 2; i++) { /* a batch may run its copies in any order */
-		OK(cuMemcpy3DBatchAsync_v2(1, &copies[i], 0, stream));
-		OK(cuStreamSynchronize(stream));
-	}
-	EQUAL(memcmp(in, out, sizeof(in)), 0);
-	OK(cuArrayDestroy(array));
-	OK(cuStreamDestroy_v2(stream));
 }

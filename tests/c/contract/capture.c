@@ -83,10 +83,6 @@ void captured_calls_run_when_their_graph_does(void)
 	OK(cuStreamSynchronize(stream));
 	EQUAL(word, 0xabcd);
 	EQUAL(noted, 1);
-	OK(cuGraphExecDestroy(instance));
-	OK(cuGraphDestroy(graph));
-	OK(cuStreamDestroy_v2(stream));
-	OK(cuMemFree_v2(pointer));
 }
 
 void a_captured_allocation_is_one_of_the_graph(void)
@@ -159,10 +155,6 @@ void a_stream_that_waits_takes_part_and_must_come_back(void)
 	start(first);
 	IS(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, cuStreamWaitEvent(first, join, 0));
 	end_fails(first, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-	OK(cuEventDestroy_v2(fork));
-	OK(cuEventDestroy_v2(join));
-	OK(cuStreamDestroy_v2(first));
-	OK(cuStreamDestroy_v2(second));
 }
 
 void what_cannot_be_captured_is_refused_and_spoils_the_capture(void)
@@ -202,8 +194,6 @@ void what_cannot_be_captured_is_refused_and_spoils_the_capture(void)
 	EQUAL(status_of(blocking), CU_STREAM_CAPTURE_STATUS_ACTIVE);
 	IS(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, launch_ns(NULL, 1));
 	end_fails(blocking, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-	OK(cuStreamDestroy_v2(blocking));
-	OK(cuStreamDestroy_v2(stream));
 }
 
 /* What another thread asks while this one captures. */
@@ -261,9 +251,6 @@ void other_threads_are_bound_by_the_mode_of_a_capture(void)
 	start(stream);
 	IS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, asked_by_another_thread(asked));
 	end_fails(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-	OK(cuEventDestroy_v2(event));
-	OK(cuStreamDestroy_v2(stream));
-	OK(cuStreamDestroy_v2(other));
 }
 
 void a_program_adds_nodes_of_its_own_to_a_capture(void)
@@ -288,6 +275,4 @@ void a_program_adds_nodes_of_its_own_to_a_capture(void)
 	CHECK(end(stream) == graph);
 	OK(cuGraphGetNodes(graph, NULL, &count));
 	EQUAL(count, 3);
-	OK(cuGraphDestroy(graph));
-	OK(cuStreamDestroy_v2(stream));
 }

@@ -215,5 +215,4 @@ void cards_reach_each_other_once_it_is_enabled(void)
 	OK(cuCtxEnablePeerAccess(peer, 0));
 	IS(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, cuCtxEnablePeerAccess(peer, 0));
 	OK(cuCtxDisablePeerAccess(peer));
-	OK(cuDevicePrimaryCtxRelease_v2(1));
 }

@@ -61,10 +61,6 @@ void nodes_run_in_order_when_their_graph_does(void)
 	OK(cuCtxSynchronize());
 	CHECK(in[0] == 0x5a && in[BYTES - 1] == 0x5a);
 	EQUAL(noted, 2);
-	OK(cuGraphExecDestroy(instance));
-	OK(cuGraphDestroy(graph));
-	OK(cuMemFree_v2(one));
-	OK(cuMemFree_v2(other));
 }
 
 void a_child_graph_is_copied_as_it_was(void)
@@ -93,32 +89,6 @@ void a_child_graph_is_copied_as_it_was(void)
 	OK(cuGraphLaunch(instance, NULL));
 	OK(cuCtxSynchronize());
 	EQUAL(noted, 1);
-	OK(cuGraphExecDestroy(instance));
-	OK(cuGraphDestroy(clone));
-}
-
-void nodes_know_what_they_depend_on(void)
-{
-	CUgraphNode ends[2], last, other_node, told[2];
-	size_t count = 2;
-
-	begin();
-	CUgraph graph = graph_new(), other = graph_new();
-	OK(cuGraphAddEmptyNode(&ends[0], graph, NULL, 0));
-	OK(cuGraphAddEmptyNode(&ends[1], graph, NULL, 0));
-	OK(cuGraphAddEmptyNode(&last, graph, ends, 2));
-	FAILS(cuGraphAddEmptyNode(&other_node, other, ends, 2));
-	OK(cuGraphNodeGetDependencies(last, told, &count));
-	EQUAL(count, 2);
-	CHECK((told[0] == ends[0] && told[1] == ends[1]) ||
-		(told[0] == ends[1] && told[1] == ends[0]));
-	OK(cuGraphDestroyNode(ends[0]));
-	OK(cuGraphNodeGetDependencies(last, NULL, &count));
-	EQUAL(count, 1);
-	OK(cuGraphGetRootNodes(graph, NULL, &count));
-	EQUAL(count, 1);
-	OK(cuGraphDestroy(graph));
-	OK(cuGraphDestroy(other));
 }
 
 static float launched_ms(CUgraphExec instance)
@@ -175,8 +145,6 @@ void a_kernel_node_keeps_its_parameters_and_an_instance_its_own(void)
 		cuGraphExecUpdate(instance, other, &error_node, &update_result));
 	EQUAL(update_result, 2); /* the topology has changed */
 	CHECK(launched_ms(instance) >= 30.0F);
-	OK(cuGraphExecDestroy(instance));
-	OK(cuGraphDestroy(other));
 }
 
 /* --- memory --- */
@@ -452,21 +420,4 @@ void a_node_knows_what_it_allocates(void)
 	OK(cuGraphMemAllocNodeGetParams(node, &told));
 	EQUAL(told.bytesize, 5 * MIB);
 	EQUAL(told.dptr, parameters.alloc.dptr);
-	OK(cuGraphDestroy(graph));
-}
-
-void a_high_water_mark_of_graphs_is_reset_by_zero_only(void)
-{
-	uint64_t zero = 0, one = 1;
-
-	begin();
-	CUgraphExec instance = temporary(32 * MIB);
-	OK(cuGraphLaunch(instance, NULL));
-	OK(cuCtxSynchronize());
-	OK(cuGraphExecDestroy(instance));
-	trim();
-	CHECK(figure(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) >= 32 * MIB);
-	FAILS(cuDeviceSetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH, &one));
-	OK(cuDeviceSetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH, &zero));
-	EQUAL(figure(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), 0);
 }

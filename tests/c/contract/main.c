@@ -55,7 +55,7 @@ static bool has_what_it_needs(const struct contract_case *one)
 	return WEXITSTATUS(status) == 0;
 }
 
-static void run(const struct contract_case *one)
+_Noreturn static void run(const struct contract_case *one)
 {
 	alarm(TIMEOUT_SECONDS);
 	if (!has_what_it_needs(one)) {
@@ -67,6 +67,7 @@ static void run(const struct contract_case *one)
 		settled = i == one->runs;
 		one->body();
 	}
+	_exit(0); /* what the case has left goes with its process */
 }
 
 static bool holds(const struct contract_case *one)
@@ -74,10 +75,8 @@ static bool holds(const struct contract_case *one)
 	int status;
 	pid_t child = fork();
 
-	if (child == 0) {
+	if (child == 0)
 		run(one);
-		exit(0);
-	}
 	EQUAL(waitpid(child, &status, 0), child);
 	printf("%s %s\n", status == 0 ? "ok" : "not ok", one->name);
 	fflush(stdout);
@@ -96,7 +95,6 @@ int main(int argc, char **argv)
 			all = holds(&cases[i]) && all;
 		} else if (strcmp(cases[i].name, argv[1]) == 0) {
 			run(&cases[i]);
-			return 0;
 		}
 	}
 	return argc > 1 || !all;

@@ -102,33 +102,6 @@ void bytes_come_back_as_they_went(void)
 	EQUAL(memcmp(in, out, sizeof(out)), 0);
 	OK(cuMemcpy((CUdeviceptr)(uintptr_t)in, one, sizeof(in)));
 	CHECK(in[0] == 0xee && in[sizeof(in) - 1] == 0xee);
-	OK(cuMemFree_v2(one));
-	OK(cuMemFree_v2(other));
-}
-
-void rows_are_copied_by_their_pitch(void)
-{
-	unsigned char out[4][10], in[10];
-	CUdeviceptr pointer;
-	size_t pitch;
-
-	begin();
-	for (int i = 0; i < 40; i++)
-		out[i / 10][i % 10] = (unsigned char)i;
-	OK(cuMemAllocPitch_v2(&pointer, &pitch, 10, 4, 4));
-	CHECK(pitch >= 10);
-	const CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,
-		.srcHost = out,
-		.srcPitch = 10,
-		.dstMemoryType = CU_MEMORYTYPE_DEVICE,
-		.dstDevice = pointer,
-		.dstPitch = pitch,
-		.WidthInBytes = 10,
-		.Height = 4};
-	OK(cuMemcpy2D_v2(&copy));
-	OK(cuMemcpyDtoH_v2(in, pointer + 3 * pitch, 10));
-	EQUAL(memcmp(in, out[3], 10), 0);
-	OK(cuMemFree_v2(pointer));
 }
 
 void physical_memory_is_held_by_its_handle_and_its_mappings(void)
@@ -221,8 +194,6 @@ void a_pointer_is_what_it_was_allocated_as(void)
 	OK(cuMemGetAddressRange_v2(&base, &bytes, pointer + 699));
 	EQUAL(base, pointer);
 	EQUAL(bytes, 700);
-	OK(cuMemFreeHost(host));
-	OK(cuMemFree_v2(pointer));
 }
 
 void bound_memory_is_held_by_its_multicast_object(void)

@@ -24,15 +24,22 @@ static void set_threshold(CUmemoryPool pool, uint64_t bytes)
 	OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &bytes));
 }
 
-static CUmemoryPool pool_new(CUmemPoolProps properties)
+static CUmemoryPool pool_new(
+	CUmemLocationType type, CUmemAllocationHandleType handle_types, size_t most_bytes)
 {
+	const CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.handleTypes = handle_types,
+		.location = {type, 0},
+		.maxSize = most_bytes};
 	CUmemoryPool pool;
 
-	properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-	if (!properties.location.type)
-		properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
 	OK(cuMemPoolCreate(&pool, &properties));
 	return pool;
+}
+
+static CUmemoryPool pool_of_card(void)
+{
+	return pool_new(CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_HANDLE_TYPE_NONE, 0);
 }
 
 static CUdeviceptr taken(CUmemoryPool pool, size_t bytes)
@@ -50,7 +57,7 @@ void small_allocations_of_a_pool_share_memory(void)
 
 	begin();
 	const size_t before = free_bytes();
-	CUmemoryPool pool = pool_new((CUmemPoolProps){0});
+	CUmemoryPool pool = pool_of_card();
 	for (int i = 0; i < COUNT; i++)
 		pointers[i] = taken(pool, SMALL);
 	const uint64_t held = reserved(pool);
@@ -99,7 +106,7 @@ void a_pool_keeps_up_to_its_threshold_once_the_program_has_waited(void)
 void a_trim_leaves_what_is_allocated(void)
 {
 	begin();
-	CUmemoryPool pool = pool_new((CUmemPoolProps){0});
+	CUmemoryPool pool = pool_of_card();
 	const CUdeviceptr kept = taken(pool, MIB), gone = taken(pool, 128 * MIB);
 
 	set_threshold(pool, UINT64_MAX);
@@ -110,7 +117,6 @@ void a_trim_leaves_what_is_allocated(void)
 	CHECK(reserved(pool) >= MIB && reserved(pool) < 128 * MIB);
 	OK(cuMemsetD8_v2(kept, 1, MIB));
 	OK(cuMemFreeAsync(kept, NULL));
-	OK(cuMemPoolDestroy(pool));
 	OK(cuCtxSynchronize());
 }
 
@@ -119,13 +125,13 @@ void a_pool_ends_at_its_greatest_size(void)
 	CUdeviceptr pointer;
 
 	begin();
-	CUmemoryPool pool = pool_new((CUmemPoolProps){.maxSize = 128 * MIB});
+	CUmemoryPool pool =
+		pool_new(CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_HANDLE_TYPE_NONE, 128 * MIB);
 	const CUdeviceptr one = taken(pool, 64 * MIB);
 	IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAllocFromPoolAsync(&pointer, 128 * MIB, pool, NULL));
 	OK(cuMemFreeAsync(one, NULL));
 	OK(cuCtxSynchronize());
 	OK(cuMemFreeAsync(taken(pool, 96 * MIB), NULL));
-	OK(cuMemPoolDestroy(pool));
 	OK(cuCtxSynchronize());
 }
 
@@ -133,7 +139,7 @@ void what_one_pool_keeps_another_can_have(void)
 {
 	begin();
 	const size_t before = free_bytes(), most = before / 4 * 3 / granule() * granule();
-	CUmemoryPool one = pool_new((CUmemPoolProps){0}), other = pool_new((CUmemPoolProps){0});
+	CUmemoryPool one = pool_of_card(), other = pool_of_card();
 
 	set_threshold(one, UINT64_MAX);
 	OK(cuMemFreeAsync(taken(one, most), NULL));
@@ -157,7 +163,7 @@ void a_pool_of_the_host_takes_nothing_of_the_card(void)
 	unsigned int type;
 
 	begin();
-	CUmemoryPool pool = pool_new((CUmemPoolProps){.location = host});
+	CUmemoryPool pool = pool_new(CU_MEM_LOCATION_TYPE_HOST, CU_MEM_HANDLE_TYPE_NONE, 0);
 	OK(cuMemPoolSetAccess(pool, &access, 1));
 	const size_t before = free_bytes();
 	const CUdeviceptr pointer = taken(pool, size);
@@ -208,7 +214,7 @@ void an_imported_pool_shows_its_makers_memory_and_takes_none(void)
 
 	begin();
 	CUmemoryPool pool =
-		pool_new((CUmemPoolProps){.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR});
+		pool_new(CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 	const CUdeviceptr first = taken(pool, 100), pointer = taken(pool, 128 * MIB);
 	OK(cuMemsetD32_v2(pointer, 0x5eed, 1024));
 	OK(cuMemPoolExportToShareableHandle(
@@ -222,6 +228,5 @@ void an_imported_pool_shows_its_makers_memory_and_takes_none(void)
 	OK(cuMemsetD32_v2(pointer, 1, 1024)); /* still there */
 	OK(cuMemFreeAsync(first, NULL));
 	OK(cuMemFreeAsync(pointer, NULL));
-	OK(cuMemPoolDestroy(pool));
 	OK(cuCtxSynchronize());
 }

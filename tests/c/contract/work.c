@@ -42,8 +42,6 @@ void kernels_of_a_stream_run_one_after_another(void)
 	OK(cuEventRecord(end, NULL));
 	OK(cuEventSynchronize(end));
 	CHECK(elapsed_ms(start, end) >= ENOUGH_MS(20));
-	OK(cuEventDestroy_v2(start));
-	OK(cuEventDestroy_v2(end));
 }
 
 void many_events_are_reached_in_their_order(void)
@@ -95,8 +93,6 @@ void a_host_function_runs_after_the_work_before_it(void)
 	OK(cuStreamSynchronize(NULL));
 	EQUAL(noted.calls, 2);
 	EQUAL(noted.seen, 0x5eed);
-	OK(cuMemFreeHost(word));
-	OK(cuMemFree_v2(pointer));
 }
 
 static void *launch_many(void *context)
@@ -146,8 +142,6 @@ void the_first_form_of_a_launch_keeps_its_arguments_with_the_function(void)
 	OK(cuEventRecord(end, NULL));
 	OK(cuCtxSynchronize());
 	CHECK(elapsed_ms(start, end) >= ENOUGH_MS(8));
-	OK(cuEventDestroy_v2(start));
-	OK(cuEventDestroy_v2(end));
 }
 
 void one_call_launches_on_several_cards_or_on_none(void)
@@ -178,8 +172,6 @@ void one_call_launches_on_several_cards_or_on_none(void)
 	launches[1].hStream = NULL;
 	IS(CUDA_ERROR_INVALID_VALUE, cuLaunchCooperativeKernelMultiDevice(launches, 2, 0));
 	OK(cuCtxSynchronize());
-	OK(cuStreamDestroy_v2(streams[0]));
-	OK(cuDevicePrimaryCtxRelease_v2(1));
 }
 
 #define HEAD ".version 6.3\n.target sm_75\n.address_size 64\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ import numpy as np
 importlib.import_module("_numba_cuda_redirector")
 cuda = importlib.import_module("numba.cuda")
 
-sent = np.arange(1 << 18, dtype=np.float32)
+sent: Any = np.arange(1 << 18, dtype=np.float32)
 there = cuda.to_device(sent)
 other = cuda.device_array_like(sent)
 other.copy_to_device(there)
