@@ -24,7 +24,12 @@ def remains(stack: Stack) -> list[str]:
         known = [*_of_daemon(stack.client)]
     except UserError as error:
         known = [f"a gpushared that does not answer: {error}"]
-    return [*known, *_containers(stack.root), *_processes(stack)]
+    ended = [
+        f"a {name} that has ended"
+        for name, program in stack.programs
+        if name in ("containerd", "dockerd") and program.process.poll() is not None
+    ]
+    return [*known, *ended, *_containers(stack.root), *_processes(stack)]
 
 
 def _of_daemon(client: QueueClient) -> Iterator[str]:
@@ -55,7 +60,10 @@ def _processes(stack: Stack) -> Iterator[str]:
     """Yield processes in the stack's cgroup, or with its folder in their environment."""
     # The cgroup of a booted place has systemd in it, and its services.
     folders = [] if isinstance(stack.place, Booted) else cgroups_named(stack.cgroup)
-    inside = {int(pid) for each in folders for pid in (each / "cgroup.procs").read_text().split()}
+    inside: set[int] = set()
+    for folder in folders:
+        with suppress(OSError):  # it is being removed
+            inside |= set(map(int, (folder / "cgroup.procs").read_text().split()))
     services = {program.process.pid for _, program in stack.programs}
     root = os.fsencode(stack.root)
     for entry in Path("/proc").iterdir():

@@ -16,7 +16,7 @@ from .remains import remains
 from .stack import Stack
 
 #: How long what ends with a test may take to be gone.
-SETTLE_SECONDS: Final = 30.0
+SETTLE_SECONDS: Final = 60.0
 _SERVICES: Final = ("place", "gpushared", "containerd", "dockerd")
 
 
@@ -82,7 +82,7 @@ class SharedStack:
     def docker(self) -> Docker:
         """Its dockerd, on its containerd, with the probe's image."""
         if self._docker is None:
-            assert self.containerd
+            assert self.containerd.env  # it runs on that
             self._docker = self.stack.start_docker(*self._docker_flags)
             self._docker.prepare(self.stack.installation.probe)
         return self._docker
