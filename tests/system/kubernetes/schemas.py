@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import kubernetes_validate
@@ -29,8 +31,13 @@ def check(body: dict[str, Any], versions: Iterable[str] = ()) -> None:
     Without `versions`, it is checked in each that has its kind.
     """
     for version in versions or versions_of(body):
-        try:
-            used = kubernetes_validate.validate(body, version, strict=True)
-        except kubernetes_validate.ValidationError as error:
-            pytest.fail(f"Kubernetes {version}: {'.'.join(map(str, error.path))}: {error.message}")
-        assert used == version, f"there is no schema of {version}"
+        _check(json.dumps(body, sort_keys=True), version)
+
+
+@cache
+def _check(body: str, version: str) -> None:
+    try:
+        used = kubernetes_validate.validate(json.loads(body), version, strict=True)
+    except kubernetes_validate.ValidationError as error:
+        pytest.fail(f"Kubernetes {version}: {'.'.join(map(str, error.path))}: {error.message}")
+    assert used == version, f"there is no schema of {version}"

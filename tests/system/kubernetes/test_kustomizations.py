@@ -75,12 +75,6 @@ def test_the_admission_policy_is_added_by_its_line(mode: str, tmp_path: Path) ->
         schemas.check(one)
 
 
-@pytest.mark.parametrize("name", manifests.VALUES)
-def test_every_object_is_valid_in_every_version_that_has_it(name: str) -> None:
-    for one in kustomized(FOLDER / name).values():
-        schemas.check(one)
-
-
 def test_the_folder_itself_is_the_default_mode_with_an_image_to_replace(tmp_path: Path) -> None:
     assert kustomized(FOLDER) == kustomized(FOLDER / "plugin")
     for path in FOLDER.rglob("*.yaml"):
