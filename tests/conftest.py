@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
 from tests import leftovers
 from tests.stack import forked
+from tests.stack.program import Missing, find
 from tests.supervise import GRACE_SECONDS, PR_SET_PDEATHSIG
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -280,7 +280,11 @@ def _is_there(name: str) -> bool:
         return find_spec(MODULES[name]) is not None
     if name in ROOTS:
         return (BUILD / name).exists()
-    return shutil.which(PROGRAMS[name]) is not None
+    try:
+        find(PROGRAMS[name])
+    except Missing:
+        return False
+    return True
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
