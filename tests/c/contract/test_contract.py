@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpushare import simulator
-from tests.c.interposer.conftest import ProgramContainer, filters_over
+from tests.c.interposer.conftest import filters_over
+from tests.c.interposer.container import ProgramContainer
 from tests.c.interposer.tenant import InterposedTenant
 
 from .cases import FOLDER, NOT_FOR_TENANTS, SEEN, cases, sources
