@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tests.c.contract.cases import NOT_FOR_TENANTS, Case, cases
+from tests.c.contract.cases import NOT_FOR_TENANTS, SEEN, Case, cases
 
 from . import programs
 from .driver import DriverPaths
@@ -46,5 +46,6 @@ def row(case: Case, command: Sequence[str], env: Mapping[str, str]) -> ReportRow
     said = " | ".join(done.stderr.strip().splitlines()[-2:])
     if done.returncode == LACKS:
         return ReportRow(name, missing=said)
-    why = f"{said or f'it ended with {done.returncode}'} ({case.source})"
-    return ReportRow.claim(name, done.returncode == 0, why)
+    why = said or f"it ended with {done.returncode}"
+    known = f"{case.source}; seen on {SEEN.get(case.name, 'no card before')}"
+    return ReportRow.claim(name, done.returncode == 0, f"{why} ({known})")

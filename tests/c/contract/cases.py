@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 FOLDER = Path(__file__).parent
 LINE = re.compile(r'CASE\((\w+), (\d), (\d), (\d+),\s*"([^"]+)"\)')
-#: Where a case was seen to hold on a real card: the card, and its driver. None was seen yet.
+#: Where `./dev gpu contract` saw a case hold: the card, and its driver. No card has been tried yet.
 SEEN: dict[str, str] = {}
 
 #: What a tenant's process sees otherwise, by the interposer library, and why.
