@@ -67,6 +67,8 @@ v2) mount -t cgroup2 cgroup2 sys/fs/cgroup ;;
 esac
 pivot_root . .
 umount -l .
+# The folder is not to be in the environment of what runs first: see remains.py.
+unset PWD OLDPWD
 echo ready
 exec "$@"
 """

@@ -3,14 +3,13 @@
 
 How to write a test of an engine:
 
-* Take `stage`, or an engine on it: `docker`, `ctr`, `podman`, `node` (containerd with CRI). The
-  stage is a `tests.stack.Stack` (a simulated card, gpushared, a launcher) whose engines run in a
-  mount namespace of their own, with the distribution's files, an empty /run and no configuration
-  in /etc. It is shared by the session: `released` waits after each test until nothing is reserved.
+* Take an engine: `docker`, `ctr`, `podman`, `node` (containerd with CRI). Its stack is empty before
+  each test, which may leave nothing in it (tests/stack/shared.py). It is a
+  `tests.stack.Stack` (a simulated card, gpushared, a launcher) whose engines run in a mount
+  namespace of their own, with the distribution's files, an empty /run and no configuration in /etc.
 * `stage.argv("podman", "run", ...)` is the command line that runs a program of the distribution in
   there; with `env=stage.environment`, plain `docker`, `docker-compose`, `ctr` and `podman` are the
-  distribution's too. A program in the background is `stage.start(name, stage.argv(...))`: it ends
-  with the stage, and its log is `stage.root/name.log`.
+  distribution's too.
 * Files that both sides see (bundles, configuration, sockets, an engine's storage) belong beneath
   `stage.root`, which has the same name inside. Cgroups belong beneath `/{stage.cgroup}`.
 * gpushared runs outside and puts its mounts inside (`mount_namespace`), as a hardened unit does.
@@ -23,83 +22,70 @@ How to write a test of an engine:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import pytest
 
-from gpushare.client import Client
 from tests.stack import Stack
 from tests.stack.distribution import HOST
-from tests.system.waiting import wait_until
+from tests.stack.shared import SharedStack
 
 from .ctr import Ctr, import_shell
 from .docker_client import DockerClient
 from .node import CriNode
 from .podman import Podman
 
+#: Once for each stack that is lent.
+_import_shell = lru_cache(maxsize=1)(import_shell)
+_podman_of = lru_cache(maxsize=1)(Podman)
+_node_of = lru_cache(maxsize=1)(CriNode)
+
+
+def made() -> Stack:
+    """A card and a place for this machine's engines."""
+    return Stack(distribution=HOST)
+
 
 @pytest.fixture(scope="session")
-def stage() -> Iterator[Stack]:
-    """A card, gpushared and a place for this machine's engines."""
-    with Stack(distribution=HOST) as made:
-        made.start_daemon()
-        yield made
+def shared_stage() -> Iterator[SharedStack]:
+    with SharedStack(made, "--default-runtime=gpushare") as shared:
+        yield shared
 
 
 @pytest.fixture
-def released(stage: Stack) -> Iterator[None]:
-    """After the test: what it reserved is given back."""
-    yield
-    wait_until(lambda: not Client(stage.socket).tenants())
-
-
-@pytest.fixture(scope="session")
-def containerd(stage: Stack) -> Stack:
-    """The stage, with its containerd."""
-    stage.start_containerd()
-    return stage
-
-
-@pytest.fixture(scope="session")
-def dockerd(containerd: Stack) -> Stack:
-    """The stage, with its dockerd: gpushare is the default runtime, the probe's image is there."""
-    engine = containerd.start_docker("--default-runtime=gpushare")
-    engine.prepare(containerd.installation.probe)
-    return containerd
+def stage(shared_stage: SharedStack) -> Iterator[Stack]:
+    with shared_stage.lent() as stack:
+        yield stack
 
 
 @pytest.fixture
-def docker(dockerd: Stack, released: None) -> DockerClient:  # noqa: ARG001 - looks afterwards
-    return DockerClient(dockerd)
-
-
-@pytest.fixture(scope="session")
-def shell(containerd: Stack) -> None:
-    import_shell(containerd)
+def docker(shared_stage: SharedStack, stage: Stack) -> DockerClient:
+    """docker, with the probe's image; gpushare is its default runtime."""
+    assert shared_stage.docker
+    return DockerClient(stage)
 
 
 @pytest.fixture
-def ctr(containerd: Stack, shell: None, released: None) -> Iterator[Ctr]:  # noqa: ARG001 - as above
-    made = Ctr(containerd)
-    yield made
-    made.remove()
-
-
-@pytest.fixture(scope="session")
-def own_podman(stage: Stack) -> Podman:
-    return Podman(stage)
+def ctr(shared_stage: SharedStack, stage: Stack) -> Iterator[Ctr]:
+    assert shared_stage.containerd
+    _import_shell(stage)
+    container = Ctr(stage)
+    yield container
+    container.remove()
 
 
 @pytest.fixture
-def podman(own_podman: Podman, released: None) -> Podman:  # noqa: ARG001 - looks afterwards
-    return own_podman
+def podman(stage: Stack) -> Podman:
+    return _podman_of(stage)
 
 
 @pytest.fixture(scope="session")
-def own_node(stage: Stack) -> Iterator[CriNode]:
-    with CriNode(stage) as made:
-        yield made
+def shared_node() -> Iterator[SharedStack]:
+    with SharedStack(made) as shared:
+        yield shared
 
 
 @pytest.fixture
-def node(own_node: CriNode, released: None) -> CriNode:  # noqa: ARG001 - looks afterwards
-    return own_node
+def node(shared_node: SharedStack) -> Iterator[CriNode]:
+    with shared_node.lent() as stack:
+        yield _node_of(stack)

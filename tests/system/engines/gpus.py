@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -80,46 +79,6 @@ class EngineClient:
         """What gpushared tells `gpushare ps -a`, by the container's id."""
         rows = Client(self.stack.socket).tenants(everything=True)
         return {row["id"]: row for row in rows}
-
-    @contextmanager
-    def created(self, *options: str, command: Sequence[str] = ()) -> Iterator[str]:
-        """Create a container that runs the probe, or `command`; its id."""
-        done = self.call("create", *self.options, *options, image.TAG, *command)
-        assert done.returncode == 0, done.stderr.decode()
-        identity = done.stdout.decode().strip()
-        try:
-            yield identity
-        finally:
-            self.call("rm", "--force", identity)
-
-    @contextmanager
-    def composed(
-        self, reservation: Mapping[str, Any], variables: Mapping[str, str]
-    ) -> Iterator[TenantStatus]:
-        """Bring the probe up by compose with `reservation` of devices; what `gpushare ps` says."""
-        project = f"gpus{secrets.token_hex(3)}"
-        service = {
-            "image": image.TAG,
-            "runtime": "gpushare",
-            "network_mode": "none",
-            "stdin_open": True,
-            "environment": dict(variables),
-            "deploy": {"resources": {"reservations": {"devices": [dict(reservation)]}}},
-        }
-        file = self.stack.root / f"{project}.yaml"
-        # 1.29 takes JSON for YAML, and wants a version.
-        file.write_text(json.dumps({"version": "3.8", "services": {"train": service}}))
-        try:
-            self._compose(file, project, "up", "--detach")
-            [row] = self.rows().values()
-            yield row
-        finally:
-            self._compose(file, project, "down", "--timeout", "0")
-
-    def _compose(self, file: Path, project: str, *words: str) -> None:
-        argv = ["docker-compose", "--project-name", project, "--file", str(file), *words]
-        done = subprocess.run(argv, check=False, capture_output=True, env=self.environment)
-        assert done.returncode == 0, done.stderr.decode()
 
     @contextmanager
     def tenant(self, *options: str, tag: str = image.TAG) -> Iterator[ProbeContainer]:

@@ -130,7 +130,7 @@ class CriNode:
 
     def _start(self) -> ServiceProcess:
         argv = self.stack.argv("containerd", "--config", str(self.config))
-        return self.stack.start("node", argv)
+        return self.stack.start("containerd", argv)
 
     def _configure(self) -> None:
         argv = [

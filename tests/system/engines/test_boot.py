@@ -324,7 +324,7 @@ def test_a_container_that_bypasses_the_library_is_frozen_in_its_scope(
         frozen = f"/sys/fs/cgroup{group}/cgroup.events"
         wait_until(lambda: "frozen 1" in machine("cat", frozen))
         assert not machine.is_frozen()
-        machine("gpushare", "set", "around", "--on-over", "kill")
+        machine("gpushare", "set", "around", "--over-quota", "kill")
         wait_until(lambda: [row["name"] for row in machine.tenants()] == [NAME])
         wait_until(lambda: "over-quota-killed" in machine.events())
     finally:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -190,27 +190,6 @@ def test_the_engines_edits_are_not_left_in_and_those_of_others_are(
         real = [path for path in container.mounts() if path.endswith("/libcuda.so.1")]
         assert "/opt/gpushare/driver/libcuda.so.1" in real
         assert container.information()["total"] == 4 * GIB
-
-
-def test_it_gets_them_again_when_it_is_started_again(engine: EngineClient, way: Way) -> None:
-    with engine.created(*way.options("1")) as identity:
-        for _ in range(2):
-            started = engine.call("start", "--attach", identity)
-            assert started.returncode == 0
-            assert json.loads(started.stdout.splitlines()[0])["code"] == 0
-
-
-@pytest.mark.parametrize("way", [DOCKER, DOCKER_26], indirect=True, scope="module")
-@pytest.mark.parametrize("variables", [{}, {"GPUSHARE_MEMORY": "4GiB"}], ids=["whole", "share"])
-def test_compose_reserves_devices(
-    engine: EngineClient, way: Way, variables: dict[str, str]
-) -> None:
-    reservation: dict[str, Any] = {"driver": "nvidia", "device_ids": ["1"], "capabilities": ["gpu"]}
-    if way.is_cdi:
-        reservation |= {"driver": "cdi", "device_ids": ["nvidia.com/gpu=1"]}
-    isolation = "interposer" if variables else "exclusive"
-    with engine.composed(reservation, variables) as row:
-        assert ([card["index"] for card in row["cards"]], row["isolation"]) == ([1], isolation)
 
 
 @pytest.mark.parametrize("way", [DOCKER], indirect=True, scope="module")

@@ -6,24 +6,20 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from gpushare import abi
 from gpushare.client import Client
 from gpushare.verify.image import PROGRAM
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 from tests.stack.distribution import DEBIAN13, HOST, Cgroups, Distribution
-from tests.stack.program import find
 from tests.system.waiting import wait_until
 
 from .docker_client import FOUR_GIB, DockerClient, holds
 from .node import CriNode
-from .podman import Podman
 from .slices import allocated, assert_slice, parse, probing
 
 GIB = 1 << 30
@@ -141,20 +137,3 @@ def test_in_a_user_namespace_a_quota_is_enforced(mapping: Stack, *, owns: bool) 
         (bundle.rootfs / name).mkdir(exist_ok=True)
     map_users(bundle)
     enforced(bundle.call("run", "--bundle", str(bundle.path)), mapping)
-
-
-def test_in_a_user_namespace_the_scheduler_can_be_woken(mapping: Stack) -> None:
-    script = f"exec 3<>{abi.TENANT_DIR}/{abi.WAKEUP_NAME} && printf x >&3 && echo rung"
-    busybox = {"/bin/busybox": Path(find("busybox")).read_bytes()}
-    args = ("/bin/busybox", "sh", "-c", script)
-    bundle = Bundle(mapping, annotations=ANNOTATION, args=args, files=busybox)
-    subprocess.run(["chown", "--recursive", f"{ROOT}:{ROOT}", str(bundle.rootfs)], check=True)
-    map_users(bundle)
-    done = bundle.call("run", "--bundle", str(bundle.path))
-    assert done.stdout == "rung\n", done.stderr
-    wait_until(lambda: not allocated(mapping))
-
-
-def test_podman_maps_users(mapping: Stack) -> None:
-    flags = [f"--uidmap=0:{ROOT}:65536", "--annotation=gpushare.io/memory=4GiB"]
-    enforced(Podman(mapping).run("--rm", *flags, command=(PROGRAM, *probing(4 * GIB))), mapping)

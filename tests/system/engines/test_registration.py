@@ -17,21 +17,19 @@ from typing import Any
 import pytest
 import tomlkit
 
-from gpushare.engines import config_files, containerd, find, kubernetes_distributions, query
+from gpushare.engines import config_files, containerd, find, query
 from gpushare.engines.config_files import ConfigLocation
 from tests.stack import Stack
 from tests.stack.distribution import HOST
 from tests.system.waiting import wait_until
 from tests.unit.engines import machine
 
-from .node import CriNode
-
 WITHOUT_CRI = "containerd-docker-ce"
-#: The machine's is a containerd 1, which reads no file of version 3.
+#: The machine's is a containerd 1, which reads no file of version 3. What k3s, k0s and others make
+#: of a template is in tests/unit/engines/machines.
 CONTAINERDS = [
-    name for name in machine.NAMES if machine.engine_of(name) == "containerd" and "-v3" not in name
+    name for name in machine.NAMES if name.startswith("containerd-") and "-v3" not in name
 ]
-VALUES = {"RUNTIME": "runc", "RUNTIME_TYPE": "io.containerd.runc.v2", "SNAPSHOTTER": "overlayfs"}
 
 
 @pytest.fixture
@@ -43,26 +41,14 @@ def folder(stage: Stack) -> Iterator[Path]:
     shutil.rmtree(made)
 
 
-@pytest.fixture
-def clients(stage: Stack, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The distribution's clients, as the programs that query an engine."""
-    for name, value in stage.env.items():
-        monkeypatch.setenv(name, value)
-    storage = folder / "storage.conf"  # the place is an overlay already
-    storage.write_text(
-        f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/storage"\nrunroot = "{folder}/run"\n'
-    )
-    monkeypatch.setenv("CONTAINERS_STORAGE_CONF", str(storage))
-
-
 @pytest.mark.parametrize("name", CONTAINERDS)
 def test_containerd_accepts_the_file_and_keeps_its_own_settings(
     stage: Stack, name: str, folder: Path
 ) -> None:
     root = machine.make(name, folder)
-    before = dump(stage, main_file(name, root), root)
+    before = dump(stage, main_file(root), root)
     machine.configure(name, root, default=machine.may_be_default(name))
-    after = dump(stage, main_file(name, root), root)
+    after = dump(stage, main_file(root), root)
     section, had = containerd.cri_section(after), containerd.cri_section(before)
     if name == WITHOUT_CRI:  # it is read and comes to nothing, as the user is told
         assert after == before
@@ -103,43 +89,6 @@ def test_docker_knows_it_after_a_reload(monkeypatch: pytest.MonkeyPatch) -> None
             wait_until(partial(_answers, place, wanted))
 
 
-def test_a_running_containerd_is_queried_with_and_without_crictl(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # It has a root of its own here, as an engine within a container has.
-    monkeypatch.setattr(query, "_is_ours", lambda _: True)
-    with Stack(distribution=HOST) as own, CriNode(own) as node:
-        place = find("containerd").locate(Path("/"), node.config)
-        launcher = own.installation.launcher
-        assert query.query_containerd(place) == query.RuntimeReport(True, True, launcher)
-        os.utime(node.config)  # as if it had been written just now
-        assert query.query_containerd(place) == query.RuntimeReport(False)
-        # crictl prints CRI's Status, its texts of JSON as JSON.
-        status = node.cri.call("Status", verbose=True)["info"]
-        said = tmp_path / "said.json"
-        said.write_text(json.dumps({"config": json.loads(status["config"])}))
-        crictl = tmp_path / "crictl"
-        crictl.write_text(f"#!/bin/sh\ncat {said}\n")
-        crictl.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-        assert query.query_containerd(place) == query.RuntimeReport(True, True, launcher)
-
-
-@pytest.mark.usefixtures("clients")
-def test_podman_knows_it_at_its_next_start(stage: Stack, folder: Path) -> None:
-    launcher = stage.installation.launcher
-    place = find("podman").locate(folder, None)
-    put(stage, folder)  # nothing yet, whatever an earlier test registered
-    assert query.query_podman(place).known is False
-    for default in (False, True):
-        change(place, launcher, default)
-        put(stage, folder)
-        assert query.query_podman(place) == query.RuntimeReport(True, default, launcher)
-        change(place, launcher, None)
-        put(stage, folder)
-        assert query.query_podman(place).known is False
-
-
 def _answers(place: ConfigLocation, wanted: query.RuntimeReport) -> bool:
     return query.query_docker(place) == wanted
 
@@ -155,14 +104,6 @@ def change(place: ConfigLocation, launcher: Path, default: bool | None) -> None:
         one.apply()
 
 
-def put(stage: Stack, folder: Path) -> None:
-    """Let the distribution have podman's two folders as they are beneath `folder`."""
-    for name in ("etc/containers/containers.conf.d", "usr/share/containers/oci/hooks.d"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        script = f"rm -rf /{name}; mkdir -p /{name}; cp -r {folder}/{name}/. /{name}"
-        subprocess.run(stage.argv("sh", "-c", script), check=True)
-
-
 def said(found: Any) -> Any:
     """Return `found` without what says as much as nothing: what is empty, and 1.7's only mode."""
     if not isinstance(found, dict):
@@ -171,33 +112,11 @@ def said(found: Any) -> Any:
     return {key: value for key, value in kept.items() if value and value != "podsandbox"}
 
 
-def main_file(name: str, root: Path) -> Path:
-    """Return the file that the machine's containerd would be started with, written as it is."""
+def main_file(root: Path) -> Path:
+    """Return the file that the machine's containerd would be started with."""
     place = find("containerd").locate(root, None)
     assert place.main is not None
-    if name.startswith(("k3s", "rke2")):
-        return rendered(place.main, place.path)
-    if name == "microk8s":
-        said = place.path.read_text()
-        text = re.sub(r"\$\{(\w+)\}", lambda match: VALUES.get(match[1], "/nowhere"), said)
-        place.main.write_text(text)
-    if name == "k0s":  # RFC 7396: what k0s makes of its defaults and of a drop-in that names CRI
-        generated = root / "run/k0s/containerd-cri.toml"
-        files = [
-            kubernetes_distributions.parse_file(generated),
-            kubernetes_distributions.parse_file(place.path),
-        ]
-        generated.write_text(tomlkit.dumps(containerd.merge_files(files, deep=True)))
     return place.main
-
-
-def rendered(generated: Path, template: Path) -> Path:
-    """Return the file that k3s makes of a template, of nothing the base."""
-    text = template.read_text() if template.exists() else '{{ template "base" . }}'
-    text = re.sub(r"\{\{-? if .*?\{\{-? end \}\}", "", text, flags=re.DOTALL)
-    target = generated.with_name("rendered.toml")
-    target.write_text(text.replace('{{ template "base" . }}', generated.read_text()))
-    return target
 
 
 def dump(stage: Stack, main: Path, root: Path) -> dict[str, Any]:
