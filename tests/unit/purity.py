@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import time
@@ -43,6 +44,7 @@ def _caller(frame: FrameType | None) -> str:
 def _recorded(called: Callable[..., Any], what: str) -> Callable[..., Any]:
     """Return `called` for Pythons that have no audit event for it."""
 
+    @functools.wraps(called)
     def call(*arguments: Any, **named: Any) -> Any:
         if _found is not None:
             _found.append(f"{what} at {_caller(sys._getframe(1))}")
@@ -64,6 +66,8 @@ def recorded() -> Iterator[list[str]]:
 
 def watch() -> None:
     """Have recorded() see everything: modules imported later may keep a name of `time`."""
+    if hasattr(time.sleep, "__wrapped__"):
+        return
     sys.addaudithook(_audit)
     threading.Thread.start = _recorded(  # type: ignore[method-assign]
         threading.Thread.start, "starts a thread"

@@ -16,6 +16,7 @@ from typing import Final
 
 _DAEMON: Final = "gpushare/daemon"
 _TESTS: Final = "tests/unit/daemon"
+_THREADS: Final = "tests/threads/daemon"
 _LAUNCHER: Final = "tests/c/runtime/test_launcher.py"
 _MPS: Final = f"{_TESTS}/test_mps_placement.py"
 _QUOTA: Final = "tests/unit/quota"
@@ -239,7 +240,7 @@ INVARIANTS: Final = (
         f"{_DAEMON}/identity/processes.py",
         "if start_time(pid) != starttime:",
         "if start_time(pid) is None:",
-        (f"{_TESTS}/test_processes.py::test_a_pidfd_is_of_the_process_that_started_then",),
+        (f"{_THREADS}/test_processes.py::test_a_pidfd_is_of_the_process_that_started_then",),
     ),
     Invariant(
         "reservation-of-its-own-id",
@@ -258,7 +259,6 @@ INVARIANTS: Final = (
         "if not checksum:",
         (
             f"{_TESTS}/test_damaged_ledger.py::test_a_ledger_that_is_damaged_is_made_again_as_it_was",
-            f"{_TESTS}/test_damaged_ledger.py::test_damaged_copies_are_made_again_from_the_ledger_and_kept",
         ),
     ),
     Invariant(
@@ -292,7 +292,7 @@ INVARIANTS: Final = (
         f"{_DAEMON}/pages/process_watch.py",
         "host_pid = _CREDENTIALS.unpack(option)[0]",
         "host_pid = pid",
-        (f"{_TESTS}/test_tenant_socket.py::test_hello_says_which_of_the_hosts_processes_it_is",),
+        (f"{_THREADS}/test_tenant_socket.py::test_hello_says_which_of_the_hosts_processes_it_is",),
     ),
     # --- a tenant's claims ---
     Invariant(
@@ -398,7 +398,7 @@ INVARIANTS: Final = (
         f"{_DAEMON}/store/history_tables.py",
         "lasting = int(of_kind.get(1, 0) > of_kind.get(0, 0))",
         "lasting = int(1 in of_kind)",
-        (f"{_TESTS}/test_log_budget.py::test_evidence_is_not_displaced_by_other_events",),
+        (f"{_THREADS}/test_log_budget.py::test_evidence_is_not_displaced_by_other_events",),
     ),
     Invariant(
         "names-are-not-ids",

@@ -51,7 +51,8 @@ def running(
 
     With `leave` its scheduler goes on afterwards.
     """
-    with fakes.node(folder, fakes.FakeDriver(fakes.card(0), fakes.card(1))) as node:
+    driver = fakes.FakeDriver(fakes.card(0), fakes.card(1))
+    with fakes.node(folder, driver, threaded=True) as node:
         loop = threading.Thread(target=node.loop.run)
         loop.start()
         # Tests create and bind on a thread of their own, where the loop does not wake by itself.

@@ -16,7 +16,7 @@ __all__ = ["fresh_log_budget", "node"]
 
 @pytest.fixture(autouse=True)
 def threaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fakes, "threaded", True)
+    monkeypatch.setattr(fakes, "THREADED", True)
 
 
 @pytest.fixture

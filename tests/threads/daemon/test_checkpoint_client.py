@@ -23,9 +23,10 @@ from gpushare.daemon.eviction.checkpoint_client import (
     why_no_moves,
     why_unsupported,
 )
+from tests.unit.daemon import scripted_worker
 from tests.unit.daemon.fakes import FakeDaemon
 
-SCRIPT = Path(__file__).with_name("scripted_worker.py")
+SCRIPT = Path(scripted_worker.__file__)
 DONE = {"code": 0, "error": "", "seconds": 0.25}
 REFUSED = {"code": 801, "error": "CUDA_ERROR_NOT_SUPPORTED", "seconds": 0.5}
 

@@ -67,10 +67,10 @@ from .inline import InlinePool, InlineWorker, QuietLoop, SilentSocket, Turns
 
 GIB = 1 << 30
 MIB = 1 << 20
-PATIENCE_SECONDS = 0.5
+PATIENCE_SECONDS = 20.0
 
 #: Whether nodes have the daemon's own threads and sockets: in tests/threads.
-threaded = False
+THREADED = False
 
 
 def card(index: int = 0, gib: int = 140, model: str = "H200", *, datacenter: bool = True) -> Card:
@@ -280,7 +280,11 @@ def _listen(key: str, directory: int) -> TenantSocket:
 
 @contextmanager
 def node(
-    folder: Path, driver: FakeDriver | None = None, config: Config | None = None
+    folder: Path,
+    driver: FakeDriver | None = None,
+    config: Config | None = None,
+    *,
+    threaded: bool | None = None,
 ) -> Iterator[FakeDaemon]:
     """Yield a node under `folder`; its loop does not run, its workers do in the test's thread."""
     config = replace(
@@ -294,6 +298,7 @@ def node(
     for made in (config.run_dir, config.state_dir, config.libraries):
         made.mkdir(parents=True, exist_ok=True)
     driver = driver or FakeDriver()
+    threaded = THREADED if threaded is None else threaded
     integrity = IntegrityCheck(config.run_dir / "integrity-lost", "boot")
     is_first = not (config.run_dir / "tenants").exists()
     ledger = Ledger(config.run_dir / "ledger", "boot", integrity)

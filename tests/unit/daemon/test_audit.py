@@ -106,24 +106,6 @@ def test_a_process_without_an_account_is_frozen(world: BusyCard) -> None:
     until_frozen(world, tenant, 16, nothing)
 
 
-def test_many_contexts_hide_no_memory(world: BusyCard) -> None:
-    """Contexts that are charged are in the quota: they leave no room for memory beside it."""
-    begin(world)
-    tenant = world.tenant("f", 4)
-    world.tenants.remove(tenant)  # nothing happens in it but this
-    for _ in range(8):
-        world.start(tenant)
-    holder, room = tenant.programs[0], tenant.room
-    holder.buffers += room
-    tenant.write(holder)
-    world._has(holder, room)
-    for _ in range(20):
-        world.look()
-    assert world.done == []
-    world._has(apart(world, tenant), 3 * CONTEXT)
-    until_frozen(world, tenant, 60, nothing)
-
-
 def test_a_process_that_takes_memory_beside_its_account_is_frozen(world: BusyCard) -> None:
     tenant = begin(world)
     program = world.start(tenant)

@@ -77,62 +77,12 @@ def test_a_request_above_a_maximum_is_refused_with_key_value_maximum_and_line(
         assert not made.ledger.entries
 
 
-def test_an_environment_that_may_ask_is_refused_above_the_ceiling_too(tmp_path: Path) -> None:
-    with node(tmp_path, CEILINGS) as made:
-        with pytest.raises(QuotaError, match=r"env GPUSHARE_MEMORY.*exceeds the maximum, 8GiB"):
-            BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=9GiB").create(made)
-        at_it = BundleToCreate(tmp_path / "c", "GPUSHARE_MEMORY=8GiB", identity="c")
-        assert at_it.create(made)["mode"] == "shared"
-
-
-@pytest.mark.parametrize(
-    ("namespace", "memory", "line"),
-    [("big", "64GiB", 6), ("team", "8GiB", 2), ("dev-y", "2GiB", 11), ("dev-x", "8GiB", 2)],
-)
-def test_a_namespace_has_its_own_ceilings(
-    tmp_path: Path, namespace: str, memory: str, line: int
-) -> None:
-    with node(tmp_path, CEILINGS) as made:
-        for size, given in ((memory, True), ("65GiB", False)):
-            pod = "5a4d" if given else "77aa"
-            asked = {"gpushare.io/memory": size}
-            engine = ContainerdBundles(tmp_path, asked, pod=pod, namespace=namespace)
-            container = engine.container(f"train-{given}")
-            if given:
-                assert container.create(made)["mode"] == "shared"
-                continue
-            with pytest.raises(QuotaError, match=rf"exceeds the maximum, {memory} .*:{line}\)"):
-                container.create(made)
-
-
-def test_a_namespace_s_default_above_its_ceiling_is_the_ceiling(tmp_path: Path) -> None:
-    with node(tmp_path, CEILINGS) as made:
-        engine = ContainerdBundles(tmp_path, {"gpushare.io/cores": "10"}, namespace="dev-y")
-        key = engine.container("train").create(made)["key"]
-        entry = made.ledger.entries[key]
-        assert entry.quota == {
-            "cores": {"value": "10", "source": "pod annotation"},
-            "memory": {"value": "2GiB", "source": "default"},
-        }
-        assert entry.allocations[0].memory_bytes == 2 * GIB
-
-
 def test_a_namespace_may_trust_the_environment_otherwise(tmp_path: Path) -> None:
     with node(tmp_path, CEILINGS) as made:
         for namespace, given in (("dev-y", "shared"), ("team", "none")):
             engine = ContainerdBundles(tmp_path, {}, pod=namespace, namespace=namespace)
             container = engine.container(f"train-{namespace}", "GPUSHARE_MEMORY=1GiB")
             assert container.create(made, "weak")["mode"] == given
-
-
-def test_a_user_of_docker_gets_no_namespace_s_ceilings_by_an_annotation(tmp_path: Path) -> None:
-    moby = Path("io.containerd.runtime.v2.task/moby")
-    with node(tmp_path, CEILINGS) as made:
-        container = ContainerdBundles(
-            tmp_path, {"gpushare.io/memory": "64GiB"}, moby, namespace="big"
-        ).container("train")
-        with pytest.raises(QuotaError, match="exceeds the maximum, 8GiB"):
-            container.create(made)
 
 
 def test_an_override_may_exceed_the_ceiling_and_stays(tmp_path: Path) -> None:
@@ -183,16 +133,6 @@ def test_a_ceiling_in_the_other_unit_is_enforced_per_card(
         with pytest.raises(NoRoom, match=re.escape(told)):
             container.create(made)
         assert not made.ledger.entries
-
-
-def test_a_burst_limit_in_bytes_obeys_a_memory_ceiling_in_percent(tmp_path: Path) -> None:
-    container = annotated(tmp_path / "b", memory="1GiB", memory_limit="64GiB")
-    told = "would give 64 GiB, above the ceiling 7 GiB"
-    with (
-        node(tmp_path, "max_per_request: {memory_percent: 5}\n") as made,
-        pytest.raises(NoRoom, match=told),
-    ):
-        container.create(made)
 
 
 def test_a_request_for_all_cards_obeys_the_ceiling_of_their_number(tmp_path: Path) -> None:
@@ -279,16 +219,6 @@ def test_an_ended_tenant_no_longer_counts(tmp_path: Path) -> None:
             keys.append(container.create(made)["key"])
 
 
-def test_a_restart_of_the_daemon_keeps_every_share(tmp_path: Path) -> None:
-    with node(tmp_path, TOGETHER) as before:
-        asked = {"gpushare.io/memory": "8GiB"}
-        ContainerdBundles(tmp_path, asked, pod="one").container("train-1").create(before)
-    with node(tmp_path, TOGETHER) as after:
-        container = ContainerdBundles(tmp_path, asked, pod="two").container("train-2")
-        with pytest.raises(NoRoom, match="namespace team 16 GiB in all, above 10 GiB"):
-            container.create(after)
-
-
 # --- users ---
 
 
@@ -310,16 +240,6 @@ def test_a_user_may_not_reserve_more_than_half_of_a_card(tmp_path: Path) -> None
         open_tenant(ME, {"memory": "50GiB"}, made)
 
 
-def test_a_user_may_not_take_all_the_compute_nor_all_the_places(tmp_path: Path) -> None:
-    with node(tmp_path, "") as made:
-        with pytest.raises(NoRoom, match="user 65534 60 % of its compute in all, above 50 %"):
-            open_tenant(NOBODY, {"memory": "1GiB", "cores": "60"}, made)
-        for _ in range(8):
-            open_tenant(NOBODY, {"memory": "1GiB"}, made)
-        with pytest.raises(NoRoom, match="user 65534 9 parts in all, above 8"):
-            open_tenant(NOBODY, {"memory": "1GiB"}, made)
-
-
 def test_a_user_may_not_take_precedence_over_containers(tmp_path: Path) -> None:
     with node(tmp_path, "") as made:
         with pytest.raises(QuotaError, match=r"users.max_per_request.classes, gpushare default"):
@@ -330,23 +250,6 @@ def test_a_user_may_not_take_precedence_over_containers(tmp_path: Path) -> None:
         open_tenant(ME, {"memory": "1GiB", "class": "online"}, made)
     with node(tmp_path, "users: {max_per_request: {classes: [online, offline]}}\n") as made:
         open_tenant(NOBODY, {"memory": "1GiB", "class": "online"}, made)
-
-
-def test_the_operator_decides_which_operations_users_may_call(tmp_path: Path) -> None:
-    text = (
-        "users:\n  max_per_request: {memory: 2GiB}\n  max_per_card: {memory_percent: 100, "
-        "tenants: 2}\n"
-    )
-    with node(tmp_path, text) as made:
-        with pytest.raises(QuotaError, match=r"--memory.*users.max_per_request.memory, .*yaml:2\)"):
-            open_tenant(NOBODY, {"memory": "3GiB"}, made)
-        open_tenant(ME, {"memory": "3GiB"}, made)
-        for _ in range(2):
-            open_tenant(NOBODY, {"memory": "2GiB"}, made)
-        with pytest.raises(
-            NoRoom, match=r"3 parts in all, above 2 \(users.max_per_card.tenants, .*:3"
-        ):
-            open_tenant(NOBODY, {"memory": "2GiB"}, made)
 
 
 def test_a_request_of_root_obeys_the_node_s_ceilings_but_set_does_not(tmp_path: Path) -> None:

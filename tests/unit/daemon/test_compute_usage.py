@@ -110,14 +110,6 @@ def test_one_sample_gives_no_figure(course: ScheduledGate) -> None:
     assert course.look(got_ms=75).got == {1: None, 10: None, 60: None}
 
 
-def test_an_open_gate_has_the_drivers_figure(course: ScheduledGate) -> None:
-    course.mode, course.percent = abi.GATE_OPEN, 97
-    spent = course.looks(11)
-    assert (spent.source, spent.gate) == ("driver", "open")
-    assert spent.got[1] == spent.got[10] == pytest.approx(97)
-    assert spent.throttled[10] == 0
-
-
 def test_a_driver_that_makes_a_figure_a_second_is_not_read_as_idle_between(
     course: ScheduledGate,
 ) -> None:
@@ -350,13 +342,3 @@ def test_a_failed_sample_does_not_stop_the_sampling(
         patched.setattr(pages.status, "waits", lambda _card: 1 / 0)
         assert course.look() == ComputeUsage()
     assert course.looks(2, got_ms=75).got[1] == pytest.approx(30)
-
-
-def test_rows_name_the_times(course: ScheduledGate) -> None:
-    course.looks(2, got_ms=75, wanted_ms=250)
-    row = tenant_row(entry_of(course.node, course.tenant), course.node)
-    [card] = row["cards"]
-    assert card["cores_used_1s"] == 30.0
-    assert card["compute"]["cores_used"] == {"1s": 30.0, "10s": 30.0, "60s": 30.0}
-    assert row["throttled_ratio"] == card["compute"]["throttled"]["1s"] == 0.7
-    assert row["warnings"] == []

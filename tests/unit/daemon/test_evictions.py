@@ -500,24 +500,6 @@ def test_no_more_are_evicted_than_are_needed_and_none_in_vain(made: EvictableNod
     assert evicted(little, much, busy) == [False, True, False]
 
 
-def test_an_offline_tenant_is_evicted_for_an_online_one_only_if_configured(
-    made: EvictableNode,
-) -> None:
-    made.tenant(gib=130, devices="1")
-    batch = made.tenant(gib=100)
-    online = {"memory": "100GiB", "class_": "online"}
-    with pytest.raises(NoRoom):
-        opened(made.node, **online)
-    made.configure(offline=True)
-    with pytest.raises(NoRoom):
-        opened(made.node, memory="100GiB")
-    opened(made.node, **online)
-    assert evicted(batch) == [True]
-    made.node.evictions.want(batch.key)
-    made.settle()
-    assert evicted(batch) == [True]  # an offline one evicts no online one
-
-
 def test_two_that_need_the_same_room_do_not_take_turns(made: EvictableNode) -> None:
     made.tenant(gib=130, devices="1")
     first, second = made.tenant(gib=60), made.tenant(gib=60)
@@ -611,14 +593,6 @@ def test_a_kill_waits_only_so_long(made: EvictableNode, monkeypatch: pytest.Monk
     assert again.is_set()
 
 
-def test_other_drivers_kill_at_once(made: EvictableNode) -> None:
-    tenant, (kills, again) = made.tenant(), before_kill(made)
-    made.node.evictions.evict(tenant.key)
-    made.node.evictions.restore(tenant.key)
-    assert not kills.postpones(tenant.record)
-    assert not again.is_set()
-
-
 def test_one_that_waits_and_one_that_is_lost_are_named(made: EvictableNode) -> None:
     made.tenant(gib=130, devices="1")
     tenant = made.tenant(gib=100, devices="0")
@@ -666,20 +640,6 @@ def test_an_evicted_tenant_takes_no_turn_and_learns_no_context(made: EvictableNo
     assert grant.overhead_bytes(0) == overhead
     assert made.capacity().cores_available == 100
     assert (tenant.key, tenant.card) not in made.node.observed.usage.used
-
-
-def test_requests_for_a_restore_count_once(made: EvictableNode) -> None:
-    made.tenant(gib=130, devices="1")
-    tenant = made.tenant(gib=100, devices="0")
-    made.node.evictions.want(tenant.key)  # it is not evicted
-    assert not made.node.observed.waiting
-    made.node.evictions.evict(tenant.key)
-    opened(made.node, memory="100GiB", devices="0")
-    for _ in range(100):
-        made.node.evictions.want(tenant.key)
-    made.settle()
-    assert list(made.node.observed.waiting) == [tenant.key]
-    assert {name for name, _ in made.node.checkpoints.calls} == {"lock", "checkpoint"}
 
 
 def test_who_has_burst_memory_that_another_lacks_is_evicted(made: EvictableNode) -> None:

@@ -474,15 +474,6 @@ def test_a_kill_waits_for_its_timeout(
     assert group.killed
 
 
-def test_freeze_records_are_removed_with_the_tenant(held: FakeDaemon, group: FakeCgroup) -> None:
-    del group
-    held.freezer.freeze(KEY, "operator", "maintenance")
-    held.ledger.release(KEY)
-    assert words(held) == []
-    add(held)
-    assert words(again(held)) == []
-
-
 @pytest.mark.usefixtures("group")
 def test_a_frozen_tenant_leaves_its_share_to_the_others(held: FakeDaemon) -> None:
     other = replace(fakes.entry("b" * 16, cores=40), state="bound", policy="burst-share")

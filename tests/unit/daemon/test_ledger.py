@@ -87,64 +87,6 @@ def test_a_record_of_an_earlier_version_is_of_no_pod_and_no_claim() -> None:
         record_from_json(document)
 
 
-def test_the_published_records_are_the_stored_ones(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
-    ledger.add(full_entry())
-    key = full_entry().key
-    ledger.bind(key, pid=4, starttime=5, cgroup=":/x")
-    ledger.rename(key, "other", "podman", {})
-    resized = [
-        replace(
-            allocation,
-            memory_bytes=6 * GIB,
-            memory_limit_bytes=8 * GIB,
-            cores=40,
-        )
-        for allocation in full_entry().allocations
-    ]
-    wanted = replace(
-        ledger.entries[key],
-        allocations=tuple(resized),
-        quota={"memory": {"value": "6GiB", "source": "operator"}},
-        policy="native-burst-share",
-        weight=3,
-        priority=0,
-        class_="online",
-    )
-    ledger.resize(wanted)
-    ledger.add(entry("1" * 16))
-    ledger.release("1" * 16)
-    published = dict(ledger.entries)
-    assert published[key] == replace(
-        full_entry(),
-        state="bound",
-        pid=4,
-        starttime=5,
-        cgroup=":/x",
-        name="other",
-        engine="podman",
-        quota={"memory": {"value": "6GiB", "source": "operator"}},
-        policy="native-burst-share",
-        weight=3,
-        priority=0,
-        class_="online",
-        allocations=tuple(resized),
-    )
-    assert reopened(ledger).entries == published
-
-
-def test_the_same_key_again_replaces_the_entry(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
-    ledger.add(full_entry())
-    again = replace(full_entry(), allocations=full_entry().allocations[:1])
-    ledger.add(again)
-    assert reopened(ledger).entries == {again.key: again}
-
-
-def test_a_release_of_nothing_is_fine(tmp_path: Path) -> None:
-    opened(tmp_path).release("0" * 16)
-
-
 def test_readers_keep_the_records_that_they_read(tmp_path: Path) -> None:
     ledger = opened(tmp_path)
     before = ledger.entries

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,10 +23,9 @@ from gpushare.daemon.pages.grant_page import Gate
 from gpushare.daemon.pages.status_page import GateWaits, ProcessClaim
 from gpushare.daemon.pages.tenants import Denials
 from gpushare.daemon.placement.model import CardCapacity, NonTenantProcess
-from gpushare.daemon.service.node_operations import cordon_card, status_row
+from gpushare.daemon.service.node_operations import cordon_card
 from gpushare.daemon.state import WINDOWS, ComputeUsage
 from gpushare.daemon.views import metrics
-from gpushare.daemon.views.status_rows import card_row, tenant_row
 from gpushare.metrics_schema import ACTIONS, BOUNDS, KINDS, TenantMetrics
 from gpushare.protocol import HostProcessGrant
 
@@ -65,20 +63,6 @@ def test_a_row_is_made_again_only_if_something_in_it_may_be_another(node: FakeDa
     assert row(node)["cards"][0]["peak_bytes"] == 2 * GIB
     node.observed.idle = {tenant["key"]: 7.0}
     assert row(node)["idle_since"] == 7.0
-
-
-def test_the_node_is_named_as_configured_or_by_the_environment(
-    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def names() -> set[str]:
-        return {metrics.daemon_metrics(node)["node_name"], status_row(node)["node_name"]}
-
-    monkeypatch.delenv("NODE_NAME", raising=False)
-    assert names() == {""}
-    monkeypatch.setenv("NODE_NAME", "gpu-8")
-    assert names() == {"gpu-8"}
-    node.config = replace(node.config, node_name="gpu-7")
-    assert names() == {"gpu-7"}
 
 
 def test_a_card_has_its_sensors_as_long_as_the_driver_answers(tmp_path: Path) -> None:
@@ -352,20 +336,6 @@ def test_processes_of_an_unallocated_container_are_counted_as_configured(unknown
     assert counts == {**dict.fromkeys(ACTIONS, 0), "ignore": 1} | (
         {"ignore": 3} if unknown == "ignore" else {unknown: 2}
     )
-
-
-def test_cards_and_containers_are_as_in_ls_and_ps(node: FakeDaemon) -> None:
-    opened(node, memory="4GiB", memory_limit="6GiB", cores="30", devices="0")
-    cordon_card(card(1), "its fan", node)
-    for found, capacity in zip(metrics.card_metrics(node), node.capacities(), strict=True):
-        shown = card_row(capacity)
-        for name in ("mode", "health", "non_tenant_bytes", "available_bytes", "cordoned"):
-            assert found[name] == shown[name], name
-        assert found["burst_bytes"] == shown["burst_granted_bytes"]
-    [record] = node.ledger.entries.values()
-    [part], [shown_part] = row(node)["cards"], tenant_row(record, node)["cards"]
-    assert part["policy"] == shown_part["policy"] == "fixed-share"
-    assert part["throttled"] == 0.0  # it has not started
 
 
 def test_a_whole_card_has_the_drivers_figures(node: FakeDaemon) -> None:

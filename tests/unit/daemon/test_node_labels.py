@@ -107,15 +107,6 @@ def test_a_damaged_file_is_set_aside_for_the_last_good_one(tmp_path: Path) -> No
         assert "kubectl label node" in warning
 
 
-def test_a_label_of_two_settings_sets_one_at_a_time(tmp_path: Path) -> None:
-    """As gpushare.io/wanted-mode is changed from the node's mode to that of its cards."""
-    with node(tmp_path) as made:
-        set_node_setting(NODE_MODE, "dra", "node label gpushare.io/wanted-mode", made)
-        set_node_setting(ALLOWED_MODE, "shared", "node label gpushare.io/wanted-mode", made)
-        reset_node_setting(NODE_MODE, made)
-        assert made.config.node_settings.keys() == {ALLOWED_MODE}
-
-
 def test_the_mode_of_all_cards_applies_to_new_requests_and_is_named(tmp_path: Path) -> None:
     with node(tmp_path, 'cards: {"0": {allowed_mode: shared}}') as made:
         share = opened(made, memory="4GiB")
@@ -222,16 +213,6 @@ def test_the_operators_policy_of_a_card_is_above_the_label(tmp_path: Path) -> No
         [allocation] = record.allocations
         held = record.policy_on(allocation, made.policy_of(allocation.uuid))
         assert (record.policy, held) == ("burst-share", "best-effort")
-
-
-def test_a_reload_keeps_what_labels_set(tmp_path: Path) -> None:
-    with node(tmp_path) as made:
-        set_node_setting(POLICY, "burst-share", QGPU, made)
-        write(tmp_path, "defaults: {policy: best-effort}\nmax_tenants: 3")
-        assert reload_config(made) == ["max_tenants"]
-        assert policy(made) == "burst-share"
-        reset_node_setting(POLICY, made)
-        assert policy(made) == "best-effort"
 
 
 def test_a_label_does_not_reload_the_file(tmp_path: Path) -> None:

@@ -12,13 +12,11 @@ import pytest
 
 from gpushare import abi
 from gpushare.config import parse
-from gpushare.daemon.audit.evidence import claimed_use
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.host_process import open_tenant
 from gpushare.daemon.lifecycle.queue import Applicant
 from gpushare.daemon.lifecycle.recover import _allocations
 from gpushare.daemon.operator.resize import set_quota
-from gpushare.daemon.pages.status_page import MemoryUse, ProcessClaim
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.record import record_from_json
 from gpushare.daemon.store.ticket import TicketRecord, TicketSource
@@ -154,15 +152,6 @@ def test_managed_memory_may_be_more_than_a_card_has(node: FakeDaemon) -> None:
     assert (card["used_bytes"], card["oversubscribed_bytes"]) == (128 * GIB, 32 * GIB)
     report, _ = explain_memory(entry_of(node, tenant), node)
     assert report["cards"][0]["used_bytes"] == 128 * GIB
-
-
-def test_the_audit_counts_only_what_the_quota_counts() -> None:
-    use = MemoryUse(held_bytes=20 * GIB, kinds=(2 * GIB, 0, 18 * GIB, *(0,) * 7))
-    claims = [ProcessClaim(0, 7, 1, 0, 0, (use,))]
-    found = claimed_use(claims, 0, 16 * GIB)
-    assert (found.managed_bytes, found.spared_bytes) == (2 * GIB, 16 * GIB)
-    plain = claimed_use(claims, 0)
-    assert (plain.managed_bytes, plain.spared_bytes) == (18 * GIB, 0)
 
 
 def test_set_keeps_it_and_a_restart_finds_it(node: FakeDaemon) -> None:

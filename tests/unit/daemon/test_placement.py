@@ -30,8 +30,6 @@ from gpushare.daemon.placement.request import (
 
 from .fakes import GIB, MIB, card
 
-MOST = 16
-
 
 def room(
     index: int = 0, *promises: AllocationUse, gib: int = 140, model: str = "H200"
@@ -259,15 +257,6 @@ def test_allow_and_deny_go_by_model_and_uuid() -> None:
     assert "card 0 (H200) is not in allow; card 1 (A100-SXM4-40GB) is not in allow" in text
 
 
-def test_deny_takes_precedence_over_allow() -> None:
-    rooms = (room(0, model="H200"), room(1, model="H200"))
-    assert indices(place_request(share(1, allow=("H200",), deny=(card(0).uuid,)), rooms)) == [1]
-    text = refusal(share(1, allow=("H200",), deny=("h200",)), *rooms)
-    assert text.endswith(
-        "card 0 (H200) is in deny; card 1 (H200) is in deny; change deny or see gpushare ls"
-    )
-
-
 def divided() -> tuple[CardCapacity, ...]:
     """Return a whole card, one that is divided, and its two instances."""
     one = room(1)
@@ -397,65 +386,6 @@ def test_a_tenant_may_reserve_its_use_above_its_quota() -> None:
     check_memory_growth(used, "k", "a", 10 * GIB)
     with pytest.raises(NoRoom, match="cannot grow"):
         check_memory_growth(used, "k", "a", 10 * GIB + 1)
-
-
-@st.composite
-def asks(draw: st.DrawFn) -> PlacementRequest:
-    whole = draw(st.booleans())
-    return PlacementRequest(
-        whole=whole,
-        count=draw(st.one_of(st.none(), st.integers(1, 4))),
-        memory_bytes=None if whole else draw(st.integers(1, 160 * GIB)),
-        cores=0 if whole else draw(st.integers(0, 100)),
-        strategy=draw(st.sampled_from(("", "binpack", "spread", "topology"))),
-    )
-
-
-@given(st.lists(asks(), max_size=30), st.integers(1, 4), st.integers(0, 20 * GIB))
-def test_no_sequence_of_requests_allocates_twice(
-    requests: list[PlacementRequest], cards: int, foreign_bytes: int
-) -> None:
-    rooms = [replace(room(n), non_tenant_bytes=foreign_bytes) for n in range(cards)]
-    for number, ask in enumerate(requests):
-        try:
-            placed = place_request(ask, rooms)
-        except (NoRoom, NoSuchCard):
-            continue
-        assert len({one.card.uuid for one in placed}) == len(placed)
-        assert len(placed) == (cards if ask.count is None else ask.count)
-        for one in placed:
-            before = rooms[one.card.index]
-            promise = AllocationUse(f"t{number}", one.memory_bytes, one.cores, one.whole)
-            rooms[one.card.index] = replace(before, allocations=(*before.allocations, promise))
-    for after in rooms:
-        wholes = [promise for promise in after.allocations if promise.whole]
-        assert len(after.allocations) <= MOST
-        assert sum(promise.cores for promise in after.allocations) <= 100
-        if wholes:
-            assert after.allocations == (wholes[0],)
-        else:
-            assert after.allocated_bytes + foreign_bytes <= after.card.memory_bytes
-
-
-@given(asks(), st.lists(st.integers(0, 140), min_size=1, max_size=4))
-def test_a_refused_request_really_does_not_fit(ask: PlacementRequest, taken: list[int]) -> None:
-    rooms = [
-        room(n, AllocationUse("a", gib * GIB, 50)) if gib else room(n)
-        for n, gib in enumerate(taken)
-    ]
-    try:
-        place_request(ask, rooms)
-    except NoSuchCard:
-        assert ask.count is not None
-        assert ask.count > len(rooms)
-    except NoRoom:
-        fitting = [
-            one
-            for one in rooms
-            if (not one.allocations if ask.whole else one.available_bytes >= ask.bytes_of(one.card))
-            and one.cores_available >= ask.cores
-        ]
-        assert len(fitting) < (len(rooms) if ask.count is None else ask.count)
 
 
 def test_a_card_that_is_named_twice_is_refused() -> None:

@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 
-from gpushare.daemon.lifecycle import claims, driver_files
+from gpushare.daemon.lifecycle import driver_files
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.store.claim import ClaimedDevice, ClaimRecord
 from gpushare.oci import prepared_image
 from gpushare.oci.cdi import CdiDeviceNode
 from gpushare.oci.container import ContainerEdits
 from gpushare.oci.image_view import ImageView, Seen
 from gpushare.oci.prepared_image import PreparedImage
-from gpushare.protocol.kubernetes import CLAIM_MOUNT
 
 from . import fakes
 from .bundles import BundleToCreate
@@ -74,28 +72,6 @@ def test_two_containers_of_an_image_get_the_same_edits(
     assert [hook["args"][-1] for hook in second.document()["hooks"]["createRuntime"]][1:] == [other]
     assert tree(first) == tree(second)
     assert looks == ["first"]
-
-
-def test_containers_of_two_claims_are_of_one_image(
-    node: DaemonState, tmp_path: Path, looks: list[str]
-) -> None:
-    node.config = replace(node.config, kubernetes_mode="dra")
-    device = ClaimedDevice("gpu", fakes.card(0).uuid, 4 << 30)
-    for uid in ("one", "two"):
-        claim = ClaimRecord(uid, "team", uid, ("pod",), (device,))
-        mount = {
-            "destination": f"{CLAIM_MOUNT}/{uid}",
-            "source": claims.prepare(claim, node)["folder"],
-            "type": "bind",
-        }
-        annotations = {
-            "io.kubernetes.cri.container-name": "train",
-            "io.kubernetes.cri.sandbox-uid": "pod",
-        }
-        container = made(tmp_path, uid, annotations=annotations, mounts=[mount])
-        assert container.create(node)["mode"] == "shared"
-        assert mount not in container.document()["mounts"]
-    assert looks == ["one"]
 
 
 @pytest.mark.parametrize(

@@ -89,36 +89,6 @@ def test_a_start_that_fits_is_granted_at_once_and_its_room_is_nobody_else_s(
     opened(one, memory="1GiB")
 
 
-def test_a_start_that_does_not_fit_waits_until_another_ends(one: FakeDaemon) -> None:
-    first = fill(one)
-    ticket, secret = take(one, "8GiB")
-    assert not ticket.is_granted
-    assert [waiting.ticket for waiting in one.queue.waiting] == [ticket.id]
-    assert "no card has room for 8 GiB" in one.queue.reasons[ticket.id]
-    end(one, first)
-    granted = now(one, ticket)
-    assert granted.is_granted
-    before = available(one)
-    grant = open_tenant(ME, {"memory": "8GiB"}, one, granted)
-    assert one.ledger.entries[grant["key"]].allocations[0].memory_bytes == 8 * GIB
-    assert available(one) == before  # what was reserved is what it has
-    assert ticket.id not in one.ledger.tickets
-    assert one.queue.ended[ticket.id] == "started"
-    del secret
-
-
-def test_they_are_granted_by_priority_and_then_by_arrival(one: FakeDaemon) -> None:
-    first = fill(one)
-    low = [take(one, "40GiB", priority="7")[0], take(one, "40GiB", priority="7")[0]]
-    high, _ = take(one, "40GiB", priority="1")
-    assert [waiting.ticket for waiting in one.queue.waiting] == [high.id, low[0].id, low[1].id]
-    end(one, first)
-    granted = [ticket.id for ticket in (high, *low) if now(one, ticket).is_granted]
-    fits = available(one) // (40 * GIB)
-    assert granted == [high.id, low[0].id, low[1].id][: len(granted)]
-    assert fits == 0 or len(granted) == 3
-
-
 def test_a_later_start_overtakes_only_so_often(one: FakeDaemon) -> None:
     one.config = replace(one.config, queue=QueueLimits(max_overtakes=2))
     first = fill(one)

@@ -134,15 +134,6 @@ def test_an_eviction_that_fails_is_not_tried_at_each_look(made: EvictableNode) -
     assert notebook.record.is_off_card
 
 
-def test_what_an_operator_evicts_is_granted(made: EvictableNode) -> None:
-    tenant = made.tenant(gib=100)
-    ticket = take(made, "100GiB")
-    assert not is_granted(made, ticket)
-    made.node.evictions.evict(tenant.key)
-    made.settle()
-    assert is_granted(made, ticket)
-
-
 def test_what_a_move_leaves_is_granted_once_it_has_ended(made: EvictableNode) -> None:
     tenant = made.tenant(gib=100, devices="0")
     ticket = take(made, "60GiB")
@@ -223,19 +214,6 @@ def test_a_restore_does_not_take_what_is_withheld_for_a_ticket(made: EvictableNo
     end(made, first.key)
     assert is_granted(made, ticket)
     assert not tenant.record.is_off_card  # nothing is withheld any more
-
-
-def test_the_order_is_by_class_priority_and_arrival(made: EvictableNode) -> None:
-    online, other = blocked(made, class_="online")
-    late = take(made, "100GiB", priority="1")
-    last = take(made, "100GiB")
-    first = take(made, "100GiB", **{"class": "online"}, priority="0")
-    ordered = [one.ticket for one in made.node.queue.waiting]
-    assert ordered == [first.id, online.key, late.id, last.id]
-    made.node.decide.run(lambda: made.node.tickets.cancel(first.id, 0))
-    end(made, other)
-    assert not online.record.is_off_card
-    assert [is_granted(made, one) for one in (late, last)] == [False, False]
 
 
 def test_none_is_evicted_for_a_start_that_a_withheld_card_refuses(made: EvictableNode) -> None:

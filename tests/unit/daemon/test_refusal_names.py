@@ -7,11 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gpushare.config import Config
 from gpushare.daemon.placement.model import NonTenantProcess
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import CardUsage, DaemonState, UsageView
@@ -128,27 +126,8 @@ def test_refusals_name_no_tenant_of_exclusive_and_full_cards(
     assert "card 1 has 2 tenants of at most 2" in text
 
 
-UNDER_CRI: dict[str, tuple[str, dict[str, Any]]] = {
-    "containerd": ("io.containerd.runtime.v2.task/k8s.io/4f1c", {}),
-    "cri-dockerd": (
-        "io.containerd.runtime.v2.task/moby/4f1c",
-        {"linux": {"cgroupsPath": "/kubepods/besteffort/pod1/4f1c"}},
-    ),
-    "systemd cgroups": (
-        "docker/4f1c",
-        {"linux": {"cgroupsPath": "kubepods-besteffort-pod1.slice:docker:4f1c"}},
-    ),
-    "cri-o": ("4f1c/userdata", {"annotations": {"io.kubernetes.cri-o.ContainerType": "container"}}),
-}
 ON_DOCKER = "io.containerd.runtime.v2.task/moby/4f1c"
 BIG = "GPUSHARE_MEMORY=100GiB"
-
-
-@pytest.mark.parametrize("engine", ["containerd", "cri-dockerd", "systemd cgroups"])
-def test_under_cri_no_engine_shows_names(node: DaemonState, tmp_path: Path, engine: str) -> None:
-    folder, changes = UNDER_CRI[engine]
-    text = refusal(BundleToCreate(tmp_path / folder, BIG, **changes), node)
-    assert names_nobody(text), text
 
 
 def test_on_a_plain_docker_host_the_refusal_names_the_other_containers(
@@ -157,12 +136,6 @@ def test_on_a_plain_docker_host_the_refusal_names_the_other_containers(
     text = refusal(BundleToCreate(tmp_path / ON_DOCKER, BIG), node)
     assert "payroll/salary-0/secret 80" in text
     assert "by pid 4711 Xorg" in text
-
-
-def test_with_a_read_group_docker_shows_no_names_either(node: DaemonState, tmp_path: Path) -> None:
-    node.config = replace(node.config, read_group="gpu-readers")
-    assert names_nobody(refusal(BundleToCreate(tmp_path / ON_DOCKER, BIG), node))
-    assert Config().read_group is None
 
 
 def test_another_users_reservation_is_not_in_the_refusal_of_a_limit(

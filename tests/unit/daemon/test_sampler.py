@@ -228,30 +228,6 @@ def test_a_process_of_which_the_driver_says_no_figure_changes_none(
     assert tenant.grant.overhead_bytes(0) == 500 * MIB
 
 
-@given(
-    true_bytes=st.integers(0, GIB),
-    looks=st.lists(st.tuples(*[st.integers(0, 4 * GIB)] * 3), min_size=4, max_size=12),
-)
-def test_no_request_is_refused_for_a_raced_sample(
-    true_bytes: int, looks: list[tuple[int, int, int]]
-) -> None:
-    """Of four looks one in which the tenant did not both take and give back is enough."""
-    overhead = Overhead()
-    for number, (before, at, after) in enumerate(looks):
-        told = overhead.observe(
-            at + true_bytes, TenantClaims(held_bytes=before), TenantClaims(held_bytes=after)
-        )
-        last = looks[max(0, number - 3) : number + 1]
-        if any(one_way(look) for look in last):
-            assert told <= true_bytes
-        if number >= 3 and all(before == at == after for before, at, after in last):
-            assert told == true_bytes
-
-
-def one_way(look: tuple[int, int, int]) -> bool:
-    return list(look) in (sorted(look), sorted(look, reverse=True))
-
-
 @given(managed=st.integers(0, 4 * GIB), rest=st.integers(0, 4 * GIB), beside=st.integers(0, GIB))
 def test_memory_that_the_driver_does_not_count_is_not_made_up_for(
     managed: int, rest: int, beside: int

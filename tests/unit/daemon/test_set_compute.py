@@ -10,7 +10,6 @@ import pytest
 from gpushare import abi
 from gpushare.config import Config
 from gpushare.daemon.compute import scheduler_sync
-from gpushare.daemon.lifecycle import release
 from gpushare.daemon.operator.resize import NotResizable, set_quota
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.service.node_operations import set_card_policy
@@ -240,14 +239,6 @@ def test_a_daemon_that_ended_between_file_and_ledger_settles_it(tmp_path: Path) 
     with fakes.again(tmp_path) as after:
         assert reserved(after, tenant) == 0
         assert after.capacities()[0].cores_available == 100
-
-
-def test_an_exiting_tenant_leaves_its_share_to_the_others(node: FakeDaemon) -> None:
-    first, second = (opened(node, memory="4GiB", devices="0") for _ in range(2))
-    told: list[int] = []
-    node.shares_changed = lambda: told.append(permille(node, first))
-    release.release_tenant(second["key"], node, "it is gone")
-    assert told == [1000]
 
 
 @pytest.mark.parametrize("policy", ["fixed-share", "burst-share", "best-effort"])

@@ -10,19 +10,17 @@ import pytest
 
 from gpushare.history.store import HistoryStore
 from gpushare.metrics_schema import Metrics
-from tests.unit.cli.conftest import daemon
+from tests.threads.cli.conftest import daemon
+from tests.threads.dashboard.options import options_of
+from tests.threads.dashboard.served import served
 from tests.unit.exporter import made
-
-from .options import options_of
-from .served import served
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.threads.dashboard.served import ServedDashboard
     from tests.unit.cli.fake_daemon import AnsweringDaemon
-
-    from .served import ServedDashboard
 
 __all__ = ["daemon"]
 

@@ -16,19 +16,17 @@ from gpushare.client import Client
 from gpushare.dashboard.server import STATIC
 from gpushare.history.reader import HistoryReader
 from gpushare.history.reports import REPORTS, ReportSource, make_report
+from tests.threads.dashboard.conftest import GIB, KEY
+from tests.threads.dashboard.options import options_of
+from tests.threads.dashboard.served import served
 from tests.unit.cli.fake_daemon import refusal
 from tests.unit.exporter.made import UUID
-
-from .conftest import GIB, KEY
-from .options import options_of
-from .served import served
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.threads.dashboard.served import ServedDashboard
     from tests.unit.cli.fake_daemon import AnsweringDaemon
-
-    from .served import ServedDashboard
 
 #: What a browser loads for a page: all files but the licence.
 MOST_BYTES = 500_000

@@ -17,16 +17,14 @@ from gpushare.dashboard import DEFAULT
 from gpushare.errors import UserError
 from gpushare.listen_address import Address, parse_address
 from tests.stack.program import find
-
-from .options import options_of
-from .served import served
+from tests.threads.dashboard.options import options_of
+from tests.threads.dashboard.served import served
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.threads.dashboard.served import ServedDashboard
     from tests.unit.cli.fake_daemon import AnsweringDaemon
-
-    from .served import ServedDashboard
 
 API = ("/api/now", "/api/subjects?since=0&until=1", "/api/series", "/api/why", "/api/events")
 

@@ -24,8 +24,7 @@ from gpushare.exporter.http_server import (
     parse_request,
 )
 from gpushare.exporter.metric_family import SnapshotSource
-
-from .made import metrics, tenant
+from tests.unit.exporter.made import metrics, tenant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

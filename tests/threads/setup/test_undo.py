@@ -19,10 +19,9 @@ from gpushare.engines import config_files, find
 from gpushare.engines.config_files import ConfigLocation
 from gpushare.setup import UNDO, InstallRecord, RecordError, plan
 from tests.unit.engines import machine as engines
-
-from .machine import write
-from .test_install import snapshot
-from .test_setup import setup
+from tests.unit.setup.machine import write
+from tests.unit.setup.test_install import snapshot
+from tests.unit.setup.test_setup import setup
 
 TOOLS = ("rm", "mv", "rmdir")  # the programs with which it changes files
 
