@@ -2,34 +2,21 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import yaml
 
 from gpushare import abi
 from tests.stack import Stack
 from tools.bench.shares.machine import Programs
 
 from .served import Truth
-from .started_verify import StartedVerify, verify_started
 from .tenants import SLOW, SharedCardStack
 
 OTHER_DIR = abi.TENANT_DIR.replace("/opt/", "/tmp/")  # where a patched library looks
 ROOT = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture(scope="package", autouse=True)
-def verify(request: pytest.FixtureRequest) -> Iterator[StartedVerify | None]:
-    """Started before the first test of this folder, where its own is to run."""
-    own = "tests/system/shares/test_verify.py"
-    if not any(item.nodeid.startswith(own) for item in request.session.items):
-        yield None
-        return
-    with verify_started() as started:
-        yield started
 
 
 @pytest.fixture(scope="session")
@@ -54,20 +41,9 @@ def place(shared_place: SharedCardStack) -> Iterator[SharedCardStack]:
         shared_place.clear(but=before)
 
 
-@pytest.fixture(scope="module")
-def quick_place(programs: Programs) -> Iterator[SharedCardStack]:
-    """A card in less slow motion, for what takes longest: a wait at the gate until its bound."""
-    with made(programs, cards=1, time_scale=SLOW / 2) as place:
-        yield place
-
-
 @contextmanager
-def made(
-    programs: Programs, *, cards: int, time_scale: float, audit: Mapping[str, str] | None = None
-) -> Iterator[SharedCardStack]:
+def made(programs: Programs, *, cards: int, time_scale: float) -> Iterator[SharedCardStack]:
     with Stack(cards=cards, time_scale=time_scale) as stack:
-        settings = yaml.safe_load(stack.config.read_text())
-        stack.config.write_text(yaml.safe_dump({**settings, "audit": dict(audit or {})}))
         stack.start_daemon()
         device = Path(stack.env["GPUSHARE_SIM_DEVICE"])
         truth = Truth(programs.watch, device, stack.root / "readings", cards)

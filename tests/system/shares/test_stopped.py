@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
-
-import pytest
+from collections.abc import Callable
 
 from gpushare import abi
 from tests.system.waiting import wait_until
@@ -16,17 +14,6 @@ from .tenants import Busy, SharedCardStack
 
 HALF = {"cores": "50", "policy": "burst-share"}
 HERE = {**HALF, "devices": "0"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def forever(shared_place: SharedCardStack) -> Iterator[tuple[Busy, Busy]]:
-    """On the second card: a kernel of an hour beside another's work, reported after seconds."""
-    other = shared_place.start({**HALF, "devices": "1"})
-    script = "echo ready; exec gpushare-probe 'spin 3600000000000 1'"
-    hung = shared_place.start({**HALF, "devices": "1"}, script=script)
-    yield hung, other
-    hung.remove()
-    other.remove()
 
 
 def by_signal(tenant: Busy) -> Callable[[], object]:
@@ -82,17 +69,3 @@ exec work {{options}}
     assert others > 40
     wait_until(lambda: "killed\nready\n" in dying.said())
     place.assert_parts({dying: 48, other: 48})
-
-
-def test_a_kernel_that_never_ends_is_reported_and_charged_and_blocks_no_tenant(
-    forever: tuple[Busy, Busy],
-) -> None:
-    hung, other = forever
-    wait_until(lambda: hung.spent()["is_hung"])
-    charged = hung.spent()["charged_ns"]
-    _, others = hung.place.parts(hung, other, card=1)
-    assert others > 35  # the card's own turns: a half, less its switches
-    wait_until(lambda: hung.spent()["charged_ns"] > charged)
-    assert not other.spent()["is_hung"]
-    hung.remove()
-    assert hung.place.parts(other, card=1)[0] > 80
