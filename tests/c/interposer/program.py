@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import subprocess
-from types import TracebackType
 from typing import Final
 
 from .container import ProgramContainer
@@ -37,11 +36,8 @@ class DriverProgram:
 
     def ask(self, line: str) -> list[int]:
         """Return the numbers behind "ok"; RefusedByDriver where it refused."""
-        assert self.process.stdin
-        assert self.process.stdout
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline().split()
+        self.process.tell(line)
+        answer = self.process.line().split()
         if not answer:
             said = self.process.stderr.read() if self.process.stderr else ""
             raise AssertionError(f"{line}: the program ended: {said}")
@@ -78,12 +74,7 @@ class DriverProgram:
     def __enter__(self) -> DriverProgram:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
 
 

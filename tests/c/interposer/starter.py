@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
-from types import TracebackType
-
 from .container import ProgramContainer
 
 
@@ -60,27 +57,16 @@ class Starter:
         return int(number)
 
     def _say(self, line: str) -> None:
-        assert self._process.stdin
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
+        self._process.tell(line)
 
     def _line(self) -> str:
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        if not line:
-            said = self._process.stderr.read() if self._process.stderr else ""
-            raise AssertionError(f"the program ended: {said}")
-        return line.strip()
+        line = self._process.line()
+        assert line, f"the program ended: {self._process.communicate()[1]}"
+        return line
 
     def __enter__(self) -> Starter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
-        assert isinstance(self._process, subprocess.Popen)
         self._process.communicate()

@@ -3,8 +3,10 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +15,8 @@
 #include "quota/process_table.h"
 #include "quota/page_lock.h"
 #include "quota/pages.h"
+
+#define CHILD_SECONDS 120
 
 static char directory[] = "/tmp/gpushare-tenant-XXXXXX";
 static char *grant;
@@ -133,10 +137,16 @@ uint64_t tenant_used_bytes(void)
 
 pid_t start_child(void (*body)(void))
 {
+	const pid_t parent = getpid();
 	pid_t pid = fork();
 
 	CHECK(pid >= 0);
 	if (pid == 0) {
+		/* Neither outlives its parent nor waits for ever. */
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (getppid() != parent)
+			_Exit(1);
+		alarm(CHILD_SECONDS);
 		body();
 		_Exit(0);
 	}

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,10 +22,16 @@
 
 static _Atomic int *step; /* shared by parent and children */
 
+/* A child whose CHECK has failed takes no further step. */
 static void wait_step(int wanted)
 {
-	while (atomic_load(step) < wanted)
+	while (atomic_load(step) < wanted) {
+		siginfo_t ended = {0};
+
+		if (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0)
+			CHECK(ended.si_code != CLD_EXITED || ended.si_status == 0);
 		usleep(1000);
+	}
 }
 
 static void *share(size_t bytes)
@@ -158,6 +165,7 @@ static void fork_holds_its_own(void)
 
 static void grandchild_waits(void)
 {
+	prctl(PR_SET_PDEATHSIG, 0); /* it lives on, until its alarm at the latest */
 	atomic_store(step, 1);
 	wait_step(2);
 }

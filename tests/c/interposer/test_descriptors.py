@@ -1,35 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: F403, F405 - a program in the words of client.py
 """The descriptors that the library keeps in a program: status file, socket and FIFO."""
 
 from __future__ import annotations
 
-import os
+import fcntl
+import resource
+import subprocess
 from collections.abc import Iterator
 
 import pytest
 
 from gpushare import abi
 
+from .client import *
 from .container import ProgramContainer
 from .gate import WrittenGate
-from .test_gate import START
+from .inside import inside
 
 KEPT = ["socket", abi.STATUS_NAME, abi.WAKEUP_NAME]
-OWN = (
-    "def own():",
-    "    found = {}",
-    "    for fd in os.listdir('/proc/self/fd'):",
-    "        link = Path('/proc/self/fd', fd)",
-    "        name = os.readlink(link) if link.is_symlink() else ''",
-    "        if name.startswith((os.environ['GPUSHARE_TENANT_DIR'], 'socket:')):",
-    "            found[name.partition(':')[0].split('/')[-1]] = int(fd)",
-    "    return found",
-    "def use():",
-    "    alloc(MIB)",
-    "    result_of(alloc, 100 * MIB)",  # the first refusal is sent through the socket
-    "    launch(spin, 1000)",
-    "    synchronize()",
-)
+
+
+def own() -> dict[str, int]:
+    """The descriptors of the library's own, by what they are."""
+    found = {}
+    for link in Path("/proc/self/fd").iterdir():
+        name = os.readlink(link) if link.is_symlink() else ""
+        if name.startswith((os.environ["GPUSHARE_TENANT_DIR"], "socket:")):
+            found[name.partition(":")[0].split("/")[-1]] = int(link.name)
+    return dict(sorted(found.items()))
+
+
+def use(spin: c_void_p) -> None:
+    pointer = alloc(MIB)
+    result_of(alloc, 100 * MIB)  # under the lock of the status file; the first refusal is sent
+    free(pointer)
+    launch(spin, 1000)
+    synchronize()
 
 
 @pytest.fixture
@@ -41,82 +48,95 @@ def listening(simulated: ProgramContainer) -> Iterator[ProgramContainer]:
         yield simulated
 
 
-def test_they_are_high_close_on_exec_and_let_no_file_table_grow(
-    listening: ProgramContainer,
-) -> None:
+@pytest.fixture
+def listening_fake(fake: ProgramContainer) -> Iterator[ProgramContainer]:
+    with fake.tenant.listen():
+        yield fake
+
+
+@inside("listening")
+def test_they_are_high_close_on_exec_and_let_no_file_table_grow() -> None:
     """That would take milliseconds in a program with threads."""
-    said = listening.says(
-        *OWN,
-        "import fcntl",
-        "def table():",
-        "    lines = Path('/proc/self/status').read_text().splitlines()",
-        "    return [line for line in lines if line.startswith('FDSize')]",
-        "threading.Thread(target=threading.Event().wait, daemon=True).start()",
-        "before = table()",
-        *START,
-        "use()",
-        "numbers = own().values()",
-        "flags = [fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC for fd in numbers]",
-        "high = [40 <= fd < 64 for fd in numbers]",
-        "say(sorted(own()), all(flags), all(high), table() == before)",
-    )
-    assert said == [KEPT, True, True, True]
+
+    def table() -> list[str]:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return [line for line in lines if line.startswith("FDSize")]
+
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    before = table()
+    start()
+    use(kernel())
+    assert list(own()) == KEPT
+    for number in own().values():
+        assert fcntl.fcntl(number, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+        assert 40 <= number < 64
+    assert table() == before
+
+
+def take_away(*, replaced: bool) -> Callable[[], None]:
+    """Close the descriptors, or put files of the program in their place: and return a check."""
+    numbers, zero = own().values(), os.open("/dev/zero", os.O_RDONLY)
+    for number in numbers:
+        os.dup2(zero, number) if replaced else os.close(number)
+    assert own() == {}
+
+    def check() -> None:
+        assert all(40 <= number < 64 for number in own().values())
+        for number in numbers if replaced else ():  # which are the program's now
+            assert os.path.samestat(os.fstat(number), os.fstat(zero))
+
+    return check
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_program_may_close_them_and_use_their_numbers(
-    listening: ProgramContainer, replaced: bool
-) -> None:
-    said = listening.says(
-        *OWN,
-        "import time",
-        *START,
-        "launch(spin, 1000)",
-        "numbers = own().values()",
-        "zero = os.open('/dev/zero', os.O_RDONLY)",
-        f"for fd in numbers: os.dup2(zero, fd) if {replaced} else os.close(fd)",
-        "lost = own()",
-        "time.sleep(1)",  # it connects once a second at the most
-        "use()",
-        "left = [os.path.samestat(os.fstat(fd), os.fstat(zero)) for fd in numbers]",
-        "high = [40 <= fd < 64 for fd in own().values()]",
-        "say(list(lost), sorted(own()), all(high), left)",
-    )
-    assert said == [[], KEPT, True, [replaced] * 3]
+@inside("listening")
+def test_a_program_may_close_them_and_use_their_numbers(replaced: bool) -> None:
+    start()
+    spin = kernel()
+    launch(spin, 1000)
+    check = take_away(replaced=replaced)
+    while not {abi.STATUS_NAME, abi.WAKEUP_NAME} <= own().keys():
+        use(spin)
+    check()
 
 
-def test_a_forked_child_opens_its_own_and_an_executed_program_has_none(
-    listening: ProgramContainer,
-) -> None:
+@pytest.mark.parametrize("replaced", [False, True])
+@inside("listening_fake")
+def test_a_program_may_close_the_socket_too(replaced: bool) -> None:
+    start()
+    check = take_away(replaced=replaced)
+    for name in range(60):  # that are reported; it connects once a second at the most
+        proc_address(f"cuTomorrow_{name}", 99000)
+        if "socket" in own():
+            break
+        threading.Event().wait(0.05)
+    assert "socket" in own()
+    check()
+
+
+@inside("listening")
+def test_a_forked_child_opens_its_own_and_an_executed_program_has_none() -> None:
     """Only the FIFO is shared: locks and the connection belong to the parent."""
-    said = listening.says(
-        *OWN,
-        "import subprocess",
-        *START,
-        "use()",
-        "before = own()",
-        "read, write = os.pipe()",
-        "if (child := os.fork()) == 0:",
-        "    os.write(write, json.dumps(sorted(own())).encode())",
-        "    os._exit(0)",
-        "os.waitpid(child, 0)",
-        "left = json.loads(os.read(read, 999))",
-        "listing = ['/bin/ls', '-l', '/proc/self/fd']",
-        "shown = subprocess.run(listing, close_fds=False, capture_output=True, text=True).stdout",
-        "executed = [name for name in before if name in shown]",
-        "say(left, executed, own() == before)",
-    )
-    assert said == [[abi.WAKEUP_NAME], [], True]
+    start()
+    use(kernel())
+    before = own()
+
+    def child() -> None:
+        assert list(own()) == [abi.WAKEUP_NAME]
+
+    assert in_child(child) == 0
+    listing = ["/bin/ls", "-l", "/proc/self/fd"]
+    shown = subprocess.run(listing, close_fds=False, capture_output=True, text=True, check=True)
+    assert not [name for name in before if name in shown.stdout]
+    assert own() == before
 
 
 @pytest.mark.parametrize("limit", [20, 40, 41])
-def test_a_few_descriptors_are_enough(listening: ProgramContainer, limit: int) -> None:
-    said = listening.says(
-        *OWN,
-        "import resource",
-        f"resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))",
-        *START,
-        "use()",
-        "say(sorted(own()), result_of(alloc, 101 * MIB), result_of(alloc, MIB))",
-    )
-    assert said == [KEPT, 2, 0]
+@inside("listening")
+def test_a_few_descriptors_are_enough(limit: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    start()
+    use(kernel())
+    assert list(own()) == KEPT
+    assert result_of(alloc, 101 * MIB) == OUT_OF_MEMORY
+    alloc(MIB)
