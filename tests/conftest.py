@@ -238,7 +238,7 @@ def _git(*words: str) -> str:
     return done.stdout.strip()
 
 
-class Gate:
+class GateOnly:
     """Leaves the gate's tests, and fails those that skip themselves."""
 
     @pytest.hookimpl(trylast=True)
@@ -298,7 +298,7 @@ def pytest_configure(config: pytest.Config) -> None:
     interrupt = Interrupt()
     os.environ["PATH"] = os.pathsep.join((os.environ.get("PATH", os.defpath), *PLACES))
     if config.getoption("--gate"):
-        config.pluginmanager.register(Gate(), "gpushare-gate")
+        config.pluginmanager.register(GateOnly(), "gpushare-gate")
     if hasattr(config, "workerinput"):
         if _number(config.workerinput["workerid"]) >= SYSTEM_WORKERS:
             os.nice(SPARE_NICENESS)

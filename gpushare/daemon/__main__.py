@@ -22,7 +22,7 @@ from gpushare.daemon.audit.bypass import BypassControl
 from gpushare.daemon.audit.mps_bypass import MpsBypass
 from gpushare.daemon.compute.scheduler_sync import SchedulerSync
 from gpushare.daemon.core import privileges
-from gpushare.daemon.core.clock import Clock
+from gpushare.daemon.core.clock import DaemonClock
 from gpushare.daemon.core.log import (
     attach_listener,
     detach_listener,
@@ -341,7 +341,11 @@ class Threads:
 
 
 def build_state(
-    config: Config, loop: Loop, threads: Threads, mounts: TenantMounts, clock: Clock | None = None
+    config: Config,
+    loop: Loop,
+    threads: Threads,
+    mounts: TenantMounts,
+    clock: DaemonClock | None = None,
 ) -> DaemonState:
     """Return the state; what an earlier daemon left is in the ledger, and not adopted yet."""
     try:
@@ -371,7 +375,7 @@ def build_state(
         requests=threads.requests,
         freezing=threads.freezing,
         names=threads.names,
-        clock=clock or Clock(),
+        clock=clock or DaemonClock(),
     )
 
 

@@ -19,7 +19,7 @@ from gpushare.config import Config
 from gpushare.daemon.cards.context_size import ContextSizes
 from gpushare.daemon.cards.driver_client import DriverClient, DriverSample, ProcessUse
 from gpushare.daemon.cards.mps_state import MPS, MpsCards
-from gpushare.daemon.core.clock import Clock
+from gpushare.daemon.core.clock import DaemonClock
 from gpushare.daemon.core.log import Durations
 from gpushare.daemon.core.loop import KeyLocks, Loop, Worker, WorkerPool
 from gpushare.daemon.identity.pid_resolver import ListedPid
@@ -273,7 +273,7 @@ class DaemonState:
     requests: WorkerPool  # runs requests that an engine may have to answer
     freezing: Worker  # freezes, thaws and kills; nothing else, so that nothing delays it
     names: Worker
-    clock: Clock = field(default_factory=Clock)
+    clock: DaemonClock = field(default_factory=DaemonClock)
     driver: LoadedDriver | None = None
     no_driver_reason: str = ""
     fingerprint: DriverFingerprint | None = None  # of the driver as it was last taken over

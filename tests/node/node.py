@@ -8,7 +8,7 @@ mounts and the evictions' worker are replaced, because they need a card, root an
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +19,8 @@ from gpushare.daemon.__main__ import Threads, build_state
 from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.audit.bypass import BypassControl
 from gpushare.daemon.cards.context_size import ContextSizes
-from gpushare.daemon.core.clock import Clock
-from gpushare.daemon.core.loop import Call, Loop, T, Worker, WorkerPool
+from gpushare.daemon.core.clock import DaemonClock
+from gpushare.daemon.core.loop import Loop
 from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.lifecycle import release
@@ -32,6 +32,7 @@ from gpushare.daemon.state import DaemonState, LoadedDriver
 from gpushare.oci.driver_files import from_cdi
 from tests.unit.daemon import fakes
 from tests.unit.daemon.fake_checkpoints import FakeCheckpoints
+from tests.unit.daemon.inline import InlinePool, InlineWorker, Turns
 
 ROOT = Peer(os.getpid(), 0)
 
@@ -51,64 +52,11 @@ class Hands:
         return 100_000.0 + self.seconds
 
 
-class Jobs:
-    """What was submitted to the workers, in order; it runs when the node is told."""
-
-    def __init__(self) -> None:
-        self._waiting: list[Call] = []
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def add(self, job: Call) -> None:
-        """Run `job` with the next `settle`."""
-        self._waiting.append(job)
-
-    def settle(self) -> None:
-        """Run everything, and what that submits."""
-        while self._waiting:
-            self._waiting.pop(0)()
-
-
-class Inline(Worker):
-    """A worker whose jobs run on the thread that asks for their results."""
-
-    def __init__(self, jobs: Jobs) -> None:
-        self._inline = jobs
-
-    def submit(self, job: Callable[[], Any]) -> None:
-        """Run `job` when the node settles."""
-        self._inline.add(job)
-
-    def run(self, job: Callable[[], T]) -> T:
-        """Return what `job` returns."""
-        return job()
-
-    def finish(self, seconds: float) -> None:
-        """Nothing runs after."""
-        del seconds
-
-
-class InlinePool(WorkerPool):
-    """A pool whose jobs run when the node settles."""
-
-    def __init__(self, jobs: Jobs) -> None:
-        self._inline = jobs
-
-    def submit(self, job: Callable[[], Any]) -> None:
-        """Run `job` when the node settles."""
-        self._inline.add(job)
-
-    def finish(self, seconds: float) -> None:
-        """Nothing runs after."""
-        del seconds
-
-
-class Node:
+class StoryNode:
     """A daemon, and what a story asks of it."""
 
-    def __init__(self, state: DaemonState, jobs: Jobs, hands: Hands) -> None:
-        self._state, self._jobs, self._hands = state, jobs, hands
+    def __init__(self, state: DaemonState, turns: Turns, hands: Hands) -> None:
+        self._state, self._turns, self._hands = state, turns, hands
         freezer = Freezer(state.ledger, lambda: None)
         audit, bypass = Audit(state, freezer), BypassControl(state, freezer)
         control = RunControl(state, freezer, audit, bypass)
@@ -122,11 +70,7 @@ class Node:
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
         """Return what the operation answers beside its rows, which are in `rows`."""
-        named = {
-            name.replace("_", "-") if name == "op" else name: value
-            for name, value in fields.items()
-        }
-        request = ControlRequest({"op": op, **named}, ROOT)
+        request = ControlRequest({"op": op, **fields}, ROOT)
         rows, rest = find_operation(request, self._operations).run(request, self._state)
         answer = {**rest, "rows": [dict(row) for row in rows]}
         self.settle()
@@ -134,9 +78,9 @@ class Node:
 
     def settle(self) -> None:
         """Run what operations have left to the workers and to the loop."""
-        while self._jobs or self._state.loop._calls:
-            self._jobs.settle()
+        with self._turns.turn():
             self._state.loop.settle()
+        self._state.loop.settle()
 
     def wait(self, seconds: float) -> None:
         """Have so many seconds pass, one after another, with what is due in each."""
@@ -147,9 +91,11 @@ class Node:
 
     # --- what a story says ---
 
-    def opens(self, name: str, memory: str, **fields: Any) -> None:
+    def opens(self, name: str, memory: str, *, ticket: str = "", **quota: str) -> None:
         """`gpushare run` gets its quota."""
-        grant = self.ask("open", name=name, quota={"memory": memory}, **fields)
+        keys = {key.replace("_", "-"): value for key, value in quota.items()}
+        shown = {"ticket": ticket} if ticket else {}
+        grant = self.ask("open", name=name, quota={"memory": memory, **keys}, **shown)
         self._names[name] = grant["key"], grant["id"]
 
     def takes(self, name: str, memory: str, wait_seconds: int = 0) -> Start:
@@ -172,11 +118,11 @@ class Node:
 class Start:
     """A start that is, or was, in the queue."""
 
-    def __init__(self, node: Node, name: str, memory: str, ticket: str, secret: str) -> None:
+    def __init__(self, node: StoryNode, name: str, memory: str, ticket: str, secret: str) -> None:
         self._node, self._name, self._memory = node, name, memory
         self._ticket, self._secret = ticket, secret
 
-    def after_restart(self, node: Node) -> Start:
+    def after_restart(self, node: StoryNode) -> Start:
         """Return the same start, of a client that has found the next daemon."""
         return Start(node, self._name, self._memory, self._ticket, self._secret)
 
@@ -207,9 +153,9 @@ class Start:
 
 
 @contextmanager
-def node(folder: Path, *, gib: int = 80, cards: int = 1) -> Iterator[Node]:
+def node(folder: Path, *, gib: int = 80, cards: int = 1) -> Iterator[StoryNode]:
     """Yield a node on what an earlier one has left under `folder`."""
-    jobs, hands = Jobs(), Hands()
+    turns, hands = Turns(), Hands()
     loop = Loop(lambda: hands.seconds)
     config = replace(
         Config(),
@@ -222,10 +168,15 @@ def node(folder: Path, *, gib: int = 80, cards: int = 1) -> Iterator[Node]:
     is_first = not config.run_dir.exists()
     for place in (config.run_dir, config.state_dir, config.libraries):
         place.mkdir(parents=True, exist_ok=True)
-    worker, pool = Inline(jobs), InlinePool(jobs)
-    threads = Threads(worker, pool, pool, worker, worker)
+    threads = Threads(
+        decide=InlineWorker(turns, "decide"),
+        creates=InlinePool(turns, "create", 1),
+        requests=InlinePool(turns, "request", 1),
+        freezing=InlineWorker(turns, "freeze"),
+        names=InlineWorker(turns, "names"),
+    )
     mounts = fakes.PlainDirectories(config.run_dir / "tenants")
-    state = build_state(config, loop, threads, mounts, Clock(hands.wall, hands.boot))
+    state = build_state(config, loop, threads, mounts, DaemonClock(hands.wall, hands.boot))
     if is_first:
         state.ledger.confirm()  # as gpushared does once it has looked for its tenants
     driver = fakes.FakeDriver(*(fakes.card(index, gib) for index in range(cards)))
@@ -233,7 +184,7 @@ def node(folder: Path, *, gib: int = 80, cards: int = 1) -> Iterator[Node]:
     files = from_cdi(fakes.driver_files(folder))
     state.driver = LoadedDriver(files, driver, driver.cards(), contexts)
     try:
-        yield Node(state, jobs, hands)
+        yield StoryNode(state, turns, hands)
     finally:
         state.watch.close()
         state.mounts.close()

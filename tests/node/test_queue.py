@@ -11,18 +11,18 @@ import pytest
 from gpushare.config import QueueLimits
 from gpushare.daemon.lifecycle.queue import EXPIRED, STARTED, TIMED_OUT
 
-from .node import Node, node
+from .node import StoryNode, node
 
 LIMITS = QueueLimits()
 
 
 @pytest.fixture
-def one(tmp_path: Path) -> Iterator[Node]:
+def one(tmp_path: Path) -> Iterator[StoryNode]:
     with node(tmp_path) as made:
         yield made
 
 
-def test_a_start_that_waits_gets_the_room_of_one_that_ends(one: Node) -> None:
+def test_a_start_that_waits_gets_the_room_of_one_that_ends(one: StoryNode) -> None:
     one.opens("a", "70GiB")
     second = one.takes("b", "40GiB")
     assert second.waits()
@@ -32,7 +32,7 @@ def test_a_start_that_waits_gets_the_room_of_one_that_ends(one: Node) -> None:
     assert second.end == STARTED
 
 
-def test_a_start_waits_as_long_as_it_may_and_no_longer(one: Node) -> None:
+def test_a_start_waits_as_long_as_it_may_and_no_longer(one: StoryNode) -> None:
     one.opens("a", "70GiB")
     second = one.takes("b", "40GiB", wait_seconds=30)
     one.wait(29)
@@ -43,7 +43,7 @@ def test_a_start_waits_as_long_as_it_may_and_no_longer(one: Node) -> None:
     assert second.end == TIMED_OUT
 
 
-def test_room_that_is_not_used_is_given_to_the_next(one: Node) -> None:
+def test_room_that_is_not_used_is_given_to_the_next(one: StoryNode) -> None:
     one.opens("a", "70GiB")
     second, third = one.takes("b", "60GiB"), one.takes("c", "60GiB")
     assert second.waits(1)

@@ -66,3 +66,17 @@ def test_a_command_that_waits_has_a_container_evicted_once_that_is_idle(own: Sta
             job.communicate(timeout=LIMIT_SECONDS)
         answer = tenant.answer("check")
         assert (answer["code"], answer["different"]) == (0, 0)
+
+
+def test_the_time_of_an_evicted_container_ends_while_its_program_waits(own: Stack) -> None:
+    client = own.client
+    with holding(own, "100GiB") as (bundle, tenant):
+        client.evict(bundle.id)
+        with holding(own, "100GiB"):
+            tenant.tell(f"check {SEED}")
+            wait_until(lambda: waits(bundle))
+            client.set(bundle.id, time_limit="1s")  # counted from its start, evicted or not
+            wait_until(lambda: all(one["id"] != bundle.id for one in client.tenants()))
+        events = {one["event"]: one["fields"] for one in client.history(bundle.id)}
+        assert events["tenant-stop-requested"]["by"] == "time-limit"
+        assert "tenant-restored" not in events

@@ -11,7 +11,7 @@ from gpushare.daemon.core.loop import boottime
 
 
 @dataclass(frozen=True)
-class Clock:
+class DaemonClock:
     """Functions that return seconds.
 
     `wall` counts from the epoch, `boot` from the boot of this machine, and nobody can set it back.

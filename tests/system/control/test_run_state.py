@@ -199,3 +199,12 @@ def test_under_v1_a_container_that_the_engine_thaws_is_frozen_again(
         wait_until(lambda: old.through.state(old.id)["status"] == "paused")
         assert v1.client.tenant(old.id)["interventions"]
         v1.client.resume(old.id)
+
+
+def test_under_v1_a_stop_reaches_a_frozen_container(
+    old: RuntimeContainer, v1: RuntimeNamespace
+) -> None:
+    with old.started() as tenant:
+        v1.client.pause(old.id)
+        v1.client.stop(old.id, "KILL", 0)
+        assert tenant.wait() != 0
