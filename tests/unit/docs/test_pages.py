@@ -80,8 +80,8 @@ def by_dev(words: list[str]) -> str:
         options = {"demo": demo._options, "bench": bench._options, "gpu": gpu._options}
         return parsed(options[command], arguments)
     if command == "check":
-        return " ".join(set(arguments) - {step.name for step in STEPS})
-    return " ".join(arguments) if command == "setup" and arguments != ["--plan"] else ""
+        return " ".join(set(arguments) - {"--all", *(step.name for step in STEPS)})
+    return " ".join(set(arguments) - {"--all", "--plan"}) if command == "setup" else ""
 
 
 def by_gpushared(words: list[str]) -> str:
