@@ -80,7 +80,7 @@ def by_dev(words: list[str]) -> str:
         options = {"demo": demo._options, "bench": bench._options, "gpu": gpu._options}
         return parsed(options[command], arguments)
     if command == "check":
-        return " ".join(set(arguments) - {step.name for step in STEPS})
+        return " ".join(set(arguments) - {"--all", *(step.name for step in STEPS)})
     return " ".join(set(arguments) - {"--all", "--plan"}) if command == "setup" else ""
 
 
