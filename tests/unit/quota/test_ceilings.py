@@ -55,6 +55,16 @@ def held(
 MEMORY = {"memory": "1GiB"}
 WITH_CORES = MEMORY | {"cores": "9"}
 WHOLE = "requests whole cards, which the policy of this node does not allow (max_per_request."
+#: The ceiling, a key, its text at the ceiling and above it, and what is said of that.
+BESIDE_MEMORY: list[tuple[str, object, str, str, str, str]] = [
+    ("cores", 30, "cores", "30", "31", "exceeds the maximum, 30"),
+    ("count", 2, "count", "2", "3", "3 cards exceed the maximum, 2"),
+    ("count", 1, "devices", "1", "0,1", "2 cards exceed the maximum, 1"),
+    ("weight", 5, "weight", "5", "6", "exceeds the maximum, 5"),
+    ("priority", 3, "priority", "3", "2", "above the highest allowed priority, 3"),
+    ("classes", ("offline",), "class", "offline", "online", "not allowed on this node"),
+    ("backends", ("driver",), "backend", "driver", "mps", "not allowed on this node"),
+]
 #: The ceiling, what is at it, what exceeds it, and what is said of that.
 EACH: list[tuple[dict[str, object], dict[str, str], dict[str, str], str]] = [
     (
@@ -113,15 +123,7 @@ EACH: list[tuple[dict[str, object], dict[str, str], dict[str, str], str]] = [
             MEMORY | {key: above},
             f"={above}: {told} (max_per_request.{ceiling}, ",
         )
-        for ceiling, most, key, at, above, told in (
-            ("cores", 30, "cores", "30", "31", "exceeds the maximum, 30"),
-            ("count", 2, "count", "2", "3", "3 cards exceed the maximum, 2"),
-            ("count", 1, "devices", "1", "0,1", "2 cards exceed the maximum, 1"),
-            ("weight", 5, "weight", "5", "6", "exceeds the maximum, 5"),
-            ("priority", 3, "priority", "3", "2", "above the highest allowed priority, 3"),
-            ("classes", ("offline",), "class", "offline", "online", "not allowed on this node"),
-            ("backends", ("driver",), "backend", "driver", "mps", "not allowed on this node"),
-        )
+        for ceiling, most, key, at, above, told in BESIDE_MEMORY
     ),
 ]
 
