@@ -6,17 +6,19 @@ Each takes STEP bytes, exactly: what is charged is what is asked for.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import byref, c_size_t, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from gpushare import abi
 
 from . import client
-from .client import MIB, NO_OPTIONS, call, free, image, image_file, made, number
+from .client import MIB, NO_OPTIONS, call, free, image, image_file, made
 
 STEP: Final = 64 * MIB
 #: One element of 16 bytes, 4096 a row.
@@ -164,17 +166,57 @@ def send_batch(name: str, pointers: list[int], size: int, starts: list[int]) -> 
     )
 
 
-def _sent(how: Callable[[int], None]) -> int:
+def _sent(name: str) -> int:
     failing = os.environ.pop("FAKE_CUDA_FAIL", None)  # not yet
     pointer = client.alloc_managed(STEP)
     os.environ.update({"FAKE_CUDA_FAIL": failing} if failing else {})
     try:
-        how(pointer)
+        if name in SENDS:
+            send(name, pointer, STEP)
+        else:
+            send_batch(name, [pointer], STEP, [0, 0])
     except client.Refused:
         free(pointer)
         raise
     return pointer
 
+
+def _load(name: str, *words: object) -> c_void_p:
+    return made(name, image(STEP), *words)
+
+
+def _load_file(name: str, *words: object) -> c_void_p:
+    return made(name, image_file(image(STEP)), *words)
+
+
+ARRAYS: Final[dict[str, ctypes.Structure]] = {
+    "cuArrayCreate": client.Array1(**SHAPE),
+    "cuArrayCreate_v2": client.Array2(**SHAPE),
+    "cuArray3DCreate": client.Array3D1(**SHAPE),
+    "cuArray3DCreate_v2": client.Array3D2(**SHAPE),
+}
+#: Behind the image, or its file.
+LOADS: Final[dict[str, tuple[object, ...]]] = {
+    "cuModuleLoad": (),
+    "cuModuleLoadData": (),
+    "cuModuleLoadDataEx": (0, None, None),
+    "cuModuleLoadFatBinary": (),
+    "cuLibraryLoadData": NO_OPTIONS,
+    "cuLibraryLoadFromFile": NO_OPTIONS,
+}
+USES: Final[dict[str, Callable[[c_void_p], object]]] = {
+    "cuLibraryGetModule": partial(made, "cuLibraryGetModule"),
+    "cuLibraryGetKernel": lambda library: made("cuLibraryGetKernel", library, b"empty"),
+    "cuLibraryGetGlobal": client.variable_of,
+    "cuLibraryGetManaged": partial(client.variable_of, by="cuLibraryGetManaged"),
+    "cuKernelGetFunction": _function_of,
+}
+CONTEXTS: Final[dict[str, tuple[object, ...]]] = {
+    "cuCtxCreate": (0, 0),
+    "cuCtxCreate_v2": (0, 0),
+    "cuCtxCreate_v3": (None, 0, 0, 0),
+    "cuCtxCreate_v4": (None, 0, 0),
+}
 
 # fmt: off
 PATHS: Final[dict[str, Path]] = {
@@ -207,65 +249,37 @@ PATHS: Final[dict[str, Path]] = {
         lambda context: call("cuGreenCtxDestroy", context), driver="fake"),
 } | {
     f"cuMemAllocAsync{form}": Path(
-        abi.KIND_POOL, lambda f=form: client.alloc_async(STEP, f), _give_async)
+        abi.KIND_POOL, partial(client.alloc_async, STEP, form), _give_async)
     for form in FORMS
 } | {
-    f"cuMemAllocFromPoolAsync{form}": Path(abi.KIND_POOL, lambda f=form: _pooled(f), _give_pool)
+    f"cuMemAllocFromPoolAsync{form}": Path(abi.KIND_POOL, partial(_pooled, form), _give_pool)
     for form in FORMS
 } | {
-    name: Path(abi.KIND_ARRAY, lambda n=name, s=shape: made(n, byref(s)), client.destroy)
-    for name, shape in {
-        "cuArrayCreate": client.Array1(**SHAPE), "cuArrayCreate_v2": client.Array2(**SHAPE),
-        "cuArray3DCreate": client.Array3D1(**SHAPE), "cuArray3DCreate_v2": client.Array3D2(**SHAPE),
-    }.items()
-} | {
-    name: Path(abi.KIND_MODULE, lambda n=name, w=words: made(n, *w()), client.unload)
-    for name, words in {
-        "cuModuleLoad": lambda: (image_file(image(STEP)),),
-        "cuModuleLoadData": lambda: (image(STEP),),
-        "cuModuleLoadDataEx": lambda: (image(STEP), 0, None, None),
-        "cuModuleLoadFatBinary": lambda: (image(STEP),),
-    }.items()
+    name: Path(abi.KIND_ARRAY, partial(made, name, byref(shape)), client.destroy)
+    for name, shape in ARRAYS.items()
 } | {
     name: Path(
-        abi.KIND_MODULE, lambda n=name, w=words: made(n, w(), *NO_OPTIONS),
-        client.unload_library, 0)
-    for name, words in {
-        "cuLibraryLoadData": lambda: image(STEP),
-        "cuLibraryLoadFromFile": lambda: image_file(image(STEP)),
-    }.items()
+        abi.KIND_MODULE, partial(_load if "Data" in name or "Fat" in name else _load_file, name,
+        *more), client.unload_library if "Library" in name else client.unload,
+        0 if "Library" in name else ALL)
+    for name, more in LOADS.items()
 } | {
-    name: Path(abi.KIND_MODULE, lambda u=use: _used(u), client.unload_library, 0)
-    for name, use in {
-        "cuLibraryGetModule": lambda library: made("cuLibraryGetModule", library),
-        "cuLibraryGetKernel": lambda library: made("cuLibraryGetKernel", library, b"empty"),
-        "cuLibraryGetGlobal": client.variable_of,
-        "cuLibraryGetManaged": lambda library: number(
-            "cuLibraryGetManaged", byref(c_size_t()), library, b"table"),
-        "cuKernelGetFunction": _function_of,
-    }.items()
+    name: Path(abi.KIND_MODULE, partial(_used, use), client.unload_library, 0)
+    for name, use in USES.items()
 } | {
     f"{name}{form}": Path(
-        abi.KIND_GRAPH, lambda n=f"{name}{form}": _started(n), _give_graph, REACHES)
+        abi.KIND_GRAPH, partial(_started, f"{name}{form}"), _give_graph, REACHES)
     for name in ("cuGraphLaunch", "cuGraphUpload", "cuGraphInstantiateWithParams")
     for form in FORMS
 } | {
     name: Path(
-        abi.KIND_CONTEXT, lambda n=name, w=words: made(n, *w),
+        abi.KIND_CONTEXT, partial(made, name, *words),
         lambda context: call("cuCtxDestroy_v2", context), FAILS | RETRIES)
-    for name, words in {
-        "cuCtxCreate": (0, 0), "cuCtxCreate_v2": (0, 0), "cuCtxCreate_v3": (None, 0, 0, 0),
-        "cuCtxCreate_v4": (None, 0, 0),
-    }.items()
+    for name, words in CONTEXTS.items()
 } | {
-    name: Path(
-        abi.KIND_MANAGED, lambda n=name: _sent(lambda pointer: send(n, pointer, STEP)), free, 0, 1)
-    for name in SENDS
+    name: Path(abi.KIND_MANAGED, partial(_sent, name), free, 0, 1) for name in SENDS
 } | {
-    name: Path(
-        abi.KIND_MANAGED,
-        lambda n=name: _sent(lambda pointer: send_batch(n, [pointer], STEP, [0, 0])),
-        free, card=1, driver="fake")
+    name: Path(abi.KIND_MANAGED, partial(_sent, name), free, card=1, driver="fake")
     for name in BATCHES
 }
 # fmt: on
