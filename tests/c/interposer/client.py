@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: PLC0414 - programs have these words from here
 """The driver through ctypes, as a program in a container sees it; errors are exceptions.
 
 It is what the tests' Python programs begin with (program() in conftest.py), and a module of tests
@@ -7,15 +8,20 @@ that run in a process of a container (inside.py). The driver is loaded when it i
 
 from __future__ import annotations
 
-import ctypes
+import ctypes as ctypes
 import json
-import os
-import sys
-import threading  # noqa: F401 - for the programs that begin with this
-from collections.abc import Callable
-from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
-from pathlib import Path
-from typing import Any
+import os as os
+import sys as sys
+import threading as threading
+from collections.abc import Callable as Callable
+from ctypes import byref as byref
+from ctypes import c_int as c_int
+from ctypes import c_size_t as c_size_t
+from ctypes import c_uint as c_uint
+from ctypes import c_uint64 as c_uint64
+from ctypes import c_void_p as c_void_p
+from pathlib import Path as Path
+from typing import Any as Any
 
 MIB = 1 << 20
 OUT_OF_MEMORY = 2
@@ -147,12 +153,8 @@ def alloc_async(size: int, suffix: str = "", stream: c_void_p | None = None) -> 
 
 class Properties(ctypes.Structure):
     _fields_ = (
-        ("type", c_int),
-        ("handle_types", c_int),
-        ("location_type", c_int),
-        ("location_id", c_int),
-        ("win32", c_void_p),
-        ("flags", c_uint64),
+        *((name, c_int) for name in ("type", "handle_types", "location_type", "location_id")),
+        *(("win32", c_void_p), ("flags", c_uint64)),
     )
 
 
@@ -294,12 +296,8 @@ def ipc_close(pointer: int) -> None:
 
 class External(ctypes.Structure):
     _fields_ = (
-        ("type", c_int),
-        ("fd", c_uint64),  # a union of two words
-        ("name", c_uint64),
-        ("size", c_uint64),
-        ("flags", c_uint),
-        ("reserved", c_uint * 16),
+        *(("type", c_int), ("fd", c_uint64), ("name", c_uint64)),  # a union of two words
+        *(("size", c_uint64), ("flags", c_uint), ("reserved", c_uint * 16)),
     )
 
 
@@ -325,14 +323,9 @@ def buffer_in(memory: int, size: int, offset: int = 0) -> int:
 
 class PoolProperties(ctypes.Structure):
     _fields_ = (
-        ("type", c_int),
-        ("handle_types", c_int),
-        ("location_type", c_int),
-        ("location_id", c_int),
-        ("win32", c_void_p),
-        ("max_size", c_size_t),
-        ("usage", ctypes.c_ushort),
-        ("reserved", ctypes.c_ubyte * 54),
+        *((name, c_int) for name in ("type", "handle_types", "location_type", "location_id")),
+        *(("win32", c_void_p), ("max_size", c_size_t)),
+        *(("usage", ctypes.c_ushort), ("reserved", ctypes.c_ubyte * 54)),
     )
 
 
@@ -365,20 +358,15 @@ def pool_trim(pool: c_void_p, keep: int = 0) -> None:
 
 class AllocationNodeParameters(ctypes.Structure):
     _fields_ = (
-        ("pool", PoolProperties),
-        ("access", c_void_p),
-        ("access_count", c_size_t),
-        ("size", c_size_t),
-        ("pointer", c_uint64),
+        *(("pool", PoolProperties), ("access", c_void_p)),
+        *(("access_count", c_size_t), ("size", c_size_t), ("pointer", c_uint64)),
     )
 
 
 class InstantiateParameters(ctypes.Structure):
     _fields_ = (
-        ("flags", c_uint64),
-        ("stream", c_void_p),
-        ("error_node", c_void_p),
-        ("result", c_int),
+        *(("flags", c_uint64), ("stream", c_void_p)),
+        *(("error_node", c_void_p), ("result", c_int)),
     )
 
 
@@ -511,8 +499,8 @@ def unload_library(library: c_void_p) -> None:
     call("cuLibraryUnload", library)
 
 
-def variable_of(library: c_void_p) -> int:
-    return number("cuLibraryGetGlobal", byref(c_size_t()), library, b"table")
+def variable_of(library: c_void_p, by: str = "cuLibraryGetGlobal") -> int:
+    return number(by, byref(c_size_t()), library, b"table")
 
 
 SPIN = HEAD + ".visible .entry spin(.param .u64 spin_duration_ns)\n{\n\tret;\n}\n\0"

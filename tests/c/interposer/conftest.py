@@ -106,7 +106,7 @@ class SimulatedContainer(Protocol):
     """Make a machine with so many cards, and a container with 100 MiB of each of the listed."""
 
     def __call__(
-        self, cards: int, granted: list[int], profile: Path = ..., cuda_version: str = ...
+        self, cards: int, granted: list[int], profile: Path = ..., cuda_version: str | None = ...
     ) -> ProgramContainer: ...
 
 
@@ -127,10 +127,12 @@ def simulated_container(tmp_path: Path, simulator_filters: Path) -> SimulatedCon
     """Make a machine with so many cards, and a container with 100 MiB of each of the listed."""
 
     def make(
-        cards: int, granted: list[int], profile: Path = T4, cuda_version: str = ""
+        cards: int, granted: list[int], profile: Path = T4, cuda_version: str | None = None
     ) -> ProgramContainer:
-        newer = {"cuda_version": cuda_version, "driver_version": "600.10"} if cuda_version else {}
-        made = simulator.create(tmp_path / "cards", profile, cards, **newer)
+        driver_version = "600.10" if cuda_version else None
+        made = simulator.create(
+            tmp_path / "cards", profile, cards, driver_version, cuda_version=cuda_version
+        )
         uuids = [made.uuids[card] for card in granted]
         tenant = InterposedTenant(tmp_path / "tenant", uuids, 100 * MIB)
         return ProgramContainer(simulator_filters, tenant, dict(made.env))

@@ -6,21 +6,28 @@ Each takes STEP bytes, exactly: what is charged is what is asked for.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import byref, c_size_t, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from gpushare import abi
 
 from . import client
-from .client import MIB, call, free, image, made, number
+from .client import MIB, NO_OPTIONS, call, free, image, image_file, made
 
 STEP: Final = 64 * MIB
 #: One element of 16 bytes, 4096 a row.
 SHAPE: Final = {"w": 4096, "h": STEP // (4096 * 16), "format": client.FLOAT, "channels": 4}
+NOT_SUPPORTED: Final = 801
+#: What a path is beside being charged: the simulated driver can be told to fail it; the library
+#: retries it on a full card; the card has less free at once.
+FAILS, RETRIES, REACHES = 1, 2, 4
+ALL: Final = FAILS | RETRIES | REACHES
 
 
 @dataclass(frozen=True)
@@ -30,11 +37,9 @@ class Path:
     kind: int
     take: Callable[[], Any]
     give: Callable[[Any], object]
-    fails: bool = True  # where the simulated driver is told to; and a full card is asked again
-    retries: bool = True
+    traits: int = ALL
     card: int = 0
     driver: str = "simulated"
-    reaches_card: bool = True  # at once
 
     @property
     def ends_with_context(self) -> bool:
@@ -43,29 +48,7 @@ class Path:
         return self.driver == "simulated" and self.card == 0 and self.kind not in apart
 
 
-PATHS: Final[dict[str, Path]] = {
-    "cuMemAlloc_v2": Path(abi.KIND_BUFFER, lambda: client.alloc(STEP), free),
-    "cuMemAllocPitch_v2": Path(abi.KIND_BUFFER, lambda: client.alloc_pitch(STEP), free),
-    "cuMemAllocManaged": Path(
-        abi.KIND_MANAGED, lambda: client.alloc_managed(STEP), free, reaches_card=False
-    ),
-    "cuMemCreate": Path(abi.KIND_PHYSICAL, lambda: client.create(STEP), client.release),
-    "cuImportExternalMemory": Path(
-        abi.KIND_EXTERNAL,
-        lambda: client.import_external(STEP),
-        client.destroy_external,
-        retries=False,
-    ),
-    "cuCtxSetLimit": Path(
-        abi.KIND_CONTEXT_LIMIT,
-        lambda: client.set_limit(client.HEAP, client.limit(client.HEAP) + STEP),
-        lambda _: client.set_limit(client.HEAP, client.limit(client.HEAP) - STEP),
-        fails=False,
-    ),
-}
-
-
-def _give_pooled(pointer: int) -> None:
+def _give_async(pointer: int) -> None:
     client.free_async(pointer)
     client.synchronize()
 
@@ -80,56 +63,12 @@ def _pooled(suffix: str) -> tuple[c_void_p, int]:
 
 
 def _give_pool(held: tuple[c_void_p, int]) -> None:
-    _give_pooled(held[1])
+    _give_async(held[1])
     call("cuMemPoolDestroy", held[0])
 
 
-for _suffix in ("", "_ptsz"):
-    PATHS[f"cuMemAllocAsync{_suffix}"] = Path(
-        abi.KIND_POOL, lambda s=_suffix: client.alloc_async(STEP, s), _give_pooled
-    )
-    PATHS[f"cuMemAllocFromPoolAsync{_suffix}"] = Path(
-        abi.KIND_POOL, lambda s=_suffix: _pooled(s), _give_pool
-    )
-
-PATHS |= {
-    name: Path(abi.KIND_ARRAY, lambda n=name, s=shape: made(n, byref(s)), client.destroy)
-    for name, shape in {
-        "cuArrayCreate": client.Array1(**SHAPE),
-        "cuArrayCreate_v2": client.Array2(**SHAPE),
-        "cuArray3DCreate": client.Array3D1(**SHAPE),
-        "cuArray3DCreate_v2": client.Array3D2(**SHAPE),
-    }.items()
-} | {
-    "cuMipmappedArrayCreate": Path(
-        abi.KIND_ARRAY,
-        lambda: made("cuMipmappedArrayCreate", byref(client.Array3D2(**SHAPE)), 1),
-        client.destroy_mipmap,
-        fails=False,
-    )
-}
-
-PATHS |= {
-    name: Path(abi.KIND_MODULE, lambda n=name, w=words: made(n, *w()), client.unload)
-    for name, words in {
-        "cuModuleLoad": lambda: (client.image_file(image(STEP)),),
-        "cuModuleLoadData": lambda: (image(STEP),),
-        "cuModuleLoadDataEx": lambda: (image(STEP), 0, None, None),
-        "cuModuleLoadFatBinary": lambda: (image(STEP),),
-    }.items()
-} | {
-    name: Path(
-        abi.KIND_MODULE,
-        lambda n=name, w=words: made(n, w(), *client.NO_OPTIONS),
-        client.unload_library,
-        fails=False,
-        reaches_card=False,
-    )
-    for name, words in {
-        "cuLibraryLoadData": lambda: image(STEP),
-        "cuLibraryLoadFromFile": lambda: client.image_file(image(STEP)),
-    }.items()
-}
+def _grow_heap(change: int) -> None:
+    client.set_limit(client.HEAP, client.limit(client.HEAP) + change)
 
 
 @contextmanager
@@ -161,27 +100,6 @@ def _function_of(library: c_void_p) -> None:
     made("cuKernelGetFunction", kernel)
 
 
-NOT_SUPPORTED: Final = 801
-PATHS |= {
-    name: Path(
-        abi.KIND_MODULE,
-        lambda u=use: _used(u),
-        client.unload_library,
-        fails=False,
-        reaches_card=False,
-    )
-    for name, use in {
-        "cuLibraryGetModule": lambda library: made("cuLibraryGetModule", library),
-        "cuLibraryGetKernel": lambda library: made("cuLibraryGetKernel", library, b"empty"),
-        "cuLibraryGetGlobal": client.variable_of,
-        "cuLibraryGetManaged": lambda library: number(
-            "cuLibraryGetManaged", byref(c_size_t()), library, b"table"
-        ),
-        "cuKernelGetFunction": _function_of,
-    }.items()
-}
-
-
 def _started(start: str) -> c_void_p:
     """A graph that allocates and frees, launched or uploaded."""
     if "Instantiate" in start:
@@ -201,69 +119,12 @@ def _give_graph(graph: c_void_p) -> None:
     client.trim_graphs()
 
 
-PATHS |= {
-    f"{name}{suffix}": Path(
-        abi.KIND_GRAPH, lambda n=f"{name}{suffix}": _started(n), _give_graph, fails=False
-    )
-    for name in ("cuGraphLaunch", "cuGraphUpload", "cuGraphInstantiateWithParams")
-    for suffix in ("", "_ptsz")
-}
-
-#: The page says that a context takes STEP, which is not what it takes of the simulated card.
-PATHS |= {
-    name: Path(
-        abi.KIND_CONTEXT,
-        lambda n=name, w=words: made(n, *w),
-        lambda context: call("cuCtxDestroy_v2", context),
-        reaches_card=False,
-    )
-    for name, words in {
-        "cuCtxCreate": (0, 0),
-        "cuCtxCreate_v2": (0, 0),
-        "cuCtxCreate_v3": (None, 0, 0, 0),
-        "cuCtxCreate_v4": (None, 0, 0),
-    }.items()
-} | {
-    "cuDevicePrimaryCtxRetain": Path(
-        abi.KIND_CONTEXT,
-        lambda: made("cuDevicePrimaryCtxRetain", 0),
-        lambda _: call("cuDevicePrimaryCtxRelease_v2", 0),
-        reaches_card=False,
-    ),
-    "cuGreenCtxCreate": Path(
-        abi.KIND_CONTEXT,
-        lambda: made("cuGreenCtxCreate", None, 0, 1),
-        lambda context: call("cuGreenCtxDestroy", context),
-        driver="fake",
-    ),
-}
-
-
 def _first_form(name: str, *words: object) -> int:
     """A buffer of the interface with addresses of 32 bits."""
     pointer = c_uint()
     call(name, byref(pointer), *words)
     return pointer.value
 
-
-def _free_first_form(pointer: int) -> None:
-    call("cuMemFree", c_uint(pointer))
-
-
-PATHS |= {
-    "cuMemAlloc": Path(
-        abi.KIND_BUFFER,
-        lambda: _first_form("cuMemAlloc", STEP),
-        _free_first_form,
-        driver="fake",
-    ),
-    "cuMemAllocPitch": Path(
-        abi.KIND_BUFFER,
-        lambda: _first_form("cuMemAllocPitch", byref(c_uint()), MIB, STEP // MIB, 4),
-        _free_first_form,
-        driver="fake",
-    ),
-}
 
 #: CUmemLocation, as it is passed by value.
 CARD_1: Final = c_uint64(client.DEVICE | 1 << 32)
@@ -276,10 +137,9 @@ SENDS: Final = {
     "cuMemAdvise": (ADVISE_PREFERRED, 1),
     "cuMemAdvise_v2": (ADVISE_PREFERRED, CARD_1),
 }
+FORMS: Final = ("", "_ptsz")
 BATCHES: Final = tuple(
-    f"cuMem{what}BatchAsync{suffix}"
-    for what in ("Prefetch", "DiscardAndPrefetch")
-    for suffix in ("", "_ptsz")
+    f"cuMem{what}BatchAsync{form}" for what in ("Prefetch", "DiscardAndPrefetch") for form in FORMS
 )
 
 
@@ -290,48 +150,136 @@ def send(name: str, pointer: int, size: int) -> None:
 
 def send_batch(name: str, pointers: list[int], size: int, starts: list[int]) -> None:
     """Send buffers of `size` to cards 0, 1, 0, ...: from starts[n] on to the next."""
-    count = len(starts)
-    places = [client.DEVICE | n % 2 << 32 for n in range(count)]
+    buffers, places = len(pointers), len(starts)
+    what = (c_uint64 * buffers)(*pointers), (c_size_t * buffers)(*[size] * buffers)
+    where = (c_uint64 * places)(*[client.DEVICE | n % 2 << 32 for n in range(places)])
+    count = c_size_t(places)
     call(
         name,
-        (c_uint64 * len(pointers))(*pointers),
-        (c_size_t * len(pointers))(*[size] * len(pointers)),
-        c_size_t(len(pointers)),
-        (c_uint64 * count)(*places),
-        (c_size_t * count)(*starts),
-        *(c_size_t(count), c_uint64(0), None),
+        *what,
+        c_size_t(buffers),
+        where,
+        (c_size_t * places)(*starts),
+        count,
+        c_uint64(0),
+        None,
     )
 
 
-def _sent(how: Callable[[int], None]) -> int:
+def _sent(name: str) -> int:
     failing = os.environ.pop("FAKE_CUDA_FAIL", None)  # not yet
     pointer = client.alloc_managed(STEP)
     os.environ.update({"FAKE_CUDA_FAIL": failing} if failing else {})
     try:
-        how(pointer)
+        if name in SENDS:
+            send(name, pointer, STEP)
+        else:
+            send_batch(name, [pointer], STEP, [0, 0])
     except client.Refused:
         free(pointer)
         raise
     return pointer
 
 
-PATHS |= {
-    name: Path(
-        abi.KIND_MANAGED,
-        lambda n=name: _sent(lambda pointer: send(n, pointer, STEP)),
-        free,
-        card=1,
-        fails=False,
-        reaches_card=False,
-    )
-    for name in SENDS
+def _load(name: str, *words: object) -> c_void_p:
+    return made(name, image(STEP), *words)
+
+
+def _load_file(name: str, *words: object) -> c_void_p:
+    return made(name, image_file(image(STEP)), *words)
+
+
+ARRAYS: Final[dict[str, ctypes.Structure]] = {
+    "cuArrayCreate": client.Array1(**SHAPE),
+    "cuArrayCreate_v2": client.Array2(**SHAPE),
+    "cuArray3DCreate": client.Array3D1(**SHAPE),
+    "cuArray3DCreate_v2": client.Array3D2(**SHAPE),
+}
+#: Behind the image, or its file.
+LOADS: Final[dict[str, tuple[object, ...]]] = {
+    "cuModuleLoad": (),
+    "cuModuleLoadData": (),
+    "cuModuleLoadDataEx": (0, None, None),
+    "cuModuleLoadFatBinary": (),
+    "cuLibraryLoadData": NO_OPTIONS,
+    "cuLibraryLoadFromFile": NO_OPTIONS,
+}
+USES: Final[dict[str, Callable[[c_void_p], object]]] = {
+    "cuLibraryGetModule": partial(made, "cuLibraryGetModule"),
+    "cuLibraryGetKernel": lambda library: made("cuLibraryGetKernel", library, b"empty"),
+    "cuLibraryGetGlobal": client.variable_of,
+    "cuLibraryGetManaged": partial(client.variable_of, by="cuLibraryGetManaged"),
+    "cuKernelGetFunction": _function_of,
+}
+CONTEXTS: Final[dict[str, tuple[object, ...]]] = {
+    "cuCtxCreate": (0, 0),
+    "cuCtxCreate_v2": (0, 0),
+    "cuCtxCreate_v3": (None, 0, 0, 0),
+    "cuCtxCreate_v4": (None, 0, 0),
+}
+
+# fmt: off
+PATHS: Final[dict[str, Path]] = {
+    "cuMemAlloc_v2": Path(abi.KIND_BUFFER, lambda: client.alloc(STEP), free),
+    "cuMemAllocPitch_v2": Path(abi.KIND_BUFFER, lambda: client.alloc_pitch(STEP), free),
+    "cuMemAlloc": Path(
+        abi.KIND_BUFFER, lambda: _first_form("cuMemAlloc", STEP),
+        lambda pointer: call("cuMemFree", c_uint(pointer)), driver="fake"),
+    "cuMemAllocPitch": Path(
+        abi.KIND_BUFFER,
+        lambda: _first_form("cuMemAllocPitch", byref(c_uint()), MIB, STEP // MIB, 4),
+        lambda pointer: call("cuMemFree", c_uint(pointer)), driver="fake"),
+    "cuMemAllocManaged": Path(
+        abi.KIND_MANAGED, lambda: client.alloc_managed(STEP), free, FAILS | RETRIES),
+    "cuMemCreate": Path(abi.KIND_PHYSICAL, lambda: client.create(STEP), client.release),
+    "cuImportExternalMemory": Path(
+        abi.KIND_EXTERNAL, lambda: client.import_external(STEP), client.destroy_external,
+        FAILS | REACHES),
+    "cuCtxSetLimit": Path(
+        abi.KIND_CONTEXT_LIMIT, lambda: _grow_heap(STEP), lambda _: _grow_heap(-STEP), REACHES),
+    "cuMipmappedArrayCreate": Path(
+        abi.KIND_ARRAY, lambda: made("cuMipmappedArrayCreate", byref(client.Array3D2(**SHAPE)), 1),
+        client.destroy_mipmap, REACHES),
+    # The page says that a context takes STEP, which is not what it takes of the simulated card.
+    "cuDevicePrimaryCtxRetain": Path(
+        abi.KIND_CONTEXT, lambda: made("cuDevicePrimaryCtxRetain", 0),
+        lambda _: call("cuDevicePrimaryCtxRelease_v2", 0), FAILS | RETRIES),
+    "cuGreenCtxCreate": Path(
+        abi.KIND_CONTEXT, lambda: made("cuGreenCtxCreate", None, 0, 1),
+        lambda context: call("cuGreenCtxDestroy", context), driver="fake"),
+} | {
+    f"cuMemAllocAsync{form}": Path(
+        abi.KIND_POOL, partial(client.alloc_async, STEP, form), _give_async)
+    for form in FORMS
+} | {
+    f"cuMemAllocFromPoolAsync{form}": Path(abi.KIND_POOL, partial(_pooled, form), _give_pool)
+    for form in FORMS
+} | {
+    name: Path(abi.KIND_ARRAY, partial(made, name, byref(shape)), client.destroy)
+    for name, shape in ARRAYS.items()
 } | {
     name: Path(
-        abi.KIND_MANAGED,
-        lambda n=name: _sent(lambda pointer: send_batch(n, [pointer], STEP, [0, 0])),
-        free,
-        card=1,
-        driver="fake",
-    )
+        abi.KIND_MODULE, partial(_load if "Data" in name or "Fat" in name else _load_file, name,
+        *more), client.unload_library if "Library" in name else client.unload,
+        0 if "Library" in name else ALL)
+    for name, more in LOADS.items()
+} | {
+    name: Path(abi.KIND_MODULE, partial(_used, use), client.unload_library, 0)
+    for name, use in USES.items()
+} | {
+    f"{name}{form}": Path(
+        abi.KIND_GRAPH, partial(_started, f"{name}{form}"), _give_graph, REACHES)
+    for name in ("cuGraphLaunch", "cuGraphUpload", "cuGraphInstantiateWithParams")
+    for form in FORMS
+} | {
+    name: Path(
+        abi.KIND_CONTEXT, partial(made, name, *words),
+        lambda context: call("cuCtxDestroy_v2", context), FAILS | RETRIES)
+    for name, words in CONTEXTS.items()
+} | {
+    name: Path(abi.KIND_MANAGED, partial(_sent, name), free, 0, 1) for name in SENDS
+} | {
+    name: Path(abi.KIND_MANAGED, partial(_sent, name), free, card=1, driver="fake")
     for name in BATCHES
 }
+# fmt: on

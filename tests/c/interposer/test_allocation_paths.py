@@ -17,7 +17,7 @@ from . import client
 from .client import LAUNCH_FAILED, MIB, OUT_OF_MEMORY
 from .conftest import FAKE_UUIDS, FakeContainer, SimulatedContainer
 from .container import ProgramContainer
-from .paths import PATHS, STEP
+from .paths import FAILS, PATHS, REACHES, RETRIES, STEP
 from .program import ALLOCATION_PATHS, DriverProgram, RefusedByDriver
 from .rank import Rank
 from .test_reach import LOOKUPS
@@ -98,7 +98,7 @@ def test_a_path_takes_the_last_byte_of_the_quota_and_gives_it_back(taker: Taker)
 
     # One byte less than it takes: refused, and the driver is not asked.
     taker.tenant.set_memory(STEP - 1, taker.card)
-    taker.let_driver_fail(fails=path.fails)
+    taker.let_driver_fail(fails=bool(path.traits & FAILS))
     assert taker.take() == REFUSED
     assert taker.used() == 0
     assert taker.free() == {STEP - 1}
@@ -106,13 +106,13 @@ def test_a_path_takes_the_last_byte_of_the_quota_and_gives_it_back(taker: Taker)
 
     # The driver is asked, and fails: nothing is left.
     taker.tenant.set_memory(STEP, taker.card)
-    if path.fails:
+    if path.traits & FAILS:
         assert taker.take() == FAILED
         assert taker.used() == 0
         taker.let_driver_fail(fails=False)
 
     # It succeeds once a card that was full has room, and all processes of the container see it.
-    if path.fails and path.retries and path.driver == "simulated":
+    if path.traits & RETRIES and path.driver == "simulated":
         taker.container.fail(2)
     assert taker.take() != REFUSED
     if path.driver == "simulated":
@@ -122,7 +122,7 @@ def test_a_path_takes_the_last_byte_of_the_quota_and_gives_it_back(taker: Taker)
         assert taker.tenant.kind(path.kind, taker.card) == STEP
     assert taker.free() == {0}
     assert taker.other.ask("result_of(alloc, 1)") == OUT_OF_MEMORY
-    if path.driver == "simulated" and path.reaches_card:
+    if path.driver == "simulated" and path.traits & REACHES:
         assert taker.reaches() - before == STEP
 
     taker.give()

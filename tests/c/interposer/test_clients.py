@@ -17,6 +17,7 @@ from .client import MIB
 from .container import ProgramContainer
 from .rank import Rank
 
+pytestmark = pytest.mark.needs("clients")
 BESIDE = Path(sys.executable).parent
 HELD = (10 + 20) * MIB  # a context and a buffer
 BUSY = 37

@@ -43,7 +43,7 @@ def prepare() -> dict[str, object]:
         "stream": stream,
         "executable": instance(graph),
         "linking": linking,
-        "found": ctypes.CFUNCTYPE(c_int)(found),
+        "found": ctypes.CFUNCTYPE(c_int)(found or 0),
     }
 
 
@@ -54,7 +54,7 @@ def start_empty(function: c_void_p, stream: c_void_p | None = None) -> int:
 def copied(pointer: int) -> bool:
     kept = ctypes.create_string_buffer(MIB)
     call("cuMemcpyDtoH_v2", kept, c_uint64(pointer), c_size_t(MIB))
-    return kept.raw == b"x" * MIB
+    return bool(kept.raw == b"x" * MIB)
 
 
 def linked(linking: c_void_p) -> None:

@@ -193,7 +193,7 @@ def test_a_context_takes_it_along() -> None:
 def test_child_graphs_are_looked_through() -> None:
     holds = begin()
     outer, inner = graph_new(), graph_of(50 * MIB)
-    child = (c_uint64 * 32)(4, 0, inner.value, 1)  # its owner is the node from now on
+    child = (c_uint64 * 32)(4, 0, inner.value or 0, 1)  # its owner is the node from now on
     made("cuGraphAddNode", outer, None, c_size_t(0), child)
     outer = instance(outer)
     alloc(60 * MIB)

@@ -133,6 +133,7 @@ def test_an_older_nvml_does_not_have_later_functions(older: ProgramContainer, ve
     }
 
 
+@pytest.mark.needs("clients")
 def test_cuda_bindings_runs_as_without_gpushare(older: ProgramContainer) -> None:
     """It takes cuGetProcAddress_v2 where dlsym finds it, and otherwise dlsym for everything."""
     said = [each.run(sys.executable, "-c", BINDINGS) for each in (older, bare(older))]

@@ -47,6 +47,7 @@ def test_a_symbol_newer_than_the_table_is_the_driver_s() -> None:
     assert value.value == 42
     result, address, status = proc_address("cuTomorrow", 99000)
     found = c_int()
+    assert address
     ctypes.CFUNCTYPE(c_int, c_void_p)(address)(ctypes.addressof(found))
     assert (result, status, found.value) == (0, 0, 42)
 
