@@ -23,7 +23,6 @@ MIB, GIB = 1 << 20, 1 << 30
 SIZES = (GIB, 4 * GIB, 16 * GIB)
 #: Host memory that must be available for each byte: the program's, and what a driver may add.
 HOST_FACTOR = 3
-KINDS = ("pooled", "mapped", "pinned")
 VERBS = ("lock", "checkpoint", "restore", "unlock")
 STEPS = 20
 
@@ -52,7 +51,7 @@ def rows(driver: DriverPaths) -> Iterator[ReportRow]:
             return
         found = caller.ask(f"card {driver.uuid} 0")
         yield ReportRow("persistence mode", "on" if found["persistence"] else "off")
-    for part in (_sizes, _kinds, _training):
+    for part in (_sizes, _training):
         try:
             yield from part(driver)
         except (NotMeasured, ProbeFailed) as error:
@@ -84,13 +83,13 @@ def _available_bytes() -> int:
     return int(dict(line.split(":", 1) for line in lines)["MemAvailable"].split()[0]) << 10
 
 
-def _taken(one: Checkpointer, kind: str, size: int) -> None:
+def _taken(one: Checkpointer, size: int) -> None:
     """Let the program take memory; NotMeasured where it gets none."""
     if _available_bytes() < HOST_FACTOR * size:
         raise NotMeasured(f"{size // MIB} MiB: too little host memory is available")
-    found = one.target.ask(f"take {kind} {size}")
+    found = one.target.ask(f"take {size}")
     if found["code"]:
-        raise NotMeasured(f"{size // MIB} MiB of {kind} memory: {found['name']}")
+        raise NotMeasured(f"{size // MIB} MiB: {found['name']}")
 
 
 def _times(one: Checkpointer, name: str, size: int) -> Iterator[ReportRow]:
@@ -104,8 +103,6 @@ def _times(one: Checkpointer, name: str, size: int) -> Iterator[ReportRow]:
         if verb == "checkpoint":
             grown = _resident_of(one.pid) - resident
     yield ReportRow(f"{name}: host memory that it takes", grown, "bytes")
-    found = one.target.ask("same")
-    yield ReportRow.claim(f"{name}: its contents are the same", found["same"], found["wrong"])
 
 
 def _resident_of(pid: str) -> int:
@@ -121,7 +118,7 @@ def _sizes(driver: DriverPaths) -> Iterator[ReportRow]:
         name = f"{size / GIB:g} GiB"
         try:
             with _both(driver) as one:
-                _taken(one, "linear", size)
+                _taken(one, size)
                 yield from _listed(driver, one, name)
                 yield from _times(one, name, size)
         except NotMeasured as error:
@@ -146,17 +143,6 @@ def _listed(driver: DriverPaths, one: Checkpointer, name: str) -> Iterator[Repor
     yield ReportRow(f"{name}: memory of the card that it gives back", given, "bytes")
     taken = after["used"] - during["used"]
     yield ReportRow(f"{name}: memory that it takes again", taken, "bytes")
-
-
-def _kinds(driver: DriverPaths) -> Iterator[ReportRow]:
-    size = SIZES[0]
-    for kind in KINDS:
-        try:
-            with _both(driver) as one:
-                _taken(one, kind, size)
-                yield from _times(one, f"{size / GIB:g} GiB, {kind}", size)
-        except NotMeasured as error:
-            yield ReportRow(kind, missing=str(error))
 
 
 def _training(driver: DriverPaths) -> Iterator[ReportRow]:

@@ -7,12 +7,8 @@ import ctypes
 
 PINNED = 1  # CU_MEM_ALLOCATION_TYPE_PINNED
 ON_DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
-POSIX_FILE_DESCRIPTOR = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-READ_WRITE = 3  # CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 ATTACH_GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL
 FLOAT = 0x20  # CU_AD_FORMAT_FLOAT
-IPC_HANDLE_BYTES = 64
-IPC_LAZY_PEER_ACCESS = 1
 
 POOL_RESERVED, POOL_USED = 5, 7  # CU_MEMPOOL_ATTR_...
 GRAPH_USED, GRAPH_RESERVED = 0, 2  # CU_GRAPH_MEM_ATTR_..._CURRENT
@@ -25,12 +21,6 @@ class Location(ctypes.Structure):
     """CUmemLocation."""
 
     _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
-
-
-class Access(ctypes.Structure):
-    """CUmemAccessDesc."""
-
-    _fields_ = (("location", Location), ("flags", ctypes.c_int))
 
 
 class Physical(ctypes.Structure):
@@ -83,6 +73,6 @@ class Shape(ctypes.Structure):
     )
 
 
-def on_card(card: int, *, handle_types: int = 0) -> Physical:
+def on_card(card: int) -> Physical:
     """Return the properties of pinned memory on `card`."""
-    return Physical(type=PINNED, handle_types=handle_types, location=Location(ON_DEVICE, card))
+    return Physical(type=PINNED, location=Location(ON_DEVICE, card))

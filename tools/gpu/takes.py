@@ -29,7 +29,6 @@ SHAPES = (
     (1024, 1024, 0, 11),
 )
 MANAGED = 256 * MIB
-PHYSICAL = 64 * MIB
 
 
 def rows(driver: DriverPaths) -> Iterator[ReportRow]:
@@ -88,14 +87,6 @@ def physical(process: Weighed) -> Iterator[ReportRow]:
     grains = process.process.ask("granularity")
     for name in ("minimum", "recommended"):
         yield ReportRow(f"cuMemGetAllocationGranularity: {name}", grains[name], "bytes")
-    yield from process.steps(
-        (
-            (f"cuMemCreate of {PHYSICAL // MIB} MiB", f"create {PHYSICAL}"),
-            ("mapped", f"map {PHYSICAL}"),
-            ("its handle released while it is mapped", "release"),
-            ("unmapped", f"unmap {PHYSICAL}"),
-        )
-    )
 
 
 def managed(process: Weighed) -> Iterator[ReportRow]:

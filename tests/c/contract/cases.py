@@ -18,6 +18,7 @@ NOT_FOR_TENANTS = {
     "managed_memory_is_counted_where_it_was_prefetched_to": "it is charged when it is allocated",
     "managed_memory_moves_between_cards": "it is charged when it is allocated",
     "a_managed_variable_is_not_on_the_card": "it is charged when it is loaded",
+    "imported_memory_of_an_ended_maker_is_its_holders": "an import is not charged",
     **dict.fromkeys(
         (
             "the_states_of_a_checkpoint_follow_one_another",

@@ -37,6 +37,27 @@ void the_memory_of_a_killed_process_is_free(void)
 	CHECK(free_bytes() - before > size);
 }
 
+static void enter_when_told(int socket)
+{
+	hear(socket);
+	use_the_card(socket);
+}
+
+void a_process_is_listed_from_its_first_context_to_its_end(void)
+{
+	struct peer peer = peer_start(enter_when_told);
+
+	begin();
+	if (listed_bytes(getpid()) < 0)
+		skip("NVML lists no process by its PID here");
+	EQUAL(listed_bytes(peer.pid), -1);
+	say(peer.socket, 0);
+	hear(peer.socket);
+	CHECK(listed_bytes(peer.pid) > (long long)(16 * granule()));
+	peer_kill(peer);
+	EQUAL(listed_bytes(peer.pid), -1);
+}
+
 static void churn(int socket)
 {
 	begin();

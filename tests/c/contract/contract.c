@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "contract.h"
 
+#include "nvml_api.h"
+
+#include <dlfcn.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -95,6 +98,58 @@ int attribute(CUdevice_attribute name)
 
 	OK(cuDeviceGetAttribute(&value, name, 0));
 	return value;
+}
+
+/* A function of NVML, which a program finds in this way. */
+static void *nvml(const char *name)
+{
+	static void *library;
+
+	if (!library)
+		library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+	void *function = library ? dlsym(library, name) : NULL;
+	if (!function)
+		skip("there is no NVML");
+	return function;
+}
+
+static nvmlDevice_t nvml_card(void)
+{
+	typeof(&nvmlInit_v2) init = (typeof(&nvmlInit_v2))nvml("nvmlInit_v2");
+	typeof(&nvmlDeviceGetHandleByUUID) find =
+		(typeof(&nvmlDeviceGetHandleByUUID))nvml("nvmlDeviceGetHandleByUUID");
+	static nvmlDevice_t card;
+	char text[48] = "GPU-";
+	size_t at = 4;
+	CUuuid uuid;
+
+	if (card)
+		return card;
+	OK(cuDeviceGetUuid(&uuid, 0));
+	for (int i = 0; i < 16; i++) {
+		if (i == 4 || i == 6 || i == 8 || i == 10)
+			text[at++] = '-';
+		at += (size_t)snprintf(text + at, 3, "%02x", (unsigned char)uuid.bytes[i]);
+	}
+	EQUAL(init(), 0);
+	EQUAL(find(text, &card), 0);
+	return card;
+}
+
+long long listed_bytes(pid_t pid)
+{
+	typeof(&nvmlDeviceGetComputeRunningProcesses_v3) list =
+		(typeof(&nvmlDeviceGetComputeRunningProcesses_v3))nvml(
+			"nvmlDeviceGetComputeRunningProcesses_v3");
+	nvmlProcessInfo_v2_t found[128];
+	unsigned int count = 128;
+
+	EQUAL(list(nvml_card(), &count, found), 0);
+	for (unsigned int i = 0; i < count; i++) {
+		if (found[i].pid == (unsigned int)pid)
+			return (long long)found[i].usedGpuMemory;
+	}
+	return -1;
 }
 
 CUdeviceptr allocated(size_t bytes)

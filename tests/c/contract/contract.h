@@ -51,6 +51,8 @@ size_t total_bytes(void);
 /* What physical memory of card 0 is a multiple of. */
 size_t granule(void);
 int attribute(CUdevice_attribute name);
+/* Bytes that NVML has of a process on card 0; -1 where it lists none of that PID. */
+long long listed_bytes(pid_t pid);
 CUdeviceptr allocated(size_t bytes);
 /* Leave no more than `leave` bytes of the card free, and give it all back. */
 void fill(size_t leave);

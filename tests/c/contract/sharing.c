@@ -21,6 +21,23 @@ static unsigned int word_at(CUdeviceptr pointer)
 	return word;
 }
 
+/* What NVML has of two processes must have grown by so much since `before`, where it lists them. */
+struct listed {
+	pid_t pid;
+	long long bytes;
+};
+
+static struct listed listed(pid_t pid)
+{
+	return (struct listed){pid, listed_bytes(pid)};
+}
+
+static void has_grown(struct listed before, size_t bytes)
+{
+	if (before.bytes >= 0)
+		EQUAL(listed_bytes(before.pid) - before.bytes, bytes);
+}
+
 static CUmemGenericAllocationHandle imported(int fd)
 {
 	CUmemGenericAllocationHandle handle;
@@ -55,11 +72,14 @@ void imported_physical_memory_is_counted_once_and_outlives_its_maker(void)
 	const int fd = hear_fd(maker.socket);
 
 	begin();
+	const struct listed its = listed(maker.pid), own = listed(getpid());
 	const size_t before = free_bytes();
 	const CUmemGenericAllocationHandle first = imported(fd), second = imported(fd);
 	const CUdeviceptr pointer = mapped(first, SIZE);
 
 	close(fd);
+	has_grown(its, 0);
+	has_grown(own, 0);
 	CHECK(before - free_bytes() < SIZE);
 	EQUAL(word_at(pointer), 77);
 	write_word(pointer + MIB, 78);
@@ -74,6 +94,23 @@ void imported_physical_memory_is_counted_once_and_outlives_its_maker(void)
 	EQUAL(free_bytes(), alone);
 	OK(cuMemRelease(second));
 	EQUAL(free_bytes() - alone, SIZE);
+	has_grown(own, 0);
+}
+
+void imported_memory_of_an_ended_maker_is_its_holders(void)
+{
+	struct peer maker = peer_start(make_physical);
+	const int fd = hear_fd(maker.socket);
+
+	begin();
+	const struct listed own = listed(getpid());
+	const CUmemGenericAllocationHandle handle = imported(fd);
+
+	close(fd);
+	peer_kill(maker);
+	has_grown(own, SIZE);
+	OK(cuMemRelease(handle));
+	has_grown(own, 0);
 }
 
 /* Says what it has to share by IPC: a large allocation, and two small ones. */
@@ -127,6 +164,7 @@ void memory_opened_by_ipc_is_its_exporters(void)
 	hear_handles(exporter.socket, handles);
 	const uint64_t distance = hear(exporter.socket);
 	begin();
+	const struct listed its = listed(exporter.pid), own = listed(getpid());
 	const size_t before = free_bytes();
 	for (unsigned int i = 0; i < 3; i++) {
 		pointers[i] = opened(handles[i]);
@@ -134,6 +172,8 @@ void memory_opened_by_ipc_is_its_exporters(void)
 	}
 	EQUAL(pointers[2] - pointers[1], distance);
 	CHECK(before - free_bytes() < SIZE);
+	has_grown(its, 0);
+	has_grown(own, 0);
 	OK(cuMemGetAddressRange_v2(&base, &bytes, pointers[0] + MIB));
 	EQUAL(base, pointers[0]);
 	EQUAL(bytes, SIZE);

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 import mmap
-import socket
 import sys
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
 
@@ -20,8 +19,6 @@ from tools.gpu import structures as cu
 from tools.gpu.cuda import Cuda
 
 from .conversation import Answer, converse
-
-CONNECT_SECONDS = 30.0
 
 
 class Memory:
@@ -32,10 +29,6 @@ class Memory:
         self.pointers: list[int] = []
         self.arrays: list[tuple[str, c_void_p]] = []
         self.graphs: list[c_void_p] = []
-        self.physical = c_uint64()
-        self.address = c_uint64()
-        self.imported = c_uint64()
-        self.listener: socket.socket | None = None
 
     def context(self) -> Answer:
         self.cuda.use_context()
@@ -168,7 +161,7 @@ class Memory:
         """What the device's memory for graphs says it holds, and what of it is allocated."""
         return {"reserved": self._graph(cu.GRAPH_RESERVED), "used": self._graph(cu.GRAPH_USED)}
 
-    # --- physical memory, and memory of another process ---
+    # --- physical memory ---
 
     def granularity(self) -> Answer:
         answer: Answer = {}
@@ -180,80 +173,6 @@ class Memory:
             )
             answer[name] = size.value
         return answer
-
-    def create(self, size: str) -> Answer:
-        properties = cu.on_card(self.cuda.device, handle_types=cu.POSIX_FILE_DESCRIPTOR)
-        made = byref(self.physical)
-        self.cuda.call(
-            "cuMemCreate", made, c_size_t(int(size)), byref(properties), ctypes.c_ulonglong(0)
-        )
-        return {}
-
-    def map(self, size: str) -> Answer:
-        length, zero = c_size_t(int(size)), c_uint64(0)
-        access = cu.Access(cu.Location(cu.ON_DEVICE, self.cuda.device), cu.READ_WRITE)
-        call, none = self.cuda.call, c_size_t(0)
-        call("cuMemAddressReserve", byref(self.address), length, none, zero, zero)
-        call("cuMemMap", self.address, length, none, self.physical, zero)
-        call("cuMemSetAccess", self.address, length, byref(access), c_size_t(1))
-        return {}
-
-    def release(self) -> Answer:
-        self.cuda.call("cuMemRelease", self.physical)
-        return {}
-
-    def unmap(self, size: str) -> Answer:
-        self.cuda.call("cuMemUnmap", self.address, c_size_t(int(size)))
-        self.cuda.call("cuMemAddressFree", self.address, c_size_t(int(size)))
-        return {}
-
-    def listen(self, path: str) -> Answer:
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.listener.settimeout(CONNECT_SECONDS)
-        self.listener.bind(path)
-        self.listener.listen()
-        return {}
-
-    def send(self, path: str) -> Answer:
-        """Send the physical memory taken last, as a descriptor, to the listener at `path`."""
-        fd = c_int(-1)
-        kind = c_int(cu.POSIX_FILE_DESCRIPTOR)
-        self.cuda.call(
-            "cuMemExportToShareableHandle", byref(fd), self.physical, kind, ctypes.c_ulonglong(0)
-        )
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sender:
-            sender.connect(path)
-            socket.send_fds(sender, [b"physical"], [fd.value])
-        return {}
-
-    def receive(self) -> Answer:
-        assert self.listener is not None
-        connection, _ = self.listener.accept()
-        with connection:
-            _, fds, _, _ = socket.recv_fds(connection, 16, 1)
-        kind = c_int(cu.POSIX_FILE_DESCRIPTOR)
-        self.cuda.call(
-            "cuMemImportFromShareableHandle", byref(self.physical), c_void_p(fds[0]), kind
-        )
-        return {}
-
-    def ipc_handle(self) -> Answer:
-        handle = (ctypes.c_ubyte * cu.IPC_HANDLE_BYTES)()
-        self.cuda.call("cuIpcGetMemHandle", byref(handle), c_uint64(self.pointers[-1]))
-        return {"handle": bytes(handle).hex()}
-
-    def ipc_open(self, handle: str) -> Answer:
-        class IpcMemHandle(ctypes.Structure):  # by value: an array would go by address
-            _fields_ = (("bytes", ctypes.c_ubyte * cu.IPC_HANDLE_BYTES),)
-
-        given = IpcMemHandle.from_buffer_copy(bytes.fromhex(handle))
-        flags = c_uint(cu.IPC_LAZY_PEER_ACCESS)
-        self.cuda.call("cuIpcOpenMemHandle_v2", byref(self.imported), given, flags)
-        return {}
-
-    def ipc_close(self) -> Answer:
-        self.cuda.call("cuIpcCloseMemHandle", self.imported)
-        return {}
 
     def _take(self, function: str, size: int, *more: object) -> int:
         pointer = c_uint64()
