@@ -38,6 +38,10 @@ _C_TESTS: Final = {
 }
 _BUILD: Final = ROOT / "build/cmake"
 _LIBRARIES: Final = {"cuda-filter": "libcuda.so.1", "nvml-filter": "libnvidia-ml.so.1"}
+_FLAGS: Final = (
+    *("-std=gnu11", "-D_GNU_SOURCE=", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror"),
+    *("-Iruntime", "-Ilibhook/include"),
+)
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
 
@@ -87,14 +91,14 @@ def _verdict(mutation: Mutation, database: Path) -> str:
         text = mutation.applied(path.read_text(encoding="utf-8"))
     except (LookupError, FileNotFoundError) as gone:
         return f"gone: {gone}"
-    c_tests = _C_TESTS.get(mutation.file.partition("/")[0])
-    chunks = [c_tests] if c_tests else _executing(mutation, database)
+    chunks = _of_folder(mutation) or _executing(mutation, database)
     with _holding(path, text):
         failed = _build(mutation) or _first_failure(chunks)
     if _build(mutation) or not failed.startswith("tests"):
         return failed
     again = _first_failure([[failed]])
-    return failed if again == _SURVIVED else f"fails without it: {failed}"
+    name, _, _ = failed.partition("[")
+    return name if again == _SURVIVED else f"fails without it: {name}"
 
 
 def _executing(mutation: Mutation, database: Path) -> list[Sequence[str]]:
@@ -118,10 +122,25 @@ def _executing(mutation: Mutation, database: Path) -> list[Sequence[str]]:
     return [tests[:12], tests[12:72], tests[72:]]
 
 
+def _of_folder(mutation: Mutation) -> list[Sequence[str]]:
+    """Return the tests of the folder of C, first those of its file by their names."""
+    words = [word[:5] for word in Path(mutation.file).stem.split("_")]
+    folders = _C_TESTS.get(mutation.file.partition("/")[0], ())
+    tests = [str(path) for folder in folders for path in sorted(Path(folder).glob("test_*.py"))]
+    first = [test for test in tests if any(word in Path(test).stem for word in words)]
+    return [first, [test for test in tests if test not in first]] if tests else []
+
+
 def _build(mutation: Mutation) -> str:
-    """Have the libraries with what their sources are; tests compile the programs themselves."""
-    if not mutation.file.startswith("libhook/"):
+    """Have the libraries with what their sources are; return whether C does not build.
+
+    Tests compile the programs themselves, and with these warnings as errors.
+    """
+    if mutation.file.startswith("gpushare/"):
         return ""
+    if not mutation.file.startswith("libhook/"):
+        done = _run(["gcc", *_FLAGS, "-c", "-o", os.devnull, mutation.file], _SECONDS)
+        return "does not build" if done.returncode else ""
     cmake = Path(sys.executable).with_name("cmake")
     done = _run([str(cmake), "--build", str(_BUILD), "--target", *_LIBRARIES], _SECONDS)
     if done.returncode:
