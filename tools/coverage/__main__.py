@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m tools.coverage python|c [ARGUMENT...]`: which lines the tests execute.
 
-The arguments are pytest's: paths of tests and its options.
+The arguments are pytest's: paths of tests and its options. `./dev setup --all` installs coverage.
 """
 
 from __future__ import annotations

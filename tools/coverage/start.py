@@ -48,7 +48,7 @@ def _begin() -> None:
 def _save() -> None:
     measuring = _measuring[-1]
     with contextlib.suppress(Exception):
-        measuring._data.set_context(os.environ.get(TEST_VARIABLE, ""))  # type: ignore[union-attr]
+        measuring._data.set_context(os.environ.get(TEST_VARIABLE, ""))
         measuring.save()
 
 
