@@ -6,9 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from gpushare.cli import gpushare as command_line
 from gpushare.manifest import read
 from gpushare.manifest.check import check
 
@@ -49,12 +47,3 @@ def test_a_claim_of_another_driver_is_still_read(tmp_path: Path) -> None:
     file.write_text(text.replace("runtimeClassName: gpushare-dra", "runtimeClassName: other"))
     found = check(read(str(file)), strict=False)
     assert any("HAMi DRA" in finding.key for finding in found.findings)
-
-
-def test_explain_says_who_decides(tmp_path: Path) -> None:
-    file = tmp_path / "job.yaml"
-    file.write_text(with_pods("kubernetes-plugin.md")[0])
-    said = " ".join(CliRunner().invoke(command_line, ["explain", str(file)]).output.split())
-    assert "cores=30 from annotation gpushare.io/container.train.cores" in said
-    assert "The Kubernetes scheduler allocates limit gpushare.io/memory-gib=20." in said
-    assert "Refused" not in said

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is explained of a config.json is what gpushared does with it."""
+"""What is explained of a container is what gpushared does with it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from gpushare.cli import gpushare as command_line
 from gpushare.config import Config
 from gpushare.daemon.state import DaemonState
 from gpushare.manifest import read
@@ -163,3 +165,14 @@ def test_a_request_of_an_nvidia_hook_is_not_read_without_a_driver(tmp_path: Path
     hooks = {"prestart": [hook]}
     there = explained(plain("NVIDIA_VISIBLE_DEVICES=0", hooks=hooks)(tmp_path))
     assert any("this machine has no driver" in note for note in there.notes)
+
+
+def test_explain_says_what_the_scheduler_allocates(tmp_path: Path) -> None:
+    page = Path(__file__).parents[3] / "docs/how-to/kubernetes-plugin.md"
+    blocks = [part.partition("```")[0] for part in page.read_text().split("```yaml\n")[1:]]
+    file = tmp_path / "job.yaml"
+    file.write_text(next(text for text in blocks if "containers:" in text))
+    said = " ".join(CliRunner().invoke(command_line, ["explain", str(file)]).output.split())
+    assert "cores=30 from annotation gpushare.io/container.train.cores" in said
+    assert "The Kubernetes scheduler allocates limit gpushare.io/memory-gib=20." in said
+    assert "Refused" not in said
