@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a test, or a part of it, in a process of a container: forked, with the filter to load.
 
-It ends as programs do, through exit(3); it is killed after a minute, and with its parent.
+It ends as programs do, through exit(3).
 """
 
 from __future__ import annotations
@@ -17,11 +17,7 @@ from contextlib import suppress
 
 import pytest
 
-from tests.supervise import PR_SET_PDEATHSIG
-
-from .container import ProgramContainer
-
-SECONDS = 60
+from .container import ProgramContainer, bound
 
 
 class ForkedProcess:
@@ -45,12 +41,11 @@ class ForkedProcess:
                 os._exit(1)
 
     def _become(self, container: ProgramContainer, parent: int, keeps: tuple[int, ...]) -> None:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        bound()
         if os.getppid() != parent:
             os._exit(1)
         for name in (signal.SIGINT, signal.SIGTERM):
             signal.signal(name, signal.SIG_DFL)
-        signal.alarm(SECONDS)
         os.dup2(self._said, 2)
         for number in range(3, 256):  # as after an exec
             if number not in (self._said, *keeps):
