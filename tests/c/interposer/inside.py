@@ -10,6 +10,7 @@ import ctypes
 import functools
 import inspect
 import os
+import select
 import signal
 import traceback
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from contextlib import suppress
 import pytest
 
 from .container import ProgramContainer, bound
+
+PATIENCE_SECONDS = 10
 
 
 class ForkedProcess:
@@ -77,6 +80,14 @@ class ForkedProcess:
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
             self.wait()
+
+    def end(self) -> None:
+        """Let it end by itself, as it does when nobody speaks to it; kill one that waits."""
+        if self.poll() is None:
+            descriptor = os.pidfd_open(self.pid)
+            select.select([descriptor], [], [], PATIENCE_SECONDS)
+            os.close(descriptor)
+        self.close()
 
     def said(self) -> str:
         """Return what it has said so far."""
