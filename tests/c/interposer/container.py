@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,15 +16,24 @@ from pathlib import Path
 
 from gpushare import simulator
 from gpushare.simulator import device_file
+from tests.supervise import PR_SET_PDEATHSIG
 
 from .tenant import InterposedTenant
 
 HERE = Path(__file__).parent
+#: Longer than any of the processes takes on a busy machine.
+SECONDS = 180
 
 
 def program(*lines: str) -> str:
     """Return a Python program: client.py, and `lines`."""
     return "\n".join([(HERE / "client.py").read_text(), *lines])
+
+
+def bound() -> None:
+    """Let this process be killed with its parent, and end by SIGALRM where it hangs."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    signal.alarm(SECONDS)
 
 
 class Program(subprocess.Popen[str]):
@@ -89,6 +99,7 @@ class ProgramContainer:
     def start(self, *command: str | Path) -> Program:
         return Program(
             [str(part) for part in command],
+            preexec_fn=bound,
             env=self.environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

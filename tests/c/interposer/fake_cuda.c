@@ -302,20 +302,6 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
 	return CUDA_SUCCESS;
 }
 
-CUresult cuMemAllocFromPoolAsync(
-	CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
-{
-	(void)pool;
-	return cuMemAllocAsync(pointer, bytes, stream);
-}
-
-CUresult cuMemAllocFromPoolAsync_ptsz(
-	CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
-{
-	(void)pool;
-	return cuMemAllocAsync_ptsz(pointer, bytes, stream);
-}
-
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
 {
 	*status = is_captured(stream) ? CU_STREAM_CAPTURE_STATUS_ACTIVE

@@ -197,12 +197,8 @@ nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemoryLimi
 		return NVML_SUCCESS;                                                               \
 	}
 
-CHANGES(nvmlDeviceSetPowerManagementLimit)
 CHANGES(nvmlDeviceSetPowerManagementLimit_v2)
 CHANGES(nvmlDeviceSetComputeMode)
-CHANGES(nvmlDeviceResetGpuLockedClocks)
-CHANGES(nvmlDeviceClearAccountingPids)
 CHANGES(nvmlGpuInstanceDestroy)
-CHANGES(nvmlDeviceGetActiveVgpus)
 CHANGES(nvmlVgpuInstanceGetVmID)
 CHANGES(nvmlDeviceSetCpuAffinity)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a test, or a part of it, in a process of a container: forked, with the filter to load.
 
-It ends as programs do, through exit(3); it is killed after a minute, and with its parent.
+It ends as programs do, through exit(3).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ctypes
 import functools
 import inspect
 import os
+import select
 import signal
 import traceback
 from collections.abc import Callable
@@ -17,11 +18,9 @@ from contextlib import suppress
 
 import pytest
 
-from tests.supervise import PR_SET_PDEATHSIG
+from .container import ProgramContainer, bound
 
-from .container import ProgramContainer
-
-SECONDS = 60
+PATIENCE_SECONDS = 10
 
 
 class ForkedProcess:
@@ -45,12 +44,11 @@ class ForkedProcess:
                 os._exit(1)
 
     def _become(self, container: ProgramContainer, parent: int, keeps: tuple[int, ...]) -> None:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        bound()
         if os.getppid() != parent:
             os._exit(1)
         for name in (signal.SIGINT, signal.SIGTERM):
             signal.signal(name, signal.SIG_DFL)
-        signal.alarm(SECONDS)
         os.dup2(self._said, 2)
         for number in range(3, 256):  # as after an exec
             if number not in (self._said, *keeps):
@@ -82,6 +80,14 @@ class ForkedProcess:
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
             self.wait()
+
+    def end(self) -> None:
+        """Let it end by itself, as it does when nobody speaks to it; kill one that waits."""
+        if self.poll() is None:
+            descriptor = os.pidfd_open(self.pid)
+            select.select([descriptor], [], [], PATIENCE_SECONDS)
+            os.close(descriptor)
+        self.close()
 
     def said(self) -> str:
         """Return what it has said so far."""

@@ -86,10 +86,10 @@ class Rank:
         self.process.kill()
 
     def end(self) -> None:
-        """End it, and let go of it."""
-        self.process.close()
-        self._answers.close()
+        """Let it end, and let go of it."""
         self._lines.close()
+        self.process.end()
+        self._answers.close()
 
 
 class Ranks:

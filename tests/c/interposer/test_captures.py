@@ -87,6 +87,7 @@ def capturing(simulated: ProgramContainer) -> Iterator[Rank]:
     made = Rank(simulated, words=globals())
     made.ask("Capturing()", "own")
     yield made
+    made.kill()  # it waits
     made.end()
 
 
