@@ -61,13 +61,13 @@ def stage(shared_stage: SharedStack) -> Iterator[Stack]:
 @pytest.fixture
 def docker(shared_stage: SharedStack, stage: Stack) -> DockerClient:
     """docker, with the probe's image; gpushare is its default runtime."""
-    assert shared_stage.docker
+    assert shared_stage.docker.env
     return DockerClient(stage)
 
 
 @pytest.fixture
 def ctr(shared_stage: SharedStack, stage: Stack) -> Iterator[Ctr]:
-    assert shared_stage.containerd
+    assert shared_stage.containerd.env
     _import_shell(stage)
     container = Ctr(stage)
     yield container

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import secrets
@@ -19,10 +18,11 @@ from packages.artifact import SBOM
 from packages.wheel import up_to_date
 from packages.workspace import Workspace
 
-from gpushare.cli.commands import SECTIONS
 from tests import leftovers
 
 from .machine import NEXT, BareMachine, next_version
+
+pytestmark = pytest.mark.needs("package", "bare12", "bare13")
 
 MIB = 1 << 20
 LICENCE_LINES = 8  # of a licence that is there, or of the reference to Debian's copy of it
@@ -72,6 +72,12 @@ def test_a_package_serves_through_an_upgrade_and_leaves_nothing(
     assert not [path for path in installed - before if path.startswith(("/etc/systemd", "/opt"))]
     assert "/run/gpushare" not in installed
 
+    # Each module of its environment is compiled for this Python.
+    code = "import grpc, prctl, yaml; assert yaml.CLoader; print(yaml.__cached__, grpc.__cached__)"
+    version = old.name.split("_")[1].split("-")[0]
+    python = f"/usr/lib/gpushare/{version}/bin/python3"
+    for path in machine.run(python, "-IB", "-c", code).stdout.split():
+        machine.run("test", "-f", path)
     machine.run(*SETUP)
     with machine.gpushared():
         verified = machine.run("gpushare", "verify", "--memory", "--runtime", "host").stdout
@@ -97,42 +103,6 @@ def test_a_package_serves_through_an_upgrade_and_leaves_nothing(
     assert machine.files() - before == set()
 
 
-@pytest.mark.parametrize("release", deb.RELEASES[:1], ids=["debian12"])
-@pytest.mark.parametrize(
-    "undo", [("gpushare-undo",), ("gpushare", "setup", "--undo")], ids=" ".join
-)
-def test_a_package_is_purged_after_undo(
-    debs: list[Path], release: deb.DebianRelease, machine: BareMachine, undo: tuple[str, ...]
-) -> None:
-    before = machine.files()
-    machine.apt("install", str(machine.sees(file_of(debs, release))))
-    machine.run(*SETUP)
-    machine.run(*undo)
-    machine.apt("purge", "gpushare")
-    assert machine.files() - before == set()
-
-
-def test_every_module_of_the_environment_is_compiled_for_this_python(
-    debs: list[Path], release: deb.DebianRelease, machine: BareMachine
-) -> None:
-    package = machine.sees(file_of(debs, release))
-    machine.apt("install", str(package))
-    script = (
-        "import prctl, yaml, jsonschema, rpds, grpc, pynvml, starlette, tomlkit, uvicorn, sys;"
-        "assert yaml.CLoader and prctl.get_name();"
-        "print(sys.prefix, *(m.__cached__ for m in (yaml, grpc)))"
-    )
-    python = f"/usr/lib/gpushare/{_version(package)}/bin/python3"
-    prefix, *compiled = machine.run(python, "-I", "-c", script).stdout.split()
-    assert prefix == str(Path(python).parents[1])
-    for path in compiled:
-        machine.run("test", "-f", path)
-
-
-def _version(package: Path) -> str:
-    return package.name.split("_")[1].split("-")[0]
-
-
 def test_what_it_bundles_is_in_its_copyright_file_and_its_bill_of_materials(
     workspace: Workspace, debs: list[Path], release: deb.DebianRelease, tmp_path: Path
 ) -> None:
@@ -154,18 +124,6 @@ def test_what_it_bundles_is_in_its_copyright_file_and_its_bill_of_materials(
         text = paragraph.partition("License: ")[2].partition("\nFiles: ")[0]
         assert len(text.splitlines()) > LICENCE_LINES, name
         assert bundled.get(name, part["version"]) == part["version"]
-
-
-def test_each_command_has_a_manual_page(debs: list[Path], tmp_path: Path) -> None:
-    subprocess.run(["dpkg-deb", "--extract", debs[0], tmp_path], check=True)
-    pages = {path.name for path in tmp_path.glob("usr/share/man/man1/*")}
-    commands = [name for entries in SECTIONS.values() for name in entries]
-    assert pages >= {"gpushare.1.gz", *(f"gpushare-{name}.1.gz" for name in commands)}
-    page = gzip.decompress((tmp_path / "usr/share/man/man1/gpushare-set.1.gz").read_bytes())
-    assert b"over\\-quota" in page
-    assert {path.name for path in tmp_path.glob("usr/share/man/man8/*")} == {
-        f"{name}.8.gz" for name in ("gpushared", "gpushare-exporter", "gpushare-node")
-    }
 
 
 def test_it_has_the_same_bytes_in_another_folder(

@@ -23,12 +23,13 @@ from packages.artifact import SBOM
 from packages.wheel import up_to_date
 from packages.workspace import Workspace
 
-from gpushare.images.archive import open_archive
 from tests import leftovers
 from tests.stack import Stack
 from tests.stack.distribution import DEBIAN13
 
 from .machine import BOOTED, BareMachine
+
+pytestmark = pytest.mark.needs("package", "debian13", "bare13")
 
 SERVICE = "gpushared.service"
 MOST_BYTES = 150_000_000
@@ -139,18 +140,6 @@ def test_systemd_runs_what_it_copies(workspace: Workspace, image: Path) -> None:
     leftovers.remove(folder, folder.name)
 
 
-def test_wrong_arguments_are_refused_with_the_usage(workspace: Workspace, tmp_path: Path) -> None:
-    entry = workspace.root / "packaging/image/gpushare-image"
-    text = entry.read_text().replace("/usr/lib/gpushare/version", str(tmp_path / "version"))
-    (tmp_path / "version").write_text("1\n")
-    for words in ((), ("missing",), (str(tmp_path), "more")):
-        done = subprocess.run(
-            ["sh", "-c", text, "sh", "copy", *words], check=False, capture_output=True, text=True
-        )
-        assert done.returncode == 2
-        assert done.stderr.startswith("usage: gpushare-image copy ROOT")
-
-
 def test_it_has_no_file_that_changes_the_user_and_only_root_owns_files(image: Path) -> None:
     assert image.stat().st_size <= MOST_BYTES
     entries = list(files(image))
@@ -174,18 +163,6 @@ def test_scanners_find_the_packages_of_debian_that_it_has(image: Path) -> None:
     assert {"base-files", "busybox-static", "libc6", "libssl3"} <= named
     found = {line.split()[1] for line in status.splitlines() if line.startswith("Package: ")}
     assert found == named
-
-
-def test_gpushare_reads_it_and_its_labels_name_the_version(
-    image: Path, workspace: Workspace
-) -> None:
-    with open_archive(image) as opened:
-        assert opened.args == (f"/{image_package.ENTRY}",)
-        prefix = f"{host_bundle.PREFIX}/{workspace.version}"
-        assert opened.variables["PATH"].startswith(f"{prefix}/bin:")
-    with tarfile.open(image) as archive:
-        labels = manifest(archive)["annotations"]
-    assert labels["org.opencontainers.image.version"] == workspace.version
 
 
 def test_another_folder_gives_the_same_bytes(

@@ -4,20 +4,20 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from packages import host_bundle, interpreter
+from packages import host_bundle
 from packages import rpm as rpm_package
-from packages.artifact import SBOM
 from packages.wheel import up_to_date
 from packages.workspace import Workspace
 
 from .machine import NEXT
 from .rpm_machine import RpmMachine, next_rpm
+
+pytestmark = pytest.mark.needs("package")
 
 MIB = 1 << 20
 #: rpm decides what to keep before the undo restores the file.
@@ -87,13 +87,6 @@ def test_its_python_uses_nothing_of_the_host(machine: RpmMachine, rpm: Path) -> 
     child = "import subprocess; subprocess.run(['/bin/busybox', 'env'])"
     environment = machine.run("env", "-i", "KEPT=1", python, "-I", "-c", child).stdout
     assert environment.splitlines() == ["KEPT=1"]
-
-
-def test_its_bill_of_materials_has_each_package_of_debian_and_of_python(rpm: Path) -> None:
-    listed = json.loads(rpm.with_name(rpm.name + SBOM).read_text())["components"]
-    found = {part["purl"].partition("@")[0] for part in listed if part.get("version")}
-    assert found >= {f"pkg:deb/debian/{name.replace('+', '%2B')}" for name in interpreter.LICENCES}
-    assert found >= {"pkg:pypi/grpcio", "pkg:pypi/pyyaml", "pkg:pypi/rpds-py", "pkg:generic/musl"}
 
 
 def test_another_folder_gives_the_same_bytes(

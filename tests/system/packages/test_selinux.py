@@ -16,6 +16,8 @@ import pytest
 from packages import debian_archive, host_bundle, selinux
 from packages.workspace import Workspace
 
+pytestmark = pytest.mark.needs("package")
+
 MODULES = ("base", "unconfined")
 #: Names of container-selinux and of Fedora's policy that Debian's does not have.
 ELSEWHERE = """
@@ -89,10 +91,3 @@ def test_every_kind_of_file_has_its_label(tools: Path, contexts: Path) -> None:
         ).stdout
         found[path] = printed.split(":")[-2]
     assert found == LABELS
-
-
-def test_the_module_is_in_a_format_that_older_distributions_read(contexts: Path) -> None:
-    module = contexts.with_name("gpushare.pp").read_bytes()
-    _, _, after = module.partition(b"SE Linux Module")
-    kind, version = (int.from_bytes(after[at : at + 4], "little") for at in (0, 4))
-    assert (kind, version) == (2, int(selinux.MODULE_VERSION))

@@ -13,7 +13,7 @@ TRIES = 3
 
 
 def test_it_proves_a_share_on_this_host() -> None:
-    with Stack(time_scale=4) as stack:
+    with Stack(time_scale=8) as stack:
         stack.start_daemon()
         words = ("verify", "--cores", "30", "--runtime", "host", "--json")
         for _ in range(TRIES):  # something else may have had the processors
