@@ -17,7 +17,7 @@ from tests.stack.bundle import Bundle
 from tests.stack.program import find
 from tests.system.waiting import wait_until
 
-from .conftest import end, ended, is_frozen, steps
+from .conftest import end, ended, is_frozen, ready, steps
 
 GIB = 1 << 30
 #: The driver itself, where the filter libraries have it from.
@@ -132,17 +132,24 @@ def test_a_process_in_a_cgroup_beneath_the_containers_is_the_containers(audited:
     bundle.remove()
 
 
+@pytest.fixture
+def alone() -> Iterator[Stack]:
+    """A daemon of its own: after a shortfall it withholds burst memory from those that follow."""
+    with Stack() as made:
+        yield ready(made)
+
+
 def test_an_allocation_within_quota_waits_until_the_container_over_quota_is_killed(
-    audited: Stack,
+    alone: Stack,
 ) -> None:
     """It bypasses the library, takes all memory that is left, and is to be killed for it."""
-    thief = Bundle(audited, quota={"memory": "2GiB"}, args=(PROGRAM, "--library", PRIVATE))
-    victim = Bundle(audited, quota={"memory": "4GiB"})
+    thief = Bundle(alone, quota={"memory": "2GiB"}, args=(PROGRAM, "--library", PRIVATE))
+    victim = Bundle(alone, quota={"memory": "4GiB"})
     with victim.run() as robbed, thief.run() as robber:
         assert robbed.start()["code"] == 0
         assert robbed.ask(f"alloc {GIB}")["code"] == 0
         assert robber.start()["code"] == 0
-        audited.client.set(thief.id, over_quota_action="kill")
+        alone.client.set(thief.id, over_quota_action="kill")
         free = robber.ask("info")["free"]
         assert robber.ask(f"alloc {free - GIB}")["code"] == 0
         # Each is asked for two seconds; the machine may be slower than that today.
@@ -151,11 +158,11 @@ def test_an_allocation_within_quota_waits_until_the_container_over_quota_is_kill
         info = robbed.ask("info")
         assert info["total"] == 4 * GIB
         assert info["total"] - info["free"] >= 3 * GIB
-        card = audited.client.why(victim.id)["cards"][0]
+        card = alone.client.why(victim.id)["cards"][0]
         assert card["shortfall"] is not None
         assert card["shortfall"]["bytes"] == 2 * GIB
     wait_until(lambda: steps(thief)[-1:] == ["killed"])
     assert steps(victim) == []
-    assert "memory-shortfall-reported" in {line["event"] for line in audited.events()}
+    assert "memory-shortfall-reported" in {line["event"] for line in alone.events()}
     for bundle in (victim, thief):
         bundle.remove()
