@@ -67,8 +67,6 @@ from .inline import InlinePool, InlineWorker, QuietLoop, SilentSocket, Turns
 
 GIB = 1 << 30
 MIB = 1 << 20
-PATIENCE_SECONDS = 20.0
-
 #: Whether nodes have the daemon's own threads and sockets: in tests/threads.
 THREADED = False
 
@@ -355,14 +353,6 @@ def node(
 def all_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have every number that the driver lists be a process that goes on."""
     monkeypatch.setattr(PidResolver, "_open", lambda _, pid: Process(pid, 1, 1, pid))
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Return once `condition` holds; AssertionError when it does not in `PATIENCE_SECONDS`."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.01)
 
 
 def again(folder: Path) -> AbstractContextManager[FakeDaemon]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,6 @@ from gpushare.kubernetes.api.credentials import (
     read_kubeconfig,
     service_account,
 )
-from gpushare.kubernetes.api.server import ApiForbidden, ApiServer, ApiUnreachable
-from tests.stack.api_server import StandInApiServer
 
 
 def written(folder: Path, cluster: dict[str, Any], user: dict[str, Any], mode: int = 0o600) -> Path:
@@ -145,27 +142,6 @@ def test_a_pod_uses_its_service_account(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert find_credentials().host == "pod"
     found = find_credentials(written(tmp_path, {}, {"token": "t"}))
     assert found.host == "10.0.0.1", "an explicit kubeconfig comes first"
-
-
-def test_tls_accepts_the_authority_of_the_kubeconfig_alone(
-    tmp_path: Path, certificate: Path
-) -> None:
-    with StandInApiServer(certificate, token="secret").running() as server:
-        data = base64.b64encode(certificate.read_bytes().partition(b"-----BEGIN PRIV")[0]).decode()
-        trusted = {"server": server.url, "certificate-authority-data": data}
-
-        def asked(cluster: dict[str, Any], token: str = "secret") -> Any:
-            credentials = read_kubeconfig(written(tmp_path, cluster, {"token": token}))
-            with contextlib.closing(ApiServer(credentials, patience_seconds=0)) as api:
-                return api.get("/version")["gitVersion"]
-
-        assert asked(trusted) == "v1.36.2"
-        with pytest.raises(ApiForbidden, match="does not accept the token"):
-            asked(trusted, "wrong")
-        with pytest.raises(ApiUnreachable, match="certificate verify failed"):
-            asked({"server": server.url})
-        with pytest.raises(ApiUnreachable, match="not valid for 'elsewhere'"):
-            asked({**trusted, "tls-server-name": "elsewhere"})
 
 
 def test_a_client_certificate_is_loaded_from_text_and_leaves_no_file(
