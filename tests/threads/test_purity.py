@@ -45,7 +45,6 @@ def run_thread() -> None:
         (run_thread, "starts a thread"),
         (lambda: [end.close() for end in socket.socketpair()], "opens a socket"),
         (lambda: time.sleep(0), "sleeps"),
-        (lambda: threading.Event().wait(0), "waits"),
     ],
 )
 def test_it_is_recorded_with_its_place(do: Callable[[], object], what: str) -> None:

@@ -72,7 +72,4 @@ def watch() -> None:
     threading.Thread.start = _recorded(  # type: ignore[method-assign]
         threading.Thread.start, "starts a thread"
     )
-    threading.Condition.wait = _recorded(  # type: ignore[method-assign]
-        threading.Condition.wait, "waits"
-    )
     time.sleep = _recorded(time.sleep, "sleeps")

@@ -331,7 +331,11 @@ def node(
     inline = ExitStack()
     if not threaded:
         inline.enter_context(turns.quick_sleeps())
-        inline.enter_context(pytest.MonkeyPatch.context()).setattr(TenantSocket, "listen", _listen)
+        patch = inline.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(TenantSocket, "listen", _listen)
+        if os.getuid() != 0:
+            patch.setattr(os, "chown", lambda *_, **__: None)
+            patch.setattr(os, "fchown", lambda *_: None)
     try:
         yield made_node
     finally:
