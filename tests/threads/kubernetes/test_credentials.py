@@ -37,3 +37,18 @@ def test_tls_accepts_the_authority_of_the_kubeconfig_alone(
             asked({"server": server.url})
         with pytest.raises(ApiUnreachable, match="not valid for 'elsewhere'"):
             asked({**trusted, "tls-server-name": "elsewhere"})
+
+
+def test_a_client_certificate_is_loaded_from_text_and_leaves_no_file(
+    tmp_path: Path, certificate: Path
+) -> None:
+    head, key = certificate.read_text().split("-----BEGIN PRIVATE KEY-----")
+    user = {
+        "client-certificate-data": base64.b64encode(head.encode()).decode(),
+        "client-key-data": base64.b64encode(f"-----BEGIN PRIVATE KEY-----{key}".encode()).decode(),
+    }
+    found = read_kubeconfig(written(tmp_path, {}, user))
+    before = sorted(Path("/proc/self/fd").iterdir())
+    assert found.context() is not None
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kubeconfig"]

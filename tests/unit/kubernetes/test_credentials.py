@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import base64
 from pathlib import Path
 from typing import Any
 
@@ -142,21 +141,6 @@ def test_a_pod_uses_its_service_account(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert find_credentials().host == "pod"
     found = find_credentials(written(tmp_path, {}, {"token": "t"}))
     assert found.host == "10.0.0.1", "an explicit kubeconfig comes first"
-
-
-def test_a_client_certificate_is_loaded_from_text_and_leaves_no_file(
-    tmp_path: Path, certificate: Path
-) -> None:
-    head, key = certificate.read_text().split("-----BEGIN PRIVATE KEY-----")
-    user = {
-        "client-certificate-data": base64.b64encode(head.encode()).decode(),
-        "client-key-data": base64.b64encode(f"-----BEGIN PRIVATE KEY-----{key}".encode()).decode(),
-    }
-    found = read_kubeconfig(written(tmp_path, {}, user))
-    before = sorted(Path("/proc/self/fd").iterdir())
-    assert found.context() is not None
-    assert sorted(Path("/proc/self/fd").iterdir()) == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["kubeconfig"]
 
 
 def test_certificates_that_are_none_are_named(tmp_path: Path) -> None:

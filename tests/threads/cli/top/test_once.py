@@ -44,7 +44,7 @@ def test_a_stream_has_a_document_a_line_and_goes_on_when_the_daemon_is_back(
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment) as stream:
         assert stream.stdout is not None
         assert "no " + str(path) in json.loads(stream.stdout.readline())["error"]
-        with AnsweringDaemon(path, answers).answering():
+        with AnsweringDaemon(path, answers).running():
             while "error" in (document := json.loads(stream.stdout.readline())):
                 pass
         assert document["containers"][0]["name"] == "train"
