@@ -12,5 +12,7 @@ from hypothesis import configuration
 def load_profile() -> None:
     """Have hypothesis choose the same examples in every run."""
     configuration.set_hypothesis_home_dir(Path(__file__).parents[1] / "build/cache/hypothesis")
-    hypothesis.settings.register_profile("gpushare", database=None, deadline=None, derandomize=True)
+    hypothesis.settings.register_profile(
+        "gpushare", database=None, deadline=None, derandomize=True, max_examples=50
+    )
     hypothesis.settings.load_profile("gpushare")

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ import pytest
 from libhook.table import coverage, elf, generate
 from libhook.table.coverage import assign, exported, flaws, read, refusals, unlike
 
-ROOT = Path(__file__).resolve().parents[2]
 TEXT = """\
 # a comment
 ## Memory
@@ -37,17 +34,6 @@ SYMBOLS = [
 
 def found(text: str, symbols: list[str] | None = None) -> str:
     return "\n".join(flaws(read(text), symbols or SYMBOLS))
-
-
-# coverage.txt as it is
-
-
-def test_the_committed_lines_are_in_order() -> None:
-    done = subprocess.run(
-        [sys.executable, "libhook/table/coverage.py", "--check"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 def test_every_symbol_of_both_libraries_has_a_line() -> None:
@@ -103,9 +89,6 @@ def test_only_calls_on_the_caller_s_own_thread_pass_if_they_change_a_card(
     assert passing <= {"nvmlDeviceSetCpuAffinity", "nvmlDeviceClearCpuAffinity"}
 
 
-# What a line says
-
-
 def test_a_line_is_for_all_forms_of_its_name_but_those_with_a_line_of_their_own() -> None:
     lines = assign(read(TEXT), SYMBOLS)
     assert {symbol: entry.name for symbol, entry in lines.items()} == {
@@ -131,9 +114,6 @@ def test_a_line_without_a_reason_has_its_group_s() -> None:
 def test_a_line_that_cannot_be_read_is_refused_by_its_number(line: str) -> None:
     with pytest.raises(coverage.CoverageError, match="line 10 is not NAME CLASS AUDIT REASON"):
         read(TEXT + line)
-
-
-# What is wrong
 
 
 def test_lines_about_all_symbols_are_right() -> None:
@@ -212,9 +192,6 @@ def test_a_name_that_gives_back_is_not_taken_for_an_allocation(name: str) -> Non
     assert not coverage.TAKES.search(name)
 
 
-# What the libraries do
-
-
 def test_a_library_that_handles_a_function_differently_is_found() -> None:
     lines = assign(read(TEXT), SYMBOLS)
     names = frozenset(SYMBOLS) - {"cuMemAlloc_v2_ptsz"}
@@ -232,17 +209,6 @@ def test_refused_entry_points_are_listed_with_the_error_and_the_reason() -> None
     assert text.splitlines()[-1] == (
         "NVML_REFUSED(nvmlDeviceSetMode_v1, NVML_ERROR_NO_PERMISSION, \"changes the 'card'\")"
     )
-
-
-# A real library
-
-
-def test_exports_that_are_not_in_the_tables_are_named(tmp_path: Path) -> None:
-    source, library = tmp_path / "driver.c", tmp_path / "libcuda.so.1"
-    names = ["cuInit", "cuTomorrow", "cudbgApiInit", "nvmlTomorrow_v2", "other"]
-    source.write_text("".join(f"void {name}(void) {{}}\n" for name in names))
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
-    assert generate.unknown(library) == ["cuTomorrow", "nvmlTomorrow_v2"]
 
 
 def test_a_file_that_is_no_library_is_an_error(

@@ -17,7 +17,6 @@ from libhook.table.headers import Release
 
 TABLE = Path(headers.__file__).parent
 LEGACY_FLAG, PER_THREAD_FLAG = 0, 2
-
 CUDA_H = """
 #define cuMemAlloc cuMemAlloc_v2
 #define cuMemcpy __CUDA_API_PTDS(cuMemcpy)
@@ -122,9 +121,6 @@ def answer(lines: list[Line], name: str, version: int, flag: int) -> str | None:
     return chosen[-1].symbol if chosen else None
 
 
-# Reading headers
-
-
 def test_a_declaration_exports_the_name_of_the_define_in_force() -> None:
     assert symbols.cuda_symbols(CUDA_H) == {
         "cuMemAlloc",
@@ -217,11 +213,6 @@ def test_a_wheel_in_the_cache_is_read_without_downloading(
     assert [*headers.releases(tmp_path)] == [Release("1.2", {"cuda.h": CUDA_H})]
 
 
-def test_a_wheel_that_pip_cannot_fetch_is_an_error_that_shows_the_command(tmp_path: Path) -> None:
-    with pytest.raises(headers.DownloadError, match=r"pip download .*not a requirement"):
-        headers.download("not a requirement", tmp_path)
-
-
 def test_lines_come_in_order_of_name_or_value_whatever_the_headers_order() -> None:
     nvml = dict.fromkeys(("nvmlB", "nvmlC", "nvmlA"), 11080)
     texts = render(Table(nvml=nvml, cuda_results={2: "B", 10: "C", 1: "A"}))
@@ -242,9 +233,6 @@ def test_a_stale_file_is_shown_line_by_line(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_there_is_shown_whole(tmp_path: Path) -> None:
     assert "+NVML_SYMBOL(nvmlInit, 0)\n" in differences(tmp_path, render(tabulate([RELEASE])))
-
-
-# The committed files
 
 
 @pytest.mark.parametrize(

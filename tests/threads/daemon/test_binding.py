@@ -13,7 +13,8 @@ import pytest
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.store.record import TenantRecord
-from tests.unit.daemon.fakes import FakeDaemon, wait_until
+from tests.system.waiting import wait_until
+from tests.unit.daemon.fakes import FakeDaemon
 from tests.unit.daemon.operations import opened
 from tests.unit.daemon.test_binding import shown
 

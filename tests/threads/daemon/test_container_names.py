@@ -17,6 +17,7 @@ from gpushare.daemon.identity import container_names
 from gpushare.daemon.identity.container_names import ContainerName
 from gpushare.daemon.lifecycle import bind
 from gpushare.daemon.store.record import TenantRecord
+from tests.system.waiting import wait_until
 from tests.unit.daemon import fakes
 from tests.unit.daemon.test_container_names import ID
 
@@ -70,7 +71,7 @@ def test_labels_that_gpushare_yaml_names_are_recorded(tmp_path: Path) -> None:
         record = TenantRecord(key="0" * 16, state="bound", id=ID, labels={"cost": "7"})
         node.ledger.add(record)
         bind.with_names([record], told)
-        fakes.wait_until(lambda: node.ledger.entries[record.key].name == "train")
+        wait_until(lambda: node.ledger.entries[record.key].name == "train")
         assert node.ledger.entries[record.key].labels == {"cost": "7", "team": "red"}
 
 
@@ -111,7 +112,7 @@ def test_a_container_that_got_no_gpu_is_called_by_its_name_too(tmp_path: Path) -
             "",
         ]
         assert len(asked) == 1
-        fakes.wait_until(lambda: node.ledger.entries[none.key].name == "web")
+        wait_until(lambda: node.ledger.entries[none.key].name == "web")
 
 
 def test_an_engine_that_says_nothing_costs_the_name_only(tmp_path: Path) -> None:

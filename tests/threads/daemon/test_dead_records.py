@@ -18,8 +18,9 @@ from gpushare.daemon.observe import dead_records
 from gpushare.daemon.observe.dead_records import DeadRecords, free_dead_records
 from gpushare.daemon.state import DaemonState
 from gpushare.protocol import HostProcessGrant
+from tests.system.waiting import wait_until
 from tests.unit.daemon import registered
-from tests.unit.daemon.fakes import GIB, wait_until
+from tests.unit.daemon.fakes import GIB
 from tests.unit.daemon.operations import entry_of, opened
 
 # Maps the file, as our library does, and does what it is told: go on, or become another program.

@@ -26,7 +26,7 @@ from gpushare.daemon.store.history import EventSubject, History
 from gpushare.event_reader import EVENTS_FILE, read_events
 from gpushare.events import EVENTS, KEPT
 from gpushare.protocol import HistoryEvent
-from tests.unit.daemon.fakes import wait_until
+from tests.system.waiting import wait_until
 
 Open = Callable[..., History]
 DAY = 86400.0

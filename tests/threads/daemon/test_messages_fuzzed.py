@@ -27,7 +27,7 @@ messages = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.one_of(messages, st.binary(min_size=1, max_size=1200)), max_size=8))
 def test_no_message_ends_the_daemon_or_another_connection(packets: list[bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -68,7 +68,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.one_of(st.binary(max_size=4096), json_values.map(lambda v: json.dumps(v).encode())))
 @example(b'{"a": 1, "a": 2}')
 @example(b'{"a": NaN}')

@@ -16,7 +16,7 @@ from gpushare.config import Config
 from gpushare.daemon.core.loop import Loop
 from gpushare.daemon.store import metrics_history
 from gpushare.daemon.store.metrics_history import MetricsHistory, process_arguments
-from tests.unit.daemon.fakes import wait_until
+from tests.system.waiting import wait_until
 
 
 class WatchedHistory:

@@ -21,7 +21,7 @@ from gpushare.daemon.mps.program import ControlProgram, Protocol
 from gpushare.daemon.mps.protocol3 import namespace_of
 from gpushare.simulator import Simulator
 from tests.c.simulator.conftest import CLIENTS, ClientProcess
-from tests.unit.daemon.fakes import wait_until
+from tests.system.waiting import wait_until
 
 MIB, GIB = 1 << 20, 1 << 30
 SECONDS = 60

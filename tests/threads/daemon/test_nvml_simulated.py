@@ -28,7 +28,7 @@ from gpushare.metrics_schema import CardSensors
 from gpushare.simulator import FalseReading, Simulator
 from tests.c.simulator.conftest import SimulatorMachine
 from tests.c.simulator.mps_daemon import mps_daemon
-from tests.unit.daemon.fakes import wait_until
+from tests.system.waiting import wait_until
 
 
 @pytest.fixture

@@ -25,8 +25,9 @@ from gpushare.daemon.cards.driver_client import (
     InvalidSample,
 )
 from gpushare.daemon.cards.nvml_client import Nvml
+from tests.system.waiting import wait_until
 from tests.unit.daemon import scripted_worker
-from tests.unit.daemon.fakes import GIB, wait_until
+from tests.unit.daemon.fakes import GIB
 from tests.unit.daemon.scripted_worker import CARD, LOOK
 
 CGROUP = Path("/sys/fs/cgroup/x")

@@ -14,7 +14,8 @@ import pytest
 
 from gpushare import abi
 from gpushare.daemon.pages.grant_page import CardGrant, GrantPage
-from tests.unit.daemon.fakes import GIB, wait_until
+from tests.system.waiting import wait_until
+from tests.unit.daemon.fakes import GIB
 
 
 @pytest.fixture

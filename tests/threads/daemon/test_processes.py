@@ -16,7 +16,7 @@ import pytest
 
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Cgroups, own_cgroup
-from tests.unit.daemon.fakes import wait_until
+from tests.system.waiting import wait_until
 
 
 def test_a_process_is_read_whatever_it_calls_itself() -> None:

@@ -34,8 +34,9 @@ from gpushare.daemon.service.systemd import StartingSocket
 from gpushare.daemon.state import AuditFinding, ComputeUsage, DaemonState, UsageView
 from gpushare.events import KEPT
 from gpushare.oci.spec import SpecError
+from tests.system.waiting import wait_until
 from tests.unit.daemon import fakes
-from tests.unit.daemon.fakes import GIB, entry, wait_until
+from tests.unit.daemon.fakes import GIB, entry
 
 UNPRIVILEGED = Peer(pid=os.getpid(), uid=12345)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpushare.daemon.lifecycle import driver_files
+from gpushare.daemon.lifecycle import create, driver_files
 from tests.unit.daemon import fakes
 from tests.unit.daemon.bundles import BundleToCreate
 from tests.unit.daemon.fakes import FakeDaemon
@@ -51,3 +52,27 @@ def test_an_image_that_does_not_answer_delays_no_other_container(
     answers.set()
     assert done.wait(60)
     assert {record.id for record in node.ledger.entries.values()} == {"slow", "other"}
+
+
+def test_a_container_whose_earlier_create_hangs_is_refused_in_time(
+    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = BundleToCreate(tmp_path / "b", SHARE)
+    reads, answers = threading.Event(), threading.Event()
+
+    def hang(*_: Any) -> Any:
+        reads.set()
+        answers.wait(60)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(driver_files, "choose_files", hang)
+
+    def run() -> None:
+        with pytest.raises(OSError, match="Input/output"):
+            container.create(node)
+
+    node.creates.submit(run)
+    assert reads.wait(60)
+    with container.bundle() as bundle, pytest.raises(create.CreateAbandoned):
+        create.create(replace(bundle, is_abandoned=lambda: True), node)
+    answers.set()

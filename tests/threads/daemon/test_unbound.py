@@ -15,7 +15,8 @@ from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.service.control_server import find_operation
 from gpushare.protocol import HostProcessGrant
-from tests.unit.daemon.fakes import FakeDaemon, wait_until
+from tests.system.waiting import wait_until
+from tests.unit.daemon.fakes import FakeDaemon
 from tests.unit.daemon.operations import entry_of, grant, opened
 from tests.unit.daemon.test_unbound import made_by, pidfd_of, request
 

@@ -146,7 +146,7 @@ def test_odd_requests_have_an_answer(address: Address, sent: bytes, code: int) -
     assert status(address, sent) == code
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.binary(max_size=400))
 @example(b"GET / HTTP/1.1\r\n: \r\n\x00: \xff\r\n\r\n")
 def test_any_bytes_are_a_request_or_none(sent: bytes) -> None:

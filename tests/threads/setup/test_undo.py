@@ -244,6 +244,7 @@ exec /bin/{name} "$@"
 """
 
 
+@pytest.mark.thorough
 def test_killed_at_each_step_it_finishes_when_it_is_run_again(
     machine: Path,
     tmp_path: Path,

@@ -117,10 +117,6 @@ class AuditedTenantClient:
 
 
 NOTHING: dict[str, Any] = {}
-SEEN = {"over": "seen"}
-WARNED = {**SEEN, "warnings": ["it bypasses the interposer library"]}
-FROZEN = {**WARNED, "over": "frozen", "interventions": [{"by": "audit"}]}
-
 PROBE = """#!/bin/sh
 echo '{"event": "driver", "code": 0}'
 read line
@@ -153,54 +149,3 @@ def run(
         return claims, daemon
 
     return made
-
-
-@pytest.mark.parametrize(
-    ("action", "states", "expected"),
-    [
-        ("freeze", [SEEN, FROZEN], [("the audit detected it", True), ("gpushared froze it", True)]),
-        ("freeze", [NOTHING], [("the audit detected it", False)]),
-        ("freeze", [SEEN], [("the audit detected it", True), ("gpushared froze it", False)]),
-        ("kill", [FROZEN], [("the audit detected it", True), ("gpushared killed it", False)]),
-        (
-            "observe",
-            [SEEN],
-            [
-                ("the audit detected it", True),
-                ("nothing was done about it: audit.over_quota is observe", True),
-            ],
-        ),
-        (
-            "observe",
-            [SEEN, FROZEN],
-            [
-                ("the audit detected it", True),
-                ("nothing was done about it: audit.over_quota is observe", False),
-            ],
-        ),
-    ],
-)
-def test_each_outcome_is_judged_by_the_configured_action(
-    run: Callable[..., tuple[list[tuple[str, bool]], AuditedTenantClient]],
-    action: str,
-    states: list[dict[str, Any]],
-    expected: list[tuple[str, bool]],
-) -> None:
-    found, daemon = run(action, *states)
-    assert found == [("it allocates 2 GiB past the library, of a quota of 1 GiB", True), *expected]
-    assert daemon.stopped == ["k"]
-
-
-def test_a_driver_with_limits_of_its_own_refuses_it(
-    run: Callable[..., tuple[list[tuple[str, bool]], AuditedTenantClient]],
-) -> None:
-    found, daemon = run("freeze", code=2, isolation="driver")
-    assert found == [("the driver itself refuses more than the quota", True)]
-    assert daemon.stopped == ["k"]
-
-
-def test_an_allocation_that_fails_is_no_success(
-    run: Callable[..., tuple[list[tuple[str, bool]], AuditedTenantClient]],
-) -> None:
-    found, _ = run("freeze", code=2)
-    assert found == [("it allocates 2 GiB past the library, of a quota of 1 GiB", False)]

@@ -264,18 +264,6 @@ def test_a_file_comes_before_a_code_and_says_so(
     )
 
 
-def test_a_file_that_is_no_manifest_is_an_error_that_names_it(explain: Explain, cli: Cli) -> None:
-    nothing = explain("a: 1\n")
-    assert nothing.exit_code == 1
-    assert "no container and no GPU setting" in nothing.stderr
-    broken = explain("a: [1\n")
-    assert broken.exit_code == 1
-    assert "manifest.yaml" in broken.stderr
-    missing = cli("explain", "not-there.yaml")
-    assert missing.exit_code == 1
-    assert "is unknown" in missing.stderr
-
-
 def test_the_file_of_the_gpushared_that_answers_is_the_nodes(
     cli: Cli, daemon: AnsweringDaemon, tmp_path: Path
 ) -> None:

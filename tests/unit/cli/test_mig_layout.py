@@ -154,7 +154,7 @@ def cases(draw: st.DrawFn) -> tuple[list[LayoutCard], list[LayoutRequest]]:
     return cards, requests
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cases())
 def test_no_layout_serves_more_or_costs_less(
     case: tuple[list[LayoutCard], list[LayoutRequest]],

@@ -67,8 +67,6 @@ from .inline import InlinePool, InlineWorker, QuietLoop, SilentSocket, Turns
 
 GIB = 1 << 30
 MIB = 1 << 20
-PATIENCE_SECONDS = 20.0
-
 #: Whether nodes have the daemon's own threads and sockets: in tests/threads.
 THREADED = False
 
@@ -333,7 +331,11 @@ def node(
     inline = ExitStack()
     if not threaded:
         inline.enter_context(turns.quick_sleeps())
-        inline.enter_context(pytest.MonkeyPatch.context()).setattr(TenantSocket, "listen", _listen)
+        patch = inline.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(TenantSocket, "listen", _listen)
+        if os.getuid() != 0:
+            patch.setattr(os, "chown", lambda *_, **__: None)
+            patch.setattr(os, "fchown", lambda *_: None)
     try:
         yield made_node
     finally:
@@ -355,14 +357,6 @@ def node(
 def all_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have every number that the driver lists be a process that goes on."""
     monkeypatch.setattr(PidResolver, "_open", lambda _, pid: Process(pid, 1, 1, pid))
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Return once `condition` holds; AssertionError when it does not in `PATIENCE_SECONDS`."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.01)
 
 
 def again(folder: Path) -> AbstractContextManager[FakeDaemon]:

@@ -20,7 +20,7 @@ from .fakes import FakeDaemon
 
 GIB = 1 << 30
 #: Of 25 faults that were put into the judgement it finds nine, each within 900.
-LOOKS = 2_500
+LOOKS = 1_000
 OVER = 120 * GIB  # whatever becomes of its quota
 
 

@@ -19,10 +19,11 @@ from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.service.control_request import ControlRequest, Forbidden, Peer
 from gpushare.daemon.service.control_server import find_operation
 from gpushare.daemon.store.record import TenantRecord
+from tests.system.waiting import wait_until
 
 from . import fakes
 from .fake_process import FakeProcess
-from .fakes import GIB, FakeDaemon, wait_until
+from .fakes import GIB, FakeDaemon
 from .operations import entry_of, opened
 
 

@@ -36,6 +36,7 @@ SHOWN_ONLY = {
     "eviction/waiting_tenants.py": "since when a tenant waits for its restore, as it is shown",
     "lifecycle/recover.py": "`created`, as it is shown",
     "lifecycle/reserve.py": "`created`, as it is shown",
+    "core/clock.py": "for the queue: since when a start waits, as it is shown",
     "core/log.py": "the time of a line",
     "state.py": "since when the daemon serves, as metrics have it",
     "lifecycle/queue.py": "since when a start waits, and when it was granted, as it is shown",

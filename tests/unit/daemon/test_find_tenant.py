@@ -17,6 +17,7 @@ from gpushare.daemon.service.control_request import TenantNotFound
 from gpushare.daemon.service.tenant_operations import find_tenant
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.quota.errors import QuotaError
+from tests.system.waiting import wait_until
 
 from . import fakes
 from .fakes import FakeDaemon
@@ -133,7 +134,7 @@ def test_an_engines_name_that_is_anothers_id_is_not_taken(
     node.ledger.add(record(ATTACKER, OTHER_ID, ""))
     [shown] = bind.with_names([node.ledger.entries[ATTACKER]], node)
     assert shown.name == OTHER_ID[:12]
-    fakes.wait_until(lambda: node.ledger.entries[ATTACKER].name != "")
+    wait_until(lambda: node.ledger.entries[ATTACKER].name != "")
     assert node.ledger.entries[ATTACKER].name == OTHER_ID[:12]
     assert find_tenant(name, node).key == VICTIM
     assert asked == [OTHER_ID]  # and not again at each look
@@ -147,7 +148,7 @@ def test_a_name_of_its_own_and_a_short_one_are_taken(
     )
     node.ledger.add(record(ATTACKER, OTHER_ID, ""))
     bind.with_names([node.ledger.entries[ATTACKER]], node)
-    fakes.wait_until(lambda: node.ledger.entries[ATTACKER].name == OTHER_ID[:12])
+    wait_until(lambda: node.ledger.entries[ATTACKER].name == OTHER_ID[:12])
     records = node.ledger.entries
     assert container_names.find_conflict("4f", ATTACKER, records) is None  # many ids begin so
     assert container_names.find_conflict("serve", ATTACKER, records) is None

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -328,24 +327,6 @@ def test_the_audit_freezes_and_thaws_a_container_that_was_found_frozen(
     held.freezer.freeze(KEY, "audit", "over")
     assert held.freezer.release(KEY, "audit")
     assert group.frozen  # by the other program still
-
-
-def test_a_deciding_thread_that_is_busy_delays_no_freeze_and_no_kill(
-    held: FakeDaemon, group: FakeCgroup
-) -> None:
-    store = held.ledger.store_freezes
-    held.ledger.freezes.store = lambda key: held.decide.submit(lambda: store(key))
-    release = threading.Event()
-    held.decide.submit(release.wait)
-    try:
-        held.freezing.run(lambda: held.freezer.freeze(KEY, "audit", "over"))
-        assert group.frozen
-        held.freezing.run(lambda: held.freezer.kill(KEY, "over for 2 s"))
-        assert group.killed
-    finally:
-        release.set()
-    held.decide.run(lambda: None)
-    assert [freeze.by for freeze in held.ledger.freezes.of(KEY)] == ["audit", "stop"]
 
 
 @pytest.mark.parametrize(

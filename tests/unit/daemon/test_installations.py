@@ -53,6 +53,17 @@ def age(folder: Path) -> None:
     os.utime(folder, (then, then))
 
 
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only this process is seen: without root what others have mapped is not known."""
+    iterdir, own = Path.iterdir, str(os.getpid())
+    monkeypatch.setattr(
+        Path,
+        "iterdir",
+        lambda path: (one for one in iterdir(path) if path != Path("/proc") or one.name == own),
+    )
+
+
 @pytest.fixture
 def versions(tmp_path: Path) -> Versions:
     return Versions(tmp_path)

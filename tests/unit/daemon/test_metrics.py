@@ -296,7 +296,7 @@ ticks = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(ticks)
 def test_a_counter_never_goes_back_whatever_scheduler_and_processes_do(course: list[Tick]) -> None:
     """The scheduler may be started again, processes end, the driver fall silent."""

@@ -35,7 +35,7 @@ WAYS: st.SearchStrategy[Link] = st.one_of(
     st.just(UNKNOWN),
 )
 SLOW = settings(
-    max_examples=120,
+    max_examples=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

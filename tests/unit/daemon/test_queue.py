@@ -174,7 +174,7 @@ def test_it_times_out_and_a_grant_that_is_not_started_expires(
     waiting, _ = take(one, "8GiB", wait=600)
     granted, _ = take(one, "1GiB")
     later = boottime() + 601
-    monkeypatch.setattr("gpushare.daemon.lifecycle.queue.boottime", lambda: later)
+    monkeypatch.setattr(one.tickets, "_clock", replace(one.clock, boot=lambda: later))
     one.tickets.look()
     assert one.queue.ended[waiting.id] == "timed-out"
     assert one.queue.ended[granted.id] == "expired"

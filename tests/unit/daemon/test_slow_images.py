@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -71,27 +70,3 @@ def test_a_reservation_that_is_lost_meanwhile_leaves_the_bundle_as_it_was(
         container.create(node)
     assert container.text() == before
     assert not node.ledger.entries
-
-
-def test_a_container_whose_earlier_create_hangs_is_refused_in_time(
-    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    container = BundleToCreate(tmp_path / "b", SHARE)
-    reads, answers = threading.Event(), threading.Event()
-
-    def hang(*_: Any) -> Any:
-        reads.set()
-        answers.wait(60)
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(driver_files, "choose_files", hang)
-
-    def run() -> None:
-        with pytest.raises(OSError, match="Input/output"):
-            container.create(node)
-
-    node.creates.submit(run)
-    assert reads.wait(60)
-    with container.bundle() as bundle, pytest.raises(create.CreateAbandoned):
-        create.create(replace(bundle, is_abandoned=lambda: True), node)
-    answers.set()

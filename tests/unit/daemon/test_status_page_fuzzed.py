@@ -55,7 +55,7 @@ def page() -> Iterator[StatusPage]:
             os.close(directory)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(writes=writes, size=sizes, high_water=st.integers(min_value=0, max_value=2**32 - 1))
 @example(writes=[], size=abi.STATUS_PROCESS_OFFSET + 16, high_water=2**32 - 1)
 def test_whatever_a_tenant_writes_is_only_a_claim(

@@ -18,10 +18,11 @@ from gpushare.daemon.lifecycle.bind import ReservationNotFound, bind
 from gpushare.daemon.service.control_request import ControlRequest, MalformedRequest, Peer
 from gpushare.daemon.service.control_server import find_operation
 from gpushare.protocol import HostProcessGrant
+from tests.system.waiting import wait_until
 
 from .bundles import BundleToCreate
 from .fake_process import FakeProcess
-from .fakes import FakeDaemon, wait_until
+from .fakes import FakeDaemon
 from .operations import entry_of, opened
 
 CGROUP = ":/engine/4f1c"

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -258,15 +256,3 @@ def test_a_daemon_that_is_older_has_no_sensors() -> None:
     taken = snapshot(tenant(), cards=[old])
     assert ("HostCoreUtilization", 71) in [(name, value) for name, _, value in read(taken, *COMPAT)]
     assert {said["modelName"] for name, said, _ in read(taken, "dcgm")} == {"H200"}
-
-
-@pytest.mark.parametrize("asked", ["nvidia", "hami,", "HAMI", ""])
-def test_a_name_that_there_is_none_of_is_a_usage_error(asked: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "gpushare.exporter", f"--compat={asked}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "Use, for example, --compat=hami,dcgm" in done.stderr

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -125,12 +123,3 @@ def test_all_files_are_written_into_a_directory(tmp_path: Path) -> None:
     assert json.loads(exported("card.json", "--output", str(one), "--json")) == {
         "files": [str(one / "card.json")]
     }
-
-
-def test_what_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    words = ["rules", "export", "--output", str(tmp_path / "file" / "x")]
-    program = Path(sys.executable).parent / "gpushare"
-    shown = subprocess.run([program, *words], capture_output=True, text=True, check=False)
-    assert (shown.returncode, "Traceback" in shown.stderr) == (1, False)
-    assert str(tmp_path / "file") in shown.stderr

@@ -9,14 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.kubernetes.api.labels import NAMES, NodeLabels, label_value, labels_of
-from gpushare.kubernetes.api.server import ApiServer
+from gpushare.kubernetes.api.labels import NAMES, label_value, labels_of
 from gpushare.kubernetes.cards import NodeCards
-from tests.stack.api_server import StandInApiServer
 
 from .made import GIB, card, node
 
-NODE = "/api/v1/nodes/n"
 VALID = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 
 
@@ -72,46 +69,3 @@ def test_a_version_that_is_none_makes_no_label(version: str) -> None:
 
 def test_every_label_is_one_that_is_removed_later() -> None:
     assert set(labels_of(node())) == set(NAMES)
-
-
-def test_labels_are_written_once_and_those_of_others_stay(
-    api: ApiServer, cluster: StandInApiServer
-) -> None:
-    cluster.put(NODE, {"metadata": {"labels": {"zone": "a", "gpushare.io/gpu.count": "9"}}})
-    labels = NodeLabels(api, "n")
-    labels.write(node())
-    labels.write(node())
-    kept = cluster.objects[NODE]["metadata"]["labels"]
-    assert kept == {"zone": "a", **labels_of(node())}
-    assert len(cluster.requests) == 1
-
-
-def test_a_label_that_is_no_longer_offered_is_removed(
-    api: ApiServer, cluster: StandInApiServer
-) -> None:
-    cluster.put(NODE, {"metadata": {"labels": {"zone": "a"}}})
-    labels = NodeLabels(api, "n")
-    labels.write(node())
-    labels.write(node(driver_version=""))
-    assert "gpushare.io/cuda.driver-version.full" not in labels_on(cluster)
-    labels.remove()
-    assert labels_on(cluster) == {"zone": "a"}
-
-
-def test_a_label_that_something_else_changed_is_written_again(
-    api: ApiServer, cluster: StandInApiServer
-) -> None:
-    cluster.put(NODE, {})
-    labels = NodeLabels(api, "n")
-    labels.write(node())
-    cluster.put(NODE, {"metadata": {"labels": {"gpushare.io/mode": "other"}}})
-    labels.write(node())
-    assert labels_on(cluster)["gpushare.io/mode"] == "other", "not compared each time"
-    labels.verify()
-    labels.write(node())
-    assert labels_on(cluster) == labels_of(node())
-
-
-def labels_on(cluster: StandInApiServer) -> dict[str, str]:
-    found: dict[str, str] = cluster.objects[NODE]["metadata"].get("labels") or {}
-    return found

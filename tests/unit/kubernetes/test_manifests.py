@@ -3,43 +3,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import yaml
 
 from gpushare.kubernetes.api.claims import (
-    CLAIMS,
     PARAMETERS_KIND,
     PARAMETERS_VERSION,
-    ClaimReader,
     read_parameters,
 )
 from gpushare.kubernetes.api.devices import devices_of
-from gpushare.kubernetes.api.event_recorder import EventRecorder, KubernetesEvent, PodContainer
-from gpushare.kubernetes.api.labels import NODES, NodeLabels
-from gpushare.kubernetes.api.prepared_claims import PreparedClaims
-from gpushare.kubernetes.api.server import ApiServer, path_of
-from gpushare.kubernetes.api.slices import SLICES, SlicePublisher
-from gpushare.kubernetes.api.watch import WatchedObjects
 from gpushare.protocol.kubernetes import DRIVER, MODE_LABEL
 from gpushare.quota.keys import KEYS
-from tests.stack.api_server import StandInApiServer
-from tests.system.waiting import wait_until
 from tools.check.command import ROOT
 
 from .made import GIB, card, node
 from .scheduler import ModelScheduler
-from .test_claims import body as claim_body
 
 #: Of the mode with the most objects and rights; test_kustomizations.py is about the others.
 FOLDER = ROOT / "configs/kubernetes/dra"
 PAGES = sorted((ROOT / "docs/how-to").glob("kubernetes*.md"))
 _BLOCK = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
 def shipped() -> list[dict[str, Any]]:
@@ -133,70 +119,3 @@ def test_the_parameters_in_the_page_are_of_the_version_that_is_read() -> None:
     text = (ROOT / "docs/how-to/kubernetes-dra.md").read_text()
     assert f"apiVersion: {PARAMETERS_VERSION}" in text
     assert f"kind: {PARAMETERS_KIND}" in text
-
-
-def test_the_role_grants_what_is_used_and_no_more(
-    api: ApiServer, cluster: StandInApiServer
-) -> None:
-    claim_path = path_of(CLAIMS, "train", "team-a")
-    cluster.put("/api/v1/nodes/n", {})
-    cluster.put(claim_path, claim_body())
-    everything(api, cluster)
-    assert {verb_and_resource(one) for one in cluster.requests} == granted()
-
-
-def everything(api: ApiServer, cluster: StandInApiServer) -> None:
-    """Do all that gpushare-node does with the API server."""
-    labels, publisher = NodeLabels(api, "n"), SlicePublisher(api, "n")
-    labels.verify()
-    labels.write(node())
-    publisher.write(node(card(0)))
-    publisher.write(node(card(0, schedulable_bytes=GIB)))
-    query = {"fieldSelector": f"spec.driver={DRIVER},spec.nodeName=n"}
-    for path, selected in ((SLICES, query), (NODES, {"fieldSelector": "metadata.name=n"})):
-        with contextlib.closing(WatchedObjects(api, path, selected)) as watched:
-            watched.start()
-            wait_until(lambda: cluster.watchers == 1)
-        wait_until(lambda: cluster.watchers == 0)
-    publisher.remove()
-    now = [0.0]
-    recorder = EventRecorder(api, "n", lambda: now[0])
-    about = PodContainer("team-a", "p", "u", "c")
-    for _ in range(2):
-        recorder.record(KubernetesEvent(about, "GpuFrozen", "Warning", "m", 0.0, "1"))
-    now[0] = 1000.0
-    recorder.flush()
-    reader = ClaimReader(api)
-    claim = reader.read("team-a", "train")
-    with contextlib.closing(PreparedClaims(api, lambda _claim: None)) as prepared:
-        prepared.follow(claim)
-        wait_until(lambda: cluster.watchers == 1)
-        wait_until(lambda: any("PUT" in one and CLAIMS[-8:] in one for one in cluster.requests))
-
-
-def verb_and_resource(request: str) -> tuple[str, str]:
-    """Return the verb and the resource by which RBAC knows a request."""
-    method, _, target = request.partition(" ")
-    split = urlsplit(target)
-    parts = split.path.strip("/").split("/")
-    group, rest = ("", parts[2:]) if parts[0] == "api" else (parts[1], parts[3:])
-    rest = rest[2:] if rest[0] == "namespaces" else rest
-    verb = _VERBS.get(method) or ("get" if len(rest) > 1 else "list")
-    if "watch=1" in split.query:
-        verb = "watch"
-    return verb, f"{group}/{'/'.join([rest[0], *rest[2:]])}"
-
-
-def granted() -> set[tuple[str, str]]:
-    """Return what the role grants, without the check of single fields that 1.36 adds to it."""
-    (role,) = of("ClusterRole", SHIPPED)
-    found = {
-        (verb, f"{group}/{resource}")
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-    of_fields = {one for one in found if one[1] == "resource.k8s.io/resourceclaims/driver"}
-    assert of_fields == {("associated-node:update", "resource.k8s.io/resourceclaims/driver")}
-    return found - of_fields

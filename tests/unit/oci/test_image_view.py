@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -122,23 +121,6 @@ def test_a_directory_whose_times_an_image_can_choose_is_read(
     (image / LIBRARIES / "libcuda.so.535").touch()
     with viewed(image) as view:
         assert not view.matches(seen)
-
-
-def test_a_known_directory_is_not_read_again(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    os.utime(image / LIBRARIES, (1, 1))  # as it is unpacked: its content is older than itself
-    seen = seen_of(image)
-
-    def read(directory: int) -> list[str]:
-        raise AssertionError(directory)
-
-    monkeypatch.setattr("gpushare.oci.image_view.names_in", read)
-    with viewed(image) as view:
-        assert view.matches(seen)
-    time.sleep(0.02)  # the clock of the file system has moved on
-    (image / LIBRARIES / "new").touch()
-    os.utime(image / LIBRARIES, (1, 1))
-    with viewed(image) as view, pytest.raises(AssertionError):
-        view.matches(seen)
 
 
 def test_files_that_the_view_creates_are_not_part_of_the_image(image: Path) -> None:

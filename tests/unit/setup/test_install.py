@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import mmap
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -112,21 +111,6 @@ def test_a_package_without_its_c_parts_says_so(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(install, "_PROGRAMS", ("no-such-program",))
     with pytest.raises(InstallError, match="no-such-program is not in"):
         InstallSource.of_package()
-
-
-def test_many_that_install_at_once_all_have_it(tmp_path: Path) -> None:
-    source = make_source(tmp_path)
-
-    def made(_: int) -> install.Installation:
-        one = install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source)
-        return install.activate(one)
-
-    with ThreadPoolExecutor(8) as pool:
-        found = set(pool.map(made, range(16)))
-    assert len(found) == 1
-    names = sorted(path.name for path in (tmp_path / "to").iterdir())
-    assert len(names) == 2
-    assert names[1] == install.CURRENT
 
 
 def test_no_installation_writes_to_mapped_files(tmp_path: Path) -> None:

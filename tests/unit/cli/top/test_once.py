@@ -4,10 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,24 +87,3 @@ def test_where_there_is_no_terminal_it_says_what_to_do(cli: Cli, daemon: Answeri
     assert result.exit_code == 1
     assert "Use --once" in result.stderr
     assert daemon.requests == []
-
-
-def test_a_stream_has_a_document_a_line_and_goes_on_when_the_daemon_is_back(
-    tmp_path: Path,
-) -> None:
-    answers = {"cards": rows(CARD), "tenants": rows(tenant("train", 3.9, 4))}
-    path = tmp_path / "control.sock"
-    argv = [sys.executable, "-m", "gpushare.cli", "top", "--json", "--interval", "0.1"]
-    environment = {**os.environ, "GPUSHARE_SOCKET": str(path)}
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment) as stream:
-        assert stream.stdout is not None
-        assert "no " + str(path) in json.loads(stream.stdout.readline())["error"]
-        with AnsweringDaemon(path, answers).answering():
-            while "error" in (document := json.loads(stream.stdout.readline())):
-                pass
-        assert document["containers"][0]["name"] == "train"
-        path.unlink()
-        while "error" not in json.loads(stream.stdout.readline()):
-            pass
-        stream.send_signal(signal.SIGINT)
-        assert stream.wait(timeout=20) == 0

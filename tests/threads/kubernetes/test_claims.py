@@ -21,8 +21,7 @@ from gpushare.kubernetes.api.prepared_claims import PreparedClaims
 from gpushare.kubernetes.api.server import ApiNotFound, ApiServer, path_of
 from tests.stack.api_server import StandInApiServer
 from tests.system.waiting import wait_until
-
-from .conftest import Connect
+from tests.unit.kubernetes.conftest import Connect
 
 NOW = "2026-11-23T15:00:00Z"
 PATH = path_of(CLAIMS, "train", "team-a")

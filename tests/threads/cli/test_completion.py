@@ -14,9 +14,8 @@ import pytest
 from gpushare.cli.commands import COMMANDS
 from gpushare.cli.quota_options import CHOICES
 from gpushare.quota.keys import KEYS, OPERATORS, POLICIES
-
-from .conftest import CARD, tenant
-from .fake_daemon import AnsweringDaemon, rows
+from tests.unit.cli.conftest import CARD, tenant
+from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
 
 #: As the shell has it when the user presses Tab after `LINE`.
 BASH = """\

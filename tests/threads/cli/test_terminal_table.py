@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from gpushare.cli import card, kubectl, status, terminal_table
 from tests.emulator import Emulator
-
-from .conftest import CARD, tenant
-from .fake_daemon import AnsweringDaemon, rows
+from tests.unit.cli.conftest import CARD, tenant
+from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable

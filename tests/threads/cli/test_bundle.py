@@ -13,9 +13,8 @@ import pytest
 from gpushare.checks import Check
 from gpushare.cli import bundle, doctor, redaction
 from gpushare.cli.redaction import Pseudonyms
-
-from .conftest import CARD, STATUS, tenant
-from .fake_daemon import AnsweringDaemon, rows
+from tests.unit.cli.conftest import CARD, STATUS, tenant
+from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from .fake_daemon import AnsweringDaemon
+    from tests.unit.cli.fake_daemon import AnsweringDaemon
 
 #: Modules that take long to import, and that these commands have no use for.
 HEAVY = {

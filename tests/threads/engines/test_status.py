@@ -8,8 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from gpushare.cli import gpushare
 from gpushare.engines import config_files, engine_status, query
 from gpushare.engines.config_files import ConfigLocation
 from gpushare.engines.query import RuntimeReport
+from tests.system.waiting import wait_until
 
 LAUNCHER = Path("/opt/x/gpushare-runtime")
 CRIO = f"""\
@@ -268,13 +267,6 @@ def test_only_a_process_of_this_machines_root_is_an_engine(tmp_path: Path, chang
             assert process.pid not in found_pids()
         finally:
             process.kill()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from .machine import write
-from .test_install import snapshot
-from .test_setup import setup
+from tests.unit.setup.machine import write
+from tests.unit.setup.test_install import snapshot
+from tests.unit.setup.test_setup import setup
 
 SPEC = "/var/lib/gpushare/driver.json"
 MARKED = f"cdi_spec: {SPEC}  # added by gpushare setup"

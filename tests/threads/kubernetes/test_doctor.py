@@ -25,9 +25,8 @@ from gpushare.kubernetes.api.slices import SlicePublisher
 from gpushare.quota.node_settings import NodeSetting
 from tests.stack.api_server import StandInApiServer
 from tests.unit.cli.fake_daemon import AnsweringDaemon, refusal
-
-from .made import card
-from .made import node as cards_of
+from tests.unit.kubernetes.made import card
+from tests.unit.kubernetes.made import node as cards_of
 
 NODE = "/api/v1/nodes/n"
 V2 = "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"

@@ -15,10 +15,9 @@ from gpushare.cli import report as module
 from gpushare.daemon.store.history import History
 from gpushare.history import FOLDER
 from gpushare.history.reports import REPORTS
+from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
+from tests.unit.cli.test_history import event
 from tests.unit.history.world import GIB, HOUR, UUIDS, Actor, record
-
-from .fake_daemon import AnsweringDaemon, rows
-from .test_history import event
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,7 @@ from gpushare.kubernetes.api import slices
 from gpushare.kubernetes.api.server import ApiConflict, ApiServer
 from gpushare.kubernetes.api.slices import SLICES, NoSharedDevices, SlicePublisher
 from tests.stack.api_server import Body, StandInApiServer
-
-from .made import GIB, card, node
+from tests.unit.kubernetes.made import GIB, card, node
 
 NODE = "/api/v1/nodes/n"
 

@@ -23,8 +23,7 @@ from gpushare.quota.node_settings import NodeSetting
 from tests.stack.api_server import Body, StandInApiServer
 from tests.stack.node_agent import write_kubeconfig
 from tests.system.waiting import wait_until
-
-from .made import GIB, STATUS, card, node
+from tests.unit.kubernetes.made import GIB, STATUS, card, node
 
 NODE = "/api/v1/nodes/n"
 

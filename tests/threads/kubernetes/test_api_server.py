@@ -22,8 +22,7 @@ from gpushare.kubernetes.api.server import (
     pauses,
 )
 from tests.stack.api_server import StandInApiServer
-
-from .conftest import Connect
+from tests.unit.kubernetes.conftest import Connect
 
 NODES = "/api/v1/nodes"
 NODE = f"{NODES}/n"

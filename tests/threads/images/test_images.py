@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Directories, bundles and processes, opened and not run; engines by what their programs say."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tarfile
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from gpushare.images import NotFound, open_image
+from tests.unit.images.test_images import FAKE, names
+
+CUDART = "usr/local/cuda-12.4/lib64/libcudart.so.12.4.127"
+
+
+@pytest.fixture
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "docker").write_text(FAKE)
+    (folder / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    # Whatever engine this machine has is not asked.
+    monkeypatch.setattr("gpushare.images.engine_images._PROGRAMS", ("docker",))
+    return folder
+
+
+def test_of_a_process_its_own_root_is_opened() -> None:
+    with subprocess.Popen(
+        ["cat"],
+        env={"CUDA_VERSION": "12.4.1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        program.stdin.write(b"it runs\n")
+        program.stdin.flush()
+        program.stdout.readline()
+        with open_image("train", program.pid) as found:
+            assert (found.kind, found.variables) == ("container", {"CUDA_VERSION": "12.4.1"})
+            assert found.args == ("cat",)
+            assert found.root_fd is not None
+            here, there = Path("/").stat(), os.fstat(found.root_fd)
+            assert (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+
+
+def test_an_image_is_found_through_its_engine(docker: Path, tmp_path: Path) -> None:
+    layer = tmp_path / "layer"
+    (layer / CUDART).parent.mkdir(parents=True)
+    inspected = {
+        "Config": {"Env": ["CUDA_VERSION=12.4.1"], "Entrypoint": ["sh"], "Cmd": ["-c", "true"]},
+        "GraphDriver": {"Name": "overlay2", "Data": {"UpperDir": str(layer)}},
+    }
+    (docker / "image-inspect-cuda").write_text(json.dumps([inspected]))
+    with open_image("cuda") as found:
+        assert (found.kind, found.note) == ("image of docker", "")
+        assert found.variables == {"CUDA_VERSION": "12.4.1"}
+        assert found.args == ("sh", "-c", "true")
+        assert names(found, "/usr/local") == ["cuda-12.4"]
+    assert "create" not in (docker / "asked").read_text()
+
+
+def test_a_container_that_runs_is_its_processs_root(docker: Path) -> None:
+    inspected = {
+        "Path": "sh",
+        "Args": ["-c", "true"],
+        "State": {"Running": True, "Pid": os.getpid()},
+        "Config": {"Env": ["CUDA_VERSION=12.4.1"]},
+    }
+    (docker / "container-inspect-train").write_text(json.dumps([inspected]))
+    with open_image("train") as found:
+        assert (found.kind, found.args) == ("container", ("sh", "-c", "true"))
+        assert found.variables == {"CUDA_VERSION": "12.4.1"}
+        assert found.root_fd is not None
+
+
+def test_where_the_layers_cannot_be_reached_the_names_are_exported(docker: Path) -> None:
+    inspected = {"Config": {"Env": None}, "GraphDriver": {"Name": "vfs", "Data": None}}
+    (docker / "image-inspect-cuda").write_text(json.dumps([inspected]))
+    (docker / "create---pull=never---network=none-cuda").write_text("a warning\n4f1c\n")
+    (docker / "rm---force-4f1c").write_text("")
+    exported = BytesIO()
+    with tarfile.open(fileobj=exported, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo(CUDART))
+    (docker / "export-4f1c").write_bytes(exported.getvalue())
+    with open_image("cuda") as found:
+        assert found.note == ""
+        assert names(found, f"/{CUDART.rpartition('/')[0]}") == ["libcudart.so.12.4.127"]
+    # What was made to be exported is gone, and was never started.
+    asked = (docker / "asked").read_text().splitlines()
+    assert asked[-1] == "rm --force 4f1c"
+    assert not [line for line in asked if line.startswith(("run", "start"))]
+
+
+def test_if_no_file_can_be_read_the_images_configuration_is_used(docker: Path) -> None:
+    inspected = {"Config": {"Env": ["CUDA_VERSION=12.4.1"]}}
+    (docker / "image-inspect-cuda").write_text(json.dumps([inspected]))
+    with open_image("cuda") as found:
+        assert found.root_fd is None
+        assert found.variables == {"CUDA_VERSION": "12.4.1"}
+        assert found.note.startswith(
+            "only its configuration is known, because its files could not be read"
+        )
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [(None, "docker has no image or container of that name"), ("{", "an unknown answer")],
+)
+def test_an_image_unknown_to_every_engine_is_reported_with_advice(
+    answer: str | None, told: str, docker: Path
+) -> None:
+    if answer is not None:
+        (docker / "image-inspect-cuda").write_text(answer)
+    with pytest.raises(NotFound, match=told) as caught, open_image("cuda"):
+        pass
+    assert "Pull the image, or name a path" in str(caught.value)
