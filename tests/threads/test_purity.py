@@ -34,6 +34,11 @@ def run_thread() -> None:
     thread.join()
 
 
+def pair() -> None:
+    for end in socket.socketpair():
+        end.close()
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize(
     ("do", "what"),
@@ -43,7 +48,7 @@ def run_thread() -> None:
         (lambda: os.waitpid(os.posix_spawnp("true", ["true"], {}), 0), "starts a process"),
         (lambda: os.system("true"), "starts a process"),
         (run_thread, "starts a thread"),
-        (lambda: [end.close() for end in socket.socketpair()], "opens a socket"),
+        (pair, "opens a socket"),
         (lambda: time.sleep(0), "sleeps"),
     ],
 )

@@ -57,7 +57,8 @@ def _recorded(called: Callable[..., Any], what: str) -> Callable[..., Any]:
 def recorded() -> Iterator[list[str]]:
     """Record what the block does."""
     global _found  # noqa: PLW0603 - an audit hook cannot be removed, and is one for all
-    _found = found = []
+    found: list[str] = []
+    _found = found
     try:
         yield found
     finally:

@@ -164,7 +164,7 @@ def ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]
 def test_the_runtime_is_killed_with_the_launcher(place: LauncherBundle) -> None:
     runtime(place, "exec sleep 1000")
     with ScriptedDaemon(place.socket, [ACK, DONE], first=[ACK, BINDS]):
-        words = [place.launcher, "create", "--bundle", str(place.bundle), "ID"]
+        words = [str(place.launcher), "create", "--bundle", str(place.bundle), "ID"]
         with ended(subprocess.Popen(words)) as process:
             deadline = time.monotonic() + 20
             while not (place.launcher.parent / "init").exists():
@@ -179,7 +179,7 @@ def test_signals_reach_the_runtime_in_their_order(place: LauncherBundle) -> None
     trap = "; ".join(f"trap 'echo {name} >>{heard}' {name}" for name in ("HUP", "USR1", "USR2"))
     runtime(place, f"{trap}; trap 'exit 9' TERM; echo >{heard}; while :; do sleep 0.02; done")
     with ScriptedDaemon(place.socket, [ACK, DONE], first=[ACK, BINDS]):
-        words = [place.launcher, "create", "--bundle", str(place.bundle), "ID"]
+        words = [str(place.launcher), "create", "--bundle", str(place.bundle), "ID"]
         # A shell cannot trap what was ignored when it started, as nohup has SIGHUP.
         with ended(subprocess.Popen(["env", "--default-signal=HUP", *words])) as process:
             for count, name in enumerate(("USR2", "HUP", "USR1"), start=1):

@@ -30,8 +30,8 @@ from tests.admission.rendered import translation
 from tests.stack.api_server import StandInApiServer
 from tests.stack.program import find
 from tests.system.waiting import wait_until
+from tests.threads.kubernetes.test_manifests import verb_and_resource
 from tests.unit.kubernetes.made import card, node
-from tests.unit.kubernetes.test_manifests import verb_and_resource
 from tools.check.command import ROOT
 
 from . import schemas

@@ -10,6 +10,7 @@ from gpushare.kubernetes.api.server import ApiServer, path_of
 from gpushare.manifest.alauda import GROUPS, config_maps
 from tests.stack.api_server import StandInApiServer
 from tests.threads.kubernetes.test_claims import body as claim_body
+from tests.threads.kubernetes.test_manifests import everything
 from tests.unit.kubernetes import test_manifests as manifests
 
 from . import schemas
@@ -38,7 +39,7 @@ def test_manifests_that_are_shipped_and_shown(name: str) -> None:
 def test_what_gpushare_node_writes(api: ApiServer, cluster: StandInApiServer) -> None:
     cluster.put("/api/v1/nodes/n", {"apiVersion": "v1", "kind": "Node"})
     cluster.put(path_of(CLAIMS, "train", "team-a"), claim_body())
-    manifests.everything(api, cluster)
+    everything(api, cluster)
     written = [body for _, change, _, body in cluster._log if change != "DELETED"]
     assert {one["kind"] for one in written} == {"Node", "ResourceSlice", "ResourceClaim", "Event"}
     for one in written:

@@ -43,7 +43,6 @@ from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.sampler import UsageSampler
 from gpushare.daemon.operator.node_labels import node_settings
 from gpushare.daemon.operator.run_state import RunControl
-from gpushare.daemon.pages import mounts
 from gpushare.daemon.pages.mounts import CallResult, TenantMounts
 from gpushare.daemon.pages.process_watch import ProcessWatch, TenantSocket
 from gpushare.daemon.pages.tenants import Tenants
@@ -226,7 +225,7 @@ class PlainDirectories(TenantMounts):
 
     def __init__(self, root: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(mounts.threading, "Thread", _RunAtOnce)
+            patch.setattr(threading, "Thread", _RunAtOnce)
             super().__init__(root)
 
     def _serve(self) -> None:
@@ -303,7 +302,9 @@ def node(
     if is_first:
         ledger.confirm()  # as a daemon does once it has looked for its tenants
     tenants = Tenants()
-    loop, worker, pool = Loop() if threaded else QuietLoop(), Worker, WorkerPool
+    loop = Loop() if threaded else QuietLoop()
+    worker: Callable[[str], Worker] = Worker
+    pool: Callable[[str, int], WorkerPool] = WorkerPool
     if not threaded:
         turns = Turns()
         worker, pool = partial(InlineWorker, turns), partial(InlinePool, turns)

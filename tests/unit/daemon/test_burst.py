@@ -21,6 +21,7 @@ from gpushare.quota.errors import QuotaError
 
 from . import fakes, registered
 from .fakes import GIB, FakeDaemon
+from .inline import InlineWorker
 from .operations import entry_of, opened
 
 
@@ -178,6 +179,7 @@ def test_without_burst_limits_nothing_is_computed(node: FakeDaemon) -> None:
     opened(node, memory="100GiB", devices="0")
     node.decide.finish(5)
     BurstUpdater(node).again()
+    assert isinstance(node.decide, InlineWorker)
     assert not node.decide._submitted
 
 

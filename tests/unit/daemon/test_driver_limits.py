@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +60,9 @@ def node(tmp_path: Path, driver: FakeDriver, cgroup: Path) -> Iterator[FakeDaemo
         yield made
 
 
-def bound(node: FakeDaemon, program: FakeProcess, **quota: str) -> HostProcessGrant:
+def bound(
+    node: FakeDaemon, program: FakeProcess | subprocess.Popen[bytes], **quota: str
+) -> HostProcessGrant:
     tenant = opened(node, **quota)
     bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
     return tenant

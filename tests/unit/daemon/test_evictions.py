@@ -551,6 +551,7 @@ def test_a_restored_tenant_is_not_to_be_killed_with_a_driver_that_hangs(
 
 def before_kill(made: EvictableNode) -> tuple[BeforeKill, threading.Event]:
     again = threading.Event()
+    assert isinstance(made.node.decide, InlineWorker)
     made.node.requests = InlineWorker(made.node.decide.turns, "request")  # type: ignore[assignment]
     return BeforeKill(made.node, made.node.evictions, again.set), again
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +34,7 @@ def keys(_: int) -> frozenset[str]:
     return KEY
 
 
-def end(program: FakeProcess) -> None:
+def end(program: FakeProcess | subprocess.Popen[bytes]) -> None:
     program.kill()
     program.wait()
 
