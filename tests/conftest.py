@@ -47,52 +47,35 @@ PROGRAMS = {
 MODULES = {"clients": "numba", "docs": "sphinx", "package": "auditwheel"}
 ROOTS = ("debian13", "debian14", "bare12", "bare13", "source12")
 SYSTEM = "tests/system/"
-ENGINES = "tests/system/engines/"
 #: How many workers run end-to-end tests. More are in the way of those that measure shares of time.
 SYSTEM_WORKERS = 2
 #: Of the other workers: what an end-to-end test starts has the processor first.
 SPARE_NICENESS = 10
-#: Folders whose tests have all that they use to themselves.
-ALONE = ("audit", "control", "faults", "hostile", "life", "upgrade")
 #: What measures shares of time, or loads the machine most: one at a time. It takes longest.
 SHARES = "tests/system/shares"
 MEASURES = (
-    "packages",
-    "shares",
-    "test_bench_shares.py",
-    "test_compute.py",
-    "test_crowd.py",
-    "test_crowd_of_pods.py",
-    "test_demo.py",
-    "test_gpu.py",
+    *("packages", "shares", "test_compute.py", "test_crowd.py", "test_demo.py", "test_gpu.py"),
     "test_readme.py",
 )
-#: As `distribution` in tests/system/engines/conftest.py names them.
-DISTRIBUTIONS = ("host", "debian13")
 
 
 class OneAtATime(LoadScopeScheduling):  # type: ignore[misc]
-    """The end-to-end tests of one folder in one worker and in order: they share their containers.
+    """The system tests of one folder, and of one file beside the folders, in one worker.
 
-    Those of a distribution's engines share that distribution's stage, and nothing with others. What
-    measures shares is in order with what loads the machine most, and comes first. Two workers run
-    them, before anything else, and wait most of the time; a spare one runs the other tests
-    meanwhile, file by file.
+    They share its stack (tests/system/conftest.py). What measures shares is in order with what
+    loads the machine most, and comes first. Two workers run them, before anything else, and wait
+    most of the time; a spare one runs the other tests meanwhile, file by file.
 
     xdist's own `loadgroup` does the same by writing marks into node ids, which pytest 9 no longer
     reads back: they then ran side by side, without a word.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(ENGINES):
-            words = nodeid.partition("[")[2].rstrip("]").split("-")
-            return next((ENGINES + name for name in DISTRIBUTIONS if name in words), ENGINES)
-        if not nodeid.startswith(SYSTEM):
-            return nodeid.partition("::")[0]
-        name = nodeid.removeprefix(SYSTEM).partition("::")[0].partition("/")[0]
-        if name in MEASURES:
-            return SHARES
-        return SYSTEM + name if name in ALONE else SYSTEM
+        file = nodeid.partition("::")[0]
+        if not file.startswith(SYSTEM):
+            return file
+        name = file.removeprefix(SYSTEM).partition("/")[0]
+        return SHARES if name in MEASURES else SYSTEM + name
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         is_spare = self._is_spare(node)

@@ -51,7 +51,7 @@ def run(clone: Path, *words: str) -> list[str]:
         (
             "test --all",
             ["setup all", "setup --debian", "setup --helm"],
-            "gate browser chart clients docs package",
+            "gate browser chart clients docs measure package",
         ),
     ],
 )
