@@ -26,7 +26,7 @@ MEMORY = ("-e", "GPUSHARE_MEMORY=4GiB")
 CDI_HOOK = "/usr/bin/nvidia-cdi-hook"
 
 
-class Way(NamedTuple):
+class GpuRequest(NamedTuple):
     """How cards are asked for, of which engine of which distribution."""
 
     engine: str
@@ -43,21 +43,21 @@ class Way(NamedTuple):
         return ("--gpus", card if card == "all" else f"device={card}")
 
 
-DOCKER = pytest.param(Way("docker"), id="docker-gpus")
-PODMAN = pytest.param(Way("podman"), id="podman-cdi")
+DOCKER = pytest.param(GpuRequest("docker"), id="docker-gpus")
+PODMAN = pytest.param(GpuRequest("podman"), id="podman-cdi")
 DOCKER_26 = pytest.param(
-    Way("docker", DEBIAN13), marks=pytest.mark.needs("debian13"), id="docker-cdi"
+    GpuRequest("docker", DEBIAN13), marks=pytest.mark.needs("debian13"), id="docker-cdi"
 )
 
 
 @pytest.fixture(scope="module", params=[DOCKER, PODMAN, DOCKER_26])
-def way(request: pytest.FixtureRequest) -> Way:
-    found: Way = request.param
+def way(request: pytest.FixtureRequest) -> GpuRequest:
+    found: GpuRequest = request.param
     return found
 
 
 @pytest.fixture(scope="module")
-def engine(way: Way) -> Iterator[EngineClient]:
+def engine(way: GpuRequest) -> Iterator[EngineClient]:
     """Two cards, and an engine that runs a hook of NVIDIA's where gpushare does not."""
     with Stack(cards=2, distribution=way.distribution) as stack:
         if way.is_cdi:
@@ -121,7 +121,7 @@ def podman(stack: Stack) -> EngineClient:
     return made
 
 
-def test_only_an_engine_alone_runs_nvidias_hook(engine: EngineClient, way: Way) -> None:
+def test_only_an_engine_alone_runs_nvidias_hook(engine: EngineClient, way: GpuRequest) -> None:
     launcher, ran = str(engine.stack.installation.launcher), engine.stack.root / RAN
     plain = EngineClient(
         engine.stack,
@@ -139,7 +139,7 @@ def test_only_an_engine_alone_runs_nvidias_hook(engine: EngineClient, way: Way) 
 @pytest.mark.gate
 @pytest.mark.parametrize(("card", "count"), [("1", 1), ("all", 2)])
 def test_cards_alone_are_whole_and_with_a_quota_shares_of_as_many(
-    engine: EngineClient, way: Way, card: str, count: int
+    engine: EngineClient, way: GpuRequest, card: str, count: int
 ) -> None:
     indices = [1] if count == 1 else [0, 1]
     with engine.tenant(*way.options(card)) as container:
@@ -158,7 +158,9 @@ def test_cards_alone_are_whole_and_with_a_quota_shares_of_as_many(
     assert not (engine.stack.root / RAN).exists(), "NVIDIA's own hook was run"
 
 
-def test_whole_cards_are_refused_where_they_are_shared(engine: EngineClient, way: Way) -> None:
+def test_whole_cards_are_refused_where_they_are_shared(
+    engine: EngineClient, way: GpuRequest
+) -> None:
     with engine.tenant("-e", "GPUSHARE_DEVICES=0", *MEMORY) as first:
         said = engine.refusal(*way.options("all"))
         assert "cannot be allocated: " in said
@@ -172,7 +174,7 @@ def test_whole_cards_are_refused_where_they_are_shared(engine: EngineClient, way
 
 
 def test_the_engines_edits_are_not_left_in_and_those_of_others_are(
-    engine: EngineClient, way: Way
+    engine: EngineClient, way: GpuRequest
 ) -> None:
     others = ("-e", "NVIDIA_VISIBLE_DEVICES=all")
     if way.is_cdi:

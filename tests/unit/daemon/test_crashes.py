@@ -36,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings(
 ME = HostCommand(name="train", uid=os.getuid(), rootless=False)
 
 
-class Killed(BaseException):
+class Crashed(BaseException):
     """SIGKILL: what would have been done after it is not done."""
 
 
@@ -63,10 +63,10 @@ def killed(where: type, step: str, *, before: bool) -> Iterator[None]:
             patch.setattr(release, "release_tenant", lambda *_: None)
             if not before:
                 real(*arguments, **named)
-            raise Killed
+            raise Crashed
 
         patch.setattr(where, step, die)
-        with pytest.raises(Killed):
+        with pytest.raises(Crashed):
             yield
 
 
