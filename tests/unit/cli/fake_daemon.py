@@ -97,16 +97,16 @@ class Sockets:
     def __getattr__(self, name: str) -> Any:
         return getattr(socket, name)
 
-    def socket(self, *_: object) -> Link:
-        return Link(self.daemon)
+    def socket(self, *_: object) -> DaemonLink:
+        return DaemonLink(self.daemon)
 
 
 @dataclass
-class Link:
+class DaemonLink:
     daemon: AnsweringDaemon | None
     replies: deque[Reply] = field(default_factory=deque)
 
-    def __enter__(self) -> Link:
+    def __enter__(self) -> DaemonLink:
         return self
 
     def __exit__(self, *_: object) -> None:
