@@ -97,6 +97,7 @@ class Sockets:
     def __getattr__(self, name: str) -> Any:
         return getattr(socket, name)
 
+<<<<<<< HEAD
     def socket(self, *_: object) -> FakeLink:
         return FakeLink(self.daemon)
 
@@ -107,6 +108,18 @@ class FakeLink:
     replies: deque[Reply] = field(default_factory=deque)
 
     def __enter__(self) -> FakeLink:
+=======
+    def socket(self, *_: object) -> DaemonLink:
+        return DaemonLink(self.daemon)
+
+
+@dataclass
+class DaemonLink:
+    daemon: AnsweringDaemon | None
+    replies: deque[Reply] = field(default_factory=deque)
+
+    def __enter__(self) -> DaemonLink:
+>>>>>>> unit
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -22,6 +22,8 @@ from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.daemon.store.ticket import TicketRecord, TicketSource, digest
 
+from .test_crashes import Killed
+
 KEY = "a" * 16
 OTHER = "b" * 16
 CLAIM = "c" * 36
@@ -32,10 +34,6 @@ WRITES = ("open", "write", "close", "rename", "replace", "unlink", "mkdir")
 
 
 Life = Callable[[Path, "Countdown"], None]
-
-
-class Killed(BaseException):
-    """The daemon ends here."""
 
 
 class Countdown:
@@ -263,9 +261,7 @@ def test_a_daemon_that_is_killed_at_any_write_loses_nothing(tmp_path: Path, kind
         left.mkdir()
         steps, killed = lived(left / "ledger", point, life.live)
         for loss in LOSSES:
-            folder = (
-                shutil.copytree(left, tmp_path / f"{point}-lost") if loss is not as_it_is else left
-            )
+            folder = shutil.copytree(left, tmp_path / f"{point}-{loss.__name__}")
             loss(folder)
             with opened(folder) as found:
                 state = life.shown(found)
