@@ -97,18 +97,6 @@ class Sockets:
     def __getattr__(self, name: str) -> Any:
         return getattr(socket, name)
 
-<<<<<<< HEAD
-    def socket(self, *_: object) -> FakeLink:
-        return FakeLink(self.daemon)
-
-
-@dataclass
-class FakeLink:
-    daemon: AnsweringDaemon | None
-    replies: deque[Reply] = field(default_factory=deque)
-
-    def __enter__(self) -> FakeLink:
-=======
     def socket(self, *_: object) -> DaemonLink:
         return DaemonLink(self.daemon)
 
@@ -119,7 +107,6 @@ class DaemonLink:
     replies: deque[Reply] = field(default_factory=deque)
 
     def __enter__(self) -> DaemonLink:
->>>>>>> unit
         return self
 
     def __exit__(self, *_: object) -> None:

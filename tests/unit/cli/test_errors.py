@@ -21,11 +21,7 @@ from gpushare.errors import ErrorCode, ExitStatus
 from gpushare.exporter import __main__ as exporter
 from gpushare.kubernetes import __main__ as node
 
-<<<<<<< HEAD
-from .fake_daemon import AnsweringDaemon, FakeLink, Reply, refusal
-=======
 from .fake_daemon import AnsweringDaemon, DaemonLink, Reply, refusal
->>>>>>> unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -283,11 +279,7 @@ def test_without_permission_for_the_socket_it_is_forbidden(
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-<<<<<<< HEAD
-    monkeypatch.setattr(FakeLink, "connect", refuse)
-=======
     monkeypatch.setattr(DaemonLink, "connect", refuse)
->>>>>>> unit
     error = error_of.fails("ls", code=ErrorCode.FORBIDDEN)
     assert "use sudo" in error["fix"]
 
