@@ -36,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings(
 ME = HostCommand(name="train", uid=os.getuid(), rootless=False)
 
 
-class Crashed(BaseException):
+class Killed(BaseException):
     """SIGKILL: what would have been done after it is not done."""
 
 
@@ -63,10 +63,10 @@ def killed(where: type, step: str, *, before: bool) -> Iterator[None]:
             patch.setattr(release, "release_tenant", lambda *_: None)
             if not before:
                 real(*arguments, **named)
-            raise Crashed
+            raise Killed
 
         patch.setattr(where, step, die)
-        with pytest.raises(Crashed):
+        with pytest.raises(Killed):
             yield
 
 
