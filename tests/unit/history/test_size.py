@@ -6,6 +6,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
+
 from gpushare.history.reader import HistoryReader
 from gpushare.history.store import MOST_BYTES, HistoryStore, most_bytes_of
 from gpushare.history.tables import FILE
@@ -65,6 +67,7 @@ def _lasts(tenant: TenantMetrics) -> bool:
     return int(tenant["key"], 16) < 1000
 
 
+@pytest.mark.thorough
 def test_a_day_takes_its_part_of_the_limit(folder: Path) -> None:
     part, days = 0.05, 1
     crowd, store = BusyNode(part), HistoryStore(folder, days=days)
@@ -95,6 +98,7 @@ def test_the_limit_grows_with_the_days() -> None:
     assert most_bytes_of(1) == 200_000_000 // 7
 
 
+@pytest.mark.thorough
 def test_what_would_be_larger_loses_its_oldest_part_and_says_so(folder: Path) -> None:
     crowd, most = BusyNode(0.05), 5_000_000
     store = HistoryStore(folder, most_bytes=most)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kill at any write, a full disk, a damaged file, a reader that never ends, and wrong clocks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from gpushare.history.reader import HistoryReader
+from gpushare.history.store import HistoryStore
+from tests.unit.history.test_faults import total
+from tests.unit.history.test_store import T0, container, folder, metrics
+
+__all__ = ["folder"]
+
+#: Writes samples from number `argv[2]` on, and says the number of each once it is written.
+WRITE = """
+import sys
+from pathlib import Path
+from gpushare.history.store import HistoryStore
+from tests.unit.history.test_store import T0, container, metrics
+store = HistoryStore(Path(sys.argv[1]))
+number = int(sys.argv[2])
+while True:
+    found = [container(f"{n:016x}", gpu_seconds=float(number), used_bytes=7) for n in range(9)]
+    store.write(T0 + 10 * number, metrics(*found))
+    print(number, flush=True)
+    number += 1
+"""
+
+
+def test_a_kill_at_any_time_loses_nothing_that_was_written(folder: Path) -> None:
+    written = -1
+    for length in range(1, 40, 3):
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITE, str(folder), str(written + 1)],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[3],
+        )
+        with process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                written = int(line)
+                if written % 41 >= length:
+                    break
+            process.kill()
+            written = max([written, *(int(line) for line in process.stdout)])
+        # It may have been killed between the transaction and the line.
+        found = total(folder)
+        assert found in {written, written + 1}
+        assert total(folder, "used_bytes") == 70 * (found + 1)
+        written = int(found)
+
+
+def test_a_history_that_is_closed_is_read_without_the_right_to_write() -> None:
+    with TemporaryDirectory(prefix="gpushare-") as top:
+        Path(top).chmod(0o711)  # unlike tmp_path and the folders above it
+        _read_by_the_group(Path(top, "metrics-history"))
+
+
+def _read_by_the_group(folder: Path) -> None:
+    store = HistoryStore(folder, gid=12)
+    store.write(T0, metrics(container()))
+    for close in (False, True):  # while one writes, and after
+        if close:
+            store.close()
+        pid = os.fork()
+        if not pid:
+            _read_as(folder, 12)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+
+
+def _read_as(folder: Path, gid: int) -> Any:
+    """End with the number of containers as exit status; in a child."""
+    found = 99
+    try:
+        os.setgroups([])
+        os.setgid(gid)
+        os.setuid(65534)
+        with HistoryReader(folder) as reader:
+            found = len(reader.containers(0, 2 * T0))
+    finally:
+        os._exit(found)
+
+
+def test_the_process_ends_in_silence_if_nobody_reads_what_it_says(tmp_path: Path) -> None:
+    """As when gpushared was killed: its log has no traceback of another process."""
+    asked = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(asked))
+        listener.listen()
+        words = [sys.executable, "-m", "gpushare.history", str(asked), str(tmp_path), "7", "", ""]
+        with subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdout.close()
+            listener.accept()[0].close()
+            process.stdin.close()
+            assert process.stderr.read() == b""
+            assert process.wait() == 0
