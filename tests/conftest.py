@@ -46,6 +46,8 @@ PROGRAMS = {
 }
 MODULES = {"clients": "numba", "docs": "sphinx", "package": "auditwheel"}
 ROOTS = ("debian13", "debian14", "bare12", "bare13", "source12")
+#: A child that is forked beside gRPC's threads has none of them, and need not start them again.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 SYSTEM = "tests/system/"
 #: How many workers run end-to-end tests. More are in the way of those that measure shares of time.
 SYSTEM_WORKERS = 2

@@ -23,7 +23,7 @@ def node(tmp_path: Path) -> Iterator[FakeDaemon]:
 
 @pytest.fixture(autouse=True)
 def processes_seen() -> Iterator[None]:
-    with fake_process.seen():
+    with fake_process.seen(), fakes.without_threads():
         yield
 
 

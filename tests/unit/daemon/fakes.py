@@ -11,7 +11,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -62,7 +62,7 @@ from gpushare.oci.driver_files import from_cdi
 from gpushare.oci.elf import this_platform
 
 from .fake_checkpoints import FakeCheckpoints
-from .inline import InlinePool, InlineWorker, QuietLoop, SilentSocket, Turns
+from .inline import InlinePool, InlineWorker, QuietLoop, SilentSocket, Turns, quick_sleeps
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -275,6 +275,22 @@ def _listen(key: str, directory: int) -> TenantSocket:
     return TenantSocket(key, cast("socket.socket", SilentSocket()))
 
 
+#: Of the nodes that the test has made.
+_turns: list[Turns] = []
+
+
+@contextmanager
+def without_threads() -> Iterator[None]:
+    """Let daemons of the block sleep no time, and listen where nobody can connect."""
+    with quick_sleeps(_turns), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TenantSocket, "listen", _listen)
+        if os.getuid() != 0:
+            patch.setattr(os, "chown", lambda *_, **__: None)
+            patch.setattr(os, "fchown", lambda *_: None)
+        yield
+    _turns.clear()
+
+
 @contextmanager
 def node(
     folder: Path,
@@ -307,6 +323,7 @@ def node(
     pool: Callable[[str, int], WorkerPool] = WorkerPool
     if not threaded:
         turns = Turns()
+        _turns.append(turns)
         worker, pool = partial(InlineWorker, turns), partial(InlinePool, turns)
     contexts = ContextSizes(config.state_dir, driver.driver_version)
     node_labels = Overrides(config.state_dir, "node-labels.json", "kubectl label node")
@@ -329,18 +346,9 @@ def node(
         names=worker("names"),
         driver=LoadedDriver(from_cdi(driver_files(folder)), driver, driver.cards(), contexts),
     )
-    inline = ExitStack()
-    if not threaded:
-        inline.enter_context(turns.quick_sleeps())
-        patch = inline.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(TenantSocket, "listen", _listen)
-        if os.getuid() != 0:
-            patch.setattr(os, "chown", lambda *_, **__: None)
-            patch.setattr(os, "fchown", lambda *_: None)
     try:
         yield made_node
     finally:
-        inline.close()
         made_node.evictions.close(5)
         made_node.creates.finish(5)
         made_node.requests.finish(5)

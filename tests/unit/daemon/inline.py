@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -36,29 +36,32 @@ class Turns:
         self._depth += 1
         try:
             yield
-            while self._depth == 1 and self._catch_up():
+            while self._depth == 1 and self.catch_up():
                 pass
         finally:
             self._depth -= 1
 
-    @contextmanager
-    def quick_sleeps(self) -> Iterator[None]:
-        """Let who sleeps in the block find the time passed, and done what the workers had to do."""
-        slept = 0.0
-        monotonic = time.monotonic
-
-        def sleep(seconds: float) -> None:
-            nonlocal slept
-            slept += seconds
-            self._catch_up()
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(time, "sleep", sleep)
-            patch.setattr(time, "monotonic", lambda: monotonic() + slept)
-            yield
-
-    def _catch_up(self) -> bool:
+    def catch_up(self) -> bool:
+        """Run what was submitted to each worker; whether there was any."""
         return any([worker.catch_up() for worker in self.workers])  # noqa: C419 - each of them
+
+
+@contextmanager
+def quick_sleeps(daemons: Iterable[Turns]) -> Iterator[None]:
+    """Let who sleeps in the block find the time passed, and done what the workers had to do."""
+    slept = 0.0
+    monotonic = time.monotonic
+
+    def sleep(seconds: float) -> None:
+        nonlocal slept
+        slept += seconds
+        for turns in daemons:
+            turns.catch_up()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "sleep", sleep)
+        patch.setattr(time, "monotonic", lambda: monotonic() + slept)
+        yield
 
 
 class InlineWorker(Worker):
