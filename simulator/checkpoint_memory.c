@@ -88,6 +88,8 @@ static void fill(const struct sim_card *card, uint64_t offset, uint64_t bytes)
 {
 	const uint64_t began = clock_ns();
 
+	if (copy == NULL) /* and `bytes` is 0 */
+		return;
 	for (uint64_t at = 0; at < bytes; at += STEP_BYTES) {
 		const uint64_t end = at + STEP_BYTES < bytes ? at + STEP_BYTES : bytes;
 

@@ -2,10 +2,10 @@
  *
  * The device file: every simulated card of a machine, shared by all processes that map it.
  *
- * gpushare/simulator mirrors these structures (tests/c/simulator/test_create.py compares them) and writes the
- * first part (header, card profiles) once. The rest starts as zeros and is the cards' state; the
- * file is sparse. No process runs behind it: a process that accesses a card first brings it up to
- * the present (engine.h), with the card's lock held.
+ * gpushare/simulator mirrors these structures (tests/c/simulator/test_create.py compares them) and
+ * writes the first part (header, card profiles) once. The rest starts as zeros and is the cards'
+ * state; the file is sparse. No process runs behind it: a process that accesses a card first brings
+ * it up to the present (engine.h), with the card's lock held.
  *
  * A process may be killed at any instruction, so:
  *   - a process is alive while it holds a POSIX record lock on its own byte of the file. The kernel

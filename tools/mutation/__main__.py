@@ -22,12 +22,12 @@ def main() -> int:
     invariants = verbs.add_parser("invariants", help="break each invariant; its tests must fail")
     invariants.add_argument("names", metavar="NAME", nargs="*", help="else all of them")
     lister = verbs.add_parser("draw", help="list mutations in the order of a seed")
-    selecter = verbs.add_parser("select", help="add those of them that a test fails for to FILE")
+    chooser = verbs.add_parser("select", help="add those of them that a test fails for to FILE")
     runner = verbs.add_parser("run", help="try those of FILE again, and write its last column")
-    for one in (lister, selecter):
+    for one in (lister, chooser):
         one.add_argument("--seed", type=int, required=True)
         one.add_argument("--part", choices=draw.WANTED, action="append", help="else all of them")
-    for one in (selecter, runner):
+    for one in (chooser, runner):
         one.add_argument("file", type=Path, metavar="FILE")
         one.add_argument("--database", type=Path, default=ROOT / "build/coverage/python.db")
     arguments = parser.parse_args()

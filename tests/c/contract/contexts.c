@@ -34,7 +34,7 @@ void the_memory_of_a_killed_process_is_free(void)
 	const size_t before = free_bytes(), size = 16 * granule();
 	peer_kill(peer);
 	/* Its context as well. */
-	CHECK(free_bytes() - before > size);
+	BECOMES(free_bytes() > before + size);
 }
 
 static void enter_when_told(int socket)

@@ -22,6 +22,15 @@
 		if (!(condition))                                                                  \
 			fails(__FILE__, __LINE__, #condition " does not hold");                    \
 	} while (0)
+/* As CHECK, of what a driver, or who stands before it, does soon. */
+#define BECOMES(condition)                                                                         \
+	do {                                                                                       \
+		for (int left = 30000; !(condition); left--) {                                     \
+			if (left == 0)                                                             \
+				fails(__FILE__, __LINE__, #condition " does not become true");     \
+			usleep(1000);                                                              \
+		}                                                                                  \
+	} while (0)
 #define EQUAL(value, wanted)                                                                       \
 	expect_equal((long long)(value), (long long)(wanted), #value, __FILE__, __LINE__)
 /* Results of calls: success, one error, any error. */

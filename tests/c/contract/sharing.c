@@ -87,6 +87,7 @@ void imported_physical_memory_is_counted_once_and_outlives_its_maker(void)
 	say(maker.socket, 0);
 	hear(maker.socket);
 	peer_kill(maker);
+	BECOMES(free_bytes() > before);
 	const size_t alone = free_bytes();
 	EQUAL(word_at(pointer), 77);
 	OK(cuMemRelease(first));
