@@ -26,7 +26,7 @@ def driver() -> fakes.FakeDriver:
 
 @pytest.fixture
 def node(tmp_path: Path, driver: fakes.FakeDriver) -> Iterator[DaemonState]:
-    with fakes.node(tmp_path, driver) as made:
+    with fakes.without_threads(), fakes.node(tmp_path, driver) as made:
         yield made
 
 
