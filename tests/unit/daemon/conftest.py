@@ -22,8 +22,9 @@ def node(tmp_path: Path) -> Iterator[FakeDaemon]:
 
 
 @pytest.fixture(autouse=True)
-def processes_seen() -> Iterator[None]:
-    with fake_process.seen(), fakes.without_threads():
+def processes_seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    fakes.without_threads(monkeypatch)
+    with fake_process.seen(monkeypatch):
         yield
 
 

@@ -73,7 +73,7 @@ _opened: dict[int, FakeProcess] = {}
 
 
 @contextmanager
-def seen() -> Iterator[None]:
+def seen(patch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have the daemon see the processes that are made in the block."""
     read, pidfd_open, send = processes._read, os.pidfd_open, signal.pidfd_send_signal
 
@@ -106,11 +106,10 @@ def seen() -> Iterator[None]:
         elif number == signal.SIGKILL:
             process.kill()
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "_read", read_fake)
-        patch.setattr(os, "pidfd_open", open_fake)
-        patch.setattr(signal, "pidfd_send_signal", send_fake)
-        yield
+    patch.setattr(processes, "_read", read_fake)
+    patch.setattr(os, "pidfd_open", open_fake)
+    patch.setattr(signal, "pidfd_send_signal", send_fake)
+    yield
     for process in _known.values():
         os.close(process.ended)
     _known.clear()

@@ -279,16 +279,17 @@ def _listen(key: str, directory: int) -> TenantSocket:
 _turns: list[Turns] = []
 
 
-@contextmanager
-def without_threads() -> Iterator[None]:
-    """Let daemons of the block sleep no time, and listen where nobody can connect."""
-    with quick_sleeps(_turns), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TenantSocket, "listen", _listen)
-        if os.getuid() != 0:
-            patch.setattr(os, "chown", lambda *_, **__: None)
-            patch.setattr(os, "fchown", lambda *_: None)
-        yield
+def without_threads(patch: pytest.MonkeyPatch) -> None:
+    """Let daemons sleep no time, and listen where nobody can connect, until `patch` is undone.
+
+    It is the test's own, which may patch the same: so all is undone in its order.
+    """
     _turns.clear()
+    quick_sleeps(_turns, patch)
+    patch.setattr(TenantSocket, "listen", _listen)
+    if os.getuid() != 0:
+        patch.setattr(os, "chown", lambda *_, **__: None)
+        patch.setattr(os, "fchown", lambda *_: None)
 
 
 @contextmanager

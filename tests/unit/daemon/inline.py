@@ -46,9 +46,8 @@ class Turns:
         return any([worker.catch_up() for worker in self.workers])  # noqa: C419 - each of them
 
 
-@contextmanager
-def quick_sleeps(daemons: Iterable[Turns]) -> Iterator[None]:
-    """Let who sleeps in the block find the time passed, and done what the workers had to do."""
+def quick_sleeps(daemons: Iterable[Turns], patch: pytest.MonkeyPatch) -> None:
+    """Let who sleeps find the time passed, and done what the workers had to do."""
     slept = 0.0
     monotonic = time.monotonic
 
@@ -58,10 +57,8 @@ def quick_sleeps(daemons: Iterable[Turns]) -> Iterator[None]:
         for turns in daemons:
             turns.catch_up()
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(time, "sleep", sleep)
-        patch.setattr(time, "monotonic", lambda: monotonic() + slept)
-        yield
+    patch.setattr(time, "sleep", sleep)
+    patch.setattr(time, "monotonic", lambda: monotonic() + slept)
 
 
 class InlineWorker(Worker):

@@ -25,8 +25,11 @@ def driver() -> fakes.FakeDriver:
 
 
 @pytest.fixture
-def node(tmp_path: Path, driver: fakes.FakeDriver) -> Iterator[DaemonState]:
-    with fakes.without_threads(), fakes.node(tmp_path, driver) as made:
+def node(
+    tmp_path: Path, driver: fakes.FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DaemonState]:
+    fakes.without_threads(monkeypatch)
+    with fakes.node(tmp_path, driver) as made:
         yield made
 
 
