@@ -26,7 +26,7 @@ def group(request: pytest.FixtureRequest) -> Iterator[CgroupFreezer]:
     cgroup = f"{hierarchy}:/gpushare-test-{secrets.token_hex(4)}"
     directory = Cgroups.mounted().directory(cgroup)
     if directory is None:
-        pytest.skip(f"no cgroup hierarchy {hierarchy or 'v2'} is mounted")
+        pytest.skip(f"kernel: no cgroup hierarchy {hierarchy or 'v2'} is mounted")
     directory.mkdir()
     made = cgroup_freezer(cgroup, Cgroups.mounted())
     if isinstance(made, CgroupV2Freezer) and request.param != UNIFIED:

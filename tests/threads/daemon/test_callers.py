@@ -74,7 +74,7 @@ def test_a_caller_with_a_reused_pid_has_no_rights(tmp_path: Path) -> None:
         accepted, _ = listener.accept()
         with accepted:
             if not knows_peers(accepted):
-                pytest.skip("SO_PEERPIDFD needs Linux 6.5")
+                pytest.skip("kernel: SO_PEERPIDFD needs Linux 6.5")
             assert caller_origin(accepted, os.getpid(), {}) == "gone"
 
 
