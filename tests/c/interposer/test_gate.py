@@ -52,6 +52,7 @@ def test_a_killed_process_blocks_no_other(simulated: ProgramContainer, gate: Wri
     gate.set(abi.GATE_WINDOW)
     killed = Rank(simulated)
     killed.ask("launch(kernel(), 3_000_000_000)")
+    killed.kill()
     killed.end()
     assert gate.work().submitted != gate.work().ended  # nothing could say that it ended
     other = Rank(simulated)
