@@ -304,7 +304,8 @@ class Stack:
 
     def _remove(self) -> None:
         for pid in _processes_of(self.root):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended meanwhile
+                os.kill(pid, signal.SIGKILL)
         leftovers.remove(self.root, self.cgroup)
         self._traces.remove(self.cgroup)
 
