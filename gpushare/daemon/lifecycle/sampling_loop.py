@@ -51,6 +51,8 @@ class SamplingLoop:
                 continue
             if hurried or not self._idle.look(sampler):
                 self._sample(sampler)
+            else:
+                self._burst.again_when_due()
 
     def _sample(self, sampler: UsageSampler) -> None:
         observed = self._state.observed

@@ -128,6 +128,11 @@ class BurstUpdater:
         self._waits = True
         self._state.decide.submit(self._decide)
 
+    def again_when_due(self) -> None:
+        """Decide soon if burst memory of a card was withheld, and no longer is."""
+        if any(until <= time.monotonic() for until in self._state.withheld.values()):
+            self.again()
+
     def _decide(self) -> None:
         self._waits = False
         update_burst_limits(self._state)
@@ -150,10 +155,10 @@ def update_burst_limits(state: DaemonState) -> None:
     """
     if state.driver is None or state.observed.usage.stale or state.integrity.why:
         return
+    now = time.monotonic()
+    state.withheld = {uuid: until for uuid, until in state.withheld.items() if now < until}
     for capacity in state.capacities():
-        if capacity.health != "ok" or time.monotonic() < state.withheld.get(
-            capacity.card.uuid, 0.0
-        ):
+        if capacity.health != "ok" or capacity.card.uuid in state.withheld:
             continue
         limits = _limits(capacity, 0)
         for use in capacity.allocations:
@@ -167,7 +172,7 @@ def withhold_burst(uuid: str, state: DaemonState) -> None:
     A tenant keeps the burst memory that it uses: its limit allowed it, and another tenant is over
     its quota.
     """
-    state.withheld[uuid] = time.monotonic() + _WITHHELD_SECONDS
+    state.withheld = {**state.withheld, uuid: time.monotonic() + _WITHHELD_SECONDS}
     for capacity in state.capacities():
         for use in capacity.allocations if capacity.card.uuid == uuid else ():
             least = max(use.memory_bytes, use.used_bytes)

@@ -11,7 +11,12 @@ import pytest
 
 from gpushare import abi
 from gpushare.daemon.lifecycle.release import adopt_tenants, release_tenant
-from gpushare.daemon.limits.burst import BurstUpdater, reclaim_burst, update_burst_limits
+from gpushare.daemon.limits.burst import (
+    BurstUpdater,
+    reclaim_burst,
+    update_burst_limits,
+    withhold_burst,
+)
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.placement.request import NoRoom
@@ -266,3 +271,16 @@ def test_a_change_of_the_quota_keeps_the_burst_that_remains(
     during(monkeypatch, lambda: written.append(limit(node, tenant)))
     set_quota(entry_of(node, tenant), {"memory-limit": "120GiB"}, node)
     assert [*written, limit(node, tenant)] == [140, 120]
+
+
+def test_what_is_withheld_is_given_again_without_a_sample(node: FakeDaemon) -> None:
+    """An idle node is not sampled for up to a minute."""
+    tenant, uuid = burst(node), fakes.card().uuid
+    updater = BurstUpdater(node)
+    withhold_burst(uuid, node)
+    updater.again_when_due()
+    assert limit(node, tenant) == 10
+    node.withheld = {uuid: 0.0}  # the time is over
+    updater.again_when_due()
+    node.decide.finish(5)
+    assert limit(node, tenant) == 140
