@@ -8,7 +8,7 @@ import pytest
 from gpushare.daemon.state import DaemonState
 from gpushare.quota.errors import QuotaError
 
-from .operations import entry_of, opened
+from .operations import opened
 
 
 @pytest.mark.parametrize(
@@ -25,15 +25,3 @@ def test_a_backend_that_cannot_hold_a_share_is_refused(
     with pytest.raises(QuotaError, match=f"^--backend={backend}: {why}"):
         opened(node, memory="4GiB", backend=backend)
     assert not node.ledger.entries
-
-
-def test_a_whole_card_is_exclusive_also_by_name(node: DaemonState) -> None:
-    tenant = opened(node, count="1", backend="exclusive")
-    assert entry_of(node, tenant).isolation == "exclusive"
-
-
-@pytest.mark.parametrize("asked", [{}, {"backend": "interposer"}])
-def test_a_share_is_the_interposers_until_it_is_bound(
-    node: DaemonState, asked: dict[str, str]
-) -> None:
-    assert entry_of(node, opened(node, memory="4GiB", **asked)).isolation == "interposer"

@@ -77,40 +77,9 @@ def test_no_tenant_gets_more_while_another_that_wants_it_has_less(
             )
 
 
-@given(capacities, cards, st.integers(0, 8 * GIB))
-def test_a_new_reservation_raises_no_limit(
-    capacity: int, found: list[BurstRange], more: int
-) -> None:
-    after = burst_limits(capacity - more, found)
-    assert all(new <= old for new, old in zip(after, burst_limits(capacity, found), strict=True))
-
-
-@given(capacities, cards)
-def test_all_available_memory_is_granted(capacity: int, found: list[BurstRange]) -> None:
-    limits = burst_limits(capacity, found)
-    left = capacity - sum(
-        max(limit, one.used_bytes) for one, limit in zip(found, limits, strict=True)
-    )
-    for one, limit in zip(found, limits, strict=True):
-        assert limit == one.most_bytes or left < STEP_BYTES * len(found)
-
-
-def test_a_single_burst_tenant_gets_all_available_memory() -> None:
-    assert burst_limits(100 * GIB, [part(40), part(10, 200)]) == (40 * GIB, 60 * GIB)
-
-
 def test_two_that_want_the_same_get_the_same_and_small_wishes_are_met_first() -> None:
     limits = burst_limits(100 * GIB, [part(10, 100), part(10, 100), part(10, 15)])
     assert limits == (int(42.5 * GIB), int(42.5 * GIB), 15 * GIB)
-
-
-def test_the_first_tenant_keeps_its_use_and_the_others_get_the_rest() -> None:
-    limits = burst_limits(100 * GIB, [part(10, 100, used_gib=60), part(10, 100)])
-    assert limits == (60 * GIB, 40 * GIB)
-
-
-def test_memory_above_a_reduced_quota_is_not_granted_again() -> None:
-    assert burst_limits(100 * GIB, [part(10, used_gib=50), part(10, 100)]) == (10 * GIB, 50 * GIB)
 
 
 def test_growing_non_tenant_use_reduces_the_largest_burst_first() -> None:

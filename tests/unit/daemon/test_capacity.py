@@ -11,12 +11,6 @@ from gpushare.daemon.observe.non_tenant import HighWater
 from .fakes import GIB, MIB
 
 
-def test_it_rises_at_once() -> None:
-    mark = HighWater(60)
-    assert mark.observe(0, GIB) == GIB
-    assert mark.observe(0.25, 2 * GIB) == 2 * GIB
-
-
 def test_it_halves_its_distance_every_half_life() -> None:
     mark = HighWater(60)
     mark.observe(0, 8 * GIB)
@@ -30,18 +24,6 @@ def test_the_decay_does_not_depend_on_the_sample_rate() -> None:
     for quarter in range(1, 241):
         fallen = mark.observe(quarter / 4, 0)
     assert abs(fallen - 4 * GIB) < MIB
-
-
-def test_it_arrives() -> None:
-    mark = HighWater(1)
-    mark.observe(0, GIB)
-    assert mark.observe(20, 0) == 0
-
-
-def test_a_clock_that_stands_still_changes_nothing() -> None:
-    mark = HighWater(60)
-    mark.observe(5, GIB)
-    assert mark.observe(5, 0) == GIB
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 200 * GIB)), min_size=1))

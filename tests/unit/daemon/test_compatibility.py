@@ -17,11 +17,10 @@ from gpushare.daemon.placement.model import Card
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.views.status_rows import tenant_row
-from gpushare.oci.rootfs import Rootfs
 from gpushare.quota.request_policy import RequestPolicy
 
 from . import fakes
-from .bundles import BundleToCreate, ContainerdBundles
+from .bundles import BundleToCreate
 from .fakes import FakeDriver
 
 SHARE = "GPUSHARE_MEMORY=4GiB"
@@ -112,18 +111,6 @@ def test_a_card_that_an_image_does_not_fit_is_used_only_if_the_policy_lets_it(
     assert "; use an image with CUDA 12 or older, or another card or see" in str(caught.value)
 
 
-def test_an_image_that_fits_no_card_is_refused_as_before(tmp_path: Path) -> None:
-    with mixed(tmp_path, REFUSE) as node, pytest.raises(IncompatibleImage):
-        BundleToCreate(tmp_path / "b", SHARE, TOO_NEW).create(node)
-
-
-def test_a_warning_refuses_no_container(tmp_path: Path) -> None:
-    with machine(tmp_path, REFUSE) as node:
-        key = BundleToCreate(tmp_path / "b", SHARE, "CUDA_VERSION=13.2.0").create(node)["key"]
-        [note] = node.ledger.entries[key].notes
-    assert "(minor-version)" in note
-
-
 def test_with_action_ignore_no_container_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,30 +120,6 @@ def test_with_action_ignore_no_container_waits(
     with machine(tmp_path, Config(terms=RequestPolicy(compat="ignore"))) as node:
         key = BundleToCreate(tmp_path / "b", SHARE, TOO_NEW).create(node)["key"]
         assert node.ledger.entries[key].notes == ()
-
-
-def test_a_namespace_has_its_own_action(tmp_path: Path) -> None:
-    config = Config(namespaces=(("team", RequestPolicy(compat="refuse")),))
-    with machine(tmp_path, config) as node:
-        asked = {"gpushare.io/memory": "4GiB"}
-        pod = ContainerdBundles(tmp_path / "team", asked).container("main", TOO_NEW)
-        with pytest.raises(IncompatibleImage):
-            pod.create(node)
-        other = ContainerdBundles(tmp_path / "other", asked, namespace="dev").container(
-            "main", TOO_NEW
-        )
-        assert other.create(node)["mode"] == "shared"
-
-
-def test_compatibility_is_checked_with_nvmls_facts_of_the_allocated_cards(tmp_path: Path) -> None:
-    wants = "NVIDIA_REQUIRE_ARCH=arch>=8.0,brand=nvidia"
-    with (
-        machine(tmp_path, REFUSE, V100) as node,
-        pytest.raises(IncompatibleImage, match="on V100: this machine has"),
-    ):
-        BundleToCreate(tmp_path / "b", SHARE, wants).create(node)
-    with machine(tmp_path / "2", REFUSE) as node:
-        assert BundleToCreate(tmp_path / "c", SHARE, wants).create(node)["mode"] == "shared"
 
 
 def test_a_program_that_reads_unsupported_features_gets_a_note(tmp_path: Path) -> None:
@@ -190,14 +153,3 @@ def test_files_in_the_root_are_read_beneath_it(tmp_path: Path) -> None:
         (lib / outside.name).touch()
         with pytest.raises(IncompatibleImage, match=r"/usr/lib64/libcudart|CUDA 14\.0"):
             container.create(node)
-
-
-def test_a_container_without_a_gpu_is_not_judged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Rootfs, "names", lambda *_: pytest.fail("was looked at"))
-    with machine(tmp_path, REFUSE) as node:
-        given = BundleToCreate(tmp_path / "b", TOO_NEW, "NVIDIA_VISIBLE_DEVICES=all").create(
-            node, "weak"
-        )
-        assert given["mode"] == "none"

@@ -102,33 +102,8 @@ def test_each_time_is_its_own(course: ScheduledGate) -> None:
     assert spent.got[60] == pytest.approx(28 / 6)
 
 
-def test_an_idle_tenant_is_not_throttled(course: ScheduledGate) -> None:
-    assert course.looks(2, got_ms=0, wanted_ms=0).throttled[1] == 0
-
-
 def test_one_sample_gives_no_figure(course: ScheduledGate) -> None:
     assert course.look(got_ms=75).got == {1: None, 10: None, 60: None}
-
-
-def test_a_driver_that_makes_a_figure_a_second_is_not_read_as_idle_between(
-    course: ScheduledGate,
-) -> None:
-    course.mode = abi.GATE_OPEN
-    for number in range(48):
-        course.percent = 80 if number % 4 == 0 else None
-        course.node.meter.look(course.now_ns)
-        course.look()
-    assert course.spent.got[10] == pytest.approx(80, abs=9)
-
-
-def test_a_gate_that_closes_after_it_was_open_counts_from_there(course: ScheduledGate) -> None:
-    course.mode, course.percent = abi.GATE_OPEN, 100
-    course.looks(30)
-    course.mode = abi.GATE_WINDOW
-    spent = course.looks(30, got_ms=125)
-    assert spent.source == "gate"
-    assert spent.got[10] == pytest.approx(50)
-    assert spent.got[60] == pytest.approx(75, abs=0.5)
 
 
 def test_nothing_is_known_while_the_scheduler_is_silent(course: ScheduledGate) -> None:
@@ -142,33 +117,6 @@ def test_nothing_is_known_while_the_scheduler_is_silent(course: ScheduledGate) -
     spent = course.looks(2, got_ms=75)
     assert spent.got[1] == pytest.approx(30)
     assert spent.got[10] == pytest.approx(30, abs=3)  # of the time in which it was known
-
-
-def test_a_gate_that_was_never_beaten_at_is_not_known(course: ScheduledGate) -> None:
-    course.beats = False
-    assert course.looks(2, got_ms=75).source == ""
-
-
-def test_a_driver_that_says_nothing_leaves_an_open_gate_unknown(course: ScheduledGate) -> None:
-    course.mode = abi.GATE_OPEN
-    course.now_ns += LOOK_NS
-    course.write(abi.GATE_MODE, abi.GATE_OPEN, 4)
-    for seconds in range(3):
-        course.node.observed.usage = UsageView()
-        course.node.meter.look(course.now_ns + seconds * 10**9)
-    assert (course.spent.source, course.spent.got[1]) == ("", None)
-
-
-def test_whole_cards_have_the_drivers_figure_and_no_gate(node: FakeDaemon) -> None:
-    tenant = opened(node, devices="0")
-    key = tenant["key"]
-    for look in range(8):
-        cards = {UUID: CardUsage(utilisation=60)}
-        node.observed.usage = UsageView(cards=cards, utilisation={(key, UUID): 60})
-        node.meter.look(10**12 + look * LOOK_NS)
-    spent = node.observed.compute_of(key, UUID)
-    assert (spent.source, spent.gate) == ("driver", "")
-    assert spent.got[1] == pytest.approx(60)
 
 
 def test_the_counts_are_handed_on(course: ScheduledGate) -> None:
@@ -323,14 +271,6 @@ def test_a_container_that_is_slowed_by_another_has_the_drivers_figure(
     apart = [after - before for before, after in pairwise(corrected)]
     assert corrected
     assert max(apart) <= 2 * 10**9  # a correction applies for five seconds
-
-
-def test_an_open_gate_cannot_be_bypassed(course: ScheduledGate) -> None:
-    course.mode, course.percent = abi.GATE_OPEN, 100
-    assert not course.looks(30).bypassed
-    course.mode = abi.GATE_WINDOW
-    course.percent = 0
-    assert not course.looks(1, got_ms=0).bypassed, "what was open is no charge of 0"
 
 
 def test_a_failed_sample_does_not_stop_the_sampling(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +20,7 @@ from gpushare.oci import edits, spec
 from gpushare.quota.errors import QuotaError
 
 from . import fakes
-from .bundles import SETKEY, THEIRS, BundleToCreate
+from .bundles import BundleToCreate
 from .fake_process import FakeProcess
 from .fakes import GIB
 
@@ -42,36 +41,12 @@ def followed(node: DaemonState) -> None:
     node.decide.run(lambda: None)
 
 
-def test_work_after_a_late_answer_leaves_the_next_reservation_alone(
-    node: DaemonState, tmp_path: Path, runtime: FakeProcess
-) -> None:
-    container = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB")
-    with FakeProcess() as first:
-        first.kill()
-        first.wait()
-        container.create(node, maker=first.pid)
-    container.create(node, maker=runtime.pid)
-    followed(node)
-    assert [record.maker for record in node.ledger.entries.values()] == [runtime.pid]
-
-
 def with_a_card(annotations: dict[str, str]) -> dict[str, Any]:
     rules = [{"allow": False, "access": "rwm"}, RULE]
     return {
         "annotations": annotations,
         "linux": {"devices": [CARD], "resources": {"devices": rules}},
     }
-
-
-def test_the_hooks_of_others_stay_and_come_first(node: DaemonState, tmp_path: Path) -> None:
-    container = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB")
-    given = container.create(node)
-    assert given["mode"] == "shared"
-    hooks = container.document()["hooks"]
-    assert hooks["prestart"] == [SETKEY]
-    assert hooks["createRuntime"][0] == THEIRS
-    assert [hook["args"][0] for hook in hooks["createRuntime"]] == ["theirs", "gpushare-hook"]
-    assert given["key"] in hooks["createRuntime"][1]["args"]
 
 
 def test_a_sandbox_is_left_as_it_is(node: DaemonState, tmp_path: Path) -> None:
@@ -92,22 +67,6 @@ def test_a_self_declared_sandbox_does_not_keep_an_unmetered_card(
     second = BundleToCreate(tmp_path / "second", **with_a_card(SANDBOX))
     with pytest.raises(QuotaError, match="is allocated exclusively to"):
         second.create(node)
-
-
-def test_a_container_of_a_pod_that_asks_for_another_is_noted_as_seen(
-    node: DaemonState, tmp_path: Path
-) -> None:
-    annotations = {
-        "gpushare.io/container.train.memory": "4GiB",
-        "io.kubernetes.cri.container-name": "sidecar",
-    }
-    container = BundleToCreate(tmp_path / "b", annotations=annotations)
-    before = container.document()
-    assert container.create(node)["mode"] == "none"
-    after = container.text()
-    assert container.document() == {**before, edits.RECORD: {}}
-    assert container.create(node)["mode"] == "none"
-    assert container.text() == after
 
 
 def test_annotations_that_gpushare_yaml_names_become_labels_of_metrics(
@@ -176,22 +135,6 @@ def test_a_failure_after_the_reservation_releases_it(
     assert not node.ledger.entries
     assert node.mounts.made() == []
     assert not node.tenants.pages
-
-
-def test_a_second_create_without_a_quota_removes_the_first_reservation(
-    node: DaemonState, tmp_path: Path
-) -> None:
-    container = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB")
-    before = container.document()
-    container.create(node)
-    edited = container.document()
-    edited["process"]["env"].remove("GPUSHARE_MEMORY=4GiB")
-    (container.folder / "config.json").write_text(json.dumps(edited))
-    assert container.create(node)["mode"] == "none"
-    before["process"]["env"].remove("GPUSHARE_MEMORY=4GiB")
-    assert container.document() == before
-    assert [entry.state for entry in node.ledger.entries.values()] == ["none"]
-    assert node.mounts.made() == []
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -57,11 +56,6 @@ def garbage(folder: Path) -> None:
         file.write_bytes(b"not a record at all, but long enough" * 100)
 
 
-def emptied(folder: Path) -> None:
-    for file in folder.iterdir():
-        file.write_bytes(b"")
-
-
 def torn(folder: Path) -> None:
     for file in folder.iterdir():
         os.truncate(file, file.stat().st_size // 2)
@@ -87,7 +81,7 @@ def of_another_format(folder: Path) -> None:
 
 
 DAMAGES = [
-    *(zeroed, garbage, emptied, torn, removed, a_record_removed, a_byte_of_an_amount),
+    *(zeroed, garbage, torn, removed, a_record_removed, a_byte_of_an_amount),
     of_another_format,
 ]
 
@@ -112,16 +106,6 @@ def test_a_ledger_that_is_damaged_is_made_again_as_it_was(
     assert again.entries == before
     assert not again.notices
     again.close()
-
-
-def test_every_loss_is_reported(tmp_path: Path) -> None:
-    filled(tmp_path)
-    a_byte_of_an_amount(tmp_path / "ledger")
-    ledger = at(tmp_path)
-    said = "\n".join(ledger.notices)
-    assert f"1 files of {tmp_path}/ledger were damaged ({1:016x}: its checksum is wrong)" in said
-    assert "the ledger had lost 1 records, restored from their copies" in said
-    ledger.close()
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
@@ -226,16 +210,6 @@ def test_a_change_that_a_full_disk_refuses_is_undone(
         again.close()
 
 
-def test_a_release_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = at(tmp_path)
-    ledger.add(entry())
-    monkeypatch.setattr(os, "write", full)
-    ledger.release(entry().key)
-    assert not ledger.entries
-    ledger.close()
-    assert not list((tmp_path / "ledger").iterdir())
-
-
 def test_damaged_files_are_kept_a_bounded_number_of_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,14 +225,6 @@ def test_no_other_user_reads_or_locks_the_ledger(tmp_path: Path) -> None:
     for which in FOLDERS:
         assert (tmp_path / which).stat().st_mode & 0o777 == 0o700
         assert {file.stat().st_mode & 0o777 for file in (tmp_path / which).iterdir()} == {0o600}
-
-
-def test_a_file_states_its_format_and_its_kind(tmp_path: Path) -> None:
-    filled(tmp_path)
-    header, body = (tmp_path / "ledger" / f"{1:016x}").read_text().splitlines()
-    assert header.startswith("gpushare-ledger 1 ")
-    said = json.loads(body)
-    assert (said["boot"], said["record"]["key"], said["freezes"]) == (BOOT, f"{1:016x}", [])
 
 
 @pytest.mark.parametrize(

@@ -47,11 +47,6 @@ def with_compat(container: BundleToCreate, version: str = NEWER) -> None:
     (folder / f"libcuda.so.{version}").write_bytes(elf.library("libcuda.so.1"))
 
 
-def test_an_ordinary_container_has_no_notes(node: FakeDaemon, tmp_path: Path) -> None:
-    entry = given(BundleToCreate(tmp_path / "b", SHARE), node)
-    assert (entry.notes, entry.isolation) == ((), "interposer")
-
-
 def test_capabilities_that_a_share_does_not_get_are_noted(node: FakeDaemon, tmp_path: Path) -> None:
     container = BundleToCreate(
         tmp_path / "b", SHARE, "NVIDIA_DRIVER_CAPABILITIES=compute,video,cudnn"
@@ -65,17 +60,6 @@ def test_capabilities_that_a_share_does_not_get_are_noted(node: FakeDaemon, tmp_
     # It is still there after a restart of the daemon.
     with fakes.again(tmp_path) as after:
         assert after.ledger.entries[entry.key].notes == entry.notes
-
-
-def test_by_the_nodes_policy_a_share_gets_it_and_the_audit_holds_it(tmp_path: Path) -> None:
-    with fakes.node(tmp_path, config=Config(allow_uninterposed=True)) as node:
-        container = BundleToCreate(tmp_path / "b", SHARE, "NVIDIA_DRIVER_CAPABILITIES=all")
-        entry = given(container, node)
-        assert entry.isolation == "audited"
-        assert entry.uninterposed == ("compat32", "display", "graphics", "ngx", "video")
-        assert "the audit charges its memory" in entry.notes[0]
-        other = BundleToCreate(tmp_path / "c", SHARE)
-        assert given(other, node).isolation == "interposer"
 
 
 def test_driver_limits_cover_memory_that_bypasses_the_interposer(tmp_path: Path) -> None:
@@ -173,13 +157,3 @@ def test_an_unused_copy_is_removed_after_a_day(node: FakeDaemon, tmp_path: Path)
     release.reconcile_tenants(node, node.freezer)
     node.names.run(lambda: None)
     assert not folder.exists()
-
-
-def test_exclusive_cards_get_no_note_about_the_library(node: FakeDaemon, tmp_path: Path) -> None:
-    container = BundleToCreate(
-        tmp_path / "b", "GPUSHARE_COUNT=1", "NVIDIA_DRIVER_CAPABILITIES=compute,graphics"
-    )
-    (container.folder / "rootfs/bin").mkdir()
-    (container.folder / "rootfs/bin/sh").write_bytes(elf.program(None))
-    entry = given(container, node)
-    assert (entry.isolation, entry.notes) == ("exclusive", ())

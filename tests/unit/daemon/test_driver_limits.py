@@ -169,16 +169,6 @@ def test_quota_changes_and_burst_limits_reach_the_driver(
     assert driver.held[CARD, cgroup] == DriverLimits(20 * GIB, 140 * GIB)
 
 
-def test_an_unresponsive_driver_delays_and_refuses_nothing(
-    node: FakeDaemon, driver: FakeDriver, program: FakeProcess
-) -> None:
-    tenant = bound(node, program, memory="10GiB", devices="0")
-    driver.refusal = "no"
-    row = tenant_row(set_quota(entry_of(node, tenant), {"memory": "20GiB"}, node), node)
-    assert (row["isolation"], row["cards"][0]["current_limit_bytes"]) == ("interposer", 20 * GIB)
-    assert driver.held == {}
-
-
 def test_the_limits_end_with_the_tenant(
     node: FakeDaemon, driver: FakeDriver, program: FakeProcess, cgroup: Path
 ) -> None:

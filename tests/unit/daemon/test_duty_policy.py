@@ -65,13 +65,6 @@ class Model:
         return sum(self.had[before:]) / (len(self.had) - before)
 
 
-@pytest.mark.parametrize(("asks", "may"), [(100, 30), (100, 70), (70, 30), (100, 5), (50, 10)])
-def test_the_duty_cycle_converges_on_the_share(asks: float, may: float) -> None:
-    model = Model(asks, may)
-    model.seconds(30)
-    assert model.mean(30) == pytest.approx(may, abs=1)
-
-
 @pytest.mark.parametrize("queue", [0.3, 1.0, 5.0])
 def test_a_queue_that_outlives_a_freeze_is_waited_for(queue: float) -> None:
     model = Model(50, 30, queue=queue)
@@ -115,19 +108,6 @@ def test_one_sample_is_not_enough() -> None:
         state = escalation.next_duty(0, sample, state)
         assert not state.engaged
     assert escalation.next_duty(0, over, state).engaged
-
-
-def test_a_tenant_that_passes_the_gate_is_never_frozen() -> None:
-    model = Model(100, 30)
-    model.goes_round = False
-    assert not model.seconds(60).engaged
-
-
-def test_a_tenant_that_passes_the_gate_again_is_thawed() -> None:
-    model = Model(100, 30)
-    assert model.seconds(30).engaged
-    model.goes_round, model.asks = False, 30
-    assert not model.seconds(60).engaged
 
 
 def test_a_tenant_within_its_share_is_thawed() -> None:

@@ -17,7 +17,6 @@ from gpushare.daemon.eviction import checkpoint_api as api
 from gpushare.daemon.eviction.checkpoint_client import CheckpointError
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.queue import Applicant
-from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.ticket import TicketSource
 from gpushare.errors import UserError
 
@@ -171,19 +170,3 @@ def test_any_sequence_leaves_the_ledger_exact(
     finally:
         for tenant in made.tenants:
             made.end(tenant)
-
-
-def test_the_sequences_do_what_they_are_about(
-    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = evictable.make(node, monkeypatch)
-    with made.lives:
-        tenant = made.tenant(gib=90)
-        made.node.checkpoints.during = Sequence(made, 1)._during
-        made.node.evictions.evict(tenant.key)
-        for _ in range(3):
-            made.tenant(gib=60)
-        with pytest.raises(NoRoom):
-            made.node.evictions.restore(tenant.key)
-    for one in made.tenants:
-        made.end(one)

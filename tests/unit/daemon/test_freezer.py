@@ -149,15 +149,6 @@ def test_at_the_start_the_audits_are_thawed_and_the_operators_stay(
     assert (words(held), group.frozen) == ([], False)
 
 
-def test_a_daemon_that_ended_before_it_froze_does_so_at_its_start(
-    held: FakeDaemon, group: FakeCgroup
-) -> None:
-    held.freezer.freeze(KEY, "operator", "maintenance")
-    group.frozen = False
-    again(held).freezer.adopt()
-    assert group.frozen
-
-
 def test_a_container_that_an_engine_thaws_is_frozen_again(
     held: FakeDaemon, group: FakeCgroup, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,18 +178,6 @@ def test_a_container_that_an_engine_paused_before_is_not_thawed(
     held.freezer.release(KEY, "audit")
     held.freezer.release(KEY, "operator")
     assert group.frozen
-
-
-def test_a_container_that_the_engine_releases_stays_frozen_by_gpushare(
-    held: FakeDaemon, group: FakeCgroup
-) -> None:
-    group.frozen = True
-    held.freezer.freeze(KEY, "operator", "maintenance")
-    group.frozen = False
-    held.freezer.enforce()
-    assert group.frozen
-    held.freezer.release(KEY, "operator")
-    assert not group.frozen
 
 
 def test_a_cgroup_that_does_not_freeze_leaves_nothing_behind(
@@ -319,16 +298,6 @@ def test_a_freeze_and_thaw_by_another_program_is_forgotten(
     assert not group.frozen
 
 
-def test_the_audit_freezes_and_thaws_a_container_that_was_found_frozen(
-    held: FakeDaemon, group: FakeCgroup
-) -> None:
-    group.frozen = True
-    held.freezer.adopt()
-    held.freezer.freeze(KEY, "audit", "over")
-    assert held.freezer.release(KEY, "audit")
-    assert group.frozen  # by the other program still
-
-
 @pytest.mark.parametrize(
     ("op", "fields", "by"),
     [("pause", {}, "operator"), ("stop", {"signal": "TERM", "timeout": 600}, "stop")],
@@ -362,16 +331,6 @@ def stop(node: FakeDaemon, seconds: int) -> None:
     tenant_operations(node.run_control)["stop"].run(ControlRequest(fields, Peer(1, 0)), node)
 
 
-def test_a_frozen_tenant_is_sent_its_signal_before_it_runs(
-    held: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    frozen: list[bool] = []
-    monkeypatch.setattr(run_state, "_send_signal", lambda *_: frozen.append(group.frozen))
-    held.freezer.freeze(KEY, "operator", "maintenance")
-    stop(held, 10)
-    assert (frozen, group.frozen) == ([True], False)
-
-
 def test_a_second_stop_does_not_postpone_the_first(
     held: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,16 +346,6 @@ def test_a_second_stop_does_not_postpone_the_first(
     assert third.due < first.due
 
 
-def test_a_kill_is_reported_when_it_has_happened(held: FakeDaemon, group: FakeCgroup) -> None:
-    killed: list[str] = []
-    group.lasts = 2
-    held.freezer.kill(KEY, "over for 2 s", lambda: killed.append("killed"))
-    assert killed == []
-    held.freezer.enforce()
-    held.freezer.enforce()
-    assert killed == ["killed"]
-
-
 def test_a_kill_is_reported_where_the_release_was_faster(
     held: FakeDaemon, group: FakeCgroup
 ) -> None:
@@ -406,29 +355,6 @@ def test_a_kill_is_reported_where_the_release_was_faster(
     held.ledger.release(KEY)
     held.freezer.enforce()
     assert killed == ["killed"]
-
-
-def test_on_a_full_disk_a_kill_still_ends_the_container(
-    full: FakeDaemon, group: FakeCgroup
-) -> None:
-    full.freezer.kill(KEY, "over for 2 s")
-    assert group.killed
-
-
-def test_on_a_full_disk_a_paused_container_is_frozen_again(
-    full: FakeDaemon, group: FakeCgroup
-) -> None:
-    group.frozen = True  # by the engine, which lets it go
-    full.freezer.freeze(KEY, "operator", "maintenance")
-    group.frozen = False
-    full.freezer.enforce()
-    assert group.frozen
-
-
-def test_a_container_that_is_stopping_is_not_frozen(held: FakeDaemon, group: FakeCgroup) -> None:
-    held.freezer.promise_kill(KEY, "stopped", 60)
-    held.freezer.enforce()
-    assert not group.frozen
 
 
 def test_a_freeze_of_a_container_that_is_released_meanwhile_leaves_nothing(

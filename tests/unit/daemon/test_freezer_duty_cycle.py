@@ -14,7 +14,7 @@ from gpushare.daemon.freezer.freezer import CannotFreeze
 from gpushare.daemon.store.freezes import By
 
 from .fakes import FakeDaemon
-from .test_freezer import KEY, FakeCgroup, add, again, group, held, words
+from .test_freezer import KEY, FakeCgroup, again, group, held, words
 
 __all__ = ["group", "held"]  # fixtures
 
@@ -126,26 +126,11 @@ def test_a_container_that_its_engine_paused_meanwhile_stays_paused(
     assert group.frozen
 
 
-def test_a_failed_thaw_is_repeated_on_the_operators_resume(
-    held: FakeDaemon, group: FakeCgroup, taken: list[FakeTurns]
-) -> None:
-    begin(held)
-    taken[0].stuck = group.frozen = True
-    held.freezer.release(KEY, "duty")
-    assert not group.frozen
-
-
 @pytest.mark.usefixtures("group")
 def test_an_operators_command_takes_precedence(held: FakeDaemon, taken: list[FakeTurns]) -> None:
     begin(held)
     held.run_control.resume(held.ledger.entries[KEY])
     assert (words(held), taken[0].ended) == ([], True)
-
-
-def test_a_kill_ends_it_first(held: FakeDaemon, group: FakeCgroup, taken: list[FakeTurns]) -> None:
-    begin(held)
-    held.freezer.kill(KEY, "stopped")
-    assert (taken[0].ended, group.killed) == (True, True)
 
 
 def test_a_daemon_that_ends_lets_all_go_on(
@@ -171,16 +156,6 @@ def test_a_failed_freeze_does_not_prevent_a_later_duty_cycle(
     assert (words(held), held.freezer.set_duty_cycle(KEY, 0.5)) == (["duty"], False)
     begin(held)
     assert (words(held), len(taken)) == (["duty"], 2)
-
-
-@pytest.mark.usefixtures("group")
-def test_an_exited_tenants_duty_cycle_ends(held: FakeDaemon, taken: list[FakeTurns]) -> None:
-    begin(held)
-    held.ledger.release(KEY)
-    assert not held.freezer.release(KEY, "duty")
-    assert taken[0].ended
-    add(held)
-    assert words(held) == []
 
 
 @pytest.mark.usefixtures("group")

@@ -14,7 +14,6 @@ from gpushare.daemon.audit import audit as rests
 from gpushare.daemon.audit.audit import SETTLED_LOOKS, IdleBackoff
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.state import AuditFinding
-from gpushare.daemon.views.metrics import card_sensors
 
 from . import fakes
 from .fakes import GIB, FakeDaemon, FakeDriver
@@ -54,14 +53,6 @@ def rest(node: FakeDaemon) -> IdleBackoff:
     assert made.look(node.sampler)
     assert made.slower > 1
     return made
-
-
-def test_sensors_that_change_do_not_end_it(
-    node: FakeDaemon, driver: FakeDriver, rest: IdleBackoff
-) -> None:
-    driver.sensors = {CARD: {"power_milliwatts": 75_001}}
-    assert rest.look(node.sampler)
-    assert card_sensors(node, CARD) == driver.sensors[CARD]
 
 
 def _another_process(_: FakeDaemon, driver: FakeDriver) -> None:
@@ -115,15 +106,6 @@ def test_whatever_is_new_is_looked_at_in_full_at_once_and_for_a_while(
     look(node, rest)
     assert not rest.look(node.sampler)
     assert rest.slower == 1
-
-
-def test_an_xid_during_idle_backoff_is_counted_and_handled(
-    node: FakeDaemon, driver: FakeDriver, rest: IdleBackoff
-) -> None:
-    driver.xids = ((CARD, 31),)
-    assert not rest.look(node.sampler)
-    assert node.driver is not None
-    assert node.sampler.health.xids == {(CARD, 31): 1}
 
 
 @pytest.mark.parametrize("is_measured", [True, False])

@@ -124,15 +124,6 @@ def test_warn_also_warns_its_user(course: Course) -> None:
     assert "does not use its cards (idle.action: warn)" in warning
 
 
-@pytest.mark.parametrize("action", ["pause", "kick"])
-def test_it_is_paused_or_stopped_once(course: Course, action: str) -> None:
-    course.choose(action)
-    course.after(0)
-    course.after(7200)
-    course.after(60)
-    assert course.acts == [(action, f"idle for 7200 s (idle.action: {action})")]
-
-
 def test_the_use_of_a_card_begins_the_time_again(course: Course) -> None:
     course.after(0)
     course.after(7200)
@@ -206,10 +197,3 @@ def test_a_container_has_its_own_time_at_most_that_of_the_node(
     assert course.after(least - 1) is None
     assert course.after(1) == BEGAN
     assert course.acts == [("pause", f"idle for {least} s (idle.action: pause)")]
-
-
-def test_by_default_nothing_is_idle(course: Course) -> None:
-    course.choose(after=None)
-    course.after(0)
-    assert course.after(10**7) is None
-    assert course.events == []

@@ -51,12 +51,6 @@ def full_entry() -> TenantRecord:
     )
 
 
-def test_an_entry_comes_back_as_it_was(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
-    ledger.add(full_entry())
-    assert reopened(ledger).entries == {full_entry().key: full_entry()}
-
-
 def test_a_claim_comes_back_as_it_was(tmp_path: Path) -> None:
     ledger = opened(tmp_path)
     devices = (ClaimedDevice("gpu", "GPU-0000", 4 * GIB, 30, "share-1", whole=True),)
@@ -69,12 +63,6 @@ def test_a_claim_comes_back_as_it_was(tmp_path: Path) -> None:
     again.release_claim("0a-1B")
     again.release_claim("0a-1B")
     assert reopened(again).claims == {}
-
-
-def test_claims_are_of_one_boot(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
-    ledger.put_claim(ClaimRecord("0a", "team", "gpu"))
-    assert reopened(ledger, "boot-2").claims == {}
 
 
 def test_a_record_of_an_earlier_version_is_of_no_pod_and_no_claim() -> None:

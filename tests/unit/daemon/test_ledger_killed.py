@@ -20,14 +20,12 @@ from gpushare.daemon.store.claim import ClaimedDevice, ClaimRecord
 from gpushare.daemon.store.freezes import FreezeRecord
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
-from gpushare.daemon.store.ticket import TicketRecord, TicketSource, digest
 
 from .test_crashes import Killed
 
 KEY = "a" * 16
 OTHER = "b" * 16
 CLAIM = "c" * 36
-TICKET = "d" * 8
 _MOST_POINTS = 400
 #: What puts something on the disk, or takes it away.
 WRITES = ("open", "write", "close", "rename", "replace", "unlink", "mkdir")
@@ -106,21 +104,6 @@ def live_with_claim(file: Path, countdown: Countdown) -> None:
         lambda: ledger.put_claim(replace(claim, pods=("pod-1", "pod-2"))),
         lambda: ledger.add(used),
         lambda: ledger.release_claim(CLAIM),
-        lambda: ledger.release(KEY),
-    )
-
-
-def live_with_ticket(file: Path, countdown: Countdown) -> None:
-    """The life of a ticket: it waits, is granted, and its start takes over."""
-    source = TicketSource({"memory": "8GiB"}, {}, {})
-    ticket = TicketRecord(TICKET, 1, digest("x"), "train", 0, 5, 6, 5, source)
-    granted = (on_card(1 << 33),)
-    ledger = with_another(file, on_card(1 << 32))
-    countdown.does(
-        lambda: ledger.put_ticket(ticket),
-        lambda: ledger.put_ticket(replace(ticket, allocations=granted)),
-        lambda: ledger.add(TenantRecord(KEY, "reserved", "a", allocations=granted)),
-        lambda: ledger.release_ticket(TICKET),
         lambda: ledger.release(KEY),
     )
 
@@ -211,19 +194,6 @@ def state_of_claim(ledger: Ledger) -> str:
     return "two pods" if claim.pods == ("pod-1", "pod-2") else "claim"
 
 
-def state_of_ticket(ledger: Ledger) -> str:
-    """Return which step of `live_with_ticket` the ledger shows, with what is reserved."""
-    ticket, has_container = ledger.tickets.get(TICKET), KEY in ledger.entries
-    assert OTHER in ledger.entries
-    reserved = sum(use.memory_bytes for use in ledger.granted_parts("GPU-0000"))
-    if ticket is None or not ticket.is_granted:
-        assert reserved == 0
-        assert ticket is None or not has_container, "a start without a grant"
-        return "waiting" if ticket is not None else "container" if has_container else "none"
-    assert reserved == 1 << 33
-    return "taken over" if has_container else "granted"
-
-
 class LedgerLife(NamedTuple):
     """What a daemon does, what a ledger shows of it, and in which order."""
 
@@ -242,12 +212,6 @@ LIVES = {
         state_of_claim,
         ["none", "claim", "two pods", "used", "container", "none"],
         {KEY, f"claim-{CLAIM}"},
-    ),
-    "ticket": LedgerLife(
-        live_with_ticket,
-        state_of_ticket,
-        ["none", "waiting", "granted", "taken over", "container", "none"],
-        {KEY},
     ),
 }
 
