@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.daemon.policy.compute import ShareRequest, divide_compute, policy_on, reserved_cores
+from gpushare.daemon.policy.compute import (
+    ShareRequest,
+    charge_corrections,
+    divide_compute,
+    policy_on,
+    reserved_cores,
+)
 from gpushare.quota.keys import POLICIES
 
 GUARANTEED = ("fixed-share", "burst-share")
@@ -143,3 +149,24 @@ def test_the_cards_policy_replaces_requests_but_no_operators_set() -> None:
     given_to = divide_compute([asked, replace(was_set, policy_is_set=True)], "best-effort")
     assert (given_to["a"].permille, given_to["a"].capped) == (700, False)
     assert (given_to["b"].permille, given_to["b"].capped) == (300, True)
+
+
+def test_a_bypassing_tenant_owes_the_time_charged_to_others() -> None:
+    found = charge_corrections({"attacker": (49.5, 0), "victim": (36, 60)})
+    assert found == {"attacker": 49.5, "victim": -24}
+
+
+def test_copies_that_the_driver_does_not_measure_are_not_compensated() -> None:
+    assert charge_corrections({"copies": (0, 30), "kernels": (60, 60)}) == {}
+
+
+def test_no_more_is_compensated_than_is_owed() -> None:
+    found = charge_corrections({"a": (20, 10), "b": (10, 40), "c": (10, 20)})
+    assert found == {"a": 10, "b": pytest.approx(-7.5), "c": pytest.approx(-2.5)}
+
+
+@given(st.dictionaries(st.text(max_size=2), st.tuples(st.floats(0, 100), st.floats(0, 100))))
+def test_all_compensation_was_owed(figures: dict[str, tuple[float, float]]) -> None:
+    found = charge_corrections(figures)
+    owed = sum(percent for percent in found.values() if percent > 0)
+    assert -sum(percent for percent in found.values() if percent < 0) <= owed + 1e-6

@@ -12,17 +12,22 @@ from typing import Any
 import pytest
 
 from gpushare.daemon.identity import processes
-from gpushare.daemon.lifecycle import bind, release
+from gpushare.daemon.lifecycle import bind, create, release
 from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.service.control_request import ControlRequest
+from gpushare.daemon.service.control_server import find_operation
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.views.metrics import tenant_metrics
+from gpushare.errors import UserError
 from gpushare.oci import edits, spec
 from gpushare.quota.errors import QuotaError
+from gpushare.quota.request_policy import Dialects
 
 from . import fakes
-from .bundles import BundleToCreate
+from .bundles import BundleToCreate, ContainerdBundles
 from .fake_process import FakeProcess
 from .fakes import GIB
+from .test_callers import CALLERS
 
 SANDBOX = {"io.kubernetes.cri.container-type": "sandbox"}
 CARD = {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}
@@ -170,3 +175,84 @@ def test_a_runtime_that_ended_before_the_answer_holds_nothing(
     followed(node)
     assert not node.ledger.entries
     assert node.mounts.made() == []
+
+
+GPU = "GPUSHARE_MEMORY=4GiB"
+
+
+def checkpoint(node: fakes.FakeDaemon, identity: str) -> None:
+    request = ControlRequest({"op": "checkpoint", "id": identity}, CALLERS["root"])
+    find_operation(request, node.operations).run(request, node)
+
+
+def restore(container: BundleToCreate, node: DaemonState) -> str:
+    with container.bundle() as bundle:
+        return str(create.create(replace(bundle, is_restore=True), node)["mode"])
+
+
+def test_a_container_with_a_gpu_is_not_dumped(node: fakes.FakeDaemon, tmp_path: Path) -> None:
+    BundleToCreate(tmp_path / "gpu", GPU, identity="train").create(node)
+    with pytest.raises(UserError, match=r"^container train uses a GPU, and a checkpoint has no"):
+        checkpoint(node, "train")
+    checkpoint(node, "other")
+
+
+def test_a_container_without_one_is_dumped(node: fakes.FakeDaemon, tmp_path: Path) -> None:
+    image = BundleToCreate(tmp_path / "plain", "NVIDIA_VISIBLE_DEVICES=all", identity="plain")
+    assert image.create(node)["mode"] == "none"
+    checkpoint(node, "plain")
+
+
+def test_a_container_with_a_gpu_is_not_restored_and_gets_nothing(
+    node: fakes.FakeDaemon, tmp_path: Path
+) -> None:
+    container = BundleToCreate(tmp_path / "gpu", GPU, identity="train")
+    before = container.text()
+    with pytest.raises(UserError, match=r"^container train requests a GPU, and a checkpoint has"):
+        restore(container, node)
+    assert (container.text(), dict(node.ledger.entries)) == (before, {})
+
+
+def test_one_without_is_restored(node: fakes.FakeDaemon, tmp_path: Path) -> None:
+    image = BundleToCreate(tmp_path / "plain", "NVIDIA_VISIBLE_DEVICES=all", identity="plain")
+    assert restore(image, node) == "none"
+
+
+HAMI = ("CUDA_DEVICE_MEMORY_LIMIT=4096m", "CUDA_DEVICE_SM_LIMIT=30")
+
+
+# Of a pod's author: a vendor's annotation that names no container.
+def hold(node: DaemonState, terms: Dialects) -> None:
+    """Have `terms` hold on `node`."""
+    node.config = replace(node.config, terms=replace(node.config.terms, dialects=terms))
+
+
+def test_a_container_of_another_system_has_its_share(tmp_path: Path, node: DaemonState) -> None:
+    made = BundleToCreate(tmp_path / "b", *HAMI).create(node)
+    entry = node.ledger.entries[made["key"]]
+    [allocation] = entry.allocations
+    assert (allocation.memory_bytes, allocation.cores, entry.policy) == (4 * GIB, 30, "fixed-share")
+    assert entry.quota["memory"] == {"value": "4GiB", "source": "env"}
+
+
+def test_one_that_is_not_taken_is_refused(tmp_path: Path, node: DaemonState) -> None:
+    hold(node, Dialects(accept=frozenset()))
+    with pytest.raises(QuotaError, match="Write GPUSHARE_MEMORY=4GiB GPUSHARE_CORES=30, or add"):
+        BundleToCreate(tmp_path / "b", *HAMI).create(node)
+
+
+def test_advice_uses_the_dialect_of_the_request(tmp_path: Path, node: DaemonState) -> None:
+    engine = ContainerdBundles(tmp_path, {"gpu-fraction": "0.5"})
+    assert engine.container("train").create(node)["mode"] == "shared"
+    with pytest.raises(QuotaError, match=r"train of pod .* has it. Use gpu-fraction-container."):
+        engine.container("proxy").create(node)
+
+
+def test_a_pod_names_its_container_in_its_own_dialect(tmp_path: Path, node: DaemonState) -> None:
+    asked = {"gpu-fraction": "0.5", "gpu-fraction-container-name": "train"}
+    engine = ContainerdBundles(tmp_path, asked)
+    assert engine.container("proxy").create(node)["mode"] == "none"
+    made = engine.container("train").create(node)
+    assert node.ledger.entries[made["key"]].quota == {
+        "memory-percent": {"value": "50", "source": "annotation"}
+    }

@@ -24,7 +24,7 @@ from .fake_process import FakeProcess
 from .fakes import GIB, FakeDaemon
 from .operations import opened
 from .registered import hold, register
-from .test_damaged_ledger import BOOT, garbage, of_another_format
+from .test_ledger import BOOT, garbage, of_another_format
 
 
 def bound(node: FakeDaemon, program: FakeProcess, **quota: str) -> str:
