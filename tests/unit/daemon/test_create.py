@@ -190,17 +190,14 @@ def restore(container: BundleToCreate, node: DaemonState) -> str:
         return str(create.create(replace(bundle, is_restore=True), node)["mode"])
 
 
-def test_a_container_with_a_gpu_is_not_dumped(node: fakes.FakeDaemon, tmp_path: Path) -> None:
+def test_only_a_container_without_a_gpu_is_dumped(node: fakes.FakeDaemon, tmp_path: Path) -> None:
     BundleToCreate(tmp_path / "gpu", GPU, identity="train").create(node)
-    with pytest.raises(UserError, match=r"^container train uses a GPU, and a checkpoint has no"):
-        checkpoint(node, "train")
-    checkpoint(node, "other")
-
-
-def test_a_container_without_one_is_dumped(node: fakes.FakeDaemon, tmp_path: Path) -> None:
     image = BundleToCreate(tmp_path / "plain", "NVIDIA_VISIBLE_DEVICES=all", identity="plain")
     assert image.create(node)["mode"] == "none"
-    checkpoint(node, "plain")
+    for allowed in ("plain", "other"):
+        checkpoint(node, allowed)
+    with pytest.raises(UserError, match=r"^container train uses a GPU, and a checkpoint has no"):
+        checkpoint(node, "train")
 
 
 def test_a_container_with_a_gpu_is_not_restored_and_gets_nothing(
@@ -211,11 +208,7 @@ def test_a_container_with_a_gpu_is_not_restored_and_gets_nothing(
     with pytest.raises(UserError, match=r"^container train requests a GPU, and a checkpoint has"):
         restore(container, node)
     assert (container.text(), dict(node.ledger.entries)) == (before, {})
-
-
-def test_one_without_is_restored(node: fakes.FakeDaemon, tmp_path: Path) -> None:
-    image = BundleToCreate(tmp_path / "plain", "NVIDIA_VISIBLE_DEVICES=all", identity="plain")
-    assert restore(image, node) == "none"
+    assert restore(BundleToCreate(tmp_path / "plain", "NVIDIA_VISIBLE_DEVICES=all"), node) == "none"
 
 
 HAMI = ("CUDA_DEVICE_MEMORY_LIMIT=4096m", "CUDA_DEVICE_SM_LIMIT=30")

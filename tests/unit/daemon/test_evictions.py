@@ -589,22 +589,6 @@ def test_a_driver_that_says_nothing_is_asked_again_and_loses_nobody(made: Evicta
     assert tenant.goes_on
 
 
-def test_a_process_that_ends_during_a_restore_is_left_out(made: EvictableNode) -> None:
-    tenant = made.tenant(programs=2)
-    made.node.evictions.evict(tenant.key)
-    last = tenant.programs[1]
-
-    def during(name: str, pid: int) -> None:
-        if (name, pid) == ("restore", last.pid):
-            last.kill()
-            last.wait()
-            raise CheckpointError("restore: CUDA_ERROR_INVALID_VALUE", 1)
-
-    made.node.checkpoints.during = during
-    made.node.evictions.restore(tenant.key)
-    assert (tenant.eviction, tenant.is_gated) == (None, False)
-
-
 SEQUENCES = 30
 STEPS = 25
 

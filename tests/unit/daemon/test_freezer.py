@@ -150,24 +150,19 @@ def test_at_the_start_the_audits_are_thawed_and_the_operators_stay(
     assert (words(held), group.frozen) == ([], False)
 
 
-def test_a_container_that_an_engine_thaws_is_frozen_again(
-    held: FakeDaemon, group: FakeCgroup, capfd: pytest.CaptureFixture[str]
+def test_a_container_that_an_engine_thaws_is_frozen_again_unless_it_is_being_killed(
+    held: FakeDaemon,
+    group: FakeCgroup,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held.freezer.freeze(KEY, "operator", "maintenance")
-    group.frozen = False
-    held.freezer.enforce()
-    assert group.frozen
+    for is_killed in (False, True):
+        monkeypatch.setattr(processes, "is_being_killed", lambda _, killed=is_killed: killed)
+        group.frozen = False
+        held.freezer.enforce()
+        assert group.frozen != is_killed
     assert "tenant-refrozen" in capfd.readouterr().err
-
-
-def test_one_that_is_being_killed_is_not_frozen_again(
-    held: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held.freezer.freeze(KEY, "operator", "maintenance")
-    group.frozen = False
-    monkeypatch.setattr(processes, "is_being_killed", lambda _: True)
-    held.freezer.enforce()
-    assert not group.frozen
 
 
 def test_a_container_that_an_engine_paused_before_is_not_thawed(
@@ -179,15 +174,6 @@ def test_a_container_that_an_engine_paused_before_is_not_thawed(
     held.freezer.release(KEY, "audit")
     held.freezer.release(KEY, "operator")
     assert group.frozen
-
-
-def test_a_cgroup_that_does_not_freeze_leaves_nothing_behind(
-    held: FakeDaemon, group: FakeCgroup
-) -> None:
-    group.fault = "no"
-    with pytest.raises(CannotFreeze, match=r"train cannot be frozen: .*no"):
-        held.freezer.freeze(KEY, "audit", "over")
-    assert words(held) == []
 
 
 @pytest.mark.usefixtures("group")
@@ -216,16 +202,6 @@ def test_a_freeze_that_is_impossible_is_reported_with_its_reason(
     with pytest.raises(CannotFreeze, match="has ended"):
         node.freezer.freeze(KEY, "operator", "")
     assert words(node) == []
-
-
-def test_a_kill_that_was_begun_is_finished_by_the_next_daemon(
-    held: FakeDaemon, group: FakeCgroup
-) -> None:
-    group.lasts = 2  # as long as it is in the kernel
-    held.freezer.kill(KEY, "over for 2 s")
-    assert not group.killed
-    again(held).freezer.adopt()
-    assert group.killed
 
 
 def test_a_kill_that_is_postponed_is_done_later(held: FakeDaemon, group: FakeCgroup) -> None:
@@ -382,20 +358,6 @@ def test_a_kill_waits_for_its_timeout(
     assert group.killed
 
 
-@pytest.mark.usefixtures("group")
-def test_a_frozen_tenant_leaves_its_share_to_the_others(held: FakeDaemon) -> None:
-    other = replace(fakes.entry("b" * 16, cores=40), state="bound", policy="burst-share")
-    held.ledger.add(other)
-    uuid = other.allocations[0].uuid
-    before = set(scheduler_sync.shares_on_card(uuid, held))
-    held.freezer.freeze(KEY, "audit", "over")
-    assert before == {KEY, other.key}
-    assert set(scheduler_sync.shares_on_card(uuid, held)) == {other.key}
-    assert set(scheduler_sync.scheduled_shares(held)) == {other.key}
-    held.freezer.release(KEY, "audit")
-    assert set(scheduler_sync.scheduled_shares(held)) == {KEY, other.key}
-
-
 __all__ = ["group", "held"]  # fixtures
 
 
@@ -432,12 +394,11 @@ def start_turns(node: FakeDaemon) -> None:
     node.freezer.start_duty_cycle(KEY, "bypasses the launch gate", 0.4, lambda _: None)
 
 
-def test_it_is_journaled_and_keeps_its_share(
+def test_a_duty_cycle_is_journaled_and_keeps_its_share(
     held: FakeDaemon, group: FakeCgroup, taken: list[FakeTurns]
 ) -> None:
     start_turns(held)
-    assert words(held) == ["duty"]
-    assert not held.freezer.is_frozen(KEY)
+    assert (words(held), held.freezer.is_frozen(KEY)) == (["duty"], False)
     assert set(scheduler_sync.scheduled_shares(held)) == {KEY}
     held.freezer.set_duty_cycle(KEY, 0.7)
     assert taken[0].runs == 0.7
@@ -445,6 +406,8 @@ def test_it_is_journaled_and_keeps_its_share(
     assert not group.frozen
     assert held.freezer.release(KEY, "duty")
     assert (words(held), taken[0].ended, group.frozen) == ([], True, False)
+    held.freezer.freeze(KEY, "audit", "over")
+    assert not scheduler_sync.scheduled_shares(held)
 
 
 @pytest.mark.usefixtures("taken")
@@ -482,28 +445,6 @@ def test_an_operators_freeze_ends_the_duty_cycle_and_a_resume_thaws(
     assert group.frozen
     held.freezer.release(KEY, by)
     assert not group.frozen
-
-
-@pytest.mark.usefixtures("taken")
-def test_a_frozen_container_stays_frozen_if_the_daemon_is_killed(
-    held: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start_turns(held)
-    monkeypatch.setattr(held.ledger.freezes, "drop", lambda *_: None)
-    held.freezer.freeze(KEY, "operator", "maintenance")
-    assert set(words(held)) == {"operator", "duty"}
-    again(held).freezer.adopt()
-    assert (words(held), group.frozen) == (["operator"], True)
-
-
-def test_a_container_that_its_engine_paused_meanwhile_stays_paused(
-    held: FakeDaemon, group: FakeCgroup, taken: list[FakeTurns], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start_turns(held)
-    group.frozen = True
-    monkeypatch.setattr(taken[0], "end", lambda: True)  # not by us
-    held.freezer.release(KEY, "duty")
-    assert group.frozen
 
 
 @pytest.mark.usefixtures("group")

@@ -19,7 +19,6 @@ from gpushare.daemon.store.freezes import FreezeRecord
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.metrics import tenant_metrics
 from gpushare.daemon.views.status_rows import tenant_row
-from gpushare.daemon.views.why import explain_memory
 from gpushare.quota.request import RequestRecord, SourceKind
 from gpushare.quota.request_policy import IdlePolicy
 
@@ -104,14 +103,8 @@ def test_it_is_idle_after_the_time_and_reported_once(course: Course) -> None:
     assert course.after(1) == BEGAN
     assert course.after(60) == BEGAN
     assert (course.events, course.acts) == (["tenant-idle-detected"], [])
-
-
-def test_ps_why_and_the_metrics_show_since_when(course: Course) -> None:
-    course.after(0)
-    course.after(7200)
     row = tenant_row(course.row(), course.node)
     assert (row["idle_since"], row["warnings"]) == (BEGAN, [])
-    assert explain_memory(course.row(), course.node)[0]["idle_since"] == BEGAN
     assert [one["idle_since"] for one in tenant_metrics(course.node)] == [BEGAN]
 
 

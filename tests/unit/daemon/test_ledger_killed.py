@@ -6,6 +6,7 @@ From that point on each write raises: nothing is undone, as nothing would be.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 
 from .test_crashes import Killed
+from .test_ledger import FOLDERS, removed, zeroed
 
 KEY = "a" * 16
 OTHER = "b" * 16
@@ -153,29 +155,8 @@ def opened(folder: Path) -> Iterator[Ledger]:
         ledger.close()
 
 
-def as_it_is(_folder: Path) -> None:
-    """Nothing more happens."""
-
-
-def ledger_lost(folder: Path) -> None:
-    shutil.rmtree(folder / "ledger")
-
-
-def ledger_damaged(folder: Path) -> None:
-    for file in (folder / "ledger").iterdir():
-        file.write_bytes(b"\0" * 1000)
-
-
-def copies_lost(folder: Path) -> None:
-    shutil.rmtree(folder / "copies")
-
-
-def copies_damaged(folder: Path) -> None:
-    for file in (folder / "copies").iterdir():
-        file.write_bytes(b"\0" * 1000)
-
-
-LOSSES = [as_it_is, ledger_lost, ledger_damaged, copies_lost, copies_damaged]
+#: What happens to which folder after the daemon was killed.
+LOSSES = [("", None), *itertools.product(FOLDERS, (removed, zeroed))]
 
 
 def state_of_claim(ledger: Ledger) -> str:
@@ -225,11 +206,13 @@ def test_a_daemon_that_is_killed_at_any_write_loses_nothing(tmp_path: Path, kind
         left.mkdir()
         steps, killed = lived(left / "ledger", point, life.live)
         for loss in LOSSES:
-            folder = shutil.copytree(left, tmp_path / f"{point}-{loss.__name__}")
-            loss(folder)
+            folder = shutil.copytree(left, tmp_path / f"{point}-damaged")
+            which, damage = loss
+            if damage:
+                damage(folder / which)
             with opened(folder) as found:
                 state = life.shown(found)
-                if loss is as_it_is:
+                if not damage:
                     assert not found.notices, point  # a crash is no damage
                 # A draft, or a first file without its copy, was never reported to a client.
                 assert not found.unknown.keys() - life.lost

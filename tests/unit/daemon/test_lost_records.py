@@ -174,7 +174,6 @@ def test_the_check_ends_with_a_reboot(tmp_path: Path) -> None:
     ("cgroup", "identity"),
     [
         ("devices:/docker/4f1c", "4f1c"),
-        (":/system.slice/docker-4f1c.scope", "4f1c"),
         (":/kubepods.slice/pod1.slice/cri-containerd-4f1c.scope", "4f1c"),
         ("pids:/machine/test-4f1c", "test-4f1c"),
         ("", ""),
