@@ -46,6 +46,16 @@ class EvictableTenant:
         return self.record.eviction
 
     @property
+    def state(self) -> str:
+        return self.eviction.state if self.eviction else ""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether all processes run, as if it had never been evicted."""
+        states = {self.node.checkpoints.state(pid) for pid in self.pids}
+        return (self.eviction, self.is_gated, states) == (None, False, {api.RUNNING})
+
+    @property
     def is_gated(self) -> bool:
         return self.node.tenants.pages[self.key].grant.evicted
 
@@ -162,6 +172,3 @@ def make(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> EvictableNode:
     node.evict_for = node.evictions.evict_for
     node.queue.serve = node.evictions.changed
     return made
-
-
-__all__ = ["EvictableNode", "EvictableTenant", "fakes", "make"]

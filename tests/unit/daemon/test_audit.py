@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.limits.driver_limits import change_limit
-from gpushare.daemon.pages import tenants
 from gpushare.daemon.state import Shortfall
 from gpushare.daemon.views.status_rows import tenant_row
 
@@ -54,17 +52,6 @@ def test_no_sample_accuses_a_container_within_its_quota(
     assert "driver-sample-failed" not in capfd.readouterr().err  # each look was one
 
 
-def test_a_container_is_not_judged_by_claims_of_an_earlier_sample(
-    world: BusyCard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its many claims are costly to read, so that most samples go without them."""
-    monkeypatch.setattr(tenants, "COSTLY_SECONDS", -1.0)
-    monkeypatch.setattr(tenants, "_PAUSE_TIMES", 1e9)
-    for _ in range(200):
-        world.look()
-    assert world.done == []
-
-
 def begin(world: BusyCard, looks: int = 60) -> BusyTenant:
     """Leave all tenants within their quotas for a while, and return the one that will exceed it."""
     for _ in range(looks):
@@ -106,48 +93,6 @@ def test_a_process_without_an_account_is_frozen(world: BusyCard) -> None:
     until_frozen(world, tenant, 16, nothing)
 
 
-def test_a_process_that_takes_memory_beside_its_account_is_frozen(world: BusyCard) -> None:
-    tenant = begin(world)
-    program = world.start(tenant)
-    tenant.programs.remove(program)  # it does nothing else
-    world._has(program, OVER)
-    until_frozen(world, tenant, 16, nothing)
-
-
-def test_a_container_that_claims_more_than_its_quota_is_frozen(world: BusyCard) -> None:
-    tenant = begin(world)
-    program = world.start(tenant)
-    tenant.programs.remove(program)
-    program.buffers, program.contexts = OVER, 1
-    world._has(program, OVER)
-    tenant.write(program)
-    until_frozen(world, tenant, 16, nothing)
-
-
-def managed(world: BusyCard) -> BusyTenant:
-    """Have a tenant claim more managed memory than it may have."""
-    tenant = begin(world)
-    program = world.start(tenant)
-    tenant.programs.remove(program)
-    program.managed = OVER
-    tenant.write(program)
-    return tenant
-
-
-def test_managed_memory_counts_as_it_is_claimed_and_as_the_card_has_it(world: BusyCard) -> None:
-    tenant = managed(world)
-    world.more += OVER
-    until_frozen(world, tenant, 16, nothing)
-
-
-def test_managed_memory_off_the_card_causes_no_action(world: BusyCard) -> None:
-    world.pages_out, world.paged_out, world.shares = False, True, False
-    managed(world)
-    for _ in range(60):
-        world.look()
-    assert world.done == []
-
-
 def test_a_container_that_rewrites_its_claims_constantly_is_frozen(world: BusyCard) -> None:
     """So that it explains the most and holds the least."""
     tenant = begin(world)
@@ -156,23 +101,6 @@ def test_a_container_that_rewrites_its_claims_constantly_is_frozen(world: BusyCa
     world._has(program, OVER)
     world.forger = tenant, program
     until_frozen(world, tenant, 120, nothing)
-
-
-def test_a_claim_of_burst_memory_is_no_entitlement_to_it(world: BusyCard) -> None:
-    """It is claimed once the limit has fallen, and then taken."""
-    tenant = world.all_tenants[1]
-    begin(world)
-    world.tenants.remove(tenant)
-    change_limit(tenant.entry, 0, 8 * GIB, world.node)
-    for _ in range(40):
-        world.look()
-    change_limit(tenant.entry, 0, 2 * GIB, world.node)
-    program = tenant.programs[0] if tenant.programs else world.start(tenant)
-    program.buffers = 8 * GIB
-    tenant.write(program)
-    assert world.done == []
-    world._has(apart(world, tenant), 8 * GIB)
-    until_frozen(world, tenant, 16, nothing)
 
 
 def test_a_container_that_changes_processes_between_samples_is_frozen(world: BusyCard) -> None:
@@ -189,29 +117,6 @@ def test_a_container_that_changes_processes_between_samples_is_frozen(world: Bus
     until_frozen(world, tenant, 120, move_on)
 
 
-def test_a_container_far_over_its_quota_is_killed_if_configured(
-    world: BusyCard, node: FakeDaemon
-) -> None:
-    tenant = begin(world)
-    node.overrides.set(tenant.entry.id, {"over-quota-action": "kill"})
-    world._has(apart(world, tenant), OVER)
-    for _ in range(60):
-        world.look()
-    assert [action for action, _ in world.done][:3] == ["warn", "freeze", "kill"]
-    assert {key for _, key in world.done} == {tenant.key}
-    assert ("kill", tenant.key) in world.recorder.calls
-
-
-def test_a_container_s_own_action_overrides_the_nodes(world: BusyCard, node: FakeDaemon) -> None:
-    tenant = begin(world)
-    node.overrides.set(tenant.entry.id, {"over-quota-action": "warn"})
-    world._has(apart(world, tenant), OVER)
-    for _ in range(60):
-        world.look()
-    assert world.done == [("warn", tenant.key)]
-    assert world.recorder.calls == []
-
-
 def test_with_an_unknown_context_size_the_audit_only_warns(
     world: BusyCard, monkeypatch: pytest.MonkeyPatch, node: FakeDaemon
 ) -> None:
@@ -223,17 +128,6 @@ def test_with_an_unknown_context_size_the_audit_only_warns(
         world.look()
     assert ("warn", tenant.key) in world.done
     assert "freeze" not in {action for action, _ in world.done}
-
-
-def test_a_container_that_returns_below_its_quota_is_thawed(world: BusyCard) -> None:
-    tenant = begin(world)
-    program = apart(world, tenant)
-    world._has(program, OVER)
-    until_frozen(world, tenant, 16, nothing)
-    world._has(program, -OVER)
-    for _ in range(8):
-        world.look()
-    assert world.recorder.calls == [("hold", tenant.key), ("release", tenant.key)]
 
 
 def test_a_freeze_that_failed_is_retried(world: BusyCard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,11 +178,6 @@ def test_the_finding_has_a_reason_and_advice(world: BusyCard, node: FakeDaemon) 
     node.overrides.set(tenant.entry.id, {"over-quota-action": "observe"})
     for _ in range(3):
         world.look()
-    assert not [
-        one
-        for one in tenant_row(tenant.entry, node)["warnings"]
-        if "bypasses the interposer" in one
-    ]
     assert world.recorder.calls[-1] == ("release", tenant.key)
 
 
@@ -310,6 +199,7 @@ def test_a_neighbours_shortfall_is_reason_enough(world: BusyCard, node: FakeDaem
         node.observed.shortfalls = {(victim.key, CARD): Shortfall(GIB, 0.0, world.now_ns)}
         world.look()
     assert world.done[:3] == [(step, guilty.key) for step in ("warn", "freeze", "kill")]
+    assert ("kill", guilty.key) in world.recorder.calls
 
 
 def test_tenants_cannot_request_samples_without_limit(

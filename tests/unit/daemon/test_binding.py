@@ -10,20 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.bind import ReservationNotFound, bind
-from gpushare.daemon.operator.resize import NotResizable, set_quota
-from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.service.control_request import ControlRequest, Forbidden, Peer
 from gpushare.daemon.service.control_server import find_operation
 from gpushare.daemon.store.record import TenantRecord
 from tests.system.waiting import wait_until
 
-from . import fakes
 from .fake_process import FakeProcess
-from .fakes import GIB, FakeDaemon
+from .fakes import FakeDaemon
 from .operations import entry_of, opened
 
 
@@ -51,13 +47,6 @@ def test_bind_without_a_reservation_is_refused(node: FakeDaemon, wrong: str) -> 
     with pytest.raises(ReservationNotFound):
         bind(key, identity, pid, os.getpid(), node)
     assert entry_of(node, tenant).state == "reserved"
-
-
-def test_bind_to_a_second_process_is_refused(node: FakeDaemon, program: FakeProcess) -> None:
-    tenant = opened(node, memory="1GiB")
-    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
-    with pytest.raises(ReservationNotFound, match=f"is already bound to process {program.pid}"):
-        bind(tenant["key"], tenant["id"], os.getpid(), os.getpid(), node)
 
 
 @pytest.mark.parametrize("engine", ["runc", "host"])
@@ -122,16 +111,6 @@ def test_a_user_binds_and_releases_its_own_host_process_only(
     assert not node.ledger.entries
 
 
-def test_release_of_a_reservation_gives_everything_back(node: FakeDaemon) -> None:
-    tenant = opened(node, memory="1GiB")
-    asked = request("release", 0, key=tenant["key"], id=tenant["id"])
-    for _ in range(2):
-        find_operation(asked, node.operations).run(asked, node)
-        assert not node.ledger.entries
-        assert node.mounts.made() == []
-        assert not node.tenants.pages
-
-
 def test_a_message_ends_no_tenant_whose_process_lives(
     node: FakeDaemon, program: FakeProcess
 ) -> None:
@@ -144,20 +123,6 @@ def test_a_message_ends_no_tenant_whose_process_lives(
     program.wait()
     find_operation(asked, node.operations).run(asked, node)
     assert not node.ledger.entries
-
-
-def test_the_next_container_gets_the_memory_of_one_that_has_just_exited(
-    node: FakeDaemon, program: FakeProcess
-) -> None:
-    """Its end has not been noticed: no event loop runs here."""
-    tenant = opened(node, memory="80GiB", devices="0")
-    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
-    with pytest.raises(NoRoom):
-        opened(node, memory="80GiB", devices="0")
-    program.kill()
-    program.wait()
-    following = opened(node, memory="80GiB", devices="0")
-    assert list(node.ledger.entries) == [following["key"]]
 
 
 def test_the_next_container_gets_the_reservation_of_a_dead_runtime(
@@ -189,16 +154,6 @@ def test_a_cgroup_with_processes_keeps_its_reservation(
     populated[0] = False
     release.reconcile_tenants(node, node.freezer)
     assert not node.ledger.entries
-
-
-def test_a_reservation_that_is_never_bound_expires(node: FakeDaemon) -> None:
-    tenant = opened(node, memory="1GiB")
-    release.reconcile_tenants(node, node.freezer)
-    assert tenant["key"] in node.ledger.entries
-    node.ledger.add(replace(entry_of(node, tenant), expires=boottime() - 1))
-    release.reconcile_tenants(node, node.freezer)
-    assert not node.ledger.entries
-    assert node.mounts.made() == []
 
 
 def test_a_tenant_that_cannot_be_released_keeps_its_reservation_and_delays_no_other(
@@ -240,22 +195,6 @@ def shown(node: FakeDaemon) -> list[str]:
     return [row["id"] for row in find_operation(asked, node.operations).run(asked, node)[0]]
 
 
-def test_a_container_that_got_nothing_says_so_when_it_is_named(
-    node: FakeDaemon, tmp_path: Path
-) -> None:
-    entry = TenantRecord(
-        key="0" * 16, state="none", id="web", bundle=str(tmp_path), why="no GPU was asked"
-    )
-    node.ledger.add(entry)
-    asked = request("tenant", 0, name="we")
-    assert (
-        find_operation(asked, node.operations).run(asked, node)[1]["tenant"]["reason"]
-        == "no GPU was asked"
-    )
-    with pytest.raises(NotResizable, match="web has no GPU: no GPU was asked"):
-        set_quota(entry, {"memory": "4GiB"}, node)
-
-
 def test_a_container_that_got_nothing_is_forgotten_with_its_bundle(
     node: FakeDaemon, tmp_path: Path
 ) -> None:
@@ -269,46 +208,3 @@ def test_a_container_that_got_nothing_is_forgotten_with_its_bundle(
     bundle.rmdir()
     wait_until(lambda: shown(node) == [])
     assert not node.ledger.entries
-
-
-def test_a_restarted_daemon_adopts_running_tenants_and_removes_the_others(
-    tmp_path: Path, program: FakeProcess
-) -> None:
-    with fakes.node(tmp_path) as first:
-        tenant = opened(first, memory="4GiB", cores="30")
-        bind(tenant["key"], tenant["id"], program.pid, os.getpid(), first)
-        waiting = opened(first, memory="1GiB")
-        lost = opened(first, memory="2GiB")
-        first.decide.run(lambda: first.ledger.release(lost["key"]))
-    with fakes.again(tmp_path) as second:
-        release.adopt_tenants(second, second.freezer)
-        assert set(second.ledger.entries) == {tenant["key"], waiting["key"]}
-        assert set(second.tenants.pages) == {tenant["key"], waiting["key"]}
-        assert second.mounts.made() == sorted([tenant["key"], waiting["key"]])
-        assert second.tenants.pages[tenant["key"]].grant.generation == 1
-        [room] = second.capacities()
-        assert (room.allocated_bytes, room.cores_available) == (5 * GIB, 70)
-
-
-def test_a_tenant_that_exited_unnoticed_is_released(tmp_path: Path, program: FakeProcess) -> None:
-    with fakes.node(tmp_path) as first:
-        tenant = opened(first, memory="4GiB")
-        bind(tenant["key"], tenant["id"], program.pid, os.getpid(), first)
-    program.kill()
-    program.wait()
-    with fakes.again(tmp_path) as second:
-        release.adopt_tenants(second, second.freezer)
-        wait_until(lambda: not second.ledger.entries)
-
-
-def test_lost_pages_do_not_free_the_memory_of_a_running_tenant(
-    tmp_path: Path, program: FakeProcess
-) -> None:
-    with fakes.node(tmp_path) as first:
-        tenant = opened(first, memory="4GiB")
-        bind(tenant["key"], tenant["id"], program.pid, os.getpid(), first)
-        first.mounts.remove(tenant["key"])
-    with fakes.again(tmp_path) as second:
-        release.adopt_tenants(second, second.freezer)
-        assert second.capacities()[0].allocated_bytes == 4 * GIB
-        assert not second.tenants.pages

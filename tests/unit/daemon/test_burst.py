@@ -8,11 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpushare import abi
-from gpushare.daemon.lifecycle.release import adopt_tenants, release_tenant
 from gpushare.daemon.limits.burst import (
+    STEP_BYTES,
+    BurstRange,
     BurstUpdater,
+    burst_limits,
     reclaim_burst,
     update_burst_limits,
     withhold_burst,
@@ -25,7 +28,7 @@ from gpushare.protocol import CardStatus, HostProcessGrant, TenantCard
 from gpushare.quota.errors import QuotaError
 
 from . import fakes, registered
-from .fakes import GIB, FakeDaemon
+from .fakes import GIB, MIB, FakeDaemon
 from .inline import InlineWorker
 from .operations import entry_of, opened
 
@@ -65,10 +68,6 @@ def test_unreserved_memory_is_available_for_bursts(node: FakeDaemon) -> None:
     both = card(node)
     assert (both["allocated_bytes"], both["burst_used_bytes"]) == (50 * GIB, 50 * GIB)
     assert (both["burst_granted_bytes"], both["available_bytes"]) == (90 * GIB, 40 * GIB)
-
-
-def test_a_burst_never_exceeds_the_burst_limit(node: FakeDaemon) -> None:
-    assert limit(node, burst(node, "10GiB", "15GiB")) == 15
 
 
 def test_burst_memory_is_withdrawn_before_a_reservation_is_made(node: FakeDaemon) -> None:
@@ -116,16 +115,6 @@ def during(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None
     monkeypatch.setattr(Pages, "write_limit", wrapped)
 
 
-def test_another_card_is_chosen_if_a_burst_took_the_memory_first(
-    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tenant = burst(node)
-    opened(node, memory="5GiB", devices="1")
-    during(monkeypatch, lambda: uses(node, tenant, 50))
-    other = opened(node, memory="100GiB")
-    assert entry_of(node, other).allocations[0].uuid == fakes.card(1).uuid
-
-
 def test_a_reservation_that_fits_beside_bursts_withdraws_nothing(node: FakeDaemon) -> None:
     tenant = burst(node, "10GiB", "40GiB")
     rooms = node.capacities()
@@ -144,77 +133,12 @@ def test_a_growing_tenant_gets_no_burst_of_its_own_reservation(node: FakeDaemon)
         set_quota(entry_of(node, grows), {"memory": "101GiB"}, node)
 
 
-def test_a_tenant_may_reserve_the_burst_memory_that_it_uses(node: FakeDaemon) -> None:
-    tenant = burst(node)
-    uses(node, tenant, 140)
-    set_quota(entry_of(node, tenant), {"memory": "140GiB"}, node)
-    row = shown(node, tenant)
-    assert (row["quota_bytes"], row["burst_used_bytes"], row["over_limit_bytes"]) == (
-        140 * GIB,
-        0,
-        0,
-    )
-
-
-def test_freed_memory_is_available_for_bursts_again(node: FakeDaemon) -> None:
-    first, tenant = opened(node, memory="100GiB", devices="0"), burst(node)
-    assert limit(node, tenant) == 40
-    release_tenant(first["key"], node, "it has ended")
-    update_burst_limits(node)
-    assert limit(node, tenant) == 140
-
-
-def test_an_unhealthy_card_grants_no_more_burst_memory(tmp_path: Path) -> None:
-    """What non-tenants use of it is not known either."""
-    driver = fakes.FakeDriver(fakes.card(0))
-    with fakes.node(tmp_path, driver) as node:
-        first, tenant = opened(node, memory="100GiB", devices="0"), burst(node)
-        driver.lost = frozenset({fakes.card(0).uuid})
-        node.sampler.look()
-        release_tenant(first["key"], node, "it has ended")
-        update_burst_limits(node)
-        assert limit(node, tenant) == 40
-        driver.lost = frozenset()
-        node.sampler.look()
-        update_burst_limits(node)
-        assert limit(node, tenant) == 140
-
-
 def test_without_burst_limits_nothing_is_computed(node: FakeDaemon) -> None:
     opened(node, memory="100GiB", devices="0")
     node.decide.finish(5)
     BurstUpdater(node).again()
     assert isinstance(node.decide, InlineWorker)
     assert not node.decide._submitted
-
-
-def test_the_page_is_written_once_per_change(node: FakeDaemon) -> None:
-    tenant = burst(node)
-    grant = node.tenants.pages[tenant["key"]].grant
-    before = grant.generation
-    update_burst_limits(node)
-    assert grant.generation == before
-    opened(node, memory="100GiB", devices="0")
-    assert grant.generation == before + 1
-
-
-def test_a_limit_is_set_for_a_running_tenant_and_for_its_next_start(node: FakeDaemon) -> None:
-    tenant = opened(node, memory="10GiB", devices="0")
-    assert limit(node, tenant) == 10
-    set_quota(entry_of(node, tenant), {"memory-limit": "20GiB"}, node)
-    assert limit(node, tenant) == 20
-    assert node.overrides.of(tenant["id"]) == {"memory-limit": "20GiB"}
-    set_quota(entry_of(node, tenant), {"memory-limit": "10GiB"}, node)
-    assert limit(node, tenant) == 10
-
-
-def test_a_memory_above_the_limit_takes_the_limit_along(node: FakeDaemon) -> None:
-    """Else the container would contradict itself at its next start."""
-    tenant = burst(node, "10GiB", "20GiB")
-    set_quota(entry_of(node, tenant), {"memory": "30GiB"}, node)
-    assert node.overrides.of(tenant["id"]) == {"memory": "30GiB", "memory-limit": "30GiB"}
-    set_quota(entry_of(node, tenant), {"memory": "5GiB"}, node)
-    assert limit(node, tenant) == 30
 
 
 def test_a_limit_below_the_memory_is_refused_and_both_are_named(node: FakeDaemon) -> None:
@@ -225,27 +149,6 @@ def test_a_limit_below_the_memory_is_refused_and_both_are_named(node: FakeDaemon
     tenant = burst(node)
     with pytest.raises(QuotaError, match=r"=8GiB: below the memory 10GiB of train"):
         set_quota(entry_of(node, tenant), {"memory-limit": "8GiB"}, node)
-
-
-def test_burst_limits_survive_a_restart(tmp_path: Path) -> None:
-    with fakes.node(tmp_path) as before:
-        tenant = burst(before)
-        assert limit(before, tenant) == 140
-    with fakes.again(tmp_path) as after:
-        adopt_tenants(after, after.freezer)
-        assert entry_of(after, tenant).allocations[0].memory_limit_bytes == 200 * GIB
-        assert limit(after, tenant) == 140
-        uses(after, tenant, 100)
-        with pytest.raises(NoRoom, match=r"train 10 and 90 burst"):
-            opened(after, memory="50GiB", devices="0")
-
-
-def test_a_tenant_reads_no_limit_below_its_quota(node: FakeDaemon) -> None:
-    tenant = burst(node, "10GiB", "20GiB")
-    page = (node.mounts.path(tenant["key"]) / "grant").read_bytes()[4096:]
-    memory = int.from_bytes(page[abi.GRANT_CARD_QUOTA_BYTES :][:8], "little")
-    most = int.from_bytes(page[abi.GRANT_CARD_CURRENT_LIMIT_BYTES :][:8], "little")
-    assert (memory, most) == (10 * GIB, 20 * GIB)
 
 
 def test_stale_figures_grant_no_burst_memory(tmp_path: Path) -> None:
@@ -262,17 +165,6 @@ def test_stale_figures_grant_no_burst_memory(tmp_path: Path) -> None:
         assert limit(node, tenant) == 140
 
 
-def test_a_change_of_the_quota_keeps_the_burst_that_remains(
-    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may be using it at that very moment."""
-    tenant = burst(node)
-    written: list[int] = []
-    during(monkeypatch, lambda: written.append(limit(node, tenant)))
-    set_quota(entry_of(node, tenant), {"memory-limit": "120GiB"}, node)
-    assert [*written, limit(node, tenant)] == [140, 120]
-
-
 def test_what_is_withheld_is_given_again_without_a_sample(node: FakeDaemon) -> None:
     """An idle node is not sampled for up to a minute."""
     tenant, uuid = burst(node), fakes.card().uuid
@@ -284,3 +176,82 @@ def test_what_is_withheld_is_given_again_without_a_sample(node: FakeDaemon) -> N
     updater.again_when_due()
     node.decide.finish(5)
     assert limit(node, tenant) == 140
+
+
+sizes = st.integers(0, 8 * GIB)
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> BurstRange:
+    memory, more = draw(st.integers(MIB, 8 * GIB)), draw(st.just(0) | sizes)
+    return BurstRange(memory, memory + more, draw(sizes))
+
+
+cards = st.lists(parts(), max_size=6)
+capacities = st.integers(0, 64 * GIB)
+
+
+def part(memory_gib: float, most_gib: float = 0, used_gib: float = 0) -> BurstRange:
+    memory, most, used = (int(gib * GIB) for gib in (memory_gib, most_gib, used_gib))
+    return BurstRange(memory, max(memory, most), used)
+
+
+def taken(one: BurstRange) -> int:
+    return max(one.memory_bytes, one.used_bytes)
+
+
+@given(capacities, cards)
+def test_a_limit_lies_between_the_quota_and_the_burst_limit(
+    capacity: int, found: list[BurstRange]
+) -> None:
+    for one, limit in zip(found, burst_limits(capacity, found), strict=True):
+        assert one.memory_bytes <= limit <= one.most_bytes
+
+
+@given(capacities, cards)
+def test_reserved_and_used_memory_is_never_granted_for_bursts(
+    capacity: int, found: list[BurstRange]
+) -> None:
+    limits = burst_limits(capacity, found)
+    might_use = sum(max(limit, one.used_bytes) for one, limit in zip(found, limits, strict=True))
+    assert might_use <= max(capacity, sum(map(taken, found)))
+
+
+@given(capacities, cards)
+def test_a_tenant_within_the_available_memory_keeps_its_use(
+    capacity: int, found: list[BurstRange]
+) -> None:
+    limits = burst_limits(capacity, found)
+    if sum(map(taken, found)) <= capacity:
+        for one, limit in zip(found, limits, strict=True):
+            assert limit >= min(one.used_bytes, one.most_bytes)
+    else:
+        for one, limit in zip(found, limits, strict=True):
+            assert limit <= taken(one)
+
+
+@given(capacities, cards)
+def test_no_tenant_gets_more_while_another_that_wants_it_has_less(
+    capacity: int, found: list[BurstRange]
+) -> None:
+    bursting = [
+        (limit - one.memory_bytes, one)
+        for one, limit in zip(found, burst_limits(capacity, found), strict=True)
+    ]
+    for above, one in bursting:
+        if above > one.burst_used_bytes:  # it may take more than it has
+            assert all(
+                above <= less + STEP_BYTES for less, other in bursting if less < other.wanted_bytes
+            )
+
+
+def test_two_that_want_the_same_get_the_same_and_small_wishes_are_met_first() -> None:
+    limits = burst_limits(100 * GIB, [part(10, 100), part(10, 100), part(10, 15)])
+    assert limits == (int(42.5 * GIB), int(42.5 * GIB), 15 * GIB)
+
+
+def test_growing_non_tenant_use_reduces_the_largest_burst_first() -> None:
+    limits = burst_limits(
+        60 * GIB, [part(10, 100, used_gib=50), part(10, 100, used_gib=20), part(10)]
+    )
+    assert limits == (30 * GIB, 20 * GIB, 10 * GIB)

@@ -21,23 +21,23 @@ TASK = "/run/containerd/io.containerd.runtime.v2.task"
 
 
 @pytest.mark.parametrize(
-    ("identity", "bundle", "expected"),
+    ("identity", "bundle", "namespace", "expected"),
     [
-        (
-            ID,
-            f"/run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby/{ID}",
-            ("docker", ""),
-        ),
-        (ID, f"{TASK}/private/{ID}", ("containerd", "")),
-        ("train", f"{TASK}/default/train", ("containerd", "default/train")),
-        (ID, f"/var/lib/containers/storage/overlay-containers/{ID}/userdata", ("podman", "")),
-        ("train", "/tmp/bundle", ("runc", "train")),
+        (ID, f"/run/docker{TASK}/moby/{ID}", "", ("docker", "")),
+        (ID, f"{TASK}/private/{ID}", "", ("containerd", "")),
+        ("train", f"{TASK}/default/train", "", ("containerd", "default/train")),
+        (ID, f"/var/lib/containers/storage/overlay-containers/{ID}/userdata", "", ("podman", "")),
+        ("train", "/tmp/bundle", "", ("runc", "train")),
+        (ID, f"{TASK}/k8s.io/{ID}", "team", ("containerd", "team/pod/train")),
+        ("x", f"{TASK}/k8s.io/x", "team\x1b[2J", ("containerd", "k8s.io/x")),  # it is no name
     ],
 )
-def test_the_bundles_path_identifies_the_engine(
-    identity: str, bundle: str, expected: tuple[str, str]
+def test_a_container_is_called_by_its_pod_or_its_bundle(
+    identity: str, bundle: str, namespace: str, expected: tuple[str, str]
 ) -> None:
-    assert name_from_spec(identity, bundle, {}) == ContainerName(*expected)
+    pod = {"sandbox-namespace": namespace, "sandbox-name": "pod", "container-name": "train"}
+    annotations = {f"io.kubernetes.cri.{key}": text for key, text in pod.items() if namespace}
+    assert name_from_spec(identity, bundle, annotations) == ContainerName(*expected)
 
 
 @pytest.mark.parametrize("file", ["containers.json", "volatile-containers.json"])
@@ -55,25 +55,6 @@ def test_podmans_storage_has_its_names(tmp_path: Path, file: str) -> None:
 def test_a_malformed_list_of_names_names_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "containers.json").write_text(text.replace("%s", ID))
     assert container_names.stored_name(ID, str(tmp_path / ID / "userdata")) is None
-
-
-def test_a_container_of_a_pod_is_named_by_kubernetes() -> None:
-    annotations = {
-        "io.kubernetes.cri.sandbox-namespace": "team",
-        "io.kubernetes.cri.sandbox-name": "pod",
-        "io.kubernetes.cri.container-name": "train",
-    }
-    name = name_from_spec(ID, f"{TASK}/k8s.io/{ID}", annotations)
-    assert name == ContainerName("containerd", "team/pod/train")
-
-
-def test_an_annotation_that_is_no_name_is_not_shown() -> None:
-    annotations = {
-        "io.kubernetes.cri.sandbox-namespace": "team\x1b[2J",
-        "io.kubernetes.cri.sandbox-name": "pod",
-        "io.kubernetes.cri.container-name": "train",
-    }
-    assert name_from_spec("x", f"{TASK}/k8s.io/x", annotations).name == "k8s.io/x"
 
 
 def test_silent_engines_cost_a_bounded_time(

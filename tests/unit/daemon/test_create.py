@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,17 +12,22 @@ from typing import Any
 import pytest
 
 from gpushare.daemon.identity import processes
-from gpushare.daemon.lifecycle import bind, release
+from gpushare.daemon.lifecycle import bind, create, release
 from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.service.control_request import ControlRequest
+from gpushare.daemon.service.control_server import find_operation
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.views.metrics import tenant_metrics
+from gpushare.errors import UserError
 from gpushare.oci import edits, spec
 from gpushare.quota.errors import QuotaError
+from gpushare.quota.request_policy import Dialects
 
 from . import fakes
-from .bundles import SETKEY, THEIRS, BundleToCreate
+from .bundles import BundleToCreate, ContainerdBundles
 from .fake_process import FakeProcess
 from .fakes import GIB
+from .test_callers import CALLERS
 
 SANDBOX = {"io.kubernetes.cri.container-type": "sandbox"}
 CARD = {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}
@@ -42,36 +46,12 @@ def followed(node: DaemonState) -> None:
     node.decide.run(lambda: None)
 
 
-def test_work_after_a_late_answer_leaves_the_next_reservation_alone(
-    node: DaemonState, tmp_path: Path, runtime: FakeProcess
-) -> None:
-    container = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB")
-    with FakeProcess() as first:
-        first.kill()
-        first.wait()
-        container.create(node, maker=first.pid)
-    container.create(node, maker=runtime.pid)
-    followed(node)
-    assert [record.maker for record in node.ledger.entries.values()] == [runtime.pid]
-
-
 def with_a_card(annotations: dict[str, str]) -> dict[str, Any]:
     rules = [{"allow": False, "access": "rwm"}, RULE]
     return {
         "annotations": annotations,
         "linux": {"devices": [CARD], "resources": {"devices": rules}},
     }
-
-
-def test_the_hooks_of_others_stay_and_come_first(node: DaemonState, tmp_path: Path) -> None:
-    container = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB")
-    given = container.create(node)
-    assert given["mode"] == "shared"
-    hooks = container.document()["hooks"]
-    assert hooks["prestart"] == [SETKEY]
-    assert hooks["createRuntime"][0] == THEIRS
-    assert [hook["args"][0] for hook in hooks["createRuntime"]] == ["theirs", "gpushare-hook"]
-    assert given["key"] in hooks["createRuntime"][1]["args"]
 
 
 def test_a_sandbox_is_left_as_it_is(node: DaemonState, tmp_path: Path) -> None:
@@ -92,22 +72,6 @@ def test_a_self_declared_sandbox_does_not_keep_an_unmetered_card(
     second = BundleToCreate(tmp_path / "second", **with_a_card(SANDBOX))
     with pytest.raises(QuotaError, match="is allocated exclusively to"):
         second.create(node)
-
-
-def test_a_container_of_a_pod_that_asks_for_another_is_noted_as_seen(
-    node: DaemonState, tmp_path: Path
-) -> None:
-    annotations = {
-        "gpushare.io/container.train.memory": "4GiB",
-        "io.kubernetes.cri.container-name": "sidecar",
-    }
-    container = BundleToCreate(tmp_path / "b", annotations=annotations)
-    before = container.document()
-    assert container.create(node)["mode"] == "none"
-    after = container.text()
-    assert container.document() == {**before, edits.RECORD: {}}
-    assert container.create(node)["mode"] == "none"
-    assert container.text() == after
 
 
 def test_annotations_that_gpushare_yaml_names_become_labels_of_metrics(
@@ -178,22 +142,6 @@ def test_a_failure_after_the_reservation_releases_it(
     assert not node.tenants.pages
 
 
-def test_a_second_create_without_a_quota_removes_the_first_reservation(
-    node: DaemonState, tmp_path: Path
-) -> None:
-    container = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB")
-    before = container.document()
-    container.create(node)
-    edited = container.document()
-    edited["process"]["env"].remove("GPUSHARE_MEMORY=4GiB")
-    (container.folder / "config.json").write_text(json.dumps(edited))
-    assert container.create(node)["mode"] == "none"
-    before["process"]["env"].remove("GPUSHARE_MEMORY=4GiB")
-    assert container.document() == before
-    assert [entry.state for entry in node.ledger.entries.values()] == ["none"]
-    assert node.mounts.made() == []
-
-
 @pytest.fixture
 def runtime() -> Iterator[FakeProcess]:
     """A process that is to make a container."""
@@ -227,3 +175,77 @@ def test_a_runtime_that_ended_before_the_answer_holds_nothing(
     followed(node)
     assert not node.ledger.entries
     assert node.mounts.made() == []
+
+
+GPU = "GPUSHARE_MEMORY=4GiB"
+
+
+def checkpoint(node: fakes.FakeDaemon, identity: str) -> None:
+    request = ControlRequest({"op": "checkpoint", "id": identity}, CALLERS["root"])
+    find_operation(request, node.operations).run(request, node)
+
+
+def restore(container: BundleToCreate, node: DaemonState) -> str:
+    with container.bundle() as bundle:
+        return str(create.create(replace(bundle, is_restore=True), node)["mode"])
+
+
+def test_only_a_container_without_a_gpu_is_dumped(node: fakes.FakeDaemon, tmp_path: Path) -> None:
+    BundleToCreate(tmp_path / "gpu", GPU, identity="train").create(node)
+    image = BundleToCreate(tmp_path / "plain", "NVIDIA_VISIBLE_DEVICES=all", identity="plain")
+    assert image.create(node)["mode"] == "none"
+    for allowed in ("plain", "other"):
+        checkpoint(node, allowed)
+    with pytest.raises(UserError, match=r"^container train uses a GPU, and a checkpoint has no"):
+        checkpoint(node, "train")
+
+
+def test_a_container_with_a_gpu_is_not_restored_and_gets_nothing(
+    node: fakes.FakeDaemon, tmp_path: Path
+) -> None:
+    container = BundleToCreate(tmp_path / "gpu", GPU, identity="train")
+    before = container.text()
+    with pytest.raises(UserError, match=r"^container train requests a GPU, and a checkpoint has"):
+        restore(container, node)
+    assert (container.text(), dict(node.ledger.entries)) == (before, {})
+    assert restore(BundleToCreate(tmp_path / "plain", "NVIDIA_VISIBLE_DEVICES=all"), node) == "none"
+
+
+HAMI = ("CUDA_DEVICE_MEMORY_LIMIT=4096m", "CUDA_DEVICE_SM_LIMIT=30")
+
+
+# Of a pod's author: a vendor's annotation that names no container.
+def hold(node: DaemonState, terms: Dialects) -> None:
+    """Have `terms` hold on `node`."""
+    node.config = replace(node.config, terms=replace(node.config.terms, dialects=terms))
+
+
+def test_a_container_of_another_system_has_its_share(tmp_path: Path, node: DaemonState) -> None:
+    made = BundleToCreate(tmp_path / "b", *HAMI).create(node)
+    entry = node.ledger.entries[made["key"]]
+    [allocation] = entry.allocations
+    assert (allocation.memory_bytes, allocation.cores, entry.policy) == (4 * GIB, 30, "fixed-share")
+    assert entry.quota["memory"] == {"value": "4GiB", "source": "env"}
+
+
+def test_one_that_is_not_taken_is_refused(tmp_path: Path, node: DaemonState) -> None:
+    hold(node, Dialects(accept=frozenset()))
+    with pytest.raises(QuotaError, match="Write GPUSHARE_MEMORY=4GiB GPUSHARE_CORES=30, or add"):
+        BundleToCreate(tmp_path / "b", *HAMI).create(node)
+
+
+def test_advice_uses_the_dialect_of_the_request(tmp_path: Path, node: DaemonState) -> None:
+    engine = ContainerdBundles(tmp_path, {"gpu-fraction": "0.5"})
+    assert engine.container("train").create(node)["mode"] == "shared"
+    with pytest.raises(QuotaError, match=r"train of pod .* has it. Use gpu-fraction-container."):
+        engine.container("proxy").create(node)
+
+
+def test_a_pod_names_its_container_in_its_own_dialect(tmp_path: Path, node: DaemonState) -> None:
+    asked = {"gpu-fraction": "0.5", "gpu-fraction-container-name": "train"}
+    engine = ContainerdBundles(tmp_path, asked)
+    assert engine.container("proxy").create(node)["mode"] == "none"
+    made = engine.container("train").create(node)
+    assert node.ledger.entries[made["key"]].quota == {
+        "memory-percent": {"value": "50", "source": "annotation"}
+    }

@@ -96,36 +96,42 @@ def test_a_driver_may_round_a_limit_but_not_change_it(
     assert entry_of(node, bound(node, program, memory="3500MiB")).isolation == "interposer"
 
 
-def test_where_the_driver_refuses_the_interposer_holds_and_nothing_is_left(
+@pytest.mark.parametrize(
+    ("quota", "driver_has", "reported"),
+    [
+        ({}, {"refusal": "NVML: Insufficient Permissions"}, 1),
+        ({}, {"has_limits": False}, 0),
+        ({"backend": "interposer"}, {}, 0),
+    ],
+)
+def test_without_limits_of_the_driver_the_interposer_holds_and_nothing_is_left(
     node: FakeDaemon,
     driver: FakeDriver,
     program: FakeProcess,
     capfd: pytest.CaptureFixture[str],
+    quota: dict[str, str],
+    driver_has: dict[str, object],
+    reported: int,
 ) -> None:
-    driver.refusal = "NVML: Insufficient Permissions"
-    assert entry_of(node, bound(node, program, memory="4GiB")).isolation == "interposer"
+    vars(driver).update(driver_has)
+    assert entry_of(node, bound(node, program, memory="4GiB", **quota)).isolation == "interposer"
     assert driver.held == {}
-    assert capfd.readouterr().err.count('"event":"driver-limit-set-failed"') == 1
+    assert capfd.readouterr().err.count('"event":"driver-limit-set-failed"') == reported
 
 
-def test_an_older_driver_is_not_queried(
-    node: FakeDaemon,
-    driver: FakeDriver,
-    program: FakeProcess,
-    capfd: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("backend", "why"),
+    [
+        ("mig", "needs a MIG instance, and no card of this node has one"),
+        ("exclusive", "applies to a whole card, and this request is for a share"),
+    ],
+)
+def test_a_backend_that_cannot_hold_a_share_is_refused(
+    node: FakeDaemon, backend: str, why: str
 ) -> None:
-    driver.has_limits = False
-    assert entry_of(node, bound(node, program, memory="4GiB")).isolation == "interposer"
-    assert driver.held == {}
-    assert "driver-limits" not in capfd.readouterr().err
-
-
-def test_a_request_for_the_interposer_gets_only_that(
-    node: FakeDaemon, driver: FakeDriver, program: FakeProcess
-) -> None:
-    tenant = bound(node, program, memory="4GiB", backend="interposer")
-    assert entry_of(node, tenant).isolation == "interposer"
-    assert driver.held == {}
+    with pytest.raises(QuotaError, match=f"^--backend={backend}: {why}"):
+        opened(node, memory="4GiB", backend=backend)
+    assert not node.ledger.entries
 
 
 def test_a_request_for_the_driver_backend_fails_without_it(
@@ -167,16 +173,6 @@ def test_quota_changes_and_burst_limits_reach_the_driver(
     release_tenant(other["key"], node, "it has ended")
     update_burst_limits(node)
     assert driver.held[CARD, cgroup] == DriverLimits(20 * GIB, 140 * GIB)
-
-
-def test_an_unresponsive_driver_delays_and_refuses_nothing(
-    node: FakeDaemon, driver: FakeDriver, program: FakeProcess
-) -> None:
-    tenant = bound(node, program, memory="10GiB", devices="0")
-    driver.refusal = "no"
-    row = tenant_row(set_quota(entry_of(node, tenant), {"memory": "20GiB"}, node), node)
-    assert (row["isolation"], row["cards"][0]["current_limit_bytes"]) == ("interposer", 20 * GIB)
-    assert driver.held == {}
 
 
 def test_the_limits_end_with_the_tenant(

@@ -86,17 +86,6 @@ def test_libraries_without_their_module_are_not_used(
     assert text in status_row(node)["warnings"]
 
 
-def test_a_refused_bundle_is_as_the_engine_wrote_it(
-    node: FakeDaemon, host: Host, tmp_path: Path
-) -> None:
-    container = BundleToCreate(tmp_path / "b", SHARE)
-    before = container.text()
-    install(host, NEWER)
-    with pytest.raises(NoDriver):
-        container.create(node)
-    assert container.text() == before
-
-
 def test_files_that_disappeared_are_not_used(node: FakeDaemon, host: Host, tmp_path: Path) -> None:
     for path in (host.root / DEBIAN.lstrip("/")).glob("libcuda*"):
         path.unlink()
@@ -153,25 +142,6 @@ def test_a_driver_that_is_put_back_is_used_again(
     assert not node.driver_fault
 
 
-def test_the_same_version_in_another_folder_is_taken_over(
-    node: FakeDaemon, host: Host, tmp_path: Path
-) -> None:
-    shutil.rmtree(host.root / DEBIAN.lstrip("/"))
-    host.write("/usr/lib64/libc.so.6")
-    host.libraries("/usr/lib64", {"libcuda": "1", "libnvidia-ml": "1"})
-    assert create(node, tmp_path / "b") == f"/usr/lib64/libcuda.so.{FakeDriver.driver_version}"
-
-
-def test_a_module_that_was_loaded_again_has_new_majors(
-    node: FakeDaemon, host: Host, tmp_path: Path
-) -> None:
-    host.write("proc/devices", "Character devices:\n195 nvidia\n240 nvidia-uvm\n")
-    container = BundleToCreate(tmp_path / "b", SHARE)
-    container.create(node)
-    devices = {entry["path"]: entry["major"] for entry in container.document()["linux"]["devices"]}
-    assert devices["/dev/nvidia-uvm"] == 240
-
-
 def test_a_spec_of_another_program_is_never_overwritten(tmp_path: Path, host: Host) -> None:
     theirs = tmp_path / "nvidia.json"
     theirs.write_text(json.dumps(driver.find(host.root).cdi()))
@@ -207,22 +177,6 @@ def test_the_driver_is_mounted_even_if_the_spec_cannot_be_kept(
     assert "driver-cdi-spec-write-failed" in capfd.readouterr().err
 
 
-def test_a_simulated_spec_is_not_the_daemons_to_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = tmp_path / "driver.json"
-    mounts = [{"hostPath": "/d", "containerPath": "/dev/gpushare-sim"}]
-    document = {
-        "cdiVersion": "0.5.0",
-        "kind": "nvidia.com/gpu",
-        "devices": [{"name": "0", "containerEdits": {}}],
-        "containerEdits": {"mounts": mounts},
-    }
-    place.write_text(json.dumps(document))
-    monkeypatch.setattr(driver_version, "ROOT", tmp_path)
-    assert not driver_version.is_own_spec(place, Config(state_dir=tmp_path))
-
-
 def nodes(*entries: tuple[str, int, int]) -> cdi.CdiSpec:
     document = {
         "cdiVersion": "0.5.0",
@@ -250,14 +204,6 @@ def test_nodes_have_links_by_their_numbers(tmp_path: Path) -> None:
     assert (folder / "1:3").stat().st_rdev == os.makedev(1, 3)
     assert not (folder / "195:99").is_symlink()
     assert driver_version.link_devices(files, folder) == []
-
-
-def test_a_link_that_leads_elsewhere_is_made_again(tmp_path: Path) -> None:
-    folder = tmp_path / "char"
-    folder.mkdir()
-    (folder / "1:3").symlink_to("/dev/gone")
-    assert driver_version.link_devices(from_cdi(nodes(("/dev/null", 1, 3))), folder) == ["1:3"]
-    assert list(folder.iterdir()) == [folder / "1:3"]
 
 
 def test_a_node_with_other_numbers_than_the_spec_says_gets_no_link(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
 import pytest
 
@@ -13,9 +12,6 @@ from gpushare import abi
 from gpushare.daemon.lifecycle.release import release_tenant
 from gpushare.daemon.views import ended_tenants, metrics
 from gpushare.daemon.views.ended_tenants import ended_metrics, keep_last_figures
-from gpushare.history.reader import HistoryReader
-from gpushare.history.store import HistoryStore
-from gpushare.metrics_schema import Metrics
 
 from . import registered
 from .fakes import GIB, FakeDaemon
@@ -62,31 +58,6 @@ def test_the_last_figures_have_what_came_after_the_last_look(
     for _ in range(2):
         assert [row["ended"] for row in ask(node, "metrics") if "ended" in row] == [last]
     assert not [row for row in ask(node, "metrics") if "tenant" in row]
-
-
-def test_a_tenant_that_was_never_looked_at_is_in_the_history(
-    node: FakeDaemon, course: ScheduledGate, tmp_path: Path
-) -> None:
-    def sample() -> Metrics:
-        return Metrics(
-            list(metrics.card_metrics(node)),
-            list(metrics.tenant_metrics(node)),
-            metrics.daemon_metrics(node),
-            list(ended_metrics(node)),
-        )
-
-    charge(course, 180)
-    release_tenant(course.tenant["key"], node, "its process has ended")
-    store, now = HistoryStore(tmp_path / "metrics-history"), time.time()
-    for at in (now + 5, now + 15):
-        store.write(at, sample())
-    [last] = ended_metrics(node)
-    with HistoryReader(tmp_path / "metrics-history") as reader:
-        [found] = reader.containers(0, now + 60)
-        assert reader.total(found, "gpu_seconds", 0, now + 60) == pytest.approx(0.180)
-        lasted = last["ended"] - last["created"]
-        quota = reader.total(found, "memory_bytes", 0, now + 60)
-        assert quota == pytest.approx(4 * GIB * lasted, abs=4 * GIB * 0.002)
 
 
 def test_last_figures_go_after_a_minute_and_are_bounded(

@@ -62,11 +62,6 @@ def test_unclaimed_memory_counts_once_two_samples_agree() -> None:
     assert sure(([(A, 8)], NOTHING, NOTHING), ([(A, 3)], NOTHING, NOTHING)) == [0, 3]
 
 
-def test_memory_that_account_and_driver_agree_on_counts() -> None:
-    assert sure(*[([(A, 5)], of(a=5), of(a=5))] * 2) == [0, 5]
-    assert sure(*[([(A, 8)], of(a=5), of(a=5))] * 2) == [0, 8]
-
-
 def test_memory_handed_over_during_a_sample_counts_once() -> None:
     """A had 4 GiB when it was reported, and B the same 4 GiB a moment later."""
     torn = ([(A, 4), (B, 4)], of(a=4, b=0), of(a=0, b=4))
@@ -96,11 +91,6 @@ def test_managed_memory_counts_as_it_is_claimed_and_as_the_card_has_it() -> None
     assert sure(torn, torn) == [0, 1]
     elsewhere = course(look, look, bounds=ClaimBounds(4 * GIB, unlisted_bytes=2 * GIB))[-1]
     assert (elsewhere.all.sure_bytes, elsewhere.all.most_bytes) == (3 * GIB, 7 * GIB)
-
-
-def test_managed_memory_is_in_no_figure_of_the_drivers_list() -> None:
-    look = ([(A, 1)], of(a=1, managed=60), of(a=1, managed=60))
-    assert course(look, look)[-1].listed == (GIB, GIB, GIB)
 
 
 def test_a_claim_explains_no_more_than_the_tenant_may_use() -> None:

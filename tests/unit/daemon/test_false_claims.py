@@ -80,42 +80,6 @@ def test_memory_taken_since_the_last_sample_counts_when_the_quota_shrinks(
             opened(node, memory="81GiB")
 
 
-def test_duplicate_records_of_one_process_cost_one_check(
-    node: FakeDaemon, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A thousand claims of one process, with no lock held, and maps that take long to read."""
-    _, pages = started(node, program, memory="4GiB")
-    process = processes.find_process(program.pid)
-    assert process is not None
-    for number in range(200):
-        registered.register(pages.status.fd, number, program.pid, process.starttime)
-    looked: list[int] = []
-
-    def mapped(pid: int, _file: object) -> bool:
-        looked.append(pid)
-        return True
-
-    monkeypatch.setattr(processes, "may_map", mapped)
-    node.sampler.look()
-    assert looked == [program.pid]
-    assert len(pages.claims()) == 200
-
-
-def test_a_live_process_is_not_checked(
-    node: FakeDaemon, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, pages = started(node, program, memory="4GiB")
-
-    def members(*_: object) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr(processes, "pids_of", members)
-    with registered.life(pages.status.fd, 0):
-        node.sampler.look()
-    assert not node.observed.usage.stale
-    assert len(pages.claims()) == 1
-
-
 def test_no_claim_and_no_name_makes_a_row_that_cannot_be_sent(
     node: FakeDaemon,
     driver: FakeDriver,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from gpushare.daemon.identity import processes
 from gpushare.daemon.operator import run_state
 from gpushare.daemon.service.control_request import ControlRequest, Peer
 from gpushare.daemon.service.tenant_operations import tenant_operations
+from gpushare.daemon.store.freezes import By
 from gpushare.daemon.store.record import TenantState
 from gpushare.host.cgroups import CgroupFreezer
 
@@ -149,33 +150,19 @@ def test_at_the_start_the_audits_are_thawed_and_the_operators_stay(
     assert (words(held), group.frozen) == ([], False)
 
 
-def test_a_daemon_that_ended_before_it_froze_does_so_at_its_start(
-    held: FakeDaemon, group: FakeCgroup
+def test_a_container_that_an_engine_thaws_is_frozen_again_unless_it_is_being_killed(
+    held: FakeDaemon,
+    group: FakeCgroup,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held.freezer.freeze(KEY, "operator", "maintenance")
-    group.frozen = False
-    again(held).freezer.adopt()
-    assert group.frozen
-
-
-def test_a_container_that_an_engine_thaws_is_frozen_again(
-    held: FakeDaemon, group: FakeCgroup, capfd: pytest.CaptureFixture[str]
-) -> None:
-    held.freezer.freeze(KEY, "operator", "maintenance")
-    group.frozen = False
-    held.freezer.enforce()
-    assert group.frozen
+    for is_killed in (False, True):
+        monkeypatch.setattr(processes, "is_being_killed", lambda _, killed=is_killed: killed)
+        group.frozen = False
+        held.freezer.enforce()
+        assert group.frozen != is_killed
     assert "tenant-refrozen" in capfd.readouterr().err
-
-
-def test_one_that_is_being_killed_is_not_frozen_again(
-    held: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held.freezer.freeze(KEY, "operator", "maintenance")
-    group.frozen = False
-    monkeypatch.setattr(processes, "is_being_killed", lambda _: True)
-    held.freezer.enforce()
-    assert not group.frozen
 
 
 def test_a_container_that_an_engine_paused_before_is_not_thawed(
@@ -187,27 +174,6 @@ def test_a_container_that_an_engine_paused_before_is_not_thawed(
     held.freezer.release(KEY, "audit")
     held.freezer.release(KEY, "operator")
     assert group.frozen
-
-
-def test_a_container_that_the_engine_releases_stays_frozen_by_gpushare(
-    held: FakeDaemon, group: FakeCgroup
-) -> None:
-    group.frozen = True
-    held.freezer.freeze(KEY, "operator", "maintenance")
-    group.frozen = False
-    held.freezer.enforce()
-    assert group.frozen
-    held.freezer.release(KEY, "operator")
-    assert not group.frozen
-
-
-def test_a_cgroup_that_does_not_freeze_leaves_nothing_behind(
-    held: FakeDaemon, group: FakeCgroup
-) -> None:
-    group.fault = "no"
-    with pytest.raises(CannotFreeze, match=r"train cannot be frozen: .*no"):
-        held.freezer.freeze(KEY, "audit", "over")
-    assert words(held) == []
 
 
 @pytest.mark.usefixtures("group")
@@ -236,16 +202,6 @@ def test_a_freeze_that_is_impossible_is_reported_with_its_reason(
     with pytest.raises(CannotFreeze, match="has ended"):
         node.freezer.freeze(KEY, "operator", "")
     assert words(node) == []
-
-
-def test_a_kill_that_was_begun_is_finished_by_the_next_daemon(
-    held: FakeDaemon, group: FakeCgroup
-) -> None:
-    group.lasts = 2  # as long as it is in the kernel
-    held.freezer.kill(KEY, "over for 2 s")
-    assert not group.killed
-    again(held).freezer.adopt()
-    assert group.killed
 
 
 def test_a_kill_that_is_postponed_is_done_later(held: FakeDaemon, group: FakeCgroup) -> None:
@@ -319,16 +275,6 @@ def test_a_freeze_and_thaw_by_another_program_is_forgotten(
     assert not group.frozen
 
 
-def test_the_audit_freezes_and_thaws_a_container_that_was_found_frozen(
-    held: FakeDaemon, group: FakeCgroup
-) -> None:
-    group.frozen = True
-    held.freezer.adopt()
-    held.freezer.freeze(KEY, "audit", "over")
-    assert held.freezer.release(KEY, "audit")
-    assert group.frozen  # by the other program still
-
-
 @pytest.mark.parametrize(
     ("op", "fields", "by"),
     [("pause", {}, "operator"), ("stop", {"signal": "TERM", "timeout": 600}, "stop")],
@@ -362,16 +308,6 @@ def stop(node: FakeDaemon, seconds: int) -> None:
     tenant_operations(node.run_control)["stop"].run(ControlRequest(fields, Peer(1, 0)), node)
 
 
-def test_a_frozen_tenant_is_sent_its_signal_before_it_runs(
-    held: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    frozen: list[bool] = []
-    monkeypatch.setattr(run_state, "_send_signal", lambda *_: frozen.append(group.frozen))
-    held.freezer.freeze(KEY, "operator", "maintenance")
-    stop(held, 10)
-    assert (frozen, group.frozen) == ([True], False)
-
-
 def test_a_second_stop_does_not_postpone_the_first(
     held: FakeDaemon, group: FakeCgroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,16 +323,6 @@ def test_a_second_stop_does_not_postpone_the_first(
     assert third.due < first.due
 
 
-def test_a_kill_is_reported_when_it_has_happened(held: FakeDaemon, group: FakeCgroup) -> None:
-    killed: list[str] = []
-    group.lasts = 2
-    held.freezer.kill(KEY, "over for 2 s", lambda: killed.append("killed"))
-    assert killed == []
-    held.freezer.enforce()
-    held.freezer.enforce()
-    assert killed == ["killed"]
-
-
 def test_a_kill_is_reported_where_the_release_was_faster(
     held: FakeDaemon, group: FakeCgroup
 ) -> None:
@@ -406,29 +332,6 @@ def test_a_kill_is_reported_where_the_release_was_faster(
     held.ledger.release(KEY)
     held.freezer.enforce()
     assert killed == ["killed"]
-
-
-def test_on_a_full_disk_a_kill_still_ends_the_container(
-    full: FakeDaemon, group: FakeCgroup
-) -> None:
-    full.freezer.kill(KEY, "over for 2 s")
-    assert group.killed
-
-
-def test_on_a_full_disk_a_paused_container_is_frozen_again(
-    full: FakeDaemon, group: FakeCgroup
-) -> None:
-    group.frozen = True  # by the engine, which lets it go
-    full.freezer.freeze(KEY, "operator", "maintenance")
-    group.frozen = False
-    full.freezer.enforce()
-    assert group.frozen
-
-
-def test_a_container_that_is_stopping_is_not_frozen(held: FakeDaemon, group: FakeCgroup) -> None:
-    held.freezer.promise_kill(KEY, "stopped", 60)
-    held.freezer.enforce()
-    assert not group.frozen
 
 
 def test_a_freeze_of_a_container_that_is_released_meanwhile_leaves_nothing(
@@ -455,15 +358,135 @@ def test_a_kill_waits_for_its_timeout(
     assert group.killed
 
 
-@pytest.mark.usefixtures("group")
-def test_a_frozen_tenant_leaves_its_share_to_the_others(held: FakeDaemon) -> None:
-    other = replace(fakes.entry("b" * 16, cores=40), state="bound", policy="burst-share")
-    held.ledger.add(other)
-    uuid = other.allocations[0].uuid
-    before = set(scheduler_sync.shares_on_card(uuid, held))
+__all__ = ["group", "held"]  # fixtures
+
+
+@dataclass
+class FakeTurns:
+    """Turns that are taken when the test says so."""
+
+    group: FakeCgroup
+    runs: float
+    failed: Callable[[str], None]
+    ended: bool = False
+    stuck: bool = False
+
+    def end(self) -> bool:
+        self.ended = True
+        if not self.stuck and self.group.frozen:
+            self.group.thaw()
+        return not self.stuck
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[FakeTurns]:
+    made: list[FakeTurns] = []
+
+    def start_turns(group: FakeCgroup, runs: float, failed: Callable[[str], None]) -> FakeTurns:
+        made.append(FakeTurns(group, runs, failed))
+        return made[-1]
+
+    monkeypatch.setattr(module, "DutyCycle", start_turns)
+    return made
+
+
+def start_turns(node: FakeDaemon) -> None:
+    node.freezer.start_duty_cycle(KEY, "bypasses the launch gate", 0.4, lambda _: None)
+
+
+def test_a_duty_cycle_is_journaled_and_keeps_its_share(
+    held: FakeDaemon, group: FakeCgroup, taken: list[FakeTurns]
+) -> None:
+    start_turns(held)
+    assert (words(held), held.freezer.is_frozen(KEY)) == (["duty"], False)
+    assert set(scheduler_sync.scheduled_shares(held)) == {KEY}
+    held.freezer.set_duty_cycle(KEY, 0.7)
+    assert taken[0].runs == 0.7
+    held.freezer.enforce()
+    assert not group.frozen
+    assert held.freezer.release(KEY, "duty")
+    assert (words(held), taken[0].ended, group.frozen) == ([], True, False)
     held.freezer.freeze(KEY, "audit", "over")
-    assert before == {KEY, other.key}
-    assert set(scheduler_sync.shares_on_card(uuid, held)) == {other.key}
-    assert set(scheduler_sync.scheduled_shares(held)) == {other.key}
-    held.freezer.release(KEY, "audit")
-    assert set(scheduler_sync.scheduled_shares(held)) == {KEY, other.key}
+    assert not scheduler_sync.scheduled_shares(held)
+
+
+@pytest.mark.usefixtures("taken")
+def test_a_container_frozen_by_a_killed_daemon_is_thawed_by_the_next(
+    held: FakeDaemon, group: FakeCgroup
+) -> None:
+    start_turns(held)
+    group.frozen = True
+    again(held).freezer.adopt()
+    assert (words(held), group.frozen) == ([], False)
+
+
+def test_a_frozen_or_paused_tenant_gets_no_duty_cycle(
+    held: FakeDaemon, group: FakeCgroup, taken: list[FakeTurns]
+) -> None:
+    group.frozen = True
+    with pytest.raises(CannotFreeze, match="paused by its engine"):
+        start_turns(held)
+    group.frozen = False
+    held.freezer.freeze(KEY, "operator", "maintenance")
+    with pytest.raises(CannotFreeze, match="is already paused or frozen"):
+        start_turns(held)
+    assert (words(held), taken) == (["operator"], [])
+
+
+@pytest.mark.parametrize("by", ["operator", "audit"])
+def test_an_operators_freeze_ends_the_duty_cycle_and_a_resume_thaws(
+    held: FakeDaemon, group: FakeCgroup, taken: list[FakeTurns], by: By
+) -> None:
+    start_turns(held)
+    group.frozen = True  # it is its turn to be
+    held.freezer.freeze(KEY, by, "over")
+    assert (words(held), taken[0].ended, group.frozen) == ([by], True, True)
+    assert not held.freezer.release(KEY, "duty")
+    assert group.frozen
+    held.freezer.release(KEY, by)
+    assert not group.frozen
+
+
+@pytest.mark.usefixtures("group")
+def test_an_operators_command_takes_precedence(held: FakeDaemon, taken: list[FakeTurns]) -> None:
+    start_turns(held)
+    held.run_control.resume(held.ledger.entries[KEY])
+    assert (words(held), taken[0].ended) == ([], True)
+
+
+def test_a_daemon_that_ends_lets_all_go_on(
+    held: FakeDaemon, group: FakeCgroup, taken: list[FakeTurns]
+) -> None:
+    start_turns(held)
+    group.frozen = True
+    held.freezer.end_duty_cycles()
+    assert (words(held), group.frozen, taken[0].ended) == ([], False, True)
+    with pytest.raises(CannotFreeze):
+        start_turns(held)
+
+
+def test_a_failed_freeze_does_not_prevent_a_later_duty_cycle(
+    held: FakeDaemon, group: FakeCgroup, taken: list[FakeTurns]
+) -> None:
+    start_turns(held)
+    start_turns(held)
+    assert len(taken) == 1
+    group.fault = "no"
+    with pytest.raises(CannotFreeze):
+        held.freezer.freeze(KEY, "operator", "maintenance")
+    assert (words(held), held.freezer.set_duty_cycle(KEY, 0.5)) == (["duty"], False)
+    start_turns(held)
+    assert (words(held), len(taken)) == (["duty"], 2)
+
+
+@pytest.mark.usefixtures("group")
+def test_a_full_disk_prevents_a_freeze(
+    held: FakeDaemon, taken: list[FakeTurns], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(held.ledger.freezes, "put", refuse)
+    with pytest.raises(OSError, match="No space"):
+        start_turns(held)
+    assert taken == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,6 @@ from gpushare.daemon.audit import audit as rests
 from gpushare.daemon.audit.audit import SETTLED_LOOKS, IdleBackoff
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.state import AuditFinding
-from gpushare.daemon.views.metrics import card_sensors
 
 from . import fakes
 from .fakes import GIB, FakeDaemon, FakeDriver
@@ -56,74 +55,28 @@ def rest(node: FakeDaemon) -> IdleBackoff:
     return made
 
 
-def test_sensors_that_change_do_not_end_it(
-    node: FakeDaemon, driver: FakeDriver, rest: IdleBackoff
-) -> None:
-    driver.sensors = {CARD: {"power_milliwatts": 75_001}}
-    assert rest.look(node.sampler)
-    assert card_sensors(node, CARD) == driver.sensors[CARD]
-
-
-def _another_process(_: FakeDaemon, driver: FakeDriver) -> None:
-    driver.uses = {CARD: (*driver.uses[CARD], ProcessUse(ME + 1, 0, 0))}
-
-
-def _more_memory(_: FakeDaemon, driver: FakeDriver) -> None:
-    driver.uses = {CARD: (ProcessUse(ME, GIB + 1, 0),)}
-
-
-def _a_busy_card(_: FakeDaemon, driver: FakeDriver) -> None:
-    driver.busy = {CARD: 1}
-
-
-def _a_lost_card(_: FakeDaemon, driver: FakeDriver) -> None:
-    driver.lost = frozenset({CARD})
-
-
-def _a_silent_driver(_: FakeDaemon, driver: FakeDriver) -> None:
-    driver.fault = "no answer"
-
-
-def _another_driver(_: FakeDaemon, driver: FakeDriver) -> None:
-    driver.loads += 1
-
-
-def _another_tenant(node: FakeDaemon, _: FakeDriver) -> None:
-    node.ledger.add(fakes.entry())
-
-
 @pytest.mark.parametrize(
     "change",
     [
-        _another_process,
-        _more_memory,
-        _a_busy_card,
-        _a_lost_card,
-        _a_silent_driver,
-        _another_driver,
-        _another_tenant,
+        {"uses": {CARD: (ProcessUse(ME, GIB, 0), ProcessUse(ME + 1, 0, 0))}},
+        {"uses": {CARD: (ProcessUse(ME, GIB + 1, 0),)}},
+        *({"busy": {CARD: 1}}, {"lost": frozenset({CARD})}, {"fault": "no answer"}, {"loads": 1}),
+        {},
     ],
+    ids=str,
 )
 def test_whatever_is_new_is_looked_at_in_full_at_once_and_for_a_while(
-    node: FakeDaemon,
-    driver: FakeDriver,
-    rest: IdleBackoff,
-    change: Callable[[FakeDaemon, FakeDriver], None],
+    node: FakeDaemon, driver: FakeDriver, rest: IdleBackoff, change: dict[str, object]
 ) -> None:
-    change(node, driver)
+    driver.sensors = {CARD: {"power_milliwatts": 75_001}}
+    assert rest.look(node.sampler)  # sensors are not new
+    vars(driver).update(change)
+    if not change:
+        node.ledger.add(fakes.entry())
     assert not rest.look(node.sampler)
     look(node, rest)
     assert not rest.look(node.sampler)
     assert rest.slower == 1
-
-
-def test_an_xid_during_idle_backoff_is_counted_and_handled(
-    node: FakeDaemon, driver: FakeDriver, rest: IdleBackoff
-) -> None:
-    driver.xids = ((CARD, 31),)
-    assert not rest.look(node.sampler)
-    assert node.driver is not None
-    assert node.sampler.health.xids == {(CARD, 31): 1}
 
 
 @pytest.mark.parametrize("is_measured", [True, False])

@@ -19,7 +19,6 @@ from gpushare.daemon.store.freezes import FreezeRecord
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.metrics import tenant_metrics
 from gpushare.daemon.views.status_rows import tenant_row
-from gpushare.daemon.views.why import explain_memory
 from gpushare.quota.request import RequestRecord, SourceKind
 from gpushare.quota.request_policy import IdlePolicy
 
@@ -104,14 +103,8 @@ def test_it_is_idle_after_the_time_and_reported_once(course: Course) -> None:
     assert course.after(1) == BEGAN
     assert course.after(60) == BEGAN
     assert (course.events, course.acts) == (["tenant-idle-detected"], [])
-
-
-def test_ps_why_and_the_metrics_show_since_when(course: Course) -> None:
-    course.after(0)
-    course.after(7200)
     row = tenant_row(course.row(), course.node)
     assert (row["idle_since"], row["warnings"]) == (BEGAN, [])
-    assert explain_memory(course.row(), course.node)[0]["idle_since"] == BEGAN
     assert [one["idle_since"] for one in tenant_metrics(course.node)] == [BEGAN]
 
 
@@ -122,15 +115,6 @@ def test_warn_also_warns_its_user(course: Course) -> None:
     assert course.events == ["tenant-idle-warned"]
     [warning] = tenant_row(course.row(), course.node)["warnings"]
     assert "does not use its cards (idle.action: warn)" in warning
-
-
-@pytest.mark.parametrize("action", ["pause", "kick"])
-def test_it_is_paused_or_stopped_once(course: Course, action: str) -> None:
-    course.choose(action)
-    course.after(0)
-    course.after(7200)
-    course.after(60)
-    assert course.acts == [(action, f"idle for 7200 s (idle.action: {action})")]
 
 
 def test_the_use_of_a_card_begins_the_time_again(course: Course) -> None:
@@ -206,10 +190,3 @@ def test_a_container_has_its_own_time_at_most_that_of_the_node(
     assert course.after(least - 1) is None
     assert course.after(1) == BEGAN
     assert course.acts == [("pause", f"idle for {least} s (idle.action: pause)")]
-
-
-def test_by_default_nothing_is_idle(course: Course) -> None:
-    course.choose(after=None)
-    course.after(0)
-    assert course.after(10**7) is None
-    assert course.events == []

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from gpushare import install
-from gpushare.daemon.lifecycle import old_installations
 from gpushare.daemon.lifecycle.old_installations import prefix_of, remove_unused
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.install import Installation, InstallSource
@@ -81,12 +80,6 @@ def test_all_go_but_the_one_that_is_used_and_the_one_before(versions: Versions) 
     assert versions.sweep() == []
 
 
-def test_going_back_keeps_both(versions: Versions) -> None:
-    install.activate(versions.before)
-    versions.sweep()
-    assert versions.left == names(versions.before, versions.now)
-
-
 def test_a_new_installation_stays(versions: Versions) -> None:
     made = versions.install("d")
     versions.sweep()
@@ -94,13 +87,6 @@ def test_a_new_installation_stays(versions: Versions) -> None:
     age(made.root)
     versions.sweep()
     assert not made.root.exists()
-
-
-def test_one_that_is_installed_again_is_young_again(versions: Versions) -> None:
-    assert versions.install("a") == versions.oldest
-    assert versions.sweep() == []
-    install.activate(versions.oldest)
-    assert install.current(versions.prefix) is not None
 
 
 def test_an_installation_that_a_process_has_mapped_stays(versions: Versions) -> None:
@@ -177,14 +163,6 @@ def test_nothing_is_removed_during_an_installation(versions: Versions) -> None:
     with install._not_swept(versions.prefix):
         assert versions.sweep() == []
     assert versions.sweep() == [versions.oldest.root.name]
-
-
-def test_without_a_candidate_no_process_is_looked_at(
-    versions: Versions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    versions.sweep()
-    monkeypatch.setattr(old_installations, "_processes", lambda: pytest.fail("looked"))
-    assert versions.sweep() == []
 
 
 def test_only_our_own_layout_is_swept() -> None:

@@ -6,6 +6,7 @@ From that point on each write raises: nothing is undone, as nothing would be.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -20,14 +21,13 @@ from gpushare.daemon.store.claim import ClaimedDevice, ClaimRecord
 from gpushare.daemon.store.freezes import FreezeRecord
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
-from gpushare.daemon.store.ticket import TicketRecord, TicketSource, digest
 
 from .test_crashes import Killed
+from .test_ledger import FOLDERS, removed, zeroed
 
 KEY = "a" * 16
 OTHER = "b" * 16
 CLAIM = "c" * 36
-TICKET = "d" * 8
 _MOST_POINTS = 400
 #: What puts something on the disk, or takes it away.
 WRITES = ("open", "write", "close", "rename", "replace", "unlink", "mkdir")
@@ -110,21 +110,6 @@ def live_with_claim(file: Path, countdown: Countdown) -> None:
     )
 
 
-def live_with_ticket(file: Path, countdown: Countdown) -> None:
-    """The life of a ticket: it waits, is granted, and its start takes over."""
-    source = TicketSource({"memory": "8GiB"}, {}, {})
-    ticket = TicketRecord(TICKET, 1, digest("x"), "train", 0, 5, 6, 5, source)
-    granted = (on_card(1 << 33),)
-    ledger = with_another(file, on_card(1 << 32))
-    countdown.does(
-        lambda: ledger.put_ticket(ticket),
-        lambda: ledger.put_ticket(replace(ticket, allocations=granted)),
-        lambda: ledger.add(TenantRecord(KEY, "reserved", "a", allocations=granted)),
-        lambda: ledger.release_ticket(TICKET),
-        lambda: ledger.release(KEY),
-    )
-
-
 def on_card(memory_bytes: int) -> CardAllocation:
     return CardAllocation("GPU-0000", memory_bytes)
 
@@ -170,29 +155,8 @@ def opened(folder: Path) -> Iterator[Ledger]:
         ledger.close()
 
 
-def as_it_is(_folder: Path) -> None:
-    """Nothing more happens."""
-
-
-def ledger_lost(folder: Path) -> None:
-    shutil.rmtree(folder / "ledger")
-
-
-def ledger_damaged(folder: Path) -> None:
-    for file in (folder / "ledger").iterdir():
-        file.write_bytes(b"\0" * 1000)
-
-
-def copies_lost(folder: Path) -> None:
-    shutil.rmtree(folder / "copies")
-
-
-def copies_damaged(folder: Path) -> None:
-    for file in (folder / "copies").iterdir():
-        file.write_bytes(b"\0" * 1000)
-
-
-LOSSES = [as_it_is, ledger_lost, ledger_damaged, copies_lost, copies_damaged]
+#: What happens to which folder after the daemon was killed.
+LOSSES = [("", None), *itertools.product(FOLDERS, (removed, zeroed))]
 
 
 def state_of_claim(ledger: Ledger) -> str:
@@ -209,19 +173,6 @@ def state_of_claim(ledger: Ledger) -> str:
     if has_container:
         return "used"
     return "two pods" if claim.pods == ("pod-1", "pod-2") else "claim"
-
-
-def state_of_ticket(ledger: Ledger) -> str:
-    """Return which step of `live_with_ticket` the ledger shows, with what is reserved."""
-    ticket, has_container = ledger.tickets.get(TICKET), KEY in ledger.entries
-    assert OTHER in ledger.entries
-    reserved = sum(use.memory_bytes for use in ledger.granted_parts("GPU-0000"))
-    if ticket is None or not ticket.is_granted:
-        assert reserved == 0
-        assert ticket is None or not has_container, "a start without a grant"
-        return "waiting" if ticket is not None else "container" if has_container else "none"
-    assert reserved == 1 << 33
-    return "taken over" if has_container else "granted"
 
 
 class LedgerLife(NamedTuple):
@@ -243,12 +194,6 @@ LIVES = {
         ["none", "claim", "two pods", "used", "container", "none"],
         {KEY, f"claim-{CLAIM}"},
     ),
-    "ticket": LedgerLife(
-        live_with_ticket,
-        state_of_ticket,
-        ["none", "waiting", "granted", "taken over", "container", "none"],
-        {KEY},
-    ),
 }
 
 
@@ -261,11 +206,13 @@ def test_a_daemon_that_is_killed_at_any_write_loses_nothing(tmp_path: Path, kind
         left.mkdir()
         steps, killed = lived(left / "ledger", point, life.live)
         for loss in LOSSES:
-            folder = shutil.copytree(left, tmp_path / f"{point}-{loss.__name__}")
-            loss(folder)
+            folder = shutil.copytree(left, tmp_path / f"{point}-damaged")
+            which, damage = loss
+            if damage:
+                damage(folder / which)
             with opened(folder) as found:
                 state = life.shown(found)
-                if loss is as_it_is:
+                if not damage:
                     assert not found.notices, point  # a crash is no damage
                 # A draft, or a first file without its copy, was never reported to a client.
                 assert not found.unknown.keys() - life.lost

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,15 +69,6 @@ def top_mount(folder: Path, node: DaemonState, *env: str, **changes: Any) -> dic
     return found[TOP]
 
 
-def test_a_share_gets_the_tree_that_is_mounted_now(
-    node: DaemonState, trees: MountedTrees, tmp_path: Path
-) -> None:
-    """Also where the edits of its image are known."""
-    assert top_mount(tmp_path / "first", node)["source"] == "/run/tree-1"
-    trees.path = Path("/run/tree-2")
-    assert top_mount(tmp_path / "second", node)["source"] == "/run/tree-2"
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -113,18 +103,6 @@ def test_without_a_tree_a_container_gets_single_mounts(
     assert "library-tree-failed" in capfd.readouterr().err
     monkeypatch.setattr(node.mounts, "library_tree", trees.library_tree)
     assert top_mount(tmp_path / "third", node)["source"] == str(trees.path)
-
-
-def test_its_libraries_are_those_of_the_current_version(node: DaemonState, tmp_path: Path) -> None:
-    """Never through a link: a runtime that is slow would mount another version."""
-    current = tmp_path / "current"
-    for version in ("first", "second", "first"):
-        made = tmp_path / version / "lib"
-        made.mkdir(parents=True, exist_ok=True)
-        current.unlink(missing_ok=True)
-        current.symlink_to(version)
-        node.config = replace(node.config, libraries=current / "lib")
-        assert node.libraries == node.libraries == made
 
 
 def test_it_is_mounted_before_a_container_comes(node: DaemonState, trees: MountedTrees) -> None:

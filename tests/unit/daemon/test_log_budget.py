@@ -99,19 +99,6 @@ def test_a_user_cannot_hide_evidence_behind_the_refusals_of_other_uids(
     assert events(lines) == ["over-quota-frozen"]
 
 
-def test_many_refusals_of_engines_are_logged(lines: list[bytes]) -> None:
-    """A cluster with hundreds of pods that do not fit: root's log shows each of them."""
-    for number in range(2000):
-        log("request-refused", "warning", op="create", id=f"{number:064x}", uid=0, error="x" * 200)
-    assert len(lines) == 2000
-
-
-def test_events_of_root_are_always_logged(lines: list[bytes]) -> None:
-    for _ in range(3000):
-        log("tenant-resized", tenant=KEY, name="x" * 100, memory="4GiB")
-    assert len(lines) == 3000
-
-
 def test_the_xids_of_a_card_do_not_hide_that_it_is_unhealthy(lines: list[bytes]) -> None:
     for _ in range(5000):
         log("card-xid-reported", "warning", card="GPU-0", xid=13, meaning="x" * 100)

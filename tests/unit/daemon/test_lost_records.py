@@ -24,7 +24,7 @@ from .fake_process import FakeProcess
 from .fakes import GIB, FakeDaemon
 from .operations import opened
 from .registered import hold, register
-from .test_damaged_ledger import BOOT, garbage, of_another_format, removed
+from .test_ledger import BOOT, garbage, of_another_format
 
 
 def bound(node: FakeDaemon, program: FakeProcess, **quota: str) -> str:
@@ -126,32 +126,6 @@ def test_a_tenant_without_any_record_stops_new_reservations_until_a_release(
         assert node.integrity.why == ""
 
 
-def test_without_ledger_and_copies_nothing_is_reserved(tmp_path: Path) -> None:
-    with fakes.node(tmp_path) as first:
-        opened(first, memory="4GiB")
-    garbage(tmp_path / "run" / "ledger")
-    shutil.rmtree(tmp_path / "run" / "copies")
-    with fakes.again(tmp_path) as node:
-        release.adopt_tenants(node, node.freezer)
-        with pytest.raises(IntegrityLost, match="whole cards may be in use"):
-            opened(node, memory="4GiB")
-
-
-def test_without_ledger_and_copies_running_tenants_keep_their_reservations(
-    tmp_path: Path, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with fakes.node(tmp_path) as first:
-        key = bound(first, program, memory="4GiB")
-    removed(tmp_path / "run" / "ledger")
-    shutil.rmtree(tmp_path / "run" / "copies")
-    with fakes.again(tmp_path) as node:
-        has_mounted(monkeypatch, program, node, key)
-        release.adopt_tenants(node, node.freezer)
-        assert node.capacities()[0].allocated_bytes == 4 * GIB
-        with pytest.raises(IntegrityLost, match="whole cards may be in use"):
-            opened(node, memory="4GiB")
-
-
 @pytest.mark.parametrize("lost", ["a copy", "all copies"])
 def test_an_interrupted_check_leaves_the_same_check_to_the_next_daemon(
     tmp_path: Path, program: FakeProcess, lost: str
@@ -200,7 +174,6 @@ def test_the_check_ends_with_a_reboot(tmp_path: Path) -> None:
     ("cgroup", "identity"),
     [
         ("devices:/docker/4f1c", "4f1c"),
-        (":/system.slice/docker-4f1c.scope", "4f1c"),
         (":/kubepods.slice/pod1.slice/cri-containerd-4f1c.scope", "4f1c"),
         ("pids:/machine/test-4f1c", "test-4f1c"),
         ("", ""),
