@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from gpushare.config import Config
-from gpushare.daemon.operator.reset import reset_quota
 from gpushare.daemon.operator.resize import NotResizable, set_over_quota_action
 from gpushare.daemon.store.overrides import Overrides
 from gpushare.daemon.views.status_rows import tenant_row
@@ -27,20 +26,6 @@ def test_it_stands_above_the_nodes_and_outlives_the_daemon(node: FakeDaemon) -> 
     set_over_quota_action(entry_of(node, tenant), "kill", node)
     assert tenant_row(entry_of(node, tenant), node)["over_quota_action"] == "kill"
     assert Overrides(node.config.state_dir).of(tenant["id"]) == {"over-quota-action": "kill"}
-
-
-def test_it_is_taken_back_like_anything_that_was_set(node: FakeDaemon) -> None:
-    tenant = opened(node, memory="4GiB")
-    set_over_quota_action(entry_of(node, tenant), "kill", node)
-    reset_quota(entry_of(node, tenant), ["over-quota-action"], node)
-    assert node.over_quota_action(entry_of(node, tenant)) == "freeze"
-
-
-def test_a_quota_that_is_set_leaves_it(node: FakeDaemon) -> None:
-    tenant = opened(node, memory="4GiB")
-    set_over_quota_action(entry_of(node, tenant), "warn", node)
-    node.overrides.set(tenant["id"], {"memory": "5GiB"})
-    assert node.over_quota_action(entry_of(node, tenant)) == "warn"
 
 
 def test_an_unknown_choice_is_refused(node: FakeDaemon) -> None:

@@ -21,7 +21,6 @@ from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.service import control_server
 from gpushare.daemon.service.control_request import ControlRequest, Peer
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.views.status_rows import tenant_row
 from gpushare.oci.request import sandbox_annotations, trusted_annotations
 from gpushare.quota.annotations import pod_of
 from gpushare.quota.errors import QuotaError
@@ -55,19 +54,6 @@ def allocated(node: DaemonState) -> int:
     return sum(room.allocated_bytes for room in node.capacities())
 
 
-def test_annotations_that_name_no_container_apply_to_a_pods_only_one(
-    node: DaemonState, tmp_path: Path
-) -> None:
-    container = ContainerdBundles(tmp_path, MEMORY).container("train")
-    made = container.create(node)
-    entry = node.ledger.entries[made["key"]]
-    assert (made["mode"], entry.quota) == (
-        "shared",
-        {"memory": {"value": "4GiB", "source": "pod annotation"}},
-    )
-    assert (entry.namespace, entry.sandbox, entry.container) == ("team", "5a4d", "train")
-
-
 def test_a_second_container_is_refused_with_the_names_to_write(
     node: DaemonState, tmp_path: Path
 ) -> None:
@@ -83,15 +69,6 @@ def test_a_second_container_is_refused_with_the_names_to_write(
     )
     assert proxy.text() == before
     assert allocated(node) == 4 * GIB
-
-
-def test_an_environment_that_shrinks_it_does_not_hide_that_it_names_none(
-    node: DaemonState, tmp_path: Path
-) -> None:
-    engine = ContainerdBundles(tmp_path, MEMORY)
-    train, proxy = engine.container("train"), engine.container("proxy", "GPUSHARE_MEMORY=1GiB")
-    with running(train.create(node), train, node), pytest.raises(QuotaError, match="names no"):
-        proxy.create(node)
 
 
 def test_two_containers_that_are_named_get_their_own(node: DaemonState, tmp_path: Path) -> None:
@@ -154,19 +131,6 @@ def test_what_the_operator_set_outlives_a_restart_by_the_kubelet(
         assert allocated(node) == 4 * GIB, "a reset outlives it too"
 
 
-def test_what_the_operator_set_is_of_one_pod_and_one_container(
-    node: DaemonState, tmp_path: Path
-) -> None:
-    asked = {"gpushare.io/container.train.memory": "4GiB"}
-    asked["gpushare.io/container.eval.memory"] = "1GiB"
-    engine, other = ContainerdBundles(tmp_path, asked), ContainerdBundles(tmp_path, asked, pod="77")
-    key = engine.container("train").create(node)["key"]
-    set_quota(node.ledger.entries[key], {"memory": "6GiB"}, node)
-    engine.container("eval").create(node)
-    other.container("train", attempt=1).create(node)
-    assert allocated(node) == (6 + 1 + 4) * GIB
-
-
 def test_a_refused_container_is_logged_with_its_pod(node: DaemonState, tmp_path: Path) -> None:
     container = ContainerdBundles(tmp_path, {"gpushare.io/memory": "4Q"}).container("train")
     request = ControlRequest({"op": "create", "id": container.identity}, Peer(1, 0))
@@ -190,38 +154,6 @@ def test_a_refused_container_is_logged_with_its_pod(node: DaemonState, tmp_path:
         "container": "train",
     }
     assert log.event_owner(fields) == "namespace team"
-
-
-def test_the_rows_of_a_pods_containers_name_the_pod(node: DaemonState, tmp_path: Path) -> None:
-    engine = ContainerdBundles(tmp_path, {"gpushare.io/container.train.memory": "4GiB"})
-    for name in ("train", "proxy"):
-        key = engine.container(name).create(node)["key"]
-        assert tenant_row(node.ledger.entries[key], node)["pod"] == {
-            "namespace": "team",
-            "name": "job-1",
-            "uid": "uid-5a4d",
-            "container": name,
-        }
-    key = BundleToCreate(tmp_path / "plain", "GPUSHARE_MEMORY=1GiB").create(node)["key"]
-    assert tenant_row(node.ledger.entries[key], node)["pod"] is None
-
-
-def test_a_refused_container_does_not_take_the_allocation_of_another(
-    node: DaemonState, tmp_path: Path
-) -> None:
-    engine = ContainerdBundles(tmp_path, MEMORY)
-    train = engine.container("train")
-    with running(train.create(node), train, node), pytest.raises(QuotaError):
-        engine.container("proxy").create(node)
-    with pytest.raises(QuotaError, match="and train of pod team/job-1 has it"):
-        engine.container("proxy", attempt=1).create(node)
-    assert engine.container("train", attempt=1).create(node)["mode"] == "shared"
-
-
-def test_another_pod_is_another_matter(node: DaemonState, tmp_path: Path) -> None:
-    for pod, name in (("5a4d", "train"), ("77aa", "proxy")):
-        engine = ContainerdBundles(tmp_path, MEMORY, pod=pod)
-        assert engine.container(name).create(node)["mode"] == "shared"
 
 
 def test_a_container_whose_runtime_failed_does_not_block_the_next(

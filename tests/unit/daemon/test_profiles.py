@@ -84,14 +84,6 @@ def test_a_running_container_changes_to_a_profile_and_back(node: FakeDaemon) -> 
     assert node.overrides.of(tenant["id"]) == {}
 
 
-def test_a_reset_gives_the_profile_back_that_was_requested(node: FakeDaemon) -> None:
-    tenant = opened(node, profile="small", devices="0")
-    before = entry_of(node, tenant)
-    set_quota(before, {"cores": "20"}, node)
-    assert "profile" not in quota_of(node, tenant)
-    assert reset_quota(entry_of(node, tenant), (), node) == before
-
-
 def test_a_change_to_a_profile_is_refused_like_any_other(node: FakeDaemon) -> None:
     tenant = opened(node, memory="4GiB", devices="1")
     opened(node, memory="90GiB", devices="1")

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare import config
-from gpushare.config import Config, QueueLimits
-from gpushare.daemon.core.loop import boottime
+from gpushare.config import QueueLimits
 from gpushare.daemon.lifecycle import create, release
 from gpushare.daemon.lifecycle.create import CreateAbandoned
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
@@ -167,19 +165,6 @@ def test_a_ticket_ends_with_its_client_and_its_grant_with_it(
     assert available(one) == before + 8 * GIB
 
 
-def test_it_times_out_and_a_grant_that_is_not_started_expires(
-    one: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(one)
-    waiting, _ = take(one, "8GiB", wait=600)
-    granted, _ = take(one, "1GiB")
-    later = boottime() + 601
-    monkeypatch.setattr(one.tickets, "_clock", replace(one.clock, boot=lambda: later))
-    one.tickets.look()
-    assert one.queue.ended[waiting.id] == "timed-out"
-    assert one.queue.ended[granted.id] == "expired"
-
-
 def test_a_restart_changes_no_order_and_loses_no_grant(one: FakeDaemon) -> None:
     fill(one)
     granted, _ = take(one, "1GiB")
@@ -213,12 +198,6 @@ def test_a_user_s_grants_count_for_its_maximum(one: FakeDaemon) -> None:
     assert (now(one, first).is_granted, now(one, second).is_granted) == (True, False)
     user = HostCommand("mine", 1000, rootless=True)
     open_tenant(user, {"memory": f"{half - 1024}MiB"}, one, now(one, first))
-
-
-def test_a_node_without_tickets_has_an_empty_queue(one: FakeDaemon) -> None:
-    one.tickets.tick()
-    assert list(queue_rows(one)) == []
-    assert Config().queue.max_overtakes == 8
 
 
 def test_a_create_waits_for_room_and_is_refused_without(one: FakeDaemon, tmp_path: Path) -> None:
@@ -318,12 +297,6 @@ def test_a_full_disk_neither_undoes_a_start_nor_stops_the_queue(
         assert "No space left on device" in one.queue.reasons[waiting.id]
     one.tickets.look()
     assert now(one, waiting).is_granted
-
-
-def test_the_limits_of_the_queue_are_read_from_its_section() -> None:
-    text = "queue: {max_overtakes: 3, max_overtaking_time: 1h, start_timeout: 5m}"
-    limits = config.parse(text, Path("gpushare.yaml")).queue
-    assert limits == QueueLimits(3, 3600, start_timeout_seconds=300)
 
 
 def test_a_start_with_a_ticket_takes_no_card_that_is_withheld_for_another(

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from gpushare.daemon.placement.model import NonTenantProcess
-from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import CardUsage, DaemonState, UsageView
 from gpushare.daemon.store.record import CardAllocation
 from gpushare.errors import UserError
@@ -136,17 +135,3 @@ def test_on_a_plain_docker_host_the_refusal_names_the_other_containers(
     text = refusal(BundleToCreate(tmp_path / ON_DOCKER, BIG), node)
     assert "payroll/salary-0/secret 80" in text
     assert "by pid 4711 Xorg" in text
-
-
-def test_another_users_reservation_is_not_in_the_refusal_of_a_limit(
-    node: DaemonState, tmp_path: Path
-) -> None:
-    """What a namespace has itself may be named: the sum is over its own containers."""
-    asked = {"gpushare.io/memory": "1GiB"}
-    container = ContainerdBundles(tmp_path, asked, namespace="payroll").container("train")
-    most = replace(node.config.terms.max_per_node, tenants=1)
-    node.config = replace(node.config, terms=replace(node.config.terms, max_per_node=most))
-    with pytest.raises(NoRoom, match="namespace payroll would have"):
-        container.create(node)
-    other = ContainerdBundles(tmp_path / "2", asked, namespace="team").container("train")
-    assert other.create(node)["mode"] == "shared"

@@ -72,14 +72,6 @@ def test_one_key_goes_back_and_the_others_stay(node: FakeDaemon, key: str) -> No
     assert node.overrides.of(tenant["id"]).keys() == SET.keys() - {key}
 
 
-@pytest.mark.parametrize("key", SET)
-def test_a_reset_undoes_changes_that_were_set_one_by_one(node: FakeDaemon, key: str) -> None:
-    tenant = as_asked(node)
-    before = entry_of(node, tenant)
-    changed = set_quota(before, {key: SET[key]}, node)
-    assert reset_quota(changed, [key], node) == before
-
-
 def test_a_percentage_is_one_again(node: FakeDaemon) -> None:
     tenant = opened(node, memory_percent="10", devices="0")
     before = entry_of(node, tenant)
@@ -144,15 +136,6 @@ def test_without_a_request_the_nodes_default_applies(tmp_path: Path) -> None:
         after = reset_quota(entry_of(node, tenant), (), node)
         assert after == before
         assert (after.allocations[0].cores, after.priority) == (20, 7)
-
-
-def test_the_original_request_outlives_the_daemon(tmp_path: Path) -> None:
-    with fakes.node(tmp_path) as first:
-        tenant = opened(first, memory="4GiB", cores="30")
-        before = entry_of(first, tenant)
-        set_quota(before, {"memory": "6GiB"}, first)
-    with fakes.again(tmp_path) as second:
-        assert entry_of(second, tenant).requested == before.requested == before.quota
 
 
 def test_whole_cards_have_no_quota_to_set_but_the_idle_time(node: FakeDaemon) -> None:

@@ -4,25 +4,19 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
-from gpushare.config import Config
-from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle.bind import bind
-from gpushare.daemon.operator.resize import NotResizable, set_quota
-from gpushare.daemon.placement.model import Card
+from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.views.status_rows import tenant_row
-from gpushare.quota.effective_request import Defaults
 from gpushare.quota.errors import QuotaError
-from gpushare.quota.request_policy import RequestPolicy
 
-from . import fakes, registered
+from . import registered
 from .fake_process import FakeProcess
-from .fakes import GIB, MIB, FakeDriver
+from .fakes import GIB, MIB
 from .operations import entry_of, grant, opened
 
 
@@ -100,46 +94,3 @@ def test_a_quota_that_holds_no_context_is_refused(node: DaemonState) -> None:
         set_quota(entry_of(node, tenant), {"memory": "500MiB"}, node)
     assert entry_of(node, tenant).allocations[0].memory_bytes == 4 * GIB
     assert node.overrides.of(tenant["id"]) == {}
-
-
-def test_set_does_not_count_memory_of_a_dead_process(
-    node: DaemonState, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tenant = opened(node, memory="4GiB")
-    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
-    pages = node.tenants.pages[tenant["key"]]
-    living = processes.find_process(program.pid)
-    assert living is not None
-    over = []
-    for starttime in (living.starttime, living.starttime - 1):  # the second is nobody's
-        registered.register(pages.status.fd, 0, program.pid, starttime)
-        registered.hold(pages.status.fd, 0, 3 * GIB)
-        with monkeypatch.context() as patched:
-            patched.setattr(processes, "may_map", lambda pid, _inode: pid == living.pid)
-            row = tenant_row(set_quota(entry_of(node, tenant), {"memory": "1GiB"}, node), node)
-        over.append(row["cards"][0]["over_limit_bytes"])
-    assert over == [2 * GIB, 0]
-
-
-@pytest.mark.parametrize("text", ["4G", "0GiB", "", "many"])
-def test_set_refuses_an_invalid_size(node: DaemonState, text: str) -> None:
-    tenant = opened(node, memory="4GiB")
-    with pytest.raises(QuotaError):
-        set_quota(entry_of(node, tenant), {"memory": text}, node)
-
-
-def test_set_is_not_for_whole_cards(node: DaemonState) -> None:
-    tenant = opened(node, count="1")
-    with pytest.raises(NotResizable, match="has whole cards"):
-        set_quota(entry_of(node, tenant), {"memory": "4GiB"}, node)
-
-
-def test_the_node_may_give_defaults(tmp_path: Path) -> None:
-    defaults = Defaults(memory_bytes=2 * GIB, shared_by_default=True)
-    config = Config(terms=RequestPolicy(defaults), reserve_bytes=GIB)
-    card = Card(0, "GPU-0000", "H200", 4 * GIB, 0)
-    with fakes.node(tmp_path, FakeDriver(card), config) as node:
-        tenant = opened(node, count="1")
-        assert entry_of(node, tenant).allocations[0].memory_bytes == 2 * GIB
-        with pytest.raises(NoRoom, match=r"has 1 of 4 GiB available \(train 2, reserve 1\)"):
-            opened(node, memory="2GiB")

@@ -10,17 +10,17 @@ import pytest
 from gpushare import abi
 from gpushare.config import Config
 from gpushare.daemon.compute import scheduler_sync
-from gpushare.daemon.operator.resize import NotResizable, set_quota
+from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.service.node_operations import set_card_policy
 from gpushare.daemon.views.status_rows import tenant_row
 from gpushare.protocol import HostProcessGrant
 from gpushare.quota.effective_request import Defaults
 from gpushare.quota.errors import QuotaError
-from gpushare.quota.request_policy import MaxPerCard, MaxPerRequest, RequestPolicy
+from gpushare.quota.request_policy import RequestPolicy
 
 from . import fakes
-from .fakes import GIB, FakeDaemon, FakeDriver
+from .fakes import GIB, FakeDaemon
 from .operations import entry_of, grant, opened
 
 
@@ -78,36 +78,22 @@ def test_any_of_them_together_with_memory(node: FakeDaemon) -> None:
     )
 
 
-def test_cores_for_a_tenant_without_any_make_it_fixed_share_as_at_create(node: FakeDaemon) -> None:
-    tenant = opened(node, memory="4GiB")
-    assert entry_of(node, tenant).policy == "best-effort"
-    set_of(node, tenant, cores="30")
-    assert entry_of(node, tenant).policy == "fixed-share"
-
-
-def test_or_the_nodes_default(tmp_path: Path) -> None:
-    config = Config(terms=RequestPolicy(Defaults(policy="burst-share")))
+@pytest.mark.parametrize(
+    ("default", "asked", "expected"),
+    [
+        (None, {}, "fixed-share"),
+        ("burst-share", {}, "burst-share"),
+        (None, {"cores": "30", "policy": "burst-share"}, "burst-share"),
+    ],
+)
+def test_cores_keep_the_policy_requested_or_take_that_of_create(
+    tmp_path: Path, default: str | None, asked: dict[str, str], expected: str
+) -> None:
+    config = Config(terms=RequestPolicy(Defaults(policy=default)))
     with fakes.node(tmp_path, config=config) as node:
-        tenant = opened(node, memory="4GiB")
-        set_of(node, tenant, cores="30")
-        assert entry_of(node, tenant).policy == "burst-share"
-        assert entry_of(node, tenant).quota["policy"] == {
-            "value": "burst-share",
-            "source": "default",
-        }
-
-
-def test_a_requested_policy_stays_when_cores_change(node: FakeDaemon) -> None:
-    tenant = opened(node, memory="4GiB", cores="30", policy="burst-share")
-    set_of(node, tenant, cores="50")
-    assert entry_of(node, tenant).policy == "burst-share"
-
-
-def test_a_policy_that_needs_cores_is_refused_without(node: FakeDaemon) -> None:
-    tenant = opened(node, memory="4GiB")
-    with pytest.raises(QuotaError, match=r"--policy=fixed-share: requires cores.*Add --cores"):
-        set_of(node, tenant, policy="fixed-share")
-    assert node.overrides.of(tenant["id"]) == {}
+        tenant = opened(node, memory="4GiB", **asked)
+        set_of(node, tenant, cores="50")
+        assert entry_of(node, tenant).policy == expected
 
 
 def test_more_cores_than_the_card_has_left_are_refused_with_the_numbers(node: FakeDaemon) -> None:
@@ -142,47 +128,6 @@ def test_all_of_the_cores_are_a_whole_card_which_a_share_does_not_become(node: F
         set_of(node, tenant, cores="100")
 
 
-@pytest.mark.parametrize("cores", ["40", "100"])
-def test_compute_is_not_set_for_whole_cards(node: FakeDaemon, cores: str) -> None:
-    tenant = opened(node, count="1")
-    with pytest.raises(NotResizable, match="has whole cards"):
-        set_of(node, tenant, cores=cores)
-
-
-@pytest.mark.parametrize(
-    ("key", "text"),
-    [("cores", "0"), ("policy", "fair"), ("weight", "0"), ("priority", "10"), ("class_", "best")],
-)
-def test_an_invalid_value_is_refused(node: FakeDaemon, key: str, text: str) -> None:
-    tenant = opened(node, memory="4GiB", cores="30")
-    with pytest.raises(QuotaError, match=f"--{key.rstrip('_')}={text}: "):
-        set_of(node, tenant, **{key: text})
-
-
-def test_request_maximums_do_not_bind_an_operator(tmp_path: Path) -> None:
-    ceilings = MaxPerRequest(
-        cores=20, weight=2, priority=7, policies=("best-effort", "fixed-share")
-    )
-    config = Config(terms=RequestPolicy(Defaults(), ceilings, MaxPerCard(cores=30)))
-    with fakes.node(tmp_path, FakeDriver(fakes.card(0)), config) as node:
-        tenant = opened(node, memory="4GiB", cores="20")
-        assert entry_of(node, tenant).priority == 7
-        set_of(node, tenant, cores="60", policy="native-burst-share", weight="9", priority="0")
-        entry = entry_of(node, tenant)
-        assert (entry.allocations[0].cores, entry.weight, entry.priority) == (60, 9, 0)
-
-
-def test_a_change_of_memory_leaves_compute_as_it_was(node: FakeDaemon) -> None:
-    tenant = opened(node, memory_percent="10", cores="30", policy="burst-share", priority="3")
-    before = entry_of(node, tenant)
-    set_of(node, tenant, memory="6GiB")
-    after = entry_of(node, tenant)
-    assert (after.policy, after.priority) == (before.policy, before.priority)
-    assert "memory-percent" not in after.quota
-    set_of(node, tenant, cores="31")
-    assert entry_of(node, tenant).allocations[0].cores == 31
-
-
 def test_a_cards_policy_holds_for_its_tenants_and_sets_their_cores_aside(node: FakeDaemon) -> None:
     burst = opened(node, memory="4GiB", cores="30", policy="native-burst-share", devices="0")
     plain = opened(node, memory="4GiB", devices="0")
@@ -215,23 +160,6 @@ def test_a_best_effort_card_reserves_no_cores(node: FakeDaemon) -> None:
     assert permille(node, other) == 900
 
 
-def test_the_policy_of_a_container_takes_precedence_over_its_cards(node: FakeDaemon) -> None:
-    tenant = opened(node, memory="4GiB", cores="30", devices="0")
-    opened(node, memory="4GiB", devices="0")
-    set_card_policy("GPU-0000", "best-effort", node)
-    assert permille(node, tenant) == 500
-    set_of(node, tenant, policy="fixed-share")
-    assert permille(node, tenant) == 300
-    assert reserved(node, tenant) == 30
-
-
-def test_a_cards_policy_outlives_the_daemon(tmp_path: Path) -> None:
-    with fakes.node(tmp_path) as before:
-        set_card_policy("GPU-0000", "burst-share", before)
-    with fakes.again(tmp_path) as after:
-        assert [room.policy for room in after.capacities()] == ["burst-share"]
-
-
 def test_a_daemon_that_ended_between_file_and_ledger_settles_it(tmp_path: Path) -> None:
     with fakes.node(tmp_path) as before:
         tenant = opened(before, memory="4GiB", cores="30")
@@ -253,8 +181,11 @@ def test_a_weight_that_nothing_comes_of_is_refused(node: FakeDaemon, policy: str
     assert entry_of(node, tenant).weight == 3
 
 
-def test_a_weight_counts_where_the_cards_own_policy_is_native(node: FakeDaemon) -> None:
+def test_the_policy_of_a_container_takes_precedence_over_its_cards(node: FakeDaemon) -> None:
     tenant = opened(node, memory="4GiB", cores="30", devices="0")
-    set_card_policy(entry_of(node, tenant).allocations[0].uuid, "native-burst-share", node)
-    set_of(node, tenant, weight="3")
-    assert entry_of(node, tenant).weight == 3
+    opened(node, memory="4GiB", devices="0")
+    set_card_policy("GPU-0000", "best-effort", node)
+    assert permille(node, tenant) == 500
+    set_of(node, tenant, policy="fixed-share")
+    assert permille(node, tenant) == 300
+    assert reserved(node, tenant) == 30

@@ -80,13 +80,6 @@ def test_a_report_that_its_own_page_contradicts_is_ignored(
     assert lacked(node, victim) is None
 
 
-def test_a_tenant_over_its_quota_has_no_shortfall(
-    node: FakeDaemon, victim: HostProcessGrant
-) -> None:
-    reserves(node, victim, 41)
-    assert not handle_shortfall(victim["key"], 0, 30 * GIB, node)
-
-
 def test_a_card_that_is_not_full_is_looked_at_again_and_nothing_else(
     node: FakeDaemon, victim: HostProcessGrant
 ) -> None:
@@ -109,10 +102,6 @@ def test_a_card_that_managed_memory_has_filled_is_full(
     sample = replace(look.sample, used={CARD: 120 * GIB})
     monkeypatch.setattr(node.observed, "last", replace(look, sample=sample))
     assert handle_shortfall(victim["key"], 0, 30 * GIB, node)
-
-
-def test_a_report_of_an_exited_tenant_is_ignored(node: FakeDaemon) -> None:
-    assert not handle_shortfall("0" * 16, 0, GIB, node)
 
 
 def test_the_card_grants_no_more_burst_memory(

@@ -74,10 +74,3 @@ def test_a_tenants_own_report_is_no_shortfall_against_it(node: FakeDaemon) -> No
     look(node, 0, {GUILTY: 80 * GIB, VICTIM: 0})
     report(node, GUILTY)
     assert short(node) == 0
-
-
-def test_a_tenant_that_has_exited_has_no_shortfall(node: FakeDaemon) -> None:
-    report(node, VICTIM)
-    node.ledger.release(VICTIM)
-    look(node, 0, {GUILTY: 80 * GIB})
-    assert short(node) == 0
