@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from gpushare import config as configuration
-from gpushare.daemon.lifecycle.scheduled import require_mode
 from gpushare.daemon.operator.node_labels import (
     LabelsNotAccepted,
     node_settings,
@@ -29,7 +28,7 @@ from gpushare.daemon.service.node_operations import (
 )
 from gpushare.daemon.state import DaemonState
 from gpushare.quota.errors import QuotaError
-from gpushare.quota.node_settings import ALLOWED_MODE, CORDONED, NODE_MODE, PLACEMENT, POLICY
+from gpushare.quota.node_settings import ALLOWED_MODE, CORDONED, PLACEMENT, POLICY
 from gpushare.quota.request_policy import RequestPolicy
 
 from . import fakes
@@ -106,17 +105,6 @@ def test_the_mode_of_all_cards_applies_to_new_requests_and_is_named(tmp_path: Pa
         opened(made, count="1")
         reset_node_setting(ALLOWED_MODE, made)
         assert [capacity.mode for capacity in made.capacities()] == ["shared", "any"]
-
-
-def test_the_mode_of_the_node_is_for_containers_from_now_on(tmp_path: Path) -> None:
-    with node(tmp_path) as made:
-        running = opened(made, memory="1GiB")
-        set_node_setting(NODE_MODE, "dra", "node label gpushare.io/wanted-mode", made)
-        assert status_row(made)["kubernetes_mode"] == "dra"
-        require_mode("dra", made.config.kubernetes_mode, "claim")
-        assert running["key"] in made.ledger.entries
-        reset_node_setting(NODE_MODE, made)
-        assert status_row(made)["kubernetes_mode"] == "annotations"
 
 
 @pytest.mark.parametrize(

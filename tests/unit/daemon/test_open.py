@@ -11,12 +11,12 @@ import pytest
 
 from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.lifecycle.host_process import open_tenant
+from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.process_watch import TenantSocket
 from gpushare.daemon.placement.request import NoRoom, NoSuchCard
 from gpushare.daemon.state import DaemonState, NoDriver
 from gpushare.quota.errors import QuotaError
 
-from . import fakes
 from .operations import ME, entry_of, opened
 
 
@@ -36,15 +36,19 @@ def test_open_reserves_and_makes_the_pages(node: DaemonState) -> None:
     assert boottime() < entry.expires <= boottime() + node.config.timing.bind_timeout_seconds
 
 
-def test_the_cards_of_others_are_not_among_the_command_s(tmp_path: Path) -> None:
-    driver = fakes.FakeDriver(fakes.card(0), fakes.card(1), fakes.card(2))
-    with fakes.node(tmp_path, driver) as node:
-        both = {"memory": "4GiB", "devices": "2,1"}
-        opened = open_tenant(ME, both, node)
-        allocations = node.ledger.entries[opened["key"]].allocations
-    visible = opened["env"]["CUDA_VISIBLE_DEVICES"].split(",")
-    assert sorted(visible) == [fakes.card(1).uuid, fakes.card(2).uuid]
-    assert visible == [allocation.uuid for allocation in allocations]
+@pytest.mark.parametrize(("owner", "name"), [(TenantMounts, "make"), (TenantSocket, "listen")])
+def test_pages_or_a_socket_that_cannot_be_made_leave_nothing(
+    node: DaemonState, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(owner, name, fail)
+    with pytest.raises(OSError, match="No space left"):
+        opened(node, memory="1GiB")
+    assert not node.ledger.entries
+    assert not node.tenants.pages
+    assert node.mounts.made() == []
 
 
 def test_a_rootless_tenant_gets_no_whole_card(node: DaemonState) -> None:
@@ -67,30 +71,3 @@ def test_a_missing_driver_is_reported_as_such(node: DaemonState) -> None:
     node.driver, node.no_driver_reason = None, "no driver: no CDI spec"
     with pytest.raises(NoDriver, match="no CDI spec; see gpushare doctor"):
         opened(node, memory="1GiB")
-
-
-def test_pages_that_cannot_be_made_leave_no_reservation(
-    node: DaemonState, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object, **__: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(node.mounts, "make", full)
-    with pytest.raises(OSError, match="No space left"):
-        opened(node, memory="1GiB")
-    assert not node.ledger.entries
-    assert node.mounts.made() == []
-
-
-def test_a_socket_that_cannot_be_made_leaves_nothing(
-    node: DaemonState, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(TenantSocket, "listen", fail)
-    with pytest.raises(OSError, match="Too many open files"):
-        opened(node, memory="1GiB")
-    assert not node.ledger.entries
-    assert not node.tenants.pages
-    assert node.mounts.made() == []

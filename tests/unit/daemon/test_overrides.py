@@ -141,15 +141,6 @@ def test_the_rounding_follows_from_the_drivers_figures(
     assert measure_rounding(lambda _, count: small if count == 64 else large) == rounding
 
 
-def test_a_caller_during_a_measurement_waits_for_it(tmp_path: Path) -> None:
-    contexts = ContextSizes(tmp_path, "580")
-    contexts.wait()  # nothing is being measured
-    contexts.expect()
-    contexts.settle()
-    contexts.wait()
-    assert contexts.sizes.get(card().model, 0) == 0
-
-
 @pytest.mark.parametrize(
     "content",
     ["{", "[]", '{"one": 4}', '{"one": {"policy": "fastest"}}', '{"one": {"memory": "4"}}'],

@@ -26,7 +26,7 @@ from gpushare.daemon.views.why import explain_memory
 from gpushare.protocol import HostProcessGrant
 from gpushare.quota.errors import QuotaError
 
-from . import fakes
+from . import fakes, registered
 from .bundles import BundleToCreate
 from .fakes import GIB, FakeDaemon, FakeDriver
 from .operations import ME, entry_of, opened
@@ -54,21 +54,6 @@ def test_a_container_gets_what_it_asks_for_or_what_the_node_gives(
     grant = node.tenants.pages[tenant["key"]].grant
     assert grant.managed_limit_bytes(0) == gib * GIB
     assert (grant.memory_bytes(0), grant.limit_bytes(0)) == (4 * GIB, 4 * GIB)
-
-
-@pytest.mark.parametrize(
-    ("quota", "why"),
-    [
-        ({"oversubscribe": "host:33GiB"}, r"exceeds oversubscribe.per_container, 32GiB"),
-        ({"oversubscribe": "host:0GiB"}, "not a valid value"),
-        ({"oversubscribe": "host:8"}, "not a valid value"),
-        ({"oversubscribe": "swap"}, "not a valid value"),
-        ({"oversubscribe": "host", "cores": "100"}, "for shares: a whole card has no quota"),
-    ],
-)
-def test_what_cannot_be_given_is_refused(node: FakeDaemon, quota: dict[str, str], why: str) -> None:
-    with pytest.raises(QuotaError, match=why):
-        opened(node, **({"memory": "4GiB"} | quota if "cores" not in quota else quota))
 
 
 def test_the_node_never_promises_more_host_memory_than_it_has(node: FakeDaemon) -> None:
@@ -101,14 +86,10 @@ def test_it_is_within_the_containers_own_memory_limit(node: FakeDaemon, tmp_path
 
 def claim(node: FakeDaemon, tenant: HostProcessGrant, kinds: dict[int, int]) -> None:
     """Write a process that holds `kinds`, in bytes, on the tenant's first card."""
-    fd, number = node.tenants.pages[tenant["key"]].status.fd, 0
-    base = abi.status_usage_offset(0)
-    os.pwrite(fd, abi.STATUS_HEADER.pack(abi.ABI_MAGIC, abi.ABI_VERSION, 1, 0, 0), 0)
-    os.pwrite(fd, abi.PROCESS.pack(7, 0, 1, 0, 0), abi.status_process_offset(number))
-    held = sum(kinds.values()).to_bytes(8, "little")
-    os.pwrite(fd, held, base + abi.USAGE_HELD)
-    sizes = [kinds.get(kind, 0) if kind != abi.KIND_BUFFER else 0 for kind in range(abi.KINDS)]
-    os.pwrite(fd, abi.DETAIL.pack(*sizes, 0, 0), base + abi.USAGE_DETAIL)
+    fd = node.tenants.pages[tenant["key"]].status.fd
+    registered.register(fd, 0, 7, 1)
+    noted = {kind: size for kind, size in kinds.items() if kind != abi.KIND_BUFFER}
+    registered.hold(fd, 0, sum(kinds.values()), kinds=noted)
 
 
 def test_it_is_beside_the_use_and_takes_nothing_from_others(node: FakeDaemon) -> None:

@@ -8,10 +8,15 @@ import fcntl
 import os
 import stat
 import struct
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from gpushare import abi
 from gpushare.daemon.pages import tenants
@@ -72,29 +77,11 @@ def test_a_bell_is_a_fifo_that_the_tenant_may_ring(
     assert found.st_mode & 0o777 == mode
 
 
-def test_a_wakeup_without_a_waiter_is_harmless(directory: int, tmp_path: Path) -> None:
-    tenants.make_wakeup(directory)
-    fd = os.open(tmp_path / abi.WAKEUP_NAME, os.O_RDWR | os.O_NONBLOCK)
-    try:
-        filled = os.write(fd, bytes(1 << 20))
-        assert 0 < filled < 1 << 20
-        with pytest.raises(BlockingIOError):
-            os.write(fd, b"\0")
-    finally:
-        os.close(fd)
-
-
 def test_every_page_of_a_grant_that_is_written_later_has_memory_from_the_start(
     directory: int, tmp_path: Path
 ) -> None:
     GrantPage.make(directory, "0" * 16, [CardGrant("GPU-a", GIB, 0, 0)] * abi.MAX_CARDS)
     assert (tmp_path / "grant").stat().st_blocks * 512 >= abi.GRANT_BYTES
-
-
-def test_a_second_tenant_of_the_same_directory_is_refused(directory: int) -> None:
-    GrantPage.make(directory, "0" * 16, [])
-    with pytest.raises(FileExistsError):
-        GrantPage.make(directory, "0" * 16, [])
 
 
 def test_a_link_in_place_of_a_page_is_not_followed(directory: int, tmp_path: Path) -> None:
@@ -161,19 +148,15 @@ def test_the_sums_are_of_all_processes(status: StatusPage) -> None:
     assert (account.exported_bytes, account.imported_bytes) == (11, 9)
 
 
-def test_memory_that_outlives_its_maker_counts_once() -> None:
+def test_memory_that_outlives_its_maker_counts_once_and_managed_memory_not_as_the_drivers() -> None:
+    kinds = tuple(GIB if kind == abi.KIND_MANAGED else 0 for kind in range(abi.KINDS))
+    managed = TenantClaims(held_bytes=3 * GIB, kinds=kinds)
+    assert (managed.expected_bytes, managed.used_bytes(MIB)) == (2 * GIB, 3 * GIB + MIB)
     account = TenantClaims(held_bytes=GIB, exported_bytes=MIB, imported_bytes=3 * MIB)
     assert account.used_bytes(0) == GIB + 2 * MIB
     assert account.expected_bytes == GIB + 2 * MIB
     shared = TenantClaims(held_bytes=GIB, exported_bytes=3 * MIB, imported_bytes=3 * MIB)
     assert shared.used_bytes(0) == GIB
-
-
-def test_managed_memory_is_not_expected_of_the_driver() -> None:
-    kinds = tuple(GIB if kind == abi.KIND_MANAGED else 0 for kind in range(abi.KINDS))
-    account = TenantClaims(held_bytes=3 * GIB, kinds=kinds)
-    assert account.expected_bytes == 2 * GIB
-    assert account.used_bytes(0) == 3 * GIB
 
 
 def test_a_dead_processs_memory_and_work_are_cleared_on_all_cards(status: StatusPage) -> None:
@@ -218,3 +201,74 @@ def test_the_daemon_never_waits_for_a_tenant_that_holds_the_pages_lock(
 def test_a_uuid_that_does_not_fit_is_an_error(directory: int) -> None:
     with pytest.raises(ValueError, match="longer than the 47 bytes"):
         GrantPage.make(directory, "0" * 16, [CardGrant("GPU-" + "x" * 48, GIB, 0, 0)])
+
+
+CARDS: Final = 2
+BORDERS: Final = (
+    *(0, abi.STATUS_HEADER_BYTES, abi.STATUS_PROCESS_OFFSET, abi.STATUS_USAGE_OFFSET),
+    *(abi.status_usage_offset(1), abi.status_usage_offset(CARDS), abi.STATUS_BYTES),
+)
+
+# Words where they mean something: near the header, the first records and the first elements.
+words = st.one_of(
+    st.sampled_from([0, 1, 2, 2**31, 2**32 - 1, 2**44, 2**63, 2**64 - 1]),
+    st.integers(min_value=0, max_value=2**64 - 1),
+)
+places = st.builds(
+    lambda border, distance: max(0, border + 8 * distance),
+    st.sampled_from(BORDERS),
+    st.integers(min_value=-4, max_value=64),
+)
+writes = st.lists(st.tuples(places, words), max_size=40)
+sizes = st.one_of(
+    st.none(),
+    st.builds(
+        lambda border, more: max(0, border + more),
+        st.sampled_from(BORDERS),
+        st.integers(min_value=-9, max_value=9),
+    ),
+)
+
+
+@contextmanager
+def page() -> Iterator[StatusPage]:
+    with tempfile.TemporaryDirectory() as folder:
+        directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        status = StatusPage.make(directory)
+        try:
+            yield status
+        finally:
+            status.close()
+            os.close(directory)
+
+
+@settings(max_examples=100, deadline=None)
+@given(writes=writes, size=sizes, high_water=st.integers(min_value=0, max_value=2**32 - 1))
+@example(writes=[], size=abi.STATUS_PROCESS_OFFSET + 16, high_water=2**32 - 1)
+def test_whatever_a_tenant_writes_is_only_a_claim(
+    writes: list[tuple[int, int]], size: int | None, high_water: int
+) -> None:
+    with page() as status:
+        os.pwrite(status.fd, struct.pack("<I", high_water), abi.STATUS_HEADER_HIGH_WATER)
+        for place, word in writes:
+            os.pwrite(status.fd, struct.pack("<Q", word), place)
+        if size is not None:
+            os.truncate(status.fd, size)
+        claims = status.claims(CARDS)
+        assert len(claims) <= abi.MAX_PROCESSES
+        for account in sum_claims(claims, CARDS):
+            assert account.used_bytes(0) <= 1 << 53
+            assert max(account.contexts, account.pool_kept_bytes, *account.kinds) <= 1 << 53
+            assert min(account.kinds) >= 0
+            assert account.orphaned_bytes >= 0
+            assert account.expected_bytes >= 0
+            assert account.used_bytes(0) >= account.held_bytes
+        for card in range(CARDS):
+            waits = status.waits(card)
+            assert len(waits) <= abi.MAX_PROCESSES
+            assert all(0 <= one.throttled_ns <= 1 << 53 for one in waits.values())
+        assert sum(claim.denied for claim in claims) <= 1 << 53
+        reaped = status.reap(lambda _pid, _starttime: False, CARDS)
+        assert reaped <= len(claims)
+        if size is None:  # a page that is whole is clean then
+            assert status.claims(CARDS) == ()

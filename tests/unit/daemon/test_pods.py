@@ -5,21 +5,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpushare.daemon.core import log
-from gpushare.daemon.lifecycle import bind, create
+from gpushare.daemon.lifecycle import bind
 from gpushare.daemon.operator.reset import reset_quota
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.service import control_server
-from gpushare.daemon.service.control_request import ControlRequest, Peer
 from gpushare.daemon.state import DaemonState
 from gpushare.oci.request import sandbox_annotations, trusted_annotations
 from gpushare.quota.annotations import pod_of
@@ -131,31 +127,6 @@ def test_what_the_operator_set_outlives_a_restart_by_the_kubelet(
         assert allocated(node) == 4 * GIB, "a reset outlives it too"
 
 
-def test_a_refused_container_is_logged_with_its_pod(node: DaemonState, tmp_path: Path) -> None:
-    container = ContainerdBundles(tmp_path, {"gpushare.io/memory": "4Q"}).container("train")
-    request = ControlRequest({"op": "create", "id": container.identity}, Peer(1, 0))
-    logged: list[dict[str, Any]] = []
-
-    def sink(_at: float, event: str, _level: str, fields: Mapping[str, Any]) -> None:
-        if event == "request-refused":
-            logged.append(dict(fields))
-
-    with container.bundle() as bundle, pytest.raises(QuotaError) as refused:
-        create.create(replace(bundle, about=request.about), node)
-    log.attach_listener(sink)
-    control_server._failed(request, refused.value)
-    log.detach_listener(sink)
-    [fields] = logged
-    assert (fields["id"], fields["name"]) == ("train-0", "team/job-1/train")
-    assert fields["pod"] == {
-        "namespace": "team",
-        "name": "job-1",
-        "uid": "uid-5a4d",
-        "container": "train",
-    }
-    assert log.event_owner(fields) == "namespace team"
-
-
 def test_a_container_whose_runtime_failed_does_not_block_the_next(
     node: DaemonState, tmp_path: Path
 ) -> None:
@@ -180,28 +151,21 @@ def test_an_engines_value_for_one_container_is_not_the_pods(
         }
 
 
-@pytest.mark.parametrize("hidden", ["gone", "damaged", "a link"])
+@pytest.mark.parametrize("hidden", ["gone", "damaged", "a link", "a path"])
 def test_where_the_sandbox_cannot_be_seen_all_is_the_pod_s(
     node: DaemonState, tmp_path: Path, hidden: str
 ) -> None:
     engine = ContainerdBundles(tmp_path, {})
     sandbox = engine.tasks / "5a4d"
-    if hidden == "damaged":
+    if hidden == "a path":
+        engine.pod = "../.."
+        (tmp_path / "config.json").write_text(json.dumps({"annotations": {}}))
+    elif hidden == "damaged":
         (sandbox / "config.json").write_text("{")
     else:
         sandbox.rename(engine.tasks / "moved")
     if hidden == "a link":
         sandbox.symlink_to(engine.tasks / "moved")
-    made = engine.container("train", memory="4GiB").create(node)
-    assert node.ledger.entries[made["key"]].quota == {
-        "memory": {"value": "4GiB", "source": "pod annotation"}
-    }
-
-
-def test_a_sandbox_id_that_is_a_path_leads_nowhere(node: DaemonState, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"annotations": {}}))
-    engine = ContainerdBundles(tmp_path, {})
-    engine.pod = "../.."
     made = engine.container("train", memory="4GiB").create(node)
     assert node.ledger.entries[made["key"]].quota == {
         "memory": {"value": "4GiB", "source": "pod annotation"}
@@ -268,15 +232,3 @@ def test_docker_containers_belong_to_no_pod_despite_annotations(
         {"memory": {"value": "4GiB", "source": "annotation"}}
     ] * 2
     assert all("would exceed" in entry.notes[0] for entry in entries)
-
-
-def test_after_a_restart_the_ledger_knows_the_pods_container(tmp_path: Path) -> None:
-    engine = ContainerdBundles(tmp_path, MEMORY)
-    train, proxy = engine.container("train"), engine.container("proxy")
-    with FakeProcess() as process:
-        with fakes.node(tmp_path) as before:
-            made = train.create(before)
-            bind.bind(made["key"], train.identity, process.pid, os.getpid(), before)
-        with fakes.again(tmp_path) as after, pytest.raises(QuotaError, match="train of pod"):
-            proxy.create(after)
-        process.kill()

@@ -125,14 +125,6 @@ def test_it_withholds_no_card_while_its_own_user_has_too_much(one: FakeDaemon) -
     opened(one, memory="1GiB")
 
 
-def test_what_can_never_fit_is_refused(one: FakeDaemon) -> None:
-    with pytest.raises(NoRoom, match="no card has room for 1000 GiB"):
-        take(one, "1000GiB")
-    with pytest.raises(QuotaError, match="whole cards require root"):
-        take(one, "1GiB", uid=1000, cores="100")
-    assert not one.ledger.tickets
-
-
 def test_a_user_has_so_many_tickets_and_cancels_only_its_own(one: FakeDaemon) -> None:
     one.config = replace(one.config, queue=QueueLimits(max_tickets_per_user=2, max_tickets=4))
     fill(one)

@@ -184,17 +184,6 @@ def test_a_restore_does_not_take_what_is_withheld_for_a_ticket(made: EvictableNo
     assert not tenant.record.is_off_card  # nothing is withheld any more
 
 
-def test_none_is_evicted_for_a_start_that_a_withheld_card_refuses(made: EvictableNode) -> None:
-    overtakes(made, 1)
-    blocked(made)
-    notebook = made.tenant(gib=20, devices="0")
-    made.settle()
-    idle(made, notebook)
-    with pytest.raises(NoRoom, match="withheld for an evicted container"):
-        opened(made.node, memory="30GiB", devices="0")
-    assert not notebook.record.is_off_card
-
-
 def test_an_offline_restore_withholds_nothing_from_an_online_start_that_may_evict_it(
     made: EvictableNode,
 ) -> None:

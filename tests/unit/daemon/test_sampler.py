@@ -233,21 +233,6 @@ def test_refusals_of_a_process_are_counted_after_its_end(
     assert denied() == 6
 
 
-def test_a_process_without_a_tenant_is_a_non_tenant(
-    driver: FakeDriver, truth: UsageSampler
-) -> None:
-    me = os.getpid()
-    driver.uses = {CARD: (ProcessUse(me, GIB),)}
-    truth.look()
-    found = truth.observed.usage.cards[CARD]
-    assert (found.non_tenants[0].pid, found.non_tenants[0].bytes, found.non_tenant_bytes) == (
-        me,
-        GIB,
-        GIB,
-    )
-    assert found.non_tenants[0].name == Path("/proc/self/comm").read_text().strip()
-
-
 def test_a_non_tenant_must_be_seen_twice() -> None:
     non_tenants = NonTenantUse(60)
     non_tenants.observe(0, CARD, (), first=True)

@@ -25,11 +25,6 @@ def test_an_uncharged_context_is_slack_up_to_its_measured_size() -> None:
     assert slack_bytes(GIB, CONTEXT, [ProcessMemory(MIB)] * 100) == LEAST + 100 * MIB
 
 
-def test_a_context_that_was_charged_above_the_limit_is_slack() -> None:
-    full, late = charged(GIB), charged(CONTEXT)
-    assert slack_bytes(GIB, CONTEXT, [full, late, late]) == LEAST + 2 * CONTEXT
-
-
 def test_many_contexts_hide_no_memory() -> None:
     processes = [charged(CONTEXT)] * 20
     hides = charged(CONTEXT + 60 * GIB, CONTEXT)

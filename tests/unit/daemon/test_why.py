@@ -20,7 +20,6 @@ from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.pages.status_page import MemoryUse, ProcessClaim
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views import metrics, status_rows, why
-from gpushare.daemon.views.why import memory_kinds
 from gpushare.protocol import HostProcessGrant, Why, WhyProcess
 
 from . import registered
@@ -81,23 +80,6 @@ def test_the_kinds_of_a_card_add_up_to_its_counted_use(
     assert row["used_bytes"] == held_bytes + overhead_bytes + orphaned
     if driver_bytes is not None:
         assert row["drift_bytes"] == driver_bytes - row["expected_bytes"]
-
-
-def test_each_kind_has_its_part() -> None:
-    kinds = tuple(10**number for number in range(abi.KINDS))
-    found = memory_kinds(MemoryUse(held_bytes=sum(kinds) + 5, kinds=kinds))
-    assert found.pop("buffers") == 5 + 10**abi.KIND_BUFFER
-    assert found == {
-        "managed": 10**abi.KIND_MANAGED,
-        "pools": 10**abi.KIND_POOL,
-        "physical": 10**abi.KIND_PHYSICAL,
-        "arrays": 10**abi.KIND_ARRAY,
-        "graphs": 10**abi.KIND_GRAPH,
-        "modules": 10**abi.KIND_MODULE,
-        "context_limits": 10**abi.KIND_CONTEXT_LIMIT,
-        "external": 10**abi.KIND_EXTERNAL,
-        "contexts": 10**abi.KIND_CONTEXT,
-    }
 
 
 Program = FakeProcess
@@ -238,24 +220,6 @@ def test_burst_use_is_explained(bound: BoundTenant) -> None:
             "1 GiB is burst memory. It is not reclaimed, but once the card is full, this container "
             "is refused first. To reserve it, run gpushare set train --memory 3GiB"
         )
-    ]
-
-
-def test_after_a_shrink_the_largest_process_is_named(bound: BoundTenant) -> None:
-    registered.hold(bound.fd, 0, 3 * GIB)
-    shrunk = replace(bound.entry.allocations[0], memory_bytes=2 * GIB)
-    bound.grant.set_memory(0, 2 * GIB)
-    report, _ = why.explain_memory(replace(bound.entry, allocations=(shrunk,)), bound.node)
-    assert report["advice"] == [
-        (
-            "the container is 1 GiB over quota: allocations fail until usage fits the quota. Free "
-            f"memory (process {bound.program.pid} uses most), or run gpushare set train --memory "
-            "3GiB"
-        ),
-        (
-            "most of the memory is buffers. A framework caches freed buffers: "
-            "torch.cuda.empty_cache() releases them"
-        ),
     ]
 
 
