@@ -301,7 +301,7 @@ INVARIANTS: Final = (
         f"{_DAEMON}/state.py",
         "min(claimed, most)",
         "claimed",
-        (f"{_TESTS}/test_resize.py::test_an_impossible_claim_blocks_no_placement",),
+        (f"{_TESTS}/test_set.py::test_an_impossible_claim_blocks_no_placement",),
     ),
     Invariant(
         "shortfall-is-checked",

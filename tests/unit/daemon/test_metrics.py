@@ -26,7 +26,7 @@ from gpushare.daemon.placement.model import CardCapacity, NonTenantProcess
 from gpushare.daemon.service.node_operations import cordon_card
 from gpushare.daemon.state import WINDOWS, ComputeUsage
 from gpushare.daemon.views import metrics
-from gpushare.metrics_schema import ACTIONS, BOUNDS, KINDS, TenantMetrics
+from gpushare.metrics_schema import ACTIONS, BOUNDS, TenantMetrics
 from gpushare.protocol import HostProcessGrant
 
 from . import fakes, registered
@@ -90,17 +90,6 @@ def test_the_last_xid_of_a_card_is_the_last_listed(tmp_path: Path) -> None:
             node.sampler.look()
         [found] = metrics.card_metrics(node)
     assert list(found["xids"].items()) == [("43", 1), ("31", 2)]
-
-
-def test_a_tenant_has_figures_before_it_has_done_anything(node: FakeDaemon) -> None:
-    tenant = opened(node, memory="4GiB", cores="30", devices="0")
-    found = row(node)
-    [part] = found["cards"]
-    assert (found["key"], found["mode"], found["denied"]) == (tenant["key"], "shared", 0)
-    assert (part["memory_bytes"], part["limit_bytes"], part["used_bytes"]) == (4 * GIB, 4 * GIB, 0)
-    assert part["kinds"] == dict.fromkeys(KINDS, 0)
-    assert (part["utilization"], part["gpu_seconds"], part["throttled_seconds"]) == (0.0, 0.0, 0.0)
-    assert part["active"] >= found["created"] > 0
 
 
 def test_used_memory_is_split_by_purpose(node: FakeDaemon) -> None:
@@ -169,54 +158,31 @@ def look(node: FakeDaemon) -> None:
     node.meter.look()
 
 
-def usage(driver: float | None, source: str, got: dict[int, float]) -> ComputeUsage:
-    return ComputeUsage(driver=dict.fromkeys(WINDOWS, driver), source=source, got=got)
-
-
 @pytest.mark.parametrize(
-    ("spent", "said"),
+    ("driver", "source", "gate", "running", "said"),
     [
-        (
-            ComputeUsage(
-                driver=dict.fromkeys(WINDOWS, 31.0), source=GATE, got={1: 9, 10: 29.0, 60: 9}
-            ),
-            (31.0, "nvml"),
-        ),
-        (
-            ComputeUsage(
-                driver=dict.fromkeys(WINDOWS, 0.0), source=GATE, got={1: 9, 10: 29.0, 60: 9}
-            ),
-            (29.0, "gate"),
-        ),
-        (
-            ComputeUsage(
-                driver=dict.fromkeys(WINDOWS, None), source=GATE, got={1: 9, 10: 29.0, 60: 9}
-            ),
-            (29.0, "gate"),
-        ),
-        (
-            ComputeUsage(
-                driver=dict.fromkeys(WINDOWS, 0.0), source=GATE, got={1: 0, 10: 0.0, 60: 0}
-            ),
-            (0.0, "nvml"),
-        ),
-        (
-            ComputeUsage(
-                driver=dict.fromkeys(WINDOWS, 12.0), source=DRIVER, got={1: 9, 10: 12.0, 60: 9}
-            ),
-            (12.0, "nvml"),
-        ),
-        (ComputeUsage(), (None, "")),
+        (31.0, GATE, 29.0, True, (31.0, "nvml")),
+        (0.0, GATE, 29.0, True, (29.0, "gate")),
+        (None, GATE, 29.0, True, (29.0, "gate")),
+        (0.0, GATE, 0.0, True, (0.0, "nvml")),
+        (12.0, DRIVER, 12.0, True, (12.0, "nvml")),
+        (None, "", None, True, (None, "")),
+        (None, "", None, False, (0.0, "gate")),
     ],
 )
 def test_utilisation_is_the_drivers_else_the_gates_else_unknown(
-    spent: ComputeUsage, said: tuple[float | None, str]
+    driver: float | None,
+    source: str,
+    gate: float | None,
+    *,
+    running: bool,
+    said: tuple[float | None, str],
 ) -> None:
-    assert metrics.busy_cores(spent, running=True) == said
-
-
-def test_before_its_process_is_there_a_tenant_has_used_nothing() -> None:
-    assert metrics.busy_cores(ComputeUsage(), running=False) == (0.0, "gate")
+    usage = ComputeUsage()
+    if gate is not None:
+        got = {1: 9.0, 10: gate, 60: 9.0}
+        usage = ComputeUsage(driver=dict.fromkeys(WINDOWS, driver), source=source, got=got)
+    assert metrics.busy_cores(usage, running=running) == said
 
 
 def test_a_cards_use_is_the_sum_over_its_processes(node: FakeDaemon) -> None:

@@ -136,17 +136,19 @@ def test_a_container_has_its_limits_and_its_variables(running: Running) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "cores", "percent"),
-    [("fixed-share", 30, 30), ("burst-share", 30, 100), ("best-effort", 0, 100)],
+    ("policy", "cores", "of_card", "percent"),
+    [
+        ("fixed-share", 30, "", 30),
+        ("fixed-share", 30, "burst-share", 100),
+        ("burst-share", 30, "", 100),
+        ("best-effort", 0, "", 100),
+    ],
 )
-def test_only_a_fixed_share_is_a_ceiling(policy: str, cores: int, percent: int) -> None:
+def test_only_a_fixed_share_is_a_ceiling(
+    policy: str, cores: int, of_card: str, percent: int
+) -> None:
     record = replace(entry(cores=cores), policy=policy)
-    assert limits_of(settings_of(record, 0, "")).cores_percent == percent
-
-
-def test_the_policy_of_the_card_decides() -> None:
-    record = replace(entry(cores=30), policy="fixed-share")
-    assert limits_of(settings_of(record, 0, "burst-share")).cores_percent == 100
+    assert limits_of(settings_of(record, 0, of_card)).cores_percent == percent
 
 
 def test_a_container_of_less_importance_has_a_lower_priority() -> None:
@@ -176,12 +178,6 @@ def test_a_second_user_is_refused_with_who_holds_the_server(running: Running) ->
     running.client(2, uid=1000)
     with pytest.raises(MpsRefused, match=r"serves uid 1000 \(train-1\).* runs as uid 0: this driv"):
         running.client(3, uid=0)
-
-
-def test_one_server_is_for_all_users_if_the_driver_has_such(running: Running) -> None:
-    running.client(1, uid=1000)
-    running.client(2, uid=0)
-    assert len(running.control.limits) == 2
 
 
 def test_a_refused_limit_refuses_the_container(running: Running) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from gpushare import config as configuration
-from gpushare.daemon.lifecycle.scheduled import require_mode
 from gpushare.daemon.operator.node_labels import (
     LabelsNotAccepted,
     node_settings,
@@ -21,16 +20,15 @@ from gpushare.daemon.operator.node_labels import (
 )
 from gpushare.daemon.operator.reload import reload_config
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.service.control_request import ControlRequest, MalformedRequest, Peer
+from gpushare.daemon.service.control_request import ControlRequest, Peer
 from gpushare.daemon.service.node_operations import (
     NODE_OPERATIONS,
     cordon_card,
-    set_card_policy,
     status_row,
 )
 from gpushare.daemon.state import DaemonState
 from gpushare.quota.errors import QuotaError
-from gpushare.quota.node_settings import ALLOWED_MODE, CORDONED, NODE_MODE, PLACEMENT, POLICY
+from gpushare.quota.node_settings import ALLOWED_MODE, CORDONED, PLACEMENT, POLICY
 from gpushare.quota.request_policy import RequestPolicy
 
 from . import fakes
@@ -67,17 +65,6 @@ def policy(made: DaemonState, **quota: str) -> str:
 def ask(made: DaemonState, uid: int = 0, **fields: Any) -> None:
     request = ControlRequest({"op": "node-setting", **fields}, Peer(1, uid))
     NODE_OPERATIONS["node-setting"].run(request, made)
-
-
-def test_a_label_sets_the_policy_of_new_containers_and_of_no_other(tmp_path: Path) -> None:
-    with node(tmp_path, "defaults: {policy: best-effort}") as made:
-        before = opened(made, memory="1GiB", cores="10")
-        set_node_setting(POLICY, "burst-share", QGPU, made)
-        assert policy(made) == "burst-share"
-        assert policy(made, policy="fixed-share") == "fixed-share"
-        assert entry_of(made, before).policy == "best-effort"
-        reset_node_setting(POLICY, made)
-        assert policy(made) == "best-effort"
 
 
 def test_it_is_kept_by_the_next_gpushared_while_gpushare_node_is_away(tmp_path: Path) -> None:
@@ -120,26 +107,6 @@ def test_the_mode_of_all_cards_applies_to_new_requests_and_is_named(tmp_path: Pa
         assert [capacity.mode for capacity in made.capacities()] == ["shared", "any"]
 
 
-def test_the_placement_is_that_of_requests_without_one(tmp_path: Path) -> None:
-    with node(tmp_path) as made:
-        set_node_setting(PLACEMENT, "spread", "node label ack.node.gpu.placement", made)
-        used = {entry_of(made, opened(made, memory="1GiB")).allocations[0].uuid for _ in range(2)}
-        assert len(used) == 2
-        packed = opened(made, memory="1GiB", placement="binpack")
-        assert entry_of(made, packed).allocations[0].uuid in used
-
-
-def test_the_mode_of_the_node_is_for_containers_from_now_on(tmp_path: Path) -> None:
-    with node(tmp_path) as made:
-        running = opened(made, memory="1GiB")
-        set_node_setting(NODE_MODE, "dra", "node label gpushare.io/wanted-mode", made)
-        assert status_row(made)["kubernetes_mode"] == "dra"
-        require_mode("dra", made.config.kubernetes_mode, "claim")
-        assert running["key"] in made.ledger.entries
-        reset_node_setting(NODE_MODE, made)
-        assert status_row(made)["kubernetes_mode"] == "annotations"
-
-
 @pytest.mark.parametrize(
     ("key", "value", "error"),
     [
@@ -163,11 +130,6 @@ def test_nothing_else_can_be_set(tmp_path: Path, key: str, value: str, error: st
         assert error in str(refused.value)
         assert made.config is before
         assert not (tmp_path / "state/node-labels.json").exists()
-
-
-def test_a_label_without_a_value_is_malformed(tmp_path: Path) -> None:
-    with node(tmp_path) as made, pytest.raises(MalformedRequest, match="value is not"):
-        ask(made, key=POLICY, source="node label x")
 
 
 def test_a_label_cannot_lift_a_maximum(tmp_path: Path) -> None:
@@ -204,25 +166,6 @@ def test_a_namespace_with_a_default_of_its_own_keeps_it(tmp_path: Path) -> None:
         assert default(made.config.terms_of("limited")) == "fixed-share"
 
 
-def test_the_operators_policy_of_a_card_is_above_the_label(tmp_path: Path) -> None:
-    with node(tmp_path, cards=1) as made:
-        set_node_setting(POLICY, "burst-share", QGPU, made)
-        [capacity] = made.capacities()
-        set_card_policy(capacity.card.uuid, "best-effort", made)
-        record = entry_of(made, opened(made, memory="1GiB", cores="10"))
-        [allocation] = record.allocations
-        held = record.policy_on(allocation, made.policy_of(allocation.uuid))
-        assert (record.policy, held) == ("burst-share", "best-effort")
-
-
-def test_a_label_does_not_reload_the_file(tmp_path: Path) -> None:
-    with node(tmp_path) as made:
-        write(tmp_path, "max_tenants: 3\ndefaults: {policy: first-come}")
-        set_node_setting(POLICY, "burst-share", QGPU, made)
-        assert policy(made) == "burst-share"
-        assert made.config.max_tenants == 16
-
-
 def test_a_node_can_refuse_its_labels(tmp_path: Path) -> None:
     with node(tmp_path) as made:
         set_node_setting(POLICY, "burst-share", QGPU, made)
@@ -252,3 +195,23 @@ def test_hamis_annotation_cordons_cards_and_running_containers_stay(tmp_path: Pa
         cordon_card(made.capacities()[0].card, "fan", made)
         reset_node_setting(CORDONED, made)
         assert [capacity.cordoned for capacity in made.capacities()] == ["fan", None]
+
+
+def test_a_label_sets_the_policy_of_new_containers_and_of_no_other(tmp_path: Path) -> None:
+    with node(tmp_path, "defaults: {policy: best-effort}") as made:
+        before = opened(made, memory="1GiB", cores="10")
+        set_node_setting(POLICY, "burst-share", QGPU, made)
+        assert policy(made) == "burst-share"
+        assert policy(made, policy="fixed-share") == "fixed-share"
+        assert entry_of(made, before).policy == "best-effort"
+        reset_node_setting(POLICY, made)
+        assert policy(made) == "best-effort"
+
+
+def test_the_placement_is_that_of_requests_without_one(tmp_path: Path) -> None:
+    with node(tmp_path) as made:
+        set_node_setting(PLACEMENT, "spread", "node label ack.node.gpu.placement", made)
+        used = {entry_of(made, opened(made, memory="1GiB")).allocations[0].uuid for _ in range(2)}
+        assert len(used) == 2
+        packed = opened(made, memory="1GiB", placement="binpack")
+        assert entry_of(made, packed).allocations[0].uuid in used

@@ -67,26 +67,6 @@ def test_a_container_is_kept_to_its_card_s_node(tmp_path: Path, node: DaemonStat
     assert "cpu" not in before["linux"]["resources"]
 
 
-def test_no_container_is_bound_without_a_request(tmp_path: Path, node: DaemonState) -> None:
-    for name, env in (("b", ASKED[:1]), ("c", (ASKED[0], "GPUSHARE_NUMA=none"))):
-        container = BundleToCreate(tmp_path / name, *env, identity=name)
-        container.create(node)
-        assert cpuset(container) == (None, None)
-
-
-def test_the_cards_nodes_are_added_up(tmp_path: Path, node: DaemonState) -> None:
-    container = BundleToCreate(tmp_path / "b", *ASKED, "GPUSHARE_COUNT=2")
-    container.create(node)
-    assert cpuset(container) == ("0-7", "0-1")
-
-
-def test_the_cpuset_of_the_engine_is_never_enlarged(tmp_path: Path, node: DaemonState) -> None:
-    linux = {"resources": {"cpu": {"cpus": "2-5", "mems": "0-1", "shares": 512}}}
-    container = BundleToCreate(tmp_path / "b", *ASKED, linux=linux)
-    container.create(node)
-    assert cpuset(container) == ("4-5", "1")
-
-
 def test_where_nothing_is_left_it_starts_as_it_was_and_says_so(
     tmp_path: Path, node: DaemonState
 ) -> None:
@@ -119,12 +99,6 @@ def test_the_node_s_default_binds_and_a_container_may_decline(tmp_path: Path, nu
         free = BundleToCreate(tmp_path / "c", ASKED[0], "GPUSHARE_NUMA=none", identity="c")
         free.create(made)
         assert cpuset(free) == (None, None)
-
-
-def test_a_whole_card_binds_too(tmp_path: Path, node: DaemonState) -> None:
-    container = BundleToCreate(tmp_path / "b", "GPUSHARE_DEVICES=1", "GPUSHARE_NUMA=bind")
-    assert container.create(node)["mode"] == "exclusive"
-    assert cpuset(container) == ("0-3", "0")
 
 
 def test_a_host_process_gets_a_note_that_it_is_not_bound(node: DaemonState) -> None:

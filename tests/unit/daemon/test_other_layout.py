@@ -79,19 +79,6 @@ def test_they_are_kept_as_they_are_until_a_daemon_knows_them(
         set_quota(node.ledger.entries[tenant], {"memory": "10GiB"}, node)
 
 
-def test_when_the_tenant_exits_its_memory_is_available(
-    tenant: str, tmp_path: Path, program: FakeProcess
-) -> None:
-    write_version(tmp_path, tenant, abi.ABI_VERSION + 1)
-    with daemon(tmp_path) as node:
-        program.kill()
-        program.wait()
-        reconcile_tenants(node, node.freezer)
-        assert tenant not in node.ledger.entries
-        assert tenant not in node.mounts.made()
-        assert node.capacities()[0].available_bytes == 140 * GIB
-
-
 @pytest.mark.parametrize("size", [abi.PAGE_BYTES, 2 * abi.GRANT_BYTES])
 def test_a_layout_of_another_size_is_recognized_by_its_first_bytes(
     tmp_path: Path, size: int

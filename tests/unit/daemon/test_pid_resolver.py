@@ -39,14 +39,6 @@ def end(program: FakeProcess | subprocess.Popen[bytes]) -> None:
     program.wait()
 
 
-def test_a_cgroup_identifies_its_process(sightings: PidResolver, program: FakeProcess) -> None:
-    found = sightings.look([program.pid], keys, 1)[program.pid]
-    assert found.process == processes.find_process(program.pid)
-    assert found.key == "a" * 16
-    assert sightings.is_there(found, keys)
-    assert not sightings.is_there(found, lambda _: frozenset())
-
-
 def test_an_exited_process_is_a_ghost_while_it_is_listed(
     sightings: PidResolver, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,10 +67,6 @@ def test_a_process_dead_at_first_sight_is_a_ghost_while_it_is_listed(
     assert sightings.look([program.pid], keys, 1)[program.pid].key is None
     assert sightings.look([], keys, 1) == {}
     assert sightings.look([program.pid], keys, 1)[program.pid].key == "a" * 16
-
-
-def test_an_impossible_pid_belongs_to_no_tenant(sightings: PidResolver) -> None:
-    assert sightings.look([NOBODYS, 0], keys, 1)[NOBODYS].process is None
 
 
 def test_without_a_descriptor_no_process_is_identified(
@@ -113,23 +101,6 @@ def test_a_process_without_driver_descriptors_is_no_client(
     holding.clear()  # a client ends with its descriptor: it is not looked for again
     assert sightings.look([program.pid], keys, 3)[program.pid].key == "a" * 16
     sightings.close()
-
-
-def test_processes_are_attributed_again_when_tenants_are_added(
-    sightings: PidResolver, program: FakeProcess
-) -> None:
-    assert sightings.look([program.pid], lambda _: frozenset(), 1)[program.pid].key is None
-    assert sightings.look([program.pid], keys, 1)[program.pid].key is None
-    assert sightings.look([program.pid], keys, 2)[program.pid].key == "a" * 16
-
-
-def test_the_descriptor_of_an_unlisted_process_is_closed(
-    sightings: PidResolver, program: FakeProcess
-) -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    sightings.look([program.pid], keys, 1)
-    sightings.look([], keys, 1)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 @pytest.mark.parametrize(
@@ -243,3 +214,12 @@ def test_a_process_that_is_first_listed_while_it_runs_is_a_client(
     after_a_gap = PidResolver(lambda _: False)
     assert after_a_gap.look([program.pid], keys, 1)[program.pid].key is None
     after_a_gap.close()
+
+
+def test_the_descriptor_of_an_unlisted_process_is_closed(
+    sightings: PidResolver, program: FakeProcess
+) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    sightings.look([program.pid], keys, 1)
+    sightings.look([], keys, 1)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

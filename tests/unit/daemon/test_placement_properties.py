@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpushare.daemon.cards.validation import nvlink_link, pcie_link
@@ -219,11 +218,9 @@ def may(ask: PlacementRequest, taken: Sequence[CardCapacity]) -> bool:
         parts = [part for part in ask.bounds.parts if model in part.card.model]
         if not new:
             continue
+        memory_bytes = sum(p.memory_bytes for p in parts) + sum(asked(ask, c)[0] for c in new)
         sums = (
-            (
-                most.memory_bytes,
-                sum(asked(ask, c)[0] for c in new) + sum(p.memory_bytes for p in parts),
-            ),
+            (most.memory_bytes, memory_bytes),
             (most.cores, sum(asked(ask, c)[1] for c in new) + sum(p.cores for p in parts)),
             (most.cards, len({c.uuid for c in new} | {p.card.uuid for p in parts})),
             (most.tenants, len({p.key for p in parts}) + 1),
@@ -286,100 +283,7 @@ def test_the_set_that_is_taken_is_the_best_by_its_strategy(case: PlacementCase) 
     assert indices == min(sorted(room.card.index for room in one) for one in as_good)
 
 
-@SLOW
-@given(cases(), st.randoms(use_true_random=False))
-def test_the_order_in_which_cards_are_listed_changes_nothing(
-    case: PlacementCase, random: object
-) -> None:
-    rooms = list(case.rooms)
-    random.shuffle(rooms)  # type: ignore[attr-defined]
-    assert replace(case, rooms=tuple(rooms)).placed() == case.placed()
-
-
-@SLOW
-@given(st.lists(cases(), min_size=1, max_size=8), machines())
-def test_nothing_is_ever_allocated_twice(
-    requests: list[PlacementCase], machine: tuple[CardCapacity, ...]
-) -> None:
-    rooms = {room.card.uuid: replace(room, allocations=()) for room in machine}
-    for number, request in enumerate(requests):
-        ask = replace(request.ask, bounds=Bounds())
-        try:
-            placed = place_request(ask, tuple(rooms.values()), request.links)
-        except (NoRoom, NoSuchCard):
-            continue
-        for one in placed:
-            before = rooms[one.card.uuid]
-            assert before.health == "ok"
-            assert before.cordoned is None
-            promise = AllocationUse(f"r{number}", one.memory_bytes, one.cores, one.whole)
-            rooms[one.card.uuid] = replace(before, allocations=(*before.allocations, promise))
-    for after in rooms.values():
-        if any(promise.whole for promise in after.allocations):
-            assert len(after.allocations) == 1
-            assert after.mode != "shared"
-            continue
-        assert not after.allocations or after.mode != "exclusive"
-        taken = sum(promise.memory_bytes for promise in after.allocations)
-        if after.allocations:
-            assert taken + after.non_tenant_bytes + after.reserve_bytes <= after.card.memory_bytes
-        assert sum(promise.cores for promise in after.allocations) <= 100
-        assert len(after.allocations) <= after.max_tenants
-
-
-@SLOW
-@given(cases(), st.integers(0, 5), st.sampled_from(("memory", "cores", "shares", "open", "card")))
-def test_more_room_never_makes_a_yes_a_no(case: PlacementCase, at: int, what: str) -> None:
-    assume(case.ask.memory_percent is None)  # a part of a larger card is more memory
-    assume(case.ask.count is not None)  # and all cards are one more
-    assume(not (case.ask.whole and what == "memory"))  # so is a whole one
-    assume(case.placed() is not None)
-    rooms = list(case.rooms)
-    room = rooms[at % len(rooms)]
-    larger = replace(room.card, memory_bytes=room.card.memory_bytes + 8 * GIB)
-    more = {
-        "memory": replace(room, card=larger),
-        "cores": replace(room, allocations=tuple(replace(p, cores=0) for p in room.allocations)),
-        "shares": replace(room, max_tenants=room.max_tenants + 1),
-        "open": replace(room, cordoned=None, health="ok", mode="any"),
-        "card": room,
-    }[what]
-    rooms[at % len(rooms)] = more
-    if what == "card":
-        rooms.append(CardCapacity(Card(9, "GPU-9000", "H200", 80 * GIB, 9)))
-    assert replace(case, rooms=tuple(rooms)).placed() is not None
-
-
-@SLOW
-@given(ANY)
-def test_a_refusal_has_each_card_and_advises_less_only_where_that_helps(
-    case: PlacementCase,
-) -> None:
-    try:
-        place_request(case.ask, case.rooms, case.links)
-    except NoSuchCard:
-        return
-    except NoRoom as error:
-        text = str(error)
-    else:
-        return
-    if not text.startswith("no card can be allocated"):
-        assert all(f"card {room.card.index} " in text for room in case.rooms)
-    for room in case.rooms:
-        opened = fits(case.ask, replace(room, cordoned=None))
-        advised = f"gpushare card uncordon {room.card.index}" in text
-        assert advised == (room.cordoned is not None and opened) or text.startswith("no card can")
-    anything = replace(case.ask, allow=(), deny=())
-    if "change allow" in text or "change deny" in text:
-        assert any(fits(anything, room) and not fits(case.ask, room) for room in case.rooms)
-    if "request less" in text:
-        sizes = {room.context_bytes + 1 for room in case.rooms}
-        littles = [replace(case.ask, memory_bytes=size, memory_percent=None) for size in sizes]
-        assert any(sets(replace(case, ask=replace(little, cores=0, count=1))) for little in littles)
-
-
-@pytest.mark.parametrize("count", range(1, 17))
-def test_sixteen_cards_are_placed_by_looking_at_every_set(count: int) -> None:
+def test_sixteen_cards_are_placed_by_looking_at_every_set() -> None:
     """The set that is found is no farther apart than pairs of neighbours allow."""
     rooms = tuple(CardCapacity(Card(n, f"GPU-{n:02}", "A100", 40 * GIB, n)) for n in range(16))
     between = {
@@ -388,6 +292,7 @@ def test_sixteen_cards_are_placed_by_looking_at_every_set(count: int) -> None:
         else pcie_link(50)
         for one, other in combinations(rooms, 2)
     }
-    placed = place_request(PlacementRequest(whole=True, count=count), rooms, Links(between))
-    groups = {one.card.index // 4 for one in placed}
-    assert len(groups) == -(-count // 4)
+    for count in range(1, 17):
+        placed = place_request(PlacementRequest(whole=True, count=count), rooms, Links(between))
+        groups = {one.card.index // 4 for one in placed}
+        assert len(groups) == -(-count // 4)

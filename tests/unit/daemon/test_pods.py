@@ -5,23 +5,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpushare.daemon.core import log
-from gpushare.daemon.lifecycle import bind, create
+from gpushare.daemon.lifecycle import bind
 from gpushare.daemon.operator.reset import reset_quota
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.service import control_server
-from gpushare.daemon.service.control_request import ControlRequest, Peer
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.views.status_rows import tenant_row
 from gpushare.oci.request import sandbox_annotations, trusted_annotations
 from gpushare.quota.annotations import pod_of
 from gpushare.quota.errors import QuotaError
@@ -55,19 +50,6 @@ def allocated(node: DaemonState) -> int:
     return sum(room.allocated_bytes for room in node.capacities())
 
 
-def test_annotations_that_name_no_container_apply_to_a_pods_only_one(
-    node: DaemonState, tmp_path: Path
-) -> None:
-    container = ContainerdBundles(tmp_path, MEMORY).container("train")
-    made = container.create(node)
-    entry = node.ledger.entries[made["key"]]
-    assert (made["mode"], entry.quota) == (
-        "shared",
-        {"memory": {"value": "4GiB", "source": "pod annotation"}},
-    )
-    assert (entry.namespace, entry.sandbox, entry.container) == ("team", "5a4d", "train")
-
-
 def test_a_second_container_is_refused_with_the_names_to_write(
     node: DaemonState, tmp_path: Path
 ) -> None:
@@ -83,15 +65,6 @@ def test_a_second_container_is_refused_with_the_names_to_write(
     )
     assert proxy.text() == before
     assert allocated(node) == 4 * GIB
-
-
-def test_an_environment_that_shrinks_it_does_not_hide_that_it_names_none(
-    node: DaemonState, tmp_path: Path
-) -> None:
-    engine = ContainerdBundles(tmp_path, MEMORY)
-    train, proxy = engine.container("train"), engine.container("proxy", "GPUSHARE_MEMORY=1GiB")
-    with running(train.create(node), train, node), pytest.raises(QuotaError, match="names no"):
-        proxy.create(node)
 
 
 def test_two_containers_that_are_named_get_their_own(node: DaemonState, tmp_path: Path) -> None:
@@ -154,76 +127,6 @@ def test_what_the_operator_set_outlives_a_restart_by_the_kubelet(
         assert allocated(node) == 4 * GIB, "a reset outlives it too"
 
 
-def test_what_the_operator_set_is_of_one_pod_and_one_container(
-    node: DaemonState, tmp_path: Path
-) -> None:
-    asked = {"gpushare.io/container.train.memory": "4GiB"}
-    asked["gpushare.io/container.eval.memory"] = "1GiB"
-    engine, other = ContainerdBundles(tmp_path, asked), ContainerdBundles(tmp_path, asked, pod="77")
-    key = engine.container("train").create(node)["key"]
-    set_quota(node.ledger.entries[key], {"memory": "6GiB"}, node)
-    engine.container("eval").create(node)
-    other.container("train", attempt=1).create(node)
-    assert allocated(node) == (6 + 1 + 4) * GIB
-
-
-def test_a_refused_container_is_logged_with_its_pod(node: DaemonState, tmp_path: Path) -> None:
-    container = ContainerdBundles(tmp_path, {"gpushare.io/memory": "4Q"}).container("train")
-    request = ControlRequest({"op": "create", "id": container.identity}, Peer(1, 0))
-    logged: list[dict[str, Any]] = []
-
-    def sink(_at: float, event: str, _level: str, fields: Mapping[str, Any]) -> None:
-        if event == "request-refused":
-            logged.append(dict(fields))
-
-    with container.bundle() as bundle, pytest.raises(QuotaError) as refused:
-        create.create(replace(bundle, about=request.about), node)
-    log.attach_listener(sink)
-    control_server._failed(request, refused.value)
-    log.detach_listener(sink)
-    [fields] = logged
-    assert (fields["id"], fields["name"]) == ("train-0", "team/job-1/train")
-    assert fields["pod"] == {
-        "namespace": "team",
-        "name": "job-1",
-        "uid": "uid-5a4d",
-        "container": "train",
-    }
-    assert log.event_owner(fields) == "namespace team"
-
-
-def test_the_rows_of_a_pods_containers_name_the_pod(node: DaemonState, tmp_path: Path) -> None:
-    engine = ContainerdBundles(tmp_path, {"gpushare.io/container.train.memory": "4GiB"})
-    for name in ("train", "proxy"):
-        key = engine.container(name).create(node)["key"]
-        assert tenant_row(node.ledger.entries[key], node)["pod"] == {
-            "namespace": "team",
-            "name": "job-1",
-            "uid": "uid-5a4d",
-            "container": name,
-        }
-    key = BundleToCreate(tmp_path / "plain", "GPUSHARE_MEMORY=1GiB").create(node)["key"]
-    assert tenant_row(node.ledger.entries[key], node)["pod"] is None
-
-
-def test_a_refused_container_does_not_take_the_allocation_of_another(
-    node: DaemonState, tmp_path: Path
-) -> None:
-    engine = ContainerdBundles(tmp_path, MEMORY)
-    train = engine.container("train")
-    with running(train.create(node), train, node), pytest.raises(QuotaError):
-        engine.container("proxy").create(node)
-    with pytest.raises(QuotaError, match="and train of pod team/job-1 has it"):
-        engine.container("proxy", attempt=1).create(node)
-    assert engine.container("train", attempt=1).create(node)["mode"] == "shared"
-
-
-def test_another_pod_is_another_matter(node: DaemonState, tmp_path: Path) -> None:
-    for pod, name in (("5a4d", "train"), ("77aa", "proxy")):
-        engine = ContainerdBundles(tmp_path, MEMORY, pod=pod)
-        assert engine.container(name).create(node)["mode"] == "shared"
-
-
 def test_a_container_whose_runtime_failed_does_not_block_the_next(
     node: DaemonState, tmp_path: Path
 ) -> None:
@@ -248,28 +151,21 @@ def test_an_engines_value_for_one_container_is_not_the_pods(
         }
 
 
-@pytest.mark.parametrize("hidden", ["gone", "damaged", "a link"])
+@pytest.mark.parametrize("hidden", ["gone", "damaged", "a link", "a path"])
 def test_where_the_sandbox_cannot_be_seen_all_is_the_pod_s(
     node: DaemonState, tmp_path: Path, hidden: str
 ) -> None:
     engine = ContainerdBundles(tmp_path, {})
     sandbox = engine.tasks / "5a4d"
-    if hidden == "damaged":
+    if hidden == "a path":
+        engine.pod = "../.."
+        (tmp_path / "config.json").write_text(json.dumps({"annotations": {}}))
+    elif hidden == "damaged":
         (sandbox / "config.json").write_text("{")
     else:
         sandbox.rename(engine.tasks / "moved")
     if hidden == "a link":
         sandbox.symlink_to(engine.tasks / "moved")
-    made = engine.container("train", memory="4GiB").create(node)
-    assert node.ledger.entries[made["key"]].quota == {
-        "memory": {"value": "4GiB", "source": "pod annotation"}
-    }
-
-
-def test_a_sandbox_id_that_is_a_path_leads_nowhere(node: DaemonState, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"annotations": {}}))
-    engine = ContainerdBundles(tmp_path, {})
-    engine.pod = "../.."
     made = engine.container("train", memory="4GiB").create(node)
     assert node.ledger.entries[made["key"]].quota == {
         "memory": {"value": "4GiB", "source": "pod annotation"}
@@ -336,15 +232,3 @@ def test_docker_containers_belong_to_no_pod_despite_annotations(
         {"memory": {"value": "4GiB", "source": "annotation"}}
     ] * 2
     assert all("would exceed" in entry.notes[0] for entry in entries)
-
-
-def test_after_a_restart_the_ledger_knows_the_pods_container(tmp_path: Path) -> None:
-    engine = ContainerdBundles(tmp_path, MEMORY)
-    train, proxy = engine.container("train"), engine.container("proxy")
-    with FakeProcess() as process:
-        with fakes.node(tmp_path) as before:
-            made = train.create(before)
-            bind.bind(made["key"], train.identity, process.pid, os.getpid(), before)
-        with fakes.again(tmp_path) as after, pytest.raises(QuotaError, match="train of pod"):
-            proxy.create(after)
-        process.kill()

@@ -156,16 +156,6 @@ def test_the_numbers_of_devices_are_read_for_each_container(tmp_path: Path) -> N
     assert numbers == [(1, 3), (1, 5)]
 
 
-def test_a_container_of_which_something_is_noted_is_looked_at_each_time(
-    node: DaemonState, tmp_path: Path, looks: list[str]
-) -> None:
-    for identity in ("first", "second"):
-        made(tmp_path, identity, "NVIDIA_DRIVER_CAPABILITIES=all,grapics2").create(node)
-    assert looks == ["first", "second"]
-    notes = [record.notes for record in node.ledger.entries.values()]
-    assert notes[0] == notes[1] != ()
-
-
 def test_no_environment_is_kept(node: DaemonState, tmp_path: Path) -> None:
     secret = "hunter2" * 1000
     made(tmp_path, "first", f"PASSWORD={secret}").create(node)

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare import config
-from gpushare.config import Config, QueueLimits
-from gpushare.daemon.core.loop import boottime
+from gpushare.config import QueueLimits
 from gpushare.daemon.lifecycle import create, release
 from gpushare.daemon.lifecycle.create import CreateAbandoned
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
@@ -127,14 +125,6 @@ def test_it_withholds_no_card_while_its_own_user_has_too_much(one: FakeDaemon) -
     opened(one, memory="1GiB")
 
 
-def test_what_can_never_fit_is_refused(one: FakeDaemon) -> None:
-    with pytest.raises(NoRoom, match="no card has room for 1000 GiB"):
-        take(one, "1000GiB")
-    with pytest.raises(QuotaError, match="whole cards require root"):
-        take(one, "1GiB", uid=1000, cores="100")
-    assert not one.ledger.tickets
-
-
 def test_a_user_has_so_many_tickets_and_cancels_only_its_own(one: FakeDaemon) -> None:
     one.config = replace(one.config, queue=QueueLimits(max_tickets_per_user=2, max_tickets=4))
     fill(one)
@@ -165,19 +155,6 @@ def test_a_ticket_ends_with_its_client_and_its_grant_with_it(
     one.tickets.look()
     assert ticket.id not in one.ledger.tickets
     assert available(one) == before + 8 * GIB
-
-
-def test_it_times_out_and_a_grant_that_is_not_started_expires(
-    one: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(one)
-    waiting, _ = take(one, "8GiB", wait=600)
-    granted, _ = take(one, "1GiB")
-    later = boottime() + 601
-    monkeypatch.setattr(one.tickets, "_clock", replace(one.clock, boot=lambda: later))
-    one.tickets.look()
-    assert one.queue.ended[waiting.id] == "timed-out"
-    assert one.queue.ended[granted.id] == "expired"
 
 
 def test_a_restart_changes_no_order_and_loses_no_grant(one: FakeDaemon) -> None:
@@ -213,12 +190,6 @@ def test_a_user_s_grants_count_for_its_maximum(one: FakeDaemon) -> None:
     assert (now(one, first).is_granted, now(one, second).is_granted) == (True, False)
     user = HostCommand("mine", 1000, rootless=True)
     open_tenant(user, {"memory": f"{half - 1024}MiB"}, one, now(one, first))
-
-
-def test_a_node_without_tickets_has_an_empty_queue(one: FakeDaemon) -> None:
-    one.tickets.tick()
-    assert list(queue_rows(one)) == []
-    assert Config().queue.max_overtakes == 8
 
 
 def test_a_create_waits_for_room_and_is_refused_without(one: FakeDaemon, tmp_path: Path) -> None:
@@ -318,12 +289,6 @@ def test_a_full_disk_neither_undoes_a_start_nor_stops_the_queue(
         assert "No space left on device" in one.queue.reasons[waiting.id]
     one.tickets.look()
     assert now(one, waiting).is_granted
-
-
-def test_the_limits_of_the_queue_are_read_from_its_section() -> None:
-    text = "queue: {max_overtakes: 3, max_overtaking_time: 1h, start_timeout: 5m}"
-    limits = config.parse(text, Path("gpushare.yaml")).queue
-    assert limits == QueueLimits(3, 3600, start_timeout_seconds=300)
 
 
 def test_a_start_with_a_ticket_takes_no_card_that_is_withheld_for_another(

@@ -6,14 +6,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from gpushare.config import QueueLimits
 from gpushare.daemon.cards.driver_client import DriverSample
 from gpushare.daemon.eviction.checkpoint_client import CheckpointError
-from gpushare.daemon.lifecycle import create, release
+from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.queue import Applicant
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.freezes import FreezeRecord
@@ -24,7 +23,6 @@ from gpushare.daemon.views.status_rows import tenant_row
 from gpushare.quota.request_policy import IdlePolicy
 
 from . import evictable
-from .bundles import BundleToCreate
 from .evictable import EvictableNode, EvictableTenant
 from .fakes import GIB, FakeDaemon
 from .operations import opened
@@ -90,15 +88,6 @@ def end(made: EvictableNode, key: str) -> None:
     made.settle()
 
 
-def test_a_ticket_has_an_idle_container_evicted(made: EvictableNode) -> None:
-    notebook = made.tenant(gib=100)
-    idle(made, notebook)
-    ticket = take(made, "100GiB")
-    assert is_granted(made, ticket)
-    assert notebook.eviction is not None
-    assert (notebook.eviction.cause, notebook.eviction.reason) == ("idle", "job-100GiB had no room")
-
-
 def test_a_container_that_becomes_idle_makes_room_for_a_ticket_that_waits(
     made: EvictableNode,
 ) -> None:
@@ -109,6 +98,8 @@ def test_a_container_that_becomes_idle_makes_room_for_a_ticket_that_waits(
     idle(made, notebook)
     look(made)
     assert is_granted(made, ticket)
+    assert notebook.eviction is not None
+    assert (notebook.eviction.cause, notebook.eviction.reason) == ("idle", "job-100GiB had no room")
 
 
 def test_the_class_of_a_ticket_decides_who_is_evicted_for_it(made: EvictableNode) -> None:
@@ -132,29 +123,6 @@ def test_an_eviction_that_fails_is_not_tried_at_each_look(made: EvictableNode) -
     assert (is_granted(made, ticket), len(made.node.checkpoints.calls)) == (False, calls)
     opened(made.node, memory="100GiB")  # a start that does not wait has it tried again
     assert notebook.record.is_off_card
-
-
-def test_what_a_move_leaves_is_granted_once_it_has_ended(made: EvictableNode) -> None:
-    tenant = made.tenant(gib=100, devices="0")
-    ticket = take(made, "60GiB")
-    seen: list[bool] = []
-
-    def during(name: str, _pid: int) -> None:
-        made.node.decide.run(made.node.queue.look)
-        seen.append(is_granted(made, ticket) and name == "restore")
-
-    end(made, made.tenants[0].key)
-    assert is_granted(made, ticket)  # on card 1, with 80 GiB left there
-    second = take(made, "100GiB", devices="0")
-    made.node.checkpoints.during = during
-    with pytest.raises(NoRoom):
-        made.node.evictions.move(tenant.key, "1")
-    made.node.decide.run(lambda: made.node.tickets.cancel(ticket.id, 0))
-    ticket = second
-    made.node.evictions.move(tenant.key, "1")
-    made.settle()
-    assert not any(seen)
-    assert is_granted(made, second)
 
 
 def test_what_is_evicted_for_a_start_is_not_granted_to_a_ticket(made: EvictableNode) -> None:
@@ -216,17 +184,6 @@ def test_a_restore_does_not_take_what_is_withheld_for_a_ticket(made: EvictableNo
     assert not tenant.record.is_off_card  # nothing is withheld any more
 
 
-def test_none_is_evicted_for_a_start_that_a_withheld_card_refuses(made: EvictableNode) -> None:
-    overtakes(made, 1)
-    blocked(made)
-    notebook = made.tenant(gib=20, devices="0")
-    made.settle()
-    idle(made, notebook)
-    with pytest.raises(NoRoom, match="withheld for an evicted container"):
-        opened(made.node, memory="30GiB", devices="0")
-    assert not notebook.record.is_off_card
-
-
 def test_an_offline_restore_withholds_nothing_from_an_online_start_that_may_evict_it(
     made: EvictableNode,
 ) -> None:
@@ -286,19 +243,6 @@ def test_one_that_lacks_something_else_withholds_nothing_and_is_not_tried_withou
     assert not tenant.record.is_off_card
 
 
-def test_without_a_driver_nothing_is_tried(
-    made: EvictableNode, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    tenant, _ = blocked(made)
-    take(made, "135GiB")
-    with monkeypatch.context() as patched:
-        patched.setattr(made.node, "driver", None)
-        idle(made, made.tenants[0])
-        look(made)
-    assert tenant.record.is_off_card
-    assert "job-failed" not in capfd.readouterr().err
-
-
 def test_a_paused_container_withholds_nothing_and_is_restored_once_it_goes_on(
     made: EvictableNode,
 ) -> None:
@@ -318,22 +262,3 @@ def test_a_paused_container_withholds_nothing_and_is_restored_once_it_goes_on(
     freezes.forget(tenant.key)
     look(made)
     assert not tenant.record.is_off_card
-
-
-def test_a_create_that_waits_has_a_container_evicted_that_becomes_idle(
-    made: EvictableNode, tmp_path: Path
-) -> None:
-    notebook = made.tenant(gib=100)
-    bundle = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=100GiB", "GPUSHARE_WAIT=30s")
-
-    def waits_for(seconds: float) -> None:
-        if made.node.ledger.tickets and seconds:
-            assert not notebook.record.is_off_card
-            idle(made, notebook)
-            made.node.tickets.tick()
-
-    with bundle.bundle() as new:
-        created = create.create(replace(new, waits=waits_for), made.node)
-    assert created["mode"] == "shared"
-    assert notebook.record.is_off_card
-    assert not made.node.ledger.tickets

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from gpushare.config import Config
-from gpushare.daemon.placement.request import NoRoom, NoSuchCard
+from gpushare.daemon.placement.request import NoSuchCard
 from gpushare.daemon.service.control_request import (
     ControlRequest,
     Forbidden,
@@ -22,12 +22,11 @@ from gpushare.daemon.service.control_request import (
     Peer,
 )
 from gpushare.daemon.service.lifecycle_operations import LIFECYCLE_OPERATIONS
-from gpushare.daemon.service.node_operations import NODE_OPERATIONS, cordon_card
+from gpushare.daemon.service.node_operations import NODE_OPERATIONS
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.protocol.kubernetes import ALLOCATION_MOUNT, NodeMode
 from gpushare.quota.errors import QuotaError
-from gpushare.quota.request_policy import MaxPerRequest, RequestPolicy
 
 from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles
@@ -105,14 +104,6 @@ def test_a_folder_is_made_for_root_and_for_a_card_that_is_there(node: DaemonStat
         folder(node, 141)
 
 
-def test_in_another_mode_there_is_no_folder(tmp_path: Path) -> None:
-    with (
-        node_of("dra", tmp_path) as made,
-        pytest.raises(QuotaError, match=r"kubernetes\.mode: dra\. Set kubernetes\.mode to plugin"),
-    ):
-        folder(made, 4)
-
-
 def test_a_container_gets_what_the_plugin_allocated_and_not_the_mount(
     node: DaemonState, tmp_path: Path
 ) -> None:
@@ -126,29 +117,20 @@ def test_a_container_gets_what_the_plugin_allocated_and_not_the_mount(
     assert "/proc" in destinations
 
 
-def test_a_bundle_that_is_created_again_has_the_same_allocation(
-    node: DaemonState, tmp_path: Path
+@pytest.mark.parametrize(
+    ("asked", "gib"),
+    [
+        ({"memory": "100GiB", "memory-limit": "120GiB"}, 8),
+        ({"container.train.memory": "2GiB", "memory": "100GiB", "devices": "1", "count": "2"}, 2),
+    ],
+)
+def test_annotations_of_the_pod_never_raise_memory(
+    node: DaemonState, tmp_path: Path, asked: dict[str, str], gib: int
 ) -> None:
-    train = mounted(container(tmp_path), folder(node, 8))
-    first = record_of(train.create(node), node)
-    again = record_of(train.create(node), node)
-    assert again.allocations == first.allocations
-
-
-def test_annotations_of_the_pod_only_reduce_memory(node: DaemonState, tmp_path: Path) -> None:
-    asked = {"container.train.memory": "2GiB", "memory": "100GiB", "devices": "1", "count": "2"}
-    train = mounted(container(tmp_path, asked=asked), folder(node, 8))
-    record = record_of(train.create(node), node)
-    assert [(one.uuid, one.memory_bytes) for one in record.allocations] == [(CARD, 2 * GIB)]
-    assert any("devices" in note and "takes precedence" in note for note in record.notes)
-    assert any("count" in note and "would exceed" in note for note in record.notes)
-
-
-def test_annotations_of_the_pod_never_raise_memory(node: DaemonState, tmp_path: Path) -> None:
-    asked = {"memory": "100GiB", "memory-limit": "120GiB"}
     train = mounted(container(tmp_path, "GPUSHARE_MEMORY=50GiB", asked=asked), folder(node, 8))
     [allocation] = record_of(train.create(node), node).allocations
-    assert (allocation.memory_bytes, allocation.most_bytes) == (8 * GIB, 8 * GIB)
+    assert (allocation.memory_bytes, allocation.most_bytes) == (gib * GIB, gib * GIB)
+    assert allocation.uuid == CARD
 
 
 def test_annotations_of_the_pod_set_the_compute_that_nobody_allocated(
@@ -166,39 +148,6 @@ def test_a_part_of_a_card_never_becomes_the_whole_card(node: DaemonState, tmp_pa
     record = record_of(train.create(node), node)
     assert record.shared
     assert any("cores" in note and "would exceed" in note for note in record.notes)
-
-
-def test_the_nodes_maximums_hold_for_what_a_pod_adds(tmp_path: Path) -> None:
-    with node_of("plugin", tmp_path) as node:
-        terms = RequestPolicy(max_per_request=MaxPerRequest(cores=20))
-        node.config = replace(node.config, terms=terms)
-        train = mounted(container(tmp_path, asked={"cores": "30"}), folder(node, 8))
-        with pytest.raises(QuotaError, match="exceeds the maximum, 20"):
-            train.create(node)
-
-
-def test_two_containers_of_a_pod_have_what_each_was_allocated(
-    node: DaemonState, tmp_path: Path
-) -> None:
-    """An annotation that names no container refines both."""
-    engine = ContainerdBundles(tmp_path, {"gpushare.io/cores": "20"})
-    for name in ("train", "eval"):
-        made = mounted(engine.container(name), folder(node, 8)).create(node)
-        assert record_of(made, node).allocations[0].cores == 20
-
-
-def test_a_container_beside_it_gets_no_gpu(node: DaemonState, tmp_path: Path) -> None:
-    engine = ContainerdBundles(tmp_path, {"gpushare.io/cores": "20"})
-    mounted(engine.container("train"), folder(node, 8)).create(node)
-    made = engine.container("proxy").create(node)
-    assert made["mode"] == "none"
-    assert "request a resource of the device plugin" in record_of(made, node).why
-
-
-def test_a_full_card_refuses_as_ever(node: DaemonState, tmp_path: Path) -> None:
-    opened(node, memory="100GiB", devices="0")
-    with pytest.raises(NoRoom, match="card 0 has 40 of 140 GiB available"):
-        mounted(container(tmp_path), folder(node, 50)).create(node)
 
 
 @pytest.mark.parametrize("mode", ["plugin", "dra"])
@@ -229,38 +178,27 @@ def test_an_allocation_on_a_node_of_another_mode_is_refused(tmp_path: Path) -> N
             assert "device plugin" in str(e.value)
 
 
-def test_outside_of_pods_a_container_requests_as_on_any_node(
-    node: DaemonState, tmp_path: Path
-) -> None:
-    made = BundleToCreate(tmp_path / "bundle", "GPUSHARE_MEMORY=4GiB").create(node)
-    assert record_of(made, node).allocations[0].memory_bytes == 4 * GIB
-
-
 @pytest.mark.parametrize(
-    "forged",
+    ("forged", "at"),
     [
-        "/tmp/allocations/GPU-0000/1073741824",
-        "{run}/allocations/GPU-0000/1073741824/x",
-        "{run}/allocations/GPU-0000",
-        "{run}/allocations/GPU-0000/4GiB",
-        "{run}/allocations/GPU-0000/-1",
-        "{run}/allocations/GPU-0000/01",
-        "{run}/allocations/../GPU-0000/1",
-        "{run}/tenants/GPU-0000/1073741824",
+        ("/tmp/allocations/GPU-0000/1073741824", ALLOCATION_MOUNT),
+        ("{run}/allocations/GPU-0000/1073741824/x", ALLOCATION_MOUNT),
+        ("{run}/allocations/GPU-0000", ALLOCATION_MOUNT),
+        ("{run}/allocations/GPU-0000/4GiB", ALLOCATION_MOUNT),
+        ("{run}/allocations/GPU-0000/-1", ALLOCATION_MOUNT),
+        ("{run}/allocations/GPU-0000/01", ALLOCATION_MOUNT),
+        ("{run}/allocations/../GPU-0000/1", ALLOCATION_MOUNT),
+        ("{run}/tenants/GPU-0000/1073741824", ALLOCATION_MOUNT),
+        ("{run}/allocations/GPU-0000/1073741824", "/data"),
     ],
 )
 def test_a_mount_that_is_nearly_an_allocation_is_none(
-    node: DaemonState, tmp_path: Path, forged: str
+    node: DaemonState, tmp_path: Path, forged: str, at: str
 ) -> None:
     source = forged.format(run=node.config.run_dir.resolve())
-    train = mounted(container(tmp_path), source)
+    train = mounted(container(tmp_path), source, at=at)
     assert train.create(node)["mode"] == "none"
     assert train.document()["mounts"][-1]["source"] == source
-
-
-def test_an_allocation_mounted_elsewhere_is_a_volume(node: DaemonState, tmp_path: Path) -> None:
-    train = mounted(container(tmp_path), folder(node, 4), at="/data")
-    assert train.create(node)["mode"] == "none"
 
 
 @pytest.mark.parametrize("second", [8, 4])
@@ -284,24 +222,3 @@ def test_the_scheduler_has_the_card_less_what_others_hold(
     assert (row(node)["schedulable_bytes"], row(node)["schedulable_cores"]) == (130 * GIB, 70)
     opened(node, count="1", devices="1")
     assert (row(node, 1)["schedulable_bytes"], row(node, 1)["schedulable_cores"]) == (0, 0)
-
-
-def test_a_container_of_a_drained_card_is_refused_and_never_moved(
-    node: DaemonState, tmp_path: Path
-) -> None:
-    train = mounted(container(tmp_path), folder(node, 8))
-    cordon_card(fakes.card(0), "ECC errors", node)
-    with pytest.raises(NoRoom, match=r"card 0 is cordoned \(ECC errors\)"):
-        train.create(node)
-
-
-def test_a_card_that_takes_no_container_is_not_schedulable(node: DaemonState) -> None:
-    assert row(node)["is_schedulable"]
-    cordon_card(fakes.card(0), "ECC errors", node)
-    assert (row(node)["is_schedulable"], row(node)["schedulable_reason"]) == (
-        False,
-        "cordoned: ECC errors",
-    )
-    assert row(node, 1)["is_schedulable"]
-    node.integrity.add("a record is lost")
-    assert row(node, 1)["schedulable_reason"].startswith("integrity: ")

@@ -4,14 +4,20 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
-from gpushare.daemon.cards.driver_client import ProcessUse
+from gpushare.daemon.audit import audit
+from gpushare.daemon.cards.driver_client import DriverSample, ProcessUse
 from gpushare.daemon.lifecycle.release import release_tenant
 from gpushare.daemon.limits import burst
 from gpushare.daemon.limits.burst import handle_shortfall, update_burst_limits
+from gpushare.daemon.state import AuditInput, Shortfall, UsageView
 from gpushare.daemon.views.why import explain_memory
 from gpushare.protocol import HostProcessGrant
 
@@ -80,13 +86,6 @@ def test_a_report_that_its_own_page_contradicts_is_ignored(
     assert lacked(node, victim) is None
 
 
-def test_a_tenant_over_its_quota_has_no_shortfall(
-    node: FakeDaemon, victim: HostProcessGrant
-) -> None:
-    reserves(node, victim, 41)
-    assert not handle_shortfall(victim["key"], 0, 30 * GIB, node)
-
-
 def test_a_card_that_is_not_full_is_looked_at_again_and_nothing_else(
     node: FakeDaemon, victim: HostProcessGrant
 ) -> None:
@@ -111,10 +110,6 @@ def test_a_card_that_managed_memory_has_filled_is_full(
     assert handle_shortfall(victim["key"], 0, 30 * GIB, node)
 
 
-def test_a_report_of_an_exited_tenant_is_ignored(node: FakeDaemon) -> None:
-    assert not handle_shortfall("0" * 16, 0, GIB, node)
-
-
 def test_the_card_grants_no_more_burst_memory(
     node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,3 +128,55 @@ def test_the_card_grants_no_more_burst_memory(
     node.withheld[CARD] = 0.0
     update_burst_limits(node)
     assert grant.limit_bytes(0) == 100 * GIB
+
+
+TOTAL = fakes.card(0).memory_bytes
+GUILTY, VICTIM, OTHER = "a" * 16, "b" * 16, "c" * 16
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[FakeDaemon]:
+    with fakes.node(tmp_path) as made:
+        for key in (GUILTY, VICTIM, OTHER):
+            made.ledger.add(replace(fakes.entry(key, memory_gib=40), state="bound"))
+        yield made
+
+
+def look(three: FakeDaemon, free_bytes: int, used: dict[str, int]) -> None:
+    """Publish a sample by which the card has `free_bytes`, and tenants have `used`."""
+    processes = {
+        key: ((CARD, ProcessUse(pid=number + 1, bytes=size)),)
+        for number, (key, size) in enumerate(used.items())
+    }
+    sample = DriverSample(time.monotonic_ns(), {CARD: ()}, {}, {}, used={CARD: TOTAL - free_bytes})
+    three.observed.usage = UsageView(processes=processes)
+    three.observed.last = AuditInput(three.ledger.entries, {}, sample, {}, {}, {})
+
+
+def report(three: FakeDaemon, key: str, size: int = GIB) -> None:
+    one = Shortfall(size, time.time(), time.monotonic_ns())
+    three.observed.shortfalls = MappingProxyType({(key, CARD): one})
+
+
+def short(three: FakeDaemon) -> int:
+    return audit._shortfall_bytes(three, (GUILTY, CARD))
+
+
+def test_a_card_that_cannot_give_a_reporting_tenant_its_quota_is_short(three: FakeDaemon) -> None:
+    look(three, 4 * GIB, {GUILTY: 80 * GIB, VICTIM: 10 * GIB})
+    assert short(three) == 0
+    report(three, VICTIM)
+    assert short(three) == 26 * GIB  # of the 30 that it has not used
+
+
+@pytest.mark.parametrize(
+    ("free", "victim", "reports"),
+    [(30, 10, VICTIM), (0, 40, VICTIM), (0, 0, GUILTY)],
+    ids=["the card has the memory", "its whole quota is in use", "its own report"],
+)
+def test_a_forged_report_makes_no_card_short_that_has_the_memory(
+    three: FakeDaemon, free: int, victim: int, reports: str
+) -> None:
+    look(three, free * GIB, {GUILTY: 80 * GIB, VICTIM: victim * GIB})
+    report(three, reports, 39 * GIB)
+    assert short(three) == 0

@@ -90,12 +90,6 @@ def test_a_containers_cgroup_is_found_as_each_runtime_names_it(tree: Tree, path:
     assert found(tree, tenant(tree, path)) == wanted(tree, path)
 
 
-def test_a_process_that_moved_within_its_container_does_not_make_it_smaller(tree: Tree) -> None:
-    tree.put(7, "/docker/a/init.scope")
-    tree.put(8, "/docker/a/user.slice")
-    assert found(tree, tenant(tree, "/docker/a")) == wanted(tree, "/docker/a")
-
-
 def test_another_path_in_the_hierarchy_of_the_freezer_is_looked_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,15 +144,15 @@ def test_a_tenant_with_another_tenant_in_its_cgroup_is_refused(tree: Tree, inner
         found(tree, tenant(tree, "/pod/a"), other)
 
 
-def test_a_name_that_begins_alike_is_another(tree: Tree) -> None:
-    tree.put(7, "/docker/a")
-    tree.put(8, "/docker/ab")
-    other = replace(tenant(tree, "/docker/ab", pid=8), key="1" * 16)
-    assert found(tree, tenant(tree, "/docker/a"), other) == wanted(tree, "/docker/a")
-
-
 def test_a_reused_pid_is_not_followed(tree: Tree) -> None:
     """Its first process has ended, and its PID belongs to an unrelated process."""
     tree.put(8, "/docker/a")
     tree.put(7, "/user.slice/stranger")
     assert found(tree, tenant(tree, "/docker/a")) == wanted(tree, "/docker/a")
+
+
+def test_a_name_that_begins_alike_is_another(tree: Tree) -> None:
+    tree.put(7, "/docker/a")
+    tree.put(8, "/docker/ab")
+    other = replace(tenant(tree, "/docker/ab", pid=8), key="1" * 16)
+    assert found(tree, tenant(tree, "/docker/a"), other) == wanted(tree, "/docker/a")

@@ -81,18 +81,6 @@ def test_a_short_limit_is_warned_of_in_its_last_tenth(
     assert is_near(record)
 
 
-def test_the_operator_s_time_is_counted_from_the_same_start(
-    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = BootClock(monkeypatch)
-    record = running(node, time_limit="1h")
-    clock.now += 1800
-    changed = set_quota(record, {"time-limit": "2h"}, node)
-    assert seconds_left(changed) == pytest.approx(5400, abs=5)
-    whole = node.ledger.bind(opened(node, count="1")["key"], pid=1, starttime=1, cgroup="")
-    assert seconds_left(set_quota(whole, {"time-limit": "2h"}, node)) is not None
-
-
 def test_a_record_of_an_earlier_version_has_no_limit_until_one_is_set(node: FakeDaemon) -> None:
     tenant = opened(node, memory="1GiB")
     values = entry_of(node, tenant).to_json()

@@ -87,14 +87,21 @@ def test_it_is_ended_where_the_operator_chose_so(
     assert "unallocated-container-killed" in events(capfd.readouterr().err)
 
 
-@pytest.mark.parametrize("cgroup", ["/user.slice/user-1000.slice/session-2.scope", "/"])
+@pytest.mark.parametrize(
+    ("cgroup", "action"),
+    [("/user.slice/session-2.scope", "kill"), ("/", "kill"), (CONTAINER, "ignore")],
+)
 def test_a_program_of_the_host_is_never_killed_or_reported(
-    world: BusyCard, ended: list[tuple[int, int]], cgroup: str, capfd: pytest.CaptureFixture[str]
+    world: BusyCard,
+    ended: list[tuple[int, int]],
+    cgroup: str,
+    action: str,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    world.node.config = replace(world.node.config, unknown="kill")
+    world.node.config = replace(world.node.config, unknown=action)
     come(world, cgroup)
     seen(world, 20)
-    assert (ended, world.node.observed.unallocated) == ([], ())
+    assert (ended, status_row(world.node)["warnings"]) == ([], [])
     assert events(capfd.readouterr().err) == []
 
 
@@ -109,16 +116,6 @@ def test_a_ghost_is_not_ended(
     seen(world, 20)
     assert ended == []
     assert "unallocated-container-killed" not in events(capfd.readouterr().err)
-
-
-def test_with_action_ignore_nothing_happens(
-    world: BusyCard, ended: list[tuple[int, int]], capfd: pytest.CaptureFixture[str]
-) -> None:
-    world.node.config = replace(world.node.config, unknown="ignore")
-    come(world, CONTAINER)
-    seen(world, 20)
-    assert (ended, status_row(world.node)["warnings"]) == ([], [])
-    assert events(capfd.readouterr().err) == []
 
 
 def test_unaccounted_memory_is_shown_and_reported_if_it_lasts(

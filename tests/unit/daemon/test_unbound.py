@@ -215,15 +215,3 @@ def test_a_cgroup_in_which_something_runs_is_nobodys_to_be(
         found = tenant_cgroup.expected_cgroup("/engine/4f1c", "4f1c", os.getpid())
         assert found == expected
     assert not tenant_cgroup.expected_cgroup("/engine/4f1c", "4f1c", 0)
-
-
-def test_the_cgroup_of_a_reservation_with_time_left_is_not_read(
-    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The thread that reserves and binds would be at it for seconds where 200 start at once."""
-    tenant = made_by(node, os.getpid())
-    looked: list[object] = []
-    monkeypatch.setattr(processes.Cgroups, "mounted", lambda: looked.append(None))
-    release.reconcile_tenants(node, node.freezer)
-    assert entry_of(node, tenant).state == "reserved"
-    assert not looked

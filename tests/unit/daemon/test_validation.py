@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures that cannot be are no figures; odd ones that a driver really gives are."""
+"""NVML's figures and facts: what cannot be is none, and what odd ones come to."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import struct
+from types import SimpleNamespace
 from typing import Any
 
+import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.daemon.cards import validation
+from gpushare.daemon.cards import nvml_calls, validation
 from gpushare.daemon.cards.driver_client import DriverSample, InvalidSample, ProcessUse
+from gpushare.daemon.cards.validation import links_from_facts, nvlink_link, pcie_link
+from gpushare.daemon.placement.model import NO_NODE, UNKNOWN
 
 from . import scripted_worker
 from .scripted_worker import GIB, LOOK
@@ -110,3 +116,106 @@ def test_two_cards_of_one_uuid_are_none() -> None:
     twice = [scripted_worker.CARD, {**scripted_worker.CARD, "index": 1}]
     with pytest.raises(InvalidSample, match="two cards with the same UUID"):
         validation.driver_description({**scripted_worker.ANSWERS["load"], "cards": twice})
+
+
+SWITCH = "0000:c0:00.0"
+
+
+def card(address: str | None, *ends: str, node: int | None = None) -> dict[str, Any]:
+    return {"address": address, "node": node, "ends": list(ends)}
+
+
+def facts(one: dict[str, Any], other: dict[str, Any], **pair: Any) -> dict[str, Any]:
+    return {
+        "cards": {"A": one, "B": other},
+        "pairs": [{"one": "A", "other": "B", "level": None, "nvlink": False, **pair}],
+    }
+
+
+def link(found: dict[str, Any]) -> str:
+    return links_from_facts(found, lambda _: NO_NODE).link("A", "B").kind
+
+
+def test_links_that_end_at_the_other_card_are_counted() -> None:
+    one = card("0000:01:00.0", *["0000:02:00.0"] * 4, "0000:03:00.0")
+    other = card("0000:02:00.0", *["0000:01:00.0"] * 4)
+    assert link(facts(one, other, level=50, nvlink=True)) == "NV4"
+
+
+def test_through_switches_the_card_with_fewer_links_says_how_many() -> None:
+    one, other = card("0000:01:00.0", *[SWITCH] * 18), card("0000:02:00.0", *[SWITCH] * 12)
+    assert link(facts(one, other, level=40, nvlink=True)) == "NV12"
+    assert link(facts(one, other, level=40, nvlink=False)) == "NODE"
+
+
+@pytest.mark.parametrize(
+    ("level", "kind"),
+    [(0, "PIX"), (10, "PIX"), (20, "PXB"), (30, "PHB"), (40, "NODE"), (50, "SYS"), (7, "?")],
+)
+def test_levels_are_called_as_nvidia_smi_calls_them(level: int, kind: str) -> None:
+    assert link(facts(card("a"), card("b"), level=level)) == kind
+
+
+def test_missing_topology_stays_unknown() -> None:
+    found = links_from_facts(facts(card(None), card(None)), lambda _: 0)
+    assert found.link("A", "B") == UNKNOWN
+    assert found.node("A") == NO_NODE
+
+
+def test_every_nvlink_is_nearer_than_any_pcie_and_more_of_them_are_nearer() -> None:
+    nvlinks = [nvlink_link(count).distance for count in range(1, 19)]
+    levels = [pcie_link(level).distance for level in (0, 10, 20, 30, 40, 50)]
+    assert nvlinks == sorted(nvlinks, reverse=True)
+    assert levels == sorted(levels)
+    assert min(nvlinks) > 0
+    assert max(nvlinks) < min(levels)
+    assert max(levels) < UNKNOWN.distance
+
+
+def test_the_kernel_says_the_node_where_nvml_does_not() -> None:
+    asked: list[str] = []
+
+    def node_of(address: str) -> int:
+        asked.append(address)
+        return 1
+
+    found = links_from_facts(facts(card("0000:01:00.0"), card("0000:02:00.0", node=0)), node_of)
+    assert (found.node("A"), found.node("B"), asked) == (1, 0, ["0000:01:00.0"])
+
+
+# nvmlProcessUtilizationSample_t: pid, timeStamp, smUtil, memUtil, encUtil, decUtil
+SAMPLE = struct.Struct("@IQIIII")
+
+
+def devices(samples: list[bytes], room: int = 4096) -> nvml_calls.Devices:
+    """Return the devices of a library that reports `samples`, in an array of `room` bytes."""
+
+    def report(_handle: Any, array: Any, count: Any, since: ctypes.c_ulonglong) -> int:
+        newer = [each for each in samples if SAMPLE.unpack(each)[1] > since.value]
+        held, count._obj.value = count._obj.value, len(newer)
+        if held < len(newer):
+            return int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
+        array[: SAMPLE.size * len(newer)] = b"".join(newer)
+        return int(pynvml.NVML_SUCCESS if newer else pynvml.NVML_ERROR_NOT_FOUND)
+
+    made = object.__new__(nvml_calls.Devices)
+    library: Any = SimpleNamespace(nvmlDeviceGetProcessUtilization=report)
+    made._library, made._seen, made._room = library, {}, ctypes.create_string_buffer(room)
+    return made
+
+
+@pytest.mark.parametrize(("kernels", "memory"), [(40, 0), (0, 40), (40, 25), (25, 40)])
+def test_copies_count_as_kernels_do(kernels: int, memory: int) -> None:
+    calls = devices([SAMPLE.pack(7, 100, 90, 90, 0, 0), SAMPLE.pack(7, 200, kernels, memory, 0, 0)])
+    assert calls._shares(None, "GPU-0") == [[7, 40]]
+
+
+def test_more_samples_than_there_is_room_for_are_asked_for_again() -> None:
+    calls = devices([SAMPLE.pack(pid, 100, pid, 0, 0, 0) for pid in range(1, 90)], SAMPLE.size)
+    assert calls._shares(None, "GPU-0") == [[pid, pid] for pid in range(1, 90)]
+
+
+def test_a_sample_that_was_read_is_not_read_again() -> None:
+    calls = devices([SAMPLE.pack(7, 100, 40, 0, 0, 0)])
+    assert calls._shares(None, "GPU-0") == [[7, 40]]
+    assert calls._shares(None, "GPU-0") == []

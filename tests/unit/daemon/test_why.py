@@ -18,10 +18,8 @@ from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.pages.status_page import MemoryUse, ProcessClaim
-from gpushare.daemon.pages.tenants import Denials
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views import metrics, status_rows, why
-from gpushare.daemon.views.why import memory_kinds
 from gpushare.protocol import HostProcessGrant, Why, WhyProcess
 
 from . import registered
@@ -68,12 +66,6 @@ class FakeGrant:
         return CONTEXT
 
 
-@given(held)
-def test_the_kinds_of_a_process_add_up_to_its_use(one: MemoryUse) -> None:
-    assert sum(memory_kinds(one).values()) == one.held_bytes
-    assert min(memory_kinds(one).values()) >= 0
-
-
 @given(claims, plausible, st.none() | plausible)
 def test_the_kinds_of_a_card_add_up_to_its_counted_use(
     those: list[ProcessClaim], overhead_bytes: int, driver_bytes: int | None
@@ -88,33 +80,6 @@ def test_the_kinds_of_a_card_add_up_to_its_counted_use(
     assert row["used_bytes"] == held_bytes + overhead_bytes + orphaned
     if driver_bytes is not None:
         assert row["drift_bytes"] == driver_bytes - row["expected_bytes"]
-
-
-@given(claims, plausible)
-def test_the_claims_of_a_card_are_at_most_the_card(
-    those: list[ProcessClaim], overhead_bytes: int
-) -> None:
-    most, grant = 140 * GIB, FakeGrant(overhead_bytes)
-    row = why.own_share(entry().allocations[0], 0, those, grant, None, most)  # type: ignore[arg-type]
-    assert sum(row["kinds"].values()) == row["used_bytes"] <= most + overhead_bytes
-    assert max(row["expected_bytes"], row["exported_bytes"], row["pool_cached_bytes"]) <= most
-
-
-def test_each_kind_has_its_part() -> None:
-    kinds = tuple(10**number for number in range(abi.KINDS))
-    found = memory_kinds(MemoryUse(held_bytes=sum(kinds) + 5, kinds=kinds))
-    assert found.pop("buffers") == 5 + 10**abi.KIND_BUFFER
-    assert found == {
-        "managed": 10**abi.KIND_MANAGED,
-        "pools": 10**abi.KIND_POOL,
-        "physical": 10**abi.KIND_PHYSICAL,
-        "arrays": 10**abi.KIND_ARRAY,
-        "graphs": 10**abi.KIND_GRAPH,
-        "modules": 10**abi.KIND_MODULE,
-        "context_limits": 10**abi.KIND_CONTEXT_LIMIT,
-        "external": 10**abi.KIND_EXTERNAL,
-        "contexts": 10**abi.KIND_CONTEXT,
-    }
 
 
 Program = FakeProcess
@@ -246,35 +211,6 @@ def test_the_last_refusal_outlives_its_process(bound: BoundTenant) -> None:
     assert (after["denied"], after["last_denied_allocation"], holders) == (1, last, [])
 
 
-def test_of_a_refusal_before_this_daemon_looked_the_time_is_not_known(bound: BoundTenant) -> None:
-    bound.refuse(GIB)
-    bound.node.tenants.pages[bound.opened["key"]].denials = Denials()
-    report, _ = bound.report()
-    assert report["last_denied_allocation"] == {
-        "bytes": GIB,
-        "container_pid": bound.program.pid,
-        "seen": None,
-    }
-
-
-def test_of_a_refusal_at_the_very_start_the_time_is_known(bound: BoundTenant) -> None:
-    bound.refuse(GIB)
-    last = bound.report()[0]["last_denied_allocation"]
-    assert last is not None
-    assert last["seen"] is not None
-
-
-def test_a_refused_request_that_fits_by_now_gives_no_advice(bound: BoundTenant) -> None:
-    registered.hold(bound.fd, 0, 2 * GIB)
-    bound.refuse(GIB)
-    report, _ = bound.report()
-    assert (report["denied"], report["advice"]) == (1, [])
-    bound.refuse(3 * GIB, times=2)
-    assert any(
-        "most of the memory is buffers" in sentence for sentence in bound.report()[0]["advice"]
-    )
-
-
 def test_burst_use_is_explained(bound: BoundTenant) -> None:
     registered.hold(bound.fd, 0, 3 * GIB)
     lent = replace(bound.entry.allocations[0], memory_bytes=2 * GIB)
@@ -287,46 +223,6 @@ def test_burst_use_is_explained(bound: BoundTenant) -> None:
     ]
 
 
-def test_after_a_shrink_the_largest_process_is_named(bound: BoundTenant) -> None:
-    registered.hold(bound.fd, 0, 3 * GIB)
-    shrunk = replace(bound.entry.allocations[0], memory_bytes=2 * GIB)
-    bound.grant.set_memory(0, 2 * GIB)
-    report, _ = why.explain_memory(replace(bound.entry, allocations=(shrunk,)), bound.node)
-    assert report["advice"] == [
-        (
-            "the container is 1 GiB over quota: allocations fail until usage fits the quota. Free "
-            f"memory (process {bound.program.pid} uses most), or run gpushare set train --memory "
-            "3GiB"
-        ),
-        (
-            "most of the memory is buffers. A framework caches freed buffers: "
-            "torch.cuda.empty_cache() releases them"
-        ),
-    ]
-
-
-def test_a_process_that_the_account_does_not_know_is_named(bound: BoundTenant) -> None:
-    os.pwrite(bound.fd, bytes(8), abi.status_process_offset(0))  # it registered nowhere
-    use = ProcessUse(bound.program.pid, GIB)
-    driver_of(bound.node).uses = {card(0).uuid: (use,)}
-    look(bound.node)
-    report, (holder,) = bound.report()
-    assert not holder["accounted"]
-    assert report["cards"][0]["kinds"]["unaccounted"] == GIB
-    assert report["advice"][-1].startswith(f"process {bound.program.pid} (sleep) uses 1 GiB ")
-
-
-def test_a_claim_without_a_process_is_shown_without_a_pid(bound: BoundTenant) -> None:
-    registered.register(bound.fd, 1, 999, 1)
-    registered.hold(bound.fd, 1, GIB, kinds={abi.KIND_ARRAY: GIB})
-    report, holders = bound.report()
-    assert [(row["pid"], row["container_pid"]) for row in holders] == [
-        (None, 999),
-        (bound.program.pid, bound.program.pid),
-    ]
-    assert report["cards"][0]["kinds"]["arrays"] == GIB
-
-
 def test_workers_that_hold_a_context_and_nothing_else_are_named(bound: BoundTenant) -> None:
     only = {abi.KIND_CONTEXT: CONTEXT}
     registered.hold(bound.fd, 0, CONTEXT, kinds=only, contexts=1)
@@ -335,35 +231,6 @@ def test_workers_that_hold_a_context_and_nothing_else_are_named(bound: BoundTena
     registered.hold(bound.fd, 1, CONTEXT, kinds=only, contexts=1)
     assert bound.report()[0]["advice"] == [
         (f"2 processes hold only a context (1000 MiB): {bound.program.pid}, 999 (in the container)")
-    ]
-
-
-def test_a_worker_that_maps_anothers_memory_is_not_called_idle(bound: BoundTenant) -> None:
-    registered.hold(bound.fd, 0, 2 * GIB, exported_bytes=GIB)
-    registered.register(bound.fd, 1, 999, 1)
-    only = {abi.KIND_CONTEXT: CONTEXT}
-    registered.hold(bound.fd, 1, CONTEXT, kinds=only, contexts=1, imported_bytes=GIB)
-    assert bound.report()[0]["advice"] == []
-
-
-def test_each_card_of_several_has_its_sum_and_its_advice(
-    node: FakeDaemon, program: Program
-) -> None:
-    tenant = opened(node, memory="4GiB", count="2")
-    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
-    fd = node.tenants.pages[tenant["key"]].status.fd
-    living = processes.find_process(program.pid)
-    assert living is not None
-    registered.register(fd, 0, program.pid, living.starttime, denied=1, denied_bytes=3 * GIB)
-    registered.hold(fd, 0, GIB)
-    registered.hold(fd, 0, 2 * GIB, card=1, kinds={abi.KIND_ARRAY: 2 * GIB})
-    report, (holder,) = why.explain_memory(entry_of(node, tenant), node)
-    assert [card["used_bytes"] for card in report["cards"]] == [GIB, 2 * GIB]
-    assert [card["kinds"]["arrays"] for card in report["cards"]] == [0, 2 * GIB]
-    assert [held["bytes"] for held in holder["cards"]] == [GIB, 2 * GIB]
-    told = [sentence for sentence in report["advice"] if "last denied" in sentence]
-    assert [sentence.partition(":")[0] for sentence in told] == [
-        f"card {report['cards'][1]['index']}"
     ]
 
 
@@ -381,20 +248,6 @@ def test_a_whole_card_has_the_driver_s_figure_and_no_account(
     assert row["quota_bytes"] == row["current_limit_bytes"] == 140 * GIB
     assert row["drift_text"].startswith("a whole card has no account")
     assert (holder["accounted"], report["advice"]) == (False, [])
-
-
-def test_an_unallocated_container_has_no_cards(node: FakeDaemon) -> None:
-    none = TenantRecord(key="1" * 16, state="none", id="web", why="add -e GPUSHARE_MEMORY=4GiB")
-    report, holders = why.explain_memory(none, node)
-    assert (report["cards"], holders, report["advice"]) == ([], [], [])
-    assert report["reason"] == "add -e GPUSHARE_MEMORY=4GiB"
-
-
-def test_a_driver_that_went_silent_leaves_old_figures_and_says_so(bound: BoundTenant) -> None:
-    look(bound.node, 1)
-    driver_of(bound.node).fault = "no answer within 5 s"
-    look(bound.node, 1)
-    assert bound.report()[0]["stale_reason"] == "no answer within 5 s"
 
 
 def numbers(value: object) -> Iterator[int]:

@@ -1,0 +1,514 @@
+# SPDX-License-Identifier: Apache-2.0
+"""set and set --reset: the ledger, the page and the next container, at once or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpushare import abi
+from gpushare.config import Config, parse
+from gpushare.daemon.compute import scheduler_sync
+from gpushare.daemon.lifecycle.bind import bind
+from gpushare.daemon.operator.reset import reset_quota
+from gpushare.daemon.operator.resize import NotResizable, set_over_quota_action, set_quota
+from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.service.node_operations import set_card_policy
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.overrides import Overrides
+from gpushare.daemon.views.profile_rows import profile_rows
+from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.protocol import HostProcessGrant
+from gpushare.quota.effective_request import Defaults
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.request_policy import RequestPolicy
+
+from . import fakes, registered
+from .fake_process import FakeProcess
+from .fakes import GIB, MIB, FakeDaemon, FakeDriver, card
+from .operations import entry_of, grant, opened
+
+
+def test_set_changes_the_page_the_ledger_and_the_next_container(
+    node: DaemonState,
+) -> None:
+    tenant = opened(node, memory="4GiB")
+    resized = set_quota(entry_of(node, tenant), {"memory": "6GiB"}, node)
+    assert resized.allocations[0].memory_bytes == 6 * GIB
+    assert resized.quota["memory"] == {"value": "6GiB", "source": "operator"}
+    assert node.ledger.entries[tenant["key"]] == resized
+    assert node.overrides.of(tenant["id"]) == {"memory": "6GiB"}
+    memory = int.from_bytes(grant(node, tenant).read_bytes()[4096 + 48 : 4096 + 56], "little")
+    assert memory == 6 * GIB
+    assert node.tenants.pages[tenant["key"]].grant.generation == 2
+
+
+def test_set_refuses_more_than_is_available(node: DaemonState) -> None:
+    tenant = opened(node, memory="100GiB", devices="0")
+    opened(node, memory="20GiB", devices="0")
+    with pytest.raises(
+        NoRoom, match=r"cannot grow train by 21 GiB: card 0 has 20 of 140 GiB available"
+    ):
+        set_quota(entry_of(node, tenant), {"memory": "121GiB"}, node)
+    assert entry_of(node, tenant).allocations[0].memory_bytes == 100 * GIB
+    assert node.overrides.of(tenant["id"]) == {}
+    set_quota(entry_of(node, tenant), {"memory": "120GiB"}, node)
+
+
+def test_a_quota_below_the_use_refuses_new_memory_and_takes_none_away(
+    node: DaemonState,
+) -> None:
+    tenant = opened(node, memory="4GiB", devices="0")
+    pages = node.tenants.pages[tenant["key"]]
+    registered.register(pages.status.fd, 0, os.getpid(), 1)
+    registered.hold(pages.status.fd, 0, 3 * GIB)
+    row = tenant_row(set_quota(entry_of(node, tenant), {"memory": "1GiB"}, node), node)
+    [card] = row["cards"]
+    assert (card["quota_bytes"], card["current_limit_bytes"]) == (GIB, GIB)
+    assert (card["used_bytes"], card["over_limit_bytes"]) == (3 * GIB, 2 * GIB)
+    assert row["warnings"] == [
+        "train uses 3 GiB of 1 GiB on card 0: allocations fail until it frees 2 GiB"
+    ]
+
+
+def test_memory_still_used_after_a_shrink_is_not_reserved_again(
+    node: DaemonState, program: FakeProcess
+) -> None:
+    tenant = opened(node, memory="100GiB", devices="0")
+    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
+    fd = node.tenants.pages[tenant["key"]].status.fd
+    registered.register(fd, 0, program.pid, 1)
+    registered.hold(fd, 0, 60 * GIB)
+    with registered.life(fd, 0):
+        set_quota(entry_of(node, tenant), {"memory": "10GiB"}, node)
+    with pytest.raises(NoRoom, match=r"has 80 of 140 GiB available \(train 10 and 50 above it\)"):
+        opened(node, memory="81GiB", devices="0")
+    registered.hold(fd, 0, 20 * GIB)
+    opened(node, memory="81GiB", devices="0")
+
+
+def test_an_impossible_claim_blocks_no_placement(node: DaemonState, program: FakeProcess) -> None:
+    tenant = opened(node, memory="4GiB", devices="0")
+    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
+    fd = node.tenants.pages[tenant["key"]].status.fd
+    registered.register(fd, 0, os.getpid(), 1)
+    registered.hold(fd, 0, 1 << 60)
+    opened(node, memory="136GiB", devices="0")
+
+
+def test_a_quota_that_holds_no_context_is_refused(node: DaemonState) -> None:
+    tenant = opened(node, memory="4GiB")
+    node.tenants.pages[tenant["key"]].grant.set_context(0, 500 * MIB)
+    with pytest.raises(QuotaError, match="too small for a CUDA context, 500 MiB"):
+        set_quota(entry_of(node, tenant), {"memory": "500MiB"}, node)
+    assert entry_of(node, tenant).allocations[0].memory_bytes == 4 * GIB
+    assert node.overrides.of(tenant["id"]) == {}
+
+
+def set_of(node: FakeDaemon, tenant: HostProcessGrant, **asked: str) -> None:
+    set_quota(entry_of(node, tenant), {key.rstrip("_"): text for key, text in asked.items()}, node)
+
+
+def permille(node: FakeDaemon, tenant: HostProcessGrant) -> int:
+    [allocation] = entry_of(node, tenant).allocations
+    return scheduler_sync.shares_on_card(allocation.uuid, node)[tenant["key"]].permille
+
+
+def reserved(node: FakeDaemon, tenant: HostProcessGrant) -> int:
+    key = tenant["key"]
+    [cores] = [
+        one.cores for room in node.capacities() for one in room.allocations if one.key == key
+    ]
+    return cores
+
+
+def test_cores_are_set_in_the_ledger_the_page_and_the_next_container(node: FakeDaemon) -> None:
+    told: list[int] = []
+    tenant = opened(node, memory="4GiB", cores="30", devices="0")
+    node.shares_changed = lambda: told.append(permille(node, tenant))
+    set_of(node, tenant, cores="40")
+    entry = entry_of(node, tenant)
+    assert [one.cores for one in entry.allocations] == [40]
+    assert reserved(node, tenant) == 40
+    assert (entry.policy, entry.quota["cores"]) == (
+        "fixed-share",
+        {"value": "40", "source": "operator"},
+    )
+    assert node.overrides.of(tenant["id"]) == {"cores": "40"}
+    node.loop.settle()
+    assert told == [400]
+    offset = 4096 + abi.GRANT_CARD_CORES_PERCENT
+    assert int.from_bytes(grant(node, tenant).read_bytes()[offset : offset + 4], "little") == 40
+
+
+def test_any_of_them_together_with_memory(node: FakeDaemon) -> None:
+    tenant = opened(node, memory="4GiB")
+    said = {"policy": "native-burst-share", "weight": "7", "priority": "0", "class_": "online"}
+    set_of(node, tenant, memory="6GiB", **said)
+    entry = entry_of(node, tenant)
+    assert entry.allocations[0].memory_bytes == 6 * GIB
+    assert (entry.policy, entry.weight) == ("native-burst-share", 7)
+    assert (entry.priority, entry.class_) == (0, "online")
+    row = tenant_row(entry, node)
+    assert (row["online"], row["priority"], row["weight"]) == (True, 0, 7)
+    [card] = row["cards"]
+    assert (card["policy"], card["share_percent"], card["is_capped"]) == (
+        "native-burst-share",
+        100.0,
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("default", "asked", "expected"),
+    [
+        (None, {}, "fixed-share"),
+        ("burst-share", {}, "burst-share"),
+        (None, {"cores": "30", "policy": "burst-share"}, "burst-share"),
+    ],
+)
+def test_cores_keep_the_policy_requested_or_take_that_of_create(
+    tmp_path: Path, default: str | None, asked: dict[str, str], expected: str
+) -> None:
+    config = Config(terms=RequestPolicy(Defaults(policy=default)))
+    with fakes.node(tmp_path, config=config) as node:
+        tenant = opened(node, memory="4GiB", **asked)
+        set_of(node, tenant, cores="50")
+        assert entry_of(node, tenant).policy == expected
+
+
+def test_more_cores_than_the_card_has_left_are_refused_with_the_numbers(node: FakeDaemon) -> None:
+    tenant = opened(node, memory="4GiB", cores="30", devices="0")
+    opened(node, memory="4GiB", cores="60", devices="0")
+    with pytest.raises(NoRoom, match=r"no room for 41 % .*: card 0 has 40 % left \(train-.* 60\)"):
+        set_of(node, tenant, cores="41")
+    assert entry_of(node, tenant).allocations[0].cores == 30
+    assert node.overrides.of(tenant["id"]) == {}
+    set_of(node, tenant, cores="40")
+    set_of(node, tenant, cores="41", policy="best-effort")
+
+
+def test_nothing_of_a_set_is_done_where_a_part_of_it_is_refused(node: FakeDaemon) -> None:
+    tenant = opened(node, memory="4GiB", cores="30", devices="0")
+    with pytest.raises(NoRoom):
+        set_of(node, tenant, cores="40", memory="200GiB")
+    before = entry_of(node, tenant)
+    assert (before.allocations[0].cores, before.allocations[0].memory_bytes) == (30, 4 * GIB)
+
+
+def test_every_card_of_a_tenant_has_to_have_them(node: FakeDaemon) -> None:
+    tenant = opened(node, memory="4GiB", cores="30", count="2")
+    opened(node, memory="4GiB", cores="60", devices="1")
+    with pytest.raises(NoRoom, match="card 1 has 40 % left"):
+        set_of(node, tenant, cores="50")
+
+
+def test_all_of_the_cores_are_a_whole_card_which_a_share_does_not_become(node: FakeDaemon) -> None:
+    tenant = opened(node, memory="4GiB", cores="30")
+    with pytest.raises(QuotaError, match=r"--cores=100: a whole card.*Set 99 or less"):
+        set_of(node, tenant, cores="100")
+
+
+def test_a_cards_policy_holds_for_its_tenants_and_sets_their_cores_aside(node: FakeDaemon) -> None:
+    burst = opened(node, memory="4GiB", cores="30", policy="native-burst-share", devices="0")
+    plain = opened(node, memory="4GiB", devices="0")
+    assert (permille(node, burst), permille(node, plain)) == (968, 32)
+    told: list[str] = []
+    node.shares_changed = lambda: told.append("told")
+    set_card_policy("GPU-0000", "fixed-share", node)
+    assert told == ["told"]
+    assert (permille(node, burst), permille(node, plain)) == (300, 700)
+    assert reserved(node, burst) == 30
+    assert entry_of(node, burst).policy == "native-burst-share"
+    assert [card["policy"] for card in tenant_row(entry_of(node, burst), node)["cards"]] == [
+        "fixed-share"
+    ]
+    with pytest.raises(NoRoom, match="has 70 % of its compute left"):
+        opened(node, memory="4GiB", cores="71", policy="native-burst-share", devices="0")
+    set_card_policy("GPU-0000", "", node)
+    assert reserved(node, burst) == 0
+    assert permille(node, burst) == 968
+
+
+def test_a_best_effort_card_reserves_no_cores(node: FakeDaemon) -> None:
+    set_card_policy("GPU-0000", "best-effort", node)
+    found = [opened(node, memory="4GiB", cores="90", devices="0") for _ in range(2)]
+    assert [permille(node, one) for one in found] == [500, 500]
+    with pytest.raises(NoRoom, match=r"cannot reserve 180 % of its compute.*train 90, train-"):
+        set_card_policy("GPU-0000", "", node)
+    assert node.policy_of("GPU-0000") == "best-effort"
+    other = opened(node, memory="4GiB", cores="90", devices="1")
+    assert permille(node, other) == 900
+
+
+def test_a_daemon_that_ended_between_file_and_ledger_settles_it(tmp_path: Path) -> None:
+    with fakes.node(tmp_path) as before:
+        tenant = opened(before, memory="4GiB", cores="30")
+        before.card_overrides.set("GPU-0000", {"policy": "best-effort"})
+    with fakes.again(tmp_path) as after:
+        assert reserved(after, tenant) == 0
+        assert after.capacities()[0].cores_available == 100
+
+
+@pytest.mark.parametrize("policy", ["fixed-share", "burst-share", "best-effort"])
+def test_a_weight_that_nothing_comes_of_is_refused(node: FakeDaemon, policy: str) -> None:
+    tenant = opened(node, memory="4GiB", cores="30", policy=policy)
+    before = entry_of(node, tenant)
+    with pytest.raises(QuotaError, match=rf"only under native-burst-share.* under {policy}. Add "):
+        set_of(node, tenant, weight="3")
+    assert entry_of(node, tenant) == before
+    assert node.overrides.of(tenant["id"]) == {}
+    set_of(node, tenant, weight="3", policy="native-burst-share")
+    assert entry_of(node, tenant).weight == 3
+
+
+def test_the_policy_of_a_container_takes_precedence_over_its_cards(node: FakeDaemon) -> None:
+    tenant = opened(node, memory="4GiB", cores="30", devices="0")
+    opened(node, memory="4GiB", devices="0")
+    set_card_policy("GPU-0000", "best-effort", node)
+    assert permille(node, tenant) == 500
+    set_of(node, tenant, policy="fixed-share")
+    assert permille(node, tenant) == 300
+    assert reserved(node, tenant) == 30
+
+
+TEXT = """
+profiles:
+  small: {memory: 8GiB, cores: 10, policy: burst-share}
+  third: {equal: 3}
+  seat: {memory: 60GiB, policy: best-effort}
+"""
+
+
+@pytest.fixture
+def profiled(tmp_path: Path) -> Iterator[FakeDaemon]:
+    config = parse(TEXT, Path("gpushare.yaml"))
+    cards = card(0, 140), card(1, 100)
+    with fakes.node(tmp_path, FakeDriver(*cards), config) as made:
+        yield made
+
+
+def quota_of(profiled: FakeDaemon, tenant: object) -> dict[str, str]:
+    return tenant_row(entry_of(profiled, tenant), profiled)["quota"]  # type: ignore[arg-type]
+
+
+def fits(profiled: FakeDaemon) -> dict[str, int]:
+    return {row["name"]: row["fits"] for row in profile_rows(profiled)}
+
+
+def test_a_container_has_what_its_profile_says(profiled: FakeDaemon) -> None:
+    tenant = opened(profiled, profile="third", devices="1")
+    [allocation] = entry_of(profiled, tenant).allocations
+    assert (allocation.memory_bytes, allocation.cores) == (100 * GIB // 3, 33)
+    assert quota_of(profiled, tenant)["profile"] == "third option"
+    opened(profiled, profile="third", devices="1")
+    opened(profiled, profile="third", devices="1")
+    with pytest.raises(NoRoom, match=r"no card has room for 33.33 % of its memory and 33 %"):
+        opened(profiled, profile="third", devices="1")
+
+
+def test_ls_says_how_many_more_fit(profiled: FakeDaemon) -> None:
+    # By compute, twice ten; by thirds of each card; by memory, two and one.
+    assert fits(profiled) == {"small": 20, "third": 6, "seat": 3}
+    opened(profiled, profile="third", devices="1")
+    assert fits(profiled) == {"small": 16, "third": 5, "seat": 3}
+    opened(profiled, memory="130GiB", devices="0")
+    assert fits(profiled) == {"small": 7, "third": 2, "seat": 1}
+    profiled.config = replace(profiled.config, max_tenants=2)
+    assert fits(profiled)["small"] == 2
+
+
+def test_a_running_container_changes_to_a_profile_and_back(profiled: FakeDaemon) -> None:
+    tenant = opened(profiled, memory="4GiB", cores="5", devices="1")
+    before = entry_of(profiled, tenant)
+    changed = set_quota(before, {"profile": "third"}, profiled)
+    [allocation] = changed.allocations
+    assert (allocation.memory_bytes, allocation.cores) == (100 * GIB // 3, 33)
+    assert quota_of(profiled, tenant)["profile"] == "third operator"
+    set_quota(changed, {"profile": "small"}, profiled)
+    assert entry_of(profiled, tenant).policy == "burst-share"
+    assert entry_of(profiled, tenant).allocations[0].memory_bytes == 8 * GIB
+    set_quota(entry_of(profiled, tenant), {"memory": "9GiB"}, profiled)
+    assert "profile" not in quota_of(profiled, tenant)
+    set_quota(entry_of(profiled, tenant), {"profile": "small"}, profiled)
+    assert reset_quota(entry_of(profiled, tenant), ("profile",), profiled) == before
+    assert profiled.overrides.of(tenant["id"]) == {}
+
+
+def test_a_change_to_a_profile_is_refused_like_any_other(profiled: FakeDaemon) -> None:
+    tenant = opened(profiled, memory="4GiB", devices="1")
+    opened(profiled, memory="90GiB", devices="1")
+    before = entry_of(profiled, tenant)
+    with pytest.raises(NoRoom, match="cannot grow"):
+        set_quota(before, {"profile": "third"}, profiled)
+    with pytest.raises(QuotaError, match=r"--profile=smell: not a profile of this node. Did you"):
+        set_quota(before, {"profile": "smell"}, profiled)
+    with pytest.raises(QuotaError, match="Keep the profile or the other keys"):
+        set_quota(before, {"profile": "small", "memory": "1GiB"}, profiled)
+    assert entry_of(profiled, tenant) == before
+
+
+def test_a_part_of_cards_of_different_sizes_is_no_one_size(profiled: FakeDaemon) -> None:
+    tenant = opened(profiled, memory="4GiB", count="2")
+    with pytest.raises(QuotaError, match=r"have different sizes\. Set --memory and --cores"):
+        set_quota(entry_of(profiled, tenant), {"profile": "third"}, profiled)
+
+
+ASKED: Mapping[str, str] = {
+    "memory": "4GiB",
+    "cores": "30",
+    "priority": "7",
+    "class": "offline",
+    "idle-after": "2h",
+    "time-limit": "8h",
+}
+SET: Mapping[str, str] = {
+    "memory": "6GiB",
+    "memory-limit": "8GiB",
+    "cores": "40",
+    "policy": "burst-share",
+    "priority": "1",
+    "class": "online",
+    "idle-after": "90m",
+    "time-limit": "12h",
+}
+
+
+def as_asked(node: FakeDaemon) -> HostProcessGrant:
+    return opened(node, devices="0", **{key.replace("-", "_"): text for key, text in ASKED.items()})
+
+
+def test_all_that_was_set_is_as_it_was(node: FakeDaemon) -> None:
+    tenant = as_asked(node)
+    before = entry_of(node, tenant)
+    page = grant(node, tenant).read_bytes()
+    set_quota(before, SET, node)
+    assert entry_of(node, tenant) != before
+    assert reset_quota(entry_of(node, tenant), (), node) == before
+    assert entry_of(node, tenant) == before
+    assert node.overrides.of(tenant["id"]) == {}
+    offset = 4096 + abi.GRANT_CARD_CORES_PERCENT
+    assert grant(node, tenant).read_bytes()[offset : offset + 4] == page[offset : offset + 4]
+
+
+@pytest.mark.parametrize("key", SET)
+def test_one_key_goes_back_and_the_others_stay(node: FakeDaemon, key: str) -> None:
+    tenant = as_asked(node)
+    before = entry_of(node, tenant)
+    changed = set_quota(before, SET, node)
+    after = reset_quota(changed, [key], node)
+    assert after.quota.get(key) == before.quota.get(key)
+    others = {name: row for name, row in changed.quota.items() if name != key}
+    assert {name: row for name, row in after.quota.items() if name != key} == others
+    assert node.overrides.of(tenant["id"]).keys() == SET.keys() - {key}
+
+
+def test_a_percentage_is_one_again(node: FakeDaemon) -> None:
+    tenant = opened(node, memory_percent="10", devices="0")
+    before = entry_of(node, tenant)
+    set_quota(before, {"memory": "6GiB"}, node)
+    after = reset_quota(entry_of(node, tenant), ["memory"], node)
+    assert after == before
+    assert after.allocations[0].memory_bytes == 14 * GIB
+
+
+def test_a_limit_that_grew_along_goes_back_along(node: FakeDaemon) -> None:
+    tenant = opened(node, memory="4GiB", memory_limit="5GiB", devices="0")
+    before = entry_of(node, tenant)
+    changed = set_quota(before, {"memory": "6GiB"}, node)
+    assert changed.allocations[0].memory_limit_bytes == 6 * GIB
+    assert reset_quota(changed, ["memory"], node) == before
+
+
+def test_memory_reserved_by_others_meanwhile_is_not_taken_back(node: FakeDaemon) -> None:
+    tenant = opened(node, memory="100GiB", cores="80", devices="0")
+    set_quota(entry_of(node, tenant), {"memory": "4GiB", "cores": "10"}, node)
+    opened(node, memory="100GiB", cores="50", devices="0")
+    before = entry_of(node, tenant)
+    with pytest.raises(NoRoom, match="cannot grow train by 96 GiB"):
+        reset_quota(before, ["memory"], node)
+    with pytest.raises(NoRoom, match="no room for 80 % of its compute"):
+        reset_quota(before, ["cores"], node)
+    with pytest.raises(NoRoom):
+        reset_quota(before, (), node)
+    assert entry_of(node, tenant) == before
+    assert node.overrides.of(tenant["id"]) == {"memory": "4GiB", "cores": "10"}
+
+
+def test_a_reset_that_contradicts_the_rest_is_refused(node: FakeDaemon) -> None:
+    tenant = opened(node, memory="4GiB", devices="0")
+    set_quota(entry_of(node, tenant), {"cores": "40", "policy": "burst-share"}, node)
+    with pytest.raises(QuotaError, match="requires cores"):
+        reset_quota(entry_of(node, tenant), ["cores"], node)
+    assert reset_quota(entry_of(node, tenant), ["cores", "policy"], node).policy == "best-effort"
+
+
+@pytest.mark.parametrize("keys", [(), ["memory"], ["weight", "cores"]])
+def test_nothing_that_was_set_is_nothing_to_take_back(node: FakeDaemon, keys: list[str]) -> None:
+    tenant = as_asked(node)
+    with pytest.raises(NotResizable, match=r".* of train is not overridden. See gpushare inspect"):
+        reset_quota(entry_of(node, tenant), keys, node)
+
+
+def test_an_unknown_request_cannot_be_restored(node: FakeDaemon) -> None:
+    tenant = as_asked(node)
+    node.ledger.add(replace(entry_of(node, tenant), requested={}))
+    set_quota(entry_of(node, tenant), {"memory": "6GiB"}, node)
+    with pytest.raises(NotResizable, match=r"was not recorded: an earlier version"):
+        reset_quota(entry_of(node, tenant), (), node)
+
+
+def test_whole_cards_have_no_quota_to_set_but_the_idle_time(node: FakeDaemon) -> None:
+    tenant = opened(node, devices="0")
+    before = entry_of(node, tenant)
+    changed = set_quota(before, {"idle-after": "90m"}, node)
+    assert changed.quota["idle-after"] == {"value": "90m", "source": "operator"}
+    assert reset_quota(changed, (), node) == before
+    with pytest.raises(NotResizable, match="has whole cards"):
+        set_quota(before, {"idle-after": "90m", "cores": "30"}, node)
+    assert entry_of(node, tenant) == before
+
+
+def test_the_over_quota_action_returns_to_the_nodes_default(node: FakeDaemon) -> None:
+    tenant = as_asked(node)
+    set_over_quota_action(entry_of(node, tenant), "kill", node)
+    set_quota(entry_of(node, tenant), {"cores": "40"}, node)
+    reset_quota(entry_of(node, tenant), ["over-quota-action"], node)
+    assert node.overrides.of(tenant["id"]) == {"cores": "40"}
+    assert node.over_quota_action(entry_of(node, tenant)) == node.config.terms.over
+
+
+def test_it_stands_above_the_nodes_and_outlives_the_daemon(node: FakeDaemon) -> None:
+    tenant = opened(node, memory="4GiB")
+    assert node.over_quota_action(entry_of(node, tenant)) == "freeze"
+    set_over_quota_action(entry_of(node, tenant), "kill", node)
+    assert tenant_row(entry_of(node, tenant), node)["over_quota_action"] == "kill"
+    assert Overrides(node.config.state_dir).of(tenant["id"]) == {"over-quota-action": "kill"}
+
+
+def test_an_unknown_choice_is_refused(node: FakeDaemon) -> None:
+    tenant = opened(node, memory="4GiB")
+    with pytest.raises(QuotaError, match="Write observe, warn, freeze or kill"):
+        set_over_quota_action(entry_of(node, tenant), "shoot", node)
+    assert node.overrides.of(tenant["id"]) == {}
+
+
+def test_a_whole_card_is_not_judged(node: FakeDaemon) -> None:
+    tenant = opened(node, count="1")
+    with pytest.raises(NotResizable, match="so the audit does not check it"):
+        set_over_quota_action(entry_of(node, tenant), "kill", node)
+    assert tenant_row(entry_of(node, tenant), node)["over_quota_action"] == ""
+
+
+def test_a_namespaces_action_overrides_the_nodes(tmp_path: Path) -> None:
+    config = Config(
+        terms=RequestPolicy(over="warn"), namespaces=(("team-a", RequestPolicy(over="kill")),)
+    )
+    with fakes.node(tmp_path, None, config) as node:
+        entry = fakes.entry()
+        assert node.over_quota_action(entry) == "warn"
+        assert node.over_quota_action(replace(entry, namespace="team-a")) == "kill"
