@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Arrays, mipmapped ones, and what looks at them.
+ * Arrays, and mipmapped ones.
  */
 #include "contract.h"
-
-#include <string.h>
 
 static CUDA_ARRAY3D_DESCRIPTOR floats(size_t width, size_t height, size_t depth)
 {
@@ -33,37 +31,6 @@ void an_array_is_counted_until_it_is_destroyed(void)
 	UNCHANGED(before);
 }
 
-void bytes_come_back_from_an_array(void)
-{
-	const CUDA_ARRAY_DESCRIPTOR_v1 descriptor = {
-		.Width = 10, .Height = 3, .Format = CU_AD_FORMAT_UNSIGNED_INT8, .NumChannels = 1};
-	unsigned char out[3][10], in[3][10] = {{0}};
-	CUDA_ARRAY_DESCRIPTOR told;
-	CUarray array;
-
-	begin();
-	for (int i = 0; i < 30; i++)
-		out[i / 10][i % 10] = (unsigned char)(i + 1);
-	OK(cuArrayCreate(&array, &descriptor));
-	OK(cuArrayGetDescriptor_v2(&told, array));
-	EQUAL(told.Width, 10);
-	const CUDA_MEMCPY2D there = {.srcMemoryType = CU_MEMORYTYPE_HOST,
-		.srcHost = out,
-		.dstMemoryType = CU_MEMORYTYPE_ARRAY,
-		.dstArray = array,
-		.WidthInBytes = 10,
-		.Height = 3};
-	const CUDA_MEMCPY2D back = {.srcMemoryType = CU_MEMORYTYPE_ARRAY,
-		.srcArray = array,
-		.dstMemoryType = CU_MEMORYTYPE_HOST,
-		.dstHost = in,
-		.WidthInBytes = 10,
-		.Height = 3};
-	OK(cuMemcpy2D_v2(&there));
-	OK(cuMemcpy2D_v2(&back));
-	EQUAL(memcmp(in, out, sizeof(in)), 0);
-}
-
 void a_mipmap_takes_all_its_levels_at_once(void)
 {
 	const CUDA_ARRAY3D_DESCRIPTOR square = floats(4096, 4096, 0);
@@ -84,35 +51,4 @@ void a_mipmap_takes_all_its_levels_at_once(void)
 	IS(CUDA_ERROR_INVALID_VALUE, cuMipmappedArrayGetLevel(&level, mipmap, 13));
 	OK(cuMipmappedArrayDestroy(mipmap));
 	UNCHANGED(before);
-}
-
-void textures_and_surfaces_take_no_memory(void)
-{
-	CUDA_ARRAY3D_DESCRIPTOR descriptor = floats(64, 64, 0);
-	CUDA_RESOURCE_DESC resource = {.resType = CU_RESOURCE_TYPE_ARRAY}, told;
-	const union {
-		char bytes[104];
-		double alignment;
-	} sampling = {{0}};
-	CUarray plain, written;
-	CUsurfObject surface;
-	CUtexObject texture;
-
-	begin();
-	OK(cuArray3DCreate_v2(&plain, &descriptor));
-	descriptor.Flags = CUDA_ARRAY3D_SURFACE_LDST;
-	OK(cuArray3DCreate_v2(&written, &descriptor));
-	const size_t before = free_bytes();
-	resource.res.array.hArray = plain;
-	OK(cuTexObjectCreate(&texture, &resource, (const void *)&sampling, NULL));
-	IS(CUDA_ERROR_INVALID_VALUE, cuSurfObjectCreate(&surface, &resource));
-	OK(cuTexObjectGetResourceDesc(&told, texture));
-	CHECK(told.res.array.hArray == plain);
-	OK(cuTexObjectDestroy(texture));
-	resource.res.array.hArray = written;
-	OK(cuSurfObjectCreate(&surface, &resource));
-	UNCHANGED(before);
-	OK(cuSurfObjectDestroy(surface));
-	OK(cuArrayDestroy(plain));
-	OK(cuArrayDestroy(written));
 }

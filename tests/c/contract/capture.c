@@ -45,46 +45,6 @@ static CUgraphNodeType type_of(CUgraphNode node)
 	return type;
 }
 
-static void note(void *noted)
-{
-	++*(int *)noted;
-}
-
-void captured_calls_run_when_their_graph_does(void)
-{
-	const CUgraphNodeType wanted[] = {CU_GRAPH_NODE_TYPE_KERNEL, CU_GRAPH_NODE_TYPE_MEMSET,
-		CU_GRAPH_NODE_TYPE_MEMCPY, CU_GRAPH_NODE_TYPE_HOST};
-	size_t count = 4, dependencies;
-	CUgraphNode nodes[4];
-	unsigned int word = 0;
-	CUgraphExec instance;
-	int noted = 0;
-
-	begin();
-	CUstream stream = stream_new();
-	const CUdeviceptr pointer = allocated(4096);
-	OK(launch_ns(stream, 1000)); /* a capture cannot load the kernel */
-	start(stream);
-	OK(launch_ns(stream, 1000));
-	OK(cuMemsetD32Async(pointer, 0xabcd, 1024, stream));
-	OK(cuMemcpyDtoHAsync_v2(&word, pointer + 4092, 4, stream));
-	OK(cuLaunchHostFunc(stream, note, &noted));
-	CUgraph graph = end(stream);
-	OK(cuGraphGetNodes(graph, nodes, &count));
-	EQUAL(count, 4);
-	for (size_t i = 0; i < 4; i++) {
-		EQUAL(type_of(nodes[i]), wanted[i]);
-		OK(cuGraphNodeGetDependencies(nodes[i], NULL, &dependencies));
-		EQUAL(dependencies, i > 0);
-	}
-	EQUAL(noted + (int)word, 0);
-	OK(cuGraphInstantiateWithFlags(&instance, graph, 0));
-	OK(cuGraphLaunch(instance, stream));
-	OK(cuStreamSynchronize(stream));
-	EQUAL(word, 0xabcd);
-	EQUAL(noted, 1);
-}
-
 void a_captured_allocation_is_one_of_the_graph(void)
 {
 	const size_t size = 32 * MIB;
@@ -116,7 +76,7 @@ void a_captured_allocation_is_one_of_the_graph(void)
 	UNCHANGED(before);
 }
 
-void a_stream_that_waits_takes_part_and_must_come_back(void)
+void a_stream_that_waits_takes_part(void)
 {
 	CUgraphNode nodes[3];
 	size_t count = 3;
@@ -143,26 +103,12 @@ void a_stream_that_waits_takes_part_and_must_come_back(void)
 	OK(cuGraphNodeGetDependencies(nodes[2], NULL, &count));
 	EQUAL(count, 2);
 	OK(cuGraphDestroy(graph));
-
-	start(first);
-	OK(cuEventRecord(fork, first));
-	OK(cuStreamWaitEvent(second, fork, 0));
-	OK(launch_ns(second, 1000));
-	IS(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, cuStreamEndCapture(second, &graph));
-	end_fails(first, CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
-
-	OK(cuEventRecord(join, second));
-	start(first);
-	IS(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, cuStreamWaitEvent(first, join, 0));
-	end_fails(first, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
 void what_cannot_be_captured_is_refused_and_spoils_the_capture(void)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	CUstreamCaptureStatus status;
 	CUdeviceptr pointer;
-	CUstream blocking;
 	CUgraph graph;
 
 	begin();
@@ -186,14 +132,6 @@ void what_cannot_be_captured_is_refused_and_spoils_the_capture(void)
 	OK(cuMemFree_v2(allocated(1)));
 	OK(cuThreadExchangeStreamCaptureMode(&mode));
 	OK(cuGraphDestroy(end(stream)));
-
-	IS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamBeginCapture(NULL));
-	OK(cuStreamCreate(&blocking, 0));
-	start(blocking);
-	IS(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuStreamIsCapturing(NULL, &status));
-	EQUAL(status_of(blocking), CU_STREAM_CAPTURE_STATUS_ACTIVE);
-	IS(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, launch_ns(NULL, 1));
-	end_fails(blocking, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
 /* What another thread asks while this one captures. */
@@ -251,28 +189,4 @@ void other_threads_are_bound_by_the_mode_of_a_capture(void)
 	start(stream);
 	IS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, asked_by_another_thread(asked));
 	end_fails(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-}
-
-void a_program_adds_nodes_of_its_own_to_a_capture(void)
-{
-	CUstreamCaptureStatus status;
-	const CUgraphNode *nodes;
-	CUgraphNode node;
-	uint64_t id = 0;
-	CUgraph graph;
-	size_t count;
-
-	begin();
-	CUstream stream = stream_new();
-	OK(launch_ns(stream, 1000));
-	start(stream);
-	OK(launch_ns(stream, 1000));
-	OK(cuStreamGetCaptureInfo_v2(stream, &status, &id, &graph, &nodes, &count));
-	CHECK(id > 0 && count == 1);
-	OK(cuGraphAddEmptyNode(&node, graph, nodes, count));
-	OK(cuStreamUpdateCaptureDependencies(stream, &node, 1, 1));
-	OK(launch_ns(stream, 1000));
-	CHECK(end(stream) == graph);
-	OK(cuGraphGetNodes(graph, NULL, &count));
-	EQUAL(count, 3);
 }

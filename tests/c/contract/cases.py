@@ -22,7 +22,6 @@ NOT_FOR_TENANTS = {
     **dict.fromkeys(
         (
             "the_states_of_a_checkpoint_follow_one_another",
-            "other_transitions_are_refused_and_change_nothing",
             "a_caller_without_cuinit_takes_a_process_off_its_card",
             "the_memory_of_a_checkpointed_process_is_anothers",
             "a_restore_without_room_is_the_last",
@@ -30,7 +29,6 @@ NOT_FOR_TENANTS = {
             "calls_wait_until_the_unlock",
             "a_lock_gives_up_at_its_timeout",
             "a_killed_process_leaves_nothing_in_any_state",
-            "a_busy_process_never_sees_other_bytes",
             "a_process_moves_to_another_card_with_all_that_it_has",
         ),
         "a tenant takes no process off its cards",

@@ -7,15 +7,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-void nothing_works_before_cuinit(void)
-{
-	size_t bytes;
-	int count;
-
-	IS(CUDA_ERROR_NOT_INITIALIZED, cuDeviceGetCount(&count));
-	IS(CUDA_ERROR_NOT_INITIALIZED, cuMemGetInfo_v2(&bytes, &bytes));
-}
-
 static void use_the_card(int socket)
 {
 	begin();
@@ -218,22 +209,4 @@ void a_green_context_has_its_multiprocessors_and_leaves_no_memory(void)
 	CHECK(current == context);
 	OK(cuGreenCtxDestroy(green));
 	UNCHANGED(before);
-}
-
-void cards_reach_each_other_once_it_is_enabled(void)
-{
-	CUcontext peer;
-	int can;
-
-	begin();
-	OK(cuDeviceCanAccessPeer(&can, 1, 1));
-	EQUAL(can, 0);
-	OK(cuDeviceCanAccessPeer(&can, 0, 1));
-	if (!can)
-		skip("the cards do not reach each other");
-	OK(cuDevicePrimaryCtxRetain(&peer, 1));
-	IS(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, cuCtxDisablePeerAccess(peer));
-	OK(cuCtxEnablePeerAccess(peer, 0));
-	IS(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, cuCtxEnablePeerAccess(peer, 0));
-	OK(cuCtxDisablePeerAccess(peer));
 }

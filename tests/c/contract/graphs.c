@@ -1,15 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Graphs: what their nodes do when an instance is launched, and the memory that they allocate.
+ * Graphs: the memory that their nodes allocate.
  */
 #include "contract.h"
-
-#include "cuda_work.h"
-
-static void note(void *noted)
-{
-	++*(int *)noted;
-}
 
 static CUgraph graph_new(void)
 {
@@ -26,128 +19,6 @@ static CUgraphExec instance_of(CUgraph graph, unsigned long long flags)
 	OK(cuGraphInstantiateWithFlags(&instance, graph, flags));
 	return instance;
 }
-
-void nodes_run_in_order_when_their_graph_does(void)
-{
-	enum { BYTES = 1000 };
-	CUcontext context = begin();
-	const CUdeviceptr one = allocated(BYTES), other = allocated(BYTES);
-	CUgraphNode set, copied, called, out;
-	CUgraph graph = graph_new();
-	int noted = 0;
-	const CUDA_HOST_NODE_PARAMS host = {note, &noted};
-	const CUDA_MEMSET_NODE_PARAMS fill_one = {
-		.dst = one, .value = 0x5a, .elementSize = 1, .width = BYTES, .height = 1};
-	CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-		.srcDevice = one,
-		.dstMemoryType = CU_MEMORYTYPE_DEVICE,
-		.dstDevice = other,
-		.WidthInBytes = BYTES,
-		.Height = 1,
-		.Depth = 1};
-	unsigned char in[BYTES] = {0};
-
-	OK(cuGraphAddMemsetNode(&set, graph, NULL, 0, &fill_one, context));
-	OK(cuGraphAddMemcpyNode(&copied, graph, &set, 1, &copy, context));
-	OK(cuGraphAddHostNode(&called, graph, &copied, 1, &host));
-	copy.srcDevice = other;
-	copy.dstMemoryType = CU_MEMORYTYPE_HOST;
-	copy.dstHost = in;
-	OK(cuGraphAddMemcpyNode(&out, graph, &called, 1, &copy, context));
-	CUgraphExec instance = instance_of(graph, 0);
-	EQUAL(in[0], 0);
-	OK(cuGraphLaunch(instance, NULL));
-	OK(cuGraphLaunch_ptsz(instance, NULL));
-	OK(cuCtxSynchronize());
-	CHECK(in[0] == 0x5a && in[BYTES - 1] == 0x5a);
-	EQUAL(noted, 2);
-}
-
-void a_child_graph_is_copied_as_it_was(void)
-{
-	int noted = 0;
-	const CUDA_HOST_NODE_PARAMS host = {note, &noted};
-	CUgraphNode node, hosted, after;
-	CUgraphNodeType type;
-	CUgraph clone, inner;
-	size_t count = 0;
-
-	begin();
-	CUgraph parent = graph_new(), child = graph_new();
-	OK(cuGraphAddHostNode(&hosted, child, NULL, 0, &host));
-	OK(cuGraphAddChildGraphNode(&node, parent, NULL, 0, child));
-	OK(cuGraphAddHostNode(&after, child, &hosted, 1, &host));
-	OK(cuGraphDestroy(child));
-	OK(cuGraphChildGraphNodeGetGraph(node, &inner));
-	OK(cuGraphGetNodes(inner, NULL, &count));
-	EQUAL(count, 1);
-	OK(cuGraphNodeGetType(node, &type));
-	EQUAL(type, CU_GRAPH_NODE_TYPE_GRAPH);
-	OK(cuGraphClone(&clone, parent));
-	OK(cuGraphDestroy(parent));
-	CUgraphExec instance = instance_of(clone, 0);
-	OK(cuGraphLaunch(instance, NULL));
-	OK(cuCtxSynchronize());
-	EQUAL(noted, 1);
-}
-
-static float launched_ms(CUgraphExec instance)
-{
-	CUevent start = event_new(0), end = event_new(0);
-
-	OK(cuEventRecord(start, NULL));
-	OK(cuGraphLaunch(instance, NULL));
-	OK(cuEventRecord(end, NULL));
-	OK(cuEventSynchronize(end));
-	const float elapsed = elapsed_ms(start, end);
-	OK(cuEventDestroy_v2(start));
-	OK(cuEventDestroy_v2(end));
-	return elapsed * 1.001F;
-}
-
-void a_kernel_node_keeps_its_parameters_and_an_instance_its_own(void)
-{
-	uint64_t duration_ns = 10 * MS;
-	void *parameters[] = {&duration_ns};
-	CUgraphNode node, second, error_node;
-	CUDA_KERNEL_NODE_PARAMS told;
-	int update_result;
-	CUgraph other;
-
-	begin();
-	const CUDA_KERNEL_NODE_PARAMS kernel = {.kern = (CUkernel)(void *)waiting(),
-		.gridDimX = 1,
-		.gridDimY = 1,
-		.gridDimZ = 1,
-		.blockDimX = 1,
-		.blockDimY = 1,
-		.blockDimZ = 1,
-		.kernelParams = parameters};
-	CUgraph graph = graph_new();
-	OK(cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &kernel));
-	duration_ns = 20 * MS;
-	OK(cuGraphKernelNodeGetParams_v2(node, &told));
-	EQUAL(*(uint64_t *)told.kernelParams[0], 10 * MS);
-	CUgraphExec instance = instance_of(graph, 0);
-	CHECK(launched_ms(instance) >= 10.0F);
-	OK(cuGraphExecKernelNodeSetParams_v2(instance, node, &kernel));
-	CHECK(launched_ms(instance) >= 20.0F);
-	OK(cuGraphKernelNodeGetParams_v2(node, &told));
-	EQUAL(*(uint64_t *)told.kernelParams[0], 10 * MS);
-	duration_ns = 30 * MS;
-	OK(cuGraphKernelNodeSetParams_v2(node, &kernel));
-	OK(cuGraphClone(&other, graph));
-	OK(cuGraphDestroy(graph));
-	OK(cuGraphExecUpdate(instance, other, &error_node, &update_result));
-	CHECK(launched_ms(instance) >= 30.0F);
-	OK(cuGraphAddKernelNode_v2(&second, other, NULL, 0, &kernel));
-	IS(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE,
-		cuGraphExecUpdate(instance, other, &error_node, &update_result));
-	EQUAL(update_result, 2); /* the topology has changed */
-	CHECK(launched_ms(instance) >= 30.0F);
-}
-
-/* --- memory --- */
 
 static CUDA_MEM_ALLOC_NODE_PARAMS of_card(size_t bytes)
 {
@@ -327,33 +198,6 @@ void auto_free_lets_a_graph_run_again(void)
 	OK(cuMemFree_v2(pointer));
 	OK(cuGraphExecDestroy(instance));
 	OK(cuGraphDestroy(graph));
-	trim();
-	EQUAL(reserved(), 0);
-}
-
-void another_graph_can_free_the_memory(void)
-{
-	CUdeviceptr pointer, freed;
-	CUgraphNode node, twice;
-
-	begin();
-	CUgraph one = graph_new(), other = graph_new();
-	allocate(one, 32 * MIB, &pointer);
-	OK(cuGraphAddMemFreeNode(&node, other, NULL, 0, pointer));
-	OK(cuGraphMemFreeNodeGetParams(node, &freed));
-	EQUAL(freed, pointer);
-	FAILS(cuGraphAddMemFreeNode(&twice, other, NULL, 0, pointer));
-	CUgraphExec allocating = instance_of(one, 0), freeing = instance_of(other, 0);
-	for (int i = 0; i < 2; i++) {
-		OK(cuGraphLaunch(allocating, NULL));
-		OK(cuGraphLaunch(freeing, NULL));
-	}
-	OK(cuCtxSynchronize());
-	FAILS(cuMemFree_v2(pointer));
-	OK(cuGraphExecDestroy(allocating));
-	OK(cuGraphExecDestroy(freeing));
-	OK(cuGraphDestroy(one));
-	OK(cuGraphDestroy(other));
 	trim();
 	EQUAL(reserved(), 0);
 }

@@ -75,35 +75,6 @@ void a_full_card_refuses_every_allocation(void)
 	OK(cuMemFree_v2(allocated(size)));
 }
 
-void only_what_was_allocated_can_be_freed(void)
-{
-	begin();
-	const CUdeviceptr pointer = allocated(1000);
-
-	IS(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(pointer + 512));
-	OK(cuMemFree_v2(pointer));
-	IS(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(pointer));
-}
-
-void bytes_come_back_as_they_went(void)
-{
-	static unsigned char out[100000], in[100000];
-
-	begin();
-	const CUdeviceptr one = allocated(sizeof(out)), other = allocated(5 * MIB);
-
-	for (size_t i = 0; i < sizeof(out); i++)
-		out[i] = (unsigned char)(i * 31 + i / 256);
-	OK(cuMemcpyHtoD_v2(one, out, sizeof(out)));
-	OK(cuMemcpyDtoD_v2(other + 3 * MIB, one, sizeof(out)));
-	OK(cuMemsetD8_v2(one, 0xee, sizeof(out)));
-	OK(cuMemcpyDtoHAsync_v2(in, other + 3 * MIB, sizeof(in), CU_STREAM_PER_THREAD));
-	OK(cuCtxSynchronize());
-	EQUAL(memcmp(in, out, sizeof(out)), 0);
-	OK(cuMemcpy((CUdeviceptr)(uintptr_t)in, one, sizeof(in)));
-	CHECK(in[0] == 0xee && in[sizeof(in) - 1] == 0xee);
-}
-
 void physical_memory_is_held_by_its_handle_and_its_mappings(void)
 {
 	unsigned int word = 0;
@@ -171,29 +142,6 @@ void managed_memory_moves_between_cards(void)
 	IS(CUDA_ERROR_INVALID_DEVICE, cuMemPrefetchAsync(pointer, size, 99, NULL));
 	OK(cuMemFree_v2(pointer));
 	OK(cuDevicePrimaryCtxRelease_v2(1));
-}
-
-void a_pointer_is_what_it_was_allocated_as(void)
-{
-	CUdeviceptr base;
-	unsigned int type = 0;
-	size_t bytes;
-	void *host;
-
-	begin();
-	const CUdeviceptr pointer = allocated(700);
-
-	OK(cuMemHostAlloc(&host, 5000, 0));
-	OK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer + 5));
-	EQUAL(type, CU_MEMORYTYPE_DEVICE);
-	OK(cuPointerGetAttribute(
-		&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(uintptr_t)host));
-	EQUAL(type, CU_MEMORYTYPE_HOST);
-	IS(CUDA_ERROR_INVALID_VALUE, cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-					     (CUdeviceptr)(uintptr_t)&type));
-	OK(cuMemGetAddressRange_v2(&base, &bytes, pointer + 699));
-	EQUAL(base, pointer);
-	EQUAL(bytes, 700);
 }
 
 void bound_memory_is_held_by_its_multicast_object(void)

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Work in its order: launches, events, host functions; and the modules that kernels come from. A
+ * Work in its order: launches and events; and the modules that kernels come from. A
  * card's own times are compared with what the work takes at least.
  */
 #include "contract.h"
-
-#include "cuda_work.h"
-
-#include <pthread.h>
-#include <string.h>
 
 #define LONG (60000 * MS) /* work that is still there when the process ends */
 #define ENOUGH_MS(milliseconds) ((float)(milliseconds) * 0.999F)
@@ -60,118 +55,6 @@ void many_events_are_reached_in_their_order(void)
 		CHECK(elapsed_ms(events[i - 1], events[i]) > 0.0F);
 	for (int i = 0; i < EVENTS; i++)
 		OK(cuEventDestroy_v2(events[i]));
-}
-
-struct noted {
-	unsigned int *word, seen;
-	int calls;
-};
-
-static void note(void *data)
-{
-	struct noted *noted = data;
-
-	noted->calls++;
-	noted->seen = *noted->word;
-}
-
-void a_host_function_runs_after_the_work_before_it(void)
-{
-	struct noted noted = {0};
-	void *word;
-
-	begin();
-	const CUdeviceptr pointer = allocated(4);
-
-	OK(cuMemAllocHost_v2(&word, 4));
-	noted.word = memset(word, 0, 4);
-	OK(launch_ns(NULL, 5 * MS));
-	OK(cuMemsetD32Async(pointer, 0x5eed, 1, NULL));
-	OK(cuMemcpyDtoHAsync_v2(word, pointer, 4, NULL));
-	OK(cuLaunchHostFunc(NULL, note, &noted));
-	OK(cuLaunchHostFunc(NULL, note, &noted));
-	OK(cuStreamSynchronize(NULL));
-	EQUAL(noted.calls, 2);
-	EQUAL(noted.seen, 0x5eed);
-}
-
-static void *launch_many(void *context)
-{
-	OK(cuCtxSetCurrent(context));
-	for (int i = 0; i < 200; i++) {
-		const CUdeviceptr pointer = allocated(3000);
-
-		OK(launch_ns(NULL, 100));
-		OK(cuMemsetD8Async(pointer, 1, 3000, NULL));
-		OK(cuMemFree_v2(pointer));
-	}
-	return NULL;
-}
-
-void threads_share_a_context(void)
-{
-	CUcontext context = begin();
-	pthread_t threads[4];
-
-	OK(launch_ns(NULL, 100));
-	const size_t before = free_bytes();
-	for (int i = 0; i < 4; i++)
-		EQUAL(pthread_create(&threads[i], NULL, launch_many, context), 0);
-	for (int i = 0; i < 4; i++)
-		pthread_join(threads[i], NULL);
-	OK(cuCtxSynchronize());
-	UNCHANGED(before);
-}
-
-void the_first_form_of_a_launch_keeps_its_arguments_with_the_function(void)
-{
-	uint64_t duration_ns = 4 * MS;
-	CUfunction function;
-
-	begin();
-	CUevent start = event_new(0), end = event_new(0);
-
-	OK(cuKernelGetFunction(&function, (CUkernel)(void *)waiting()));
-	OK(cuFuncSetBlockShape(function, 32, 2, 1));
-	OK(cuParamSetv(function, 0, &duration_ns, sizeof(duration_ns)));
-	OK(cuParamSetSize(function, sizeof(duration_ns)));
-	duration_ns = 0; /* the function has its own */
-	OK(cuEventRecord(start, NULL));
-	OK(cuLaunch(function));
-	OK(cuLaunchGrid(function, 4, 4));
-	OK(cuEventRecord(end, NULL));
-	OK(cuCtxSynchronize());
-	CHECK(elapsed_ms(start, end) >= ENOUGH_MS(8));
-}
-
-void one_call_launches_on_several_cards_or_on_none(void)
-{
-	uint64_t duration_ns = 30000;
-	void *parameters[] = {&duration_ns};
-	CUcontext own = begin(), second;
-	CUstream streams[2] = {stream_new()};
-
-	OK(cuDevicePrimaryCtxRetain(&second, 1));
-	OK(cuCtxSetCurrent(second));
-	streams[1] = stream_new();
-	OK(cuCtxSetCurrent(own));
-	CUDA_LAUNCH_PARAMS launches[2];
-	for (int i = 0; i < 2; i++)
-		launches[i] = (CUDA_LAUNCH_PARAMS){.function = waiting(),
-			.gridDimX = 1,
-			.gridDimY = 1,
-			.gridDimZ = 1,
-			.blockDimX = 1,
-			.blockDimY = 1,
-			.blockDimZ = 1,
-			.hStream = streams[i],
-			.kernelParams = parameters};
-	OK(cuLaunchCooperativeKernelMultiDevice(launches, 2, 0));
-	launches[1].hStream = streams[0];
-	IS(CUDA_ERROR_INVALID_DEVICE, cuLaunchCooperativeKernelMultiDevice(launches, 2, 0));
-	launches[1].hStream = NULL;
-	IS(CUDA_ERROR_INVALID_VALUE, cuLaunchCooperativeKernelMultiDevice(launches, 2, 0));
-	OK(cuCtxSynchronize());
 }
 
 #define HEAD ".version 6.3\n.target sm_75\n.address_size 64\n"

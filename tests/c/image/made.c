@@ -39,40 +39,9 @@ static Elf64_Shdr section(const char *name, uint32_t type, uint64_t flags, uint6
 
 size_t made_cubin(unsigned char *to, uint64_t scale)
 {
-	static const unsigned char attributes[] = {
-		4,
-		0x17,
-		12,
-		0,
-		0,
-		0,
-		0,
-		0,
-		0,
-		0,
-		0,
-		0,
-		0,
-		0,
-		8 << 2,
-		0, /* the first, 8 bytes at 0 */
-		4,
-		0x17,
-		12,
-		0,
-		0,
-		0,
-		0,
-		0,
-		1,
-		0,
-		8,
-		0,
-		0,
-		0,
-		4 << 2,
-		0, /* the second, 4 at 8 */
-	};
+	static const unsigned char attributes[] = {/* the first, 8 bytes at 0; the second, 4 at 8 */
+		4, 0x17, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8 << 2, 0, 4, 0x17, 12, 0, 0, 0, 0, 0,
+		1, 0, 8, 0, 0, 0, 4 << 2, 0};
 	const Elf64_Sym symbols[] = {
 		{.st_name = 0},
 		{place(strings, sizeof(strings), "k"), ELF64_ST_INFO(STB_GLOBAL, STT_FUNC), 0x10,

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -88,7 +87,6 @@ static void remove_wakeup(void)
 void gate_prepare(void)
 {
 	char path[300];
-	pthread_t thread;
 
 	device_file_make();
 	tenant_create(512 * MIB);
@@ -104,8 +102,7 @@ void gate_prepare(void)
 		.wait_max_ns = 60 * SECOND,
 		.pieces_min = 1};
 	gate_beat();
-	CHECK(pthread_create(&thread, NULL, beat, NULL) == 0);
-	pthread_detach(thread);
+	pthread_detach(thread_that(beat, NULL));
 }
 
 unsigned wakeup_count(void)
@@ -157,6 +154,19 @@ CUresult launch_in_current(uint64_t duration_ns)
 	return cuLaunchKernel(own, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL);
 }
 
+pthread_t thread_that(void *(*body)(void *), void *argument)
+{
+	pthread_t thread;
+
+	CHECK(pthread_create(&thread, NULL, body, argument) == 0);
+	return thread;
+}
+
+void join(pthread_t thread)
+{
+	CHECK(pthread_join(thread, NULL) == 0);
+}
+
 static void *launch_in_primary(void *unused)
 {
 	gate_program_enter();
@@ -166,10 +176,7 @@ static void *launch_in_primary(void *unused)
 
 void launch_elsewhere(void)
 {
-	pthread_t thread;
-
-	CHECK(pthread_create(&thread, NULL, launch_in_primary, NULL) == 0);
-	CHECK(pthread_join(thread, NULL) == 0);
+	join(thread_that(launch_in_primary, NULL));
 }
 
 CUresult launch_badly(void)

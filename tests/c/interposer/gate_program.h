@@ -5,6 +5,7 @@
 #ifndef TEST_GATE_PROGRAM_H
 #define TEST_GATE_PROGRAM_H
 
+#include <pthread.h>
 #include <stdbool.h>
 
 #include "cuda_driver.h"
@@ -62,6 +63,10 @@ void until_waiting(uint32_t threads);
 void until_submitted(uint64_t pieces);
 
 void pause_a_little(void);
+
+/* A further thread, which is joined. */
+pthread_t thread_that(void *(*body)(void *), void *argument);
+void join(pthread_t thread);
 
 uint64_t now_ns(void);
 /* What the simulator is to do wrong on the card. */

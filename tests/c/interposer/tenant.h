@@ -21,11 +21,11 @@
 		}                                                                                  \
 	} while (0)
 
-/* Run a test and say its sentence. */
-#define TEST(function, sentence)                                                                   \
+/* Run a test, and say its name. */
+#define TEST(function)                                                                             \
 	do {                                                                                       \
 		function();                                                                        \
-		printf("ok    %s\n", sentence);                                                    \
+		printf("ok    %s\n", #function);                                                   \
 		fflush(stdout);                                                                    \
 	} while (0)
 

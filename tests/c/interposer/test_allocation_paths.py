@@ -183,20 +183,3 @@ def test_no_lookup_of_the_driver_leads_around_the_quota(
             program.give(number)
             program.trim()
             assert program.free() == free, allocation
-
-
-def test_a_refused_allocation_succeeds_once_there_is_room(
-    container: ProgramContainer, allocation_program: str
-) -> None:
-    """As frameworks do: refused, they free what they cache and try again."""
-    with DriverProgram(container, allocation_program) as program:
-        whole = program.free() // STEP * STEP
-        for allocation in ALLOCATION_PATHS:
-            cached = [program.take("async", STEP) for _ in range(whole // STEP)]
-            with pytest.raises(RefusedByDriver):
-                program.take(allocation, STEP)
-            for number in cached:
-                program.give(number)
-            program.trim()
-            program.give(program.take(allocation, STEP))
-            program.trim()

@@ -159,13 +159,13 @@ static void forgotten_is_empty(void)
 
 int main(void)
 {
-	TEST(taken_once, "what was added is taken once");
-	TEST(a_handle_given_again_returns_the_old, "a handle given again returns what it was");
-	TEST(agrees_with_an_array, "400000 random adds and takes agree with an array");
-	TEST(takes_all_that_end, "all that end with a context are taken, and no other");
-	TEST(found_by_any_of_its_addresses, "memory is found by any of its addresses");
-	TEST(marks_are_set_and_cleared, "marks are set and cleared, and go with their entry");
-	TEST(threads_find_their_own, "8 threads find what they added");
-	TEST(forgotten_is_empty, "a forgotten table is empty and usable");
+	TEST(taken_once);
+	TEST(a_handle_given_again_returns_the_old);
+	TEST(agrees_with_an_array);
+	TEST(takes_all_that_end);
+	TEST(found_by_any_of_its_addresses);
+	TEST(marks_are_set_and_cleared);
+	TEST(threads_find_their_own);
+	TEST(forgotten_is_empty);
 	return 0;
 }

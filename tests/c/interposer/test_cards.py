@@ -13,7 +13,6 @@ from .conftest import T4, SimulatedContainer
 from .container import ProgramContainer
 from .inside import inside
 from .paths import send
-from .program import ALLOCATION_PATHS, DriverProgram, RefusedByDriver
 
 FIRST, OTHERS, SECOND = 0, 1, 2  # the devices: the first card, one of others, the second card
 UNAVAILABLE = 46
@@ -46,24 +45,6 @@ def both() -> tuple[c_void_p, c_void_p]:
 
 def used(container: ProgramContainer) -> list[int]:
     return [container.tenant.used(card)[0] // MIB for card in (0, 1)]
-
-
-@pytest.mark.parametrize(("device", "card", "other"), [(FIRST, 0, 1), (SECOND, 1, 0)])
-def test_every_allocation_path_uses_its_own_card(
-    device: int, card: int, other: int, cards: ProgramContainer, allocation_program: str
-) -> None:
-    tenant = cards.tenant
-    with DriverProgram(cards, allocation_program, device=device) as program:
-        program.free()  # it has its context
-        for allocation in ALLOCATION_PATHS:
-            number = program.take(allocation, STEP)
-            assert tenant.used(card)[0] >= STEP, allocation
-            with pytest.raises(RefusedByDriver) as refused:
-                program.take(allocation, STEP)
-            assert allocation == "limit" or refused.value.code == OUT_OF_MEMORY, allocation
-            program.give(number)
-            program.trim()
-            assert (tenant.used(card), tenant.used(other)) == ((0, 1), (0, 0)), allocation
 
 
 @inside("cards")
@@ -122,17 +103,6 @@ def test_the_other_card_is_charged_and_refuses_and_is_given_back_to(
     assert used(cards) == [36, 0]
     on(second, free, kept)
     assert used(cards) == [0, 0]
-
-
-@inside("cards")
-def test_reaching_into_the_other_card_takes_nothing(cards: ProgramContainer) -> None:
-    _, second = both()
-    theirs, can = on(second, alloc, 20 * MIB), c_int()
-    call("cuDeviceCanAccessPeer", byref(can), FIRST, SECOND)
-    call("cuCtxEnablePeerAccess", second, 0)
-    own = alloc(20 * MIB)
-    call("cuMemcpyDtoD_v2", c_uint64(own), c_uint64(theirs), c_size_t(20 * MIB))
-    assert (can.value, used(cards)) == (1, [20, 20])
 
 
 @pytest.mark.parametrize(

@@ -46,12 +46,6 @@ def shown(container: ProgramContainer, name: str, *options: str) -> str:
     return done.stdout
 
 
-def gpustat(container: ProgramContainer) -> dict[str, Any]:
-    (card,) = json.loads(shown(container, "gpustat", "--json"))["gpus"]
-    assert isinstance(card, dict)
-    return card
-
-
 def nvitop(container: ProgramContainer) -> dict[str, Any]:
     """What nvitop's own library says of the card, and of each process on it."""
     done = container.run(
@@ -81,15 +75,6 @@ def test_nvitop_shows_the_slice(simulated: ProgramContainer, pid: int) -> None:
     said = nvitop(simulated)
     assert [said[key] for key in ("total", "used", "free")] == [25 * MIB, HELD, 0]
     assert said["percent"] == 120.0
-
-
-def test_gpustat_shows_the_slice(simulated: ProgramContainer, pid: int) -> None:
-    card = gpustat(simulated)
-    assert (card["memory.used"], card["memory.total"], card["utilization.gpu"]) == (30, 100, BUSY)
-    assert [(one["pid"], one["gpu_memory_usage"]) for one in card["processes"]] == [(pid, 30)]
-    simulated.tenant.set_memory(25 * MIB)
-    card = gpustat(simulated)
-    assert (card["memory.used"], card["memory.total"]) == (30, 25)
 
 
 def test_a_process_has_the_pid_of_the_container_s_namespace(simulated: ProgramContainer) -> None:

@@ -105,16 +105,6 @@ def test_a_primary_context_made_behind_the_filter_is_counted_when_it_is_seen(
     assert tenant.used() == ONE
 
 
-@inside("priced")
-def test_a_context_of_one_s_own_made_current_is_not_the_primary_one(
-    priced: ProgramContainer,
-) -> None:
-    own = start()
-    call("cuCtxSetCurrent", None)
-    call("cuCtxSetCurrent", own)
-    assert priced.tenant.used() == ONE
-
-
 @inside("priced_simulated")
 def test_a_context_ends_with_the_last_that_is_attached_or_when_it_is_destroyed() -> None:
     start()

@@ -375,19 +375,17 @@ int main(int count, char **arguments)
 		return successor();
 	step = share(sizeof(*step));
 	tenant_create(MIB);
-	TEST(killed_anywhere, "kill -9 at any point leaves no byte charged and no lock held");
-	TEST(zombie_holds_nothing, "a process that waits to be reaped holds nothing");
-	TEST(a_reader_clears_what_a_killed_process_left,
-		"a process that only reads clears what a killed one left");
-	TEST(a_reader_waits_for_no_lock, "a process that only reads waits for no lock");
-	TEST(fork_holds_its_own, "a forked child holds nothing of its parent's");
-	TEST(orphan_does_not_keep_its_parents_memory, "a child that lives on keeps nothing");
-	TEST(exec_starts_anew, "an exec'ed program takes its predecessor's place, empty");
-	TEST(closefrom_costs_nothing, "a program may close every descriptor");
-	TEST(another_process_with_the_same_pid, "a pid that was given again is another process");
-	TEST(numbers_are_used_again, "the numbers of ended processes are used again");
-	TEST(a_full_page_refuses, "too many processes are refused, not crashed");
-	TEST(a_process_goes_on_without_its_first_thread,
-		"a process goes on without its first thread");
+	TEST(killed_anywhere);
+	TEST(zombie_holds_nothing);
+	TEST(a_reader_clears_what_a_killed_process_left);
+	TEST(a_reader_waits_for_no_lock);
+	TEST(fork_holds_its_own);
+	TEST(orphan_does_not_keep_its_parents_memory);
+	TEST(exec_starts_anew);
+	TEST(closefrom_costs_nothing);
+	TEST(another_process_with_the_same_pid);
+	TEST(numbers_are_used_again);
+	TEST(a_full_page_refuses);
+	TEST(a_process_goes_on_without_its_first_thread);
 	return 0;
 }

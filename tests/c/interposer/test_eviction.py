@@ -14,7 +14,6 @@ import pytest
 from gpushare import abi
 
 from .client import *
-from .conftest import SimulatedContainer
 from .container import ProgramContainer
 from .eviction import SECONDS, EvictingDaemon, WrittenEviction
 from .gate import WrittenGate
@@ -154,19 +153,6 @@ def test_the_start_of_a_process_waits(
     eviction.set(0)
     starting.heard()
     starting.end()
-
-
-def test_a_launch_of_several_cards_waits(simulated_container: SimulatedContainer) -> None:
-    container = simulated_container(2, [0, 1])
-    eviction, daemon = WrittenEviction(container.tenant), EvictingDaemon(container.tenant)
-    caller = prepared(container)
-    eviction.set(1)
-    caller.tell(LAUNCH)
-    assert daemon.next_request() == caller.process.pid
-    eviction.set(0)
-    assert caller.heard() == 0
-    caller.end()
-    daemon.close()
 
 
 def test_a_launch_that_has_waited_at_the_gate_looks_again(

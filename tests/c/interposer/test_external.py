@@ -21,18 +21,6 @@ def test_buffers_in_a_destroyed_import_keep_its_charge() -> None:
 
 
 @inside()
-def test_an_import_that_ended_with_its_context_leaves_no_object_behind() -> None:
-    first, ended = start(), context()
-    part = buffer_in(import_external(60 * MIB), 20 * MIB)
-    call("cuCtxDestroy_v2", ended)
-    call("cuCtxSetCurrent", first)
-    assert charged() == 0
-    import_external(40 * MIB)
-    result_of(free, part)
-    assert charged() == 40 * MIB
-
-
-@inside()
 def test_an_import_that_fails_leaves_no_trace() -> None:
     start()
     assert result_of(made, "cuImportExternalMemory", byref(External(77, 0, 0, 10 * MIB))) != 0

@@ -3,7 +3,6 @@
  * The launch gate over the simulator: what it lets pass, what it counts, and which wake-ups it
  * sends.
  */
-#include <pthread.h>
 #include <sched.h>
 #include <string.h>
 #include <time.h>
@@ -78,13 +77,13 @@ static void closed_waits(void)
 	gate_set(GPUSHARE_GATE_CLOSED);
 	const struct work before = own_work();
 	for (int i = 0; i < 3; i++)
-		CHECK(pthread_create(&threads[i], NULL, launch_one, NULL) == 0);
+		threads[i] = thread_that(launch_one, NULL);
 	until_waiting(3);
 	CHECK(next_wakeups() == 1);
 	CHECK(own_work().submitted == before.submitted);
 	gate_set(GPUSHARE_GATE_WINDOW);
 	for (int i = 0; i < 3; i++)
-		CHECK(pthread_join(threads[i], NULL) == 0);
+		join(threads[i]);
 	until_idle();
 	CHECK(own_work().submitted == before.submitted + 3);
 	CHECK(own_work().throttled_ns > before.throttled_ns);
@@ -126,14 +125,6 @@ static void the_counted_time_is_the_served_time(void)
 		;
 }
 
-static void *launch_many(void *count)
-{
-	gate_program_enter();
-	for (uintptr_t i = 0; i < (uintptr_t)count; i++)
-		launch(50 * MICROSECOND);
-	return NULL;
-}
-
 /* A number of launches may be over before a test that is kept from the processor closes the gate.
  */
 static _Atomic bool stops;
@@ -148,19 +139,6 @@ static void *launch_until_stopped(void *launched)
 	return NULL;
 }
 
-static pthread_t thread_that(void *(*body)(void *), uintptr_t argument)
-{
-	pthread_t thread;
-
-	CHECK(pthread_create(&thread, NULL, body, (void *)argument) == 0);
-	return thread;
-}
-
-static void join(pthread_t thread)
-{
-	CHECK(pthread_join(thread, NULL) == 0);
-}
-
 /* What the scheduler takes back while a program is in full swing. */
 static void closing_stops_launching_threads(void)
 {
@@ -168,7 +146,7 @@ static void closing_stops_launching_threads(void)
 	const uint64_t before = own_work().submitted;
 	uint64_t launched = 0;
 	atomic_store(&stops, false);
-	const pthread_t thread = thread_that(launch_until_stopped, (uintptr_t)&launched);
+	const pthread_t thread = thread_that(launch_until_stopped, &launched);
 
 	until_submitted(before + 20);
 	gate_set(GPUSHARE_GATE_CLOSED);
@@ -230,7 +208,7 @@ static void a_window_is_for_all_processes_together(void)
 	atomic_store(&other->pending_ns, 2 * MILLISECOND);
 	atomic_store(&other->submitted, 1);
 	const uint64_t before = own_work().submitted;
-	const pthread_t thread = thread_that(launch_many, 1);
+	const pthread_t thread = thread_that(launch_one, NULL);
 	until_waiting(1);
 	CHECK(own_work().submitted == before);
 	atomic_store(&other->pending_ns, 0);
@@ -306,6 +284,110 @@ static void kernels_and_streams_by_turns_are_all_counted(void)
 		CHECK(cuStreamDestroy_v2(streams[i]) == CUDA_SUCCESS);
 }
 
+/* Programs that wait for each few launches, at a gate that counts: what that costs them, and that
+ * their work is still seen and charged when they do otherwise.
+ *
+ * A wait that comes late, because something else ran meanwhile, begins the count of waits anew:
+ * what must happen is tried until it does. */
+#define LAUNCHES 4
+#define GROUPS 100
+#define ENOUGH 50 /* waits after which the meter thread is spared */
+#define KERNEL_NS (50 * MICROSECOND)
+
+static void launches(int count)
+{
+	for (int i = 0; i < count; i++)
+		launch(KERNEL_NS);
+}
+
+static void groups(int count)
+{
+	for (int i = 0; i < count; i++) {
+		launches(LAUNCHES);
+		CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+	}
+}
+
+static void sleep_for(uint64_t ns)
+{
+	const struct timespec time = {.tv_nsec = (long)ns};
+
+	nanosleep(&time, NULL);
+}
+
+/* A group has an event at its start and one at its end, which its wait records. */
+static void a_group_has_two_events(void)
+{
+	uint64_t events;
+
+	gate_set(GPUSHARE_GATE_WINDOW);
+	do {
+		const uint64_t before = recorded_events();
+		groups(GROUPS);
+		events = recorded_events() - before;
+		CHECK(events >= 2 * GROUPS);
+	} while (events > 2 * GROUPS + GROUPS / 2);
+}
+
+static void work_is_seen_when_the_program_waits_no_more(void)
+{
+	for (int i = 0; i < 20; i++) {
+		groups(ENOUGH);
+		launches(i % LAUNCHES + 1);
+		until_idle();
+		CHECK(own_work().pending_ns == 0);
+	}
+}
+
+/* More than the window holds: the thread at the gate waits for the end of work that no wait will
+ * find. */
+static void a_launch_at_the_gate_has_its_room(void)
+{
+	const uint32_t forced = own_work().forced;
+
+	for (int i = 0; i < 5; i++) {
+		groups(ENOUGH);
+		launches(400);
+		until_idle();
+	}
+	CHECK(own_work().forced == forced);
+}
+
+/* The card is idle between the work and the wait: that is charged once at most. */
+static void a_late_wait_is_charged_little(void)
+{
+	uint64_t truth, charged;
+
+	do {
+		groups(ENOUGH);
+		const uint64_t served = served_ns(), busy = own_work().busy_ns;
+		for (int i = 0; i < 20; i++) {
+			launches(LAUNCHES);
+			sleep_for(5 * MILLISECOND);
+			CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+		}
+		truth = served_ns() - served;
+		charged = own_work().busy_ns - busy;
+		CHECK(truth == 20 * LAUNCHES * KERNEL_NS);
+		CHECK(charged >= truth / 2);
+	} while (charged > 20 * MILLISECOND);
+}
+
+static void what_is_charged_is_what_was_served(void)
+{
+	uint64_t truth, charged;
+
+	do {
+		groups(ENOUGH);
+		const uint64_t served = served_ns(), busy = own_work().busy_ns;
+		groups(GROUPS);
+		truth = served_ns() - served;
+		charged = own_work().busy_ns - busy;
+		CHECK(truth == GROUPS * LAUNCHES * KERNEL_NS);
+		CHECK(charged >= truth * 9 / 10);
+	} while (charged > truth * 2);
+}
+
 static void alone_it_keeps_to_its_share(void)
 {
 	const uint64_t beat = now_ns() - SECOND;
@@ -341,7 +423,7 @@ static void it_waits_again_for_a_scheduler_that_is_back(void)
 	gate_beat();
 	uint64_t launched = 0;
 	atomic_store(&stops, false);
-	const pthread_t thread = thread_that(launch_until_stopped, (uintptr_t)&launched);
+	const pthread_t thread = thread_that(launch_until_stopped, &launched);
 	until_waiting(1);
 	atomic_store(&stops, true);
 	gate_set(GPUSHARE_GATE_WINDOW);
@@ -353,34 +435,26 @@ int main(void)
 {
 	gate_prepare();
 	gate_program_start();
-	TEST(nothing_is_counted_while_open, "an open gate counts nothing and sends no wake-up");
-	TEST(metered_counts_and_rings, "a metered gate counts what passes, and tells when work "
-				       "begins and when all has ended");
-	TEST(closed_waits,
-		"a closed gate lets no launch pass, and sends one wake-up for all that wait");
-	TEST(window_bounds, "a window holds what is pending to its bound");
-	TEST(the_counted_time_is_the_served_time,
-		"the time that is counted is what the card has served, within a timing event");
-	TEST(closing_stops_launching_threads, "closing the gate stops a program in full swing");
-	TEST(a_long_piece_passes_where_nothing_is_pending,
-		"a piece longer than the window passes where nothing is pending");
-	TEST(a_wait_ends_at_its_longest,
-		"a launch that has waited the longest time passes, and is counted");
-	TEST(a_window_is_for_all_processes_together,
-		"what other processes have pending counts against the window");
-	TEST(work_launched_through_an_open_gate_is_busy_time,
-		"what was launched while the gate was open is busy time from when it is not");
-	TEST(a_launch_that_is_refused_is_not_counted,
-		"a launch that the driver refuses is not pending");
-	TEST(a_launch_that_is_refused_among_others_ends_with_them,
-		"a launch that the driver refuses among others ends with them, and costs nothing");
-	TEST(kernels_and_streams_by_turns_are_all_counted,
-		"kernels and streams by turns are all counted");
-	TEST(alone_it_keeps_to_its_share,
-		"without a scheduler a tenant keeps to its share by itself");
-	TEST(alone_with_no_share_set_it_passes,
-		"without a scheduler a tenant without a cap passes a closed gate");
-	TEST(it_waits_again_for_a_scheduler_that_is_back,
-		"with the scheduler back, a closed gate is closed again");
+	TEST(nothing_is_counted_while_open);
+	TEST(metered_counts_and_rings);
+	TEST(closed_waits);
+	TEST(window_bounds);
+	TEST(the_counted_time_is_the_served_time);
+	TEST(closing_stops_launching_threads);
+	TEST(a_long_piece_passes_where_nothing_is_pending);
+	TEST(a_wait_ends_at_its_longest);
+	TEST(a_window_is_for_all_processes_together);
+	TEST(work_launched_through_an_open_gate_is_busy_time);
+	TEST(a_launch_that_is_refused_is_not_counted);
+	TEST(a_launch_that_is_refused_among_others_ends_with_them);
+	TEST(kernels_and_streams_by_turns_are_all_counted);
+	TEST(a_group_has_two_events);
+	TEST(work_is_seen_when_the_program_waits_no_more);
+	TEST(a_launch_at_the_gate_has_its_room);
+	TEST(a_late_wait_is_charged_little);
+	TEST(what_is_charged_is_what_was_served);
+	TEST(alone_it_keeps_to_its_share);
+	TEST(alone_with_no_share_set_it_passes);
+	TEST(it_waits_again_for_a_scheduler_that_is_back);
 	return 0;
 }

@@ -2,7 +2,7 @@
 # ruff: noqa: F403, F405 - a program in the words of client.py
 """Programs in several processes, and on several cards, at gates that are not open.
 
-What one process does at a gate is in test_gate.c, test_gate_ends.c and test_gate_waits.c.
+What one process does at a gate is in test_gate.c and test_gate_ends.c.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
  *
  * What may end, or go wrong, while work is counted: threads, processes, streams, contexts, events.
  */
-#include <pthread.h>
 #include <spawn.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -12,19 +11,6 @@
 #include "gate_program.h"
 #include "quota/pages.h"
 #include "tenant.h"
-
-static pthread_t thread_that(void *(*body)(void *), void *argument)
-{
-	pthread_t thread;
-
-	CHECK(pthread_create(&thread, NULL, body, argument) == 0);
-	return thread;
-}
-
-static void join(pthread_t thread)
-{
-	CHECK(pthread_join(thread, NULL) == 0);
-}
 
 /* So that what is given stays pending while the test does its worst. */
 static void keep_card_busy(CUstream stream)
@@ -380,29 +366,20 @@ int main(int argc, char **argv)
 		return main_that_ends(argv[1]);
 	gate_prepare();
 	gate_program_start();
-	TEST(a_forked_child_starts_clean,
-		"a forked child waits for nothing, and its parent goes on");
-	TEST(forks_and_launches_do_not_meet, "forks in the middle of launches hang no process");
-	TEST(a_stream_may_end_with_work_pending, "what a destroyed stream was given is counted");
-	TEST(a_context_may_end_with_work_pending, "a context is destroyed with work pending");
-	TEST(a_primary_context_may_be_reset_with_work_pending,
-		"a primary context is reset with work pending, and has ended it");
-	TEST(a_capture_is_not_disturbed, "a capture goes on while work of others is looked at");
-	TEST(an_error_that_stays_ends_what_is_pending,
-		"after an error that stays nothing is pending");
-	TEST(more_pieces_than_timing_events_are_all_counted,
-		"more pieces than timing events are all counted");
-	TEST(more_streams_than_places_are_all_counted, "more streams than places are all counted");
-	TEST(a_thread_that_is_cancelled_waits_no_more,
-		"a cancelled thread leaves no trace at the gate");
-	TEST(no_thread_waits_forever_because_of_a_page,
-		"whatever a page says, no launch waits longer than the longest time");
-	TEST(each_piece_has_its_timing_event_where_streams_wait_for_the_legacy_one,
-		"pieces on the legacy stream have their timing events at once if others wait for "
-		"it");
-	TEST(threads_and_modes_in_any_order,
-		"threads, streams and modes in any order lose no piece");
+	TEST(a_forked_child_starts_clean);
+	TEST(forks_and_launches_do_not_meet);
+	TEST(a_stream_may_end_with_work_pending);
+	TEST(a_context_may_end_with_work_pending);
+	TEST(a_primary_context_may_be_reset_with_work_pending);
+	TEST(a_capture_is_not_disturbed);
+	TEST(an_error_that_stays_ends_what_is_pending);
+	TEST(more_pieces_than_timing_events_are_all_counted);
+	TEST(more_streams_than_places_are_all_counted);
+	TEST(a_thread_that_is_cancelled_waits_no_more);
+	TEST(no_thread_waits_forever_because_of_a_page);
+	TEST(each_piece_has_its_timing_event_where_streams_wait_for_the_legacy_one);
+	TEST(threads_and_modes_in_any_order);
 	/* The last one: the card has work of theirs for a while. */
-	TEST(a_process_may_end_with_work_pending, "a process ends while its work is looked at");
+	TEST(a_process_may_end_with_work_pending);
 	return 0;
 }

@@ -38,21 +38,6 @@ def executable_that_keeps(mib: int) -> tuple[c_void_p, int]:
     return instance(graph), pointer
 
 
-@pytest.mark.parametrize("suffix", ["", "_ptsz"])
-@pytest.mark.parametrize("started", ["cuGraphLaunch", "cuGraphUpload"])
-@inside()
-def test_a_graph_takes_the_last_byte_and_none_after_it(started: str, suffix: str) -> None:
-    holds = begin()
-    fits, not_any_more = executable(60), executable(62)
-    alloc(40 * MIB)
-    holds(40)
-    assert result_of(call, f"{started}{suffix}", not_any_more, None) == OUT_OF_MEMORY
-    holds(40)
-    for _ in range(3):  # it is charged once
-        call(f"{started}{suffix}", fits, None)
-        holds(100)
-
-
 @pytest.mark.parametrize("started", ["cuGraphLaunch", "cuGraphUpload"])
 @inside()
 def test_a_card_that_has_no_room_leaves_no_trace(started: str) -> None:
@@ -142,18 +127,6 @@ def test_memory_that_outlives_a_launch_belongs_to_no_other_graph(uploaded: bool)
 
 
 @inside()
-def test_memory_that_outlives_a_launch_is_missing_to_other_graphs() -> None:
-    holds = begin()
-    plain, (keeping, _) = executable(60), executable_that_keeps(40)
-    launch_graph(plain)
-    launch_graph(keeping)
-    synchronize()
-    trim_graphs()
-    launch_graph(plain)
-    holds(100)
-
-
-@inside()
 def test_graphs_of_one_stream_share_it_and_of_two_do_not() -> None:
     """Though there would be no room for both."""
     holds = begin()
@@ -177,16 +150,6 @@ def test_nodes_that_follow_each_other_share_it() -> None:
     holds(40)
     launch_graph(executable(30, 30, 30))
     holds(40)
-
-
-@inside()
-def test_a_context_takes_it_along() -> None:
-    holds = begin()
-    beside, ended = current(), context()
-    launch_graph(executable(60))
-    call("cuCtxDestroy_v2", ended)
-    call("cuCtxSetCurrent", beside)
-    holds(0)
 
 
 @inside()
@@ -230,12 +193,3 @@ def test_a_graph_that_allocates_nothing_needs_no_room() -> None:
     alloc(100 * MIB)
     assert result_of(launch_graph, allocates) == OUT_OF_MEMORY
     launch_graph(empty)
-
-
-@inside()
-def test_a_forked_child_has_none_of_its_parent_s_graphs() -> None:
-    start()
-    launch_graph(executable(60))
-    assert in_child(lambda: result_of(alloc, 50 * MIB)) == 0
-    assert charged() == 60 * MIB
-    alloc(40 * MIB)

@@ -12,19 +12,6 @@
 #include "quota/usage.h"
 #include "tenant.h"
 
-static void last_byte(void)
-{
-	tenant_reset(100 * MIB);
-	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 99 * MIB));
-	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, MIB + 1));
-	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, MIB));
-	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 1));
-	CHECK(tenant_used_bytes() == 100 * MIB);
-	ledger_release(0, GPUSHARE_KIND_BUFFER, MIB);
-	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, MIB + 1));
-	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, MIB));
-}
-
 static void denials_are_counted(void)
 {
 	tenant_reset(MIB);
@@ -225,30 +212,6 @@ static void threads_give_back_exactly(void)
 	CHECK(tenant_used_bytes() == 0);
 }
 
-static void *take_all(void *taken)
-{
-	while (ledger_reserve(0, GPUSHARE_KIND_BUFFER, MIB))
-		++*(uint64_t *)taken;
-	return NULL;
-}
-
-static void threads_share_out_every_byte(void)
-{
-	pthread_t threads[THREADS];
-	uint64_t taken[THREADS * 8] = {0}; /* a cache line each */
-	uint64_t sum = 0;
-
-	tenant_reset(1000 * MIB);
-	for (int i = 0; i < THREADS; i++)
-		pthread_create(&threads[i], NULL, take_all, &taken[i * 8]);
-	for (int i = 0; i < THREADS; i++)
-		pthread_join(threads[i], NULL);
-	for (int i = 0; i < THREADS; i++)
-		sum += taken[i * 8];
-	CHECK(sum == 1000);
-	CHECK(tenant_used_bytes() == 1000 * MIB);
-}
-
 static void *join_and_say(void *unused)
 {
 	pthread_cancel(pthread_self()); /* acts at the first call that waits for anything */
@@ -331,26 +294,20 @@ static void threads_share_the_host_s_part_too(void)
 int main(void)
 {
 	tenant_create(MIB);
-	TEST(managed_memory_may_be_in_host_memory,
-		"managed memory beyond the quota is bounded by its own limit");
-	TEST(threads_share_the_host_s_part_too, "threads get every byte of that limit and no more");
-	TEST(last_byte, "the last byte of the quota is given, the next is refused");
-	TEST(denials_are_counted, "each refusal is counted");
-	TEST(contexts_count, "a context takes its memory from the quota");
-	TEST(measured_overhead_counts_beside_contexts,
-		"overhead that was measured counts beside the contexts");
-	TEST(a_context_that_was_measured_is_not_charged_again,
-		"a context that is there already costs what was not measured of it");
-	TEST(kinds_are_told_apart, "bytes are noted by what they were taken for");
-	TEST(memory_that_outlives_its_maker_counts, "shared memory counts after its maker is gone");
-	TEST(many_importers_count_once, "memory that all map is counted once");
-	TEST(memory_known_to_be_free_is_released_before_a_refusal,
-		"a process looks at what it may release before it is refused");
-	TEST(resize, "a smaller quota refuses until the use fits, a larger one gives at once");
-	TEST(undecided_bytes_are_waited_for, "a refusal waits for what others have not decided");
-	TEST(undecided_bytes_are_never_given_twice, "what others never decide stays theirs");
-	TEST(threads_give_back_exactly, "threads leave nothing behind");
-	TEST(threads_share_out_every_byte, "threads get every byte between them and no more");
-	TEST(a_cancelled_thread_leaves_no_lock, "a thread that is cancelled leaves no lock");
+	TEST(managed_memory_may_be_in_host_memory);
+	TEST(threads_share_the_host_s_part_too);
+	TEST(denials_are_counted);
+	TEST(contexts_count);
+	TEST(measured_overhead_counts_beside_contexts);
+	TEST(a_context_that_was_measured_is_not_charged_again);
+	TEST(kinds_are_told_apart);
+	TEST(memory_that_outlives_its_maker_counts);
+	TEST(many_importers_count_once);
+	TEST(memory_known_to_be_free_is_released_before_a_refusal);
+	TEST(resize);
+	TEST(undecided_bytes_are_waited_for);
+	TEST(undecided_bytes_are_never_given_twice);
+	TEST(threads_give_back_exactly);
+	TEST(a_cancelled_thread_leaves_no_lock);
 	return 0;
 }

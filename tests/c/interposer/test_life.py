@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import random
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from .conftest import LIGHT_CONTEXT_BYTES, SimulatedContainer, compile_c
-from .container import ProgramContainer, program
-from .program import OUT_OF_MEMORY, DriverProgram, RefusedByDriver, succeeded
+from .container import ProgramContainer
+from .program import OUT_OF_MEMORY, DriverProgram, RefusedByDriver
 from .rank import Rank
 from .tenant import MIB
 
@@ -63,19 +62,6 @@ def test_a_killed_process_leaves_no_charge_and_no_lock(
         assert _bare_free(container) == truth
 
 
-def test_memory_information_is_of_the_living(
-    container: ProgramContainer, allocation_program: str
-) -> None:
-    with DriverProgram(container, allocation_program) as survivor:
-        everything = survivor.free()
-        victim = DriverProgram(container, allocation_program)
-        victim.take("buffer", 64 * MIB)
-        assert survivor.free() == everything - 64 * MIB - LIGHT_CONTEXT_BYTES
-        victim.kill()
-        while survivor.free() != everything:  # no process is refused, and no daemon runs
-            time.sleep(0.005)
-
-
 def _bare_free(container: ProgramContainer) -> int:
     """Return what the card itself has free, asked past the filter."""
     bare = Rank(container.bare())
@@ -111,23 +97,3 @@ def test_nothing_asks_the_kernel_once_the_driver_is_there(fake: ProgramContainer
     path = compile_c(fake.tenant.directory / "silent", "silent.c")
     done = fake.run(path)
     assert (done.returncode, done.stdout) == (0, "strict\n100000 calls\n")
-
-
-FORK_AND_EXEC = (
-    "start()",
-    "alloc(20 * MIB)",
-    "child = os.fork()",
-    "if child == 0: os.execv(sys.executable, [sys.executable, '-c', sys.argv[1]])",
-    "os.waitpid(child, 0)",
-    "alloc(memory()[1] - 22 * MIB)",  # what the child had, too
-    "say('parent', *memory())",
-)
-EXECED = ("start()", "alloc(40 * MIB)", "free, total = memory()", "say('child', total - free)")
-
-
-def test_a_forked_child_that_execs_is_a_process_of_its_own(container: ProgramContainer) -> None:
-    done = container.run(sys.executable, "-c", program(*FORK_AND_EXEC), program(*EXECED))
-    assert succeeded(done).splitlines() == [
-        f'["child", {(22 + 42) * MIB}]',
-        f'["parent", 0, {QUOTA}]',
-    ]

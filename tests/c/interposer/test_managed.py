@@ -13,7 +13,6 @@ from .conftest import FAKE_UUIDS, FakeContainer, SimulatedContainer
 from .container import ProgramContainer
 from .inside import inside
 from .paths import BATCHES, CARD_1, SENDS, send, send_batch
-from .rank import ranks
 
 ON_HOST = c_uint64(HOST)
 PREFERRED, ACCESSED_BY = 3, 5
@@ -102,19 +101,6 @@ def test_managed_memory_beyond_the_quota_has_a_bound_of_its_own(
     alloc(20 * MIB)
     alloc_managed(40 * MIB)
     assert result_of(alloc_managed, 2 * MIB) == OUT_OF_MEMORY
-
-
-def test_the_bound_is_shared_by_the_processes_of_a_container(simulated: ProgramContainer) -> None:
-    simulated.tenant.set_u64(0, abi.GRANT_CARD_MANAGED_LIMIT_BYTES, 60 * MIB)
-    with ranks(simulated, 2) as (one, other):
-        one.ask("alloc_managed(40 * MIB)", "p")
-        free_bytes = other.ask("memory()[0]")
-        other.ask("alloc_managed(40 * MIB)", "q")
-        assert one.ask("memory()[0]") == free_bytes - 20 * MIB
-        one.kill()
-        # Together 160 MiB, of which 60 are beyond the quota: all that the dead process had is free.
-        other.ask("alloc_managed(120 * MIB)", "r")
-        assert other.ask("result_of(alloc, 1)") == OUT_OF_MEMORY
 
 
 @pytest.mark.parametrize("name", BATCHES)

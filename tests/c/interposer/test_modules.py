@@ -48,19 +48,6 @@ def test_managed_variables_are_of_the_kind_that_the_driver_does_not_count(
     assert simulated.tenant.used()[0] == 50 * MIB
 
 
-@inside("fake")
-def test_a_failed_load_and_a_failed_unload_leave_no_trace() -> None:
-    start()
-    os.environ["FAKE_CUDA_FAIL"] = "1"
-    path = image_file(image(50 * MIB))
-    assert result_of(made, "cuModuleLoad", path) == 200
-    assert charged() == 0
-    del os.environ["FAKE_CUDA_FAIL"]
-    made("cuModuleLoad", path)
-    assert result_of(unload, None) == 400
-    assert charged() == 50 * MIB
-
-
 @inside()
 def test_an_image_that_makes_no_sense_is_the_driver_s_to_refuse() -> None:
     start()

@@ -189,14 +189,6 @@ def test_the_daemon_gets_one_report(heard: socket.socket, machine: FullCard) -> 
     assert lacks(heard) == [(0, 4 * MIB)]
 
 
-def test_of_many_threads_one_speaks(heard: socket.socket, machine: FullCard) -> None:
-    machine.fill(24)
-    for _ in range(8):
-        machine.beside("alloc(2 * MIB)")
-    assert machine.ask("join()") == [0] * 8
-    assert len(lacks(heard)) == 1
-
-
 def test_with_a_daemon_it_is_waited_for_longer_than_without(
     heard: socket.socket, machine: FullCard
 ) -> None:

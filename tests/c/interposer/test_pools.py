@@ -14,9 +14,8 @@ import pytest
 from gpushare import abi
 
 from .client import *
-from .conftest import SimulatedContainer
 from .container import ProgramContainer
-from .inside import inside, run_inside
+from .inside import inside
 
 CHUNK = 32 * MIB
 
@@ -76,17 +75,6 @@ def test_freed_memory_is_released_where_the_program_waits(suffix: str) -> None:
             assert charged() == 2 * CHUNK
             call(wait, *where)
             holds(1)
-
-
-@inside()
-def test_a_pool_that_keeps_all_is_charged_once() -> None:
-    holds = begin()
-    keeping(pool_default())
-    for _ in range(300):
-        for pointer in [alloc_async(size * MIB) for size in (1, 7, 20)]:
-            free_async(pointer)
-        synchronize()
-    holds(1)
 
 
 @inside()
@@ -181,27 +169,6 @@ def test_an_empty_pool_is_destroyed_at_once_and_a_default_one_never() -> None:
     holds(2)
 
 
-@inside()
-def test_memory_comes_from_the_current_pool() -> None:
-    holds = begin()
-    pool = keeping(pool_create())
-    call("cuDeviceSetMemPool", 0, pool)
-    free_async(alloc_async(CHUNK))
-    synchronize()
-    holds(1)
-    call("cuMemPoolDestroy", pool)
-    holds(0)
-
-
-@inside()
-def test_a_pool_of_a_largest_size_is_charged_no_more() -> None:
-    holds = begin()
-    pool = pool_create(max_size=40 * MIB)
-    pool_alloc(pool, 36 * MIB)
-    assert result_of(pool_alloc, pool, 6 * MIB) == OUT_OF_MEMORY
-    holds(1.25)
-
-
 @pytest.mark.parametrize("place", [HOST, HOST_NUMA, None])
 @inside()
 def test_a_pool_of_the_host_is_not_charged(place: int | None) -> None:
@@ -228,37 +195,6 @@ def test_the_pool_of_an_ended_context_is_released() -> None:
     assert charged() == 0
     alloc_async(2 * CHUNK)
     holds(2)
-
-
-def test_a_pool_is_charged_on_its_own_card(simulated_container: SimulatedContainer) -> None:
-    container = simulated_container(3, [0, 1])
-
-    def body() -> None:
-        call("cuInit", 0)
-        made("cuDevicePrimaryCtxRetain", 1)
-        context(0)  # is current, and so are its streams
-        pool_alloc(pool_default(1), 40 * MIB)
-        pool_alloc(pool_create(device=1), 1)
-        alloc_async(1)
-        assert result_of(pool_create, 2) == 46  # was not allocated
-        assert container.tenant.used(0)[0] == CHUNK
-        assert container.tenant.used(1)[0] == 3 * CHUNK
-
-    run_inside(container, body)
-
-
-@inside()
-def test_an_exported_allocation_stays_exported_until_it_is_freed(
-    simulated: ProgramContainer,
-) -> None:
-    start()
-    pool = pool_create(handle_types=1)
-    pointers = [pool_alloc(pool, 20 * MIB), pool_alloc(pool, 4 * MIB)]
-    for pointer in pointers * 2:
-        call("cuMemPoolExportPointer", (c_uint64 * 8)(), c_uint64(pointer))
-    assert simulated.tenant.shared() == (24 * MIB, 0)
-    free_async(pointers[0])
-    assert simulated.tenant.shared() == (4 * MIB, 0)
 
 
 @inside()
@@ -290,17 +226,3 @@ def test_threads_that_allocate_from_one_pool_stay_within_the_quota() -> None:
     synchronize()
     assert refused == {0, OUT_OF_MEMORY}
     holds(0)
-
-
-@inside("fake")
-def test_a_forked_child_has_none_of_its_parent_s_pools() -> None:
-    start()
-    pointer = alloc_async(40 * MIB)
-
-    def child() -> None:
-        free_async(pointer)
-        cu.cuCtxSynchronize()
-        assert (charged(), result_of(alloc_async, 61 * MIB)) == (40 * MIB, OUT_OF_MEMORY)
-
-    assert in_child(child) == 0
-    assert charged() == 40 * MIB

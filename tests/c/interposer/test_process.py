@@ -75,13 +75,6 @@ def test_without_pages_there_is_no_gpu(
     )
 
 
-def test_a_program_that_starts_before_its_container_is_bound_gets_no_gpu(
-    simulated: ProgramContainer,
-) -> None:
-    unbound(simulated.tenant)
-    assert init(simulated)[0].startswith(SYSTEM_NOT_READY)
-
-
 def test_the_environment_cannot_replace_the_container_s_own_pages(
     container: ProgramContainer,
 ) -> None:

@@ -7,10 +7,8 @@ from __future__ import annotations
 import pytest
 
 from .client import *
-from .conftest import FAKE_UUIDS, FakeContainer
 from .container import ProgramContainer
 from .inside import inside
-from .rank import Rank, Ranks
 
 
 @inside("fake")
@@ -18,25 +16,6 @@ def test_a_failed_free_keeps_the_charge() -> None:
     start()
     alloc(MIB)
     assert (result_of(free, 12345), result_of(free, 0), charged()) == (1, 1, MIB)
-
-
-@inside()
-def test_another_thread_with_another_context_frees() -> None:
-    first = start()
-    pointers = [alloc(MIB), alloc(32 * MIB), alloc_async(32 * MIB), create(32 * MIB)]
-    context()
-
-    def work() -> None:
-        call("cuCtxSetCurrent", first)
-        free(pointers[1])
-        free_async(pointers[2])
-        release(pointers[3])
-        synchronize()
-
-    worker = threading.Thread(target=work)
-    worker.start()
-    worker.join()
-    assert charged() == MIB
 
 
 def pitched(width: int, height: int) -> tuple[int, int]:
@@ -117,20 +96,6 @@ def test_a_resize_is_seen_at_once(simulated: ProgramContainer) -> None:
     assert total.value == 50 * MIB
 
 
-def test_cards_are_identified_by_uuid(fake_container: FakeContainer) -> None:
-    container = fake_container(FAKE_UUIDS, 100 * MIB)
-    container.tenant.set_memory(10 * MIB, card=1)
-    container.env["FAKE_CUDA_DEVICES"] = "10"  # as CUDA_VISIBLE_DEVICES=1,0 makes it
-    rank = Rank(container)
-    assert rank.ask("memory()[1]") == 10 * MIB
-    assert rank.ask("result_of(alloc, 11 * MIB)") == OUT_OF_MEMORY
-    rank.ask("alloc(10 * MIB)", "pointer")
-    assert rank.ask("[context(1), memory()[1]][1]") == 100 * MIB
-    rank.ask("free(pointer)")  # with another card current
-    assert (container.tenant.used(0), container.tenant.used(1)) == ((0, 1), (0, 1))
-    rank.end()
-
-
 @pytest.mark.parametrize("size", [MIB + 1, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 17 * MIB + 12345])
 @inside()
 def test_a_large_buffer_is_charged_as_the_driver_rounds_it(size: int) -> None:
@@ -151,14 +116,6 @@ def test_of_small_buffers_less_than_a_block_is_not_charged() -> None:
         for _ in range(10):
             alloc(size)
         assert 0 <= taken() - before - charged() < 2 * MIB
-
-
-def test_the_last_block_is_allocated_once(group: Ranks) -> None:
-    first, second, _ = group
-    assert first.ask("result_of(alloc, 97 * MIB)") == 0
-    assert second.ask("result_of(alloc, 2 * MIB + 1)") == OUT_OF_MEMORY
-    assert second.ask("result_of(alloc, 2 * MIB)") == 0
-    assert second.ask("result_of(alloc, 1)") == OUT_OF_MEMORY
 
 
 CALLS = {

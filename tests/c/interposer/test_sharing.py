@@ -102,20 +102,6 @@ def test_memory_that_outlives_its_killed_maker_still_counts(way: Way, group: Ran
     way.counts(group, takers[0], 0)
 
 
-def test_a_killed_importer_leaves_the_charge_and_the_last_one_frees_it(
-    way: Way, group: Ranks
-) -> None:
-    maker, *takers = group
-    takers[0].kill()
-    group.reap(maker)
-    way.counts(group, maker)
-    maker.ask(way.let_go)
-    way.counts(group, takers[1])
-    takers[1].kill()
-    assert maker.ask("result_of(alloc, 100 * MIB)") == 0
-    assert group.both(maker) == (100, 100)
-
-
 def give(maker: Rank, taker: Rank, *, map_it: bool = True) -> None:
     """Let `maker` make 40 MiB as `piece`, and `taker` import it as `piece`."""
     maker.ask("shareable(40 * MIB)", "piece")
@@ -139,15 +125,6 @@ def test_importing_ones_own_exports_gains_nothing(group: Ranks, how: str) -> Non
         rank.ask("os.close(exported[1])")
     assert rank.ask("shareable(30 * MIB)") == REFUSED
     assert group.both(rank) == (90, 90)
-
-
-def test_a_handle_that_was_exported_often_counts_once(group: Ranks) -> None:
-    maker, taker, _ = group
-    give(maker, taker)
-    taker.ask(f"adopt(*{maker.ask('export(piece)')})", "again")
-    for _ in range(2):
-        assert group.container.tenant.shared() == (40 * MIB, 40 * MIB)
-        taker.ask("mapped(again, 40 * MIB)")
 
 
 def test_an_import_counts_as_far_as_it_was_mapped(group: Ranks) -> None:
@@ -177,18 +154,6 @@ def test_an_import_retained_by_its_address_counts_to_its_last_release(group: Ran
     assert group.both(maker) == (0, 0)
 
 
-def test_ranks_that_all_share_with_all_count_each_piece_once(group: Ranks) -> None:
-    """As the peers of a collective library do: every process maps every buffer."""
-    for rank in group:
-        rank.ask("shareable(20 * MIB)", "own")
-    exports = [rank.ask("export(own)") for rank in group]
-    for number, rank in enumerate(group):
-        for exported in exports[:number] + exports[number + 1 :]:
-            rank.ask(f"mapped(adopt(*{exported}), 20 * MIB)")
-    assert [group.both(rank) for rank in group] == [(60, 60)] * 3
-    assert group[0].ask("result_of(alloc, 40 * MIB)") == 0
-
-
 def test_a_call_that_fails_leaves_no_trace(group: Ranks) -> None:
     rank, taker, _ = group
     rank.ask("create(4 * MIB)", "private")
@@ -198,19 +163,6 @@ def test_a_call_that_fails_leaves_no_trace(group: Ranks) -> None:
     assert "refused" in rank.ask("ipc_handle(managed)")
     assert "refused" in taker.ask(f"ipc_open({'00' * 64!r})")
     assert group.container.tenant.shared() == (0, 0)
-
-
-def test_memory_that_sleeps_and_wakes_is_all_released(group: Ranks) -> None:
-    """Many small pieces in one reservation, unmapped in one call, released, and made anew."""
-    (rank, *_) = group
-    rank.ask("reserve_address(80 * MIB)", "where")
-    for _ in range(3):
-        rank.ask("[create(2 * MIB) for _ in range(40)]", "pieces")
-        rank.ask("[map_memory(where + n * 2 * MIB, 2 * MIB, p) for n, p in enumerate(pieces)]")
-        assert group.both(rank) == (80, 80)
-        rank.ask("unmap(where, 80 * MIB)")
-        rank.ask("[release(piece) for piece in pieces]")
-        assert group.both(rank) == (0, 0)
 
 
 def opened(group: Ranks, size: str = "40 * MIB") -> None:

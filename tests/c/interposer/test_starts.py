@@ -150,20 +150,6 @@ def test_captured_work_waits_at_no_gate_and_is_not_counted(
         assert program.given_ns() == given
 
 
-def test_other_streams_wait_while_one_is_captured(
-    container: ProgramContainer, gate: WrittenGate, starts_program: str
-) -> None:
-    with Starter(container, starts_program) as program:
-        gate.set(abi.GATE_CLOSED)
-        program.begin_capture()
-        given = program.given_ns()
-        program.start("cuLaunchGrid")
-        gate.until(lambda work: work.waiting == 1)
-        assert program.given_ns() == given
-        gate.set(abi.GATE_OPEN)
-        assert program.join() == 0
-
-
 def test_work_that_was_waited_for_is_not_pending(
     container: ProgramContainer, gate: WrittenGate, starts_program: str
 ) -> None:

@@ -281,9 +281,8 @@ int main(void)
 	device_file_make();
 	tenant_create(QUOTA);
 	strcpy(tenant_card()->uuid, FIRST_CARD_UUID);
-	TEST(threads_may_all_begin_at_once, "threads that all begin at once get what they ask for");
+	TEST(threads_may_all_begin_at_once);
 	CHECK(allocation_open(NULL, 0) == CUDA_SUCCESS);
-	TEST(nothing_is_left_of_many_threads_work,
-		"what many threads took at once through every path is given back to the last byte");
+	TEST(nothing_is_left_of_many_threads_work);
 	return 0;
 }

@@ -4,31 +4,12 @@
 from __future__ import annotations
 
 import copy
-import fnmatch
 import json
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 Spec = dict[str, Any]
-
-STRENGTHS = ("none", "weak", "strong")
-
-
-class MarkerRow(NamedTuple):
-    source: str
-    shape: str
-    text: str
-    strength: str
-
-
-def table(path: Path) -> list[MarkerRow]:
-    """Return the rows of markers.inc."""
-    pattern = re.compile(r'^MARKER\((\w+), (\w+), "([^"]+)", (\w+)\)$', re.MULTILINE)
-    return [
-        MarkerRow(source, shape, text, strength.lower())
-        for source, shape, text, strength in pattern.findall(path.read_text())
-    ]
 
 
 def plain() -> Spec:
@@ -115,89 +96,6 @@ def escaped(spec: Spec) -> bytes:
         lambda found: '"' + "".join(f"\\u{ord(c):04x}" for c in json.loads(found[0])) + '"',
         text,
     ).encode()
-
-
-def marker(rows: list[MarkerRow], spec: Any) -> str:
-    """Return how strongly `spec` is marked, read with Python's parser."""
-    marked = [(source, _strength(rows, source, text)) for source, text in _texts(spec)]
-    found = [(source, strength) for source, strength in marked if strength != "none"]
-    nodes = _numbered(spec) or any(source in {"DEVICE", "MOUNT"} for source, _ in found)
-    given = nodes and not _every_device(spec)
-    placed = given or any(source.startswith("HOOK") for source, _ in found)
-    if _sandbox(spec) and not placed:
-        return "none"
-    strengths = [strength for source, strength in found if source not in {"DEVICE", "MOUNT"}]
-    if nodes:
-        strengths.append("strong" if given else "weak")
-    return max(strengths, key=STRENGTHS.index, default="none")
-
-
-def _strength(rows: list[MarkerRow], source: str, text: str) -> str:
-    for row in rows:
-        if row.source == source and _fits(row, text):
-            return row.strength
-    return "none"
-
-
-def _fits(row: MarkerRow, text: str) -> bool:
-    if row.shape == "NAME":
-        return text == row.text
-    if row.shape == "PREFIX":
-        return text.startswith(row.text)
-    if row.shape == "BASENAME":
-        return text.rpartition("/")[2].startswith(row.text)
-    return len(text) < 256 and "\0" not in text and fnmatch.fnmatchcase(text, row.text)
-
-
-def _member(value: Any, name: str, kind: type) -> Any:
-    found = value.get(name) if isinstance(value, dict) else None
-    return found if isinstance(found, kind) else kind()
-
-
-def _texts(spec: Any) -> list[tuple[str, str]]:
-    linux = _member(_member(spec, "linux", dict), "devices", list)
-    stages = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart")
-    hooks = _member(spec, "hooks", dict)
-    listed = [h for stage in (*stages, "poststop") for h in _member(hooks, stage, list)]
-    variables = _member(_member(spec, "process", dict), "env", list)
-    mounts = _member(spec, "mounts", list)
-    return [
-        *(("ANNOTATION", key) for key in _member(spec, "annotations", dict)),
-        *(("ENV", v.partition("=")[0]) for v in variables if isinstance(v, str)),
-        *(("DEVICE", _member(device, "path", str)) for device in linux),
-        *(("MOUNT", _member(mount, "source", str)) for mount in mounts),
-        *(("MOUNTED", _member(mount, "destination", str)) for mount in mounts),
-        *(("HOOK", _member(hook, "path", str)) for hook in listed),
-        *(
-            ("HOOK_ARGUMENT", word)
-            for hook in listed
-            for word in _member(hook, "args", list)
-            if isinstance(word, str)
-        ),
-    ]
-
-
-def _numbered(spec: Any) -> bool:
-    linux = _member(spec, "linux", dict)
-    rules = _member(_member(linux, "resources", dict), "devices", list)
-    allowed = [rule for rule in rules if isinstance(rule, dict) and rule.get("allow") is True]
-    devices = [*_member(linux, "devices", list), *allowed]
-    return any(_member(device, "major", int) == 195 for device in devices)
-
-
-def _every_device(spec: Any) -> bool:
-    resources = _member(_member(spec, "linux", dict), "resources", dict)
-    for rule in reversed(_member(resources, "devices", list)):
-        every_type = isinstance(rule, dict) and rule.get("type", "a") in ("a", "")
-        if every_type and rule.get("major") in (None, -1):
-            return rule.get("allow") is True
-    return False
-
-
-def _sandbox(spec: Any) -> bool:
-    annotations = _member(spec, "annotations", dict)
-    keys = ("io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType")
-    return any(annotations.get(key) == "sandbox" for key in keys)
 
 
 def bundle(folder: Path, spec: Spec) -> Path:

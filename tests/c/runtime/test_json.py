@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import json
-import random
 from typing import Any
 
 import pytest
@@ -56,42 +54,3 @@ def test_nesting_is_bounded(driver: Driver) -> None:
 def test_bytes_that_are_no_utf8_are_written_as_the_replacement_character(driver: Driver) -> None:
     for bad in (b"\xff", b"\xc3", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"):
         assert set(driver.echo(b'"' + bad + b'"')) == {"\ufffd"}
-
-
-def _value(rng: random.Random, depth: int) -> Any:
-    kind = rng.randrange(4 if depth == 0 else 6)
-    if kind == 0:
-        return rng.choice([None, True, False])
-    if kind == 1:
-        return rng.randrange(-(2**53), 2**53) >> rng.randrange(54)
-    if kind < 4:
-        return _text(rng)
-    if kind == 4:
-        return [_value(rng, depth - 1) for _ in range(rng.randrange(5))]
-    return {_text(rng): _value(rng, depth - 1) for _ in range(rng.randrange(5))}
-
-
-def _text(rng: random.Random) -> str:
-    alphabet = [
-        "a",
-        "/",
-        '"',
-        "\\",
-        "\n",
-        "\x01",
-        "\x7f",
-        "&",
-        "\u00e9",
-        "\u20ac",
-        "\U0001f600",
-        " ",
-    ]
-    return "".join(rng.choices(alphabet, k=rng.randrange(8)))
-
-
-@pytest.mark.parametrize("seed", range(400))
-def test_json_written_by_python_is_read_back(driver: Driver, seed: int) -> None:
-    rng = random.Random(seed)
-    value = _value(rng, 5)
-    text = json.dumps(value, ensure_ascii=rng.random() < 0.5, indent=rng.choice([None, 1, "\t"]))
-    assert driver.echo(text.encode()) == value

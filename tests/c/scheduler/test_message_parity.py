@@ -12,7 +12,6 @@ import pytest
 
 from gpushare import abi
 from gpushare.daemon.compute import scheduler_process as schedule_message
-from gpushare.daemon.policy.compute import Share
 
 from .conftest import ROOT, SOURCES
 
@@ -88,16 +87,6 @@ def split(layout: str) -> list[str]:
             found.append(count + letter)
             count = ""
     return found
-
-
-def test_shares_stand_behind_the_head(compiled: dict[str, int]) -> None:
-    part = Share(250, capped=True, online=False, priority=3)
-    packed = schedule_message.tenant_message("ab" * 8, [("GPU-a", part), ("GPU-b", part)])
-    assert compiled["shares"] == schedule_message.MESSAGE.size
-    assert len(packed) == compiled["shares"] + 2 * compiled["schedule_share"]
-    second = packed[compiled["shares"] + compiled["schedule_share"] :]
-    assert second[:48].rstrip(b"\0") == b"GPU-b"
-    assert struct.unpack_from("<IIII", second, 48) == (250, 1, 0, 3)
 
 
 def test_nothing_is_no_answer() -> None:

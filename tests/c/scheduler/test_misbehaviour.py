@@ -8,7 +8,7 @@ import pytest
 
 from tools.model import measure
 from tools.model.clock import MS, SECOND, US
-from tools.model.machine import GatedDevice, MachineModel
+from tools.model.machine import MachineModel
 from tools.model.policy import CLOSED, METERED, OPEN, WINDOW, GateStruct, SeenStruct, ShareStruct
 from tools.model.programs import inference, persistent, training
 from tools.model.tenant import ModelTenant
@@ -32,37 +32,6 @@ def part(tenant: ModelTenant, milliseconds: int) -> float:
     """Of the last so many milliseconds, percent."""
     now = tenant.clock.now
     return measure.share(tenant, now - milliseconds * MS, now)
-
-
-def test_a_tenant_stopped_in_its_window_loses_it_and_gets_its_share_when_it_continues() -> None:
-    machine, stopped, other = two(ShareStruct(500), ShareStruct(500))
-    machine.run(1)
-    while gate(machine, stopped).mode != WINDOW:
-        machine.run(0.001)
-    stopped.threads[0].stop()
-    machine.run(0.03)
-    assert part(other, 20) > 95
-    machine.run(1)
-    assert part(other, 1000) > 97
-    stopped.threads[0].resume_process()
-    machine.run(1)
-    machine.run(1)
-    assert abs(part(stopped, 1000) - part(other, 1000)) < 4
-
-
-def test_a_tenant_stopped_while_it_waits_costs_the_others_two_milliseconds() -> None:
-    machine, stopped, other = two(ShareStruct(500), ShareStruct(500))
-    machine.run(1)
-    place = stopped.places[0]
-    while place.mode != CLOSED or place.pieces or not place.waiting:
-        machine.run(0.001)
-    stopped.threads[0].stop()
-    machine.run(0.05)
-    machine.run(1)
-    assert part(other, 1000) > 98
-    stopped.threads[0].resume_process()
-    machine.run(1.5)
-    assert abs(part(stopped, 1000) - part(other, 1000)) < 4
 
 
 def test_a_kernel_without_an_end_is_flagged_and_charged_and_does_not_stop_others() -> None:
@@ -257,22 +226,6 @@ def test_an_online_tenant_never_waits_and_a_former_one_does() -> None:
     machine.change(serving, ShareStruct(300))
     machine.run(0.1)
     assert gate(machine, serving).mode in {WINDOW, CLOSED}
-
-
-def test_an_exited_tenant_leaves_the_card_to_the_other() -> None:
-    machine, first, second = two(ShareStruct(500), ShareStruct(500))
-    machine.run(1)
-    device: GatedDevice = machine.devices[0]
-    assert device.policy is not None
-    place = first.places[0]
-    first.threads[0].stop()
-    device.policy.remove(place.number, machine.clock.now)
-    at = device.places.index(place)
-    del device.places[at], device.gates[at], device.seen[at]
-    device.wake(place)
-    machine.run(1)
-    assert gate(machine, second).mode == OPEN
-    assert part(second, 900) > 98
 
 
 def test_a_thread_that_waits_too_long_goes_ahead() -> None:

@@ -42,13 +42,6 @@ def switches(pid: int) -> int:
     return int(status.partition("voluntary_ctxt_switches:")[2].split()[0])
 
 
-def test_one_that_is_alone_finds_its_gate_open(scheduler: Scheduler, make: Make) -> None:
-    tenant = make()
-    assert tenant.added_to(scheduler) == 0
-    wait_until(lambda: tenant.gate(abi.GATE_HEARTBEAT_NS) > 0)
-    assert tenant.mode() == abi.GATE_OPEN
-
-
 def test_two_waiting_tenants_have_the_window_one_after_the_other(
     scheduler: Scheduler, make: Make
 ) -> None:
@@ -123,15 +116,6 @@ def test_an_idle_tenant_costs_nothing(scheduler: Scheduler, make: Make) -> None:
     wait_until(lambda: tenants[0].gate(abi.GATE_HEARTBEAT_NS) != beat)
     seconds = (now() - begun) / 1e9
     assert switches(scheduler.pid) - before <= 3 + 2 * seconds
-
-
-def test_only_open_gates_are_not_looked_at_at_all(scheduler: Scheduler, make: Make) -> None:
-    for number in range(5):
-        make_one = make(f"GPU-{number}")
-        assert make_one.added_to(scheduler) == 0
-    before = switches(scheduler.pid)
-    assert not select.select([scheduler.pidfd], [], [], 0.5)[0]
-    assert switches(scheduler.pid) - before <= 1
 
 
 def test_a_tenant_that_rings_without_end_takes_no_core(scheduler: Scheduler, make: Make) -> None:
@@ -380,15 +364,6 @@ def test_one_that_cannot_listen_is_lost(program: Path, tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     with pytest.raises(SchedulerLost):
         Scheduler.connect(tmp_path / "plain")
-
-
-def test_one_that_hangs_is_lost_and_can_be_ended(scheduler: Scheduler) -> None:
-    scheduler._socket.settimeout(0.05)
-    signal.pidfd_send_signal(scheduler.pidfd, signal.SIGSTOP)
-    with pytest.raises(SchedulerLost, match="does not answer"):
-        scheduler.send(schedule_message.hello_message())
-    scheduler.end()
-    assert select.select([scheduler.pidfd], [], [], 0)[0]
 
 
 def test_a_packet_without_an_answer_is_none(tmp_path: Path) -> None:

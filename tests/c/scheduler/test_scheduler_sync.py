@@ -24,12 +24,11 @@ from gpushare.daemon.compute.scheduler_process import Scheduler, SchedulerLost
 from gpushare.daemon.compute.scheduler_sync import SchedulerSync
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.bind import bind
-from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.service.node_operations import status_row
 from gpushare.protocol import HostProcessGrant
 from tests.system.waiting import wait_until
 from tests.unit.daemon import fakes
-from tests.unit.daemon.operations import entry_of, opened
+from tests.unit.daemon.operations import opened
 
 Bound = Callable[..., HostProcessGrant]
 
@@ -155,13 +154,6 @@ def test_an_exclusive_card_is_not_announced(node: fakes.FakeDaemon, bound: Bound
     tenant = bound(memory="4GiB", cores="30")
     wait_until(lambda: permille(node, tenant) == 300)
     assert set(scheduler_sync.scheduled_shares(node)) == {tenant["key"]}
-
-
-def test_a_set_is_announced_at_once(node: fakes.FakeDaemon, bound: Bound) -> None:
-    tenant = bound(memory="4GiB", cores="30")
-    wait_until(lambda: permille(node, tenant) == 300)
-    set_quota(entry_of(node, tenant), {"cores": "40"}, node)
-    wait_until(lambda: permille(node, tenant) == 400)
 
 
 def test_a_new_tenant_changes_the_others_parts(node: fakes.FakeDaemon, bound: Bound) -> None:
