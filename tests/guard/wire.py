@@ -77,7 +77,6 @@ class ControlSocket:
     def metrics(self) -> dict[str, Any]:
         return self.ask("metrics")
 
-
     def ask(
         self, op: str, fields: Mapping[str, Any] | None = None, fds: Sequence[int] = ()
     ) -> dict[str, Any]:
