@@ -12,11 +12,10 @@ from typing import NamedTuple
 import pytest
 
 from libhook.table import headers, symbols
-from libhook.table.generate import Table, differences, render, tabulate, words
+from libhook.table.generate import Table, differences, render, tabulate
 from libhook.table.headers import Release
 
 TABLE = Path(headers.__file__).parent
-LEGACY_FLAG, PER_THREAD_FLAG = 0, 2
 CUDA_H = """
 #define cuMemAlloc cuMemAlloc_v2
 #define cuMemcpy __CUDA_API_PTDS(cuMemcpy)
@@ -112,15 +111,6 @@ def lines() -> list[Line]:
     return [Line(s, name, int(v), stream) for s, name, v, stream in rows("cuda.inc", "CUDA_SYMBOL")]
 
 
-def answer(lines: list[Line], name: str, version: int, flag: int) -> str | None:
-    """Answer as cuda.inc's comment says cuGetProcAddress does."""
-    fit = [line for line in lines if line.name == name and line.version <= version]
-    per_thread = [line for line in fit if line.stream == "PER_THREAD"]
-    chosen = per_thread if flag == PER_THREAD_FLAG and per_thread else None
-    chosen = chosen or [line for line in fit if line.stream != "PER_THREAD"]
-    return chosen[-1].symbol if chosen else None
-
-
 def test_a_declaration_exports_the_name_of_the_define_in_force() -> None:
     assert symbols.cuda_symbols(CUDA_H) == {
         "cuMemAlloc",
@@ -179,10 +169,6 @@ def test_an_nvml_symbol_is_as_old_as_the_first_release_that_has_it() -> None:
     assert table.nvml == since
 
 
-def test_nvml_exports_old_names_beside_their_revisions() -> None:
-    assert symbols.nvml_symbols(NVML_H) == {"nvmlInit", "nvmlInit_v2", "nvmlErrorString"}
-
-
 def test_an_enumerations_deprecated_synonyms_are_left_out() -> None:
     assert symbols.enumerators(CUDA_H, "CUdevice_attribute_enum") == {
         8: "CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK",
@@ -193,12 +179,6 @@ def test_an_enumerations_deprecated_synonyms_are_left_out() -> None:
 def test_a_header_without_the_enumeration_is_refused() -> None:
     with pytest.raises(symbols.HeaderError, match="no enum nvmlReturn_enum"):
         symbols.enumerators(CUDA_H, "nvmlReturn_enum")
-
-
-def test_an_errors_text_comes_from_its_name() -> None:
-    assert words("CUDA_ERROR_OUT_OF_MEMORY") == "out of memory"
-    assert words("NVML_ERROR_GPU_IS_LOST") == "gpu is lost"
-    assert words("CUDA_SUCCESS") == "success"
 
 
 def test_a_wheel_in_the_cache_is_read_without_downloading(
@@ -253,20 +233,6 @@ def test_a_file_holds_the_lines_its_comment_announces_each_name_once(file: str, 
     assert len(names) == len(set(names)) == announced(file)
 
 
-@pytest.mark.parametrize(
-    ("file", "macro"),
-    [
-        ("cuda_result.inc", "CUDA_RESULT"),
-        ("nvml_result.inc", "NVML_RESULT"),
-        ("runtime_error.inc", "RUNTIME_ERROR"),
-        ("device_attribute.inc", "CUDA_DEVICE_ATTRIBUTE"),
-    ],
-)
-def test_each_value_has_one_name_so_that_a_switch_compiles(file: str, macro: str) -> None:
-    values = [int(value) for _, value, *_ in rows(file, macro)]
-    assert all(one < next_one for one, next_one in pairwise(values))
-
-
 def test_versions_of_a_name_rise_and_so_do_their_revisions(lines: list[Line]) -> None:
     groups: dict[tuple[str, bool], list[Line]] = defaultdict(list)
     for line in lines:
@@ -306,41 +272,3 @@ def test_cu_get_proc_address_has_both_its_forms_and_no_per_thread_one(lines: lis
 def test_cuda_13_0_has_the_symbols_counted_in_its_own_headers(lines: list[Line]) -> None:
     # 670 declared in cuda.h, cudaGL.h, cudaEGL.h and cudaVDPAU.h, 3 in cudaProfiler.h.
     assert sum(line.version <= 13000 for line in lines) == 673
-
-
-@pytest.mark.parametrize(
-    ("name", "version", "flag", "symbol"),
-    [
-        ("cuMemAlloc", 2000, LEGACY_FLAG, "cuMemAlloc"),
-        ("cuMemAlloc", 3010, LEGACY_FLAG, "cuMemAlloc"),
-        ("cuMemAlloc", 3020, LEGACY_FLAG, "cuMemAlloc_v2"),
-        ("cuMemAlloc", 13000, PER_THREAD_FLAG, "cuMemAlloc_v2"),
-        ("cuMemAlloc", 1000, LEGACY_FLAG, None),
-        ("cuCtxCreate", 11030, LEGACY_FLAG, "cuCtxCreate_v2"),
-        ("cuCtxCreate", 12000, LEGACY_FLAG, "cuCtxCreate_v3"),
-        ("cuCtxCreate", 13000, LEGACY_FLAG, "cuCtxCreate_v4"),
-        ("cuDeviceTotalMem", 12000, LEGACY_FLAG, "cuDeviceTotalMem_v2"),
-        ("cuMemGetInfo", 12000, LEGACY_FLAG, "cuMemGetInfo_v2"),
-        ("cuDevicePrimaryCtxRelease", 11000, LEGACY_FLAG, "cuDevicePrimaryCtxRelease_v2"),
-        ("cuMemAllocAsync", 11020, LEGACY_FLAG, "cuMemAllocAsync"),
-        ("cuMemAllocAsync", 11020, PER_THREAD_FLAG, "cuMemAllocAsync_ptsz"),
-        ("cuMemAllocAsync", 11010, PER_THREAD_FLAG, None),
-        ("cuMemcpyHtoDAsync", 12000, LEGACY_FLAG, "cuMemcpyHtoDAsync_v2"),
-        ("cuMemcpyHtoDAsync", 12000, PER_THREAD_FLAG, "cuMemcpyHtoDAsync_v2_ptsz"),
-        ("cuMemcpyHtoDAsync", 6050, PER_THREAD_FLAG, "cuMemcpyHtoDAsync_v2"),
-        ("cuMemcpyHtoD", 7000, PER_THREAD_FLAG, "cuMemcpyHtoD_v2_ptds"),
-        ("cuStreamBeginCapture", 10000, PER_THREAD_FLAG, "cuStreamBeginCapture_ptsz"),
-        ("cuStreamBeginCapture", 10010, PER_THREAD_FLAG, "cuStreamBeginCapture_v2_ptsz"),
-        ("cuGraphInstantiate", 13000, LEGACY_FLAG, "cuGraphInstantiate_v2"),
-        ("cuGetProcAddress", 11080, LEGACY_FLAG, "cuGetProcAddress"),
-        ("cuGetProcAddress", 12000, PER_THREAD_FLAG, "cuGetProcAddress_v2"),
-        ("cuMemPrefetchAsync", 12010, LEGACY_FLAG, "cuMemPrefetchAsync"),
-        ("cuMemPrefetchAsync", 12020, LEGACY_FLAG, "cuMemPrefetchAsync_v2"),
-        ("cuNoSuchFunction", 13000, LEGACY_FLAG, None),
-        ("", 13000, LEGACY_FLAG, None),
-    ],
-)
-def test_a_lookup_is_answered_with(
-    lines: list[Line], name: str, version: int, flag: int, symbol: str | None
-) -> None:
-    assert answer(lines, name, version, flag) == symbol

@@ -19,26 +19,20 @@ from .shares.figure import table as shares_table
 from .shares.page import HostFacts, page
 from .turns import BenchError
 
-# In the order of the design's table of budgets.
-COSTS = (
-    *(
-        "runtime",
-        "create",
-        "crun",
-        "create-parts",
-        "create-daemon",
-        "dialects",
-        "docker",
-        "crowd",
-        "starts",
-        "launch",
-        "allocate",
-        "information",
-        "startup",
-        "register",
-    ),
-    *("idle", "node-agent", "prepare", "restart", "state", "audit", "cli", "dashboard", "evict"),
-)
+#: In the order of the design's table of budgets; a row's file and function, where not its own name.
+COSTS = {
+    **dict.fromkeys(("runtime", "create"), ""),
+    "crun": "create.crun",
+    "create-parts": "create.parts",
+    "create-daemon": "create.daemon",
+    **dict.fromkeys(("dialects", "docker", "crowd", "starts"), ""),
+    **{row: f"calls.{row}" for row in ("launch", "allocate", "information", "startup")},
+    "register": "calls.register",
+    "idle": "",
+    "node-agent": "node_agent.measure",
+    "prepare": "node_agent.prepare",
+    **dict.fromkeys(("restart", "state", "audit", "cli", "dashboard", "evict"), ""),
+}
 SHARES = tuple(f"shares-{scenario.name}" for scenario in SCENARIOS)
 ROWS = (*COSTS, "shares", *SHARES)
 
@@ -67,7 +61,8 @@ def _costs(names: Sequence[str], failed: list[str]) -> list[Result]:
     for name in names:
         print(f"bench: {name} ...", file=sys.stderr, flush=True)
         try:
-            results += import_module(f"{__package__}.{name.replace('-', '_')}").measure()
+            module, _, function = (COSTS[name] or f"{name}.measure").partition(".")
+            results += getattr(import_module(f"{__package__}.{module}"), function)()
         except BenchError as error:
             failed.append(f"bench: {name}: {error}")
     return results

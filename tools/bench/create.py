@@ -1,126 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Creates a container that requests a share of a GPU: the daemon decides and edits the spec."""
+"""Creates containers that request a share of a GPU: the daemon decides and edits the spec.
+
+The whole beside runc, what it consists of, over crun, and what it costs gpushared alone.
+"""
 
 from __future__ import annotations
 
+import array
+import copy
+import ctypes
 import json
+import os
 import secrets
 import shutil
+import socket
 import subprocess
+import tempfile
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import yaml
 
+from gpushare import protocol
+from gpushare.install import install
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
+from tests.stack.program import find
 
 from .container import Lives
 from .native import FLOOR, exec_only
 from .result import Result
 from .turns import BenchError, Times, take
 
-ROUNDS = 40
+ROUNDS, PARTS_ROUNDS, CRUN_ROUNDS, DAEMON_ROUNDS = 40, 30, 30, 100
 BUDGET_MS = 3.0
 FIRST_BUDGET_MS = 6.0
+TRUE = Path("/bin/true")
 CACHE = Path("/etc/ld.so.cache")
 # A library that every glibc image's loader cache lists; another name of its length keeps the file
 # valid, and makes it the cache of an image that was never seen.
 LISTED = b"libc.so.6\0"
-
-
-class Layered:
-    """A bundle as containerd lays it out: its folder a tmpfs, its root an overlay of an image.
-
-    On a plain folder of ext4 each replaced file would be written out at once (ext4(5),
-    auto_da_alloc), which no container of an engine waits for.
-    """
-
-    def __init__(self, bundle: Bundle) -> None:
-        self._bundle = bundle
-        path = bundle.path
-        self._image, self._layer = path.with_suffix(".image"), path.with_suffix(".layer")
-        bundle.rootfs.rename(self._image)
-        _mount("-t", "tmpfs", "tmpfs", path)
-        bundle.rootfs.mkdir()
-
-    def renew(self, cache: bytes) -> None:
-        """Write config.json and lay a fresh layer over the image, as for every create."""
-        self._bundle.save()
-        if self._bundle.rootfs.is_mount():
-            subprocess.run(["umount", self._bundle.rootfs], check=True)
-        shutil.rmtree(self._layer, ignore_errors=True)
-        for name in ("upper", "work"):
-            (self._layer / name).mkdir(parents=True)
-        (self._image / CACHE.relative_to("/")).write_bytes(cache)
-        layers = {"lowerdir": self._image}
-        layers |= {f"{name}dir": self._layer / name for name in ("upper", "work")}
-        options = ",".join(f"{key}={folder}" for key, folder in layers.items())
-        _mount("-t", "overlay", "-o", options, "overlay", self._bundle.rootfs)
-
-
-def measure() -> Iterator[Result]:
-    """Compare with runc on the same bundle without the quota.
-
-    And a daemon that takes every dialect with one that takes none.
-    """
-    with Stack() as stack, Stack() as other:
-        start(stack)
-        start(other, dialects={"accept": []})
-        plain = Bundle(stack, files={str(CACHE): read_cache()})
-        asking = Bundle(stack, quota={"memory": "4GiB"}, files={str(CACHE): read_cache()})
-        of_other = Bundle(other, quota={"memory": "4GiB"}, files={str(CACHE): read_cache()})
-        layered, without, beside = Layered(asking), Layered(plain), Layered(of_other)
-        floor = exec_only(stack.runtime, stack.root)
-        series = take(
-            {
-                "runc": _created(stack, plain, without, stack.runtime, read_cache),
-                FLOOR: _created(stack, plain, without, floor, read_cache),
-                "gpushare": _created(
-                    stack, asking, layered, stack.installation.launcher, read_cache
-                ),
-                "none": _created(other, of_other, beside, other.installation.launcher, read_cache),
-                "first": _created(
-                    stack, asking, layered, stack.installation.launcher, unseen_cache
-                ),
-            },
-            ROUNDS,
-        )
-        was_injected(asking)
-    rows = (
-        ("gpushare", "create with a GPU", BUDGET_MS),
-        ("first", "create, an image's first start", FIRST_BUDGET_MS),
-    )
-    for variant, name, budget in rows:
-        yield series.compare("create", variant, "runc", name=name, budget=budget, floor=FLOOR)
-    yield series.compare(
-        "create", "gpushare", "none", name="create, all dialects beside none", budget=None
-    )
-
-
-def start(stack: Stack, **keys: object) -> None:
-    """Start the stack's daemon with its run_dir on a tmpfs, as /run is one."""
-    (stack.root / "run").mkdir()
-    _mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", stack.root / "run")
-    said = yaml.safe_load(stack.config.read_text())
-    stack.config.write_text(yaml.safe_dump({**said, **keys}))
-    stack.start_daemon()
-
-
-def _created(
-    stack: Stack, bundle: Bundle, layered: Layered, program: Path, cache: Callable[[], bytes]
-) -> Callable[[], Times]:
-    lives = Lives(program, bundle.path, stack.root, stack.environment)
-
-    def go() -> Times:
-        layered.renew(cache())
-        return lives.created()
-
-    return go
-
-
-def _mount(*words: str | Path) -> None:
-    subprocess.run(["mount", *words], check=True)
+SETTLE_SECONDS = 0.1  # in which gpushared does what follows an answer
+UNIFIED = Path("/sys/fs/cgroup/unified")
+_CLONE_NEWNS = 0x00020000  # sched.h
 
 
 def read_cache() -> bytes:
@@ -134,7 +59,266 @@ def unseen_cache() -> bytes:
     return cache.replace(LISTED, secrets.token_hex(5)[: len(LISTED) - 1].encode() + b"\0")
 
 
-def was_injected(bundle: Bundle) -> None:
-    """A create that gave no GPU would be fast, and no measurement."""
-    if "/opt/gpushare/tenant" not in json.dumps(bundle.read()["mounts"]):
-        raise BenchError(f"{bundle.path}/config.json has no mount of gpushare's after create")
+class Layered:
+    """A bundle as containerd lays it out: its folder a tmpfs, its root an overlay of an image.
+
+    On a plain folder of ext4 each replaced file would be written out at once (ext4(5),
+    auto_da_alloc), which no container of an engine waits for.
+    """
+
+    def __init__(
+        self, stack: Stack, *, quota: bool = False, config: dict[str, object] | None = None
+    ) -> None:
+        asked = {"memory": "4GiB"} if quota else None
+        self.bundle = Bundle(stack, quota=asked, files={str(CACHE): read_cache()})
+        if config is not None:
+            self.bundle.config = copy.deepcopy(config)
+        path = self.bundle.path
+        self._image, self._layer = path.with_suffix(".image"), path.with_suffix(".layer")
+        self.bundle.rootfs.rename(self._image)
+        _mount("-t", "tmpfs", "tmpfs", path)
+        self.bundle.rootfs.mkdir()
+
+    def renew(self, cache: bytes) -> None:
+        """Write config.json and lay a fresh layer over the image, as for every create."""
+        self.bundle.save()
+        if self.bundle.rootfs.is_mount():
+            subprocess.run(["umount", self.bundle.rootfs], check=True)
+        shutil.rmtree(self._layer, ignore_errors=True)
+        for name in ("upper", "work"):
+            (self._layer / name).mkdir(parents=True)
+        (self._image / CACHE.relative_to("/")).write_bytes(cache)
+        layers = {"lowerdir": self._image}
+        layers |= {f"{name}dir": self._layer / name for name in ("upper", "work")}
+        options = ",".join(f"{key}={folder}" for key, folder in layers.items())
+        _mount("-t", "overlay", "-o", options, "overlay", self.bundle.rootfs)
+
+    def lives(self, program: Path) -> Lives:
+        """Return its containers under a runtime, which knows only those that it made itself."""
+        stack = self.bundle.stack
+        folder = Path(tempfile.mkdtemp(dir=stack.root))
+        return Lives(program, self.bundle.path, folder, stack.environment)
+
+    def creating(
+        self, program: Path, cache: Callable[[], bytes] = read_cache
+    ) -> Callable[[], Times]:
+        """Return what creates a container of it, and takes it away again."""
+        lives = self.lives(program)
+
+        def go() -> Times:
+            # As engines have it: the launcher binds only what has a cgroup of its name.
+            name = f"bench-{secrets.token_hex(4)}"
+            cgroup = f"/{self.bundle.stack.cgroup}/{name}"
+            self.bundle.config["linux"]["cgroupsPath"] = cgroup
+            self.renew(cache())
+            return lives.created(name)
+
+        return go
+
+    def check_injected(self) -> None:
+        """A create that gave no GPU would be fast, and no measurement."""
+        if "/opt/gpushare/tenant" not in json.dumps(self.bundle.read()["mounts"]):
+            raise BenchError(f"{self.bundle.path}/config.json has no mount of gpushare's")
+
+    def check_bound(self, by: str) -> None:
+        """Two ways that are the same one would cost the same, and say nothing."""
+        if ("createRuntime" in self.bundle.read().get("hooks", {})) != (by == "hook"):
+            raise BenchError(f"{self.bundle.path}: not bound by the {by}")
+
+
+def start(stack: Stack, **keys: object) -> None:
+    """Start the stack's daemon with its run_dir on a tmpfs, as /run is one."""
+    (stack.root / "run").mkdir()
+    _mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", stack.root / "run")
+    said = yaml.safe_load(stack.config.read_text())
+    stack.config.write_text(yaml.safe_dump({**said, **keys}))
+    stack.start_daemon()
+
+
+def _mount(*words: str | Path) -> None:
+    subprocess.run(["mount", *words], check=True)
+
+
+def measure() -> Iterator[Result]:
+    """Compare with runc on the same bundle without the quota.
+
+    And a daemon that takes every dialect with one that takes none.
+    """
+    with Stack() as stack, Stack() as other:
+        start(stack)
+        start(other, dialects={"accept": []})
+        plain, asking, of_other = (
+            Layered(stack),
+            Layered(stack, quota=True),
+            Layered(other, quota=True),
+        )
+        launcher = stack.installation.launcher
+        variants = {
+            "runc": plain.creating(stack.runtime),
+            FLOOR: plain.creating(exec_only(stack.runtime, stack.root)),
+            "gpushare": asking.creating(launcher),
+            "none": of_other.creating(other.installation.launcher),
+            "first": asking.creating(launcher, unseen_cache),
+        }
+        series = take(variants, ROUNDS)
+        asking.check_injected()
+    for variant, name, budget in (
+        ("gpushare", "create with a GPU", BUDGET_MS),
+        ("first", "create, an image's first start", FIRST_BUDGET_MS),
+    ):
+        yield series.compare("create", variant, "runc", name=name, budget=budget, floor=FLOOR)
+    name = "create, all dialects beside none"
+    yield series.compare("create", "gpushare", "none", name=name)
+
+
+def parts() -> Iterator[Result]:
+    """Measure what a create consists of, each part beside the same without it, in the same rounds.
+
+    The launcher, the daemon's create, the mounts and devices in the spec, an OCI hook; and the
+    whole with either way to bind.
+    """
+    with Stack() as hooked, Stack() as bound:
+        start(hooked, bind="hook")
+        start(bound, bind="launcher")
+        runc, launcher = hooked.runtime, hooked.installation.launcher
+        of_true = install(hooked.root / "true", runtime=TRUE, socket=hooked.socket).launcher
+        plain, asking = Layered(hooked), Layered(hooked, quota=True)
+        model = Layered(hooked, quota=True)
+        held = model.lives(launcher)
+        model.renew(read_cache())
+        name = held.keep()  # its pages are the sources of mounts below
+        model.check_injected()
+        by_launcher = Layered(bound, quota=True)
+        edited = {**model.bundle.read(), "hooks": {}}
+        hook = {"path": str(TRUE), "args": ["true"], "env": ["PATH=/bin"]}
+        with_hook = {**edited, "hooks": {"createRuntime": [hook]}}
+        variants = {
+            "runc": plain.creating(runc),
+            FLOOR: plain.creating(exec_only(runc, hooked.root)),
+            "launcher": plain.creating(launcher),
+            "true": plain.creating(of_true),
+            "daemon": asking.creating(of_true),
+            "mounts": Layered(hooked, config=edited).creating(runc),
+            "a hook": Layered(hooked, config=with_hook).creating(runc),
+            "bind: hook": asking.creating(launcher),
+            "bind: launcher": by_launcher.creating(bound.installation.launcher),
+        }
+        try:
+            series = take(variants, PARTS_ROUNDS)
+            asking.check_bound("hook")
+            by_launcher.check_bound("launcher")
+        finally:
+            held.remove(name)
+    for variant, baseline, row in (
+        ("launcher", "runc", "create, the launcher"),
+        ("daemon", "true", "create, the daemon"),
+        ("mounts", "runc", "create, mounts and devices"),
+        ("a hook", "mounts", "create, an OCI hook (true)"),
+        ("bind: hook", "runc", "create, bind: hook"),
+        ("bind: launcher", "runc", "create, bind: launcher"),
+        ("bind: launcher", "bind: hook", "create, launcher beside hook"),
+    ):
+        floor = FLOOR if baseline == "runc" else None
+        yield series.compare("create", variant, baseline, name=row, floor=floor)
+
+
+def crun() -> Iterator[Result]:
+    """Create the same container by crun and by runc, alone and behind the launcher."""
+    with _one_hierarchy(), Stack() as stack:
+        start(stack)
+        plain, asking = Layered(stack), Layered(stack, quota=True)
+        variants: dict[str, Callable[[], Times]] = {}
+        for name in ("runc", "crun"):
+            runtime = Path(find(name))
+            made = install(stack.root / f"lib-{name}", runtime=runtime, socket=stack.socket)
+            variants[name] = plain.creating(runtime)
+            variants[f"{name} gpushare"] = asking.creating(made.launcher)
+        series = take(variants, CRUN_ROUNDS)
+        asking.check_injected()
+    for variant, baseline, row, budget in (
+        ("crun gpushare", "crun", "create with a GPU over crun", BUDGET_MS),
+        ("crun", "runc", "create by crun beside runc, no GPU", None),
+        ("crun gpushare", "runc gpushare", "create with a GPU, crun beside runc", None),
+    ):
+        yield series.compare("create", variant, baseline, name=row, budget=budget)
+
+
+@contextmanager
+def _one_hierarchy() -> Iterator[None]:
+    """Have a view without v2 beside v1, which crun refuses; this machine's is as it was after."""
+    if not UNIFIED.is_mount():
+        yield
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if libc.unshare(_CLONE_NEWNS):
+            raise OSError(ctypes.get_errno(), "unshare")
+        subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+        subprocess.run(["umount", UNIFIED], check=True)
+        yield
+    finally:
+        if libc.setns(before, _CLONE_NEWNS):
+            raise OSError(ctypes.get_errno(), "setns")
+        os.close(before)
+
+
+def daemon() -> Iterator[Result]:
+    """Take a known and an unseen image in turns: gpushared's processor time, and its answer's.
+
+    The requests are the launcher's, without a launcher and without a low-level runtime.
+    """
+    with Stack() as stack:
+        start(stack)
+        known, unseen = Layered(stack, quota=True), Layered(stack, quota=True)
+        variants = {"known": _asked(known, read_cache), "unseen": _asked(unseen, unseen_cache)}
+        series = take(variants, DAEMON_ROUNDS)
+    for part, name in (("cpu", "processor"), ("wait", "wait")):
+        row = f"gpushared's create, {name}: known image"
+        yield series.compare(part, "known", "unseen", name=row)
+
+
+def _asked(layered: Layered, cache: Callable[[], bytes]) -> Callable[[], Times]:
+    bundle, stack = layered.bundle, layered.bundle.stack
+
+    def go() -> Times:
+        layered.renew(cache())
+        time.sleep(SETTLE_SECONDS)
+        assert stack.daemon is not None
+        pid, identity = stack.daemon.process.pid, f"bench-{secrets.token_hex(4)}"
+        flags = os.O_RDONLY | os.O_DIRECTORY
+        fds = [os.open(path, flags) for path in (bundle.path, bundle.rootfs)]
+        fields = {"op": "create", "id": identity, "bundle": str(bundle.path), "marker": "strong"}
+        try:
+            before = _processor_ms(pid)
+            answer, wait = _ask(stack.socket, fields, fds)
+            used = _processor_ms(pid) - before
+        finally:
+            for fd in fds:
+                os.close(fd)
+        _ask(stack.socket, {"op": "release", "key": answer["key"], "id": identity}, ())
+        return {"cpu": used, "wait": wait}
+
+    return go
+
+
+def _processor_ms(pid: int) -> float:
+    """Return the processor time of all threads of a process, by the scheduler's clock."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e6
+
+
+def _ask(path: Path, fields: dict[str, Any], fds: list[int] | tuple[()]) -> tuple[Any, float]:
+    """Send a request and return the answer, and the milliseconds that it took."""
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.connect(str(path))
+        begun = time.perf_counter_ns()
+        client.sendmsg([protocol.encode(fields)], rights)
+        answer = {"ack": True}
+        while "ack" in answer:
+            answer = json.loads(client.recv(protocol.MAX_REPLY_BYTES))
+        took = time.perf_counter_ns() - begun
+    if not answer.get("ok"):
+        raise BenchError(f"gpushared refused: {answer}")
+    return answer, took / 1e6

@@ -38,13 +38,13 @@ def measure() -> Iterator[Result]:
             ROUNDS,
         )
     name = f"{COUNT} created at once, the slowest"
-    yield series.compare("slowest", "gpushare", "runc", name=name, budget=None)
-    waited = series.compare("waited", "gpushare", "runc", name="", budget=None)
-    slowest = series.compare("slowest", "runc", "runc", name="", budget=None).baseline
+    yield series.compare("slowest", "gpushare", "runc", name=name)
+    waited = series.compare("waited", "gpushare", "runc", name="")
+    slowest = series.compare("slowest", "runc", "runc", name="").baseline
     for percent in (50, 99):
         name = f"{COUNT} at once, wait for gpushared p{percent}"
-        ours = series.compare(f"waited{percent}", "gpushare", "runc", name=name, budget=None)
-        took = series.compare(f"took{percent}", "runc", "runc", name="", budget=None)
+        ours = series.compare(f"waited{percent}", "gpushare", "runc", name=name)
+        took = series.compare(f"took{percent}", "runc", "runc", name="")
         yield Result(name, "ms", ours.value, took.value, ours.value - took.value)
     name = f"{COUNT} at once, longest wait for gpushared"
     # No container waits for us as long as the last of the crowd waits for runc.

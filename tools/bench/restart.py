@@ -31,7 +31,7 @@ def measure() -> Iterator[Result]:
                 {"version": partial(_version, stack), "restart": partial(_restart, stack)}, ROUNDS
             )
     name = f"gpushared killed, until it watches {TENANTS} tenants again"
-    yield series.compare("took", "restart", "version", name=name, budget=None)
+    yield series.compare("took", "restart", "version", name=name)
 
 
 def _version(stack: Stack) -> Times:

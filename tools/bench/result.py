@@ -77,16 +77,19 @@ HEADINGS = ("WHAT", "WITHOUT", "P90", "WITH", "P90", "ADDED", "BY EXEC", "RATIO"
 
 def table(results: Sequence[Result]) -> str:
     """Return the results as lines of text."""
-    rows = [HEADINGS, *(_cells(result) for result in results)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
-    lines = []
-    for row in rows:
-        first, *others = (
-            cell.ljust(width) if column == 0 else cell.rjust(width)
+    return "\n".join(aligned([HEADINGS, *(_cells(result) for result in results)], left=1))
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
+    """Return rows as lines, the first `left` columns aligned on the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if column < left else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append("  ".join([first, *others]).rstrip())
-    return "\n".join(lines)
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def _cells(result: Result) -> tuple[str, ...]:

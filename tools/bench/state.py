@@ -39,7 +39,7 @@ def measure() -> Iterator[Result]:
         )
         ledger.close()
     name = f"one write to the ledger of {TENANTS} tenants"
-    yield series.compare("write", "ledger", "file", name=name, budget=None)
+    yield series.compare("write", "ledger", "file", name=name)
 
 
 def _timed(write: Callable[[int], None]) -> Times:

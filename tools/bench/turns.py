@@ -40,7 +40,7 @@ class Series:
         baseline: str,
         *,
         name: str,
-        budget: float | None,
+        budget: float | None = None,
         floor: str | None = None,
         unit: str = "ms",
     ) -> Result:

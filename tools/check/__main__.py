@@ -11,7 +11,6 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from . import trace
 from .command import Failure
 from .steps import STEPS, Step
 
@@ -29,8 +28,6 @@ def main(names: list[str]) -> int:
             star = "*" if step.thorough else " "
             print(f" {star}{step.name:<13} {step.purpose}")
         return 0
-    if names == ["trace", "--list"]:
-        return trace.main(show_list=True)
     everything = "--all" in names
     names = [name for name in names if name != "--all"]
     unknown = sorted(set(names) - {step.name for step in STEPS})
@@ -58,16 +55,14 @@ def main(names: list[str]) -> int:
 def _run(step: Step) -> bool:
     begun = time.monotonic()
     said = ""
-    shown = ""
     try:
-        result = step.run()
-        shown = f"\n{result}" if step.is_report else ""
+        step.run()
     except (Failure, OSError) as failure:
         said = f"\n{failure}"
     verdict = "FAIL" if said else "ok"
     # One write, so that two steps that end together do not mix.
     print(
-        f"{verdict:<4} {step.name:<13} {time.monotonic() - begun:5.1f} s{said}{shown}\n",
+        f"{verdict:<4} {step.name:<13} {time.monotonic() - begun:5.1f} s{said}\n",
         end="",
         flush=True,
     )

@@ -4,20 +4,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from gpushare.install import InstallError
 from gpushare.quota.size import format_size
 from gpushare.verify import CheckResult, MemoryScenario, Report, Sizes
 from gpushare.verify.runners import TenantRunner
 from tests.stack import Stack
+from tests.stack.bundle import PROBE, Bundle
 from tests.stack.card import real_card
 from tests.stack.program import Missing
 
 from . import torch_view
-from .bundle import Runc
 from .driver import DriverPaths
 from .filtered import quota
 from .process import ask, child, environment
@@ -27,6 +28,33 @@ GIB = 1 << 30
 PLAIN = Sizes()
 
 
+@dataclass
+class Runc:
+    """runc alone as an engine of gpushare.verify: a bundle per tenant, run through the launcher."""
+
+    stack: Stack
+    env: dict[str, str]
+    name: str = "runc"
+    bundles: dict[str, Bundle] = field(default_factory=dict)
+
+    def prepare(self, probe: Path) -> None:
+        """Bundles are made where they are run."""
+
+    def run(self, name: str, quota: Mapping[str, str], *command: str) -> list[str]:
+        made = self.bundles[name] = Bundle(self.stack, quota=quota, args=(*PROBE, *command))
+        made.id = name
+        return made.argv("run", "--bundle", str(made.path), name)
+
+    def kill(self, name: str) -> list[str]:
+        return self.bundles[name].argv("kill", name, "KILL")
+
+    def remove(self, name: str) -> None:
+        self.bundles.pop(name).remove()
+
+    def finish(self) -> None:
+        """What is left goes with the stack."""
+
+
 def host(driver: DriverPaths) -> Iterator[ReportRow]:
     with stack(driver) as made:
         yield from scenario(made.host(), made, driver)
@@ -34,10 +62,7 @@ def host(driver: DriverPaths) -> Iterator[ReportRow]:
 
 def runc(driver: DriverPaths) -> Iterator[ReportRow]:
     with stack(driver) as made:
-        folder = made.root / "bundles"
-        engine = Runc(made.installation.launcher, folder, env=dict(made.env))
-        engine.prepare(made.installation.probe)
-        yield from scenario(engine, made, driver)
+        yield from scenario(Runc(made, env=dict(made.env)), made, driver)
 
 
 def pytorch(driver: DriverPaths) -> Iterator[ReportRow]:

@@ -110,30 +110,19 @@ class Full:
 
 def fill(process: Allocations, path: str, most: int) -> Full:
     """Take ever smaller pieces through `path` until a granule is refused or `most` is passed."""
-    full, piece = Full(0, [], 0), _largest(most)
+    full, piece = Full(0, [], 0), 1 << (most.bit_length() - 1)
     while piece >= GRANULE and full.given <= most:
-        code, number = process.take(path, piece)
+        size = piece
+        if path in ONE_AT_A_TIME:
+            _empty(process, full)
+            size += full.given
+        code, number = process.take(path, size)
         if code:
             full.code = code
             piece //= 2
         else:
             full.given += piece
             full.numbers.append(number)
-    return full
-
-
-def grow(process: Allocations, path: str, most: int) -> Full:
-    """As fill, of a path that is to be asked for one larger piece instead of for one more."""
-    full, piece = Full(0, [], 0), _largest(most)
-    while piece >= GRANULE and full.given <= most:
-        _empty(process, full)
-        code, number = process.take(path, full.given + piece)
-        if code:
-            full.code = code
-            piece //= 2
-        else:
-            full.given += piece
-            full.numbers = [number]
     if full.given and not full.numbers:
         code, number = process.take(path, full.given)
         full.numbers = [] if code else [number]
@@ -167,7 +156,7 @@ def _path(account: Account, path: str) -> Iterator[ReportRow]:
     if not _refused(process, path, most):
         yield ReportRow.claim(f"{path}: more than the quota is refused", False, "it was given")
         return
-    full = _filled(process, path, most)
+    full = fill(process, path, most)
     name = f"{path}: all of {quantity(room, 'bytes')} is given, and not a granule more"
     yield ReportRow.claim(name, _holds(path, room, full), f"given {full.given}, then {full.code}")
     yield ReportRow(
@@ -203,7 +192,7 @@ def _lost(process: Allocations, path: str, most: int) -> str:
     room = process.free()
     if not _refused(process, path, most):
         return "more than the quota was given"
-    full = _filled(process, path, most)
+    full = fill(process, path, most)
     _empty(process, full)
     process.trim()
     if not _holds(path, room, full):
@@ -220,10 +209,6 @@ def _refused(process: Allocations, path: str, most: int) -> bool:
     return code != 0
 
 
-def _filled(process: Allocations, path: str, most: int) -> Full:
-    return (grow if path in ONE_AT_A_TIME else fill)(process, path, most)
-
-
 def _holds(path: str, room: int, full: Full) -> bool:
     coarse = COARSE_BYTES.get(path.removesuffix("_ptsz"), 2 * GRANULE)
     return 0 <= room - full.given < coarse and full.code == OUT_OF_MEMORY
@@ -232,10 +217,6 @@ def _holds(path: str, room: int, full: Full) -> bool:
 def _empty(process: Allocations, full: Full) -> None:
     while full.numbers:
         process.give(full.numbers.pop())
-
-
-def _largest(most: int) -> int:
-    return 1 << (most.bit_length() - 1)
 
 
 @dataclass(frozen=True)

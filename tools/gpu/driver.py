@@ -62,7 +62,7 @@ def find(named: Path | None = None, cdi: Path | None = None) -> DriverPaths:
     env = {} if cuda and nvml else {"LD_LIBRARY_PATH": _search(places)}
     cuda, nvml = cuda or places[CUDA][0], nvml or places[NVML][0]
     try:
-        facts = ask(child("facts", str(cuda), str(nvml)), environment(env))
+        facts = ask(child("facts", str(cuda)), environment(env))
     except NotMeasured as error:
         raise NoWorkingDriver(f"{cuda} does not work: {error}") from error
     if "error" in facts:

@@ -53,8 +53,8 @@ class Relay:
         turns = f"{TURNS} {kernels} {self._load}"
         start = os.open(self._there, os.O_RDWR | os.O_CLOEXEC)
         try:
-            self._first.send(f"relay {self._there} {self._back} {turns}")
-            self._second.send(f"relay {self._back} {self._there} {turns}")
+            self._first.tell(f"relay {self._there} {self._back} {turns}")
+            self._second.tell(f"relay {self._back} {self._there} {turns}")
             os.write(start, b".")
             began = self._first.receive("relay")["began_ns"]
             ended = self._second.receive("relay")["ended_ns"]

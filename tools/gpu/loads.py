@@ -35,7 +35,7 @@ def contexts(driver: DriverPaths) -> Iterator[ReportRow]:
 def _context(driver: DriverPaths, mode: str) -> Iterator[ReportRow]:
     name = f"CUDA_MODULE_LOADING={mode}"
     try:
-        with Weighed(driver, "code", CUDA_MODULE_LOADING=mode) as process:
+        with Weighed(driver, CUDA_MODULE_LOADING=mode) as process:
             grown = process.context()
             yield taken(f"{name}: a context", grown, _mode(process))
             yield from process.step(f"{name}: 8 bytes allocated and zeroed", "scratch")
@@ -56,7 +56,7 @@ def _mode(process: Weighed) -> str:
 
 def _second(driver: DriverPaths) -> Iterator[ReportRow]:
     try:
-        with weighed(driver, "memory") as process:
+        with weighed(driver) as process:
             yield from process.step("a second context of the same process", "second_context")
     except (NotMeasured, ProbeFailed) as error:
         yield ReportRow("a second context", missing=str(error))
@@ -70,7 +70,7 @@ def _runtime(driver: DriverPaths) -> Iterator[ReportRow]:
         yield ReportRow(name, missing="no libcudart is on this machine")
         return
     try:
-        with Weighed(driver, "code", library) as process:
+        with Weighed(driver, library) as process:
             yield from process.step(name, "runtime", library)
             yield from process.step("then the driver's primary context", "context")
     except (NotMeasured, ProbeFailed) as error:
@@ -96,7 +96,7 @@ def modules(driver: DriverPaths) -> Iterator[ReportRow]:
             name = f"{form}, {mode}"
             env = {"CUDA_MODULE_LOADING": mode}
             try:
-                with weighed(driver, "code", **env) as process:
+                with weighed(driver, **env) as process:
                     process.process.ask("scratch")
                     yield from _loaded(process, "print", form, f"{name}: the first module")
                     yield from _loaded(process, "room", form, f"{name}: 80 MiB of variables")
@@ -119,13 +119,13 @@ def limits(driver: DriverPaths) -> Iterator[ReportRow]:
     """When a raised limit takes memory, and how much."""
     for name, part in {"heap": _raised, "fifo": _raised, "stack": _stack}.items():
         try:
-            with weighed(driver, "code") as process:
+            with weighed(driver) as process:
                 process.process.ask("scratch")
                 yield from part(process, name)
         except (NotMeasured, ProbeFailed) as error:
             yield ReportRow(f"the limit {name}", missing=str(error))
     try:
-        with weighed(driver, "code") as process:
+        with weighed(driver) as process:
             process.process.ask("scratch")
             yield from _deep(process)
     except (NotMeasured, ProbeFailed) as error:

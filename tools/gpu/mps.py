@@ -2,7 +2,7 @@
 """MPS: what simulator/README.md assumes where NVIDIA's manual does not say it, and its limits.
 
 Each part has a control daemon of its own, with folders of its own: nobody else's is asked. The
-faults are those of its own clients.
+faults are those of its own clients. mps_tenants.py has the limits of containers.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpushare.daemon.mps.control import MpsControl, control_of
+from gpushare.daemon.mps.model import ClientRoute, MpsError
+from gpushare.daemon.mps.program import ControlProgram, Protocol
 from gpushare.verify import ProbeFailed
 
 from .driver import DriverPaths
@@ -33,71 +36,59 @@ ERROR_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class MeasuredMps:
-    """A running control daemon."""
+class RunningMps:
+    """A control daemon, and the client with which gpushared commands one."""
 
-    program: str
     driver: DriverPaths
-    folder: Path
-    process: subprocess.Popen[bytes]
-
-    @property
-    def env(self) -> dict[str, str]:
-        return {
-            "CUDA_MPS_PIPE_DIRECTORY": str(self.folder / "pipe"),
-            "CUDA_MPS_LOG_DIRECTORY": str(self.folder / "log"),
-        }
+    control: MpsControl
 
     def command(self, line: str) -> str:
-        """Return what a command prints; NotMeasured where it does not end."""
-        try:
-            done = subprocess.run(
-                [self.program],
-                input=f"{line}\n",
-                env=environment(self.driver.env, self.env),
-                capture_output=True,
-                text=True,
-                timeout=SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise NotMeasured(f"{line} did not end within {SECONDS:g} s") from error
-        if done.returncode:
-            raise NotMeasured(f"{line}: {done.stderr.strip() or done.stdout.strip()}")
-        return done.stdout.strip()
+        """Return what a command of protocol 2 prints; MpsError."""
+        return self.control.program.run(commands=line, seconds=SECONDS)
 
     @property
     def server(self) -> str:
-        """The PID of the one server."""
+        """The PID of the one server of protocol 2."""
         return self.command("get_server_list")
 
     @contextmanager
-    def client(self, **env: str) -> Iterator[Child]:
-        """Start a program that finds the daemon."""
-        argv = child("mps", str(self.driver.cuda), self.driver.uuid)
-        merged = environment(self.driver.env, self.env, env)
+    def client(self, route: ClientRoute | None = None, **env: str) -> Iterator[Child]:
+        """Start a program that finds the daemon, as a process of a container where it has one."""
+        program = self.control.program
+        route = route or ClientRoute(program.pipe_folder, {})
+        folders = {
+            "CUDA_MPS_PIPE_DIRECTORY": str(route.pipe_folder),
+            "CUDA_MPS_LOG_DIRECTORY": str(program.log_folder),
+        }
+        merged = environment(self.driver.env, folders, route.env, env)
+        argv = child("tried", str(self.driver.cuda), self.driver.uuid)
         with Child("mps", argv, merged) as started:
             started.start()
             yield started
 
-    def log(self) -> str:
-        """Return the server's log."""
-        with contextlib.suppress(OSError):
-            return (self.folder / "log" / "server.log").read_text(errors="replace")
-        return ""
+
+Part = Callable[[RunningMps], Iterator[ReportRow]]
 
 
 def rows(driver: DriverPaths) -> Iterator[ReportRow]:
     """What MPS does here."""
+    parts = (_percentages, _memory, _wrong_entries, _lists, _no_daemon, _fault, _endings)
+    yield from measured(driver, parts)
+
+
+def measured(
+    driver: DriverPaths, parts: Sequence[Part], protocol: Protocol = 2, **options: bool
+) -> Iterator[ReportRow]:
+    """Measure `parts`, each with a daemon of its own; `options` are ControlProgram's."""
     program = control_program()
     if program is None:
         yield ReportRow("MPS", missing=f"{PROGRAM} is not on this machine")
         return
-    for part in (_percentages, _memory, _wrong_entries, _lists, _no_daemon, _fault, _endings):
+    for part in parts:
         try:
-            with _control(program, driver) as control:
-                yield from part(control)
-        except (NotMeasured, ProbeFailed) as error:
+            with _running(driver, program, protocol, **options) as running:
+                yield from part(running)
+        except (NotMeasured, ProbeFailed, MpsError) as error:
             yield ReportRow(f"the rest of {part.__name__.strip('_')}", missing=str(error))
 
 
@@ -109,74 +100,71 @@ def control_program() -> str | None:
 
 
 @contextmanager
-def _control(program: str, driver: DriverPaths) -> Iterator[MeasuredMps]:
+def _running(
+    driver: DriverPaths, path: str, protocol: Protocol, **options: bool
+) -> Iterator[RunningMps]:
     with tempfile.TemporaryDirectory(prefix="mps-") as folder:
-        for name in ("pipe", "log"):
-            (Path(folder) / name).mkdir()
-        named = {"CUDA_VISIBLE_DEVICES": driver.uuid}
-        folders = {
-            "CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe",
-            "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log",
-        }
+        Path(folder).chmod(0o755)  # another user is to reach the sockets
+        pipe, log = Path(folder, "pipe"), Path(folder, "log")
+        for place in (pipe, log):
+            place.mkdir(mode=0o755)
+        env = environment(driver.env)
+        program = ControlProgram(Path(path), pipe, log, driver.uuid, protocol, env=env, **options)
         process = subprocess.Popen(
-            [program, "-f"],
-            env=environment(driver.env, folders, named),
+            program.arguments(),
+            env=program.environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
-        control = MeasuredMps(program, driver, Path(folder), process)
+        control = control_of(program)
         try:
-            _wait_until_ready(control)
-            yield control
+            _wait_until_ready(control, process)
+            yield RunningMps(driver, control)
         finally:
-            with contextlib.suppress(NotMeasured):
-                control.command("quit -t 1")
+            with contextlib.suppress(MpsError):
+                control.quit(1)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(SECONDS)
             process.kill()
-            process.wait()
+            process.communicate()
 
 
-def _wait_until_ready(control: MeasuredMps) -> None:
+def _wait_until_ready(control: MpsControl, process: subprocess.Popen[str]) -> None:
     until = time.monotonic() + SECONDS
-    while True:
-        try:
-            control.command("get_default_active_thread_percentage")
-        except NotMeasured:
-            if time.monotonic() > until or control.process.poll() is not None:
-                raise
-            time.sleep(0.1)
-        else:
-            return
+    while not control.is_ready():
+        if process.poll() is not None:
+            said = process.stderr.read().strip() if process.stderr else ""
+            raise NotMeasured(f"{' '.join(control.program.arguments())}: {said}")
+        if time.monotonic() > until:
+            raise NotMeasured("the control daemon does not answer")
+        time.sleep(0.1)
 
 
-def _percentages(control: MeasuredMps) -> Iterator[ReportRow]:
+def _percentages(mps: RunningMps) -> Iterator[ReportRow]:
     for percent in (100, 75, 50, 25, 10, 1):
-        with control.client(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=str(percent)) as client:
+        with mps.client(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=str(percent)) as client:
             found = client.ask("begin")
             yield ReportRow(f"multiprocessors at {percent} %", found.get("multiprocessors"))
-    command = f"set_active_thread_percentage {control.server} 50"
-    yield ReportRow("set_active_thread_percentage SERVER 50 prints", control.command(command))
-    with (
-        control.client() as plain,
-        control.client(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="100") as raised,
-    ):
+    command = f"set_active_thread_percentage {mps.server} 50"
+    yield ReportRow("set_active_thread_percentage SERVER 50 prints", mps.command(command))
+    with mps.client() as plain, mps.client(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="100") as raised:
         limit = plain.ask("begin")["multiprocessors"]
         seen = raised.ask("begin")["multiprocessors"]
         yield ReportRow.claim("a program cannot raise its percentage", seen <= limit, seen)
 
 
-def _memory(control: MeasuredMps) -> Iterator[ReportRow]:
-    printed = control.command(f"set_default_device_pinned_mem_limit 0 {LIMIT // GIB}G")
+def _memory(mps: RunningMps) -> Iterator[ReportRow]:
+    printed = mps.command(f"set_default_device_pinned_mem_limit 0 {LIMIT // GIB}G")
     yield ReportRow("set_default_device_pinned_mem_limit 0 2G prints", printed)
-    with control.client() as one, control.client() as other:
+    with mps.client() as one, mps.client() as other:
         for name, client in (("the first client", one), ("a second one", other)):
             client.ask("begin")
             before = client.ask("info")
             yield ReportRow(f"{name} with a limit of 2 GiB: free", before["free"], "bytes")
             total = before["total"]
-            whole = total == control.driver.total_bytes
+            whole = total == mps.driver.total_bytes
             yield ReportRow.claim(f"{name}: the total is the card's", whole, total)
             refused = client.ask(f"linear {before['free'] + 4 * (1 << 20)}")
             name_of = f"{name}: more than what is free is refused"
@@ -185,14 +173,14 @@ def _memory(control: MeasuredMps) -> Iterator[ReportRow]:
             yield ReportRow.claim(f"{name}: half of the limit is not", fits["code"] == 0, fits)
 
 
-def _wrong_entries(control: MeasuredMps) -> Iterator[ReportRow]:
-    printed = control.command("set_default_device_pinned_mem_limit 9 1G")
+def _wrong_entries(mps: RunningMps) -> Iterator[ReportRow]:
+    printed = mps.command("set_default_device_pinned_mem_limit 9 1G")
     yield ReportRow("set_default_device_pinned_mem_limit 9 1G prints", printed)
-    control.command(f"set_default_device_pinned_mem_limit 0 {LIMIT // GIB}G")
-    for entries in ("0=1G", f"{control.driver.uuid}=1G", "0=1G,7=1G", "0=nonsense"):
-        with control.client(CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=entries) as client:
+    mps.command(f"set_default_device_pinned_mem_limit 0 {LIMIT // GIB}G")
+    for entries in ("0=1G", f"{mps.driver.uuid}=1G", "0=1G,7=1G", "0=nonsense"):
+        with mps.client(CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=entries) as client:
             found = client.ask("begin")
-            shown = entries.replace(control.driver.uuid, "UUID")
+            shown = entries.replace(mps.driver.uuid, "UUID")
             name = f"limit 2 GiB, {shown} in the environment: free"
             if found["code"]:
                 yield ReportRow(name, missing=str(found["name"]))
@@ -201,9 +189,9 @@ def _wrong_entries(control: MeasuredMps) -> Iterator[ReportRow]:
             yield ReportRow(name, free, "bytes", "" if free <= LIMIT else "it has no limit")
 
 
-def _lists(control: MeasuredMps) -> Iterator[ReportRow]:
-    with control.client() as client, control.client() as observer:
-        pid, server = str(client.ask("begin")["pid"]), control.server
+def _lists(mps: RunningMps) -> Iterator[ReportRow]:
+    with mps.client() as client, mps.client() as observer:
+        pid, server = str(client.ask("begin")["pid"]), mps.server
         client.ask("linear 134217728")
         found = observer.ask("listed")
         for kind in ("compute", "mps"):
@@ -214,11 +202,11 @@ def _lists(control: MeasuredMps) -> Iterator[ReportRow]:
                 yield ReportRow(row, size if listed else "not listed", "bytes" if size else "")
 
 
-def _no_daemon(control: MeasuredMps) -> Iterator[ReportRow]:
-    control.command("set_default_active_thread_percentage 10")
-    with control.client(CUDA_MPS_PIPE_DIRECTORY=str(control.folder)) as client:
+def _no_daemon(mps: RunningMps) -> Iterator[ReportRow]:
+    mps.command("set_default_active_thread_percentage 10")
+    with mps.client(ClientRoute(Path("/nonexistent"), {})) as client:
         found = client.ask("begin")
-        whole = found.get("multiprocessors") == control.driver.multiprocessors
+        whole = found.get("multiprocessors") == mps.driver.multiprocessors
         yield ReportRow.claim("without a daemon, it has the card without limits", whole, found)
 
 
@@ -232,34 +220,36 @@ def _error(client: Child) -> str:
         time.sleep(0.05)
 
 
-def _fault(control: MeasuredMps) -> Iterator[ReportRow]:
+def _fault(mps: RunningMps) -> Iterator[ReportRow]:
     with ExitStack() as stack:
-        culprit, other = (stack.enter_context(control.client()) for _ in range(2))
+        culprit, other = (stack.enter_context(mps.client()) for _ in range(2))
         pids = [culprit.ask("begin")["pid"], other.ask("begin")["pid"]]
-        server = control.server
+        server = mps.server
         yield ReportRow("a fault: the client that caused it", culprit.ask("trap")["name"])
         yield ReportRow("a fault: another client", _error(other))
-        state = control.command(f"get_server_status {server}")
+        state = mps.command(f"get_server_status {server}")
         yield ReportRow("a fault: the server's state", state)
-        with control.client() as late:
+        with mps.client() as late:
             found = late.ask("begin")
             yield ReportRow("a fault: a new client", found.get("name", "is accepted"))
-        lines = tuple(line for line in control.log().splitlines() if "ault" in line)
+        log = mps.control.program.log_folder / "server.log"
+        text = log.read_text(errors="replace") if log.exists() else ""
+        lines = tuple(line for line in text.splitlines() if "ault" in line)
         named = any(str(pids[0]) in line for line in lines)
         note = "names the client that caused it" if named else "does not name the cause"
         yield ReportRow("a fault: lines of the server's log", len(lines), note=note, detail=lines)
-    with control.client() as next_one:
+    with mps.client() as next_one:
         found = next_one.ask("begin")
         name = "after all have ended, a client is accepted"
         yield ReportRow.claim(name, not found["code"], found)
 
 
-def _endings(control: MeasuredMps) -> Iterator[ReportRow]:
-    with control.client() as one, control.client() as other:
+def _endings(mps: RunningMps) -> Iterator[ReportRow]:
+    with mps.client() as one, mps.client() as other:
         pid = one.ask("begin")["pid"]
         other.ask("begin")
-        server = control.server
-        printed = control.command(f"terminate_client {server} {pid}")
+        server = mps.server
+        printed = mps.command(f"terminate_client {server} {pid}")
         yield ReportRow("terminate_client prints", printed)
         yield ReportRow("terminate_client: the client", _error(one))
         found = other.ask("synchronize")

@@ -7,182 +7,78 @@ Each part has a control daemon of its own, in folders of its own.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gpushare.daemon.mps.control import MpsControl, control_of
 from gpushare.daemon.mps.model import ClientRoute, MpsError, TenantLimits
-from gpushare.daemon.mps.program import (
-    ControlProgram,
-    Protocol,
-    has_static_partitions,
-    protocol_of,
-)
-from gpushare.verify import ProbeFailed
+from gpushare.daemon.mps.program import Protocol, has_static_partitions, protocol_of
 
-from . import mps
 from .driver import DriverPaths
-from .process import Child, child, environment
+from .mps import LIMIT, SECONDS, Part, RunningMps, measured
 from .report import NotMeasured, ReportRow
 
-GIB = 1 << 30
-LIMIT = 2 * GIB
-SECONDS = 30.0
 USER = 65534  # nobody
 VARIABLES = ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
 
 
-@dataclass(frozen=True)
-class CommandedMps:
-    """A running control daemon, as gpushared has one."""
-
-    driver: DriverPaths
-    control: MpsControl
-
-    @property
-    def protocol(self) -> int:
-        return self.control.program.protocol
-
-    @contextmanager
-    def client(self, route: ClientRoute, **env: str) -> Iterator[Child]:
-        """Start a process of a container."""
-        argv = child("mps", str(self.driver.cuda), self.driver.uuid)
-        routed = {"CUDA_MPS_PIPE_DIRECTORY": str(route.pipe_folder), **route.env}
-        with Child("mps", argv, environment(self.driver.env, routed, env)) as started:
-            started.start()
-            yield started
-
-    def command(self, folder: Path, *arguments: str, commands: str = "", user: int = 0) -> str:
-        """Return what a command prints that is sent through a folder, by a user."""
-        program = self.control.program
-        under: Sequence[str] = ()
-        if user:
-            tool = shutil.which("setpriv")
-            if tool is None or os.geteuid():
-                raise NotMeasured("another user needs root and setpriv")
-            under = (tool, f"--reuid={user}", "--clear-groups")
-            if "GPUSHARE_SIM_DEVICE" in os.environ:
-                # A simulated driver can lie in root's folder. Then permissions show nothing.
-                under = (*under, "--inh-caps=+dac_override", "--ambient-caps=+dac_override")
-        done = subprocess.run(
-            [*under, str(program.program), *arguments],
-            input=f"{commands}\n" if commands else "",
-            env={**program.environment(), "CUDA_MPS_PIPE_DIRECTORY": str(folder)},
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        return " ".join((done.stdout + done.stderr).split()) or f"exit status {done.returncode}"
-
-
 def rows(driver: DriverPaths) -> Iterator[ReportRow]:
     """What the limits of containers do here, by protocol."""
-    program = mps.control_program()
-    if program is None:
-        yield ReportRow("MPS", missing=f"{mps.PROGRAM} is not on this machine")
-        return
-    both: tuple[_Part, ...] = (_attribute, _limits, _processes, _lists, _commands)
-    yield from _parts(driver, program, 2, both, static=False)
+    both: tuple[Part, ...] = (_attribute, _limits, _processes, _lists, _commands)
+    yield from _parts(driver, 2, both)
     if has_static_partitions(driver.cuda_version):
-        yield from _parts(driver, program, 2, (_partitions,), static=True)
+        yield from _parts(driver, 2, (_partitions,), static=True)
     else:
         yield ReportRow("static partitions", missing=f"CUDA {driver.cuda_version_text} has none")
     if protocol_of(driver.version) == 3:
         parts = (*both, _changes, _default_namespace, _partitions, _without_partition)
-        yield from _parts(driver, program, 3, parts, static=False)
+        yield from _parts(driver, 3, parts)
     else:
         yield ReportRow("protocol 3", missing=f"driver {driver.version} has protocol 2")
 
 
-_Part = Callable[[CommandedMps], Iterator[ReportRow]]
-
-
 def _parts(
-    driver: DriverPaths,
-    program: str,
-    protocol: Protocol,
-    parts: Sequence[_Part],
-    *,
-    static: bool,
+    driver: DriverPaths, protocol: Protocol, parts: Sequence[Part], *, static: bool = False
 ) -> Iterator[ReportRow]:
-    for part in parts:
-        try:
-            with _running(driver, program, protocol, static=static) as commanded:
-                for row in part(commanded):
-                    yield _named(row, protocol)
-        except (NotMeasured, ProbeFailed, MpsError) as error:
-            name = f"the rest of {part.__name__.strip('_')}"
-            yield _named(ReportRow(name, missing=str(error)), protocol)
+    multiuser = os.geteuid() == 0
+    for row in measured(driver, parts, protocol, static=static, multiuser=multiuser):
+        yield ReportRow(**{**vars(row), "name": f"protocol {protocol}: {row.name}"})
 
 
-def _named(row: ReportRow, protocol: int) -> ReportRow:
-    return ReportRow(**{**vars(row), "name": f"protocol {protocol}: {row.name}"})
+def _sent(
+    commanded: RunningMps, folder: Path, *arguments: str, commands: str = "", user: int = 0
+) -> str:
+    """Return what a command prints that is sent through a folder, by a user."""
+    program = commanded.control.program
+    under: Sequence[str] = ()
+    if user:
+        tool = shutil.which("setpriv")
+        if tool is None or os.geteuid():
+            raise NotMeasured("another user needs root and setpriv")
+        under = (tool, f"--reuid={user}", "--clear-groups")
+        if "GPUSHARE_SIM_DEVICE" in os.environ:
+            # A simulated driver can lie in root's folder. Then permissions show nothing.
+            under = (*under, "--inh-caps=+dac_override", "--ambient-caps=+dac_override")
+    done = subprocess.run(
+        [*under, str(program.program), *arguments],
+        input=f"{commands}\n" if commands else "",
+        env={**program.environment(), "CUDA_MPS_PIPE_DIRECTORY": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    return " ".join((done.stdout + done.stderr).split()) or f"exit status {done.returncode}"
 
 
-@contextmanager
-def _running(
-    driver: DriverPaths, program: str, protocol: Protocol, *, static: bool
-) -> Iterator[CommandedMps]:
-    with tempfile.TemporaryDirectory(prefix="mps-") as folder:
-        Path(folder).chmod(0o755)  # another user is to reach the sockets
-        for name in ("pipe", "log"):
-            (Path(folder) / name).mkdir(mode=0o755)
-        started = ControlProgram(
-            Path(program),
-            Path(folder) / "pipe",
-            Path(folder) / "log",
-            driver.uuid,
-            protocol,
-            static=static,
-            multiuser=os.geteuid() == 0,
-            env=environment(driver.env),
-        )
-        process = subprocess.Popen(
-            started.arguments(),
-            env=started.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        control = control_of(started)
-        try:
-            _wait_until_ready(control, process)
-            yield CommandedMps(driver, control)
-        finally:
-            with contextlib.suppress(MpsError):
-                control.quit(1)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(SECONDS)
-            process.kill()
-            process.communicate()
-
-
-def _wait_until_ready(control: MpsControl, process: subprocess.Popen[str]) -> None:
-    until = time.monotonic() + SECONDS
-    while not control.is_ready():
-        if process.poll() is not None:
-            said = process.stderr.read().strip() if process.stderr else ""
-            raise NotMeasured(f"{' '.join(control.program.arguments())}: {said}")
-        if time.monotonic() > until:
-            raise NotMeasured("the control daemon does not answer")
-        time.sleep(0.1)
-
-
-def _add(commanded: CommandedMps, name: str, limits: TenantLimits) -> ClientRoute:
+def _add(commanded: RunningMps, name: str, limits: TenantLimits) -> ClientRoute:
     return commanded.control.add(name, limits, os.geteuid())
 
 
-def _attribute(commanded: CommandedMps) -> Iterator[ReportRow]:
+def _attribute(commanded: RunningMps) -> Iterator[ReportRow]:
     route = _add(commanded, "one", TenantLimits(LIMIT, 50))
     with commanded.client(route) as client:
         client.ask("begin")
@@ -194,7 +90,7 @@ def _attribute(commanded: CommandedMps) -> Iterator[ReportRow]:
         yield ReportRow.claim("MPS_ENABLED is 0 without a server", seen == 0, seen)
 
 
-def _limits(commanded: CommandedMps) -> Iterator[ReportRow]:
+def _limits(commanded: RunningMps) -> Iterator[ReportRow]:
     one = _add(commanded, "one", TenantLimits(LIMIT, 50))
     other = _add(commanded, "other", TenantLimits(LIMIT // 2, 25))
     for name, route, size in (("one", one, LIMIT), ("other", other, LIMIT // 2)):
@@ -219,7 +115,7 @@ def _limits(commanded: CommandedMps) -> Iterator[ReportRow]:
         yield ReportRow("one wrong entry in its environment: free", free, "bytes", note)
 
 
-def _processes(commanded: CommandedMps) -> Iterator[ReportRow]:
+def _processes(commanded: RunningMps) -> Iterator[ReportRow]:
     """Whether the limit of memory is each process's, or their sum's."""
     route = _add(commanded, "one", TenantLimits(LIMIT, 50))
     with commanded.client(route) as first, commanded.client(route) as second:
@@ -232,7 +128,7 @@ def _processes(commanded: CommandedMps) -> Iterator[ReportRow]:
         yield ReportRow("the memory limit is", kind, detail=(str(seen),))
 
 
-def _lists(commanded: CommandedMps) -> Iterator[ReportRow]:
+def _lists(commanded: RunningMps) -> Iterator[ReportRow]:
     route = _add(commanded, "one", TenantLimits(LIMIT, 50))
     with commanded.client(route) as client, commanded.client(route) as other:
         pid = client.ask("begin")["pid"]
@@ -250,31 +146,24 @@ def _lists(commanded: CommandedMps) -> Iterator[ReportRow]:
         yield ReportRow.claim("the other one goes on", found["code"] == 0, found)
 
 
-def _commands(commanded: CommandedMps) -> Iterator[ReportRow]:
+def _commands(commanded: RunningMps) -> Iterator[ReportRow]:
     """Whether a container can change limits through the folder that it has."""
     route = _add(commanded, "one", TenantLimits(LIMIT, 50))
     for name, user in (("another user", USER), ("root", 0)):
-        if commanded.protocol == 2:
-            said = commanded.command(
-                route.pipe_folder,
-                commands="set_default_active_thread_percentage 100",
-                user=user,
-            )
-            left = commanded.command(
-                commanded.control.program.pipe_folder,
-                commands="get_default_active_thread_percentage",
-            )
+        own = commanded.control.program.pipe_folder
+        if commanded.control.program.protocol == 2:
+            change = "set_default_active_thread_percentage 100"
+            said = _sent(commanded, route.pipe_folder, commands=change, user=user)
+            left = commanded.command("get_default_active_thread_percentage")
         else:
             where = f"--server={route.pipe_folder.parent.name}"
-            change = ("set", route.pipe_folder.name, where, "--active-thread-percentage=100")
-            said = commanded.command(route.pipe_folder, "namespace", *change, user=user)
-            left = commanded.command(
-                commanded.control.program.pipe_folder, "namespace", "list", "--format=csv"
-            )
+            words = ("set", route.pipe_folder.name, where, "--active-thread-percentage=100")
+            said = _sent(commanded, route.pipe_folder, "namespace", *words, user=user)
+            left = _sent(commanded, own, "namespace", "list", "--format=csv")
         yield ReportRow(f"{name} sets 100 % through the container's folder", said, detail=(left,))
 
 
-def _changes(commanded: CommandedMps) -> Iterator[ReportRow]:
+def _changes(commanded: RunningMps) -> Iterator[ReportRow]:
     route = _add(commanded, "one", TenantLimits(LIMIT, 50))
     with commanded.client(route) as client:
         client.ask("begin")
@@ -290,7 +179,7 @@ def _changes(commanded: CommandedMps) -> Iterator[ReportRow]:
                 yield ReportRow(f"{name} while it has a client", "carried out")
 
 
-def _default_namespace(commanded: CommandedMps) -> Iterator[ReportRow]:
+def _default_namespace(commanded: RunningMps) -> Iterator[ReportRow]:
     route = _add(commanded, "one", TenantLimits(LIMIT, 50))
     with commanded.client(ClientRoute(route.pipe_folder.parent, {})) as client:
         found = client.ask("begin")
@@ -301,7 +190,7 @@ def _default_namespace(commanded: CommandedMps) -> Iterator[ReportRow]:
         yield ReportRow.claim("whose limits bind no other namespace", seen > bound, seen)
 
 
-def _partitions(commanded: CommandedMps) -> Iterator[ReportRow]:
+def _partitions(commanded: RunningMps) -> Iterator[ReportRow]:
     empty = commanded.control.partitions()
     yield ReportRow("chunks of the card", empty.total_chunks)
     yield ReportRow("multiprocessors of all chunks", empty.free_multiprocessors)
@@ -327,7 +216,7 @@ def _partitions(commanded: CommandedMps) -> Iterator[ReportRow]:
             yield ReportRow("a fault: a client of another partition", str(found["name"]))
 
 
-def _without_partition(commanded: CommandedMps) -> Iterator[ReportRow]:
+def _without_partition(commanded: RunningMps) -> Iterator[ReportRow]:
     _add(commanded, "one", TenantLimits(LIMIT, 50, chunks=1))
     other = _add(commanded, "other", TenantLimits(LIMIT, 50))
     with commanded.client(other) as client:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpushare.verify import ProbeFailed, ProbeTenant
+from gpushare.verify import ProbeTenant
 
 from .report import NotMeasured
 
@@ -70,22 +70,6 @@ class Child(ProbeTenant):
     def __enter__(self) -> Child:
         return self
 
-    def close(self) -> None:
-        super().close()
-        for reader in self._readers:
-            reader.join()
-        for stream in (self.process.stdout, self.process.stderr):
-            assert stream is not None
-            stream.close()
-
-    def send(self, command: str) -> None:
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(command + "\n")
-            self.process.stdin.flush()
-        except OSError as error:
-            raise ProbeFailed(f"{self.name}: {error}; {self.errors}") from error
-
     def receive(self, command: str) -> dict[str, Any]:
         """Return the answer to `command`; NotMeasured when it is an error."""
         found = self.answer(command.split(maxsplit=1)[0])
@@ -94,7 +78,7 @@ class Child(ProbeTenant):
         return found
 
     def ask(self, command: str) -> dict[str, Any]:
-        self.send(command)
+        self.tell(command)
         return self.receive(command)
 
 

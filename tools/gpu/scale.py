@@ -48,15 +48,15 @@ class MemoryReading:
 
 
 class Weighed:
-    """A child of `kind` on the bare driver, and what its steps take."""
+    """A process of child/steps.py on the bare driver, and what its steps take."""
 
-    def __init__(self, driver: DriverPaths, kind: str, *more: str, **env: str) -> None:
+    def __init__(self, driver: DriverPaths, *more: str, **env: str) -> None:
         self.driver = driver
         self.has_context = False
         with ExitStack() as stack:
             self._watcher = stack.enter_context(overhead.probe(driver, "watcher"))
-            argv = child(kind, str(driver.cuda), *more)
-            self.process = stack.enter_context(Child(kind, argv, environment(driver.env, env)))
+            argv = child("steps", str(driver.cuda), *more)
+            self.process = stack.enter_context(Child("steps", argv, environment(driver.env, env)))
             self.process.start()
             self._ends = stack.pop_all()
 
@@ -111,10 +111,10 @@ class Weighed:
 
 
 @contextmanager
-def weighed(driver: DriverPaths, kind: str, *more: str, **env: str) -> Iterator[Weighed]:
-    """Run a child of `kind` that has a context; NotMeasured where it cannot."""
+def weighed(driver: DriverPaths, **env: str) -> Iterator[Weighed]:
+    """Run one that has a context; NotMeasured where it cannot."""
     try:
-        with Weighed(driver, kind, *more, **env) as made:
+        with Weighed(driver, **env) as made:
             made.context()
             yield made
     except ProbeFailed as error:

@@ -209,7 +209,7 @@ class Shares:
             begin = time.monotonic_ns() + START_NS
             for process, tenant in zip(made, tenants, strict=True):
                 more = f" {RATE} {BATCHES}" if tenant.serves else ""
-                process.send(f"{_verb(tenant)} {begin} {seconds}{more}")
+                process.tell(f"{_verb(tenant)} {begin} {seconds}{more}")
             answers = [
                 process.receive(_verb(tenant))
                 for process, tenant in zip(made, tenants, strict=True)

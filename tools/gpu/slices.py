@@ -49,7 +49,7 @@ def _shared(driver: DriverPaths, count: int, whole: bool, what: str) -> Iterator
             for worker in made:
                 worker.ask(f"trace 1000000 {GAP_NS} {int(whole)}")  # compiled and loaded
             for worker in made:
-                worker.send(command)
+                worker.tell(command)
             answers = [worker.receive(command) for worker in made]
         seen = sharing([Log.of(answer) for answer in answers])
     except (ValueError, NotMeasured, ProbeFailed) as error:

@@ -42,7 +42,7 @@ def alone(
     """Measure `part` in a process of its own: one that ends costs the next ones nothing."""
     name = part.__name__.replace("_", " ")
     try:
-        with weighed(driver, "memory") as process:
+        with weighed(driver) as process:
             yield from part(process)
     except (NotMeasured, ProbeFailed) as error:
         yield ReportRow(f"the rest of {name}", missing=str(error))

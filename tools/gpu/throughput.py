@@ -46,8 +46,8 @@ def _per_context(driver: DriverPaths) -> Iterator[ReportRow]:
     for several in (2, 3):
         with workers(driver, 2) as made:
             load = _load(made[0], KERNELS_NS[0])
-            made[0].send(f"work {load} {SECONDS} {several}")
-            made[1].send(f"work {load} {SECONDS} 1")
+            made[0].tell(f"work {load} {SECONDS} {several}")
+            made[1].tell(f"work {load} {SECONDS} 1")
             others = sum(made[0].receive("work")["rates"])
             one = sum(made[1].receive("work")["rates"])
         yield ReportRow(
@@ -65,7 +65,7 @@ def _load(worker: Child, kernel_ns: int) -> str:
 
 def _together(made: Sequence[Child], load: str) -> list[float]:
     for worker in made:
-        worker.send(f"work {load} {SECONDS} 1")
+        worker.tell(f"work {load} {SECONDS} 1")
     return [sum(worker.receive("work")["rates"]) for worker in made]
 
 

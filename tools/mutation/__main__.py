@@ -11,6 +11,8 @@ from pathlib import Path
 
 from tools.coverage.start import ROOT
 from tools.mutation import draw, drawn, mutate
+from tools.mutation.invariants import INVARIANTS
+from tools.mutation.paths import paths
 
 _BEGUN = time.monotonic()
 
@@ -20,7 +22,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.mutation", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     invariants = verbs.add_parser("invariants", help="break each invariant; its tests must fail")
-    invariants.add_argument("names", metavar="NAME", nargs="*", help="else all of them")
+    charged = verbs.add_parser("paths", help="break each charged function; its test must fail")
+    for one in (invariants, charged):
+        one.add_argument("names", metavar="NAME", nargs="*", help="else all of them")
     lister = verbs.add_parser("draw", help="list mutations in the order of a seed")
     chooser = verbs.add_parser("select", help="add those of them that a test fails for to FILE")
     runner = verbs.add_parser("run", help="try those of FILE again, and write its last column")
@@ -35,7 +39,9 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit("mutation: interrupted"))
     if arguments.verb == "invariants":
-        return mutate.report(arguments.names, _tell)
+        return mutate.report(INVARIANTS, arguments.names, _tell)
+    if arguments.verb == "paths":
+        return mutate.report(paths(), arguments.names, _tell)
     if arguments.verb == "run":
         return 1 if drawn.try_again(arguments.file, arguments.database) else 0
     for part in arguments.part or draw.WANTED:

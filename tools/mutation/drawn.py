@@ -11,21 +11,18 @@ from __future__ import annotations
 import csv
 import os
 import re
-import shutil
-import signal
 import sqlite3
 import subprocess
-import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 from coverage.numbits import numbits_to_nums
 
-from gpushare import simulator
 from tools.mutation.draw import ROOT, WANTED, Mutation, draw
+from tools.mutation.mutate import broken, pytest, run
 
 _COLUMNS: Final = ("file", "line", "before", "after", "killed before by", "killed after by")
 _SURVIVED: Final = "survived"
@@ -36,8 +33,6 @@ _C_TESTS: Final = {
     "runtime": ("tests/c/runtime",),
     "scheduler": ("tests/c/scheduler",),
 }
-_BUILD: Final = ROOT / "build/cmake"
-_LIBRARIES: Final = {"cuda-filter": "libcuda.so.1", "nvml-filter": "libnvidia-ml.so.1"}
 _FLAGS: Final = (
     *("-std=gnu11", "-D_GNU_SOURCE=", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror"),
     *("-Iruntime", "-Ilibhook/include"),
@@ -92,12 +87,13 @@ def _verdict(mutation: Mutation, database: Path) -> str:
     except (LookupError, FileNotFoundError) as gone:
         return f"gone: {gone}"
     chunks = _of_folder(mutation) or _executing(mutation, database)
-    with _holding(path, text):
-        failed = _build(mutation) or _first_failure(chunks)
-    if _build(mutation) or not failed.startswith("tests"):
-        return failed
-    again = _first_failure([[failed]])
-    name, _, _ = failed.partition("[")
+    with broken(mutation.file, text) as failure:
+        failed = failure or not _compiles(mutation.file)
+        verdict = "does not build" if failed else _first_failure(chunks)
+    if not verdict.startswith("tests"):
+        return verdict
+    again = _first_failure([[verdict]])
+    name, _, _ = verdict.partition("[")
     return name if again == _SURVIVED else f"fails without it: {name}"
 
 
@@ -131,67 +127,21 @@ def _of_folder(mutation: Mutation) -> list[Sequence[str]]:
     return [first, [test for test in tests if test not in first]] if tests else []
 
 
-def _build(mutation: Mutation) -> str:
-    """Have the libraries with what their sources are; return whether C does not build.
-
-    Tests compile the programs themselves, and with these warnings as errors.
-    """
-    if mutation.file.startswith("gpushare/"):
-        return ""
-    if not mutation.file.startswith("libhook/"):
-        done = _run(["gcc", *_FLAGS, "-c", "-o", os.devnull, mutation.file], _SECONDS)
-        return "does not build" if done.returncode else ""
-    cmake = Path(sys.executable).with_name("cmake")
-    done = _run([str(cmake), "--build", str(_BUILD), "--target", *_LIBRARIES], _SECONDS)
-    if done.returncode:
-        return "does not build"
-    for name in _LIBRARIES.values():
-        installed = simulator.libraries().parent / name
-        draft = shutil.copy2(_BUILD / "lib" / name, installed.with_name(f".{name}"))
-        Path(draft).replace(installed)
-    return ""
+def _compiles(file: str) -> bool:
+    """Whether a source of C builds with warnings as errors, as tests compile the programs."""
+    if not file.endswith(".c") or file.startswith("libhook/"):
+        return True
+    return not run(["gcc", *_FLAGS, "-c", "-o", os.devnull, file]).returncode
 
 
 def _first_failure(chunks: Iterable[Sequence[str]]) -> str:
     end = time.monotonic() + _SECONDS
     for tests in filter(None, chunks):
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "--tb=no", *tests]
         try:
-            done = _run(command, end - time.monotonic())
+            done = pytest(tests, end - time.monotonic())
         except subprocess.TimeoutExpired:
             return "no time"
         if done.returncode:
             names = _FAILED.findall(done.stdout)
             return names[0] if names else f"pytest ended with {done.returncode}"
     return _SURVIVED
-
-
-def _run(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
-    # No bytecode of a mutation may be left for later runs.
-    env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
-    with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as running:
-        try:
-            output, _ = running.communicate(timeout=max(seconds, 1.0))
-        except BaseException:
-            os.killpg(running.pid, signal.SIGKILL)
-            raise
-    return subprocess.CompletedProcess(command, running.returncode, output)
-
-
-@contextmanager
-def _holding(path: Path, text: str) -> Iterator[None]:
-    before = path.read_bytes()
-    try:
-        path.write_text(text, encoding="utf-8")
-        yield
-    finally:
-        path.write_bytes(before)

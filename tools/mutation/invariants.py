@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What must stay true of gpushare, and the line that upholds each of it.
 
-`python -m tools.mutation` breaks one line after another, and tells whether the tests that
-are named beside it fail (mutate.py). `snippet` occurs exactly once in its file. Where code is
+`python -m tools.mutation invariants` breaks one line after another, and tells whether the tests
+that are named beside it fail (mutate.py). `snippet` occurs exactly once in its file. Where code is
 renamed or moved, change `file`, `snippet` and `mutation` here; a unit test compares this table with
 the tree (tests/unit/dev/test_invariants.py).
 

@@ -41,7 +41,8 @@ def _uncharged(symbol: str, text: str, headers: str) -> tuple[str, str] | None:
     return None
 
 
-def _paths() -> tuple[Invariant, ...]:
+def paths() -> tuple[Invariant, ...]:
+    """Return all of them."""
     lines = coverage.assign(coverage.read(coverage.SOURCE.read_text()), coverage.exported())
     charged = [name for name, entry in lines.items() if "charged: " in entry.reason]
     headers = "".join(path.read_text() for path in (_ROOT / "libhook/include").glob("cuda_*.h"))
@@ -57,6 +58,3 @@ def _paths() -> tuple[Invariant, ...]:
                 )
     assert len(found) == len(charged), set(charged) - {one.name[5:] for one in found}
     return tuple(found)
-
-
-PATHS: Final = _paths()

@@ -18,7 +18,7 @@ from gpushare.compatibility import (
     matrix,
     worst,
 )
-from gpushare.compatibility.facts import Version, cuda_text, driver_text, strip_zeros
+from gpushare.compatibility.facts import Version, cuda_text, strip_zeros
 from gpushare.compatibility.rules import newest_cuda
 
 H200 = CardFacts("H200", (9,), "nvidia", datacenter=True)
@@ -303,11 +303,3 @@ def test_a_driver_newer_than_the_table_says_nothing_of_its_cuda() -> None:
     for cuda, driver in matrix.TOOLKITS.items():
         assert newest_cuda(driver) >= cuda
         assert cuda_text(cuda) in {cuda_text(newest_cuda(driver)), cuda_text(cuda)}
-
-
-def test_versions_are_written_as_nvidia_does() -> None:
-    assert (driver_text((580, 65, 6)), driver_text((570, 26)), cuda_text((12,))) == (
-        "580.65.06",
-        "570.26",
-        "12.0",
-    )

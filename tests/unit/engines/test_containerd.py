@@ -42,68 +42,6 @@ version = 2
 """
 
 OTHERS = ", ".join(f'"{glob}"' for glob in TABLES.annotation_globs())
-V2_ADDED = f"""
-{MARK}[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.gpushare]
-  runtime_type = "io.containerd.runc.v2"
-  pod_annotations = ["io.example/*", "gpushare.io/*", {OTHERS}]
-  container_annotations = ["gpushare.io/*"]
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.gpushare.options]
-  SystemdCgroup = true
-  BinaryName = "{LAUNCHER}"
-"""
-
-V3 = """\
-version = 3
-# only what differs
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
-  SystemdCgroup = true
-[plugins."io.containerd.cri.v1.images"]
-  snapshotter = "overlayfs"
-"""
-
-V1 = """\
-# as docker ships it
-disabled_plugins = ["cri"]
-"""
-
-
-def test_the_handler_is_the_default_s_with_our_launcher() -> None:
-    assert CONTAINERD.register(V2, LAUNCHER, default=False) == V2 + V2_ADDED
-
-
-def test_the_default_is_changed_in_its_line() -> None:
-    after = CONTAINERD.register(V2, LAUNCHER, default=True)
-    assert after == V2.replace("'runc' # for now", '"gpushare" # for now') + V2_ADDED
-    assert CONTAINERD.is_default(after)
-
-
-@pytest.mark.parametrize(
-    ("text", "plugin"),
-    [
-        ("", "io.containerd.grpc.v1.cri"),
-        ("# only this\n", "io.containerd.grpc.v1.cri"),
-        (V1, "cri"),
-        (V2, "io.containerd.grpc.v1.cri"),
-        (V3, "io.containerd.cri.v1.runtime"),
-    ],
-)
-def test_each_version_has_its_name_for_the_plugin(text: str, plugin: str) -> None:
-    after = CONTAINERD.register(text, LAUNCHER, default=True)
-    section = tomlkit.parse(after).unwrap()["plugins"][plugin]["containerd"]
-    assert section["default_runtime_name"] == "gpushare"
-    assert section["runtimes"]["gpushare"]["options"]["BinaryName"] == str(LAUNCHER)
-    assert section["runtimes"]["gpushare"]["container_annotations"] == ["gpushare.io/*"]
-    assert CONTAINERD.registered(after) == LAUNCHER
-    assert CONTAINERD.register(after, LAUNCHER, default=True) == after
-
-
-@pytest.mark.parametrize("text", [V1, V2, V3])
-@pytest.mark.parametrize("default", [False, True])
-def test_taking_it_out_gives_the_text_before(text: str, default: bool) -> None:
-    after = CONTAINERD.register(text, LAUNCHER, default=default)
-    out = CONTAINERD.unregister(after, text)
-    # A quote is all that a changed default leaves.
-    assert out.replace('"runc" # for', "'runc' # for") == text
 
 
 def test_later_edits_stay() -> None:
@@ -111,18 +49,15 @@ def test_later_edits_stay() -> None:
     assert CONTAINERD.unregister(after, V2) == V2 + "\n# mine\n[metrics]\n  x = 1\n"
 
 
-def test_an_upgrade_moves_the_handler_and_keeps_its_options() -> None:
-    edited = CONTAINERD.register(V2, LAUNCHER, default=False) + "  Root = '/run/mine'\n"
+def test_an_upgrade_moves_the_handler_keeps_its_options_and_completes_it() -> None:
+    earlier = CONTAINERD.register(V2, LAUNCHER, default=False).replace(f", {OTHERS}", "")
     other = Path("/opt/other")
-    after = CONTAINERD.register(edited, other, default=False)
-    handler = tomlkit.parse(after).unwrap()["plugins"]["io.containerd.grpc.v1.cri"]["containerd"][
-        "runtimes"
-    ]["gpushare"]
-    assert handler["options"] == {
-        "SystemdCgroup": True,
-        "Root": "/run/mine",
-        "BinaryName": str(other),
-    }
+    after = CONTAINERD.register(f"{earlier}  Root = '/run/mine'\n", other, default=False)
+    handler = cri_section(tomlkit.parse(after).unwrap())["runtimes"]["gpushare"]
+    options = {"SystemdCgroup": True, "Root": "/run/mine", "BinaryName": str(other)}
+    assert handler["options"] == options
+    others = TABLES.annotation_globs()
+    assert handler["pod_annotations"] == ["io.example/*", "gpushare.io/*", *others]
     assert after.count(MARK) == 1
 
 
@@ -158,11 +93,6 @@ def test_a_broken_file_is_refused_with_its_line(text: str, line: int, what: str)
     assert caught.value.line == line
 
 
-def test_it_says_when_kubernetes_could_not_use_it() -> None:
-    assert "Kubernetes cannot" in CONTAINERD.remarks(V1)[0]
-    assert CONTAINERD.remarks(V2) == []
-
-
 def test_annotations_of_other_systems_are_passed_on() -> None:
     after = tomlkit.parse(CONTAINERD.register("", LAUNCHER, default=False)).unwrap()
     handler = cri_section(after)["runtimes"]["gpushare"]
@@ -179,13 +109,3 @@ def test_annotations_of_other_systems_are_passed_on() -> None:
             fnmatchcase(name, glob) and name.count("/") == glob.count("/")
             for glob in handler["pod_annotations"]
         )
-
-
-def test_an_earlier_registration_is_completed() -> None:
-    earlier = V2 + V2_ADDED.replace(f", {OTHERS}", "")
-    after = tomlkit.parse(CONTAINERD.register(earlier, LAUNCHER, default=False)).unwrap()
-    assert cri_section(after)["runtimes"]["gpushare"]["pod_annotations"] == [
-        "io.example/*",
-        "gpushare.io/*",
-        *TABLES.annotation_globs(),
-    ]

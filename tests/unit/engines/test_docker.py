@@ -42,33 +42,9 @@ AFTER = """\
 }
 """
 
-FRESH = """\
-{
-    "runtimes": {
-        "gpushare": {
-            "path": "/usr/local/lib/gpushare/current/bin/gpushare-runtime"
-        }
-    }
-}
-"""
-
 
 def test_unknown_keys_stay_as_written() -> None:
     assert DOCKER.register(BEFORE, LAUNCHER, default=True) == AFTER
-
-
-def test_without_a_file_it_makes_one() -> None:
-    assert DOCKER.register("", LAUNCHER, default=False) == FRESH
-
-
-def test_one_line_stays_one_line() -> None:
-    after = DOCKER.register('{"debug": true}', LAUNCHER, default=False)
-    assert after == f'{{"debug": true, "runtimes": {{"gpushare": {{"path": "{LAUNCHER}"}}}}}}'
-
-
-def test_registering_again_changes_nothing() -> None:
-    assert DOCKER.register(AFTER, LAUNCHER, default=True) == AFTER
-    assert DOCKER.register(AFTER, LAUNCHER, default=False) == AFTER
 
 
 def test_an_upgrade_replaces_the_path_alone() -> None:

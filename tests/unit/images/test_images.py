@@ -11,35 +11,10 @@ import pytest
 from gpushare.images import ImageTarget, NotFound, engine_images, open_image
 from gpushare.oci.rootfs import Rootfs
 
-#: A program that answers as docker does: by what is written beside it.
-FAKE = """#!/usr/bin/env python3
-import pathlib, sys
-here = pathlib.Path(sys.argv[0]).parent
-words = sys.argv[1:]
-with (here / "asked").open("a") as asked:
-    asked.write(" ".join(words) + "\\n")
-answer = here / "-".join(word for word in words if word != "--" and "/" not in word)
-if not answer.exists():
-    sys.exit(f"Error: No such {words[0]}: {words[-1]}")
-sys.stdout.buffer.write(answer.read_bytes())
-"""
-
 
 def names(found: ImageTarget, directory: str) -> list[str]:
     assert found.root_fd is not None
     return Rootfs(found.root_fd).names(directory)
-
-
-@pytest.fixture
-def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (folder / "docker").write_text(FAKE)
-    (folder / "docker").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    # Whatever engine this machine has is not asked.
-    monkeypatch.setattr("gpushare.images.engine_images._PROGRAMS", ("docker",))
-    return folder
 
 
 def test_a_root_directory_says_nothing_of_its_variables(tmp_path: Path) -> None:
@@ -71,15 +46,6 @@ def test_a_missing_path_is_reported(tmp_path: Path) -> None:
         pass
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(NotFound, match=r"config\.json"), open_image(str(tmp_path)):
-        pass
-
-
-def test_without_an_engine_the_message_requests_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpushare.images.engine_images._PROGRAMS", ())
-    with (
-        pytest.raises(NotFound, match="neither docker nor podman is installed"),
-        open_image("cuda:12"),
-    ):
         pass
 
 

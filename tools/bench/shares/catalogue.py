@@ -17,33 +17,39 @@ from .judges import (
     share_errors,
     work_of_share,
 )
-from .load import in_phases, inference, lockstep, replayed, synchronising, tiny, training
+from .load import Load, in_phases, inference, lockstep, replayed, synchronising, tiny, training
 from .scenario import Scenario, TenantSpec
 
 _NEAR: Final = share_errors(mean=1.2, most=2.0)  # kernels of 5 ms and less
 _NEARER_LONG: Final = share_errors(mean=None, most=3.5)  # of 20 ms and less
 _SYNCHRONISING: Final = (ratio_errors(mean=1.2, most=2.5), of_native(least=97))
 _FEW: Final = aggregate(least=97.5)
+_BOUND: Final = synchronising(50, after=1, gap_us=440)  # by the host
 _SIXTEEN: Final = (
     TenantSpec("t0", training(100), 25),
     *(TenantSpec(f"t{number}", training(100), 5) for number in range(1, 16)),
 )
 
+
+def _two(
+    one: Load, other: Load, cores: tuple[int, int] = (30, 70), policy: str = "burst-share"
+) -> tuple[TenantSpec, TenantSpec]:
+    """Return tenants a and b, judged by their shares."""
+    return TenantSpec("a", one, cores[0], policy), TenantSpec("b", other, cores[1], policy)
+
+
 SCENARIOS: Final = (
     Scenario(
         "A",
         "30/70, training with kernels of 100 us, burst-share",
-        (TenantSpec("a", training(100), 30), TenantSpec("b", training(100), 70)),
+        _two(training(100), training(100)),
         (parts, _NEAR, _FEW),
         alone="a",
     ),
     Scenario(
         "A-fixed",
         "the same, fixed-share",
-        (
-            TenantSpec("a", training(100), 30, "fixed-share"),
-            TenantSpec("b", training(100), 70, "fixed-share"),
-        ),
+        _two(training(100), training(100), policy="fixed-share"),
         (parts, _NEAR, _FEW),
         alone="a",
     ),
@@ -62,20 +68,14 @@ SCENARIOS: Final = (
     Scenario(
         "C",
         "50/50, kernels of 5 us next to 20 ms, burst-share",
-        (
-            TenantSpec("a", tiny(), 50),
-            TenantSpec("b", training(20000, spread=0.3, kernels=8), 50),
-        ),
+        _two(tiny(), training(20000, spread=0.3, kernels=8), (50, 50)),
         (parts, _NEARER_LONG, _FEW),
         alone="a",
     ),
     Scenario(
         "D",
         "50/50, kernels of 100 us next to 500 ms, burst-share",
-        (
-            TenantSpec("a", training(100), 50),
-            TenantSpec("b", training(500_000, spread=0.1, kernels=2), 50),
-        ),
+        _two(training(100), training(500_000, spread=0.1, kernels=2), (50, 50)),
         # The hardware divides the card while a long kernel runs: natively it does so all the time.
         (parts, share_errors(), aggregate()),
         alone="a",
@@ -169,10 +169,7 @@ SCENARIOS: Final = (
         Scenario(
             f"P{after}-{us}",
             f"30/70, kernels of {us} us, synchronised after {after}, burst-share",
-            (
-                TenantSpec("a", synchronising(us, after=after), 30),
-                TenantSpec("b", synchronising(us, after=after), 70),
-            ),
+            _two(synchronising(us, after=after), synchronising(us, after=after)),
             (parts, *_SYNCHRONISING),
             slow=16,
         )
@@ -191,10 +188,7 @@ SCENARIOS: Final = (
     Scenario(
         "Y64",
         "30/70, kernels of 100 us, synchronised after 8 next to 64, burst-share",
-        (
-            TenantSpec("a", synchronising(100, after=8), 30),
-            TenantSpec("b", synchronising(100, after=64), 70),
-        ),
+        _two(synchronising(100, after=8), synchronising(100, after=64)),
         (parts, *_SYNCHRONISING),
         slow=16,
     ),
@@ -212,12 +206,7 @@ SCENARIOS: Final = (
         Scenario(
             f"Z-{policy}",
             f"30/70 {policy}-share, bound by the host: kernels of 50 us, 0.44 ms apart",
-            tuple(
-                TenantSpec(
-                    name, synchronising(50, after=1, gap_us=440), cores, policy=f"{policy}-share"
-                )
-                for name, cores in (("a", 30), ("b", 70))
-            ),
+            _two(_BOUND, _BOUND, policy=f"{policy}-share"),
             (parts, of_native(least=97)),
         )
         for policy in ("burst", "fixed")
@@ -226,7 +215,7 @@ SCENARIOS: Final = (
         "W",
         "30/70, bound by the host: kernels of 50 us, 0.44 ms apart, next to kernels of 100 us",
         (
-            TenantSpec("a", synchronising(50, after=1, gap_us=440), 30, shared=False),
+            TenantSpec("a", _BOUND, 30, shared=False),
             TenantSpec("b", training(100), 70, shared=False),
         ),
         (parts, of_native(least=97)),
@@ -245,10 +234,7 @@ SCENARIOS: Final = (
     Scenario(
         "graphs",
         "30/70, one replays graphs of 50 kernels of 100 us, fixed-share",
-        (
-            TenantSpec("a", replayed(100, of=50), 30, "fixed-share"),
-            TenantSpec("b", training(100), 70, "fixed-share"),
-        ),
+        _two(replayed(100, of=50), training(100), policy="fixed-share"),
         (parts, _NEAR, _FEW),
         alone="b",
     ),

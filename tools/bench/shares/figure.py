@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tools.bench.result import aligned
+
 HEADINGS: Final = ("ROW", "WHAT", "NATIVE", "GPUSHARE", "TARGET", "")
 
 
@@ -68,34 +70,17 @@ class Figure:
 
 def table(figures: Sequence[Figure]) -> str:
     """Return the figures as lines of text, the title of each scenario above its own."""
-    rows = [HEADINGS, *(_cells(figure) for figure in figures)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
-    lines = [_line(HEADINGS, widths)]
-    title = ""
-    for figure, row in zip(figures, rows[1:], strict=True):
+    head, *rows = aligned([HEADINGS, *(_cells(figure) for figure in figures)], left=2)
+    lines, title = [head], ""
+    for figure, row in zip(figures, rows, strict=True):
         if figure.title != title:
             title = figure.title
             lines.append(f"{figure.row}: {title}")
-        lines.append(_line(("", *row[1:]), widths))
+        lines.append(row)
     return "\n".join(lines)
-
-
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = (
-        cell.ljust(width) if column < 2 else cell.rjust(width)
-        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-    )
-    return "  ".join(cells).rstrip()
 
 
 def _cells(figure: Figure) -> tuple[str, ...]:
     verdict = {None: "", True: "met", False: "MISSED"}[figure.met]
     native = "" if figure.native is None else f"{figure.native:.2f}"
-    return (
-        figure.row,
-        figure.what,
-        native,
-        f"{figure.value:.2f} {figure.unit}",
-        figure.target,
-        verdict,
-    )
+    return "", figure.what, native, f"{figure.value:.2f} {figure.unit}", figure.target, verdict

@@ -72,20 +72,15 @@ def ratio_errors(*, mean: float, most: float) -> Judge:
 
 def of_native(*, least: float) -> Judge:
     """Judge how busy the card was, by what the same clients make of it on the bare driver."""
-
-    def judge(measured: ScenarioRuns) -> list[Figure]:
-        native = measured.native.busy()
-        return [
-            measured.figure(
-                "busy, relative to native",
-                "%",
-                lambda run: run.busy() / native * 100,
-                limit=least,
-                at_least=True,
-            )
-        ]
-
-    return judge
+    return lambda measured: [
+        measured.figure(
+            "busy, relative to native",
+            "%",
+            lambda run: run.busy() / measured.native.busy() * 100,
+            limit=least,
+            at_least=True,
+        )
+    ]
 
 
 def work_of_share(tenant: str, *, least: float) -> Judge:
@@ -94,20 +89,20 @@ def work_of_share(tenant: str, *, least: float) -> Judge:
     Natively, processes that switch among themselves get as much of the card done as all do there.
     """
 
-    def judge(measured: ScenarioRuns) -> list[Figure]:
+    def part(measured: ScenarioRuns, run: Run) -> float:
         share = measured.scenario.tenant(tenant).cores / 100 * measured.native.busy()
-        return [
-            measured.figure(
-                f"{tenant}: work, by its share of native",
-                "%",
-                lambda run: run.share(tenant) / share * 100,
-                limit=least,
-                at_least=True,
-                beside_native=False,
-            )
-        ]
+        return run.share(tenant) / share * 100
 
-    return judge
+    return lambda measured: [
+        measured.figure(
+            f"{tenant}: work, by its share of native",
+            "%",
+            lambda run: part(measured, run),
+            limit=least,
+            at_least=True,
+            beside_native=False,
+        )
+    ]
 
 
 def parts(measured: ScenarioRuns) -> list[Figure]:
@@ -150,19 +145,14 @@ def aggregate(*, least: float | None = None) -> Judge:
 
 def loss(*, most: float) -> Judge:
     """Judge what a tenant that has the card to itself loses, by the bare driver."""
-
-    def judge(measured: ScenarioRuns) -> list[Figure]:
-        native = measured.native.busy()
-        return [
-            measured.figure(
-                "card time lost",
-                "%",
-                lambda run: (1 - run.busy() / native) * 100,
-                limit=most,
-            )
-        ]
-
-    return judge
+    return lambda measured: [
+        measured.figure(
+            "card time lost",
+            "%",
+            lambda run: (1 - run.busy() / measured.native.busy()) * 100,
+            limit=most,
+        )
+    ]
 
 
 def latency(tenant: str, *, times_alone: float | None = None) -> Judge:
@@ -194,37 +184,20 @@ def latency(tenant: str, *, times_alone: float | None = None) -> Judge:
 
 def reclaim(tenant: str, *, most_ms: float) -> Judge:
     """Judge how long the first kernel takes after an idle phase, while others use the card."""
-
-    def judge(measured: ScenarioRuns) -> list[Figure]:
-        return [
-            measured.figure(
-                f"{tenant}: first kernel after idling, p50",
-                "ms",
-                lambda run: percentile(run.resumed_ms[tenant], 50),
-            ),
-            measured.figure(
-                f"{tenant}: first kernel after idling, max",
-                "ms",
-                lambda run: max(run.resumed_ms[tenant]),
-                limit=most_ms,
-            ),
-        ]
-
-    return judge
+    name = f"{tenant}: first kernel after idling"
+    return lambda measured: [
+        measured.figure(f"{name}, p50", "ms", lambda run: percentile(run.resumed_ms[tenant], 50)),
+        measured.figure(
+            f"{name}, max", "ms", lambda run: max(run.resumed_ms[tenant]), limit=most_ms
+        ),
+    ]
 
 
 def scheduler_cpu(*, most: float) -> Judge:
     """Judge the scheduler's own use of a core; in slow motion it would have less to do."""
-
-    def judge(measured: ScenarioRuns) -> list[Figure]:
-        return [
-            measured.figure(
-                "the scheduler's own time",
-                "% of a core",
-                lambda run: run.scheduler_cpu * 100,
-                limit=most,
-                beside_native=False,
-            )
-        ]
-
-    return judge
+    name, unit = "the scheduler's own time", "% of a core"
+    return lambda measured: [
+        measured.figure(
+            name, unit, lambda run: run.scheduler_cpu * 100, limit=most, beside_native=False
+        )
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 Answer = dict[str, object]
 
@@ -15,13 +15,13 @@ def say(event: str, answer: Mapping[str, object]) -> None:
     sys.stdout.flush()
 
 
-def converse(commands: Mapping[str, Callable[..., Answer]]) -> None:
-    """Answer until the input ends; what a command raises is its answer's `error`."""
+def converse(program: object) -> None:
+    """Call the methods of `program` as told until the input ends; what one raises is the answer."""
     say("driver", {})
     for line in sys.stdin:
         word, *arguments = line.split()
         try:
-            answer = commands[word](*arguments)
+            answer = getattr(program, word)(*arguments)
         except (RuntimeError, ValueError, TypeError, AttributeError, KeyError) as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         say(word, answer)

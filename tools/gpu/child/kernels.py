@@ -244,11 +244,5 @@ class _Work:
         return batches * BATCH / ((time.perf_counter_ns() - start) / 1e9)
 
 
-def main() -> None:
-    kernels = Kernels(sys.argv[1])
-    names = [name for name in vars(Kernels) if not name.startswith("_")]
-    converse({name: getattr(kernels, name) for name in names})
-
-
 if __name__ == "__main__":
-    main()
+    converse(Kernels(sys.argv[1]))

@@ -239,10 +239,5 @@ def _sleep_until(moment_ns: int) -> None:
         time.sleep(left / 1e9)
 
 
-def main() -> None:
-    worker = TenantWorker(sys.argv[1])
-    converse({name: getattr(worker, name) for name in ("load", "work", "serve")})
-
-
 if __name__ == "__main__":
-    main()
+    converse(TenantWorker(sys.argv[1]))
