@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
 import shutil
 import subprocess
@@ -104,28 +102,6 @@ class LowLevelRuntime:
         done = subprocess.run(self.argv("state", container), capture_output=True, check=False)
         state: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
         return state
-
-    def on_a_terminal(self, *words: str) -> tuple[int, str]:
-        """Run one verb with a pseudoterminal as its stdio; return status and what was on it."""
-        master, slave = pty.openpty()
-        with subprocess.Popen(
-            self.argv(*words), stdin=slave, stdout=slave, stderr=slave, start_new_session=True
-        ) as process:
-            os.close(slave)
-            seen = b"".join(_until_hung_up(master))
-        os.close(master)
-        return process.returncode, seen.decode()
-
-
-def _until_hung_up(master: int) -> Iterator[bytes]:
-    while True:
-        try:
-            part = os.read(master, 4096)
-        except OSError:  # EIO: the last descriptor of the other side is closed
-            return
-        if not part:
-            return
-        yield part
 
 
 def low_level(name: str) -> list[str]:

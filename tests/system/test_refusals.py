@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +13,6 @@ from gpushare.verify.runners import TenantRunner, environment, spawn
 from tests.leftovers import mounts_under
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
-
-GIB = 1 << 30
 
 
 def pages(stack: Stack) -> list[str]:
@@ -78,11 +75,6 @@ def engine(request: pytest.FixtureRequest) -> TenantRunner:
     return made
 
 
-def test_an_engine_shows_the_refusal_in_its_own_message(engine: TenantRunner) -> None:
-    said = shown(engine, {"memory": "2000GiB"})
-    assert "no card has room for 2000 GiB: card 0 has" in said
-
-
 def test_without_the_daemon_an_engine_refuses_only_containers_with_a_request(
     engine: TenantRunner, stack: Stack
 ) -> None:
@@ -108,31 +100,3 @@ def test_without_a_daemon_only_containers_that_ask_for_a_gpu_are_refused() -> No
         asking = Bundle(alone, quota={"memory": "4GiB"})
         assert "gpushared" in asking.refusal()
         assert asking.call("state").returncode != 0
-
-
-def test_of_two_creates_of_one_container_at_once_one_gets_it(stack: Stack) -> None:
-    bundle = Bundle(stack, quota={"memory": "4GiB"})
-    words = bundle.argv("create", "--bundle", str(bundle.path), bundle.id)
-    started = [
-        subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=stack.environment,
-        )
-        for _ in range(2)
-    ]
-    try:
-        codes = [process.wait() for process in started]
-        assert sorted(codes) == [0, 1]
-        own = bundle.tenant
-        assert own["state"] == "bound"
-        pages = Path(stack.root / "run/tenants" / own["key"] / "pages").stat().st_dev
-        shown = Path(f"/proc/{own['pid']}/mountinfo").read_text().splitlines()
-        [device] = [line.split()[2] for line in shown if line.split()[4].endswith("/tenant")]
-        assert device == f"{os.major(pages)}:{os.minor(pages)}", "it has pages of no tenant"
-    finally:
-        bundle.remove()
-    with bundle.started() as tenant:
-        assert tenant.ask("info")["total"] == 4 * GIB

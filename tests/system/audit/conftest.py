@@ -89,19 +89,8 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(tmp_path_factory.mktemp("driver") / "driver.o", "-r", "-nostdlib", *sources)
 
 
-def linked(driver: Path, name: str) -> bytes:
-    """Return the program NAME.c of this folder, linked statically with the driver."""
-    source, output = HERE / f"{name}.c", driver.with_name(name)
-    return compiled(output, "-static", "-pthread", driver, source).read_bytes()
-
-
 @pytest.fixture(scope="session")
 def taker(driver: Path) -> bytes:
     """A program that has the driver in it, and opens no library at all."""
-    return linked(driver, "taker")
-
-
-@pytest.fixture(scope="session")
-def forger(driver: Path) -> bytes:
-    """A program that has the driver in it, and forges its tenant's status page."""
-    return linked(driver, "forger")
+    output = driver.with_name("taker")
+    return compiled(output, "-static", "-pthread", driver, HERE / "taker.c").read_bytes()

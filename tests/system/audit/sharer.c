@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sharer [LIBRARY]: shares memory of the first card with another process, command by command on
- * stdin, each answered by a line of JSON with the driver's result:
+/* sharer: shares memory of the first card with another process, command by command on stdin, each
+ * answered by a line of JSON with the driver's result:
  *
- *	alloc BYTES, free	cuMemAlloc, and its last result
+ *	alloc BYTES		cuMemAlloc
  *	create BYTES, drop	physical memory, and the release of the last handle
- *	listen PATH, take	receive a descriptor, and import its memory; the handle is the last
- * one send PATH		export the last handle, and send the descriptor keep
- *	export the last handle, and keep the descriptor map BYTES		map the last handle
- *	get, open HEX		IPC handles: of the last alloc, of another process
- *	pool BYTES PATH		allocate from a shared pool, and send the pool and the pointer
- *	pooled			receive these, and import them
+ *	listen PATH, take	receive a descriptor, and import its memory
+ *	send PATH		export the last handle, and send the descriptor
+ *	map BYTES		map the last handle
  *	info			cuMemGetInfo
  */
 #include "cuda_driver.h"
@@ -53,10 +50,10 @@ static struct sockaddr_un address(const char *path)
 	return to;
 }
 
-static bool pass(const char *path, int file, void *text, size_t bytes)
+static bool pass(const char *path, int file)
 {
 	struct sockaddr_un to = address(path);
-	struct iovec part = {text, bytes};
+	struct iovec part = {"", 1};
 	union {
 		struct cmsghdr header;
 		char bytes[CMSG_SPACE(sizeof(int))];
@@ -75,9 +72,10 @@ static bool pass(const char *path, int file, void *text, size_t bytes)
 	return is_sent;
 }
 
-static int receive(void *text, size_t bytes)
+static int receive(void)
 {
-	struct iovec part = {text, bytes};
+	char text;
+	struct iovec part = {&text, 1};
 	union {
 		struct cmsghdr header;
 		char bytes[CMSG_SPACE(sizeof(int))];
@@ -102,17 +100,12 @@ static int create(size_t bytes)
 	return CALL(cuMemCreate, TO(&handles[held++]), bytes, TO(&kind), 0);
 }
 
-static int export(int *file)
-{
-	return CALL(cuMemExportToShareableHandle, TO(file), handles[held - 1], 1, 0);
-}
-
 static int give(const char *path)
 {
 	int file = -1;
-	int code = export(&file);
+	int code = CALL(cuMemExportToShareableHandle, TO(&file), handles[held - 1], 1, 0);
 
-	if (!code && !pass(path, file, "", 1))
+	if (!code && !pass(path, file))
 		code = -2;
 	close(file);
 	return code;
@@ -120,8 +113,7 @@ static int give(const char *path)
 
 static int take(void)
 {
-	char text;
-	int file = receive(&text, 1);
+	int file = receive();
 	int code = CALL(cuMemImportFromShareableHandle, TO(&handles[held++]), (uint64_t)file, 1);
 
 	close(file);
@@ -136,59 +128,12 @@ static int map(size_t bytes)
 	return code ? code : CALL(cuMemMap, where, bytes, 0, handles[held - 1], 0);
 }
 
-/* What a pointer of a pool is exported as, in one message with the pool's descriptor. */
-struct pooled {
-	uint64_t words[8];
-};
-
-static int pool(size_t bytes, const char *path)
-{
-	CUmemPoolProps kind = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.handleTypes = 1,
-		.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-	struct pooled data;
-	void *made = NULL;
-	int file = -1;
-	int code = CALL(cuMemPoolCreate, TO(&made), TO(&kind));
-
-	if (!code)
-		code = CALL(cuMemAllocFromPoolAsync, TO(&pointer), bytes, TO(made), 0);
-	if (!code)
-		code = CALL(cuMemPoolExportToShareableHandle, TO(&file), TO(made), 1, 0);
-	if (!code)
-		code = CALL(cuMemPoolExportPointer, TO(&data), pointer);
-	if (!code && !pass(path, file, &data, sizeof(data)))
-		code = -2;
-	return code;
-}
-
-static int pooled(void)
-{
-	struct pooled data;
-	void *made = NULL;
-	int file = receive(&data, sizeof(data));
-	int code = CALL(cuMemPoolImportFromShareableHandle, TO(&made), (uint64_t)file, 1, 0);
-
-	return code ? code : CALL(cuMemPoolImportPointer, TO(&pointer), TO(made), TO(&data));
-}
-
-static int open_ipc(const char *text)
-{
-	CUipcMemHandle handle;
-	int (*function)(CUdeviceptr *, CUipcMemHandle, unsigned);
-
-	for (size_t at = 0; at < sizeof(handle); at++)
-		sscanf(text + 2 * at, "%2hhx", (unsigned char *)&handle + at);
-	*(void **)&function = dlsym(driver, "cuIpcOpenMemHandle_v2");
-	return function(&pointer, handle, 1);
-}
-
-static int start(const char *library)
+static int start(void)
 {
 	void *context = NULL;
 	int code;
 
-	driver = dlopen(library, RTLD_NOW);
+	driver = dlopen("libcuda.so.1", RTLD_NOW);
 	if (!driver)
 		return -1;
 	code = CALL(cuInit, 0);
@@ -197,31 +142,28 @@ static int start(const char *library)
 	return code ? code : CALL(cuCtxSetCurrent, TO(context));
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
 	char line[512], verb[16], text[256];
-	int code = start(argc > 1 ? argv[1] : "libcuda.so.1");
+	int code = start();
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	printf("{\"event\":\"driver\",\"code\":%d}\n", code);
 	while (!code && fgets(line, sizeof(line), stdin)) {
 		unsigned long long bytes = 0;
 		size_t free_bytes = 0, total = 0;
-		CUipcMemHandle ipc = {0};
 		struct sockaddr_un own;
-		int kept, result = -1;
+		int result = -1;
 
 		text[0] = 0;
 		verb[0] = 0;
 		sscanf(line, "%15s", verb);
-		if (!strcmp(verb, "open") || !strcmp(verb, "listen") || !strcmp(verb, "send"))
+		if (!strcmp(verb, "listen") || !strcmp(verb, "send"))
 			sscanf(line, "%*s %255s", text);
 		else
-			sscanf(line, "%*s %llu %255s", &bytes, text);
+			sscanf(line, "%*s %llu", &bytes);
 		if (!strcmp(verb, "alloc"))
 			result = CALL(cuMemAlloc_v2, TO(&pointer), bytes);
-		else if (!strcmp(verb, "free"))
-			result = CALL(cuMemFree_v2, pointer);
 		else if (!strcmp(verb, "create"))
 			result = create(bytes);
 		else if (!strcmp(verb, "drop"))
@@ -234,25 +176,12 @@ int main(int argc, char **argv)
 			result = take();
 		else if (!strcmp(verb, "send"))
 			result = give(text);
-		else if (!strcmp(verb, "keep"))
-			result = export(&kept);
 		else if (!strcmp(verb, "map"))
 			result = map(bytes);
-		else if (!strcmp(verb, "get"))
-			result = CALL(cuIpcGetMemHandle, TO(&ipc), pointer);
-		else if (!strcmp(verb, "open"))
-			result = open_ipc(text);
-		else if (!strcmp(verb, "pool"))
-			result = pool(bytes, text);
-		else if (!strcmp(verb, "pooled"))
-			result = pooled();
 		else if (!strcmp(verb, "info"))
 			result = CALL(cuMemGetInfo_v2, TO(&free_bytes), TO(&total));
-		printf("{\"event\":\"%s\",\"code\":%d,\"free\":%zu,\"total\":%zu,\"handle\":\"",
-			verb, result, free_bytes, total);
-		for (size_t at = 0; at < sizeof(ipc); at++)
-			printf("%02x", ((unsigned char *)&ipc)[at]);
-		printf("\"}\n");
+		printf("{\"event\":\"%s\",\"code\":%d,\"free\":%zu,\"total\":%zu}\n", verb, result,
+			free_bytes, total);
 	}
 	return code;
 }

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* taker BYTES [thread]: takes so much of the first card, and keeps it. Linked statically with the
- * driver, so that no library stands between: it says what it got, and then works on without an end.
- * With `thread`, another thread does all that, with a descriptor table of its own, and the first
- * thread ends. */
-#include <pthread.h>
-#include <sched.h>
-#include <stdint.h>
+/* taker BYTES: takes so much of the first card, and keeps it. Linked statically with the driver, so
+ * that no library stands between: it says what it got, and then works on without an end. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -41,20 +36,7 @@ static int take(size_t bytes)
 	return code;
 }
 
-static void *take_apart(void *bytes)
-{
-	unshare(CLONE_FILES);
-	exit(take((uintptr_t)bytes));
-}
-
 int main(int argc, char **argv)
 {
-	const size_t bytes = strtoull(argc > 1 ? argv[1] : "0", NULL, 10);
-	pthread_t thread;
-
-	if (argc < 3)
-		return take(bytes);
-	if (pthread_create(&thread, NULL, take_apart, (void *)(uintptr_t)bytes))
-		return 1;
-	pthread_exit(NULL);
+	return take(strtoull(argc > 1 ? argv[1] : "0", NULL, 10));
 }

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.host.cgroups import hierarchies, mountinfo
-from gpushare.verify import ProbeTenant
 from gpushare.verify.image import PROGRAM
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
@@ -81,54 +79,6 @@ def test_a_static_program_is_ended_where_the_operator_chose_so(
         assert tenant.start()["code"] == 0
         wait_until(lambda: ended(tenant))
         wait_until(lambda: steps(bundle) == ["warned", "frozen", "killed"])
-    bundle.remove()
-
-
-def test_a_program_whose_first_thread_has_ended_is_the_containers(
-    audited: Stack, taker: bytes
-) -> None:
-    """Its first thread has no descriptors, and is in no cgroup of v1."""
-    args = ("/bin/busybox", "sh", "-c", f"read go; /bin/taker {6 * GIB} thread")
-    bundle = made(audited, args, {"/bin/taker": taker})
-    with bundle.run() as tenant:
-        wait_until(lambda: (bundle.row() or {"state": ""})["state"] == "bound")
-        tenant.tell("go")
-        assert tenant.start()["code"] == 0
-        wait_until(lambda: steps(bundle) == ["warned", "frozen"])
-        assert is_frozen(bundle)
-        end(bundle, tenant)
-    bundle.remove()
-
-
-def test_a_session_that_is_started_in_a_container_is_the_containers(audited: Stack) -> None:
-    bundle = made(audited, ("/bin/busybox", "sleep", "1000"))
-    bundle.detach()
-    argv = bundle.argv("exec", bundle.id, PROGRAM, "--library", PRIVATE)
-    with ProbeTenant("session", argv, audited.environment) as session:
-        assert session.start()["code"] == 0
-        assert session.ask(f"alloc {6 * GIB}")["code"] == 0
-        wait_until(lambda: is_frozen(bundle))
-        end(bundle, session)
-    bundle.remove()
-
-
-def test_a_process_in_a_cgroup_beneath_the_containers_is_the_containers(audited: Stack) -> None:
-    """As docker in docker makes them."""
-    bundle = made(audited, (PROGRAM, "--library", PRIVATE))
-    with bundle.run() as tenant:
-        assert tenant.start()["code"] == 0
-        found = bundle.tenant
-        for root in hierarchies(mountinfo()):
-            # A test that runs beside this one may mount a hierarchy once more, for itself.
-            if not root.is_relative_to("/sys/fs/cgroup"):
-                continue
-            inner = root / audited.cgroup / bundle.id / "inner"
-            if inner.parent.is_dir():
-                inner.mkdir()
-                (inner / "cgroup.procs").write_text(str(found["pid"]))
-        assert tenant.ask(f"alloc {6 * GIB}")["code"] == 0
-        wait_until(lambda: is_frozen(bundle))
-        end(bundle, tenant)
     bundle.remove()
 
 

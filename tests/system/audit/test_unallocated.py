@@ -10,7 +10,6 @@ import pytest
 from gpushare.verify import ProbeTenant
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
-from tests.system.waiting import wait_until
 
 GIB = 1 << 30
 
@@ -43,19 +42,6 @@ def past_gpushare(stack: Stack, taker: bytes) -> tuple[Bundle, ProbeTenant]:
     tenant = ProbeTenant(bundle.id, words, stack.environment)
     assert tenant.start()["code"] == 0
     return bundle, tenant
-
-
-def test_it_is_reported(audited: Stack, taker: bytes) -> None:
-    client = audited.client
-    bundle, tenant = past_gpushare(audited, taker)
-    with tenant:
-        wait_until(lambda: any(bundle.id in one for one in client.status()["warnings"]))
-        [non_tenant] = client.cards()[0]["non_tenant_processes"]
-        assert non_tenant["container"] == f"container {audited.cgroup}/{bundle.id}"
-        assert '"unallocated-container-detected"' in (audited.root / "gpushared.log").read_text()
-        assert tenant.process.poll() is None
-        bundle.call("delete", "--force", runtime=str(audited.runtime))
-    wait_until(lambda: not any(bundle.id in one for one in client.status()["warnings"]))
 
 
 def test_it_is_ended_where_the_operator_chose_so(strict: Stack, taker: bytes) -> None:

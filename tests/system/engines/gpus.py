@@ -91,16 +91,6 @@ class EngineClient:
         finally:
             self.call("rm", "--force", name)
 
-    def refusal(self, *options: str) -> str:
-        """Run the probe, which must be refused; return the message."""
-        name = f"gpus-{secrets.token_hex(3)}"
-        try:
-            with ProbeTenant(name, self.run_argv(name, *options), self.environment) as tenant:
-                assert tenant.wait() != 0
-                return tenant.errors
-        finally:
-            self.call("rm", "--force", name)
-
 
 @dataclass
 class ProbeContainer:

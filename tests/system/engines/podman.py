@@ -15,46 +15,36 @@ from tests.stack import Stack
 from tests.stack.program import find
 
 IMAGE = f"localhost/{image.TAG}"
-INFRA_IMAGE = "localhost/gpushare-infra:latest"
 BUSYBOX = "/bin/busybox"
 IDLE = (BUSYBOX, "sleep", "1000")
 PATIENCE_SECONDS = 120
 
-# podman raises limits to the machine's highest, which needs CAP_SYS_RESOURCE. Its own image for a
-# pod's first container would be built from a program (catatonit) that not every machine has.
+# podman raises limits to the machine's highest, which needs CAP_SYS_RESOURCE.
 _LIMITS = "etc/containers/containers.conf.d/10-limits.conf"
 _CONFIG = """[containers]
 default_ulimits = ["nofile=1024:1024", "nproc=1000:1000"]
-[engine]
-infra_image = "{image}"
 """
 
 Done = subprocess.CompletedProcess[str]
 
 
 class Podman:
-    """Registered with as `gpushare runtime configure --runtime podman` does; run by `user`.
+    """Registered with as `gpushare runtime configure --runtime podman` does.
 
     The files are where podman looks for them, in the stage's place: hooks.d among them.
     """
 
-    def __init__(self, stage: Stack, *, user: int = 0) -> None:
+    def __init__(self, stage: Stack) -> None:
         self.stage = stage
-        self.user = user
-        self.root = stage.root / f"podman-{user}"
+        self.root = stage.root / "podman"
         self.root.mkdir()
         self._configure()
         files = {BUSYBOX: Path(find("busybox")).read_bytes()}
-        probe, archives = stage.installation.probe, list[Path]()
-        for tag, command in ((image.TAG, (image.PROGRAM,)), (INFRA_IMAGE, IDLE)):
-            archives.append(self.root / f"image-{len(archives)}.tar")
-            archives[-1].write_bytes(image.build(probe, files, tag=tag, command=command))
+        archive = self.root / "image.tar"
+        archive.write_bytes(image.build(stage.installation.probe, files))
         (self.root / "run").mkdir(mode=0o700)
-        for path in (self.root, self.root / "run"):
-            os.chown(path, user, user)
-        for archive in archives:
-            loaded = self.call("load", "--input", str(archive))
-            assert loaded.returncode == 0, loaded.stderr
+        loaded = self.call("load", "--input", str(archive))
+        assert loaded.returncode == 0, loaded.stderr
 
     def call(self, *words: str, runtime: str = "gpushare") -> Done:
         """Run a command of podman's with `runtime`, a name or a path; nothing is asserted."""
@@ -70,8 +60,8 @@ class Podman:
 
     def run(self, *flags: str, command: Sequence[str] = IDLE, runtime: str = "gpushare") -> Done:
         """Run a container of the probe's image, without a network."""
-        parent = [] if self.user else [f"--cgroup-parent=/{self.stage.cgroup}"]
-        words = ["run", "--network=none", *parent, *flags, IMAGE, *command]
+        parent = f"--cgroup-parent=/{self.stage.cgroup}"
+        words = ["run", "--network=none", parent, *flags, IMAGE, *command]
         return self.call(*words, runtime=runtime)
 
     def start(self, name: str, *flags: str) -> str:
@@ -89,13 +79,7 @@ class Podman:
     def _argv(self) -> list[str]:
         words = [f"--root={self.root}/storage", "--cgroup-manager=cgroupfs"]
         words += ["--events-backend=file"]
-        if not self.user:
-            return self.stage.argv("podman", "--storage-driver=overlay", *words)
-        # Without subordinate users a layer cannot be mounted over another.
-        assert self.stage.place is not None
-        podman = self.stage.place.distribution.find("podman")
-        as_user = [f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups"]
-        return self.stage.argv("setpriv", *as_user, podman, "--storage-driver=vfs", *words)
+        return self.stage.argv("podman", "--storage-driver=overlay", *words)
 
     def _environment(self) -> dict[str, str]:
         return {
@@ -109,7 +93,7 @@ class Podman:
         """Have the files written in a folder, and put them where podman looks for them."""
         files = self.root / "files"
         (files / _LIMITS).parent.mkdir(parents=True)
-        (files / _LIMITS).write_text(_CONFIG.format(image=INFRA_IMAGE))
+        (files / _LIMITS).write_text(_CONFIG)
         launcher = self.stage.installation.launcher
         for change in config_files.configure(engine.locate(files), launcher, default=False):
             change.apply()

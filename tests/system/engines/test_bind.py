@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -22,12 +21,10 @@ from tests.stack import Stack
 from tests.stack.distribution import HOST
 from tests.system.waiting import wait_until
 
-from .ctr import ANNOTATION, BUSYBOX, Ctr, import_shell
-from .docker_client import FOUR_GIB, GIB, IMAGE, PLAIN, DockerClient, holds
+from .ctr import BUSYBOX, Ctr, import_shell
+from .docker_client import FOUR_GIB, GIB, DockerClient, holds
 from .node import CriNode
 from .slices import allocated, assert_slice, probing
-
-SHELL = ("--volume", "/usr/bin/busybox:/usr/bin/busybox:ro")
 
 
 @pytest.fixture(scope="module", params=["launcher", "hook"])
@@ -116,18 +113,6 @@ def test_docker_runs_restarts_and_stops(own: Stack, client: DockerClient, bind: 
         client("unpause", name)
 
 
-def test_docker_passes_on_the_exit_status_a_terminal_and_an_init(client: DockerClient) -> None:
-    shell = (*PLAIN, *SHELL, *FOUR_GIB, IMAGE, "/usr/bin/busybox", "sh", "-c", "exit 23")
-    assert client.call("run", "--rm", *shell).returncode == 23
-    with client.background("terminal", "--tty", "--init", *SHELL, *FOUR_GIB) as name:
-        look = ("exec", "--tty", name, "/usr/bin/busybox", "sh", "-c")
-        assert client(*look, "readlink /proc/1/fd/0") == "/dev/pts/0"
-        assert client(*look, "tty").startswith("/dev/pts/")
-        client("kill", "--signal", "TERM", name)  # its init passes it on
-        wait_until(lambda: client.state(name)["Status"] == "exited")
-        assert client.state(name)["ExitCode"] == 128 + signal.SIGTERM
-
-
 @pytest.mark.gate
 def test_ctr_runs_executes_and_kills(ctr: Ctr, bind: str) -> None:
     pid_file = ctr.stage.root / f"{ctr.name}.pid"
@@ -138,35 +123,6 @@ def test_ctr_runs_executes_and_kills(ctr: Ctr, bind: str) -> None:
     ctr.holds_its_quota(*ctr.executed())
     ctr.kill()
     wait_until(lambda: not allocated(ctr.stage))
-
-
-def test_ctr_passes_on_the_exit_status_and_the_terminal(ctr: Ctr) -> None:
-    assert ctr.run("--rm", *ANNOTATION, command=(BUSYBOX, "sh", "-c", "exit 23")).returncode == 23
-    # ctr may lose a short output (ctr.py), never the exit status.
-    said = next(filter(None, (on_a_terminal(ctr, BUSYBOX, "tty") for _ in range(5))))
-    assert said.split() == [b"/dev/pts/0"]
-
-
-def on_a_terminal(ctr: Ctr, *command: str) -> bytes:
-    """Return what a container says on ctr's terminal."""
-    master, slave = pty.openpty()
-    argv = ctr.argv("--rm", "--tty", *ANNOTATION, command=command)
-    try:
-        with subprocess.Popen(
-            argv,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env=ctr.stage.environment,
-            start_new_session=True,
-        ) as process:
-            os.close(slave)
-            assert process.wait() == 0
-        return os.read(master, 4096)
-    except OSError:  # EIO: nothing was said
-        return b""
-    finally:
-        os.close(master)
 
 
 @pytest.mark.parametrize("pid", ["CONTAINER", "NODE"])
@@ -185,14 +141,3 @@ def test_a_pod_has_the_processes_that_it_asks_for(
         assert train.wait() == 128 + signal.SIGKILL
         wait_until(lambda: not allocated(own))
         assert pod.run("next", BUSYBOX, "sh", "-c", "exit 23").wait() == 23
-
-
-def test_containers_outlive_a_restart_of_containerd(own: Stack, node: CriNode) -> None:
-    with node.pod({"memory": "4GiB"}) as pod:
-        train = pod.run("train")
-        node.restart()
-        assert train.state() == "CONTAINER_RUNNING"
-        assert_slice(train.probe(*probing(4 * GIB)).said, 4 * GIB)
-        assert list(allocated(own).values()) == [4 * GIB]
-        os.kill(train.pid(), signal.SIGKILL)
-        assert train.wait() == 128 + signal.SIGKILL

@@ -246,21 +246,13 @@ KILLED_FOR_LONG = (
 )
 SOON_AGAIN = f"rm {SLOW} && systemctl daemon-reload"
 CRASHED = f"kill -KILL $(docker inspect --format '{{{{.State.Pid}}}}' {NAME})"
-#: What is done to the two, in words of a shell.
-BOTH = {
-    "docker, then gpushared": f"systemctl restart docker && systemctl restart {SERVICE}",
-    "together": f"systemctl restart docker {SERVICE}",
-    "docker while gpushared is about to come back": f"{KILLED} && systemctl restart docker",
-    "the container, and gpushared takes five seconds to come back": (
-        f"{KILLED_FOR_LONG} && {CRASHED} && {SOON_AGAIN}"
-    ),
-}
 
 
-@pytest.mark.parametrize("script", BOTH.values(), ids=BOTH)
-def test_a_container_comes_back_with_its_quota(machine: BootedMachine, script: str) -> None:
+def test_a_container_that_crashes_while_gpushared_is_away_comes_back_with_its_quota(
+    machine: BootedMachine,
+) -> None:
     before = machine.container()["Pid"]
-    machine("sh", "-c", script)
+    machine("sh", "-c", f"{KILLED_FOR_LONG} && {CRASHED} && {SOON_AGAIN}")
     wait_until(lambda: machine.container()["Pid"] != before)
     wait_until(machine.has_its_quota)
     assert machine.container()["Error"] == ""

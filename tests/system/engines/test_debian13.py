@@ -13,7 +13,6 @@ from tests.stack import Stack
 from tests.stack.distribution import DEBIAN13
 from tests.system.waiting import wait_until
 
-from .ctr import ANNOTATION, Ctr, import_shell
 from .docker_client import FOUR_GIB, DockerClient, holds
 from .node import CriNode
 from .podman import Podman
@@ -49,12 +48,6 @@ def test_podman(own: Stack) -> None:
     done = Podman(own).run("--rm", "--annotation=gpushare.io/memory=4GiB", command=probe)
     assert done.returncode == 0, done.stderr
     assert_slice(parse(done.stdout), 4 * GIB)
-
-
-def test_ctr(own: Stack) -> None:
-    import_shell(own)
-    ctr = Ctr(own)
-    ctr.holds_its_quota(*ctr.argv("--rm", *ANNOTATION)[1:])
 
 
 def test_a_pod(own: Stack) -> None:

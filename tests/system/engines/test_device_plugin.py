@@ -91,44 +91,6 @@ def test_a_container_gets_what_the_kubelet_counted_and_its_annotations_refine(
             none.start()
 
 
-def test_a_container_is_on_the_card_of_its_ids_or_has_the_same_of_two(
-    node: CriNode, kubelet: StandInKubelet
-) -> None:
-    half = card_gib(node.stack) // 2
-    given = {name: kubelet.admit(RESOURCE, half) for name in ("one", "two", "three")}
-    with node.pod() as pod:
-        for name, part in given.items():
-            pod.run(name, mounts=part.mounts())
-        cards = {row["name"]: row["cards"] for row in Client(node.stack.socket).tenants()}
-        for name, part in given.items():
-            [card] = cards[f"ai/{pod.name}/{name}"]
-            assert {device.partition(".")[0] for device in part.devices} == {card["uuid"]}
-    wait_until(lambda: not Client(node.stack.socket).tenants())
-    for part in given.values():
-        part.release()
-    both = 2 * (card_gib(node.stack) - 1)
-    with node.pod() as pod:
-        pod.run("train", mounts=kubelet.admit(RESOURCE, both).mounts())
-        [row] = Client(node.stack.socket).tenants()
-        assert [card["quota_bytes"] for card in row["cards"]] == [both // 2 * GIB] * 2
-
-
-def test_a_card_that_is_cordoned_has_nothing_for_new_pods(
-    node: CriNode, kubelet: StandInKubelet
-) -> None:
-    client, whole = Client(node.stack.socket), card_gib(node.stack)
-    client.cordon("0", "repair")
-    try:
-        wait_until(lambda: kubelet.allocatable(RESOURCE) == whole)
-        assert kubelet.capacity(RESOURCE) == 2 * whole
-        uuid = client.cards()[1]["uuid"]
-        given = kubelet.admit(RESOURCE, 4)
-        assert {device.partition(".")[0] for device in given.devices} == {uuid}
-    finally:
-        client.uncordon("0")
-    wait_until(lambda: kubelet.allocatable(RESOURCE) == 2 * whole)
-
-
 def test_kubelet_gpushared_and_gpushare_node_may_each_restart(
     node: CriNode, kubelet: StandInKubelet, agent: NodeAgent
 ) -> None:
@@ -176,20 +138,3 @@ def test_the_folder_of_an_allocation_may_be_gone_and_may_not_be_forged(
         except CriError:
             assert other.state() == "CONTAINER_EXITED"
         assert list(allocated(node.stack).values()) == [4 * GIB]
-
-
-def test_an_end_leaves_no_socket(stack: Stack) -> None:
-    with NodeAgent(stack) as own, StandInKubelet(own.folder) as kubelet:
-        program = own.start()
-        wait_until(lambda: kubelet.allocatable(RESOURCE) > 0)
-        program.stop()
-        assert program.process.wait() == 0
-        assert [path.name for path in kubelet.plugins.iterdir()] == ["kubelet.sock"]
-        wait_until(lambda: kubelet.capacity(RESOURCE) == 0)
-
-
-def test_without_a_kubelet_it_ends_and_is_started_again(stack: Stack) -> None:
-    with NodeAgent(stack, "--kubelet-dir", "/nonexistent") as own:
-        program = own.start()
-        assert program.process.wait() == 1
-        assert "there is no /nonexistent: start the kubelet first" in own.log()

@@ -6,18 +6,15 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from gpushare.client import Client, RequestRefused
+from gpushare.client import Client
 from tests.stack import Stack
 from tests.stack.distribution import HOST
 from tests.system.waiting import wait_until
 
 from .docker_client import FOUR_GIB, GIB, IMAGE, PLAIN, DockerClient, holds
-
-LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 
 
 @pytest.mark.gate
@@ -44,15 +41,6 @@ def test_with_flags_of_all_kinds(docker: DockerClient, flags: tuple[str, ...]) -
         holds(tenant)
 
 
-def test_in_a_cgroup_that_the_user_chose(docker: DockerClient) -> None:
-    parent = f"/{docker.stage.cgroup}/chosen"
-    with docker.background("chosen", *FOUR_GIB, "--cgroup-parent", parent) as name:
-        pid = docker.state(name)["Pid"]
-        assert f":{parent}/" in Path(f"/proc/{pid}/cgroup").read_text()
-        with docker.exec(name) as tenant:
-            holds(tenant)
-
-
 @pytest.mark.gate
 def test_a_process_executed_later_shares_the_quota(docker: DockerClient) -> None:
     with docker.background("shared", *FOUR_GIB) as name, docker.exec(name) as first:
@@ -73,67 +61,6 @@ def test_a_refusal_is_one_clear_line(docker: DockerClient) -> None:
     assert lines[0].count("gpushare: ") == 1
     assert "no card has room for 2000 GiB: card 0 has" in lines[0]
     assert docker("ps", "--all", "--quiet") == ""
-
-
-def test_a_volume_over_the_loaders_directory_stays_as_it_was(docker: DockerClient) -> None:
-    """A named volume, which docker fills from the image, of another container."""
-    try:
-        docker("create", "--name", "owner", "-v", f"libraries:{LIBRARIES}", IMAGE)
-        with docker.run("taker", *FOUR_GIB, "--volumes-from", "owner") as tenant:
-            holds(tenant)
-        folder = Path(docker("volume", "inspect", "--format", "{{.Mountpoint}}", "libraries"))
-        assert list(folder.iterdir()) == []
-    finally:
-        docker.call("rm", "--force", "owner")
-        docker.call("volume", "rm", "libraries")
-
-
-def is_paused(asking: Client, name: str) -> bool:
-    """Pause a container whose engine has returned, and whose program may be about to begin."""
-    try:
-        asking.pause(name)
-    except RequestRefused:
-        return False
-    return True
-
-
-@pytest.mark.parametrize("words", [("stop", "--time", "1"), ("kill",), ("rm", "--force")])
-def test_docker_ends_a_paused_container_as_any_other(
-    docker: DockerClient, words: tuple[str, ...]
-) -> None:
-    with docker.background("ended", *FOUR_GIB) as name:
-        wait_until(lambda: is_paused(Client(docker.stage.socket), name))
-        docker(*words, name)
-        wait_until(lambda: docker.quotas() == {})
-
-
-def test_a_container_paused_by_docker_stays_paused(docker: DockerClient) -> None:
-    asking = Client(docker.stage.socket)
-    with docker.background("dockers", *FOUR_GIB) as name, docker.exec(name) as tenant:
-        assert tenant.start()["code"] == 0
-        docker("pause", name)
-        asking.pause(name)
-        asking.resume(name)
-        tenant.tell("info")
-        assert docker.state(name)["Status"] == "paused"
-        docker("unpause", name)
-        assert tenant.answer("info")["total"] == 4 * GIB
-
-
-def test_a_stopped_container_gets_its_signal_first(docker: DockerClient) -> None:
-    asking = Client(docker.stage.socket)
-    script = "trap 'exit 7' TERM; echo ready; while :; do busybox sleep 0.02; done"
-    busybox = ("--volume", "/usr/bin/busybox:/usr/bin/busybox:ro", "--entrypoint", "busybox")
-    try:
-        docker(
-            "run", "-d", "--name", "told", *PLAIN, *busybox, *FOUR_GIB, IMAGE, "sh", "-c", script
-        )
-        wait_until(lambda: docker("logs", "told") == "ready")
-        asking.pause("told")
-        asking.stop("told", "TERM", 600)
-        assert docker("wait", "told") == "7"
-    finally:
-        docker.call("rm", "--force", "told")
 
 
 # --- while gpushared is away or restarts ---
@@ -192,20 +119,3 @@ def test_a_container_runs_on_while_gpushared_restarts(client: DockerClient) -> N
         wait_until(lambda: client.state(name)["Status"] == "running")
         with client.exec(name) as tenant:
             holds(tenant)
-
-
-def test_with_user_namespaces() -> None:
-    with Stack(distribution=HOST) as stack:
-        assert stack.place is not None
-        stack.place.make_nodes()
-        stack.start_daemon()
-        stack.start_containerd()
-        stack.start_docker("--userns-remap=default").prepare(stack.installation.probe)
-        client = DockerClient(stack)
-        with client.background("remapped", "--runtime=gpushare", *FOUR_GIB) as name:
-            mapped = Path(f"/proc/{client.state(name)['Pid']}/uid_map").read_text().split()
-            assert mapped[0] == "0"
-            assert mapped[1] != "0"
-            for user in ("0", "1000"):
-                with client.exec(name, "--user", user) as tenant:
-                    holds(tenant)

@@ -21,12 +21,10 @@ from tests.stack import Stack
 from tests.stack.api_server import StandInApiServer
 from tests.stack.claims import CLAIMS, AllocatedPart, ScheduledClaim
 from tests.stack.distribution import DEBIAN13, HOST, Distribution
-from tests.stack.kubelet import StandInKubelet
 from tests.stack.kubelet.dra import DraKubelet
 from tests.stack.node_agent import NodeAgent, set_mode, write_kubeconfig
 from tests.system.waiting import wait_until
 
-from .cri import CriError
 from .node import CriNode
 from .slices import GIB, allocated, assert_slice, probing
 
@@ -146,36 +144,6 @@ def test_a_pod_has_what_its_claim_was_allocated(cluster: Cluster, kubelet: DraKu
     assert kubelet.unprepare(claim.reference) == {claim.uid: {"error": ""}}
 
 
-def test_the_pods_that_a_claim_is_reserved_for_share_it(
-    cluster: Cluster, kubelet: DraKubelet
-) -> None:
-    """The kubelet does not tell the driver who joins: gpushare-node follows the claim."""
-    claim = cluster.claim(0, 1)
-    with cluster.node.pod() as first, cluster.node.pod() as second:
-        claim.reserve(first.uid)
-        given = prepared(cluster, kubelet, claim)
-        stranger = second.create("train", **given)
-        with pytest.raises(CriError, match="claim ai/train is not reserved for pod ai/"):
-            stranger.start()
-        stranger.remove()
-        claim.reserve(first.uid, second.uid)
-        wait_until(lambda: len(cluster.client.claims()[0]["pods"]) == 2)
-        serve = second.run("serve", **given)
-        [row] = cluster.client.tenants()
-        assert (row["name"], len(row["cards"])) == (serve.full_name, 2)
-        assert sum(allocated(cluster.stack).values()) == 8 * GIB
-
-
-def test_a_claim_that_does_not_fit_is_refused_at_prepare(
-    cluster: Cluster, kubelet: DraKubelet
-) -> None:
-    claim = cluster.claim(0, memory="900Gi")
-    claim.reserve("pod-1")
-    assert kubelet.prepare(claim.reference)[claim.uid]["error"]
-    wait_until(lambda: cluster.conditions(claim) == [("Ready", "False")])
-    assert cluster.client.claims() == []
-
-
 def test_claims_outlive_both_processes(cluster: Cluster, kubelet: DraKubelet) -> None:
     claim, agent, stack = cluster.claim(0), cluster.agent, cluster.stack
     with cluster.node.pod() as pod:
@@ -203,27 +171,3 @@ def answers(kubelet: DraKubelet, claim: ScheduledClaim) -> bool:
         return not kubelet.prepare(claim.reference)[claim.uid]["error"]
     except RuntimeError:
         return False
-
-
-def test_another_mode_is_followed() -> None:
-    """Sockets of the one mode are gone with it, and those of the other with the process."""
-    with Stack() as own, StandInApiServer().running() as cluster:
-        set_mode(own, "plugin")
-        own.start_daemon()
-        kubeconfig = write_kubeconfig(own.root / "kubeconfig", cluster)
-        with NodeAgent(own, "--node", NODE, "--kubeconfig", str(kubeconfig)) as made:
-            program = made.start()
-            with StandInKubelet(made.folder) as kubelet:
-                wait_until(lambda: kubelet.allocatable("gpushare.io/memory-gib") > 0)
-                text = own.config.read_text().replace("mode: plugin", "mode: dra")
-                own.config.write_text(text)
-                Client(own.socket).reload()
-                wait_until(lambda: kubelet.capacity("gpushare.io/memory-gib") == 0)
-                wait_until(lambda: len(sockets(made.folder / "plugins_registry")) == 1)
-            program.stop()
-            assert program.process.wait() == 0, made.log()
-            assert sockets(made.folder / "plugins_registry") == []
-
-
-def sockets(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_socket()]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gpushare.verify import ProbeTenant, image
+from gpushare.verify import image
 from tests.stack import Stack
 from tests.stack.distribution import DEBIAN13, HOST, Distribution
 
@@ -121,21 +121,6 @@ def podman(stack: Stack) -> EngineClient:
     return made
 
 
-def test_only_an_engine_alone_runs_nvidias_hook(engine: EngineClient, way: GpuRequest) -> None:
-    launcher, ran = str(engine.stack.installation.launcher), engine.stack.root / RAN
-    plain = EngineClient(
-        engine.stack,
-        argv=["runc" if word == launcher else word for word in engine.argv],
-        options=[word for word in engine.options if word != "--runtime=gpushare"],
-    )
-    with engine.tenant(*way.options("0")) as container:
-        assert container.found
-    assert not ran.exists()
-    plain.call(*plain.run_argv("plain", *way.options("0"))[len(plain.argv) :], data=b"")
-    assert ran.exists()
-    ran.unlink()
-
-
 @pytest.mark.gate
 @pytest.mark.parametrize(("card", "count"), [("1", 1), ("all", 2)])
 def test_cards_alone_are_whole_and_with_a_quota_shares_of_as_many(
@@ -158,21 +143,6 @@ def test_cards_alone_are_whole_and_with_a_quota_shares_of_as_many(
     assert not (engine.stack.root / RAN).exists(), "NVIDIA's own hook was run"
 
 
-def test_whole_cards_are_refused_where_they_are_shared(
-    engine: EngineClient, way: GpuRequest
-) -> None:
-    with engine.tenant("-e", "GPUSHARE_DEVICES=0", *MEMORY) as first:
-        said = engine.refusal(*way.options("all"))
-        assert "cannot be allocated: " in said
-        assert f"card 0 is shared by {first.tenant.name}" in said
-        assert "add -e GPUSHARE_MEMORY=4GiB" in said
-        # Docker's `--gpus 1` comes as card 0 from 28.3 on; podman's and a kubelet's mean it.
-        if way.engine == "docker":
-            one = way.options("0") if way.is_cdi else ("--gpus", "1")
-            with engine.tenant(*one) as whole:
-                assert whole.cards == [1]
-
-
 def test_the_engines_edits_are_not_left_in_and_those_of_others_are(
     engine: EngineClient, way: GpuRequest
 ) -> None:
@@ -192,14 +162,3 @@ def test_the_engines_edits_are_not_left_in_and_those_of_others_are(
         real = [path for path in container.mounts() if path.endswith("/libcuda.so.1")]
         assert "/opt/gpushare/driver/libcuda.so.1" in real
         assert container.information()["total"] == 4 * GIB
-
-
-@pytest.mark.parametrize("way", [DOCKER], indirect=True, scope="module")
-def test_ctr_passes_a_card_by_a_hook_of_containerds(engine: EngineClient) -> None:
-    launcher = str(engine.stack.installation.launcher)
-    options = ("--rm", "--runc-binary", launcher, "--gpus", "1", "--env", MEMORY[1])
-    argv = ["ctr", "run", *options, f"docker.io/library/{image.TAG}", "one", image.PROGRAM]
-    with ProbeTenant("one", argv, engine.environment) as tenant:
-        assert tenant.start()["code"] == 0
-        row = engine.rows()["one"]
-        assert ([card["index"] for card in row["cards"]], row["isolation"]) == ([1], "interposer")

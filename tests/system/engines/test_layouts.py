@@ -18,8 +18,6 @@ from tests.stack.bundle import Bundle
 from tests.stack.distribution import DEBIAN13, HOST, Cgroups, Distribution
 from tests.system.waiting import wait_until
 
-from .docker_client import FOUR_GIB, DockerClient, holds
-from .node import CriNode
 from .slices import allocated, assert_slice, parse, probing
 
 GIB = 1 << 30
@@ -83,19 +81,6 @@ def assert_a_bypass_is_frozen(stack: Stack) -> None:
         client.set(bundle.id, over_quota_action="kill")
         wait_until(lambda: tenant.process.poll() is not None)
     wait_until(lambda: not client.tenants())
-
-
-def test_over_crun_a_quota_is_enforced_for_docker_and_a_kubelet() -> None:
-    """As after `gpushare setup --low-level crun`; all else of engines is tested over runc."""
-    with Stack(distribution=HOST, cgroups="v1", runtime="crun") as stack:
-        stack.start_daemon()
-        stack.start_containerd()
-        stack.start_docker().prepare(stack.installation.probe)
-        with DockerClient(stack).run("over-crun", "--runtime=gpushare", *FOUR_GIB) as tenant:
-            holds(tenant)
-        with CriNode(stack) as node, node.pod({"memory": "4GiB"}) as pod:
-            assert_slice(pod.run("train").probe(*probing(4 * GIB)).said, 4 * GIB)
-        wait_until(lambda: not Client(stack.socket).tenants())
 
 
 # --- a container whose root is no root outside ---

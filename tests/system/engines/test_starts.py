@@ -8,9 +8,6 @@ gpushared is killed while it starts them. 200 of them, with it and without, are 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-
-import pytest
 
 from gpushare.client import Client
 from tests.stack import Stack
@@ -18,58 +15,30 @@ from tests.stack.distribution import HOST
 from tests.system.waiting import wait_until
 
 from .node import CriNode
-from .starts import Containers, CriContainers, DockerContainers, killed_after, start_all
+from .starts import CriContainers, killed_after, start_all
 
 CARDS = 2
 SHARES = 16  # of a card
 COUNT = CARDS * SHARES
 
 
-@pytest.fixture(scope="module")
-def own() -> Iterator[Stack]:
-    """A stage whose gpushared may be killed."""
+def test_containerd_starts_all_pods_that_fit_while_gpushared_is_killed() -> None:
+    """None is refused or lost, each has its share, and all is free when they have ended."""
     with Stack(distribution=HOST, cards=CARDS) as stack:
         stack.start_daemon()
-        yield stack
-
-
-@pytest.fixture(scope="module")
-def dockerd(own: Stack) -> Stack:
-    own.start_containerd()
-    own.start_docker().prepare(own.installation.probe)
-    return own
-
-
-@pytest.fixture(scope="module")
-def node(own: Stack) -> Iterator[CriNode]:
-    with CriNode(own) as made:
-        yield made
-
-
-def test_docker_starts_all_that_fit_while_gpushared_is_killed(dockerd: Stack) -> None:
-    containers = DockerContainers(dockerd, COUNT, variables=["GPUSHARE_MEMORY=1GiB"])
-    assert_all_start(dockerd, containers)
-
-
-def test_containerd_starts_all_pods_that_fit_while_gpushared_is_killed(
-    own: Stack, node: CriNode
-) -> None:
-    assert_all_start(own, CriContainers(node, COUNT, memory="1GiB"))
-
-
-def assert_all_start(stack: Stack, containers: Containers) -> None:
-    """None is refused or lost, each has its share, and all is free when they have ended."""
-    client = Client(stack.socket)
-    try:
-        with killed_after(stack, COUNT // 3):
-            done = start_all(containers)
-        assert [each.error for each in done if each.error] == []
-        rows = client.tenants()
-        assert {row["id"] for row in rows} == set(containers.ids)
-        assert {row["state"] for row in rows} == {"bound"}
-        cards = Counter(card["uuid"] for row in rows for card in row["cards"])
-        assert set(cards.values()) == {SHARES}
-    finally:
-        containers.remove()
-    wait_until(lambda: not client.tenants())
-    assert sum(card["allocated_bytes"] for card in client.cards()) == 0
+        client = Client(stack.socket)
+        with CriNode(stack) as node:
+            containers = CriContainers(node, COUNT, memory="1GiB")
+            try:
+                with killed_after(stack, COUNT // 3):
+                    done = start_all(containers)
+                assert [each.error for each in done if each.error] == []
+                rows = client.tenants()
+                assert {row["id"] for row in rows} == set(containers.ids)
+                assert {row["state"] for row in rows} == {"bound"}
+                cards = Counter(card["uuid"] for row in rows for card in row["cards"])
+                assert set(cards.values()) == {SHARES}
+            finally:
+                containers.remove()
+        wait_until(lambda: not client.tenants())
+        assert sum(card["allocated_bytes"] for card in client.cards()) == 0

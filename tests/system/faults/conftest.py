@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
-import yaml
 
 from tests.stack import Stack
 from tests.stack.program import find
@@ -41,21 +39,6 @@ def kill(place: RuntimeNamespace) -> None:
 def events(place: RuntimeNamespace, name: str) -> list[dict[str, object]]:
     """Return the lines of the log about `name`."""
     return [line for line in place.log_lines() if line["event"] == name]
-
-
-def configure(place: RuntimeNamespace, **settings: object) -> None:
-    """Change the daemon's configuration, for its next start."""
-    config = place.stack.config
-    config.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), **settings}))
-
-
-def gpushare(place: RuntimeNamespace, *words: str) -> str:
-    """Return what the command says to an operator, whatever its exit status."""
-    argv: Sequence[str] = [*place.stack.cli, *words]
-    done = subprocess.run(
-        argv, check=False, capture_output=True, text=True, env=place.stack.environment
-    )
-    return done.stdout + done.stderr
 
 
 def in_own_mounts(script: str) -> tuple[str, ...]:

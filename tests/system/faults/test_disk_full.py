@@ -10,27 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from gpushare import client
 from tests.stack import Stack
 from tests.system.hostile.container import GIB, RuntimeContainer, RuntimeNamespace
 from tests.system.waiting import wait_until
 
-from .conftest import events, kill
+from .conftest import kill
 from .neighbour import QUOTA_BYTES, working
 
-_SIZE = "4m"
 _NO_SPACE = "no reservation can be recorded there; running containers keep theirs"
 
 
 @pytest.fixture
 def place() -> Iterator[RuntimeNamespace]:
-    """A daemon whose two folders are small file systems of their own."""
+    """A daemon whose run folder is a small file system of its own."""
     with Stack() as stack:
-        for name in ("run", "state"):
-            folder = stack.root / name
-            folder.mkdir()
-            options = ("-o", f"size={_SIZE},mode=755")
-            subprocess.run(["mount", "-t", "tmpfs", *options, "tmpfs", folder], check=True)
+        folder = stack.root / "run"
+        folder.mkdir()
+        options = ("-o", "size=4m,mode=755")
+        subprocess.run(["mount", "-t", "tmpfs", *options, "tmpfs", folder], check=True)
         made = RuntimeNamespace(stack, bind_timeout_seconds=600)
         stack.start_daemon()
         yield made
@@ -86,39 +83,4 @@ def test_with_run_dir_full_running_tenants_stay_limited_and_new_ones_are_refused
         asking.remove()
         neighbour.assert_undisturbed()
     plain.remove()
-    place.assert_empty()
-
-
-def frozen_by(place: RuntimeNamespace) -> list[str]:
-    [row] = place.rows()
-    return [one["by"] for one in row["interventions"]]
-
-
-def test_with_both_disks_full_nothing_is_set_and_a_container_is_frozen_and_stays_so(
-    place: RuntimeNamespace,
-) -> None:
-    """The cgroup is the truth; what froze it is written where there is room for it."""
-    with working(place) as neighbour:
-        place.client.set(neighbour.container.id, memory="41GiB")
-        fillers = [fill(place.stack.root / name) for name in ("run", "state")]
-        with pytest.raises(client.DaemonError, match="No space left"):
-            place.client.set(neighbour.container.id, memory="45GiB")
-        place.client.pause(neighbour.container.id)
-        assert frozen_by(place) == ["operator"]
-        rounds = neighbour.rounds
-        assert events(place, "freeze-record-failed")
-        kill(place)
-        place.stack.start_daemon()
-        assert frozen_by(place) == ["unknown"]
-        assert events(place, "tenant-found-frozen")
-        assert neighbour.rounds <= rounds + 1
-        [row] = place.rows()
-        assert row["quota"]["memory"] == "41GiB operator"
-        place.client.resume(neighbour.container.id)
-        assert frozen_by(place) == []
-        neighbour.assert_undisturbed()
-        for filler in fillers:
-            filler.unlink()
-        place.client.set(neighbour.container.id, memory="45GiB")
-        assert not events(place, "overrides-damaged")
     place.assert_empty()

@@ -21,7 +21,7 @@ from tests.system.hostile.container import (
     RuntimeNamespace,
     no_service_manager,
 )
-from tests.system.hostile.cut import NOWHERE, WRITES, sample, watched
+from tests.system.hostile.cut import NOWHERE, sample, watched
 from tests.system.waiting import wait_until
 
 from .conftest import events, kill
@@ -87,7 +87,7 @@ def test_at_every_write_the_disk_holds_every_reservation(
 ) -> None:
     """Of a start, a change and an end: as they are, and with the ledger or its copies lost."""
     place, run = container.place, container.stack.root / "run"
-    options = (WRITES, "--keep", str(run), str(tmp_path))
+    options = ("--keep", str(run), str(tmp_path))
     place.client.seconds = 60.0  # the daemon is stopped and copied at each write
     say(run, "making")
     with watched(compiled("cut"), pid_of_daemon(place), NOWHERE, *options) as seen:
@@ -124,9 +124,9 @@ def test_a_daemon_killed_at_a_write_and_restarted_disturbs_no_tenant(
 ) -> None:
     place, tool = container.place, compiled("cut")
     with working(place) as neighbour:
-        with watched(tool, pid_of_daemon(place), NOWHERE, WRITES) as start:
+        with watched(tool, pid_of_daemon(place), NOWHERE) as start:
             assert container.create() == 0
-        with watched(tool, pid_of_daemon(place), NOWHERE, WRITES) as end:
+        with watched(tool, pid_of_daemon(place), NOWHERE) as end:
             container.remove()
             wait_until(lambda: place.allocated() == QUOTA_BYTES)
         steps = [(step, True) for step in sample(start.steps, _STARTS)]
@@ -135,7 +135,7 @@ def test_a_daemon_killed_at_a_write_and_restarted_disturbs_no_tenant(
             made = is_start or container.create() == 0
             with (
                 no_service_manager(place),
-                watched(tool, pid_of_daemon(place), step, WRITES) as cut,
+                watched(tool, pid_of_daemon(place), step) as cut,
             ):
                 if is_start:
                     made = container.create() == 0

@@ -5,12 +5,12 @@
  *
  *	NAME ARGUMENT...	beside a file NAME.cut that holds N and the path of a program:
  *				runs that, for whoever thinks to start it
- *	cut [--writes] [--keep FROM INTO] --pid PID N
+ *	cut [--keep FROM INTO] --pid PID N
  *				a process that runs already; "ready" on stdout when it is watched
  *
- * With --writes before --pid only those calls are counted that put something where others see it,
- * or take it away (but for what goes to stderr); with --keep FROM INTO the files beneath FROM are
- * copied to INTO/N at each step that is counted: what a kill there would leave.
+ * With --pid only those calls are counted that put something where others see it, or take it away
+ * (but for what goes to stderr); with --keep FROM INTO the files beneath FROM are copied to INTO/N
+ * at each step that is counted: what a kill there would leave.
  *
  * At the end "cut" or "whole COUNT" goes to NAME.said, or to stdout; N 0 only counts. With --pid
  * SIGTERM ends the watching. The exit status is the program's; a program that was cut takes us with
@@ -36,8 +36,8 @@
 
 static volatile sig_atomic_t told_to_stop;
 
-/* What --writes and --keep say. */
 static bool only_writes;
+/* What --keep says. */
 static const char *keep_from, *keep_into;
 
 static const long writes[] = {
@@ -326,10 +326,6 @@ int main(int argc, char **argv)
 		say(where, was_cut, count);
 		return end_as(status);
 	}
-	if (argc > 1 && !strcmp(argv[1], "--writes")) {
-		only_writes = true;
-		argc--, argv++;
-	}
 	if (argc > 3 && !strcmp(argv[1], "--keep")) {
 		keep_from = argv[2];
 		keep_into = argv[3];
@@ -340,6 +336,7 @@ int main(int argc, char **argv)
 	struct sigaction action = {.sa_handler = stop};
 	sigaction(SIGTERM, &action, NULL);
 	pid_t process = atoi(argv[2]);
+	only_writes = true;
 	seize(process);
 	puts("ready");
 	fflush(stdout);

@@ -11,7 +11,6 @@ from pathlib import Path
 
 #: Where a program is not to be ended at all, and its steps are only counted.
 NOWHERE = 0
-WRITES = "--writes"
 
 
 class Cut:
@@ -60,9 +59,9 @@ class CutProcess:
 
 @contextmanager
 def watched(tool: Path, pid: int, number: int, *options: str) -> Iterator[CutProcess]:
-    """End process `pid` at the `number`th system call that it enters within the block.
+    """End process `pid` at the `number`th write that it makes within the block.
 
-    `options` are those of cut.c: WRITES counts only what writes.
+    `options` are those of cut.c.
     """
     with subprocess.Popen(
         [tool, *options, "--pid", str(pid), str(number)], stdout=subprocess.PIPE, text=True

@@ -48,38 +48,6 @@ ASKS = textwrap.dedent(
     print(json.dumps({op: ask({"op": op, **common}) for op in sys.argv[3:]}), flush=True)
     """
 )
-#: Sends bad requests, and prints how many were answered, and how.
-FLOODS = textwrap.dedent(
-    """
-    import collections, json, socket, sys
-    path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    requests = [json.dumps(one).encode() for one in (
-        {"op": "open", "quota": {"memory": "4Q"}, "name": "n" * 100},
-        {"op": "open", "quota": "nonsense"},
-        {"op": "open", "quota": {"memory": "900TiB"}, "name": name},
-        {"op": "set", "name": name, "memory": "1GiB"},
-        {"op": "bind", "key": "a" * 16, "id": "i" * 100, "pid": 1},
-        {"op": "create", "id": "x", "bundle": "/" + "b" * 3000, "marker": "strong"},
-        {"op": "stop", "name": name, "signal": "KILL", "timeout": 0},
-    )]
-    said, link = collections.Counter(), None
-    for number in range(count):
-        try:
-            if link is None:
-                link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                link.settimeout(20)
-                link.connect(path)
-            link.send(requests[number % len(requests)])
-            while "ok" not in (reply := json.loads(link.recv(65536) or '{"ok": false}')):
-                pass
-            said[reply.get("code", "closed")] += 1
-        except OSError:
-            said["closed"] += 1
-            link.close()
-            link = None
-    print(json.dumps(said), flush=True)
-    """
-)
 OPERATIONS = all_operations(
     create_autospec(RunControl), create_autospec(Evictions), create_autospec(Queue)
 )
@@ -164,27 +132,6 @@ def test_each_local_user_gets_only_its_operations(readable: Stack) -> None:
     assert {op for op in asked if in_the_group[op] in JUDGED} == allowed
     assert {in_the_group[op] for op in asked if op not in allowed} == {"forbidden"}
     assert said("--clear-groups") == dict.fromkeys(asked, "no connection")
-
-
-def test_a_flood_of_requests_fills_neither_the_log_nor_the_history(
-    stack: Stack, victim: str
-) -> None:
-    """Thousands of requests a second were each logged, and kept; now they are counted."""
-    log = stack.root / "gpushared.log"
-    before, asking = log.stat().st_size, Client(stack.socket)
-    earlier = {event["number"] for event in asking.history("")}  # of other tests
-    user = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", *LETS]
-    said = said_by([*user, sys.executable, "-c", FLOODS, str(stack.socket), victim, "5000"], stack)
-    assert sum(said.values()) == 5000, said
-    assert log.stat().st_size - before < 1 << 20
-    events = [event for event in asking.history(victim) if event["key"]]
-    assert {"tenant-reserved", "tenant-bound"} <= {event["event"] for event in events}
-    events = [event for event in asking.history("") if event["number"] not in earlier]
-    kept = [event for event in events if event["event"] == "request-refused"]
-    assert len(kept) < 1000
-    assert not [event for event in kept if event["fields"].get("op") != "open"]
-    assert asking.metrics().node["events"]["caller-refused"] > len(kept)
-    assert asking.cards()  # and root waits for none of it
 
 
 def said_by(argv: list[str], stack: Stack) -> dict[str, Any]:

@@ -9,20 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from gpushare import client
 from tests.system.low_level import LowLevelRuntime
 from tests.system.waiting import wait_until
 
-from .container import GIB, RuntimeContainer, RuntimeNamespace, no_service_manager
-from .cut import NOWHERE, Cut, CutProcess, sample, watched
+from .container import GIB, RuntimeContainer, RuntimeNamespace
+from .cut import NOWHERE, Cut, sample
 
 #: More than half of the card: of two that have it, one was given what was allocated to the other.
 MOST = "100GiB"
 _LAUNCHER_STEPS = 60  # more than it takes to become the low-level runtime
 _RUNTIME_STEPS = 24
 _HOOK_STEPS = 30
-_DAEMON_STEPS = 16
-_END_STEPS = 6
 
 Compiled = Callable[..., Path]
 
@@ -56,7 +53,6 @@ def assert_it_can_be_made(container: RuntimeContainer) -> None:
 
 BY_HOOK = pytest.mark.parametrize("binds", ["hook"])
 BY_LAUNCHER = pytest.mark.parametrize("binds", ["launcher"])
-BOTH = pytest.mark.parametrize("binds", ["hook", "launcher"])
 EACH_RUNTIME = pytest.mark.parametrize("runtime", ["runc", "crun"])
 
 
@@ -174,46 +170,4 @@ def test_the_hook_may_end_at_any_step(container: RuntimeContainer, compiled: Com
         container.remove()
         container.place.assert_empty()
     cut.at_step(NOWHERE)
-    assert_it_can_be_made(container)
-
-
-def daemon_pid(place: RuntimeNamespace) -> int:
-    assert place.stack.daemon is not None
-    return place.stack.daemon.process.pid
-
-
-def start_again(place: RuntimeNamespace, cut: CutProcess) -> None:
-    """Start the daemon anew, if it was ended."""
-    if cut.was_cut:
-        assert place.stack.daemon is not None
-        place.stack.daemon.process.wait()
-        place.stack.start_daemon()
-
-
-@BOTH
-def test_the_daemon_may_end_at_any_step(container: RuntimeContainer, compiled: Compiled) -> None:
-    """From a request's arrival to the last of its answer, at a container's start and at its end."""
-    place, tool = container.place, compiled("cut")
-    with watched(tool, daemon_pid(place), NOWHERE) as start:
-        assert container.create() == 0
-    with watched(tool, daemon_pid(place), NOWHERE) as end:
-        container.remove()
-        place.assert_empty()
-    for step in sample(start.steps, _DAEMON_STEPS):
-        with no_service_manager(place), watched(tool, daemon_pid(place), step) as cut:
-            made = container.create() == 0
-        start_again(place, cut)
-        assert_consistent(container)
-        if made:  # it was bound, and still is: no other container gets its part
-            assert place.allocated() == 100 * GIB
-            with pytest.raises(client.RequestRefused, match="no card has room"):
-                place.client.open({"memory": MOST}, name="other", pid=0, rootless=False)
-        container.remove()
-        place.assert_empty()
-    for step in sample(end.steps, _END_STEPS):
-        assert container.create() == 0
-        with watched(tool, daemon_pid(place), step) as cut:
-            container.remove()
-        start_again(place, cut)
-        place.assert_empty()
     assert_it_can_be_made(container)

@@ -114,45 +114,6 @@ def assert_stays_as_it_was(
     assert outcome(container, source, destination) == ("refused" if refused else "served")
 
 
-def test_a_library_folder_of_the_image_by_another_name(
-    container: RuntimeContainer, source: Path
-) -> None:
-    """The destination is a link of the image: the volume covers what the link leads to."""
-    (container.rootfs / "usr/lib/x86_64-linux-gnu").mkdir(parents=True)
-    (container.rootfs / "libraries").symlink_to("usr/lib/x86_64-linux-gnu")
-    mount(container, source, "/libraries")
-    assert outcome(container, source, "") == "served"
-
-
-def test_the_last_mount_over_a_path_is_the_one_that_counts(
-    container: RuntimeContainer, source: Path
-) -> None:
-    tmpfs = {"type": "tmpfs", "source": "tmpfs", "options": ["nosuid"]}
-    (source / "inner").mkdir()
-    mount(container, source, LIBRARIES)
-    mount(container, source / "inner", f"{LIBRARIES}/inner")
-    mount(container, source, "/opt")
-    container.config["mounts"].append({"destination": "/opt", **tmpfs})
-    container.save()
-    assert outcome(container, source, "") == "served"
-    below = [each for each in container.config["mounts"] if each["destination"] != "/opt"]
-    container.config["mounts"] = [*below, {"destination": "/opt/gpushare", **tmpfs}]
-    mount(container, source, "/opt")
-    assert outcome(container, source, "/opt") == "refused"
-
-
-def test_a_volume_over_the_whole_root(container: RuntimeContainer, source: Path) -> None:
-    mount(container, source, "/")
-    assert outcome(container, source, "/") == "refused"
-
-
-def test_both_folders_that_the_loader_searches(container: RuntimeContainer, source: Path) -> None:
-    """Without a directory of the loader and without its cache there is no place for a library."""
-    mount(container, source, LIBRARIES)
-    mount(container, source, "/etc")
-    assert outcome(container, source, LIBRARIES) == "refused"
-
-
 def test_a_shared_mount_of_one_file_passes_nothing_to_the_host(
     container: RuntimeContainer, source: Path
 ) -> None:

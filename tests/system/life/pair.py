@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -22,7 +22,6 @@ from tests.system.low_level import (
     removed_afterwards,
     write_bundle,
 )
-from tests.system.waiting import wait_until
 
 #: What the daemon leaves in the spec that it has changed.
 RECORD = "x-gpushare"
@@ -138,23 +137,15 @@ class Life:
         """Return what `loose` and the container have written so far."""
         return masked(self._output.read_bytes())
 
-    def heard(self, text: str) -> None:
-        """Return when the container has printed `text`."""
-        wait_until(lambda: text in self._output.read_text())
-
-    def note(self, *facts: object) -> None:
-        """See `facts`."""
-        self.seen.extend(facts)
-
     def traces(self) -> None:
         """See what there is of the container on disk: its state, its cgroups, its bundle."""
         state = self.runtime.state_folder / self.id
-        self.note(
+        self.seen += [
             sorted(path.name for path in state.rglob("*")),
             sorted(str(folder) for folder in cgroups_named(self.id)),
             sorted(path.name for path in self.path.iterdir()),
             self.pid_file.exists() and self.pid_file.read_text().isdigit(),
-        )
+        ]
 
     @property
     def edited(self) -> bool:
@@ -184,10 +175,10 @@ class RuntimePair:
         """Whether it is crun, which knows fewer verbs and flags."""
         return Path(self.bare.program[-1]).name == "crun"
 
-    def same(self, script: Callable[[Life], Result], *, made: bool = True) -> Result:
+    def same(self, script: Callable[[Life], Result]) -> Result:
         """Run `script` both ways; what it returned, and all that was seen, is the same.
 
-        `made`: it brings a container to life, which through us must have had its share, if it asks.
+        The container that it brings to life must have had its share through us, if it asks.
         """
         results, lives = [], []
         for runtime in (self.bare, self.launched):
@@ -195,7 +186,7 @@ class RuntimePair:
             with removed_afterwards(runtime, self.id):
                 results.append(script(life))
                 asked = runtime is self.launched and self.kind.asks
-                assert not made or life.edited == asked
+                assert life.edited == asked
             lives.append(life)
         for launched, bare in zip_longest(lives[1].seen, lives[0].seen):
             assert launched == bare, f"through us {launched}\nbare {bare}"
@@ -208,16 +199,8 @@ def script_with(words: str) -> tuple[str, ...]:
     return ("sh", "-c", f'{words}; exec "$@"', "sh")
 
 
-def courses(chosen: Iterable[RuntimeCase]) -> pytest.MarkDecorator:
-    """Return the mark of a case that is for the `chosen` ones."""
-    return pytest.mark.parametrize("course", list(chosen), indirect=True, ids=str)
-
-
-#: For a case in which a container that asks is none, or is answered by us.
-WITHOUT_ASKING = courses(each for each in COURSES if not each.kind.asks)
-WITH_A_GPU = courses(each for each in COURSES if each.kind.asks)
 #: For a case about `create`, after which the launcher may have bound the container.
-CREATED = courses(CREATED_COURSES)
+CREATED = pytest.mark.parametrize("course", CREATED_COURSES, indirect=True, ids=str)
 
 
 def process_of(pid_file: Path) -> int:

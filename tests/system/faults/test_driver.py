@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from gpushare import simulator
@@ -22,8 +23,7 @@ from tests.system.waiting import wait_until
 GIB = 1 << 30
 QUOTA_BYTES = 10 * GIB
 CARDS = 2
-#: Of a question to the driver: a test of one that hangs waits for it.
-DEADLINE_SECONDS = 1
+LOST = "XID 79: it has fallen off the bus"
 
 
 @dataclass
@@ -105,21 +105,19 @@ def work(tenant: ProbeTenant) -> None:
     assert tenant.ask("free")["code"] == 0
 
 
-@contextmanager
+@pytest.fixture(scope="module")
 def machine() -> Iterator[MachineWithFaults]:
     """Run a daemon on two cards."""
     with Stack(cards=CARDS) as stack:
         settings = yaml.safe_load(stack.config.read_text())
-        settings["timing"] = {
-            "driver_timeout_seconds": DEADLINE_SECONDS,
-            "reconcile_interval_seconds": 1,
-        }
+        # A test of a driver that hangs waits for the end of a question to it.
+        settings["timing"] = {"driver_timeout_seconds": 1, "reconcile_interval_seconds": 1}
         stack.config.write_text(yaml.safe_dump(settings))
         stack.start_daemon()
         yield MachineWithFaults(stack)
 
 
-@contextmanager
+@pytest.fixture
 def tenants(machine: MachineWithFaults) -> Iterator[list[ProbeTenant]]:
     """Run a tenant on each card; in the end nothing is lost and no tenant was killed."""
     for card in range(CARDS):
@@ -143,3 +141,60 @@ def tenants(machine: MachineWithFaults) -> Iterator[list[ProbeTenant]]:
         assert machine.stack.daemon.process.poll() is None
     wait_until(lambda: machine.client.tenants() == [])
     assert machine.allocated() == [0] * CARDS
+
+
+def logged(machine: MachineWithFaults, *names: str) -> int:
+    return len(machine.events(*names))
+
+
+@pytest.mark.gate
+def test_a_hung_driver_delays_nothing(
+    machine: MachineWithFaults, tenants: list[ProbeTenant]
+) -> None:
+    before = logged(machine, "driver-recovered")
+    simulator.fail(machine.device, nvml_hangs=1)
+    wait_until(lambda: "is not responding" in machine.warnings())
+    for tenant in tenants:
+        work(tenant)
+    assert machine.can_start(0)
+    assert machine.can_start(1)
+    assert sum(machine.allocated()) == 2 * QUOTA_BYTES
+    # One that hangs for long is ended, and another one is tried, which hangs as well.
+    first = machine.worker()
+    wait_until(lambda: machine.worker() not in {0, first})
+    for tenant in tenants:
+        work(tenant)
+    simulator.fail(machine.device)
+    wait_until(lambda: logged(machine, "driver-recovered") > before)
+    assert (
+        machine.events("driver-worker-lost")[-1]["reason"] == "the NVIDIA driver is not responding"
+    )
+
+
+@pytest.mark.gate
+def test_a_card_that_fell_off_the_bus_frees_nothing(
+    machine: MachineWithFaults, tenants: list[ProbeTenant]
+) -> None:
+    lost, other = tenants
+    before = len(machine.events("card-unhealthy"))
+    assert lost.ask(f"alloc {4 * GIB}")["code"] == 0
+    simulator.fail(machine.device, 0, lost=1)
+    simulator.raise_xid(machine.device, 79)
+    wait_until(lambda: machine.health(0).startswith(LOST))
+    assert lost.ask(f"alloc {GIB}")["result"] == "CUDA_ERROR_UNKNOWN"
+    work(other)
+    assert "card 0 (H200) is unhealthy: XID 79" in machine.warnings()
+    assert "tenants that keep their allocations: 1" in machine.warnings()
+    assert machine.allocated() == [QUOTA_BYTES] * 2
+    assert LOST in machine.refusal(0)
+    assert machine.can_start(1)
+    simulator.fail(machine.device, 0)
+    wait_until(machine.is_well)
+    # What it held when the card was lost is on its account until it frees it.
+    assert lost.ask("free")["code"] == 0
+    assert machine.can_start(0)
+    said = machine.events("card-unhealthy", "card-recovered")[before:]
+    assert [line["event"] for line in said] == ["card-unhealthy", "card-recovered"]
+    [xid] = [line for line in machine.events("card-xid-reported") if line["xid"] == 79]
+    assert xid["level"] == "error"
+    assert xid["processes"] or xid["card"]
