@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,12 +17,13 @@ from gpushare.cli import gpushare
 from .fake_daemon import AnsweringDaemon, Reply, Sockets, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from gpushare.protocol import CardStatus, DaemonStatus, TenantCard, TenantStatus
 
 GIB = 1 << 30
+Cli = Callable[..., Result]
 
 CARD: CardStatus = {
     "index": 0,
@@ -203,7 +205,7 @@ def daemon(tmp_path: Path) -> Iterator[AnsweringDaemon]:
 
 
 @pytest.fixture
-def cli(tmp_path: Path) -> Callable[..., Result]:
+def cli(tmp_path: Path) -> Cli:
     """Run the command line against the socket in this test's folder."""
 
     def run(*words: str) -> Result:

@@ -10,22 +10,15 @@ import pytest
 
 from gpushare.cli import audit
 from gpushare.errors import UserError
-from gpushare.verify import AuditScenario, AuditTrial, HostRunner, Report
-from gpushare.verify import audit as scenario
+from gpushare.verify import AuditScenario
 
 from .conftest import CARD, GIB
 from .fake_daemon import AnsweringDaemon, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from click.testing import Result
-
-    from gpushare.client import Client
     from gpushare.protocol import CardStatus
 
-    Cli = Callable[..., Result]
+    from .conftest import Cli
 
 UNUSED = {
     "tenants": 0,
@@ -123,29 +116,3 @@ read line
 echo '{"event": "alloc", "code": %d}'
 exec cat
 """
-
-
-@pytest.fixture
-def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[list[tuple[str, bool]], AuditedTenantClient]]:
-    """Run the scenario with a probe that is a script, and a daemon that is a list of states."""
-    monkeypatch.setattr(scenario, "DETECT_SECONDS", 0.3)
-    monkeypatch.setattr(scenario, "ACT_SECONDS", dict.fromkeys(scenario.ACT_SECONDS, 0.3))
-
-    def made(
-        action: str, *states: dict[str, Any], code: int = 0, isolation: str = "interposer"
-    ) -> tuple[list[tuple[str, bool]], AuditedTenantClient]:
-        probe = tmp_path / "probe"
-        probe.write_text(PROBE % code)
-        probe.chmod(0o755)
-        daemon = AuditedTenantClient(action, [NOTHING, *states], isolation)
-        report = Report()
-        runner = HostRunner([], probe)
-        monkeypatch.setattr(runner, "run", lambda *_: [str(probe)])
-        trial = AuditTrial(0, cast("Client", daemon))
-        AuditScenario(runner, [], report, trial=trial).run()
-        claims = [(one.claim.partition(" after ")[0], one.passed) for one in report.checks]
-        return claims, daemon
-
-    return made

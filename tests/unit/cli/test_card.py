@@ -55,13 +55,6 @@ def test_card_ls_shows_what_an_operator_needs(cli: Cli, daemon: AnsweringDaemon)
     assert json.loads(cli("card", "ls", "--json").output)[0]["links"] == LINKS
 
 
-def test_ls_shows_which_cards_are_cordoned(cli: Cli, daemon: AnsweringDaemon) -> None:
-    daemon.answers["cards"] = rows(card(), card(index=1, cordoned=True))
-    lines = cli("ls").output.splitlines()
-    assert "shared  " in lines[1]
-    assert "shared,cordoned  " in lines[2]
-
-
 def test_cordon_and_uncordon_show_the_card_as_it_is_now(cli: Cli, daemon: AnsweringDaemon) -> None:
     daemon.answers["card-cordon"] = [{"ok": True, "card": card(cordoned=True)}]
     daemon.answers["card-uncordon"] = [{"ok": True, "card": card()}]

@@ -17,11 +17,7 @@ from gpushare.host import cdi_files, driver
 from tests.unit.host.layouts import UUIDS, debian, run_installer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from click.testing import Result
-
-    Cli = Callable[..., Result]
+    from .conftest import Cli
 
 
 @pytest.fixture
@@ -72,12 +68,6 @@ def test_a_driver_without_a_card_is_no_spec(cli: Cli, folder: Path, host: Path) 
     assert result.exit_code == 1
     assert "modprobe nvidia" in result.output
     assert not folder.exists()
-
-
-def test_no_driver_says_so(cli: Cli, tmp_path: Path) -> None:
-    result = cli("cdi", "generate", "--driver-root", str(tmp_path))
-    assert result.exit_code == 1
-    assert "Install NVIDIA's driver" in result.output
 
 
 def test_no_imex_channels_says_so(cli: Cli, host: Path) -> None:

@@ -15,12 +15,9 @@ from .conftest import CARD, tenant
 from .fake_daemon import AnsweringDaemon, refusal, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from click.testing import Result
-
-    Cli = Callable[..., Result]
+    from .conftest import Cli
 
 
 def bundle(folder: Path, *env: str, files: tuple[str, ...] = (), args: str = "sh") -> str:
@@ -104,13 +101,6 @@ def test_a_mistyped_argument_is_a_usage_error(
     result = cli("compat", bundle(tmp_path / "b"), *words)
     assert told in result.output
     assert result.exit_code == 2
-
-
-def test_without_a_daemon_it_says_how_to_do_without(cli: Cli, tmp_path: Path) -> None:
-    result = cli("compat", bundle(tmp_path / "b"))
-    assert "gpushared is not running" in result.output
-    assert "Or describe a machine: --driver 580.65.06 --cc 9.0" in result.output
-    assert result.exit_code == 1
 
 
 def test_a_container_of_gpushare_is_judged_on_the_cards_that_it_has(

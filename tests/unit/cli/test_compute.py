@@ -8,20 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpushare import protocol
 from gpushare.cli.status import PS_HEADINGS, WIDE
 
 from .conftest import CARD, tenant
-from .fake_daemon import refusal, rows
+from .fake_daemon import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from click.testing import Result
-
+    from .conftest import Cli
     from .fake_daemon import AnsweringDaemon
-
-    Cli = Callable[..., Result]
 
 
 def test_set_shows_the_share_that_holds_now(cli: Cli, daemon: AnsweringDaemon) -> None:
@@ -34,30 +28,6 @@ def test_set_shows_the_share_that_holds_now(cli: Cli, daemon: AnsweringDaemon) -
     shown = cli("set", "train", *words).output
     assert shown == "train: card 0: burst-share 40.0 % and more, offline 0\n"
     assert daemon.requests[-1] == {"op": "set", "name": "train", **asked}
-
-
-def test_set_shows_memory_and_compute_where_both_were_typed(
-    cli: Cli, daemon: AnsweringDaemon
-) -> None:
-    shown = cli("set", "train", "--memory", "6GiB", "--class", "offline").output
-    assert shown == "train: card 0: 3.9/6.0 GiB, fixed-share 30.0 %, offline 5\n"
-    expected = {"op": "set", "name": "train", "memory": "6GiB", "class": "offline"}
-    assert daemon.requests[-1] == expected
-
-
-def test_set_says_online(cli: Cli, daemon: AnsweringDaemon) -> None:
-    daemon.answers["set"] = [{"ok": True, "tenant": tenant("train", 1, 6, online=True)}]
-    assert cli("set", "train", "--class", "online").output.endswith("fixed-share 30.0 %, online\n")
-
-
-@pytest.mark.parametrize(
-    "words", [("--cores", "101"), ("--policy", "fair"), ("--priority", "10"), ("--class", "best")]
-)
-def test_set_takes_no_value_that_is_none(
-    cli: Cli, daemon: AnsweringDaemon, words: tuple[str]
-) -> None:
-    assert cli("set", "train", *words).exit_code == 2
-    assert not daemon.requests
 
 
 def test_card_policy_shows_all_cards_or_one(cli: Cli, daemon: AnsweringDaemon) -> None:
@@ -99,11 +69,6 @@ def test_a_card_that_is_not_there(cli: Cli, daemon: AnsweringDaemon) -> None:  #
     )
 
 
-def test_a_policy_that_does_not_fit_is_refused(cli: Cli, daemon: AnsweringDaemon) -> None:
-    daemon.answers["card-policy"] = refusal(protocol.CODE_REFUSED, "card 0 cannot")
-    assert cli("card", "policy", "0", "fixed-share").exit_code == 3
-
-
 WIDE_ROW = (
     *("train", "0", "3.9/4.0 GiB", "29.8/30 %", "fixed-share", "12 %", "interposer"),
     *("30.1", "30.0", "30.0 %", "offline 5", "window", "600", "2", "1", "no"),
@@ -121,18 +86,6 @@ def test_ps_wide_has_three_averages_and_the_gates_counters(
     headings, row = cli("ps", "--wide").output.splitlines()
     assert tuple(cells(headings)) == (*PS_HEADINGS, *WIDE)
     assert tuple(cells(row)) == WIDE_ROW
-
-
-def test_the_help_explains_the_wide_columns(cli: Cli) -> None:
-    said = cli("ps", "--help").output
-    assert all(heading.partition(" ")[0] in said for heading in WIDE)
-
-
-def test_a_share_that_may_grow_has_a_plus_and_online_is_no_priority(
-    cli: Cli, daemon: AnsweringDaemon
-) -> None:
-    daemon.answers["tenants"] = rows(tenant("train", 3.9, 4, is_capped=False, online=True))
-    assert {"30.0 %+", "online"} <= set(cells(cli("ps", "--wide").output.splitlines()[1]))
 
 
 DRIVERS = {
@@ -182,13 +135,6 @@ def test_inspect_has_all_of_it(cli: Cli, daemon: AnsweringDaemon) -> None:
         "  gate             window, 600 windows, 2 overruns, 1 forced launch, threads waited 2.5 s",
         "  utilization      31.0 % in 10s (reported by the driver)",
     } <= set(lines)
-
-
-def test_inspect_says_where_nothing_is_counted(cli: Cli, daemon: AnsweringDaemon) -> None:
-    alone = tenant("train", 3.9, 4, compute=copy.deepcopy(DRIVERS), cores_got=97.0, throttled=0.0)
-    daemon.answers["tenant"] = [{"ok": True, "tenant": alone}]
-    shown = cli("inspect", "train").output
-    assert "~97 % in 1s, ~96 % in 10s, - % in 60s (reported by the driver)" in shown
 
 
 def test_warnings_are_in_ps_and_inspect(cli: Cli, daemon: AnsweringDaemon) -> None:

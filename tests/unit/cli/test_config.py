@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 from jsonschema import Draft202012Validator
 
-from gpushare import config
-
 from .conftest import STATUS
 from .fake_daemon import AnsweringDaemon
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from click.testing import Result
 
-    Cli = Callable[..., Result]
+    from .conftest import Cli
 
 TEXT = """\
 max_tenants: 4
@@ -88,13 +85,6 @@ def test_show_is_a_table(cli: Cli, file: Path) -> None:
     assert lines[1].split()[:2] == ["users.defaults.memory", "4GiB"]
 
 
-def test_show_asks_the_daemon_which_file_it_has(
-    cli: Cli, daemon: AnsweringDaemon, file: Path
-) -> None:
-    daemon.answers["status"] = [{"ok": True, **STATUS, "config": str(file)}]
-    assert rows(cli("config", "show", "--json"))["max_tenants"] == (4, f"{file}:1")
-
-
 LABELLED = {
     "defaults.policy": {
         "value": "burst-share",
@@ -128,50 +118,11 @@ def test_show_names_the_label_of_the_node_that_sets_a_key(
     )
 
 
-def test_show_of_a_file_that_is_not_there_is_an_error_where_it_was_named(
-    cli: Cli, tmp_path: Path
-) -> None:
-    result = cli("config", "show", "--config", str(tmp_path / "none.yaml"))
-    assert result.exit_code == 1
-    assert "no such file; name another file" in result.output
-
-
 def test_check_is_content_with_a_good_file(cli: Cli, file: Path) -> None:
     result = cli("config", "check", str(file))
     assert (result.exit_code, result.output) == (0, f"{file}: ok\n")
     result = cli("config", "check", str(file), "--json")
     assert json.loads(result.stdout) == {"file": str(file), "problems": []}
-
-
-def test_check_without_a_file_is_of_the_daemons(
-    cli: Cli, daemon: AnsweringDaemon, file: Path
-) -> None:
-    daemon.answers["status"] = [{"ok": True, **STATUS, "config": str(file)}]
-    assert cli("config", "check").output == f"{file}: ok\n"
-
-
-def test_check_of_no_file_says_that_defaults_hold(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    none = tmp_path / "none.yaml"
-    monkeypatch.setattr(config, "DEFAULT_FILE", none)
-    result = cli("config", "check")
-    assert (result.exit_code, result.output) == (0, f"{none}: no such file, using defaults\n")
-    result = cli("config", "check", str(none))
-    assert (result.exit_code, result.stderr) == (
-        1,
-        f"gpushare: {none}: no such file; name another file\n",
-    )
-    result = cli("config", "check", str(none), "--json")
-    error = json.loads(result.stderr)["error"]
-    assert (result.exit_code, result.stdout, error["code"]) == (1, "", "not-found")
-
-
-def test_show_of_a_namespace_that_nothing_bounds_says_so(cli: Cli, file: Path) -> None:
-    file.write_text("max_tenants: 4\n")
-    result = cli("config", "show", "--config", str(file), "--namespace", "team")
-    assert result.output.startswith(f"{file} sets no default and no limit here")
-    assert rows(cli("config", "show", "--config", str(file), "--namespace", "team", "--json")) == {}
 
 
 def test_check_reports_every_problem_at_once(cli: Cli, file: Path) -> None:

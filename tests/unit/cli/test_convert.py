@@ -13,12 +13,9 @@ from click.testing import CliRunner
 from gpushare.cli import gpushare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from click.testing import Result
-
-    Cli = Callable[..., Result]
+    from .conftest import Cli
 
 POD = """\
 kind: Pod
@@ -86,14 +83,6 @@ def test_an_output_is_another_file(cli: Cli, pod: Path, tmp_path: Path) -> None:
     assert pod.read_text() == POD
 
 
-def test_a_key_without_an_equivalent_is_reported_with_its_line(cli: Cli, pod: Path) -> None:
-    result = cli("convert", str(pod), "--to", "qgpu")
-    assert result.exit_code == 0, result.output
-    assert "qgpu-memory: 3\n" in result.stdout
-    line = f"{pod}:10: no equivalent: nvidia.com/gpumem: memory 3000MiB: "
-    assert line + "not a whole number of GiB; rounded up to 3 GiB" in result.stderr
-
-
 @pytest.mark.parametrize("where", [["--in-place"], ["--json"], []], ids=str)
 def test_strict_writes_nothing_where_something_has_none(
     cli: Cli, pod: Path, where: list[str]
@@ -123,13 +112,6 @@ def test_json_has_the_conversion_and_its_notes(cli: Cli, pod: Path) -> None:
     assert data["containers"] == [{"name": "c", "of": "Pod p", "line": 5}]
     assert data["text"] == OURS
     assert [one["what"] for one in data["notes"]] == ["note"]
-
-
-def test_a_file_that_is_no_yaml_says_where(cli: Cli, pod: Path) -> None:
-    pod.write_text("a: [1\nb: 2\n")
-    result = cli("convert", str(pod), "--to", "hami")
-    assert result.exit_code == 1
-    assert f"{pod}:2" in result.stderr
 
 
 def test_an_output_that_is_no_regular_file_is_written_to_and_stays(

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpushare import config, install
-from gpushare.checks import engines
+from gpushare.checks import Check, engines
 from gpushare.checks import machine as driver_checks
+from gpushare.checks.machine import check_machine
+from gpushare.checks.mps import check_mps
 from gpushare.config import Config
 from gpushare.engines import Engine, config_files, containerd, docker_config, find
 from gpushare.engines.query import RuntimeReport
@@ -20,17 +22,14 @@ from gpushare.host import cgroups, driver, init_system
 from gpushare.host.driver import DriverMissing, files
 from gpushare.host.driver.device_nodes import CardNodes, DeviceNode
 from gpushare.host.rooted_tree import RootedTree
+from gpushare.protocol import CardStatus
 from gpushare.setup import low_level_runtime
 
-from .conftest import STATUS, tenant
+from .conftest import CARD, STATUS, tenant
 from .fake_daemon import AnsweringDaemon, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from click.testing import Result
-
-    Cli = Callable[..., Result]
+    from .conftest import Cli
 
 RELOAD = f"; {init_system.advice('systemctl reload docker')}"
 RESTART = init_system.advice("systemctl restart gpushared")
@@ -261,23 +260,6 @@ def test_a_spec_of_another_driver_fails(cli: Cli, machine: CheckedMachine) -> No
     )
 
 
-@pytest.mark.usefixtures("simulated")
-def test_one_registered_engine_is_enough(cli: Cli, machine: CheckedMachine) -> None:
-    machine.engines(machine.docker, machine.containerd)
-    assert "containerd" not in cli("doctor").output
-    machine.engines(machine.containerd)
-    assert "runtime gpushare not registered" in cli("doctor").output
-
-
-@pytest.mark.usefixtures("simulated")
-def test_a_registered_launcher_that_is_gone_fails(cli: Cli, machine: CheckedMachine) -> None:
-    gone = machine.root / "gone"
-    machine.register(gone)
-    result = cli("doctor")
-    assert result.exit_code == 4
-    assert f"fail  docker: {gone} does not exist" in result.output
-
-
 @pytest.mark.parametrize(
     ("mountinfo", "line"),
     [
@@ -306,3 +288,71 @@ def test_a_node_without_its_link_is_lost_at_a_reload(
     assert (check.level, check.fix) == ("warn", f"{RESTART}: gpushared creates it")
     (tmp_path / "1:3").symlink_to("/dev/null")
     assert list(driver_checks._char_links(found)) == []
+
+
+def of(root: Path, *files: str, architecture: str = "x86_64") -> list[Check]:
+    """Return what is found where these files are, each as PATH or PATH=CONTENT."""
+    for file in files:
+        path, _, content = file.partition("=")
+        place = root / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(content)
+    return list(check_machine(root, architecture))
+
+
+def test_a_usual_server_has_no_findings(tmp_path: Path) -> None:
+    assert of(tmp_path, "sys/fs/selinux/enforce=0", "etc/nvidia/gridd.conf.template") == []
+
+
+@pytest.mark.parametrize(
+    ("files", "level", "text"),
+    [
+        (("dev/dxg", "usr/lib/wsl/lib/libcuda.so.1"), "warn", "WSL 2: all cards share one device"),
+        (("etc/nv_tegra_release",), "warn", "Jetson: the GPU has no dedicated memory"),
+        (
+            ("proc/device-tree/compatible=nvidia,p3737\0nvidia,tegra234\0",),
+            "warn",
+            "Jetson: the GPU has no dedicated memory",
+        ),
+        (("etc/nvidia/gridd.conf",), "ok", "vGPU guest (GRID driver)"),
+        (("sys/fs/selinux/enforce=1",), "warn", "SELinux is enforcing"),
+    ],
+)
+def test_an_unusual_server_gets_advice(
+    tmp_path: Path, files: tuple[str, ...], level: str, text: str
+) -> None:
+    (found,) = of(tmp_path, *files)
+    assert found.level == level
+    assert found.text.startswith(text)
+
+
+def test_the_processor_is_known_or_refused(tmp_path: Path) -> None:
+    (arm,) = of(tmp_path, architecture="aarch64")
+    assert (arm.level, arm.text.partition(":")[0]) == ("ok", "aarch64")
+    (other,) = of(tmp_path, architecture="riscv64")
+    assert other.level == "fail"
+    assert other.text == "gpushare does not run on riscv64: it knows aarch64, x86_64"
+
+
+def in_mode(mode: str) -> CardStatus:
+    return {**CARD, "mode": mode}
+
+
+def test_a_card_in_mps_mode_is_named(tmp_path: Path) -> None:
+    (found,) = check_mps([in_mode("mps")], [], [tmp_path])
+    assert found.level == "ok"
+    assert found.text.startswith("card 0 is in MPS mode, its control daemon runs")
+
+
+def test_a_fault_is_not_named_twice(tmp_path: Path) -> None:
+    warning = "card 0 is in MPS mode, and its MPS control daemon does not run: no file"
+    assert not list(check_mps([in_mode("mps")], [warning], [tmp_path]))
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("mps", ["warn"]), ("shared", [])])
+def test_a_control_daemon_of_somebody_else_is_in_the_way_of_such_a_card(
+    tmp_path: Path, mode: str, expected: list[str]
+) -> None:
+    (tmp_path / "control").touch()
+    found = list(check_mps([in_mode(mode)], [], [tmp_path]))
+    assert [one.level for one in found if one.level != "ok"] == expected

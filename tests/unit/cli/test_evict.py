@@ -13,13 +13,8 @@ from .conftest import CARD, GIB, tenant
 from .fake_daemon import refusal, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from click.testing import Result
-
+    from .conftest import Cli
     from .fake_daemon import AnsweringDaemon, Reply
-
-    Cli = Callable[..., Result]
 
 SINCE = 1763700000.0
 EVICTED: dict[str, Any] = {
@@ -62,13 +57,6 @@ def test_what_is_asked_and_said(
     result = cli(*words)
     assert (result.exit_code, result.output.endswith(said)) == (0, True), result.output
     assert daemon.requests == [{"op": words[0], "name": "train", **request_}]
-
-
-def test_a_refusal_has_its_reason(daemon: AnsweringDaemon, cli: Cli) -> None:
-    daemon.answers["evict"] = refusal("refused", "train cannot be evicted: it has managed memory")
-    result = cli("evict", "train")
-    assert result.exit_code == 3
-    assert "it has managed memory" in result.output
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,7 @@ from gpushare.cli.text import WIDTH, prose, wrapped
 from gpushare.images import engine_images
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from click.testing import Result
-
-    Cli = Callable[..., Result]
+    from .conftest import Cli
 
 
 @pytest.fixture(autouse=True)

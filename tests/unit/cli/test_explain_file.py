@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from click.testing import Result
 
+    from .conftest import Cli
     from .fake_daemon import AnsweringDaemon
 
-    Cli = Callable[..., Result]
     Explain = Callable[..., Result]
 
 POD = """\
@@ -58,13 +58,6 @@ services:
     command: vllm serve --dtype=bfloat16
     environment:
       GPUSHARE_MEMORY: 4GiB
-"""
-NODE = """\
-apiVersion: v1
-kind: Node
-metadata:
-  name: gpu-7
-  labels: {tke.cloud.tencent.com/qgpu-schedule-policy: fs}
 """
 
 
@@ -140,32 +133,12 @@ def test_as_text_it_has_all_of_that_in_lines_that_fit(explain: Explain) -> None:
     assert max(len(line) for line in text.splitlines() if "/" not in line) <= WIDTH
 
 
-def test_keys_with_one_translator_are_shown_together(explain: Explain) -> None:
-    text = " ".join(explain(POD).stdout.split())
-    assert (
-        "limit nvidia.com/gpumem, limit nvidia.com/gpucores; translated by HAMi's device plugin, "
-        in text
-    )
-
-
-def test_the_reason_for_an_empty_request_is_shown_once(explain: Explain) -> None:
-    how = POD.replace("gpushare.io/container.train.memory: 4GiB", "nvidia.com/use-gputype: A100")
-    text = " ".join(explain(how.replace("name: CUDA_", "name: NO_CUDA_")).stdout.split())
-    side = text[text.index("container side") :]
-    assert side.count('nvidia.com/use-gputype (HAMi) "A100" was not applied') == 1
-
-
 def test_a_path_where_no_file_is_says_so(cli: Cli, tmp_path: Path) -> None:
     none = cli("explain", str(tmp_path / "none.yaml"))
     assert none.exit_code == 1
     assert "No such file or directory. Use a file" in none.stderr
     folder = cli("explain", str(tmp_path))
     assert "not a file. To check all files in a folder, run `gpushare validate" in folder.stderr
-
-
-def test_a_share_of_several_cards_is_of_each(explain: Explain) -> None:
-    text = explain(COMPOSE + '      GPUSHARE_COUNT: "2"\n').stdout
-    assert "    4GiB and 30 % of the compute of each of 2 cards, fixed-share, offline 5" in text
 
 
 def test_a_nodes_defaults_and_ceilings_are_in_the_effective_request(explain: Explain) -> None:
@@ -189,14 +162,6 @@ def test_a_nodes_defaults_and_ceilings_are_in_the_effective_request(explain: Exp
     assert "Refused" in explain(COMPOSE, config=config).stdout
 
 
-def test_a_missing_runtime_class_is_reported(explain: Explain) -> None:
-    (told,) = containers(explain(COMPOSE, "--json"))["train"]["notes"]
-    assert "default runtime" in told
-    assert told.startswith("runtime is not set")
-    named = COMPOSE.replace("image: x", "image: x\n    runtime: gpushare")
-    assert containers(explain(named, "--json"))["train"]["notes"] == []
-
-
 def test_vendors_annotations_of_a_pod_take_an_engine_that_hands_them_on(
     explain: Explain,
 ) -> None:
@@ -205,38 +170,12 @@ def test_vendors_annotations_of_a_pod_take_an_engine_that_hands_them_on(
     assert any("`gpushare runtime configure` adds gpu-memory." in note for note in notes)
 
 
-def test_an_annotation_without_a_container_applies_to_the_first_created(
-    explain: Explain,
-) -> None:
-    pod = POD.replace("gpushare.io/container.train.memory: 4GiB", 'gpu-memory: "4096"')
-    for one in containers(explain(pod, "--json")).values():
-        assert any(
-            "The first container of this pod that is created gets it" in note
-            for note in one["notes"]
-        )
-
-
 def test_a_wrong_value_is_shown_with_the_refusal(explain: Explain) -> None:
     wrong = COMPOSE.replace("4GiB", "4G")
     train = containers(explain(wrong, "--json"))["train"]
     assert ": ambiguous: " in train["refused"]
     assert train["problems"] == [train["refused"]]
     assert (train["effective"], train["applied"]) == (None, {})
-
-
-def test_an_operators_setting_is_shown_with_its_equivalent(
-    explain: Explain,
-) -> None:
-    result = explain(NODE, "--json")
-    (setting,) = json.loads(result.stdout)["settings"]
-    assert (setting["of"], setting["line"], setting["vendor"]) == ("Node gpu-7", 5, "Tencent qGPU")
-    assert "defaults.policy" in setting["instead"]
-
-
-def test_a_config_json_is_read_too(explain: Explain) -> None:
-    spec = {"ociVersion": "1.0.2", "process": {"env": ["GPUSHARE_COUNT=2"]}, "root": {"path": "r"}}
-    (only,) = containers(explain(json.dumps(spec), "--json", name="config.json")).values()
-    assert (only["effective"]["kind"], only["effective"]["count"]) == ("exclusive", 2)
 
 
 def test_an_engines_card_options_are_read(explain: Explain) -> None:

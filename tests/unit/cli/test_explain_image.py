@@ -16,14 +16,11 @@ from gpushare.images.engine_images import InspectedImage
 from .conftest import tenant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from click.testing import Result
-
+    from .conftest import Cli
     from .fake_daemon import AnsweringDaemon
-
-    Cli = Callable[..., Result]
 
 CUDA = {
     "CUDA_VERSION": "12.4.1",
@@ -86,11 +83,6 @@ def test_the_request_of_an_image_is_met_if_the_node_trusts_it(
     assert data["notes"] == ["GPUSHARE_MEMORY was not read: trust.env is ignore"]
 
 
-@pytest.mark.usefixtures("docker")
-def test_an_image_that_says_nothing_is_one_too(cli: Cli) -> None:
-    assert "Request of the image\n    no GPU\n" in cli("explain", "plain").stdout
-
-
 def test_a_container_of_this_node_is_sent_to_where_it_is_shown(
     cli: Cli, docker: FakeEngine, daemon: AnsweringDaemon
 ) -> None:
@@ -109,10 +101,3 @@ def test_codes_and_messages_are_not_looked_up_as_images(cli: Cli, docker: FakeEn
     assert docker.asked == []
     assert "Did you mean isolation" in cli("explain", "isolaton").stderr
     assert docker.asked == ["isolaton"]
-
-
-def test_an_image_that_no_engine_knows_is_an_error(cli: Cli, docker: FakeEngine) -> None:
-    result = cli("explain", "cuda:99")
-    assert result.exit_code == 1
-    assert '"cuda:99" is unknown: no such file, container' in result.stderr
-    assert docker.asked == ["cuda:99"]

@@ -11,15 +11,10 @@ import pytest
 
 from gpushare import protocol
 
-from .conftest import CARD
-from .fake_daemon import AnsweringDaemon, refusal, rows
+from .fake_daemon import AnsweringDaemon, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from click.testing import Result
-
-    Cli = Callable[..., Result]
+    from .conftest import Cli
 
 pytestmark = pytest.mark.usefixtures("daemon")
 AT = 1763700000.0
@@ -65,37 +60,6 @@ def test_an_event_is_shown_as_a_sentence(daemon: AnsweringDaemon, cli: Cli) -> N
     ]
 
 
-def test_a_name_learned_later_is_used_from_the_first_event(
-    daemon: AnsweringDaemon, cli: Cli
-) -> None:
-    daemon.answers["history"] = rows(
-        event("tenant-frozen", key="k1", id="f" * 64, fields={"by": "operator", "reason": ""}),
-        event("tenant-thawed", key="k1", id="f" * 64, name="train", fields={"by": "operator"}),
-    )
-    lines = [line[25:] for line in cli("history").output.splitlines()]
-    assert lines == [
-        "train (ffffffffffff) was frozen by the operator",
-        "train (ffffffffffff) was resumed by the operator",
-    ]
-
-
-def test_a_card_is_shown_by_its_index(daemon: AnsweringDaemon, cli: Cli) -> None:
-    daemon.answers["history"] = rows(
-        event("card-cordoned", card=CARD["uuid"], fields={"reason": "fan"}),
-        event(
-            "over-quota-frozen",
-            name="train",
-            card=CARD["uuid"],
-            fields={"used_bytes": 6 << 30, "limit_bytes": 4 << 30},
-        ),
-    )
-    lines = [line[25:] for line in cli("history").output.splitlines()]
-    assert lines == [
-        "card 0 was cordoned by the operator: fan",
-        "train used 6 GiB of 4 GiB on card 0; it was frozen",
-    ]
-
-
 def test_a_reboot_is_shown(daemon: AnsweringDaemon, cli: Cli) -> None:
     daemon.answers["history"] = rows(event("daemon-stopped"), event("daemon-stopped", boot_id="b2"))
     assert cli("history").output.splitlines()[1] == "-- reboot --"
@@ -130,15 +94,6 @@ def test_history_requests_a_name_and_a_time(daemon: AnsweringDaemon, cli: Cli) -
     assert asked["since"] == pytest.approx(time.time() - 5400, abs=600)
 
 
-def test_a_name_that_never_was_is_refused_as_the_daemon_says(
-    daemon: AnsweringDaemon, cli: Cli
-) -> None:
-    text = "'tr' is the start of the names or IDs of several containers: train, try"
-    daemon.answers["history"] = refusal(protocol.CODE_NOT_FOUND, text, candidates=["4f5e", "4f60"])
-    result = cli("history", "tr")
-    assert (result.exit_code, result.stderr) == (1, f"gpushare: {text}\n  4f5e\n  4f60\n")
-
-
 def test_two_containers_of_one_name_are_told_apart(daemon: AnsweringDaemon, cli: Cli) -> None:
     daemon.answers["history"] = rows(
         event("tenant-released", key="k1", id="e" * 64, name="train", fields={"reason": "killed"}),
@@ -157,15 +112,6 @@ def test_two_containers_of_one_name_are_told_apart(daemon: AnsweringDaemon, cli:
     ]
     found = json.loads(cli("history", "train", "--json").output)
     assert [row["id"][:1] for row in found] == ["e", "f", "", "", "a"]
-
-
-def test_a_refused_container_is_shown_by_its_pod(daemon: AnsweringDaemon, cli: Cli) -> None:
-    refused = {"op": "create", "error": "no room", "pod": {"namespace": "team", "name": "job"}}
-    daemon.answers["history"] = rows(
-        event("request-refused", id="c" * 64, name="team/job/train", fields=refused)
-    )
-    [line] = cli("history", "job").output.splitlines()
-    assert line.endswith("  team/job/train (cccccccccccc) was refused (create): no room")
 
 
 @pytest.mark.parametrize(
@@ -188,22 +134,6 @@ def test_who_paused_or_stopped_a_container_is_named(
     first, second = cli("history").output.splitlines()
     assert first.endswith(f"train was frozen by {who}: why")
     assert second.endswith(f"train was sent TERM by {who}; SIGKILL follows after 9 s")
-
-
-def test_who_waited_for_room_is_shown(daemon: AnsweringDaemon, cli: Cli) -> None:
-    ticket = {"ticket": "3f2a8c01", "uid": 0}
-    daemon.answers["history"] = rows(
-        event("ticket-queued", name="train", fields={**ticket, "reason": "no card has room"}),
-        event("ticket-granted", name="train", fields={**ticket, "waited_seconds": 90.5}),
-        event("ticket-ended", name="train", fields={**ticket, "how": "started", "reason": ""}),
-        event("tenant-time-limit-near", name="train", fields={"left_seconds": 300}),
-    )
-    assert [line[25:] for line in cli("history").output.splitlines()] == [
-        "train waits in the queue (ticket 3f2a8c01): no card has room",
-        "train was granted room after 90.5 s (ticket 3f2a8c01)",
-        "train left the queue: started (ticket 3f2a8c01)",
-        "train is stopped in 300 s: its time limit is near",
-    ]
 
 
 @pytest.mark.parametrize("text", ["", "1", "-1h", "1y", "h", "1h30m", "nan s"])

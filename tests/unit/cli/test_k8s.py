@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING
 import yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from click.testing import Result
-
-    Cli = Callable[..., Result]
+    from .conftest import Cli
 
 WRITE = ("k8s", "resources", "--format", "alauda")
 
@@ -33,12 +30,6 @@ def test_a_group_alone(cli: Cli) -> None:
     (one,) = yaml.safe_load_all(written.stdout)
     assert one["data"]["key"] == "gpushare.io/memory-gib"
     assert "显存" in written.stdout
-
-
-def test_json_is_a_list_that_kubectl_applies(cli: Cli) -> None:
-    document = json.loads(cli(*WRITE, "--json").stdout)
-    assert (document["apiVersion"], document["kind"]) == ("v1", "List")
-    assert document["items"] == list(yaml.safe_load_all(cli(*WRITE).stdout))
 
 
 def test_the_exit_status_says_whether_something_is_wrong_or_only_differs(
@@ -61,11 +52,3 @@ def test_the_exit_status_says_whether_something_is_wrong_or_only_differs(
     assert (finding["line"], finding["level"]) == (5, "error")
     file.write_text("")
     assert cli(*WRITE, "--check", str(file), "--group", "mps").exit_code == 1
-
-
-def test_a_file_that_is_no_yaml_is_refused_with_its_position(cli: Cli, tmp_path: Path) -> None:
-    file = tmp_path / "resources.yaml"
-    file.write_text("a: [\n")
-    refused = cli(*WRITE, "--check", str(file))
-    assert refused.exit_code == 1
-    assert refused.stderr.startswith(f"gpushare: {file}:2:1: not YAML:")

@@ -6,15 +6,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from gpushare.cli.mig import FROM_GUIDE, NO_PLACE, NO_REQUESTS
+from gpushare.cli.mig import FROM_GUIDE, NO_REQUESTS
 
 from .fake_daemon import rows
 
 if TYPE_CHECKING:
+    from .conftest import Cli
     from .fake_daemon import AnsweringDaemon
-    from .test_compute import Cli
 
 GIB = 1 << 30
 PROFILES = [
@@ -90,57 +88,6 @@ To create the instances, run as root:
     assert (plan["unserved"], plan["existing"], plan["exact"]) == ([], [], True)
 
 
-def test_existing_instances_stay_and_are_used(cli: Cli, daemon: AnsweringDaemon) -> None:
-    held = [
-        {"profile_id": 9, "start": 4, "size": 4, "uuid": "MIG-1", "available": False},
-        {"profile_id": 19, "start": 0, "size": 1, "uuid": "MIG-2", "available": True},
-    ]
-    daemon.answers["mig-options"] = rows(
-        card(mig_mode=True, placement_source="driver", instances=held),
-        request("one", "9 GiB", 19, instances=["MIG-2"]),
-        request("two", "9 GiB", 19, instances=["MIG-2"]),
-        request("large", "30 GiB", 9),
-    )
-    result = cli("card", "mig", "plan")
-    assert (
-        result.output
-        == f"""\
-CARD  PROFILE  ID  PLACEMENT  MEMORY   FOR
-0     3g.40gb  9   4:4        39 GiB   (exists)
-0     1g.10gb  19  0:1        9.7 GiB  one (9 GiB) (exists)
-0     1g.10gb  19  3:1        9.7 GiB  two (9 GiB)
-
-To create the instances, run as root:
-  nvidia-smi mig -i 0 -cgi 19:3 -C
-
-Without an instance:
-  large (30 GiB): {NO_PLACE}
-"""
-    )
-
-
-def test_a_card_in_use_is_left_as_it_is(cli: Cli, daemon: AnsweringDaemon) -> None:
-    daemon.answers["mig-options"] = rows(
-        card(blocked="is in use by train", fix="gpushare card drain 0 --wait"),
-        card(1, profiles=[], blocked="does not support MIG"),
-        request("small", "9 GiB", 19),
-        request("odd\x1b", "a whole card", refusal="a whole card is requested"),
-    )
-    result = cli("card", "mig", "plan")
-    assert (
-        result.output
-        == f"""\
-Without an instance:
-  small (9 GiB): {NO_PLACE}; it would fit card 0
-  odd? (a whole card): a whole card is requested
-
-Cards that are left as they are:
-  card 0 (H100) is in use by train. Run: gpushare card drain 0 --wait
-  card 1 (H100) does not support MIG
-"""
-    )
-
-
 def test_requests_of_the_command_line_are_sent_by_key(cli: Cli, daemon: AnsweringDaemon) -> None:
     daemon.answers["mig-options"] = rows(card())
     specs = ("10GiB", "memory=10GiB,cores=20", "count=1,backend=mig,allow=MIG 1g.10gb,H200")
@@ -151,13 +98,3 @@ def test_requests_of_the_command_line_are_sent_by_key(cli: Cli, daemon: Answerin
         {"memory": "10GiB", "cores": "20"},
         {"count": "1", "backend": "mig", "allow": "MIG 1g.10gb,H200"},
     ]
-
-
-@pytest.mark.parametrize("mode", [True, False])
-def test_a_plan_that_creates_nothing_has_no_command(
-    cli: Cli, daemon: AnsweringDaemon, *, mode: bool
-) -> None:
-    daemon.answers["mig-options"] = rows(
-        card(mig_mode=mode), request("one", "90 GiB", refusal="no")
-    )
-    assert "nvidia-smi" not in cli("card", "mig", "plan").output

@@ -5,19 +5,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from click.testing import Result
 
 from gpushare.cli import waiting
 from gpushare.cli.session import Session
 from gpushare.protocol import CODE_INTERNAL, CODE_INVALID
 
+from .conftest import Cli
 from .fake_daemon import AnsweringDaemon, refusal, rows
-
-Cli = Callable[..., Result]
 
 
 def entry(**changes: Any) -> dict[str, Any]:

@@ -8,19 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpushare.cli.text import local_time
-
 from .conftest import tenant
-from .fake_daemon import refusal, rows
+from .fake_daemon import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from click.testing import Result
-
+    from .conftest import Cli
     from .fake_daemon import AnsweringDaemon, Reply
-
-    Cli = Callable[..., Result]
 
 HELD = {"by": "operator", "reason": "inspecting card 0", "since": 1763700000.0}
 
@@ -74,19 +67,6 @@ def test_several_containers_are_handled_once_each_and_in_order(
     assert len(json.loads(cli("pause", "--json", "train", "serve").output)) == 2
 
 
-def test_a_refusal_exits_with_3_and_an_unknown_name_with_1(
-    cli: Cli, daemon: AnsweringDaemon
-) -> None:
-    daemon.answers["resume"] = refusal("refused", "train is not paused")
-    shown = cli("resume", "train")
-    assert (shown.exit_code, shown.output) == (3, "gpushare: train is not paused\n")
-    daemon.answers["resume"] = [
-        {"ok": False, "code": "not-found", "error": "no x", "candidates": ["train"]}
-    ]
-    shown = cli("resume", "x")
-    assert (shown.exit_code, shown.output) == (1, "gpushare: no x\n  train\n")
-
-
 @pytest.mark.parametrize(
     "words",
     [("pause",), ("stop", "train", "--timeout", "-1"), ("stop", "train", "--signal", "STOP")],
@@ -117,8 +97,3 @@ def test_ps_top_and_inspect_show_stopped_tenants(
     inspected = cli("inspect", "train").output
     assert line in inspected
     assert f", by {by}, reason: inspecting card 0" in inspected
-
-
-def test_an_idle_container_is_shown_with_since_when(cli: Cli, daemon: AnsweringDaemon) -> None:
-    daemon.answers["tenants"] = rows(tenant("train", 3.9, 4, idle_since=1763700000.0))
-    assert f"idle since {local_time(1763700000.0)}" in cli("ps").output

@@ -12,20 +12,16 @@ import pytest
 
 from gpushare.cli import gpushare
 from gpushare.cli.commands import SECTIONS
-from gpushare.cli.status import LS_HEADINGS, PS_HEADINGS
 from gpushare.protocol import CODE_NOT_FOUND, SET_FIELDS
-from gpushare.quota.keys import KEYS, POLICIES
+from gpushare.quota.keys import POLICIES
 
 from .conftest import CARD, GIB, STATUS, tenant
 from .fake_daemon import AnsweringDaemon, refusal, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from click.testing import Result
-
-    Cli = Callable[..., Result]
+    from .conftest import Cli
 
 LS = """\
 CARD  MODEL        MEMORY   ALLOCATED  BURST  NON-TENANT  AVAILABLE  CORES  TENANTS  MODE    HEALTH
@@ -52,11 +48,6 @@ def test_inspect_shows_managed_memory_beyond_the_quota(cli: Cli, daemon: Answeri
     assert "  oversubscribed   3 GiB of 8 GiB managed memory" in lines
 
 
-def test_ls_has_a_column_for_burst_only_if_there_is_any(cli: Cli, daemon: AnsweringDaemon) -> None:
-    daemon.answers["cards"] = rows({**CARD, "burst_granted_bytes": 0})
-    assert "BURST" not in cli("ls").output
-
-
 @pytest.mark.parametrize(
     ("closed", "shown"),
     [
@@ -77,31 +68,10 @@ def test_a_card_that_takes_no_new_container_offers_no_memory(
     assert cli().output.splitlines()[1] == f"card 0: NVIDIA H200, - of 140 GiB available, {shown}"
 
 
-def test_a_sick_card_makes_ls_degraded(cli: Cli, daemon: AnsweringDaemon) -> None:
-    daemon.answers["cards"] = rows({**CARD, "health": "xid 79"})
-    result = cli("ls")
-    assert result.exit_code == 4
-    assert "xid 79" in result.output
-
-
 def test_ps_shows_the_design_s_table(cli: Cli, daemon: AnsweringDaemon) -> None:
     result = cli("ps")
     assert (result.exit_code, result.output) == (0, PS)
     assert daemon.requests == [{"op": "tenants", "all": False}, {"op": "queue"}]
-
-
-NOTE = (
-    'env GPUSHARE_MEMORY "9GiB" was not applied: annotation gpushare.io/memory "4GiB" takes '
-    "precedence"
-)
-
-
-def test_notes_are_shown_by_ps_all_and_inspect(cli: Cli, daemon: AnsweringDaemon) -> None:
-    train = tenant("train", 3.9, 4, notes=[NOTE])
-    daemon.answers |= {"tenants": rows(train), "tenant": [{"ok": True, "tenant": train}]}
-    assert cli("ps", "-a").output.splitlines()[-1] == f"train: {NOTE}"
-    assert NOTE not in cli("ps").output
-    assert f"note               {NOTE}" in cli("inspect", "train").output.splitlines()
 
 
 def test_ps_all_says_what_to_add(cli: Cli, daemon: AnsweringDaemon) -> None:
@@ -130,13 +100,6 @@ def test_an_empty_table_says_what_to_type_next(
     assert (as_json.stdout, as_json.stderr) == ("[]\n", "")
 
 
-@pytest.mark.parametrize(("command", "headings"), [("ls", LS_HEADINGS), ("ps", PS_HEADINGS)])
-def test_the_help_explains_every_column(cli: Cli, command: str, headings: tuple[str, ...]) -> None:
-    said = cli(command, "--help").output
-    for heading in set(headings) - {"CARD", "MODEL", "CONTAINER"}:
-        assert re.search(rf"\b{heading.partition(' ')[0]}\s", said)
-
-
 def test_ps_shows_burst_use_and_tenants_over_quota(cli: Cli, daemon: AnsweringDaemon) -> None:
     burst = tenant(
         "burst", 5, 4, burst_limit_bytes=8 * GIB, current_limit_bytes=6 * GIB, over_limit_bytes=0
@@ -145,14 +108,6 @@ def test_ps_shows_burst_use_and_tenants_over_quota(cli: Cli, daemon: AnsweringDa
     shown = cli("ps").output
     assert "burst      0     5.0/4.0+2.0 GiB       " in shown
     assert "over       0     3.7/2.0 GiB over quota  " in shown
-
-
-def test_an_unknown_value_is_a_dash(cli: Cli, daemon: AnsweringDaemon) -> None:
-    daemon.answers["tenants"] = rows(tenant("a", 1, 0.5, cores=0, cores_got=None, policy=""))
-    last = cli("ps").output.splitlines()[-1].split("  ")
-    assert [cell.strip() for cell in last if cell] == [
-        *("a", "0", "1024.0/512.0 MiB over quota", "-", "-", "12 %", "interposer")
-    ]
 
 
 def test_a_terminal_is_not_obeyed(cli: Cli, daemon: AnsweringDaemon) -> None:
@@ -212,13 +167,6 @@ def test_inspect_shows_burst_use(cli: Cli, daemon: AnsweringDaemon) -> None:
     assert "  over quota       allocations fail until it frees 2 GiB" in shown
 
 
-def test_inspect_keeps_the_longest_key_from_its_value(cli: Cli, daemon: AnsweringDaemon) -> None:
-    quota = dict.fromkeys(KEYS, "4GiB env")
-    daemon.answers["tenant"] = [{"ok": True, "tenant": tenant("train", 1, 4) | {"quota": quota}}]
-    lines = cli("inspect", "train").output.splitlines()
-    assert {f"{key:<19}4GiB   (env)" for key in KEYS} <= set(lines)
-
-
 def test_inspect_of_a_whole_card_has_no_account(cli: Cli, daemon: AnsweringDaemon) -> None:
     whole = tenant("train", 5, 140, isolation="exclusive", overhead_bytes=0, contexts=0)
     daemon.answers["tenant"] = [{"ok": True, "tenant": whole}]
@@ -236,15 +184,6 @@ def test_inspect_of_an_unallocated_container_shows_the_reason_and_a_fix(
     lines = cli("inspect", "web").output.splitlines()
     assert "reason             add -e GPUSHARE_MEMORY=4GiB" in lines
     assert {"pid                -", "policy             -", "isolation          -"} <= set(lines)
-
-
-def test_an_ambiguous_name_lists_the_candidates(cli: Cli, daemon: AnsweringDaemon) -> None:
-    daemon.answers["tenant"] = refusal(
-        CODE_NOT_FOUND, '"tra" is several containers', candidates=["train", "track"]
-    )
-    result = cli("inspect", "tra")
-    assert result.exit_code == 1
-    assert result.stderr == 'gpushare: "tra" is several containers\n  train\n  track\n'
 
 
 def test_alone_it_names_the_next_step(cli: Cli, daemon: AnsweringDaemon) -> None:

@@ -17,13 +17,9 @@ from .conftest import CARD, GIB
 from .fake_daemon import AnsweringDaemon, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from click.testing import Result
-
     from gpushare.protocol import CardStatus
 
-    Cli = Callable[..., Result]
+    from .conftest import Cli
 
 
 @pytest.mark.parametrize(

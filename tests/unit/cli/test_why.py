@@ -10,18 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpushare.cli.text import local_time
-from gpushare.protocol import CODE_NOT_FOUND, Why, WhyCard, WhyProcess, WhyProcessCard
+from gpushare.protocol import Why, WhyCard, WhyProcess, WhyProcessCard
 
 from .conftest import CARD, GIB
-from .fake_daemon import AnsweringDaemon, Reply, refusal, rows
+from .fake_daemon import AnsweringDaemon, Reply, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from click.testing import Result
-
-    Cli = Callable[..., Result]
+    from .conftest import Cli
 
 MIB = 1 << 20
 PARTS = {
@@ -165,13 +160,6 @@ def test_it_shows_the_kinds_then_the_processes_and_the_advice(
     assert daemon.requests == [{"op": "why", "name": "train"}]
 
 
-def test_the_lines_above_used_add_up_to_it(cli: Cli, daemon: AnsweringDaemon) -> None:
-    daemon.answers["why"] = answer(report())
-    shown = re.findall(r"^  (\w[\w ]*?) +(\d+) ", cli("why", "train").output, re.MULTILINE)
-    above = shown[: [what for what, _ in shown].index("used")]
-    assert sum(int(size) for _, size in above) == int(dict(shown)["used"]) == USED
-
-
 def test_no_line_is_wider_than_a_terminal(cli: Cli, daemon: AnsweringDaemon) -> None:
     all_of_it = card(
         kinds=dict.fromkeys(PARTS, 140 * GIB),
@@ -202,23 +190,10 @@ def test_of_many_processes_those_that_hold_most_are_shown(
     assert len(json.loads(cli("why", "train", "--json").output)["processes"]) == 300
 
 
-def test_a_command_to_type_stays_on_one_line(cli: Cli, daemon: AnsweringDaemon) -> None:
-    command = "gpushare set a-container-of-a-long-name --memory 6656MiB"
-    daemon.answers["why"] = answer(report(advice=[f"for what was refused it takes: {command}"]))
-    lines = cli("why", "train").output.splitlines()
-    assert lines[-2:] == ["- for what was refused it takes:", f"  {command}"]
-
-
 def test_json_has_all_of_it_and_the_processes_in_it(cli: Cli, daemon: AnsweringDaemon) -> None:
     daemon.answers["why"] = answer(report(), process())
     shown = json.loads(cli("why", "train", "--json").output)
     assert shown == {**report(), "processes": [process()]}
-
-
-def test_keys_of_another_system_are_listed_last(cli: Cli, daemon: AnsweringDaemon) -> None:
-    note = 'HAMi: env CUDA_DEVICE_MEMORY_LIMIT "4g" is memory 4GiB'
-    daemon.answers["why"] = answer(report(notes=[note]))
-    assert cli("why", "train").output.endswith(f"\nChanges to the request:\n  {note}\n")
 
 
 def test_a_whole_card_has_no_parts_and_no_drift(cli: Cli, daemon: AnsweringDaemon) -> None:
@@ -247,25 +222,6 @@ def test_a_whole_card_has_no_parts_and_no_drift(cli: Cli, daemon: AnsweringDaemo
     assert re.search(r"^4242 +1 +python +- +- +- +2$", "\n".join(lines), re.MULTILINE)
 
 
-def test_for_an_unallocated_container_it_shows_the_reason(
-    cli: Cli, daemon: AnsweringDaemon
-) -> None:
-    none = report(state="none", cards=[], reason="add -e GPUSHARE_MEMORY=4GiB")
-    daemon.answers["why"] = answer(none)
-    result = cli("why", "train")
-    assert (result.exit_code, result.output) == (
-        *(0, "train has no GPU: add -e GPUSHARE_MEMORY=4GiB\n"),
-    )
-
-
-def test_without_a_driver_nothing_is_shown(cli: Cli, daemon: AnsweringDaemon) -> None:
-    daemon.answers["why"] = answer(report(cards=[]))
-    assert cli("why", "train").output == (
-        "train has a quota, but gpushared has no driver to query. To find the cause, run gpushare "
-        "doctor.\n"
-    )
-
-
 @pytest.mark.parametrize(("seen", "when"), [(None, ""), (1763700000.0, r" at \d\d:\d\d:\d\d")])
 def test_the_last_refusal_has_its_time_where_it_is_known(
     cli: Cli, daemon: AnsweringDaemon, seen: float | None, when: str
@@ -292,18 +248,3 @@ def test_stale_driver_figures_are_marked(cli: Cli, daemon: AnsweringDaemon) -> N
         "The driver's figures are out of date: no answer within 5 s.\n"
         in cli("why", "train").output
     )
-
-
-def test_a_container_that_is_not_there_is_an_error_with_candidates(
-    cli: Cli, daemon: AnsweringDaemon
-) -> None:
-    daemon.answers["why"] = refusal(CODE_NOT_FOUND, "no container is named", candidates=["train"])
-    result = cli("why", "tra")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "gpushare: no container is named\n  train\n"
-
-
-def test_without_a_daemon_it_says_how_to_start_it(cli: Cli, tmp_path: Path) -> None:
-    result = cli("--socket", str(tmp_path / "nowhere"), "why", "train")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "gpushared is not running" in result.stderr

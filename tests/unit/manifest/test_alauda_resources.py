@@ -56,26 +56,6 @@ def test_what_is_written_is_valid_for_the_check() -> None:
     assert check(read("f", text), strict=True).findings == ()
 
 
-def test_the_names_labels_and_namespace_are_those_of_the_platform() -> None:
-    one = next(iter(config_maps(["gpu-manager"])))
-    assert one["metadata"] == {
-        "name": "cf-crl-gpu-manager-vcuda-core",
-        "namespace": "kube-public",
-        "labels": {
-            f"features.{domain}.io/{name}": value
-            for domain in ("alauda", "cpaas")
-            for name, value in (
-                ("type", "CustomResourceLimitation"),
-                ("group", "gpu-manager"),
-                ("enabled", "true"),
-            )
-        },
-    }
-    assert one["data"]["key"] == "tencent.com/vcuda-core"
-    assert one["data"]["defaultValue"] == "20"
-    assert one["data"]["relatedResources"] == "tencent.com/vcuda-memory"
-
-
 @pytest.mark.parametrize("resource", EVERY, ids=lambda one: one.key)
 def test_a_vendors_resource_is_one_that_gpushare_translates(resource: Any) -> None:
     assert HAN.search(resource.description_zh)
@@ -97,15 +77,6 @@ def test_every_resource_that_gpushare_reports_itself_is_offered() -> None:
     assert f"extendedResourceName: {CARD_RESOURCE}" in (chart / "deviceclass.yaml").read_text()
     classes = re.findall(r"name: (\S+)\nhandler", (chart / "runtimeclasses.yaml").read_text())
     assert {one.runtime_class for one in EVERY if one.runtime_class} <= set(classes)
-
-
-def test_resources_of_two_groups_are_not_requested_together() -> None:
-    data = {one["data"]["key"]: one["data"] for one in config_maps(GROUPS)}
-    for resource in EVERY:
-        own = data[resource.key]
-        together = {resource.key, *filter(None, own.get("relatedResources", "").split(","))}
-        assert together.isdisjoint(own["excludeResources"].split(","))
-        assert together | set(own["excludeResources"].split(",")) == set(data)
 
 
 @pytest.mark.parametrize(
@@ -153,32 +124,6 @@ def test_a_field_that_differs_is_found_where_it_stands(
     assert line.strip().replace("'", "") == f"{field}: {text}"
 
 
-@pytest.mark.parametrize(
-    ("field", "expected"),
-    [
-        (
-            "labelEn",
-            (
-                "warning: ConfigMap cf-crl-gpu-manager-vcuda-core: has no labelEn. Add labelEn: "
-                '"vGPU cores".'
-            ),
-        ),
-        ("dataType", "data: has no dataType. Add dataType."),
-    ],
-)
-def test_a_field_that_is_missing_is_found(field: str, expected: str) -> None:
-    maps = list(config_maps(GROUPS))
-    del data_of(maps, "tencent.com/vcuda-core")[field]
-    assert findings(listed(maps)) == [expected]
-
-
-def test_other_texts_of_labels_and_descriptions_are_no_difference() -> None:
-    maps = list(config_maps(GROUPS))
-    for name in ("labelEn", "labelZh", "descriptionEn", "descriptionZh", "groupI18n"):
-        data_of(maps, "tencent.com/vcuda-core")[name] = "别的文字"
-    assert findings(listed(maps)) == []
-
-
 def test_a_missing_config_map_is_found_if_its_group_is_there_or_is_named() -> None:
     without = [one for one in config_maps(GROUPS) if one["data"]["key"] != "nvidia.com/gpumem"]
     missing = (
@@ -205,15 +150,3 @@ def test_a_key_of_two_config_maps_and_a_group_that_is_torn_are_found() -> None:
         "warning: data.group=other: differs from that of tencent.com/vcuda-core, gpu-manager. "
         "Write gpu-manager." in findings(listed(torn))
     )
-
-
-@pytest.mark.parametrize("domain", ["alauda", "cpaas"])
-def test_the_labels_of_one_domain_are_enough(domain: str) -> None:
-    maps = list(config_maps(GROUPS))
-    for one in maps:
-        labels = one["metadata"]["labels"]
-        one["metadata"]["labels"] = {k: v for k, v in labels.items() if domain in k}
-    assert findings(listed(maps)) == []
-    del maps[0]["metadata"]["labels"][f"features.{domain}.io/enabled"]
-    label = f"features.{domain}.io/enabled"
-    assert findings(listed(maps)) == [f"metadata.labels: has no {label}. Add {label}: true."]

@@ -104,16 +104,6 @@ def test_resources_outside_those_of_a_container_are_found(text: str, where: str)
     assert told(text) == [expected]
 
 
-def test_resources_beside_the_pods_of_another_kind_may_be_for_them() -> None:
-    text = "kind: X\nspec: {resources: {limits: {nvidia.com/gpumem: 1}}, a: {containers: %s}}"
-    assert told(text % TWO) == []
-
-
-def test_processors_and_memory_of_a_whole_pod_are_none_of_ours() -> None:
-    text = "kind: Pod\nspec: {resources: {limits: {cpu: 1, memory: 1Gi}}, containers: %s}"
-    assert findings(text % TWO) == []
-
-
 @pytest.mark.parametrize(("version", "is_right"), [("v1", True), ("v1beta2", False)])
 def test_a_beta_version_of_the_scheduler_s_configuration_is_found(
     version: str, is_right: bool
@@ -122,36 +112,6 @@ def test_a_beta_version_of_the_scheduler_s_configuration_is_found(
     found = told(f"apiVersion: {api}/{version}\nkind: KubeSchedulerConfiguration\n")
     expected = f"1:13: apiVersion={api}/{version}: not a valid value. Write {api}/v1."
     assert found == ([] if is_right else [expected])
-
-
-def test_a_native_sidecar_runs_next_to_the_container_and_could_take_its_annotation() -> None:
-    text = """\
-        kind: Pod
-        metadata: {annotations: {gpushare.io/memory: 4GiB}}
-        spec:
-          runtimeClassName: gpushare
-          initContainers: [{name: proxy, image: a, restartPolicy: %s}]
-          containers: [{name: train, image: b}]
-        """
-    assert told(text % "Always") == [
-        (
-            "2:26: annotation gpushare.io/memory=4GiB: names no container, and applies "
-            "to each of train, proxy. Write gpushare.io/container.train.memory."
-        )
-    ]
-    assert told(text % "Never") == []
-
-
-def test_a_containers_value_that_is_no_list_is_reported() -> None:
-    assert told("kind: Pod\nspec: {containers: {name: a}}\n") == [
-        "2:20: spec.containers: a mapping, but must be a list. Write a list."
-    ]
-    template = "kind: Deployment\nspec: {template: {spec: {containers: a}}}\n"
-    (line,) = told(template)
-    assert line.startswith("2:38: spec.template.spec.containers=a: text, but must be a list")
-    assert told("kind: Pod\nspec: 7\n") == [
-        "2:7: spec=7: a number, but must be a mapping. Write a mapping."
-    ]
 
 
 def test_a_vendors_annotation_for_the_first_container_is_a_warning_where_there_are_two() -> None:
@@ -247,10 +207,6 @@ def test_several_keys_that_reach_no_runtime_give_one_finding_per_container() -> 
     ) in line
 
 
-def test_a_refused_value_gets_no_second_finding() -> None:
-    assert told(pod("limits: {tencent.com/vcuda-core: 150}"), INFO) == []
-
-
 def test_cores_without_memory_are_a_warning_because_a_node_may_have_a_default() -> None:
     text = annotated("gpushare.io/cores: '30'")
     assert told(text) == []
@@ -315,20 +271,6 @@ def test_errors_in_a_compose_file_are_found(row: str) -> None:
     assert expected in told(text)
 
 
-def test_errors_in_a_task_definition_are_found() -> None:
-    text = json.dumps(TASK).replace("4096", '"4096"').replace('"2"', "2")
-    assert [line.partition(": ")[2] for line in told(text)] == [
-        (
-            "containerDefinitions[0].resourceRequirements[0].sharingStrategy.nvidiaMps.memory"
-            "=4096: text, but must be a whole number. Write 4096."
-        ),
-        (
-            "containerDefinitions[1].resourceRequirements[0].value"
-            '=2: a number, but must be text. Write "2".'
-        ),
-    ]
-
-
 def test_a_setting_of_an_operators_that_is_none() -> None:
     policy = "tke.cloud.tencent.com/qgpu-schedule-policy"
     (line,) = told(f"kind: Node\nmetadata: {{labels: {{{policy}: fixed-shaer}}}}\n")
@@ -347,10 +289,3 @@ def test_a_label_of_gpushares_own_that_sets_nothing(label: str, said: str) -> No
     labels = f"{{gpushare.io/{label}, gpushare.io/mode: x}}"
     (line,) = told(f"kind: Node\nmetadata: {{labels: {labels}}}\n")
     assert f": node label gpushare.io/{said}" in line
-
-
-def test_findings_are_sorted_and_reported_once_for_all_containers_of_a_pod() -> None:
-    text = annotated("gpushare.io/cores: x, gpushare.io/memory: y", TWO)
-    found = findings(text)
-    assert found == sorted(set(found))
-    assert sum("not a size" in str(one) for one in found) == 1

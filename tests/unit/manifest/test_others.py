@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import io
-import json
-import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
@@ -148,16 +145,6 @@ TASK = {
 }
 
 
-@pytest.mark.parametrize("around", [{}, {"taskDefinition": True}])
-def test_a_task_definition_of_ecs(around: dict[str, bool]) -> None:
-    file = manifest(json.dumps({"taskDefinition": TASK} if around else TASK, indent="\t"))
-    shared, whole = file.containers
-    assert (shared.document.kind, shared.document.name) == ("ecs", "train")
-    assert texts(shared.env) == {"CUDA_MPS_CLIENT_PRIORITY": "1"}
-    assert texts(shared.task) == {"nvidiaMps.memory": "4096", "nvidiaMps.maxComputePercent": "50"}
-    assert texts(whole.task) == {"resourceRequirements.GPU": "2"}
-
-
 def test_a_task_definition_of_cloudformation_has_capital_letters() -> None:
     container = only(
         manifest(
@@ -181,33 +168,6 @@ def test_a_task_definition_of_cloudformation_has_capital_letters() -> None:
     assert texts(container.task) == {"nvidiaMps.memory": "4096"}
     assert texts(container.env) == {"A": "b"}
     assert container.task["nvidiaMps.memory"].line == 13
-
-
-def test_a_config_json_has_its_own_annotations_and_its_pods_name_for_it() -> None:
-    spec = {
-        "ociVersion": "1.0.2",
-        "process": {"env": ["PATH=/bin", "GPUSHARE_MEMORY=4GiB"]},
-        "annotations": {
-            "gpushare.io/cores": "30",
-            "io.kubernetes.cri.container-name": "train",
-        },
-    }
-    container = only(read("config.json", json.dumps(spec, indent="\t")))
-    assert container.name == "train"
-    assert texts(container.env)["GPUSHARE_MEMORY"] == "4GiB"
-    assert container.env["GPUSHARE_MEMORY"].line == 6
-    assert container.annotations["gpushare.io/cores"].text == "30"
-
-
-def test_a_file_is_read_from_its_path_and_from_standard_input(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "compose.yaml"
-    path.write_text(textwrap.dedent(COMPOSE))
-    assert len(read(path).containers) == 2
-    stdin = io.TextIOWrapper(io.BytesIO(path.read_bytes()))
-    monkeypatch.setattr("sys.stdin", stdin)
-    assert len(read("-").containers) == 2
 
 
 def test_a_missing_or_binary_file_is_reported(tmp_path: Path) -> None:

@@ -78,11 +78,6 @@ def test_cards_without_memory_are_whole_cards(
     assert (whole.kind, whole.count, whole.devices) == ("exclusive", count, devices)
 
 
-def test_nodes_in_the_spec_name_cards_by_minor_number() -> None:
-    whole = given(cards=EngineCards("CDI", minors=(1, 3)))
-    assert (whole.kind, whole.count, whole.minors) == ("exclusive", 2, (1, 3))
-
-
 def test_memory_alone_is_best_effort() -> None:
     share = given({"MEMORY": "4GiB"})
     assert (share.kind, share.memory_bytes, share.cores) == ("shared", 4 * GIB, 0)
@@ -104,11 +99,6 @@ def test_the_nodes_policy_and_the_containers_own_come_before_fixed_share() -> No
     assert given({"MEMORY": "4GiB", "CORES": "30"}, defaults=node).policy == "burst-share"
     own = given({"MEMORY": "4GiB", "CORES": "30", "POLICY": "best-effort"}, defaults=node)
     assert own.policy == "best-effort"
-
-
-def test_an_engines_cards_with_memory_are_shares_of_that_many() -> None:
-    share = given({"MEMORY": "4GiB"}, cards=GPUS)
-    assert (share.kind, share.count, share.memory_bytes) == ("shared", 2, 4 * GIB)
 
 
 def test_defaults_fill_memory_for_cores_and_for_cards_where_the_node_says_so() -> None:

@@ -64,22 +64,6 @@ def test_a_sidecar_gets_nothing_of_another_containers_request_and_a_note() -> No
     assert resolve_request(quota).why.startswith(f"no GPU: {told}; ")
 
 
-def test_a_named_container_gets_no_note_about_the_others() -> None:
-    both = scoped() | scoped("eval")
-    assert parse_request({**CONTAINERD, **both}, {}).valid().notes == ()
-
-
-def test_a_scoped_annotation_is_above_the_pods() -> None:
-    asked = parse_request({**CONTAINERD, **scoped(), "gpushare.io/memory": "8GiB"}, {}).valid()
-    assert asked.memory_bytes == 4 * GIB
-    assert asked.notes == (
-        (
-            'pod annotation gpushare.io/memory "8GiB" was not applied: '
-            'annotation gpushare.io/container.train.memory "4GiB" takes precedence'
-        ),
-    )
-
-
 def test_an_annotation_without_a_container_applies_to_the_only_named_one() -> None:
     annotations = scoped() | {"gpushare.io/placement": "spread", "gpushare.io/memory": "2GiB"}
     asked = parse_request({**CONTAINERD, **annotations}, {}).valid()
@@ -96,15 +80,6 @@ def test_an_annotation_without_a_container_is_refused_if_two_are_named() -> None
         "but other annotations name train and eval. Write gpushare.io/container.train.placement."
     )
     assert not parse_request({**PROXY, **annotations}, {}).valid().requested
-
-
-def test_the_container_s_creator_takes_precedence_over_the_pod_s_author() -> None:
-    of_pod = {**scoped(), "gpushare.io/memory": "2GiB", "gpushare.io/count": "4"}
-    annotations = {**CONTAINERD, **of_pod, "gpushare.io/memory": "3GiB"}
-    asked = parse_request(annotations, {}, of_pod=of_pod).valid()
-    assert (asked.memory_bytes, asked.count) == (3 * GIB, None)
-    assert asked.requested["memory"].source.kind == "annotation"
-    assert len(asked.notes) == 2
 
 
 def test_an_annotation_that_the_pod_has_too_is_the_pods() -> None:

@@ -4,11 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.quota.errors import QuotaError
-from gpushare.quota.keys import BY_ENV, KEYS, from_record, parse_change
+from gpushare.quota.keys import KEYS, from_record, parse_change
 from gpushare.quota.parse import parse_request
 from gpushare.quota.request import QuotaRequest, ValueSource, to_record
 from gpushare.quota.request_policy import Dialects
-from tests.unit.quota.records import rows
 
 GIB = 1 << 30
 POD = {"io.kubernetes.cri.container-name": "train", "io.kubernetes.cri.container-type": "container"}
@@ -56,10 +55,6 @@ def test_a_recorded_value_keeps_its_source_apart_from_its_text() -> None:
     assert from_record(record)["memory"].source == ValueSource("annotation", "memory")
 
 
-def test_no_request_is_an_empty_quota() -> None:
-    assert parse_request({"other/annotation": "x"}, {"PATH": "/bin"}).valid() == QuotaRequest()
-
-
 def test_every_key_is_read_from_annotations_and_from_env() -> None:
     texts = {
         "memory": "4GiB",
@@ -99,14 +94,6 @@ def test_every_key_is_read_from_annotations_and_from_env() -> None:
         assert asked.idle_after_seconds == 1800
         assert (asked.time_limit_seconds, asked.wait_seconds) == (8 * 3600, 20)
         assert {name: value.text for name, value in asked.requested.items()} == texts
-
-
-def test_a_value_is_shown_with_its_source() -> None:
-    annotations = {"gpushare.io/memory": "4GiB", "gpushare.io/cores": "40"}
-    asked = parse_request(annotations, {"GPUSHARE_CORES": "30"}).valid()
-    assert rows(asked.requested) == {"memory": "4GiB annotation", "cores": "30 env"}
-    assert str(asked.requested["memory"].source) == "annotation gpushare.io/memory"
-    assert str(asked.requested["cores"].source) == "env GPUSHARE_CORES"
 
 
 REFUSALS = """\
@@ -150,22 +137,10 @@ def test_a_key_like_no_other_is_answered_with_the_list_of_keys() -> None:
     assert refusal({"gpushare.io/zzz": "1"}, {}).endswith(f"The keys are {', '.join(KEYS)}.")
 
 
-def test_the_prefix_of_a_variable_makes_no_key_likely() -> None:
-    answer = refusal({}, {"GPUSHARE_FOO": "1"})
-    assert answer.endswith(f"The keys are {', '.join(BY_ENV)}.")
-
-
-def test_a_refusal_is_one_line_whatever_the_key() -> None:
-    assert "\n" not in refusal({"gpushare.io/me\nmory": "4GiB"}, {})
-
-
 @pytest.mark.parametrize(
     "name",
     [
         "GPUSHARE_LOG",
-        "GPUSHARE_DISABLE",
-        "GPUSHARE_SOCKET",
-        "GPUSHARE_SIM_TRACE",
         "GPUSHARE_SERVICE_HOST",
         "GPUSHARE_WEB_SERVICE_PORT_HTTP",
         "GPUSHARE_PORT",

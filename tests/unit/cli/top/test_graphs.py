@@ -95,22 +95,6 @@ def test_the_graphs_fit_every_terminal(
     assert unicode or all(line.isascii() for line in texts)
 
 
-def test_on_eighty_columns_there_are_four_graphs() -> None:
-    lines = graph_lines(page(), Size(80, 24))
-    texts = ["".join(part for part, _ in line) for line in lines]
-    assert len(texts) == 24
-    assert [text.count("CORES  30 %  max 40 %") for text in texts].count(2) == 2
-    assert texts[0] == "train on card 0"
-    assert texts[-2].count(":") == 6  # the times of both axes
-    assert "Esc back" in texts[-1]
-
-
-def test_a_low_terminal_has_fewer_graphs() -> None:
-    texts = ["".join(part for part, _ in line) for line in graph_lines(page(), Size(80, 8))]
-    assert sum(text.count("CORES") for text in texts) == 2
-    assert len(graph_lines(page(), Size(80, 4))) <= 4
-
-
 def test_enter_shows_graphs_of_the_row_and_the_arrows_choose() -> None:
     state = UiState()
     assert graph_target(state, machine()) is None
@@ -185,19 +169,6 @@ def test_without_a_history_the_graphs_have_what_top_has_seen() -> None:
     assert [one.mean for one in cores.points] == [10.0, 10.0]  # not known: no point
 
 
-def test_a_card_has_its_temperature_and_power_too() -> None:
-    source = GraphSource(no_history)
-    source.target = CARD
-    made = shown(source, seen(0, 1, temperature_celsius=54, power_milliwatts=310_000))
-    assert [(one.title, one.now) for one in made.graphs] == [
-        ("CARD MEMORY", "1.0/140.0 GiB"),
-        ("CARD GPU", "71 %"),
-        ("TEMPERATURE", "54 C"),
-        ("POWER", "310 W"),
-    ]
-    assert made.graphs[3].top == 310
-
-
 def test_what_was_seen_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpushare.cli.top.graph_source._MOST_SEEN", 16)
     source = GraphSource(no_history)
@@ -244,19 +215,3 @@ def test_the_history_is_read_and_continued_by_what_top_sees(
     last = made.graphs[0].points[-1]
     assert (last.end, last.most) == (T0 + 3605, 2 * GIB)
     assert [one.most for one in made.graphs] == ["3 GiB", "50 %", "3 GiB", "71 %"]
-
-
-def test_a_history_that_appears_is_used(
-    history: Callable[[], HistoryReader], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gpushare.cli.top.graph_source._READ_SECONDS", 0.0)
-    ready = False
-
-    def opened() -> HistoryReader:
-        return history() if ready else no_history()
-
-    source = GraphSource(opened)
-    source.target = GraphTarget("train", 0, 3600)
-    assert "top has seen" in shown(source, of_history(3604, 2)).note
-    ready = True
-    assert shown(source, of_history(3605, 2)).note.endswith("from the metrics history")

@@ -11,7 +11,6 @@ import pytest
 from gpushare.cli.top.keys import (
     Effect,
     InputMode,
-    ScreenAction,
     ShareChange,
     Signal,
     UiState,
@@ -63,11 +62,6 @@ def test_the_arrows_move_through_the_rows_and_stop_at_their_ends(keys: list[str]
     assert at(typed(*keys)) == row
 
 
-@pytest.mark.parametrize("key", ["q", "Q", "f10"])
-def test_q_quits(key: str) -> None:
-    assert typed_with_effects(key)[1] == [ScreenAction.QUIT]
-
-
 def test_space_folds_a_card_and_unfolds_it() -> None:
     folded = typed(" ")
     assert len(rows(machine(), folded.view)) == 5
@@ -80,13 +74,6 @@ def test_space_on_a_process_folds_its_container() -> None:
     assert rows(machine(), state.view)[at(state)].ident == ("container", "c" * 16, 1)
 
 
-def test_left_folds_and_right_unfolds() -> None:
-    folded = typed("left")
-    assert folded.view.folded == {("card", 0)}
-    assert typed("left", state=folded).view.folded == {("card", 0)}
-    assert not typed("right", state=folded).view.folded
-
-
 def test_s_selects_the_next_sort_column_and_r_reverses_the_order() -> None:
     assert typed("s").view.sort == "memory"
     assert typed("o", ">").view.sort == "cores"
@@ -96,13 +83,6 @@ def test_s_selects_the_next_sort_column_and_r_reverses_the_order() -> None:
     assert not typed("r", "s").view.reverse
     assert "card" not in {typed(*"s" * number).view.sort for number in range(20)}
     assert "card" in {typed("t", *"s" * number).view.sort for number in range(20)}
-
-
-def test_t_shows_a_list_and_back_in_the_tree_its_order_still_stands() -> None:
-    state = typed("t", "s")
-    assert (state.view.tree, state.view.sort) == (False, "card")
-    tree = typed("t", state=state)
-    assert rows(machine(), tree.view)
 
 
 def test_a_filter_is_typed_and_escape_takes_it_away() -> None:

@@ -18,11 +18,9 @@ from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
 from .made import machine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from click.testing import Result
-
-    Cli = Callable[..., Result]
+    from tests.unit.cli.conftest import Cli
 
 GOLDEN = Path(__file__).with_name("once.txt")
 
@@ -74,12 +72,6 @@ def test_filter_sort_and_shape_are_chosen_on_the_command_line(
     assert " CARD " in flat[3]
     assert [line.split()[1] for line in flat[4:] if "▾" in line] == ["serve", "train"]
     assert cli("top", "--once", "--sort", "height").exit_code == 2
-
-
-def test_without_a_daemon_it_ends_as_the_others_do(cli: Cli) -> None:
-    result = cli("top", "--once")
-    assert result.exit_code == 1
-    assert "gpushared is not running" in result.stderr
 
 
 def test_where_there_is_no_terminal_it_says_what_to_do(cli: Cli, daemon: AnsweringDaemon) -> None:

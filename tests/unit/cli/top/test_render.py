@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare.cli.text import local_time
-from gpushare.cli.top.columns import COLUMNS, layout, width
+from gpushare.cli.top.columns import COLUMNS, width
 from gpushare.cli.top.render import Frame, Size, details, frame, meters, plain_text
 from gpushare.cli.top.snapshot import ContainerRow, TopSnapshot, snapshot_of
 from gpushare.cli.top.view import TableView, rows
 from tests.unit.cli.conftest import CARD, GIB, tenant
 
-from .made import TAKEN, card, container, machine, process
+from .made import TAKEN, card, container, machine
 
 FOOTER = (("the footer", ""),)
 
@@ -81,37 +81,6 @@ def test_on_eighty_columns_there_are_memory_share_isolation_and_state() -> None:
     assert lines[8].split() == ["4242", "(1)", "python", "3.9", "GiB", "29"]
 
 
-@pytest.mark.parametrize(
-    ("columns", "headings"),
-    [
-        (20, "NAME"),
-        (40, "NAME MEMORY"),
-        (60, "NAME MEMORY CORES% STATE"),
-        (80, "NAME MEMORY CORES% QUOTA% ISOLATION STATE"),
-        (110, "NAME MEMORY CORES% QUOTA% THROT% POLICY ISOLATION STATE"),
-        (140, "NAME MEMORY CORES% QUOTA% 10s 60s THROT% POLICY CLASS ISOLATION STATE USER"),
-        (200, "NAME MEMORY CORES% QUOTA% 10s 60s THROT% POLICY CLASS ISOLATION STATE USER COMMAND"),
-    ],
-)
-def test_a_wider_terminal_has_more_columns(columns: int, headings: str) -> None:
-    longest = {"policy": 18, "class": 9, "isolation": 10, "state": 10, "command": 40}
-    found = layout(columns, ["x"], tree=True, longest=longest)
-    assert [column.heading.split()[0] for column, _ in found] == headings.split()
-
-
-@pytest.mark.parametrize("state", ["evicted, waits", "eviction failed"])
-@pytest.mark.parametrize("isolation", ["mps (space)", "mps (percentage)"])
-def test_eighty_columns_show_evictions_and_mps_in_full(state: str, isolation: str) -> None:
-    found = {
-        column.key: size
-        for column, size in layout(
-            80, ["x" * 99], tree=True, longest={"state": len(state), "isolation": len(isolation)}
-        )
-    }
-    assert found["state"] >= len(state)
-    assert found["isolation"] >= len(isolation)
-
-
 def evicted_machine(**more: Any) -> TopSnapshot:
     made: Any = tenant("notebook", 0, 24, id="d" * 64, key="d" * 16)
     made["evicted"] = {
@@ -171,30 +140,6 @@ def test_an_evicted_container_is_shown_with_its_memory_and_since_when(
     assert said.removesuffix(": notebook") in details(found)
 
 
-def test_evicted_containers_that_wait_come_first_and_the_others_are_counted() -> None:
-    lines = tuple(f"evicted since 14:0{number}, 1 GiB in host memory: n" for number in range(5))
-    shown = text(screen(lines=40, snapshot=replace(machine(), evicted=lines)))
-    assert [one for one in shown if "evicted" in one] == [
-        *lines[:3],
-        "2 more containers are evicted (gpushare ps)",
-    ]
-
-
-def test_evictions_from_another_day_have_their_date() -> None:
-    snapshot = evicted_machine(since=TAKEN - 3 * 86400)
-    assert any(local_time(TAKEN - 3 * 86400) in line for line in snapshot.evicted)
-
-
-def test_the_line_of_a_card_has_its_evicted_memory_where_there_is_room() -> None:
-    one = card(evicted_bytes=24 * GIB)
-    wide, narrow = (
-        "".join(part for part, _ in meters([one], columns, unicode=False)[0])
-        for columns in (110, 60)
-    )
-    assert "24 GiB evicted" in wide
-    assert "evicted" not in narrow
-
-
 @given(columns=st.integers(40, 200), lines=st.integers(2, 40), tree=st.booleans())
 def test_isolation_and_state_do_not_disappear_silently(
     columns: int, lines: int, tree: bool
@@ -208,41 +153,12 @@ def test_isolation_and_state_do_not_disappear_silently(
     assert ("ISOLATION" in heading) == ("ISOLATION" not in said)
 
 
-def test_a_long_name_takes_the_remaining_width_and_no_more() -> None:
-    (_, first), *_ = layout(100, ["x" * 300], tree=True, longest={})
-    (_, alone), *_ = layout(None, ["x" * 300], tree=True, longest={})
-    assert first < 100
-    assert alone == 300
-
-
-def test_a_state_of_few_letters_leaves_its_room_to_the_names() -> None:
-    def name_width(state: int) -> int:
-        return layout(80, ["x" * 99], tree=True, longest={"state": state})[0][1]
-
-    assert name_width(6) == name_width(10) + 4
-    assert name_width(15) == name_width(99)
-
-
-def test_a_name_is_shown_whole_before_there_are_more_columns() -> None:
-    short, long = (layout(90, ["x" * size], tree=True, longest={}) for size in (10, 30))
-    assert {column.key for column, _ in short} > {column.key for column, _ in long}
-    assert long[0][1] == 30
-
-
 def test_a_name_of_wide_letters_leaves_the_columns_where_they_are() -> None:
     snapshot = TopSnapshot(0.0, (card(),), (container("日本語" * 20), container("train")))
     lines = text(screen(snapshot=snapshot))
     wide = next(line for line in lines if "日" in line)
     plain = next(line for line in lines if "train" in line)
     assert width(wide[: wide.index("3.9/")]) == width(plain[: plain.index("3.9/")])
-
-
-def test_a_card_s_bars_are_as_long_as_there_is_room() -> None:
-    for columns in range(20, 140):
-        line = "".join(part for part, _ in meters([card()], columns, unicode=False)[0])
-        assert width(line) <= max(columns, 51)
-        assert "10.2/140.0 GiB" in line
-    assert "#" not in "".join(part for part, _ in meters([card()], 50, unicode=False)[0])
 
 
 def test_a_cards_problem_is_shown_above_its_bars() -> None:
@@ -290,14 +206,6 @@ def test_a_tenant_over_quota_or_hung_is_marked() -> None:
     ]
 
 
-def test_memory_near_its_quota_is_yellow() -> None:
-    near = container("near", used_bytes=95, memory_bytes=100, limit_bytes=100)
-    shown = screen(
-        snapshot=TopSnapshot(0.0, (card(),), (near,)), view=TableView(selected=("card", 0))
-    )
-    assert styles(shown, "95.0/100.0 B") == {"warn"}
-
-
 def test_data_that_is_out_of_date_is_marked() -> None:
     shown = screen(alarm="no new data: gpushared is not running")
     assert text(shown)[1] == "no new data: gpushared is not running"
@@ -317,39 +225,8 @@ def test_the_pane_shows_more_of_the_selected_row() -> None:
     assert "card 1  NVIDIA A100  GPU-1" in pane("card", 1)
 
 
-def test_the_pane_offers_no_memory_of_a_cordoned_card() -> None:
-    open_card, cordoned = (
-        snapshot_of([{**CARD, "cordoned": is_cordoned}], [], TAKEN) for is_cordoned in (False, True)
-    )
-    shown = TableView(detail=True, selected=("card", 0))
-    assert "126 GiB available" in "\n".join(text(screen(snapshot=open_card, view=shown)))
-    lines = "\n".join(text(screen(snapshot=cordoned, view=shown)))
-    assert "non-tenant, - available" in lines
-    assert "shared,cordoned" in lines
-
-
 def test_the_pane_is_not_worth_the_half_of_a_low_terminal() -> None:
     assert "quota" not in "\n".join(text(screen(lines=12, view=TableView(detail=True))))
-
-
-def test_a_process_the_driver_knows_nothing_of_has_dashes() -> None:
-    one = process(9, bytes=None, utilization=None)
-    snapshot = TopSnapshot(0.0, (card(),), (container("x", processes=(one,)),))
-    row = next(line for line in text(screen(snapshot=snapshot)) if "9 (8) python" in line)
-    assert row.split() == ["9", "(8)", "python", "-", "-"]
-
-
-def test_a_card_has_its_temperature_and_power_if_there_is_room() -> None:
-    def line(columns: int, **more: Any) -> str:
-        [[*spans]] = meters([card(**more)], columns, unicode=True)
-        return "".join(part for part, _ in spans)
-
-    assert "  71 %  54 C  310 W  shared  ok" in line(112)
-    assert "54 C" not in line(112, temperature_celsius=None)
-    assert "310 W" not in line(60)
-    assert width(line(80)) <= 80
-    shown = text(screen(60, 30, TableView(detail=True)))
-    assert "health   ok, 54 C, 310 W" in shown
 
 
 def test_starts_that_wait_for_room_are_above_the_table() -> None:

@@ -48,16 +48,3 @@ def test_a_sum_with_a_figure_of_the_driver_is_in_whole_percent_too() -> None:
         "train", 1, 4, compute={"cores_source": "driver", "gate": "open"}, cores_got=97.4
     )
     assert snapshot_of([CARD], [alone], TAKEN).cards[0].cores_used.text == "~97"
-
-
-def test_unallocated_containers_are_not_listed() -> None:
-    none = tenant("web", 0, 0, state="none", reason="add -e GPUSHARE_MEMORY=4GiB", cards=[])
-    assert snapshot_of([CARD], [none], TAKEN).containers == ()
-
-
-def test_the_document_has_the_daemon_s_rows_and_the_processes_apart() -> None:
-    document = machine().document
-    assert list(document) == ["time", "cards", "containers", "processes", "waiting"]
-    assert [row["name"] for row in document["containers"]] == ["train", "serve", "notebook"]
-    assert all("processes" not in row for row in document["containers"])
-    assert [(row["container"], row["pid"]) for row in document["processes"]][-1] == ("c" * 16, 702)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.cli.text import printable
-from gpushare.cli.top.columns import bar, clip, pad, to_ascii, width
+from gpushare.cli.top.columns import bar, clip, to_ascii, width
 
 
 @pytest.mark.parametrize(
@@ -28,12 +28,6 @@ def test_a_clipped_text_fits_and_begins_as_before(text: str, most: int) -> None:
     assert (shown == text) == (width(text) <= most)
 
 
-@given(st.text(max_size=20).map(printable), st.booleans())
-def test_a_padded_text_is_as_wide_as_its_column(text: str, right: bool) -> None:
-    shown = pad(clip(text, 12), 12, right=right)
-    assert width(shown) == 12
-
-
 @given(st.integers(0, 60), st.floats(0, 2), st.floats(0, 2), st.booleans())
 def test_a_bar_has_the_requested_length(
     columns: int, full: float, half: float, ascii_only: bool
@@ -41,13 +35,6 @@ def test_a_bar_has_the_requested_length(
     shown = bar(columns, full, half, ascii_only=ascii_only)
     assert width(shown) == columns
     assert shown.isascii() or not ascii_only
-
-
-def test_a_bar_shows_used_and_allocated_memory() -> None:
-    assert bar(10, 0.5, 0.8, ascii_only=True) == "#####:::.."
-    assert bar(10, 0.5, 0.8) == "█████▒▒▒░░"
-    assert bar(10, 1.5) == "██████████"
-    assert bar(4, 0.3) == "█▎░░"
 
 
 @given(st.text())

@@ -47,12 +47,6 @@ def test_a_folded_row_hides_the_rows_beneath_it() -> None:
     assert folds == [True, False, True]
 
 
-def test_without_the_tree_all_containers_are_one_list() -> None:
-    view = TableView(tree=False, sort="memory")
-    assert names(machine(), view) == ["serve", "train", "notebook"]
-    assert shown(machine(), view)[0] == "serve"
-
-
 @pytest.mark.parametrize(
     ("sort", "reverse", "order"),
     [
@@ -81,14 +75,6 @@ def test_every_column_orders_containers_of_which_nothing_is_known() -> None:
     snapshot = TopSnapshot(0.0, (card(),), (nothing, replace(nothing, key="y", name="y")))
     for column in COLUMNS:
         assert sorted(names(snapshot, TableView(sort=column.key))) == ["x", "y"]
-
-
-def test_processes_are_in_the_order_of_the_column_too() -> None:
-    both = (process(5, "b", bytes=1), process(4, "a", bytes=None))
-    snapshot = TopSnapshot(0.0, (card(),), (container("x", processes=both),))
-    assert shown(snapshot, TableView(sort="memory"))[2:] == ["    b", "    a"]
-    assert shown(snapshot, TableView(sort="name"))[2:] == ["    a", "    b"]
-    assert shown(snapshot, TableView(sort="policy"))[2:] == ["    b", "    a"]  # as they came
 
 
 def test_a_filter_leaves_containers_and_processes_of_that_name() -> None:

@@ -37,13 +37,6 @@ def pod(spec: str, annotations: str = "{}") -> str:
     )
 
 
-def test_a_mig_instance_is_one_of_that_profile() -> None:
-    made = converted(pod("resources: {limits: {nvidia.com/mig-1g.10gb.me: 1}}"))
-    for text in ("backend: mig", "allow: MIG 1g.10gb+me", 'count: "1"'):
-        assert f"gpushare.io/container.c.{text}" in made.text or f"gpushare.io/{text}" in made.text
-    assert "nvidia.com/mig" not in made.text
-
-
 def test_a_part_of_a_mig_instance_stays_and_is_reported() -> None:
     """No request says it: taken out, the container would have no GPU."""
     made = converted(pod("resources: {limits: {nvidia.com/mig-1c.3g.40gb: 1}}"))
@@ -133,11 +126,6 @@ def test_of_two_systems_keys_the_smaller_request_is_written() -> None:
     assert "gpushare.io" not in back.text
 
 
-def test_a_value_that_is_right_already_is_not_touched() -> None:
-    text = pod(f"resources: {{limits: {LIMITS}}}", '{gpushare.io/memory: "1GiB"}')
-    assert 'gpushare.io/memory: "1GiB"' in converted(text).text
-
-
 def test_pod_wide_values_of_the_target_are_reported_where_containers_differ() -> None:
     made = converted(
         """\
@@ -167,29 +155,6 @@ def test_pod_wide_values_of_the_target_are_reported_where_containers_differ() ->
         )
     ]
     assert "runtimeClassName" not in made.text
-
-
-def test_cloudformation_begins_its_keys_with_capitals() -> None:
-    made = converted(
-        """\
-        Resources:
-          Task:
-            Type: AWS::ECS::TaskDefinition
-            Properties:
-              Family: t
-              ContainerDefinitions:
-                - Name: c
-                  Image: i
-                  Environment:
-                    - Name: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
-                      Value: 0=2G
-        """
-    )
-    (container,) = yaml.safe_load(made.text)["Resources"]["Task"]["Properties"][
-        "ContainerDefinitions"
-    ]
-    assert container["Environment"] == [{"Name": "GPUSHARE_MEMORY", "Value": "2GiB"}]
-    assert "Docker's default" in told(made, "c")
 
 
 def test_a_config_json_gets_annotations() -> None:
@@ -223,30 +188,6 @@ def test_a_config_json_gets_annotations() -> None:
         }
         """
     )
-
-
-def test_a_nodes_label_is_converted_to_advice_for_its_operator() -> None:
-    made = converted(
-        """\
-        kind: Node
-        metadata:
-          name: n
-          labels:
-            tke.cloud.tencent.com/qgpu-schedule-policy: fs
-        """
-    )
-    assert not made.changed
-    assert "defaults.policy" in told(made, "tke.cloud.tencent.com/qgpu-schedule-policy")
-
-
-@pytest.mark.parametrize("text", ["no end of the last line", "\r\n"], ids=["end", "crlf"])
-def test_the_ends_of_lines_are_those_of_the_file(text: str) -> None:
-    source = pod(f"resources: {{limits: {LIMITS}}}")
-    source = source.replace("\n", "\r\n") if text == "\r\n" else source.rstrip("\n")
-    made = converted(source)
-    assert made.text.endswith("\n") == source.endswith("\n")
-    assert made.text.count("\n") == made.text.count("\r\n") or "\r" not in source
-    assert yaml.safe_load(made.text)["metadata"]["annotations"]["gpushare.io/memory"] == "1GiB"
 
 
 def test_both_parts_of_a_service_of_kserve_have_their_own() -> None:
@@ -291,16 +232,6 @@ def test_annotations_that_two_pods_share_are_refused() -> None:
     assert "f.yaml:6: this text is shared by an alias (line 10)" in refused(text)
 
 
-def test_a_request_refused_everywhere_has_the_same_message_as_at_create() -> None:
-    text = pod("resources: {limits: {tke.cloud.tencent.com/qgpu-core: 30}}")
-    assert "requests cores without memory" in refused(text)
-
-
-def test_a_refusal_names_the_key_of_the_file() -> None:
-    text = pod("resources: {limits: {nvidia.com/gpu.shared: 1}}")
-    assert "limit nvidia.com/gpu.shared=1: requires a memory or card request" in refused(text)
-
-
 def test_a_container_made_only_of_its_request_is_refused() -> None:
     text = f"kind: Own\npod:\n  containers:\n  - resources: {{limits: {LIMITS}}}\n    name: c\n"
     assert "add its image" in refused(text)
@@ -317,23 +248,6 @@ def test_annotations_that_are_text_are_refused() -> None:
     assert "not a mapping" in refused(pod(f"resources: {{limits: {LIMITS}}}", "text"))
 
 
-def test_empty_mappings_are_filled() -> None:
-    made = converted(
-        """\
-        services:
-          a: {image: i, environment: {}, annotations: {gpu-memory: 100}}
-          b:
-            image: i
-            environment:   # none yet
-            annotations:
-              gpu-memory: 100
-        """
-    )
-    services = yaml.safe_load(made.text)["services"]
-    assert [one["environment"] for one in services.values()] == [{"GPUSHARE_MEMORY": "100MiB"}] * 2
-    assert "environment:   # none yet" in made.text
-
-
 def test_an_unrequested_value_of_the_target_is_refused() -> None:
     """NVIDIA_VISIBLE_DEVICES says nothing beside Huawei's limit, and cards to HAMi."""
     env = "env: [{name: NVIDIA_VISIBLE_DEVICES, value: '3'}]"
@@ -342,13 +256,6 @@ def test_an_unrequested_value_of_the_target_is_refused() -> None:
         text, "hami"
     )
     assert converted(text).changed
-
-
-def test_a_policy_of_the_nodes_is_reported() -> None:
-    limits = "{tke.cloud.tencent.com/qgpu-memory: 4, tke.cloud.tencent.com/qgpu-core: 30}"
-    said = told(converted(pod(f"resources: {{limits: {limits}}}")), "c")
-    label = "tke.cloud.tencent.com/qgpu-schedule-policy"
-    assert f"a label of the nodes ({label}): gpushare-node applies it as defaults.policy" in said
 
 
 def test_a_variable_that_is_set_twice_goes_twice() -> None:

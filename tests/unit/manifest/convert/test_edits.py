@@ -96,21 +96,6 @@ def test_braces_stay_on_their_line() -> None:
     holds(text, "limits: {cpu: 1, q: 1, memory: 3}\n")
 
 
-def test_json_stays_json() -> None:
-    text = edited(
-        """\
-        {
-          "env": {
-            "A": "1",
-            "B": "2"
-          }
-        }
-        """,
-        (("env",), ["B"], [NewText("C", "x"), NewText("D", "30")]),
-    )
-    holds(text, '{\n  "env": {\n    "A": "1",\n    "C": "x",\n    "D": "30"\n  }\n}\n')
-
-
 def test_a_comment_within_braces_stays() -> None:
     text = edited(
         """\
@@ -164,13 +149,6 @@ def test_an_anchor_that_would_go_is_refused() -> None:
     plan.remove_item(at(root, ("env",)), 0, ("env",))
     with pytest.raises(CannotEdit, match="&a would be removed, and line 5 needs it"):
         plan.edits()
-
-
-def test_a_text_in_several_lines_ends_with_its_last_letter() -> None:
-    text = edited(
-        "a:\n  script: |\n    # no comment\n    echo\n\n  gone: 1\nb: 1\n", (("a",), ["gone"], [])
-    )
-    assert yaml.safe_load(text) == {"a": {"script": "# no comment\necho\n"}, "b": 1}
 
 
 WORDS = st.sampled_from(["cpu", "memory", "x/y", "30", "true", "a b", "#no", "null", "~", "- x"])

@@ -7,9 +7,7 @@ folder.
 
 from __future__ import annotations
 
-import json
 import shlex
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,11 +17,10 @@ import yaml
 
 from gpushare import config
 from gpushare.cli import gpushare
-from gpushare.manifest import ManifestError, ManifestFile, read
+from gpushare.manifest import ManifestFile, read
 from gpushare.manifest.migration import MigrationPlan, plans
-from gpushare.manifest.migration.report import as_data, as_text
+from gpushare.manifest.migration.report import as_text
 from gpushare.manifest.migration.settings import FLAGS, HAMI_NODE, HAMI_NVIDIA, SettingRule
-from gpushare.yaml_nodes import YamlRules
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -72,40 +69,6 @@ def test_the_commands_are_lines_of_a_shell_and_have_a_way_back(name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("version", "translates", "mode"),
-    [
-        ("v1.36.2", "auto", "plugin"),
-        ("v1.37.0", "auto", "plugin"),
-        ("v1.35.1", "v1beta1", "plugin"),
-        ("v1.34.0+k3s1", "v1beta1", "plugin"),
-        ("v1.33.9", "none", "annotations"),
-    ],
-)
-def test_what_translates_pods_depends_on_the_oldest_kubelet(
-    version: str, translates: str, mode: str
-) -> None:
-    text = (HERE / "hami.yaml").read_text()
-    first, found, rest = text.partition("v1.36.2\n- apiVersion: v1\n  kind: Node")
-    assert found
-    changed = plan_for(
-        first + found.replace("v1.36.2", version) + rest.replace("v1.36.2", "v1.37.1")
-    )
-    assert (changed.values["admission"]["translate"], changed.mode) == (translates, mode)
-    move = next(step for step in changed.steps if step.title.startswith("Move a"))
-    assert ("gpushare convert FILE --to gpushare --in-place" in move.commands) == (
-        translates == "none"
-    )
-
-
-def test_the_mode_can_be_chosen() -> None:
-    (chosen,) = plans([dump("hami")], "annotations")
-    assert chosen.values["mode"] == "annotations"
-    assert chosen.values["admission"]["nvidia"] is True  # team-b/notebook has nvidia.com/gpu alone
-    notes = " ".join(note for step in chosen.steps for note in step.notes)
-    assert "mode plugin" not in notes
-
-
-@pytest.mark.parametrize(
     ("change", "why"),
     [
         (("containers:", "runtimeClassName: kata, containers:"), "it has the RuntimeClass kata"),
@@ -148,39 +111,6 @@ def test_objects_without_helm_are_removed_one_by_one() -> None:
     ]
 
 
-def test_several_systems_have_a_plan_each() -> None:
-    found = plans([dump("hami"), dump("qgpu")])
-    assert [one.inventory.system.name for one in found] == ["hami", "qgpu"]
-
-
-def test_pods_alone_are_enough_and_the_plan_says_what_is_missing() -> None:
-    found = plan_for(
-        "{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: n}, spec: {containers: "
-        '[{name: c, image: i, resources: {limits: {tencent.com/vcuda-core: "10", '
-        'tencent.com/vcuda-memory: "4"}}}]}}'
-    )
-    assert found.inventory.system.name == "gpu-manager"
-    assert "Make it again with them" in found.steps[0].notes[0]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{kind: DaemonSet, metadata: {name: gpushare-node, namespace: gpushare-system}}",
-        "{kind: DaemonSet, metadata: {name: nvidia-device-plugin-daemonset, namespace: n}}",
-        (
-            "{kind: Pod, metadata: {name: p}, spec: {containers: [{name: c, image: i, "
-            'resources: {limits: {nvidia.com/gpu: "1"}}}]}}'
-        ),
-        "{kind: ConfigMap, metadata: {name: config}, data: {config.json: '{}'}}",
-    ],
-)
-def test_other_things_are_no_such_system(text: str) -> None:
-    found = plans([read("dump.yaml", text)])
-    assert [one.inventory.system.name for one in found] in ([], ["hami"])
-    assert all(one.inventory.workloads for one in found)
-
-
 #: What a value of a setting becomes: None where it is the default, {} where only a reason is said.
 RULES: list[tuple[Mapping[str, SettingRule], str, dict[str, dict[str, Any] | None]]] = [
     (HAMI_NVIDIA, "deviceMemoryScaling", {"1": None, "1.8": {}, "0.5": {}, "x": {}}),
@@ -218,39 +148,6 @@ def test_a_setting_is_converted_or_has_the_reason_why_not() -> None:
             assert values or why, (key, text)
 
 
-def test_a_label_that_all_nodes_have_alike_is_a_default() -> None:
-    alike = plan_of("qgpu", ("policy: fixed-share", "policy: bs"))
-    assert alike.values["configuration"] == {"defaults": {"policy": "burst-share"}}
-    (found,) = plans([dump("qgpu")])
-    assert "configuration" not in found.values
-    assert all("the label stays in force" in one.why for one in found.settings)
-
-
-def test_the_data_are_json() -> None:
-    (found,) = plans([dump("cgpu")])
-    data = json.loads(json.dumps(as_data(found)))
-    assert data["system"] == "cgpu"
-    assert [one["name"] for one in data["objects"]] == [
-        "gpushare-device-plugin-ds",
-        "cgpu-installer",
-    ]
-    assert {one["owner"]: one["request"] for one in data["workloads"]} == {
-        "Job default/bert": {"cores": "30", "memory": "6GiB"},
-        "StatefulSet default/binpack": {"memory": "4GiB", "count": "2"},
-    }
-    assert all({"title", "why", "commands", "notes", "back"} == set(one) for one in data["steps"])
-
-
-def test_a_dump_may_be_larger_than_a_manifest_but_not_without_limit(tmp_path: Path) -> None:
-    file = tmp_path / "dump.yaml"
-    shutil.copy(HERE / "hami.yaml", file)
-    with pytest.raises(ManifestError, match="larger than 1 KiB"):
-        read(file, rules=YamlRules(max_bytes=1 << 10))
-    with pytest.raises(ManifestError, match="over 100 values"):
-        read(file, rules=YamlRules(max_values=100))
-    assert read(file, rules=YamlRules(max_bytes=32 << 20)).documents
-
-
 # --- the command ---
 
 
@@ -271,20 +168,6 @@ def test_the_command_prints_the_document(run: Any, name: str) -> None:
     printed = run(f"{name}.yaml", "--format", "markdown")
     assert (printed.exit_code, printed.stderr) == (0, "")
     assert printed.stdout == (HERE / f"{name}.md").read_text()
-
-
-def test_the_command_reads_stdin_and_prints_json(run: Any) -> None:
-    text = (HERE / "qgpu.yaml").read_text()
-    for words in (("-", "--format", "json"), ("-", "--json")):
-        (data,) = json.loads(run(*words, input=text).stdout)
-        assert data["system"] == "qgpu"
-        assert data["objects"][0]["at"].startswith("-:")
-
-
-def test_a_dump_that_is_no_yaml_is_refused_with_its_position(run: Any) -> None:
-    refused = run("-", input="items:\n- kind: Pod\n  metadata: [\n")
-    assert refused.exit_code == 1
-    assert refused.stderr.startswith("gpushare: -:4:1: not YAML:")
 
 
 @pytest.mark.parametrize(

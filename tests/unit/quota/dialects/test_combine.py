@@ -6,7 +6,6 @@ from typing import Final
 import pytest
 
 from gpushare.quota.dialects import (
-    TABLES,
     Dialect,
     DialectRequest,
     KeyLocation,
@@ -16,13 +15,6 @@ from gpushare.quota.dialects import (
     units,
 )
 from gpushare.quota.dialects.tencent import POLICIES
-
-
-@pytest.mark.parametrize("name", ["PATH", "CUDA_DEVICE_MEMORY_LIMIT_x", "tencent.com/other"])
-def test_keys_of_no_vendor_are_not_found(name: str) -> None:
-    assert not TABLES.find("env", {name: "1"})
-    assert not TABLES.find("limit", {name: "1"})
-
 
 # --- what no vendor of today needs all of: a table of the test's own ---
 
@@ -161,9 +153,3 @@ def test_a_name_of_several_dialects_belongs_to_the_requesting_one() -> None:
         tables.find("annotation", {"x.y/how": "be", "x.y/mem": "1"}), strict=True, position=0
     )
     assert (found.dialect.name, set(found.layer)) == ("any", {"memory", "policy"})
-
-
-def test_a_name_of_several_dialects_where_none_asks_is_the_firsts() -> None:
-    tables = Tables([OTHER, ANY])
-    [found] = combine(tables.find("annotation", {"x.y/how": "be"}), strict=True, position=0)
-    assert (found.dialect.name, found.layer) == ("other", {})

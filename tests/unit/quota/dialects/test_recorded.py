@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpushare.quota.effective_request import Defaults
 from gpushare.quota.errors import QuotaError
-from gpushare.quota.parse import parse_manifest, parse_request
+from gpushare.quota.parse import parse_request
 from gpushare.quota.request import QuotaRequest, RequestedValue
 from gpushare.quota.request_policy import DialectMode, Dialects
 
@@ -53,14 +53,6 @@ def test_limits_request_for_the_container_that_is_named() -> None:
         "cores": "30 limit nvidia.com/gpucores",
     }
     assert not read(HAMI, container="proxy").requested
-
-
-def test_a_label_divides_a_limit() -> None:
-    text = "limit aliyun.com/gpu-mem=8\nlabel aliyun.com/gpu-count=2"
-    assert rows(read(text).requested) == {
-        "memory": "4GiB limit aliyun.com/gpu-mem",
-        "count": "2 label aliyun.com/gpu-count",
-    }
 
 
 def test_the_position_selects_from_a_list_for_all_containers() -> None:
@@ -129,24 +121,3 @@ LINES = st.tuples(
 def test_whatever_an_author_writes_is_a_request_or_refused(text: str) -> None:
     with contextlib.suppress(QuotaError):
         assert all(one.source.kind != "default" for one in read(text).requested.values())
-
-
-def test_an_amount_that_its_vendor_refuses_is_refused_by_its_key() -> None:
-    with pytest.raises(QuotaError, match=r"limit nvidia\.com/gpumem"):
-        read("limit nvidia.com/gpumem=4Q")
-
-
-def test_a_manifest_with_a_record_requests_the_same() -> None:
-    found = parse_manifest(
-        {"annotation": {"gpushare.io/container.main.vendor": HAMI}, "limit": {"cpu": "1"}},
-        strict=False,
-        container="main",
-        position=0,
-        in_cluster=True,
-    )
-    found.diagnostics.raise_first()
-    assert {key: one.text for key, one in found.requested.items()} == {
-        "count": "1",
-        "memory": "4GiB",
-        "cores": "30",
-    }

@@ -13,14 +13,13 @@ from gpushare.quota.dialects.units import MIBS, NAMES, TEXT
 from gpushare.quota.effective_request import (
     Defaults,
     EffectiveRequest,
-    change_recorded,
     resolve_request,
 )
 from gpushare.quota.errors import QuotaError
-from gpushare.quota.keys import KEYS, parse_change
+from gpushare.quota.keys import KEYS
 from gpushare.quota.parse import parse_request
 from gpushare.quota.precedence import Precedence
-from gpushare.quota.request import EngineCards, QuotaRequest, to_record
+from gpushare.quota.request import EngineCards, QuotaRequest
 from gpushare.quota.request_policy import Dialects, EnvTrust, MaxPerRequest
 from tests.unit.quota.records import rows
 from tests.unit.quota.test_precedence import ENGINE, NODE, SAID, assert_at_most, most
@@ -114,22 +113,11 @@ def test_a_refusal_has_the_vendors_key_and_the_text_as_it_was_written() -> None:
     )
 
 
-def test_defaults_fill_missing_keys() -> None:
-    quota = read({}, {"CUDA_DEVICE_MEMORY_LIMIT": "4g"}, defaults=Defaults(cores=20))
-    assert rows(quota.requested) == {"memory": "4GiB env", "cores": "20 default"}
-
-
 def test_overrides_take_precedence_over_dialects() -> None:
     quota = read({}, HAMI, operator={"memory": "2GiB"})
     assert quota.memory_bytes == 2 * GIB
     assert rows(quota.before_operator)["memory"] == "4GiB env"
     assert any('CUDA_DEVICE_MEMORY_LIMIT "4g" was not applied' in note for note in quota.notes)
-
-
-def test_its_record_can_be_changed() -> None:
-    record = to_record(read({}, HAMI).requested)
-    change = parse_change({"cores": "50"}).requested
-    assert change_recorded(record, change).memory_bytes == 4 * GIB
 
 
 def test_cards_that_an_engine_put_in_become_shares_of_them() -> None:
@@ -150,24 +138,6 @@ def test_a_modifier_without_effect_is_noted() -> None:
     )
 
 
-def test_several_modifiers_are_one_note() -> None:
-    env = {
-        "GPUSHARE_MEMORY": "4GiB",
-        "GPU_CORE_UTILIZATION_POLICY": "force",
-        "CUDA_TASK_PRIORITY": "1",
-    }
-    [note] = read({}, env).notes
-    assert note == (
-        "env GPU_CORE_UTILIZATION_POLICY, env CUDA_TASK_PRIORITY (HAMi) were not applied: "
-        "they are only options, and no HAMi key requests a GPU"
-    )
-
-
-def test_an_images_own_variable_is_not_worth_a_note() -> None:
-    env = {"GPUSHARE_MEMORY": "4GiB", "NVIDIA_VISIBLE_DEVICES": "0", "CUDA_TASK_PRIORITY": "0"}
-    assert read({}, env).notes == ()
-
-
 def test_cards_that_an_engine_put_in_are_not_named_once_more() -> None:
     env = {"NVIDIA_GPU_MEMORY_REQUEST": "4096", "NVIDIA_VISIBLE_DEVICES": "0"}
     cards = EngineCards("docker run --gpus (nvidia hook)", count=1)
@@ -182,10 +152,6 @@ def test_the_environment_of_a_pod_is_no_request_in_any_dialect() -> None:
     assert not quota.requested
     assert "the environment may only shrink" in quota.notes[0]
     assert not any(note.startswith("HAMi:") for note in quota.notes)
-
-
-def test_the_environment_of_a_pod_may_ask_where_the_operator_says_so() -> None:
-    assert read(POD, HAMI, trust="request").memory_bytes == 4 * GIB
 
 
 def test_a_smaller_value_shrinks_and_a_larger_one_does_not_enlarge() -> None:
@@ -203,10 +169,6 @@ def test_an_environment_that_is_not_read_is_named() -> None:
     quota = read({}, {**HAMI, "CUDA_TASK_PRIORITY": "0"}, trust="ignore")
     assert not quota.requested
     assert "CUDA_DEVICE_MEMORY_LIMIT was not read: trust.env is ignore" in quota.notes
-
-
-def test_an_environment_that_is_not_read_is_not_refused_either() -> None:
-    assert not read({}, {"CUDA_DEVICE_MEMORY_LIMIT": "4Q"}, trust="ignore").requested
 
 
 # --- two at once ---
@@ -228,11 +190,6 @@ def test_an_annotation_passed_on_by_a_binder_is_no_second_dialect() -> None:
     quota = read(annotations, env, dialects=STRICT, trust="request")
     assert quota.memory_bytes == 4 * GIB
     assert read({}, env, dialects=STRICT, trust="request").memory_limit_bytes == 8 * GIB
-
-
-def test_a_strict_node_does_not_count_unread_keys() -> None:
-    quota = read({"gpushare.io/memory": "8GiB"}, HAMI, dialects=STRICT, trust="ignore")
-    assert quota.memory_bytes == 8 * GIB
 
 
 @pytest.mark.parametrize(("ours", "taken"), [("8GiB", 4), ("2GiB", 2)])
@@ -293,14 +250,6 @@ def test_annotations_of_a_pod_are_beneath_the_containers_own() -> None:
     assert own.layers[Precedence.OWN][0].layer["memory"].source.kind == "annotation"
 
 
-def test_one_that_names_no_container_is_for_the_only_one_that_asks() -> None:
-    found = translator().translate({"acme.io/mem": "1024"}, {})
-    assert found.unnamed is not None
-    assert str(found.unnamed.source) == "pod annotation acme.io/mem"
-    scoped = translator().translate({"acme.io/container.train.mem": "512"}, {})
-    assert scoped.unnamed is None
-
-
 def test_a_pods_requests_for_another_container_are_not_this_ones() -> None:
     annotations = {"acme.io/container.proxy.mem": "512", "acme.io/mem": "1024"}
     found = translator().translate(annotations, {})
@@ -339,13 +288,6 @@ def test_a_modifier_has_no_more_trust_than_its_request() -> None:
     found = translator(of_pod={}).translate({"acme.io/models": "A100"}, {"ACME_MEM": "512"})
     assert list(found.layers) == [Precedence.ENV]
     assert set(found.layers[Precedence.ENV][0].layer) == {"memory", "allow"}
-
-
-def test_a_pod_annotation_without_a_name_is_for_all_containers() -> None:
-    annotations = {"acme.io/models": "A100", "acme.io/container.train.mem": "512"}
-    found = translator().translate({**annotations, "acme.io/container.proxy.mem": "1"}, {})
-    assert found.layers[Precedence.OF_POD][0].layer["allow"].value == ("A100",)
-    assert not found.notes
 
 
 # --- any words at all ---
@@ -394,15 +336,3 @@ def test_other_systems_variables_never_exceed_annotations(
     low = most(beside, cards)
     if low is not None:
         assert_at_most(low, high, beside, above)
-
-
-@hypothesis.given(THEIRS)
-def test_every_result_can_be_stored_and_read_again(theirs: Mapping[str, str]) -> None:
-    try:
-        quota = read({}, dict(theirs))
-    except QuotaError:
-        return
-    again = change_recorded(to_record(quota.requested), {})
-    assert {key: one.value for key, one in again.requested.items()} == {
-        key: one.value for key, one in quota.requested.items()
-    }

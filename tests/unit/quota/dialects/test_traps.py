@@ -40,29 +40,6 @@ def ours(**texts: str) -> DialectLayer:
     )
 
 
-def test_a_number_without_a_unit_is_no_size_of_ours() -> None:
-    with pytest.raises(QuotaError, match="has no unit: 8 bytes or 8 GiB"):
-        ours(memory="8")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("tke.cloud.tencent.com/qgpu-core", "tencent.com/vcuda-core", "nvidia.com/gpucores"),
-        *("vke.volcengine.com/mgpu-core", "volcano.sh/vgpu-cores"),
-    ],
-)
-def test_100_is_a_whole_card_for_one_container(name: str) -> None:
-    given = resolve_request(request_from(all_said({"limit": {name: "100"}})[0].layer))
-    assert (given.kind, given.count) == ("exclusive", 1)
-
-
-@pytest.mark.parametrize("name", ["nvidia.com/gpumem", "aliyun.com/gpu-mem"])
-def test_memory_without_cores_is_any_compute(name: str) -> None:
-    given = resolve_request(request_from(all_said({"limit": {name: "1024"}})[0].layer))
-    assert (given.kind, given.cores, given.policy) == ("shared", 0, "best-effort")
-
-
 def test_of_a_whole_card_and_a_part_a_lenient_node_takes_the_part() -> None:
     [spoken] = all_said({"env": {"CUDA_DEVICE_SM_LIMIT": "100"}})
     whole = DialectLayer(spoken.dialect.title, spoken.layer)

@@ -3,13 +3,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gpushare.quota.dialects import DIALECTS, combine
-from gpushare.quota.dialects.tencent import POLICIES as QGPU_POLICIES
-from gpushare.quota.dialects.units import Unit
-from gpushare.quota.dialects.volcengine import POLICIES as MGPU_POLICIES
-from gpushare.quota.errors import BadValue
 from tests.corpus import vendor_keys
 
 
@@ -32,35 +26,3 @@ def test_every_key_is_among_them_and_has_a_meaning() -> None:
         for name, row in rows
         if id(row) not in tried and row.role != "setting" and row.where != "node annotation"
     ]
-
-
-@pytest.mark.parametrize(
-    ("line", "name", "meaning"),
-    [
-        ("CUDA_DEVICE_MEMORY_LIMIT=1g CUDA_DISABLE_CONTROL=true", "", "the quota stays in effect"),
-        ("ALIYUN_COM_GPU_MEM_CONTAINER=1 CGPU_DISABLE=true", "", "the quota stays in effect"),
-        ("hami.io/gpu-scheduler-policy=mutex", "", "gpushare.io/cores=100"),
-        ("@side", "nvidia.com/container.main.gpu-memory.request", 'for container "main"'),
-        ("@1 @side annotation: gpu-memory=4096", "", "for the first container of the pod"),
-    ],
-)
-def test_why_a_key_requests_nothing_is_said(line: str, name: str, meaning: str) -> None:
-    words = line.split()
-    keys = next(one for one in vendor_keys.containers() if set(words) <= set(one.line.split()))
-    [found] = combine(keys.values, strict=False, position=keys.position, container=keys.container)
-    assert meaning in found.meant[name or words[-1].partition("=")[0]]
-
-
-@pytest.mark.parametrize(
-    ("unit", "texts"),
-    [
-        (QGPU_POLICIES, {"be": "best-effort", "fs": "fixed-share", "bs": "burst-share"}),
-        (MGPU_POLICIES, {"guaranteed-burst-share": "burst-share"}),
-    ],
-)
-def test_policies_of_the_nodes_have_names_of_their_own(unit: Unit, texts: dict[str, str]) -> None:
-    for text, policy in texts.items():
-        assert unit.read(text) == policy
-    for text in ("fixed-share,burst-share", "Fixed-Share", "fixed_share", "FS", ""):
-        with pytest.raises(BadValue, match="not a valid value"):
-            unit.read(text)
