@@ -48,7 +48,9 @@ _KEY: Final = re.compile(r"\b[0-9a-f]{16}\b")
 class RecordedDaemon:
     """One gpushared, and what it was seen to do."""
 
-    def __init__(self, stack: Stack, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, stack: Stack, settings: Mapping[str, Any], wrapper: tuple[str, ...] = ()
+    ) -> None:
         self._stack = stack
         said = yaml.safe_load(stack.config.read_text())
         stack.config.write_text(yaml.safe_dump({**said, **settings}))
@@ -56,7 +58,7 @@ class RecordedDaemon:
         self.names: dict[str, str] = {}  # what depends on the place -> what stands for it
         self._left: list[tuple[str, str]] = []
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        stack.start_daemon()
+        stack.start_daemon(wrapper)
 
     def close(self) -> None:
         """End the processes that stood for containers."""
@@ -84,6 +86,10 @@ class RecordedDaemon:
                 self._give_back(*self._left.pop(0))
         shutil.rmtree(folder)
         return found
+
+    def create(self, case: GeneratedContainer) -> dict[str, Any]:
+        """Make one container, and nothing else."""
+        return self._create(case, self._bundle(case))
 
     def _bundle(self, case: GeneratedContainer) -> Path:
         place = self._stack.root / ("tasks/" + _TASKS if case.pod else "bundles")

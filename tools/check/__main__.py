@@ -11,6 +11,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from . import trace
 from .command import Failure
 from .steps import STEPS, Step
 
@@ -28,6 +29,8 @@ def main(names: list[str]) -> int:
             star = "*" if step.thorough else " "
             print(f" {star}{step.name:<13} {step.purpose}")
         return 0
+    if names == ["trace", "--list"]:
+        return trace.main(show_list=True)
     everything = "--all" in names
     names = [name for name in names if name != "--all"]
     unknown = sorted(set(names) - {step.name for step in STEPS})
@@ -55,14 +58,16 @@ def main(names: list[str]) -> int:
 def _run(step: Step) -> bool:
     begun = time.monotonic()
     said = ""
+    shown = ""
     try:
-        step.run()
+        result = step.run()
+        shown = f"\n{result}" if step.is_report else ""
     except (Failure, OSError) as failure:
         said = f"\n{failure}"
     verdict = "FAIL" if said else "ok"
     # One write, so that two steps that end together do not mix.
     print(
-        f"{verdict:<4} {step.name:<13} {time.monotonic() - begun:5.1f} s{said}\n",
+        f"{verdict:<4} {step.name:<13} {time.monotonic() - begun:5.1f} s{said}{shown}\n",
         end="",
         flush=True,
     )

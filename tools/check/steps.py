@@ -7,13 +7,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import aarch64, coverage, native, sources, symbols, tidy
+from . import aarch64, coverage, native, sources, symbols, tidy, trace
 from .command import run
 
 
 @dataclass(frozen=True)
 class Step:
-    """One check: `run` raises Failure when it does not hold.
+    """One check: `run` raises Failure when it does not hold; a report's result is printed.
 
     `thorough` is what `./dev check --all` has only: what is slow, or needs more set-up.
     """
@@ -21,6 +21,7 @@ class Step:
     name: str
     purpose: str
     run: Callable[[], object]
+    is_report: bool = False
     thorough: bool = False
 
 
@@ -79,6 +80,12 @@ STEPS = (
         "the documentation builds into build/site, and every link leads somewhere",
         site,
         thorough=True,
+    ),
+    Step(
+        "trace",
+        "how many modules an operation runs through (--list: which)",
+        trace.check,
+        is_report=True,
     ),
     Step("imports", "which package may import which", lambda: run("lint-imports", "--no-cache")),
     Step("ruff", "Python: style and common flaws", lambda: run("ruff", "check")),
