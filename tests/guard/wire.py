@@ -77,9 +77,6 @@ class ControlSocket:
     def metrics(self) -> dict[str, Any]:
         return self.ask("metrics")
 
-    def history(self, name: str) -> dict[str, Any]:
-        return self.ask("history", {"name": name, "since": 0.0, "after": 0})
-
     def ask(
         self, op: str, fields: Mapping[str, Any] | None = None, fds: Sequence[int] = ()
     ) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from tools.coverage.start import ROOT
 from tools.mutation import draw, drawn, mutate
 from tools.mutation.invariants import INVARIANTS
+from tools.mutation.operations import operations
 from tools.mutation.paths import paths
 
 _BEGUN = time.monotonic()
@@ -23,7 +24,8 @@ def main() -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     invariants = verbs.add_parser("invariants", help="break each invariant; its tests must fail")
     charged = verbs.add_parser("paths", help="break each charged function; its test must fail")
-    for one in (invariants, charged):
+    served = verbs.add_parser("operations", help="break each operation; a test must fail")
+    for one in (invariants, charged, served):
         one.add_argument("names", metavar="NAME", nargs="*", help="else all of them")
     lister = verbs.add_parser("draw", help="list mutations in the order of a seed")
     chooser = verbs.add_parser("select", help="add those of them that a test fails for to FILE")
@@ -33,6 +35,7 @@ def main() -> int:
         one.add_argument("--part", choices=draw.WANTED, action="append", help="else all of them")
     for one in (chooser, runner):
         one.add_argument("file", type=Path, metavar="FILE")
+    for one in (chooser, runner, served):
         one.add_argument("--database", type=Path, default=ROOT / "build/coverage/python.db")
     arguments = parser.parse_args()
     # Whoever ends us has the file that is broken restored.
@@ -42,6 +45,9 @@ def main() -> int:
         return mutate.report(INVARIANTS, arguments.names, _tell)
     if arguments.verb == "paths":
         return mutate.report(paths(), arguments.names, _tell)
+    if arguments.verb == "operations":
+        chosen = {name: one for name, one in operations().items() if name in arguments.names}
+        return 1 if drawn.report(chosen or operations(), arguments.database) else 0
     if arguments.verb == "run":
         return 1 if drawn.try_again(arguments.file, arguments.database) else 0
     for part in arguments.part or draw.WANTED:

@@ -14,7 +14,7 @@ import re
 import sqlite3
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -69,6 +69,16 @@ def try_again(table: Path, database: Path) -> int:
         writer.writeheader()
         writer.writerows(rows)
     return sum(not row[_COLUMNS[-1]].startswith("tests") for row in rows)
+
+
+def report(mutations: Mapping[str, Mutation], database: Path) -> int:
+    """Try `mutations` and print what became of each, by its name; return how many survive."""
+    survived = 0
+    for name, mutation in mutations.items():
+        verdict = _verdict(mutation, database)
+        survived += not verdict.startswith("tests")
+        print(f"{name}: {verdict}", flush=True)
+    return survived
 
 
 def _try(mutation: Mutation, database: Path) -> str:

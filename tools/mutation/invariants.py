@@ -257,9 +257,7 @@ INVARIANTS: Final = (
         f"{_DAEMON}/store/record.py",
         'if checksum != b"%08x" % zlib.crc32(body):',
         "if not checksum:",
-        (
-            f"{_TESTS}/test_ledger.py::test_a_ledger_that_is_damaged_is_made_again_as_it_was",
-        ),
+        (f"{_TESTS}/test_ledger.py::test_a_ledger_that_is_damaged_is_made_again_as_it_was",),
     ),
     Invariant(
         "lost-integrity-refuses",
