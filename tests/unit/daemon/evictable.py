@@ -102,6 +102,11 @@ class EvictableNode:
         self.look()
         return made
 
+    def evicted(self, *, gib: int = 4, programs: int = 1, **quota: str) -> EvictableTenant:
+        made = self.tenant(gib=gib, programs=programs, **quota)
+        self.node.evictions.evict(made.key)
+        return made
+
     def write_abilities(self, tenant: EvictableTenant, abilities: int) -> None:
         status = self.node.tenants.pages[tenant.key].status.fd
         os.pwrite(status, abilities.to_bytes(4, "little"), abi.STATUS_HEADER_ABILITIES)

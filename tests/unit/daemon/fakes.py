@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import NoReturn, cast
 
 import pytest
 
@@ -362,6 +362,10 @@ def node(
             tenants.remove(key)
         loop.close()
         ledger.close()
+
+
+def no_space(*_: object, **__: object) -> NoReturn:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def all_are_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,14 +81,12 @@ def test_evicted_memory_is_available_and_the_calls_wait(made: EvictableNode) -> 
 
 
 def test_all_are_locked_before_one_is_checkpointed(made: EvictableNode) -> None:
-    tenant = made.tenant(programs=3)
-    made.node.evictions.evict(tenant.key)
+    made.evicted(programs=3)
     assert [name for name, _ in made.node.checkpoints.calls] == ["lock"] * 3 + ["checkpoint"] * 3
 
 
 def test_a_restore_reserves_its_room_and_lets_it_go_on(made: EvictableNode) -> None:
-    tenant = made.tenant(gib=40, programs=2)
-    made.node.evictions.evict(tenant.key)
+    tenant = made.evicted(gib=40, programs=2)
     before = made.capacity().available_bytes
     reserved: list[int] = []
     made.node.checkpoints.during = lambda name, _: reserved.append(
@@ -100,8 +98,7 @@ def test_a_restore_reserves_its_room_and_lets_it_go_on(made: EvictableNode) -> N
 
 
 def test_a_tenant_without_room_stays_evicted_and_nothing_is_tried(made: EvictableNode) -> None:
-    tenant = made.tenant(gib=100)
-    made.node.evictions.evict(tenant.key)
+    tenant = made.evicted(gib=100)
     opened(made.node, memory="100GiB", devices="0")
     opened(made.node, memory="100GiB", devices="1")
     with pytest.raises(NoRoom, match="card 0 cannot take train"):
@@ -113,8 +110,7 @@ def test_a_tenant_without_room_stays_evicted_and_nothing_is_tried(made: Evictabl
 def test_a_restore_looks_at_the_drivers_own_figure_of_free_memory(
     made: EvictableNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tenant = made.tenant(gib=40, devices="0")
-    made.node.evictions.evict(tenant.key)
+    tenant = made.evicted(gib=40, devices="0")
     listed, uuid = made.driver.sample, tenant.card
 
     def sample(*, brief: bool = False) -> DriverSample:
@@ -130,8 +126,7 @@ def test_a_restore_looks_at_the_drivers_own_figure_of_free_memory(
 def test_one_whose_card_is_full_is_restored_to_another_of_the_same_model(
     made: EvictableNode,
 ) -> None:
-    tenant = made.tenant(gib=40, devices="0")
-    made.node.evictions.evict(tenant.key)
+    tenant = made.evicted(gib=40, devices="0")
     opened(made.node, memory="120GiB", devices="0")
     made.node.evictions.restore(tenant.key)
     assert tenant.card == made.node.loaded().cards[1].uuid
@@ -170,8 +165,7 @@ def test_a_process_that_the_driver_has_lost_is_reported_and_counts(made: Evictab
 
 
 def test_a_restore_out_of_memory_is_final(made: EvictableNode) -> None:
-    tenant = made.tenant(programs=2)
-    made.node.evictions.evict(tenant.key)
+    tenant = made.evicted(programs=2)
     made.node.checkpoints.faults["restore", tenant.pids[1]] = OUT_OF_MEMORY
     with pytest.raises(EvictionFailed, match="gpushare stop train"):
         made.node.evictions.restore(tenant.key)
@@ -180,8 +174,7 @@ def test_a_restore_out_of_memory_is_final(made: EvictableNode) -> None:
 
 
 def test_a_restore_that_is_refused_midway_leaves_all_evicted(made: EvictableNode) -> None:
-    tenant = made.tenant(programs=2)
-    made.node.evictions.evict(tenant.key)
+    tenant = made.evicted(programs=2)
     made.node.checkpoints.faults["restore", tenant.pids[1]] = CheckpointError("restore: 3", 3)
     with pytest.raises(EvictionFailed, match="It stays evicted"):
         made.node.evictions.restore(tenant.key)
@@ -191,8 +184,7 @@ def test_a_restore_that_is_refused_midway_leaves_all_evicted(made: EvictableNode
 
 
 def test_a_restore_goes_on_from_one_that_a_killed_worker_has_begun(made: EvictableNode) -> None:
-    tenant = made.tenant(programs=2)
-    made.node.evictions.evict(tenant.key)
+    tenant = made.evicted(programs=2)
     checkpoints, done = made.node.checkpoints, ("restore", tenant.pids[0])
     checkpoints.faults[done] = CheckpointError("restore", api.ILLEGAL_STATE)
     checkpoints.leaves[done] = api.LOCKED
@@ -295,8 +287,7 @@ def test_clients_of_mps_and_mig_instances_are_refused(
 def test_the_quota_of_an_evicted_tenant_is_changed_without_room_for_it(
     made: EvictableNode,
 ) -> None:
-    tenant = made.tenant(gib=100, devices="0")
-    made.node.evictions.evict(tenant.key)
+    tenant = made.evicted(gib=100, devices="0")
     opened(made.node, memory="130GiB", devices="0")
 
     def change(memory: str) -> None:
@@ -370,8 +361,7 @@ def test_a_move_is_refused_before_anything_is_evicted(made: EvictableNode) -> No
 def test_another_daemon_asks_the_driver_how_far_it_got(
     made: EvictableNode, state: str, states: tuple[int, int], ends: str
 ) -> None:
-    tenant = made.tenant(programs=2)
-    made.node.evictions.evict(tenant.key)
+    tenant = made.evicted(programs=2)
     assert tenant.eviction is not None
     interrupted = replace(tenant.eviction, state=state)  # type: ignore[arg-type]
     made.node.decide.run(lambda: made.node.ledger.evict(tenant.key, interrupted))
@@ -415,7 +405,7 @@ def idle(made: EvictableNode, *tenants: EvictableTenant) -> None:
     made.node.observed.idle = {one.key: float(number) for number, one in enumerate(tenants)}
 
 
-def evicted(*tenants: EvictableTenant) -> list[bool]:
+def off_card(*tenants: EvictableTenant) -> list[bool]:
     return [one.record.is_off_card for one in tenants]
 
 
@@ -424,7 +414,7 @@ def test_a_request_without_room_evicts_who_is_idle_the_longest(made: EvictableNo
     first, second, busy = (made.tenant(gib=40) for _ in range(3))
     idle(made, second, first)
     grant = opened(made.node, memory="50GiB")
-    assert evicted(first, second, busy) == [False, True, False]
+    assert off_card(first, second, busy) == [False, True, False]
     assert made.node.ledger.entries[grant["key"]].allocations[0].uuid == first.card
     assert second.eviction is not None
     assert (second.eviction.cause, second.eviction.reason) == ("idle", "train had no room")
@@ -436,9 +426,9 @@ def test_no_more_are_evicted_than_are_needed_and_none_in_vain(made: EvictableNod
     idle(made, little, much)
     with pytest.raises(NoRoom):
         opened(made.node, memory="100GiB")
-    assert evicted(little, much, busy) == [False] * 3
+    assert off_card(little, much, busy) == [False] * 3
     opened(made.node, memory="50GiB")
-    assert evicted(little, much, busy) == [False, True, False]
+    assert off_card(little, much, busy) == [False, True, False]
 
 
 def test_two_that_need_the_same_room_do_not_take_turns(made: EvictableNode) -> None:
@@ -449,15 +439,15 @@ def test_two_that_need_the_same_room_do_not_take_turns(made: EvictableNode) -> N
     idle(made, first)
     made.node.evictions.want(second.key)
     made.settle()
-    assert evicted(first, second) == [True, False]
+    assert off_card(first, second) == [True, False]
     idle(made, second)
     made.node.evictions.want(first.key)
     made.settle()
-    assert evicted(first, second) == [True, False]  # evict.min_resident
+    assert off_card(first, second) == [True, False]  # evict.min_resident
     made.configure(min_resident_seconds=0)
     made.node.evictions.changed()
     made.settle()
-    assert evicted(first, second) == [False, True]
+    assert off_card(first, second) == [False, True]
 
 
 def test_a_restored_tenant_is_not_to_be_killed_with_a_driver_that_hangs(
@@ -519,8 +509,7 @@ def test_a_kill_waits_only_so_long(
 
 def test_one_that_waits_and_one_that_is_lost_are_named(made: EvictableNode) -> None:
     made.tenant(gib=130, devices="1")
-    tenant = made.tenant(gib=100, devices="0")
-    made.node.evictions.evict(tenant.key)
+    tenant = made.evicted(gib=100, devices="0")
     opened(made.node, memory="100GiB", devices="0")
     made.node.evictions.want(tenant.key)
     made.settle()
@@ -566,11 +555,11 @@ def test_who_has_burst_memory_that_another_lacks_is_evicted(made: EvictableNode)
     batch = made.tenant(gib=40, held_gib=90, memory_limit="100GiB", devices="0")
     made.node.evictions.relieve(lacking.key, lacking.card)
     made.settle()
-    assert evicted(lacking, batch, modest) == [False] * 3
+    assert off_card(lacking, batch, modest) == [False] * 3
     made.configure(offline=True)
     made.node.evictions.relieve(lacking.key, lacking.card)
     made.settle()
-    assert evicted(lacking, batch, modest) == [False, True, False]
+    assert off_card(lacking, batch, modest) == [False, True, False]
     assert batch.eviction is not None
     assert batch.eviction.reason == "train lacks memory within its quota"
     assert batch.eviction.bytes == 90 * GIB
