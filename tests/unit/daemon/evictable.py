@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -102,8 +103,8 @@ class EvictableNode:
         self.look()
         return made
 
-    def evicted(self, *, gib: int = 4, programs: int = 1, **quota: str) -> EvictableTenant:
-        made = self.tenant(gib=gib, programs=programs, **quota)
+    def evicted(self, **asked: Any) -> EvictableTenant:
+        made = self.tenant(**asked)
         self.node.evictions.evict(made.key)
         return made
 

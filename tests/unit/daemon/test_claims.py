@@ -439,7 +439,7 @@ def test_a_restarted_daemon_has_the_claims_and_sets_their_files_right(tmp_path: 
     ids=str,
 )
 def test_a_malformed_claim_is_refused(node: DaemonState, change: dict[str, Any]) -> None:
-    fields = {"claim": CLAIM, "namespace": "team", "name": "gpu", "pods": [POD]}
+    fields: dict[str, Any] = {"claim": CLAIM, "namespace": "team", "name": "gpu", "pods": [POD]}
     fields |= {"devices": [device(1)], "parameters": {}}
     with pytest.raises(MalformedRequest):
         ask(node, "claim-prepare", **{**fields, **change})

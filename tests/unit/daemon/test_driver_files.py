@@ -38,7 +38,7 @@ def node(tmp_path: Path) -> Iterator[FakeDaemon]:
         yield made
 
 
-def given(container: BundleToCreate, node: FakeDaemon) -> TenantRecord:
+def given(container: BundleToCreate, node: DaemonState) -> TenantRecord:
     key = container.create(node)["key"]
     return node.ledger.entries[key]
 

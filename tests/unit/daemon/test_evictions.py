@@ -170,6 +170,7 @@ def test_a_restore_out_of_memory_is_final(made: EvictableNode) -> None:
     with pytest.raises(EvictionFailed, match="gpushare stop train"):
         made.node.evictions.restore(tenant.key)
     assert tenant.state == "failed"
+    assert tenant.eviction is not None
     assert "OUT_OF_MEMORY" in tenant.eviction.error
 
 

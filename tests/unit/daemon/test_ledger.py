@@ -42,17 +42,17 @@ def reopened(ledger: Ledger, boot: str = "boot-1") -> Ledger:
 
 
 def full_entry() -> TenantRecord:
-    return TenantRecord(
-        **{name: name for name in ("id", "name", "engine", "bundle", "namespace", "container")},
-        key="ab" * 8,
-        state="reserved",
-        policy="fixed-share",
+    return replace(
+        entry("ab" * 8, cores=30),
+        engine="docker",
+        bundle="/run/bundle",
         quota={"memory": {"value": "4GiB", "source": "env"}},
         created=12.5,
         expires=99.5,
         notes=('env GPUSHARE_COUNT "4" was not applied',),
+        namespace="team",
+        container="train",
         labels={"team": "red"},
-        allocations=tuple(CardAllocation(f"GPU-{one}000", 4 * GIB, 30) for one in (0, 1)),
     )
 
 
@@ -258,7 +258,11 @@ def test_a_change_that_a_full_disk_refuses_is_undone(
     before = dict(ledger.entries)
     grown = replace(entry(), allocations=(CardAllocation("GPU-0000", 9 * GIB),))
     write = os.write
-    for step in (lambda: ledger.add(entry("f" * 16)), lambda: ledger.resize(grown)):
+    steps: dict[str, Callable[[], object]] = {
+        "add": lambda: ledger.add(entry("f" * 16)),
+        "resize": lambda: ledger.resize(grown),
+    }
+    for step in steps.values():
         answers = itertools.chain([write] * fits, itertools.repeat(fakes.no_space))
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", lambda *given, them=answers: next(them)(*given))
