@@ -351,11 +351,9 @@ def node(
         yield made_node
     finally:
         made_node.evictions.close(5)
-        made_node.creates.finish(5)
-        made_node.requests.finish(5)
-        made_node.freezing.finish(5)
-        made_node.decide.finish(5)
-        made_node.names.finish(5)
+        made = made_node
+        for one in (made.creates, made.requests, made.freezing, made.decide, made.names):
+            one.finish(5)
         loop._run_due()  # what would have been watched, had it run
         made_node.watch.close()
         for key in list(tenants.pages):

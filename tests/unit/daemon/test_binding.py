@@ -120,7 +120,6 @@ def test_a_message_ends_no_tenant_whose_process_lives(
     find_operation(asked, node.operations).run(asked, node)
     assert entry_of(node, tenant).state == "bound"
     program.kill()
-    program.wait()
     find_operation(asked, node.operations).run(asked, node)
     assert not node.ledger.entries
 
@@ -137,7 +136,6 @@ def test_a_cgroup_with_processes_keeps_its_reservation(
     node.ledger.add(replace(entry_of(node, tenant), engine="runc"))
     bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
     program.kill()
-    program.wait()
     release.reconcile_tenants(node, node.freezer)
     assert tenant["key"] in node.ledger.entries
     populated[0] = False

@@ -33,7 +33,7 @@ from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.status_rows import card_row
 from gpushare.protocol.kubernetes import CLAIM_MOUNT
 from gpushare.quota.errors import QuotaError
-from gpushare.quota.request_policy import MaxPerRequest, RequestPolicy
+from gpushare.quota.request_policy import MaxPerRequest
 
 from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles
@@ -314,22 +314,33 @@ def test_all_of_a_card_is_the_whole_card(node: DaemonState, tmp_path: Path, core
         container(node, tmp_path, "eval").create(node)
 
 
+SHARE: list[dict[str, Any]] = [device(20, 40)]
+WHOLE: list[dict[str, Any]] = [device(140, 100)]
+
+
 @pytest.mark.parametrize(
     ("devices", "parameters", "text"),
     [
-        ([device(20)], {"policy": "fair"}, "claim policy=fair: not a valid value. Write fixed-"),
-        ([device(20)], {"policy": "fixed-share"}, "requires cores, but none are requested. Req"),
-        ([device(20)], {"memory": "1GiB"}, "claim memory=1GiB: not a parameter of a claim. The"),
-        ([device(20)], {"memory_limit": "1GiB"}, "claim memory-limit=1GiB: below memory 20GiB."),
-        ([device(20)], {"priority": "0"}, "priority=0: above the highest allowed priority, 2"),
+        (SHARE, {"policy": "fair"}, "claim policy=fair: not a valid value. Write fixed-share, "),
+        ([device(20)], {"policy": "fixed-share"}, "requires cores, but none are requested. Requ"),
+        (SHARE, {"memory": "1GiB"}, "claim memory=1GiB: not a parameter of a claim. The param"),
+        (SHARE, {"memory_limit": "1GiB"}, "claim memory-limit=1GiB: below memory 20GiB. Write"),
+        (SHARE, {"priority": "0"}, "claim priority=0: above the highest allowed priority, 2"),
         ([device(20, 100)], {}, "but not all of its memory"),
-        ([device(140, 100), device(20, card=1)], {}, "Request them in two claims"),
+        ([*WHOLE, device(20, card=1)], {}, "Request them in two claims"),
+        (SHARE, {"profile": "smalll"}, "not a profile of this node. Did you mean small?"),
+        (SHARE, {"profile": "small", "policy": "best-effort"}, "and so do other keys beside"),
+        ([device(4, 40)], {"profile": "small"}, "8GiB, and the claim has 4GiB of a card. Request"),
+        ([device(20, 5)], {"profile": "small"}, "10 % of the compute, and the claim has 5 %"),
+        (SHARE, {"profile": "quarter"}, "a part of a card, and the scheduler counts bytes"),
+        (WHOLE, {"profile": "small"}, "for shares, and the claim has whole cards"),
     ],
 )
 def test_parameters_are_checked_as_annotations_are(
     node: DaemonState, devices: list[dict[str, Any]], parameters: dict[str, Any], text: str
 ) -> None:
-    terms = RequestPolicy(max_per_request=MaxPerRequest(priority=2))
+    with_profiles(node)
+    terms = replace(node.config.terms, max_per_request=MaxPerRequest(priority=2))
     node.config = replace(node.config, terms=terms)
     with pytest.raises(QuotaError) as refused:
         prepare(node, *devices, **parameters)
@@ -358,27 +369,6 @@ def test_the_containers_of_a_claim_have_its_profile_each(node: DaemonState, tmp_
     assert allocated(node) == [20, 0]
     with pytest.raises(NoRoom):
         container(node, tmp_path, "c").create(node)
-
-
-@pytest.mark.parametrize(
-    ("grant", "parameters", "text"),
-    [
-        ((20, 40), {"profile": "smalll"}, "not a profile of this node. Did you mean small?"),
-        ((20, 40), {"profile": "small", "policy": "best-effort"}, "and so do other keys beside"),
-        ((4, 40), {"profile": "small"}, "8GiB, and the claim has 4GiB of a card. Request that c"),
-        ((20, 5), {"profile": "small"}, "10 % of the compute, and the claim has 5 %"),
-        ((20, 40), {"profile": "quarter"}, "a part of a card, and the scheduler counts bytes"),
-        ((140, 100), {"profile": "small"}, "for shares, and the claim has whole cards"),
-    ],
-)
-def test_a_profile_that_the_claim_cannot_be_is_refused(
-    node: DaemonState, grant: tuple[int, int], parameters: dict[str, Any], text: str
-) -> None:
-    with_profiles(node)
-    with pytest.raises(QuotaError) as refused:
-        prepare(node, device(*grant), **parameters)
-    assert text in str(refused.value)
-    assert node.ledger.claims == {}
 
 
 def test_burst_memory_never_comes_from_a_reservation(node: DaemonState) -> None:

@@ -134,6 +134,9 @@ def test_the_start_of_a_name_is_enough_where_it_is_one_containers(
 def test_the_start_of_several_names_lists_them_and_a_name_is_no_start(node: FakeDaemon) -> None:
     node.ledger.add(record(ATTACKER, OTHER_ID, "train-2"))
     assert refused(node, "tra").candidates == ["train", "train-2"]
+    node.ledger.add(record("c" * 16, "d" * 64, "train"))
+    assert sorted(refused(node, "train").candidates) == [VICTIM, "c" * 16]
+    node.ledger.release("c" * 16)
     assert str(refused(node, "tra")) == '"tra" is the start of the names of several containers'
     assert find_tenant("train", node).key == VICTIM
 

@@ -118,7 +118,6 @@ def test_an_end_that_was_cut_off_is_finished(
     with fakes.node(tmp_path) as node:
         key = running(node, program)
         program.kill()
-        program.wait()
         with killed(where, step, before=before):
             release.release_if_gone(key, node, "it is gone")
     assert free_after(tmp_path) == 140 * GIB

@@ -158,7 +158,6 @@ def test_a_reservation_of_an_ended_runtime_is_released_at_once(
     release.handle_process_end(key, node)
     assert node.ledger.entries[key].state == "reserved"
     runtime.kill()
-    runtime.wait()
     release.handle_process_end(key, node)
     assert not node.ledger.entries
     assert node.mounts.made() == []
@@ -168,7 +167,6 @@ def test_a_runtime_that_ended_before_the_answer_holds_nothing(
     node: DaemonState, tmp_path: Path, runtime: FakeProcess
 ) -> None:
     runtime.kill()
-    runtime.wait()
     BundleToCreate(tmp_path / "b", GPU).create(node, maker=runtime.pid)
     followed(node)
     assert not node.ledger.entries

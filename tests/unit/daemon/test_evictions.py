@@ -22,7 +22,7 @@ from gpushare.daemon.eviction.before_kill import BeforeKill
 from gpushare.daemon.eviction.checkpoint_client import CheckpointError
 from gpushare.daemon.eviction.host_memory import MemoryLimit
 from gpushare.daemon.eviction.on_card import OnCardWatch
-from gpushare.daemon.eviction.preconditions import CannotEvict, CannotRestore
+from gpushare.daemon.eviction.preconditions import CannotRestore
 from gpushare.daemon.eviction.steps import EvictionFailed
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import release
@@ -135,16 +135,14 @@ def test_one_whose_card_is_full_is_restored_to_another_of_the_same_model(
 def test_a_lock_that_times_out_puts_all_back(made: EvictableNode) -> None:
     tenant = made.tenant(programs=2)
     made.node.checkpoints.faults["lock", tenant.pids[1]] = SLOW
-    with pytest.raises(EvictionFailed, match=r"could not be locked \(lock: .*NOT_READY\)"):
-        made.node.evictions.evict(tenant.key)
+    made.refuses(tenant, r"could not be locked \(lock: .*NOT_READY\)")
     assert tenant.goes_on
 
 
 def test_a_checkpoint_that_fails_midway_is_undone(made: EvictableNode) -> None:
     tenant = made.tenant(programs=3)
     made.node.checkpoints.faults["checkpoint", tenant.pids[2]] = REFUSED
-    with pytest.raises(EvictionFailed, match="It goes on as before"):
-        made.node.evictions.evict(tenant.key)
+    made.refuses(tenant, "It goes on as before")
     assert tenant.goes_on
 
 
@@ -153,12 +151,10 @@ def test_a_process_that_the_driver_has_lost_is_reported_and_counts(made: Evictab
     before = made.capacity().available_bytes
     made.node.checkpoints.faults["checkpoint", tenant.pids[0]] = REFUSED
     made.node.checkpoints.leaves["checkpoint", tenant.pids[0]] = api.FAILED
-    with pytest.raises(EvictionFailed, match="nor could it be put back"):
-        made.node.evictions.evict(tenant.key)
+    made.refuses(tenant, "nor could it be put back")
     assert tenant.state == "failed"
     assert made.capacity().available_bytes == before
-    with pytest.raises(CannotEvict, match="an earlier eviction has failed"):
-        made.node.evictions.evict(tenant.key)
+    made.refuses(tenant, "an earlier eviction has failed")
     made.end(tenant)
     assert made.node.decide.run(lambda: release.release_ended(made.node))
     assert made.capacity().available_bytes == before + 40 * GIB
@@ -240,8 +236,7 @@ def test_what_the_driver_cannot_evict_is_refused_before_the_lock(
     tenant = made.tenant()
     status = made.node.tenants.pages[tenant.key].status.fd
     hold(status, 0, GIB, kinds=kinds, exported_bytes=exported)
-    with pytest.raises(CannotEvict, match=why):
-        made.node.evictions.evict(tenant.key)
+    made.refuses(tenant, why)
     assert (tenant.eviction, made.node.checkpoints.calls) == (None, [])
 
 
@@ -250,16 +245,13 @@ def test_an_older_library_an_older_driver_and_a_paused_tenant_are_refused(
 ) -> None:
     tenant = made.tenant()
     made.write_abilities(tenant, 0)
-    with pytest.raises(CannotEvict, match="interposer library is of an earlier version"):
-        made.node.evictions.evict(tenant.key)
+    made.refuses(tenant, "interposer library is of an earlier version")
     made.write_abilities(tenant, abi.ABILITY_EVICT)
     made.driver.driver_version = "565.57.01"
-    with pytest.raises(CannotEvict, match=r"driver 565\.57\.01 has no checkpoint API; 570"):
-        made.node.evictions.evict(tenant.key)
+    made.refuses(tenant, r"driver 565\.57\.01 has no checkpoint API; 570")
     made.driver.driver_version = "580.65.06"
     made.node.ledger.freezes.put(FreezeRecord(tenant.key, "operator", "", 0.0))
-    with pytest.raises(CannotEvict, match="gpushare resume train first"):
-        made.node.evictions.evict(tenant.key)
+    made.refuses(tenant, "gpushare resume train first")
     assert (tenant.eviction, made.node.checkpoints.calls) == (None, [])
 
 
@@ -274,14 +266,12 @@ def test_clients_of_mps_and_mig_instances_are_refused(
             made.node.evictions.move(tenant.key, "1")
     client = replace(tenant.record, isolation=MPS)
     made.node.decide.run(lambda: made.node.ledger.resize(client))
-    with pytest.raises(CannotEvict, match="uses an MPS server, whose clients the driver cannot"):
-        made.node.evictions.evict(tenant.key)
+    made.refuses(tenant, "uses an MPS server, whose clients the driver cannot")
     made.node.decide.run(lambda: made.node.ledger.resize(replace(client, isolation="interposer")))
     instance = MigInstance("GPU-parent", 0, 1, 3, 0)
     card = replace(made.node.loaded().cards[0], instance=instance)
     monkeypatch.setattr(made.node, "driver", replace(made.node.loaded(), cards=(card,)))
-    with pytest.raises(CannotEvict, match="has a MIG instance, which the driver cannot evict"):
-        made.node.evictions.evict(tenant.key)
+    made.refuses(tenant, "has a MIG instance, which the driver cannot evict")
     assert (tenant.eviction, made.node.checkpoints.calls) == (None, [])
 
 
@@ -307,20 +297,16 @@ def test_host_memory_is_bounded_for_all_the_machine_and_the_container(
     made.configure(host_memory_bytes=6 * GIB)
     made.node.evictions.evict(first.key)
 
-    def refused(why: str) -> None:
-        with pytest.raises(CannotEvict, match=why):
-            made.node.evictions.evict(second.key)
-
-    refused(r"evict\.host_memory is 6 GiB, of which 4 GiB is in use")
+    made.refuses(second, r"evict\.host_memory is 6 GiB, of which 4 GiB is in use")
     made.configure(host_memory_bytes=0)
-    refused(r"evict\.host_memory of gpushare\.yaml is 0")
+    made.refuses(second, r"evict\.host_memory of gpushare\.yaml is 0")
     made.configure(host_memory_bytes=60 * GIB)
     monkeypatch.setattr(host_memory, "available_bytes", lambda: GIB)
-    refused("this machine has 1 GiB available")
+    made.refuses(second, "this machine has 1 GiB available")
     monkeypatch.setattr(host_memory, "available_bytes", lambda: 1 << 40)
     least = MemoryLimit("/sys/fs/cgroup/train", 2 * GIB)
     monkeypatch.setattr(host_memory, "least_memory", lambda *_: least)
-    refused("the container's memory limit leaves 2 GiB")
+    made.refuses(second, "the container's memory limit leaves 2 GiB")
     assert second.eviction is None
 
 
@@ -571,8 +557,7 @@ def test_a_driver_that_says_nothing_is_asked_again_and_loses_nobody(made: Evicta
     silent = CheckpointError("unlock: the NVIDIA driver is not responding")
     made.node.checkpoints.faults["checkpoint", tenant.pids[1]] = REFUSED
     made.node.checkpoints.faults["unlock", tenant.pids[0]] = silent
-    with pytest.raises(EvictionFailed, match="nor could it be put back"):
-        made.node.evictions.evict(tenant.key)
+    made.refuses(tenant, "nor could it be put back")
     assert tenant.state == "evicting"
     made.node.evictions.look()
     made.settle()
