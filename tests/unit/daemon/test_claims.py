@@ -103,12 +103,11 @@ def container(
     asked: Mapping[str, str] | None = None,
     pod: str = POD,
     claim: str = CLAIM,
-    attempt: int = 0,
 ) -> BundleToCreate:
     """Return a container of a pod with UID `pod`, as containerd writes it with the claim's CDI."""
     keys = {f"gpushare.io/{key}": text for key, text in (asked or {}).items()}
-    engine = ContainerdBundles(folder / f"{pod}-{name}-{attempt}", keys, pod=f"s{pod}")
-    made = engine.container(name, attempt=attempt)
+    engine = ContainerdBundles(folder / f"{pod}-{name}", keys, pod=f"s{pod}")
+    made = engine.container(name)
     document = made.document()
     document["annotations"]["io.kubernetes.cri.sandbox-uid"] = pod
     mounts = []
@@ -126,17 +125,6 @@ def record_of(made: Mapping[str, Any], node: DaemonState) -> TenantRecord:
 
 def allocated(node: DaemonState) -> list[int]:
     return [capacity.allocated_bytes // GIB for capacity in node.capacities()]
-
-
-@contextmanager
-def running(made: BundleToCreate, node: DaemonState) -> Iterator[TenantRecord]:
-    key = made.create(node)["key"]
-    with FakeProcess() as process:
-        bind.bind(key, made.identity, process.pid, os.getpid(), node)
-        try:
-            yield node.ledger.entries[key]
-        finally:
-            process.kill()
 
 
 def test_a_prepared_claim_is_reserved_and_the_kubelet_can_mount_it(node: DaemonState) -> None:
@@ -274,14 +262,16 @@ def test_one_container_has_one_claim(node: DaemonState, tmp_path: Path) -> None:
 
 
 def test_what_runs_when_its_claim_is_unprepared_keeps_its_part(
-    node: DaemonState, tmp_path: Path
+    node: DaemonState, tmp_path: Path, program: FakeProcess
 ) -> None:
     prepare(node, device(20))
     job = container(node, tmp_path, "job", asked={"memory": "5GiB"})
-    with running(job, node) as record:
-        ask(node, "claim-unprepare", claim=CLAIM)
-        assert allocated(node) == [5, 0]
-        assert record.key in node.ledger.entries
+    key = job.create(node)["key"]
+    bind.bind(key, job.identity, program.pid, os.getpid(), node)
+    ask(node, "claim-unprepare", claim=CLAIM)
+    assert allocated(node) == [5, 0]
+    assert key in node.ledger.entries
+    program.kill()
     opened(node, memory="140GiB", devices="0")  # which looks for what has ended
 
 

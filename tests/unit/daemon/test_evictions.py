@@ -240,25 +240,16 @@ def test_what_the_driver_cannot_evict_is_refused_before_the_lock(
     assert (tenant.eviction, made.node.checkpoints.calls) == (None, [])
 
 
-def test_an_older_library_an_older_driver_and_a_paused_tenant_are_refused(
-    made: EvictableNode,
+def test_what_cannot_be_evicted_is_refused_by_its_reason(
+    made: EvictableNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tenant = made.tenant()
+    tenant = made.tenant(devices="0")
     made.write_abilities(tenant, 0)
     made.refuses(tenant, "interposer library is of an earlier version")
     made.write_abilities(tenant, abi.ABILITY_EVICT)
     made.driver.driver_version = "565.57.01"
     made.refuses(tenant, r"driver 565\.57\.01 has no checkpoint API; 570")
     made.driver.driver_version = "580.65.06"
-    made.node.ledger.freezes.put(FreezeRecord(tenant.key, "operator", "", 0.0))
-    made.refuses(tenant, "gpushare resume train first")
-    assert (tenant.eviction, made.node.checkpoints.calls) == (None, [])
-
-
-def test_clients_of_mps_and_mig_instances_are_refused(
-    made: EvictableNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tenant = made.tenant(devices="0")
     mps = config.parse('cards: {"1": {backend: mps}}', Path("gpushare.yaml"))
     with monkeypatch.context() as patched:
         patched.setattr(made.node, "config", replace(made.node.config, cards=mps.cards))
@@ -270,8 +261,11 @@ def test_clients_of_mps_and_mig_instances_are_refused(
     made.node.decide.run(lambda: made.node.ledger.resize(replace(client, isolation="interposer")))
     instance = MigInstance("GPU-parent", 0, 1, 3, 0)
     card = replace(made.node.loaded().cards[0], instance=instance)
-    monkeypatch.setattr(made.node, "driver", replace(made.node.loaded(), cards=(card,)))
-    made.refuses(tenant, "has a MIG instance, which the driver cannot evict")
+    with monkeypatch.context() as patched:
+        patched.setattr(made.node, "driver", replace(made.node.loaded(), cards=(card,)))
+        made.refuses(tenant, "has a MIG instance, which the driver cannot evict")
+    made.node.ledger.freezes.put(FreezeRecord(tenant.key, "operator", "", 0.0))
+    made.refuses(tenant, "gpushare resume train first")
     assert (tenant.eviction, made.node.checkpoints.calls) == (None, [])
 
 
@@ -296,7 +290,6 @@ def test_host_memory_is_bounded_for_all_the_machine_and_the_container(
     first, second = made.tenant(gib=4), made.tenant(gib=4)
     made.configure(host_memory_bytes=6 * GIB)
     made.node.evictions.evict(first.key)
-
     made.refuses(second, r"evict\.host_memory is 6 GiB, of which 4 GiB is in use")
     made.configure(host_memory_bytes=0)
     made.refuses(second, r"evict\.host_memory of gpushare\.yaml is 0")
