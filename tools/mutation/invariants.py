@@ -265,7 +265,7 @@ INVARIANTS: Final = (
         f"{_DAEMON}/store/integrity.py",
         "raise IntegrityLost(self.why)",
         "return",
-        (f"{_TESTS}/test_lost_records.py::test_unreadable_pages_in_use_stop_new_reservations",),
+        (f"{_TESTS}/test_ledger.py::test_unreadable_pages_in_use_stop_new_reservations",),
     ),
     # --- permissions ---
     Invariant(
@@ -404,7 +404,7 @@ INVARIANTS: Final = (
         f"{_DAEMON}/service/tenant_operations.py",
         "for record in (*by_id, *by_name)}.values())",
         "for record in (by_name or by_id)}.values())",
-        (f"{_TESTS}/test_find_tenant.py::test_a_name_that_is_anothers_id_is_ambiguous",),
+        (f"{_TESTS}/test_container_names.py::test_a_name_that_is_anothers_id_is_ambiguous",),
     ),
     Invariant(
         "refusals-name-no-tenant",

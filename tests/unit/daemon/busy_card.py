@@ -61,7 +61,6 @@ class BusyProcess:
     maker: BusyProcess | None = None  # of what it maps
     exported: int = 0
     contexts: int = 0
-    alive: bool = True
     todo: list[Callable[[], None]] = field(default_factory=list)
 
     @property
@@ -104,9 +103,8 @@ class BusyTenant:
 
     def __init__(self, world: BusyCard, key: str, memory: int, most: int, programs: int) -> None:
         self.world, self.key, self.limit, self.programs_most = world, key, memory, programs
-        allocation = CardAllocation(
-            CARD, memory, memory_limit_bytes=most if most > memory else None
-        )
+        limit = most if most > memory else None
+        allocation = CardAllocation(CARD, memory, memory_limit_bytes=limit)
         self.cgroup = f"/x/{key}"
         entry = TenantRecord(
             key=key,
@@ -174,11 +172,8 @@ class BusyTenant:
             self.unmap(program)
         program.buffers = program.managed = program.exported = program.contexts = 0
         self.write(program)
-        os.pwrite(
-            self.pages.status.fd,
-            bytes(abi.PROCESS_BYTES),
-            abi.status_process_offset(program.number),
-        )
+        place = abi.status_process_offset(program.number)
+        os.pwrite(self.pages.status.fd, bytes(abi.PROCESS_BYTES), place)
         self.free.append(program.number)
 
 
@@ -191,7 +186,6 @@ class BusyCard(FakeDriver):
         self.tenants: list[BusyTenant] = []  # that do something
         self.all_tenants: list[BusyTenant] = []
         self.there: dict[int, tuple[Process, str]] = {}  # that go on, and their cgroups
-        self.twice: dict[int, str] = {}  # another tenant's cgroup that a process is in as well
         self.clients: dict[int, int] = {}  # what the driver lists: bytes by number
         self.left: dict[int, BusyProcess] = {}  # clients whose process has ended
         self.version = 0
@@ -203,9 +197,8 @@ class BusyCard(FakeDriver):
         self.now_ns = 0
         self.recorder = Recorder()
         self.done: list[tuple[str, str]] = []
-        self.forger: tuple[BusyTenant, BusyProcess] | None = (
-            None  # its account says another thing each time
-        )
+        #: Its account says another thing each time.
+        self.forger: tuple[BusyTenant, BusyProcess] | None = None
         self._next = 1000
         self._ticks = 1
         self.node: FakeDaemon
@@ -290,12 +283,7 @@ class BusyCard(FakeDriver):
         return self.there[pid][0] if pid in self.there else None
 
     def _cgroups(self, pid: int) -> Mapping[str, str]:
-        if pid not in self.there:
-            return {}
-        paths = {"": self.there[pid][1]}
-        if pid in self.twice:
-            paths["pids"] = self.twice[pid]
-        return paths
+        return {"": self.there[pid][1]} if pid in self.there else {}
 
     def _pids_of(self, cgroup: str, _pid: int, _cgroups: Any) -> Iterator[int]:
         return iter([pid for pid, (_, path) in self.there.items() if f":{path}" == cgroup])
@@ -384,9 +372,9 @@ class BusyCard(FakeDriver):
             holder.todo.pop()()
         self._hand_over(tenant, holder)
 
-    def start(self, tenant: BusyTenant, *, pid: int = 0) -> BusyProcess:
+    def start(self, tenant: BusyTenant) -> BusyProcess:
         """Start a process that makes a context."""
-        pid = pid or self._number()
+        pid = self._number()
         self._ticks += 1
         process = Process(pid, self._ticks, 1, pid)
         self.there[pid] = process, tenant.cgroup
@@ -480,11 +468,8 @@ class BusyCard(FakeDriver):
             self._has(program, -program.mapped)
             tenant.unmap(program)
             return
-        makers = [
-            other
-            for other in tenant.programs
-            if other is not program and other.buffers and not (other.todo or other.exported)
-        ]
+        others = [one for one in tenant.programs if one is not program and one.buffers]
+        makers = [one for one in others if not (one.todo or one.exported)]
         if not makers or not self.shares:
             return
         maker = self.random.choice(makers)
@@ -520,8 +505,7 @@ class BusyCard(FakeDriver):
         else:
             limit = self.random.randrange(max(GIB, most // 2), most * 2)
             limit = min(limit, 100 * GIB)
-            self.node.ledger.resize(
-                replace(tenant.entry, allocations=(replace(allocation, memory_bytes=limit),))
-            )
+            resized = (replace(allocation, memory_bytes=limit),)
+            self.node.ledger.resize(replace(tenant.entry, allocations=resized))
         change_limit(tenant.entry, 0, limit, self.node)
         tenant.limit = limit

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,8 @@ from gpushare import abi
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.eviction import checkpoint_api as api
 from gpushare.daemon.eviction import evictions, host_memory, steps
+from gpushare.daemon.eviction.preconditions import CannotEvict
+from gpushare.daemon.eviction.steps import EvictionFailed
 from gpushare.daemon.identity import processes
 from gpushare.daemon.placement.model import CardCapacity
 from gpushare.daemon.store.eviction import EvictionRecord
@@ -101,6 +104,16 @@ class EvictableNode:
         self.write_abilities(made, abi.ABILITY_EVICT)
         self.look()
         return made
+
+    def evicted(self, **asked: Any) -> EvictableTenant:
+        made = self.tenant(**asked)
+        self.node.evictions.evict(made.key)
+        return made
+
+    def refuses(self, tenant: EvictableTenant, why: str) -> None:
+        """Try to evict, and have that refused or undone with this reason."""
+        with pytest.raises((CannotEvict, EvictionFailed), match=why):
+            self.node.evictions.evict(tenant.key)
 
     def write_abilities(self, tenant: EvictableTenant, abilities: int) -> None:
         status = self.node.tenants.pages[tenant.key].status.fd

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import NoReturn, cast
 
 import pytest
 
@@ -351,17 +351,19 @@ def node(
         yield made_node
     finally:
         made_node.evictions.close(5)
-        made_node.creates.finish(5)
-        made_node.requests.finish(5)
-        made_node.freezing.finish(5)
-        made_node.decide.finish(5)
-        made_node.names.finish(5)
+        made = made_node
+        for one in (made.creates, made.requests, made.freezing, made.decide, made.names):
+            one.finish(5)
         loop._run_due()  # what would have been watched, had it run
         made_node.watch.close()
         for key in list(tenants.pages):
             tenants.remove(key)
         loop.close()
         ledger.close()
+
+
+def no_space(*_: object, **__: object) -> NoReturn:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def all_are_there(monkeypatch: pytest.MonkeyPatch) -> None:

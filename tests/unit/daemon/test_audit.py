@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.daemon.pages import tenants
 from gpushare.daemon.state import Shortfall
 from gpushare.daemon.views.status_rows import tenant_row
 
@@ -50,6 +51,17 @@ def test_no_sample_accuses_a_container_within_its_quota(
         assert world.done == []
     assert world.recorder.calls == []
     assert "driver-sample-failed" not in capfd.readouterr().err  # each look was one
+
+
+def test_a_container_is_not_judged_by_claims_of_an_earlier_sample(
+    world: BusyCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its many claims are costly to read, so that most samples go without them."""
+    monkeypatch.setattr(tenants, "COSTLY_SECONDS", -1.0)
+    monkeypatch.setattr(tenants, "_PAUSE_TIMES", 1e9)
+    for _ in range(200):
+        world.look()
+    assert world.done == []
 
 
 def begin(world: BusyCard, looks: int = 60) -> BusyTenant:

@@ -120,20 +120,8 @@ def test_a_message_ends_no_tenant_whose_process_lives(
     find_operation(asked, node.operations).run(asked, node)
     assert entry_of(node, tenant).state == "bound"
     program.kill()
-    program.wait()
     find_operation(asked, node.operations).run(asked, node)
     assert not node.ledger.entries
-
-
-def test_the_next_container_gets_the_reservation_of_a_dead_runtime(
-    node: FakeDaemon,
-) -> None:
-    tenant = opened(node, memory="80GiB", devices="0")
-    with FakeProcess() as maker:
-        maker.kill()
-    node.ledger.add(replace(entry_of(node, tenant), maker=maker.pid, maker_starttime=1))
-    following = opened(node, memory="80GiB", devices="0")
-    assert list(node.ledger.entries) == [following["key"]]
 
 
 def test_a_cgroup_with_processes_keeps_its_reservation(
@@ -148,7 +136,6 @@ def test_a_cgroup_with_processes_keeps_its_reservation(
     node.ledger.add(replace(entry_of(node, tenant), engine="runc"))
     bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
     program.kill()
-    program.wait()
     release.reconcile_tenants(node, node.freezer)
     assert tenant["key"] in node.ledger.entries
     populated[0] = False

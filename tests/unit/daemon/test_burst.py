@@ -123,16 +123,6 @@ def test_a_reservation_that_fits_beside_bursts_withdraws_nothing(node: FakeDaemo
     assert limit(node, tenant) == 39
 
 
-def test_a_growing_tenant_gets_no_burst_of_its_own_reservation(node: FakeDaemon) -> None:
-    grows, tenant = opened(node, memory="10GiB", devices="0"), burst(node)
-    assert limit(node, tenant) == 130
-    set_quota(entry_of(node, grows), {"memory": "100GiB"}, node)
-    assert limit(node, tenant) == 40
-    uses(node, tenant, 40)
-    with pytest.raises(NoRoom, match=r"\(train 100, train-\w+ 10 and 30 burst\)"):
-        set_quota(entry_of(node, grows), {"memory": "101GiB"}, node)
-
-
 def test_without_burst_limits_nothing_is_computed(node: FakeDaemon) -> None:
     opened(node, memory="100GiB", devices="0")
     node.decide.finish(5)
@@ -201,32 +191,17 @@ def taken(one: BurstRange) -> int:
 
 
 @given(capacities, cards)
-def test_a_limit_lies_between_the_quota_and_the_burst_limit(
-    capacity: int, found: list[BurstRange]
-) -> None:
-    for one, limit in zip(found, burst_limits(capacity, found), strict=True):
-        assert one.memory_bytes <= limit <= one.most_bytes
-
-
-@given(capacities, cards)
 def test_reserved_and_used_memory_is_never_granted_for_bursts(
     capacity: int, found: list[BurstRange]
 ) -> None:
-    limits = burst_limits(capacity, found)
-    might_use = sum(max(limit, one.used_bytes) for one, limit in zip(found, limits, strict=True))
-    assert might_use <= max(capacity, sum(map(taken, found)))
-
-
-@given(capacities, cards)
-def test_a_tenant_within_the_available_memory_keeps_its_use(
-    capacity: int, found: list[BurstRange]
-) -> None:
-    limits = burst_limits(capacity, found)
-    if sum(map(taken, found)) <= capacity:
-        for one, limit in zip(found, limits, strict=True):
+    limits = list(zip(found, burst_limits(capacity, found), strict=True))
+    all_taken = sum(map(taken, found))
+    assert sum(max(limit, one.used_bytes) for one, limit in limits) <= max(capacity, all_taken)
+    for one, limit in limits:
+        assert one.memory_bytes <= limit <= one.most_bytes
+        if all_taken <= capacity:
             assert limit >= min(one.used_bytes, one.most_bytes)
-    else:
-        for one, limit in zip(found, limits, strict=True):
+        else:
             assert limit <= taken(one)
 
 

@@ -33,7 +33,7 @@ from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.status_rows import card_row
 from gpushare.protocol.kubernetes import CLAIM_MOUNT
 from gpushare.quota.errors import QuotaError
-from gpushare.quota.request_policy import MaxPerRequest, RequestPolicy
+from gpushare.quota.request_policy import MaxPerRequest
 
 from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles
@@ -103,12 +103,11 @@ def container(
     asked: Mapping[str, str] | None = None,
     pod: str = POD,
     claim: str = CLAIM,
-    attempt: int = 0,
 ) -> BundleToCreate:
     """Return a container of a pod with UID `pod`, as containerd writes it with the claim's CDI."""
     keys = {f"gpushare.io/{key}": text for key, text in (asked or {}).items()}
-    engine = ContainerdBundles(folder / f"{pod}-{name}-{attempt}", keys, pod=f"s{pod}")
-    made = engine.container(name, attempt=attempt)
+    engine = ContainerdBundles(folder / f"{pod}-{name}", keys, pod=f"s{pod}")
+    made = engine.container(name)
     document = made.document()
     document["annotations"]["io.kubernetes.cri.sandbox-uid"] = pod
     mounts = []
@@ -128,17 +127,6 @@ def allocated(node: DaemonState) -> list[int]:
     return [capacity.allocated_bytes // GIB for capacity in node.capacities()]
 
 
-@contextmanager
-def running(made: BundleToCreate, node: DaemonState) -> Iterator[TenantRecord]:
-    key = made.create(node)["key"]
-    with FakeProcess() as process:
-        bind.bind(key, made.identity, process.pid, os.getpid(), node)
-        try:
-            yield node.ledger.entries[key]
-        finally:
-            process.kill()
-
-
 def test_a_prepared_claim_is_reserved_and_the_kubelet_can_mount_it(node: DaemonState) -> None:
     answer = prepare(node, device(20, 40))
     assert answer["cdi"] == [f"gpushare.io/claim={CLAIM}"]
@@ -146,13 +134,11 @@ def test_a_prepared_claim_is_reserved_and_the_kubelet_can_mount_it(node: DaemonS
     assert (allocated(node), node.capacities()[0].cores_available) == ([20, 0], 60)
     [file] = node.config.cdi_dir.iterdir()
     assert file.name == f"gpushare.io-claim-{CLAIM}.json"
-    spec = json.loads(file.read_text())
-    [found] = spec["devices"]
-    assert (spec["kind"], found["name"]) == ("gpushare.io/claim", CLAIM)
-    [mount] = found["containerEdits"]["mounts"]
+    [found] = json.loads(file.read_text())["devices"]
     assert list(found["containerEdits"]) == ["mounts"]
-    assert mount["hostPath"] == answer["folder"]
-    assert mount["containerPath"] == f"{CLAIM_MOUNT}/{CLAIM}"
+    [mount] = found["containerEdits"]["mounts"]
+    paths = mount["hostPath"], mount["containerPath"]
+    assert paths == (answer["folder"], f"{CLAIM_MOUNT}/{CLAIM}")
     assert "ro" in mount["options"]
 
 
@@ -162,12 +148,12 @@ def test_the_same_claim_again_is_the_same_answer_and_another_grant_is_refused(
     first = prepare(node, device(20), policy="best-effort")
     assert prepare(node, device(20), policy="best-effort", pods=(POD, "ff")) == first
     assert ask(node, "claims")[0]["pods"] == [POD, "ff"]
-    others: tuple[dict[str, Any], ...] = ({"policy": "burst-share"}, {})
-    for changed in others:
+    changes: list[tuple[int, dict[str, Any]]] = [
+        *((20, {"policy": "burst-share"}), (20, {}), (21, {"policy": "best-effort"}))
+    ]
+    for gib, parameters in changes:
         with pytest.raises(ClaimChanged, match="Unprepare it first"):
-            prepare(node, device(20), **changed)
-    with pytest.raises(ClaimChanged):
-        prepare(node, device(21), policy="best-effort")
+            prepare(node, device(gib), **parameters)
     assert allocated(node) == [20, 0]
 
 
@@ -276,14 +262,16 @@ def test_one_container_has_one_claim(node: DaemonState, tmp_path: Path) -> None:
 
 
 def test_what_runs_when_its_claim_is_unprepared_keeps_its_part(
-    node: DaemonState, tmp_path: Path
+    node: DaemonState, tmp_path: Path, program: FakeProcess
 ) -> None:
     prepare(node, device(20))
     job = container(node, tmp_path, "job", asked={"memory": "5GiB"})
-    with running(job, node) as record:
-        ask(node, "claim-unprepare", claim=CLAIM)
-        assert allocated(node) == [5, 0]
-        assert record.key in node.ledger.entries
+    key = job.create(node)["key"]
+    bind.bind(key, job.identity, program.pid, os.getpid(), node)
+    ask(node, "claim-unprepare", claim=CLAIM)
+    assert allocated(node) == [5, 0]
+    assert key in node.ledger.entries
+    program.kill()
     opened(node, memory="140GiB", devices="0")  # which looks for what has ended
 
 
@@ -316,22 +304,33 @@ def test_all_of_a_card_is_the_whole_card(node: DaemonState, tmp_path: Path, core
         container(node, tmp_path, "eval").create(node)
 
 
+SHARE: list[dict[str, Any]] = [device(20, 40)]
+WHOLE: list[dict[str, Any]] = [device(140, 100)]
+
+
 @pytest.mark.parametrize(
     ("devices", "parameters", "text"),
     [
-        ([device(20)], {"policy": "fair"}, "claim policy=fair: not a valid value. Write fixed-"),
-        ([device(20)], {"policy": "fixed-share"}, "requires cores, but none are requested. Req"),
-        ([device(20)], {"memory": "1GiB"}, "claim memory=1GiB: not a parameter of a claim. The"),
-        ([device(20)], {"memory_limit": "1GiB"}, "claim memory-limit=1GiB: below memory 20GiB."),
-        ([device(20)], {"priority": "0"}, "priority=0: above the highest allowed priority, 2"),
+        (SHARE, {"policy": "fair"}, "claim policy=fair: not a valid value. Write fixed-share, "),
+        ([device(20)], {"policy": "fixed-share"}, "requires cores, but none are requested. Requ"),
+        (SHARE, {"memory": "1GiB"}, "claim memory=1GiB: not a parameter of a claim. The param"),
+        (SHARE, {"memory_limit": "1GiB"}, "claim memory-limit=1GiB: below memory 20GiB. Write"),
+        (SHARE, {"priority": "0"}, "claim priority=0: above the highest allowed priority, 2"),
         ([device(20, 100)], {}, "but not all of its memory"),
-        ([device(140, 100), device(20, card=1)], {}, "Request them in two claims"),
+        ([*WHOLE, device(20, card=1)], {}, "Request them in two claims"),
+        (SHARE, {"profile": "smalll"}, "not a profile of this node. Did you mean small?"),
+        (SHARE, {"profile": "small", "policy": "best-effort"}, "and so do other keys beside"),
+        ([device(4, 40)], {"profile": "small"}, "8GiB, and the claim has 4GiB of a card. Request"),
+        ([device(20, 5)], {"profile": "small"}, "10 % of the compute, and the claim has 5 %"),
+        (SHARE, {"profile": "quarter"}, "a part of a card, and the scheduler counts bytes"),
+        (WHOLE, {"profile": "small"}, "for shares, and the claim has whole cards"),
     ],
 )
 def test_parameters_are_checked_as_annotations_are(
     node: DaemonState, devices: list[dict[str, Any]], parameters: dict[str, Any], text: str
 ) -> None:
-    terms = RequestPolicy(max_per_request=MaxPerRequest(priority=2))
+    with_profiles(node)
+    terms = replace(node.config.terms, max_per_request=MaxPerRequest(priority=2))
     node.config = replace(node.config, terms=terms)
     with pytest.raises(QuotaError) as refused:
         prepare(node, *devices, **parameters)
@@ -360,27 +359,6 @@ def test_the_containers_of_a_claim_have_its_profile_each(node: DaemonState, tmp_
     assert allocated(node) == [20, 0]
     with pytest.raises(NoRoom):
         container(node, tmp_path, "c").create(node)
-
-
-@pytest.mark.parametrize(
-    ("grant", "parameters", "text"),
-    [
-        ((20, 40), {"profile": "smalll"}, "not a profile of this node. Did you mean small?"),
-        ((20, 40), {"profile": "small", "policy": "best-effort"}, "and so do other keys beside"),
-        ((4, 40), {"profile": "small"}, "8GiB, and the claim has 4GiB of a card. Request that c"),
-        ((20, 5), {"profile": "small"}, "10 % of the compute, and the claim has 5 %"),
-        ((20, 40), {"profile": "quarter"}, "a part of a card, and the scheduler counts bytes"),
-        ((140, 100), {"profile": "small"}, "for shares, and the claim has whole cards"),
-    ],
-)
-def test_a_profile_that_the_claim_cannot_be_is_refused(
-    node: DaemonState, grant: tuple[int, int], parameters: dict[str, Any], text: str
-) -> None:
-    with_profiles(node)
-    with pytest.raises(QuotaError) as refused:
-        prepare(node, device(*grant), **parameters)
-    assert text in str(refused.value)
-    assert node.ledger.claims == {}
 
 
 def test_burst_memory_never_comes_from_a_reservation(node: DaemonState) -> None:
@@ -441,7 +419,7 @@ def test_a_restarted_daemon_has_the_claims_and_sets_their_files_right(tmp_path: 
     ids=str,
 )
 def test_a_malformed_claim_is_refused(node: DaemonState, change: dict[str, Any]) -> None:
-    fields = {"claim": CLAIM, "namespace": "team", "name": "gpu", "pods": [POD]}
+    fields: dict[str, Any] = {"claim": CLAIM, "namespace": "team", "name": "gpu", "pods": [POD]}
     fields |= {"devices": [device(1)], "parameters": {}}
     with pytest.raises(MalformedRequest):
         ask(node, "claim-prepare", **{**fields, **change})
@@ -451,11 +429,8 @@ def test_a_malformed_claim_is_refused(node: DaemonState, change: dict[str, Any])
 def test_a_claim_that_cannot_be_published_can_be_prepared_again(
     node: DaemonState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> bool:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(claims, "write_spec", full)
+        patch.setattr(claims, "write_spec", fakes.no_space)
         with pytest.raises(OSError, match="No space"):
             prepare(node, device(20))
     assert prepare(node, device(20))["cdi"] == [f"gpushare.io/claim={CLAIM}"]

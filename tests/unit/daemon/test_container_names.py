@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,9 +14,15 @@ import pytest
 from gpushare.daemon.identity import container_names
 from gpushare.daemon.identity.container_names import ContainerName, name_from_spec
 from gpushare.daemon.lifecycle import bind
+from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
+from gpushare.daemon.service.control_request import TenantNotFound
+from gpushare.daemon.service.tenant_operations import find_tenant
 from gpushare.daemon.store.record import TenantRecord
+from gpushare.quota.errors import QuotaError
+from tests.system.waiting import wait_until
 
 from . import fakes
+from .fakes import FakeDaemon
 
 ID = "ab" * 32
 TASK = "/run/containerd/io.containerd.runtime.v2.task"
@@ -71,3 +79,112 @@ def test_silent_engines_cost_a_bounded_time(
     with fakes.node(tmp_path) as node:
         assert bind.with_names([entry] * 100, node) == [entry] * 100
     assert now[0] <= 2
+
+
+VICTIM, ATTACKER = "a" * 16, "b" * 16
+OWN_ID = "4f5e6d7c8b9a" + "0" * 52  # of the victim
+OTHER_ID = "c" * 64
+NAMES = [OWN_ID, OWN_ID[:12], OWN_ID[:4], VICTIM]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[FakeDaemon]:
+    with fakes.node(tmp_path) as made:
+        made.ledger.add(record(VICTIM, OWN_ID, "train"))
+        yield made
+
+
+def record(key: str, identity: str, name: str) -> TenantRecord:
+    return replace(fakes.entry(key), id=identity, name=name, engine="docker", state="bound")
+
+
+def refused(node: FakeDaemon, name: str) -> TenantNotFound:
+    with pytest.raises(TenantNotFound) as caught:
+        find_tenant(name, node)
+    return caught.value
+
+
+@pytest.mark.parametrize("name", [*NAMES, "4", f"team/pod/{OWN_ID[:12]}"])
+def test_a_name_that_is_anothers_id_is_ambiguous(node: FakeDaemon, name: str) -> None:
+    """However such a name came to be: it may have been there before the id."""
+    node.ledger.add(record(ATTACKER, OTHER_ID, name))
+    error = refused(node, name.rpartition("/")[2])
+    for part in (
+        f"train (ID {OWN_ID[:12]}, key {VICTIM})",
+        f"ID {OTHER_ID[:12]}, key {ATTACKER}",
+    ):
+        assert part in str(error)
+    assert sorted(error.candidates) == [VICTIM, ATTACKER]
+    if name != VICTIM:
+        assert find_tenant(VICTIM, node).key == VICTIM
+    assert find_tenant(ATTACKER, node).key == ATTACKER
+
+
+@pytest.mark.parametrize("name", ["t", "trai", "train"])
+def test_the_start_of_a_name_is_enough_where_it_is_one_containers(
+    node: FakeDaemon, name: str
+) -> None:
+    assert find_tenant(name, node).key == VICTIM
+    node.ledger.add(record(ATTACKER, OTHER_ID, "team/pod/serve-1"))
+    for start in ("team/pod/se", "pod/serve", "serve-"):
+        assert find_tenant(start, node).key == ATTACKER
+    assert refused(node, "rain").candidates == ["train", "team/pod/serve-1"]
+
+
+def test_the_start_of_several_names_lists_them_and_a_name_is_no_start(node: FakeDaemon) -> None:
+    node.ledger.add(record(ATTACKER, OTHER_ID, "train-2"))
+    assert refused(node, "tra").candidates == ["train", "train-2"]
+    node.ledger.add(record("c" * 16, "d" * 64, "train"))
+    assert sorted(refused(node, "train").candidates) == [VICTIM, "c" * 16]
+    node.ledger.release("c" * 16)
+    assert str(refused(node, "tra")) == '"tra" is the start of the names of several containers'
+    assert find_tenant("train", node).key == VICTIM
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_id_is_never_the_start_of_anothers_name(node: FakeDaemon, name: str) -> None:
+    node.ledger.add(record(ATTACKER, OTHER_ID, f"{name}-2"))
+    assert find_tenant(name, node).key == VICTIM
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gpushare_run_refuses_a_name_that_is_anothers_id(node: FakeDaemon, name: str) -> None:
+    command = HostCommand(name=name, uid=1000, rootless=True)
+    with pytest.raises(QuotaError, match="the ID of train, or its beginning") as caught:
+        open_tenant(command, {"memory": "1GiB"}, node)
+    assert "Use another name" in str(caught.value)
+    assert list(node.ledger.entries) == [VICTIM]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_engines_name_that_is_anothers_id_is_not_taken(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    asked: list[str] = []
+
+    def engine(identity: str, *_: object) -> ContainerName:
+        asked.append(identity)
+        return ContainerName("docker", name)
+
+    monkeypatch.setattr(container_names, "ask_engines", engine)
+    node.ledger.add(record(ATTACKER, OTHER_ID, ""))
+    [shown] = bind.with_names([node.ledger.entries[ATTACKER]], node)
+    assert shown.name == OTHER_ID[:12]
+    wait_until(lambda: node.ledger.entries[ATTACKER].name != "")
+    assert node.ledger.entries[ATTACKER].name == OTHER_ID[:12]
+    assert find_tenant(name, node).key == VICTIM
+    assert asked == [OTHER_ID]  # and not again at each look
+
+
+def test_a_name_of_its_own_and_a_short_one_are_taken(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        container_names, "ask_engines", lambda *_: ContainerName("docker", OTHER_ID[:12])
+    )
+    node.ledger.add(record(ATTACKER, OTHER_ID, ""))
+    bind.with_names([node.ledger.entries[ATTACKER]], node)
+    wait_until(lambda: node.ledger.entries[ATTACKER].name == OTHER_ID[:12])
+    records = node.ledger.entries
+    assert container_names.find_conflict("4f", ATTACKER, records) is None  # many ids begin so
+    assert container_names.find_conflict("serve", ATTACKER, records) is None

@@ -29,6 +29,7 @@ from .fake_process import FakeProcess
 from .fakes import GIB
 from .test_callers import CALLERS
 
+GPU = "GPUSHARE_MEMORY=4GiB"
 SANDBOX = {"io.kubernetes.cri.container-type": "sandbox"}
 CARD = {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}
 RULE = {"allow": True, "type": "c", "major": 195, "minor": 0, "access": "rwm"}
@@ -79,14 +80,14 @@ def test_annotations_that_gpushare_yaml_names_become_labels_of_metrics(
 ) -> None:
     node.config = replace(node.config, labels=("team", "example.com/cost"))
     annotations = {"team": "red", "other": "x"}
-    BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB", annotations=annotations).create(node)
+    BundleToCreate(tmp_path / "b", GPU, annotations=annotations).create(node)
     assert [one["labels"] for one in tenant_metrics(node)] == [{"team": "red"}]
 
 
 def test_a_second_create_before_the_first_was_bound_takes_its_place(
     node: DaemonState, tmp_path: Path
 ) -> None:
-    container = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB")
+    container = BundleToCreate(tmp_path / "b", GPU)
     first = container.create(node)
     once = container.text()
     second = container.create(node)
@@ -107,7 +108,7 @@ def test_a_second_create_before_the_first_was_bound_takes_its_place(
 def test_a_second_runtime_does_not_take_the_pages_from_the_first(
     node: DaemonState, tmp_path: Path
 ) -> None:
-    container = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB")
+    container = BundleToCreate(tmp_path / "b", GPU)
     with FakeProcess() as first:
         given = container.create(node, maker=first.pid)
         pages = node.tenants.pages[given["key"]]
@@ -127,12 +128,11 @@ def test_a_second_runtime_does_not_take_the_pages_from_the_first(
 def test_a_failure_after_the_reservation_releases_it(
     node: DaemonState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    container = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB")
+    container = BundleToCreate(tmp_path / "b", GPU)
     before = container.text()
-    monkeypatch.setattr(*{"store": (spec, "store"), "edits": (edits, "apply")}[step], fail)
+    monkeypatch.setattr(
+        *{"store": (spec, "store"), "edits": (edits, "apply")}[step], fakes.no_space
+    )
     with pytest.raises(OSError, match="No space"):
         container.create(node)
     assert container.text() == before
@@ -154,13 +154,10 @@ def test_a_reservation_of_an_ended_runtime_is_released_at_once(
     node: DaemonState, tmp_path: Path, runtime: FakeProcess
 ) -> None:
     """Nothing binds it any more: the hook runs while the runtime does."""
-    key = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB").create(node, maker=runtime.pid)[
-        "key"
-    ]
+    key = BundleToCreate(tmp_path / "b", GPU).create(node, maker=runtime.pid)["key"]
     release.handle_process_end(key, node)
     assert node.ledger.entries[key].state == "reserved"
     runtime.kill()
-    runtime.wait()
     release.handle_process_end(key, node)
     assert not node.ledger.entries
     assert node.mounts.made() == []
@@ -170,14 +167,10 @@ def test_a_runtime_that_ended_before_the_answer_holds_nothing(
     node: DaemonState, tmp_path: Path, runtime: FakeProcess
 ) -> None:
     runtime.kill()
-    runtime.wait()
-    BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB").create(node, maker=runtime.pid)
+    BundleToCreate(tmp_path / "b", GPU).create(node, maker=runtime.pid)
     followed(node)
     assert not node.ledger.entries
     assert node.mounts.made() == []
-
-
-GPU = "GPUSHARE_MEMORY=4GiB"
 
 
 def checkpoint(node: fakes.FakeDaemon, identity: str) -> None:

@@ -38,7 +38,7 @@ def node(tmp_path: Path) -> Iterator[FakeDaemon]:
         yield made
 
 
-def given(container: BundleToCreate, node: FakeDaemon) -> TenantRecord:
+def given(container: BundleToCreate, node: DaemonState) -> TenantRecord:
     key = container.create(node)["key"]
     return node.ledger.entries[key]
 
@@ -240,15 +240,9 @@ def test_a_card_that_an_image_does_not_fit_is_used_only_if_the_policy_lets_it(
     assert "card 0 (V100) does not fit the image: V100 has compute" in str(caught.value)
 
 
-def test_with_action_ignore_no_container_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "gpushare.compatibility.image.find_runtimes", lambda *_: pytest.fail("was looked at")
-    )
+def test_with_action_ignore_an_image_gets_no_note(tmp_path: Path) -> None:
     with machine(tmp_path, Config(terms=RequestPolicy(compat="ignore"))) as node:
-        key = BundleToCreate(tmp_path / "b", SHARE, TOO_NEW).create(node)["key"]
-        assert node.ledger.entries[key].notes == ()
+        assert given(BundleToCreate(tmp_path / "b", SHARE, TOO_NEW), node).notes == ()
 
 
 def test_a_whole_card_has_no_interposer_to_be_older(tmp_path: Path) -> None:

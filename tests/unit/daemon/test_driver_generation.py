@@ -51,38 +51,39 @@ def events(capfd: pytest.CaptureFixture[str], *names: str) -> list[dict[str, Any
     return [line for line in lines if line["event"] in names]
 
 
+def changed(node: FakeDaemon) -> None:
+    """Look, have the change understood, and look again."""
+    node.sampler.look()
+    node.decide.run(lambda: None)
+    node.sampler.look()
+
+
 def health(node: FakeDaemon, card: Card = CARD) -> str:
     return node.observed.usage.cards[card.uuid].health
 
 
 def test_a_card_under_mig_keeps_its_reservations_and_takes_no_new_ones(
-    node: FakeDaemon, driver: FakeDriver, truth: UsageSampler
+    node: FakeDaemon, driver: FakeDriver
 ) -> None:
     opened(node, memory="4GiB", devices="0")
     driver.parts = {CARD.uuid: ()}
-    truth.look()
-    node.decide.run(lambda: None)
-    truth.look()
+    changed(node)
     with pytest.raises(NoRoom, match="MIG is enabled"):
         opened(node, memory="4GiB", devices="0")
     assert len(node.ledger.entries) == 1
     [warning] = [text for text in status_row(node)["warnings"] if "MIG" in text]
     assert "card 0" in warning
     driver.parts = {}
-    truth.look()
-    node.decide.run(lambda: None)
-    truth.look()
+    changed(node)
     opened(node, memory="4GiB", devices="0")
 
 
 def test_reservations_follow_the_uuid_when_indices_change(
-    node: FakeDaemon, driver: FakeDriver, truth: UsageSampler
+    node: FakeDaemon, driver: FakeDriver
 ) -> None:
     opened(node, memory="4GiB", devices="0")
     driver._cards = (replace(OTHER, index=0), replace(CARD, index=1))
-    truth.look()
-    node.decide.run(lambda: None)
-    truth.look()
+    changed(node)
     allocated = {room.card.index: room.allocated_bytes for room in node.capacities()}
     assert allocated == {0: 0, 1: 4 * GIB}
 

@@ -22,7 +22,7 @@ from gpushare.daemon.eviction.before_kill import BeforeKill
 from gpushare.daemon.eviction.checkpoint_client import CheckpointError
 from gpushare.daemon.eviction.host_memory import MemoryLimit
 from gpushare.daemon.eviction.on_card import OnCardWatch
-from gpushare.daemon.eviction.preconditions import CannotEvict, CannotRestore
+from gpushare.daemon.eviction.preconditions import CannotRestore
 from gpushare.daemon.eviction.steps import EvictionFailed
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import release
@@ -81,14 +81,12 @@ def test_evicted_memory_is_available_and_the_calls_wait(made: EvictableNode) -> 
 
 
 def test_all_are_locked_before_one_is_checkpointed(made: EvictableNode) -> None:
-    tenant = made.tenant(programs=3)
-    made.node.evictions.evict(tenant.key)
+    made.evicted(programs=3)
     assert [name for name, _ in made.node.checkpoints.calls] == ["lock"] * 3 + ["checkpoint"] * 3
 
 
 def test_a_restore_reserves_its_room_and_lets_it_go_on(made: EvictableNode) -> None:
-    tenant = made.tenant(gib=40, programs=2)
-    made.node.evictions.evict(tenant.key)
+    tenant = made.evicted(gib=40, programs=2)
     before = made.capacity().available_bytes
     reserved: list[int] = []
     made.node.checkpoints.during = lambda name, _: reserved.append(
@@ -100,8 +98,7 @@ def test_a_restore_reserves_its_room_and_lets_it_go_on(made: EvictableNode) -> N
 
 
 def test_a_tenant_without_room_stays_evicted_and_nothing_is_tried(made: EvictableNode) -> None:
-    tenant = made.tenant(gib=100)
-    made.node.evictions.evict(tenant.key)
+    tenant = made.evicted(gib=100)
     opened(made.node, memory="100GiB", devices="0")
     opened(made.node, memory="100GiB", devices="1")
     with pytest.raises(NoRoom, match="card 0 cannot take train"):
@@ -113,8 +110,7 @@ def test_a_tenant_without_room_stays_evicted_and_nothing_is_tried(made: Evictabl
 def test_a_restore_looks_at_the_drivers_own_figure_of_free_memory(
     made: EvictableNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tenant = made.tenant(gib=40, devices="0")
-    made.node.evictions.evict(tenant.key)
+    tenant = made.evicted(gib=40, devices="0")
     listed, uuid = made.driver.sample, tenant.card
 
     def sample(*, brief: bool = False) -> DriverSample:
@@ -130,8 +126,7 @@ def test_a_restore_looks_at_the_drivers_own_figure_of_free_memory(
 def test_one_whose_card_is_full_is_restored_to_another_of_the_same_model(
     made: EvictableNode,
 ) -> None:
-    tenant = made.tenant(gib=40, devices="0")
-    made.node.evictions.evict(tenant.key)
+    tenant = made.evicted(gib=40, devices="0")
     opened(made.node, memory="120GiB", devices="0")
     made.node.evictions.restore(tenant.key)
     assert tenant.card == made.node.loaded().cards[1].uuid
@@ -140,16 +135,14 @@ def test_one_whose_card_is_full_is_restored_to_another_of_the_same_model(
 def test_a_lock_that_times_out_puts_all_back(made: EvictableNode) -> None:
     tenant = made.tenant(programs=2)
     made.node.checkpoints.faults["lock", tenant.pids[1]] = SLOW
-    with pytest.raises(EvictionFailed, match=r"could not be locked \(lock: .*NOT_READY\)"):
-        made.node.evictions.evict(tenant.key)
+    made.refuses(tenant, r"could not be locked \(lock: .*NOT_READY\)")
     assert tenant.goes_on
 
 
 def test_a_checkpoint_that_fails_midway_is_undone(made: EvictableNode) -> None:
     tenant = made.tenant(programs=3)
     made.node.checkpoints.faults["checkpoint", tenant.pids[2]] = REFUSED
-    with pytest.raises(EvictionFailed, match="It goes on as before"):
-        made.node.evictions.evict(tenant.key)
+    made.refuses(tenant, "It goes on as before")
     assert tenant.goes_on
 
 
@@ -158,30 +151,27 @@ def test_a_process_that_the_driver_has_lost_is_reported_and_counts(made: Evictab
     before = made.capacity().available_bytes
     made.node.checkpoints.faults["checkpoint", tenant.pids[0]] = REFUSED
     made.node.checkpoints.leaves["checkpoint", tenant.pids[0]] = api.FAILED
-    with pytest.raises(EvictionFailed, match="nor could it be put back"):
-        made.node.evictions.evict(tenant.key)
+    made.refuses(tenant, "nor could it be put back")
     assert tenant.state == "failed"
     assert made.capacity().available_bytes == before
-    with pytest.raises(CannotEvict, match="an earlier eviction has failed"):
-        made.node.evictions.evict(tenant.key)
+    made.refuses(tenant, "an earlier eviction has failed")
     made.end(tenant)
     assert made.node.decide.run(lambda: release.release_ended(made.node))
     assert made.capacity().available_bytes == before + 40 * GIB
 
 
 def test_a_restore_out_of_memory_is_final(made: EvictableNode) -> None:
-    tenant = made.tenant(programs=2)
-    made.node.evictions.evict(tenant.key)
+    tenant = made.evicted(programs=2)
     made.node.checkpoints.faults["restore", tenant.pids[1]] = OUT_OF_MEMORY
     with pytest.raises(EvictionFailed, match="gpushare stop train"):
         made.node.evictions.restore(tenant.key)
     assert tenant.state == "failed"
+    assert tenant.eviction is not None
     assert "OUT_OF_MEMORY" in tenant.eviction.error
 
 
 def test_a_restore_that_is_refused_midway_leaves_all_evicted(made: EvictableNode) -> None:
-    tenant = made.tenant(programs=2)
-    made.node.evictions.evict(tenant.key)
+    tenant = made.evicted(programs=2)
     made.node.checkpoints.faults["restore", tenant.pids[1]] = CheckpointError("restore: 3", 3)
     with pytest.raises(EvictionFailed, match="It stays evicted"):
         made.node.evictions.restore(tenant.key)
@@ -191,8 +181,7 @@ def test_a_restore_that_is_refused_midway_leaves_all_evicted(made: EvictableNode
 
 
 def test_a_restore_goes_on_from_one_that_a_killed_worker_has_begun(made: EvictableNode) -> None:
-    tenant = made.tenant(programs=2)
-    made.node.evictions.evict(tenant.key)
+    tenant = made.evicted(programs=2)
     checkpoints, done = made.node.checkpoints, ("restore", tenant.pids[0])
     checkpoints.faults[done] = CheckpointError("restore", api.ILLEGAL_STATE)
     checkpoints.leaves[done] = api.LOCKED
@@ -247,33 +236,20 @@ def test_what_the_driver_cannot_evict_is_refused_before_the_lock(
     tenant = made.tenant()
     status = made.node.tenants.pages[tenant.key].status.fd
     hold(status, 0, GIB, kinds=kinds, exported_bytes=exported)
-    with pytest.raises(CannotEvict, match=why):
-        made.node.evictions.evict(tenant.key)
+    made.refuses(tenant, why)
     assert (tenant.eviction, made.node.checkpoints.calls) == (None, [])
 
 
-def test_an_older_library_an_older_driver_and_a_paused_tenant_are_refused(
-    made: EvictableNode,
-) -> None:
-    tenant = made.tenant()
-    made.write_abilities(tenant, 0)
-    with pytest.raises(CannotEvict, match="interposer library is of an earlier version"):
-        made.node.evictions.evict(tenant.key)
-    made.write_abilities(tenant, abi.ABILITY_EVICT)
-    made.driver.driver_version = "565.57.01"
-    with pytest.raises(CannotEvict, match=r"driver 565\.57\.01 has no checkpoint API; 570"):
-        made.node.evictions.evict(tenant.key)
-    made.driver.driver_version = "580.65.06"
-    made.node.ledger.freezes.put(FreezeRecord(tenant.key, "operator", "", 0.0))
-    with pytest.raises(CannotEvict, match="gpushare resume train first"):
-        made.node.evictions.evict(tenant.key)
-    assert (tenant.eviction, made.node.checkpoints.calls) == (None, [])
-
-
-def test_clients_of_mps_and_mig_instances_are_refused(
+def test_what_cannot_be_evicted_is_refused_by_its_reason(
     made: EvictableNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tenant = made.tenant(devices="0")
+    made.write_abilities(tenant, 0)
+    made.refuses(tenant, "interposer library is of an earlier version")
+    made.write_abilities(tenant, abi.ABILITY_EVICT)
+    made.driver.driver_version = "565.57.01"
+    made.refuses(tenant, r"driver 565\.57\.01 has no checkpoint API; 570")
+    made.driver.driver_version = "580.65.06"
     mps = config.parse('cards: {"1": {backend: mps}}', Path("gpushare.yaml"))
     with monkeypatch.context() as patched:
         patched.setattr(made.node, "config", replace(made.node.config, cards=mps.cards))
@@ -281,22 +257,22 @@ def test_clients_of_mps_and_mig_instances_are_refused(
             made.node.evictions.move(tenant.key, "1")
     client = replace(tenant.record, isolation=MPS)
     made.node.decide.run(lambda: made.node.ledger.resize(client))
-    with pytest.raises(CannotEvict, match="uses an MPS server, whose clients the driver cannot"):
-        made.node.evictions.evict(tenant.key)
+    made.refuses(tenant, "uses an MPS server, whose clients the driver cannot")
     made.node.decide.run(lambda: made.node.ledger.resize(replace(client, isolation="interposer")))
     instance = MigInstance("GPU-parent", 0, 1, 3, 0)
     card = replace(made.node.loaded().cards[0], instance=instance)
-    monkeypatch.setattr(made.node, "driver", replace(made.node.loaded(), cards=(card,)))
-    with pytest.raises(CannotEvict, match="has a MIG instance, which the driver cannot evict"):
-        made.node.evictions.evict(tenant.key)
+    with monkeypatch.context() as patched:
+        patched.setattr(made.node, "driver", replace(made.node.loaded(), cards=(card,)))
+        made.refuses(tenant, "has a MIG instance, which the driver cannot evict")
+    made.node.ledger.freezes.put(FreezeRecord(tenant.key, "operator", "", 0.0))
+    made.refuses(tenant, "gpushare resume train first")
     assert (tenant.eviction, made.node.checkpoints.calls) == (None, [])
 
 
 def test_the_quota_of_an_evicted_tenant_is_changed_without_room_for_it(
     made: EvictableNode,
 ) -> None:
-    tenant = made.tenant(gib=100, devices="0")
-    made.node.evictions.evict(tenant.key)
+    tenant = made.evicted(gib=100, devices="0")
     opened(made.node, memory="130GiB", devices="0")
 
     def change(memory: str) -> None:
@@ -314,21 +290,16 @@ def test_host_memory_is_bounded_for_all_the_machine_and_the_container(
     first, second = made.tenant(gib=4), made.tenant(gib=4)
     made.configure(host_memory_bytes=6 * GIB)
     made.node.evictions.evict(first.key)
-
-    def refused(why: str) -> None:
-        with pytest.raises(CannotEvict, match=why):
-            made.node.evictions.evict(second.key)
-
-    refused(r"evict\.host_memory is 6 GiB, of which 4 GiB is in use")
+    made.refuses(second, r"evict\.host_memory is 6 GiB, of which 4 GiB is in use")
     made.configure(host_memory_bytes=0)
-    refused(r"evict\.host_memory of gpushare\.yaml is 0")
+    made.refuses(second, r"evict\.host_memory of gpushare\.yaml is 0")
     made.configure(host_memory_bytes=60 * GIB)
     monkeypatch.setattr(host_memory, "available_bytes", lambda: GIB)
-    refused("this machine has 1 GiB available")
+    made.refuses(second, "this machine has 1 GiB available")
     monkeypatch.setattr(host_memory, "available_bytes", lambda: 1 << 40)
     least = MemoryLimit("/sys/fs/cgroup/train", 2 * GIB)
     monkeypatch.setattr(host_memory, "least_memory", lambda *_: least)
-    refused("the container's memory limit leaves 2 GiB")
+    made.refuses(second, "the container's memory limit leaves 2 GiB")
     assert second.eviction is None
 
 
@@ -370,8 +341,7 @@ def test_a_move_is_refused_before_anything_is_evicted(made: EvictableNode) -> No
 def test_another_daemon_asks_the_driver_how_far_it_got(
     made: EvictableNode, state: str, states: tuple[int, int], ends: str
 ) -> None:
-    tenant = made.tenant(programs=2)
-    made.node.evictions.evict(tenant.key)
+    tenant = made.evicted(programs=2)
     assert tenant.eviction is not None
     interrupted = replace(tenant.eviction, state=state)  # type: ignore[arg-type]
     made.node.decide.run(lambda: made.node.ledger.evict(tenant.key, interrupted))
@@ -415,7 +385,7 @@ def idle(made: EvictableNode, *tenants: EvictableTenant) -> None:
     made.node.observed.idle = {one.key: float(number) for number, one in enumerate(tenants)}
 
 
-def evicted(*tenants: EvictableTenant) -> list[bool]:
+def off_card(*tenants: EvictableTenant) -> list[bool]:
     return [one.record.is_off_card for one in tenants]
 
 
@@ -424,7 +394,7 @@ def test_a_request_without_room_evicts_who_is_idle_the_longest(made: EvictableNo
     first, second, busy = (made.tenant(gib=40) for _ in range(3))
     idle(made, second, first)
     grant = opened(made.node, memory="50GiB")
-    assert evicted(first, second, busy) == [False, True, False]
+    assert off_card(first, second, busy) == [False, True, False]
     assert made.node.ledger.entries[grant["key"]].allocations[0].uuid == first.card
     assert second.eviction is not None
     assert (second.eviction.cause, second.eviction.reason) == ("idle", "train had no room")
@@ -436,9 +406,9 @@ def test_no_more_are_evicted_than_are_needed_and_none_in_vain(made: EvictableNod
     idle(made, little, much)
     with pytest.raises(NoRoom):
         opened(made.node, memory="100GiB")
-    assert evicted(little, much, busy) == [False] * 3
+    assert off_card(little, much, busy) == [False] * 3
     opened(made.node, memory="50GiB")
-    assert evicted(little, much, busy) == [False, True, False]
+    assert off_card(little, much, busy) == [False, True, False]
 
 
 def test_two_that_need_the_same_room_do_not_take_turns(made: EvictableNode) -> None:
@@ -449,15 +419,15 @@ def test_two_that_need_the_same_room_do_not_take_turns(made: EvictableNode) -> N
     idle(made, first)
     made.node.evictions.want(second.key)
     made.settle()
-    assert evicted(first, second) == [True, False]
+    assert off_card(first, second) == [True, False]
     idle(made, second)
     made.node.evictions.want(first.key)
     made.settle()
-    assert evicted(first, second) == [True, False]  # evict.min_resident
+    assert off_card(first, second) == [True, False]  # evict.min_resident
     made.configure(min_resident_seconds=0)
     made.node.evictions.changed()
     made.settle()
-    assert evicted(first, second) == [False, True]
+    assert off_card(first, second) == [False, True]
 
 
 def test_a_restored_tenant_is_not_to_be_killed_with_a_driver_that_hangs(
@@ -519,8 +489,7 @@ def test_a_kill_waits_only_so_long(
 
 def test_one_that_waits_and_one_that_is_lost_are_named(made: EvictableNode) -> None:
     made.tenant(gib=130, devices="1")
-    tenant = made.tenant(gib=100, devices="0")
-    made.node.evictions.evict(tenant.key)
+    tenant = made.evicted(gib=100, devices="0")
     opened(made.node, memory="100GiB", devices="0")
     made.node.evictions.want(tenant.key)
     made.settle()
@@ -566,11 +535,11 @@ def test_who_has_burst_memory_that_another_lacks_is_evicted(made: EvictableNode)
     batch = made.tenant(gib=40, held_gib=90, memory_limit="100GiB", devices="0")
     made.node.evictions.relieve(lacking.key, lacking.card)
     made.settle()
-    assert evicted(lacking, batch, modest) == [False] * 3
+    assert off_card(lacking, batch, modest) == [False] * 3
     made.configure(offline=True)
     made.node.evictions.relieve(lacking.key, lacking.card)
     made.settle()
-    assert evicted(lacking, batch, modest) == [False, True, False]
+    assert off_card(lacking, batch, modest) == [False, True, False]
     assert batch.eviction is not None
     assert batch.eviction.reason == "train lacks memory within its quota"
     assert batch.eviction.bytes == 90 * GIB
@@ -581,8 +550,7 @@ def test_a_driver_that_says_nothing_is_asked_again_and_loses_nobody(made: Evicta
     silent = CheckpointError("unlock: the NVIDIA driver is not responding")
     made.node.checkpoints.faults["checkpoint", tenant.pids[1]] = REFUSED
     made.node.checkpoints.faults["unlock", tenant.pids[0]] = silent
-    with pytest.raises(EvictionFailed, match="nor could it be put back"):
-        made.node.evictions.evict(tenant.key)
+    made.refuses(tenant, "nor could it be put back")
     assert tenant.state == "evicting"
     made.node.evictions.look()
     made.settle()

@@ -29,15 +29,10 @@ STEP_NS = 250 * 10**6
 
 def of(**held: int) -> ClaimedUse:
     """Return an account of A and B, in GiB."""
+    managed = held.pop("managed", 0) * GIB
     who = {"a": A, "b": B, "c": C}
-    return ClaimedUse(
-        {
-            (who[name].namespaced_pid, who[name].starttime): ProcessClaimedUse(size * GIB, 0)
-            for name, size in held.items()
-            if name != "managed"
-        },
-        held.get("managed", 0) * GIB,
-    )
+    keys = {name: (who[name].namespaced_pid, who[name].starttime) for name in held}
+    return ClaimedUse({keys[n]: ProcessClaimedUse(held[n] * GIB, 0) for n in held}, managed)
 
 
 def course(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -180,28 +181,23 @@ def test_a_container_that_an_engine_paused_before_is_not_thawed(
 def test_a_freeze_that_is_impossible_is_reported_with_its_reason(
     node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(CannotFreeze, match="it has exited"):
-        node.freezer.freeze(KEY, "operator", "")
+    def refused(why: str) -> None:
+        with pytest.raises(CannotFreeze, match=why):
+            node.freezer.freeze(KEY, "operator", "")
+        assert words(node) == []
+
+    refused("it has exited")
     monkeypatch.setattr(processes, "is_nobodys_program", lambda pid: pid == 99)
     add(node, pid=99)
-    with pytest.raises(CannotFreeze, match="is still starting"):
-        node.freezer.freeze(KEY, "operator", "")
+    refused("is still starting")
     add(node, state="reserved")
-    with pytest.raises(CannotFreeze, match="is still starting"):
-        node.freezer.freeze(KEY, "operator", "")
+    refused("is still starting")
     add(node)
-
-    def refuse(*_: object) -> dict[str, CgroupFreezer]:
-        raise SharedCgroup("train shares its cgroup")
-
-    monkeypatch.setattr(module, "freezable_groups", refuse)
+    monkeypatch.setattr(module, "freezable_groups", Mock(side_effect=SharedCgroup("it shares")))
     monkeypatch.setattr(processes, "find_process", lambda pid: processes.Process(pid, 5, 1, 1))
-    with pytest.raises(CannotFreeze, match="shares its cgroup"):
-        node.freezer.freeze(KEY, "operator", "")
+    refused("it shares")
     monkeypatch.setattr(processes, "find_process", lambda _: None)
-    with pytest.raises(CannotFreeze, match="has ended"):
-        node.freezer.freeze(KEY, "operator", "")
-    assert words(node) == []
+    refused("has ended")
 
 
 def test_a_kill_that_is_postponed_is_done_later(held: FakeDaemon, group: FakeCgroup) -> None:
@@ -218,11 +214,7 @@ def test_a_kill_that_is_postponed_is_done_later(held: FakeDaemon, group: FakeCgr
 @pytest.fixture
 def full(held: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
     """A disk that takes nothing any more."""
-
-    def refuse(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(held.ledger, "_write", refuse)
+    monkeypatch.setattr(held.ledger, "_write", fakes.no_space)
     return held
 
 
@@ -483,10 +475,7 @@ def test_a_failed_freeze_does_not_prevent_a_later_duty_cycle(
 def test_a_full_disk_prevents_a_freeze(
     held: FakeDaemon, taken: list[FakeTurns], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(held.ledger.freezes, "put", refuse)
+    monkeypatch.setattr(held.ledger.freezes, "put", fakes.no_space)
     with pytest.raises(OSError, match="No space"):
         start_turns(held)
     assert taken == []

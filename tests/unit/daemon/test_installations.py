@@ -13,7 +13,7 @@ import pytest
 from gpushare import install
 from gpushare.daemon.lifecycle.old_installations import prefix_of, remove_unused
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.install import Installation, InstallSource
+from gpushare.install import Installation
 from tests.unit.setup.test_install import RUNC, SOCKET, make_source, snapshot
 
 HOURS = 7200
@@ -30,13 +30,11 @@ class Versions:
             install.activate(made)
             age(made.root)
 
-    def install(self, text: str, *, source: InstallSource | None = None) -> Installation:
-        library = (source or self.source).libraries / "libcuda.so.1"
+    def install(self, text: str) -> Installation:
+        library = self.source.libraries / "libcuda.so.1"
         # With the prefix: others that run these tests now have the same names else.
         library.write_bytes(b"\x7fELF " + f"{text} {self.prefix}".encode() * 4096)
-        return install.install(
-            self.prefix, runtime=RUNC, socket=SOCKET, source=source or self.source
-        )
+        return install.install(self.prefix, runtime=RUNC, socket=SOCKET, source=self.source)
 
     def sweep(self, *entries: TenantRecord) -> list[str]:
         libraries = self.prefix / install.CURRENT / "lib"

@@ -9,18 +9,27 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpushare.daemon.eviction import checkpoint_api
+from gpushare.daemon.identity import processes
+from gpushare.daemon.lifecycle import recover, release
+from gpushare.daemon.lifecycle.bind import bind
+from gpushare.daemon.service.node_operations import status_row
 from gpushare.daemon.store import record
 from gpushare.daemon.store.claim import ClaimedDevice, ClaimRecord
+from gpushare.daemon.store.integrity import IntegrityCheck, IntegrityLost
 from gpushare.daemon.store.ledger import Ledger, LedgerError
 from gpushare.daemon.store.record import CardAllocation, TenantRecord, record_from_json
 
-from .fakes import GIB, entry
+from . import fakes
+from .fake_process import FakeProcess
+from .fakes import GIB, FakeDaemon, entry
+from .operations import opened as reserved
+from .registered import hold, register
 
 
 def opened(folder: Path, boot: str = "boot-1") -> Ledger:
@@ -33,17 +42,17 @@ def reopened(ledger: Ledger, boot: str = "boot-1") -> Ledger:
 
 
 def full_entry() -> TenantRecord:
-    return TenantRecord(
-        **{name: name for name in ("id", "name", "engine", "bundle", "namespace", "container")},
-        key="ab" * 8,
-        state="reserved",
-        policy="fixed-share",
+    return replace(
+        entry("ab" * 8, cores=30),
+        engine="docker",
+        bundle="/run/bundle",
         quota={"memory": {"value": "4GiB", "source": "env"}},
         created=12.5,
         expires=99.5,
         notes=('env GPUSHARE_COUNT "4" was not applied',),
+        namespace="team",
+        container="train",
         labels={"team": "red"},
-        allocations=tuple(CardAllocation(f"GPU-{one}000", 4 * GIB, 30) for one in (0, 1)),
     )
 
 
@@ -58,7 +67,8 @@ def test_a_claim_comes_back_as_it_was(tmp_path: Path) -> None:
     assert again.entries == {full_entry().key: full_entry()}
     again.release_claim("0a-1B")
     again.release_claim("0a-1B")
-    assert reopened(again).claims == {}
+    second = reopened(reopened(again), "boot-2")
+    assert (second.claims, second.entries) == ({}, {})
 
 
 def test_a_record_of_an_earlier_version_is_of_no_pod_and_no_claim() -> None:
@@ -69,14 +79,6 @@ def test_a_record_of_an_earlier_version_is_of_no_pod_and_no_claim() -> None:
     del document["container"]
     with pytest.raises(ValueError, match="does not have the fields"):
         record_from_json(document)
-
-
-def test_another_boot_finds_it_empty(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
-    ledger.add(full_entry())
-    second = reopened(ledger, "boot-2")
-    assert not second.entries
-    assert not reopened(second, "boot-2").entries
 
 
 @pytest.mark.parametrize(("memory", "limit"), [(0, None), (-1, None), (2 * GIB, GIB)])
@@ -218,16 +220,12 @@ def test_no_damage_loses_a_reservation(
     ledger.close()
 
 
-def full(*_: object, **__: object) -> NoReturn:
-    raise OSError(28, "No space left on device")
-
-
 def test_records_that_the_disk_refuses_are_kept_in_copies_until_it_accepts_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = filled(tmp_path)
     zeroed(tmp_path / "ledger")
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(os, "write", fakes.no_space)
     ledger = opened(tmp_path)
     assert ledger.entries == before
     assert "No space left on device" in ledger.fault
@@ -260,8 +258,12 @@ def test_a_change_that_a_full_disk_refuses_is_undone(
     before = dict(ledger.entries)
     grown = replace(entry(), allocations=(CardAllocation("GPU-0000", 9 * GIB),))
     write = os.write
-    for step in (lambda: ledger.add(entry("f" * 16)), lambda: ledger.resize(grown)):
-        answers = itertools.chain([write] * fits, itertools.repeat(full))
+    steps: dict[str, Callable[[], object]] = {
+        "add": lambda: ledger.add(entry("f" * 16)),
+        "resize": lambda: ledger.resize(grown),
+    }
+    for step in steps.values():
+        answers = itertools.chain([write] * fits, itertools.repeat(fakes.no_space))
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", lambda *given, them=answers: next(them)(*given))
             with pytest.raises(OSError, match="no reservation can be recorded"):
@@ -310,3 +312,151 @@ def test_a_file_of_another_tenant_is_rejected(tmp_path: Path, change: dict[str, 
     again = reopened(ledger)
     assert again.entries == {entry().key: entry()}
     assert "files of" in again.notices[0]
+
+
+def bound(node: FakeDaemon, program: FakeProcess, **quota: str) -> str:
+    tenant = reserved(node, **quota)
+    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
+    return tenant["key"]
+
+
+def lose(folder: Path, *keys: str) -> None:
+    """Damage the ledger, and the copies of `keys`."""
+    garbage(folder / "run" / "ledger")
+    for key in keys:
+        (folder / "run" / "copies" / key).write_text("lost")
+
+
+def has_mounted(
+    monkeypatch: pytest.MonkeyPatch, program: FakeProcess, node: FakeDaemon, key: str
+) -> None:
+    """Have `program` be the one in whose mount namespace the pages of `key` are."""
+    directory = node.mounts.path(key).stat()
+    found = processes.find_process(program.pid)
+    assert found is not None
+    monkeypatch.setattr(
+        recover, "users_of", lambda device: [found] if device == directory.st_dev else []
+    )
+
+
+def test_a_ledger_of_another_version_is_not_read_and_its_tenants_keep_their_part(
+    tmp_path: Path, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are restored from their pages. A whole card has none: then nothing more is reserved."""
+    with fakes.node(tmp_path) as first:
+        key = bound(first, program, memory="4GiB", cores="30")
+    for which in FOLDERS:
+        of_another_format(tmp_path / "run" / which)
+    with fakes.again(tmp_path) as node:
+        assert "format 2, and this version of gpushare reads format 1" in node.ledger.unknown[key]
+        has_mounted(monkeypatch, program, node, key)
+        release.adopt_tenants(node, node.freezer)
+        found = node.ledger.entries[key]
+        assert (found.state, found.pid) == ("bound", program.pid)
+        assert found.allocations == (CardAllocation("GPU-0000", 4 * GIB, 30),)
+        assert found.cgroup == processes.own_cgroup(program.pid, processes.cgroups_of(os.getpid()))
+        assert any("it has format 2" in said for said in status_row(node)["warnings"])
+        # Whole cards, which have no pages, could have been in a file that is not there any more.
+        with pytest.raises(IntegrityLost, match="whole cards may be in use"):
+            reserved(node, memory="4GiB")
+    kept = (tmp_path / "run" / "ledger" / f"{key}.damaged").read_bytes()
+    assert kept.startswith(b"gpushare-ledger 2 ")
+
+
+def test_a_tenant_without_any_record_stops_new_reservations_until_a_release(
+    tmp_path: Path, program: FakeProcess
+) -> None:
+    """A whole card has no pages: without its record and its copy it is unknown."""
+    with fakes.node(tmp_path) as first:
+        key = bound(first, program, count="1")
+    lose(tmp_path, key)
+    for _ in range(2):  # also after another restart
+        with fakes.again(tmp_path) as node:
+            release.adopt_tenants(node, node.freezer)
+            with pytest.raises(IntegrityLost, match=f"record of tenant {key} and its copy are lo"):
+                reserved(node, memory="4GiB")
+            assert "new reservations are refused" in "".join(status_row(node)["warnings"])
+    with fakes.again(tmp_path) as node:
+        release.adopt_tenants(node, node.freezer)
+        (tmp_path / "run" / "integrity-lost").unlink()
+        assert reserved(node, memory="4GiB")["key"] in node.ledger.entries
+        assert node.integrity.why == ""
+
+
+@pytest.mark.parametrize("lost", ["a copy", "all copies"])
+def test_an_interrupted_check_leaves_the_same_check_to_the_next_daemon(
+    tmp_path: Path, program: FakeProcess, lost: str
+) -> None:
+    with fakes.node(tmp_path) as first:
+        key = bound(first, program, count="1")
+    lose(tmp_path, key)
+    if lost == "all copies":
+        shutil.rmtree(tmp_path / "run" / "copies")
+    for _ in range(2):  # killed as soon as the ledger was made again
+        check = IntegrityCheck(tmp_path / "run" / "integrity-lost", "boot")
+        Ledger(tmp_path / "run" / "ledger", "boot", check)
+    with fakes.again(tmp_path) as node:
+        release.adopt_tenants(node, node.freezer)
+        with pytest.raises(IntegrityLost):
+            reserved(node, memory="4GiB")
+
+
+def test_unreadable_pages_in_use_stop_new_reservations(
+    tmp_path: Path, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fakes.node(tmp_path) as first:
+        key = bound(first, program, memory="4GiB")
+        (first.mounts.path(key) / "grant").write_bytes(bytes(1 << 17))
+    lose(tmp_path, key)
+    with fakes.again(tmp_path) as node:
+        has_mounted(monkeypatch, program, node, key)
+        release.adopt_tenants(node, node.freezer)
+        assert node.mounts.made() == [key]
+        with pytest.raises(IntegrityLost, match=f"pages {key} are in use"):
+            reserved(node, memory="4GiB")
+
+
+def test_the_check_ends_with_a_reboot(tmp_path: Path) -> None:
+    check = IntegrityCheck(tmp_path / "integrity-lost", BOOT)
+    check.add("something is lost")
+    assert "something is lost" in IntegrityCheck(tmp_path / "integrity-lost", BOOT).why
+    assert IntegrityCheck(tmp_path / "integrity-lost", "boot-2").why == ""
+    assert not (tmp_path / "integrity-lost").exists()
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "identity"),
+    [
+        ("devices:/docker/4f1c", "4f1c"),
+        (":/kubepods.slice/pod1.slice/cri-containerd-4f1c.scope", "4f1c"),
+        ("pids:/machine/test-4f1c", "test-4f1c"),
+        ("", ""),
+    ],
+)
+def test_the_name_of_a_cgroup_says_which_container_it_is(cgroup: str, identity: str) -> None:
+    assert recover._id(cgroup) == identity
+
+
+def test_one_that_was_evicted_is_still_known_to_be(
+    tmp_path: Path, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = processes.start_time(program.pid)
+    assert started is not None
+    with fakes.node(tmp_path) as first:
+        key = bound(first, program, memory="4GiB")
+        register(first.tenants.pages[key].status.fd, 0, program.pid, started)
+        hold(first.tenants.pages[key].status.fd, 0, 3 * GIB)
+        first.tenants.pages[key].grant.set_evicted(evicted=True)
+    lose(tmp_path, key)
+    with fakes.again(tmp_path) as node:
+        has_mounted(monkeypatch, program, node, key)
+        release.adopt_tenants(node, node.freezer)
+        eviction = node.ledger.entries[key].eviction
+        assert eviction is not None
+        assert [one.pid for one in eviction.processes] == [program.pid]
+        assert (eviction.state, eviction.bytes) == ("evicting", 3 * GIB)
+        assert node.tenants.pages[key].grant.evicted
+        node.checkpoints.states[program.pid] = checkpoint_api.CHECKPOINTED
+        node.evictions.settle()
+        node.evictions.close(5)
+        assert node.ledger.entries[key].is_off_card

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -94,11 +93,8 @@ def test_without_a_tree_a_container_gets_single_mounts(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    def fail(*_: Any) -> Path:
-        raise OSError(errno.ENOSPC, "too many mounts")
-
     top_mount(tmp_path / "first", node)
-    monkeypatch.setattr(node.mounts, "library_tree", fail)
+    monkeypatch.setattr(node.mounts, "library_tree", fakes.no_space)
     assert top_mount(tmp_path / "second", node)["type"] == "tmpfs"
     assert "library-tree-failed" in capfd.readouterr().err
     monkeypatch.setattr(node.mounts, "library_tree", trees.library_tree)

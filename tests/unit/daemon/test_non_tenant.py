@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpushare.daemon.observe.non_tenant import HighWater, container_of
 
-from .fakes import GIB, MIB
+from .fakes import GIB
 
 
 def test_it_halves_its_distance_every_half_life() -> None:
@@ -17,14 +17,6 @@ def test_it_halves_its_distance_every_half_life() -> None:
     mark.observe(0, 8 * GIB)
     assert mark.observe(60, 0) == 4 * GIB
     assert mark.observe(120, 2 * GIB) == 3 * GIB
-
-
-def test_the_decay_does_not_depend_on_the_sample_rate() -> None:
-    mark = HighWater(60)
-    mark.observe(0, 8 * GIB)
-    for quarter in range(1, 241):
-        fallen = mark.observe(quarter / 4, 0)
-    assert abs(fallen - 4 * GIB) < MIB
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 200 * GIB)), min_size=1))
