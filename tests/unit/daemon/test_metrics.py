@@ -5,11 +5,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gpushare import abi
 from gpushare.daemon.cards.driver_client import ProcessUse
@@ -17,11 +14,8 @@ from gpushare.daemon.core.log import Durations
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.bind import bind
-from gpushare.daemon.observe.compute_usage import DRIVER, GATE, _Course
+from gpushare.daemon.observe.compute_usage import DRIVER, GATE
 from gpushare.daemon.observe.sampler import update_peaks
-from gpushare.daemon.pages.grant_page import Gate
-from gpushare.daemon.pages.status_page import GateWaits, ProcessClaim
-from gpushare.daemon.pages.tenants import Denials
 from gpushare.daemon.placement.model import CardCapacity, NonTenantProcess
 from gpushare.daemon.service.node_operations import cordon_card
 from gpushare.daemon.state import WINDOWS, ComputeUsage
@@ -232,62 +226,6 @@ def test_durations_go_into_the_bucket_that_they_are_within() -> None:
     assert (counts[0], counts[BOUNDS.index(0.5)], counts[-1]) == (2, 2, 1)
     assert found["create"]["failures"] == {"refused": 1}
     assert found["bind"] == {"buckets": [0] * (len(BOUNDS) + 1), "seconds": 0, "failures": {}}
-
-
-class Tick(NamedTuple):
-    """A quarter of a second: the scheduler's counter, whether the driver answers, and so on."""
-
-    charged_ms: int
-    mode: int
-    heard: bool
-    percent: int | None
-    waited_ms: int
-    denied: int
-    another: bool  # the process is another by now, whose record begins with 0
-
-
-ticks = st.lists(
-    st.builds(
-        Tick,
-        charged_ms=st.integers(0, 5000),
-        mode=st.sampled_from([abi.GATE_OPEN, abi.GATE_METERED, abi.GATE_WINDOW, abi.GATE_CLOSED]),
-        heard=st.booleans(),
-        percent=st.none() | st.integers(0, 100),
-        waited_ms=st.integers(0, 5000),
-        denied=st.integers(0, 9),
-        another=st.booleans(),
-    ),
-    min_size=2,
-    max_size=20,
-)
-
-
-@settings(max_examples=80)
-@given(ticks)
-def test_a_counter_never_goes_back_whatever_scheduler_and_processes_do(course: list[Tick]) -> None:
-    """The scheduler may be started again, processes end, the driver fall silent."""
-    spent, denials, now_ns, starttime = _Course(0), Denials(watched=True), 0, 1
-    before = (0, 0, 0)
-    for tick in course:
-        now_ns += 250_000_000
-        starttime += tick.another
-        gate = Gate(
-            mode=tick.mode,
-            heartbeat_ns=now_ns if tick.heard else 1,
-            charged_ns=tick.charged_ms * 10**6,
-            claimed_ns=tick.charged_ms * 10**6,
-            ungated_ns=0,
-            windows=0,
-            overruns=0,
-            demand_ns=tick.charged_ms * 10**6,
-            hung=False,
-        )
-        spent.add_waits({0: GateWaits(tick.waited_ms * 10**6, 0)})
-        denials.observe([ProcessClaim(0, 1, starttime, tick.denied, 0, ())])
-        seen = spent.look(now_ns, gate, tick.percent, says=tick.percent is not None)
-        now = (seen.got_ns, seen.waited_ns, denials.seen)
-        assert all(one >= other for one, other in zip(now, before, strict=True)), (before, now)
-        before = now
 
 
 @pytest.mark.parametrize("unknown", ["ignore", "warn", "kill"])

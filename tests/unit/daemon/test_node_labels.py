@@ -113,12 +113,7 @@ def test_the_mode_of_all_cards_applies_to_new_requests_and_is_named(tmp_path: Pa
         (POLICY, "first-come", "node label x=first-come: not a valid value. Write fixed-share, "),
         (ALLOWED_MODE, "on", "not a valid value. Write any, shared or exclusive."),
         ("max_per_request.memory", "1GiB", "cannot set max_per_request.memory. The settings"),
-        (
-            "trust.env",
-            "request",
-            "cannot set trust.env. The settings of labels are defaults.policy",
-        ),
-        ("memory", "1GiB", "cannot set memory."),
+        ("trust.env", "request", "cannot set trust.env. The settings of labels are defaults.pol"),
         (CORDONED, "0", "not a list of UUIDs."),
     ],
 )

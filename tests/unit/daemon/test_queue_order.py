@@ -120,29 +120,6 @@ def test_each_request_is_granted_while_others_keep_coming(
         node.look()
 
 
-@given(st.lists(st.tuples(st.integers(1, 8), st.integers(0, 9)), max_size=8))
-def test_what_fits_together_is_granted_by_priority_and_then_by_arrival(
-    arrivals: list[tuple[int, int]],
-) -> None:
-    node = TwoCards()
-    node.start(request(8))
-    node.start(request(8))
-    for parts, priority in arrivals:
-        node.arrive(request(parts), priority)
-    order = [one.number for one in in_order(node.waiting, LIMITS, 0)]
-    assert order == [
-        number
-        for number, _ in sorted(
-            ((one.number, one.priority) for one in node.waiting),
-            key=lambda each: (each[1], each[0]),
-        )
-    ]
-    for _ in range(200):
-        node.end(random.Random(1))
-        node.look()
-    assert sorted(node.granted) == sorted(order)
-
-
 def test_a_card_that_a_request_may_not_use_is_not_withheld_for_it() -> None:
     capacities = [
         CardCapacity(CARDS[0], cordoned="ECC errors"),

@@ -92,12 +92,6 @@ def test_a_change_that_needs_a_restart_is_refused_with_all_others(
     assert node.config is before
 
 
-def test_another_folder_takes_a_restart(node: DaemonState, file: Path) -> None:
-    file.write_text("")
-    with pytest.raises(NotReloaded, match="library_dir, run_dir, state_dir requires a restart: "):
-        reload_config(node)
-
-
 def test_an_invalid_file_changes_nothing_and_is_reported_until_it_is_fixed(
     node: DaemonState, file: Path
 ) -> None:

@@ -197,22 +197,6 @@ def test_every_sample_is_a_heartbeat(truth: UsageSampler, tenant: Pages, tmp_pat
     assert tenant.grant.generation == 1
 
 
-def test_while_the_driver_is_silent_the_last_figures_are_shown_as_stale(
-    driver: FakeDriver, truth: UsageSampler, tenant: Pages, child: int
-) -> None:
-    driver.uses = {CARD: (ProcessUse(child, GIB + 500 * MIB),)}
-    for _ in range(4):
-        truth.look()
-    driver.fault = "it hangs"
-    truth.look()
-    assert truth.observed.usage.stale == "it hangs"
-    assert tenant.grant.overhead_bytes(0) == 500 * MIB
-    assert "0" * 16 in truth.observed.usage.processes
-    driver.fault = ""
-    truth.look()
-    assert not truth.observed.usage.stale
-
-
 def test_refusals_of_a_process_are_counted_after_its_end(
     node: FakeDaemon, truth: UsageSampler, tenant: Pages, child: int
 ) -> None:
@@ -275,20 +259,27 @@ def test_a_failed_sample_is_followed_by_another(
     child: int,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
+    """Until then the last figures are shown, as stale."""
+
     def fail() -> None:
         raise RuntimeError("what nobody thought of")
 
     driver.uses = {CARD: (ProcessUse(child, 2 * GIB),)}
-    driver.during = fail
-    truth.look()
-    truth.look()
-    assert "RuntimeError" in truth.observed.usage.stale
-    assert capfd.readouterr().err.count("driver-sample-failed") == 1
-    driver.during = lambda: None
     for _ in range(4):
         truth.look()
+    for driver.during, driver.fault, why in (
+        (fail, "", "RuntimeError"),
+        (lambda: None, "it hangs", "it hangs"),
+    ):
+        truth.look()
+        truth.look()
+        assert why in truth.observed.usage.stale
+        assert tenant.grant.overhead_bytes(0) == GIB
+        assert "0" * 16 in truth.observed.usage.processes
+    assert capfd.readouterr().err.count("driver-sample-failed") == 1
+    driver.fault = ""
+    truth.look()
     assert not truth.observed.usage.stale
-    assert tenant.grant.overhead_bytes(0) == GIB
 
 
 def test_a_tenant_that_cannot_be_reaped_is_not_in_the_way(
