@@ -24,7 +24,7 @@ from gpushare.metrics_schema import ACTIONS, BOUNDS, TenantMetrics
 from gpushare.protocol import HostProcessGrant
 
 from . import fakes, registered
-from .fakes import GIB, MIB, FakeDaemon, FakeDriver, card
+from .fakes import GIB, FakeDaemon, FakeDriver, card
 from .operations import opened
 from .test_cordon import ask
 
@@ -84,17 +84,6 @@ def test_the_last_xid_of_a_card_is_the_last_listed(tmp_path: Path) -> None:
             node.sampler.look()
         [found] = metrics.card_metrics(node)
     assert list(found["xids"].items()) == [("43", 1), ("31", 2)]
-
-
-def test_used_memory_is_split_by_purpose(node: FakeDaemon) -> None:
-    fd = bound(node, opened(node, memory="4GiB", devices="0"))
-    registered.register(fd, 0, 1, 1)
-    kinds = {abi.KIND_CONTEXT: 500 * MIB, abi.KIND_POOL: MIB, abi.KIND_MANAGED: 2 * MIB}
-    registered.hold(fd, 0, GIB, contexts=1, kinds=kinds)
-    [part] = row(node)["cards"]
-    assert part["used_bytes"] == sum(part["kinds"].values()) == GIB
-    assert (part["kinds"]["context"], part["kinds"]["pool"]) == (500 * MIB, MIB)
-    assert part["drift_bytes"] == GIB - 2 * MIB  # the driver has nothing; managed it never tells
 
 
 def test_the_most_that_was_used_stays(node: FakeDaemon) -> None:

@@ -29,7 +29,6 @@ from gpushare.daemon.service.node_operations import (
 from gpushare.daemon.state import DaemonState
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.node_settings import ALLOWED_MODE, CORDONED, PLACEMENT, POLICY
-from gpushare.quota.request_policy import RequestPolicy
 
 from . import fakes
 from .fakes import FakeDriver
@@ -150,15 +149,9 @@ def test_a_namespace_with_a_default_of_its_own_keeps_it(tmp_path: Path) -> None:
     )
     with node(tmp_path, text) as made:
         set_node_setting(POLICY, "best-effort", QGPU, made)
-
-        def default(terms: RequestPolicy) -> str | None:
-            return terms.defaults.policy
-
-        assert default(made.config.terms_of("")) == "best-effort"
-        assert default(made.config.terms_of("inherits")) == "best-effort"
-        assert default(made.config.users) == "best-effort"
-        assert default(made.config.terms_of("own")) == "fixed-share"
-        assert default(made.config.terms_of("limited")) == "fixed-share"
+        terms = [made.config.terms_of(name) for name in ("", "inherits", "own", "limited")]
+        found = [one.defaults.policy for one in (made.config.users, *terms)]
+        assert found == [*["best-effort"] * 3, *["fixed-share"] * 2]
 
 
 def test_a_node_can_refuse_its_labels(tmp_path: Path) -> None:

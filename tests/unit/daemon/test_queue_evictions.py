@@ -184,22 +184,6 @@ def test_a_restore_does_not_take_what_is_withheld_for_a_ticket(made: EvictableNo
     assert not tenant.record.is_off_card  # nothing is withheld any more
 
 
-def test_an_offline_restore_withholds_nothing_from_an_online_start_that_may_evict_it(
-    made: EvictableNode,
-) -> None:
-    overtakes(made, 1)
-    blocked(made)
-    opened(made.node, memory="1GiB")
-    made.settle()
-    with pytest.raises(NoRoom, match="withheld"):
-        opened(made.node, memory="1GiB", devices="0", class_="online")
-    made.configure(offline=True)
-    look(made)
-    opened(made.node, memory="1GiB", devices="0", class_="online")
-    with pytest.raises(NoRoom, match="withheld"):
-        opened(made.node, memory="1GiB", devices="0")
-
-
 def test_a_restore_that_waits_is_in_the_queue_and_says_what_it_waits_for(
     made: EvictableNode,
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -156,16 +156,3 @@ def test_every_key_either_holds_at_once_or_takes_a_restart() -> None:
     assert module.LIVE_TERMS.keys() == {part.name for part in fields(RequestPolicy)}
     assert {part.name for part in fields(Timing)} == module.LIVE_TIMING | module.RESTART_TIMING
     assert not module.LIVE_TIMING & module.RESTART_TIMING
-
-
-def test_a_file_that_comes_later_is_read(
-    node: DaemonState, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The daemon was started without one."""
-    found = node.config.file
-    assert found is not None
-    node.config = replace(node.config, file=None, written_ns=0)
-    write(found, "max_tenants: 3")
-    monkeypatch.setattr(configuration, "DEFAULT_FILE", found)
-    assert reload_config(node) == ["max_tenants"]
-    assert node.config.file == found

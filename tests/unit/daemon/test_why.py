@@ -223,11 +223,9 @@ def test_a_page_full_of_the_largest_numbers_is_shown_as_no_more_than_the_card(
             pool_kept_bytes=largest,
             imported_bytes=largest,
         )
+    bound.node.tenants.pages[bound.opened["key"]].claims()
     for number in range(abi.MAX_PROCESSES):  # and as many more once these have ended
         registered.register(bound.fd, number, 200_000 + number, 1, denied=largest)
-        if number % 256 == 0:
-            bound.node.tenants.pages[bound.opened["key"]].claims()
-    registered.register(bound.fd, 1023, 7, 7, denied=largest, denied_bytes=largest)
     bound.node.observed.peaks = {(bound.opened["key"], card(0).uuid): 1 << 52}
     report, holders = bound.report()
     row = status_rows.tenant_row(bound.entry, bound.node)
