@@ -43,6 +43,17 @@ def bound(node: FakeDaemon, tenant: HostProcessGrant) -> int:
     return node.tenants.pages[tenant["key"]].status.fd
 
 
+def uses(node: FakeDaemon, *found: ProcessUse, busy: int = 0, lost: str = "") -> None:
+    """Have the driver list these processes of card 0, and look twice."""
+    driver = node.loaded().nvml
+    assert isinstance(driver, FakeDriver)
+    driver.uses, driver.busy = {UUID: found}, {UUID: busy}
+    driver.lost = frozenset({lost} - {""})
+    for _ in range(2):
+        node.sampler.look()
+    node.observed.peaks = update_peaks(node.observed.peaks, node.observed.usage)
+
+
 def test_a_row_is_made_again_only_if_something_in_it_may_be_another(node: FakeDaemon) -> None:
     tenant = opened(node, memory="4GiB")
     status = bound(node, tenant)
@@ -89,17 +100,14 @@ def test_the_last_xid_of_a_card_is_the_last_listed(tmp_path: Path) -> None:
 def test_the_most_that_was_used_stays(node: FakeDaemon) -> None:
     fd = bound(node, opened(node, memory="4GiB", devices="0"))
     registered.register(fd, 0, os.getpid(), starttime())
-    assert node.driver is not None
     with registered.life(fd, 0):
         for held in (GIB, 3 * GIB, 2 * GIB):
             registered.hold(fd, 0, held)
-            node.sampler.look()
-            node.observed.peaks = update_peaks(node.observed.peaks, node.observed.usage)
+            uses(node)
     [part] = row(node)["cards"]
     assert (part["used_bytes"], part["peak_bytes"]) == (2 * GIB, 3 * GIB)
     release.release_tenant(row(node)["key"], node, "it ended")
-    node.sampler.look()
-    node.observed.peaks = update_peaks(node.observed.peaks, node.observed.usage)
+    uses(node)
     assert list(metrics.tenant_metrics(node)) == []
     assert node.observed.peaks == {}
 
@@ -118,27 +126,22 @@ def test_counts_of_an_earlier_daemon_are_not_counted_again(tmp_path: Path) -> No
         registered.register(fd, 0, os.getpid(), starttime(), denied=3)
         waited(fd, 5)
         first.tenants.pages[tenant["key"]].claims()
-        look(first)
+        first.meter.look()
         assert (row(first)["denied"], row(first)["cards"][0]["throttled_seconds"]) == (3, 5.0)
     with fakes.again(tmp_path) as second:
         release.adopt_tenants(second, second.freezer)
-        look(second)
+        second.meter.look()
         assert (row(second)["denied"], row(second)["cards"][0]["throttled_seconds"]) == (0, 0.0)
         fd = second.tenants.pages[tenant["key"]].status.fd
         registered.register(fd, 0, os.getpid(), starttime(), denied=5)
         waited(fd, 7)
-        look(second)
+        second.meter.look()
         assert (row(second)["denied"], row(second)["cards"][0]["throttled_seconds"]) == (2, 2.0)
 
 
 def waited(fd: int, seconds: int) -> None:
     work = abi.WORK.pack(0, 0, 0, 0, 0, 0, 0, seconds * 10**9, 0, 0)
     os.pwrite(fd, work, abi.status_work_offset(0))
-
-
-def look(node: FakeDaemon) -> None:
-    assert node.driver is not None
-    node.meter.look()
 
 
 @pytest.mark.parametrize(
@@ -171,31 +174,16 @@ def test_utilisation_is_the_drivers_else_the_gates_else_unknown(
 def test_a_cards_use_is_the_sum_over_its_processes(node: FakeDaemon) -> None:
     tenant = opened(node, memory="4GiB", cores="30", devices="0")
     bound(node, tenant)
-    assert node.driver is not None
-    driver = node.driver.nvml
-    assert isinstance(driver, FakeDriver)
-    driver.uses[UUID] = (ProcessUse(os.getpid(), GIB, 7), ProcessUse(1, 2 * GIB, None))
-    driver.busy[UUID] = 50
-    for _ in range(2):
-        node.sampler.look()
+    uses(node, ProcessUse(os.getpid(), GIB, 7), ProcessUse(1, 2 * GIB, None), busy=50)
     first, second = metrics.card_metrics(node)
-    assert (first["used_bytes"], first["non_tenant_processes"]["ignore"], first["utilization"]) == (
-        3 * GIB,
-        1,
-        50,
-    )
-    assert (first["allocated_bytes"], first["cores_allocated"], first["tenants"]) == (
-        4 * GIB,
-        30,
-        1,
-    )
+    assert (first["used_bytes"], first["allocated_bytes"]) == (3 * GIB, 4 * GIB)
+    assert (first["non_tenant_processes"]["ignore"], first["utilization"]) == (1, 50)
+    assert (first["cores_allocated"], first["tenants"]) == (30, 1)
     assert (second["used_bytes"], second["tenants"], second["healthy"]) == (0, 0, True)
     assert not first["cordoned"]
     cordon_card(card(0), "its fan", node)
     assert [one["cordoned"] for one in metrics.card_metrics(node)] == [True, False]
-    driver.uses[UUID] = (ProcessUse(os.getpid(), None, 7),)
-    driver.lost = frozenset({card(1).uuid})
-    node.sampler.look()
+    uses(node, ProcessUse(os.getpid(), None, 7), lost=card(1).uuid)
     first, second = metrics.card_metrics(node)
     assert first["used_bytes"] is None
     assert not second["healthy"]
@@ -219,29 +207,19 @@ def test_durations_go_into_the_bucket_that_they_are_within() -> None:
 
 @pytest.mark.parametrize("unknown", ["ignore", "warn", "kill"])
 def test_processes_of_an_unallocated_container_are_counted_as_configured(unknown: str) -> None:
-    host, inside = (
-        NonTenantProcess(1, "Xorg", GIB),
-        NonTenantProcess(2, "python", GIB, "docker 4f5e6d7c8b9a"),
-    )
-    counts = metrics.non_tenant_processes(
-        CardCapacity(card(0), non_tenants=(host, inside, inside)), unknown
-    )
-    assert counts == {**dict.fromkeys(ACTIONS, 0), "ignore": 1} | (
-        {"ignore": 3} if unknown == "ignore" else {unknown: 2}
-    )
+    host = NonTenantProcess(1, "Xorg", GIB)
+    inside = NonTenantProcess(2, "python", GIB, "docker 4f5e6d7c8b9a")
+    capacity = CardCapacity(card(0), non_tenants=(host, inside, inside))
+    expected = {**dict.fromkeys(ACTIONS, 0), "ignore": 1}
+    expected[unknown] += 2
+    assert metrics.non_tenant_processes(capacity, unknown) == expected
 
 
 def test_a_whole_card_has_the_drivers_figures(node: FakeDaemon) -> None:
     tenant = opened(node, devices="0")
     bind(tenant["key"], tenant["id"], os.getpid(), os.getpid(), node)
-    assert node.driver is not None
-    driver = node.driver.nvml
-    assert isinstance(driver, FakeDriver)
-    driver.uses[UUID] = (ProcessUse(os.getpid(), 9 * GIB, 80),)
-    driver.busy[UUID] = 80
     for look_ns in range(2):
-        node.sampler.look()
-        node.observed.peaks = update_peaks(node.observed.peaks, node.observed.usage)
+        uses(node, ProcessUse(os.getpid(), 9 * GIB, 80), busy=80)
         node.meter.look(10**9 * (1 + look_ns))
     found = row(node)
     [part] = found["cards"]
