@@ -145,30 +145,23 @@ def waited(fd: int, seconds: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("driver", "source", "gate", "running", "said"),
+    ("driver", "source", "gate", "said"),
     [
-        (31.0, GATE, 29.0, True, (31.0, "nvml")),
-        (0.0, GATE, 29.0, True, (29.0, "gate")),
-        (None, GATE, 29.0, True, (29.0, "gate")),
-        (0.0, GATE, 0.0, True, (0.0, "nvml")),
-        (12.0, DRIVER, 12.0, True, (12.0, "nvml")),
-        (None, "", None, True, (None, "")),
-        (None, "", None, False, (0.0, "gate")),
+        (31.0, GATE, 29.0, (31.0, "nvml")),
+        (0.0, GATE, 29.0, (29.0, "gate")),
+        (None, GATE, 29.0, (29.0, "gate")),
+        (0.0, GATE, 0.0, (0.0, "nvml")),
+        (12.0, DRIVER, 12.0, (12.0, "nvml")),
     ],
 )
 def test_utilisation_is_the_drivers_else_the_gates_else_unknown(
-    driver: float | None,
-    source: str,
-    gate: float | None,
-    *,
-    running: bool,
-    said: tuple[float | None, str],
+    driver: float | None, source: str, gate: float, said: tuple[float, str]
 ) -> None:
-    usage = ComputeUsage()
-    if gate is not None:
-        got = {1: 9.0, 10: gate, 60: 9.0}
-        usage = ComputeUsage(driver=dict.fromkeys(WINDOWS, driver), source=source, got=got)
-    assert metrics.busy_cores(usage, running=running) == said
+    got = {1: 9.0, 10: gate, 60: 9.0}
+    usage = ComputeUsage(driver=dict.fromkeys(WINDOWS, driver), source=source, got=got)
+    assert metrics.busy_cores(usage, running=True) == said
+    assert metrics.busy_cores(ComputeUsage(), running=True) == (None, "")
+    assert metrics.busy_cores(ComputeUsage(), running=False) == (0.0, "gate")
 
 
 def test_a_cards_use_is_the_sum_over_its_processes(node: FakeDaemon) -> None:
