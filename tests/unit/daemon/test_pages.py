@@ -138,22 +138,6 @@ def test_a_page_never_has_a_limit_below_its_quota(
     assert all(limit >= quota for quota, limit in found)
 
 
-def test_the_sums_are_of_all_processes(status: StatusPage) -> None:
-    kinds = {abi.KIND_POOL: MIB, abi.KIND_CONTEXT: 2 * MIB}
-    register(status, 0, 11)
-    registered.hold(status.fd, 0, GIB, contexts=1, kinds=kinds, exported_bytes=5, imported_bytes=9)
-    register(status, 3, 12)
-    registered.hold(status.fd, 3, 2 * GIB, contexts=2, exported_bytes=6, imported_bytes=8)
-    claims = status.claims(1)
-    assert [claim.pid for claim in claims] == [11, 12]
-    (account,) = sum_claims(claims, 1)
-    assert (account.held_bytes, account.contexts) == (3 * GIB, 3)
-    assert account.kinds[abi.KIND_POOL] == MIB
-    assert account.kinds[abi.KIND_CONTEXT] == 2 * MIB
-    assert account.kinds[abi.KIND_BUFFER] == 3 * GIB - 3 * MIB
-    assert (account.exported_bytes, account.imported_bytes) == (11, 9)
-
-
 def test_memory_that_outlives_its_maker_counts_once_and_managed_memory_not_as_the_drivers() -> None:
     kinds = tuple(GIB if kind == abi.KIND_MANAGED else 0 for kind in range(abi.KINDS))
     managed = TenantClaims(held_bytes=3 * GIB, kinds=kinds)
@@ -172,7 +156,10 @@ def test_a_dead_processs_memory_and_work_are_cleared_on_all_cards(status: Status
     for card in range(2):
         for number in range(2):
             os.pwrite(status.fd, left, abi.status_work_offset(card, number))
+    claims = status.claims(2)
     assert status.reap(lambda pid, starttime: (pid, starttime) == (12, 112), 2) == 1
+    (before, _) = sum_claims(claims, 2)
+    assert (before.held_bytes, before.contexts) == (3 * GIB, 2)
     (account, _) = sum_claims(status.claims(2), 2)
     assert (account.held_bytes, account.contexts) == (2 * GIB, 1)
     assert os.pread(status.fd, abi.PROCESS_BYTES, abi.status_process_offset(0)) == bytes(32)

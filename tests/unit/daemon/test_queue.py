@@ -305,25 +305,6 @@ def test_a_full_disk_neither_undoes_a_start_nor_stops_the_queue(
     assert now(one, waiting).is_granted
 
 
-def test_a_start_with_a_ticket_takes_no_card_that_is_withheld_for_another(
-    node: FakeDaemon,
-) -> None:
-    node.config = replace(node.config, queue=QueueLimits(max_overtakes=1))
-    left = available(node) >> 20
-    opened(node, memory=f"{left - 10240}MiB", devices="0")
-    opened(node, memory=f"{left - 4096}MiB", devices="1")
-    granted, _ = take(node, "3GiB", devices="0")  # of 10 GiB; card 1 is the fuller one
-    late, _ = take(node, "8GiB", devices="1")
-    opened(node, memory="1GiB", devices="1")
-    settle(node)
-    assert {one.ticket for one in node.queue.withheld.values()} == {late.id}
-    assert set(node.queue.withheld) == {node.capacities()[1].card.uuid}
-    ticket = replace(now(node, granted), kind="container")
-    grant = open_tenant(ME, {"memory": "3GiB"}, node, ticket)
-    (allocation,) = node.ledger.entries[grant["key"]].allocations
-    assert allocation.uuid == node.capacities()[0].card.uuid
-
-
 LIMITS = QueueLimits(max_overtakes=3)
 CARDS = tuple(fakes.card(index) for index in range(2))
 SIZE_BYTES = CARDS[0].memory_bytes

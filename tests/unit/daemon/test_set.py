@@ -307,19 +307,6 @@ def test_a_running_container_changes_to_a_profile_and_back(profiled: FakeDaemon)
     assert profiled.overrides.of(tenant["id"]) == {}
 
 
-def test_a_change_to_a_profile_is_refused_like_any_other(profiled: FakeDaemon) -> None:
-    tenant = opened(profiled, memory="4GiB", devices="1")
-    opened(profiled, memory="90GiB", devices="1")
-    before = entry_of(profiled, tenant)
-    with pytest.raises(NoRoom, match="cannot grow"):
-        set_quota(before, {"profile": "third"}, profiled)
-    with pytest.raises(QuotaError, match=r"--profile=smell: not a profile of this node. Did you"):
-        set_quota(before, {"profile": "smell"}, profiled)
-    with pytest.raises(QuotaError, match="Keep the profile or the other keys"):
-        set_quota(before, {"profile": "small", "memory": "1GiB"}, profiled)
-    assert entry_of(profiled, tenant) == before
-
-
 def test_a_part_of_cards_of_different_sizes_is_no_one_size(profiled: FakeDaemon) -> None:
     tenant = opened(profiled, memory="4GiB", count="2")
     with pytest.raises(QuotaError, match=r"have different sizes\. Set --memory and --cores"):
