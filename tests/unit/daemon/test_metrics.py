@@ -5,11 +5,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gpushare import abi
 from gpushare.daemon.cards.driver_client import ProcessUse
@@ -17,11 +14,8 @@ from gpushare.daemon.core.log import Durations
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.bind import bind
-from gpushare.daemon.observe.compute_usage import DRIVER, GATE, _Course
+from gpushare.daemon.observe.compute_usage import DRIVER, GATE
 from gpushare.daemon.observe.sampler import update_peaks
-from gpushare.daemon.pages.grant_page import Gate
-from gpushare.daemon.pages.status_page import GateWaits, ProcessClaim
-from gpushare.daemon.pages.tenants import Denials
 from gpushare.daemon.placement.model import CardCapacity, NonTenantProcess
 from gpushare.daemon.service.node_operations import cordon_card
 from gpushare.daemon.state import WINDOWS, ComputeUsage
@@ -30,7 +24,7 @@ from gpushare.metrics_schema import ACTIONS, BOUNDS, TenantMetrics
 from gpushare.protocol import HostProcessGrant
 
 from . import fakes, registered
-from .fakes import GIB, MIB, FakeDaemon, FakeDriver, card
+from .fakes import GIB, FakeDaemon, FakeDriver, card
 from .operations import opened
 from .test_cordon import ask
 
@@ -47,6 +41,17 @@ def bound(node: FakeDaemon, tenant: HostProcessGrant) -> int:
     me = os.getpid()
     bind(tenant["key"], tenant["id"], me, me, node)
     return node.tenants.pages[tenant["key"]].status.fd
+
+
+def uses(node: FakeDaemon, *found: ProcessUse, busy: int = 0, lost: str = "") -> None:
+    """Have the driver list these processes of card 0, and look twice."""
+    driver = node.loaded().nvml
+    assert isinstance(driver, FakeDriver)
+    driver.uses, driver.busy = {UUID: found}, {UUID: busy}
+    driver.lost = frozenset({lost} - {""})
+    for _ in range(2):
+        node.sampler.look()
+    node.observed.peaks = update_peaks(node.observed.peaks, node.observed.usage)
 
 
 def test_a_row_is_made_again_only_if_something_in_it_may_be_another(node: FakeDaemon) -> None:
@@ -92,31 +97,17 @@ def test_the_last_xid_of_a_card_is_the_last_listed(tmp_path: Path) -> None:
     assert list(found["xids"].items()) == [("43", 1), ("31", 2)]
 
 
-def test_used_memory_is_split_by_purpose(node: FakeDaemon) -> None:
-    fd = bound(node, opened(node, memory="4GiB", devices="0"))
-    registered.register(fd, 0, 1, 1)
-    kinds = {abi.KIND_CONTEXT: 500 * MIB, abi.KIND_POOL: MIB, abi.KIND_MANAGED: 2 * MIB}
-    registered.hold(fd, 0, GIB, contexts=1, kinds=kinds)
-    [part] = row(node)["cards"]
-    assert part["used_bytes"] == sum(part["kinds"].values()) == GIB
-    assert (part["kinds"]["context"], part["kinds"]["pool"]) == (500 * MIB, MIB)
-    assert part["drift_bytes"] == GIB - 2 * MIB  # the driver has nothing; managed it never tells
-
-
 def test_the_most_that_was_used_stays(node: FakeDaemon) -> None:
     fd = bound(node, opened(node, memory="4GiB", devices="0"))
     registered.register(fd, 0, os.getpid(), starttime())
-    assert node.driver is not None
     with registered.life(fd, 0):
         for held in (GIB, 3 * GIB, 2 * GIB):
             registered.hold(fd, 0, held)
-            node.sampler.look()
-            node.observed.peaks = update_peaks(node.observed.peaks, node.observed.usage)
+            uses(node)
     [part] = row(node)["cards"]
     assert (part["used_bytes"], part["peak_bytes"]) == (2 * GIB, 3 * GIB)
     release.release_tenant(row(node)["key"], node, "it ended")
-    node.sampler.look()
-    node.observed.peaks = update_peaks(node.observed.peaks, node.observed.usage)
+    uses(node)
     assert list(metrics.tenant_metrics(node)) == []
     assert node.observed.peaks == {}
 
@@ -135,16 +126,16 @@ def test_counts_of_an_earlier_daemon_are_not_counted_again(tmp_path: Path) -> No
         registered.register(fd, 0, os.getpid(), starttime(), denied=3)
         waited(fd, 5)
         first.tenants.pages[tenant["key"]].claims()
-        look(first)
+        first.meter.look()
         assert (row(first)["denied"], row(first)["cards"][0]["throttled_seconds"]) == (3, 5.0)
     with fakes.again(tmp_path) as second:
         release.adopt_tenants(second, second.freezer)
-        look(second)
+        second.meter.look()
         assert (row(second)["denied"], row(second)["cards"][0]["throttled_seconds"]) == (0, 0.0)
         fd = second.tenants.pages[tenant["key"]].status.fd
         registered.register(fd, 0, os.getpid(), starttime(), denied=5)
         waited(fd, 7)
-        look(second)
+        second.meter.look()
         assert (row(second)["denied"], row(second)["cards"][0]["throttled_seconds"]) == (2, 2.0)
 
 
@@ -153,66 +144,39 @@ def waited(fd: int, seconds: int) -> None:
     os.pwrite(fd, work, abi.status_work_offset(0))
 
 
-def look(node: FakeDaemon) -> None:
-    assert node.driver is not None
-    node.meter.look()
-
-
 @pytest.mark.parametrize(
-    ("driver", "source", "gate", "running", "said"),
+    ("driver", "source", "gate", "said"),
     [
-        (31.0, GATE, 29.0, True, (31.0, "nvml")),
-        (0.0, GATE, 29.0, True, (29.0, "gate")),
-        (None, GATE, 29.0, True, (29.0, "gate")),
-        (0.0, GATE, 0.0, True, (0.0, "nvml")),
-        (12.0, DRIVER, 12.0, True, (12.0, "nvml")),
-        (None, "", None, True, (None, "")),
-        (None, "", None, False, (0.0, "gate")),
+        (31.0, GATE, 29.0, (31.0, "nvml")),
+        (0.0, GATE, 29.0, (29.0, "gate")),
+        (None, GATE, 29.0, (29.0, "gate")),
+        (0.0, GATE, 0.0, (0.0, "nvml")),
+        (12.0, DRIVER, 12.0, (12.0, "nvml")),
     ],
 )
 def test_utilisation_is_the_drivers_else_the_gates_else_unknown(
-    driver: float | None,
-    source: str,
-    gate: float | None,
-    *,
-    running: bool,
-    said: tuple[float | None, str],
+    driver: float | None, source: str, gate: float, said: tuple[float, str]
 ) -> None:
-    usage = ComputeUsage()
-    if gate is not None:
-        got = {1: 9.0, 10: gate, 60: 9.0}
-        usage = ComputeUsage(driver=dict.fromkeys(WINDOWS, driver), source=source, got=got)
-    assert metrics.busy_cores(usage, running=running) == said
+    got = {1: 9.0, 10: gate, 60: 9.0}
+    usage = ComputeUsage(driver=dict.fromkeys(WINDOWS, driver), source=source, got=got)
+    assert metrics.busy_cores(usage, running=True) == said
+    assert metrics.busy_cores(ComputeUsage(), running=True) == (None, "")
+    assert metrics.busy_cores(ComputeUsage(), running=False) == (0.0, "gate")
 
 
 def test_a_cards_use_is_the_sum_over_its_processes(node: FakeDaemon) -> None:
     tenant = opened(node, memory="4GiB", cores="30", devices="0")
     bound(node, tenant)
-    assert node.driver is not None
-    driver = node.driver.nvml
-    assert isinstance(driver, FakeDriver)
-    driver.uses[UUID] = (ProcessUse(os.getpid(), GIB, 7), ProcessUse(1, 2 * GIB, None))
-    driver.busy[UUID] = 50
-    for _ in range(2):
-        node.sampler.look()
+    uses(node, ProcessUse(os.getpid(), GIB, 7), ProcessUse(1, 2 * GIB, None), busy=50)
     first, second = metrics.card_metrics(node)
-    assert (first["used_bytes"], first["non_tenant_processes"]["ignore"], first["utilization"]) == (
-        3 * GIB,
-        1,
-        50,
-    )
-    assert (first["allocated_bytes"], first["cores_allocated"], first["tenants"]) == (
-        4 * GIB,
-        30,
-        1,
-    )
+    assert (first["used_bytes"], first["allocated_bytes"]) == (3 * GIB, 4 * GIB)
+    assert (first["non_tenant_processes"]["ignore"], first["utilization"]) == (1, 50)
+    assert (first["cores_allocated"], first["tenants"]) == (30, 1)
     assert (second["used_bytes"], second["tenants"], second["healthy"]) == (0, 0, True)
     assert not first["cordoned"]
     cordon_card(card(0), "its fan", node)
     assert [one["cordoned"] for one in metrics.card_metrics(node)] == [True, False]
-    driver.uses[UUID] = (ProcessUse(os.getpid(), None, 7),)
-    driver.lost = frozenset({card(1).uuid})
-    node.sampler.look()
+    uses(node, ProcessUse(os.getpid(), None, 7), lost=card(1).uuid)
     first, second = metrics.card_metrics(node)
     assert first["used_bytes"] is None
     assert not second["healthy"]
@@ -234,87 +198,21 @@ def test_durations_go_into_the_bucket_that_they_are_within() -> None:
     assert found["bind"] == {"buckets": [0] * (len(BOUNDS) + 1), "seconds": 0, "failures": {}}
 
 
-class Tick(NamedTuple):
-    """A quarter of a second: the scheduler's counter, whether the driver answers, and so on."""
-
-    charged_ms: int
-    mode: int
-    heard: bool
-    percent: int | None
-    waited_ms: int
-    denied: int
-    another: bool  # the process is another by now, whose record begins with 0
-
-
-ticks = st.lists(
-    st.builds(
-        Tick,
-        charged_ms=st.integers(0, 5000),
-        mode=st.sampled_from([abi.GATE_OPEN, abi.GATE_METERED, abi.GATE_WINDOW, abi.GATE_CLOSED]),
-        heard=st.booleans(),
-        percent=st.none() | st.integers(0, 100),
-        waited_ms=st.integers(0, 5000),
-        denied=st.integers(0, 9),
-        another=st.booleans(),
-    ),
-    min_size=2,
-    max_size=20,
-)
-
-
-@settings(max_examples=80)
-@given(ticks)
-def test_a_counter_never_goes_back_whatever_scheduler_and_processes_do(course: list[Tick]) -> None:
-    """The scheduler may be started again, processes end, the driver fall silent."""
-    spent, denials, now_ns, starttime = _Course(0), Denials(watched=True), 0, 1
-    before = (0, 0, 0)
-    for tick in course:
-        now_ns += 250_000_000
-        starttime += tick.another
-        gate = Gate(
-            mode=tick.mode,
-            heartbeat_ns=now_ns if tick.heard else 1,
-            charged_ns=tick.charged_ms * 10**6,
-            claimed_ns=tick.charged_ms * 10**6,
-            ungated_ns=0,
-            windows=0,
-            overruns=0,
-            demand_ns=tick.charged_ms * 10**6,
-            hung=False,
-        )
-        spent.add_waits({0: GateWaits(tick.waited_ms * 10**6, 0)})
-        denials.observe([ProcessClaim(0, 1, starttime, tick.denied, 0, ())])
-        seen = spent.look(now_ns, gate, tick.percent, says=tick.percent is not None)
-        now = (seen.got_ns, seen.waited_ns, denials.seen)
-        assert all(one >= other for one, other in zip(now, before, strict=True)), (before, now)
-        before = now
-
-
 @pytest.mark.parametrize("unknown", ["ignore", "warn", "kill"])
 def test_processes_of_an_unallocated_container_are_counted_as_configured(unknown: str) -> None:
-    host, inside = (
-        NonTenantProcess(1, "Xorg", GIB),
-        NonTenantProcess(2, "python", GIB, "docker 4f5e6d7c8b9a"),
-    )
-    counts = metrics.non_tenant_processes(
-        CardCapacity(card(0), non_tenants=(host, inside, inside)), unknown
-    )
-    assert counts == {**dict.fromkeys(ACTIONS, 0), "ignore": 1} | (
-        {"ignore": 3} if unknown == "ignore" else {unknown: 2}
-    )
+    host = NonTenantProcess(1, "Xorg", GIB)
+    inside = NonTenantProcess(2, "python", GIB, "docker 4f5e6d7c8b9a")
+    capacity = CardCapacity(card(0), non_tenants=(host, inside, inside))
+    expected = {**dict.fromkeys(ACTIONS, 0), "ignore": 1}
+    expected[unknown] += 2
+    assert metrics.non_tenant_processes(capacity, unknown) == expected
 
 
 def test_a_whole_card_has_the_drivers_figures(node: FakeDaemon) -> None:
     tenant = opened(node, devices="0")
     bind(tenant["key"], tenant["id"], os.getpid(), os.getpid(), node)
-    assert node.driver is not None
-    driver = node.driver.nvml
-    assert isinstance(driver, FakeDriver)
-    driver.uses[UUID] = (ProcessUse(os.getpid(), 9 * GIB, 80),)
-    driver.busy[UUID] = 80
     for look_ns in range(2):
-        node.sampler.look()
-        node.observed.peaks = update_peaks(node.observed.peaks, node.observed.usage)
+        uses(node, ProcessUse(os.getpid(), 9 * GIB, 80), busy=80)
         node.meter.look(10**9 * (1 + look_ns))
     found = row(node)
     [part] = found["cards"]

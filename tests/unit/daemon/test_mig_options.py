@@ -205,15 +205,6 @@ def test_the_guides_places_are_those_of_the_models() -> None:
         "4g.40gb": [0],
         "7g.80gb": [0],
     }
-    a30 = tuple(
-        MigKind(number, f"{slices}g", slices, 4 // slices, 14 * slices, 6 * GIB * slices)
-        for number, slices in enumerate((1, 2, 4))
-    )
-    assert [usual_places(kind, a30) for kind in a30] == [
-        ((0, 1), (1, 1), (2, 1), (3, 1)),
-        ((0, 2), (2, 2)),
-        ((0, 4),),
-    ]
     odd = (MigKind(0, "5g", 5, 1, 50, GIB),)
     assert usual_places(odd[0], odd) == ()
 

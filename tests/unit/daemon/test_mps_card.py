@@ -149,12 +149,8 @@ def test_only_a_fixed_share_is_a_ceiling(
 ) -> None:
     record = replace(entry(cores=cores), policy=policy)
     assert limits_of(settings_of(record, 0, of_card)).cores_percent == percent
-
-
-def test_a_container_of_less_importance_has_a_lower_priority() -> None:
-    assert [
-        settings_of(replace(entry(), priority=number), 0, "").priority for number in (0, 5, 6)
-    ] == [0, 0, 1]
+    priorities = [settings_of(replace(record, priority=one), 0, "").priority for one in (0, 5, 6)]
+    assert priorities == [0, 0, 1]
 
 
 def test_a_changed_quota_is_a_changed_limit(running: Running) -> None:
@@ -323,16 +319,6 @@ def test_the_log_names_who_caused_a_fault(tmp_path: Path, line: str, pids: dict[
         file.write(f"{line}\n")
     assert logs.culprits() == pids
     assert logs.culprits() == {}
-
-
-def test_the_log_of_each_server_is_read_and_may_begin_anew(tmp_path: Path) -> None:
-    logs = ServerLogs(tmp_path)
-    (tmp_path / "gpushare").mkdir()
-    log = tmp_path / "gpushare" / "server.log"
-    log.write_text("Client 5 has caused a fatal fault\nand a line that is not")
-    assert logs.culprits() == {5: False}
-    log.write_text("Client 6 has caused a fault\n")
-    assert logs.culprits() == {6: False}
 
 
 def test_logs_do_not_fill_the_run_directory(running: Running) -> None:

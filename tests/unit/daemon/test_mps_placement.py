@@ -77,15 +77,6 @@ def test_a_whole_card_is_never_one_in_mps_mode(node: FakeDaemon) -> None:
         created(node, count="1", backend="mps")
 
 
-def test_a_refusal_says_which_cards_are_in_the_mode_and_how_one_gets_it(node: FakeDaemon) -> None:
-    with pytest.raises(NoRoom) as refused:
-        created(node, memory="200GiB", backend="mps")
-    text = str(refused.value)
-    assert "card 0 is not in MPS mode" in text
-    assert "card 1 has " in text
-    assert "gpushare card drain N, then gpushare config reload" in text
-
-
 def test_a_program_reaches_one_server_only(node: FakeDaemon) -> None:
     with pytest.raises(QuotaError, match="a program reaches only one MPS server"):
         created(node, memory="4GiB", backend="mps", count="2")

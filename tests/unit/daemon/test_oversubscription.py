@@ -157,6 +157,8 @@ def test_a_grant_of_the_queue_reserves_host_memory(node: FakeDaemon) -> None:
 
 
 def test_a_ticket_for_more_host_memory_than_there_ever_is_is_refused(node: FakeDaemon) -> None:
+    with pytest.raises(QuotaError, match="for shares: a whole card has no quota"):
+        opened(node, oversubscribe="host", cores="100")
     with pytest.raises(QuotaError, match=r"exceeds oversubscribe.per_container"):
         taken(node, oversubscribe="host:33GiB")
     text = "oversubscribe: {host_memory: 40GiB, per_container: 32GiB}"

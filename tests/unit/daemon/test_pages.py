@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages that daemon and tenant share: layout, waking, and tenants that lie."""
+"""The pages that daemon and tenant share: layout, waking, other versions, tenants that lie."""
 
 from __future__ import annotations
 
@@ -19,12 +19,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpushare import abi
+from gpushare.daemon.lifecycle.bind import bind
+from gpushare.daemon.lifecycle.release import adopt_tenants, reconcile_tenants
+from gpushare.daemon.limits.burst import update_burst_limits
+from gpushare.daemon.operator.resize import NotResizable, set_quota
 from gpushare.daemon.pages import tenants
-from gpushare.daemon.pages.grant_page import CardGrant, GrantPage
+from gpushare.daemon.pages.grant_page import CardGrant, GrantPage, LayoutMismatch
 from gpushare.daemon.pages.status_page import StatusPage, TenantClaims, sum_claims
 
-from . import registered
-from .fakes import GIB, MIB
+from . import fakes, registered
+from .fake_process import FakeProcess
+from .fakes import GIB, MIB, FakeDaemon
+from .operations import opened
 
 
 @pytest.fixture
@@ -132,22 +138,6 @@ def test_a_page_never_has_a_limit_below_its_quota(
     assert all(limit >= quota for quota, limit in found)
 
 
-def test_the_sums_are_of_all_processes(status: StatusPage) -> None:
-    kinds = {abi.KIND_POOL: MIB, abi.KIND_CONTEXT: 2 * MIB}
-    register(status, 0, 11)
-    registered.hold(status.fd, 0, GIB, contexts=1, kinds=kinds, exported_bytes=5, imported_bytes=9)
-    register(status, 3, 12)
-    registered.hold(status.fd, 3, 2 * GIB, contexts=2, exported_bytes=6, imported_bytes=8)
-    claims = status.claims(1)
-    assert [claim.pid for claim in claims] == [11, 12]
-    (account,) = sum_claims(claims, 1)
-    assert (account.held_bytes, account.contexts) == (3 * GIB, 3)
-    assert account.kinds[abi.KIND_POOL] == MIB
-    assert account.kinds[abi.KIND_CONTEXT] == 2 * MIB
-    assert account.kinds[abi.KIND_BUFFER] == 3 * GIB - 3 * MIB
-    assert (account.exported_bytes, account.imported_bytes) == (11, 9)
-
-
 def test_memory_that_outlives_its_maker_counts_once_and_managed_memory_not_as_the_drivers() -> None:
     kinds = tuple(GIB if kind == abi.KIND_MANAGED else 0 for kind in range(abi.KINDS))
     managed = TenantClaims(held_bytes=3 * GIB, kinds=kinds)
@@ -166,7 +156,10 @@ def test_a_dead_processs_memory_and_work_are_cleared_on_all_cards(status: Status
     for card in range(2):
         for number in range(2):
             os.pwrite(status.fd, left, abi.status_work_offset(card, number))
+    claims = status.claims(2)
     assert status.reap(lambda pid, starttime: (pid, starttime) == (12, 112), 2) == 1
+    (before, _) = sum_claims(claims, 2)
+    assert (before.held_bytes, before.contexts) == (3 * GIB, 2)
     (account, _) = sum_claims(status.claims(2), 2)
     assert (account.held_bytes, account.contexts) == (2 * GIB, 1)
     assert os.pread(status.fd, abi.PROCESS_BYTES, abi.status_process_offset(0)) == bytes(32)
@@ -272,3 +265,77 @@ def test_whatever_a_tenant_writes_is_only_a_claim(
         assert reaped <= len(claims)
         if size is None:  # a page that is whole is clean then
             assert status.claims(CARDS) == ()
+
+
+@contextmanager
+def daemon(folder: Path) -> Iterator[FakeDaemon]:
+    """The next daemon, which has found what there is."""
+    with fakes.again(folder) as node:
+        node.decide.run(lambda: adopt_tenants(node, node.freezer))
+        yield node
+
+
+@pytest.fixture
+def tenant(tmp_path: Path, program: FakeProcess) -> str:
+    """A bound tenant with 40 GiB and a burst limit of 60."""
+    with fakes.node(tmp_path) as node:
+        made = opened(node, memory="40GiB", memory_limit="60GiB", devices="0")
+        entry = node.ledger.entries[made["key"]]
+        node.decide.run(lambda: bind(entry.key, entry.id, program.pid, os.getpid(), node))
+        return entry.key
+
+
+def page_files(folder: Path, key: str) -> list[Path]:
+    [grant] = (folder / "run" / "tenants" / key).rglob("grant")
+    return [grant, grant.with_name("status")]
+
+
+def write_version(folder: Path, key: str, version: int) -> None:
+    for page in page_files(folder, key):
+        with page.open("r+b") as file:
+            file.seek(abi.GRANT_HEADER_ABI_VERSION)
+            file.write(struct.pack("<I", version))
+
+
+@pytest.mark.parametrize("version", [abi.ABI_VERSION - 1, abi.ABI_VERSION + 1])
+def test_they_are_kept_as_they_are_until_a_daemon_knows_them(
+    version: int, tenant: str, tmp_path: Path
+) -> None:
+    write_version(tmp_path, tenant, version)
+    before = [page.read_bytes() for page in page_files(tmp_path, tenant)]
+    with daemon(tmp_path) as node:
+        assert node.ledger.entries[tenant].state == "bound"
+        assert tenant not in node.tenants.pages
+        # Burst memory that it may have is not taken back, and not allocated to others.
+        assert node.capacities()[0].available_bytes == (140 - 60) * GIB
+        opened(node, memory="80GiB", devices="0")
+        update_burst_limits(node)
+        reconcile_tenants(node, node.freezer)
+        with pytest.raises(
+            NotResizable, match="of another version of gpushare; restart the container"
+        ):
+            set_quota(node.ledger.entries[tenant], {"memory": "10GiB"}, node)
+    assert [page.read_bytes() for page in page_files(tmp_path, tenant)] == before
+    write_version(tmp_path, tenant, abi.ABI_VERSION)
+    with daemon(tmp_path) as node:
+        assert node.tenants.pages[tenant].grant.memory_bytes(0) == 40 * GIB
+        set_quota(node.ledger.entries[tenant], {"memory": "10GiB"}, node)
+
+
+@pytest.mark.parametrize("size", [abi.PAGE_BYTES, 2 * abi.GRANT_BYTES])
+def test_a_layout_of_another_size_is_recognized_by_its_first_bytes(
+    tmp_path: Path, size: int
+) -> None:
+    directory = os.open(tmp_path, os.O_RDONLY)
+    (tmp_path / "grant").write_bytes(b"x" * 64)
+    with pytest.raises(OSError, match="restart the container"):
+        GrantPage.adopt(directory)
+    (tmp_path / "grant").unlink()
+    GrantPage.make(directory, "0" * 16, [CardGrant("GPU-a", GIB, 0, 0)])
+    with (tmp_path / "grant").open("r+b") as file:
+        file.seek(abi.GRANT_HEADER_ABI_VERSION)
+        file.write(struct.pack("<I", abi.ABI_VERSION + 1))
+        file.truncate(size)
+    with pytest.raises(LayoutMismatch, match=f"have version {abi.ABI_VERSION + 1}"):
+        GrantPage.adopt(directory)
+    os.close(directory)

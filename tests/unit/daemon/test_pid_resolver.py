@@ -81,15 +81,6 @@ def test_without_a_descriptor_no_process_is_identified(
     assert sightings.look([program.pid], keys, 1)[program.pid].key == "a" * 16
 
 
-def test_two_tenants_that_claim_a_process_have_none(
-    sightings: PidResolver, program: FakeProcess
-) -> None:
-    both = frozenset({"a" * 16, "b" * 16})
-    found = sightings.look([program.pid], lambda _: both, 1)[program.pid]
-    assert found.is_ambiguous
-    assert found.key is None
-
-
 def test_a_process_without_driver_descriptors_is_no_client(
     program: FakeProcess,
 ) -> None:

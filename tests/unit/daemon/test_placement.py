@@ -8,8 +8,6 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpushare.daemon.operator.resize import check_memory_growth
 from gpushare.daemon.placement.choose import place_request
@@ -151,13 +149,6 @@ def test_a_ratio_is_exact_on_each_card() -> None:
     [placed] = place_request(PlacementRequest(memory_percent=Fraction(100, 140)), (room(0),))
     assert placed.memory_bytes == GIB
     assert str(PlacementRequest(memory_percent=Fraction(400, 15))) == "26.67 % of its memory"
-
-
-@given(parts=st.integers(1, 200), memory_bytes=st.integers(GIB, 200 * GIB))
-def test_equal_parts_fill_a_card_and_never_more(parts: int, memory_bytes: int) -> None:
-    whole = replace(card(0), memory_bytes=memory_bytes)
-    part = PlacementRequest(memory_percent=Fraction(100, parts)).bytes_of(whole)
-    assert memory_bytes - parts < part * parts <= memory_bytes
 
 
 def test_cores_add_up_to_a_hundred() -> None:

@@ -25,32 +25,38 @@ LIBRARIES = "rootfs/usr/lib/x86_64-linux-gnu"
 ASKED = "GPUSHARE_MEMORY=4GiB"
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[DaemonState]:
-    with fakes.node(tmp_path / "node") as made:
-        yield made
+class ImageNode:
+    """A node, and the containers of an image that are created on it."""
+
+    def __init__(self, folder: Path, node: DaemonState) -> None:
+        self.folder, self.node = folder, node
+        self.looked: list[str] = []  # containers whose images were looked at
+
+    def made(self, identity: str, *env: str, **changes: Any) -> BundleToCreate:
+        container = BundleToCreate(
+            self.folder / identity, ASKED, *env, identity=identity, **changes
+        )
+        (container.folder / LIBRARIES).mkdir(parents=True)
+        (container.folder / LIBRARIES / "libc.so.6").write_text("libc")
+        (container.folder / "rootfs/usr/lib64/ld-linux-x86-64.so.2").write_text("the loader")
+        return container
+
+    def create(self, identity: str, *env: str, **changes: Any) -> None:
+        self.made(identity, *env, **changes).create(self.node)
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the tenants whose images were looked at."""
-    found: list[str] = []
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ImageNode]:
     choose = driver_files.choose_files
+    with fakes.node(tmp_path / "node") as node:
+        found = ImageNode(tmp_path, node)
 
-    def noted(*words: Any) -> driver_files.DriverFileChoice:
-        found.append(words[2].id)
-        return choose(*words)
+        def noted(*words: Any) -> driver_files.DriverFileChoice:
+            found.looked.append(words[2].id)
+            return choose(*words)
 
-    monkeypatch.setattr(driver_files, "choose_files", noted)
-    return found
-
-
-def made(folder: Path, identity: str, *env: str, **changes: Any) -> BundleToCreate:
-    container = BundleToCreate(folder / identity, ASKED, *env, identity=identity, **changes)
-    (container.folder / LIBRARIES).mkdir(parents=True)
-    (container.folder / LIBRARIES / "libc.so.6").write_text("libc")
-    (container.folder / "rootfs/usr/lib64/ld-linux-x86-64.so.2").write_text("the loader")
-    return container
+        monkeypatch.setattr(driver_files, "choose_files", noted)
+        yield found
 
 
 def tree(container: BundleToCreate) -> list[tuple[str, str]]:
@@ -61,17 +67,15 @@ def tree(container: BundleToCreate) -> list[tuple[str, str]]:
     )
 
 
-def test_two_containers_of_an_image_get_the_same_edits(
-    node: DaemonState, tmp_path: Path, looks: list[str]
-) -> None:
-    first, second = made(tmp_path, "first"), made(tmp_path, "second", "HOSTNAME=second")
-    key, other = first.create(node)["key"], second.create(node)["key"]
+def test_two_containers_of_an_image_get_the_same_edits(image: ImageNode) -> None:
+    first, second = image.made("first"), image.made("second", "HOSTNAME=second")
+    key, other = first.create(image.node)["key"], second.create(image.node)["key"]
     assert key != other
     mounts, others = first.document()["mounts"], second.document()["mounts"]
     assert others == [{**mount, "source": mount["source"].replace(key, other)} for mount in mounts]
     assert [hook["args"][-1] for hook in second.document()["hooks"]["createRuntime"]][1:] == [other]
     assert tree(first) == tree(second)
-    assert looks == ["first"]
+    assert image.looked == ["first"]
 
 
 @pytest.mark.parametrize(
@@ -83,35 +87,29 @@ def test_two_containers_of_an_image_get_the_same_edits(
     ],
 )
 def test_a_container_that_asks_for_more_is_looked_at(
-    node: DaemonState,
-    tmp_path: Path,
-    looks: list[str],
-    env: tuple[str, ...],
-    changes: dict[str, Any],
+    image: ImageNode, env: tuple[str, ...], changes: dict[str, Any]
 ) -> None:
-    made(tmp_path, "first").create(node)
-    made(tmp_path, "second", *env, **changes).create(node)
-    assert looks == ["first", "second"]
+    image.create("first")
+    image.create("second", *env, **changes)
+    assert image.looked == ["first", "second"]
 
 
-def test_an_image_with_a_driver_of_its_own_is_looked_at(
-    node: DaemonState, tmp_path: Path, looks: list[str]
-) -> None:
-    made(tmp_path, "first").create(node)
-    second = made(tmp_path, "second")
+def test_an_image_with_a_driver_of_its_own_is_looked_at(image: ImageNode) -> None:
+    image.create("first")
+    second = image.made("second")
     (second.folder / LIBRARIES / "libcuda.so.535.1").write_text("the image's")
-    second.create(node)
-    assert looks == ["first", "second"]
+    second.create(image.node)
+    assert image.looked == ["first", "second"]
     covered = [mount["destination"] for mount in second.document()["mounts"]]
     assert "/usr/lib/x86_64-linux-gnu/libcuda.so.535.1" in covered
 
 
 def test_a_link_that_appears_meanwhile_is_seen(
-    node: DaemonState, tmp_path: Path, looks: list[str], monkeypatch: pytest.MonkeyPatch
+    image: ImageNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the comparison and the mount points, another process may write to the root."""
-    made(tmp_path, "first").create(node)
-    second = made(tmp_path, "second")
+    image.create("first")
+    second = image.made("second")
     create = ImageView.create
 
     def raced(view: ImageView, created: Any) -> None:
@@ -119,21 +117,19 @@ def test_a_link_that_appears_meanwhile_is_seen(
         create(view, created)
 
     monkeypatch.setattr(ImageView, "create", raced)
-    second.create(node)
-    assert looks == ["first", "second"]
+    second.create(image.node)
+    assert image.looked == ["first", "second"]
 
 
-def test_all_is_forgotten_under_another_configuration_or_driver(
-    node: DaemonState, tmp_path: Path, looks: list[str]
-) -> None:
-    made(tmp_path, "a").create(node)
-    node.config = replace(node.config)
-    made(tmp_path, "b").create(node)
-    assert node.driver is not None
-    node.driver = replace(node.driver, files=replace(node.driver.files))
-    made(tmp_path, "c").create(node)
-    made(tmp_path, "d").create(node)
-    assert looks == ["a", "b", "c"]
+def test_all_is_forgotten_under_another_configuration_or_driver(image: ImageNode) -> None:
+    image.create("a")
+    image.node.config = replace(image.node.config)
+    image.create("b")
+    driver = image.node.loaded()
+    image.node.driver = replace(driver, files=replace(driver.files))
+    image.create("c")
+    image.create("d")
+    assert image.looked == ["a", "b", "c"]
 
 
 def test_the_numbers_of_devices_are_read_for_each_container(tmp_path: Path) -> None:
@@ -156,18 +152,16 @@ def test_the_numbers_of_devices_are_read_for_each_container(tmp_path: Path) -> N
     assert numbers == [(1, 3), (1, 5)]
 
 
-def test_no_environment_is_kept(node: DaemonState, tmp_path: Path) -> None:
+def test_no_environment_is_kept(image: ImageNode) -> None:
     secret = "hunter2" * 1000
-    made(tmp_path, "first", f"PASSWORD={secret}").create(node)
-    [(request, prepared)] = node.prepared_images._entries.items()
+    image.create("first", f"PASSWORD={secret}")
+    [(request, prepared)] = image.node.prepared_images._entries.items()
     assert "hunter2" not in f"{request}{prepared}"
 
 
-def test_so_many_are_kept(
-    node: DaemonState, tmp_path: Path, looks: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_so_many_are_kept(image: ImageNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepared_image, "_MOST", 2)
     for number, memory in enumerate(("1", "2", "3", "1")):
         env = f"PATH=/{memory}"
-        made(tmp_path, f"c{number}", env).create(node)
-    assert looks == ["c0", "c1", "c2", "c3"]
+        image.create(f"c{number}", env)
+    assert image.looked == ["c0", "c1", "c2", "c3"]

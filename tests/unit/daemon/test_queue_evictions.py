@@ -167,39 +167,6 @@ def test_an_overdue_restore_keeps_its_room_until_it_has_it(made: EvictableNode) 
     assert not tenant.record.is_off_card
 
 
-def test_a_restore_does_not_take_what_is_withheld_for_a_ticket(made: EvictableNode) -> None:
-    overtakes(made, 1)
-    tenant, first = made.tenant(gib=20, devices="0"), made.tenant(gib=100, devices="0")
-    made.node.evictions.evict(tenant.key)
-    ticket = take(made, "60GiB", devices="0", priority="0")
-    opened(made.node, memory="1GiB", devices="0")
-    made.settle()
-    waits(made, tenant)
-    assert tenant.record.is_off_card
-    with pytest.raises(NoRoom, match=f"withheld for ticket {ticket.id}"):
-        made.node.evictions.restore(tenant.key)
-    made.end(first)
-    end(made, first.key)
-    assert is_granted(made, ticket)
-    assert not tenant.record.is_off_card  # nothing is withheld any more
-
-
-def test_an_offline_restore_withholds_nothing_from_an_online_start_that_may_evict_it(
-    made: EvictableNode,
-) -> None:
-    overtakes(made, 1)
-    blocked(made)
-    opened(made.node, memory="1GiB")
-    made.settle()
-    with pytest.raises(NoRoom, match="withheld"):
-        opened(made.node, memory="1GiB", devices="0", class_="online")
-    made.configure(offline=True)
-    look(made)
-    opened(made.node, memory="1GiB", devices="0", class_="online")
-    with pytest.raises(NoRoom, match="withheld"):
-        opened(made.node, memory="1GiB", devices="0")
-
-
 def test_a_restore_that_waits_is_in_the_queue_and_says_what_it_waits_for(
     made: EvictableNode,
 ) -> None:

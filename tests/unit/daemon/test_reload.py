@@ -1,28 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration read again: all that changed, or nothing."""
+"""The configuration in effect: the file read again, all or nothing, and labels of the Node."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpushare import config as configuration
 from gpushare.config import Config, Timing
 from gpushare.daemon.operator import reload as module
+from gpushare.daemon.operator.node_labels import (
+    LabelsNotAccepted,
+    node_settings,
+    reset_node_setting,
+    set_node_setting,
+)
 from gpushare.daemon.operator.reload import NotReloaded, reload_config
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.service.node_operations import status_row
+from gpushare.daemon.service.control_request import ControlRequest, Peer
+from gpushare.daemon.service.node_operations import (
+    NODE_OPERATIONS,
+    cordon_card,
+    status_row,
+)
 from gpushare.daemon.state import DaemonState
 from gpushare.quota.errors import QuotaError
+from gpushare.quota.node_settings import ALLOWED_MODE, CORDONED, PLACEMENT, POLICY
 from gpushare.quota.request_policy import RequestPolicy
 
 from . import fakes
-from .fakes import GIB
-from .operations import opened
+from .fakes import GIB, FakeDriver
+from .operations import entry_of, opened
 
 
 @pytest.fixture
@@ -92,12 +107,6 @@ def test_a_change_that_needs_a_restart_is_refused_with_all_others(
     assert node.config is before
 
 
-def test_another_folder_takes_a_restart(node: DaemonState, file: Path) -> None:
-    file.write_text("")
-    with pytest.raises(NotReloaded, match="library_dir, run_dir, state_dir requires a restart: "):
-        reload_config(node)
-
-
 def test_an_invalid_file_changes_nothing_and_is_reported_until_it_is_fixed(
     node: DaemonState, file: Path
 ) -> None:
@@ -164,14 +173,166 @@ def test_every_key_either_holds_at_once_or_takes_a_restart() -> None:
     assert not module.LIVE_TIMING & module.RESTART_TIMING
 
 
-def test_a_file_that_comes_later_is_read(
-    node: DaemonState, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The daemon was started without one."""
-    found = node.config.file
-    assert found is not None
-    node.config = replace(node.config, file=None, written_ns=0)
-    write(found, "max_tenants: 3")
-    monkeypatch.setattr(configuration, "DEFAULT_FILE", found)
-    assert reload_config(node) == ["max_tenants"]
-    assert node.config.file == found
+QGPU = "node label tke.cloud.tencent.com/qgpu-schedule-policy"
+OWN = "node label gpushare.io/wanted-policy"
+ACK = "node label ack.node.gpu.schedule"
+
+
+@contextmanager
+def labelled(folder: Path, text: str = "", cards: int = 2) -> Iterator[DaemonState]:
+    """A daemon that is started with `text` in its configuration."""
+    write(folder / "gpushare.yaml", text)
+    driver = FakeDriver(*(fakes.card(index) for index in range(cards)))
+    file = configuration.load(folder / "gpushare.yaml")
+    with fakes.node(folder, driver, file) as made:
+        made.config = file.labelled(node_settings(made.node_labels))
+        yield made
+
+
+def policy(made: DaemonState, **quota: str) -> str:
+    """Return the policy of a new tenant, which is gone again."""
+    return entry_of(made, opened(made, memory="1GiB", cores="10", **quota)).policy
+
+
+def ask(made: DaemonState, uid: int = 0, **fields: Any) -> None:
+    request = ControlRequest({"op": "node-setting", **fields}, Peer(1, uid))
+    NODE_OPERATIONS["node-setting"].run(request, made)
+
+
+def test_it_is_kept_by_the_next_gpushared_while_gpushare_node_is_away(tmp_path: Path) -> None:
+    with labelled(tmp_path) as made:
+        set_node_setting(POLICY, "burst-share", QGPU, made)
+        set_node_setting(ALLOWED_MODE, "shared", ACK, made)
+    with labelled(tmp_path) as after:
+        assert policy(after) == "burst-share"
+        assert status_row(after)["node_settings"] == {
+            POLICY: {"value": "burst-share", "source": QGPU},
+            ALLOWED_MODE: {"value": "shared", "source": ACK},
+        }
+        set_node_setting(POLICY, "fixed-share", OWN, after)
+        reset_node_setting(ALLOWED_MODE, after)
+    assert json.loads((tmp_path / "state/node-labels.json").read_text()) == {
+        OWN: {POLICY: "fixed-share"}
+    }
+
+
+def test_a_damaged_file_is_set_aside_for_the_last_good_one(tmp_path: Path) -> None:
+    with labelled(tmp_path) as made:
+        set_node_setting(POLICY, "burst-share", QGPU, made)
+    (tmp_path / "state/node-labels.json").write_text('{"x": {"defaults.policy": "first-come"}}')
+    with labelled(tmp_path) as after:
+        assert policy(after) == "burst-share"
+        [warning] = [one for one in status_row(after)["warnings"] if "node-labels.json" in one]
+        assert "kubectl label node" in warning
+
+
+def test_the_mode_of_all_cards_applies_to_new_requests_and_is_named(tmp_path: Path) -> None:
+    with labelled(tmp_path, 'cards: {"0": {allowed_mode: shared}}') as made:
+        share = opened(made, memory="4GiB")
+        set_node_setting(ALLOWED_MODE, "exclusive", ACK, made)
+        assert {capacity.mode for capacity in made.capacities()} == {"exclusive"}
+        with pytest.raises(NoRoom, match=rf"allocated only as a whole \({ACK}\)"):
+            opened(made, memory="4GiB")
+        assert share["key"] in made.ledger.entries
+        opened(made, count="1")
+        reset_node_setting(ALLOWED_MODE, made)
+        assert [capacity.mode for capacity in made.capacities()] == ["shared", "any"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "error"),
+    [
+        (POLICY, "first-come", "node label x=first-come: not a valid value. Write fixed-share, "),
+        (ALLOWED_MODE, "on", "not a valid value. Write any, shared or exclusive."),
+        ("max_per_request.memory", "1GiB", "cannot set max_per_request.memory. The settings"),
+        ("trust.env", "request", "cannot set trust.env. The settings of labels are defaults.pol"),
+        (CORDONED, "0", "not a list of UUIDs."),
+    ],
+)
+def test_nothing_else_can_be_set(tmp_path: Path, key: str, value: str, error: str) -> None:
+    with labelled(tmp_path) as made:
+        before = made.config
+        with pytest.raises(QuotaError) as refused:
+            ask(made, key=key, value=value, source="node label x")
+        assert error in str(refused.value)
+        assert made.config is before
+        assert not (tmp_path / "state/node-labels.json").exists()
+
+
+def test_a_label_cannot_lift_a_maximum(tmp_path: Path) -> None:
+    text = "max_per_request: {policies: [fixed-share, burst-share]}"
+    with labelled(tmp_path, text) as made:
+        with pytest.raises(
+            QuotaError, match=r"not allowed on this node \(max_per_request.policies, .*yaml:4\)"
+        ):
+            set_node_setting(POLICY, "best-effort", QGPU, made)
+        set_node_setting(POLICY, "burst-share", QGPU, made)
+        write(tmp_path / "gpushare.yaml", "max_per_request: {policies: [fixed-share]}")
+        reload_config(made)
+        assert policy(made) == "fixed-share"
+
+
+def test_a_namespace_with_a_default_of_its_own_keeps_it(tmp_path: Path) -> None:
+    text = (
+        "defaults: {policy: fixed-share}\n"
+        "namespaces:\n"
+        "  own: {defaults: {policy: fixed-share}}\n"
+        "  inherits: {max_per_card: {tenants: 8}}\n"
+        "  limited: {max_per_request: {policies: [fixed-share]}}\n"
+    )
+    with labelled(tmp_path, text) as made:
+        set_node_setting(POLICY, "best-effort", QGPU, made)
+        terms = [made.config.terms_of(name) for name in ("", "inherits", "own", "limited")]
+        found = [one.defaults.policy for one in (made.config.users, *terms)]
+        assert found == [*["best-effort"] * 3, *["fixed-share"] * 2]
+
+
+def test_a_node_can_refuse_its_labels(tmp_path: Path) -> None:
+    with labelled(tmp_path) as made:
+        set_node_setting(POLICY, "burst-share", QGPU, made)
+        write(tmp_path / "gpushare.yaml", "kubernetes: {node_labels: false}")
+        assert reload_config(made) == ["defaults", "kubernetes.node_labels", "users"]
+        assert policy(made) == "fixed-share"
+        status = status_row(made)
+        assert (status["accepts_node_labels"], status["node_settings"]) == (False, {})
+        with pytest.raises(LabelsNotAccepted, match=r"kubernetes\.node_labels is false"):
+            set_node_setting(POLICY, "best-effort", QGPU, made)
+    with labelled(tmp_path, "kubernetes: {node_labels: false}") as after:
+        assert policy(after) == "fixed-share"
+
+
+def test_hamis_annotation_cordons_cards_and_running_containers_stay(tmp_path: Path) -> None:
+    source = "node annotation hami.io/device-cordon"
+    with labelled(tmp_path) as made:
+        running = opened(made, memory="1GiB", devices="0")
+        first, second = (capacity.card.uuid for capacity in made.capacities())
+        set_node_setting(CORDONED, f"{first},GPU-that-was-there-before", source, made)
+        assert [capacity.cordoned for capacity in made.capacities()] == [source, None]
+        assert entry_of(made, opened(made, memory="1GiB")).allocations[0].uuid == second
+        with pytest.raises(NoRoom) as refused:
+            opened(made, memory="1GiB", devices="0")
+        assert f"card 0 is cordoned ({source}); change the {source}" in str(refused.value)
+        assert running["key"] in made.ledger.entries
+        cordon_card(made.capacities()[0].card, "fan", made)
+        reset_node_setting(CORDONED, made)
+        assert [capacity.cordoned for capacity in made.capacities()] == ["fan", None]
+
+
+def test_a_label_sets_the_policy_of_new_containers_and_of_no_other(tmp_path: Path) -> None:
+    with labelled(tmp_path, "defaults: {policy: best-effort}") as made:
+        before = opened(made, memory="1GiB", cores="10")
+        set_node_setting(POLICY, "burst-share", QGPU, made)
+        assert policy(made) == "burst-share"
+        assert policy(made, policy="fixed-share") == "fixed-share"
+        assert entry_of(made, before).policy == "best-effort"
+        reset_node_setting(POLICY, made)
+        assert policy(made) == "best-effort"
+
+
+def test_the_placement_is_that_of_requests_without_one(tmp_path: Path) -> None:
+    with labelled(tmp_path) as made:
+        set_node_setting(PLACEMENT, "spread", "node label ack.node.gpu.placement", made)
+        used = {entry_of(made, opened(made, memory="1GiB")).allocations[0].uuid for _ in range(2)}
+        assert len(used) == 2
+        packed = opened(made, memory="1GiB", placement="binpack")
+        assert entry_of(made, packed).allocations[0].uuid in used

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -22,75 +22,92 @@ from gpushare.daemon.pages.grant_page import CardGrant
 from gpushare.daemon.pages.status_page import TenantClaims
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.service.node_operations import status_row
-from gpushare.daemon.store.record import TenantRecord
-from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.daemon.state import UsageView
+from gpushare.daemon.views.status_rows import card_row, tenant_row
+from gpushare.protocol import TenantStatus
 
 from . import fakes, registered
 from .fake_process import FakeProcess
 from .fakes import GIB, MIB, FakeDaemon, FakeDriver
 
 CARD = fakes.card().uuid
+KEY = "0" * 16
+
+
+@dataclass
+class SampledTenant:
+    """A bound tenant without a cgroup of its own, that uses 1 GiB in one context."""
+
+    node: FakeDaemon
+    driver: FakeDriver
+    pages: Pages
+    child: int  # the process of the tenant: a descendant of ours, which is the bound one
+    starttime: int
+
+    def claim(self, used: int, *, denied: int = 0, pid: int = 0, starttime: int = 0) -> None:
+        fd = self.pages.status.fd
+        process = pid or self.child, starttime or self.starttime
+        registered.register(fd, 0, *process, denied=denied)
+        registered.hold(fd, 0, used, contexts=1)
+
+    def looks(self, count: int = 1) -> list[int]:
+        """Look so often; return the overhead after each, in MiB."""
+        told = []
+        for _ in range(count):
+            self.node.sampler.look()
+            told.append(self.pages.grant.overhead_bytes(0) // MIB)
+        return told
+
+    def uses(self, size: int | None, *others: ProcessUse, is_mps: bool = False) -> None:
+        """Have the driver say so of its process."""
+        self.driver.uses = {CARD: (ProcessUse(self.child, size, 40, is_mps=is_mps), *others)}
+
+    @property
+    def usage(self) -> UsageView:
+        return self.node.observed.usage
+
+    @property
+    def row(self) -> TenantStatus:
+        return tenant_row(self.node.ledger.entries[KEY], self.node)
 
 
 @pytest.fixture
-def driver() -> FakeDriver:
-    return FakeDriver()
-
-
-@pytest.fixture
-def node(tmp_path: Path, driver: FakeDriver) -> Iterator[FakeDaemon]:
-    with fakes.node(tmp_path, driver) as made:
+def node(tmp_path: Path) -> Iterator[FakeDaemon]:
+    with fakes.node(tmp_path, FakeDriver()) as made:
         yield made
 
 
 @pytest.fixture
-def truth(node: FakeDaemon) -> UsageSampler:
-    return node.sampler
+def driver(node: FakeDaemon) -> FakeDriver:
+    found = node.loaded().nvml
+    assert isinstance(found, FakeDriver)
+    return found
 
 
 @pytest.fixture
-def child() -> Iterator[int]:
-    """The process of a tenant: a descendant of ours, which is the bound one."""
-    program = FakeProcess()
-    yield program.pid
-    program.kill()
-    program.wait()
-
-
-@pytest.fixture
-def tenant(node: FakeDaemon, child: int, monkeypatch: pytest.MonkeyPatch) -> Pages:
-    """A bound tenant without a cgroup of its own, that uses 1 GiB in one context."""
-    monkeypatch.setattr(processes, "may_map", lambda pid, _inode: pid == child)
-    process = processes.find_process(child)
+def tenant(
+    node: FakeDaemon, driver: FakeDriver, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
+) -> SampledTenant:
+    monkeypatch.setattr(processes, "may_map", lambda pid, _inode: pid == program.pid)
+    process = processes.find_process(program.pid)
     assert process is not None
-    entry: TenantRecord = fakes.entry()
+    entry = fakes.entry()
     node.ledger.add(entry)
-    node.ledger.bind(entry.key, pid=child, starttime=process.starttime, cgroup="")
+    node.ledger.bind(entry.key, pid=program.pid, starttime=process.starttime, cgroup="")
     directory = node.mounts.make(entry.key, size_bytes=1 << 20)
     pages = Pages.make(directory, entry.key, [CardGrant(CARD, 4 * GIB, 0, 0)])
     node.tenants.add(entry.key, pages)
-    claim(pages, child, process.starttime, GIB)
-    return pages
+    made = SampledTenant(node, driver, pages, program.pid, process.starttime)
+    made.claim(GIB)
+    return made
 
 
-def claim(pages: Pages, pid: int, starttime: int, used: int, denied: int = 0) -> None:
-    fd = pages.status.fd
-    registered.register(fd, 0, pid, starttime, denied=denied)
-    registered.hold(fd, 0, used, contexts=1)
-
-
-def test_overhead_is_the_drivers_use_above_the_claims(
-    driver: FakeDriver, truth: UsageSampler, tenant: Pages, child: int
-) -> None:
+def test_overhead_is_the_drivers_use_above_the_claims(tenant: SampledTenant) -> None:
     """An earlier daemon's figure stands until there are enough samples."""
-    tenant.grant.set_measured(0, 500 * MIB, 0)
-    driver.uses = {CARD: (ProcessUse(child, GIB + 600 * MIB, 40),)}
-    told = []
-    for _ in range(4):
-        truth.look()
-        told.append(tenant.grant.overhead_bytes(0) // MIB)
-    assert told == [500, 500, 500, 600]
-    assert truth.observed.usage.utilisation == {("0" * 16, CARD): 40}
+    tenant.pages.grant.set_measured(0, 500 * MIB, 0)
+    tenant.uses(GIB + 600 * MIB)
+    assert tenant.looks(4) == [500, 500, 500, 600]
+    assert tenant.usage.utilisation == {(KEY, CARD): 40}
 
 
 def test_overhead_rises_after_four_samples_and_falls_at_once() -> None:
@@ -100,12 +117,12 @@ def test_overhead_rises_after_four_samples_and_falls_at_once() -> None:
 
 
 def test_a_card_for_one_process_is_named_and_gets_no_share(
-    driver: FakeDriver, node: FakeDaemon, truth: UsageSampler
+    driver: FakeDriver, node: FakeDaemon
 ) -> None:
-    truth.look()
+    node.sampler.look()
     assert status_row(node)["warnings"] == []
     driver.modes = {CARD: "Exclusive_Process"}
-    truth.look()
+    node.sampler.look()
     (capacity,) = node.capacities()
     assert (capacity.compute_mode, capacity.health) == ("Exclusive_Process", "ok")
     (warning,) = status_row(node)["warnings"]
@@ -113,64 +130,54 @@ def test_a_card_for_one_process_is_named_and_gets_no_share(
     assert "nvidia-smi -i 0 -c DEFAULT" in warning
 
 
-@pytest.mark.usefixtures("tenant")
 def test_a_share_that_uses_an_mps_server_is_named(
-    driver: FakeDriver,
-    node: FakeDaemon,
-    truth: UsageSampler,
-    child: int,
-    capfd: pytest.CaptureFixture[str],
+    tenant: SampledTenant, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Logged once, until it does no more; its container warns as long as it does."""
 
     def looks(*, is_mps: bool) -> tuple[list[str], int]:
-        driver.uses = {CARD: (ProcessUse(child, GIB, 40, is_mps=is_mps),)}
-        truth.look()
-        row = tenant_row(node.ledger.entries["0" * 16], node)
-        return row["warnings"], capfd.readouterr().err.count("tenant-uses-mps")
+        tenant.uses(GIB, is_mps=is_mps)
+        tenant.looks()
+        return tenant.row["warnings"], capfd.readouterr().err.count("tenant-uses-mps")
 
     assert looks(is_mps=False) == ([], 0)
     (warning,), logged = looks(is_mps=True)
-    assert f"uses an MPS server that gpushare did not start (process {child})" in warning
+    assert f"an MPS server that gpushare did not start (process {tenant.child})" in warning
     assert logged == 1
     assert looks(is_mps=True) == ([warning], 0)
     assert looks(is_mps=False) == ([], 0)
     assert looks(is_mps=True) == ([warning], 1)
 
 
-def test_memory_allocated_during_a_sample_is_not_overhead(
-    driver: FakeDriver, truth: UsageSampler, tenant: Pages, child: int
-) -> None:
-    process = processes.find_process(child)
-    assert process is not None
+def test_memory_allocated_during_a_sample_is_not_overhead(tenant: SampledTenant) -> None:
     sizes = iter(range(2, 100))
 
     def grow() -> None:
         used = next(sizes) * GIB
-        driver.uses = {CARD: (ProcessUse(child, used + 500 * MIB),)}
-        claim(tenant, child, process.starttime, used)
+        tenant.uses(used + 500 * MIB)
+        tenant.claim(used)
 
-    driver.during = grow
-    for _ in range(8):
-        truth.look()
-        assert tenant.grant.overhead_bytes(0) <= 500 * MIB
+    tenant.driver.during = grow
+    assert max(tenant.looks(8)) <= 500
 
 
-def test_a_silent_card_reserves_no_contexts(
-    driver: FakeDriver, truth: UsageSampler, tenant: Pages, child: int
-) -> None:
+def test_a_silent_card_reserves_no_contexts(tenant: SampledTenant) -> None:
     """Without an answer all stays: overhead, non-tenant use, and the attribution of processes."""
-    driver.uses = {CARD: (ProcessUse(child, GIB + 500 * MIB), ProcessUse(os.getpid(), GIB))}
-    for _ in range(4):
-        truth.look()
-    driver.lost = frozenset({CARD})
-    truth.look()
-    assert tenant.grant.overhead_bytes(0) == 500 * MIB
-    assert truth.observed.usage.cards[CARD].non_tenant_bytes == GIB
-    assert truth.observed.usage.cards[CARD].health == "GPU is lost"
-    driver.lost = frozenset()
-    truth.look()
-    assert truth.observed.usage.cards[CARD].health == "ok"
+    tenant.uses(GIB + 500 * MIB, ProcessUse(os.getpid(), GIB))
+    tenant.driver.busy = {CARD: 45}
+    tenant.looks(4)
+    assert card_row(tenant.node.capacities()[0])["utilization"] == 45
+    (process,) = tenant.row["processes"]
+    assert process["cards"] == [{"index": 0, "bytes": GIB + 500 * MIB, "utilization": 40}]
+    tenant.driver.lost = frozenset({CARD})
+    assert tenant.looks() == [500]
+    assert tenant.usage.cards[CARD].non_tenant_bytes == GIB
+    assert tenant.usage.cards[CARD].health == "GPU is lost"
+    assert card_row(tenant.node.capacities()[0])["utilization"] is None
+    tenant.driver.lost = frozenset()
+    tenant.uses(None)  # no figure changes none
+    assert tenant.looks() == [500]
+    assert tenant.usage.cards[CARD].health == "ok"
 
 
 @given(managed=st.integers(0, 4 * GIB), rest=st.integers(0, 4 * GIB), beside=st.integers(0, GIB))
@@ -184,53 +191,27 @@ def test_memory_that_the_driver_does_not_count_is_not_made_up_for(
     assert account.used_bytes(told) == managed + rest + beside
 
 
-def test_every_sample_is_a_heartbeat(truth: UsageSampler, tenant: Pages, tmp_path: Path) -> None:
+def test_every_sample_is_a_heartbeat(tenant: SampledTenant, tmp_path: Path) -> None:
     grant = next(tmp_path.glob("run/tenants/*/pages/grant"))
-
-    def heartbeat() -> int:
-        at = abi.GRANT_HEADER_HEARTBEAT_NS
-        return int.from_bytes(grant.read_bytes()[at : at + 8], "little")
-
-    before = heartbeat()
-    truth.look()
-    assert before < heartbeat() <= time.monotonic_ns()
-    assert tenant.grant.generation == 1
+    before = time.monotonic_ns()
+    tenant.looks()
+    at = abi.GRANT_HEADER_HEARTBEAT_NS
+    assert before <= int.from_bytes(grant.read_bytes()[at : at + 8], "little")
+    assert tenant.pages.grant.generation == 1
 
 
-def test_while_the_driver_is_silent_the_last_figures_are_shown_as_stale(
-    driver: FakeDriver, truth: UsageSampler, tenant: Pages, child: int
-) -> None:
-    driver.uses = {CARD: (ProcessUse(child, GIB + 500 * MIB),)}
-    for _ in range(4):
-        truth.look()
-    driver.fault = "it hangs"
-    truth.look()
-    assert truth.observed.usage.stale == "it hangs"
-    assert tenant.grant.overhead_bytes(0) == 500 * MIB
-    assert "0" * 16 in truth.observed.usage.processes
-    driver.fault = ""
-    truth.look()
-    assert not truth.observed.usage.stale
-
-
-def test_refusals_of_a_process_are_counted_after_its_end(
-    node: FakeDaemon, truth: UsageSampler, tenant: Pages, child: int
-) -> None:
+def test_refusals_of_a_process_are_counted_after_its_end(tenant: SampledTenant) -> None:
     def denied() -> int:
-        [card] = tenant_row(node.ledger.entries["0" * 16], node)["cards"]
+        [card] = tenant.row["cards"]
         return card["denied_allocations"]
 
-    process = processes.find_process(child)
-    assert process is not None
-    claim(tenant, 1, 1, GIB, denied=3)  # dead, and the first look reaps it
-    truth.look()
-    assert (tenant.claims(), denied()) == ((), 3)
-    claim(tenant, child, process.starttime, GIB, denied=2)
-    assert denied() == 5
-    claim(tenant, child, process.starttime, GIB)  # another program in the same process: from 0
-    assert denied() == 5
-    claim(tenant, child, process.starttime, GIB, denied=1)
-    assert denied() == 6
+    tenant.claim(GIB, pid=1, starttime=1, denied=3)  # dead, and the first look reaps it
+    tenant.looks()
+    assert (tenant.pages.claims(), denied()) == ((), 3)
+    # The last but one is another program in the same process: from 0.
+    for claimed, counted in ((2, 5), (0, 5), (1, 6)):
+        tenant.claim(GIB, denied=claimed)
+        assert denied() == counted
 
 
 def test_a_non_tenant_must_be_seen_twice() -> None:
@@ -253,7 +234,7 @@ def test_a_process_that_was_a_tenants_takes_its_time_to_leave() -> None:
 
 
 def test_the_cgroup_identifies_the_tenant_of_a_process(
-    monkeypatch: pytest.MonkeyPatch, driver: FakeDriver, node: FakeDaemon, truth: UsageSampler
+    monkeypatch: pytest.MonkeyPatch, driver: FakeDriver, node: FakeDaemon
 ) -> None:
     fakes.all_are_there(monkeypatch)
     paths = {7: {"": "/x/a/nested"}, 8: {"": "/x/ab"}, 9: {"devices": "/x/a"}}
@@ -262,66 +243,60 @@ def test_the_cgroup_identifies_the_tenant_of_a_process(
     entry = replace(fakes.entry(), state="bound", pid=4, cgroup=":/x/a")
     node.ledger.add(entry)
     driver.uses = {CARD: tuple(ProcessUse(pid, GIB) for pid in paths)}
-    truth.look()
-    owned = [use.pid for _, use in truth.observed.usage.processes[entry.key]]
+    node.sampler.look()
+    owned = [use.pid for _, use in node.observed.usage.processes[entry.key]]
     assert owned == [7]
-    assert {one.pid for one in truth.observed.usage.cards[CARD].non_tenants} == {8, 9}
+    assert {one.pid for one in node.observed.usage.cards[CARD].non_tenants} == {8, 9}
 
 
 def test_a_failed_sample_is_followed_by_another(
-    driver: FakeDriver,
-    truth: UsageSampler,
-    tenant: Pages,
-    child: int,
-    capfd: pytest.CaptureFixture[str],
+    tenant: SampledTenant, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """Until then the last figures are shown, as stale."""
+
     def fail() -> None:
         raise RuntimeError("what nobody thought of")
 
-    driver.uses = {CARD: (ProcessUse(child, 2 * GIB),)}
-    driver.during = fail
-    truth.look()
-    truth.look()
-    assert "RuntimeError" in truth.observed.usage.stale
+    tenant.uses(2 * GIB)
+    tenant.looks(4)
+    for during, fault, why in ((fail, "", "RuntimeError"), (lambda: None, "hangs", "hangs")):
+        tenant.driver.during, tenant.driver.fault = during, fault
+        assert tenant.looks(2) == [1024, 1024]
+        assert why in tenant.usage.stale
+        assert KEY in tenant.usage.processes
     assert capfd.readouterr().err.count("driver-sample-failed") == 1
-    driver.during = lambda: None
-    for _ in range(4):
-        truth.look()
-    assert not truth.observed.usage.stale
-    assert tenant.grant.overhead_bytes(0) == GIB
+    tenant.driver.fault = ""
+    tenant.looks()
+    assert not tenant.usage.stale
 
 
 def test_a_tenant_that_cannot_be_reaped_is_not_in_the_way(
-    truth: UsageSampler, tenant: Pages, monkeypatch: pytest.MonkeyPatch
+    tenant: SampledTenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del tenant
-
     def broken(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(processes, "pids_of", broken)
-    truth.look()
-    assert not truth.observed.usage.stale
+    tenant.looks()
+    assert not tenant.usage.stale
 
 
 def test_contexts_explain_at_most_their_charge_and_the_driver_overhead(
-    node: FakeDaemon, driver: FakeDriver, tenant: Pages, child: int
+    tenant: SampledTenant,
 ) -> None:
     """A tenant that notes its buffers as contexts would make all contexts look larger."""
     learned: list[int] = []
-    truth = UsageSampler(
-        driver,
-        node.ledger,
-        node.tenants,
-        node.observed,
+    node = tenant.node
+    sampler = UsageSampler(
+        *(tenant.driver, node.ledger, node.tenants, node.observed),
         non_tenant_half_life=60,
         learned=lambda _card, _key, size: learned.append(size),
     )
-    driver.uses = {CARD: (ProcessUse(child, 3 * GIB + 100 * MIB),)}
+    tenant.uses(3 * GIB + 100 * MIB)
     kinds = {abi.KIND_CONTEXT: 3 * GIB}
-    registered.hold(tenant.status.fd, 0, 3 * GIB, contexts=1, kinds=kinds)
+    registered.hold(tenant.pages.status.fd, 0, 3 * GIB, contexts=1, kinds=kinds)
     for price, told in ((0, 100 * MIB), (500 * MIB, 600 * MIB)):
-        tenant.grant.set_context(0, price)
+        tenant.pages.grant.set_context(0, price)
         for _ in range(4):
-            truth.look()
+            sampler.look()
         assert learned[-1] == told

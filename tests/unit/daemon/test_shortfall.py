@@ -14,7 +14,6 @@ import pytest
 
 from gpushare.daemon.audit import audit
 from gpushare.daemon.cards.driver_client import DriverSample, ProcessUse
-from gpushare.daemon.lifecycle.release import release_tenant
 from gpushare.daemon.limits import burst
 from gpushare.daemon.limits.burst import handle_shortfall, update_burst_limits
 from gpushare.daemon.state import AuditInput, Shortfall, UsageView
@@ -66,12 +65,6 @@ def test_a_confirmed_report_is_recorded_and_shown(
     assert report["advice"][0].startswith("shortfall (2 times): ")
     assert "Last request: 20 GiB. " in report["advice"][0]
     assert node.sample_now.is_set()
-
-
-def test_it_ends_with_the_tenant(node: FakeDaemon, victim: HostProcessGrant) -> None:
-    assert handle_shortfall(victim["key"], 0, 30 * GIB, node)
-    release_tenant(victim["key"], node, "test")
-    assert node.observed.shortfalls.get((victim["key"], CARD)) is None
 
 
 @pytest.mark.parametrize(

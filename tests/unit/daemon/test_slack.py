@@ -25,14 +25,6 @@ def test_an_uncharged_context_is_slack_up_to_its_measured_size() -> None:
     assert slack_bytes(GIB, CONTEXT, [ProcessMemory(MIB)] * 100) == LEAST + 100 * MIB
 
 
-def test_many_contexts_hide_no_memory() -> None:
-    processes = [charged(CONTEXT)] * 20
-    hides = charged(CONTEXT + 60 * GIB, CONTEXT)
-    alone = slack_bytes(16 * GIB, CONTEXT, [hides])
-    assert slack_bytes(16 * GIB, CONTEXT, [*processes, hides]) <= alone + GIB
-    assert slack_bytes(8 * GIB, CONTEXT, [charged(2 * CONTEXT, CONTEXT)] * 20) <= 2 * GIB
-
-
 SIZES = st.integers(0, 2 * GIB)
 
 

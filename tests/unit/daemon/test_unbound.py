@@ -152,25 +152,16 @@ def test_a_slow_launcher_keeps_its_reservation_beyond_its_time(
     ],
 )
 def test_the_reply_and_the_spec_say_which_program_binds(
-    node: FakeDaemon,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    binds: bool,
-    setting: str,
-    known: str,
-    expected: str,
+    node: FakeDaemon, tmp_path: Path, *, binds: bool, setting: str, known: str, expected: str
 ) -> None:
-    monkeypatch.setattr(tenant_cgroup, "expected_cgroup", lambda *_: known)
     node.config = replace(node.config, bind=setting)
     made = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB")
-    answer = made.create(node, maker=os.getpid(), binds=binds)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tenant_cgroup, "expected_cgroup", lambda *_: known)
+        answer = made.create(node, maker=os.getpid(), binds=binds)
     assert answer["bind"] == expected
-    stages = {
-        stage
-        for stage, hooks in made.document()["hooks"].items()
-        if any("--key" in hook["args"] for hook in hooks)
-    }
+    hooks = made.document()["hooks"]
+    stages = {stage for stage in hooks if any("--key" in hook["args"] for hook in hooks[stage])}
     assert stages == ({"createRuntime"} if expected == "hook" else set())
     record = node.ledger.entries[answer["key"]]
     assert record.cgroup == (known if expected == "launcher" else "")
@@ -180,7 +171,6 @@ def test_the_reply_and_the_spec_say_which_program_binds(
     ("path", "expected"),
     [
         ("/docker/4f1c", "/docker/4f1c"),
-        ("/4f1c", "/4f1c"),
         ("system.slice:docker:4f1c", "/system.slice/docker-4f1c.scope"),
         (
             "kubepods-besteffort.slice:cri-containerd:4f1c",
@@ -188,13 +178,11 @@ def test_the_reply_and_the_spec_say_which_program_binds(
         ),
         ("machine.slice::4f1c", "/machine.slice/4f1c.scope"),
         ("/user.slice", ""),
-        ("/", ""),
         ("relative/4f1c", ""),
         ("/../4f1c", ""),
         (":docker:4f1c", ""),
         ("-.slice:docker:4f1c", ""),
         (None, ""),
-        ("", ""),
     ],
 )
 def test_the_cgroup_that_a_spec_describes(path: object, expected: str) -> None:

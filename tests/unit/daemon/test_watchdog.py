@@ -22,17 +22,6 @@ class ManualClock:
         return self.now
 
 
-def test_the_watchdog_is_fed_while_every_thread_moves() -> None:
-    clock, said = ManualClock(), list[str]()
-    pulse = Watchdog(("decide", "truth"), LIMIT, clock)
-    for _ in range(100):
-        clock.now += pulse.period
-        pulse.feed(said.append)
-        pulse.beat("decide")
-        pulse.beat("truth")
-    assert said == ["WATCHDOG=1"] * 100
-
-
 @pytest.mark.parametrize("stuck", ["decide", "truth"])
 def test_a_thread_that_hangs_starves_it_and_is_named_once(
     stuck: str, capfd: pytest.CaptureFixture[str]
