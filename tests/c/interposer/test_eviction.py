@@ -204,19 +204,6 @@ def test_signals_do_not_end_the_wait(
     assert caller.ask("len(handled)") > 0  # Python's handler runs behind the call
 
 
-def test_the_librarys_own_thread_asks_for_nothing(
-    eviction: WrittenEviction, daemon: EvictingDaemon, caller: Rank
-) -> None:
-    gate = WrittenGate(caller.container.tenant)
-    gate.set(abi.GATE_METERED)
-    caller.ask("launch(kernel(), 50_000_000)")
-    eviction.set(1)
-    caller.ask("threading.Event().wait(0.2)")  # the kernel's end is for that thread to see
-    assert gate.work().ended == 0
-    caller.kill()
-    assert daemon.requests_so_far() == 0
-
-
 def test_the_library_says_that_it_looks(simulated: ProgramContainer) -> None:
     def abilities() -> int:
         page = simulated.tenant.status.read_bytes()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -244,26 +243,3 @@ def test_everything_that_is_refused_answers_so(newest: ProgramContainer) -> None
     assert len(refused) > 100
     with viewer(newest) as ask:
         assert ask(f"{{name: nvml(name, *[None] * 4) for name in {list(refused)!r}}}") == refused
-
-
-def test_a_refused_call_never_reaches_the_library(holder: Rank) -> None:
-    """The fake one would say so. A thread may bind itself."""
-    with viewer(holder.container) as ask:
-        for symbol, error in {
-            "nvmlDeviceSetPowerManagementLimit_v2": NO_PERMISSION,
-            "nvmlDeviceSetComputeMode": NO_PERMISSION,
-            "nvmlDeviceSetMemoryLimits_v1": NO_PERMISSION,
-            "nvmlGpuInstanceDestroy": NO_PERMISSION,
-            "nvmlVgpuInstanceGetVmID": NOT_SUPPORTED,
-        }.items():
-            assert ask(f"nvml({symbol!r}, None, None, None)") == error
-    container = holder.container
-    container.env["GPUSHARE_LOG"] = "debug"
-    lines = "lib.nvmlDeviceSetComputeMode(None, 3); lib.nvmlDeviceSetCpuAffinity(None)"
-    done: subprocess.CompletedProcess[str] = container.run(
-        sys.executable, "-c", f"import ctypes; lib = ctypes.CDLL('libnvidia-ml.so.1'); {lines}"
-    )
-    assert done.stderr == (
-        "gpushare: nvmlDeviceSetComputeMode is refused: changes the card for all tenants\n"
-        "nvmlDeviceSetCpuAffinity\n"
-    )

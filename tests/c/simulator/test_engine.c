@@ -70,44 +70,6 @@ static void two_busy_contexts_take_turns_of_a_slice_with_a_switch_between(void)
 	EXPECT(served(one) <= served(other) + 2 * MS && served(other) <= served(one) + 2 * MS);
 }
 
-static void the_grain_of_looking_does_not_change_what_is_served(void)
-{
-	uint64_t coarse[3], fine[3];
-
-	for (int pass = 0; pass < 2; pass++) {
-		struct sim_context *contexts[3];
-
-		new_card();
-		for (uint64_t i = 0; i < 3; i++) {
-			contexts[i] = context_of(i);
-			submit(contexts[i], (7 + 40 * i) * MS);
-		}
-		for (uint64_t t = 0; pass == 1 && t < 90 * MS; t += 77 * US)
-			engine_settle(card, START + t);
-		engine_settle(card, START + 90 * MS);
-		for (int i = 0; i < 3; i++)
-			(pass ? fine : coarse)[i] = served(contexts[i]);
-	}
-	for (int i = 0; i < 3; i++)
-		EXPECT_EQUAL(fine[i], coarse[i]);
-}
-
-static void a_dropped_context_gets_no_more_time(void)
-{
-	struct sim_context *one, *other;
-
-	new_card();
-	one = context_of(0);
-	other = context_of(1);
-	submit(one, 100 * MS);
-	submit(other, 100 * MS);
-	engine_settle(card, START + 1 * MS);
-	engine_context_drop(one);
-	engine_settle(card, START + 1 * MS + 30 * US + 100 * MS);
-	EXPECT_EQUAL(served(other), 100 * MS);
-	EXPECT(served(one) <= 1 * MS);
-}
-
 static void a_marker_is_reached_at_the_moment_its_work_ends(void)
 {
 	struct sim_context *context;
@@ -167,8 +129,6 @@ static void busy_is_the_share_of_the_last_second(void)
 int main(void)
 {
 	two_busy_contexts_take_turns_of_a_slice_with_a_switch_between();
-	the_grain_of_looking_does_not_change_what_is_served();
-	a_dropped_context_gets_no_more_time();
 	a_marker_is_reached_at_the_moment_its_work_ends();
 	the_least_wait_is_never_longer_than_the_wait();
 	busy_is_the_share_of_the_last_second();

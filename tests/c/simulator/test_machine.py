@@ -101,28 +101,3 @@ def test_a_machine_of_pairs_has_the_topology_of_its_profile(simulate: Simulate) 
     kinds = [found.link(uuids[0], other).kind for other in uuids[1:]]
     assert kinds == ["NV12", "PHB", "PHB", "SYS", "SYS", "SYS", "SYS"]
     assert [found.node(uuid) for uuid in uuids] == [0, 0, 0, 0, 1, 1, 1, 1]
-
-
-def test_a_process_has_one_instance_of_a_partitioned_card(simulate: Simulate) -> None:
-    machine = simulate("h200", mig=("3g.71gb", "1g.18gb"))
-    with machine.started("tenant.py") as tenant:
-        assert tenant.ask("init") == 0
-        assert tenant.ask("uuids") == [
-            machine.simulator.instances[0].replace("MIG-", "GPU-"),
-        ]
-        assert tenant.ask("multiprocessors") == 60
-        assert tenant.ask("context") == 0
-        assert tenant.ask(f"alloc {80 << 30}")[0] == OUT_OF_MEMORY
-
-
-def test_a_call_that_is_not_simulated_is_reported_on_request(simulate: Simulate) -> None:
-    code = "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuIpcGetEventHandle())"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**simulate().env, "GPUSHARE_SIM_TRACE": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "801\n"
-    assert "cuIpcGetEventHandle is not simulated" in done.stderr
