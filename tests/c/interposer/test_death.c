@@ -148,21 +148,6 @@ static void a_reader_waits_for_no_lock(void)
 	page_unlock();
 }
 
-static void take_four(void)
-{
-	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 4 * MIB));
-	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 3 * MIB));
-	CHECK(tenant_used_bytes() == 8 * MIB);
-}
-
-static void fork_holds_its_own(void)
-{
-	tenant_reset(10 * MIB);
-	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 4 * MIB));
-	CHECK(in_child(take_four) == 0);
-	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 6 * MIB));
-}
-
 static void grandchild_waits(void)
 {
 	prctl(PR_SET_PDEATHSIG, 0); /* it lives on, until its alarm at the latest */
@@ -379,7 +364,6 @@ int main(int count, char **arguments)
 	TEST(zombie_holds_nothing);
 	TEST(a_reader_clears_what_a_killed_process_left);
 	TEST(a_reader_waits_for_no_lock);
-	TEST(fork_holds_its_own);
 	TEST(orphan_does_not_keep_its_parents_memory);
 	TEST(exec_starts_anew);
 	TEST(closefrom_costs_nothing);

@@ -64,22 +64,6 @@ static void a_context_that_was_measured_is_not_charged_again(void)
 	CHECK(ledger_count_context(0, &price) && price == 0);
 }
 
-static void kinds_are_told_apart(void)
-{
-	const struct gpushare_detail *detail = &card_usage(0)->detail[0];
-
-	tenant_reset(100 * MIB);
-	CHECK(ledger_reserve(0, GPUSHARE_KIND_POOL, 5 * MIB));
-	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 7 * MIB));
-	CHECK(ledger_count(0, GPUSHARE_KIND_GRAPH, 200 * MIB)); /* the driver has given it */
-	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 1));
-	ledger_release(0, GPUSHARE_KIND_GRAPH, 150 * MIB);
-	CHECK(detail->bytes[GPUSHARE_KIND_POOL] == 5 * MIB);
-	CHECK(detail->bytes[GPUSHARE_KIND_GRAPH] == 50 * MIB);
-	CHECK(detail->bytes[GPUSHARE_KIND_BUFFER] == 0);
-	CHECK(card_usage(0)->held[0] == 62 * MIB);
-}
-
 /* Another process of the tenant, alive: it is only known to have a pid. */
 static void another_process(void)
 {
@@ -257,7 +241,6 @@ int main(void)
 	TEST(contexts_count);
 	TEST(measured_overhead_counts_beside_contexts);
 	TEST(a_context_that_was_measured_is_not_charged_again);
-	TEST(kinds_are_told_apart);
 	TEST(memory_known_to_be_free_is_released_before_a_refusal);
 	TEST(undecided_bytes_are_waited_for);
 	TEST(undecided_bytes_are_never_given_twice);

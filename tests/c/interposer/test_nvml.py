@@ -243,3 +243,26 @@ def test_everything_that_is_refused_answers_so(newest: ProgramContainer) -> None
     assert len(refused) > 100
     with viewer(newest) as ask:
         assert ask(f"{{name: nvml(name, *[None] * 4) for name in {list(refused)!r}}}") == refused
+
+
+def test_a_process_has_the_pid_of_the_container_s_namespace(simulated: ProgramContainer) -> None:
+    """In a namespace of its own the first processes have the first numbers."""
+    tenant = Path(__file__).with_name("client.py")
+    inside = f"""
+        mkfifo "$1/ready"
+        {{ cat "{tenant}"; echo 'start(); alloc(20 * MIB); open(sys.argv[1] + "/ready", "w")'
+           echo 'sys.stdin.read()'; }} > "$1/tenant.py"
+        sleep infinity | "$0" "$1/tenant.py" "$1" &
+        echo "[$!]"
+        cat "$1/ready"
+        "$0" -c 'from pynvml import *; nvmlInit(); card = nvmlDeviceGetHandleByIndex(0)
+print([one.pid for one in nvmlDeviceGetComputeRunningProcesses(card)])'
+    """
+    done = simulated.run(
+        "unshare", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc",
+        "sh", "-c", inside, sys.executable, simulated.tenant.directory,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    own, listed = done.stdout.splitlines()
+    assert own == listed, done.stderr
+    assert int(own[1:-1]) < 20
