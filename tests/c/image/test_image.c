@@ -27,18 +27,6 @@ static const struct kernel *kernel(const char *name)
 	return NULL;
 }
 
-static void parameters_are_laid_out_by_their_alignment(void)
-{
-	EXPECT_EQUAL(read_text(HEAD ".visible .entry k(.param .u32 a, .param .u64 b,\n"
-				    " .param .align 16 .b8 c[20], .param .u8 d) {}\n"),
-		CUDA_SUCCESS);
-	EXPECT_EQUAL(kernel("k")->parameter_count, 4);
-	EXPECT_EQUAL(kernel("k")->parameters[1].offset, 8);
-	EXPECT_EQUAL(kernel("k")->parameters[2].offset, 16);
-	EXPECT_EQUAL(kernel("k")->parameters[2].bytes, 20);
-	EXPECT_EQUAL(kernel("k")->parameters[3].offset, 36);
-}
-
 static void bodies_and_comments_and_strings_hide_what_is_in_them(void)
 {
 	EXPECT_EQUAL(read_text(HEAD "// .entry a() {}\n/* .entry b() {} */\n"
@@ -165,7 +153,6 @@ int main(void)
 	a_cubin_declares_by_its_sections();
 	of_a_fat_binary_the_largest_entry_that_the_card_can_run_is_measured();
 	a_wrapper_leads_to_its_fat_binary();
-	parameters_are_laid_out_by_their_alignment();
 	bodies_and_comments_and_strings_hide_what_is_in_them();
 	what_is_no_image_is_refused();
 	image_free(&image);

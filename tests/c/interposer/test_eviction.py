@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import signal
 import struct
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from gpushare import abi
+from tests.system.waiting import wait_until
 
 from .client import *
 from .container import ProgramContainer
-from .eviction import SECONDS, EvictingDaemon, WrittenEviction
+from .eviction import EvictingDaemon, WrittenEviction
 from .gate import WrittenGate
 from .inside import run_inside
 from .rank import Rank
@@ -104,14 +104,6 @@ def caller(simulated: ProgramContainer, daemon: EvictingDaemon) -> Iterator[Rank
 def waits(rank: Rank) -> bool:
     """Whether its main thread sleeps on a futex."""
     return "futex" in Path(f"/proc/{rank.process.pid}/wchan").read_text(encoding="ascii")
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition; fail if it never holds."""
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 @pytest.mark.parametrize("mode", [abi.GATE_OPEN, abi.GATE_METERED, abi.GATE_WINDOW])

@@ -103,19 +103,6 @@ def test_the_same_symbols_and_answers_with_and_without_gpushare(
     assert bool(answers) == (library == "libcuda.so.1")
 
 
-def test_an_older_nvml_does_not_have_later_functions(older: ProgramContainer, version: str) -> None:
-    there, _ = probe(older, "libnvidia-ml.so.1")
-    since = {
-        "nvmlInit_v2": 11.8,
-        "nvmlDeviceGetGpuFabricInfoV": 12.4,
-        "nvmlDeviceGetCapabilities": 12.9,
-        "nvmlDeviceGetAddressingMode": 13.0,
-    }
-    assert {name: name in there for name in since} == {
-        name: float(version) >= first for name, first in since.items()
-    }
-
-
 @pytest.mark.parametrize("version", ["11.8"], indirect=True)
 def test_a_program_that_was_bound_before_gets_an_error_it_can_handle(
     older: ProgramContainer, tmp_path: Path

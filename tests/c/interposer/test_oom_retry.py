@@ -8,12 +8,12 @@ test_allocation_paths.py has each path retry.
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from gpushare import abi
+from tests.system.waiting import wait_until
 
 from .client import *
 from .container import ProgramContainer
@@ -90,14 +90,6 @@ def heard(listener: socket.socket, machine: FullCard) -> Iterator[socket.socket]
         connection.settimeout(20)
         assert abi.MESSAGE_HEADER.unpack_from(connection.recv(2000))[0] == abi.MESSAGE_HELLO
         yield connection
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for what another thread of the process is about to do."""
-    until = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.001)
 
 
 def lacks(connection: socket.socket) -> list[tuple[int, int]]:

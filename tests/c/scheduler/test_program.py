@@ -304,20 +304,6 @@ def test_more_tenants_than_a_card_has_room_for_are_refused(
     assert answers == [0] * 64 + [errno.EUSERS]
 
 
-def test_in_slow_motion_it_says_so(command: SchedulerCommand, make: Make) -> None:
-    slow = SchedulerCommand(command.program, command.socket, time_scale=20)
-    started = Scheduler.start(slow)
-    try:
-        assert started.send(schedule_message.hello_message()).time_scale == 20
-        tenant = make()
-        tenant.added_to(started, CAPPED)
-        started.send(schedule_message.complete_message())
-        wait_until(lambda: tenant.gate(abi.GATE_TIMING_INTERVAL_NS) == 500_000 * 20)
-    finally:
-        started.end()
-        started.close()
-
-
 @pytest.mark.parametrize(
     "words",
     [(), ("--socket",), ("--time-scale", "2"), ("--socket", "x", "--time-scale", "0"), ("-h", "x")],
