@@ -58,22 +58,12 @@ CUcontext begin(void)
 	return context;
 }
 
-static size_t memory_info(bool total)
-{
-	size_t bytes[2];
-
-	OK(cuMemGetInfo_v2(&bytes[0], &bytes[1]));
-	return bytes[total];
-}
-
 size_t free_bytes(void)
 {
-	return memory_info(false);
-}
+	size_t free, total;
 
-size_t total_bytes(void)
-{
-	return memory_info(true);
+	OK(cuMemGetInfo_v2(&free, &total));
+	return free;
 }
 
 static CUmemAllocationProp of_card(CUdevice device, CUmemAllocationHandleType handle_type)
@@ -202,7 +192,7 @@ CUevent event_new(unsigned int flags)
 	return event;
 }
 
-CUfunction waiting(void)
+static CUfunction waiting(void)
 {
 	/* The simulator reads the duration; a card looks at its clock until it has passed. */
 	static const char text[] =

@@ -56,7 +56,6 @@ _Noreturn void skip(const char *why);
 /* Initialise the driver, and make the primary context of card 0 current. */
 CUcontext begin(void);
 size_t free_bytes(void);
-size_t total_bytes(void);
 /* What physical memory of card 0 is a multiple of. */
 size_t granule(void);
 int attribute(CUdevice_attribute name);
@@ -69,8 +68,7 @@ void empty(void);
 
 CUstream stream_new(void);
 CUevent event_new(unsigned int flags);
-/* A kernel that takes `duration_ns` of the card, its one parameter, and a launch of it. */
-CUfunction waiting(void);
+/* Launch a kernel that takes so much of the card. */
 CUresult launch_ns(CUstream stream, uint64_t duration_ns);
 /* Milliseconds of the card between two events that are reached. */
 float elapsed_ms(CUevent start, CUevent end);

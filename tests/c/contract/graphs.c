@@ -183,25 +183,6 @@ void what_a_graph_leaves_allocated_must_be_freed_before_it_runs_again(void)
 	UNCHANGED(before);
 }
 
-void auto_free_lets_a_graph_run_again(void)
-{
-	begin();
-	CUgraph graph = graph_new();
-	CUdeviceptr pointer;
-
-	allocate(graph, 32 * MIB, &pointer);
-	CUgraphExec instance = instance_of(graph, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
-	for (int i = 0; i < 3; i++)
-		OK(cuGraphLaunch(instance, NULL));
-	CHECK(reserved() >= 32 * MIB && reserved() < 64 * MIB);
-	OK(cuCtxSynchronize());
-	OK(cuMemFree_v2(pointer));
-	OK(cuGraphExecDestroy(instance));
-	OK(cuGraphDestroy(graph));
-	trim();
-	EQUAL(reserved(), 0);
-}
-
 void a_graph_over_the_card_is_out_of_memory_and_leaves_no_trace(void)
 {
 	begin();

@@ -37,24 +37,6 @@ void small_allocations_share_memory(void)
 	UNCHANGED(before);
 }
 
-void more_than_the_card_is_out_of_memory(void)
-{
-	CUdeviceptr pointer;
-
-	begin();
-	const size_t before = free_bytes(), most = total_bytes() + granule();
-	const CUmemAllocationProp card = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-	CUmemGenericAllocationHandle handle;
-
-	IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&pointer, most));
-	IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&pointer, SIZE_MAX));
-	IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAllocAsync(&pointer, most, NULL));
-	IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemCreate(&handle, most / granule() * granule(), &card, 0));
-	UNCHANGED(before);
-	OK(cuMemFree_v2(allocated(1)));
-}
-
 void a_full_card_refuses_every_allocation(void)
 {
 	const CUmemAllocationProp card = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,

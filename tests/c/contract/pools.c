@@ -118,23 +118,6 @@ void a_trim_leaves_what_is_allocated(void)
 	OK(cuCtxSynchronize());
 }
 
-void what_one_pool_keeps_another_can_have(void)
-{
-	begin();
-	const size_t before = free_bytes(), most = before / 4 * 3 / granule() * granule();
-	CUmemoryPool one = pool_of_card(), other = pool_of_card();
-
-	set_threshold(one, UINT64_MAX);
-	OK(cuMemFreeAsync(taken(one, most), NULL));
-	OK(cuCtxSynchronize());
-	CHECK(free_bytes() < most);
-	OK(cuMemFreeAsync(taken(other, most), NULL));
-	OK(cuMemPoolDestroy(one));
-	OK(cuMemPoolDestroy(other));
-	OK(cuCtxSynchronize());
-	UNCHANGED(before);
-}
-
 void a_pool_of_the_host_takes_nothing_of_the_card(void)
 {
 	const CUmemAccessDesc access = {

@@ -6,7 +6,6 @@
 #include "contract.h"
 
 #define LONG (60000 * MS) /* work that is still there when the process ends */
-#define ENOUGH_MS(milliseconds) ((float)(milliseconds) * 0.999F)
 
 void work_that_is_not_done_is_not_ready(void)
 {
@@ -23,20 +22,6 @@ void work_that_is_not_done_is_not_ready(void)
 	OK(cuStreamWaitEvent(idle, event, 0));
 	OK(launch_ns(idle, 1000));
 	IS(CUDA_ERROR_NOT_READY, cuStreamQuery(idle));
-}
-
-void kernels_of_a_stream_run_one_after_another(void)
-{
-	begin();
-	CUevent start = event_new(0), end = event_new(0);
-
-	OK(launch_ns(NULL, 1000)); /* the kernel is loaded */
-	OK(cuEventRecord(start, NULL));
-	for (int i = 0; i < 5; i++)
-		OK(launch_ns(NULL, 4 * MS));
-	OK(cuEventRecord(end, NULL));
-	OK(cuEventSynchronize(end));
-	CHECK(elapsed_ms(start, end) >= ENOUGH_MS(20));
 }
 
 void many_events_are_reached_in_their_order(void)

@@ -55,13 +55,3 @@ class EvictingDaemon:
                 self._connections.pop().close()
             elif message.type == abi.MESSAGE_RESTORE:
                 return message.pid
-
-    def requests_so_far(self) -> int:
-        """Return how many the process that has connected has sent, once it has ended."""
-        connection, _ = self._listener.accept()
-        self._connections.append(connection)
-        connection.settimeout(SECONDS)
-        count = 0
-        while message := receive(connection):
-            count += message.type == abi.MESSAGE_RESTORE
-        return count

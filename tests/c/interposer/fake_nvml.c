@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * An NVML of two cards that reports all processes, for what the simulator's does not know:
- * accounting, topology, partitions, samples. Other tenants' process has pid 1. What changes a card
- * succeeds, and says so on stderr.
+ * accounting, topology, partitions, samples. Other tenants' process has pid 1.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -181,24 +180,3 @@ nvmlReturn_t nvmlDeviceGetConfComputeProtectedMemoryUsage(nvmlDevice_t device, n
 	*memory = (nvmlMemory_t){.total = 1, .free = 2, .used = 3};
 	return NVML_SUCCESS;
 }
-
-nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemoryLimits_v1_t *limits)
-{
-	(void)device, (void)limits;
-	fputs("nvmlDeviceSetMemoryLimits_v1\n", stderr);
-	return NVML_SUCCESS;
-}
-
-#define CHANGES(symbol)                                                                            \
-	EXPORT nvmlReturn_t symbol(void);                                                          \
-	nvmlReturn_t symbol(void)                                                                  \
-	{                                                                                          \
-		fputs(#symbol "\n", stderr);                                                       \
-		return NVML_SUCCESS;                                                               \
-	}
-
-CHANGES(nvmlDeviceSetPowerManagementLimit_v2)
-CHANGES(nvmlDeviceSetComputeMode)
-CHANGES(nvmlGpuInstanceDestroy)
-CHANGES(nvmlVgpuInstanceGetVmID)
-CHANGES(nvmlDeviceSetCpuAffinity)

@@ -11,7 +11,7 @@ class Starter:
 
     def __init__(self, container: ProgramContainer, path: str, lookup: str = "dlopen") -> None:
         self._process = container.start(path, lookup)
-        #: symbol -> "stream", "default" or "none", which the simulator does not have.
+        #: symbol -> "here", or "none" of one that the simulator does not have.
         self.kinds: dict[str, str] = {}
         while (line := self._line()) != "ready":
             symbol, kind = line.split()
@@ -41,14 +41,6 @@ class Starter:
     def synchronize(self) -> None:
         """Wait for the card."""
         assert self._ask("sync") == 0
-
-    def begin_capture(self) -> None:
-        """Of the stream that calls are given."""
-        assert self._ask("begin") == 0
-
-    def end_capture(self) -> int:
-        """Return the driver's answer: the capture may have become invalid."""
-        return self._ask("end")
 
     def _ask(self, line: str) -> int:
         self._say(line)

@@ -16,8 +16,6 @@
 	EACH(cuParamSetSize)                                                                       \
 	EACH(cuParamSetv)                                                                          \
 	EACH(cuStreamCreate)                                                                       \
-	EACH(cuStreamBeginCapture_v2)                                                              \
-	EACH(cuStreamEndCapture)                                                                   \
 	EACH(cuMemAlloc_v2)                                                                        \
 	EACH(cuMemAllocManaged)                                                                    \
 	EACH(cuArrayCreate_v2)                                                                     \
@@ -30,12 +28,10 @@
 static struct {
 #define DECLARE(symbol) __typeof__(&symbol) symbol;
 	FURTHER(DECLARE)
-#define ON_STREAM(symbol, arguments) DECLARE(symbol)
-#define DEFAULT(symbol, arguments) DECLARE(symbol)
+#define START(symbol, arguments) DECLARE(symbol)
 #define NOT_HERE(symbol, arguments) DECLARE(symbol)
 #include "starts.inc"
-#undef ON_STREAM
-#undef DEFAULT
+#undef START
 #undef NOT_HERE
 } cu;
 
@@ -96,22 +92,18 @@ static CUmemDecompressParams piece = {.srcNumBytes = BYTES};
 	{                                                                                          \
 		return cu.symbol given;                                                            \
 	}
-#define ON_STREAM(symbol, given) CALL(symbol, given)
-#define DEFAULT(symbol, given) CALL(symbol, given)
+#define START(symbol, given) CALL(symbol, given)
 #define NOT_HERE(symbol, given) CALL(symbol, given)
 #include "starts.inc"
-#undef ON_STREAM
-#undef DEFAULT
+#undef START
 #undef NOT_HERE
 
 const struct start starts[] = {
-#define ON_STREAM(symbol, given) {#symbol, START_ON_STREAM, call_##symbol},
-#define DEFAULT(symbol, given) {#symbol, START_DEFAULT, call_##symbol},
-#define NOT_HERE(symbol, given) {#symbol, START_NOT_HERE, call_##symbol},
+#define START(symbol, given) {#symbol, true, call_##symbol},
+#define NOT_HERE(symbol, given) {#symbol, false, call_##symbol},
 #include "starts.inc"
 };
-#undef ON_STREAM
-#undef DEFAULT
+#undef START
 #undef NOT_HERE
 
 const size_t start_count = sizeof(starts) / sizeof(starts[0]);
@@ -119,13 +111,11 @@ const size_t start_count = sizeof(starts) / sizeof(starts[0]);
 static void find_functions(finder *find)
 {
 #define FIND_ONE(symbol) FIND(&cu.symbol, find, symbol);
-#define ON_STREAM(symbol, given) FIND_ONE(symbol)
-#define DEFAULT(symbol, given) FIND_ONE(symbol)
+#define START(symbol, given) FIND_ONE(symbol)
 #define NOT_HERE(symbol, given) FIND_ONE(symbol)
 	FURTHER(FIND_ONE)
 #include "starts.inc"
-#undef ON_STREAM
-#undef DEFAULT
+#undef START
 #undef NOT_HERE
 }
 
@@ -202,19 +192,6 @@ CUresult starts_open(finder *find)
 CUresult starts_enter(void)
 {
 	return cu.cuCtxSetCurrent(context);
-}
-
-CUresult starts_begin_capture(void)
-{
-	return cu.cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
-}
-
-CUresult starts_end_capture(void)
-{
-	CUgraph graph = NULL;
-	CUresult result = cu.cuStreamEndCapture(stream, &graph);
-
-	return graph ? cu.cuGraphDestroy(graph) : result;
 }
 
 CUresult starts_synchronize(void)

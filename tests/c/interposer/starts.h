@@ -5,16 +5,15 @@
 #ifndef TEST_STARTS_H
 #define TEST_STARTS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "cuda_work.h"
 #include "lookups.h"
 
-enum start_kind { START_ON_STREAM, START_DEFAULT, START_NOT_HERE };
-
 struct start {
 	const char *symbol;
-	enum start_kind kind;
+	bool here; /* the simulator has it */
 	CUresult (*call)(void);
 };
 
@@ -26,10 +25,6 @@ CUresult starts_open(finder *find);
 
 /* The context in a further thread. */
 CUresult starts_enter(void);
-
-/* Begin a capture of the stream that calls are given, and end it: what was captured is dropped. */
-CUresult starts_begin_capture(void);
-CUresult starts_end_capture(void);
 
 /* How long kernels and graphs made from now on take. */
 CUresult starts_set_duration(uint64_t duration_ns);

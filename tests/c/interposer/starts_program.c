@@ -5,12 +5,11 @@
  *     start SYMBOL [TIMES]  in a thread of its own; no answer
  *     join                  -> ok RESULT   of that thread's calls, the first that failed
  *     given                 -> ok NS       card time that the driver was ever given
- *     begin | end           -> ok RESULT   a capture of the stream that calls are given
  *     sync                  -> ok RESULT   waits for the card
  *     duration NS           -> ok RESULT   of kernels, and of each of the graph's two
  *
  *     starts LOOKUP    finds the driver by LOOKUP (lookups.h), and says first what it can start:
- *                   "SYMBOL stream|default|none" each, and "ready"
+ *                   "SYMBOL here|none" each, and "ready"
  */
 #include <fcntl.h>
 #include <inttypes.h>
@@ -82,10 +81,6 @@ static uint64_t answer_to(const char *word, uint64_t number)
 {
 	if (strcmp(word, "given") == 0)
 		return given_ns();
-	if (strcmp(word, "begin") == 0)
-		return starts_begin_capture();
-	if (strcmp(word, "end") == 0)
-		return starts_end_capture();
 	if (strcmp(word, "sync") == 0)
 		return starts_synchronize();
 	if (strcmp(word, "duration") == 0)
@@ -114,15 +109,13 @@ static void serve(void)
 
 int main(int argc, char **argv)
 {
-	static const char *const kinds[] = {"stream", "default", "none"};
-
 	if (argc != 2)
 		return 2;
 	CUresult result = starts_open(lookup_named(argv[1]));
 	if (result != CUDA_SUCCESS)
 		die("start", result);
 	for (size_t i = 0; i < start_count; i++)
-		printf("%s %s\n", starts[i].symbol, kinds[starts[i].kind]);
+		printf("%s %s\n", starts[i].symbol, starts[i].here ? "here" : "none");
 	printf("ready\n");
 	fflush(stdout);
 	serve();

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Processes that end, fork, exec or close what they did not open.
+ * Processes that end, fork or exec.
  */
-#include <dirent.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -148,21 +145,6 @@ static void a_reader_waits_for_no_lock(void)
 	page_unlock();
 }
 
-static void take_four(void)
-{
-	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 4 * MIB));
-	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 3 * MIB));
-	CHECK(tenant_used_bytes() == 8 * MIB);
-}
-
-static void fork_holds_its_own(void)
-{
-	tenant_reset(10 * MIB);
-	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 4 * MIB));
-	CHECK(in_child(take_four) == 0);
-	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 6 * MIB));
-}
-
 static void grandchild_waits(void)
 {
 	prctl(PR_SET_PDEATHSIG, 0); /* it lives on, until its alarm at the latest */
@@ -209,76 +191,6 @@ static void exec_starts_anew(void)
 {
 	tenant_reset(10 * MIB);
 	CHECK(in_child(take_all_and_exec) == 0);
-}
-
-static void close_all(void)
-{
-	DIR *directory = opendir("/proc/self/fd");
-	struct dirent *entry;
-
-	CHECK(directory);
-	while ((entry = readdir(directory))) {
-		int fd = atoi(entry->d_name);
-		if (fd > 2 && fd != dirfd(directory))
-			close(fd);
-	}
-	closedir(directory);
-}
-
-/* Of the status file: the number at which the library keeps it. */
-static int kept_number(void)
-{
-	struct stat status;
-
-	for (int number = 40; number < 64; number++)
-		if (fstat(number, &status) == 0 && status.st_dev == pages.status_device &&
-			status.st_ino == pages.status_inode)
-			return number;
-	return -1;
-}
-
-/* A program that closed our descriptor has files of its own there now. */
-static void take_after_closefrom(void)
-{
-	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 6 * MIB));
-	const int kept = kept_number();
-	CHECK(kept >= 0);
-	close_all();
-	int file = open("/dev/zero", O_RDONLY);
-	CHECK(file >= 0 && dup2(file, kept) == kept);
-	atomic_store(step, 1);
-	wait_step(2);
-	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 5 * MIB));
-	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 4 * MIB));
-	struct stat status;
-	CHECK(fstat(kept, &status) == 0 && S_ISCHR(status.st_mode));
-	atomic_store(step, 3);
-	wait_step(4);
-}
-
-static bool child_shows_life_sign(void)
-{
-	CHECK(page_lock());
-	const bool shown = life_sign_is_set(1);
-	page_unlock();
-	return shown;
-}
-
-static void closefrom_costs_nothing(void)
-{
-	tenant_reset(10 * MIB);
-	atomic_store(step, 0);
-	pid_t child = start_child(take_after_closefrom);
-	wait_step(1);
-	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER,
-		5 * MIB)); /* its life sign is gone, but its pid is there */
-	CHECK(!child_shows_life_sign());
-	atomic_store(step, 2);
-	wait_step(3);
-	CHECK(child_shows_life_sign());
-	atomic_store(step, 4);
-	CHECK(wait_child(child) == 0);
-	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 10 * MIB));
 }
 
 static void another_process_with_the_same_pid(void)
@@ -379,10 +291,8 @@ int main(int count, char **arguments)
 	TEST(zombie_holds_nothing);
 	TEST(a_reader_clears_what_a_killed_process_left);
 	TEST(a_reader_waits_for_no_lock);
-	TEST(fork_holds_its_own);
 	TEST(orphan_does_not_keep_its_parents_memory);
 	TEST(exec_starts_anew);
-	TEST(closefrom_costs_nothing);
 	TEST(another_process_with_the_same_pid);
 	TEST(numbers_are_used_again);
 	TEST(a_full_page_refuses);

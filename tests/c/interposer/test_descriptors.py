@@ -17,6 +17,7 @@ from .client import *
 from .container import ProgramContainer
 from .gate import WrittenGate
 from .inside import inside
+from .rank import Rank
 
 KEPT = ["socket", abi.STATUS_NAME, abi.WAKEUP_NAME]
 
@@ -140,3 +141,15 @@ def test_a_few_descriptors_are_enough(limit: int) -> None:
     assert list(own()) == KEPT
     assert result_of(alloc, 101 * MIB) == OUT_OF_MEMORY
     alloc(MIB)
+
+
+def test_a_process_that_closed_them_keeps_its_charge(simulated: ProgramContainer) -> None:
+    """Its lock on the status file is gone, but its PID is there."""
+    one, other = (Rank(simulated, words=globals()) for _ in range(2))
+    one.ask("alloc(60 * MIB)")
+    one.ask("[os.close(number) for number in own().values()]")
+    assert other.ask("result_of(alloc, 41 * MIB)") == OUT_OF_MEMORY
+    assert one.ask("result_of(alloc, 41 * MIB)") == OUT_OF_MEMORY
+    assert abi.STATUS_NAME in one.ask("own()")
+    for rank in (one, other):
+        rank.end()

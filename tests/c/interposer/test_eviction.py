@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import signal
 import struct
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from gpushare import abi
+from tests.system.waiting import wait_until
 
 from .client import *
 from .container import ProgramContainer
-from .eviction import SECONDS, EvictingDaemon, WrittenEviction
+from .eviction import EvictingDaemon, WrittenEviction
 from .gate import WrittenGate
 from .inside import run_inside
 from .rank import Rank
@@ -106,14 +106,6 @@ def waits(rank: Rank) -> bool:
     return "futex" in Path(f"/proc/{rank.process.pid}/wchan").read_text(encoding="ascii")
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition; fail if it never holds."""
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 @pytest.mark.parametrize("mode", [abi.GATE_OPEN, abi.GATE_METERED, abi.GATE_WINDOW])
 def test_each_call_asks_for_the_restore_and_waits(
     mode: int, eviction: WrittenEviction, daemon: EvictingDaemon, caller: Rank
@@ -202,19 +194,6 @@ def test_signals_do_not_end_the_wait(
     eviction.set(0)
     caller.heard()
     assert caller.ask("len(handled)") > 0  # Python's handler runs behind the call
-
-
-def test_the_librarys_own_thread_asks_for_nothing(
-    eviction: WrittenEviction, daemon: EvictingDaemon, caller: Rank
-) -> None:
-    gate = WrittenGate(caller.container.tenant)
-    gate.set(abi.GATE_METERED)
-    caller.ask("launch(kernel(), 50_000_000)")
-    eviction.set(1)
-    caller.ask("threading.Event().wait(0.2)")  # the kernel's end is for that thread to see
-    assert gate.work().ended == 0
-    caller.kill()
-    assert daemon.requests_so_far() == 0
 
 
 def test_the_library_says_that_it_looks(simulated: ProgramContainer) -> None:

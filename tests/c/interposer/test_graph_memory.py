@@ -94,22 +94,6 @@ def test_it_is_given_up_before_anything_is_refused(allocate: Callable[[int], int
     assert result_of(launch_graph, graph) == OUT_OF_MEMORY
 
 
-@inside()
-def test_memory_that_a_graph_has_not_freed_stays_charged() -> None:
-    holds = begin()
-    graph, pointer = executable_that_keeps(60)
-    launch_graph(graph)
-    synchronize()
-    assert result_of(launch_graph, graph) == 1  # not freed yet: the driver refuses, nothing changes
-    assert result_of(alloc, 42 * MIB) == OUT_OF_MEMORY
-    free_async(pointer)
-    holds(60)
-    synchronize()
-    call("cuGraphExecDestroy", graph)
-    alloc(100 * MIB)
-    holds(100)
-
-
 @pytest.mark.parametrize("uploaded", [False, True])
 @inside()
 def test_memory_that_outlives_a_launch_belongs_to_no_other_graph(uploaded: bool) -> None:

@@ -64,59 +64,12 @@ static void a_context_that_was_measured_is_not_charged_again(void)
 	CHECK(ledger_count_context(0, &price) && price == 0);
 }
 
-static void kinds_are_told_apart(void)
-{
-	const struct gpushare_detail *detail = &card_usage(0)->detail[0];
-
-	tenant_reset(100 * MIB);
-	CHECK(ledger_reserve(0, GPUSHARE_KIND_POOL, 5 * MIB));
-	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 7 * MIB));
-	CHECK(ledger_count(0, GPUSHARE_KIND_GRAPH, 200 * MIB)); /* the driver has given it */
-	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 1));
-	ledger_release(0, GPUSHARE_KIND_GRAPH, 150 * MIB);
-	CHECK(detail->bytes[GPUSHARE_KIND_POOL] == 5 * MIB);
-	CHECK(detail->bytes[GPUSHARE_KIND_GRAPH] == 50 * MIB);
-	CHECK(detail->bytes[GPUSHARE_KIND_BUFFER] == 0);
-	CHECK(card_usage(0)->held[0] == 62 * MIB);
-}
-
 /* Another process of the tenant, alive: it is only known to have a pid. */
 static void another_process(void)
 {
 	process_record(1)->pid = (uint32_t)getppid();
 	process_record(1)->starttime = 0;
 	pages.status->high_water = 2;
-}
-
-static void memory_that_outlives_its_maker_counts(void)
-{
-	tenant_reset(100 * MIB);
-	another_process();
-	CHECK(ledger_reserve(0, GPUSHARE_KIND_PHYSICAL, 60 * MIB));
-	ledger_export(0, 60 * MIB);
-	card_usage(0)->imported[1] = 60 * MIB;
-	pages.status->sharing = 1;
-	CHECK(usage_of(0) == 60 * MIB);
-	ledger_unexport(0, 60 * MIB);
-	ledger_release(0, GPUSHARE_KIND_PHYSICAL, 60 * MIB);
-	CHECK(usage_of(0) == 60 * MIB);
-	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 41 * MIB));
-	card_usage(0)->imported[1] = 0;
-	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 100 * MIB));
-}
-
-static void many_importers_count_once(void)
-{
-	tenant_reset(100 * MIB);
-	another_process();
-	pages.status->high_water = 5;
-	for (unsigned number = 1; number < 5; number++) {
-		card_usage(0)->held[number] = 10 * MIB;
-		card_usage(0)->exported[number] = 10 * MIB;
-		card_usage(0)->imported[number] = 30 * MIB; /* what the others export */
-	}
-	pages.status->sharing = 1;
-	CHECK(usage_of(0) == 40 * MIB);
 }
 
 static void *released;
@@ -139,18 +92,6 @@ static void memory_known_to_be_free_is_released_before_a_refusal(void)
 	CHECK(process_record(0)->denied == 1);
 	CHECK(process_record(0)->denied_bytes == 1);
 	ledger_before_refusal(NULL);
-}
-
-static void resize(void)
-{
-	tenant_reset(100 * MIB);
-	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 80 * MIB));
-	tenant_set_memory(50 * MIB);
-	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 1));
-	CHECK(free_bytes(quota_bytes(0), usage_of(0)) == 0);
-	tenant_set_memory(120 * MIB);
-	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 40 * MIB));
-	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 1));
 }
 
 /* Another process has published what it asks for and is not done. */
@@ -300,11 +241,7 @@ int main(void)
 	TEST(contexts_count);
 	TEST(measured_overhead_counts_beside_contexts);
 	TEST(a_context_that_was_measured_is_not_charged_again);
-	TEST(kinds_are_told_apart);
-	TEST(memory_that_outlives_its_maker_counts);
-	TEST(many_importers_count_once);
 	TEST(memory_known_to_be_free_is_released_before_a_refusal);
-	TEST(resize);
 	TEST(undecided_bytes_are_waited_for);
 	TEST(undecided_bytes_are_never_given_twice);
 	TEST(threads_give_back_exactly);

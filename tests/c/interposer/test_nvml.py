@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -246,24 +245,24 @@ def test_everything_that_is_refused_answers_so(newest: ProgramContainer) -> None
         assert ask(f"{{name: nvml(name, *[None] * 4) for name in {list(refused)!r}}}") == refused
 
 
-def test_a_refused_call_never_reaches_the_library(holder: Rank) -> None:
-    """The fake one would say so. A thread may bind itself."""
-    with viewer(holder.container) as ask:
-        for symbol, error in {
-            "nvmlDeviceSetPowerManagementLimit_v2": NO_PERMISSION,
-            "nvmlDeviceSetComputeMode": NO_PERMISSION,
-            "nvmlDeviceSetMemoryLimits_v1": NO_PERMISSION,
-            "nvmlGpuInstanceDestroy": NO_PERMISSION,
-            "nvmlVgpuInstanceGetVmID": NOT_SUPPORTED,
-        }.items():
-            assert ask(f"nvml({symbol!r}, None, None, None)") == error
-    container = holder.container
-    container.env["GPUSHARE_LOG"] = "debug"
-    lines = "lib.nvmlDeviceSetComputeMode(None, 3); lib.nvmlDeviceSetCpuAffinity(None)"
-    done: subprocess.CompletedProcess[str] = container.run(
-        sys.executable, "-c", f"import ctypes; lib = ctypes.CDLL('libnvidia-ml.so.1'); {lines}"
-    )
-    assert done.stderr == (
-        "gpushare: nvmlDeviceSetComputeMode is refused: changes the card for all tenants\n"
-        "nvmlDeviceSetCpuAffinity\n"
-    )
+def test_a_process_has_the_pid_of_the_container_s_namespace(simulated: ProgramContainer) -> None:
+    """In a namespace of its own the first processes have the first numbers."""
+    tenant = Path(__file__).with_name("client.py")
+    inside = f"""
+        mkfifo "$1/ready"
+        {{ cat "{tenant}"; echo 'start(); alloc(20 * MIB); open(sys.argv[1] + "/ready", "w")'
+           echo 'sys.stdin.read()'; }} > "$1/tenant.py"
+        sleep infinity | "$0" "$1/tenant.py" "$1" &
+        echo "[$!]"
+        cat "$1/ready"
+        "$0" -c 'from pynvml import *; nvmlInit(); card = nvmlDeviceGetHandleByIndex(0)
+print([one.pid for one in nvmlDeviceGetComputeRunningProcesses(card)])'
+    """
+    done = simulated.run(
+        "unshare", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc",
+        "sh", "-c", inside, sys.executable, simulated.tenant.directory,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    own, listed = done.stdout.splitlines()
+    assert own == listed, done.stderr
+    assert int(own[1:-1]) < 20

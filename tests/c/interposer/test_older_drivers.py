@@ -52,23 +52,6 @@ for form in ("cuGetProcAddress", "cuGetProcAddress_v2"):
 print(json.dumps([[name for name in symbols if addresses[name]], answers]))
 """
 
-BINDINGS = """
-import json
-from cuda.bindings import driver
-def result(function, *arguments):
-    try:
-        return [int(value) for value in function(*arguments)]
-    except RuntimeError as error:
-        return str(error)
-print(json.dumps([
-    *result(driver.cuInit, 0),
-    result(driver.cuDeviceGetCount),
-    result(driver.cuDriverGetVersion),
-    result(driver.cuLibraryLoadFromFile, b"/nowhere", [], [], 0, [], [], 0)[:40],
-    result(driver.cuGreenCtxDestroy, 0),
-]))
-"""
-
 
 @pytest.fixture(params=VERSIONS)
 def version(request: pytest.FixtureRequest) -> str:
@@ -118,27 +101,6 @@ def test_the_same_symbols_and_answers_with_and_without_gpushare(
     assert probe(older, library) == (there, answers)
     assert there
     assert bool(answers) == (library == "libcuda.so.1")
-
-
-def test_an_older_nvml_does_not_have_later_functions(older: ProgramContainer, version: str) -> None:
-    there, _ = probe(older, "libnvidia-ml.so.1")
-    since = {
-        "nvmlInit_v2": 11.8,
-        "nvmlDeviceGetGpuFabricInfoV": 12.4,
-        "nvmlDeviceGetCapabilities": 12.9,
-        "nvmlDeviceGetAddressingMode": 13.0,
-    }
-    assert {name: name in there for name in since} == {
-        name: float(version) >= first for name, first in since.items()
-    }
-
-
-@pytest.mark.needs("clients")
-def test_cuda_bindings_runs_as_without_gpushare(older: ProgramContainer) -> None:
-    """It takes cuGetProcAddress_v2 where dlsym finds it, and otherwise dlsym for everything."""
-    said = [each.run(sys.executable, "-c", BINDINGS) for each in (older, bare(older))]
-    assert said[0].stdout == said[1].stdout, said[0].stderr
-    assert said[0].stdout.startswith("[0, [0, 1], [0, ")
 
 
 @pytest.mark.parametrize("version", ["11.8"], indirect=True)

@@ -8,12 +8,12 @@ test_allocation_paths.py has each path retry.
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from gpushare import abi
+from tests.system.waiting import wait_until
 
 from .client import *
 from .container import ProgramContainer
@@ -21,7 +21,6 @@ from .rank import Rank
 
 WITHOUT_END = 1 << 30
 PRIMARY = "made('cuDevicePrimaryCtxRetain', 0)"
-everything: list[int] = []
 others: list[threading.Thread] = []
 results: list[int] = []
 
@@ -43,22 +42,6 @@ def join() -> list[int]:
     for thread in others:
         thread.join()
     return results
-
-
-def fill_card() -> None:
-    """Around the library under test, as a neighbour would."""
-    left, total, pointer = c_size_t(), c_size_t(), c_uint64()
-    assert behind.cuMemGetInfo_v2(byref(left), byref(total)) == 0
-    everything.extend(
-        pointer.value
-        for size in (left.value - 64 * MIB, 32 * MIB, 16 * MIB, *[2 * MIB] * 8)
-        if behind.cuMemAlloc_v2(byref(pointer), c_size_t(size)) == 0
-    )
-
-
-def empty_card() -> None:
-    for pointer in everything:
-        assert behind.cuMemFree_v2(c_uint64(pointer)) == 0
 
 
 class FullCard:
@@ -107,14 +90,6 @@ def heard(listener: socket.socket, machine: FullCard) -> Iterator[socket.socket]
         connection.settimeout(20)
         assert abi.MESSAGE_HEADER.unpack_from(connection.recv(2000))[0] == abi.MESSAGE_HELLO
         yield connection
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for what another thread of the process is about to do."""
-    until = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.001)
 
 
 def lacks(connection: socket.socket) -> list[tuple[int, int]]:
@@ -215,15 +190,3 @@ def test_a_free_of_another_thread_does_not_wait(waits: str, machine: FullCard) -
     assert machine.ask("others[0].is_alive()")
     machine.fill(0)
     assert machine.ask("join()") == [0]
-
-
-def test_memory_that_a_neighbour_releases_is_allocated(
-    heard: socket.socket, machine: FullCard
-) -> None:
-    """The whole card is taken, around us; a graph's memory too is waited for."""
-    machine.ask("fill_card()")
-    machine.beside("launch_graph(instance(graph_of(4 * MIB)))")
-    machine.beside("alloc(4 * MIB)")
-    wait_until(lambda: bool(lacks(heard)))
-    machine.ask("empty_card()")
-    assert machine.ask("join()") == [0, 0]

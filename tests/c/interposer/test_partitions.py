@@ -16,7 +16,6 @@ from .client import alloc, start
 from .conftest import T4
 from .container import ProgramContainer
 from .inside import inside
-from .program import ALLOCATION_PATHS, OUT_OF_MEMORY, DriverProgram, RefusedByDriver
 from .tenant import MIB, InterposedTenant
 from .test_nvml import cards, error_of
 
@@ -40,23 +39,6 @@ def container(tmp_path: Path, simulator_filters: Path) -> ProgramContainer:
     names = {"INSTANCE": made.instances[3], "SIBLING": made.instances[2], "CARD": made.uuids[1]}
     env = {**made.env, **names, "CUDA_VISIBLE_DEVICES": made.instances[3]}
     return ProgramContainer(simulator_filters, tenant, env)
-
-
-def test_no_path_gives_more_than_the_quota(
-    container: ProgramContainer, allocation_program: str
-) -> None:
-    with DriverProgram(container, allocation_program) as program:
-        free = program.free()
-        assert (free, program.total()) == (QUOTA, QUOTA)
-        for allocation in ALLOCATION_PATHS:
-            with pytest.raises(RefusedByDriver) as refused:
-                program.take(allocation, QUOTA + 2 * MIB)
-            assert refused.value.code == OUT_OF_MEMORY, allocation
-            number = program.take(allocation, STEP)
-            assert container.tenant.used()[0] >= STEP, allocation
-            program.give(number)
-            program.trim()
-            assert program.free() == free, allocation
 
 
 @pytest.mark.parametrize("name", ["SIBLING", "CARD"])

@@ -4,9 +4,7 @@
 
 from __future__ import annotations
 
-import re
 import signal
-import subprocess
 from contextlib import suppress
 
 import pytest
@@ -14,7 +12,6 @@ import pytest
 from gpushare import abi
 
 from .client import *
-from .conftest import ROOT
 from .container import ProgramContainer, program
 from .inside import inside
 from .rank import Rank
@@ -204,22 +201,3 @@ def test_errno_threads_and_signals_are_left_alone() -> None:
     ctypes.set_errno(0)
     driver.cuMemAlloc_v2(byref(c_uint64()), c_size_t(101 * MIB))
     assert (ctypes.get_errno(), state()) == (0, before)
-
-
-@pytest.mark.parametrize(
-    ("library", "table"), [("libcuda.so.1", "cuda"), ("libnvidia-ml.so.1", "nvml")]
-)
-def test_every_symbol_of_the_table_is_exported_and_no_other(
-    library: str, table: str, fake: ProgramContainer
-) -> None:
-    text = (ROOT / "libhook" / "table" / f"{table}.inc").read_text()
-    symbols = set(re.findall(rf"^{table.upper()}_SYMBOL\((\w+)", text, re.MULTILINE))
-    listed = subprocess.run(
-        ["nm", "--dynamic", "--defined-only", fake.libraries / library],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert {line.split()[2] for line in listed.stdout.splitlines()} == symbols
-    names = re.findall(r"^CUDA_SYMBOL\(\w+, (\w+),", text, re.MULTILINE)
-    assert names == sorted(names)  # for the lookup

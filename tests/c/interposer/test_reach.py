@@ -10,7 +10,6 @@ from gpushare import abi
 from libhook.table import coverage, elf
 
 from .client import *
-from .conftest import HERE, compile_c
 from .container import ProgramContainer, program
 from .inside import inside
 from .rank import Rank
@@ -20,23 +19,6 @@ LOOKUPS = (
     "dlopen", "global", "deepbind", "dlmopen", "absolute", "dlvsym", "procaddress",
     "procaddress-per-thread", "procaddress-of-procaddress", "procaddress-v1",
 )  # fmt: skip
-
-
-def reach(container: ProgramContainer, folder: Path, lookup: str, *options: str) -> list[str]:
-    """What reach.c says of the quota, by a lookup: over either driver."""
-    program = compile_c(folder / "reach", "reach.c", str(HERE / "lookups.c"), *options)
-    done = container.run(program, lookup)
-    assert done.stderr == ""
-    return done.stdout.split()
-
-
-def test_a_programs_quota_is_enforced(fake: ProgramContainer, tmp_path: Path) -> None:
-    """Over the simulator: test_allocation_paths.py."""
-    quota = str(100 * MIB)
-    for lookup in LOOKUPS:
-        assert reach(fake, tmp_path, lookup) == [quota, quota, "2", quota], lookup
-    library = str(fake.libraries / "libcuda.so.1")
-    assert reach(fake, tmp_path, "linked", "-DLINKED", library)[2] == "2"
 
 
 @inside("fake")

@@ -141,19 +141,6 @@ def test_an_import_counts_as_far_as_it_was_mapped(group: Ranks) -> None:
     assert group.both(maker) == (40, 40)
 
 
-def test_an_import_retained_by_its_address_counts_to_its_last_release(group: Ranks) -> None:
-    maker, taker, _ = group
-    give(maker, taker)
-    taker.ask("retain(where + 6 * MIB)", "another")
-    maker.ask("release(piece)")
-    maker.ask("os.close(exported[1])")
-    taker.ask("unmap(where, 40 * MIB)")
-    taker.ask("release(piece)")
-    assert group.both(maker) == (40, 40)
-    taker.ask("release(another)")
-    assert group.both(maker) == (0, 0)
-
-
 def test_a_call_that_fails_leaves_no_trace(group: Ranks) -> None:
     rank, taker, _ = group
     rank.ask("create(4 * MIB)", "private")

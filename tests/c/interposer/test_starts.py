@@ -133,23 +133,6 @@ def test_in_a_window_each_is_one_piece_of_work_that_ends(
         assert gate.work().forced == 0
 
 
-def test_captured_work_waits_at_no_gate_and_is_not_counted(
-    container: ProgramContainer, gate: WrittenGate, starts_program: str
-) -> None:
-    with Starter(container, starts_program) as program:
-        gate.set(abi.GATE_CLOSED)
-        given = program.given_ns()
-        for symbol, kind in program.kinds.items():
-            if kind != "stream":
-                continue
-            program.begin_capture()
-            program.call(symbol)  # it may be refused in a capture, which ends with that
-            program.end_capture()
-            work = gate.work()
-            assert (work.submitted, work.throttled_ns) == (0, 0), symbol
-        assert program.given_ns() == given
-
-
 def test_work_that_was_waited_for_is_not_pending(
     container: ProgramContainer, gate: WrittenGate, starts_program: str
 ) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -31,13 +30,6 @@ sh -c 'exec 3<>"{folder}/state/{pipe}"; exec sleep 1000' >/dev/null 2>&1 </dev/n
 echo $! >"{folder}/init"
 while [ "$(readlink /proc/$!/fd/3)" = "" ]; do sleep 0.01; done
 {end}
-"""
-
-NOTES_MASK = """#!{} -IS
-import os, signal, sys
-with open("{}", "w") as seen:
-    seen.write(str([int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])]))
-os.execv("/bin/sh", ["sh", "{}", *sys.argv[1:]])
 """
 
 
@@ -108,22 +100,6 @@ def test_a_container_that_is_not_bound_is_taken_away(place: LauncherBundle, answ
     assert calls(place)[1:] == [f"{logged} delete --force ID"]
     last = json.loads(place.log.read_text().splitlines()[-1])
     assert "was not bound to its GPU" in last["msg"]
-
-
-def test_the_runtime_has_the_signal_mask_of_the_caller(place: LauncherBundle) -> None:
-    """The launcher itself blocks all signals, to pass them on."""
-    runtime(place, "exit 0")
-    seen, shell = (place.launcher.parent / name for name in ("seen", "runtime.sh"))
-    place.witness.rename(shell)  # dash clears the mask
-    place.witness.write_text(NOTES_MASK.format(sys.executable, str(seen), str(shell)))
-    place.witness.chmod(0o755)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-    try:
-        with ScriptedDaemon(place.socket, [ACK, DONE], first=[ACK, BINDS]):
-            assert place.create().status == 0
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    assert set(json.loads(seen.read_text())) == {*before, signal.SIGUSR1}
 
 
 def test_a_runtime_that_leaves_no_init_is_not_trusted(place: LauncherBundle) -> None:

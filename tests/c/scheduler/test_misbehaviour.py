@@ -9,8 +9,8 @@ import pytest
 from tools.model import measure
 from tools.model.clock import MS, SECOND, US
 from tools.model.machine import MachineModel
-from tools.model.policy import CLOSED, METERED, OPEN, WINDOW, GateStruct, SeenStruct, ShareStruct
-from tools.model.programs import inference, persistent, training
+from tools.model.policy import OPEN, GateStruct, SeenStruct, ShareStruct
+from tools.model.programs import persistent, training
 from tools.model.tenant import ModelTenant
 
 SMALL = training(100 * US)
@@ -209,23 +209,6 @@ def test_a_cap_holds_from_when_it_is_set_and_is_gone_when_it_is_lifted() -> None
     machine.run(1.1)
     assert part(only, 1000) > 98
     assert gate(machine, only).mode == OPEN
-
-
-def test_an_online_tenant_never_waits_and_a_former_one_does() -> None:
-    machine = MachineModel()
-    serving = machine.tenant("serving", inference(40), ShareStruct(300))
-    machine.tenant("training", training(5 * MS, sigma=0.3), ShareStruct(700))
-    machine.run(2)
-    offline = measure.percentile(serving.latencies, 50)
-    machine.change(serving, ShareStruct(300, online=True))
-    machine.run(0.1)
-    assert gate(machine, serving).mode == METERED
-    serving.latencies.clear()
-    machine.run(3)
-    assert measure.percentile(serving.latencies, 50) < offline
-    machine.change(serving, ShareStruct(300))
-    machine.run(0.1)
-    assert gate(machine, serving).mode in {WINDOW, CLOSED}
 
 
 def test_a_thread_that_waits_too_long_goes_ahead() -> None:

@@ -8,7 +8,6 @@ import os
 import resource
 import select
 import signal
-import socket
 import struct
 import subprocess
 from collections.abc import Callable
@@ -238,18 +237,6 @@ def test_nothing_is_decided_before_all_have_been_named(scheduler: Scheduler, mak
         assert tenant.mode() == abi.GATE_CLOSED
 
 
-def test_the_same_key_with_other_pages_is_another_tenant(scheduler: Scheduler, make: Make) -> None:
-    before, after = make(), make()
-    assert before.added_to(scheduler, CAPPED) == 0
-    grant = after.place / abi.GRANT_NAME
-    with grant.open("r+b") as file:
-        os.pwrite(file.fileno(), before.key.encode(), abi.GRANT_HEADER_KEY)
-    after.key = before.key
-    assert after.added_to(scheduler, CAPPED) == 0
-    assert scheduler.send(schedule_message.hello_message()).tenants == 1
-    wait_until(lambda: after.mode() == abi.GATE_CLOSED)
-
-
 def test_a_share_that_changes_is_taken_over(scheduler: Scheduler, make: Make) -> None:
     tenant = make()
     tenant.added_to(scheduler, CAPPED)
@@ -317,20 +304,6 @@ def test_more_tenants_than_a_card_has_room_for_are_refused(
     assert answers == [0] * 64 + [errno.EUSERS]
 
 
-def test_in_slow_motion_it_says_so(command: SchedulerCommand, make: Make) -> None:
-    slow = SchedulerCommand(command.program, command.socket, time_scale=20)
-    started = Scheduler.start(slow)
-    try:
-        assert started.send(schedule_message.hello_message()).time_scale == 20
-        tenant = make()
-        tenant.added_to(started, CAPPED)
-        started.send(schedule_message.complete_message())
-        wait_until(lambda: tenant.gate(abi.GATE_TIMING_INTERVAL_NS) == 500_000 * 20)
-    finally:
-        started.end()
-        started.close()
-
-
 @pytest.mark.parametrize(
     "words",
     [(), ("--socket",), ("--time-scale", "2"), ("--socket", "x", "--time-scale", "0"), ("-h", "x")],
@@ -364,17 +337,3 @@ def test_one_that_cannot_listen_is_lost(program: Path, tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     with pytest.raises(SchedulerLost):
         Scheduler.connect(tmp_path / "plain")
-
-
-def test_a_packet_without_an_answer_is_none(tmp_path: Path) -> None:
-    path = tmp_path / "other.sock"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(str(path))
-        listener.listen()
-        found = Scheduler.connect(path)
-        accepted, _ = listener.accept()
-        accepted.send(b"what?")
-        with pytest.raises(SchedulerLost, match="an answer of 5 bytes"):
-            found.send(schedule_message.hello_message())
-        accepted.close()
-        found.close()

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from gpushare import simulator
 from gpushare.daemon.cards.validation import links_from_facts
 
 from .conftest import CLIENTS, SimulatorMachine
@@ -51,40 +50,6 @@ def test_cards_are_chosen_and_ordered_by_number_and_uuid(
             assert tenant.ask("uuids") == [machine.simulator.uuids[card] for card in order]
 
 
-def test_calls_that_take_memory_fail_as_often_as_asked(simulate: Simulate) -> None:
-    machine = simulate("t4", cards=2)
-    device = machine.simulator.device
-    with machine.started("tenant.py") as one, machine.started("tenant.py") as other:
-        for client, card in ((one, 0), (other, 1)):
-            assert client.ask("init") == 0
-            assert client.ask(f"context {card}") == 0
-        free = one.ask("info")[0]
-        simulator.fail(device, 0, allocations=2, after=1, error=UNKNOWN)
-        results = [one.ask(f"alloc {MIB}")[0] for _ in range(4)]
-        assert results == [0, UNKNOWN, UNKNOWN, 0]
-        assert free - one.ask("info")[0] == 2 * MIB
-        assert other.ask(f"alloc {MIB}")[0] == 0
-        simulator.fail(device, 1, allocations=9, error=OUT_OF_MEMORY, process=one.ask("pid"))
-        assert other.ask(f"alloc {MIB}")[0] == 0
-
-
-def test_a_card_takes_one_process_or_none_or_is_lost(simulate: Simulate) -> None:
-    machine = simulate("t4")
-    with machine.started("tenant.py") as one, machine.started("tenant.py") as other:
-        assert [one.ask("init"), other.ask("init")] == [0, 0]
-        simulator.fail(machine.simulator.device, compute_mode=2)
-        assert one.ask("context") == DEVICE_UNAVAILABLE
-        simulator.fail(machine.simulator.device, compute_mode=3)
-        assert one.ask("context") == 0
-        assert other.ask("context") == DEVICE_UNAVAILABLE
-        simulator.fail(machine.simulator.device, lost=1)
-        assert one.ask(f"alloc {MIB}")[0] == UNKNOWN
-        assert other.ask("context") == DEVICE_UNAVAILABLE
-        simulator.fail(machine.simulator.device)
-        assert other.ask("context") == 0
-        assert one.ask(f"alloc {MIB}")[0] == 0
-
-
 def test_a_machine_of_pairs_has_the_topology_of_its_profile(simulate: Simulate) -> None:
     machine = simulate("a100-pcie-pairs", cards=8)
     root = str(Path(__file__).parents[3])
@@ -101,28 +66,3 @@ def test_a_machine_of_pairs_has_the_topology_of_its_profile(simulate: Simulate) 
     kinds = [found.link(uuids[0], other).kind for other in uuids[1:]]
     assert kinds == ["NV12", "PHB", "PHB", "SYS", "SYS", "SYS", "SYS"]
     assert [found.node(uuid) for uuid in uuids] == [0, 0, 0, 0, 1, 1, 1, 1]
-
-
-def test_a_process_has_one_instance_of_a_partitioned_card(simulate: Simulate) -> None:
-    machine = simulate("h200", mig=("3g.71gb", "1g.18gb"))
-    with machine.started("tenant.py") as tenant:
-        assert tenant.ask("init") == 0
-        assert tenant.ask("uuids") == [
-            machine.simulator.instances[0].replace("MIG-", "GPU-"),
-        ]
-        assert tenant.ask("multiprocessors") == 60
-        assert tenant.ask("context") == 0
-        assert tenant.ask(f"alloc {80 << 30}")[0] == OUT_OF_MEMORY
-
-
-def test_a_call_that_is_not_simulated_is_reported_on_request(simulate: Simulate) -> None:
-    code = "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuIpcGetEventHandle())"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**simulate().env, "GPUSHARE_SIM_TRACE": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "801\n"
-    assert "cuIpcGetEventHandle is not simulated" in done.stderr

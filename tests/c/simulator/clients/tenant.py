@@ -118,38 +118,6 @@ def listed(kind: str = "") -> list[int]:
     return pids
 
 
-def churn() -> None:
-    """Answer, then take and give back memory and time until killed."""
-    print(json.dumps("going"), flush=True)
-    function, duration = kernel(), ctypes.c_uint64(20_000)
-    parameters = (ctypes.c_void_p * 1)(ctypes.addressof(duration))
-    grid = (ctypes.c_uint(1),) * 6
-    pointers = [ctypes.c_uint64() for _ in range(8)]
-    while True:
-        for size, pointer in enumerate(pointers, 1):
-            assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size << 20)) == 0
-            cuda.cuLaunchKernel(function, *grid, 0, None, parameters, None)
-        for pointer in pointers:
-            assert cuda.cuMemFree_v2(pointer) == 0
-
-
-def forked() -> tuple[int, int, int]:
-    """Return what a forked child gets of cuInit, cuMemGetInfo and cuDeviceGetCount."""
-    reading, writing = os.pipe()
-    if os.fork() == 0:
-        count, size = ctypes.c_int(), ctypes.c_size_t()
-        results = (
-            cuda.cuInit(0),
-            cuda.cuMemGetInfo_v2(ctypes.byref(size), ctypes.byref(size)),
-            cuda.cuDeviceGetCount(ctypes.byref(count)),
-        )
-        os.write(writing, json.dumps(results).encode())
-        os._exit(0)
-    os.wait()
-    first, second, third = json.loads(os.read(reading, 100))
-    return first, second, third
-
-
 VERBS: dict[str, Callable[..., object]] = {
     "init": init,
     "context": context,
@@ -162,9 +130,7 @@ VERBS: dict[str, Callable[..., object]] = {
     "multiprocessors": multiprocessors,
     "in_mps": in_mps,
     "uuids": uuids,
-    "churn": churn,
     "listed": listed,
-    "forked": forked,
     "pid": os.getpid,
 }
 
