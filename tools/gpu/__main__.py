@@ -64,7 +64,7 @@ PARTS: dict[str, Part] = {
     "tenant-contract": Part("The contract through the interposer library", contract.tenant),
     "coverage": Part("Every lookup by every allocation path", coverage.rows),
     "takes": Part("What allocations take", takes.rows),
-    "kept": Part("What pools and graphs keep", takes.kept),
+    "kept": Part("What pools keep", takes.kept),
     "mps": Part("MPS", mps.rows),
     "mps-tenants": Part("MPS as gpushared commands it", mps_tenants.rows),
     "checkpoint": Part("Checkpoints", checkpoint.rows),

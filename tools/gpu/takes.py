@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the driver takes of the card for what a program asks for, by each kind of allocation.
 
-libhook/cuda/memory.c charges linear memory by what is measured here, physical.c physical memory,
-and arrays and managed memory are charged with these figures in mind.
+libhook/cuda/memory.c charges linear memory by what is measured here, and arrays and managed memory
+are charged with these figures in mind.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ SHAPES = (
 )
 MANAGED = 256 * MIB
 POOL_SIZES = (512, MIB, 32 * MIB, 33 * MIB, 200 * MIB)
-GRAPH = 128 * MIB
 
 
 def rows(driver: DriverPaths) -> Iterator[ReportRow]:
-    for part in (linear, arrays, physical, managed, managed_in_the_way):
+    for part in (linear, arrays, managed, managed_in_the_way):
         yield from alone(driver, part)
 
 
@@ -85,12 +84,6 @@ def arrays(process: Weighed) -> Iterator[ReportRow]:
         yield from process.step(f"{kind}, {what}: destroyed", "array_free")
 
 
-def physical(process: Weighed) -> Iterator[ReportRow]:
-    grains = process.process.ask("granularity")
-    for name in ("minimum", "recommended"):
-        yield ReportRow(f"cuMemGetAllocationGranularity: {name}", grains[name], "bytes")
-
-
 def managed(process: Weighed) -> Iterator[ReportRow]:
     """When managed memory takes of the card, and whether NVML counts it for the process."""
     size = f"{MANAGED}"
@@ -130,12 +123,8 @@ def managed_in_the_way(process: Weighed) -> Iterator[ReportRow]:
 
 
 def kept(driver: DriverPaths) -> Iterator[ReportRow]:
-    """What pools and graphs take of the card, what they keep of it, and when it is given back.
-
-    libhook/cuda charges both by what the driver says that they hold.
-    """
-    for part in (pool, graphs):
-        yield from alone(driver, part)
+    """What pools take of the card and keep of it; of graphs, the contract has it."""
+    yield from alone(driver, pool)
 
 
 def pool(process: Weighed) -> Iterator[ReportRow]:
@@ -151,20 +140,3 @@ def pool(process: Weighed) -> Iterator[ReportRow]:
                 (f"{name}: then", "pool"),
             )
         )
-
-
-def graphs(process: Weighed) -> Iterator[ReportRow]:
-    name = f"a graph that allocates {GRAPH // MIB} MiB"
-    yield from process.steps(
-        (
-            (f"{name}: instantiated", f"graph {GRAPH}"),
-            (f"{name}: uploaded", "graph_upload"),
-            (f"{name}: launched", "graph_launch"),
-            ("a second one like it: instantiated", f"graph {GRAPH}"),
-            ("a second one like it: launched after the first", "graph_launch"),
-            ("one that allocates 1 byte: instantiated", "graph 1"),
-            ("one that allocates 1 byte: launched", "graph_launch"),
-            ("graphs destroyed", "graph_free"),
-            ("graphs trimmed", "graph_trim"),
-        )
-    )
