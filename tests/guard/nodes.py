@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from tests.guard import generate
 from tests.guard.generate import GeneratedContainer
 from tests.guard.wire import ControlSocket
@@ -52,8 +50,7 @@ class RecordedDaemon:
         self, stack: Stack, settings: Mapping[str, Any], wrapper: tuple[str, ...] = ()
     ) -> None:
         self._stack = stack
-        said = yaml.safe_load(stack.config.read_text())
-        stack.config.write_text(yaml.safe_dump({**said, **settings}))
+        stack.configure(**settings)
         self.daemon = ControlSocket(stack.socket)
         self.names: dict[str, str] = {}  # what depends on the place -> what stands for it
         self._left: list[tuple[str, str]] = []
@@ -236,11 +233,8 @@ class RecordedDaemon:
 
     def restart(self, number: int) -> dict[str, Any]:
         """End the daemon by a signal, start it again, and return what it still knows."""
-        program = self._stack.daemon
-        assert program is not None
         before = self.state()
-        program.process.send_signal(number)
-        program.process.wait()
+        self._stack.end_daemon(signal.Signals(number))
         self._stack.start_daemon()
         return {"before": before, "after": self.state()}
 

@@ -14,18 +14,7 @@ Table: TypeAlias = dict[str, dict[str, tuple[str, ...]]]
 
 _SIZE: Final = ("4GiB", "512MiB", "1g", "8Gi", "2GiB", "16GiB", "100GiB", "200GiB", "4Q", "0", "-1")
 _MIB: Final = (
-    "4096",
-    "8192",
-    "1024",
-    "2048",
-    "500",
-    "4096m",
-    "4g",
-    "0",
-    "500000",
-    "abc",
-    "",
-    "1e3",
+    *("4096", "8192", "1024", "2048", "500", "4096m", "4g", "0", "500000", "abc", "", "1e3"),
 )
 _GIB: Final = ("4", "8", "16", "2", "0", "300", "-3", "x", "35")
 _PERCENT: Final = ("10", "25", "30", "50", "100", "0", "101", "-5", "x", "33.3")
@@ -58,190 +47,139 @@ OWN: Final = {
     "Cores": ("10",),
 }
 WRONG: Final = ("memroy", "Cores")
+_NUMBERS: Final = {"mib": _MIB, "gib": _GIB, "percent": _PERCENT, "count": _COUNT}
+_WORDS: Final = {"cards": _CARDS, "models": _MODELS, "flag": _FLAG, "text": _TEXT}
+_KINDS: Final = {**_NUMBERS, **_WORDS, "fraction": _FRACTION}
+
+
+def _table(text: str) -> Table:
+    """Return a table of lines with a dialect, the kind or the values of its keys, and the keys."""
+    found: Table = {}
+    for line in text.strip().splitlines():
+        dialect, kind, *keys = line.split()
+        values = _KINDS.get(kind) or tuple(kind.split("|"))
+        found.setdefault(dialect, {}).update(dict.fromkeys(keys, values))
+    return found
+
 
 #: By dialect, what reaches a container runtime: annotations of its pod, and its environment.
-ANNOTATIONS: Final[Table] = {
-    "hami": {
-        "nvidia.com/use-gputype": _MODELS,
-        "nvidia.com/nouse-gputype": _MODELS,
-        "nvidia.com/use-gpuuuid": _CARDS,
-        "nvidia.com/nouse-gpuuuid": _CARDS,
-        "nvidia.com/numa-bind": _FLAG,
-        "nvidia.com/vgpu-mode": ("hami-core", "mig", "mps", "x"),
-        "hami.io/gpu-scheduler-policy": ("binpack", "spread", "topology-aware", "mutex", "x"),
-        "hami.io/node-scheduler-policy": ("binpack", "spread"),
-        "hami.io/vgpu-devices-allocated": ("GPU-1,NVIDIA,4096,30:;",),
-        "hami.io/bind-phase": _TEXT,
-    },
-    "volcano": {
-        "volcano.sh/vgpu-use-gpuuuid": _CARDS,
-        "volcano.sh/vgpu-nouse-gpuuuid": _CARDS,
-        "volcano.sh/vgpu-mode": ("hami-core", "mig", "x"),
-        "volcano.sh/vgpu-podgroup-policy": _TEXT,
-    },
-    "alibaba": {
-        "ALIYUN_COM_GPU_MEM_IDX": ("0", "1"),
-        "ALIYUN_COM_GPU_MEM_POD": _GIB,
-        "ALIYUN_COM_GPU_MEM_ASSIGNED": _FLAG,
-    },
-    "qgpu": {"tke.cloud.tencent.com/app-class": ("online", "offline", "x")},
-    "vcuda": {
-        "tencent.com/vcuda-core-limit": _PERCENT,
-        "tencent.com/predicate-gpu-idx-0": ("0", "1"),
-        "tencent.com/gpu-assigned": _FLAG,
-    },
-    "elasticgpu": {"elasticgpu.io/egpuc-main": _PERCENT},
-    "mgpu": {
-        "vke.volcengine.com/container-multiple-gpu": ("1", "2", "[1,2]"),
-        "vke.volcengine.com/mgpu-compute-policy": ("fixed-share", "burst-share", "best-effort"),
-        "vke.volcengine.com/gpu-index-container-main": ("0", "1"),
-    },
-    "kai": {
-        "nvidia.com/container.main.gpu-memory.request": ("4Gi", "4096Mi", "0", "x"),
-        "nvidia.com/container.main.gpu-memory.limit": ("8192", "2048", "8Gi", "x"),
-        "nvidia.com/container.other.gpu-memory.limit": ("8Gi",),
-        "nvidia.com/container.main.gpu-compute.mode": ("time-slicing", "x"),
-        "nvidia.com/container.main.gpus.devices": _CARDS,
-        "gpu-fraction": _FRACTION,
-        "gpu-memory": _MIB,
-        "gpu-memory.limit": _MIB,
-        "gpu-fraction.limit": _FRACTION,
-        "gpu-fraction-num-devices": _COUNT,
-        "gpu-fraction-container-name": ("main", "other"),
-    },
-    "kubeshare": {
-        "kubeshare/gpu_request": _FRACTION,
-        "kubeshare/gpu_limit": _FRACTION,
-        "kubeshare/gpu_mem": ("4294967296", "1073741824", "0", "x"),
-        "kubeshare/GPUID": ("abc", "0"),
-    },
-}
-ENV: Final[Table] = {
-    "nvidia": {
-        "NVIDIA_VISIBLE_DEVICES": _CARDS,
-        "NVIDIA_DRIVER_CAPABILITIES": ("compute,utility", "all", "video", "graphics,compute", "x"),
-        "NVIDIA_REQUIRE_CUDA": ("cuda>=12.0", "cuda>=99.0", "cuda>=", "brand=tesla"),
-        "NVIDIA_DISABLE_REQUIRE": _FLAG,
-        "NVIDIA_MIG_CONFIG_DEVICES": ("all",),
-        "NVIDIA_IMEX_CHANNELS": ("0",),
-        "NVIDIA_GPU_MEMORY_REQUEST": ("4096", "4Gi", "x"),
-        "NVIDIA_GPU_MEMORY_LIMIT": ("8192", "2048", "8Gi", "x"),
-        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": ("0=4G", "0=4G,1=8G", "4G", "0=x"),
-        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": _PERCENT,
-        "CUDA_MPS_CLIENT_PRIORITY": ("0", "1", "2"),
-    },
-    "hami": {
-        "CUDA_DEVICE_MEMORY_LIMIT": _MIB,
-        "CUDA_DEVICE_MEMORY_LIMIT_0": _MIB,
-        "CUDA_DEVICE_MEMORY_LIMIT_1": _MIB,
-        "CUDA_DEVICE_SM_LIMIT": _PERCENT,
-        "CUDA_DEVICE_SM_LIMIT_0": _PERCENT,
-        "NVIDIA_VISIBLE_DEVICES": _CARDS,
-        "GPU_CORE_UTILIZATION_POLICY": ("force", "default", "disable", "FORCE", "x"),
-        "CUDA_TASK_PRIORITY": ("0", "1", "2"),
-        "CUDA_OVERSUBSCRIBE": _FLAG,
-        "CUDA_DISABLE_CONTROL": _FLAG,
-        "LIBCUDA_LOG_LEVEL": ("0", "4"),
-        "ACTIVE_OOM_KILLER": _FLAG,
-    },
-    "alibaba": {
-        "ALIYUN_COM_GPU_MEM_CONTAINER": _GIB,
-        "ALIYUN_COM_GPU_MEM_DEV": ("140", "16", "0", "x"),
-        "ALIYUN_COM_GPU_MEM_UNIT": ("GiB", "MiB", "x"),
-        "ALIYUN_COM_GPU_VISIBLE_DEVICES": _CARDS,
-        "ALIYUN_COM_GPU_SCHD_WEIGHT": ("10", "30", "x"),
-        "ALIYUN_COM_GPU_HIGH_PRIO": ("0", "1", "x"),
-        "GPU_UTIL_PER_DEVICE": _PERCENT,
-        "CGPU_DISABLE": _FLAG,
-        "ALIYUN_COM_GPU_MEM_IDX": ("0", "1"),
-    },
-    "egpu": {
-        "AMP_VGPU_ENABLE": _FLAG,
-        "GPU_MEM_PER_DEVICE": _GIB,
-        "GPU_UTIL_PER_DEVICE": _PERCENT,
-        "AMP_USE_HOST_DAEMON": _FLAG,
-        "ALIYUN_COM_GPU_MEM_RESERVED": _GIB,
-    },
-    "kai": {
-        "RUNAI_GPU_MEMORY_LIMIT": ("4Gi", "0.5", "x"),
-        "NVIDIA_GPU_MEMORY_REQUEST": ("4096", "4Gi", "x"),
-        "NVIDIA_GPU_MEMORY_LIMIT": ("8192", "2048", "8Gi", "x"),
-    },
-    "nvshare": {"NVSHARE_ENABLE_SINGLE_OVERSUB": _FLAG, "NVSHARE_DEBUG": _FLAG},
-    "orionx": {
-        "ORION_VGPU": _COUNT,
-        "ORION_GMEM": _MIB,
-        "ORION_RATIO": _PERCENT,
-        "ORION_RESERVED": _FLAG,
-        "ORION_CROSS_NODE": _FLAG,
-        "ORION_GROUP_ID": _TEXT,
-    },
-}
+ANNOTATIONS: Final = _table("""
+hami models nvidia.com/use-gputype nvidia.com/nouse-gputype
+hami cards nvidia.com/use-gpuuuid nvidia.com/nouse-gpuuuid
+hami flag nvidia.com/numa-bind
+hami hami-core|mig|mps|x nvidia.com/vgpu-mode
+hami binpack|spread|topology-aware|mutex|x hami.io/gpu-scheduler-policy
+hami binpack|spread hami.io/node-scheduler-policy
+hami GPU-1,NVIDIA,4096,30:; hami.io/vgpu-devices-allocated
+hami text hami.io/bind-phase
+volcano cards volcano.sh/vgpu-use-gpuuuid volcano.sh/vgpu-nouse-gpuuuid
+volcano hami-core|mig|x volcano.sh/vgpu-mode
+volcano text volcano.sh/vgpu-podgroup-policy
+alibaba 0|1 ALIYUN_COM_GPU_MEM_IDX
+alibaba gib ALIYUN_COM_GPU_MEM_POD
+alibaba flag ALIYUN_COM_GPU_MEM_ASSIGNED
+qgpu online|offline|x tke.cloud.tencent.com/app-class
+vcuda percent tencent.com/vcuda-core-limit
+vcuda 0|1 tencent.com/predicate-gpu-idx-0
+vcuda flag tencent.com/gpu-assigned
+elasticgpu percent elasticgpu.io/egpuc-main
+mgpu 1|2|[1,2] vke.volcengine.com/container-multiple-gpu
+mgpu fixed-share|burst-share|best-effort vke.volcengine.com/mgpu-compute-policy
+mgpu 0|1 vke.volcengine.com/gpu-index-container-main
+kai 4Gi|4096Mi|0|x nvidia.com/container.main.gpu-memory.request
+kai 8192|2048|8Gi|x nvidia.com/container.main.gpu-memory.limit
+kai 8Gi nvidia.com/container.other.gpu-memory.limit
+kai time-slicing|x nvidia.com/container.main.gpu-compute.mode
+kai cards nvidia.com/container.main.gpus.devices
+kai fraction gpu-fraction gpu-fraction.limit
+kai mib gpu-memory gpu-memory.limit
+kai count gpu-fraction-num-devices
+kai main|other gpu-fraction-container-name
+kubeshare fraction kubeshare/gpu_request kubeshare/gpu_limit
+kubeshare 4294967296|1073741824|0|x kubeshare/gpu_mem
+kubeshare abc|0 kubeshare/GPUID
+""")
+ENV: Final = _table("""
+nvidia cards NVIDIA_VISIBLE_DEVICES
+nvidia compute,utility|all|video|graphics,compute|x NVIDIA_DRIVER_CAPABILITIES
+nvidia cuda>=12.0|cuda>=99.0|cuda>=|brand=tesla NVIDIA_REQUIRE_CUDA
+nvidia flag NVIDIA_DISABLE_REQUIRE
+nvidia all NVIDIA_MIG_CONFIG_DEVICES
+nvidia 0 NVIDIA_IMEX_CHANNELS
+nvidia 4096|4Gi|x NVIDIA_GPU_MEMORY_REQUEST
+nvidia 8192|2048|8Gi|x NVIDIA_GPU_MEMORY_LIMIT
+nvidia 0=4G|0=4G,1=8G|4G|0=x CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
+nvidia percent CUDA_MPS_ACTIVE_THREAD_PERCENTAGE
+nvidia 0|1|2 CUDA_MPS_CLIENT_PRIORITY
+hami mib CUDA_DEVICE_MEMORY_LIMIT CUDA_DEVICE_MEMORY_LIMIT_0 CUDA_DEVICE_MEMORY_LIMIT_1
+hami percent CUDA_DEVICE_SM_LIMIT CUDA_DEVICE_SM_LIMIT_0
+hami cards NVIDIA_VISIBLE_DEVICES
+hami force|default|disable|FORCE|x GPU_CORE_UTILIZATION_POLICY
+hami 0|1|2 CUDA_TASK_PRIORITY
+hami flag CUDA_OVERSUBSCRIBE CUDA_DISABLE_CONTROL ACTIVE_OOM_KILLER
+hami 0|4 LIBCUDA_LOG_LEVEL
+alibaba gib ALIYUN_COM_GPU_MEM_CONTAINER
+alibaba 140|16|0|x ALIYUN_COM_GPU_MEM_DEV
+alibaba GiB|MiB|x ALIYUN_COM_GPU_MEM_UNIT
+alibaba cards ALIYUN_COM_GPU_VISIBLE_DEVICES
+alibaba 10|30|x ALIYUN_COM_GPU_SCHD_WEIGHT
+alibaba 0|1|x ALIYUN_COM_GPU_HIGH_PRIO
+alibaba percent GPU_UTIL_PER_DEVICE
+alibaba flag CGPU_DISABLE
+alibaba 0|1 ALIYUN_COM_GPU_MEM_IDX
+egpu flag AMP_VGPU_ENABLE AMP_USE_HOST_DAEMON
+egpu gib GPU_MEM_PER_DEVICE ALIYUN_COM_GPU_MEM_RESERVED
+egpu percent GPU_UTIL_PER_DEVICE
+kai 4Gi|0.5|x RUNAI_GPU_MEMORY_LIMIT
+kai 4096|4Gi|x NVIDIA_GPU_MEMORY_REQUEST
+kai 8192|2048|8Gi|x NVIDIA_GPU_MEMORY_LIMIT
+nvshare flag NVSHARE_ENABLE_SINGLE_OVERSUB NVSHARE_DEBUG
+orionx count ORION_VGPU
+orionx mib ORION_GMEM
+orionx percent ORION_RATIO
+orionx flag ORION_RESERVED ORION_CROSS_NODE
+orionx text ORION_GROUP_ID
+""")
 #: What no runtime is given: resource limits and labels, for manifests.
-LIMITS: Final[Table] = {
-    "nvidia": {
-        "nvidia.com/gpu": _COUNT,
-        "nvidia.com/gpu.shared": _COUNT,
-        "nvidia.com/mps-core": _PERCENT,
-        "nvidia.com/mig-1g.10gb": _COUNT,
-    },
-    "hami": {
-        "nvidia.com/gpu": _COUNT,
-        "nvidia.com/gpualloc": _COUNT,
-        "nvidia.com/gpumem": _MIB,
-        "nvidia.com/gpumem-percentage": _PERCENT,
-        "nvidia.com/gpucores": _PERCENT,
-        "nvidia.com/priority": ("0", "1", "2"),
-    },
-    "volcano": {
-        "volcano.sh/vgpu-number": _COUNT,
-        "volcano.sh/vgpu-memory": _MIB,
-        "volcano.sh/vgpu-memory-percentage": _PERCENT,
-        "volcano.sh/vgpu-cores": _PERCENT,
-    },
-    "alibaba": {
-        "aliyun.com/gpu-mem": _GIB,
-        "aliyun.com/gpu-core.percentage": _PERCENT,
-        "aliyun.com/gpu": _COUNT,
-    },
-    "qgpu": {
-        "tke.cloud.tencent.com/qgpu-core": _PERCENT,
-        "tke.cloud.tencent.com/qgpu-memory": _GIB,
-        "tke.cloud.tencent.com/qgpu-core-greedy": _PERCENT,
-    },
-    "vcuda": {"tencent.com/vcuda-core": _PERCENT, "tencent.com/vcuda-memory": _GIB},
-    "elasticgpu": {
-        "elasticgpu.io/gpu-core": _PERCENT,
-        "elasticgpu.io/gpu-memory": _GIB,
-        "elasticgpu.com/gpu-core": _PERCENT,
-    },
-    "mgpu": {"vke.volcengine.com/mgpu-core": _PERCENT, "vke.volcengine.com/mgpu-memory": _MIB},
-    "huawei": {
-        "volcano.sh/gpu-mem.128Mi": ("8", "32", "0", "x"),
-        "volcano.sh/gpu-core.percentage": _PERCENT,
-    },
-    "baidu": {
-        "baidu.com/v100_cgpu": _COUNT,
-        "baidu.com/v100_cgpu_core": _PERCENT,
-        "baidu.com/v100_cgpu_memory": _GIB,
-        "baidu.com/v100_cgpu_memory_percent": _PERCENT,
-    },
-    "koordinator": {
-        "koordinator.sh/gpu.shared": _COUNT,
-        "koordinator.sh/gpu-core": _PERCENT,
-        "koordinator.sh/gpu-memory": ("4Gi", "8Gi", "x"),
-        "koordinator.sh/gpu-memory-ratio": _PERCENT,
-        "koordinator.sh/gpu": _PERCENT,
-    },
-    "nvshare": {"nvshare.com/gpu": _COUNT},
-    "orionx": {"virtaitech.com/gpu": _COUNT},
-}
-LABELS: Final[Table] = {
-    "alibaba": {"aliyun.com/gpu-count": _COUNT},
-    "huawei": {"volcano.sh/gpu-num": _COUNT},
-    "koordinator": {"koordinator.sh/gpu-isolation-provider": ("HAMi-core", "x")},
-    "kubeshare": {"sharedgpu/gpu_request": _FRACTION, "sharedgpu/gpu_mem": ("4294967296", "x")},
-}
+LIMITS: Final = _table("""
+nvidia count nvidia.com/gpu nvidia.com/gpu.shared nvidia.com/mig-1g.10gb
+nvidia percent nvidia.com/mps-core
+hami count nvidia.com/gpu nvidia.com/gpualloc
+hami mib nvidia.com/gpumem
+hami percent nvidia.com/gpumem-percentage nvidia.com/gpucores
+hami 0|1|2 nvidia.com/priority
+volcano count volcano.sh/vgpu-number
+volcano mib volcano.sh/vgpu-memory
+volcano percent volcano.sh/vgpu-memory-percentage volcano.sh/vgpu-cores
+alibaba gib aliyun.com/gpu-mem
+alibaba percent aliyun.com/gpu-core.percentage
+alibaba count aliyun.com/gpu
+qgpu percent tke.cloud.tencent.com/qgpu-core tke.cloud.tencent.com/qgpu-core-greedy
+qgpu gib tke.cloud.tencent.com/qgpu-memory
+vcuda percent tencent.com/vcuda-core
+vcuda gib tencent.com/vcuda-memory
+elasticgpu percent elasticgpu.io/gpu-core elasticgpu.com/gpu-core
+elasticgpu gib elasticgpu.io/gpu-memory
+mgpu percent vke.volcengine.com/mgpu-core
+mgpu mib vke.volcengine.com/mgpu-memory
+huawei 8|32|0|x volcano.sh/gpu-mem.128Mi
+huawei percent volcano.sh/gpu-core.percentage
+baidu count baidu.com/v100_cgpu
+baidu percent baidu.com/v100_cgpu_core baidu.com/v100_cgpu_memory_percent
+baidu gib baidu.com/v100_cgpu_memory
+koordinator count koordinator.sh/gpu.shared
+koordinator percent koordinator.sh/gpu-core koordinator.sh/gpu-memory-ratio koordinator.sh/gpu
+koordinator 4Gi|8Gi|x koordinator.sh/gpu-memory
+nvshare count nvshare.com/gpu
+orionx count virtaitech.com/gpu
+""")
+LABELS: Final = _table("""
+alibaba count aliyun.com/gpu-count
+huawei count volcano.sh/gpu-num
+koordinator HAMi-core|x koordinator.sh/gpu-isolation-provider
+kubeshare fraction sharedgpu/gpu_request
+kubeshare 4294967296|x sharedgpu/gpu_mem
+""")
 
 #: Every key of a request, the longest first: what a sentence may name.
 NAMES: Final = sorted(

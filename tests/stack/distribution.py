@@ -112,7 +112,6 @@ HOST: Final = Distribution("host", Path("/"), (*PLACES, *(f"{TOOLS}{place}" for 
 DEBIAN13: Final = Distribution("debian13", BUILD / "debian13", ("/usr/sbin", "/usr/bin"))
 #: containerd 2.x and runc, and no other engines.
 DEBIAN14: Final = Distribution("debian14", BUILD / "debian14", ("/usr/sbin", "/usr/bin"))
-DISTRIBUTIONS: Final = (HOST, DEBIAN13)
 
 
 class DistributionRoot:

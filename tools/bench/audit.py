@@ -6,7 +6,6 @@ Alone, and beside a container of 20,000 idle processes that rewrites the records
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -91,8 +90,7 @@ def _wait_for(stack: Stack, event: str, is_it: Callable[[dict[str, Any]], bool])
     """Return when `event` was logged, in seconds since the epoch."""
     until = time.monotonic() + SECONDS
     while time.monotonic() < until:
-        for text in (stack.root / "gpushared.log").read_text().splitlines():
-            line = json.loads(text)
+        for line in stack.events():
             if line["event"] == event and is_it(line):
                 return datetime.fromisoformat(line["time"].replace("Z", "+00:00")).timestamp()
         time.sleep(0.05)  # the log has the moment: this only finds it

@@ -22,8 +22,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from gpushare import protocol
 from gpushare.install import install
 from tests.stack import Stack
@@ -130,8 +128,7 @@ def start(stack: Stack, **keys: object) -> None:
     """Start the stack's daemon with its run_dir on a tmpfs, as /run is one."""
     (stack.root / "run").mkdir()
     _mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", stack.root / "run")
-    said = yaml.safe_load(stack.config.read_text())
-    stack.config.write_text(yaml.safe_dump({**said, **keys}))
+    stack.configure(**keys)
     stack.start_daemon()
 
 

@@ -13,14 +13,12 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "cuda_driver.h"
 #include "gpushare_abi.h"
+#include "rounds.h"
 
 #define CALLS 250 /* of a round; fewer than a driver queues before a launch has to wait */
 #define QUEUED_NS UINT64_C(3000000)
@@ -152,14 +150,6 @@ static void nothing(const struct driver *driver)
 	(void)driver;
 }
 
-static double elapsed_ns(const struct timespec *since)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (double)(now.tv_sec - since->tv_sec) * 1e9 + (double)(now.tv_nsec - since->tv_nsec);
-}
-
 /* What is timed, and what comes before and after it in each round. */
 struct row {
 	const char *name;
@@ -188,28 +178,13 @@ static const struct row *row_of(const char *name)
 
 static double round_of(const struct driver *driver, const struct row *row)
 {
-	struct timespec begun;
-
 	row->prepare(driver);
-	clock_gettime(CLOCK_MONOTONIC, &begun);
+	const double begun = now_ns();
 	for (int i = 0; i < CALLS; i++)
 		row->call(driver);
-	double each_ns = elapsed_ns(&begun) / CALLS;
+	const double each_ns = (now_ns() - begun) / CALLS;
 	row->end(driver);
 	return each_ns;
-}
-
-static int ascending(const void *left, const void *right)
-{
-	double a = *(const double *)left, b = *(const double *)right;
-
-	return (a > b) - (a < b);
-}
-
-static double median(double *values, size_t count)
-{
-	qsort(values, count, sizeof(*values), ascending);
-	return values[count / 2];
 }
 
 static void make_graph(void *library)
@@ -293,7 +268,7 @@ int main(int argc, char **argv)
 	start(library);
 	if (argc > 5)
 		lengthen_ledger((unsigned int)strtoul(argv[5], NULL, 10));
-	double *times = calloc(rounds, 3 * sizeof(*times));
+	double *times = calloc(rounds, 2 * sizeof(*times));
 	if (!times || rounds == 0)
 		return 1;
 	for (size_t i = 0; i < rounds; i++) {
@@ -303,10 +278,8 @@ int main(int argc, char **argv)
 		times[rounds + i] = round_of(&filtered, row);
 		if (i % 2 != 0)
 			times[i] = round_of(&bare, row);
-		times[2 * rounds + i] = times[rounds + i] - times[i];
 	}
-	printf("%.2f %.2f %.2f\n", median(times, rounds), median(times + rounds, rounds),
-		median(times + 2 * rounds, rounds));
+	report(times, times + rounds, rounds);
 	free(times);
 	return 0;
 }

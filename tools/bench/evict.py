@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-
-import yaml
 
 from gpushare.client import Client, DaemonError, DaemonUnreachable, RequestRefused, UnknownTenant
 from gpushare.protocol import TenantStatus
@@ -126,14 +123,11 @@ class Sequences:
 
     def restart(self) -> None:
         """Kill gpushared, sometimes in the middle of a step, and start another one."""
-        daemon = self.stack.daemon
-        assert daemon is not None
         during = self.chance.choice((None, self.evict, self.restore, self.move))
         step = threading.Thread(target=during or (lambda: None))
         step.start()
         time.sleep(self.chance.random() * 0.03)
-        daemon.process.send_signal(signal.SIGKILL)
-        daemon.process.wait()
+        self.stack.end_daemon()
         step.join()
         self.stack.start_daemon()
         self._settled()
@@ -233,10 +227,8 @@ class Sequences:
 def sequences(seed: int, count: int, opened: ExitStack) -> Sequences:
     """Return `count` sequences on a stack of two cards that was made for them, all done."""
     stack = opened.enter_context(Stack(cards=2))
-    said = yaml.safe_load(stack.config.read_text())
     evict = {"offline": True, "moves": True, "min_resident": "1s"}
-    timing = {**said.get("timing", {}), "reconcile_interval_seconds": 0.2}
-    stack.config.write_text(yaml.safe_dump({**said, "evict": evict, "timing": timing}))
+    stack.configure(evict=evict, timing={"reconcile_interval_seconds": 0.2})
     stack.start_daemon()
     made = Sequences(stack, random.Random(seed))
     opened.callback(made.abandon)

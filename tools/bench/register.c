@@ -10,13 +10,11 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cuda_driver.h"
+#include "rounds.h"
 
 static void fail(const char *what)
 {
@@ -57,19 +55,9 @@ static _Noreturn void child(const char *path, int word, int ready, int end)
 	_exit(0);
 }
 
-static double elapsed_ms(const struct timespec *since)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (double)(now.tv_sec - since->tv_sec) * 1e3 +
-	       (double)(now.tv_nsec - since->tv_nsec) / 1e6;
-}
-
 int main(int argc, char **argv)
 {
 	int word[2], ready[2], end[2];
-	struct timespec begun;
 
 	if (argc != 3) {
 		fprintf(stderr, "usage: register LIBRARY PROCESSES\n");
@@ -88,7 +76,7 @@ int main(int argc, char **argv)
 			child(argv[1], word[0], ready[1], end[0]);
 		}
 	}
-	clock_gettime(CLOCK_MONOTONIC, &begun);
+	const double begun = now_ns();
 	close(word[1]);
 	for (int i = 0; i < processes; i++) {
 		char failed = 1;
@@ -97,7 +85,7 @@ int main(int argc, char **argv)
 			return 1;
 		}
 	}
-	printf("%.2f\n", elapsed_ms(&begun));
+	printf("%.2f\n", (now_ns() - begun) / 1e6);
 	close(end[1]);
 	while (wait(NULL) > 0)
 		;

@@ -42,9 +42,7 @@ def _version(stack: Stack) -> Times:
 
 def _restart(stack: Stack) -> Times:
     """Kill it, start another, and wait until the new one has sampled every tenant."""
-    assert stack.daemon is not None
-    stack.daemon.process.kill()
-    stack.daemon.process.wait()
+    stack.end_daemon()
     grants = list((stack.root / "run" / "tenants").glob(f"*/*/{abi.GRANT_NAME}"))
     grants += (stack.root / "run" / "tenants").glob(f"*/{abi.GRANT_NAME}")
     if len(grants) != TENANTS:

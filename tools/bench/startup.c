@@ -12,25 +12,15 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cuda_driver.h"
+#include "rounds.h"
 
 struct times {
 	double open_us, all_us;
 };
-
-static double now_us(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
-}
 
 static void *wait_for_end(void *unused)
 {
@@ -46,16 +36,16 @@ static _Noreturn void child(const char *path, unsigned long threads, int result)
 	for (unsigned long i = 0; i < threads; i++)
 		if (pthread_create(&thread, NULL, wait_for_end, NULL) != 0)
 			_exit(1);
-	const double begun = now_us();
+	const double begun = now_ns();
 	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	const double opened = now_us();
+	const double opened = now_ns();
 	__typeof__(&cuInit) init = library ? (__typeof__(&cuInit))dlsym(library, "cuInit") : NULL;
 
 	if (!init || init(0) != CUDA_SUCCESS) {
 		fprintf(stderr, "%s: %s\n", path, init ? "cuInit failed" : dlerror());
 		_exit(1);
 	}
-	times = (struct times){opened - begun, now_us() - begun};
+	times = (struct times){(opened - begun) / 1e3, (now_ns() - begun) / 1e3};
 	_exit(write(result, &times, sizeof(times)) == sizeof(times) ? 0 : 1);
 }
 
@@ -79,27 +69,6 @@ static struct times measure(const char *path, unsigned long threads)
 	return times;
 }
 
-static int ascending(const void *a, const void *b)
-{
-	const double one = *(const double *)a, other = *(const double *)b;
-
-	return (one > other) - (one < other);
-}
-
-static double median(double *values, size_t count)
-{
-	qsort(values, count, sizeof(*values), ascending);
-	return values[count / 2];
-}
-
-static void report(double *bare, double *filtered, double *difference, size_t count)
-{
-	for (size_t i = 0; i < count; i++)
-		difference[i] = filtered[i] - bare[i];
-	printf("%.2f %.2f %.2f\n", median(bare, count), median(filtered, count),
-		median(difference, count));
-}
-
 int main(int argc, char **argv)
 {
 	if (argc != 5) {
@@ -109,7 +78,6 @@ int main(int argc, char **argv)
 	const size_t rounds = strtoul(argv[3], NULL, 10);
 	const unsigned long threads = strtoul(argv[4], NULL, 10);
 	double *values[2][2]; /* by library and part */
-	double *difference = calloc(rounds, sizeof(double));
 
 	for (int i = 0; i < 4; i++)
 		values[i / 2][i % 2] = calloc(rounds, sizeof(double));
@@ -123,6 +91,6 @@ int main(int argc, char **argv)
 			values[library][1][round] = times.all_us;
 		}
 	for (int part = 0; part < 2; part++)
-		report(values[1][part], values[0][part], difference, rounds);
+		report(values[1][part], values[0][part], rounds);
 	return 0;
 }

@@ -255,22 +255,12 @@ class Account:
         now = self.read()
         charged = now.charged.held_bytes - before.charged.held_bytes
         yield ReportRow(f"{path}: charged", charged, "bytes", _kinds(before.charged, now.charged))
-        yield from self._driver(path, before, now, charged)
-
-    def _driver(
-        self, path: str, before: MemorySnapshot, now: MemorySnapshot, charged: int
-    ) -> Iterator[ReportRow]:
+        name = f"{path}: NVML, of the process"
         if before.process is None or now.process is None:
-            yield ReportRow(
-                f"{path}: NVML, of the process", missing="NVML does not list the process"
-            )
+            yield ReportRow(name, missing="NVML does not list the process")
         else:
-            more = now.process - before.process
-            note = f"beyond what is charged: {more - charged} bytes"
-            yield ReportRow(f"{path}: NVML, of the process", more, "bytes", note)
-        taken = before.free - now.free
-        note = f"beyond what is charged: {taken - charged} bytes"
-        yield ReportRow(f"{path}: the card has less free by", taken, "bytes", note)
+            yield _beyond(name, now.process - before.process, charged)
+        yield _beyond(f"{path}: the card has less free by", before.free - now.free, charged)
 
     def kept(self, path: str, before: MemorySnapshot) -> Iterator[ReportRow]:
         """What the driver keeps once all is given back."""
@@ -280,6 +270,10 @@ class Account:
         yield ReportRow(
             f"{path}: kept by the driver", kept, "bytes", f"{charged} bytes are charged"
         )
+
+
+def _beyond(name: str, taken: int, charged: int) -> ReportRow:
+    return ReportRow(name, taken, "bytes", f"beyond what is charged: {taken - charged} bytes")
 
 
 def _kinds(before: MemoryUse, now: MemoryUse) -> str:

@@ -152,12 +152,6 @@ class Cuda:
         self.call("cuEventCreate", ctypes.byref(event), 0)
         return event
 
-    def elapsed_ns(self, begin: ctypes.c_void_p, end: ctypes.c_void_p) -> int:
-        """Return the card's time between two events; the driver tells it in steps of 500 ns."""
-        elapsed = ctypes.c_float()
-        self.call("cuEventElapsedTime", ctypes.byref(elapsed), begin, end)
-        return round(elapsed.value * 1e6)
-
     def _read_int(self, function: str, *arguments: int) -> int:
         value = ctypes.c_int()
         self.call(function, ctypes.byref(value), *arguments)

@@ -13,6 +13,7 @@ from pathlib import Path
 from gpushare.host.driver import files
 
 from .driver import DriverPaths, module_version
+from .process import ask, child, environment
 from .report import ReportRow
 
 CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
@@ -76,3 +77,12 @@ def _sys_admin() -> str:
         r"^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(), re.MULTILINE
     )
     return "yes" if match and int(match[1], 16) >> CAP_SYS_ADMIN & 1 else "no"
+
+
+def features(driver: DriverPaths) -> Iterator[ReportRow]:
+    """What the driver can do that decides how a quota is held: its limits, MIG, its lists."""
+    cards = ask(child("features"), environment(driver.env))["cards"]
+    yield ReportRow("NVML: cards", len(cards))
+    for number, card in enumerate(cards):
+        for name, said in card.items():
+            yield ReportRow(f"card {number}: {name}", said)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from gpushare.verify import ProbeFailed
@@ -63,12 +62,7 @@ class Weighed:
     def __enter__(self) -> Weighed:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if kind is ProbeFailed:
             self.process.process.kill()  # it hangs, or is gone: it is not waited for twice
         self._ends.close()

@@ -17,11 +17,11 @@ from typing import Any
 
 from gpushare.verify import ProbeFailed
 from tests.stack import Stack
+from tools.bench.shares.card_time import Served, errors, windows
 
 from . import torch_view
 from .containers import stack
 from .driver import DriverPaths
-from .got import Entries, Got, got, unit_ns
 from .process import Child, child, environment, run
 from .report import NotMeasured, ReportRow, quantity
 from .slices import workers
@@ -36,7 +36,9 @@ MEMORY_MIB = 4096  # enough for PyTorch; on a small card an eighth of it
 #: An inference: 3 ms of the card, 40 times a second.
 RATE, BATCHES = 40, 3
 
-US, MS = 1_000, 1_000_000
+US, MS, SECOND_NS = 1_000, 1_000_000, 1_000_000_000
+#: (Moment, units done by then), moments in ns on one clock for all.
+Entries = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -268,3 +270,47 @@ def _verb(tenant: LoadedTenant) -> str:
 
 def _split(seen: Got) -> str:
     return "/".join(f"{part:.1f}" for part in seen.parts.values())
+
+
+def unit_ns(alone: Entries) -> float:
+    """Return the card time of one unit, by a log of exclusive use; ValueError."""
+    if len(alone) < 2:
+        raise ValueError(f"{len(alone)} batches were done: too few to tell how fast it is")
+    (first, before), (last, after) = alone[0], alone[-1]
+    return (last - first) / (after - before)
+
+
+@dataclass(frozen=True)
+class Got:
+    """What some tenants, by name, had been served by when; of `begin` to `end` is the answer."""
+
+    served: Mapping[str, Served]
+    begin: int
+    end: int
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Each one's part of that time, in percent."""
+        return {name: 100 * each.share(self.begin, self.end) for name, each in self.served.items()}
+
+    @property
+    def total(self) -> float:
+        return sum(self.parts.values())
+
+    def errors(self, asked: Mapping[str, float]) -> list[float]:
+        """Return how far from `asked`, in percent, each second of each of its tenants was."""
+        within = windows(self.begin, self.end, SECOND_NS)
+        return [
+            error
+            for name, part in asked.items()
+            for error in errors(self.served[name], part / 100, within)
+        ]
+
+
+def got(logs: Mapping[str, Entries], units: Mapping[str, float], begin: int, end: int) -> Got:
+    """Fit `logs` together; `units` is each one's unit_ns."""
+    served = {
+        name: Served([at for at, _ in log], [done * units[name] for _, done in log])
+        for name, log in logs.items()
+    }
+    return Got(served, begin, end)

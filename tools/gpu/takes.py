@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the driver takes of the card for what a program asks for, by each kind of allocation.
 
-libhook/cuda/memory.c charges linear memory by what is measured here, physical.c physical memory,
-and arrays and managed memory are charged with these figures in mind.
+libhook/cuda/memory.c charges linear memory by what is measured here, and arrays and managed memory
+are charged with these figures in mind.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ SHAPES = (
     (1024, 1024, 0, 11),
 )
 MANAGED = 256 * MIB
+POOL_SIZES = (512, MIB, 32 * MIB, 33 * MIB, 200 * MIB)
 
 
 def rows(driver: DriverPaths) -> Iterator[ReportRow]:
-    for part in (linear, arrays, physical, managed, managed_in_the_way):
+    for part in (linear, arrays, managed, managed_in_the_way):
         yield from alone(driver, part)
 
 
@@ -83,12 +84,6 @@ def arrays(process: Weighed) -> Iterator[ReportRow]:
         yield from process.step(f"{kind}, {what}: destroyed", "array_free")
 
 
-def physical(process: Weighed) -> Iterator[ReportRow]:
-    grains = process.process.ask("granularity")
-    for name in ("minimum", "recommended"):
-        yield ReportRow(f"cuMemGetAllocationGranularity: {name}", grains[name], "bytes")
-
-
 def managed(process: Weighed) -> Iterator[ReportRow]:
     """When managed memory takes of the card, and whether NVML counts it for the process."""
     size = f"{MANAGED}"
@@ -125,3 +120,23 @@ def managed_in_the_way(process: Weighed) -> Iterator[ReportRow]:
             ("freed", "free"),
         )
     )
+
+
+def kept(driver: DriverPaths) -> Iterator[ReportRow]:
+    """What pools take of the card and keep of it; of graphs, the contract has it."""
+    yield from alone(driver, pool)
+
+
+def pool(process: Weighed) -> Iterator[ReportRow]:
+    """What the default pool takes and says it holds, at each step."""
+    for size in POOL_SIZES:
+        name = f"cuMemAllocAsync of {quantity(size, 'bytes')}"
+        yield from process.steps(
+            (
+                (name, f"stream {size}"),
+                (f"{name}: waited for", "synchronize"),
+                (f"{name}: freed", "stream_free"),
+                (f"{name}: freed and waited for", "synchronize"),
+                (f"{name}: then", "pool"),
+            )
+        )

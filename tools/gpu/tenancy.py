@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Thread
-from types import TracebackType
 
 from gpushare import abi
 from gpushare.daemon.pages.grant_page import CardGrant, GrantPage
@@ -60,12 +59,7 @@ class Tenancy:
             raise NotMeasured(f"{done.stderr.strip() or 'a private mount namespace'}; run as root")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._socket.close()
         self.status.close()
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -46,10 +46,19 @@ def test_a_sealed_docker_is_refused_unless_another_is_there(
     assert path_of("docker", tmp_path) == "etc/docker/daemon.json"
 
 
-def test_the_snap_s_own_file_is_refused_too(tmp_path: Path) -> None:
-    file = tmp_path / "var/snap/docker/current/config/daemon.json"
-    with pytest.raises(EngineError, match="is confined to its own files"):
-        find("docker").locate(tmp_path, file)
+@pytest.mark.parametrize(
+    ("engine", "path", "reason"),
+    [
+        ("docker", "var/snap/docker/current/config/daemon.json", "is confined to its own files"),
+        ("containerd", f"{K3S}/config.toml", r"k3s-agent regenerates .* at each start\. Use --con"),
+    ],
+)
+def test_a_file_that_is_named_and_not_the_user_s_is_refused(
+    tmp_path: Path, engine: str, path: str, reason: str
+) -> None:
+    file = write(tmp_path / path, "version = 2\n")
+    with pytest.raises(EngineError, match=reason):
+        find(engine).locate(tmp_path, file)
 
 
 @pytest.mark.parametrize(
@@ -148,12 +157,6 @@ def test_k3s_is_configured_by_the_template_that_it_reads(tmp_path: Path) -> None
     # The older template is still taken where the newer is not there, whatever containerd runs.
     write(folder / "config.toml.tmpl", '{{ template "base" . }}\n')
     assert path_of("containerd", tmp_path) == f"{K3S}/config.toml.tmpl"
-
-
-def test_a_generated_file_is_never_written(tmp_path: Path) -> None:
-    generated = write(tmp_path / K3S / "config.toml", "version = 2\n")
-    with pytest.raises(EngineError, match=r"k3s-agent regenerates .* at each start\. Use --config"):
-        find("containerd").locate(tmp_path, generated)
 
 
 def test_a_default_of_k3s_is_refused_with_the_way_to_go(tmp_path: Path) -> None:

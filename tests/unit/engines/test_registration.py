@@ -102,13 +102,8 @@ def test_an_upgrade_keeps_the_first_backup(tmp_path: Path) -> None:
     file = tmp_path / "daemon.json"
     file.write_bytes(DOCKER)
     configure("docker", file)
-    CliRunner().invoke(
-        gpushare,
-        [
-            *("runtime", "configure", "--runtime", "docker"),
-            *("--config", str(file), "--launcher", "/opt/newer"),
-        ],
-    )
+    configure("docker", file, "--launcher", "/opt/newer")
+    assert registered("docker", file) == Path("/opt/newer")
     assert backup_path(file).read_bytes() == DOCKER
     unconfigure("docker", file)
     assert file.read_bytes() == DOCKER

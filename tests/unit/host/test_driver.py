@@ -11,9 +11,10 @@ import jsonschema
 import pytest
 
 from gpushare.host import driver
-from gpushare.host.driver import DriverMissing
-from gpushare.oci import cdi
+from gpushare.host.driver import DriverMissing, files
+from gpushare.oci import cdi, ldcache
 from gpushare.oci.driver_files import from_cdi
+from gpushare.oci.elf import this_platform
 from tests.unit.host import elf
 from tests.unit.host.layouts import (
     DEBIAN,
@@ -22,7 +23,6 @@ from tests.unit.host.layouts import (
     Host,
     container_optimized,
     debian,
-    gpu_operator,
     run_installer,
     wsl2,
 )
@@ -59,11 +59,6 @@ def test_gpushared_finds_both_libraries_in_it(layout: str, tmp_path: Path) -> No
     assert {found.cuda.host_path, found.nvml.host_path} <= set(sources(spec))
 
 
-def test_a_32_bit_library_is_not_the_drivers(tmp_path: Path) -> None:
-    found = driver.find(run_installer(tmp_path).root)
-    assert not [path for path in found.libraries if "lib32" in str(path)]
-
-
 def test_a_host_with_32_bit_libraries_alone_has_no_driver(tmp_path: Path) -> None:
     host = Host(tmp_path, "580.95.05")
     host.write(f"{DEBIAN}/libcuda.so.580.95.05", elf.library_of_32_bit())
@@ -80,11 +75,6 @@ def test_of_several_drivers_it_is_the_one_that_the_kernel_runs(tmp_path: Path) -
     assert driver.find(tmp_path).version == "550.163.01"
 
 
-def test_links_within_a_drivers_container_lead_there(tmp_path: Path) -> None:
-    found = driver.find(gpu_operator(tmp_path).root)
-    assert "/run/nvidia/driver/opt/bin/nvidia-smi" in sources(found.cdi())
-
-
 def test_the_kernels_version_is_read_of_both_kinds_of_module(tmp_path: Path) -> None:
     host = container_optimized(tmp_path)
     assert driver.kernel_version(tmp_path) == host.version
@@ -93,16 +83,6 @@ def test_the_kernels_version_is_read_of_both_kinds_of_module(tmp_path: Path) -> 
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.10  Release Build\n",
     )
     assert driver.kernel_version(tmp_path) == "570.86.10"
-
-
-def test_a_mig_instance_is_named_by_the_kernels_numbers(tmp_path: Path) -> None:
-    spec = cdi.from_document(driver.find(run_installer(tmp_path).root).cdi())
-    nodes = [(node.path, node.major, node.minor) for node in spec.devices["0:gi2:ci0"].nodes]
-    assert nodes == [
-        ("/dev/nvidia1", 195, 1),
-        ("/dev/nvidia-caps/nvidia-cap30", 237, 30),
-        ("/dev/nvidia-caps/nvidia-cap31", 237, 31),
-    ]
 
 
 def test_the_majors_are_those_of_this_boot(tmp_path: Path) -> None:
@@ -130,13 +110,6 @@ def test_the_capabilities_of_a_file_are_reported(tmp_path: Path) -> None:
     assert parts["video"] == 3  # encode, cuvid, vdpau
     assert parts["ngx"] == 1
     assert parts["other"] == 3  # two firmwares, the socket of persistenced
-
-
-def test_every_card_of_wsl_is_one_node(tmp_path: Path) -> None:
-    spec = driver.find(wsl2(tmp_path).root).cdi()
-    [device] = spec["devices"]
-    assert device["name"] == "all"
-    assert device["containerEdits"]["deviceNodes"][0]["path"] == "/dev/dxg"
 
 
 def test_wsl_without_a_driver_of_windows_says_so(tmp_path: Path) -> None:
@@ -182,3 +155,46 @@ def test_a_spec_of_an_earlier_driver_is_stale(tmp_path: Path) -> None:
     assert f"{DEBIAN}/nvidia/current/libcuda.so.550.163.01" in driver.missing_files(spec)
     spec["containerEdits"]["mounts"] = [{"hostPath": "/etc/passwd"}]
     assert driver.missing_files(spec) == []
+
+
+# --- by which names the loader finds a library ---
+
+
+def library(root: Path, path: str) -> Path:
+    place = root / path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(path)
+    return place.resolve()
+
+
+def write_cache(root: Path, *paths: str) -> None:
+    flags = this_platform().cache_flags
+    entries = tuple(
+        ldcache.LdCacheEntry(driver.CUDA.encode(), path.encode(), flags) for path in paths
+    )
+    other = ldcache.LdCacheEntry(driver.CUDA.encode(), b"/lib32/libcuda.so.1", 3)
+    (root / "etc").mkdir()
+    (root / "etc/ld.so.cache").write_bytes(ldcache.dump(ldcache.LoaderCache((*entries, other))))
+
+
+def test_the_order_is_the_loader_s(tmp_path: Path) -> None:
+    mine = library(tmp_path, "mine/libcuda.so.1")
+    compat = library(tmp_path, "usr/local/cuda/compat/libcuda.so.1")
+    default = library(tmp_path, "usr/lib64/libcuda.so.1")
+    library(tmp_path, "lib32/libcuda.so.1")
+    write_cache(tmp_path, "/usr/local/cuda/compat/libcuda.so.1", "/gone/libcuda.so.1")
+    search = f"{tmp_path}/mine:"
+    assert files.library_paths(driver.CUDA, root=tmp_path, search=search) == [mine, compat, default]
+
+
+def test_two_names_of_one_file_are_one(tmp_path: Path) -> None:
+    real = library(tmp_path, "usr/lib64/libcuda.so.580.1")
+    (tmp_path / "usr/lib64/libcuda.so.1").symlink_to("libcuda.so.580.1")
+    (tmp_path / "lib64").symlink_to("usr/lib64")
+    assert files.library_paths(driver.CUDA, root=tmp_path) == [real]
+
+
+def test_a_cache_that_is_none_counts_as_empty(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/ld.so.cache").write_bytes(b"no cache")
+    assert files.library_paths(driver.CUDA, root=tmp_path) == []

@@ -7,7 +7,7 @@ import gzip
 import hashlib
 import json
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 
@@ -34,18 +34,22 @@ def layer(*members: str | tarfile.TarInfo) -> bytes:
     return data.getvalue()
 
 
-def link(name: str, target: str) -> tarfile.TarInfo:
+def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
-    info.type, info.linkname = tarfile.SYMTYPE, target
+    info.type, info.linkname = kind, target
     return info
 
 
-def write_archive(path: Path, files: Mapping[str, bytes]) -> Path:
+def write_archive(
+    path: Path, files: Mapping[str, bytes], links: Sequence[tarfile.TarInfo] = ()
+) -> Path:
     with tarfile.open(path, "w") as tar:
         for name, content in files.items():
             info = tarfile.TarInfo(name)
             info.size = len(content)
             tar.addfile(info, BytesIO(content))
+        for one in links:
+            tar.addfile(one)
     return path
 
 

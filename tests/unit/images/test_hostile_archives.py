@@ -164,20 +164,13 @@ def test_a_size_that_no_file_has_is_refused(size: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
 def test_a_link_to_itself_is_refused(kind: bytes, tmp_path: Path) -> None:
-    loop = tarfile.TarInfo("manifest.json")
-    loop.type, loop.linkname = kind, "manifest.json"
-    assert "neither a manifest.json" in refusal(write(tmp_path / "i.tar", layer(loop)))
+    loop = layer(link("manifest.json", "manifest.json", kind))
+    assert "neither a manifest.json" in refusal(write(tmp_path / "i.tar", loop))
     manifest = json.dumps([{"Config": "config.json", "Layers": ["a"]}]).encode()
-    path = tmp_path / "layer.tar"
-    with tarfile.open(path, "w") as tar:
-        for name, content in (("manifest.json", manifest), ("config.json", b"{}")):
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, BytesIO(content))
-        for name, target in (("a", "b"), ("b", "a")):
-            one = tarfile.TarInfo(name)
-            one.type, one.linkname = kind, target
-            tar.addfile(one)
+    files = {"manifest.json": manifest, "config.json": b"{}"}
+    path = write_archive(
+        tmp_path / "layer.tar", files, [link("a", "b", kind), link("b", "a", kind)]
+    )
     assert "a link leads to itself" in refusal(path)
 
 
@@ -228,18 +221,14 @@ def test_zstd_is_refused_by_its_name(tmp_path: Path) -> None:
 
 
 def test_a_layer_behind_a_link_is_found_as_docker_wrote_them_once(tmp_path: Path) -> None:
-    path = tmp_path / "image.tar"
     manifest = [{"Config": "config.json", "Layers": ["a/layer.tar", "b/layer.tar"]}]
-    with tarfile.open(path, "w") as tar:
-        for name, content in (
-            ("a/layer.tar", layer(CUDART)),
-            ("config.json", json.dumps(CONFIG).encode()),
-            ("./manifest.json", json.dumps(manifest).encode()),
-        ):
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, BytesIO(content))
-        tar.addfile(link("b/layer.tar", "../a/layer.tar"))
+    files = {
+        "a/layer.tar": layer(CUDART),
+        "config.json": json.dumps(CONFIG).encode(),
+        "./manifest.json": json.dumps(manifest).encode(),
+    }
+    links = [link("b/layer.tar", "../a/layer.tar")]
+    path = write_archive(tmp_path / "image.tar", files, links)
     assert names(path, f"/{LIB}") == ["libcudart.so.12.4.127"]
 
 

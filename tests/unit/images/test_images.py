@@ -11,6 +11,19 @@ import pytest
 from gpushare.images import ImageTarget, NotFound, engine_images, open_image
 from gpushare.oci.rootfs import Rootfs
 
+#: A program that answers as docker does: by what is written beside it.
+FAKE = """#!/usr/bin/env python3
+import pathlib, sys
+here = pathlib.Path(sys.argv[0]).parent
+words = sys.argv[1:]
+with (here / "asked").open("a") as asked:
+    asked.write(" ".join(words) + "\\n")
+answer = here / "-".join(word for word in words if word != "--" and "/" not in word)
+if not answer.exists():
+    sys.exit(f"Error: No such {words[0]}: {words[-1]}")
+sys.stdout.buffer.write(answer.read_bytes())
+"""
+
 
 def names(found: ImageTarget, directory: str) -> list[str]:
     assert found.root_fd is not None

@@ -87,7 +87,6 @@ def test_no_two_entries_share_a_name_but_products_of_one_maker() -> None:
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        ("CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_OUT_OF_MEMORY"),
         ("cuda_error_out_of_memory", "CUDA_ERROR_OUT_OF_MEMORY"),
         ("out of memory", "CUDA_ERROR_OUT_OF_MEMORY"),
         ("CUDA error: out of memory", "CUDA_ERROR_OUT_OF_MEMORY"),
@@ -98,23 +97,16 @@ def test_no_two_entries_share_a_name_but_products_of_one_maker() -> None:
         ("error(2)", "CUDA_ERROR_OUT_OF_MEMORY"),
         ("oom", "CUDA_ERROR_OUT_OF_MEMORY"),
         ("固定配额", "fixed-share"),
-        ("保证配额加弹性能力", "burst-share"),
-        ("争抢模式", "best-effort"),
-        ("999", "CUDA_ERROR_UNKNOWN"),
         ("35", "cudaErrorInsufficientDriver"),
         ("nvml 4", "NVML_ERROR_NO_PERMISSION"),
-        ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_GPU_IS_LOST"),
         ("gpu is lost", "NVML_ERROR_GPU_IS_LOST"),
         ("xid 79", "xid-79"),
         ("79", "xid-79"),
         ("NVRM: Xid (PCI:0000:03:00): 79, pid=812, GPU has fallen off the bus.", "xid-79"),
-        ("exit-3", "exit-3"),
         ("exit status 4", "exit-4"),
         ("Fixed-Share", "fixed-share"),
         ("fs", "fixed-share"),
-        ("memory", "memory"),
         ("bf16", "precision"),
-        ("card-unhealthy", "card-unhealthy"),
     ],
 )
 def test_a_name_or_a_number_is_found_in_any_spelling(words: str, name: str) -> None:
@@ -163,10 +155,6 @@ def test_of_a_topic_and_a_code_of_one_name_the_topic_is_meant(name: str) -> None
     assert knowledge.similar_names(name) == ["memory"]
 
 
-def test_the_prefix_of_our_keys_makes_no_name_likely() -> None:
-    assert knowledge.similar_names("GPUSHARE_FOO") == []
-
-
 @pytest.mark.parametrize("name", DIALECTS)
 def test_every_dialect_has_a_topic_with_each_of_its_keys(name: str) -> None:
     (found,) = knowledge.find_entries(name)
@@ -192,14 +180,6 @@ def test_every_rule_of_compat_has_an_entry_that_says_it(rule: str) -> None:
     assert RULES[rule] in [entry.what for entry in knowledge.find_entries(rule)]
 
 
-def test_a_maker_of_several_products_has_all_of_them() -> None:
-    assert [entry.name for entry in knowledge.find_entries("Tencent")] == [
-        "qgpu",
-        "vcuda",
-        "elasticgpu",
-    ]
-
-
 def test_a_vendors_entry_has_unit_position_and_translation() -> None:
     (found,) = knowledge.find_entries("vcuda")
     assert "`tencent.com/vcuda-memory` (resources.limits; units of 256 MiB" in found.parts["text"]
@@ -217,7 +197,3 @@ def test_the_text_of_a_class_holds_for_an_entry_without_its_own(tmp_path: Path) 
     a, b = read_entries(file, "G")
     assert (a.kind, a.parts) == ("Of a class.", {"do": "- Wait."})
     assert (b.number, b.also, b.parts) == (7, ("b", "bb"), {"do": "One.\n\n| two  words"})
-
-
-def test_terms_of_consoles_are_found_in_their_own_language() -> None:
-    assert first("单卡共享") == first("多卡共享") == "multi-card"

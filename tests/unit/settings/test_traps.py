@@ -72,31 +72,22 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 REFUSED = r"""
 audit: {over_quota: freze} => audit.over_quota: "freze" is not a valid value; write one of observe,
     warn, freeze
-audit: {unallocated: freeze} => audit.unallocated: "freeze" is not a valid value
 namespaces: {a: {audit: {unallocated: kill}}} => namespaces.a.audit.unallocated: unknown key
 users: {audit: {over_quota: kill}} => users.audit: unknown key
 compatibility: freeze => compatibility: "freeze" is not a valid value; write one of ignore, warn,
     ref
-namespaces: {a: {compatibility: kill}} => namespaces.a.compatibility: "kill" is not a valid value
-users: {compatibility: warn} => users.compatibility: unknown key
 cards: {A100: {allowed_mode: whole}} => cards.A100.allowed_mode: "whole" is not a valid value
-cards: {A100: {max_tenants: 0}} => cards.A100.max_tenants: 0 is too small
-cards: {A100: {max_tenant: 2}} => cards.A100.max_tenant: unknown key; did you mean max_tenants
 cards: [A100] => cards: a list is not a mapping
 users: {max_per_node: {memory: 4}} => users.max_per_node.memory: 4 has no unit
-users: {max_per_node: {models: {T4: {memory: 4G}}}} => users.max_per_node.models.T4.memory
 max_per_node: {cards: 1} => max_per_node: unknown key
 labels: [a b] => labels
 labels: [team, team] => labels
 prices: {gpu_hour: -1} => prices.gpu_hour
-prices: {gpu_hour: 2 EUR} => prices.gpu_hour
-prices: {basis: promised} => prices.basis
 prices: {currency: <b>} => prices.currency
 prices: {models: {H200: {hour: 1}}} => prices.models.H200.hour
 namespaces: {team-a: {prices: {gpu_hour: 1}}} => namespaces.team-a.prices
 idle: {after: 2 hours} => idle.after
 idle: {after: 0s} => idle.after
-idle: {action: park} => idle.action
 users: {idle: {after: 1h}} => users.idle
 max_tenants: 0 => 1: max_tenants: 0 is too small; write a number from 1 to 256
 \nmax_tenant: 3 => 2: max_tenant: unknown key; did you mean max_tenants?
@@ -122,9 +113,7 @@ max_tenants: !!int 3 => 1: not YAML: tags (!name) are not taken
 ? [a]\n: 1 => 1: a key must be plain text
 max_tenants: 1\n---\nmax_tenants: 2 => 2: not YAML: but found another document
 max_tenants: => 1: max_tenants: nothing is not a whole number; write a number from 1
-max_per_request: [1] => 1: max_per_request: a list is not a mapping; write a mapping
 system_reserved: {} => 1: system_reserved: a mapping is not a size; write e.g. 4GiB
-system_reserved: true => 1: system_reserved: true is not a size; write e.g. 4GiB
 max_per_request: {policies: []} => 1: max_per_request.policies: a list is empty; write a list of
     fix
 max_per_request: {policies: fixed-share} => "fixed-share" is not a list; write a list of fix
@@ -138,10 +127,8 @@ users: {trust: {env: request}} => 1: users.trust: unknown key
 profiles: {a: {cores: 10}} => 1: profiles.a: sets no memory; add memory: 4GiB or equal
 profiles:\n  a:\n    memory: 4GiB\n    equal: 2 => 4: profiles.a.equal: sets memory twice; keep one
     of memory and equal
-profiles: {a: {memory: 4}} => 1: profiles.a.memory:
 profiles: {a: {equal: 1}} => 1: profiles.a.equal:
 profiles: {A b: {equal: 2}} => 1: profiles.A b:
-profiles: {a: {memory: 4GiB, cpu: 2}} => 1: profiles.a.cpu: unknown key
 profiles: {a: {memory: 4GiB, policy: fixed-share}} => 1: profiles.a: requires cores, but none are
     requested
 profiles: {a: {memory: 4GiB, memory_limit: 2GiB}} => 1: profiles.a: is below memory 4GiB

@@ -20,12 +20,10 @@
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <time.h>
 
+#include "../rounds.h"
 #include "cuda_driver.h"
 
 #define CARDS 4
@@ -125,14 +123,6 @@ static void check(CUresult result, const char *what)
 		fprintf(stderr, "work: %s: CUDA error %d\n", what, (int)result);
 		exit(1);
 	}
-}
-
-static double now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (double)now.tv_sec * SECOND_NS + (double)now.tv_nsec;
 }
 
 static void sleep_until(double moment_ns)

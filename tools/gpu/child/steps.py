@@ -20,59 +20,12 @@ from tools.gpu.cuda import TARGETS, Cuda, CudaError, source
 
 from .conversation import Answer, converse
 
-PINNED = 1  # CU_MEM_ALLOCATION_TYPE_PINNED
-ON_DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
 ATTACH_GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL
 FLOAT = 0x20  # CU_AD_FORMAT_FLOAT
 
 POOL_RESERVED, POOL_USED = 5, 7  # CU_MEMPOOL_ATTR_...
-GRAPH_USED, GRAPH_RESERVED = 0, 2  # CU_GRAPH_MEM_ATTR_..._CURRENT
 LIMITS = {"stack": 0, "fifo": 1, "heap": 2}  # CU_LIMIT_...
-GRANULARITY = {"minimum": 0, "recommended": 1}  # CU_MEM_ALLOC_GRANULARITY_...
 JIT_INPUT_PTX = 1
-
-
-class Location(ctypes.Structure):
-    """CUmemLocation."""
-
-    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
-
-
-class Physical(ctypes.Structure):
-    """CUmemAllocationProp."""
-
-    _fields_ = (
-        ("type", ctypes.c_int),
-        ("handle_types", ctypes.c_int),
-        ("location", Location),
-        ("win32", ctypes.c_void_p),
-        ("flags", ctypes.c_ubyte * 8),
-    )
-
-
-class Pool(ctypes.Structure):
-    """CUmemPoolProps."""
-
-    _fields_ = (
-        ("type", ctypes.c_int),
-        ("handle_types", ctypes.c_int),
-        ("location", Location),
-        ("win32", ctypes.c_void_p),
-        ("most_bytes", ctypes.c_size_t),
-        ("reserved", ctypes.c_ubyte * 56),
-    )
-
-
-class AllocationNode(ctypes.Structure):
-    """CUDA_MEM_ALLOC_NODE_PARAMS."""
-
-    _fields_ = (
-        ("pool", Pool),
-        ("access", ctypes.c_void_p),
-        ("access_count", ctypes.c_size_t),
-        ("size", ctypes.c_size_t),
-        ("pointer", ctypes.c_uint64),
-    )
 
 
 class Shape(ctypes.Structure):
@@ -95,7 +48,6 @@ class Steps:
         self.cuda = Cuda(library)
         self.pointers: list[int] = []
         self.arrays: list[tuple[str, c_void_p]] = []
-        self.graphs: list[c_void_p] = []
         self.runtime_library = runtime
         self.module = c_void_p()
         self.function = c_void_p()
@@ -191,61 +143,6 @@ class Steps:
             self.cuda.call(destroy, array)
         return {}
 
-    # --- graphs ---
-
-    def graph(self, size: str) -> Answer:
-        """Instantiate a graph that allocates `size` bytes and frees them again."""
-        graph, executable = c_void_p(), c_void_p()
-        taken, given = c_void_p(), c_void_p()
-        node = AllocationNode(size=int(size))
-        node.pool.type = PINNED
-        node.pool.location = Location(ON_DEVICE, self.cuda.device)
-        call = self.cuda.call
-        call("cuGraphCreate", byref(graph), 0)
-        call("cuGraphAddMemAllocNode", byref(taken), graph, None, c_size_t(0), byref(node))
-        pointer = c_uint64(node.pointer)
-        call("cuGraphAddMemFreeNode", byref(given), graph, byref(taken), c_size_t(1), pointer)
-        call("cuGraphInstantiateWithFlags", byref(executable), graph, c_uint64(0))
-        call("cuGraphDestroy", graph)
-        self.graphs.append(executable)
-        return self.graph_memory()
-
-    def graph_upload(self) -> Answer:
-        self.cuda.call("cuGraphUpload", self.graphs[-1], None)
-        self.cuda.synchronize()
-        return self.graph_memory()
-
-    def graph_launch(self) -> Answer:
-        self.cuda.call("cuGraphLaunch", self.graphs[-1], None)
-        self.cuda.synchronize()
-        return self.graph_memory()
-
-    def graph_free(self) -> Answer:
-        while self.graphs:
-            self.cuda.call("cuGraphExecDestroy", self.graphs.pop())
-        return self.graph_memory()
-
-    def graph_trim(self) -> Answer:
-        self.cuda.call("cuDeviceGraphMemTrim", self.cuda.device)
-        return self.graph_memory()
-
-    def graph_memory(self) -> Answer:
-        """What the device's memory for graphs says it holds, and what of it is allocated."""
-        return {"reserved": self._graph(GRAPH_RESERVED), "used": self._graph(GRAPH_USED)}
-
-    # --- physical memory ---
-
-    def granularity(self) -> Answer:
-        answer: Answer = {}
-        for name, which in GRANULARITY.items():
-            size = c_size_t()
-            properties = Physical(type=PINNED, location=Location(ON_DEVICE, self.cuda.device))
-            self.cuda.call(
-                "cuMemGetAllocationGranularity", byref(size), byref(properties), c_int(which)
-            )
-            answer[name] = size.value
-        return answer
-
     # --- modules, kernels and limits ---
 
     def scratch(self) -> Answer:
@@ -338,20 +235,10 @@ class Steps:
         self.pointers.append(pointer.value)
         return pointer.value
 
-    def _default_pool(self) -> c_void_p:
-        pool = c_void_p()
-        self.cuda.call("cuDeviceGetDefaultMemPool", byref(pool), self.cuda.device)
-        return pool
-
     def _pool(self, attribute: int) -> int:
-        value = c_uint64()
-        self.cuda.call("cuMemPoolGetAttribute", self._default_pool(), attribute, byref(value))
-        return value.value
-
-    def _graph(self, attribute: int) -> int:
-        value = c_uint64()
-        function = "cuDeviceGetGraphMemAttribute"
-        self.cuda.call(function, self.cuda.device, attribute, byref(value))
+        pool, value = c_void_p(), c_uint64()
+        self.cuda.call("cuDeviceGetDefaultMemPool", byref(pool), self.cuda.device)
+        self.cuda.call("cuMemPoolGetAttribute", pool, attribute, byref(value))
         return value.value
 
 
