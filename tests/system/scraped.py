@@ -122,11 +122,6 @@ class Prometheus:
         found: list[dict[str, Any]] = self.call("query", query=text).get("result", [])
         return found
 
-    def health(self) -> set[str]:
-        """Return what the evaluation of the rules came to."""
-        groups = self.call("rules").get("groups", [])
-        return {rule["health"] for group in groups for rule in group["rules"]}
-
 
 def free_port() -> int:
     with socket.create_server((LOOPBACK, 0)) as listener:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +16,6 @@ from tests.stack.bundle import Bundle
 
 from .waiting import wait_until
 
-PRIVATE = "/opt/gpushare/driver/libcuda.so.1"
 SPIN = "spin 1000000 100"  # a hundred kernels of a millisecond
 
 
@@ -44,11 +41,6 @@ def busy(tenant: Program) -> Iterator[None]:
         thread.join()
 
 
-def got(one: Bundle, window: str = "1s") -> float:
-    [card] = one.tenant["cards"]
-    return card["compute"]["cores_used"][window] or 0.0
-
-
 def throttled(one: Bundle) -> float:
     [card] = one.tenant["cards"]
     return card["compute"]["throttled"]["1s"] or 0.0
@@ -69,36 +61,3 @@ def test_of_two_shares_the_larger_one_is_given_more(stack: Stack) -> None:
 def gpu_seconds(one: Bundle) -> float:
     [row] = [row for row in one.stack.client.metrics().tenants if row["id"] == one.id]
     return row["cards"][0]["gpu_seconds"]
-
-
-def test_a_tenant_alone_is_not_counted_and_has_the_drivers_figure(stack: Stack) -> None:
-    one = bundle(stack)
-    with one.started() as tenant, busy(tenant):
-        wait_until(lambda: got(one) > 20)
-        spent = one.tenant["cards"][0]["compute"]
-        assert (spent["cores_source"], spent["gate"], spent["windows"]) == ("driver", "open", 0)
-        assert "~" in stack.gpushare("ps").stdout
-
-
-def test_a_program_with_a_driver_of_its_own_is_seen_by_the_drivers_figure(stack: Stack) -> None:
-    one = bundle(stack, "--library", PRIVATE, cores="30")
-    with one.started() as tenant, busy(tenant):
-        wait_until(lambda: one.tenant["warnings"] != [])
-        [warning] = one.tenant["warnings"]
-        assert "charged 0 %, the driver measured" in warning
-        assert warning.endswith("work bypasses the launch gate")
-        assert "work bypasses the launch gate" in stack.gpushare("ps").stdout
-
-
-def test_nothing_is_claimed_while_the_scheduler_does_not_answer(stack: Stack) -> None:
-    one = bundle(stack, cores="30")
-    with one.started() as tenant, busy(tenant):
-        wait_until(lambda: got(one) > 20)
-        pid = stack.client.status()["scheduler_pid"]
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            wait_until(lambda: one.tenant["cards"][0]["cores_used_1s"] is None)
-            assert "?/30 %" in stack.gpushare("ps").stdout
-        finally:
-            os.kill(pid, signal.SIGCONT)
-        wait_until(lambda: got(one) > 20)

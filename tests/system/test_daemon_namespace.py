@@ -24,7 +24,7 @@ mount --bind "$1" "$1" && mount -o remount,bind,ro / && shift && exec "$@"
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def hardened() -> Iterator[Stack]:
     with Stack() as stack:
         stack.configure(runtime_mount_namespace=f"/proc/{os.getpid()}/ns/mnt")
@@ -33,34 +33,23 @@ def hardened() -> Iterator[Stack]:
         yield stack
 
 
-def test_the_daemon_is_apart_from_the_runtime(hardened: Stack) -> None:
+def test_containers_get_their_pages_by_one_thread_that_is_where_the_runtime_is(
+    hardened: Stack,
+) -> None:
     assert hardened.daemon is not None
-    pid = hardened.daemon.process.pid
-    assert Path(f"/proc/{pid}/ns/mnt").readlink() != Path("/proc/self/ns/mnt").readlink()
-    mounts = Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
-    [root] = [line.split()[5] for line in mounts if line.split()[4] == "/"]
-    assert "ro" in root.split(",")
-
-
-def test_one_thread_and_no_other_is_where_the_runtime_is(hardened: Stack) -> None:
-    assert hardened.daemon is not None
-    tasks = Path(f"/proc/{hardened.daemon.process.pid}/task")
+    process = Path(f"/proc/{hardened.daemon.process.pid}")
     here = Path("/proc/self/ns/mnt").readlink()
-    names = [
-        (task / "comm").read_text().strip()
-        for task in tasks.iterdir()
-        if (task / "ns/mnt").readlink() == here
-    ]
-    assert len(names) == 1
-
-
-def test_containers_get_their_pages(hardened: Stack) -> None:
+    assert (process / "ns/mnt").readlink() != here
+    mounts = [line.split() for line in (process / "mountinfo").read_text().splitlines()]
+    [root] = [fields[5] for fields in mounts if fields[4] == "/"]
+    assert "ro" in root.split(",")
+    tasks = [task for task in process.glob("task/*") if (task / "ns/mnt").readlink() == here]
+    assert len(tasks) == 1
     bundle = Bundle(hardened, quota={"memory": "4GiB"})
     with bundle.started() as tenant:
         assert tenant.ask("info")["total"] == 4 * GIB
         hardened.client.set(bundle.id, memory="5GiB")
         assert tenant.ask("info")["total"] == 5 * GIB
-        assert tenant.ask(f"alloc {5 * GIB}")["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
     wait_until(lambda: hardened.client.tenants() == [])
     assert "library-tree-failed" not in (hardened.root / "gpushared.log").read_text()
     left = (path.name for path in (hardened.root / "run" / "tenants").iterdir())

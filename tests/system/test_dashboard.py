@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from selenium.common.exceptions import StaleElementReferenceException
-from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver import ActionChains
 
 from gpushare.history import FOLDER
 from gpushare.history.reader import HistoryReader, HistoryUnreadable
@@ -146,43 +146,6 @@ def test_the_overview_shows_the_containers_that_ps_lists(site: Browser, own: Sta
     same(site, said, lambda: [[*row[:3], row[4], row[6]] for row in site.table("Containers")])
 
 
-def test_an_evicted_container_is_shown_with_its_memory_until_it_is_restored(
-    site: Browser, own: Stack, tenants: dict[str, ProbeTenant]
-) -> None:
-    client, key = own.client, key_of(own, "serve")
-    client.evict(key, "lunch")
-
-    def said() -> list[list[str]]:
-        [evicted] = [one["evicted"] for one in client.tenants() if one["key"] == key]
-        assert evicted is not None
-        host, since = format_size(evicted["bytes"]), shown_time(site, evicted["since"])
-        return [["serve", "evicted", since, host, "0 B", "1", "operator: lunch", "-"]]
-
-    same(site, said, lambda: site.table("Evicted containers"))
-    states = {row[0]: row[7] for row in site.table("Containers")}
-    assert states == {"train": "running", "serve": "evicted"}
-    site.go(f"#/container?id={key}")
-    assert f"In host memory\n{said()[0][3]}" in site.text("main dl")
-    assert "tenant-evicted" in [row[1] for row in site.table("Events")]
-    tenants["serve"].tell("spin 1 1")  # its first call gets the memory back
-    tenants["serve"].answer("spin")
-    site.go("#/overview")
-    same(site, list, lambda: site.table("Evicted containers"))
-
-
-def shown_time(site: Browser, seconds: float) -> str:
-    """Return a time as the pages show it, in the browser's time zone."""
-    return str(
-        site.script(
-            "const at = new Date(arguments[0] * 1000);"
-            "const two = (value) => String(value).padStart(2, '0');"
-            "return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}"
-            " ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`",
-            seconds,
-        )
-    )
-
-
 def key_of(stack: Stack, name: str) -> str:
     [key] = [row["key"] for row in stack.client.tenants() if row["name"] == name]
     return str(key)
@@ -270,15 +233,6 @@ def drag(site: Browser) -> bool:
     return "range=custom" in str(site.script("return location.hash"))
 
 
-def test_reports_are_those_of_the_command(site: Browser, own: Stack) -> None:
-    site.go("#/reports?id=usage")
-    done = own.shown("report", "usage", "--since", "1h")
-    assert len(done["rows"]) == 2
-    assert sorted(row[0] for row in site.table("GPU usage")) == ["serve", "train"]
-    site.choose("by", "card")
-    assert sorted(row[0] for row in site.table("GPU usage")) == ["0", "1"]
-
-
 def test_a_phone_shows_all_pages_without_scrolling_sideways(site: Browser, own: Stack) -> None:
     size = {"mobile": True, "width": 360, "height": 740, "deviceScaleFactor": 2}
     site.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
@@ -289,51 +243,6 @@ def test_a_phone_shows_all_pages_without_scrolling_sideways(site: Browser, own: 
             assert width <= 360, place
     finally:
         site.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
-def test_everything_is_reached_with_the_keyboard(site: Browser) -> None:
-    site.choose("refresh", "0")
-    site.script("document.activeElement.blur()")
-    reached: list[str] = []
-    for _ in range(60):
-        site.driver.switch_to.active_element.send_keys(Keys.TAB)
-        reached.append(
-            site.script(
-                "const one = document.activeElement;"
-                "return one.id || one.dataset.page || one.className"
-            )
-        )
-    wanted = {"skip", "overview", "card", "container", "reports", "range", "refresh", "now"}
-    wanted |= {"filter-card", "filter-mode", "filter-container", "theme", "plot"}
-    assert wanted <= set(reached)
-    site.script("document.querySelector('nav [data-page=card]').focus()")
-    site.driver.switch_to.active_element.send_keys(Keys.ENTER)
-    site.until(lambda: site.text("main h1") == "Card")
-    # What has the focus keeps it when the figures are new.
-    site.script("document.getElementById('choose').focus()")
-    site.go("#/card?range=30m")
-    assert site.script("return document.activeElement.id") == "choose"
-
-
-def test_nothing_comes_from_another_server(site: Browser, program: ServiceProcess) -> None:
-    site.log()
-    origin = address_of(program).partition("#")[0]
-    assert len(site.requested) > 20
-    fetched = [one for one in site.requested if one.startswith(("http", "ws"))]
-    assert [one for one in fetched if not one.startswith(origin)] == []
-    assert not [one for one in fetched if "token" in one.partition("#")[0]]
-
-
-def test_a_browser_without_the_token_is_asked_for_it(program: ServiceProcess) -> None:
-    address, _, token = address_of(program).partition("#token=")
-    with chromium() as browser:
-        browser.driver.get(address)
-        browser.until(lambda: "it has the token" in browser.text("#message"))
-        assert "train" not in browser.text("body")
-        browser.find("#token").send_keys(token)
-        browser.find("#message button").click()
-        browser.shown()
-        assert "train" in browser.text("main")
 
 
 def test_without_gpushared_the_state_is_unknown_and_the_graphs_stay(

@@ -15,7 +15,7 @@ import pytest
 
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
-from tests.stack.program import Missing, find
+from tests.stack.program import find
 
 BUSYBOX = "/bin/busybox"
 LET, KEPT_OUT = "No such device or address", "Operation not permitted"
@@ -49,14 +49,6 @@ def inside(bundle: Bundle, *words: str) -> str:
     return done.stderr
 
 
-def cgroup(bundle: Bundle) -> Path:
-    """Return the container's folder in the hierarchy of devices."""
-    folder = Path("/sys/fs/cgroup/devices") / bundle.stack.cgroup / bundle.id
-    if not folder.is_dir():
-        raise Missing("device rules are files in cgroup v1 only: boot with v1, or the hybrid")
-    return folder
-
-
 @pytest.mark.gate
 def test_a_share_is_let_at_its_own_nodes_and_no_other(running: Bundle) -> None:
     assert LET in inside(running, "cat", "/dev/nvidia0")
@@ -65,23 +57,3 @@ def test_a_share_is_let_at_its_own_nodes_and_no_other(running: Bundle) -> None:
         running, "cat", "/tmp-other"
     )
     assert KEPT_OUT in refused
-
-
-def test_the_card_stays_when_the_device_rules_are_written_anew(running: Bundle) -> None:
-    """As systemd does at a daemon-reload: deny all, then what the spec says."""
-    folder = cgroup(running)
-    (folder / "devices.deny").write_text("a")
-    assert KEPT_OUT in inside(running, "cat", "/dev/nvidia0")
-    for rule in running.read()["linux"]["resources"]["devices"]:
-        if rule["allow"]:
-            numbers = [rule.get(key, "*") for key in ("major", "minor")]
-            line = f"{rule.get('type', 'a')} {numbers[0]}:{numbers[1]} {rule['access']}"
-            (folder / "devices.allow").write_text(line)
-    assert LET in inside(running, "cat", "/dev/nvidia0")
-    assert LET in inside(running, "cat", "/dev/nvidiactl")
-
-
-def test_the_card_stays_when_the_runtime_updates_the_container(running: Bundle) -> None:
-    done = running.call("update", "--pids-limit", "100")
-    assert done.returncode == 0, done.stderr
-    assert LET in inside(running, "cat", "/dev/nvidia0")

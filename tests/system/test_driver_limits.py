@@ -38,19 +38,3 @@ def test_a_program_that_calls_the_real_driver_is_refused_at_its_quota(newer: Sta
         newer.client.set(bundle.id, memory="1GiB")
         assert tenant.ask("free")["code"] == 0
         assert tenant.ask(f"alloc {GIB}")["result"] == OUT_OF_MEMORY
-
-
-def test_burst_memory_is_allowed_by_library_and_driver(newer: Stack) -> None:
-    quota = {"memory": "4GiB", "memory-limit": "20GiB"}
-    for args in (AROUND, AROUND[:1]):
-        with Bundle(newer, quota=quota, args=args).started() as tenant:
-            assert tenant.ask(f"alloc {18 * GIB}")["code"] == 0
-            assert tenant.ask(f"alloc {2 * GIB}")["result"] == OUT_OF_MEMORY
-
-
-def test_an_older_driver_leaves_it_to_the_interposer(stack: Stack) -> None:
-    bundle = Bundle(stack, quota={"memory": "4GiB"})
-    with bundle.started():
-        assert bundle.tenant["isolation"] == "interposer"
-    refused = Bundle(stack, quota={"memory": "4GiB", "backend": "driver"}).refusal()
-    assert "GPUSHARE_BACKEND=driver: needs memory limits" in refused

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from gpushare import simulator
 from gpushare.exporter.exposition import FAMILIES
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 from tests.stack.program import find
 
-from .scraped import LOOPBACK, Exporter, Prometheus
+from .scraped import LOOPBACK, Exporter
 from .waiting import wait_until
 
 GIB = 1 << 30
@@ -126,38 +125,3 @@ def test_a_container_cannot_reach_it(own: Stack, exporter: Exporter) -> None:
 def own_addresses() -> list[str]:
     shown = subprocess.run(["hostname", "-I"], capture_output=True, text=True, check=False).stdout
     return [address for address in shown.split() if ":" not in address]
-
-
-@pytest.mark.needs("prometheus")
-def test_prometheus_scrapes_it(own: Stack, exporter: Exporter) -> None:
-    prometheus = Prometheus(exporter)
-    query, running = prometheus.query, prometheus.program
-    bundle = Bundle(own, quota=QUOTA)
-    with bundle.started() as tenant:
-        tenant.ask(f"alloc {GIB}")
-        used = (
-            f'sum by (container_id) (gpushare_container_memory_used_bytes{{kind="buffer",'
-            f'container_id="{bundle.id}"}})'
-        )
-        running.wait_until(lambda: [row["value"][1] for row in query(used)] == [str(GIB)])
-        assert [row["value"][1] for row in query('up{job="gpushare"}')] == ["1"]
-        quantile = "histogram_quantile(0.5, gpushare_operation_duration_seconds_bucket)"
-        assert {row["metric"]["operation"] for row in query(quantile)} >= {"create", "bind"}
-        running.wait_until(lambda: prometheus.health() == {"ok"})
-    running.stop()
-
-
-def test_a_lost_card_is_reported_with_its_xid_and_in_the_history(
-    own: Stack, exporter: Exporter
-) -> None:
-    """The last: the card is not to be used again."""
-    assert exporter.value("gpushare_card_xid_errors_total", gpu_index="1", xid="79") == 0
-    assert exporter.value("gpushare_card_healthy", gpu_index="1") == 1
-    simulator.raise_xid(Path(own.env["GPUSHARE_SIM_DEVICE"]), 79, card=1)
-    name = "gpushare_card_xid_errors_total"
-    wait_until(lambda: exporter.value(name, gpu_index="1", xid="79") == 1)
-    wait_until(lambda: exporter.value("gpushare_card_healthy", gpu_index="1") == 0)
-    assert exporter.value(name, gpu_index="0") == 0
-    assert exporter.value("gpushare_card_healthy", gpu_index="0") == 1
-    [(labels, _)] = exporter.series("gpushare_card_healthy", gpu_index="1")
-    assert "XID 79" in own.gpushare("history", labels["gpu_uuid"]).stdout

@@ -17,7 +17,6 @@ from tests.stack.musl import musl
 from tests.stack.release import older_release, python
 
 GIB = 1 << 30
-LIBRARIES = "usr/lib/x86_64-linux-gnu"
 COMPAT = "usr/local/cuda/compat"
 OLDER, NEWER = "550.54.15", "999.10.01"
 
@@ -109,29 +108,6 @@ def test_a_compat_on_ld_library_path_is_behind_the_filter(image: Image, version:
     assert "/opt/gpushare/driver/libcuda.so.1" in mapped
     used = events(bundle, "cuda-compat-selected")
     assert [entry["version"] for entry in used] == ([NEWER] if version == NEWER else [])
-
-
-def test_a_newer_compat_is_copied_once_for_all(stack: Stack, image: Image) -> None:
-    copies = set()
-    for _ in range(2):
-        bundle = image(older_release())
-        install_compat(bundle, NEWER)
-        assert output(bundle, python(), "-c", ASK)[0] == str(4 * GIB)
-        [used] = events(bundle, "cuda-compat-selected")
-        copies.add(used["copy"])
-    [copy] = copies
-    kept = stack.root / "state/compat" / copy / f"libcuda.so.{NEWER}"
-    assert kept.read_bytes() == (stack.installation.simulator / "libcuda.so.1").read_bytes()
-    assert kept.stat().st_uid == 0
-    assert kept.stat().st_mode & 0o777 == 0o644
-
-
-def test_a_dangling_link_in_place_of_libcuda_is_no_hindrance(image: Image) -> None:
-    """An image that was committed from a container with a driver has them."""
-    bundle = image(older_release())
-    for name in ("libcuda.so", "libnvidia-ml.so"):
-        (bundle.rootfs / LIBRARIES / f"{name}.1").symlink_to(f"../../../../../etc/{name}")
-    assert output(bundle, python(), "-c", ASK)[0] == str(4 * GIB)
 
 
 @pytest.mark.parametrize(("program", "kind"), [("app", "musl"), ("static", "statically linked")])

@@ -43,14 +43,3 @@ def test_a_container_that_is_not_bound_does_not_start(name: str, tmp_path: Path)
     assert "started" not in outcome.stdout
     assert name == "crun" or "gpushare: no reservation" in outcome.stderr
     assert runtime.state(container) == {}
-
-
-@pytest.mark.parametrize("name", ["runc", "crun"])
-def test_a_usage_text_names_the_runtime_and_not_the_launcher(name: str, tmp_path: Path) -> None:
-    """Installed under its own name, the launcher is what the engine calls."""
-    argv = behind_launcher(tmp_path / "bin", low_level(name), tmp_path / "control.sock")
-    launcher = tmp_path / "bin" / "gpushare-runtime"
-    (tmp_path / "bin" / name).rename(launcher)
-    through = LowLevelRuntime([*argv[:-1], str(launcher)], tmp_path / "state").call("run", "--help")
-    assert through == LowLevelRuntime(low_level(name), tmp_path / "state").call("run", "--help")
-    assert "gpushare" not in through.stdout

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import pytest
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.host import mounts as system
 from tests import leftovers
-from tests.stack.program import find
 
 pytestmark = pytest.mark.gate
 TOP = "/opt/gpushare"
@@ -170,35 +168,3 @@ def test_it_goes_with_the_daemon_unless_there_are_tenants(
     with pytest.raises(OSError, match="shutdown"):  # another thread was about to
         made.library_tree(TOP, files)
     assert options(root) == {}
-
-
-def test_runtimes_in_a_slave_namespace_have_all_of_it(root: Path, files: dict[str, str]) -> None:
-    """As dockerd with MountFlags=slave. An unmounted tree leaves nothing behind there."""
-    root.mkdir()
-    system.tmpfs(root)
-    system.mount("none", root, flags=_SHARED)
-    script = "echo ready; read word; cat $0; echo; read word; cat /proc/self/mountinfo"
-    made = start(root)
-    command = [find("unshare"), "--mount", "--propagation=slave", "sh", "-c", script]
-    name = "lib/libcuda.so.1"
-    with subprocess.Popen(
-        [*command, str(root / "link" / name)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as inside:
-        assert inside.stdin is not None
-        assert inside.stdout is not None
-        assert inside.stdout.readline() == "ready\n"
-        tree = made.library_tree(TOP, files)
-        (root / "link").symlink_to(tree)
-        inside.stdin.write("\n")
-        inside.stdin.flush()
-        assert inside.stdout.readline() == f"{name}\n"
-        made.close()
-        inside.stdin.write("\n")
-        inside.stdin.close()
-        assert f"{root}/.tree-" not in inside.stdout.read()
-
-
-_SHARED = 1 << 20  # MS_SHARED

@@ -125,15 +125,3 @@ def test_what_a_container_has_is_in_the_history_after_kills_and_the_end(own: Sta
         assert card.uuid == status["cards"][0]["uuid"]
         assert max(step.most for step in reader.series(card, "used_bytes", *range_)) > GIB
         assert max(step.most for step in reader.series(card, "power", *range_)) > 0
-
-
-def test_its_end_is_that_of_gpushared_and_readers_remain(own: Stack) -> None:
-    wait_until(lambda: bool(process(own)))
-    wait_until((folder(own) / "metrics.db").exists)
-    wait_until(lambda: read_as_nobody(own).stdout == "0\n")
-    refused = read_as_nobody(own, group=12345)
-    assert "is not open to this user" in refused.stderr
-    own.end_daemon(signal.SIGTERM)
-    wait_until(lambda: not process(own))
-    assert sorted(file.name for file in folder(own).iterdir()) == ["metrics.db"]
-    assert read_as_nobody(own).stdout == "0\n"

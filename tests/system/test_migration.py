@@ -78,28 +78,3 @@ def test_without_a_file_kubectl_is_run(tmp_path: Path, monkeypatch: pytest.Monke
     assert words[0] == "get"
     assert "--all-namespaces" in words
     assert {"daemonsets", "pods", "nodes"} <= set(words[1].split(","))
-
-
-@pytest.mark.parametrize(
-    ("script", "expected"),
-    [
-        (
-            "echo 'The connection to the server was refused' >&2; exit 1",
-            "gpushare: kubectl: The connection to the server was refused; make the dump where",
-        ),
-        (None, "gpushare: there is no kubectl: make the dump where kubectl works"),
-    ],
-)
-def test_a_cluster_that_cannot_be_read_is_an_error(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    script: str | None,
-    expected: str,
-) -> None:
-    if script is None:
-        monkeypatch.setenv("PATH", str(tmp_path))
-    else:
-        kubectl(tmp_path, script, monkeypatch)
-    refused = run()
-    assert refused.exit_code == 1
-    assert refused.stderr.startswith(expected)

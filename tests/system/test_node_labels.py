@@ -67,19 +67,6 @@ def new_policy(own: Stack) -> str:
         return policy_of(own, identity)
 
 
-def test_a_label_sets_the_policy_of_new_containers_until_it_is_removed(
-    own: Stack, cluster: StandInApiServer
-) -> None:
-    with container(own) as running:
-        put(cluster, qgpu="bs")
-        wait_until(lambda: settings(own) == {POLICY: "burst-share"})
-        assert new_policy(own) == "burst-share"
-        assert policy_of(own, running) == "fixed-share"
-        put(cluster)
-        wait_until(lambda: not settings(own))
-        assert new_policy(own) == "fixed-share"
-
-
 def test_what_a_label_set_outlives_both_programs(
     own: Stack, cluster: StandInApiServer, agent: NodeAgent
 ) -> None:
@@ -95,14 +82,3 @@ def test_what_a_label_set_outlives_both_programs(
     agent.start()
     wait_until(lambda: settings(own) == {POLICY: "best-effort"})
     assert new_policy(own) == "best-effort"
-
-
-def test_the_mode_of_the_node_is_the_one_that_its_label_wants(
-    own: Stack, cluster: StandInApiServer
-) -> None:
-    mode = "gpushare.io/mode"
-    with container(own) as running:
-        cluster.put(NODE, {"metadata": {"labels": {"gpushare.io/wanted-mode": "plugin"}}})
-        wait_until(lambda: own.client.status()["kubernetes_mode"] == "plugin")
-        wait_until(lambda: cluster.objects[NODE]["metadata"]["labels"].get(mode) == "plugin")
-        assert policy_of(own, running) == "fixed-share"

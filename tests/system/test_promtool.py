@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,10 @@ from gpushare.exporter.exposition import expose
 from tests.unit.exporter.made import snapshot, tenant
 from tests.unit.exporter.test_dashboards import EVERYTHING, panels
 from tests.unit.exporter.test_rules import (
-    ALWAYS,
     CASES,
     GIB,
     PART,
     RECORDS,
-    TENANT,
-    compute,
-    evicted,
-    memory,
 )
 
 pytestmark = pytest.mark.needs("promtool")
@@ -103,43 +98,6 @@ def test_each_recorded_series_has_its_value(tmp_path: Path) -> None:
         for record, (series, labels, value) in RECORDS.items()
     ]
     assert not check(tmp_path, tests)
-
-
-@pytest.mark.parametrize(
-    ("name", "series"),
-    [("GpushareMemoryWasted", memory(0, 4)), ("GpushareComputeWasted", compute(0.0, 0.3))],
-)
-def test_an_evicted_container_wastes_nothing(
-    tmp_path: Path, name: str, series: Mapping[str, str]
-) -> None:
-    of_none = query("count(container:gpushare_memory_wasted:bool)", "2h", None)
-    tests: list[dict[str, Any]] = [
-        {"input_series": series, "promql_expr_test": [alert(name, "2h", fires=True)]},
-        {
-            "input_series": evicted(series),
-            "promql_expr_test": [alert(name, "2h", fires=False), of_none],
-        },
-    ]
-    assert not check(tmp_path, tests)
-
-
-def test_the_alert_of_an_idle_container_names_it(tmp_path: Path) -> None:
-    labels = dict(part.split("=") for part in TENANT.replace('"', "").split(","))
-    expected = {
-        "exp_labels": {**labels, "severity": "info"},
-        "exp_annotations": {
-            "summary": "t p main holds GPU memory on n and has not used its cards for 2h 0m 0s",
-            "description": "The section idle of gpushare.yaml sets the time and the action. See "
-            "gpushare why main.",
-        },
-    }
-    test = {
-        "input_series": {f"gpushare_container_idle_seconds{{{TENANT}}}": f"7200{ALWAYS}"},
-        "alert_rule_test": [
-            {"eval_time": "30m", "alertname": "GpushareContainerIdle", "exp_alerts": [expected]}
-        ],
-    }
-    assert not check(tmp_path, [test])
 
 
 def test_a_report_counts_hours(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ from tests import leftovers
 from tests.brought import POD
 
 from .own_machine import ROOT, WRITTEN, OwnMachine
-from .test_demo import left_behind, traces
 from .waiting import wait_until
 
 GIB = 1 << 30
@@ -93,6 +92,26 @@ def test_every_block_is_run_by_a_test_here() -> None:
     assert sorted(found) == sorted(BLOCKS)
     for test in BLOCKS.values():
         assert test.__name__.startswith("test_")
+
+
+def left_behind(said: str) -> dict[str, list[str]]:
+    """Return what is left of the stack whose folder the demo named in `said`."""
+    found = re.search(r"all in (/var/tmp/(gpushare-[0-9a-f]+))", said)
+    assert found is not None, said
+    root, name = Path(found[1]), found[2]
+    everything = {
+        "folder": [str(root)] if root.exists() else [],
+        "mounts": leftovers.mounts_under(root),
+        "cgroups": [str(path) for path in leftovers.cgroups_named(name)],
+        "processes": subprocess.run(
+            ["pgrep", "--full", name], check=False, capture_output=True, text=True
+        ).stdout.split(),
+    }
+    return {kind: things for kind, things in everything.items() if things}
+
+
+def traces() -> list[str]:
+    return [path for path in leftovers.TRACES if Path(path).exists()]
 
 
 def test_the_demo_holds_as_typed_and_leaves_nothing_behind() -> None:

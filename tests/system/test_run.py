@@ -98,41 +98,6 @@ def test_a_process_that_cannot_be_bound_leaves_nothing(tmp_path: Path) -> None:
     assert not cgroups_named(f"gpushare/{identity}")
 
 
-# As PyTorch looks for the driver, as Triton does; and which files are mapped.
-FIND = """
-import ctypes.util
-import subprocess
-print(ctypes.util.find_library("cuda"))
-lines = subprocess.check_output(["/sbin/ldconfig", "-p"], text=True).splitlines()
-print([line.split()[-1] for line in lines if "libcuda.so.1" in line][0])
-ctypes.CDLL("libcuda.so.1")
-maps = open("/proc/self/maps").read().split()
-assert any(path.endswith("lib/libcuda.so.1") for path in maps)
-print([path for path in maps if path.endswith("driver/libcuda.so.1")][0])
-"""
-
-
-def test_the_filter_is_found_as_any_driver_is(stack: Stack) -> None:
-    done = run(stack, "--memory", "1GiB", "--", "/usr/bin/python3", "-c", FIND)
-    found = done.stdout.splitlines()
-    assert len(found) == 3, done.stderr
-    assert all(one.endswith("libcuda.so.1") for one in found)
-
-
-def test_nothing_of_it_is_seen_outside_and_its_grant_is_read_only(stack: Stack) -> None:
-    before = sorted(Path("/opt").iterdir())
-    script = "test -r {0} && ! echo x >{0} && echo up && read _".format(
-        "/opt/gpushare/tenant/grant"
-    )
-    with running(stack, "--memory", "1GiB", "--", "sh", "-c", script, stdin=-1) as it:
-        inside = Path(f"/proc/{it.pid}/mountinfo").read_text()
-        outside = Path("/proc/self/mountinfo").read_text()
-        assert sorted(Path("/opt").iterdir()) == before
-    for place in (" /opt/gpushare/tenant ", " /etc/ld.so.cache "):
-        assert place in inside
-        assert place not in outside
-
-
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
@@ -157,21 +122,6 @@ def test_a_signal_reaches_the_command(stack: Stack) -> None:
     with running(stack, "--memory", "1GiB", "--", "sh", "-c", script) as process:
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=WAIT_SECONDS) == 42
-
-
-def test_a_closed_pipe_ends_the_command_as_without_us(stack: Stack) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    done = subprocess.run(
-        [*stack.cli, "run", "--memory", "1GiB", "--", "yes"],
-        check=False,
-        stdout=write,
-        stderr=subprocess.PIPE,
-        env=stack.environment,
-        timeout=60,
-    )
-    os.close(write)
-    assert done.returncode == -signal.SIGPIPE
 
 
 @pytest.mark.gate
@@ -210,16 +160,6 @@ def links(stack: Stack) -> Iterator[list[str]]:
     shutil.rmtree(opt)
 
 
-def test_files_of_others_beside_our_links_stay(stack: Stack, links: list[str]) -> None:
-    ours = stack.root / "opt/gpushare"
-    (ours / "venv").mkdir()
-    (ours / "venv/program").write_text("#!/bin/sh\necho here\n")
-    (ours / "venv/program").chmod(0o755)
-    (ours / "current").symlink_to("venv")
-    done = run(stack, "--memory", "1GiB", "--", "/opt/gpushare/current/program", before=links)
-    assert done.stdout == "here\n", done.stderr
-
-
 @pytest.mark.gate
 def test_without_root_the_quota_is_advisory_and_reported_as_such(
     stack: Stack, links: list[str]
@@ -234,13 +174,3 @@ def test_without_root_the_quota_is_advisory_and_reported_as_such(
     assert json.loads(done.stdout.splitlines()[-1])["total"] == 2 << 30
     (tenant,) = (tenant for tenant in json.loads(listed) if tenant["name"] == "mine")
     assert tenant["isolation"] == "advisory"
-
-
-def test_without_root_and_links_the_message_says_what_to_run(
-    stack: Stack, links: list[str]
-) -> None:
-    shutil.rmtree(stack.root / "opt/gpushare")
-    words = ("--memory", "2GiB", "--name", "linkless", "--", "true")
-    done = run(stack, *words, before=[*links, *as_user()])
-    assert done.returncode == 125
-    assert "Run `sudo gpushare setup` once" in done.stderr

@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import pytest
 
@@ -23,15 +22,6 @@ NAME = "watched"
 COUNTS = "i=0; while :; do echo $((i += 1)); sleep 0.02; done"
 POLITE = f"trap 'exit 42' TERM; {COUNTS}"
 DEAF = f"trap '' TERM; trap : INT; {COUNTS}"
-# Blocks SIGTERM, which was sent to it before it is frozen, and has nothing to do with that.
-BLOCKED = """
-import os, signal, time
-signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-os.kill(os.getpid(), signal.SIGTERM)
-print("1", flush=True)
-while True:
-    time.sleep(0.02)
-"""
 
 
 class TerminalCommand:
@@ -127,11 +117,6 @@ def test_sigterm_ends_it_as_it_would_otherwise(frozen: TerminalCommand) -> None:
     assert "is resumed to exit (SIGTERM)" in frozen.said()[-1]
 
 
-def test_ctrl_c_ends_it(frozen: TerminalCommand) -> None:
-    frozen.types(b"\x03")
-    assert frozen.process.wait() == -signal.SIGINT
-
-
 def test_a_command_that_ignores_ctrl_c_cannot_undo_a_freeze_with_it(stack: Stack) -> None:
     with watched(stack, "sh", "-c", DEAF) as it:
         it.client.pause(NAME)
@@ -148,32 +133,3 @@ def test_a_command_that_ignores_ctrl_c_cannot_undo_a_freeze_with_it(stack: Stack
             assert time.monotonic() < deadline, "it is not killed"
             time.sleep(STOP_SECONDS / 20)
         assert it.process.returncode == -signal.SIGKILL
-
-
-def test_a_signal_that_it_has_blocked_before_does_not_end_it(stack: Stack) -> None:
-    with watched(stack, "/usr/bin/python3", "-c", BLOCKED) as it:
-        it.client.pause(NAME)
-        it.sees("is paused")
-        time.sleep(2.0)
-        assert it.freezes() == ["operator"]
-
-
-def supervisors(stack: Stack) -> list[Path]:
-    """Return the folders in /proc of those that watch a command of the stack."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended
-            if (folder / "comm").read_text() == "gpushare-super\n":
-                found += [folder] * (os.fsencode(stack.root) in (folder / "environ").read_bytes())
-    return found
-
-
-def test_its_supervisor_holds_nothing_and_ends_with_it(stack: Stack) -> None:
-    with watched(stack, "sh", "-c", COUNTS) as it:
-        (supervisor,) = supervisors(stack)
-        assert int(os.getsid(int(supervisor.name))) == int(supervisor.name)
-        children = Path(f"/proc/{it.process.pid}/task/{it.process.pid}/children").read_text()
-        assert supervisor.name not in children.split()
-        it.process.kill()
-        it.process.wait()
-        wait_until(lambda: not supervisor.exists())

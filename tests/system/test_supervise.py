@@ -60,37 +60,3 @@ def test_a_signal_interrupts_the_command_and_then_ends_the_rest(
         run.kill()
         run.wait()
     assert (tmp_path / "said").read_text() == "heard\n"
-
-
-def test_the_end_of_the_terminal_does_not_end_what_runs_under_nohup(
-    tmp_path: Path, daemon: Path
-) -> None:
-    script = f"{DAEMON} while [ ! -e go ]; do sleep 0.05; done; exit 3"
-    run = subprocess.Popen(
-        ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh", *SUPERVISE, script],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        start_new_session=True,
-    )
-    try:
-        wait_until(lambda: daemon.exists() and bool(daemon.read_text()))
-        os.killpg(run.pid, signal.SIGHUP)
-        (tmp_path / "go").touch()
-        assert run.wait(60) == 3
-    finally:
-        run.kill()
-        run.wait()
-
-
-def test_signals_that_nohup_and_scripts_ignore_are_not_ignored_by_the_command() -> None:
-    numbers = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
-    started = ["sh", "-c", "trap '' HUP INT QUIT; exec \"$@\"", "sh", *SUPERVISE]
-    done = subprocess.run(
-        [*started, "grep SigIgn /proc/self/status"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    ignored = int(done.stdout.split()[1], 16)
-    assert not [number for number in numbers if ignored & 1 << number - 1]

@@ -4,10 +4,7 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,7 @@ import pytest
 from gpushare.daemon.pages.mounts import PAGES, TenantMounts
 from tests import leftovers
 
-from .waiting import PATIENCE_SECONDS, wait_until
+from .waiting import wait_until
 
 pytestmark = pytest.mark.gate
 BYTES = 1 << 20
@@ -79,30 +76,6 @@ def test_more_at_once_than_there_are_spare_ones(mounts: TenantMounts) -> None:
         os.close(directory)
     assert mounts.made() == keys
     assert len(devices) == len(keys)
-
-
-def test_those_that_start_at_once_wait_for_their_mounts_at_once(
-    root: Path, mounts: TenantMounts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And whichever thread makes the tenants' directories then waits for no mount."""
-    keys = [f"{number:016x}" for number in range(12)]
-    beyond = len(keys) - len(_spares(root))
-    together, mount = threading.Barrier(beyond), TenantMounts._mount
-
-    def mount_together(self: TenantMounts, target: Path, data: str) -> None:
-        together.wait(PATIENCE_SECONDS)
-        mount(self, target, data)
-
-    def never(_: TenantMounts, key: str, *_rest: object) -> int:
-        raise AssertionError(f"{key} had to wait for its mount")
-
-    monkeypatch.setattr(TenantMounts, "_mount", mount_together)
-    monkeypatch.setattr(TenantMounts, "_make", never)
-    with ExitStack() as claims, ThreadPoolExecutor(len(keys)) as pool:
-        list(pool.map(lambda _: claims.enter_context(mounts.claimed()), keys))
-        for key in keys:
-            os.close(mounts.make(key, size_bytes=BYTES))
-    assert mounts.made() == keys
 
 
 def test_another_size_is_not_taken_from_them(root: Path, mounts: TenantMounts) -> None:

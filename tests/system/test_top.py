@@ -10,7 +10,6 @@ import pytest
 from gpushare.verify import ProbeTenant, spawn
 from tests.emulator import TERM, Emulator
 from tests.stack import Stack
-from tests.stack.users import as_user
 
 
 @pytest.fixture
@@ -33,20 +32,6 @@ def policy(stack: Stack) -> str:
 
 
 @pytest.mark.usefixtures("train")
-def test_enter_shows_the_memory_of_a_container_over_time(stack: Stack) -> None:
-    with top(stack, "--filter", "train") as screen:
-        screen.until(lambda text: "gpushare-probe" in text)
-        screen.press("down", "enter")
-        lines = screen.until(lambda text: "MEMORY  2.5/4.0 GiB  max 2.5 GiB" in text).splitlines()
-        assert lines[0].startswith("train (host-")
-        assert lines[1].startswith("the last 10 minutes")
-        screen.until(lambda text: "the last 10 minutes, from the metrics history" in text)
-        screen.until(lambda text: "█" in text)
-        screen.press("esc")
-        screen.until(lambda text: "q quit" in text)
-
-
-@pytest.mark.usefixtures("train")
 def test_a_container_comes_and_its_share_is_changed(stack: Stack) -> None:
     with top(stack, "--allow-changes", "--filter", "train") as screen:
         screen.until(lambda text: "gpushare-probe" in text and "fixed-share" in text)
@@ -58,15 +43,3 @@ def test_a_container_comes_and_its_share_is_changed(stack: Stack) -> None:
         assert policy(stack) == "burst-share 40"
         screen.press("q")
         assert screen.end() == 0
-
-
-@pytest.mark.usefixtures("train")
-def test_without_root_it_shows_and_changes_nothing(stack: Stack) -> None:
-    env = {**stack.environment, "LC_ALL": "C.UTF-8", "TERM": TERM}
-    with Emulator([*as_user(), *stack.cli, "top", "--allow-changes"], env, columns=120) as screen:
-        screen.until(lambda text: "gpushare-probe" in text)
-        screen.press("end", "k", "enter", "y")
-        screen.until(lambda text: "failed: Operation not permitted" in text)
-        screen.press("p", *"50", "enter", "y")
-        screen.until(lambda text: "failed" in text and "root" in text)
-    assert policy(stack) == "fixed-share 30"

@@ -4,13 +4,10 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
-from gpushare import simulator
-from gpushare.verify import Containerd, Docker, MemoryScenario, Report
+from gpushare.verify import Docker
 from tests.stack import Stack
 
 
@@ -35,23 +32,3 @@ def test_it_proves_that_evicted_memory_comes_back(stack: Stack) -> None:
 @pytest.mark.usefixtures("docker")
 def test_it_proves_the_limits_in_containers_of_docker(stack: Stack) -> None:
     verify(stack, Docker.name)
-
-
-def test_it_proves_the_limits_in_containers_of_containerd(
-    containerd: Containerd, stack: Stack
-) -> None:
-    report = Report(sys.stdout)
-    MemoryScenario(containerd, stack.cli, report).run()
-    assert [check.claim for check in report.checks if not check.passed] == []
-    assert report.checks
-
-
-def test_it_proves_them_whatever_a_context_takes(tmp_path: Path) -> None:
-    """What is left of the quota is then an odd number of granules: an array takes two."""
-    profile = simulator.load_profile("h200")
-    profile["context_bytes"] += 2 << 20
-    file = tmp_path / "odd.json"
-    file.write_text(json.dumps(profile))
-    with Stack(profile=str(file)) as odd:
-        odd.start_daemon()
-        verify(odd, "host")

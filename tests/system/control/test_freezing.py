@@ -103,11 +103,3 @@ def test_all_are_ended_and_none_forks_away(group: CgroupFreezer, frozen: bool) -
         process.wait()
     assert list(pids(group.directory)) == []
     assert not group.is_set()
-
-
-def test_a_removed_cgroup_has_no_processes(group: CgroupFreezer) -> None:
-    group.directory.rmdir()
-    assert group.freeze()
-    group.thaw()
-    assert not group.is_set()
-    assert group.kill(0)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -95,17 +95,6 @@ def test_a_paused_container_stays_paused_if_the_daemon_dies(stack: Stack, client
         assert tenant.answer("info")["total"] == 4 << 30
 
 
-def test_a_paused_container_that_its_runtime_kills_is_released(
-    stack: Stack, client: Client
-) -> None:
-    bundle = Bundle(stack, quota={"memory": "4GiB"})
-    with bundle.started():
-        client.pause(bundle.id)
-        assert bundle.call("kill", runtime="runc").returncode == 0
-        bundle.remove()
-    wait_until(lambda: bundle.row() is None)
-
-
 @pytest.mark.gate
 @pytest.mark.parametrize("paused", [False, True])
 def test_a_stopped_container_may_end_by_itself(stack: Stack, client: Client, paused: bool) -> None:
@@ -140,71 +129,14 @@ def test_a_tenant_in_a_shared_cgroup_is_not_paused(stack: Stack, client: Client)
         client.resume(other.id)
 
 
-def test_a_command_of_the_host_is_paused_through_its_cgroup(stack: Stack, client: Client) -> None:
-    words = [*stack.cli, "run", "--memory", "1GiB", "--name", "hosts", "--"]
-    with subprocess.Popen(
-        [*words, "sh", "-c", "echo up; read word; echo $word; exec sleep 1000"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=stack.environment,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stdout.readline() == "up\n"
-        client.pause("hosts")
-        print("said", file=process.stdin, flush=True)
-        assert [held["by"] for held in client.tenant("hosts")["interventions"]] == ["operator"]
-        client.resume("hosts")
-        assert process.stdout.readline() == "said\n"
-        client.stop("hosts", "TERM", 600)
-        assert process.wait() == -signal.SIGTERM
-
-
-@pytest.fixture(scope="module")
-def v1() -> Iterator[RuntimeNamespace]:
-    """Where containers have no group of v2."""
-    with Stack() as stack, ExitStack() as closing:
-        made = RuntimeNamespace(stack)
-        closing.callback(made.close)
+def test_under_v1_a_stop_reaches_a_frozen_container() -> None:
+    with Stack() as stack:
+        v1 = RuntimeNamespace(stack)  # where containers have no group of v2
         stack.start_daemon()
-        yield made
-
-
-@pytest.fixture(params=["runc", "crun"])
-def old(v1: RuntimeNamespace, request: pytest.FixtureRequest) -> Iterator[RuntimeContainer]:
-    made = RuntimeContainer(v1, request.param)
-    yield made
-    made.remove()
-    v1.assert_empty()
-
-
-def test_under_v1_a_container_is_paused_and_goes_on(
-    old: RuntimeContainer, v1: RuntimeNamespace
-) -> None:
-    with old.started() as tenant:
-        v1.client.pause(old.id)
-        tenant.tell("info")
-        assert old.through.state(old.id)["status"] == "paused"
-        v1.client.resume(old.id)
-        assert tenant.answer("info")["total"] == 1 << 30
-
-
-def test_under_v1_a_container_that_the_engine_thaws_is_frozen_again(
-    old: RuntimeContainer, v1: RuntimeNamespace
-) -> None:
-    with old.started():
-        v1.client.pause(old.id)
-        assert old.call("resume").returncode == 0
-        wait_until(lambda: old.through.state(old.id)["status"] == "paused")
-        assert v1.client.tenant(old.id)["interventions"]
-        v1.client.resume(old.id)
-
-
-def test_under_v1_a_stop_reaches_a_frozen_container(
-    old: RuntimeContainer, v1: RuntimeNamespace
-) -> None:
-    with old.started() as tenant:
-        v1.client.pause(old.id)
-        v1.client.stop(old.id, "KILL", 0)
-        assert tenant.wait() != 0
+        bundle = RuntimeContainer(v1, "runc")
+        with bundle.started() as tenant:
+            v1.client.pause(bundle.id)
+            v1.client.stop(bundle.id, "KILL", 0)
+            assert tenant.wait() != 0
+        v1.assert_empty()
+        v1.close()

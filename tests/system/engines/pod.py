@@ -55,17 +55,17 @@ class PodSandbox:
         self._namespaces = {"namespace_options": {"network": "NODE", "pid": pid}}
         self.uid = secrets.token_hex(4)
         self.name = f"pod-{self.uid}"
-        self.logs = folder / self.name
+        logs = folder / self.name
         self.config = {
             "metadata": {"name": self.name, "uid": self.uid, "namespace": NAMESPACE},
-            "log_directory": str(self.logs),
+            "log_directory": str(logs),
             "annotations": dict(annotations or {}),
             "linux": {
                 "cgroup_parent": parent.format(uid=self.uid),
                 "security_context": self._namespaces,
             },
         }
-        self.logs.mkdir(parents=True)
+        logs.mkdir(parents=True)
         reply = cri.call("RunPodSandbox", config=self.config, runtime_handler=handler)
         self.id: str = reply["pod_sandbox_id"]
 
@@ -112,7 +112,6 @@ class PodContainer:
         self.pod = pod
         self.id = identity
         self.full_name = f"{NAMESPACE}/{pod.name}/{name}"
-        self._log = pod.logs / f"{name}.log"
 
     def start(self) -> None:
         self._call("StartContainer")
@@ -144,10 +143,6 @@ class PodContainer:
         """Return its exit code once it has ended."""
         wait_until(lambda: self.state() == "CONTAINER_EXITED")
         return int(self.status()["exit_code"])
-
-    def printed(self) -> list[str]:
-        """Return the lines it wrote to stdout and stderr: `TIME STREAM F LINE` in a CRI log."""
-        return [line.split(" ", 3)[3] for line in self._log.read_text().splitlines()]
 
     def stop(self) -> None:
         self._call("StopContainer", timeout=0)

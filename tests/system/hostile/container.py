@@ -91,14 +91,6 @@ class RuntimeNamespace:
         """Return where a path of the runtime's mount namespace can be reached from here."""
         return Path(f"/proc/{self._view.process.pid}/root{path}")
 
-    def share(self, path: str) -> None:
-        """Make the mount at `path`, and all beneath it, shared where the runtime runs."""
-        subprocess.run([*self._inside, find("mount"), "--make-rshared", path], check=True)
-
-    def unmount(self, path: str) -> None:
-        """Unmount what is mounted at `path` where the runtime runs, with all beneath it."""
-        subprocess.run([*self._inside, find("umount"), "--lazy", path], check=True)
-
     def assert_empty(self) -> None:
         """Wait until nothing is allocated, and nothing of any tenant is left."""
         wait_until(lambda: not self.rows() and not self.pages())

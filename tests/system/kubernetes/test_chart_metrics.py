@@ -18,12 +18,11 @@ from packages.workspace import Workspace
 from gpushare.cli.rules import RULES
 from gpushare.cli.rules import read as exported
 from gpushare.exporter import http_server
-from gpushare.exporter.aliases import COMPAT
 from gpushare.listen_address import parse_address
 from tools.check.command import ROOT
 
 from . import schemas
-from .test_chart import SOURCE, helm, of, rendered, whole_chart
+from .test_chart import of, rendered, whole_chart
 
 pytestmark = pytest.mark.needs("helm")
 
@@ -46,14 +45,6 @@ def check(body: dict[str, Any]) -> None:
         assert read.model_dump(mode="json", by_alias=True, exclude_unset=True) == body
     else:
         schemas.check(body)
-
-
-def test_a_field_that_the_operator_does_not_know_is_noticed() -> None:
-    (found,) = of("ServiceMonitor", rendered({"metrics": ALL}))
-    check(found)
-    found["spec"]["endpoints"][0]["honourLabels"] = True
-    with pytest.raises(AssertionError):
-        check(found)
 
 
 @pytest.mark.parametrize("state", ["present", "absent"])
@@ -82,14 +73,6 @@ def test_every_object_is_there_if_it_is_enabled_and_valid(enabled: bool, state: 
         assert len(named("ConfigMap", "gpushare-dashboards", objects)) == (dashboards and here)
 
 
-def test_a_service_monitor_without_an_exporter_is_refused() -> None:
-    refused = helm(
-        "template", str(SOURCE), values={"metrics": {"serviceMonitor": {"enabled": True}}}
-    )
-    assert refused.returncode != 0
-    assert "metrics/enabled" in refused.stderr
-
-
 def test_prometheus_finds_each_exporter_and_presents_its_token() -> None:
     objects = rendered({"metrics": {**ALL, "tokenSecret": "gpu-token", "address": "[::]"}})
     (monitor,), (service,) = of("ServiceMonitor", objects), of("Service", objects)
@@ -113,19 +96,6 @@ def test_prometheus_finds_each_exporter_and_presents_its_token() -> None:
     assert address.port == port["port"] == int(http_server.DEFAULT.rpartition(":")[2])
 
 
-def test_the_names_of_other_exporters_are_served_if_the_values_say_so() -> None:
-    def arguments(compat: list[str]) -> list[str]:
-        objects = rendered({"metrics": {**ALL, "compat": compat}})
-        (daemons,) = named("DaemonSet", "gpushare-exporter", objects)
-        found: list[str] = daemons["spec"]["template"]["spec"]["containers"][0]["args"]
-        return found
-
-    assert f"--compat={','.join(COMPAT)}" in arguments(list(COMPAT))
-    assert not [word for word in arguments([]) if word.startswith("--compat")]
-    values = {"metrics": {**ALL, "compat": ["nvidia"]}}
-    assert "metrics/compat" in helm("template", str(SOURCE), values=values).stderr
-
-
 def test_the_exporter_has_no_privileges_and_no_access_to_the_api_server() -> None:
     (daemons,) = named("DaemonSet", "gpushare-exporter", rendered({"metrics": ALL}))
     spec = daemons["spec"]["template"]["spec"]
@@ -142,19 +112,6 @@ def test_the_exporter_has_no_privileges_and_no_access_to_the_api_server() -> Non
     assert all(mount["readOnly"] for mount in container["volumeMounts"])
 
 
-def test_it_runs_where_gpushare_node_runs() -> None:
-    values = {"nodeSelector": {"a": "b"}, "tolerations": [{"operator": "Exists"}], "metrics": ALL}
-    found = [one["spec"]["template"]["spec"] for one in of("DaemonSet", rendered(values))]
-    assert len(found) == 2
-    for key in ("nodeSelector", "tolerations", "priorityClassName"):
-        assert found[0][key] == found[1][key]
-
-
-def test_the_rules_are_those_that_gpushare_exports() -> None:
-    (rule,) = of("PrometheusRule", rendered({"metrics": ALL}))
-    assert rule["spec"] == yaml.safe_load(exported(RULES))
-
-
 def test_grafana_gets_every_dashboard_byte_for_byte(tmp_path: Path) -> None:
     source = tmp_path / "gpushare"
     shutil.copytree(whole_chart(), source)
@@ -165,14 +122,6 @@ def test_grafana_gets_every_dashboard_byte_for_byte(tmp_path: Path) -> None:
     assert {name: text.rstrip("\n") for name, text in found["data"].items()} == {
         path.name: path.read_text().rstrip("\n") for path in folder.glob("*.json")
     }
-
-
-@pytest.mark.parametrize("part", ["prometheusRule", "dashboards"])
-def test_the_source_alone_is_refused_if_it_would_lack_them(part: str) -> None:
-    values = {"metrics": {"enabled": True, part: {"enabled": True}}}
-    refused = helm("template", str(SOURCE), values=values)
-    assert refused.returncode != 0
-    assert "install the chart that ./dev package chart makes" in refused.stderr
 
 
 def test_the_package_has_the_rules_and_dashboards_and_no_other_configuration(

@@ -85,22 +85,6 @@ def test_a_rollback_restores_every_object(release: HelmRelease) -> None:
     assert release.cluster.releases() == [*["superseded"] * 3, "deployed"]
 
 
-def test_an_upgrade_that_fails_halfway_is_rolled_back(release: HelmRelease) -> None:
-    release.run("install", "--create-namespace", chart=OLD)
-    before = release.cluster.kept()
-
-    def fault(method: str, path: str) -> int | None:
-        return 403 if (method, path) == ("PATCH", DAEMON_SET) else None
-
-    release.cluster.fault = fault
-    release.run("upgrade", *VALUES, chart=NEW, fails=True)
-    assert release.cluster.kept() != before
-    release.cluster.fault = lambda _method, _path: None
-    release.run("rollback", "1")
-    assert release.cluster.kept() == before
-    assert release.cluster.releases() == ["superseded", "failed", "deployed"]
-
-
 def test_a_release_is_removed_from_the_nodes_and_uninstalled(release: HelmRelease) -> None:
     release.run("install", "--create-namespace", *VALUES, chart=OLD)
     before = release.cluster.kept()
@@ -119,15 +103,3 @@ def test_a_release_is_removed_from_the_nodes_and_uninstalled(release: HelmReleas
     release.run("uninstall")
     assert set(release.cluster.kept()) == {NAMESPACE}
     assert release.cluster.releases() == []
-
-
-def test_uninstalled_too_early_it_is_removed_from_the_nodes_by_another_release(
-    release: HelmRelease,
-) -> None:
-    said = release.run("install", "--create-namespace", chart=OLD)
-    assert "--set state=absent" in said
-    release.run("uninstall")
-    release.run("install", "--set=state=absent", chart=OLD)
-    assert [one["name"] for one in release.pod["initContainers"]] == ["leave", "remove"]
-    release.run("uninstall")
-    assert set(release.cluster.kept()) == {NAMESPACE}

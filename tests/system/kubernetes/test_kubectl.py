@@ -315,15 +315,6 @@ def test_a_program_for_authentication_runs_once(
     assert (tmp_path / "runs").read_text() == "run\n"
 
 
-def test_nothing_but_reading_is_passed_on(
-    kubectl: Kubectl, cluster: StandInApiServer, busy: tuple[str, int]
-) -> None:
-    put_node(cluster, "gpu-1", "plugin")
-    put_exporter(cluster, "gpu-1", busy, token=TOKEN)
-    kubectl.run("gpushare", "ls")
-    assert {line.split()[0] for line in cluster.requests} == {"GET"}
-
-
 @pytest.mark.parametrize(
     ("refused", "wanted", "code"),
     [
@@ -379,13 +370,6 @@ def test_an_answer_that_is_not_an_exporters_is_a_problem_of_its_node(text: str) 
         node_figures("gpu-1", text + '\ngpushare_card_info{gpu_uuid="u"} 1\n')
 
 
-def test_labels_may_contain_every_character() -> None:
-    name = 'a "b" \\ c\n\u2603,x="y"} 7'
-    text, _ = expose(figures.snapshot(figures.tenant(name, engine="host")))
-    (found,) = node_figures("gpu-1", text.decode()).containers
-    assert found["container"] == name
-
-
 def test_a_pod_outside_the_charts_namespace_is_not_asked(
     kubectl: Kubectl, cluster: StandInApiServer, busy: tuple[str, int]
 ) -> None:
@@ -420,15 +404,6 @@ def test_kubectl_ends_with_the_plugin(kubectl: Kubectl, cluster: StandInApiServe
     assert not any(str(socket).encode() in file.read_bytes() for file in command_lines())
 
 
-def test_the_temporary_folder_may_have_a_long_path(
-    kubectl: Kubectl, cluster: StandInApiServer
-) -> None:
-    put_node(cluster, "gpu-1", "plugin")
-    folder = kubectl.folder / ("long" * 25)
-    folder.mkdir()
-    assert kubectl.run("gpushare", "ls", TMPDIR=str(folder)).returncode == 4
-
-
 def command_lines() -> Iterator[Path]:
     """Yield the files that have the command line of a process that still runs."""
     for file in Path("/proc").glob("[0-9]*/cmdline"):
@@ -451,27 +426,8 @@ def test_a_pods_namespace_is_that_of_its_service_account(
     assert transport.current_namespace() == "jobs"
 
 
-def test_without_kubectl_it_says_what_is_missing(kubectl: Kubectl) -> None:
-    command = [str(kubectl.programs / "kubectl-gpushare"), "ls"]
-    done = subprocess.run(
-        command, env={"PATH": "/none"}, capture_output=True, text=True, check=False
-    )
-    wanted = "gpushare: kubectl: No such file or directory. Install kubectl in PATH\n"
-    assert (done.stderr, done.returncode) == (wanted, 1)
-
-
 def test_a_cluster_without_gpushare_says_how_to_get_it(kubectl: Kubectl) -> None:
     done = kubectl.run("gpushare", "ls")
     assert (done.stdout, done.returncode) == ("", 0)
     assert "docs/how-to/kubernetes.md" in done.stderr
     assert json.loads(kubectl.run("gpushare", "ls", "-o", "json").stdout) == []
-
-
-def test_kubectl_completes_the_plugins_command_line(kubectl: Kubectl) -> None:
-    def completed(*words: str) -> list[str]:
-        lines = kubectl.run("__complete", "gpushare", *words).stdout.splitlines()
-        return [line.split("\t")[0] for line in lines]
-
-    assert completed("") == ["ls", "ps", ":4"]
-    assert completed("ps", "--all") == ["--all-namespaces", ":4"]
-    assert completed("ls", "-o", "") == ["wide", "json", "csv", ":4"]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ import gpushare
 from tests.stack.program import find
 from tools.check.command import ROOT
 
-from . import schemas
 from .test_chart import rendered
 
 pytestmark = pytest.mark.needs("helm", "kubectl")
@@ -55,52 +53,3 @@ def test_each_folder_has_every_object_of_the_chart_and_the_namespace(name: str) 
     source_has_no_version = re.compile(r"\b0\.0\.0\b")
     expected = source_has_no_version.sub(gpushare.__version__, yaml.safe_dump(chart))
     assert yaml.safe_dump(objects) == expected
-
-
-@pytest.mark.parametrize("mode", ["annotations", "plugin"])
-def test_the_admission_policy_is_added_by_its_line(mode: str, tmp_path: Path) -> None:
-    folder = tmp_path / mode
-    shutil.copytree(FOLDER / mode, folder)
-    file = folder / "kustomization.yaml"
-    file.write_text(
-        file.read_text().replace(
-            "# - mutatingadmissionpolicy.yaml", "- mutatingadmissionpolicy.yaml"
-        )
-    )
-    added = kustomized(folder).keys() - kustomized(FOLDER / mode).keys()
-    kinds = ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")
-    assert added == {(kind, "gpushare-translate") for kind in kinds}
-    (policy, binding) = yaml.safe_load_all((folder / "mutatingadmissionpolicy.yaml").read_text())
-    for one in (policy, binding):
-        schemas.check(one)
-
-
-def test_the_folder_itself_is_the_default_mode_with_an_image_to_replace(tmp_path: Path) -> None:
-    assert kustomized(FOLDER) == kustomized(FOLDER / "plugin")
-    for path in FOLDER.rglob("*.yaml"):
-        copy = tmp_path / path.relative_to(FOLDER)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(path.read_bytes())
-    top = tmp_path / "kustomization.yaml"
-    edited = top.read_text()
-    for old, new in (("- plugin", "- dra"), ("newName: localhost/", "newName: registry.example/")):
-        assert edited.count(old) == 1
-        edited = edited.replace(old, new)
-    top.write_text(edited)
-    objects = kustomized(tmp_path)
-    assert ("DeviceClass", "gpushare") in objects
-    spec = objects["DaemonSet", "gpushare-node"]["spec"]["template"]["spec"]
-    images = {one["image"] for one in spec["initContainers"] + spec["containers"]}
-    assert images == {f"registry.example/gpushare:{gpushare.__version__}"}
-
-
-def test_a_removal_replaces_the_daemon_set_that_installed() -> None:
-    removal = kustomized(FOLDER / "remove")
-    for mode in ("annotations", "plugin", "dra"):
-        installed = kustomized(FOLDER / mode)
-        assert set(removal) < set(installed)
-        one, other = (
-            found["DaemonSet", "gpushare-node"]["spec"]["selector"]
-            for found in (removal, installed)
-        )
-        assert one == other  # which cannot be changed

@@ -11,13 +11,11 @@ import pytest
 from tests.stack.api_server import StandInApiServer
 from tests.stack.kubectl import NAMESPACE, Kubectl, put_exporter, put_node
 
-from . import schemas
-from .test_chart import helm, of, rendered
+from .test_chart import of, rendered
 
 pytestmark = pytest.mark.needs("helm", "kubectl")
 
-SUBJECT = {"kind": "Group", "name": "ops", "apiGroup": "rbac.authorization.k8s.io"}
-ENABLED = {"enabled": True, "aggregateToView": True, "subjects": [SUBJECT]}
+ENABLED = {"enabled": True}
 EXPORTER = f"/api/v1/namespaces/{NAMESPACE}/pods/gpushare-exporter-gpu-1"
 
 
@@ -88,40 +86,3 @@ def test_the_exporters_pod_of_the_chart_is_found(
     kubectl.run("gpushare", "ls")
     assert f"GET {secret}" in cluster.requests
     assert f"GET {EXPORTER}:10418/proxy/metrics" in cluster.requests
-
-
-def agent_pod(cluster: StandInApiServer, state: str) -> None:
-    """Store the pod of gpushare-node in the chart's state, on a node without its labels."""
-    cluster.put("/api/v1/nodes/gpu-2", {"metadata": {}})
-    (template,) = (one["spec"]["template"] for one in of("DaemonSet", rendered({"state": state})))
-    spec = {**template["spec"], "nodeName": "gpu-2"}
-    body = {"metadata": template["metadata"], "spec": spec, "status": {"phase": "Running"}}
-    cluster.put(f"/api/v1/namespaces/{NAMESPACE}/pods/gpushare-node-x", body)
-
-
-def test_a_node_without_labels_is_shown_while_the_chart_is_on_it(
-    kubectl: Kubectl, cluster: StandInApiServer
-) -> None:
-    agent_pod(cluster, "present")
-    assert "gpu-2" in kubectl.run("gpushare", "ls").stderr
-    agent_pod(cluster, "absent")
-    assert "gpu-2" not in kubectl.run("gpushare", "ls").stderr
-
-
-def test_every_object_is_valid_and_none_is_there_unless_it_is_wanted() -> None:
-    usual = {(one["kind"], one["metadata"]["name"]) for one in rendered()}
-    objects = rendered({"viewRole": ENABLED})
-    added = [one for one in objects if (one["kind"], one["metadata"]["name"]) not in usual]
-    kinds = ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"]
-    assert sorted(one["kind"] for one in added) == kinds
-    for one in added:
-        schemas.check(one)
-        assert one.get("subjects", [SUBJECT]) == [SUBJECT]
-    label = {"rbac.authorization.k8s.io/aggregate-to-view": "true"}
-    assert named("ClusterRole", objects)["metadata"]["labels"] == label
-    separate = rendered({"viewRole": {"enabled": True}})
-    assert "labels" not in named("ClusterRole", separate)["metadata"]
-    assert len(of("RoleBinding", separate)) == 0
-    wrong = helm("template", "packaging/helm/gpushare", values={"viewRole": {"group": "ops"}})
-    assert wrong.returncode != 0
-    assert "viewRole" in wrong.stderr

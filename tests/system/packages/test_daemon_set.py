@@ -27,7 +27,6 @@ from packages.debian_root import NAME
 from packages.workspace import Workspace
 
 from tests import leftovers
-from tests.stack.kubelet import StandInKubelet
 from tests.stack.program import ServiceProcess, find
 
 from .machine import NEXT, BareMachine, next_source
@@ -40,38 +39,10 @@ YAML = "/etc/gpushare/gpushare.yaml"
 ENGINE = "/etc/containerd/config.toml"
 WRITTEN = "version = 2\n"
 OPTIONS = ("--runtime=containerd", "--simulate=h200")
-SERVICE = "containerd.service"
-UNIT = "[Service]\nExecStart=/bin/sleep infinity\n"
-#: Stands in for systemd's, on a node where no systemd runs.
-SYSTEMCTL = """\
-#!/bin/sh
-echo "$*" >>/run/systemctl
-[ "$*" != "restart containerd" ] || [ -e /run/can-restart ] || exit 5
-"""
 #: Runs the entry of the image "$0" as a container does that shares the node's processes only.
 CONTAINER = 'mount -t proc proc "$0/proc" && exec chroot "$0" /usr/bin/gpushare-image "$@"'
 
 
-#: Runs gpushare-node of the image "$0" as the chart does: with the kubelet's folder "$1" and
-#: gpushared's, and nothing else that it could write. "$2" drops the capabilities.
-CONFINED = """\
-set -eu
-mkdir -p "$0/run/gpushare" "$0$1"
-mount --bind "$0" "$0"
-mount -t proc proc "$0/proc"
-mount --rbind /dev "$0/dev"
-mount --bind /run/gpushare "$0/run/gpushare"
-mount --bind "$1" "$0$1"
-mount -o remount,bind,ro "$0"
-exec chroot "$0" /usr/lib/gpushare/*/bin/python3 -Ic "$2" gpushare-node "--kubelet-dir=$1"
-"""
-DROP = """\
-import os, prctl, sys
-prctl.set_no_new_privs(1)
-prctl.capbset.limit()
-os.environ["PATH"] = f"{sys.prefix}/bin:/usr/bin"  # as the image sets it
-os.execv("/usr/bin/gpushare-image", ["gpushare-image", *sys.argv[1:]])
-"""
 #: Runs the exporter of the image "$0" as the chart does: not as root, with the folder of gpushared,
 #: and a network of its own.
 EXPORTER = """\
@@ -222,27 +193,6 @@ def test_it_installs_upgrades_and_rolls_back_under_load_and_leaves_nothing(
     a_node.container("remove")
 
 
-@pytest.mark.parametrize("a_node", [13], ids=["debian13"], indirect=True)
-def test_gpushare_node_needs_no_capabilities_and_a_root_that_it_cannot_write(
-    a_node: DaemonSetNode, workspace: Workspace
-) -> None:
-    a_node.configure(workspace)
-    a_node.container("install", "/gpushare.yaml", *OPTIONS)
-    with StandInKubelet(a_node.folder / "kubelet") as kubelet:
-        words = (str(a_node.image), str(a_node.folder / "kubelet"), DROP)
-        argv = a_node.argv("unshare", "--mount", "sh", "-c", CONFINED, *words)
-        started = ServiceProcess(argv, a_node.folder / "gpushare-node.log")
-        started.wait_until(lambda: "gpushare.io/memory-gib" in kubelet.endpoints)
-        endpoint = kubelet.endpoints["gpushare.io/memory-gib"]
-        started.wait_until(lambda: len(endpoint.devices) > 100)  # GiB of one H200
-        children = ["pgrep", "--parent", str(started.process.pid)]
-        entered = subprocess.run(children, check=True, capture_output=True, text=True)
-        status = Path("/proc", entered.stdout.strip(), "status").read_text()
-        assert "CapEff:\t0000000000000000\n" in status
-        os.kill(int(entered.stdout), signal.SIGTERM)
-        started.process.wait()
-
-
 def test_the_exporter_needs_no_privileges(a_node: DaemonSetNode, workspace: Workspace) -> None:
     a_node.configure(workspace)
     a_node.container("install", "/gpushare.yaml", *OPTIONS)
@@ -280,45 +230,6 @@ def scraped(pid: str, token: str) -> str:
     enter = ("nsenter", f"--net=/proc/{pid}/ns/net", sys.executable, "-c", SCRAPE, token)
     done = subprocess.run(enter, capture_output=True, text=True, check=False)
     return done.stdout or done.stderr
-
-
-@pytest.mark.parametrize("a_node", [13], ids=["debian13"], indirect=True)
-def test_systemd_restarts_the_engine_and_runs_the_daemon(
-    a_node: DaemonSetNode, workspace: Workspace
-) -> None:
-    a_node.write(f"/etc/systemd/system/{SERVICE}", UNIT)
-    a_node.run("systemctl", "start", SERVICE)
-    a_node.configure(workspace)
-    processes = [main_process(a_node)]
-    for _ in range(2):
-        a_node.container("install", "/gpushare.yaml", "--restart-engine", *OPTIONS)
-        processes.append(main_process(a_node))
-    assert len(set(processes)) == 2
-    assert processes[1] == processes[2]
-    a_node.run("systemctl", "is-active", "gpushared.service", "gpushared.socket")
-    a_node.container("remove")
-    active = a_node.run("systemctl", "is-active", "gpushared.service", check=False)
-    assert active.stdout.strip() == "inactive"
-
-
-def main_process(a_node: DaemonSetNode) -> str:
-    return a_node.run("systemctl", "show", "--property=MainPID", SERVICE).stdout
-
-
-def test_the_engine_is_restarted_once_and_again_if_that_failed(
-    a_node: DaemonSetNode, workspace: Workspace
-) -> None:
-    a_node.configure(workspace)
-    a_node.run("mkdir", "-p", "/run/systemd/system")
-    a_node.write("/usr/local/sbin/systemctl", SYSTEMCTL)
-    a_node.run("chmod", "755", "/usr/local/sbin/systemctl")
-    install = ("install", "/gpushare.yaml", "--restart-engine", *OPTIONS)
-    assert "do    systemctl restart containerd\n" in a_node.container(*install, status=5)
-    a_node.write("/run/can-restart", "")
-    assert "do    systemctl restart containerd\n" in a_node.container(*install)
-    assert "systemctl restart containerd\n" not in a_node.container(*install)
-    assert a_node.run("grep", "-c", "restart containerd", "/run/systemctl").stdout == "2\n"
-    assert a_node.run("grep", "-c", "start gpushared.socket", "/run/systemctl").stdout == "3\n"
 
 
 def test_it_refuses_before_it_changes_the_node(a_node: DaemonSetNode, workspace: Workspace) -> None:

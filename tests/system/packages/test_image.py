@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The image: what it contains, and its containers of podman and containerd.
+"""The image: what it contains, and its containers of podman.
 
 They copy gpushare to a host's root, and set it up there, as a DaemonSet does.
 """
@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 from packages import host_bundle
 from packages import image as image_package
-from packages.artifact import SBOM
 from packages.wheel import up_to_date
 from packages.workspace import Workspace
 
@@ -41,22 +40,15 @@ Run = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stack]:
-    """A place with Debian's podman and containerd."""
+    """A place with Debian's podman."""
     with Stack(distribution=DEBIAN13) as made:
-        made.start_containerd()
         yield made
 
 
-@pytest.fixture(scope="module")
-def visible(stage: Stack, image: Path) -> Path:
-    """A copy of the archive that the place sees."""
-    return Path(shutil.copy(image, stage.root))
-
-
 @pytest.fixture
-def host(stage: Stack, request: pytest.FixtureRequest) -> Path:
+def host(stage: Stack) -> Path:
     """The root of a host that has a low-level runtime."""
-    made = stage.root / f"host-{request.node.name.partition('[')[2].strip(']')}"
+    made = stage.root / "host"
     runtime = made / "usr/sbin/runc"
     runtime.parent.mkdir(parents=True)
     runtime.write_text("#!/bin/sh\n")
@@ -64,25 +56,17 @@ def host(stage: Stack, request: pytest.FixtureRequest) -> Path:
     return made
 
 
-@pytest.fixture(params=["podman", "containerd"])
-def run(request: pytest.FixtureRequest, stage: Stack, visible: Path, host: Path) -> Iterator[Run]:
+@pytest.fixture
+def run(stage: Stack, image: Path, host: Path) -> Run:
     """A function that runs the image with arguments, the host's root at /host."""
+    visible = Path(shutil.copy(image, stage.root))
     tag = f"{image_package.NAME}:{visible.name.split('-')[1]}"
-    if request.param == "podman":
-        words = [f"--root={stage.root}/podman", "--storage-driver=overlay"]
-        words += ["--cgroup-manager=cgroupfs", "--events-backend=file", "--runtime=runc"]
-        podman = stage.argv("podman", *words)
-        output([*podman, "load", "--input", str(visible)], stage)
-        start = [*podman, "run", "--rm", "--network=none", *LIMITS, f"--volume={host}:/host", tag]
-        yield lambda *command: output([*start, *command], stage)
-        return
-    ctr = stage.argv("ctr")
-    output([*ctr, "images", "import", str(visible)], stage)
-    mount = f"type=bind,src={host},dst=/host,options=rbind:rw"
-    start = [*ctr, "run", "--rm", "--mount", mount, tag, "daemon-set"]
-    # ctr replaces the entry if there are arguments.
-    yield lambda *command: output([*start, f"/{image_package.ENTRY}", *command], stage)
-    output([*ctr, "images", "rm", "--sync", tag], stage)
+    words = [f"--root={stage.root}/podman", "--storage-driver=overlay"]
+    words += ["--cgroup-manager=cgroupfs", "--events-backend=file", "--runtime=runc"]
+    podman = stage.argv("podman", *words)
+    output([*podman, "load", "--input", str(visible)], stage)
+    start = [*podman, "run", "--rm", "--network=none", *LIMITS, f"--volume={host}:/host", tag]
+    return lambda *command: output([*start, *command], stage)
 
 
 def output(argv: list[str], stage: Stack) -> str:
@@ -150,21 +134,6 @@ def test_it_has_no_file_that_changes_the_user_and_only_root_owns_files(image: Pa
     assert shared == {"tmp", "var/tmp"}
 
 
-def test_scanners_find_the_packages_of_debian_that_it_has(image: Path) -> None:
-    with tarfile.open(image) as archive:
-        status = next(
-            content
-            for layer in layers(archive)
-            for content in [layer_file(archive, layer, "var/lib/dpkg/status")]
-            if content
-        )
-    listed = json.loads(image.with_name(image.name + SBOM).read_text())["components"]
-    named = {part["name"] for part in listed if part["purl"].startswith("pkg:deb/")}
-    assert {"base-files", "busybox-static", "libc6", "libssl3"} <= named
-    found = {line.split()[1] for line in status.splitlines() if line.startswith("Package: ")}
-    assert found == named
-
-
 def test_another_folder_gives_the_same_bytes(
     workspace: Workspace, image: Path, elsewhere: Workspace
 ) -> None:
@@ -189,11 +158,6 @@ def read(archive: tarfile.TarFile, name: str) -> bytes:
     content = archive.extractfile(name)
     assert content is not None
     return content.read()
-
-
-def layer_file(archive: tarfile.TarFile, layer: str, name: str) -> str:
-    with tarfile.open(fileobj=archive.extractfile(layer), mode="r:gz") as opened:
-        return read(opened, name).decode() if name in opened.getnames() else ""
 
 
 def files(image: Path) -> Iterator[tarfile.TarInfo]:

@@ -4,12 +4,9 @@
 from __future__ import annotations
 
 import struct
-import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from gpushare import abi
@@ -30,20 +27,17 @@ TRIES = 8
 
 
 class Busy(Bundle):
-    """A container of which `processes` work without end; `work` changes their options."""
+    """A container that works without end; `work` changes the options of its program."""
 
     def __init__(
         self,
         place: SharedCardStack,
         quota: Mapping[str, str],
         *,
-        processes: int = 1,
         work: Mapping[str, float] | None = None,
-        script: str = "",
-        mounts: Mapping[str, Path] = MappingProxyType({}),
+        script: str = "work {options} & wait",
     ) -> None:
         options = " ".join(f"--{key} {value}" for key, value in {**WORK, **(work or {})}.items())
-        script = script or "work {options} & " * processes + "wait"
         super().__init__(
             place.stack,
             quota={"memory": "4GiB", **quota},
@@ -53,13 +47,7 @@ class Busy(Bundle):
                 "/usr/bin/work": place.work.read_bytes(),
             },
         )
-        self.config["mounts"] += [
-            {"destination": at, "source": str(path), "options": ["bind", "rw"]}
-            for at, path in mounts.items()
-        ]
-        self.save()
         self.place = place
-        self.ready = processes
 
     def start(self) -> Busy:
         """Run it, until every process works."""
@@ -70,7 +58,7 @@ class Busy(Bundle):
         return self
 
     def is_ready(self) -> bool:
-        return self.said().count("ready\n") >= self.ready
+        return "ready\n" in self.said()
 
     def said(self) -> str:
         return (self.path / "output").read_text(errors="replace")
@@ -84,36 +72,16 @@ class Busy(Bundle):
     def row(self) -> TenantStatus:
         return next(row for row in self.place.ps() if row["id"] == self.id)
 
-    def spent(self, card: int = 0) -> CardComputeUsage:
+    def spent(self) -> CardComputeUsage:
         """Its compute, as gpushared tells it to `gpushare ps`."""
-        return self.row()["cards"][card]["compute"]
+        return self.row()["cards"][0]["compute"]
 
-    def gate(self) -> GateBytes:
-        """Its gate of its first card, as its processes see it."""
+    def is_kept(self) -> bool:
+        """Whether a scheduler has lately been at its gate of its first card."""
         root = Path(f"/proc/{self.pids[0]}/root")
         page = (root / abi.TENANT_DIR.lstrip("/") / abi.GRANT_NAME).read_bytes()
-        return GateBytes(page[abi.grant_card_offset(0) + abi.GRANT_CARD_GATE :])
-
-
-@dataclass(frozen=True)
-class GateBytes:
-    """A gate's bytes, at one moment."""
-
-    page: bytes
-
-    @property
-    def mode(self) -> int:
-        return int(struct.unpack_from("<I", self.page, abi.GATE_MODE)[0])
-
-    @property
-    def windows(self) -> int:
-        """How many were opened."""
-        return int(struct.unpack_from("<Q", self.page, abi.GATE_WINDOWS)[0])
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether a scheduler has lately been here."""
-        (beat,) = struct.unpack_from("<Q", self.page, abi.GATE_HEARTBEAT_NS)
+        at = abi.grant_card_offset(0) + abi.GRANT_CARD_GATE + abi.GATE_HEARTBEAT_NS
+        (beat,) = struct.unpack_from("<Q", page, at)
         return time.monotonic_ns() - int(beat) < abi.GATE_STALE_NS
 
 
@@ -129,21 +97,21 @@ class SharedCardStack:
     def start(self, quota: Mapping[str, str], **more: Any) -> Busy:
         return Busy(self, quota, **more).start()
 
-    def parts(self, *tenants: Busy, seconds: float = SECONDS, card: int = 0) -> list[float]:
-        """Return what each gets of a card from now on, in percent."""
+    def parts(self, *tenants: Busy, seconds: float = SECONDS) -> list[float]:
+        """Return what each gets of the card from now on, in percent."""
         pids = [tenant.pids for tenant in tenants]
-        before = self.truth.now(card)
-        after = self.truth.later(before, seconds, card)
+        before = self.truth.now()
+        after = self.truth.later(before, seconds)
         return [part(before, after, each) for each in pids]
 
-    def assert_parts(self, wanted: Mapping[Busy, float], *, band: float = 8, card: int = 0) -> None:
-        """Each gets what is wanted of a card, in percent, by one of a few measurements.
+    def assert_parts(self, wanted: Mapping[Busy, float], *, band: float = 8) -> None:
+        """Each gets what is wanted of the card, in percent, by one of a few measurements.
 
         One alone may be disturbed: other tests use the same processors.
         """
         seen = []
         for _ in range(TRIES):
-            had = self.parts(*wanted, card=card)
+            had = self.parts(*wanted)
             if all(
                 abs(part - mean) <= band for part, mean in zip(had, wanted.values(), strict=True)
             ):
@@ -154,18 +122,10 @@ class SharedCardStack:
     def ps(self) -> list[TenantStatus]:
         return Client(self.stack.socket).tenants()
 
-    def gpushare(self, *words: str) -> str:
-        return subprocess.run(
-            [*self.stack.cli, *words],
-            check=True,
-            capture_output=True,
-            text=True,
-            env=self.stack.environment,
-        ).stdout
-
-    def clear(self, but: Sequence[Busy] = ()) -> None:
-        for tenant in [one for one in self.running if one not in but]:
+    def clear(self) -> None:
+        for tenant in self.running:
             tenant.remove()
+        self.running.clear()
 
 
 def scheduler(stack: Stack) -> int:
