@@ -14,8 +14,8 @@ from .conftest import CARD, tenant
 from .fake_daemon import rows
 
 if TYPE_CHECKING:
+    from .conftest import Cli
     from .fake_daemon import AnsweringDaemon
-    from .test_compute import Cli
 
 LINKS = [
     {"index": 1, "uuid": "GPU-1", "kind": "NV12", "distance": 1},

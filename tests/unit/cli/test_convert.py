@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -112,20 +111,6 @@ def test_json_has_the_conversion_and_its_notes(cli: Cli, pod: Path) -> None:
     assert data["containers"] == [{"name": "c", "of": "Pod p", "line": 5}]
     assert data["text"] == OURS
     assert [one["what"] for one in data["notes"]] == ["note"]
-
-
-def test_an_output_that_is_no_regular_file_is_written_to_and_stays(
-    cli: Cli, pod: Path, tmp_path: Path
-) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        assert cli("convert", str(pod), "--to", "gpushare", "-o", str(pipe)).exit_code == 0
-        assert b"gpushare.io/memory" in os.read(reader, 4096)
-    finally:
-        os.close(reader)
-    assert pipe.is_fifo()
 
 
 def test_in_place_and_another_output_are_a_contradiction(cli: Cli, pod: Path) -> None:

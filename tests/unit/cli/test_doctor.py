@@ -183,22 +183,16 @@ def test_of_simulated_cards_the_host_s_driver_does_not_matter(
     assert lines[1] == "ok    simulated driver: as configured"
 
 
+REGISTERED = "docker: runtime gpushare registered"
+
+
 @pytest.mark.parametrize(
     ("answer", "line"),
     [
-        (RuntimeReport(True), "ok    docker: runtime gpushare registered"),
-        (
-            RuntimeReport(None, reason="docker does not run"),
-            "ok    docker: runtime gpushare registered",
-        ),
-        (
-            RuntimeReport(False),
-            "fail  docker: runtime gpushare registered, but the running docker does",
-        ),
-        (
-            RuntimeReport(True, launcher=Path("/old")),
-            "fail  docker: runtime gpushare registered, but the",
-        ),
+        (RuntimeReport(True), f"ok    {REGISTERED}"),
+        (RuntimeReport(None, reason="docker does not run"), f"ok    {REGISTERED}"),
+        (RuntimeReport(False), f"fail  {REGISTERED}, but the running docker does"),
+        (RuntimeReport(True, launcher=Path("/old")), f"fail  {REGISTERED}, but the"),
     ],
 )
 @pytest.mark.usefixtures("simulated")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpushare.cli.text import WIDTH, prose, wrapped
+from gpushare.cli.text import WIDTH, wrapped
 from gpushare.images import engine_images
 
 if TYPE_CHECKING:
@@ -36,10 +36,6 @@ def test_a_number_of_several_tables_names_the_others(cli: Cli) -> None:
     assert "This is CUDA_ERROR_OUT_OF_MEMORY (CUDA). It can also mean:" in text
     assert "  NVML_ERROR_INVALID_ARGUMENT: " in text
     assert cli("explain", "exit", "2").stdout.startswith("exit-2\n")
-
-
-def test_a_message_may_stand_without_quotes(cli: Cli) -> None:
-    assert cli("explain", "no", "card", "has", "room", "for").stdout.startswith("no-room\n")
 
 
 def test_without_an_argument_the_topics_are_listed_by_group(cli: Cli) -> None:
@@ -84,11 +80,3 @@ def test_a_command_in_a_text_stays_on_one_line() -> None:
     lines = list(wrapped(text))
     assert any("`sudo gpushare set NAME --memory 6GiB`" in line for line in lines)
     assert max(map(len, lines)) <= WIDTH
-
-
-def test_items_hang_and_lines_that_are_to_stay_do() -> None:
-    item = f"- {'word ' * 30}"
-    first, second, *_ = prose(item, "  ")
-    assert first.startswith("  - word")
-    assert second.startswith("    word")
-    assert list(prose("a\n\n| b   c", "  ")) == ["  a", "", "    b   c"]

@@ -79,41 +79,26 @@ def containers(result: Result) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in json.loads(result.stdout)["containers"]}
 
 
-def test_each_key_is_shown_with_line_vendor_and_meaning(explain: Explain) -> None:
-    train = containers(explain(POD, "--json"))["train"]
+def test_keys_are_shown_with_meaning_and_translator_and_the_source_that_applies(
+    explain: Explain,
+) -> None:
+    found = containers(explain(POD, "--json"))
+    train, side = found["train"], found["side"]
     written = {(row["line"], row["key"]): row for row in train["keys"]}
     scoped = written[7, "gpushare.io/container.train.memory"]
     assert (scoped["vendor"], scoped["means"]) == ("gpushare", "memory=4GiB")
     hami = written[15, "CUDA_DEVICE_MEMORY_LIMIT"]
     assert (hami["where"], hami["value"], hami["vendor"]) == ("env", "2g", "HAMi")
-    assert hami["means"] == "memory=2GiB"
-
-
-def test_the_winning_source_and_the_ignored_values_are_shown(
-    explain: Explain,
-) -> None:
-    train = containers(explain(POD, "--json"))["train"]
     assert train["applied"]["memory"] == {
         "text": "2GiB",
         "written": "2g",
         "source": "env CUDA_DEVICE_MEMORY_LIMIT",
     }
-    assert train["effective"]["memory"] == "2GiB"
     assert any("GPUSHARE_MEMORY" in note and "was not applied" in note for note in train["notes"])
-
-
-def test_keys_that_no_runtime_receives_are_shown_with_their_translator(
-    explain: Explain,
-) -> None:
-    side = containers(explain(POD, "--json"))["side"]
-    assert {row["key"] for row in side["ignored"]} == {
-        "nvidia.com/gpumem",
-        "nvidia.com/gpucores",
-    }
+    assert {row["key"] for row in side["ignored"]} == {"nvidia.com/gpumem", "nvidia.com/gpucores"}
     assert all("device plugin" in row["translated_by"] for row in side["ignored"])
     assert side["combined"] == {"memory": "4GiB", "cores": "30"}
-    assert side["applied"] == {}
-    assert side["effective"]["kind"] == "none"
+    assert (side["applied"], side["effective"]["kind"]) == ({}, "none")
 
 
 def test_as_text_it_has_all_of_that_in_lines_that_fit(explain: Explain) -> None:

@@ -6,8 +6,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import yaml
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -23,13 +21,6 @@ def test_what_is_written_passes_its_own_check(cli: Cli, tmp_path: Path) -> None:
     file.write_text(written.stdout)
     checked = cli(*WRITE, "--check", str(file))
     assert (checked.exit_code, checked.stdout) == (0, f"{file}: ok\n")
-
-
-def test_a_group_alone(cli: Cli) -> None:
-    written = cli(*WRITE, "--group", "gpushare")
-    (one,) = yaml.safe_load_all(written.stdout)
-    assert one["data"]["key"] == "gpushare.io/memory-gib"
-    assert "显存" in written.stdout
 
 
 def test_the_exit_status_says_whether_something_is_wrong_or_only_differs(

@@ -65,11 +65,6 @@ def test_a_container_has_labels_for_id_name_pod_namespace_and_card() -> None:
     }
 
 
-def test_a_name_that_is_no_pods_is_the_containers() -> None:
-    [said] = labels_of(snapshot(tenant("train")), "gpushare_container_memory_quota_bytes")
-    assert (said["container"], said["pod"], said["namespace"]) == ("train", "", "")
-
-
 def test_a_host_users_command_has_no_pod_and_namespace() -> None:
     [said] = labels_of(
         snapshot(tenant("kube-system/dns/main", engine="host")),
@@ -159,27 +154,17 @@ def test_the_xids_that_end_a_card_are_those_that_the_daemon_takes_for_it() -> No
 
 
 def test_the_origin_of_a_stop_is_exported() -> None:
+    frozen, stopping = "gpushare_container_frozen", "gpushare_container_stopping"
     taken = snapshot(tenant(held=["audit"]))
-    assert values(taken, "gpushare_container_frozen", by="audit") == [1]
-    assert values(taken, "gpushare_container_frozen", by="operator") == [0]
-    assert values(taken, "gpushare_container_stopping") == [0]
-
-
-def test_a_container_that_is_stopped_is_stopping_and_not_frozen() -> None:
+    assert values(taken, frozen, by="audit") == [1]
+    assert values(taken, frozen, by="operator") == values(taken, stopping) == [0]
     taken = snapshot(tenant(held=["stop"]))
-    assert values(taken, "gpushare_container_stopping") == [1]
-    assert sum(values(taken, "gpushare_container_frozen")) == 0
+    assert (values(taken, stopping), sum(values(taken, frozen))) == ([1], 0)
 
 
 def test_an_idle_container_has_the_time_for_which_it_is_idle() -> None:
     taken = snapshot(tenant(idle_since=10.0), tenant(id="b" * 64))
     assert values(replace(taken, taken=7210.0), "gpushare_container_idle_seconds") == [7200, 0]
-
-
-def test_exactly_one_level_holds_a_quota() -> None:
-    taken = snapshot(tenant(isolation="driver"))
-    assert values(taken, "gpushare_container_isolation", level="driver") == [1]
-    assert sum(values(taken, "gpushare_container_isolation")) == 1
 
 
 def test_an_unknown_value_has_no_series() -> None:

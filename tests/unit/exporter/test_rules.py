@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -14,9 +14,6 @@ import yaml
 from gpushare.cli.rules import RULES, read
 from gpushare.events import KEPT
 from gpushare.exporter.exposition import FAMILIES
-
-if TYPE_CHECKING:
-    pass
 
 GIB = 1 << 30
 NODE = 'node="n"'

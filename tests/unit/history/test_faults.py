@@ -162,16 +162,6 @@ def test_another_process_that_writes_is_refused(
     second.write(T0, metrics())
 
 
-def test_a_folder_that_is_in_the_way_is_no_harm(folder: Path) -> None:
-    folder.write_text("")
-    store = HistoryStore(folder)
-    with pytest.raises(HistoryUnwritable, match=r"Not a directory|File exists"):
-        store.write(T0, metrics())
-    assert store.is_closed
-    folder.unlink()
-    store.write(T0, metrics())
-
-
 def test_a_clock_that_is_set_back_loses_and_doubles_nothing(folder: Path) -> None:
     store, at, seconds = HistoryStore(folder), T0, 0.0
     for jump in (0, -1000, -5000, 20_000, -30):

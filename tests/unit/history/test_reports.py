@@ -143,38 +143,6 @@ def test_waste_is_below_a_part_of_the_request_for_long_enough(tmp_path: Path) ->
     assert all_of_it["memory_below_seconds"] == pytest.approx(2.5 * HOUR, rel=1e-2)
 
 
-def test_evicted_containers_waste_nothing_of_their_card(tmp_path: Path) -> None:
-    # It has 3 of 4 GiB for an hour, and is evicted for two.
-    actors = [
-        Actor(
-            "notebook",
-            lambda at: (3, 45, 0) if at <= HOUR else (0, 0, 0),
-            evicted=(HOUR, 3 * HOUR),
-        ),
-        Actor("awake", lambda at: (3, 45, 0) if at <= HOUR else (0, 0, 0), cards=(1,)),
-    ]
-    record(tmp_path, actors, 3 * HOUR)
-    with read(tmp_path, 0, 4 * HOUR, least_seconds=600) as source:
-        [waste] = rows(make_report("waste", source))
-        assert waste["container"] == "awake"
-        assert rows(make_report("idle", source)) == []
-        found = {row["container"]: row for row in rows(make_report("usage", source))}
-    awake, notebook = found["awake"], found["notebook"]
-    assert notebook["requested_gib_hours"] == pytest.approx(4, rel=1e-2)
-    assert notebook["requested_gpu_seconds"] == pytest.approx(HOUR / 2, rel=1e-2)
-    assert awake["requested_gib_hours"] == pytest.approx(12, rel=1e-2)
-    assert notebook["card_seconds"] == pytest.approx(HOUR, rel=1e-1)
-    assert awake["card_seconds"] == pytest.approx(3 * HOUR, rel=1e-2)
-    assert notebook["gib_hours"] == awake["gib_hours"] == pytest.approx(3, rel=1e-2)
-
-
-def test_clients_of_an_mps_server_have_a_mode_of_their_own(tmp_path: Path) -> None:
-    record(tmp_path, [Actor("client", steady(1, 9), isolation="mps")], HOUR)
-    with read(tmp_path, 0, 2 * HOUR) as source:
-        found = make_report("usage", source, "mode")
-    assert [row["mode"] for row in rows(found)] == ["mps"]
-
-
 def test_a_gap_is_neither_waste_nor_idle(tmp_path: Path) -> None:
     idle = Actor("idle", steady(1, 0))
     record(tmp_path, [idle], 4 * HOUR, gaps=[(HOUR + 10, 2 * HOUR)])
@@ -330,13 +298,6 @@ def test_compliance_says_how_a_quota_was_enforced(tmp_path: Path) -> None:
     assert (unknown["container"], unknown["kind"]) == ("abc", "unallocated")
     assert (unknown["action"], unknown["end"]) == ("killed", "killed")
     assert (by["train"]["episodes"], by["train"]["frozen"], by["train"]["seconds"]) == (2, 1, 900)
-
-
-def test_a_report_of_a_time_without_figures_is_empty(tmp_path: Path) -> None:
-    record(tmp_path, [Actor("train", steady(1, 50))], HOUR)
-    with read(tmp_path, -2 * HOUR, -HOUR) as source:
-        for name in REPORTS:
-            assert make_report(name, source).rows == []
 
 
 def test_the_events_that_reports_read_are_kept() -> None:

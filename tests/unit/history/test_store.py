@@ -70,18 +70,6 @@ def test_a_time_without_samples_is_a_gap(folder: Path) -> None:
         assert reader.total(only(reader), "gpu_seconds", T0, T0 + 900) == 305
 
 
-def test_an_unknown_figure_is_a_gap_in_it_alone(folder: Path) -> None:
-    store = HistoryStore(folder)
-    for at, value in ((0, 40.0), (10, None), (20, 80.0), (300, None)):
-        store.write(T0 + at, metrics(container(utilization=value)))
-    for at in range(310, 8 * HOUR, 300):
-        store.write(T0 + at, metrics())
-    with HistoryReader(folder) as reader:
-        found = reader.series(only(reader), "utilization", T0, T0 + HOUR)
-        assert found == [Bucket(T0, 300, 40, 80, 60, 1200, 20)]
-        assert reader.series(only(reader), "used_bytes", T0, T0 + HOUR)[0].sampled == 30
-
-
 def test_old_samples_keep_minimum_maximum_and_sum(folder: Path) -> None:
     chance, store = random.Random(7), HistoryStore(folder)
     used, seconds, values = {}, 0.0, []
@@ -149,17 +137,6 @@ def test_what_was_counted_before_the_history_began_is_none_of_it(folder: Path) -
         assert reader.total(second, "gpu_seconds", 0, 2 * T0) == 2
         # It was there for seven of the ten seconds.
         assert reader.total(second, "used_bytes", 0, 2 * T0) == 700
-
-
-def test_a_container_that_was_not_seen_for_a_while_is_counted_on(folder: Path) -> None:
-    store = HistoryStore(folder)
-    for at, tenants in ((0, [5.0]), (10, []), (20, [8.0])):
-        found = [container(gpu_seconds=seconds) for seconds in tenants]
-        store.write(T0 + at, metrics(*found))
-        store.close()  # and by another process
-        store = HistoryStore(folder)
-    with HistoryReader(folder) as reader:
-        assert reader.total(only(reader), "gpu_seconds", T0, T0 + 60) == 8
 
 
 def test_who_a_container_is(folder: Path) -> None:
@@ -262,29 +239,3 @@ def test_an_end_that_arrives_late_or_says_less_takes_nothing_away(folder: Path) 
     store.write(T0 + 90, metrics(container(gpu_seconds=5.0)))
     with HistoryReader(folder) as reader:
         assert reader.total(only(reader), "gpu_seconds", T0, T0 + 100) == 5.0
-
-
-def test_an_end_after_a_gap_or_before_the_history_began(folder: Path) -> None:
-    store = HistoryStore(folder)
-    store.write(T0, with_ended(ended(-40, "a" * 16, created=T0 - 5000, gpu_seconds=1000.0)))
-    store.write(T0 + 10, metrics(container(gpu_seconds=0.0, used_bytes=1)))
-    store.write(T0 + 100, with_ended(ended(90, gpu_seconds=70.0, used_bytes=1)))
-    with HistoryReader(folder) as reader:
-        old, seen = reader.containers(0, 2 * T0)
-        assert reader.total(old, "gpu_seconds", 0, 2 * T0) == 0
-        assert reader.total(seen, "gpu_seconds", 0, 2 * T0) == 70
-        assert reader.total(seen, "used_bytes", 0, 2 * T0) == 20  # the gap stays a gap
-
-
-def test_a_container_that_is_created_again_with_its_key_is_counted_on(folder: Path) -> None:
-    store = HistoryStore(folder)
-    first = ended(3, created=T0 + 1, gpu_seconds=1.0, used_bytes=1)
-    second = ended(6, created=T0 + 4, gpu_seconds=0.5, used_bytes=1)
-    store.write(T0, metrics())
-    store.write(T0 + 10, with_ended(first, second))
-    third = container(created=T0 + 12, gpu_seconds=0.25, used_bytes=1)
-    for at in (20, 30):
-        store.write(T0 + at, with_ended(first, second, tenants=[third]))
-    with HistoryReader(folder) as reader:
-        assert reader.total(only(reader), "gpu_seconds", T0, T0 + 60) == 1.75
-        assert reader.total(only(reader), "used_bytes", T0, T0 + 60) == 2 + 2 + 8 + 10

@@ -207,13 +207,6 @@ def test_several_keys_that_reach_no_runtime_give_one_finding_per_container() -> 
     ) in line
 
 
-def test_cores_without_memory_are_a_warning_because_a_node_may_have_a_default() -> None:
-    text = annotated("gpushare.io/cores: '30'")
-    assert told(text) == []
-    (line,) = told(text, "warning")
-    assert "=30: requests cores without memory. Add gpushare.io/memory" in line
-
-
 def test_unsupported_features_of_another_system_are_notes() -> None:
     text = pod("limits: {nvidia.com/gpu.shared: 1}")
     assert told(text) == told(text, "warning") == []
@@ -229,14 +222,6 @@ def test_a_variable_of_ours_alone_in_a_pod_is_a_warning() -> None:
     )
     annotated_too = pod(annotations="gpushare.io/container.c.memory: 8GiB", env=env)
     assert told(annotated_too, "warning") == []
-
-
-def test_a_pod_without_a_runtime_class_is_reported() -> None:
-    text = annotated("gpushare.io/memory: 4GiB").replace("runtimeClassName: gpushare, ", "")
-    (line,) = told(text, INFO)
-    assert line.endswith("is the default runtime. Add runtimeClassName: gpushare.")
-    (line,) = told("services: {a: {image: i, environment: [GPUSHARE_MEMORY=4GiB]}}", INFO)
-    assert line.endswith("is the default runtime. Add runtime: gpushare.")
 
 
 def test_a_valid_request_is_valid_in_every_format() -> None:
@@ -269,13 +254,6 @@ services: {a: {image: i, annotations: [gpushare.io/memory=x]}} => 1:40: annotati
 def test_errors_in_a_compose_file_are_found(row: str) -> None:
     text, expected = row.split(" => ")
     assert expected in told(text)
-
-
-def test_a_setting_of_an_operators_that_is_none() -> None:
-    policy = "tke.cloud.tencent.com/qgpu-schedule-policy"
-    (line,) = told(f"kind: Node\nmetadata: {{labels: {{{policy}: fixed-shaer}}}}\n")
-    assert line.startswith(f"2:65: node label {policy}=fixed-shaer (Tencent qGPU): not a valid")
-    assert line.endswith("Did you mean fixed-share?")
 
 
 @pytest.mark.parametrize(

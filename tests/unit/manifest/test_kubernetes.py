@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import textwrap
 
-import pytest
-
 from gpushare.manifest import Container, ManifestFile, ManifestValues, read
 
 
@@ -77,31 +75,6 @@ def test_a_pod_has_everything_with_its_place() -> None:
     assert file.text[node.start : node.end] == "1"
 
 
-TEMPLATE = "{metadata: {annotations: {a: b}}, spec: {containers: [{name: c, image: i}]}}"
-
-
-@pytest.mark.parametrize(
-    ("kind", "way"),
-    [
-        ("Deployment", "{template: T}"),
-        ("StatefulSet", "{template: T}"),
-        ("DaemonSet", "{template: T}"),
-        ("ReplicaSet", "{template: T}"),
-        ("Job", "{template: T}"),
-        ("CronJob", "{jobTemplate: {spec: {template: T}}}"),
-        ("PyTorchJob", "{pytorchReplicaSpecs: {Worker: {replicas: 2, template: T}}}"),
-        ("RayCluster", "{workerGroupSpecs: [{template: T}]}"),
-        ("Training", "{somewhere: {else: [{template: T}]}}"),
-    ],
-)
-def test_whatever_has_a_pod_template_has_its_pods(kind: str, way: str) -> None:
-    spec = way.replace("T}", f"{TEMPLATE}}}")
-    text = f"{{apiVersion: v1, kind: {kind}, metadata: {{annotations: {{n: o}}}}, spec: {spec}}}"
-    container = only(manifest(text))
-    assert container.document.kind == kind
-    assert texts(container.annotations) == {"a": "b"}
-
-
 def test_a_list_is_its_items_and_documents_follow_each_other() -> None:
     pod = "{kind: Pod, metadata: {name: N}, spec: {containers: [{name: c, image: i}]}}"
     text = f"# nothing\n---\n{{kind: List, items: [{pod}, {{kind: Service}}]}}\n---\n{pod}\n---\n"
@@ -155,32 +128,3 @@ CLAIM = """\
                   kind: GpuConfig
                   sharing: {strategy: MPS, mpsConfig: {defaultActiveThreadPercentage: 50}}
 """
-
-
-def test_a_container_has_the_requests_of_its_claims() -> None:
-    file = manifest(
-        textwrap.dedent(CLAIM)
-        + textwrap.dedent(
-            """\
-            ---
-            kind: Pod
-            spec:
-              resourceClaims: [{name: g, resourceClaimTemplateName: half}]
-              containers:
-                - {name: c, image: i, resources: {claims: [{name: g}]}}
-                - {name: d, image: i}
-            """
-        )
-    )
-    asked, other = file.containers
-    assert (
-        texts(asked.claim).items()
-        >= {
-            "gpu.nvidia.com": "2",
-            "capacity.requests.memory": "4Gi",
-            "sharing.strategy": "MPS",
-            "sharing.mpsConfig.defaultActiveThreadPercentage": "50",
-        }.items()
-    )
-    assert asked.claim["gpu.nvidia.com"].line == 11
-    assert other.claim == {}

@@ -17,7 +17,7 @@ from gpushare.manifest.check import check
 from gpushare.manifest.migration import plans
 from gpushare.manifest.migration.report import as_data, as_text
 from gpushare.text_position import at
-from tests.unit.manifest.test_alauda import ALAUDA
+from tests.unit.manifest.test_alauda_resources import ALAUDA
 from tests.unit.manifest.test_kubernetes import CLAIM, POD
 from tests.unit.manifest.test_others import COMPOSE, TASK
 from tools.check.command import ROOT

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from gpushare.oci import cdi, driver_files
 from gpushare.oci.driver_files import DriverFiles
 from gpushare.oci.rootfs import Rootfs
-from tests.unit.oci.examples import cdi_document
+from tests.unit.oci.examples import cdi_document, opened
 
 
 @pytest.fixture
@@ -27,6 +26,5 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def rootfs(root: Path) -> Iterator[Rootfs]:
-    fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
-    yield Rootfs(fd)
-    os.close(fd)
+    with opened(root) as rootfs:
+        yield rootfs

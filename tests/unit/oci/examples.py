@@ -4,7 +4,13 @@
 from __future__ import annotations
 
 import copy
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+from gpushare.oci.rootfs import Rootfs
 
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 VERSION = "580.159.04"
@@ -21,6 +27,16 @@ CDI_HOOK = {
 }
 DENY_ALL = {"allow": False, "access": "rwm"}
 NULL_RULE = {"allow": True, "type": "c", "major": 1, "minor": 3, "access": "rwm"}
+
+
+@contextmanager
+def opened(root: Path) -> Iterator[Rootfs]:
+    """Yield the rootfs of a folder."""
+    fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield Rootfs(fd)
+    finally:
+        os.close(fd)
 
 
 def docker_spec(*env: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import yaml
 
 from gpushare.oci import cdi, driver_files
 from gpushare.oci.cdi import CdiDeviceNode, CdiError, CdiMount
+from gpushare.oci.driver_files import DriverCapabilities
 from gpushare.oci.edits import Device
 from tests.unit.oci.examples import LIBRARIES, VERSION, cdi_document
 
@@ -156,11 +157,8 @@ def test_a_shared_container_gets_compute_and_utility_alone() -> None:
         ("libnvidia-ptxjitcompiler.so.580.1", True),
         ("libnvidia-nvvm70.so.4", True),
         ("libnvidia-pkcs11-openssl3.so.580.1", True),
-        ("libnvidia-pkcs11.so.580.1", True),
         ("libnvidia-opencl.so.580.1", False),
         ("libnvidia-encode.so.580.1", False),
-        ("libnvoptix.so.580.1", False),
-        ("libnvcuvid.so.580.1", False),
         ("libnvidia-glvkspirv.so.580.1", False),
         ("libcuda.so.580.1", False),
     ],
@@ -179,3 +177,43 @@ def test_whole_cards_get_everything_that_is_no_library_of_the_main_folder() -> N
         f"/usr/lib/i386-linux-gnu/libcuda.so.{VERSION}",
     ]
     assert isinstance(others[0], CdiMount)
+
+
+@pytest.mark.parametrize("value", ["", " ", ",", None])
+def test_without_the_variable_it_is_compute_and_utility(value: str | None) -> None:
+    asked = driver_files.requested_capabilities(
+        {} if value is None else {driver_files.VARIABLE: value}
+    )
+    assert asked == DriverCapabilities(frozenset({"compute", "utility"}))
+
+
+def test_all_is_everything_that_there_is() -> None:
+    asked = driver_files.requested_capabilities({driver_files.VARIABLE: "compute,all"})
+    assert asked.uninterposed == ("video", "graphics", "display", "ngx", "compat32")
+
+
+def test_an_unknown_capability_is_reported_separately() -> None:
+    asked = driver_files.requested_capabilities({driver_files.VARIABLE: "video, compute,vdieo"})
+    assert asked == DriverCapabilities(frozenset({"video", "compute"}), ("vdieo",))
+
+
+@pytest.mark.parametrize(
+    ("path", "capability"),
+    [
+        ("/usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05", "compute"),
+        ("/etc/OpenCL/vendors/nvidia.icd", "compute"),
+        ("/usr/lib64/libnvidia-ml.so.1", "utility"),
+        ("/usr/bin/nvidia-smi", "utility"),
+        ("/usr/bin/nvidia-cuda-mps-server", "compute"),
+        ("/usr/lib64/libnvidia-encode.so.580.95.05", "video"),
+        ("/usr/lib64/libnvidia-ngx.so.1", "ngx"),
+        ("/usr/share/glvnd/egl_vendor.d/10_nvidia.json", "graphics"),
+        ("/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json", "graphics"),
+        ("/usr/lib64/xorg/modules/drivers/nvidia_drv.so", "display"),
+        ("/usr/lib/i386-linux-gnu/libcuda.so.580.95.05", "compat32"),
+        ("/lib/firmware/nvidia/580.95.05/gsp_ga10x.bin", None),
+        ("/usr/lib64/libnvidia-of-tomorrow.so.1", None),
+    ],
+)
+def test_a_file_implies_its_capability(path: str, capability: str | None) -> None:
+    assert driver_files.of_file(path) == capability

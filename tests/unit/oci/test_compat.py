@@ -80,16 +80,6 @@ def test_a_package_is_copied_once(root: Path, rootfs: Rootfs, tmp_path: Path) ->
     assert [path.name for path in store.iterdir()] == [first.name]
 
 
-def test_a_changed_image_gets_another_copy(root: Path, rootfs: Rootfs, tmp_path: Path) -> None:
-    store = tmp_path / "compat"
-    package(root)
-    first = cuda_compat.keep(rootfs, found(rootfs), store)
-    package(root, padding=b"changed")
-    second = cuda_compat.keep(rootfs, found(rootfs), store)
-    assert first != second
-    assert not (first / f"libcuda.so.{NEWER}").read_bytes().endswith(b"changed")
-
-
 def test_a_pipe_or_a_device_is_not_copied(root: Path, rootfs: Rootfs, tmp_path: Path) -> None:
     place = package(root)
     package_found = found(rootfs)

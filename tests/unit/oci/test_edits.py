@@ -47,12 +47,6 @@ def test_a_node_of_the_same_path_is_replaced() -> None:
     assert editing.strip(edited).document == document
 
 
-def test_nothing_to_do_leaves_the_spec_as_it_is() -> None:
-    spec = Spec(docker_spec())
-    assert editing.apply(spec, Edits()) is spec
-    assert editing.strip(spec) is spec
-
-
 def test_a_hook_without_env_or_timeout_cannot_be_written() -> None:
     with pytest.raises(ValueError, match="inherits"):
         Hook("createRuntime", "/bin/true", ("true",), (), 5)

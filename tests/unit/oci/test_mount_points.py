@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No mount of gpushare's is placed in a volume, whatever an engine has mounted."""
+"""No mount of gpushare's is placed in a volume; one mount stands for those of the libraries."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from gpushare.oci import cdi, container, driver_files, mount_points
 from gpushare.oci.container import ContainerEdits, Filters, HostFiles
-from gpushare.oci.edits import Edits
+from gpushare.oci.edits import Edits, Mount
 from gpushare.oci.elf import platform_of
-from gpushare.oci.mount_points import OURS, PRIVATE, CoveredPath, PlacedEdits
+from gpushare.oci.mount_points import OURS, PRIVATE, CoveredPath, LibraryTree, PlacedEdits
 from gpushare.oci.rootfs import Rootfs
 from gpushare.oci.spec import Spec
-from tests.unit.oci.examples import LIBRARIES, cdi_document
+from tests.unit.oci.examples import LIBRARIES, cdi_document, opened
 
 PLATFORM = platform_of("x86_64")
 DRIVER = driver_files.from_cdi(cdi.from_document(cdi_document()))
@@ -42,9 +42,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rootfs]:
     (root / "libraries").symlink_to(f"..{LIBRARIES}")
     (root / "usr/lib64/ld-linux-x86-64.so.2").write_text("the loader")
     (root / LIBRARIES[1:] / "libc.so.6").write_text("libc")
-    fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
-    yield Rootfs(fd)
-    os.close(fd)
+    with opened(root) as rootfs:
+        yield rootfs
 
 
 def bind(destination: str, *options: str) -> dict[str, Any]:
@@ -122,11 +121,8 @@ def test_files_of_the_image_in_our_directory_stay_visible(tmp_path: Path) -> Non
     for name, tmpfs_at in (("app", PRIVATE), ("driver", OURS)):
         root = tmp_path / name
         (root / "opt/gpushare" / name).mkdir(parents=True)
-        fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
-        try:
-            mounts = placed(Rootfs(fd)).wanted.edits.mounts
-        finally:
-            os.close(fd)
+        with opened(root) as rootfs:
+            mounts = placed(rootfs).wanted.edits.mounts
         assert [mount.destination for mount in mounts if mount.type == "tmpfs"] == [tmpfs_at]
 
 
@@ -144,13 +140,8 @@ def test_a_mount_that_cannot_move_names_its_volume(image: Rootfs, path: str) -> 
 
 def test_the_hosts_own_root_gets_no_file_of_ours_among_its_libraries(tmp_path: Path) -> None:
     """A container may have the host's root: what is missing there is not made."""
-    fd = os.open("/", os.O_PATH | os.O_DIRECTORY)
-    try:
-        rootfs = Rootfs(fd)
-        found = placed(rootfs)
-        edits = with_cache(found, rootfs, tmp_path)
-    finally:
-        os.close(fd)
+    with opened(Path("/")) as rootfs:
+        edits = with_cache(placed(rootfs), rootfs, tmp_path)
     ours = ("/opt/gpushare/", PRIVATE)
     for mount in edits.mounts:
         assert mount.destination.startswith(ours) or Path(mount.destination).exists()
@@ -161,32 +152,72 @@ def test_two_names_of_one_library_are_one_mount(tmp_path: Path) -> None:
     root = tmp_path / "image"
     (root / LIBRARIES[1:]).mkdir(parents=True)
     (root / LIBRARIES[1:] / "libc.so.6").write_text("libc")
-    fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
-    try:
+    with opened(root) as rootfs:
         for _ in range(2):  # the second time, the links are there
-            mounts = placed(Rootfs(fd)).wanted.edits.mounts
+            mounts = placed(rootfs).wanted.edits.mounts
             found = [
                 m.destination for m in mounts if m.destination.startswith(f"{PRIVATE}/libcuda")
             ]
             assert found == [f"{PRIVATE}/libcuda.so.1"]
-    finally:
-        os.close(fd)
     for name in ("libcuda.so", "libcuda.so.1"):
         assert (root / LIBRARIES[1:] / name).readlink() == Path(f"{PRIVATE}/libcuda.so.1")
 
 
-def test_an_image_whose_opt_is_a_link_gets_the_same_again(tmp_path: Path) -> None:
-    root = tmp_path / "image"
-    for folder in (LIBRARIES[1:], "data/opt"):
-        (root / folder).mkdir(parents=True)
-    (root / "opt").symlink_to("data/opt")
-    (root / LIBRARIES[1:] / "libc.so.6").write_text("libc")
-    fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
-    try:
-        first, second = placed(Rootfs(fd)), placed(Rootfs(fd))
-    finally:
-        os.close(fd)
-    names = [{mount.destination for mount in one.wanted.edits.mounts} for one in (first, second)]
-    assert f"{PRIVATE}/libcuda.so.1" in names[0]
-    assert {name for name in names[0] if name.startswith(PRIVATE)} <= names[1]
-    assert not list((root / "data/opt/gpushare").iterdir())
+# --- one mount in place of the single mounts of the libraries ---
+
+TREE = LibraryTree("/run/tree", mount_points.tree_files(DRIVER, HOST.filters))
+TENANT = "/opt/gpushare/tenant"
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> Iterator[Rootfs]:
+    """An image with the C library."""
+    (tmp_path / LIBRARIES[1:]).mkdir(parents=True)
+    (tmp_path / LIBRARIES[1:] / "libc.so.6").write_text("libc")
+    with opened(tmp_path) as rootfs:
+        yield rootfs
+
+
+def ours(found: PlacedEdits) -> list[Mount]:
+    return [m for m in found.wanted.edits.mounts if f"{m.destination}/".startswith(f"{OURS}/")]
+
+
+def test_it_stands_for_the_tmpfs_and_all_libraries_in_it(loaded: Rootfs) -> None:
+    single = placed(loaded)
+    found = mount_points.with_tree(single, TREE)
+    assert [(m.source, m.destination) for m in ours(found)] == [
+        ("/run/tree", OURS),
+        ("/run/t", TENANT),
+        ("/run/t/status", f"{TENANT}/status"),
+    ]
+    assert {"rbind", "rprivate", "ro", "nosuid", "nodev"} <= set(ours(found)[0].options)
+    for mount in ours(single)[1:-2]:
+        assert TREE.files[mount.destination] == mount.source
+    others = [m for m in single.wanted.edits.mounts if m not in ours(single)]
+    assert [m for m in found.wanted.edits.mounts if m not in ours(found)] == others
+    assert replace(found, wanted=single.wanted) == single  # nothing else has changed
+
+
+def test_a_container_with_another_library_has_single_mounts(loaded: Rootfs) -> None:
+    """A newer cuda-compat of the loaded is its libcuda."""
+    single = placed(loaded)
+    other = {**TREE.files, "/opt/gpushare/driver/libcuda.so.1": "/other/libcuda.so.1"}
+    assert mount_points.with_tree(single, LibraryTree("/run/tree", other)) is single
+
+
+def test_a_container_with_whole_cards_has_single_mounts(loaded: Rootfs) -> None:
+    whole = container.whole(HOST, [("0",)], rootfs=loaded, hooks=())
+    single = mount_points.place(whole, Spec({"mounts": []}), loaded, DRIVER)
+    assert mount_points.with_tree(single, TREE) is single
+
+
+def test_files_of_the_image_beside_ours_stay_visible(loaded: Rootfs) -> None:
+    loaded.make_directory(f"{OURS}/app")
+    single = placed(loaded)
+    assert mount_points.with_tree(single, TREE) is single
+
+
+def test_a_mount_of_the_engine_beside_ours_stays_visible(loaded: Rootfs) -> None:
+    data = {"destination": f"{OURS}/data", "type": "bind", "source": "/srv", "options": ["rbind"]}
+    single = placed(loaded, data)
+    assert mount_points.with_tree(single, TREE) is single

@@ -44,11 +44,6 @@ def refusal(document: dict[str, Any], driver: DriverFiles) -> str:
     return str(caught.value)
 
 
-def test_a_spec_without_a_gpu_asks_for_none_and_loses_nothing(nvidia_driver: DriverFiles) -> None:
-    assert injected_gpu.find(Spec(docker_spec()), nvidia_driver) == injected_gpu.InjectedGpu()
-    assert cleaned(docker_spec(), nvidia_driver) == docker_spec()
-
-
 @pytest.mark.parametrize(
     ("visible", "cards"),
     [
@@ -58,7 +53,6 @@ def test_a_spec_without_a_gpu_asks_for_none_and_loses_nothing(nvidia_driver: Dri
         ("1,0", EngineCards(HOOK, devices=("1", "0"))),
         ("GPU-4f1c", EngineCards(HOOK, devices=("GPU-4f1c",))),
         ("all", EngineCards(HOOK, all_cards=True)),
-        ("0,0", EngineCards(HOOK, count=1)),
         ("nvidia.com/gpu=1", EngineCards(HOOK, devices=("1",))),
         ("none", None),
         ("void", None),
@@ -69,11 +63,6 @@ def test_the_hook_form_asks_with_the_last_visible_devices(
 ) -> None:
     assert asked(hook_form(visible), nvidia_driver) == cards
     assert cleaned(hook_form(visible), nvidia_driver)["hooks"] == {"prestart": [SETKEY]}
-
-
-@pytest.mark.parametrize("name", ["MIG-4f1c", "0:1"])
-def test_a_mig_instance_is_asked_for_by_name(nvidia_driver: DriverFiles, name: str) -> None:
-    assert asked(hook_form(name), nvidia_driver) == EngineCards(HOOK, devices=(name,))
 
 
 def test_a_mig_instance_is_asked_for_with_its_capabilities() -> None:
@@ -99,32 +88,10 @@ def test_an_instance_that_is_named_as_before_driver_470_is_refused(
     )
 
 
-@pytest.mark.parametrize(
-    ("minors", "cards"),
-    [
-        ((0,), EngineCards(NODES, count=1)),
-        ((0, 1), EngineCards(NODES, count=2)),
-        ((1,), EngineCards(NODES, minors=(1,))),
-    ],
-)
-def test_the_cdi_form_asks_with_the_nodes(
-    nvidia_driver: DriverFiles, minors: tuple[int, ...], cards: EngineCards
-) -> None:
-    assert asked(cdi_form(*minors), nvidia_driver) == cards
-
-
 def test_a_kubelet_means_the_very_card_that_it_passed(nvidia_driver: DriverFiles) -> None:
     document = cdi_form(0)
     document["annotations"]["io.kubernetes.cri.container-name"] = "train"
     assert asked(document, nvidia_driver) == EngineCards(NODES, minors=(0,))
-
-
-def test_the_cdi_form_is_taken_out_whole_and_nothing_else(nvidia_driver: DriverFiles) -> None:
-    left = cleaned(cdi_form(0, 1), nvidia_driver)
-    assert left["linux"]["devices"] == []
-    assert left["linux"]["resources"]["devices"] == [DENY_ALL, NULL_RULE]
-    assert left["mounts"] == docker_spec()["mounts"]
-    assert left["hooks"] == {"prestart": [SETKEY], "createContainer": []}
 
 
 def test_a_node_of_a_card_that_our_own_spec_does_not_list_is_taken_out(
@@ -191,14 +158,6 @@ def test_an_unknown_node_of_nvidias_is_refused(
     )
 
 
-def test_a_part_of_a_card_is_refused_by_its_capability(nvidia_driver: DriverFiles) -> None:
-    document = cdi_form(0)
-    document["linux"]["devices"].append(node("/dev/nvidia-caps/nvidia-cap30", 30, 510))
-    assert refusal(document, nvidia_driver).startswith(
-        "device /dev/nvidia-caps/nvidia-cap30: a MIG instance that the driver's CDI spec does not"
-    )
-
-
 def test_a_folder_of_nodes_is_refused(nvidia_driver: DriverFiles) -> None:
     document = docker_spec()
     mount = {**library_mount("x"), "source": "/dev/nvidia-caps", "destination": "/dev/nvidia-caps"}
@@ -212,20 +171,11 @@ def test_a_folder_of_nodes_is_refused(nvidia_driver: DriverFiles) -> None:
     "path",
     [
         "/run/nvidia-persistenced/socket",
-        "/tmp/nvidia-mps",
         "/usr/bin/nvidia-imex-ctl",
-        "/usr/share/X11/xorg.conf.d/10-nvidia.conf",
-        "/usr/share/X11/xorg.conf.d/nvidia-drm-outputclass.conf",
         "/etc/vulkan/icd.d/nvidia_icd.x86_64.json",
         "/lib/firmware/nvidia/580.159.04/gsp_tu10x.bin",
-        "/usr/share/nvidia/nvoptix.bin",
-        "/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
-        "/usr/lib/x86_64-linux-gnu/gbm/nvidia-drm_gbm.so",
         "/usr/lib/x86_64-linux-gnu/nvidia/xorg/libglxserver_nvidia.so.580.159.04",
-        "/usr/lib/x86_64-linux-gnu/vdpau/libvdpau_nvidia.so.580.159.04",
-        "/usr/lib/x86_64-linux-gnu/libnvidia-egl-gbm.so.1.1.2",
         "/usr/lib/x86_64-linux-gnu/libcudadebugger.so.580.159.04",
-        "/usr/bin/nvidia-cuda-mps-server",
     ],
 )
 def test_the_files_that_come_with_a_card_are_known(nvidia_driver: DriverFiles, path: str) -> None:
@@ -281,31 +231,6 @@ def test_another_program_that_starts_one_of_nvidias_is_refused(nvidia_driver: Dr
     )
 
 
-def test_a_hook_of_hooks_d_is_in_every_container_and_asks_nothing(
-    nvidia_driver: DriverFiles,
-) -> None:
-    document = hook_form("all")
-    document["annotations"]["io.container.manager"] = "libpod"
-    assert asked(document, nvidia_driver) is None
-    left = cleaned(document, nvidia_driver)
-    assert left["hooks"] == {"prestart": [SETKEY]}
-    assert left["process"]["env"] == document["process"]["env"]
-
-
-def test_podmans_devices_are_named_ones(nvidia_driver: DriverFiles) -> None:
-    document = cdi_form(0)
-    document["annotations"]["io.container.manager"] = "libpod"
-    assert asked(document, nvidia_driver) == EngineCards(NODES, minors=(0,))
-
-
-def test_the_variables_that_came_with_the_card_go_with_it(nvidia_driver: DriverFiles) -> None:
-    image = docker_spec()["process"]["env"]
-    assert cleaned(hook_form("1"), nvidia_driver)["process"]["env"] == image
-    document = cdi_form(0)
-    document["process"]["env"].append("NVIDIA_CTK_LIBCUDA_DIR=/usr/lib64")
-    assert cleaned(document, nvidia_driver)["process"]["env"] == image
-
-
 def test_a_control_node_without_a_card_is_refused(nvidia_driver: DriverFiles) -> None:
     document = docker_spec()
     document["linux"]["devices"] = [node("/dev/nvidiactl", 255)]
@@ -313,15 +238,6 @@ def test_a_control_node_without_a_card_is_refused(nvidia_driver: DriverFiles) ->
         "the CDI device or --device: parts of the NVIDIA driver are passed without a card. "
         "Pass a card, or request a share: -e GPUSHARE_MEMORY=4GiB alone."
     )
-
-
-def test_a_privileged_containers_nodes_are_the_hosts_and_no_request(
-    nvidia_driver: DriverFiles,
-) -> None:
-    document = docker_spec()
-    document["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
-    document["linux"]["devices"] = [node("/dev/nvidia0", 0), node("/dev/nvidia-caps/x", 0, 9)]
-    assert injected_gpu.find(Spec(document), nvidia_driver) == injected_gpu.InjectedGpu()
 
 
 def test_a_privileged_monitor_that_mounts_the_driver_asks_for_no_card(
@@ -333,27 +249,6 @@ def test_a_privileged_monitor_that_mounts_the_driver_asks_for_no_card(
     document["mounts"].append(library_mount("libnvidia-ml.so.1"))
     assert injected_gpu.find(Spec(document), nvidia_driver) == injected_gpu.InjectedGpu()
     assert cleaned(document, nvidia_driver) == document
-
-
-def test_a_privileged_container_may_ask_by_the_hook(nvidia_driver: DriverFiles) -> None:
-    document = hook_form("0")
-    document["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
-    document["linux"]["devices"] = [node("/dev/nvidia0", 0)]
-    assert asked(document, nvidia_driver) == EngineCards(HOOK, count=1)
-    left = cleaned(document, nvidia_driver)
-    assert left["hooks"] == {"prestart": [SETKEY]}
-    assert left["linux"]["devices"] == [node("/dev/nvidia0", 0)]
-
-
-def test_a_privileged_container_may_ask_by_a_cdi_device(nvidia_driver: DriverFiles) -> None:
-    document = cdi_form(1)
-    document["linux"]["resources"]["devices"].insert(0, {"allow": True, "access": "rwm"})
-    document["linux"]["resources"]["devices"].remove(DENY_ALL)
-    document["linux"]["devices"].append(node("/dev/nvidia0", 0))
-    assert asked(document, nvidia_driver) == EngineCards(NODES, minors=(1,))
-    left = cleaned(document, nvidia_driver)
-    assert left["linux"] == document["linux"]
-    assert left["hooks"]["createContainer"] == []
 
 
 def test_driver_files_without_a_card_are_somebodys_own_business(nvidia_driver: DriverFiles) -> None:

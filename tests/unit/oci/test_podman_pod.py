@@ -57,22 +57,12 @@ def test_only_the_named_container_requests(storage: Path, annotations: dict[str,
     assert not requested(storage, SIDE, {**annotations, **IN_POD})
 
 
-def test_the_infra_container_requests_nothing_of_its_pod(storage: Path) -> None:
-    assert not requested(storage, INFRA, SCOPED)
-
-
 def test_an_annotation_without_a_name_goes_to_the_container_that_another_names(
     storage: Path,
 ) -> None:
     annotations = {**SCOPED, "gpushare.io/placement": "spread", **IN_POD}
     assert requested(storage, TRAIN, annotations) == {"memory": "4GiB", "placement": "spread"}
     assert not requested(storage, SIDE, annotations)
-
-
-def test_without_a_named_container_each_requests_for_itself(storage: Path) -> None:
-    annotations = {"gpushare.io/memory": "4GiB", **IN_POD}
-    for one in (TRAIN, SIDE):
-        assert requested(storage, one, annotations) == {"memory": "4GiB"}
 
 
 def test_a_container_in_no_pod_is_none_of_a_pod(storage: Path) -> None:

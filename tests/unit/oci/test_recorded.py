@@ -154,14 +154,6 @@ def test_a_request_with_a_quota_is_for_shares_of_as_many(
     )
 
 
-@pytest.mark.parametrize("name", REQUESTS)
-def test_annotations_ask_beside_a_request_too(name: str, host: DriverFiles) -> None:
-    spec = load(name)
-    annotations = {**spec.annotations, "gpushare.io/memory": "4GiB"}
-    found = given(spec.with_value(("annotations",), annotations), host)
-    assert (found.kind, found.count) == ("shared", REQUESTS[name].count)
-
-
 @pytest.mark.parametrize("name", NO_REQUESTS)
 def test_a_container_without_card_requests_gets_none_and_may_request_a_share(
     name: str, host: DriverFiles

@@ -3,15 +3,12 @@
 
 import errno
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpushare.oci import rootfs as rootfs_module
 from gpushare.oci.image_view import ImageView
@@ -259,60 +256,3 @@ def test_names_of_a_path_that_is_no_folder_are_none(
     (root / "link").symlink_to(secret.parent)
     assert rootfs.names("/b") == ["1", "2"]
     assert rootfs.names("/b/1") == rootfs.names("/none") == rootfs.names("/link") == []
-
-
-NAMES = st.sampled_from(["a", "b", "c"])
-TARGETS = st.lists(st.sampled_from(["a", "b", "c", "..", "."]), min_size=1, max_size=4)
-
-
-@pytest.fixture(scope="module")
-def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("scratch")
-
-
-@given(
-    st.lists(st.tuples(TARGETS, st.none() | TARGETS, st.booleans()), max_size=8),
-    TARGETS,
-)
-def test_existing_paths_resolve_as_in_the_kernel(
-    scratch: Path, made: list[tuple[list[str], list[str] | None, bool]], path: list[str]
-) -> None:
-    root = scratch / "root"
-    shutil.rmtree(root, ignore_errors=True)
-    root.mkdir()
-    for where, target, absolute in made:
-        parts = [part for part in where if part not in ("..", ".")]
-        if parts:
-            _make(root, parts, None if target is None else "/" * absolute + "/".join(target))
-    fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
-    try:
-        rootfs = Rootfs(fd)
-        asked = "/" + "/".join(path)
-        with closing(ImageView(fd)) as view:
-            try:
-                with rootfs.open(asked, os.O_PATH) as found:
-                    real = str(Path(f"/proc/self/fd/{found}").readlink()).removeprefix(str(root))
-            except OSError:
-                assert not view.exists(asked)
-                return
-            assert rootfs.resolve(asked) == view.resolve(asked) == (real or "/")
-            assert view.is_directory(asked) == rootfs.is_directory(asked)
-    finally:
-        os.close(fd)
-
-
-def _make(root: Path, parts: list[str], target: str | None) -> None:
-    """Make a folder or a link, with real folders above it; where something is already, nothing."""
-    here = root
-    for part in parts[:-1]:
-        here /= part
-        if here.is_symlink() or (here.exists() and not here.is_dir()):
-            return
-        here.mkdir(exist_ok=True)
-    here /= parts[-1]
-    if here.is_symlink() or here.exists():
-        return
-    if target is None:
-        here.mkdir()
-    else:
-        here.symlink_to(target)

@@ -9,7 +9,7 @@ from gpushare.quota.effective_request import (
 )
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.parse import parse_request
-from gpushare.quota.request import EngineCards
+from gpushare.quota.request import EngineCards, visible_devices
 
 GIB = 1 << 30
 GPUS = EngineCards("docker run --gpus", count=2)
@@ -173,3 +173,9 @@ def test_a_command_line_is_answered_with_its_options(options: dict[str, str], me
     with pytest.raises(QuotaError) as refused:
         resolve_request(parse_request({}, {}, options=options).valid())
     assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize("value", ["", "void", "none", " ", None])
+def test_values_of_visible_devices_that_ask_for_nothing(value: str | None) -> None:
+    assert visible_devices({} if value is None else {"NVIDIA_VISIBLE_DEVICES": value}) is None
+    assert visible_devices({"NVIDIA_VISIBLE_DEVICES": "GPU-4f1c,1"}) == "GPU-4f1c,1"

@@ -120,15 +120,6 @@ def test_a_lower_source_shrinks_a_key(higher: str, lower: str, key: str) -> None
 
 
 @pytest.mark.parametrize("key", VALUES)
-@pytest.mark.parametrize("lower", SOURCES[1:])
-def test_an_override_stands_even_if_it_is_larger(lower: str, key: str) -> None:
-    modest, greedy = VALUES[key]
-    both = Words(**{**SILENT, "operator": {key: greedy}, lower: {key: modest}}).read()
-    assert value(both, key) == alone("operator", key, greedy)
-    assert "takes precedence" in both.notes[0]
-
-
-@pytest.mark.parametrize("key", VALUES)
 @pytest.mark.parametrize("trust", ["reduce", "ignore"])
 def test_an_environment_that_may_not_ask_sets_no_key(key: str, trust: EnvTrust) -> None:
     quota = Words(**{**SILENT, "env": {key: VALUES[key][1]}}).read(trust)

@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Sizes and percentages of memory: what is read, exactly, what is refused, and what is shown."""
+
+from fractions import Fraction
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.quota.errors import BadValue
+from gpushare.quota.keys import KEYS
+from gpushare.quota.request import Percent
 from gpushare.quota.size import MAX_BYTES, exact_size, format_size, format_use, parse_size
+from gpushare.quota.values import format_percent
 
 GIB = 1 << 30
 
@@ -87,3 +94,37 @@ def test_use_is_shown_in_the_unit_of_the_quota() -> None:
     assert format_use(4 * GIB - 1, 4 * GIB) == "3.9/4.0 GiB"
     assert format_use(0, 8 * GIB) == "0.0/8.0 GiB"
     assert format_use(100 << 20, 512 << 20) == "100.0/512.0 MiB"
+
+
+read_percent = KEYS["memory-percent"].parse
+
+
+@pytest.mark.parametrize(
+    ("text", "percent", "shown"),
+    [
+        ("25", 25, "25 %"),
+        (" 12.5 ", Fraction(25, 2), "12.5 %"),
+        ("80/3", Fraction(80, 3), "26.67 %"),
+        ("200/2", 100, "100 %"),
+        ("0.01", Fraction(1, 100), "0.01 %"),
+    ],
+)
+def test_a_percentage_is_read_exactly(text: str, percent: Percent, shown: str) -> None:
+    found = read_percent(text)
+    assert found == percent
+    assert isinstance(found, (int, Fraction))
+    assert format_percent(found) == shown
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "0.0", "0/3", "1/0", "100.01", "301/3", "-1", "1e1", "x"]
+)
+def test_what_is_no_percentage_is_refused(text: str) -> None:
+    with pytest.raises(BadValue, match="not a percentage of a card's memory") as refusal:
+        read_percent(text)
+    assert refusal.value.fix == "write a number up to 100, e.g. 25, 12.5 or 100/3"
+
+
+@given(st.fractions(Fraction(1, 10**9), 100, max_denominator=10**9))
+def test_each_ratio_is_read_back(percent: Fraction) -> None:
+    assert read_percent(str(percent)) == percent

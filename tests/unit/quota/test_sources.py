@@ -55,45 +55,41 @@ def test_a_recorded_value_keeps_its_source_apart_from_its_text() -> None:
     assert from_record(record)["memory"].source == ValueSource("annotation", "memory")
 
 
+#: A text of each key, and its value.
+TEXTS: dict[str, tuple[str, object]] = {
+    "memory": ("4GiB", 4 * GIB),
+    "memory-percent": ("50", 50),
+    "memory-limit": ("8GiB", 8 * GIB),
+    "cores": ("30", 30),
+    "count": ("2", 2),
+    "devices": ("0,GPU-4f1c", ("0", "GPU-4f1c")),
+    "allow": ("A100,H200", ("A100", "H200")),
+    "deny": ("T4", ("T4",)),
+    "compute-capability": ("8.0+, < 10.0", (">=8.0", "<10.0")),
+    "policy": ("burst-share", "burst-share"),
+    "weight": ("3", 3),
+    "priority": ("0", 0),
+    "class": ("offline", "offline"),
+    "placement": ("spread", "spread"),
+    "numa": ("bind", "bind"),
+    "oversubscribe": ("host", "host"),
+    "backend": ("interposer", "interposer"),
+    "idle-after": ("30m", 1800),
+    "time-limit": ("8h", 8 * 3600),
+    "wait": ("20s", 20),
+}
+
+
 def test_every_key_is_read_from_annotations_and_from_env() -> None:
-    texts = {
-        "memory": "4GiB",
-        "memory-percent": "50",
-        "memory-limit": "8GiB",
-        "cores": "30",
-        "count": "2",
-        "devices": "0,GPU-4f1c",
-        "allow": "A100,H200",
-        "deny": "T4",
-        "compute-capability": "8.0+, < 10.0",
-        "policy": "burst-share",
-        "weight": "3",
-        "priority": "0",
-        "class": "offline",
-        "placement": "spread",
-        "numa": "bind",
-        "oversubscribe": "host",
-        "backend": "interposer",
-        "idle-after": "30m",
-        "time-limit": "8h",
-        "wait": "20s",
-    }
-    assert set(texts) == set(KEYS) - {"profile"}  # which stands for some of them
+    assert set(TEXTS) == set(KEYS) - {"profile"}  # which stands for some of them
     for asked in (
-        parse_request({KEYS[name].annotation: text for name, text in texts.items()}, {}).valid(),
-        parse_request({}, {KEYS[name].env: text for name, text in texts.items()}).valid(),
+        parse_request({KEYS[name].annotation: text for name, (text, _) in TEXTS.items()}, {}),
+        parse_request({}, {KEYS[name].env: text for name, (text, _) in TEXTS.items()}),
     ):
-        assert (asked.memory_bytes, asked.memory_limit_bytes) == (4 * GIB, 8 * GIB)
-        assert (asked.memory_percent, asked.cores, asked.count) == (50, 30, 2)
-        assert asked.devices == ("0", "GPU-4f1c")
-        assert (asked.allow, asked.deny) == (("A100", "H200"), ("T4",))
-        assert asked.compute_capability == (">=8.0", "<10.0")
-        assert (asked.policy, asked.weight, asked.priority) == ("burst-share", 3, 0)
-        assert (asked.class_, asked.placement) == ("offline", "spread")
-        assert (asked.oversubscribe, asked.backend) == ("host", "interposer")
-        assert asked.idle_after_seconds == 1800
-        assert (asked.time_limit_seconds, asked.wait_seconds) == (8 * 3600, 20)
-        assert {name: value.text for name, value in asked.requested.items()} == texts
+        found = asked.valid()
+        for name, (text, value) in TEXTS.items():
+            assert getattr(found, KEYS[name].field) == value, name
+            assert found.requested[name].text == text
 
 
 REFUSALS = """\

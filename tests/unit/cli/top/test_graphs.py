@@ -121,16 +121,6 @@ def test_esc_returns_to_the_table(key: str) -> None:
     assert (after.mode, effect) == (InputMode.TABLE, None)
 
 
-def test_the_range_stops_at_its_ends() -> None:
-    state = replace(UiState(), mode=InputMode.GRAPHS)
-    for _ in range(9):
-        state, _ = press(state, "right", machine(), 3)
-    assert state.range == len(RANGES) - 1
-    for _ in range(9):
-        state, _ = press(state, "left", machine(), 3)
-    assert state.range == 0
-
-
 # --- where the figures are from ---
 
 

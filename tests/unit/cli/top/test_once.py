@@ -34,16 +34,6 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def test_once_is_the_screen_as_text(cli: Cli, daemon: AnsweringDaemon) -> None:
-    result = cli("top", "--once")
-    assert result.exit_code == 0
-    lines = result.output.splitlines()
-    assert lines[0].endswith("1 card, 2 containers")
-    assert any(line.split()[:3] == ["▾", "train", "3.9/4.0"] for line in lines)
-    assert "\x1b" not in result.output
-    assert [request["op"] for request in daemon.requests] == ["cards", "tenants", "queue"]
-
-
 def test_once_in_ascii_is_this() -> None:
     assert text(machine(), TableView(), unicode=False) + "\n" == GOLDEN.read_text()
 

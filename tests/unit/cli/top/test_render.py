@@ -153,14 +153,6 @@ def test_isolation_and_state_do_not_disappear_silently(
     assert ("ISOLATION" in heading) == ("ISOLATION" not in said)
 
 
-def test_a_name_of_wide_letters_leaves_the_columns_where_they_are() -> None:
-    snapshot = TopSnapshot(0.0, (card(),), (container("日本語" * 20), container("train")))
-    lines = text(screen(snapshot=snapshot))
-    wide = next(line for line in lines if "日" in line)
-    plain = next(line for line in lines if "train" in line)
-    assert width(wide[: wide.index("3.9/")]) == width(plain[: plain.index("3.9/")])
-
-
 def test_a_cards_problem_is_shown_above_its_bars() -> None:
     sick = card(health="GPU is lost: XID 79")
     line = "".join(part for part, _ in meters([sick], 60, unicode=True)[0])
@@ -184,14 +176,6 @@ def test_the_selected_row_is_always_seen() -> None:
         shown = screen(lines=20, view=view, snapshot=snapshot)
         assert styles(shown, f"c{number:03}") == {"selected"}
         view = replace(view, top=shown.top)
-
-
-def test_the_table_moves_no_more_than_it_must() -> None:
-    snapshot = TopSnapshot(
-        0.0, (card(),), tuple(container(f"c{number:03}") for number in range(100))
-    )
-    view = TableView(selected=("container", "c050", 0), top=45)
-    assert screen(lines=20, view=view, snapshot=snapshot).top == 45
 
 
 def test_a_tenant_over_quota_or_hung_is_marked() -> None:

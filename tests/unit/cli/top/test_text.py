@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text is as wide as a terminal shows it."""
+"""Text is as wide as a terminal shows it, and the help page fits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.cli.text import printable
-from gpushare.cli.top.columns import bar, clip, to_ascii, width
+from gpushare.cli.top import help_lines
+from gpushare.cli.top.columns import clip, to_ascii, width
+from gpushare.cli.top.keys import CHANGES, HELP, UiState
+from gpushare.cli.top.render import Size
 
 
 @pytest.mark.parametrize(
@@ -28,16 +31,18 @@ def test_a_clipped_text_fits_and_begins_as_before(text: str, most: int) -> None:
     assert (shown == text) == (width(text) <= most)
 
 
-@given(st.integers(0, 60), st.floats(0, 2), st.floats(0, 2), st.booleans())
-def test_a_bar_has_the_requested_length(
-    columns: int, full: float, half: float, ascii_only: bool
-) -> None:
-    shown = bar(columns, full, half, ascii_only=ascii_only)
-    assert width(shown) == columns
-    assert shown.isascii() or not ascii_only
-
-
 @given(st.text())
 def test_an_ascii_terminal_gets_only_ascii(text: str) -> None:
     assert to_ascii(text).isascii()
     assert len(to_ascii(text)) == len(text)
+
+
+def test_the_whole_page_fits_a_terminal_of_80_columns_and_24_lines() -> None:
+    assert help_lines(UiState(may_change=True), Size(80, 24)) == (HELP + CHANGES).splitlines()
+
+
+@pytest.mark.parametrize("columns", [30, 50, 79])
+def test_no_word_is_lost_on_a_narrower_one(columns: int) -> None:
+    lines = help_lines(UiState(may_change=True), Size(columns, 200))
+    assert max(map(len, lines)) <= columns
+    assert " ".join(lines).split() == (HELP + CHANGES).split()

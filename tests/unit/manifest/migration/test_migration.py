@@ -18,7 +18,7 @@ import yaml
 from gpushare import config
 from gpushare.cli import gpushare
 from gpushare.manifest import ManifestFile, read
-from gpushare.manifest.migration import MigrationPlan, plans
+from gpushare.manifest.migration import plans
 from gpushare.manifest.migration.report import as_text
 from gpushare.manifest.migration.settings import FLAGS, HAMI_NODE, HAMI_NVIDIA, SettingRule
 
@@ -32,20 +32,6 @@ NAMES = ("hami", "gpu-manager", "qgpu", "cgpu")
 def dump(name: str) -> ManifestFile:
     path = HERE / f"{name}.yaml"
     return read(path.name, path.read_text())
-
-
-def plan_of(name: str, *changes: tuple[str, str]) -> MigrationPlan:
-    text = (HERE / f"{name}.yaml").read_text()
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    (found,) = plans([read("dump.yaml", text)])
-    return found
-
-
-def plan_for(text: str) -> MigrationPlan:
-    (found,) = plans([read("dump.yaml", text)])
-    return found
 
 
 def test_the_plan_for_a_terminal() -> None:
@@ -66,49 +52,6 @@ def test_the_commands_are_lines_of_a_shell_and_have_a_way_back(name: str) -> Non
     assert all(shlex.split(line) for step in found.steps for line in (*step.commands, *step.back))
     for step in found.steps[1:-1]:
         assert step.back or not step.commands, f"{step.title} has no way back"
-
-
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        (("containers:", "runtimeClassName: kata, containers:"), "it has the RuntimeClass kata"),
-        (("containers:", "runtimeClassName: nvidia, containers:"), ""),
-        (("namespace: n", "namespace: kube-system"), "its namespace is kube-system"),
-        (("name: c", f"name: {'c' * 47}"), f"the name of its container {'c' * 47} has over 46"),
-        (("name: c", f"name: {'c' * 46}"), ""),
-        (("-core: '10'", "-core: '100'"), "it requests whole cards"),
-        (("-core: '10'", "-core: '200'"), "it requests whole cards"),
-    ],
-)
-def test_a_pod_that_the_policy_leaves_as_it_is_is_said(change: tuple[str, str], why: str) -> None:
-    text = (
-        "{kind: Pod, metadata: {name: p, namespace: n}, spec: {containers: [{name: c, image: i, "
-        "resources: {limits: {tencent.com/vcuda-core: '10', tencent.com/vcuda-memory: '4'}}}]}}"
-    )
-    assert change[0] in text
-    found = plan_for(text.replace(*change))
-    (one,) = found.inventory.workloads
-    assert one.stays("plugin").startswith(why)
-    assert bool(one.stays("plugin")) == bool(why)
-    notes = [note for step in found.steps for note in step.notes if "the policy leaves it" in note]
-    assert len(notes) == bool(why)
-    is_of_plugin = "whole cards" in why
-    assert not why or notes[0].endswith("mode annotations.") == is_of_plugin
-
-
-def test_objects_without_helm_are_removed_one_by_one() -> None:
-    plain = plan_of(
-        "hami",
-        ("      meta.helm.sh/release-name: hami\n", ""),
-        ("      meta.helm.sh/release-namespace: kube-system\n", ""),
-    )
-    removed = [step.title for step in plain.steps if step.title.startswith("Remove")]
-    assert removed == [
-        "Remove the webhook of HAMi",
-        "Remove the scheduler of HAMi",
-        "Remove the device plugin of HAMi",
-        "Remove its settings",
-    ]
 
 
 #: What a value of a setting becomes: None where it is the default, {} where only a reason is said.

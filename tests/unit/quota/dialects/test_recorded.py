@@ -55,18 +55,6 @@ def test_limits_request_for_the_container_that_is_named() -> None:
     assert not read(HAMI, container="proxy").requested
 
 
-def test_the_position_selects_from_a_list_for_all_containers() -> None:
-    keys = (
-        "limit vke.volcengine.com/mgpu-core=50",
-        "limit vke.volcengine.com/mgpu-memory=8192",
-        "annotation vke.volcengine.com/container-multiple-gpu=1,2",
-    )
-    counts = [
-        read("\n".join([f"position {number}", *keys])).requested.get("count") for number in (0, 1)
-    ]
-    assert [one and one.value for one in counts] == [1, 2]
-
-
 def test_what_the_pod_says_in_its_environment_is_no_images_choice() -> None:
     text = f"{HAMI}\nenv GPU_CORE_UTILIZATION_POLICY=disable"
     env = {"GPU_CORE_UTILIZATION_POLICY": "disable"}

@@ -204,6 +204,19 @@ def test_a_lenient_node_uses_the_smaller_request_and_notes_it(ours: str, taken: 
     assert any(note.startswith(f"env {left}") and kept in note for note in quota.notes)
 
 
+def test_of_a_whole_card_and_a_part_a_lenient_node_takes_the_part() -> None:
+    share = given(read({}, {"CUDA_DEVICE_SM_LIMIT": "100", "GPUSHARE_MEMORY": "2GiB"}))
+    assert (share.kind, share.memory_bytes) == ("shared", 2 * GIB)
+
+
+def test_cards_that_a_scheduler_noted_are_no_requests_of_containers() -> None:
+    noted = {
+        "vke.volcengine.com/gpu-index-container-train": "0,1",
+        "vke.volcengine.com/container-multiple-gpu": "2",
+    }
+    assert "Resource limits are not passed" in refusal({**POD, **noted})
+
+
 # --- dialects that are not taken ---
 
 
