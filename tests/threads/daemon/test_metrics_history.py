@@ -59,10 +59,6 @@ def command_line(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
 
 
-def test_it_says_what_is_wrong(kept: WatchedHistory) -> None:
-    wait_until(lambda: "gpushared is not running" in kept.history.fault)
-
-
 def test_a_process_that_is_killed_is_started_again(kept: WatchedHistory) -> None:
     first = kept.pid()
     os.kill(first, signal.SIGKILL)
