@@ -137,12 +137,6 @@ def test_a_report_is_written_to_a_file(report: Cli, tmp_path: Path) -> None:
     assert page.startswith("<!doctype html>")
 
 
-def test_an_unknown_group_is_a_usage_error(report: Cli) -> None:
-    done = report("usage", "--by", "color", "--json")
-    assert done.exit_code == 2
-    assert json.loads(done.stderr)["error"]["key"] == "--by"
-
-
 def test_no_history_is_an_error_that_names_the_folder(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "gpushare.yaml"
     file.write_text(f"state_dir: {tmp_path}\n")
@@ -154,9 +148,3 @@ def test_no_history_is_an_error_that_names_the_folder(cli: Cli, tmp_path: Path) 
     done = cli("report", "usage", "--config", str(file))
     assert done.exit_code == 1
     assert "metrics_history.retention_days is 0" in done.stderr
-
-
-def test_nothing_to_report_says_so_on_stderr(report: Cli) -> None:
-    done = report("waste", "--since", "3h", "--below", "1", "--for", "7d")
-    assert (done.exit_code, done.stdout) == (0, "")
-    assert done.stderr.startswith("nothing to report from 20")

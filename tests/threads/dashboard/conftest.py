@@ -11,8 +11,7 @@ import pytest
 from gpushare.history.store import HistoryStore
 from gpushare.metrics_schema import Metrics
 from tests.threads.cli.conftest import daemon
-from tests.threads.dashboard.options import options_of
-from tests.threads.dashboard.served import served
+from tests.threads.dashboard.served import options_of, served
 from tests.unit.exporter import made
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpushare.dashboard.server import DashboardOptions, opened
+from gpushare.listen_address import Address
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,3 +85,10 @@ def served(options: DashboardOptions) -> Iterator[ServedDashboard]:
         finally:
             server.should_exit = True
             thread.join()
+
+
+LOOPBACK = Address(host="127.0.0.1", port=0)
+
+
+def options_of(socket: Path, history: Path, **more: Any) -> DashboardOptions:
+    return DashboardOptions(**{"listen": LOOPBACK, "socket": socket, "history": history, **more})

@@ -13,49 +13,9 @@ from typing import Any
 
 from gpushare.history.reader import HistoryReader
 from gpushare.history.store import HistoryStore
-from tests.unit.history.test_faults import total
 from tests.unit.history.test_store import T0, container, folder, metrics
 
 __all__ = ["folder"]
-
-#: Writes samples from number `argv[2]` on, and says the number of each once it is written.
-WRITE = """
-import sys
-from pathlib import Path
-from gpushare.history.store import HistoryStore
-from tests.unit.history.test_store import T0, container, metrics
-store = HistoryStore(Path(sys.argv[1]))
-number = int(sys.argv[2])
-while True:
-    found = [container(f"{n:016x}", gpu_seconds=float(number), used_bytes=7) for n in range(9)]
-    store.write(T0 + 10 * number, metrics(*found))
-    print(number, flush=True)
-    number += 1
-"""
-
-
-def test_a_kill_at_any_time_loses_nothing_that_was_written(folder: Path) -> None:
-    written = -1
-    for length in range(1, 40, 3):
-        process = subprocess.Popen(
-            [sys.executable, "-c", WRITE, str(folder), str(written + 1)],
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[3],
-        )
-        with process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                written = int(line)
-                if written % 41 >= length:
-                    break
-            process.kill()
-            written = max([written, *(int(line) for line in process.stdout)])
-        # It may have been killed between the transaction and the line.
-        found = total(folder)
-        assert found in {written, written + 1}
-        assert total(folder, "used_bytes") == 70 * (found + 1)
-        written = int(found)
 
 
 def test_a_history_that_is_closed_is_read_without_the_right_to_write() -> None:

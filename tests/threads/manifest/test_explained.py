@@ -134,16 +134,6 @@ def test_explain_agrees_with_the_daemon(make: Made, node: DaemonState, tmp_path:
         assert [allocation.cores for allocation in entry.allocations] == [there.effective.cores]
 
 
-def test_the_cases_are_of_every_kind(node: DaemonState, tmp_path: Path) -> None:
-    kinds = set()
-    for number, make in enumerate(CASES.values()):
-        (folder := tmp_path / f"case{number}").mkdir()
-        there = explained(make(folder))
-        kinds.add(there.effective.kind if there.effective is not None else "refused")
-    assert kinds == {"none", "shared", "exclusive", "refused"}
-    assert node.ledger.entries == {}  # nothing is allocated by explaining it
-
-
 def test_a_sandbox_gets_nothing(tmp_path: Path) -> None:
     annotations = {"io.kubernetes.cri.container-type": "sandbox", "gpushare.io/memory": "4GiB"}
     container = plain(annotations=annotations)(tmp_path)

@@ -3,21 +3,20 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from gpushare import simulator
 from gpushare.install import InstallSource
-from gpushare.verify import ProbeFailed, ProbeTenant
+from gpushare.verify import ProbeFailed, ProbeTenant, image
+from gpushare.verify.runners import Containerd, EngineFailed
 
-WAYS = (
-    *("cuMemAlloc", "cuMemAllocPitch", "cuMemAllocAsync"),
-    *("cuMemAllocFromPoolAsync", "cuMemCreate", "cuArrayCreate", "cuGraphLaunch"),
-    "cuModuleLoadData",
-)
 PROBE = InstallSource.of_package().libraries / "gpushare-probe"
 
 
@@ -25,30 +24,6 @@ PROBE = InstallSource.of_package().libraries / "gpushare-probe"
 def env(tmp_path: Path) -> dict[str, str]:
     card = simulator.create(tmp_path, "t4")
     return {**os.environ, **card.env, "LD_LIBRARY_PATH": str(simulator.libraries())}
-
-
-@pytest.mark.parametrize("api", WAYS)
-def test_it_takes_memory_and_gives_it_back(env: dict[str, str], api: str) -> None:
-    with ProbeTenant("probe", [str(PROBE)], env) as probe:
-        assert probe.start()["code"] == 0
-        before = probe.ask("info")
-        one = probe.ask(f"alloc {api} {64 << 20}")
-        assert one["code"] == 0
-        assert before["free"] - probe.ask("info")["free"] >= 64 << 20
-        filled = probe.ask(f"fill {api}")
-        assert filled["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
-        assert probe.ask("info")["free"] < 2 * filled["granule"]
-        assert probe.ask("free")["bytes"] == filled["bytes"] + one["bytes"]
-        assert probe.ask("info") == before
-
-
-def test_managed_memory_is_nowhere_before_it_is_used(env: dict[str, str]) -> None:
-    with ProbeTenant("probe", [str(PROBE)], env) as probe:
-        probe.start()
-        before = probe.ask("info")
-        assert probe.ask(f"alloc cuMemAllocManaged {64 << 20}")["code"] == 0
-        assert probe.ask("info") == before
-        assert probe.ask("free")["bytes"] == 64 << 20
 
 
 def test_it_knows_what_it_has_written(env: dict[str, str]) -> None:
@@ -79,14 +54,6 @@ def test_it_keeps_the_card_busy_for_the_requested_time(env: dict[str, str]) -> N
     assert done["asked_ns"] <= done["took_ns"]
 
 
-def test_its_kernels_take_the_requested_time(env: dict[str, str]) -> None:
-    with ProbeTenant("probe", [str(PROBE)], env) as probe:
-        probe.start()
-        spun = probe.ask("spin 1000000 20")
-        assert spun["code"] == 0
-        assert spun["took_ns"] >= spun["asked_ns"] == 20_000_000
-
-
 @pytest.mark.parametrize("words", [["serve"], ["alloc", "many"], ["--what", "1"], ["--card"]])
 def test_a_command_line_that_is_wrong_is_an_error(env: dict[str, str], words: list[str]) -> None:
     done = subprocess.run([str(PROBE), *words], check=False, capture_output=True, env=env)
@@ -108,3 +75,40 @@ def test_a_probe_that_ends_is_reported_with_its_last_line() -> None:
         pytest.raises(ProbeFailed, match="out of paper"),
     ):
         other.start()
+
+
+def test_its_layer_holds_the_probe_a_loader_and_a_c_library(tmp_path: Path) -> None:
+    probe = tmp_path / "probe"
+    probe.write_bytes(b"a program")
+    with tarfile.open(fileobj=io.BytesIO(image.build(probe))) as archive:
+        manifest = json.load(archive.extractfile("manifest.json") or io.BytesIO())
+        config = json.load(archive.extractfile(manifest[0]["Config"]) or io.BytesIO())
+        layer = archive.extractfile(manifest[0]["Layers"][0])
+        assert layer is not None
+        with tarfile.open(fileobj=layer) as files:
+            names = files.getnames()
+    assert manifest[0]["RepoTags"] == [image.TAG]
+    assert config["config"]["Cmd"] == [image.PROGRAM]
+    assert image.PROGRAM.lstrip("/") in names
+    assert any(name.endswith("libc.so.6") for name in names)
+    assert any("ld-linux" in name for name in names)
+
+
+def command(folder: Path, name: str, said: str) -> dict[str, str]:
+    """Return an environment whose command `name` fails with `said`."""
+    (folder / name).write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+    (folder / name).chmod(0o755)
+    return {"PATH": str(folder)}
+
+
+def test_a_missing_containerd_is_reported_in_plain_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "ctr: failed to dial /run/containerd/containerd.sock: context deadline exceeded"
+    env = command(tmp_path, "ctr", said)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(EngineFailed) as failure:
+        Containerd(Path("/launcher"), env).prepare(Path("/probe"))
+    assert str(failure.value) == (
+        f"ctr cannot reach its daemon ({said}). Start it, or use another --runtime."
+    )
