@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import json
 import tarfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import Result
 
 from gpushare.checks import Check
 from gpushare.cli import bundle, doctor, redaction
@@ -16,13 +19,8 @@ from tests.unit.cli.conftest import CARD, STATUS, tenant
 from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
 from tests.unit.cli.test_history import event
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+Cli = Callable[..., Result]
 
-    from click.testing import Result
-
-    Cli = Callable[..., Result]
 
 ID = "4f5e6d7c8b9a" + "0" * 52
 EVENT = event("tenant-reserved", key="0123456789abcdef", id=ID, name="team-a/llama-0/serve")

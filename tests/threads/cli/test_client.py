@@ -6,21 +6,17 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from click.testing import Result
 
 from gpushare import protocol, wait_policy
 from gpushare.client import Client, DaemonError, DaemonUnreachable
 from tests.c.runtime.fake_daemon import ACK, Packet, ReceivedRequest, ScriptedDaemon
 from tests.unit.cli.conftest import CARD, tenant
 from tests.unit.cli.fake_daemon import AnsweringDaemon, refusal, rows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from click.testing import Result
 
 
 def test_rows_of_more_than_one_packet_arrive_in_order(daemon: AnsweringDaemon) -> None:

@@ -7,12 +7,10 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.unit.cli.fake_daemon import AnsweringDaemon
+from tests.unit.cli.fake_daemon import AnsweringDaemon
 
 #: Modules that take long to import, and that these commands have no use for.
 HEAVY = {

@@ -7,9 +7,12 @@ import csv
 import io
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import Result
 
 from gpushare.cli import report as module
 from gpushare.daemon.store.history import History
@@ -19,13 +22,8 @@ from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
 from tests.unit.cli.test_history import event
 from tests.unit.history.world import GIB, HOUR, UUIDS, Actor, record
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+Cli = Callable[..., Result]
 
-    from click.testing import Result
-
-    Cli = Callable[..., Result]
 
 #: The constructed history begins two hours ago.
 BEGIN = time.time() - 2 * HOUR
@@ -82,12 +80,13 @@ def test_the_events_are_read_from_their_file(report: Cli) -> None:
     assert (row["container"], row["action"]) == ("team-a/train/main", "frozen")
 
 
+def refuses(*_: Any) -> Any:
+    raise PermissionError
+
+
 def test_a_user_who_may_not_open_them_asks_gpushared(
     report: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuses(*_: Any) -> Any:
-        raise PermissionError
-
     monkeypatch.setattr(module, "read_events", refuses)
     warned = event(
         "over-quota-warned", key="k", name="other", time=BEGIN + 60, fields={"used_bytes": GIB}
@@ -100,9 +99,6 @@ def test_a_user_who_may_not_open_them_asks_gpushared(
 def test_without_gpushared_such_a_user_is_told_what_to_do(
     report: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuses(*_: Any) -> Any:
-        raise PermissionError
-
     monkeypatch.setattr(module, "read_events", refuses)
     done = report("oom")
     assert done.exit_code == 3

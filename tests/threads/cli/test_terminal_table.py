@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,12 +18,8 @@ from tests.emulator import Emulator
 from tests.unit.cli.conftest import CARD, tenant
 from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+Cli = Callable[..., Result]
 
-    from click.testing import Result
-
-    Cli = Callable[..., Result]
 
 NAMES = ("one", "two", "three", "four")
 CELL = st.text("abc ", max_size=40).map(str.strip)

@@ -30,7 +30,6 @@ from tests.system.waiting import wait_until
 from tests.unit.daemon.test_log_budget import KEY, OTHER
 
 Open = Callable[..., History]
-
 DAY = 86400.0
 
 

@@ -291,14 +291,6 @@ def test_limits_of_a_container_with_clients_stay_as_they_were(card3: MpsCard) ->
     assert not route.pipe_folder.exists()
 
 
-def test_each_user_has_a_server_where_there_is_none_for_all() -> None:
-    with running(3) as card:
-        card.control.add("one", LIMITS, 0)
-        card.control.add("two", LIMITS, 1000)
-        names = {server.name for server in card.control.servers()}
-        assert names == {"gpushare_0", "gpushare_1000"}
-
-
 def test_static_partitions_of_protocol_3(card3: MpsCard) -> None:
     control = card3.control
     one = control.add("one", TenantLimits(2 * GIB, 25, chunks=4), 0)

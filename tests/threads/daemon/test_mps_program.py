@@ -23,7 +23,6 @@ from tests.unit.daemon.test_mps_placement import configured
 from tests.unit.daemon.test_mps_supervisor import MODE
 
 GIB = 1 << 30
-
 LIMITS = TenantLimits(2 * GIB, 25)
 
 

@@ -50,9 +50,7 @@ from tests.unit.daemon.fake_process import FakeProcess
 from tests.unit.daemon.fakes import GIB, FakeDaemon, entry
 
 UNPRIVILEGED = Peer(pid=os.getpid(), uid=12345)
-
 KEY = b"0" * 16
-
 BIND = b'{"op": "bind", "key": "%s", "id": "%s", "pid": %s}'
 
 OPERATIONS = dict(
@@ -586,32 +584,23 @@ def connect(starting: StartingSocket) -> socket.socket:
 
 
 def test_an_early_client_gets_a_message_at_once_and_an_answer_later(
-    node: FakeDaemon, starting: StartingSocket
+    node: FakeDaemon, starting: StartingSocket, readers: Worker
 ) -> None:
-    waiting: list[threading.Event] = []
-    answers: list[object] = []
-    threads = []
-    for _ in range(3):
-        with connect(starting) as told:
-            assert told.recv(100) == STARTING
-        waits = threading.Event()
-        waiting.append(waits)
-        client = Client(starting.path, waits=waits.set)
-        asking = threading.Thread(target=lambda client=client: answers.append(client.status()))
-        asking.start()
-        threads.append(asking)
-    assert all(each.wait(60) for each in waiting)
-    readers = Worker("read")
+    with connect(starting) as told:
+        assert told.recv(100) == STARTING
+    waits, answers = threading.Event(), list[object]()
+    client = Client(starting.path, waits=waits.set)
+    asking = threading.Thread(target=lambda: answers.append(client.status()))
+    asking.start()
+    assert waits.wait(60)
     server = ControlServer(starting, node, readers, node.operations)
     serving = threading.Thread(target=node.loop.run)
     serving.start()
-    for asking in threads:
-        asking.join(60)
-    assert len(answers) == 3
+    asking.join(60)
+    assert len(answers) == 1
     Client(starting.path).status()  # and whoever comes now
     node.loop.stop()
     serving.join()
-    readers.finish(5)
     server.close()
 
 

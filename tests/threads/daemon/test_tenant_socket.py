@@ -187,7 +187,6 @@ def test_shortfall_reports_are_limited_to_four_a_second(
 
 
 KEY = "0" * 16
-
 LOG = abi.MESSAGE_HEADER.pack(abi.MESSAGE_LOG, 4, 7, 5) + b"again"
 
 

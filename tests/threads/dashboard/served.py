@@ -11,13 +11,11 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from gpushare.dashboard.server import DashboardOptions, opened
 from gpushare.listen_address import Address
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class UnixConnection(http.client.HTTPConnection):

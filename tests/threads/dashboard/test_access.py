@@ -13,7 +13,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -24,11 +24,8 @@ from gpushare.dashboard import DEFAULT
 from gpushare.errors import UserError
 from gpushare.listen_address import Address, parse_address
 from tests.stack.certificate import write_certificate
-from tests.threads.dashboard.served import options_of, served
-
-if TYPE_CHECKING:
-    from tests.threads.dashboard.served import ServedDashboard
-    from tests.unit.cli.fake_daemon import AnsweringDaemon
+from tests.threads.dashboard.served import ServedDashboard, options_of, served
+from tests.unit.cli.fake_daemon import AnsweringDaemon
 
 API = ("/api/now", "/api/subjects?since=0&until=1", "/api/series", "/api/why", "/api/events")
 
@@ -74,14 +71,8 @@ def test_the_token_of_a_file_can_be_changed_and_is_not_printed(
 @pytest.mark.parametrize(
     ("host", "known"),
     [
-        *(
-            ("127.0.0.1:9465", True),
-            ("localhost", True),
-            ("LOCALHOST:1", True),
-            ("[::1]:9465", True),
-        ),
-        *(("[::1]", True), ("10.0.0.7:9465", True), ("gpu.example.org:9465", True)),
-        (socket.gethostname(), True),
+        *(("127.0.0.1:9465", True), ("LOCALHOST:1", True), ("[::1]:9465", True), ("[::1]", True)),
+        *(("10.0.0.7:9465", True), ("gpu.example.org:9465", True), (socket.gethostname(), True)),
         *(("evil.example:9465", False), ("127.0.0.1.evil.example", False), ("", False)),
         *(("localhost.evil.example", False), ("x@127.0.0.1", False), ("127.0.0.1:9465:1", False)),
     ],

@@ -8,7 +8,8 @@ import io
 import json
 import re
 import urllib.parse
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,16 +18,10 @@ from gpushare.dashboard.server import STATIC
 from gpushare.history.reader import HistoryReader
 from gpushare.history.reports import REPORTS, ReportSource, make_report
 from tests.threads.dashboard.conftest import GIB, KEY
-from tests.threads.dashboard.served import options_of, served
-from tests.unit.cli.fake_daemon import rows
+from tests.threads.dashboard.served import ServedDashboard, options_of, served
+from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
 from tests.unit.cli.test_history import event
 from tests.unit.exporter.made import UUID
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.threads.dashboard.served import ServedDashboard
-    from tests.unit.cli.fake_daemon import AnsweringDaemon
 
 #: What a browser loads for a page: all files but the licence.
 MOST_BYTES = 500_000

@@ -9,9 +9,9 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import example, given, settings
@@ -29,14 +29,8 @@ from gpushare.exporter.http_server import (
 from gpushare.exporter.metric_family import SnapshotSource
 from tests.unit.exporter.made import metrics, tenant
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
 TOKEN = "0123456789abcdef"
-
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
-
 Address = tuple[str, int]
 
 

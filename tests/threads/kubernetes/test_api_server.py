@@ -31,7 +31,6 @@ from tests.unit.kubernetes.conftest import Connect
 from tests.unit.kubernetes.test_credentials import written
 
 NODES = "/api/v1/nodes"
-
 NODE = f"{NODES}/n"
 
 

@@ -25,9 +25,7 @@ from tests.stack.claims import AllocatedPart, ScheduledClaim
 from tests.system.waiting import wait_until
 
 NOW = "2026-11-23T15:00:00Z"
-
 PATH = path_of(CLAIMS, "train", "team-a")
-
 GIB = 1 << 30
 
 

@@ -8,11 +8,10 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from gpushare import install
 from gpushare.cli import gpushare
@@ -22,9 +21,6 @@ from gpushare.setup.optional_unit import EXPORTER, NODE, OptionalUnit
 from tests.unit.setup.machine import write
 from tests.unit.setup.test_install import RUNC, SOCKET, make_source, snapshot
 from tests.unit.setup.test_setup import setup
-
-if TYPE_CHECKING:
-    from click.testing import Result
 
 
 def test_undo_keeps_the_users_edits(machine: Path) -> None:
@@ -101,9 +97,7 @@ def analyze(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 SPEC = "/var/lib/gpushare/driver.json"
-
 MARKED = f"cdi_spec: {SPEC}  # added by gpushare setup"
-
 SECTION = f"driver: {{cdi_spec: {SPEC}}}  # added by gpushare setup\n"
 
 COMPLETED = {

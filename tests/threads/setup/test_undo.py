@@ -63,18 +63,6 @@ def test_each_distribution_s_files_are_restored(name: str, tmp_path: Path) -> No
     assert snapshot(tmp_path) == before
 
 
-@pytest.mark.parametrize("name", [n for n in engines.NAMES if engines.may_be_default(n)])
-def test_a_default_that_was_set_since_is_taken_back(name: str, tmp_path: Path) -> None:
-    before = content(engines.make(name, tmp_path))
-    register(name, tmp_path)
-    engines.configure(name, tmp_path, default=True)
-    undo(tmp_path)
-    left = content(tmp_path)
-    if name == "podman-fedora":  # the names that another of its files lists
-        left.pop("etc/containers/containers.conf.d/99-gpushare.conf")
-    assert left == before
-
-
 def content(root: Path) -> dict[str, object]:
     """Return what the engines' files under `root` mean; an empty table means nothing."""
     return {

@@ -10,28 +10,23 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import Result
 
 from tests.emulator import Emulator
 from tests.unit.cli.conftest import CARD, tenant
 from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+Start = Callable[..., Emulator]
+Cli = Callable[..., Result]
 
-    from click.testing import Result
-
-    Start = Callable[..., Emulator]
-    Cli = Callable[..., Result]
 
 SHOW_CURSOR = b"\x1b[?25h"
-
 HIDE_CURSOR = b"\x1b[?25l"
-
 PROGRAM = [sys.executable, "-m", "gpushare.cli", "top", "--interval", "0.2"]
 
 
