@@ -35,6 +35,13 @@ def test_set_sends_no_more_than_was_typed_and_shows_the_warnings(
     assert daemon.requests[-1] == {"op": "set", "name": "train", "memory_limit": "1GiB"}
 
 
+def test_a_setting_of_a_node_label_is_sent_with_its_key(daemon: AnsweringDaemon) -> None:
+    daemon.answers["node-setting"] = [{"ok": True}]
+    Client(daemon.path).set_node_setting("defaults.policy", {"value": "v", "source": "s"})
+    asked = {"op": "node-setting", "key": "defaults.policy", "value": "v", "source": "s"}
+    assert daemon.requests == [asked]
+
+
 def test_set_shows_the_previous_request(
     daemon: AnsweringDaemon, cli: Callable[..., Result]
 ) -> None:

@@ -42,6 +42,7 @@ from gpushare.daemon.service.control_request import (
 from gpushare.daemon.service.control_server import ControlServer
 from gpushare.daemon.service.systemd import StartingSocket
 from gpushare.daemon.state import AuditFinding, ComputeUsage, DaemonState, UsageView
+from gpushare.errors import UserError
 from gpushare.events import KEPT
 from gpushare.oci.spec import SpecError
 from tests.system.waiting import wait_until
@@ -377,6 +378,8 @@ def test_a_spec_that_cannot_be_read_is_no_refusal_of_a_quota() -> None:
     told = control_request.refusal_packet(SpecError("the key is a duplicate"))
     assert told is not None
     assert told["code"] == protocol.CODE_INTERNAL
+    told = control_request.refusal_packet(UserError("the card is cordoned"))
+    assert told == {"ok": False, "code": protocol.CODE_REFUSED, "error": "the card is cordoned"}
 
 
 @pytest.fixture

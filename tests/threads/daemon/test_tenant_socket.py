@@ -157,6 +157,8 @@ def test_the_allowance_comes_back_and_is_not_hoarded() -> None:
 
 def test_an_end_is_noticed(tenant: TenantSocket, caller: socket.socket) -> None:
     assert tenant.accept() is not None
+    assert tenant.accept() is None
+    assert hear(tenant), "it says nothing yet"
     caller.close()
     assert not hear(tenant)
 

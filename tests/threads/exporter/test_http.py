@@ -266,12 +266,3 @@ def test_a_name_that_there_is_none_of_is_a_usage_error(asked: str) -> None:
     )
     assert done.returncode == 2
     assert "Use, for example, --compat=hami,dcgm" in done.stderr
-
-
-def test_what_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    words = ["rules", "export", "--output", str(tmp_path / "file" / "x")]
-    program = Path(sys.executable).parent / "gpushare"
-    shown = subprocess.run([program, *words], capture_output=True, text=True, check=False)
-    assert (shown.returncode, "Traceback" in shown.stderr) == (1, False)
-    assert str(tmp_path / "file") in shown.stderr

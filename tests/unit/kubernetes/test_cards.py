@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What gpushare-node knows of the cards while gpushared restarts, and while it is away."""
+"""What gpushare-node knows of the cards, also while gpushared is away, and the labels of a node."""
 
 from __future__ import annotations
 

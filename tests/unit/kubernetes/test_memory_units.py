@@ -36,10 +36,8 @@ def ids(uuid: str, *numbers: int) -> list[str]:
     [
         ("", "", ("gpushare.io/memory-gib", GIB)),
         ("", "256MiB", ("gpushare.io/memory-256mib", 256 * MIB)),
-        ("", "2GiB", ("gpushare.io/memory-2gib", 2 * GIB)),
         ("aliyun.com/gpu-mem", "", ("aliyun.com/gpu-mem", GIB)),
         ("tencent.com/vcuda-memory", "", ("tencent.com/vcuda-memory", 256 * MIB)),
-        ("tencent.com/vcuda-memory", "256MiB", ("tencent.com/vcuda-memory", 256 * MIB)),
         ("example.com/vram", "512MiB", ("example.com/vram", 512 * MIB)),
     ],
 )
