@@ -15,87 +15,50 @@ from gpushare import abi
 INCLUDE: Final = Path(__file__).parents[2] / "libhook" / "include"
 
 TEXTS: Final = (
-    *("DRIVER_DIR", "TENANT_DIR", "GRANT_NAME", "STATUS_NAME", "SOCKET_NAME", "WAKEUP_NAME"),
-    *("MPS_NAME", "PIPES_NAME"),
-    "TENANT_DIR_ENV",
+    "DRIVER_DIR TENANT_DIR GRANT_NAME STATUS_NAME SOCKET_NAME WAKEUP_NAME MPS_NAME PIPES_NAME "
+    "TENANT_DIR_ENV"
 )
 NUMBERS: Final = (
-    *("ABI_VERSION", "ABI_MAGIC", "PAGE_BYTES", "MAX_CARDS", "MAX_PROCESSES"),
-    *("GATE_OPEN", "GATE_METERED", "GATE_WINDOW", "GATE_CLOSED", "GATE_STALE_NS"),
-    *("GRANT_BYTES", "STATUS_PROCESS_OFFSET", "STATUS_WORK_OFFSET", "STATUS_WORK_BYTES"),
-    *("STATUS_USAGE_OFFSET", "STATUS_CARD_BYTES", "STATUS_BYTES"),
-    *("KIND_BUFFER", "KIND_CONTEXT", "KIND_MANAGED", "KIND_POOL", "KIND_PHYSICAL"),
-    *("KIND_ARRAY", "KIND_GRAPH", "KIND_MODULE", "KIND_CONTEXT_LIMIT", "KIND_EXTERNAL", "KINDS"),
-    *("PENDING_BITS", "PENDING_BYTES", "ABILITY_EVICT"),
-    *("MESSAGE_HELLO", "MESSAGE_LOG", "MESSAGE_SHORTFALL", "MESSAGE_RESTORE", "MESSAGE_TEXT_BYTES"),
+    "ABI_VERSION ABI_MAGIC PAGE_BYTES MAX_CARDS MAX_PROCESSES "
+    "GATE_OPEN GATE_METERED GATE_WINDOW GATE_CLOSED GATE_STALE_NS "
+    "GRANT_BYTES STATUS_PROCESS_OFFSET STATUS_WORK_OFFSET STATUS_WORK_BYTES "
+    "STATUS_USAGE_OFFSET STATUS_CARD_BYTES STATUS_BYTES "
+    "KIND_BUFFER KIND_CONTEXT KIND_MANAGED KIND_POOL KIND_PHYSICAL "
+    "KIND_ARRAY KIND_GRAPH KIND_MODULE KIND_CONTEXT_LIMIT KIND_EXTERNAL KINDS "
+    "PENDING_BITS PENDING_BYTES ABILITY_EVICT "
+    "MESSAGE_HELLO MESSAGE_LOG MESSAGE_SHORTFALL MESSAGE_RESTORE MESSAGE_TEXT_BYTES"
 )
-#: struct -> prefix in abi.py and the fields that Python touches
+#: struct -> the fields that Python touches; its prefix in abi.py is its name
 STRUCTS: Final = {
-    "grant_header": (
-        "GRANT_HEADER",
-        (
-            *("magic", "abi_version", "card_count", "generation", "unbound", "heartbeat_ns"),
-            *("key", "evicted", "mps"),
-        ),
-    ),
+    "grant_header": "magic abi_version card_count generation unbound heartbeat_ns key evicted mps",
     "grant_card": (
-        "GRANT_CARD",
-        (
-            *("uuid", "quota_bytes", "current_limit_bytes", "context_bytes", "overhead_bytes"),
-            *("cores_percent", "utilisation_percent", "granule_bytes", "block_bytes"),
-            *("managed_limit_bytes", "gate"),
-        ),
+        "uuid quota_bytes current_limit_bytes context_bytes overhead_bytes cores_percent "
+        "utilisation_percent granule_bytes block_bytes managed_limit_bytes gate"
     ),
     "gate": (
-        "GATE",
-        (
-            *(
-                "mode",
-                "epoch",
-                "in_flight_max_ns",
-                "timing_interval_ns",
-                "wait_max_ns",
-                "heartbeat_ns",
-            ),
-            *(
-                "busy_ns",
-                "self_throttle_permille",
-                "pieces_min",
-                "charged_ns",
-                "windows",
-                "overruns",
-            ),
-            *("demand_ns", "hung", "claimed_ns", "ungated_ns"),
-        ),
+        "mode epoch in_flight_max_ns timing_interval_ns wait_max_ns heartbeat_ns busy_ns "
+        "self_throttle_permille pieces_min charged_ns windows overruns demand_ns hung claimed_ns "
+        "ungated_ns"
     ),
-    "work": (
-        "WORK",
-        (
-            *("done", "waiting", "busy_ns", "since_ns", "pending_ns", "submitted", "ended"),
-            *("throttled_ns", "forced", "begun"),
-        ),
-    ),
-    "process": ("PROCESS", ("pid", "starttime", "denied", "denied_bytes")),
-    "detail": ("DETAIL", ("pool_kept_bytes", "contexts")),
-    "usage": ("USAGE", ("held", "pending", "exported", "imported", "detail")),
-    "status_header": (
-        "STATUS_HEADER",
-        ("magic", "abi_version", "high_water", "sharing", "abilities"),
-    ),
-    "message": ("MESSAGE", ("text",)),
-    "shortfall": ("SHORTFALL", ("type", "card", "pid", "rest_bytes", "wanted_bytes")),
+    "work": "done waiting busy_ns since_ns pending_ns submitted ended throttled_ns forced begun",
+    "process": "pid starttime denied denied_bytes",
+    "detail": "pool_kept_bytes contexts",
+    "usage": "held pending exported imported detail",
+    "status_header": "magic abi_version high_water sharing abilities",
+    "message": "text",
+    "shortfall": "type card pid rest_bytes wanted_bytes",
 }
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int | str]:
-    lines = [f'T("{name}", GPUSHARE_{name})' for name in TEXTS]
-    lines += [f'N("{name}", GPUSHARE_{name})' for name in NUMBERS]
-    for struct, (prefix, fields) in STRUCTS.items():
-        lines.append(f'N("{prefix}_BYTES", sizeof(struct gpushare_{struct}))')
+    lines = [f'T("{name}", GPUSHARE_{name})' for name in TEXTS.split()]
+    lines += [f'N("{name}", GPUSHARE_{name})' for name in NUMBERS.split()]
+    for struct, fields in STRUCTS.items():
+        lines.append(f'N("{struct.upper()}_BYTES", sizeof(struct gpushare_{struct}))')
         lines += [
-            f'N("{prefix}_{field.upper()}", offsetof(struct gpushare_{struct}, {field}))'
-            for field in fields
+            f'N("{f"{struct}_{field}".upper()}", offsetof(struct gpushare_{struct}, {field}))'
+            for field in fields.split()
         ]
     for number in (0, 1, 15):
         lines.append(f'N("card {number}", GPUSHARE_GRANT_CARD_OFFSET({number}))')
@@ -121,9 +84,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int | str]:
 
 
 def python_names() -> list[str]:
-    names = [*TEXTS, *NUMBERS]
-    for prefix, fields in STRUCTS.values():
-        names += [f"{prefix}_BYTES", *(f"{prefix}_{field.upper()}" for field in fields)]
+    names = [*TEXTS.split(), *NUMBERS.split()]
+    for struct, fields in STRUCTS.items():
+        names += [f"{struct}_{field}".upper() for field in ("bytes", *fields.split())]
     return names
 
 

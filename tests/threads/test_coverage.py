@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from libhook.table import generate
+import pytest
+
+from libhook.table import generate, headers
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,3 +28,8 @@ def test_exports_that_are_not_in_the_tables_are_named(tmp_path: Path) -> None:
     source.write_text("".join(f"void {name}(void) {{}}\n" for name in names))
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
     assert generate.unknown(library) == ["cuTomorrow", "nvmlTomorrow_v2"]
+
+
+def test_a_wheel_that_pip_cannot_fetch_is_an_error_that_shows_the_command(tmp_path: Path) -> None:
+    with pytest.raises(headers.DownloadError, match=r"pip download .*not a requirement"):
+        headers.download("not a requirement", tmp_path)

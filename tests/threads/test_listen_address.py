@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +14,6 @@ from gpushare.listen_address import (
     is_restricted,
     listen,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_socket_left_by_another_is_replaced_and_one_in_use_is_not(tmp_path: Path) -> None:

@@ -396,7 +396,7 @@ INVARIANTS: Final = (
         f"{_DAEMON}/store/history_tables.py",
         "lasting = int(of_kind.get(1, 0) > of_kind.get(0, 0))",
         "lasting = int(1 in of_kind)",
-        (f"{_THREADS}/test_log_budget.py::test_evidence_is_not_displaced_by_other_events",),
+        (f"{_THREADS}/test_history.py::test_evidence_is_not_displaced_by_other_events",),
     ),
     Invariant(
         "names-are-not-ids",

@@ -9,7 +9,7 @@ import pytest
 from tools.model import measure
 from tools.model.clock import MS, SECOND, US
 from tools.model.machine import MachineModel
-from tools.model.policy import OPEN, GateStruct, SeenStruct, ShareStruct
+from tools.model.policy import OPEN, WINDOW, GateStruct, SeenStruct, ShareStruct
 from tools.model.programs import persistent, training
 from tools.model.tenant import ModelTenant
 
@@ -32,6 +32,22 @@ def part(tenant: ModelTenant, milliseconds: int) -> float:
     """Of the last so many milliseconds, percent."""
     now = tenant.clock.now
     return measure.share(tenant, now - milliseconds * MS, now)
+
+
+def test_a_tenant_stopped_in_its_window_loses_it_and_gets_its_share_when_it_continues() -> None:
+    machine, stopped, other = two(ShareStruct(500), ShareStruct(500))
+    machine.run(1)
+    while gate(machine, stopped).mode != WINDOW:
+        machine.run(0.001)
+    stopped.threads[0].stop()
+    machine.run(0.03)
+    assert part(other, 20) > 95
+    machine.run(1)
+    assert part(other, 1000) > 97
+    stopped.threads[0].resume_process()
+    machine.run(1)
+    machine.run(1)
+    assert abs(part(stopped, 1000) - part(other, 1000)) < 4
 
 
 def test_a_kernel_without_an_end_is_flagged_and_charged_and_does_not_stop_others() -> None:

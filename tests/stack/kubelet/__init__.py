@@ -89,32 +89,25 @@ class StandInKubelet:
         listed = self._listed(resource)
         return {name for name, device in listed.items() if device["health"] == "Healthy"}
 
-    def admit(self, resource: str, count: int, reusable: set[str] | None = None) -> Admitted:
-        """Allocate for a container; PluginError fails the pod, as UnexpectedAdmissionError does.
-
-        `reusable` is what an init container of the pod has.
-        """
+    def admit(self, resource: str, count: int) -> Admitted:
+        """Allocate for a container; PluginError fails the pod, as UnexpectedAdmissionError does."""
         with self._admitting:
-            return self._admit(resource, count, reusable or set())
+            return self._admit(resource, count)
 
-    def _admit(self, resource: str, count: int, again: set[str]) -> Admitted:
+    def _admit(self, resource: str, count: int) -> Admitted:
         used = self.used.setdefault(resource, set())
-        free = self.healthy(resource) - used | again
+        free = self.healthy(resource) - used
         if len(free) < count:
             raise PluginError(f"Insufficient {resource}")
         endpoint = self.endpoints[resource]
-        chosen = sorted(again)
+        chosen: list[str] = []
         if endpoint.takes_preferences:
-            wanted = {
-                "available_deviceIDs": sorted(free),
-                "must_include_deviceIDs": sorted(again),
-                "allocation_size": count,
-            }
+            wanted = {"available_deviceIDs": sorted(free), "allocation_size": count}
             reply = endpoint.client.call(
                 DEVICE_PLUGIN, "GetPreferredAllocation", container_requests=[wanted]
             )
             [each] = reply["container_responses"]
-            chosen += [device for device in each["deviceIDs"] if device in free - again]
+            chosen += [device for device in each["deviceIDs"] if device in free]
         # What the plugin did not choose, the kubelet does.
         chosen += sorted(free - set(chosen))
         chosen = chosen[:count]

@@ -4,40 +4,26 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import tarfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import Result
 
 from gpushare.checks import Check
 from gpushare.cli import bundle, doctor, redaction
 from gpushare.cli.redaction import Pseudonyms
 from tests.unit.cli.conftest import CARD, STATUS, tenant
 from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
+from tests.unit.cli.test_history import event
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+Cli = Callable[..., Result]
 
-    from click.testing import Result
-
-    Cli = Callable[..., Result]
 
 ID = "4f5e6d7c8b9a" + "0" * 52
-EVENT = {
-    "number": 1,
-    "time": 1763700000.0,
-    "boot_id": "b",
-    "generation": 1,
-    "event": "tenant-reserved",
-    "level": "info",
-    "key": "0123456789abcdef",
-    "id": ID,
-    "name": "team-a/llama-0/serve",
-    "card": "",
-    "fields": {},
-}
+EVENT = event("tenant-reserved", key="0123456789abcdef", id=ID, name="team-a/llama-0/serve")
 LINE = {"event": "tenant-reserved", "name": "team-a/llama-0/serve", "id": ID}
 
 
@@ -141,23 +127,6 @@ def test_logs_come_from_the_journal(cli: Cli, tmp_path: Path) -> None:
     assert found["kernel.log"] == "NVRM: Xid 79\n"
 
 
-def test_a_log_that_is_a_file_is_read_where_gpushared_writes_it(
-    cli: Cli, serving: AnsweringDaemon, tmp_path: Path
-) -> None:
-    with (tmp_path / "log").open("w") as log:
-        writer = subprocess.Popen(
-            ["/bin/sh", "-c", "echo line >&2; exec /bin/sleep 60"], stderr=log
-        )
-    try:
-        while not (tmp_path / "log").stat().st_size:
-            assert writer.poll() is None
-        serving.answers["status"][0]["pid"] = writer.pid
-        assert made(cli, tmp_path)["gpushared.log"] == "line\n"
-    finally:
-        writer.kill()
-        writer.wait()
-
-
 @pytest.mark.usefixtures("serving")
 def test_redacted_it_has_no_name_and_one_pseudonym_for_each(cli: Cli, tmp_path: Path) -> None:
     words = f"alice ran registry.corp/llama:7 as llama of team-b on gpu-7, {ID}, gpushare"
@@ -175,20 +144,13 @@ def test_redacted_it_has_no_name_and_one_pseudonym_for_each(cli: Cli, tmp_path: 
     assert [name for name in names if name in whole] == []
     assert ID in found["launcher.log"]
     line, plain = found["gpushared.log"].splitlines()
-    event, row = json.loads(line), json.loads(found["history.json"])[0]
-    assert (event["event"], event["id"], event["name"]) == (EVENT["event"], ID, row["name"])
+    logged, row = json.loads(line), json.loads(found["history.json"])[0]
+    assert (logged["event"], logged["id"], logged["name"]) == (EVENT["event"], ID, row["name"])
     assert plain.startswith("plain pod-")
     container = json.loads(found["ps.json"])[0]["name"]
     assert container.startswith("container-")
     assert f" as {container} of namespace-" in found["launcher.log"]
     assert "replaced by pseudonyms" in found["README.txt"]
-
-
-def test_a_name_has_one_pseudonym_in_each_report_of_a_machine() -> None:
-    here, again, elsewhere = (Pseudonyms(key) for key in (b"1", b"1", b"2"))
-    for one in (here, again, elsewhere):
-        one.add([("container", "llama")])
-    assert here.replaced("llama") == again.replaced("llama") != elsewhere.replaced("llama")
 
 
 @pytest.mark.parametrize(

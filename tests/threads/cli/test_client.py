@@ -6,58 +6,23 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from click.testing import Result
 
 from gpushare import protocol, wait_policy
-from gpushare.client import BadRequest, Client, DaemonError, DaemonUnreachable, RequestRefused
-from gpushare.host import init_system
+from gpushare.client import Client, DaemonError, DaemonUnreachable
 from tests.c.runtime.fake_daemon import ACK, Packet, ReceivedRequest, ScriptedDaemon
 from tests.unit.cli.conftest import CARD, tenant
 from tests.unit.cli.fake_daemon import AnsweringDaemon, refusal, rows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from click.testing import Result
 
 
 def test_rows_of_more_than_one_packet_arrive_in_order(daemon: AnsweringDaemon) -> None:
     many = [{**CARD, "index": number} for number in range(300)]
     daemon.answers["cards"] = rows(*many)
     assert [card["index"] for card in Client(daemon.path).cards()] == list(range(300))
-
-
-@pytest.mark.parametrize(
-    ("code", "error", "status"),
-    [
-        (protocol.CODE_REFUSED, RequestRefused, 3),
-        (protocol.CODE_FORBIDDEN, RequestRefused, 3),
-        (protocol.CODE_INVALID, BadRequest, 2),
-        (protocol.CODE_INTERNAL, DaemonError, 1),
-    ],
-)
-def test_each_refusal_has_its_exception_and_exit_status(
-    daemon: AnsweringDaemon,
-    cli: Callable[..., Result],
-    code: str,
-    error: type[Exception],
-    status: int,
-) -> None:
-    daemon.answers["set"] = refusal(code, "gpushare: no card has room for 200 GiB")
-    with pytest.raises(error, match="no card has room"):
-        Client(daemon.path).set("train", memory="200GiB")
-    result = cli("set", "train", "--memory", "200GiB")
-    assert (result.exit_code, result.stderr) == (status, "gpushare: no card has room for 200 GiB\n")
-
-
-def test_set_sends_the_options_and_shows_the_values_in_effect(
-    daemon: AnsweringDaemon, cli: Callable[..., Result]
-) -> None:
-    assert cli("set", "train", "--memory", "6GiB").output == "train: card 0: 3.9/6.0 GiB\n"
-    assert daemon.requests[-1] == {"op": "set", "name": "train", "memory": "6GiB"}
 
 
 def test_set_sends_no_more_than_was_typed_and_shows_the_warnings(
@@ -68,6 +33,13 @@ def test_set_sends_no_more_than_was_typed_and_shows_the_warnings(
     shown = cli("set", "train", "--memory-limit", "1GiB").output
     assert shown == f"train: card 0: 3.9/1.0 GiB over quota\n{over}\n"
     assert daemon.requests[-1] == {"op": "set", "name": "train", "memory_limit": "1GiB"}
+
+
+def test_a_setting_of_a_node_label_is_sent_with_its_key(daemon: AnsweringDaemon) -> None:
+    daemon.answers["node-setting"] = [{"ok": True}]
+    Client(daemon.path).set_node_setting("defaults.policy", {"value": "v", "source": "s"})
+    asked = {"op": "node-setting", "key": "defaults.policy", "value": "v", "source": "s"}
+    assert daemon.requests == [asked]
 
 
 def test_set_shows_the_previous_request(
@@ -84,49 +56,22 @@ def test_set_shows_the_previous_request(
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "keys"),
-    [
-        (("--reset",), "all"),
-        (("--reset", "memory"), "memory"),
-        (("--reset=cores,class",), "cores,class"),
-    ],
-)
-def test_set_is_taken_back(
-    daemon: AnsweringDaemon, cli: Callable[..., Result], words: tuple[str, ...], keys: str
-) -> None:
-    shown = cli("set", "train", *words)
-    assert shown.exit_code == 0, shown.output
-    assert daemon.requests[-1] == {"op": "set", "name": "train", "reset": keys}
-    assert "3.9/6.0 GiB, fixed-share" in shown.output
+def test_set_is_taken_back(daemon: AnsweringDaemon, cli: Callable[..., Result]) -> None:
+    for words, keys in ((["--reset"], "all"), (["--reset", "memory"], "memory")):
+        shown = cli("set", "train", *words)
+        assert shown.exit_code == 0, shown.output
+        assert daemon.requests[-1] == {"op": "set", "name": "train", "reset": keys}
+        assert "3.9/6.0 GiB, fixed-share" in shown.output
 
 
-def test_a_value_cannot_be_set_and_reset_at_once(
+def test_set_needs_a_value_or_a_reset_and_not_both(
     daemon: AnsweringDaemon, cli: Callable[..., Result]
 ) -> None:
     assert cli("set", "train", "--memory", "6GiB", "--reset").exit_code == 2
-    assert not daemon.requests
-
-
-def test_set_needs_something_to_set(cli: Callable[..., Result]) -> None:
     result = cli("set", "train")
     assert result.exit_code == 2
     assert "nothing to change. Use, for example, --memory 6GiB or --cores 40." in result.stderr
-
-
-def test_no_socket_says_how_to_start_the_daemon(tmp_path: Path, cli: Callable[..., Result]) -> None:
-    result = cli("ls")
-    assert result.exit_code == 1
-    assert f"there is no {tmp_path}/control.sock" in result.stderr
-    assert init_system.advice("systemctl start gpushared") in result.stderr
-
-
-def test_a_socket_without_a_listener(tmp_path: Path) -> None:
-    path = tmp_path / "control.sock"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
-        left.bind(str(path))
-    with pytest.raises(DaemonUnreachable, match="nothing listens"):
-        Client(path).cards()
+    assert not daemon.requests
 
 
 def test_only_a_start_waits_for_a_daemon_that_was_killed(tmp_path: Path) -> None:
@@ -253,18 +198,6 @@ def test_every_user_may_know_whether_a_daemon_runs(tmp_path: Path) -> None:
         with lock.open("w") as other, pytest.raises(BlockingIOError):
             wait_policy.take_lock(other.fileno())
     assert seen(lock) == (True, False)
-
-
-def test_an_answer_that_breaks_off(daemon: AnsweringDaemon) -> None:
-    daemon.answers["cards"] = [{"row": CARD}]
-    with pytest.raises(DaemonUnreachable, match="closed the connection"):
-        Client(daemon.path).cards()
-
-
-def test_a_request_over_the_limit_is_not_sent(daemon: AnsweringDaemon) -> None:
-    with pytest.raises(BadRequest, match=r'^name "x+\.\.\.": too long'):
-        Client(daemon.path).tenant("x" * protocol.MAX_REQUEST_BYTES)
-    assert daemon.requests == []
 
 
 def test_a_code_of_a_newer_daemon_is_an_error(daemon: AnsweringDaemon) -> None:

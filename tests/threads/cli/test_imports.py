@@ -7,12 +7,10 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.unit.cli.fake_daemon import AnsweringDaemon
+from tests.unit.cli.fake_daemon import AnsweringDaemon
 
 #: Modules that take long to import, and that these commands have no use for.
 HEAVY = {
@@ -53,7 +51,6 @@ def imported(daemon: AnsweringDaemon, *words: str) -> set[str]:
         ("ls",),
         ("ls", "--help"),
         ("ps",),
-        ("why", "train"),
         ("set", "train", "--memory", "6GiB"),
     ],
     ids=" ".join,
@@ -61,7 +58,6 @@ def imported(daemon: AnsweringDaemon, *words: str) -> set[str]:
 def test_a_command_of_every_day_imports_nothing_heavy(
     daemon: AnsweringDaemon, words: tuple[str, ...]
 ) -> None:
-    daemon.answers["why"] = [{"ok": True, "why": WHY}]
     assert not imported(daemon, *words) & HEAVY
 
 
@@ -69,13 +65,3 @@ def test_what_is_heavy_has_the_names_that_other_commands_import(daemon: Answerin
     assert imported(daemon, "explain") & HEAVY == {"gpushare.knowledge"}
     assert imported(daemon, "config", "show") & HEAVY >= {"yaml", "gpushare.settings"}
     assert imported(daemon, "setup", "--help") & HEAVY >= {"gpushare.setup", "subprocess"}
-
-
-WHY = {
-    "name": "train",
-    "state": "none",
-    "reason": "it requested none",
-    "cards": [],
-    "processes": [],
-    "notes": [],
-}

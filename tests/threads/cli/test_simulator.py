@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,19 +53,6 @@ def test_a_fault_takes_effect_at_once_and_ends_at_once(
     said("fault", cards.device, "slow", 1)
     said("xid", cards.device, 79)
     assert driver.sample().xids == ((cards.uuids[0], 79),)
-
-
-def test_the_mps_control_program_of_new_cards_is_named_and_runs(tmp_path: Path) -> None:
-    made = json.loads(said("--json", "create", tmp_path / "cards"))
-    done = subprocess.run(
-        [made["mps_control"]],
-        input="get_server_list\n",
-        env={"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (1, "Cannot find MPS control daemon process\n")
 
 
 def test_driver_and_partitions_become_others(cards: simulator.Simulator, driver: Nvml) -> None:

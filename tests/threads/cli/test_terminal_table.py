@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,12 +18,8 @@ from tests.emulator import Emulator
 from tests.unit.cli.conftest import CARD, tenant
 from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+Cli = Callable[..., Result]
 
-    from click.testing import Result
-
-    Cli = Callable[..., Result]
 
 NAMES = ("one", "two", "three", "four")
 CELL = st.text("abc ", max_size=40).map(str.strip)
@@ -53,20 +51,6 @@ def busy(daemon: AnsweringDaemon) -> AnsweringDaemon:
     return daemon
 
 
-def test_ls_leaves_out_columns_in_the_order_of_its_help(cli: Cli, busy: AnsweringDaemon) -> None:
-    lines, _ = shown(busy, "ls")
-    assert re.split("  +", lines[0]) == [
-        *("CARD", "MODEL", "MEMORY", "AVAILABLE", "CORES", "MODE", "HEALTH")
-    ]
-    assert lines[2].endswith("XID 79")
-    left_out = "NON-TENANT, BURST, TENANTS, ALLOCATED"
-    assert lines[3:] == [f"not shown: {left_out} (the terminal is too narrow)"]
-    narrow, _ = shown(busy, "ls", columns=50)
-    assert "shared,cordoned" in narrow[2]
-    whole, _ = shown(busy, "ls", columns=140)
-    assert "\n".join(whole) + "\n" == cli("ls").output
-
-
 def test_ps_always_shows_the_isolation(cli: Cli, busy: AnsweringDaemon) -> None:
     lines, _ = shown(busy, "ps")
     assert re.split("  +", lines[0]) == [
@@ -77,22 +61,6 @@ def test_ps_always_shows_the_isolation(cli: Cli, busy: AnsweringDaemon) -> None:
     assert narrow[0].split()[-1] == "ISOLATION"
     assert narrow[1].startswith("namespace/t...  3.9/4.0 GiB ")
     assert "THROTTLED" in cli("ps").output
-
-
-def test_ps_wide_shows_all_columns(busy: AnsweringDaemon) -> None:
-    lines, _ = shown(busy, "ps", "--wide", columns=250)
-    narrow, raw = shown(busy, "ps", "--wide")
-    assert "not shown" not in "".join(narrow)
-    for heading in lines[0].split():
-        assert heading.encode() in raw
-
-
-def test_card_ls_fits_80_columns(busy: AnsweringDaemon) -> None:
-    lines, _ = shown(busy, "card", "ls")
-    assert re.split("  +", lines[0]) == [
-        *("CARD", "MODEL", "ALLOWED MODE", "POLICY", "CORDONED", "BEST LINK")
-    ]
-    assert lines[3:] == ["not shown: AVAILABLE, TENANTS, UUID, NUMA (the terminal is too narrow)"]
 
 
 @pytest.mark.parametrize(
@@ -129,11 +97,6 @@ def test_no_color_is_used_where_none_is_wanted(
         screen.end()
         assert "MODEL" in screen.text or "CONTAINER" in screen.text
         assert b"\x1b" not in screen.raw
-
-
-def test_a_pipe_gets_no_color(cli: Cli, busy: AnsweringDaemon) -> None:  # noqa: ARG001
-    for command in (("ls",), ("ps",), ("card", "ls")):
-        assert "\x1b" not in cli(*command).stdout
 
 
 @pytest.mark.parametrize(

@@ -6,35 +6,26 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpushare.daemon.lifecycle import release
+from gpushare import abi
+from gpushare.daemon.identity import processes
+from gpushare.daemon.lifecycle import create, driver_files, release
 from gpushare.daemon.lifecycle.bind import bind
+from gpushare.daemon.service.control_server import find_operation
 from gpushare.daemon.store.record import TenantRecord
+from gpushare.protocol import HostProcessGrant
 from tests.system.waiting import wait_until
+from tests.unit.daemon.bundles import BundleToCreate
 from tests.unit.daemon.fakes import FakeDaemon
-from tests.unit.daemon.operations import opened
+from tests.unit.daemon.operations import entry_of, grant, opened
 from tests.unit.daemon.test_binding import shown
-
-
-def test_the_end_of_the_process_is_the_end_of_the_tenant(
-    node: FakeDaemon, program: subprocess.Popen[bytes]
-) -> None:
-    """No message arrives."""
-    node.watch.ended = lambda key: node.decide.submit(lambda: release.handle_process_end(key, node))
-    tenant = opened(node, memory="1GiB")
-    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
-    loop = threading.Thread(target=node.loop.run)
-    loop.start()
-    try:
-        program.kill()
-        program.wait()
-        wait_until(lambda: not node.ledger.entries)
-    finally:
-        node.loop.stop()
-        loop.join()
+from tests.unit.daemon.test_slow_images import SHARE
+from tests.unit.daemon.test_unbound import made_by, pidfd_of, request
 
 
 def test_a_bundle_that_does_not_answer_keeps_no_thread_but_one(
@@ -58,3 +49,105 @@ def test_a_bundle_that_does_not_answer_keeps_no_thread_but_one(
     answers.set()
     node.requests.finish(60)
     assert not reads.acquire(blocking=False)
+
+
+def is_unbound(node: FakeDaemon, tenant: HostProcessGrant) -> int:
+    page = grant(node, tenant).read_bytes()
+    return page[abi.GRANT_HEADER_UNBOUND]
+
+
+def test_a_launcher_binds_its_child_by_a_pidfd(
+    node: FakeDaemon, program: subprocess.Popen[bytes]
+) -> None:
+    tenant = made_by(node, os.getpid())
+    assert is_unbound(node, tenant)
+    with pidfd_of(program.pid) as pidfd:
+        asked = request(tenant, pidfd)
+        for _ in range(2):  # the launcher repeats it after a daemon that ended over it
+            find_operation(asked, node.operations).run(asked, node)
+    record = entry_of(node, tenant)
+    assert (record.state, record.pid) == ("bound", program.pid)
+    assert not is_unbound(node, tenant)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_an_init_is_killed_only_if_it_is_found_abandoned_twice(
+    node: FakeDaemon,
+    program: subprocess.Popen[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    later: bool,
+) -> None:
+    """crun deletes the pipe of a container that it starts before it writes to it."""
+    tenant = opened(node, memory="1GiB")
+    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
+    monkeypatch.setattr(release, "_STRANDED_SECONDS", 0.0)
+    looks = [True, later]
+
+    def is_stranded(_: int) -> bool:
+        return looks.pop(0)
+
+    monkeypatch.setattr(processes, "is_stranded", is_stranded)
+    loop = threading.Thread(target=node.loop.run)
+    loop.start()
+    try:
+        release.reconcile_tenants(node, node.freezer)
+        wait_until(lambda: not looks)
+        node.decide.run(lambda: None)
+    finally:
+        node.loop.stop()
+        loop.join()
+    assert (program.poll() is None) == (not later)
+
+
+def test_an_image_that_does_not_answer_delays_no_other_container(
+    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = BundleToCreate(tmp_path / "slow", SHARE, identity="slow")
+    other = BundleToCreate(tmp_path / "other", SHARE, identity="other")
+    reads, answers = threading.Event(), threading.Event()
+    choose = driver_files.choose_files
+
+    def hang(*arguments: Any) -> Any:
+        if arguments[2].id == "slow":
+            reads.set()
+            answers.wait(60)
+        return choose(*arguments)
+
+    monkeypatch.setattr(driver_files, "choose_files", hang)
+    done = threading.Event()
+
+    def run() -> None:
+        slow.create(node)
+        done.set()
+
+    node.creates.submit(run)
+    assert reads.wait(60)
+    assert other.create(node)["mode"] == "shared"
+    node.decide.run(lambda: None)  # nor does it keep the decide thread
+    answers.set()
+    assert done.wait(60)
+    assert {record.id for record in node.ledger.entries.values()} == {"slow", "other"}
+
+
+def test_a_container_whose_earlier_create_hangs_is_refused_in_time(
+    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = BundleToCreate(tmp_path / "b", SHARE)
+    reads, answers = threading.Event(), threading.Event()
+
+    def hang(*_: Any) -> Any:
+        reads.set()
+        answers.wait(60)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(driver_files, "choose_files", hang)
+
+    def run() -> None:
+        with pytest.raises(OSError, match="Input/output"):
+            container.create(node)
+
+    node.creates.submit(run)
+    assert reads.wait(60)
+    with container.bundle() as bundle, pytest.raises(create.CreateAbandoned):
+        create.create(replace(bundle, is_abandoned=lambda: True), node)
+    answers.set()

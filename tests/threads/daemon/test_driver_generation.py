@@ -3,37 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from gpushare.daemon.lifecycle.driver_loader import DriverLoader
 from gpushare.daemon.observe.sampler import UsageSampler
-from tests.unit.daemon import fakes
 from tests.unit.daemon.fakes import FakeDaemon, FakeDriver
-from tests.unit.daemon.test_driver_generation import CARD, OTHER, events, health
+from tests.unit.daemon.test_driver_generation import driver, events, health, node, truth
 
-
-@pytest.fixture
-def driver() -> FakeDriver:
-    return FakeDriver(CARD, OTHER)
-
-
-@pytest.fixture
-def node(tmp_path: Path, driver: FakeDriver) -> Iterator[FakeDaemon]:
-    with fakes.node(tmp_path, driver) as made:
-        truth = made.sampler
-        loader = DriverLoader(made)
-        loader.sampler = truth
-        truth.changed = lambda now: made.decide.submit(lambda: loader.take_over(now))
-        truth.look()
-        yield made
-
-
-@pytest.fixture
-def truth(node: FakeDaemon) -> UsageSampler:
-    return node.sampler
+__all__ = ["driver", "node", "truth"]
 
 
 def test_a_sample_of_another_driver_accuses_no_container(

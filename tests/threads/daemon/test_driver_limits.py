@@ -4,45 +4,15 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from gpushare.daemon.cards.driver_client import DriverLimits
-from gpushare.daemon.identity import processes
-from gpushare.daemon.lifecycle import bind as binding
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader
-from tests.unit.daemon import fakes
 from tests.unit.daemon.fakes import GIB, FakeDaemon, FakeDriver
 from tests.unit.daemon.operations import entry_of
-from tests.unit.daemon.test_driver_limits import CARD, CGROUP, bound
+from tests.unit.daemon.test_driver_limits import CARD, bound, cgroup, driver, node
 
-
-@pytest.fixture
-def driver() -> FakeDriver:
-    made = FakeDriver(fakes.card(0), fakes.card(1))
-    made.has_limits = True
-    return made
-
-
-@pytest.fixture
-def cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of the cgroup in which every tenant of a test is."""
-    line = f"30 1 0:30 / {tmp_path} rw - cgroup2 cgroup2 rw"
-    cgroups = processes.Cgroups(line)
-    monkeypatch.setattr(processes.Cgroups, "mounted", lambda: cgroups)
-    monkeypatch.setattr(binding, "_cgroup", lambda *_: CGROUP)
-    directory = tmp_path / "tenant"
-    directory.mkdir()
-    return directory
-
-
-@pytest.fixture
-def node(tmp_path: Path, driver: FakeDriver, cgroup: Path) -> Iterator[FakeDaemon]:
-    del cgroup
-    with fakes.node(tmp_path, driver) as made:
-        yield made
+__all__ = ["cgroup", "driver", "node"]
 
 
 def test_a_new_driver_gets_all_limits_again(

@@ -4,27 +4,24 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from gpushare.daemon.freezer.freezer import DutyCycle
 from gpushare.daemon.policy import escalation
+from tests.unit.daemon.test_freezer import FakeCgroup
 
 PATIENCE_SECONDS = 20.0
 
 
-class CountingCgroup:
-    """A cgroup as the kernel would have it, that counts."""
+@dataclass
+class CountingCgroup(FakeCgroup):
+    """A cgroup that counts."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.file = directory / "cgroup.freeze"
-        self.write()
-        self.frozen = False
-        self.freezes = 0
-        self.fault = ""
-        self.twice = threading.Event()
+    freezes: int = 0
+    twice: threading.Event = field(default_factory=threading.Event)
 
     def write(self) -> None:
         self.file.write_text("1")
@@ -35,21 +32,7 @@ class CountingCgroup:
         self.freezes += 1
         if self.freezes == 2:
             self.twice.set()
-        if self.fault:
-            raise OSError(5, self.fault)
-        return True
-
-    def thaw(self) -> None:
-        self.frozen = False
-
-    def is_set(self) -> bool:
-        return self.frozen
-
-    def is_empty(self, seconds: float) -> bool:
-        raise NotImplementedError
-
-    def kill(self, seconds: float) -> bool:
-        raise NotImplementedError
+        return super().freeze()
 
 
 class Failed:
@@ -64,7 +47,9 @@ class Failed:
 
 @pytest.fixture
 def group(tmp_path: Path) -> CountingCgroup:
-    return CountingCgroup(tmp_path)
+    made = CountingCgroup(directory=tmp_path, file=tmp_path / "cgroup.freeze")
+    made.write()
+    return made
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from gpushare.event_reader import EVENTS_FILE, read_events
 from gpushare.events import EVENTS, KEPT
 from gpushare.protocol import HistoryEvent
 from tests.system.waiting import wait_until
+from tests.unit.daemon.test_log_budget import KEY, OTHER
 
 Open = Callable[..., History]
 DAY = 86400.0
@@ -132,25 +133,6 @@ def test_it_goes_on_across_restarts_and_boots(opened: Open) -> None:
     assert seen == [("boot-1", 1), ("boot-1", 2), ("boot-2", 3)]
 
 
-def test_pages_follow_each_other_without_a_gap(opened: Open) -> None:
-    history = opened()
-    for number in range(25):
-        note(history, why=number)
-    assert history.settle(20)
-    found: list[HistoryEvent] = []
-    while rows := history.page(EventSubject(), 0.0, found[-1]["number"] if found else 0, 10):
-        found += rows
-    assert [row["fields"]["why"] for row in found] == list(range(25))
-
-
-def test_since_leaves_out_earlier_events(opened: Open) -> None:
-    history = opened()
-    now = time.time()
-    note(history, at=now - 7200, why="old")
-    note(history, at=now, why="new")
-    assert [row["fields"]["why"] for row in page(history, since=now - 3600)] == ["new"]
-
-
 def test_events_older_than_the_retention_are_deleted(opened: Open) -> None:
     first = opened()
     note(first, at=time.time() - 8 * DAY, why="old")
@@ -174,13 +156,6 @@ def test_it_takes_no_more_of_the_disk_than_it_may(opened: Open, tmp_path: Path) 
     assert 10 < len(rows) < 300
     history.close(10)
     assert (tmp_path / EVENTS_FILE).stat().st_size < 2 * most
-
-
-def test_without_days_nothing_is_kept(opened: Open, tmp_path: Path) -> None:
-    history = opened(days=0.0)
-    note(history)
-    history.close(10)
-    assert not (tmp_path / EVENTS_FILE).exists()
 
 
 @pytest.mark.parametrize("damage", [b"this is no database at all" * 100, b"\0" * 8192])
@@ -250,32 +225,6 @@ def test_a_full_disk_loses_history_and_nothing_else(
     assert len(rows) - 3 == 300 - history.lost
 
 
-def test_a_folder_that_is_gone_is_no_harm(
-    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "_AGAIN_SECONDS", 0.05)
-    (tmp_path / EVENTS_FILE).mkdir(parents=True)  # nothing can be opened there
-    history = opened()
-    note(history, why="first")
-    wait_until(lambda: bool(history.fault))
-    (tmp_path / EVENTS_FILE).rmdir()
-    wait_until(lambda: not history.fault)
-    assert [row["fields"]["why"] for row in page(history)] == ["first"]
-
-
-def test_a_second_reader_does_not_hold_the_writer_up(opened: Open, tmp_path: Path) -> None:
-    history = opened()
-    note(history, why=1)
-    assert history.settle(20)
-    reader = sqlite3.connect(f"file:{tmp_path / EVENTS_FILE}?mode=ro", uri=True)
-    cursor = reader.execute("SELECT * FROM event")
-    note(history, why=2)
-    assert history.settle(20)
-    assert not history.fault
-    cursor.close()
-    reader.close()
-
-
 def test_only_root_reads_the_file(opened: Open, tmp_path: Path) -> None:
     history = opened()
     note(history)
@@ -316,21 +265,27 @@ def test_an_internal_error_loses_one_event_and_keeps_later_ones(
     assert history.lost == 1
 
 
-def test_a_file_that_cannot_be_opened_for_its_rights_is_tried_again(
-    opened: Open, monkeypatch: pytest.MonkeyPatch
+def refused(path: Path, **_: object) -> None:
+    raise PermissionError(1, "Operation not permitted", str(path))
+
+
+@pytest.mark.parametrize("fault", ["not permitted", "Is a directory"])
+def test_a_file_that_cannot_be_opened_is_tried_again(
+    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     monkeypatch.setattr(store, "_AGAIN_SECONDS", 0.05)
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "mkdir", refused)
+        if fault == "not permitted":
+            patched.setattr(Path, "mkdir", refused)
+        else:
+            (tmp_path / EVENTS_FILE).mkdir(parents=True)
         history = opened()
         note(history, why="first")
-        wait_until(lambda: "not permitted" in history.fault)
+        wait_until(lambda: fault in history.fault)
+        if fault != "not permitted":
+            (tmp_path / EVENTS_FILE).rmdir()
     wait_until(lambda: not history.fault)
     assert [row["fields"]["why"] for row in page(history)] == ["first"]
-
-
-def refused(path: Path, **_: object) -> None:
-    raise PermissionError(1, "Operation not permitted", str(path))
 
 
 def test_an_unreadable_history_is_reported_with_its_file(opened: Open, tmp_path: Path) -> None:
@@ -341,3 +296,65 @@ def test_an_unreadable_history_is_reported_with_its_file(opened: Open, tmp_path:
     (tmp_path / EVENTS_FILE).write_bytes(b"no database" * 1000)
     with pytest.raises(OSError, match="cannot be read now"):
         history.page(EventSubject(), 0.0, 0, 10)
+
+
+def fill(history: History, event: str, count: int, **fields: Any) -> None:
+    for number in range(count):
+        history.note(time.time(), event, "info", {**fields, "text": "x" * 2000, "n": number})
+        if number % 50 == 49:
+            assert history.settle(30)
+    assert history.settle(30)
+
+
+def found(history: History) -> list[tuple[str, str]]:
+    return [(row["event"], row["key"]) for row in history.page(EventSubject(), 0.0, 0, 100_000)]
+
+
+def test_evidence_is_not_displaced_by_other_events(opened: Open) -> None:
+    history = opened(most_bytes=1 << 20)
+    fill(history, "over-quota-frozen", 3, tenant=KEY)
+    fill(history, "tenant-reserved", 3, tenant=KEY)
+    fill(history, "request-refused", 3000, uid=1000, op="open")
+    kept = found(history)
+    assert kept.count(("over-quota-frozen", KEY)) == 3
+    assert kept.count(("tenant-reserved", KEY)) == 3  # nor are the ordinary events of others
+    assert 0 < kept.count(("request-refused", "")) < 600
+
+
+def test_a_tenant_that_causes_much_evidence_displaces_its_own(opened: Open) -> None:
+    history = opened(most_bytes=1 << 20)
+    fill(history, "over-quota-frozen", 3, tenant=KEY)
+    fill(history, "tenant-reserved", 3, tenant=KEY)
+    fill(history, "over-quota-cleared", 3000, tenant=OTHER)
+    kept = found(history)
+    assert kept.count(("over-quota-frozen", KEY)) == 3
+    assert kept.count(("tenant-reserved", KEY)) == 3
+    assert 0 < kept.count(("over-quota-cleared", OTHER)) < 600
+
+
+def test_many_owners_of_a_few_events_each_still_fit(opened: Open, tmp_path: Path) -> None:
+    history = opened(most_bytes=1 << 20)
+    fill(history, "over-quota-frozen", 3, tenant=KEY)
+    for number in range(2000):
+        fields = {"tenant": f"{number:016x}", "text": "x" * 2000}
+        history.note(time.time(), "tenant-released", "info", fields)
+        if number % 50 == 49:
+            assert history.settle(30)
+    assert history.settle(30)
+    kept = found(history)
+    assert kept.count(("over-quota-frozen", KEY)) == 3
+    assert kept[-1] == ("tenant-released", f"{1999:016x}")
+    history.close(10)
+    assert (tmp_path / EVENTS_FILE).stat().st_size < 2 << 20
+
+
+def test_a_queue_full_of_other_events_has_room_for_evidence(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_PAUSE_SECONDS", 2.0)  # the writer is slower than the flood
+    history = opened(most_bytes=100 << 20)
+    for number in range(store._MOST_QUEUED + 1000):
+        history.note(time.time(), "request-refused", "warning", {"uid": 1000, "n": number})
+    history.note(time.time(), "over-quota-frozen", "warning", {"tenant": KEY})
+    assert history.settle(30)
+    assert ("over-quota-frozen", KEY) in found(history)

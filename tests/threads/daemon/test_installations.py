@@ -12,12 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.daemon.test_installations import Versions
+from tests.unit.daemon.test_installations import Versions, versions
 
-
-@pytest.fixture
-def versions(tmp_path: Path) -> Versions:
-    return Versions(tmp_path)
+__all__ = ["versions"]
 
 
 @contextmanager

@@ -7,12 +7,15 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.core.loop import Loop
+from gpushare.daemon.core import loop as module
+from gpushare.daemon.core.loop import Loop, Worker, WorkerPool
 from gpushare.daemon.service import systemd
 
 
@@ -54,19 +57,6 @@ def test_timers_come_by_time(loop: Loop) -> None:
     loop.later(0.01, lambda: seen.append("first"))
     loop.run()
     assert seen == ["first", "second"]
-
-
-def test_a_repeated_call_is_repeated(loop: Loop) -> None:
-    seen: list[int] = []
-
-    def again() -> None:
-        seen.append(1)
-        if len(seen) == 3:
-            loop.stop()
-
-    loop.every(0.001, again)
-    loop.run()
-    assert len(seen) == 3
 
 
 def test_a_callback_that_fails_is_logged_and_the_next_one_runs(
@@ -155,3 +145,53 @@ def test_the_socket_that_systemd_made_is_taken(
         assert taken is not None
         assert taken.getsockname() == str(path)
         taken.detach()
+
+
+def test_a_waiting_caller_continues_after_all_earlier_work_and_gets_its_error() -> None:
+    worker = Worker("decide")
+    done: list[str] = []
+
+    def note(what: str) -> None:
+        done.append(f"{what} on {threading.current_thread().name}")
+
+    def fail() -> None:
+        raise OSError("no room")
+
+    worker.submit(lambda: note("first"))
+    with pytest.raises(OSError, match="no room"):
+        worker.run(fail)
+    worker.run(lambda: note("second"))
+    assert done == ["first on decide", "second on decide"]
+    worker.finish(5)
+
+
+def test_of_the_short_jobs_of_a_pool_few_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SHORT_SECONDS", 1000.0)
+    pool, lock = WorkerPool("create", 8, 2), threading.Lock()
+    running: list[int] = []
+    seen: list[int] = []
+
+    def work(number: int) -> None:
+        with lock:
+            running.append(number)
+            seen.append(len(running))
+        time.sleep(0.01)
+        with lock:
+            running.remove(number)
+
+    for number in range(30):
+        pool.submit(partial(work, number))
+    pool.finish(60)
+    assert len(seen) == 30
+    assert max(seen) == 2
+
+
+def test_jobs_of_a_pool_that_hang_delay_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SHORT_SECONDS", 0.01)
+    pool, go_on, done = WorkerPool("create", 8, 2), threading.Event(), threading.Event()
+    for _ in range(7):
+        pool.submit(lambda: go_on.wait(60))
+    pool.submit(done.set)
+    assert done.wait(60)
+    go_on.set()
+    pool.finish(60)

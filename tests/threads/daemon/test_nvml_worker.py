@@ -10,27 +10,37 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 
 from gpushare import simulator
-from gpushare.daemon.cards import nvml_client, worker_process
+from gpushare.daemon.cards import nvml_client, nvml_sensors, worker_process
 from gpushare.daemon.cards.driver_client import (
     DriverError,
+    DriverGeneration,
     DriverLimits,
+    DriverSample,
     DriverTimeout,
     InvalidSample,
 )
+from gpushare.daemon.cards.health import Health
 from gpushare.daemon.cards.nvml_client import Nvml
+from gpushare.daemon.cards.worker_process import WorkerProcess
+from gpushare.metrics_schema import CardSensors
+from gpushare.simulator import FalseReading, Simulator
+from tests.c.simulator.conftest import SimulatorMachine
+from tests.c.simulator.mps_daemon import mps_daemon
 from tests.system.waiting import wait_until
 from tests.unit.daemon import scripted_worker
 from tests.unit.daemon.fakes import GIB
 from tests.unit.daemon.scripted_worker import CARD, LOOK
 
 CGROUP = Path("/sys/fs/cgroup/x")
+
 CALLS: dict[str, Callable[[Nvml], object]] = {
     "load": lambda driver: driver.open(),
     "look": lambda driver: driver.sample(),
@@ -78,18 +88,6 @@ def answers(call: Callable[[Nvml], object], driver: Nvml) -> bool:
 
 def is_gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
-
-
-def test_the_worker_reports_the_drivers_figures(worker: Puppet) -> None:
-    worker.driver.open()
-    assert worker.driver.driver_version == "615.10"
-    assert worker.driver.cuda_version == "13.0"
-    assert worker.driver.has_limits
-    [card] = worker.driver.cards()
-    assert (card.uuid, card.memory_bytes) == ("GPU-0", 140 * GIB)
-    [use] = worker.driver.sample().uses["GPU-0"]
-    assert (use.pid, use.bytes, use.utilisation) == (7, GIB, 40)
-    assert worker.driver.limits("GPU-0", CGROUP) == DriverLimits(GIB, 2 * GIB)
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -268,16 +266,6 @@ def test_an_xid_is_reported_once_even_in_a_rejected_sample(worker: Puppet) -> No
     assert worker.driver.sample().xids == ()
 
 
-def test_a_renewed_library_is_loaded_by_another_process(worker: Puppet) -> None:
-    worker.driver.open()
-    pid = worker.pid
-    worker.obey(answers={"load": {**scripted_worker.ANSWERS["load"], "driver": "620.1"}})
-    worker.driver.renew(Path("/y/libnvidia-ml.so.1"), {})
-    assert worker.pid != pid
-    assert is_gone(pid)
-    assert worker.driver.driver_version == "620.1"
-
-
 def test_the_worker_ends_with_the_daemon_and_has_few_privileges(tmp_path: Path) -> None:
     """The real one, on simulated cards, started by a process that is killed."""
     made = simulator.create(tmp_path / "cards", "t4")
@@ -314,8 +302,224 @@ def _status(pid: int) -> str:
         return "Z (zombie)"
 
 
-def test_closing_ends_it(worker: Puppet) -> None:
-    worker.driver.open()
-    pid = worker.pid
-    worker.driver.close()
-    wait_until(lambda: is_gone(pid))
+@pytest.fixture
+def machine(tmp_path: Path) -> SimulatorMachine:
+    made = simulator.create(tmp_path / "cards", "h200", cards=2)
+    return SimulatorMachine(made, simulator.libraries())
+
+
+@pytest.fixture
+def cards(machine: SimulatorMachine) -> Simulator:
+    return machine.simulator
+
+
+@pytest.fixture
+def driver(cards: Simulator) -> Iterator[Nvml]:
+    made = Nvml(simulator.libraries() / "libnvidia-ml.so.1", cards.env, 20.0)
+    made.open()
+    yield made
+    made.close()
+
+
+def looks(driver: Nvml) -> DriverSample | None:
+    try:
+        return driver.sample()
+    except DriverError:
+        return None
+
+
+def test_a_look_with_nothing_new_is_not_sent_again(
+    driver: Nvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = []
+
+    def ask(*arguments: Any) -> dict[str, Any]:
+        answers.append(original(*arguments))
+        return answers[-1]
+
+    original = WorkerProcess.ask
+    monkeypatch.setattr(WorkerProcess, "ask", ask)
+    first, second = driver.sample(), driver.sample()
+    assert set(answers[0]) == {"driver", "cards", "xids", "sensors"}
+    assert answers[1] == {"xids": []}
+    assert replace(second, taken_ns=first.taken_ns) == first
+    assert second.sensors == first.sensors != {}
+
+
+def test_a_brief_look_sees_whatever_takes_memory(machine: SimulatorMachine, driver: Nvml) -> None:
+    uuid, idle = machine.simulator.uuids[0], driver.sample()
+    assert driver.sample(brief=True) == idle
+    with machine.started("tenant.py") as tenant:
+        assert tenant.ask("init") == 0
+        assert tenant.ask("context") == 0
+        [use] = driver.sample(brief=True).uses[uuid]
+        assert use.pid == tenant.ask("pid")
+        assert tenant.ask(f"alloc {4 << 30}")[0] == 0
+        [grown] = driver.sample(brief=True).uses[uuid]
+        assert (grown.bytes or 0) - (use.bytes or 0) == 4 << 30
+    wait_until(lambda: driver.sample(brief=True).uses == idle.uses)
+
+
+def test_the_sensors_are_those_of_the_card(cards: Simulator, driver: Nvml) -> None:
+    """Those of an idle H200 by its profile; energy is not simulated."""
+    assert set(nvml_sensors._READ) == set(CardSensors.__annotations__)
+    profile = json.loads((simulator.libraries() / "profiles" / "h200.json").read_text())
+    found = driver.sample().sensors
+    assert set(found) == set(cards.uuids)
+    for figures in found.values():
+        assert set(figures) == set(CardSensors.__annotations__) - {"energy_millijoules"}
+        assert figures["temperature_celsius"] == profile["temperature_idle_celsius"]
+        assert figures["memory_temperature_celsius"] == profile["temperature_idle_celsius"]
+        assert figures["power_milliwatts"] == profile["power_idle_milliwatts"]
+        assert figures["sm_clock_mhz"] == profile["clock_sm_mhz"]
+        assert figures["memory_clock_mhz"] == profile["clock_memory_mhz"]
+        assert figures["reserved_bytes"] > 0
+
+
+def test_the_clients_of_an_mps_server_are_known_by_the_drivers_list(
+    machine: SimulatorMachine, driver: Nvml
+) -> None:
+    with mps_daemon(machine) as control:
+        assert driver.sample().uses == dict.fromkeys(machine.simulator.uuids, ())
+        with control.client().started("tenant.py") as client, machine.started("tenant.py") as other:
+            for tenant in (client, other):
+                assert tenant.ask("init") == 0
+                assert tenant.ask("context") == 0
+            (server,) = control.command("get_server_list")
+            found = driver.sample().uses[machine.simulator.uuids[0]]
+            assert {use.pid: use.is_mps for use in found} == {
+                client.ask("pid"): True,
+                other.ask("pid"): False,
+                int(server): False,
+            }
+
+
+def test_a_lost_card_has_no_sensors(cards: Simulator, driver: Nvml) -> None:
+    """Read anew by a worker that has just started."""
+    simulator.fail(cards.device, card=1, lost=1)
+    driver.renew(driver.library, cards.env)
+    assert set(driver.sample().sensors) == {cards.uuids[0]}
+
+
+def test_the_compute_mode_of_a_card_is_seen(cards: Simulator, driver: Nvml) -> None:
+    one, other = cards.uuids
+    assert driver.sample().compute_modes == {one: "", other: ""}
+    simulator.fail(cards.device, 1, compute_mode=pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
+    assert driver.sample().compute_modes == {one: "", other: "Exclusive_Process"}
+    simulator.fail(cards.device, 1, compute_mode=pynvml.NVML_COMPUTEMODE_PROHIBITED)
+    sample = driver.sample()
+    assert sample.compute_modes == {one: "", other: "Prohibited"}
+    known = {card.uuid: card for card in driver.cards()}
+    assert Health().observe(sample, known) == {
+        one: "ok",
+        other: "no program can use it (compute mode Prohibited): nvidia-smi -i 1 -c DEFAULT",
+    }
+
+
+@pytest.mark.parametrize(
+    ("lie", "why"),
+    [
+        (FalseReading.BYTES, "holds"),
+        (FalseReading.TWICE, "listed with"),
+        (FalseReading.USED, "its processes hold"),
+        (FalseReading.TOTAL, "and had"),
+        (FalseReading.PID, "there is no process"),
+    ],
+    ids=["bytes", "twice", "used", "total", "pid"],
+)
+def test_an_impossible_figure_is_detected(
+    machine: SimulatorMachine, driver: Nvml, lie: FalseReading, why: str
+) -> None:
+    device = machine.simulator.device
+    with machine.started("tenant.py") as tenant:
+        assert tenant.ask("init") == 0
+        assert tenant.ask("context") == 0
+        assert tenant.ask(f"alloc {4 << 30}")[0] == 0
+        [use] = driver.sample().uses[machine.simulator.uuids[0]]
+        assert use.pid == tenant.ask("pid")
+        simulator.fail(device, lies=lie)
+        with pytest.raises(InvalidSample, match=why):
+            driver.sample()
+        simulator.fail(device)
+        assert driver.sample().uses[machine.simulator.uuids[0]]
+
+
+def test_a_missing_figure_is_not_impossible(machine: SimulatorMachine, driver: Nvml) -> None:
+    with machine.started("tenant.py") as tenant:
+        assert tenant.ask("init") == 0
+        assert tenant.ask("context") == 0
+        simulator.fail(machine.simulator.device, lies=FalseReading.UNSAID)
+        [use] = driver.sample().uses[machine.simulator.uuids[0]]
+        assert use.bytes is None
+
+
+def test_a_card_that_is_lost_at_the_loading_is_taken_when_it_answers(cards: Simulator) -> None:
+    simulator.fail(cards.device, 0, lost=1)
+    driver = Nvml(simulator.libraries() / "libnvidia-ml.so.1", cards.env, 20.0)
+    driver.open()
+    assert [card.uuid for card in driver.cards()] == [cards.uuids[1]]
+    simulator.fail(cards.device, 0)
+    assert set(driver.sample().uses) == set(cards.uuids)
+    assert [card.index for card in driver.cards()] == [0, 1]
+    driver.close()
+
+
+def test_each_mig_instance_is_a_card_behind_the_cards(cards: Simulator, driver: Nvml) -> None:
+    before = driver.cards()
+    parts = simulator.partition(cards.device, ["3g.71gb", "1g.18gb"])
+    sample = driver.sample()
+    found = driver.cards()
+    assert found[:2] == tuple(replace(card, is_divided=True) for card in before)
+    assert [(card.index, card.uuid) for card in found[2:]] == list(enumerate(parts, 2))
+    assert [card.model for card in found[2:]] == ["H200 MIG 3g.71gb", "H200 MIG 1g.18gb"] * 2
+    assert [card.instance.names for card in found[2:] if card.instance] == [
+        ("0:0", "0:gi1:ci0"),
+        ("0:1", "0:gi2:ci0"),
+        ("1:0", "1:gi1:ci0"),
+        ("1:1", "1:gi2:ci0"),
+    ]
+    assert found[3].memory_bytes * 3 <= found[2].memory_bytes <= before[0].memory_bytes // 2
+    assert {uuid: sample.uses[uuid] for uuid in parts} == dict.fromkeys(parts, ())
+    simulator.fail(cards.device, 0, lost=1)
+    assert set(driver.sample().health) == {cards.uuids[0], *parts[:2]}
+    simulator.fail(cards.device, 0)
+    simulator.partition(cards.device, [])
+    assert driver.sample().health == {}
+    assert driver.cards() == before
+
+
+def test_a_division_is_what_the_driver_tells_of_it(cards: Simulator, driver: Nvml) -> None:
+    before = driver.division(cards.uuids[0])
+    assert (before.is_enabled, before.instances, before.places_are_told) == (False, (), False)
+    simulator.partition(cards.device, ["3g.71gb", "1g.18gb+me", "1g.35gb"])
+    found = driver.division(cards.uuids[0])
+    assert (found.is_enabled, found.places_are_told) == (True, True)
+    # What NVIDIA's guide says of a card is what the driver says once the card is in MIG mode.
+    assert found.kinds == before.kinds
+    assert {(kind.name, kind.number, kind.count) for kind in found.kinds} == {
+        *(("1g.18gb", 19, 7), ("1g.18gb+me", 20, 1), ("1g.35gb", 15, 4), ("2g.35gb", 14, 3)),
+        *(("3g.71gb", 9, 2), ("4g.71gb", 5, 1), ("7g.141gb", 0, 1)),
+    }
+    held = {(one.gpu_instance, one.kind, one.place) for one in found.instances}
+    assert held == {(1, 9, (0, 4)), (2, 20, (4, 1)), (3, 15, (6, 2))}
+    sizes = {kind.number: kind.memory_bytes for kind in found.kinds}
+    driver.sample()
+    memory = {
+        card.instance.gpu_instance: card.memory_bytes for card in driver.cards() if card.instance
+    }
+    for one in found.instances:
+        assert abs(memory[one.gpu_instance] - sizes[one.kind]) < 8 << 20
+
+
+def test_between_files_and_module_there_is_no_driver(cards: Simulator, driver: Nvml) -> None:
+    """A program with the old library loaded continues; one that loads the new one is refused."""
+    library = simulator.libraries() / "libnvidia-ml.so.1"
+    simulator.change_driver(cards.device, init_error=simulator.MISMATCH)
+    assert driver.sample().generation.driver == "580.65.06"
+    with pytest.raises(DriverError, match=r"version mismatch"):
+        driver.renew(library, cards.env)
+    simulator.change_driver(cards.device, "590.10.01")
+    driver.renew(library, cards.env)
+    expected = DriverGeneration("590.10.01", tuple(enumerate(cards.uuids)))
+    assert driver.sample().generation == expected
+    assert (driver.driver_version, driver.cuda_version) == ("590.10.01", "13.0")

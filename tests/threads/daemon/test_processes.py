@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import select
 import signal
 import subprocess
@@ -14,9 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.identity import processes
+from gpushare.daemon.identity import pid_resolver, processes
+from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.identity.processes import Cgroups, own_cgroup
 from tests.system.waiting import wait_until
+from tests.unit.daemon.test_pid_resolver import end, keys, sightings
+
+__all__ = ["sightings"]
 
 
 def test_a_process_is_read_whatever_it_calls_itself() -> None:
@@ -71,20 +76,6 @@ def test_a_zombie_has_ended() -> None:
     assert processes.owner_of(program.pid) is None
 
 
-def test_a_process_goes_on_without_its_first_thread() -> None:
-    code = (
-        "import ctypes, threading, time\n"
-        "threading.Thread(target=time.sleep, args=(1000,)).start()\n"
-        "ctypes.CDLL(None).pthread_exit(None)\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", code]) as program:
-        stat = Path(f"/proc/{program.pid}/stat")
-        wait_until(lambda: stat.read_bytes().rpartition(b") ")[2].startswith(b"Z"))
-        found = processes.find_process(program.pid)
-        program.kill()
-    assert found is not None
-
-
 def ended(pidfd: int) -> bool:
     return bool(select.select([pidfd], [], [], 0)[0])
 
@@ -97,19 +88,6 @@ def test_a_pidfd_is_of_the_process_that_started_then() -> None:
     assert fd is not None
     assert not ended(fd)
     os.close(fd)
-
-
-def test_a_pidfd_says_when_the_process_ends() -> None:
-    program = subprocess.Popen(["sleep", "1000"])
-    found = processes.find_process(program.pid)
-    assert found is not None
-    fd = processes.open_pidfd(program.pid, found.starttime)
-    assert fd is not None
-    program.kill()
-    program.wait()
-    assert ended(fd)
-    os.close(fd)
-    assert processes.open_pidfd(program.pid, found.starttime) is None
 
 
 def test_a_process_knows_its_own_number_in_its_namespace() -> None:
@@ -271,3 +249,73 @@ def test_a_process_that_is_being_started_is_not_stranded(tmp_path: Path) -> None
 def test_a_program_cannot_appear_never_to_have_run(tmp_path: Path) -> None:
     with waiting(tmp_path, "exec.fifo", executes=True) as pid:
         assert not processes.is_stranded(pid)
+
+
+#: A program whose first thread has no descriptor, and another thread has a table of its own.
+THREAD = """
+import ctypes, os, threading, time
+libc = ctypes.CDLL(None)
+def work():
+    assert libc.unshare(0x400) == 0  # CLONE_FILES
+    os.open("/dev/null", os.O_RDONLY)
+    ready.set()
+    time.sleep(600)
+ready = threading.Event()
+threading.Thread(target=work).start()
+ready.wait()
+os.write(1, b"ready")
+{then}
+"""
+
+#: syscall(SYS_exit): the thread, and not its process.
+EXIT = {"x86_64": "libc.syscall(60, 0)", "aarch64": "libc.syscall(93, 0)"}[platform.machine()]
+
+
+@pytest.fixture(params=("time.sleep(600)", EXIT), ids=("unshared", "first thread ended"))
+def threaded(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
+    words = [sys.executable, "-c", THREAD.replace("{then}", request.param)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        assert program.stdout.read(5) == b"ready"
+        yield program
+        program.kill()
+
+
+def test_a_descriptor_that_only_another_thread_has_is_the_processs(
+    threaded: subprocess.Popen[bytes],
+) -> None:
+    assert pid_resolver.has_open(threaded.pid, {1})  # /dev/null, as nvidia's would be
+    assert not pid_resolver.has_open(threaded.pid, {195})
+
+
+def test_a_process_goes_on_without_its_first_thread() -> None:
+    code = (
+        "import ctypes, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(1000,)).start()\n"
+        "ctypes.CDLL(None).pthread_exit(None)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code]) as program:
+        stat = Path(f"/proc/{program.pid}/stat")
+        wait_until(lambda: stat.read_bytes().rpartition(b") ")[2].startswith(b"Z"))
+        found = processes.find_process(program.pid)
+        program.kill()
+    assert found is not None
+
+
+def test_the_cgroups_of_a_process_are_known_when_its_first_thread_has_ended(
+    threaded: subprocess.Popen[bytes],
+) -> None:
+    assert processes.cgroups_of(threaded.pid) == processes.cgroups_of(os.getpid())
+    assert processes.find_process(threaded.pid) is not None, "it goes on"
+
+
+def test_memory_of_an_ended_process_belongs_to_its_tenant(
+    sightings: PidResolver, program: subprocess.Popen[bytes]
+) -> None:
+    """It was listed with its tenant, and is listed still: another has its descriptor."""
+    sightings.look([program.pid], keys, 1)
+    end(program)
+    for _ in range(3):
+        assert sightings.look([program.pid], keys, 1)[program.pid].key == "a" * 16
+    sightings.look([], keys, 1)
+    assert sightings.look([program.pid], keys, 1)[program.pid].key is None

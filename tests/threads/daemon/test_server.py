@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import json
 import os
 import resource
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -19,6 +22,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from gpushare import client, protocol
+from gpushare.client import Client, DaemonUnreachable
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.core import log
 from gpushare.daemon.core.log import Allowances
@@ -27,25 +31,28 @@ from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle.queue import Queue
 from gpushare.daemon.operator.run_state import RunControl
-from gpushare.daemon.service import control_request, control_server
-from gpushare.daemon.service.control_request import ControlReply, ControlRequest, Operation, Peer
+from gpushare.daemon.service import control_request, control_server, systemd
+from gpushare.daemon.service.control_request import (
+    ControlReply,
+    ControlRequest,
+    Operation,
+    Peer,
+    caller_origin,
+)
 from gpushare.daemon.service.control_server import ControlServer
 from gpushare.daemon.service.systemd import StartingSocket
 from gpushare.daemon.state import AuditFinding, ComputeUsage, DaemonState, UsageView
+from gpushare.errors import UserError
 from gpushare.events import KEPT
 from gpushare.oci.spec import SpecError
 from tests.system.waiting import wait_until
 from tests.unit.daemon import fakes
-from tests.unit.daemon.fakes import GIB, entry
+from tests.unit.daemon.fake_process import FakeProcess
+from tests.unit.daemon.fakes import GIB, FakeDaemon, entry
 
 UNPRIVILEGED = Peer(pid=os.getpid(), uid=12345)
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[DaemonState]:
-    with fakes.node(tmp_path) as made:
-        yield made
-
+KEY = b"0" * 16
+BIND = b'{"op": "bind", "key": "%s", "id": "%s", "pid": %s}'
 
 OPERATIONS = dict(
     control_server.all_operations(
@@ -126,28 +133,12 @@ def operation(name: str, run: Any, *, changes: bool = False) -> Iterator[None]:
         yield
 
 
-def test_a_request_is_acknowledged_then_answered(path: Path) -> None:
-    with Caller(path) as caller:
-        caller.send(b'{"op": "cards"}')
-        assert caller.receive() == {"ack": True}
-        row = caller.receive()
-        assert row is not None
-        assert row["row"]["model"] == "H200"
-        assert caller.receive() == {"ok": True}
-
-
-def test_the_acknowledgement_does_not_wait_for_the_answer(path: Path) -> None:
-    go_on = threading.Event()
-
+def waiting_operation(go_on: threading.Event) -> contextlib.AbstractContextManager[None]:
     def slow(_request: ControlRequest, _node: DaemonState) -> ControlReply:
         assert go_on.wait(20)
-        return iter(()), {"slow": True}
+        return iter(()), {}
 
-    with operation("slow", slow), Caller(path) as caller:
-        caller.send(b'{"op": "slow"}')
-        assert caller.receive() == {"ack": True}
-        go_on.set()
-        assert caller.receive() == {"ok": True, "slow": True}
+    return operation("slow", slow)
 
 
 def test_a_client_that_waits_sees_by_the_sockets_time_that_others_are_served(path: Path) -> None:
@@ -162,12 +153,7 @@ def test_a_request_in_a_queue_is_acknowledged_again_and_again(
     """However long those before it take, its client knows that it is not forgotten."""
     monkeypatch.setattr(control_server, "_QUEUED_SECONDS", 0.02)
     go_on = threading.Event()
-
-    def slow(_request: ControlRequest, _node: DaemonState) -> ControlReply:
-        assert go_on.wait(20)
-        return iter(()), {"slow": True}
-
-    with operation("slow", slow), Caller(path) as first, Caller(path) as second:
+    with waiting_operation(go_on), Caller(path) as first, Caller(path) as second:
         first.send(b'{"op": "slow"}')
         assert first.receive() == {"ack": True}
         second.send(b'{"op": "slow"}')
@@ -175,23 +161,17 @@ def test_a_request_in_a_queue_is_acknowledged_again_and_again(
             assert second.receive() == {"ack": True}
         go_on.set()
         replies = iter(first.receive, {"ack": True})
-        assert next(replies) == {"ok": True, "slow": True}
+        assert next(replies) == {"ok": True}
         replies = iter(second.receive, {"ack": True})
-        assert next(replies) == {"ok": True, "slow": True}
-
-
-def test_one_connection_may_ask_again(path: Path) -> None:
-    with Caller(path) as caller:
-        assert caller.ask({"op": "status"})["ok"]
-        assert caller.ask({"op": "status"})["ok"]
+        assert next(replies) == {"ok": True}
 
 
 def test_our_own_client_understands_it(path: Path, node: DaemonState) -> None:
     asking = client.Client(path)
-    assert [card["index"] for card in asking.cards()] == [0]
+    assert [card["index"] for card in asking.cards()] == [0, 1]
     assert asking.tenants() == []
     status = asking.status()
-    assert (status["cards"], status["driver_version"]) == (1, "580.65.06")
+    assert (status["cards"], status["driver_version"]) == (2, "580.65.06")
     assert status["run_dir"] == str(node.config.run_dir)
     with pytest.raises(client.UnknownTenant):
         asking.tenant("nobody")
@@ -218,21 +198,10 @@ def test_our_own_client_understands_it(path: Path, node: DaemonState) -> None:
         (b'{"op": "tenant"}', "name is not a string"),
         (b'{"op": "tenant", "name": 7}', "name is not a string"),
         (b'{"op": "tenants", "all": 1}', "all is neither true nor false"),
-        (
-            b'{"op": "bind", "key": "../../etc", "id": "x", "pid": 1}',
-            'key "../../etc" does not match',
-        ),
-        (
-            b'{"op": "bind", "key": "0000000000000000", "id": "-x", "pid": 1}',
-            'id "-x" does not match',
-        ),
-        (b'{"op": "bind", "key": "0000000000000000", "id": "x\\n", "pid": 1}', "does not match"),
-        (
-            b'{"op": "bind", "key": "0000000000000000", "id": "x", "pid": true}',
-            "pid is not a whole",
-        ),
-        (b'{"op": "bind", "key": "0000000000000000", "id": "x", "pid": -1}', "pid is not a whole"),
-        (b'{"op": "bind", "key": "0000000000000000", "id": "x", "pid": 1e3}', "pid is not a whole"),
+        (BIND % (b"../../etc", b"x", b"1"), 'key "../../etc" does not match'),
+        (BIND % (KEY, b"-x", b"1"), 'id "-x" does not match'),
+        (BIND % (KEY, b"x\\n", b"1"), "does not match"),
+        *((BIND % (KEY, b"x", pid), "pid is not a whole") for pid in (b"true", b"-1", b"1e3")),
         (b'{"op": "open", "quota": {"memory": 4}}', "quota is not an object of strings"),
         (b'{"op": "create", "id": "x", "bundle": "/", "marker": "strong"}', "two descriptors"),
     ],
@@ -269,20 +238,9 @@ def test_a_request_of_the_most_bytes_is_taken_and_one_byte_more_is_not(path: Pat
         assert caller.receive() is None
 
 
-def test_an_empty_packet_is_a_goodbye(path: Path) -> None:
-    with Caller(path) as caller:
-        caller.socket.send(b"")
-        assert caller.receive() is None
-
-
 def test_a_second_request_before_the_answer_ends_the_connection(path: Path) -> None:
     go_on = threading.Event()
-
-    def slow(_request: ControlRequest, _node: DaemonState) -> ControlReply:
-        assert go_on.wait(20)
-        return iter(()), {}
-
-    with operation("slow", slow), Caller(path) as caller:
+    with waiting_operation(go_on), Caller(path) as caller:
         caller.send(b'{"op": "slow"}')
         assert caller.receive() == {"ack": True}
         caller.send(b'{"op": "slow"}')
@@ -295,18 +253,10 @@ def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_too_many_descriptors_are_all_closed(path: Path) -> None:
+def test_descriptors_that_are_too_many_or_unrequested_are_closed(path: Path) -> None:
     before = open_descriptors()
     with Caller(path) as caller:
-        caller.send(b'{"op": "status"}', (0,) * 50)
-        reply = caller.receive()
-        assert reply is not None
-        assert "2 descriptors" in reply["error"]
-    wait_until(lambda: open_descriptors() <= before)
-
-
-def test_unrequested_descriptors_are_closed(path: Path) -> None:
-    before = open_descriptors()
+        assert "2 descriptors" in caller.ask({"op": "status"}, (0,) * 50)["error"]
     for _ in range(20):
         assert ask(path, {"op": "status"}, (0, 1))["ok"]
         assert not ask(path, {"op": "rm"}, (0, 1))["ok"]
@@ -328,36 +278,6 @@ def test_a_user_without_rights_cannot_send_descriptors(
         assert ask(path, {"op": "look"}, (0,) * 100)["ok"]
     assert seen[0].fds == ()
     wait_until(lambda: open_descriptors() <= before)
-
-
-@pytest.mark.parametrize(
-    "request_fields",
-    [
-        {"op": "create", "id": "x", "bundle": "/b", "marker": "strong"},
-        {"op": "bind", "key": "0" * 16, "id": "id-0000", "pid": 1},
-        {"op": "release", "key": "0" * 16, "id": "id-0000"},
-        {"op": "set", "name": "train", "memory": "1GiB"},
-        {"op": "card-policy", "card": "0", "policy": "best-effort"},
-    ],
-)
-def test_only_root_may_change_other_containers(
-    path: Path, node: DaemonState, monkeypatch: pytest.MonkeyPatch, request_fields: dict[str, Any]
-) -> None:
-    node.ledger.add(entry())
-    monkeypatch.setattr(control_server, "Peer", lambda *_: UNPRIVILEGED)
-    reply = ask(path, request_fields)
-    assert (reply["ok"], reply["code"]) == (False, protocol.CODE_FORBIDDEN)
-    assert "requires root" in reply["error"]
-    assert node.ledger.entries == {entry().key: entry()}
-
-
-@pytest.mark.parametrize("op", ["cards", "tenants", "tenant", "why", "status"])
-def test_anybody_may_read(
-    path: Path, node: DaemonState, monkeypatch: pytest.MonkeyPatch, op: str
-) -> None:
-    node.ledger.add(entry())
-    monkeypatch.setattr(control_server, "Peer", lambda *_: UNPRIVILEGED)
-    assert ask(path, {"op": op, "name": "train"})["ok"]
 
 
 def test_the_socket_is_open_to_all_users_or_to_a_group(node: DaemonState, readers: Worker) -> None:
@@ -453,47 +373,13 @@ def test_a_deleted_socket_is_bound_again(
     assert ask(path, {"op": "status"})["ok"]
 
 
-def test_many_callers_at_once_are_all_answered(path: Path) -> None:
-    answers: list[bool] = []
-
-    def call() -> None:
-        answers.append(ask(path, {"op": "status"})["ok"])
-
-    threads = [threading.Thread(target=call) for _ in range(100)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers == [True] * 100
-
-
-def test_a_tenant_is_found_by_name_by_the_start_of_its_id_and_by_the_end_of_its_name(
-    path: Path, node: DaemonState
-) -> None:
-    node.ledger.add(replace(entry("1" * 16), id="aaaa1", name="team/pod/train"))
-    node.ledger.add(replace(entry("2" * 16), id="aaab2", name="serve"))
-    asking = client.Client(path)
-    for name in ("team/pod/train", "pod/train", "train", "aaaa", "aaaa1", "1" * 16):
-        assert asking.tenant(name)["id"] == "aaaa1"
-    with pytest.raises(client.UnknownTenant) as caught:
-        asking.tenant("aaa")
-    assert sorted(caught.value.candidates) == ["serve", "team/pod/train"]
-    with pytest.raises(client.UnknownTenant, match='no container is named "x"'):
-        asking.tenant("x")
-
-
-def test_cards_show_the_allocated_memory(path: Path, node: DaemonState) -> None:
-    node.ledger.add(entry(memory_gib=4, cores=30))
-    [card] = client.Client(path).cards()
-    assert (card["allocated_bytes"], card["available_bytes"]) == (4 * GIB, 136 * GIB)
-    assert (card["cores_available"], card["tenants"], card["mode"]) == (70, 1, "shared")
-
-
 def test_a_spec_that_cannot_be_read_is_no_refusal_of_a_quota() -> None:
     """An image's word alone starts without a GPU then; a refusal would keep it from starting."""
     told = control_request.refusal_packet(SpecError("the key is a duplicate"))
     assert told is not None
     assert told["code"] == protocol.CODE_INTERNAL
+    told = control_request.refusal_packet(UserError("the card is cordoned"))
+    assert told == {"ok": False, "code": protocol.CODE_REFUSED, "error": "the card is cordoned"}
 
 
 @pytest.fixture
@@ -508,22 +394,6 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, Mapping[
     log.attach_listener(note)
     yield found
     log.detach_listener(note)
-
-
-@pytest.mark.parametrize("op", OPERATIONS)
-def test_every_operation_refuses_text_that_is_not_utf_8(
-    path: Path, logged: list[tuple[str, Mapping[str, Any]]], op: str
-) -> None:
-    names = ("name", "id", "card", "key", "claim", "ticket", "reason", "bundle", "marker")
-    for name in names:
-        reply = ask(path, {"op": op, name: "\ud800"})
-        assert (reply["ok"], reply["code"]) == (False, protocol.CODE_INVALID)
-        assert reply["error"] == (
-            f'{name} "\\ud800": not UTF-8 text. Use complete Unicode characters, without halves of '
-            "surrogate pairs"
-        )
-    assert "UTF-8" not in str(ask(path, {"op": op, "name": "\U0001f600"}))  # a whole pair
-    assert [fields for event, fields in logged if event == "request-failed"] == []
 
 
 def test_bad_requests_of_a_user_fill_neither_the_log_nor_the_history(
@@ -545,7 +415,9 @@ def test_bad_requests_of_a_user_fill_neither_the_log_nor_the_history(
     with Caller(path) as caller:
         for _ in range(400):
             for request in asked:
-                assert not caller.ask(request)["ok"]
+                reply = caller.ask(request)
+                assert not reply["ok"]
+                assert (reply["code"] == protocol.CODE_FORBIDDEN) == (request["op"] != "open")
     assert log.event_count("caller-refused") == before + 1600
     refused = [fields for event, fields in logged if event == "request-refused"]
     assert {fields["op"] for fields in refused} <= {"open"}  # every user may open
@@ -624,3 +496,151 @@ def test_a_tenant_with_the_longest_row_keeps_no_other_from_being_shown(
     assert len(rows[0]["cards"]) == 16
     assert ask(path, {"op": "tenant", "name": "long"})["ok"]
     assert ask(path, {"op": "why", "name": "long"})["ok"]
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    yield one, other
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "engine", "place"),
+    [
+        ("/docker/a", "docker", "tenant"),
+        ("/docker/a/nested", "docker", "tenant"),
+        ("/docker/ab", "docker", "host"),
+        ("/system.slice", "docker", "host"),
+        ("/docker/a", "host", "host"),  # a command of `gpushare run`: root there is root
+    ],
+)
+def test_a_tenants_process_is_one_by_its_cgroup(
+    pair: tuple[socket.socket, socket.socket],
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    engine: str,
+    place: str,
+) -> None:
+    monkeypatch.setattr(processes, "cgroups_of", lambda _: {"devices": path, "": "/"})
+    entry = replace(fakes.entry(), engine=engine, cgroup="devices:/docker/a")
+    assert caller_origin(pair[0], os.getpid(), {entry.key: entry}) == place
+
+
+def test_a_caller_that_exited_has_no_rights(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_request, "_SO_PEERPIDFD", 9999)  # an older kernel
+    ended = FakeProcess()
+    ended.kill()
+    ended.wait()
+    assert caller_origin(pair[0], ended.pid, {}) == "gone"
+
+
+def test_a_caller_with_a_reused_pid_has_no_rights(tmp_path: Path) -> None:
+    """It connects and exits; the kernel still has its credentials, and its PID has a new owner."""
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        listener.listen()
+        code = (
+            f"import socket; socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect({path!r})"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True)
+        accepted, _ = listener.accept()
+        with accepted:
+            if not knows_peers(accepted):
+                pytest.skip("kernel: SO_PEERPIDFD needs Linux 6.5")
+            assert caller_origin(accepted, os.getpid(), {}) == "gone"
+
+
+def knows_peers(connection: socket.socket) -> bool:
+    try:
+        os.close(connection.getsockopt(socket.SOL_SOCKET, control_request._SO_PEERPIDFD))
+    except OSError as error:
+        return error.errno != errno.ENOPROTOOPT
+    return True
+
+
+def test_a_process_of_another_pid_namespace_is_the_hosts(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    assert caller_origin(pair[0], 0, {}) == "host"
+
+
+STARTING = protocol.encode({"starting": True})
+
+
+@pytest.fixture
+def starting(node: FakeDaemon) -> Iterator[StartingSocket]:
+    made = StartingSocket(node.config.socket, None)
+    yield made
+    made.close()
+
+
+def connect(starting: StartingSocket) -> socket.socket:
+    caller = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    caller.settimeout(60)
+    caller.connect(str(starting.path))
+    return caller
+
+
+def test_an_early_client_gets_a_message_at_once_and_an_answer_later(
+    node: FakeDaemon, starting: StartingSocket, readers: Worker
+) -> None:
+    with connect(starting) as told:
+        assert told.recv(100) == STARTING
+    waits, answers = threading.Event(), list[object]()
+    client = Client(starting.path, waits=waits.set)
+    asking = threading.Thread(target=lambda: answers.append(client.status()))
+    asking.start()
+    assert waits.wait(60)
+    server = ControlServer(starting, node, readers, node.operations)
+    serving = threading.Thread(target=node.loop.run)
+    serving.start()
+    asking.join(60)
+    assert len(answers) == 1
+    Client(starting.path).status()  # and whoever comes now
+    node.loop.stop()
+    serving.join()
+    server.close()
+
+
+def test_clients_beyond_the_backlog_get_no_message_and_are_not_lost(
+    starting: StartingSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(systemd, "_MOST_WAITING", 1)
+    with connect(starting) as first, connect(starting) as second:
+        assert first.recv(100) == STARTING
+        (waiting,) = starting.open()
+        waiting.close()
+        accepted, _ = starting.listener.accept()
+        accepted.close()
+        assert second.recv(100) == b""
+
+
+def test_if_the_start_fails_no_client_keeps_waiting(starting: StartingSocket) -> None:
+    with connect(starting) as client:
+        assert client.recv(100) == STARTING
+        starting.close()
+        assert client.recv(100) == b""
+    with pytest.raises(DaemonUnreachable, match="is not running"):
+        Client(starting.path).status()
+
+
+def test_users_leave_room_for_root_while_the_daemon_starts(
+    starting: StartingSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines start containers as root, and wait on the same socket."""
+    uids = iter([1000] * 4 + [1001] * 4 + [0] * 4)
+    monkeypatch.setattr(systemd, "peer_uid", lambda _: next(uids))
+    monkeypatch.setattr(systemd, "_MOST_OF_ONE_USER", 3)
+    monkeypatch.setattr(systemd, "_MOST_OF_USERS", 6)
+    received = []
+    for _ in range(12):
+        with connect(starting) as client:
+            received.append(client.recv(100) == STARTING)
+    assert received[:4] == [True, True, True, False]
+    assert received[4:8] == [True, True, False, False]
+    assert received[8:] == [True] * 4

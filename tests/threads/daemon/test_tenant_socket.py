@@ -8,7 +8,9 @@ import gc
 import os
 import socket
 import stat
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,9 @@ import pytest
 
 from gpushare import abi
 from gpushare.daemon.core.log import Allowance
+from gpushare.daemon.core.loop import Loop
 from gpushare.daemon.pages import process_watch
-from gpushare.daemon.pages.process_watch import TenantSocket
+from gpushare.daemon.pages.process_watch import ProcessWatch, TenantSocket
 
 Logged = list[tuple[str, str, dict[str, Any]]]
 
@@ -154,6 +157,8 @@ def test_the_allowance_comes_back_and_is_not_hoarded() -> None:
 
 def test_an_end_is_noticed(tenant: TenantSocket, caller: socket.socket) -> None:
     assert tenant.accept() is not None
+    assert tenant.accept() is None
+    assert hear(tenant), "it says nothing yet"
     caller.close()
     assert not hear(tenant)
 
@@ -163,32 +168,8 @@ def test_a_tenant_of_any_uid_may_speak(tenant: TenantSocket, tmp_path: Path) -> 
     assert stat.S_IMODE((tmp_path / "socket").stat().st_mode) == 0o666
 
 
-def test_a_new_daemon_takes_the_place_of_an_old_ones_socket(tmp_path: Path) -> None:
-    directory = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
-    old = TenantSocket.listen("0" * 16, directory)
-    new = TenantSocket.listen("0" * 16, directory)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:
-        caller.connect(str(tmp_path / "socket"))
-        assert new.accept() is not None
-        assert old.accept() is None
-    old.close()
-    new.close()
-    os.close(directory)
-
-
 def lack(card: int, size: int) -> bytes:
     return abi.SHORTFALL.pack(abi.MESSAGE_SHORTFALL, card, 7, 8, size)
-
-
-def test_a_shortfall_report_is_forwarded(
-    tenant: TenantSocket, caller: socket.socket, heard: Logged
-) -> None:
-    told: list[tuple[int, int]] = []
-    tenant.shortfall = lambda card, size: told.append((card, size))
-    caller.send(lack(3, 1 << 40))
-    assert hear(tenant)
-    assert told == [(3, 1 << 40)]
-    assert not heard
 
 
 def test_shortfall_reports_are_limited_to_four_a_second(
@@ -197,11 +178,119 @@ def test_shortfall_reports_are_limited_to_four_a_second(
     told: list[tuple[int, int]] = []
     tenant.shortfall = lambda card, size: told.append((card, size))
     for _ in range(50):
-        caller.send(lack(0, 1))
+        caller.send(lack(3, 1 << 40))
         assert hear(tenant)
-    assert len(told) == 8
+    assert told == [(3, 1 << 40)] * 8
     for second in range(1, 11):
         for _ in range(5):
             caller.send(lack(0, 1))
             assert hear(tenant, float(second))
     assert len(told) == 8 + 40
+
+
+KEY = "0" * 16
+LOG = abi.MESSAGE_HEADER.pack(abi.MESSAGE_LOG, 4, 7, 5) + b"again"
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_watch, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(process_watch, "log", lambda *_, **__: None)
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    made = Loop()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def watched(tmp_path: Path, loop: Loop) -> Iterator[TenantSocket]:
+    directory = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    watch = ProcessWatch(loop)
+    listening = TenantSocket.listen(KEY, directory)
+    watch.listen(listening)
+    yield listening
+    watch.close()
+    os.close(directory)
+
+
+def call(tmp_path: Path) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    made.connect(str(tmp_path / abi.SOCKET_NAME))
+    return made
+
+
+def run_until(loop: Loop, condition: Callable[[], bool]) -> None:
+    """Run the loop until `condition`; the test fails when that never comes."""
+
+    def look() -> None:
+        if condition():
+            loop.stop()
+
+    loop.every(0.001, look)
+    watchdog = threading.Timer(20.0, loop.stop)
+    watchdog.start()
+    loop.run()
+    watchdog.cancel()
+    assert condition()
+
+
+def test_a_flooding_connection_is_paused_and_read_again(
+    loop: Loop, watched: TenantSocket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched.allowance = Allowance(3.0, 20.0)
+    left_alone: list[int] = []
+    forget = loop.forget
+
+    def note(fd: int) -> None:
+        left_alone.append(fd)
+        forget(fd)
+
+    monkeypatch.setattr(loop, "forget", note)
+    with call(tmp_path) as caller:
+
+        def floods() -> bool:
+            """However slow the machine is: it sends more than the allowance can grow by."""
+            with suppress(BlockingIOError):
+                for _ in range(8):
+                    caller.send(LOG, socket.MSG_DONTWAIT)
+            return watched.allowance.dropped >= 4
+
+        run_until(loop, floods)
+        [connection] = watched.connections
+        assert left_alone.count(connection.fileno()) >= 4
+
+
+def test_arrivals_without_end_wait(loop: Loop, watched: TenantSocket, tmp_path: Path) -> None:
+    watched.arrivals = Allowance(2.0, 20.0)
+    callers = [call(tmp_path) for _ in range(3)]
+    run_until(loop, lambda: watched.arrivals.dropped > 0)
+    assert len(watched.connections) == 2
+    for caller in callers:
+        caller.close()
+
+
+def test_an_ended_tenants_messages_are_not_logged(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process elsewhere may still have its connection, with messages that wait in it."""
+    logged: list[str] = []
+    monkeypatch.setattr(process_watch, "log", lambda event, *_, **__: logged.append(event))
+    directory = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    tenant, watch = TenantSocket.listen(KEY, directory), ProcessWatch(loop)
+    os.close(directory)
+    watch.listen(tenant)
+    with call(tmp_path) as caller:
+        run_until(loop, lambda: len(tenant.connections) == 1)
+        for _ in range(50):
+            caller.send(LOG)
+        watch.forget(KEY)
+        with pytest.raises(ConnectionError):
+            caller.send(LOG)
+        other = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with other, pytest.raises(ConnectionRefusedError):
+            other.connect(str(tmp_path / abi.SOCKET_NAME))
+    loop._run_due()
+    assert logged == []

@@ -4,26 +4,19 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from gpushare.history.store import HistoryStore
 from gpushare.metrics_schema import Metrics
 from tests.threads.cli.conftest import daemon
-from tests.threads.dashboard.options import options_of
-from tests.threads.dashboard.served import served
+from tests.threads.dashboard.served import ServedDashboard, options_of, served
+from tests.unit.cli.fake_daemon import AnsweringDaemon
 from tests.unit.exporter import made
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.threads.dashboard.served import ServedDashboard
-    from tests.unit.cli.fake_daemon import AnsweringDaemon
-
 __all__ = ["daemon"]
-
 KEY = "0123456789abcdef"  # of `train` of the daemon, too
 SAMPLES = 360
 GIB = 1 << 30

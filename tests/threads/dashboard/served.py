@@ -11,12 +11,11 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from gpushare.dashboard.server import DashboardOptions, opened
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from gpushare.listen_address import Address
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -84,3 +83,10 @@ def served(options: DashboardOptions) -> Iterator[ServedDashboard]:
         finally:
             server.should_exit = True
             thread.join()
+
+
+LOOPBACK = Address(host="127.0.0.1", port=0)
+
+
+def options_of(socket: Path, history: Path, **more: Any) -> DashboardOptions:
+    return DashboardOptions(**{"listen": LOOPBACK, "socket": socket, "history": history, **more})

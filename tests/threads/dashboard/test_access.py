@@ -3,28 +3,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import signal
 import socket
 import ssl
 import stat
 import subprocess
-from typing import TYPE_CHECKING, Any
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from gpushare import dashboard
+from gpushare.cli import gpushare
 from gpushare.dashboard import DEFAULT
 from gpushare.errors import UserError
 from gpushare.listen_address import Address, parse_address
-from tests.stack.program import find
-from tests.threads.dashboard.options import options_of
-from tests.threads.dashboard.served import served
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.threads.dashboard.served import ServedDashboard
-    from tests.unit.cli.fake_daemon import AnsweringDaemon
+from tests.stack.certificate import write_certificate
+from tests.threads.dashboard.served import ServedDashboard, options_of, served
+from tests.unit.cli.fake_daemon import AnsweringDaemon
 
 API = ("/api/now", "/api/subjects?since=0&until=1", "/api/series", "/api/why", "/api/events")
 
@@ -70,14 +71,8 @@ def test_the_token_of_a_file_can_be_changed_and_is_not_printed(
 @pytest.mark.parametrize(
     ("host", "known"),
     [
-        *(
-            ("127.0.0.1:9465", True),
-            ("localhost", True),
-            ("LOCALHOST:1", True),
-            ("[::1]:9465", True),
-        ),
-        *(("[::1]", True), ("10.0.0.7:9465", True), ("gpu.example.org:9465", True)),
-        (socket.gethostname(), True),
+        *(("127.0.0.1:9465", True), ("LOCALHOST:1", True), ("[::1]:9465", True), ("[::1]", True)),
+        *(("10.0.0.7:9465", True), ("gpu.example.org:9465", True), (socket.gethostname(), True)),
         *(("evil.example:9465", False), ("127.0.0.1.evil.example", False), ("", False)),
         *(("localhost.evil.example", False), ("x@127.0.0.1", False), ("127.0.0.1:9465:1", False)),
     ],
@@ -152,52 +147,25 @@ def test_options_of_tls_need_each_other(tmp_path: Path) -> None:
     assert "--client-ca needs" in refusal_of(options_of(file, file, client_ca=file))
 
 
-@pytest.fixture(scope="session")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate of 127.0.0.1 that is its own CA, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    made, key = folder / "certificate.pem", folder / "key.pem"
-    words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=dashboard"
-    name = ["-addext", "subjectAltName=IP:127.0.0.1"]
-    files = ["-keyout", str(key), "-out", str(made)]
-    argv = [find("openssl"), *words.split(), *name, *files]
-    subprocess.run(argv, check=True, capture_output=True)
-    return made, key
-
-
-def over_tls(site: ServedDashboard, context: ssl.SSLContext) -> tuple[int, Any]:
-    link = http.client.HTTPSConnection("127.0.0.1", site.port, timeout=30, context=context)
-    try:
-        link.request("GET", "/api/now")
-        answer = link.getresponse()
-        return answer.status, json.loads(answer.read())
-    finally:
-        link.close()
-
-
 def test_mutual_tls_takes_the_place_of_the_token(
-    daemon: AnsweringDaemon, history: Path, certificate: tuple[Path, Path]
+    daemon: AnsweringDaemon, history: Path, tmp_path: Path
 ) -> None:
-    made, key = certificate
-    options = options_of(daemon.path, history, certificate=made, key=key, client_ca=made)
+    file = write_certificate(tmp_path)
+    options = options_of(daemon.path, history, certificate=file, key=file, client_ca=file)
     with served(options) as site:
         assert site.address == f"https://127.0.0.1:{site.port}/"
-        context = ssl.create_default_context(cafile=str(made))
+        context = ssl.create_default_context(cafile=str(file))
+
+        def ask() -> Any:
+            link = http.client.HTTPSConnection("127.0.0.1", site.port, timeout=30, context=context)
+            with contextlib.closing(link):
+                link.request("GET", "/api/now")
+                return json.loads(link.getresponse().read())
+
         with pytest.raises((ssl.SSLError, ConnectionError)):
-            over_tls(site, context)
-        context.load_cert_chain(made, key)
-        status, now = over_tls(site, context)
-        assert (status, len(now["tenants"])) == (200, 2)
-
-
-def test_tls_alone_takes_a_token(
-    daemon: AnsweringDaemon, history: Path, certificate: tuple[Path, Path]
-) -> None:
-    made, key = certificate
-    with served(options_of(daemon.path, history, certificate=made, key=key)) as site:
-        assert site.token
-        status, _ = over_tls(site, ssl.create_default_context(cafile=str(made)))
-        assert status == 401
+            ask()
+        context.load_cert_chain(file)
+        assert len(ask()["tenants"]) == 2
 
 
 def test_a_certificate_that_cannot_be_read_is_reported(
@@ -206,3 +174,35 @@ def test_a_certificate_that_cannot_be_read_is_reported(
     options = options_of(daemon.path, history, certificate=tmp_path / "c", key=tmp_path / "k")
     with pytest.raises(UserError, match="--tls-certificate"), served(options):
         pass
+
+
+PROGRAM = str(Path(sys.executable).parent / "gpushare")
+
+
+def test_without_the_libraries_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "gpushare.dashboard.server", raising=False)
+    monkeypatch.delattr(dashboard, "server", raising=False)
+    done = CliRunner().invoke(gpushare, ["dashboard"])
+    assert done.exit_code == 1
+    assert "the extra `dashboard`" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["--json"], []])
+def test_it_prints_its_address_and_ends_with_status_0(
+    daemon: AnsweringDaemon, tmp_path: Path, words: list[str]
+) -> None:
+    daemon.answers["status"] = [{"ok": True, "config": ""}]
+    path = tmp_path / "dashboard.sock"
+    argv = [PROGRAM, "--socket", str(daemon.path), "dashboard", "--listen", f"unix:{path}", *words]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        shown = ""
+        while "unix:" not in shown or (words and "}" not in shown):
+            line = running.stdout.readline()
+            assert line, "it has ended"
+            shown += line
+        running.send_signal(signal.SIGTERM)
+        assert running.wait() == 0
+    assert (json.loads(shown)["address"] if words else shown.strip()) == f"unix:{path}"
+    assert not path.exists()

@@ -8,7 +8,8 @@ import io
 import json
 import re
 import urllib.parse
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,16 +18,10 @@ from gpushare.dashboard.server import STATIC
 from gpushare.history.reader import HistoryReader
 from gpushare.history.reports import REPORTS, ReportSource, make_report
 from tests.threads.dashboard.conftest import GIB, KEY
-from tests.threads.dashboard.options import options_of
-from tests.threads.dashboard.served import served
-from tests.unit.cli.fake_daemon import refusal
+from tests.threads.dashboard.served import ServedDashboard, options_of, served
+from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
+from tests.unit.cli.test_history import event
 from tests.unit.exporter.made import UUID
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.threads.dashboard.served import ServedDashboard
-    from tests.unit.cli.fake_daemon import AnsweringDaemon
 
 #: What a browser loads for a page: all files but the licence.
 MOST_BYTES = 500_000
@@ -47,17 +42,6 @@ def test_the_rows_are_those_of_gpushared(site: ServedDashboard, daemon: Answerin
 
 def without_sharing(row: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key != "sharing"}
-
-
-def test_pages_that_are_open_at_once_ask_gpushared_once(
-    site: ServedDashboard, daemon: AnsweringDaemon
-) -> None:
-    first = site.json("/api/now")
-    before = len(daemon.requests)
-    # Within a second, or on a busy machine later, in which case all is asked again.
-    again = site.json("/api/now")
-    asked = daemon.requests[before:]
-    assert (again["time"] == first["time"]) == (not asked)
 
 
 def test_without_gpushared_the_pages_say_so_and_show_the_history(
@@ -85,15 +69,6 @@ def test_a_graph_has_the_figures_of_the_history_with_its_gap(
     ]
     assert gap == end - 1200  # the last sample before it
     assert sum(value or 0 for value in throttled["values"]) == pytest.approx(359)
-
-
-def test_a_graph_of_a_week_has_few_points(site: ServedDashboard, end: float) -> None:
-    asked = {"subject": f"container:{KEY}", "since": end - 7 * 86400, "until": end}
-    found = site.json(query("series", figure="used_bytes", **asked))
-    assert found["step"] == 1800
-    assert 2 <= len(found["times"]) <= 5
-    # What was in one step is not lost.
-    assert max(filter(None, found["lines"][0]["most"])) == 359 * GIB // 100
 
 
 def test_every_graph_is_csv_with_the_same_values(site: ServedDashboard, end: float) -> None:
@@ -125,41 +100,17 @@ def test_a_wrong_request_is_refused(site: ServedDashboard, parameters: Any, text
     assert text in json.loads(body)["error"]
 
 
-def test_a_subject_that_the_range_does_not_have_is_an_empty_line(
-    site: ServedDashboard, end: float
-) -> None:
-    asked = {"since": end - 86400 - 60, "until": end - 86400}
-    found = site.json(query("series", subject=f"container:{KEY}", figure="cores", **asked))
-    assert (found["times"], found["lines"][0]["values"]) == ([], [])
-
-
 def test_memory_by_kind_and_events_come_from_gpushared(
     site: ServedDashboard, daemon: AnsweringDaemon, end: float
 ) -> None:
     daemon.answers["why"] = [{"ok": True, "why": {"name": "train", "cards": []}}]
     assert site.json(query("why", name=KEY))["name"] == "train"
-    event = {"number": 1, "time": end - 5, "event": "tenant-bound", "name": "train", "fields": {}}
-    later = {**event, "number": 2, "time": end + 5}
-    daemon.answers["history"] = [{"row": event}, {"row": later}, {"ok": True}]
+    before = event("tenant-bound", name="train", time=end - 5)
+    daemon.answers["history"] = rows(before, {**before, "number": 2, "time": end + 5})
     [found] = site.json(query("events", name=KEY, since=end - 60, until=end))
-    assert found["number"] == 1
+    assert found["time"] == end - 5
     assert found["text"].startswith("The container's process is registered")
     assert daemon.requests[-1]["name"] == KEY
-
-
-def test_a_container_that_has_exited_is_not_found(
-    site: ServedDashboard, daemon: AnsweringDaemon
-) -> None:
-    daemon.answers["why"] = refusal("not-found", "no container is named x", candidates=[])
-    status, _, body = site.ask(query("why", name="x"))
-    assert (status, json.loads(body)) == (404, {"error": "no container is named x"})
-
-
-def test_without_a_history_a_graph_says_so(daemon: AnsweringDaemon, tmp_path: Path) -> None:
-    with served(options_of(daemon.path, tmp_path / "none")) as site:
-        status, _, body = site.ask(query("subjects", since=0, until=1))
-    assert status == 404
-    assert "there is no metrics history" in json.loads(body)["error"]
 
 
 def test_a_report_is_that_of_the_command_line(site: ServedDashboard, end: float) -> None:
@@ -182,39 +133,13 @@ def test_a_report_is_that_of_the_command_line(site: ServedDashboard, end: float)
     assert made == wanted
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "rows"),
-    [
-        *(("container", "rai", 1), ("container", "serve", 0), ("mode", "share", 1)),
-        *(("mode", "whole", 0), ("namespace", "team", 0), ("card", UUID, 1), ("card", "GPU-x", 0)),
-    ],
-)
-def test_a_report_is_of_what_the_filters_let_pass(
-    site: ServedDashboard, end: float, name: str, value: str, rows: int
-) -> None:
-    asked = {"since": end - 3600, "until": end, name: value}
-    found = site.json(f"{query('report', **asked)}&name=usage")
-    assert len(found["rows"]) == rows
-
-
 def test_events_of_other_containers_are_in_no_filtered_report(
     site: ServedDashboard, daemon: AnsweringDaemon, end: float
 ) -> None:
-    event = {
-        "number": 1,
-        "time": end - 600,
-        "event": "over-quota-detected",
-        "level": "warning",
-        "boot_id": "",
-        "generation": 1,
-        "id": "4f5e",
-        "card": UUID,
-        "key": KEY,
-        "name": "train",
-        "fields": {"used_bytes": 5 * GIB, "limit_bytes": 4 * GIB, "card": 0},
-    }
-    other = {**event, "number": 2, "key": "f" * 16, "name": "serve", "time": end - 500}
-    daemon.answers["history"] = [{"row": event}, {"row": other}, {"ok": True}]
+    first = event("over-quota-detected", key=KEY, name="train", time=end - 600, card=UUID)
+    first["fields"] = {"used_bytes": 5 * GIB, "limit_bytes": 4 * GIB, "card": 0}
+    other = {**first, "number": 2, "key": "f" * 16, "name": "serve", "time": end - 500}
+    daemon.answers["history"] = rows(first, other)
     asked = {"since": end - 3600, "until": end}
     everything = site.json(f"{query('report', **asked)}&name=compliance")
     assert len(everything["rows"]) == 2

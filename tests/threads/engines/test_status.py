@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from gpushare import engines, install
 from gpushare.cli import gpushare
-from gpushare.engines import config_files, engine_status, query
+from gpushare.engines import config_files, query
 from gpushare.engines.config_files import ConfigLocation
 from gpushare.engines.query import RuntimeReport
 from tests.system.waiting import wait_until
@@ -93,27 +93,6 @@ def test_docker_is_queried_with_docker_info(
 ) -> None:
     programs.say("docker", said)
     assert query.query_docker(place(tmp_path)) == found
-
-
-def test_without_access_to_docker_the_advice_is_sudo(
-    programs: FakePrograms, tmp_path: Path
-) -> None:
-    programs.say("docker", "", code=1, error="dial unix: connect: permission denied")
-    found = query.query_docker(place(tmp_path))
-    assert found.known is None
-    assert found.reason.endswith("connect: permission denied; use sudo")
-
-
-def test_a_missing_command_of_docker_is_named_with_its_package(
-    programs: FakePrograms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Debian's docker.io has had none since Debian 13."""
-    monkeypatch.setenv("PATH", str(programs.folder))
-    found = query.query_docker(place(tmp_path))
-    assert found.known is None
-    assert found.reason == (
-        "the command docker is not installed; install docker-cli (from docker.com: docker-ce-cli)"
-    )
 
 
 def test_containerd_is_queried_with_crictl(programs: FakePrograms, tmp_path: Path) -> None:
@@ -310,35 +289,6 @@ def test_status_compares_the_file_with_the_running_engine(
     code, said = status()
     assert code == 4
     assert f"crio: {launcher} does not exist" in said
-
-
-def test_status_of_an_engine_without_the_runtime_is_4(crio: ConfigLocation) -> None:
-    for change in config_files.unconfigure(crio):
-        change.apply()
-    code, said = status("--runtime", "crio")
-    assert code == 4
-    assert "next: gpushare runtime configure --runtime crio" in said
-
-
-def test_status_of_an_engine_that_is_not_here_says_so(
-    crio: ConfigLocation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    one = engines.Engine("crio", "crio", (tmp_path / "no",), lambda _, __: crio, query.query_crio)
-    monkeypatch.setattr("gpushare.cli.runtime.find", lambda _: one)
-    code, said = status("--runtime", "crio")
-    assert code == 4
-    assert said.splitlines()[-1] == "crio: not on this machine"
-
-
-def test_a_launcher_of_another_installation_is_reported(
-    crio: ConfigLocation, tmp_path: Path
-) -> None:
-    one = engines.Engine(
-        "crio", "crio", (tmp_path,), lambda _, __: crio, lambda _: RuntimeReport(True)
-    )
-    found = engine_status(one, Path("/usr/local/lib/gpushare/current/bin/gpushare-runtime"))
-    assert found.current is False
-    assert "is not the installed" in found.remarks[0]
 
 
 def test_configure_says_that_the_running_engine_does_not_know_it(

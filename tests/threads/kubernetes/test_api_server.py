@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import socket
 import threading
-import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpushare.kubernetes.api.credentials import Credentials
+from gpushare.kubernetes.api.credentials import Credentials, read_kubeconfig
 from gpushare.kubernetes.api.server import (
     ApiConflict,
     ApiError,
@@ -19,10 +23,12 @@ from gpushare.kubernetes.api.server import (
     ApiServer,
     ApiUnreachable,
     path_of,
-    pauses,
 )
-from tests.stack.api_server import StandInApiServer
+from gpushare.kubernetes.api.watch import WatchedObjects
+from tests.stack.api_server import Body, Refused, StandInApiServer
+from tests.system.waiting import wait_until
 from tests.unit.kubernetes.conftest import Connect
+from tests.unit.kubernetes.test_credentials import written
 
 NODES = "/api/v1/nodes"
 NODE = f"{NODES}/n"
@@ -37,18 +43,6 @@ def test_paths_are_quoted_and_namespaced() -> None:
     assert path_of("/api/v1/events", "e", "team-a") == "/api/v1/namespaces/team-a/events/e"
     claims = "/apis/resource.k8s.io/v1/resourceclaims"
     assert path_of(claims, "", "t") == "/apis/resource.k8s.io/v1/namespaces/t/resourceclaims"
-
-
-def test_an_object_is_created_read_replaced_patched_and_deleted(
-    api: ApiServer, cluster: StandInApiServer
-) -> None:
-    made = api.create(NODES, node())
-    api.replace(NODE, {**made, "spec": {"a": 1, "b": 2}})
-    api.patch(NODE, {"spec": {"b": None, "c": 3}})
-    assert api.get(NODE)["spec"] == {"a": 1, "c": 3}
-    api.delete(NODE)
-    api.delete(NODE)
-    assert not cluster.objects
 
 
 def test_each_refusal_has_a_class_of_its_own(api: ApiServer, cluster: StandInApiServer) -> None:
@@ -86,13 +80,6 @@ def test_a_refusal_is_not_retried(api: ApiServer, cluster: StandInApiServer, sta
     assert len(cluster.requests) == 1
 
 
-def test_patience_ends(connect: Connect, cluster: StandInApiServer) -> None:
-    cluster.fault = lambda *_: 503
-    with pytest.raises(ApiError, match="503"):
-        connect(patience_seconds=0.5).get(NODE)
-    assert len(cluster.requests) >= 2
-
-
 def test_a_stop_ends_the_wait_for_a_retry(connect: Connect, cluster: StandInApiServer) -> None:
     api = connect(patience_seconds=600.0)
 
@@ -104,18 +91,6 @@ def test_a_stop_ends_the_wait_for_a_retry(connect: Connect, cluster: StandInApiS
     with pytest.raises(ApiError):
         api.get(NODE)
     assert len(cluster.requests) == 1
-
-
-def test_a_server_that_does_not_answer_is_given_up(
-    connect: Connect, cluster: StandInApiServer
-) -> None:
-    over = threading.Event()
-    cluster.fault = lambda *_: over.wait(30) and None
-    try:
-        with pytest.raises(ApiUnreachable, match=r"no answer within 0.2 s"):
-            connect(answer_seconds=0.2, patience_seconds=0).get(NODE)
-    finally:
-        over.set()
 
 
 def test_a_server_that_trickles_is_given_up() -> None:
@@ -143,14 +118,6 @@ def test_a_server_that_trickles_is_given_up() -> None:
             thread.join()
 
 
-def test_a_server_that_is_away_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    api = ApiServer(Credentials(f"http://127.0.0.1:{port}"), patience_seconds=0)
-    with pytest.raises(ApiUnreachable, match=rf"http://127.0.0.1:{port}: Connection refused"):
-        api.get(NODE)
-
-
 def test_a_kept_connection_that_the_server_closed_is_opened_again(
     connect: Connect, cluster: StandInApiServer
 ) -> None:
@@ -159,16 +126,6 @@ def test_a_kept_connection_that_the_server_closed_is_opened_again(
     closes = ["drop"]
     cluster.fault = lambda *_: closes.pop() if closes else None
     assert api.get(NODE)["kind"] == "Node"
-
-
-def test_a_restarted_server_is_reached_again() -> None:
-    again = StandInApiServer()
-    with again.running():
-        api = ApiServer(Credentials(again.url), patience_seconds=10)
-        api.create(NODES, node())
-    with again.running():
-        assert api.get(NODE)["kind"] == "Node"
-    api.close()
 
 
 def test_an_answer_that_is_no_json_is_not_believed(
@@ -198,14 +155,150 @@ def test_a_list_that_expires_between_two_pages_begins_again(
     assert len(api.all_of(NODES)[0]) == 600
 
 
-def test_the_servers_clock_is_read(api: ApiServer) -> None:
-    clock = api.clock()
-    assert clock is not None
-    assert abs(clock - time.time()) < 60
+def test_tls_accepts_the_authority_of_the_kubeconfig_alone(
+    tmp_path: Path, certificate: Path
+) -> None:
+    with StandInApiServer(certificate, token="secret").running() as server:
+        data = base64.b64encode(certificate.read_bytes().partition(b"-----BEGIN PRIV")[0]).decode()
+        trusted = {"server": server.url, "certificate-authority-data": data}
+
+        def asked(cluster: dict[str, Any], token: str = "secret") -> Any:
+            credentials = read_kubeconfig(written(tmp_path, cluster, {"token": token}))
+            with contextlib.closing(ApiServer(credentials, patience_seconds=0)) as api:
+                return api.get("/version")["gitVersion"]
+
+        assert asked(trusted) == "v1.36.2"
+        with pytest.raises(ApiForbidden, match="does not accept the token"):
+            asked(trusted, "wrong")
+        with pytest.raises(ApiUnreachable, match="certificate verify failed"):
+            asked({"server": server.url})
+        with pytest.raises(ApiUnreachable, match="not valid for 'elsewhere'"):
+            asked({**trusted, "tls-server-name": "elsewhere"})
 
 
-def test_pauses_grow_up_to_a_limit() -> None:
-    waits = pauses()
-    found = [next(waits) for _ in range(20)]
-    assert found[0] <= 0.2
-    assert all(2.5 <= wait <= 5.0 for wait in found[8:])
+def test_a_client_certificate_is_loaded_from_text_and_leaves_no_file(
+    tmp_path: Path, certificate: Path
+) -> None:
+    head, key = certificate.read_text().split("-----BEGIN PRIVATE KEY-----")
+    user = {
+        "client-certificate-data": base64.b64encode(head.encode()).decode(),
+        "client-key-data": base64.b64encode(f"-----BEGIN PRIVATE KEY-----{key}".encode()).decode(),
+    }
+    found = read_kubeconfig(written(tmp_path, {}, user))
+    before = sorted(Path("/proc/self/fd").iterdir())
+    assert found.context() is not None
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kubeconfig"]
+
+
+def names(watched: WatchedObjects) -> set[str]:
+    return {one["metadata"]["name"] for one in watched.objects()}
+
+
+@pytest.fixture
+def watched(api: ApiServer, cluster: StandInApiServer) -> Iterator[WatchedObjects]:
+    cluster.put(f"{NODES}/a", {})
+    made = WatchedObjects(api, NODES)
+    made.start()
+    wait_until(lambda: cluster.watchers == 1)
+    yield made
+    made.close()
+    assert not made._thread.is_alive()
+
+
+def test_what_is_there_and_what_comes_changes_and_goes(
+    watched: WatchedObjects, cluster: StandInApiServer
+) -> None:
+    assert names(watched) == {"a"}
+    cluster.put(f"{NODES}/b", {"spec": {"x": 1}})
+    wait_until(lambda: names(watched) == {"a", "b"})
+    cluster.put(f"{NODES}/b", {"spec": {"x": 2}})
+    wait_until(lambda: {"x": 2} in [one.get("spec") for one in watched.objects()])
+    cluster.remove(f"{NODES}/a")
+    wait_until(lambda: names(watched) == {"b"})
+
+
+def test_a_watch_that_ends_goes_on_where_it_was(
+    watched: WatchedObjects, cluster: StandInApiServer
+) -> None:
+    cluster.end_watches()
+    cluster.put(f"{NODES}/b", {})
+    wait_until(lambda: names(watched) == {"a", "b"})
+    assert sum("watch=1" not in request for request in cluster.requests) == 1, "no second list"
+
+
+@pytest.mark.parametrize("in_stream", [True, False])
+def test_after_410_the_list_is_read_again(
+    watched: WatchedObjects, cluster: StandInApiServer, in_stream: bool
+) -> None:
+    with cluster._lock:  # the watch is away while these happen
+        cluster.objects.pop(f"{NODES}/a")
+        cluster.version += 50
+        cluster.compact()
+        cluster.end_watches(expired=in_stream)
+    cluster.put(f"{NODES}/c", {})
+    wait_until(lambda: names(watched) == {"c"})
+
+
+def test_a_bookmark_moves_a_quiet_watch_on(api: ApiServer, cluster: StandInApiServer) -> None:
+    cluster.bookmark_seconds = 0.1
+    watched = WatchedObjects(api, NODES)
+    watched.start()
+    wait_until(lambda: cluster.watchers == 1)
+    cluster.put("/api/v1/pods/p", {})  # moves the version, and is not ours
+    before, version = cluster.bookmarks, cluster.version
+    wait_until(lambda: cluster.bookmarks > before + 1)
+    cluster.end_watches()
+    wait_until(lambda: any(f"resourceVersion={version}&" in one for one in cluster.requests))
+    watched.close()
+
+
+def test_failures_are_survived_and_told_once(
+    api: ApiServer, cluster: StandInApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failures: list[int | str] = [403, 403, 500, "drop", 403]
+    cluster.fault = lambda *_: failures.pop() if failures else None
+    watched = WatchedObjects(api, NODES)
+    watched.start()
+    cluster.put(f"{NODES}/a", {})
+    wait_until(lambda: names(watched) == {"a"})
+    wait_until(lambda: not watched.fault)
+    watched.close()
+    assert capsys.readouterr().err.count("403") == 1
+
+
+def test_an_error_of_a_listener_does_not_end_the_watch(
+    api: ApiServer, cluster: StandInApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[int] = []
+
+    def changed() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyError("spec")
+
+    watched = WatchedObjects(api, NODES, changed=changed)
+    watched.start()
+    wait_until(lambda: len(calls) == 2 and cluster.watchers == 1)
+    watched.close()
+    assert "internal error" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("failure", ["expired", "empty"])
+def test_a_server_that_ends_every_watch_at_once_is_not_flooded(
+    api: ApiServer, cluster: StandInApiServer, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    def ended(_path: str, _query: dict[str, str]) -> Iterator[Body | None]:
+        if failure == "expired":
+            raise Refused(410, "Expired")
+        yield None
+
+    monkeypatch.setattr(cluster, "watch", ended)
+    waited: list[float] = []
+    watched = WatchedObjects(api, NODES)
+    monkeypatch.setattr(watched._closed, "wait", waited.append)
+    watched.start()
+    wait_until(lambda: len(waited) >= 8)
+    watched._closed.set()
+    wait_until(lambda: not watched._thread.is_alive())
+    assert waited[7] > 2 * waited[0] > 0.1

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.api.claims import (
     CLAIMS,
     AllocatedClaim,
@@ -17,11 +18,11 @@ from gpushare.kubernetes.api.claims import (
     claim_of,
     read_parameters,
 )
-from gpushare.kubernetes.api.prepared_claims import PreparedClaims
+from gpushare.kubernetes.api.prepared_claims import ClaimFollower, PreparedClaims
 from gpushare.kubernetes.api.server import ApiNotFound, ApiServer, path_of
 from tests.stack.api_server import StandInApiServer
+from tests.stack.claims import AllocatedPart, ScheduledClaim
 from tests.system.waiting import wait_until
-from tests.unit.kubernetes.conftest import Connect
 
 NOW = "2026-11-23T15:00:00Z"
 PATH = path_of(CLAIMS, "train", "team-a")
@@ -72,13 +73,6 @@ def test_a_claim_is_read_with_its_devices_and_pods(
     assert (device.request, device.device) == ("gpu", "card-5f3c")
     assert (device.memory_bytes, device.cores) == (20 * GIB, 40)
     assert device.share == "11111111-2222-3333-4444-555555555555"
-
-
-def test_several_cards_of_one_claim_and_those_of_other_drivers() -> None:
-    claim = claim_of(
-        body(result("a"), result("b", device="card-2"), result("net", driver="net.example.com"))
-    )
-    assert [device.device for device in claim.devices] == ["card-5f3c", "card-2"]
 
 
 def test_a_claim_that_is_not_allocated_has_no_devices(
@@ -178,6 +172,9 @@ def test_the_status_of_a_device_is_reported(api: ApiServer, cluster: StandInApiS
         }
     ]
     assert cluster.objects[PATH]["status"]["allocation"] == body()["status"]["allocation"]
+    written = cluster.version
+    reader.report(claim, "reserved 20 GiB on card 0", is_ready=True, now="2027-01-01T00:00:00Z")
+    assert cluster.version == written, "it has not changed"
     reader.report(claim, "again", is_ready=True, now="2027-01-01T00:00:00Z")
     assert reported(cluster)[1]["conditions"][0]["lastTransitionTime"] == NOW
     reader.report(claim, "the card is lost", is_ready=False, now="2027-01-02T00:00:00Z")
@@ -267,16 +264,6 @@ def test_a_pod_that_joins_or_leaves_a_prepared_claim_is_noticed(
     wait_until(lambda: followed.pods[1:] == [("pod-2",)])
 
 
-def test_a_pod_that_joined_before_the_watch_is_noticed(
-    followed: Followed, cluster: StandInApiServer
-) -> None:
-    reserve(cluster, "pod-1")
-    claim = claim_of(cluster.objects[PATH])
-    reserve(cluster, "pod-1", "pod-2")
-    followed.claims.follow(claim)
-    wait_until(lambda: followed.pods == [("pod-1", "pod-2")])
-
-
 def test_other_claims_and_a_namesake_are_not_reported(
     followed: Followed, cluster: StandInApiServer
 ) -> None:
@@ -350,18 +337,6 @@ def test_a_prepared_claim_is_reported_as_ready_and_as_lost_with_its_card(
     assert ready(cluster) == [("True", "reserved on the node")]
 
 
-def test_what_was_reported_already_is_not_written_again(
-    api: ApiServer, cluster: StandInApiServer
-) -> None:
-    cluster.put(PATH, body())
-    reader = ClaimReader(api)
-    claim = reader.read("team-a", "train")
-    reader.report(claim, "ready", is_ready=True, now=NOW)
-    before = cluster.version
-    reader.report(claim, "ready", is_ready=True, now="2027-01-01T00:00:00Z")
-    assert cluster.version == before
-
-
 def test_a_status_that_cannot_be_written_delays_nothing(
     followed: Followed, cluster: StandInApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -370,22 +345,6 @@ def test_a_status_that_cannot_be_written_delays_nothing(
     followed.claims.follow(claim_of(cluster.objects[PATH]))
     wait_until(lambda: "claim team-a/train: PUT" in capsys.readouterr().err)
     assert not ready(cluster)
-
-
-def test_many_claims_are_left_though_the_server_does_not_answer(
-    connect: Connect, cluster: StandInApiServer
-) -> None:
-    over = threading.Event()
-    cluster.fault = lambda *_: over.wait() and None
-    followed = Followed(connect(answer_seconds=600.0))
-    for number in range(20):
-        made = body()
-        made["metadata"] |= {"uid": f"claim-{number}", "name": f"train-{number}"}
-        followed.claims.follow(claim_of(made))
-    wait_until(lambda: len(cluster.requests) >= 20)
-    followed.claims.close()
-    assert not followed.seen
-    over.set()
 
 
 def test_a_refused_claim_stays_refused_when_cards_are_well_again(
@@ -404,3 +363,58 @@ def test_a_refused_claim_stays_refused_when_cards_are_well_again(
     wait_until(lambda: "no card has room" not in messages())
     followed.claims.update_health({claim.devices[0].device: "unhealthy: XID 79"})
     wait_until(lambda: any("XID 79" in message for message in messages()))
+
+
+class Daemon:
+    """gpushared with one prepared claim, and the pods that it knows of."""
+
+    def __init__(self, claim: ScheduledClaim, *pods: str) -> None:
+        self.pods = list(pods)
+        names = {"namespace": claim.namespace, "name": claim.name}
+        self.row: dict[str, Any] = {"claim": claim.uid, **names, "pods": self.pods}
+
+    def claims(self) -> list[Any]:
+        return [self.row]
+
+    def set_claim_pods(self, uid: str, pods: Sequence[str]) -> None:
+        assert uid == self.row["claim"]
+        self.pods = list(pods)
+
+
+def claim_in(cluster: StandInApiServer, *pods: str) -> ScheduledClaim:
+    claim = ScheduledClaim(cluster, "train", "n", [AllocatedPart("GPU-A")])
+    claim.reserve(*pods)
+    return claim
+
+
+@contextmanager
+def following(api: ApiServer, daemon: Daemon) -> Iterator[ClaimFollower]:
+    made = ClaimFollower(api, ClaimReader(api), daemon, StatusLog())
+    try:
+        yield made
+    finally:
+        api.stop.set()
+        made.close()
+
+
+def test_a_pod_that_joined_meanwhile_may_use_the_claim(
+    cluster: StandInApiServer, api: ApiServer
+) -> None:
+    daemon = Daemon(claim_in(cluster, "pod-1", "pod-2"), "pod-1")
+    with following(api, daemon):
+        wait_until(lambda: daemon.pods == ["pod-1", "pod-2"])
+
+
+def test_another_claim_of_that_name_is_none_of_its_business(
+    cluster: StandInApiServer, api: ApiServer
+) -> None:
+    daemon = Daemon(claim_in(cluster, "pod-1"), "pod-1")
+    again = claim_in(cluster, "pod-9")
+    with following(api, daemon) as follower:
+        follower.refuse(ClaimReader(api).read("ai", "train"), "no room")
+        path = path_of(CLAIMS, "train", "ai")
+        wait_until(lambda: "devices" in cluster.objects[path]["status"])
+        [device] = cluster.objects[path]["status"]["devices"]
+        assert device["conditions"][0]["message"] == "no room"
+    assert cluster.objects[path]["metadata"]["uid"] == again.uid
+    assert daemon.pods == ["pod-1"]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from gpushare.kubernetes.kubelet.memory_units import memory_resource
 from tests.stack.kubelet import StandInKubelet
 from tests.stack.kubelet.service import PluginError
 from tests.system.waiting import wait_until
+from tests.threads.kubernetes.gpushared import Clock
 
 GIB = 1 << 30
 A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
@@ -37,29 +37,10 @@ class Allocations:
         return f"/run/gpushare/allocations/{card}/{memory_bytes}"
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A short path: a socket's is limited to 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="kubelet-") as made:
-        yield Path(made)
-
-
 @pytest.fixture
 def kubelet(folder: Path) -> Iterator[StandInKubelet]:
     with StandInKubelet(folder) as made:
         yield made
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
@@ -105,31 +86,14 @@ def registered(plugin: DevicePlugin, kubelet: StandInKubelet, count: int = 1) ->
     wait_until(lambda: kubelet.capacity(RESOURCE) > 0)
 
 
-def test_a_kubelet_counts_the_memory_of_all_cards(
+def test_memory_that_may_not_be_scheduled_is_told_at_once(
     plugin: DevicePlugin, kubelet: StandInKubelet
 ) -> None:
     registered(plugin, kubelet)
     assert kubelet.registrations[0]["endpoint"] == "gpushare-memory-gib.sock"
     assert kubelet.capacity(RESOURCE) == kubelet.allocatable(RESOURCE) == 8
-    for _ in range(3):
-        plugin.step()
+    plugin.step()
     assert len(kubelet.registrations) == 1
-
-
-def test_nothing_is_registered_before_gpushared_has_answered(
-    make: Make, kubelet: StandInKubelet
-) -> None:
-    made = make()
-    made.step()
-    assert kubelet.registrations == []
-    made.update(cards(4, 4))
-    registered(made, kubelet)
-
-
-def test_memory_that_may_not_be_scheduled_is_told_at_once(
-    plugin: DevicePlugin, kubelet: StandInKubelet
-) -> None:
-    registered(plugin, kubelet)
     plugin.update(cards(1, 4))
     wait_until(lambda: kubelet.allocatable(RESOURCE) == 5)
     assert kubelet.capacity(RESOURCE) == 8
@@ -168,17 +132,6 @@ def test_a_container_gets_a_folder_of_its_part(
     assert kubelet.admit(RESOURCE, 3).devices == first.devices
 
 
-def test_a_container_larger_than_a_card_gets_the_same_of_several(
-    plugin: DevicePlugin, kubelet: StandInKubelet
-) -> None:
-    registered(plugin, kubelet)
-    mounts = kubelet.admit(RESOURCE, 6).response["mounts"]
-    assert [(mount["container_path"], mount["host_path"]) for mount in mounts] == [
-        ("/run/gpushare/allocation", f"/run/gpushare/allocations/{A}/{3 * GIB}"),
-        ("/run/gpushare/allocation-1", f"/run/gpushare/allocations/{B}/{3 * GIB}"),
-    ]
-
-
 def test_parts_of_several_cards_are_refused_with_the_reason(
     plugin: DevicePlugin, kubelet: StandInKubelet
 ) -> None:
@@ -192,15 +145,6 @@ def test_parts_of_several_cards_are_refused_with_the_reason(
     kubelet.used[RESOURCE] = {f"{A}.{number}" for number in range(3)}
     with pytest.raises(PluginError, match=r"gpushare\.io/memory-gib: no card of this node has 4"):
         kubelet.admit(RESOURCE, 4)
-
-
-def test_an_init_containers_part_is_used_again(
-    plugin: DevicePlugin, kubelet: StandInKubelet
-) -> None:
-    registered(plugin, kubelet)
-    init = kubelet.admit(RESOURCE, 2)
-    main = kubelet.admit(RESOURCE, 4, reusable=init.devices)
-    assert init.devices < main.devices
 
 
 def test_what_gpushared_refuses_is_said_to_the_kubelet(
@@ -234,17 +178,6 @@ def test_a_kubelet_that_is_away_is_waited_for(
     assert [path.name for path in (folder / "device-plugins").iterdir()] == []
     kubelet.start()
     registered(plugin, kubelet)
-
-
-def test_a_socket_that_vanishes_is_made_again(
-    plugin: DevicePlugin, kubelet: StandInKubelet
-) -> None:
-    registered(plugin, kubelet)
-    socket = kubelet.plugins / "gpushare-memory-gib.sock"
-    socket.unlink()
-    registered(plugin, kubelet, 2)
-    assert socket.is_socket()
-    assert kubelet.admit(RESOURCE, 1).response["mounts"]
 
 
 def test_a_kubelet_that_closes_the_stream_is_registered_with_again(
@@ -285,39 +218,13 @@ def test_a_name_that_another_plugin_has_is_refused(
     assert kubelet.registrations == []
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{}", '{"Data": null}', '{"Data": {"RegisteredDevices": []}}']
-)
 def test_a_checkpoint_that_says_nothing_of_the_name_refuses_nothing(
-    plugin: DevicePlugin, kubelet: StandInKubelet, text: str
+    plugin: DevicePlugin, kubelet: StandInKubelet
 ) -> None:
     kubelet.write_checkpoint({RESOURCE: [f"{A}.0"], "nvidia.com/gpu": ["GPU-5f3c"]})
     registered(plugin, kubelet)
-    (kubelet.plugins / "kubelet_internal_checkpoint").write_text(text)
-    kubelet.restart()
-    registered(plugin, kubelet, 2)
-
-
-def test_another_vendors_name_has_that_vendors_unit(make: Make, kubelet: StandInKubelet) -> None:
-    tencent = make(name="tencent.com/vcuda-memory")
-    tencent.update(cards(4, 4))
-    tencent.step()
-    wait_until(lambda: kubelet.capacity("tencent.com/vcuda-memory") == 32)
-    [mount] = kubelet.admit("tencent.com/vcuda-memory", 6).response["mounts"]
-    assert mount["host_path"].endswith(f"/{6 * 256 << 20}")
-
-
-def test_an_end_leaves_no_socket_and_no_device(
-    plugin: DevicePlugin, kubelet: StandInKubelet
-) -> None:
-    registered(plugin, kubelet)
-    plugin.close()
-    wait_until(lambda: kubelet.capacity(RESOURCE) == 0)
-    assert [path.name for path in kubelet.plugins.iterdir()] == ["kubelet.sock"]
-
-
-def test_a_socket_of_a_process_that_was_killed_is_replaced(
-    plugin: DevicePlugin, kubelet: StandInKubelet
-) -> None:
-    (kubelet.plugins / "gpushare-memory-gib.sock").write_text("left")
-    registered(plugin, kubelet)
+    texts = ("", "{}", '{"Data": null}', '{"Data": {"RegisteredDevices": []}}')
+    for count, text in enumerate(texts, 2):
+        (kubelet.plugins / "kubelet_internal_checkpoint").write_text(text)
+        kubelet.restart()
+        registered(plugin, kubelet, count)

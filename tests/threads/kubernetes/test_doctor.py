@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -24,6 +23,7 @@ from gpushare.kubernetes.api.server import ApiServer
 from gpushare.kubernetes.api.slices import SlicePublisher
 from gpushare.quota.node_settings import NodeSetting
 from tests.stack.api_server import StandInApiServer
+from tests.stack.node_agent import write_kubeconfig
 from tests.unit.cli.fake_daemon import AnsweringDaemon, refusal
 from tests.unit.kubernetes.made import card
 from tests.unit.kubernetes.made import node as cards_of
@@ -69,12 +69,10 @@ class Machine:
 
 
 @pytest.fixture
-def machine() -> Iterator[Machine]:
-    """Its path is short: a socket's has at most 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="kubelet-") as folder:
-        made = Machine(Path(folder))
-        with made.sockets:
-            yield made
+def machine(folder: Path) -> Iterator[Machine]:
+    made = Machine(folder)
+    with made.sockets:
+        yield made
 
 
 def lines(checks: Iterator[Check]) -> list[str]:
@@ -162,12 +160,6 @@ def test_a_socket_that_is_missing_is_named(machine: Machine, mode: str, missing:
     named = [line for line in lines(check_node(machine.facts, None)) if "no socket" in line]
     assert len(named) == len(missing)
     assert all(name in line for name, line in zip(missing, named, strict=True))
-
-
-def test_the_plugins_sockets_are_found(machine: Machine) -> None:
-    machine.mode = "plugin"
-    machine.listen("device-plugins/kubelet.sock", "device-plugins/gpushare-memory-gib.sock")
-    assert not [line for line in lines(check_node(machine.facts, None)) if "no socket" in line]
 
 
 @pytest.fixture
@@ -271,16 +263,7 @@ def test_the_command_prints_the_findings_and_fails(
     cluster: StandInApiServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    path = tmp_path / "kubeconfig"
-    document = {
-        "kind": "Config",
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": cluster.url}}],
-        "users": [{"name": "u", "user": {"token": "t"}}],
-    }
-    path.write_text(yaml.safe_dump(document))
-    path.chmod(0o600)
+    path = write_kubeconfig(tmp_path / "kubeconfig", cluster)
     monkeypatch.setattr(kubernetes, "NodeFacts", lambda _mode: machine.facts)
     daemon = AnsweringDaemon(tmp_path / "control.sock", {"status": refusal("internal", "busy")})
     arguments = ["doctor", "--k8s", "--kubeconfig", str(path), "--node", "N", "--json"]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import socket
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ from gpushare.kubernetes.cards import OUTAGE, SchedulableCard
 from gpushare.kubernetes.kubelet.dra_plugin import PATH_BYTES, DraPlugin, plugin_sockets
 from gpushare.protocol.kubernetes import device_name
 from tests.stack.kubelet.dra import DRA, HEALTH, DraKubelet
-from tests.stack.kubelet.service import PluginError
 from tests.system.waiting import wait_until
+from tests.threads.kubernetes.gpushared import Clock
 
 GIB = 1 << 30
 A = "GPU-AAAAAAAA-0000-0000-0000-000000000000"
@@ -95,25 +94,11 @@ class Daemon:
         self.faults = dict(faults)
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def part(
     uuid: str, memory: int | None = GIB, cores: int | None = 40, **more: Any
 ) -> AllocatedDevice:
     values = {"request": "gpu", "pool": NODE, "share": "share-1", "parameters": {}} | more
     return AllocatedDevice(device=device_name(uuid), memory_bytes=memory, cores=cores, **values)
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A short path: a socket's is limited to 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="kubelet-") as made:
-        yield Path(made)
 
 
 @pytest.fixture
@@ -124,11 +109,6 @@ def cluster() -> Cluster:
 @pytest.fixture
 def daemon() -> Daemon:
     return Daemon()
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 Make = Callable[..., DraPlugin]
@@ -172,16 +152,6 @@ def kubelet(folder: Path, plugin: DraPlugin) -> Iterator[DraKubelet]:  # noqa: A
         yield made
 
 
-def test_a_kubelet_finds_the_driver_by_its_socket(
-    folder: Path, daemon: Daemon, kubelet: DraKubelet
-) -> None:
-    assert daemon.registrations == 1
-    assert kubelet.driver.name == "gpu.gpushare.io"
-    assert kubelet.driver.versions == [*DRA, *HEALTH]
-    assert (folder / "plugins/gpu.gpushare.io/dra.sock").is_socket()
-    assert (folder / "plugins_registry/gpu.gpushare.io-reg.sock").is_socket()
-
-
 @pytest.mark.parametrize("version", DRA)
 def test_a_claim_is_reserved_before_the_kubelet_has_its_answer(
     folder: Path, plugin: DraPlugin, cluster: Cluster, daemon: Daemon, version: str
@@ -191,31 +161,18 @@ def test_a_claim_is_reserved_before_the_kubelet_has_its_answer(
     with DraKubelet(folder, [version]) as old:
         old.look()
         found = old.prepare(CLAIM)
-    assert found["claim-1"] == {
-        "devices": [
-            {
-                "request_names": ["gpu"],
-                "pool_name": NODE,
-                "device_name": "card-aaaaaaaa-0000-0000-0000-000000000000",
-                "cdi_device_ids": ["gpushare.io/claim=claim-1"],
-            }
-        ],
-        "error": "",
+    [answer] = found["claim-1"]["devices"]
+    assert answer == {
+        "request_names": ["gpu"],
+        "pool_name": NODE,
+        "device_name": "card-aaaaaaaa-0000-0000-0000-000000000000",
+        "cdi_device_ids": ["gpushare.io/claim=claim-1"],
     }
-    assert daemon.prepared["claim-1"] == {
-        "name": "ai/train",
-        "pods": ["pod-1"],
-        "devices": [
-            {
-                "request": "gpu",
-                "card": A,
-                "memory_bytes": GIB,
-                "cores": 40,
-                "share": "share-1",
-            }
-        ],
-        "parameters": {"policy": "burst-share"},
-    }
+    prepared = daemon.prepared["claim-1"]
+    assert (prepared["name"], prepared["pods"]) == ("ai/train", ["pod-1"])
+    amounts = {"memory_bytes": GIB, "cores": 40}
+    assert prepared["devices"] == [{"request": "gpu", "card": A, **amounts, "share": "share-1"}]
+    assert prepared["parameters"] == {"policy": "burst-share"}
     assert daemon.followed == {"claim-1"}
 
 
@@ -283,40 +240,18 @@ def test_a_claim_is_released_once_or_again(
     assert kubelet.unprepare(CLAIM) == {"claim-1": {"error": "gpushared is not running"}}
 
 
-def test_a_kubelet_that_restarts_finds_the_same_socket(
-    plugin: DraPlugin, kubelet: DraKubelet, cluster: Cluster
-) -> None:
-    kubelet.forget()
-    plugin.step()
-    kubelet.look()
-    cluster.allocate(part(A))
-    assert kubelet.prepare(CLAIM)["claim-1"]["devices"]
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_socket_that_vanishes_is_made_again(
-    folder: Path, plugin: DraPlugin, kubelet: DraKubelet, cluster: Cluster, number: int
+def test_a_kubelet_that_restarts_finds_the_socket_and_one_that_vanished_is_made_again(
+    folder: Path, plugin: DraPlugin, kubelet: DraKubelet, cluster: Cluster
 ) -> None:
     sockets = plugin_sockets(folder)
-    (sockets.service, sockets.registration)[number].unlink()
-    plugin.step()
-    kubelet.forget()
-    kubelet.look()
     cluster.allocate(part(A))
-    assert kubelet.prepare(CLAIM)["claim-1"]["devices"]
-
-
-def test_a_refused_registration_is_said(
-    folder: Path, plugin: DraPlugin, daemon: Daemon, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert plugin is not None
-    with DraKubelet(folder) as kubelet:
-        kubelet.refusal = "plugin name is already registered"
+    for vanished in (None, sockets.service, sockets.registration):
+        if vanished is not None:
+            vanished.unlink()
+        plugin.step()
+        kubelet.forget()
         kubelet.look()
-        assert daemon.registrations == 0
-        with pytest.raises(PluginError, match="no DRA driver"):
-            kubelet.prepare(CLAIM)
-    assert "plugin name is already registered" in capsys.readouterr().err
+        assert kubelet.prepare(CLAIM)["claim-1"]["devices"]
 
 
 @pytest.mark.parametrize("version", HEALTH)
@@ -398,13 +333,6 @@ def test_sockets_of_an_instance_that_was_killed_are_removed(
         cluster.allocate(part(A))
         assert kubelet.prepare(CLAIM)["claim-1"]["devices"]
     assert not killed.service.exists()
-
-
-def test_an_end_removes_both_sockets(folder: Path, plugin: DraPlugin, kubelet: DraKubelet) -> None:
-    plugin.close()
-    assert [path for path in folder.rglob("*") if path.is_socket()] == []
-    kubelet.look()
-    assert kubelet.drivers == {}
 
 
 # The digests are coreutils' sha256sum and base64, of the UID and of the driver, a zero and the UID.

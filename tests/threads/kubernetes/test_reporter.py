@@ -3,76 +3,39 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from unittest import mock
 
 import pytest
 
-from gpushare.client import Client, DaemonUnreachable
+from gpushare.client import DaemonUnreachable
 from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.__main__ import main
 from gpushare.kubernetes.api import reporter
+from gpushare.kubernetes.api.event_recorder import EVENTS, EventRecorder
 from gpushare.kubernetes.api.labels import NodeLabels
-from gpushare.kubernetes.api.reporter import NodeReporter, NodeSource
+from gpushare.kubernetes.api.node_settings import CHANGED, IGNORED, NodeSettings
+from gpushare.kubernetes.api.reporter import NodeReporter
 from gpushare.kubernetes.api.server import ApiServer
 from gpushare.kubernetes.api.slices import SLICES, SlicePublisher
-from gpushare.quota.node_settings import NodeSetting
+from gpushare.quota.node_settings import ALLOWED_MODE, POLICY, NodeSetting
 from tests.stack.api_server import Body, StandInApiServer
 from tests.stack.node_agent import write_kubeconfig
 from tests.system.waiting import wait_until
-from tests.unit.kubernetes.made import GIB, STATUS, card, node
+from tests.threads.kubernetes.gpushared import FakeGpushared
+from tests.unit.kubernetes.made import card, node
+from tests.unit.kubernetes.test_node_settings import WANTED_POLICY
 
 NODE = "/api/v1/nodes/n"
-
-
-class Daemon:
-    """Reports cards, or is away."""
-
-    def __init__(self) -> None:
-        self.rows = [card(0), card(1)]
-        self.mode = "dra"
-        self.is_away = False
-        self.settings: dict[str, NodeSetting] = {}
-
-    def cards(self) -> Sequence[Mapping[str, Any]]:
-        if self.is_away:
-            raise DaemonUnreachable("gpushared is not running: start it")
-        return self.rows
-
-    def status(self) -> Mapping[str, Any]:
-        if self.is_away:
-            raise DaemonUnreachable("gpushared is not running: start it")
-        return {**STATUS, "kubernetes_mode": self.mode, "node_settings": dict(self.settings)}
-
-    def set_node_setting(self, key: str, setting: NodeSetting | None) -> None:
-        if setting is None:
-            del self.settings[key]
-        else:
-            self.settings[key] = setting
-
-    def history(self, name: str = "", since: float = 0.0, after: int = 0) -> Iterator[Any]:
-        assert not name
-        assert after <= since
-        yield from ()
-
-    def tenants(self, *, everything: bool = False) -> Sequence[Any]:
-        assert everything
-        return []
-
-
-@pytest.fixture
-def daemon() -> Daemon:
-    return Daemon()
 
 
 @pytest.fixture
 def made(
     api: ApiServer,
     cluster: StandInApiServer,
-    daemon: Daemon,
+    daemon: FakeGpushared,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[NodeReporter]:
@@ -93,12 +56,6 @@ def label(cluster: StandInApiServer, name: str = "gpushare.io/mode") -> str | No
     return found.get(name)
 
 
-def test_gpushareds_client_is_a_source(tmp_path: Path) -> None:
-    source: NodeSource = Client(tmp_path / "control.sock")
-    with pytest.raises(DaemonUnreachable):
-        list(source.history(after=3))
-
-
 def test_slices_come_after_the_registration_and_labels_at_once(
     made: NodeReporter, cluster: StandInApiServer
 ) -> None:
@@ -108,19 +65,6 @@ def test_slices_come_after_the_registration_and_labels_at_once(
     made.register()
     made.register()
     wait_until(lambda: len(devices(cluster)) == 2)
-
-
-def test_a_card_that_is_cordoned_gets_a_taint_and_loses_it(
-    made: NodeReporter, cluster: StandInApiServer, daemon: Daemon
-) -> None:
-    made.register()
-    made.start()
-    wait_until(lambda: len(devices(cluster)) == 2)
-    daemon.rows = [card(0, is_schedulable=False, schedulable_reason="cordoned: ECC"), card(1)]
-    wait_until(lambda: "taints" in devices(cluster)[0])
-    assert devices(cluster)[0]["taints"][0]["key"] == "gpu.gpushare.io/cordoned"
-    daemon.rows = [card(0), card(1)]
-    wait_until(lambda: "taints" not in devices(cluster)[0])
 
 
 def test_slices_that_something_deletes_come_back(
@@ -133,20 +77,10 @@ def test_slices_that_something_deletes_come_back(
     wait_until(lambda: len(devices(cluster)) == 2)
 
 
-def test_a_quiet_node_asks_the_api_server_nothing(
-    made: NodeReporter, cluster: StandInApiServer
-) -> None:
-    made.step()
-    asked = len(cluster.requests)
-    for _ in range(5):
-        made.step()
-    assert len(cluster.requests) == asked
-
-
 def test_a_restart_of_gpushared_is_not_seen_and_an_outage_is(
     made: NodeReporter,
     cluster: StandInApiServer,
-    daemon: Daemon,
+    daemon: FakeGpushared,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made._registered = True
@@ -164,7 +98,7 @@ def test_a_restart_of_gpushared_is_not_seen_and_an_outage_is(
 
 
 def test_another_mode_has_no_slices(
-    made: NodeReporter, cluster: StandInApiServer, daemon: Daemon
+    made: NodeReporter, cluster: StandInApiServer, daemon: FakeGpushared
 ) -> None:
     made._registered = True
     made.step()
@@ -196,25 +130,10 @@ def test_a_server_that_refuses_one_thing_gets_the_others_and_that_later(
     assert label(cluster) == "dra"
 
 
-def test_labels_and_slices_stay_at_the_end_and_go_on_request(
-    made: NodeReporter, cluster: StandInApiServer, daemon: Daemon, tmp_path: Path, api: ApiServer
-) -> None:
-    daemon.rows = [card(0, schedulable_bytes=GIB)]
-    made._registered = True
-    made.step()
-    made.close()
-    assert devices(cluster)
-    with contextlib.closing(ApiServer(api.credentials)) as again:
-        NodeReporter(again, daemon, "n", StatusLog(), tmp_path).remove()
-    assert not cluster.of(SLICES)
-    assert label(cluster) is None
-    assert label(cluster, "cuda-major-version") is None
-
-
 def test_a_row_that_is_malformed_does_not_end_the_reporter(
     made: NodeReporter,
     cluster: StandInApiServer,
-    daemon: Daemon,
+    daemon: FakeGpushared,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     daemon.rows = [{"uuid": "GPU-1"}]
@@ -225,27 +144,19 @@ def test_a_row_that_is_malformed_does_not_end_the_reporter(
 
 
 def test_the_pcie_roots_are_read_when_the_cards_change(
-    made: NodeReporter,
-    cluster: StandInApiServer,
-    daemon: Daemon,
-    monkeypatch: pytest.MonkeyPatch,
+    made: NodeReporter, cluster: StandInApiServer, daemon: FakeGpushared
 ) -> None:
-    reads: list[Path] = []
-
-    def roots(root: Path) -> dict[str, str]:
-        reads.append(root)
-        return {card(0)["uuid"]: "pci0000:5b"}
-
-    monkeypatch.setattr(reporter, "pcie_roots", roots)
     made._registered = True
-    made.step()
-    made.step()
-    assert len(reads) == 1
+    with mock.patch.object(reporter, "pcie_roots") as roots:
+        roots.return_value = {card(0)["uuid"]: "pci0000:5b"}
+        made.step()
+        made.step()
+        roots.assert_called_once()
+        daemon.rows = [card(0)]
+        made.step()
+        assert roots.call_count == 2
     root = devices(cluster)[0]["attributes"]["resource.kubernetes.io/pcieRoot"]
     assert root == {"string": "pci0000:5b"}
-    daemon.rows = [card(0)]
-    made.step()
-    assert len(reads) == 2
 
 
 def test_what_stays_is_removed_on_request(
@@ -265,7 +176,7 @@ def test_what_stays_is_removed_on_request(
 
 @pytest.mark.parametrize("is_away", [False, True])
 def test_a_node_that_leaves_the_cluster_is_configured_by_its_file_alone(
-    api: ApiServer, cluster: StandInApiServer, daemon: Daemon, is_away: bool
+    api: ApiServer, cluster: StandInApiServer, daemon: FakeGpushared, is_away: bool
 ) -> None:
     cluster.put(NODE, {})
     NodeLabels(api, "n").write(node())
@@ -277,7 +188,7 @@ def test_a_node_that_leaves_the_cluster_is_configured_by_its_file_alone(
 
 
 def test_labels_of_the_node_configure_gpushared_and_those_of_another_node_do_not(
-    made: NodeReporter, cluster: StandInApiServer, daemon: Daemon
+    made: NodeReporter, cluster: StandInApiServer, daemon: FakeGpushared
 ) -> None:
     cluster.put("/api/v1/nodes/m", {"metadata": {"labels": {"gpushare.io/wanted-mode": "plugin"}}})
     made.start()
@@ -294,7 +205,7 @@ def test_labels_of_the_node_configure_gpushared_and_those_of_another_node_do_not
 
 
 def test_a_node_that_is_deleted_keeps_its_settings(
-    made: NodeReporter, cluster: StandInApiServer, daemon: Daemon
+    made: NodeReporter, cluster: StandInApiServer, daemon: FakeGpushared
 ) -> None:
     """Its labels are not known then."""
     cluster.put(NODE, {"metadata": {"labels": {"gpushare.io/wanted-mode": "shared"}}})
@@ -304,3 +215,110 @@ def test_a_node_that_is_deleted_keeps_its_settings(
     wait_until(lambda: not made._nodes.objects())
     made.step()
     assert daemon.settings
+
+
+class Labelled:
+    """A node, gpushared, and what keeps the one as the other says."""
+
+    def __init__(self, api: ApiServer, cluster: StandInApiServer) -> None:
+        self.api, self.cluster, self.daemon = api, cluster, FakeGpushared()
+        self.restart()
+
+    def restart(self) -> None:
+        """Have a new gpushare-node follow."""
+        recorder = EventRecorder(self.api, "n")
+        self.following = NodeSettings(self.daemon, recorder, lambda: 1_780_000_000.0)
+
+    def step(self, **labels: str) -> dict[str, NodeSetting]:
+        """Label the node, apply the labels twice, and return the settings of gpushared."""
+        names = {key.replace("_", "-"): value for key, value in labels.items()}
+        return self.apply({f"gpushare.io/{name}": value for name, value in names.items()})
+
+    def apply(self, labels: Mapping[str, str]) -> dict[str, NodeSetting]:
+        node = self.cluster.put(NODE, {"metadata": {"labels": dict(labels)}})
+        for _ in range(2):
+            status = {
+                "accepts_node_labels": self.daemon.accepts,
+                "node_settings": {**self.daemon.settings},
+            }
+            self.following.apply(node, status)
+        return self.daemon.settings
+
+    def events(self, reason: str) -> list[Body]:
+        return [one for one in self.cluster.of(EVENTS) if one["reason"] == reason]
+
+
+@pytest.fixture
+def labelled(api: ApiServer, cluster: StandInApiServer) -> Labelled:
+    return Labelled(api, cluster)
+
+
+def test_labels_are_applied_once_and_reported_on_the_node(labelled: Labelled) -> None:
+    assert labelled.step(wanted_policy="burst-share") == {
+        POLICY: {"value": "burst-share", "source": f"node label {WANTED_POLICY}"}
+    }
+    assert labelled.daemon.requests == 1
+    [event] = labelled.events(CHANGED)
+    assert event["type"] == "Normal"
+    assert event["message"].startswith(
+        f"defaults.policy is burst-share, by the node label {WANTED_POLICY}"
+    )
+    assert event["metadata"]["namespace"] == "default"
+    assert event["involvedObject"] == {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": "n",
+        "uid": labelled.cluster.objects[NODE]["metadata"]["uid"],
+    }
+
+
+def test_without_the_label_gpushare_yaml_sets_it_again(labelled: Labelled) -> None:
+    labelled.step(wanted_policy="burst-share", wanted_mode="shared")
+    assert labelled.step(wanted_mode="shared").keys() == {ALLOWED_MODE}
+    assert labelled.step() == {}
+    assert len(labelled.events(CHANGED)) == 4
+
+
+def test_a_wrong_label_is_one_event_and_no_change(labelled: Labelled) -> None:
+    before = dict(labelled.step(wanted_policy="burst-share"))
+    assert labelled.step(wanted_policy="burst") == before
+    labelled.restart()
+    assert labelled.step(wanted_policy="burst") == before
+    [event] = labelled.events(IGNORED)
+    assert event["type"] == "Warning"
+    assert event["count"] == 1
+    assert event["message"] == (
+        "node label gpushare.io/wanted-policy=burst: not a valid value. Write fixed-share, "
+        "burst-share, best-effort or native-burst-share. Nothing was changed."
+    )
+    assert labelled.step(wanted_policy="best-effort")[POLICY]["value"] == "best-effort"
+
+
+def test_a_setting_that_gpushared_refuses_is_an_event_and_tried_again(labelled: Labelled) -> None:
+    labelled.daemon.refuses = True
+    assert labelled.step(wanted_policy="burst-share") == {}
+    [event] = labelled.events(IGNORED)
+    assert "not allowed on this node" in event["message"]
+    labelled.daemon.refuses = False
+    assert labelled.step(wanted_policy="burst-share").keys() == {POLICY}
+
+
+def test_a_gpushared_that_is_away_is_asked_again_later(labelled: Labelled) -> None:
+    labelled.daemon.is_away = True
+    with pytest.raises(DaemonUnreachable):
+        labelled.step(wanted_policy="burst-share")
+    labelled.daemon.is_away = False
+    assert labelled.step(wanted_policy="burst-share").keys() == {POLICY}
+    assert not labelled.events(IGNORED)
+
+
+def test_a_node_that_accepts_no_labels_is_left_alone(labelled: Labelled) -> None:
+    labelled.daemon.accepts = False
+    assert labelled.step(wanted_policy="burst", wanted_mode="shared") == {}
+    assert not labelled.cluster.of(EVENTS)
+
+
+def test_a_gpushared_of_an_earlier_version_is_left_alone(labelled: Labelled) -> None:
+    node = labelled.cluster.put(NODE, {"metadata": {"labels": {WANTED_POLICY: "burst-share"}}})
+    labelled.following.apply(node, {"kubernetes_mode": "dra"})
+    assert labelled.daemon.requests == 0

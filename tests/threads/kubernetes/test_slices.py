@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from gpushare.kubernetes.api import slices
-from gpushare.kubernetes.api.server import ApiConflict, ApiServer
+from gpushare.kubernetes.api.labels import NodeLabels, labels_of
+from gpushare.kubernetes.api.server import ApiServer
 from gpushare.kubernetes.api.slices import SLICES, NoSharedDevices, SlicePublisher
 from tests.stack.api_server import Body, StandInApiServer
 from tests.unit.kubernetes.made import GIB, card, node
@@ -52,15 +52,6 @@ def test_what_has_not_changed_is_not_written(
     assert cluster.version == before, "a restart changes nothing"
 
 
-def test_a_change_raises_the_generation(
-    publisher: SlicePublisher, cluster: StandInApiServer
-) -> None:
-    publisher.write(node())
-    publisher.write(node(card(schedulable_bytes=100 * GIB)))
-    assert pools(cluster) == [(2, 1)]
-    assert devices(cluster)[0]["capacity"]["memory"]["value"] == "100Gi"
-
-
 def test_a_large_node_has_several_slices_of_one_generation(
     publisher: SlicePublisher, cluster: StandInApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,16 +63,6 @@ def test_a_large_node_has_several_slices_of_one_generation(
     assert len(devices(cluster)) == 3
     publisher.write(node(*(card(index) for index in range(5))))
     assert pools(cluster) == [(3, 3)] * 3
-
-
-def test_slices_that_the_kubelet_deleted_come_back(
-    publisher: SlicePublisher, cluster: StandInApiServer
-) -> None:
-    publisher.write(node())
-    cluster.remove(f"{SLICES}/n-gpu.gpushare.io-0")
-    publisher.verify()
-    publisher.write(node())
-    assert len(devices(cluster)) == 1
 
 
 def test_a_slice_of_an_earlier_version_is_replaced_and_others_stay(
@@ -117,41 +98,6 @@ def test_a_conflict_is_resolved_by_reading_again(
     publisher.write(node(card(schedulable_bytes=GIB)))
     assert devices(cluster)[0]["capacity"]["memory"]["value"] == "1Gi"
     assert not times
-
-
-def test_a_conflict_that_never_ends_is_an_error(
-    publisher: SlicePublisher, cluster: StandInApiServer
-) -> None:
-    publisher.write(node())
-    path = f"{SLICES}/n-gpu.gpushare.io-0"
-
-    def touch(method: str, _path: str) -> None:
-        if method == "PUT":
-            cluster.put(path, cluster.objects[path])
-
-    cluster.fault = touch
-    with pytest.raises(ApiConflict):
-        publisher.write(node(card(schedulable_bytes=GIB)))
-
-
-def test_a_create_whose_answer_was_lost_makes_one_slice(
-    publisher: SlicePublisher, cluster: StandInApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answer = cluster.answer
-    lost: list[str] = []
-
-    def once(method: str, path: str, query: dict[str, str], body: Body | None) -> Body:
-        found = answer(method, path, query, body)
-        if method == "POST" and not lost:
-            lost.append(path)
-            raise ConnectionResetError
-        return found
-
-    monkeypatch.setattr(cluster, "answer", once)
-    publisher.write(node())
-    assert lost
-    assert len(cluster.of(SLICES)) == 1
-    assert pools(cluster) == [(1, 1)]
 
 
 def dropping(*fields: str) -> Callable[[Body], None]:
@@ -197,36 +143,6 @@ def test_where_cards_cannot_be_shared_nothing_is_offered_and_the_gate_is_named(
     assert len(devices(cluster)) == 1
 
 
-def test_a_field_that_the_server_drops_does_not_make_it_write_for_ever(
-    publisher: SlicePublisher, cluster: StandInApiServer
-) -> None:
-    def drop(body: Body) -> None:
-        for device in body.get("spec", {}).get("devices") or []:
-            device["attributes"].pop("resource.kubernetes.io/numaNode")
-
-    cluster.drop_fields = drop
-    publisher.write(node())
-    before = cluster.version
-    publisher.verify()
-    publisher.write(node())
-    assert cluster.version == before
-    publisher.write(node(card(schedulable_bytes=GIB)))
-    assert devices(cluster)[0]["capacity"]["memory"]["value"] == "1Gi"
-
-
-def test_a_node_that_was_deleted_and_is_back_owns_the_new_slices(
-    publisher: SlicePublisher, cluster: StandInApiServer
-) -> None:
-    publisher.write(node())
-    cluster.remove(NODE)
-    cluster.remove(f"{SLICES}/n-gpu.gpushare.io-0")  # as the garbage collector does
-    cluster.put(NODE, {})
-    publisher.verify()
-    publisher.write(node())
-    (made,) = cluster.of(SLICES)
-    assert made["metadata"]["ownerReferences"][0]["uid"] == cluster.objects[NODE]["metadata"]["uid"]
-
-
 def test_a_cluster_without_this_api_is_named(
     publisher: SlicePublisher, cluster: StandInApiServer
 ) -> None:
@@ -236,28 +152,52 @@ def test_a_cluster_without_this_api_is_named(
     publisher.remove()
 
 
-def test_all_slices_are_deleted_on_request(
-    publisher: SlicePublisher, cluster: StandInApiServer
-) -> None:
-    publisher.write(node())
-    publisher.remove()
-    assert not cluster.of(SLICES)
-    publisher.write(node())
-    assert len(devices(cluster)) == 1
-
-
-def test_a_server_that_fails_meanwhile_is_caught_up_with(
-    publisher: SlicePublisher, cluster: StandInApiServer
-) -> None:
-    failures: list[Any] = ["drop", 500, None, 503, "drop", None, 429]
-    cluster.fault = lambda *_: failures.pop(0) if failures else None
-    publisher.write(node())
-    assert len(devices(cluster)) == 1
-
-
 @pytest.mark.parametrize("length", [1, 63, 230, 253])
 def test_a_slice_has_a_valid_name_for_any_node(api: ApiServer, length: int) -> None:
     name = SlicePublisher(api, "n" * length)._name(3)
     assert len(name) <= 253
     assert name.endswith("-gpu.gpushare.io-3")
     assert name != SlicePublisher(api, "n" * (length - 1) + "m")._name(3)
+
+
+def test_labels_are_written_once_and_those_of_others_stay(
+    api: ApiServer, cluster: StandInApiServer
+) -> None:
+    cluster.put(NODE, {"metadata": {"labels": {"zone": "a", "gpushare.io/gpu.count": "9"}}})
+    labels = NodeLabels(api, "n")
+    labels.write(node())
+    labels.write(node())
+    kept = cluster.objects[NODE]["metadata"]["labels"]
+    assert kept == {"zone": "a", **labels_of(node())}
+    assert len(cluster.requests) == 1
+
+
+def test_a_label_that_is_no_longer_offered_is_removed(
+    api: ApiServer, cluster: StandInApiServer
+) -> None:
+    cluster.put(NODE, {"metadata": {"labels": {"zone": "a"}}})
+    labels = NodeLabels(api, "n")
+    labels.write(node())
+    labels.write(node(driver_version=""))
+    assert "gpushare.io/cuda.driver-version.full" not in labels_on(cluster)
+    labels.remove()
+    assert labels_on(cluster) == {"zone": "a"}
+
+
+def test_a_label_that_something_else_changed_is_written_again(
+    api: ApiServer, cluster: StandInApiServer
+) -> None:
+    cluster.put(NODE, {})
+    labels = NodeLabels(api, "n")
+    labels.write(node())
+    cluster.put(NODE, {"metadata": {"labels": {"gpushare.io/mode": "other"}}})
+    labels.write(node())
+    assert labels_on(cluster)["gpushare.io/mode"] == "other", "not compared each time"
+    labels.verify()
+    labels.write(node())
+    assert labels_on(cluster) == labels_of(node())
+
+
+def labels_on(cluster: StandInApiServer) -> dict[str, str]:
+    found: dict[str, str] = cluster.objects[NODE]["metadata"].get("labels") or {}
+    return found

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes.util
 import itertools
 import os
 import re
@@ -90,27 +89,6 @@ def test_the_architecture_is_the_one_that_ldconfig_gives_the_machines_libraries(
     known = next(line for line in listed(Path("/etc/ld.so.cache")) if line.startswith("libc.so.6"))
     marks = known[known.index("(") : known.index(")")].split(", OS ABI")[0]
     assert [line.split(" ", 1)[1].split(")")[0] for line in listed(cache)[:3]] == [marks] * 3
-
-
-def test_find_library_finds_ours(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    image.write_bytes(ldcache.merge(image.read_bytes(), OURS, FLAGS))
-    real = subprocess.Popen
-
-    def with_cache(command: list[str], **options: object) -> object:
-        assert command == ["/sbin/ldconfig", "-p"]
-        return real([LDCONFIG, "-C", str(image), "-p"], **options)  # type: ignore[call-overload]
-
-    monkeypatch.setattr(subprocess, "Popen", with_cache)
-    find = ctypes.util._findSoname_ldconfig  # type: ignore[attr-defined]
-    assert find("cuda") == "libcuda.so.1"
-    assert find("nvidia-ml") == "libnvidia-ml.so.1"
-
-
-def test_triton_finds_our_folder_alone(image: Path) -> None:
-    image.write_bytes(ldcache.merge(image.read_bytes(), OURS, FLAGS))
-    # triton/backends/nvidia/driver.py: the last word of each line that has libcuda.so.1
-    paths = [line.split()[-1] for line in listed(image) if "libcuda.so.1" in line]
-    assert {str(Path(path).parent) for path in paths} == {"/opt/x"}
 
 
 @pytest.mark.parametrize("has_cache", [True, False])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.daemon.limits.driver_limits import change_limit
 from gpushare.daemon.pages import tenants
 from gpushare.daemon.state import Shortfall
 from gpushare.daemon.views.status_rows import tenant_row
@@ -113,6 +114,23 @@ def test_a_container_that_rewrites_its_claims_constantly_is_frozen(world: BusyCa
     world._has(program, OVER)
     world.forger = tenant, program
     until_frozen(world, tenant, 120, nothing)
+
+
+def test_a_claim_of_burst_memory_is_no_entitlement_to_it(world: BusyCard) -> None:
+    """It is claimed once the limit has fallen, and then taken."""
+    tenant = world.all_tenants[1]
+    begin(world)
+    world.tenants.remove(tenant)
+    change_limit(tenant.entry, 0, 8 * GIB, world.node)
+    for _ in range(40):
+        world.look()
+    change_limit(tenant.entry, 0, 2 * GIB, world.node)
+    program = tenant.programs[0] if tenant.programs else world.start(tenant)
+    program.buffers = 8 * GIB
+    tenant.write(program)
+    assert world.done == []
+    world._has(apart(world, tenant), 8 * GIB)
+    until_frozen(world, tenant, 16, nothing)
 
 
 def test_a_container_that_changes_processes_between_samples_is_frozen(world: BusyCard) -> None:

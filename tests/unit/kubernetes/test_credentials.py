@@ -59,12 +59,6 @@ def test_a_renewed_token_is_used_for_the_next_request(tmp_path: Path) -> None:
     assert one.authorization() == "Bearer second"
 
 
-def test_a_token_that_is_gone_is_named(tmp_path: Path) -> None:
-    one = Credentials("https://a", token_file=tmp_path / "token")
-    with pytest.raises(BadCredentials, match=r"token .*/token: No such file"):
-        one.authorization()
-
-
 def test_a_kubeconfig_gives_the_server_and_the_token_of_its_context(tmp_path: Path) -> None:
     found = read_kubeconfig(
         written(tmp_path, {"tls-server-name": "kubernetes"}, {"token": "secret"})

@@ -14,7 +14,7 @@ from gpushare.daemon.views.status_rows import tenant_row
 from gpushare.kubernetes.api.event_recorder import PodContainer
 from gpushare.kubernetes.api.events import pod_of, pod_of_event
 from tests.unit.daemon import fakes
-from tests.unit.daemon.bundles import BundleToCreate, ContainerdBundles
+from tests.unit.daemon.bundles import ContainerdBundles
 
 UID = "3f0c7a52-5f1e-4bd6-9a53-8a6c1f3f9d01"
 
@@ -47,11 +47,6 @@ def test_the_row_of_a_container_names_its_pod(node: DaemonState, tmp_path: Path)
 def test_other_containers_have_no_pod(name: str, uid: str) -> None:
     assert pod_of_event({"name": name, "fields": {"pod_uid": uid}}) is None
     assert pod_of_event({"name": name, "fields": {"pod": None}}) is None
-
-
-def test_a_container_without_a_pod_has_none_in_its_row(node: DaemonState, tmp_path: Path) -> None:
-    made = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB").create(node)
-    assert tenant_row(node.ledger.entries[made["key"]], node)["pod"] is None
 
 
 def test_the_status_says_what_enforces_a_quota(node: DaemonState, driver: fakes.FakeDriver) -> None:

@@ -237,24 +237,19 @@ def test_what_is_not_the_policys_stays_as_it_is(pod: Object) -> None:
 
 
 @pytest.mark.parametrize(
-    "metadata",
+    ("name", "labels"),
     [
-        {"name": "kube-system"},
-        {"name": "gpushare-system"},
-        {"name": "ai", "labels": {"gpushare.io/translate": "false"}},
+        ("kube-system", {}),
+        ("gpushare-system", {}),
+        ("ai", {"gpushare.io/translate": "false"}),
     ],
 )
-def test_namespaces_of_the_system_and_those_that_opt_out_are_left(metadata: Object) -> None:
-    namespace = {
-        "metadata": {
-            **metadata,
-            "labels": {
-                "kubernetes.io/metadata.name": metadata["name"],
-                **metadata.get("labels", {}),
-            },
-        }
-    }
-    before = pod_of(container(TYPICAL), metadata={"namespace": metadata["name"]})
+def test_namespaces_of_the_system_and_those_that_opt_out_are_left(
+    name: str, labels: Object
+) -> None:
+    labels = {"kubernetes.io/metadata.name": name, **labels}
+    namespace = {"metadata": {"name": name, "labels": labels}}
+    before = pod_of(container(TYPICAL), metadata={"namespace": name})
     assert mutate(policy(), before, namespace=namespace) == before
 
 

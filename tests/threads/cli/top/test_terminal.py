@@ -3,36 +3,31 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from click.testing import Result
 
-from gpushare.protocol import CODE_FORBIDDEN
 from tests.emulator import Emulator
-from tests.unit.cli.conftest import tenant
-from tests.unit.cli.fake_daemon import AnsweringDaemon, refusal, rows
+from tests.unit.cli.conftest import CARD, tenant
+from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+Start = Callable[..., Emulator]
+Cli = Callable[..., Result]
 
-    Start = Callable[..., Emulator]
 
 SHOW_CURSOR = b"\x1b[?25h"
 HIDE_CURSOR = b"\x1b[?25l"
 PROGRAM = [sys.executable, "-m", "gpushare.cli", "top", "--interval", "0.2"]
-BROKEN = """
-import gpushare.cli, gpushare.cli.top
-def broken(*_): raise ZeroDivisionError("boom")
-gpushare.cli.top.screen = broken
-gpushare.cli.main()
-"""
 
 
 @pytest.fixture
@@ -63,15 +58,6 @@ def shown(screen: str) -> bool:
 
 
 @pytest.mark.usefixtures("daemon")
-def test_it_shows_cards_containers_and_processes(start: Start) -> None:
-    screen = start().until(shown).splitlines()
-    assert screen[0].startswith("gpushare top")
-    assert screen[1].startswith("0 NVIDIA H200  MEM ▊░")
-    assert {"NAME▲", "MEMORY", "CORES%", "QUOTA%", "ISOLATION", "STATE"} <= {*screen[2].split()}
-    assert [line.split()[1] for line in screen[3:8]] == ["0", "serve", "(1)", "train", "(1)"]
-
-
-@pytest.mark.usefixtures("daemon")
 def test_keys_move_fold_sort_and_filter(start: Start) -> None:
     top = start()
     top.until(shown)
@@ -87,29 +73,6 @@ def test_keys_move_fold_sort_and_filter(start: Start) -> None:
     top.until(lambda screen: "PgUp" in screen and "train" not in screen)
     top.press("x")
     top.until(shown)
-
-
-@pytest.mark.usefixtures("daemon")
-def test_enter_shows_graphs_until_esc(start: Start) -> None:
-    top = start("--ascii")
-    top.until(shown)
-    top.press("down", "enter")
-    screen = top.until(lambda screen: "MEMORY" in screen and "Esc back" in screen).splitlines()
-    assert screen[0].startswith("serve (4f5e6d7c8b9a) on card 0 NVIDIA H200")
-    assert "the last 10 minutes, as far as top has seen it since" in screen[1]
-    assert "MEMORY  5.2/8.0 GiB" in screen[2]
-    assert "CORES  41 %" in screen[2]
-    top.until(lambda screen: "#" in screen)
-    top.press("right", "down", "down")
-    top.until(lambda screen: screen.startswith("train (") and "the last hour" in screen)
-    top.press("esc")
-    top.until(shown)
-
-
-@pytest.mark.usefixtures("daemon")
-def test_the_size_is_that_of_the_terminal_not_of_the_environment(start: Start) -> None:
-    top = start(columns=140, lines=40, COLUMNS="80", LINES="24")
-    top.until(lambda screen: "ISOLATION" in screen and "q quit" in screen.split("\n")[39])
 
 
 @pytest.mark.usefixtures("daemon")
@@ -148,14 +111,6 @@ def test_the_terminal_is_left_as_it_was(
 
 
 @pytest.mark.usefixtures("daemon")
-def test_a_bug_leaves_the_terminal_as_it_was(start: Start) -> None:
-    top = start(program=[sys.executable, "-c", BROKEN, "top"])
-    assert top.end() == 1
-    assert top.raw.rfind(SHOW_CURSOR) > top.raw.rfind(HIDE_CURSOR) > 0
-    assert "internal error: ZeroDivisionError: boom" in top.text
-
-
-@pytest.mark.usefixtures("daemon")
 def test_it_sleeps_and_comes_back(start: Start) -> None:
     """Beneath a shell: an orphaned process group is not stopped (POSIX)."""
     shell = start(program=["sh", "-i"], PS1="ready> ", ENV="")
@@ -174,39 +129,6 @@ def test_it_sleeps_and_comes_back(start: Start) -> None:
     shell.until(lambda screen: "left 0" in screen)
     shell.press("exit\n")
     assert shell.end() == 0
-
-
-def test_the_last_picture_stays_while_the_daemon_is_away(start: Start, tmp_path: Path) -> None:
-    path = tmp_path / "control.sock"
-    from tests.unit.cli.conftest import CARD  # noqa: PLC0415
-
-    answers = {"cards": rows(CARD), "tenants": rows(tenant("train", 3.9, 4))}
-    with AnsweringDaemon(path, answers).running():
-        top = start()
-        top.until(shown)
-    top.until(lambda screen: "no new data" in screen and "train" in screen)
-    path.unlink()
-    answers["tenants"] = rows(tenant("another", 3.9, 4))
-    with AnsweringDaemon(path, answers).running():
-        top.until(lambda screen: "no new data" not in screen and "another" in screen)
-
-
-@pytest.mark.usefixtures("daemon")
-def test_without_utf_8_and_without_colour(start: Start) -> None:
-    top = start(LC_ALL="C", NO_COLOR="1")
-    top.until(shown)
-    assert top.raw.isascii()
-    assert not any(f"\x1b[{colour}m".encode() in top.raw for colour in range(30, 38))
-
-
-@pytest.mark.usefixtures("daemon")
-def test_a_terminal_with_colours_has_them(start: Start) -> None:
-    top = start()
-    top.until(shown)
-    assert b"\x1b[32m" in top.raw
-    many = start(TERM="xterm-256color")
-    many.until(shown)
-    assert b"\x1b[38;5;71m" in many.raw
 
 
 @pytest.mark.usefixtures("daemon")
@@ -263,11 +185,31 @@ def test_a_process_that_took_the_number_since_gets_no_signal(
         assert another.poll() is None
 
 
-def test_a_refused_change_is_reported(start: Start, daemon: AnsweringDaemon) -> None:
-    daemon.answers["set"] = refusal(CODE_FORBIDDEN, "set is for root")
-    top = start("--allow-changes")
-    top.until(shown)
-    top.press("down", "p", *"burst-share 40", "enter", "y")
-    top.until(lambda screen: "failed: set is for root" in screen)
-    asked = [request for request in daemon.requests if request["op"] == "set"]
-    assert [(one["policy"], one["cores"]) for one in asked] == [("burst-share", "40")]
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def test_a_stream_has_a_document_a_line_and_goes_on_when_the_daemon_is_back(
+    tmp_path: Path,
+) -> None:
+    answers = {"cards": rows(CARD), "tenants": rows(tenant("train", 3.9, 4))}
+    path = tmp_path / "control.sock"
+    argv = [sys.executable, "-m", "gpushare.cli", "top", "--json", "--interval", "0.1"]
+    environment = {**os.environ, "GPUSHARE_SOCKET": str(path)}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment) as stream:
+        assert stream.stdout is not None
+        assert "no " + str(path) in json.loads(stream.stdout.readline())["error"]
+        with AnsweringDaemon(path, answers).running():
+            while "error" in (document := json.loads(stream.stdout.readline())):
+                pass
+        assert document["containers"][0]["name"] == "train"
+        path.unlink()
+        while "error" not in json.loads(stream.stdout.readline()):
+            pass
+        stream.send_signal(signal.SIGINT)
+        assert stream.wait(timeout=20) == 0

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from gpushare import client
 from gpushare.cli import gpushare as command_line
 from gpushare.config import Config
 from gpushare.daemon.state import DaemonState
@@ -19,6 +20,7 @@ from gpushare.quota.effective_request import Defaults
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.request import to_record
 from gpushare.quota.request_policy import Dialects, MaxPerRequest, RequestPolicy
+from tests.unit.cli.fake_daemon import Sockets
 from tests.unit.daemon import fakes
 from tests.unit.daemon.bundles import BundleToCreate, ContainerdBundles
 
@@ -43,17 +45,6 @@ def plain(*env: str, **changes: Any) -> Made:
     def make(folder: Path) -> BundleToCreate:
         (folder / "bundle").mkdir()
         return BundleToCreate(folder / "bundle", *env, **changes)
-
-    return make
-
-
-def docker(annotations: dict[str, str], *env: str) -> Made:
-    """A container of docker's."""
-
-    def make(folder: Path) -> BundleToCreate:
-        bundle = folder / "io.containerd.runtime.v2.task" / "moby" / "4f1c"
-        bundle.mkdir(parents=True)
-        return BundleToCreate(bundle, *env, annotations=annotations)
 
     return make
 
@@ -83,9 +74,6 @@ CASES: dict[str, Made] = {
     "no key": plain("GPUSHARE_MEMROY=4GiB"),
     "HAMi's": plain("CUDA_DEVICE_MEMORY_LIMIT=4g", "CUDA_DEVICE_SM_LIMIT=30"),
     "two dialects": plain("CUDA_DEVICE_MEMORY_LIMIT=4g", "GPUSHARE_MEMORY=2GiB"),
-    "an annotation above a variable": docker(
-        {"gpushare.io/memory": "4GiB"}, "GPUSHARE_MEMORY=8GiB"
-    ),
     "a pod's annotation": in_pod({"gpushare.io/memory": "4GiB"}),
     "a pod's, for another": in_pod({"gpushare.io/container.other.memory": "4GiB"}),
     "a pod's, for it": in_pod({"gpushare.io/container.train.memory": "4GiB"}, "GPUSHARE_MEMORY=1g"),
@@ -100,7 +88,8 @@ CASES: dict[str, Made] = {
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[DaemonState]:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DaemonState]:
+    fakes.without_threads(monkeypatch)
     with fakes.node(tmp_path / "node", config=CONFIG) as made:
         yield made
 
@@ -134,16 +123,6 @@ def test_explain_agrees_with_the_daemon(make: Made, node: DaemonState, tmp_path:
         assert [allocation.cores for allocation in entry.allocations] == [there.effective.cores]
 
 
-def test_the_cases_are_of_every_kind(node: DaemonState, tmp_path: Path) -> None:
-    kinds = set()
-    for number, make in enumerate(CASES.values()):
-        (folder := tmp_path / f"case{number}").mkdir()
-        there = explained(make(folder))
-        kinds.add(there.effective.kind if there.effective is not None else "refused")
-    assert kinds == {"none", "shared", "exclusive", "refused"}
-    assert node.ledger.entries == {}  # nothing is allocated by explaining it
-
-
 def test_a_sandbox_gets_nothing(tmp_path: Path) -> None:
     annotations = {"io.kubernetes.cri.container-type": "sandbox", "gpushare.io/memory": "4GiB"}
     container = plain(annotations=annotations)(tmp_path)
@@ -167,11 +146,14 @@ def test_a_request_of_an_nvidia_hook_is_not_read_without_a_driver(tmp_path: Path
     assert any("this machine has no driver" in note for note in there.notes)
 
 
-def test_explain_says_what_the_scheduler_allocates(tmp_path: Path) -> None:
+def test_explain_says_what_the_scheduler_allocates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = Path(__file__).parents[3] / "docs/how-to/kubernetes-plugin.md"
     blocks = [part.partition("```")[0] for part in page.read_text().split("```yaml\n")[1:]]
     file = tmp_path / "job.yaml"
     file.write_text(next(text for text in blocks if "containers:" in text))
+    monkeypatch.setattr(client, "socket", Sockets())  # no gpushared runs
     said = " ".join(CliRunner().invoke(command_line, ["explain", str(file)]).output.split())
     assert "cores=30 from annotation gpushare.io/container.train.cores" in said
     assert "The Kubernetes scheduler allocates limit gpushare.io/memory-gib=20." in said
