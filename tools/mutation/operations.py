@@ -33,9 +33,10 @@ def _named(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """Yield the operations' names, and those of their functions."""
     for table in (node for node in ast.walk(tree) if isinstance(node, ast.Dict)):
         for key, value in zip(table.keys, table.values, strict=True):
-            if isinstance(key, ast.Constant) and ast.unparse(value).startswith("Operation("):
+            if ast.unparse(value).startswith("Operation("):
+                assert isinstance(key, ast.Constant)
                 assert isinstance(value, ast.Call)
-                yield key.value, ast.unparse(value.args[0]).rpartition(".")[2]
+                yield str(key.value), ast.unparse(value.args[0]).rpartition(".")[2]
 
 
 def _body(tree: ast.Module, function: str) -> list[ast.stmt]:

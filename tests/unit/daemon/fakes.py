@@ -351,8 +351,8 @@ def node(
         yield made_node
     finally:
         made_node.evictions.close(5)
-        made = made_node
-        for one in (made.creates, made.requests, made.freezing, made.decide, made.names):
+        ending = made_node
+        for one in (ending.creates, ending.requests, ending.freezing, ending.decide, ending.names):
             one.finish(5)
         loop._run_due()  # what would have been watched, had it run
         made_node.watch.close()

@@ -232,7 +232,7 @@ def rest(node: FakeDaemon) -> IdleBackoff:
         *({"busy": {CARD: 1}}, {"lost": frozenset({CARD})}, {"fault": "no answer"}, {"loads": 1}),
         {},
     ],
-    ids=str,
+    ids=["another-process", "more-memory", "busy", "lost", "fault", "a-new-driver", "nothing"],
 )
 def test_whatever_is_new_is_looked_at_in_full_at_once_and_for_a_while(
     node: FakeDaemon, driver: FakeDriver, rest: IdleBackoff, change: dict[str, object]
