@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -40,7 +39,7 @@ def agent(own: Stack, cluster: StandInApiServer) -> Iterator[NodeAgent]:
 
 def put(cluster: StandInApiServer, **labels: str) -> None:
     """Set the labels of the node, and leave those that gpushare-node writes to it."""
-    names = {"qgpu": QGPU, "ack": ACK, "policy": "gpushare.io/wanted-policy"}
+    names = {"qgpu": QGPU, "ack": ACK}
     cluster.put(NODE, {"metadata": {"labels": {names[key]: text for key, text in labels.items()}}})
 
 
@@ -49,22 +48,10 @@ def settings(own: Stack) -> dict[str, str]:
     return {key: setting["value"] for key, setting in found.items()}
 
 
-@contextmanager
-def container(own: Stack) -> Iterator[str]:
-    """Run a container with cores; yield its ID."""
+def new_policy(own: Stack) -> str:
     bundle = Bundle(own, quota={"memory": "1GiB", "cores": "10"})
     with bundle.started():
-        yield bundle.id
-
-
-def policy_of(own: Stack, identity: str) -> str:
-    [row] = [row for row in own.client.tenants() if row["id"] == identity]
-    return row["cards"][0]["policy"]
-
-
-def new_policy(own: Stack) -> str:
-    with container(own) as identity:
-        return policy_of(own, identity)
+        return bundle.tenant["cards"][0]["policy"]
 
 
 def test_what_a_label_set_outlives_both_programs(
@@ -82,3 +69,14 @@ def test_what_a_label_set_outlives_both_programs(
     agent.start()
     wait_until(lambda: settings(own) == {POLICY: "best-effort"})
     assert new_policy(own) == "best-effort"
+
+
+def test_the_mode_of_the_node_is_the_one_that_its_label_wants(
+    own: Stack, cluster: StandInApiServer
+) -> None:
+    mode = "gpushare.io/mode"
+    with Bundle(own, quota={"memory": "1GiB"}).started() as tenant:
+        cluster.put(NODE, {"metadata": {"labels": {"gpushare.io/wanted-mode": "plugin"}}})
+        wait_until(lambda: own.client.status()["kubernetes_mode"] == "plugin")
+        wait_until(lambda: cluster.objects[NODE]["metadata"]["labels"].get(mode) == "plugin")
+        assert tenant.ask("info")["total"] == 1 << 30

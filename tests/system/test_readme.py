@@ -125,7 +125,7 @@ def test_the_demo_holds_as_typed_and_leaves_nothing_behind() -> None:
     assert not {*traces()} - {*before}  # another test may have removed its own meanwhile
     # The block's other command is running now: it is what CI runs, and all that CI runs.
     called = (ROOT / ".ci/run").read_text().splitlines()[-1]
-    assert called.endswith(f"&& exec {test}")
+    assert called.endswith(f'&& exec {test} "$@"')
 
 
 # --- on a machine of its own ---
