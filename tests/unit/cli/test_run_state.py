@@ -156,6 +156,16 @@ def test_ps_shows_since_when_a_container_is_evicted_and_whether_it_waits(
     assert f" {shown}  " in cli("ps").output
 
 
+def test_inspect_shows_where_whose_memory_is(daemon: AnsweringDaemon, cli: Cli) -> None:
+    held = {**EVICTED, "held": True, "waits_since": SINCE}
+    daemon.answers["tenant"] = now(used=0, evicted=held)
+    output = cli("inspect", "train").output
+    assert "by idle, reason: serve had no room" in output
+    assert "24 GiB of card 0" in output
+    assert "until gpushare restore train" in output
+    assert "for its restore since" in output
+
+
 def test_a_drain_moves_to_the_next_card_that_takes_it(daemon: AnsweringDaemon, cli: Cli) -> None:
     other = {**CARD, "index": 1, "uuid": "GPU-1"}
     daemon.answers["card-cordon"] = [{"ok": True, "card": {**CARD, "cordoned": True}}]

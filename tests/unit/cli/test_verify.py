@@ -100,3 +100,8 @@ def test_single_requires_cores(cli: Cli, daemon: AnsweringDaemon) -> None:
     assert cli("verify", "--single").exit_code == 2
     assert cli("verify", "--cores", "0").exit_code == 2
     assert daemon.requests == []
+
+
+def test_a_full_card_is_reported() -> None:
+    with pytest.raises(UserError, match="4 GiB available"):
+        verify._sizes(3 * GIB, 100)

@@ -263,6 +263,14 @@ def test_annotations_of_a_pod_are_beneath_the_containers_own() -> None:
     assert own.layers[Precedence.OWN][0].layer["memory"].source.kind == "annotation"
 
 
+def test_one_that_names_no_container_is_for_the_only_one_that_asks() -> None:
+    found = translator().translate({"acme.io/mem": "1024"}, {})
+    assert found.unnamed is not None
+    assert str(found.unnamed.source) == "pod annotation acme.io/mem"
+    scoped = translator().translate({"acme.io/container.train.mem": "512"}, {})
+    assert scoped.unnamed is None
+
+
 def test_a_pods_requests_for_another_container_are_not_this_ones() -> None:
     annotations = {"acme.io/container.proxy.mem": "512", "acme.io/mem": "1024"}
     found = translator().translate(annotations, {})
