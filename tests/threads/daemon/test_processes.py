@@ -387,11 +387,9 @@ def test_only_an_id_of_dockers_form_is_looked_up(tmp_path: Path) -> None:
         http({"message": "no such container"}, "404 Not Found"),
         http({"Name": 'x" onclick'}),
         http({"Names": []}),
-        http({"Name": "/train", "Config": []}),
         http({"Name": "/train", "Config": {"Labels": 5}}),
         http(["train"]),
         b"HTTP/1.1 200 OK\r\n\r\nnot json",
-        b"garbage\r\n",
         b"",
     ],
 )
