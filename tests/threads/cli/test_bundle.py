@@ -158,10 +158,7 @@ def test_redacted_it_has_no_name_and_one_pseudonym_for_each(cli: Cli, tmp_path: 
     [
         ("a llama.", True),
         ("/var/llama/x", True),
-        ("'llama':", True),
         ("llama-2", False),
-        ("mallama", False),
-        ("llama_x", False),
         ("llama.team.svc", True),
         ("svc.llama", True),
     ],

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,25 +40,3 @@ def test_an_installation_that_a_container_has_mounted_stays(
     with elsewhere(f"mount --bind {versions.oldest.libraries}/libcuda.so.1 {inside}"):
         assert versions.sweep() == []
     assert versions.sweep() == [versions.oldest.root.name]
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts: needs root")
-def test_an_installation_mapped_under_another_name_stays(
-    versions: Versions, tmp_path: Path
-) -> None:
-    inside = tmp_path / "libcuda.so"
-    inside.touch()
-    program = (
-        "import mmap; file = open('inside'); kept = mmap.mmap(file.fileno(), 0, prot=1); "
-        "print('ready', flush=True); input()"
-    ).replace("inside", str(inside))
-    mount = f"mount --bind {versions.oldest.libraries}/libcuda.so.1 {inside}"
-    script = f'{mount}; exec "{sys.executable}" -c "{program}"'
-    argv = ["unshare", "--mount", "sh", "-euc", script]
-    with subprocess.Popen(
-        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout
-        assert process.stdout.readline() == "ready\n"
-        assert versions.sweep() == []
-        process.kill()

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process that asks NVML hangs, dies and talks nonsense; gpushared waits for none of it."""
+"""The processes that ask the driver hang, die and lie; gpushared waits for none of them."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -18,7 +19,8 @@ import pynvml
 import pytest
 
 from gpushare import simulator
-from gpushare.daemon.cards import nvml_client, nvml_sensors, worker_process
+from gpushare.daemon.cards import context_size, nvml_client, nvml_sensors, worker_process
+from gpushare.daemon.cards.context_size import ContextProbe, DriverFigures, measure_context
 from gpushare.daemon.cards.driver_client import (
     DriverError,
     DriverGeneration,
@@ -26,9 +28,11 @@ from gpushare.daemon.cards.driver_client import (
     DriverSample,
     DriverTimeout,
     InvalidSample,
+    ProcessUse,
 )
 from gpushare.daemon.cards.health import Health
 from gpushare.daemon.cards.nvml_client import Nvml
+from gpushare.daemon.cards.rounding import NOT_MEASURED, Rounding
 from gpushare.daemon.cards.worker_process import WorkerProcess
 from gpushare.metrics_schema import CardSensors
 from gpushare.simulator import FalseReading, Simulator
@@ -36,7 +40,7 @@ from tests.c.simulator.conftest import SimulatorMachine
 from tests.c.simulator.mps_daemon import mps_daemon
 from tests.system.waiting import wait_until
 from tests.unit.daemon import scripted_worker
-from tests.unit.daemon.fakes import GIB
+from tests.unit.daemon.fakes import GIB, MIB, FakeDriver, card
 from tests.unit.daemon.scripted_worker import CARD, LOOK
 
 CGROUP = Path("/sys/fs/cgroup/x")
@@ -523,3 +527,74 @@ def test_between_files_and_module_there_is_no_driver(cards: Simulator, driver: N
     expected = DriverGeneration("590.10.01", tuple(enumerate(cards.uuids)))
     assert driver.sample().generation == expected
     assert (driver.driver_version, driver.cuda_version) == ("590.10.01", "13.0")
+
+
+def probe(folder: Path, code: str) -> ContextProbe:
+    program = folder / "probe"
+    program.write_text(f"#!{sys.executable}\n{code}")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return ContextProbe(program, Path("/lib/libcuda.so.1"), {"GPUSHARE_SIM_DEVICE": "/sim"})
+
+
+SPEAKS = """
+import json, os, sys
+assert sys.argv[1:] == ["--library", "/lib/libcuda.so.1", "--card", "0", "context"], sys.argv
+assert os.environ["GPUSHARE_SIM_DEVICE"] == "/sim"
+for event in ("driver", "context"):
+    print(json.dumps({"event": event, "code": 0}), flush=True)
+for line in sys.stdin:
+    print(json.dumps({"event": "alloc", "code": 0}), flush=True)
+"""
+
+
+def test_a_context_has_the_size_of_the_probes_once_it_is_stable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, excused = FakeDriver(), list[int]()
+    figures = iter([100, 300, 500, 500, 502, 502, 502 + 4 * 4, 502 + 4 * 4])
+
+    def grow() -> None:
+        driver.uses = {
+            card().uuid: (ProcessUse(1, 9 * MIB), ProcessUse(excused[0], next(figures) * MIB))
+        }
+
+    driver.during = grow
+    monkeypatch.setattr(context_size, "_LOOK_SECONDS", 0.001)
+    found = measure_context(card(), driver, probe(tmp_path, SPEAKS), excused.append)
+    assert found == DriverFigures(500 * MIB, Rounding(0, 2 * MIB))
+    assert len(set(excused)) == 1
+    assert not Path(f"/proc/{excused[0]}").exists()
+
+
+def test_a_probe_that_ends_after_its_context_has_a_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older one knows the context alone."""
+    driver, excused = FakeDriver(), list[int]()
+
+    def grow() -> None:
+        driver.uses = {card().uuid: (ProcessUse(excused[0], 500 * MIB),)}
+
+    driver.during = grow
+    monkeypatch.setattr(context_size, "_LOOK_SECONDS", 0.001)
+    ends = SPEAKS.partition("for line in")[0] + "sys.stdin.readline()\n"
+    found = measure_context(card(), driver, probe(tmp_path, ends), excused.append)
+    assert found == DriverFigures(500 * MIB, NOT_MEASURED)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "",
+        "print('not json')",
+        'print(\'{"event": "context", "code": 2}\', flush=True); input()',
+        "import sys; sys.exit(3)",
+    ],
+)
+def test_a_probe_that_fails_is_no_figure(tmp_path: Path, code: str) -> None:
+    assert measure_context(card(), FakeDriver(), probe(tmp_path, code), lambda _: None) is None
+
+
+def test_no_probe_is_no_figure(tmp_path: Path) -> None:
+    missing = ContextProbe(tmp_path / "none", tmp_path, {})
+    assert measure_context(card(), FakeDriver(), missing, lambda _: None) is None

@@ -1,24 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes, pidfds and cgroups."""
+"""Processes, their cgroups and records, and what their containers are called."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import select
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.identity import pid_resolver, processes
+from gpushare.daemon.identity import container_names, pid_resolver, processes
+from gpushare.daemon.identity.container_names import ContainerName
 from gpushare.daemon.identity.pid_resolver import PidResolver
-from gpushare.daemon.identity.processes import Cgroups, own_cgroup
+from gpushare.daemon.identity.processes import Cgroups, Process, own_cgroup
+from gpushare.daemon.lifecycle.bind import bind, with_names
+from gpushare.daemon.observe import dead_records
+from gpushare.daemon.observe.dead_records import DeadRecords, free_dead_records
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.protocol import HostProcessGrant
 from tests.system.waiting import wait_until
+from tests.unit.daemon import fakes, registered
+from tests.unit.daemon.fakes import GIB
+from tests.unit.daemon.operations import entry_of, opened
+from tests.unit.daemon.test_container_names import ID
 from tests.unit.daemon.test_pid_resolver import end, keys, sightings
 
 __all__ = ["sightings"]
@@ -272,7 +287,7 @@ EXIT = {"x86_64": "libc.syscall(60, 0)", "aarch64": "libc.syscall(93, 0)"}[platf
 
 
 @pytest.fixture(params=("time.sleep(600)", EXIT), ids=("unshared", "first thread ended"))
-def threaded(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
+def two_threads(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
     words = [sys.executable, "-c", THREAD.replace("{then}", request.param)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
@@ -282,10 +297,10 @@ def threaded(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]
 
 
 def test_a_descriptor_that_only_another_thread_has_is_the_processs(
-    threaded: subprocess.Popen[bytes],
+    two_threads: subprocess.Popen[bytes],
 ) -> None:
-    assert pid_resolver.has_open(threaded.pid, {1})  # /dev/null, as nvidia's would be
-    assert not pid_resolver.has_open(threaded.pid, {195})
+    assert pid_resolver.has_open(two_threads.pid, {1})  # /dev/null, as nvidia's would be
+    assert not pid_resolver.has_open(two_threads.pid, {195})
 
 
 def test_a_process_goes_on_without_its_first_thread() -> None:
@@ -303,10 +318,10 @@ def test_a_process_goes_on_without_its_first_thread() -> None:
 
 
 def test_the_cgroups_of_a_process_are_known_when_its_first_thread_has_ended(
-    threaded: subprocess.Popen[bytes],
+    two_threads: subprocess.Popen[bytes],
 ) -> None:
-    assert processes.cgroups_of(threaded.pid) == processes.cgroups_of(os.getpid())
-    assert processes.find_process(threaded.pid) is not None, "it goes on"
+    assert processes.cgroups_of(two_threads.pid) == processes.cgroups_of(os.getpid())
+    assert processes.find_process(two_threads.pid) is not None, "it goes on"
 
 
 def test_memory_of_an_ended_process_belongs_to_its_tenant(
@@ -319,3 +334,249 @@ def test_memory_of_an_ended_process_belongs_to_its_tenant(
         assert sightings.look([program.pid], keys, 1)[program.pid].key == "a" * 16
     sightings.look([], keys, 1)
     assert sightings.look([program.pid], keys, 1)[program.pid].key is None
+
+
+@contextmanager
+def engine(path: Path, answer: bytes) -> Iterator[list[bytes]]:
+    """Answer every request on `path` with `answer`; yield what was asked."""
+    asked: list[bytes] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    asked.append(connection.recv(65536))
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield asked
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def http(document: object, status: str = "200 OK") -> bytes:
+    body = json.dumps(document).encode()
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def test_the_name_is_read_from_docker(tmp_path: Path) -> None:
+    with engine(tmp_path / "docker.sock", http({"Name": "/train"})) as asked:
+        found = container_names.ask_engines(
+            ID, [tmp_path / "none.sock", tmp_path / "docker.sock"], 5
+        )
+    assert found == ContainerName("docker", "train")
+    assert asked[0].startswith(f"GET /containers/{ID}/json HTTP/1.1\r\n".encode())
+
+
+def test_labels_that_gpushare_yaml_names_are_recorded(tmp_path: Path) -> None:
+    labels = {"team": "red", "secret": "x", "odd": "a\x1b", "long": "x" * 500}
+    answer = http({"Name": "/train", "Config": {"Labels": labels}})
+    with fakes.node(tmp_path) as node, engine(tmp_path / "e.sock", answer):
+        names = ("team", "odd", "long", "none")
+        sockets = (tmp_path / "e.sock",)
+        told = replace(node, config=replace(node.config, docker_sockets=sockets, labels=names))
+        record = TenantRecord(key="0" * 16, state="bound", id=ID, labels={"cost": "7"})
+        node.ledger.add(record)
+        with_names([record], told)
+        wait_until(lambda: node.ledger.entries[record.key].name == "train")
+        assert node.ledger.entries[record.key].labels == {"cost": "7", "team": "red"}
+
+
+def test_only_an_id_of_dockers_form_is_looked_up(tmp_path: Path) -> None:
+    with engine(tmp_path / "docker.sock", http({"Name": "/train"})) as asked:
+        assert container_names.ask_engines("../images/x", [tmp_path / "docker.sock"], 5) is None
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        http({"message": "no such container"}, "404 Not Found"),
+        http({"Name": 'x" onclick'}),
+        http({"Names": []}),
+        http({"Name": "/train", "Config": {"Labels": 5}}),
+        http(["train"]),
+        b"HTTP/1.1 200 OK\r\n\r\nnot json",
+        b"",
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_no_name(tmp_path: Path, answer: bytes) -> None:
+    with engine(tmp_path / "docker.sock", answer):
+        assert container_names.ask_engines(ID, [tmp_path / "docker.sock"], 5) is None
+
+
+def test_a_container_that_got_no_gpu_is_called_by_its_name_too(tmp_path: Path) -> None:
+    with fakes.node(tmp_path) as node, engine(tmp_path / "e.sock", http({"Name": "/web"})) as asked:
+        told = replace(node, config=replace(node.config, docker_sockets=(tmp_path / "e.sock",)))
+        none, starting = (
+            TenantRecord(key="0" * 16, state=state, id=ID) for state in ("none", "reserved")
+        )
+        node.ledger.add(none)
+        assert [entry.name for entry in with_names([none, starting], told)] == [
+            "web",
+            "",
+        ]
+        assert len(asked) == 1
+        wait_until(lambda: node.ledger.entries[none.key].name == "web")
+
+
+def test_an_engine_that_says_nothing_costs_the_name_only(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "docker.sock"))
+        listener.listen()
+        assert container_names.ask_engines(ID, [tmp_path / "docker.sock"], 0.05) is None
+
+
+# Maps the file, as our library does, and does what it is told: go on, or become another program.
+PROGRAM = """
+import mmap, os, sys
+file = open(sys.argv[1], "r+b")
+pages = mmap.mmap(file.fileno(), 4096)
+file.close()
+print("mapped", flush=True)
+for word in sys.stdin:
+    os.execvp("sleep", ["sleep", "1000"])
+"""
+
+
+@pytest.fixture
+def tenant(node: DaemonState) -> HostProcessGrant:
+    return opened(node, memory="4GiB")
+
+
+@pytest.fixture
+def user(node: DaemonState, tenant: HostProcessGrant) -> Iterator[subprocess.Popen[str]]:
+    """The tenant's process; it maps the status file and holds no lock."""
+    status = node.mounts.path(tenant["key"]) / "status"
+    started = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(status)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert started.stdout is not None
+    assert started.stdout.readline() == "mapped\n"
+    process = processes.find_process(started.pid)
+    assert process is not None
+    bind(tenant["key"], tenant["id"], started.pid, os.getpid(), node)
+    fd = node.tenants.pages[tenant["key"]].status.fd
+    registered.register(fd, 0, started.pid, process.starttime)
+    registered.hold(fd, 0, GIB)
+    yield started
+    started.kill()
+    started.communicate()
+
+
+@pytest.fixture
+def charged(node: DaemonState, tenant: HostProcessGrant) -> Callable[[], int]:
+    """Free dead records, and return what is still charged."""
+
+    def reaped() -> int:
+        pages = node.tenants.pages[tenant["key"]]
+        free_dead_records(entry_of(node, tenant), pages)
+        return pages.accounts()[0].held_bytes
+
+    return reaped
+
+
+def becomes_another(user: subprocess.Popen[str]) -> None:
+    assert user.stdin is not None
+    user.stdin.write("go\n")
+    user.stdin.flush()
+    wait_until(lambda: processes.name_of(user.pid) == "sleep")
+
+
+def test_a_program_that_closed_our_descriptor_keeps_its_memory(
+    user: subprocess.Popen[str], charged: Callable[[], int]
+) -> None:
+    del user
+    assert charged() == GIB
+
+
+def test_a_process_that_became_a_program_without_cuda_holds_nothing(
+    user: subprocess.Popen[str], charged: Callable[[], int]
+) -> None:
+    becomes_another(user)
+    assert user.poll() is None
+    assert charged() == 0
+
+
+def test_a_life_sign_outweighs_the_process_maps(
+    node: DaemonState,
+    tenant: HostProcessGrant,
+    user: subprocess.Popen[str],
+    charged: Callable[[], int],
+) -> None:
+    """One sign alone is not enough."""
+    becomes_another(user)
+    with registered.life(node.tenants.pages[tenant["key"]].status.fd, 0):
+        assert charged() == GIB
+    assert charged() == 0
+
+
+def test_an_unreadable_process_counts_as_alive(
+    user: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, charged: Callable[[], int]
+) -> None:
+    becomes_another(user)
+    read = processes._read
+
+    def refused(pid: int, name: str) -> bytes:
+        if name == "maps":
+            raise PermissionError
+        return read(pid, name)
+
+    monkeypatch.setattr(processes, "_read", refused)
+    assert charged() == GIB
+
+
+def test_maps_of_more_than_is_read_may_have_the_file(
+    user: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Path(__file__).stat().st_ino
+    assert not processes.may_map(user.pid, other)
+    monkeypatch.setattr(processes, "_MOST_BYTES", 1000)
+    assert processes.may_map(user.pid, other)
+
+
+@pytest.mark.usefixtures("user")
+def test_a_crowd_of_processes_is_looked_at_over_several_passes(
+    node: DaemonState, tenant: HostProcessGrant
+) -> None:
+    """Twenty thousand processes, and a record that none of them has: it is freed in the end."""
+    looked: list[int] = []
+    others = opened(node, memory="4GiB")
+    bind(others["key"], others["id"], os.getpid(), 0, node)
+    crowd = [*range(10**6, 10**6 + 20_000)]
+    pages = node.tenants.pages
+    for key in (tenant["key"], others["key"]):
+        registered.register(pages[key].status.fd, 0, 77, 1)
+        registered.hold(pages[key].status.fd, 0, GIB)
+
+    def find(pid: int) -> Process:
+        looked.append(pid)
+        return Process(pid, 1, 1, pid)
+
+    def pids_of(_cgroup: str, pid: int, _cgroups: Cgroups) -> Iterator[int]:
+        return iter([pid] if pid == os.getpid() else crowd)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(processes, "find_process", find)
+        patched.setattr(processes, "pids_of", pids_of)
+        patched.setattr(dead_records, "TENANT_SECONDS", 0.002)
+        dead = DeadRecords()
+        passes = 0
+        while pages[tenant["key"]].accounts()[0].held_bytes:
+            before = len(looked)
+            dead.look(node.ledger.entries, pages)
+            assert len(looked) - before < len(crowd)
+            passes += 1
+        assert passes > 1
+        assert pages[others["key"]].accounts()[0].held_bytes == 0  # it did not wait for that
+    assert looked.count(crowd[0]) == 1  # each pass goes on where the one before stopped

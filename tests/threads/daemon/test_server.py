@@ -133,6 +133,14 @@ def operation(name: str, run: Any, *, changes: bool = False) -> Iterator[None]:
         yield
 
 
+def recording(seen: list[ControlRequest]) -> Any:
+    def note(request: ControlRequest, _node: DaemonState) -> ControlReply:
+        seen.append(request)
+        return iter(()), {}
+
+    return note
+
+
 def waiting_operation(go_on: threading.Event) -> contextlib.AbstractContextManager[None]:
     def slow(_request: ControlRequest, _node: DaemonState) -> ControlReply:
         assert go_on.wait(20)
@@ -268,13 +276,9 @@ def test_a_user_without_rights_cannot_send_descriptors(
 ) -> None:
     seen: list[ControlRequest] = []
 
-    def look(request: ControlRequest, _node: DaemonState) -> ControlReply:
-        seen.append(request)
-        return iter(()), {}
-
     monkeypatch.setattr(control_server, "Peer", lambda *_: UNPRIVILEGED)
     before = open_descriptors()
-    with operation("look", look):
+    with operation("look", recording(seen)):
         assert ask(path, {"op": "look"}, (0,) * 100)["ok"]
     assert seen[0].fds == ()
     wait_until(lambda: open_descriptors() <= before)
@@ -319,14 +323,10 @@ def test_a_client_that_does_not_read_delays_no_other(path: Path) -> None:
 
 def test_a_client_that_is_gone_gets_nothing_done(path: Path, node: DaemonState) -> None:
     """A request in the queue of a launcher that gave up would be a reservation for nothing."""
-    block, done = threading.Event(), []
-
-    def note(_request: ControlRequest, _node: DaemonState) -> ControlReply:
-        done.append(1)
-        return iter(()), {}
+    block, done = threading.Event(), list[ControlRequest]()
 
     node.decide.submit(lambda: block.wait(20))
-    with operation("note", note, changes=True):
+    with operation("note", recording(done), changes=True):
         with Caller(path) as caller:
             caller.send(b'{"op": "note"}')
             assert caller.receive() == {"ack": True}
@@ -432,13 +432,9 @@ def test_too_many_changes_of_a_user_are_refused_and_no_one_elses(
 ) -> None:
     """Nothing of a request above the allowance reaches the thread that decides."""
     monkeypatch.setattr(running, "_changes", Allowances(8.0, 0.0))
-    done: list[int] = []
+    done: list[ControlRequest] = []
 
-    def note(request: ControlRequest, _node: DaemonState) -> ControlReply:
-        done.append(request.peer.uid)
-        return iter(()), {}
-
-    with operation("note", note, changes=True):
+    with operation("note", recording(done), changes=True):
         monkeypatch.setattr(control_server, "Peer", lambda *_: UNPRIVILEGED)
         answers = [ask(path, {"op": "note"}) for _ in range(12)]
         assert [reply["ok"] for reply in answers] == [True] * 8 + [False] * 4
@@ -447,7 +443,7 @@ def test_too_many_changes_of_a_user_are_refused_and_no_one_elses(
         assert ask(path, {"op": "status"})["ok"]
         monkeypatch.setattr(control_server, "Peer", lambda *_: Peer(os.getpid(), 0))
         assert all(ask(path, {"op": "note"})["ok"] for _ in range(12))
-    assert done == [12345] * 8 + [0] * 12
+    assert [request.peer.uid for request in done] == [12345] * 8 + [0] * 12
 
 
 def test_reads_of_a_user_have_an_allowance_of_their_own(
