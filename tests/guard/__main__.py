@@ -29,7 +29,6 @@ def main() -> int:
     comparer.add_argument("before", type=Path)
     comparer.add_argument("after", type=Path, nargs="?", help="else this tree, recorded now")
     comparer.add_argument("--texts", action="store_true", help="compare sentences too")
-    comparer.add_argument("--names", action="store_false", help="ignore which keys sentences name")
     comparer.add_argument("--renames", type=Path, default=compare.RENAMES)
     comparer.add_argument("--all", action="store_true", help="print each difference")
     for one in (recorder, comparer):
@@ -43,9 +42,7 @@ def main() -> int:
         return 0
     before = _read(arguments.before)
     after = _read(arguments.after) if arguments.after else record(arguments.requests)
-    rules = compare.AllowedDifferences.read(
-        arguments.renames, texts=arguments.texts, names=arguments.names
-    )
+    rules = compare.AllowedDifferences.read(arguments.renames, texts=arguments.texts)
     return compare.report(before, after, rules, everything=arguments.all)
 
 

@@ -51,17 +51,16 @@ class AllowedDifferences:
     renames: Mapping[str, Mapping[str, str | None]]
     added: tuple[str, ...]
     texts: bool
-    names: bool
 
     @classmethod
-    def read(cls, path: Path, *, texts: bool, names: bool) -> AllowedDifferences:
+    def read(cls, path: Path, *, texts: bool) -> AllowedDifferences:
         """Return the rules of a file like renames.yaml; ValueError for an unknown section."""
         found = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
         unknown = set(found) - {*SECTIONS, "added"}
         if unknown:
             raise ValueError(f"{path}: no section is called {', '.join(sorted(unknown))}")
         renames = {name: found.get(name) or {} for name in SECTIONS}
-        return cls(renames, tuple(found.get("added") or ()), texts, names)
+        return cls(renames, tuple(found.get("added") or ()), texts)
 
     def key(self, section: str, path: tuple[str, ...], key: str) -> str | None:
         """Return what `key` beneath `path` is called now; None where it is gone."""
@@ -286,7 +285,7 @@ class _Walk:
             return False
         if not ((_is_sentence(one) or (path[-1:] and path[-1] in _TEXTS)) and other):
             return False
-        return not self.rules.names or _named(one) == _named(other)
+        return _named(one) == _named(other)
 
     def _difference(self, path: tuple[str, ...], what: str, one: Any, other: Any) -> Difference:
         place = ".".join(path)

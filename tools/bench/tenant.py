@@ -36,15 +36,20 @@ GATE_FIELDS = {
 }
 CONTEXT_BYTES = 512 << 20
 DRIVER = f"{abi.DRIVER_DIR}/libcuda.so.1"
-ENTER = """
+ENTER = f"""
 set -eu
 mount -t tmpfs tmpfs /opt
-mkdir -p /opt/gpushare/driver /opt/gpushare/tenant
-mount --bind "$1/driver" /opt/gpushare/driver
-mount --bind "$1/tenant" /opt/gpushare/tenant
-shift
+mkdir -p {abi.DRIVER_DIR} {abi.TENANT_DIR}
+mount --bind "$1" {abi.DRIVER_DIR}
+mount --bind "$2" {abi.TENANT_DIR}
+shift 2
 exec "$@"
 """
+
+
+def entering(driver: Path, pages: Path) -> tuple[str, ...]:
+    """Return what runs a command where /opt has a driver and a tenant's pages, as containers do."""
+    return ("unshare", "--mount", "sh", "-c", ENTER, "sh", str(driver), str(pages))
 
 
 class BenchTenant:
@@ -105,7 +110,7 @@ class BenchTenant:
             self._programs[program] = compiled
         done = subprocess.run(
             [
-                *("unshare", "--mount", "sh", "-c", ENTER, "sh", str(self.folder)),
+                *entering(self.folder / "driver", self.folder / "tenant"),
                 *(str(compiled), *arguments),
             ],
             env=os.environ | {simulator.DEVICE_ENV: str(self._device)},

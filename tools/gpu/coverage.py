@@ -45,16 +45,9 @@ LOOKUPS = (
     *("procaddress", "procaddress-per-thread", "procaddress-of-procaddress", "procaddress-v1"),
 )
 KINDS = {
-    abi.KIND_BUFFER: "buffer",
-    abi.KIND_CONTEXT: "context",
-    abi.KIND_MANAGED: "managed",
-    abi.KIND_POOL: "pool",
-    abi.KIND_PHYSICAL: "physical",
-    abi.KIND_ARRAY: "array",
-    abi.KIND_GRAPH: "graph",
-    abi.KIND_MODULE: "module",
-    abi.KIND_CONTEXT_LIMIT: "limit",
-    abi.KIND_EXTERNAL: "external",
+    getattr(abi, name): name.removeprefix("KIND_").lower()
+    for name in dir(abi)
+    if name.startswith("KIND_")
 }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from gpushare.host.driver import files
@@ -14,7 +15,7 @@ from gpushare.verify import ProbeFailed
 
 from .driver import DriverPaths
 from .report import NotMeasured, ReportRow
-from .scale import Weighed, taken, weighed
+from .scale import Weighed, measured, taken
 
 MIB = 1 << 20
 MODES = ("LAZY", "EAGER")
@@ -28,7 +29,9 @@ def contexts(driver: DriverPaths) -> Iterator[ReportRow]:
     """What a context takes by how modules are loaded, a second one, and the runtime library's."""
     for mode in MODES:
         yield from _context(driver, mode)
-    yield from _second(driver)
+    name = "a second context"
+    second = partial(Weighed.step, name=f"{name} of the same process", command="second_context")
+    yield from measured(driver, name, second)
     yield from _runtime(driver)
 
 
@@ -52,14 +55,6 @@ def _mode(process: Weighed) -> str:
         return f"the driver says {process.process.ask('loading')['mode']}"
     except NotMeasured:
         return "the driver does not say which it is"
-
-
-def _second(driver: DriverPaths) -> Iterator[ReportRow]:
-    try:
-        with weighed(driver) as process:
-            yield from process.step("a second context of the same process", "second_context")
-    except (NotMeasured, ProbeFailed) as error:
-        yield ReportRow("a second context", missing=str(error))
 
 
 def _runtime(driver: DriverPaths) -> Iterator[ReportRow]:
@@ -93,15 +88,14 @@ def modules(driver: DriverPaths) -> Iterator[ReportRow]:
     """What a module with 64 MiB of variables and 16 MiB of values takes, as text and linked."""
     for form in ("ptx", "cubin"):
         for mode in MODES:
-            name = f"{form}, {mode}"
-            env = {"CUDA_MODULE_LOADING": mode}
-            try:
-                with weighed(driver, **env) as process:
-                    process.process.ask("scratch")
-                    yield from _loaded(process, "print", form, f"{name}: the first module")
-                    yield from _loaded(process, "room", form, f"{name}: 80 MiB of variables")
-            except (NotMeasured, ProbeFailed) as error:
-                yield ReportRow(name, missing=str(error))
+            part = partial(_modules, form=form, name=f"{form}, {mode}")
+            yield from measured(driver, f"{form}, {mode}", part, CUDA_MODULE_LOADING=mode)
+
+
+def _modules(process: Weighed, form: str, name: str) -> Iterator[ReportRow]:
+    process.process.ask("scratch")
+    yield from _loaded(process, "print", form, f"{name}: the first module")
+    yield from _loaded(process, "room", form, f"{name}: 80 MiB of variables")
 
 
 def _loaded(process: Weighed, kernel: str, form: str, name: str) -> Iterator[ReportRow]:
@@ -117,22 +111,14 @@ def _loaded(process: Weighed, kernel: str, form: str, name: str) -> Iterator[Rep
 
 def limits(driver: DriverPaths) -> Iterator[ReportRow]:
     """When a raised limit takes memory, and how much."""
-    for name, part in {"heap": _raised, "fifo": _raised, "stack": _stack}.items():
-        try:
-            with weighed(driver) as process:
-                process.process.ask("scratch")
-                yield from part(process, name)
-        except (NotMeasured, ProbeFailed) as error:
-            yield ReportRow(f"the limit {name}", missing=str(error))
-    try:
-        with weighed(driver) as process:
-            process.process.ask("scratch")
-            yield from _deep(process)
-    except (NotMeasured, ProbeFailed) as error:
-        yield ReportRow("local memory", missing=str(error))
+    for limit in RAISED:
+        yield from measured(driver, f"the limit {limit}", partial(_raised, limit=limit))
+    yield from measured(driver, "the limit stack", _stack)
+    yield from measured(driver, "local memory", _deep)
 
 
 def _raised(process: Weighed, limit: str) -> Iterator[ReportRow]:
+    process.process.ask("scratch")
     using = {"heap": "heap", "fifo": "print"}[limit]
     default = process.process.ask(f"limit {limit}")["value"]
     yield ReportRow(f"{limit}: by default", default, "bytes")
@@ -151,8 +137,9 @@ def _raised(process: Weighed, limit: str) -> Iterator[ReportRow]:
     )
 
 
-def _stack(process: Weighed, limit: str) -> Iterator[ReportRow]:
-    default = process.process.ask(f"limit {limit}")["value"]
+def _stack(process: Weighed) -> Iterator[ReportRow]:
+    process.process.ask("scratch")
+    default = process.process.ask("limit stack")["value"]
     threads = process.process.ask("threads")["threads"]
     note = f"for each of {threads} threads at once"
     yield ReportRow("stack: by default", default, "bytes", note)
@@ -174,6 +161,7 @@ def _stack(process: Weighed, limit: str) -> Iterator[ReportRow]:
 
 def _deep(process: Weighed) -> Iterator[ReportRow]:
     """What no call asks for: a kernel that is launched with more local memory than there is."""
+    process.process.ask("scratch")
     threads = process.process.ask("threads")["threads"]
     note = f"4 KiB for all threads are {4096 * threads} bytes"
     yield from process.steps(

@@ -7,7 +7,7 @@ free is cuMemGetInfo's, read by the process itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -113,6 +113,17 @@ def weighed(driver: DriverPaths, **env: str) -> Iterator[Weighed]:
             yield made
     except ProbeFailed as error:
         raise NotMeasured(str(error)) from error
+
+
+def measured(
+    driver: DriverPaths, name: str, part: Callable[[Weighed], Iterator[ReportRow]], **env: str
+) -> Iterator[ReportRow]:
+    """Measure `part` in a process of its own: one that ends costs the next ones nothing."""
+    try:
+        with weighed(driver, **env) as process:
+            yield from part(process)
+    except (NotMeasured, ProbeFailed) as error:
+        yield ReportRow(name, missing=str(error))
 
 
 def taken(name: str, grown: MemoryReading, note: str = "") -> ReportRow:

@@ -7,13 +7,11 @@ are charged with these figures in mind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
-from gpushare.verify import ProbeFailed
+from collections.abc import Iterator
 
 from .driver import DriverPaths
 from .report import NotMeasured, ReportRow, quantity
-from .scale import Weighed, weighed
+from .scale import Weighed, measured
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = (
@@ -34,19 +32,8 @@ POOL_SIZES = (512, MIB, 32 * MIB, 33 * MIB, 200 * MIB)
 
 def rows(driver: DriverPaths) -> Iterator[ReportRow]:
     for part in (linear, arrays, managed, managed_in_the_way):
-        yield from alone(driver, part)
-
-
-def alone(
-    driver: DriverPaths, part: Callable[[Weighed], Iterator[ReportRow]]
-) -> Iterator[ReportRow]:
-    """Measure `part` in a process of its own: one that ends costs the next ones nothing."""
-    name = part.__name__.replace("_", " ")
-    try:
-        with weighed(driver) as process:
-            yield from part(process)
-    except (NotMeasured, ProbeFailed) as error:
-        yield ReportRow(f"the rest of {name}", missing=str(error))
+        name = part.__name__.replace("_", " ")
+        yield from measured(driver, f"the rest of {name}", part)
 
 
 def linear(process: Weighed) -> Iterator[ReportRow]:
@@ -124,7 +111,7 @@ def managed_in_the_way(process: Weighed) -> Iterator[ReportRow]:
 
 def kept(driver: DriverPaths) -> Iterator[ReportRow]:
     """What pools take of the card and keep of it; of graphs, the contract has it."""
-    yield from alone(driver, pool)
+    yield from measured(driver, "the rest of pool", pool)
 
 
 def pool(process: Weighed) -> Iterator[ReportRow]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import tomlkit
 
-from gpushare.engines import config_files, find, toml_text
+from gpushare.engines import toml_text
 from gpushare.engines.containerd import plugin_key
 
 from . import machine
@@ -84,13 +84,10 @@ class OperatorNode:
         return found
 
     def install_gpushare(self) -> None:
-        location = find("containerd").locate(self.root, None)
-        for change in config_files.configure(location, machine.LAUNCHER, default=False):
-            change.apply()
+        machine.configure("containerd", self.root, default=False)
 
     def remove_gpushare(self) -> None:
-        for change in config_files.unconfigure(find("containerd").locate(self.root, None)):
-            change.apply()
+        machine.unconfigure("containerd", self.root)
 
     def read(self, path: Path) -> dict[str, Any]:
         return toml_text.parse((self.root / path).read_text())

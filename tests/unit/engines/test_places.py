@@ -103,20 +103,16 @@ def test_a_drop_in_is_written_only_where_it_is_imported(tmp_path: Path) -> None:
 
 def test_a_registration_older_than_the_imports_is_found(tmp_path: Path) -> None:
     main = write(tmp_path / "etc/containerd/config.toml", "version = 3\n")
-    place = find("containerd").locate(tmp_path, None)
-    config_files.configure(place, machine.LAUNCHER, default=False)[0].apply()
+    machine.configure("containerd", tmp_path, default=False)
     said = main.read_text()
     write(main, said.replace("version = 3\n", 'version = 3\nimports = ["conf.d/*.toml"]\n'))
-    for change in config_files.unconfigure(find("containerd").locate(tmp_path, None)):
-        change.apply()
+    machine.unconfigure("containerd", tmp_path)
     assert main.read_text() == 'version = 3\nimports = ["conf.d/*.toml"]\n'
 
 
 def test_a_handler_that_a_later_file_hides_is_written_there_and_both_go(tmp_path: Path) -> None:
     main = write(tmp_path / "etc/containerd/config.toml", "version = 2\n")
-    config_files.configure(
-        find("containerd").locate(tmp_path, None), machine.LAUNCHER, default=False
-    )[0].apply()
+    machine.configure("containerd", tmp_path, default=False)
     write(main, f'imports = ["conf.d/*.toml"]\n{main.read_text()}')
     section = '[plugins."io.containerd.grpc.v1.cri"]\n  enable_selinux = false\n'
     later = write(tmp_path / "etc/containerd/conf.d/50-site.toml", f"version = 2\n{section}")
@@ -124,8 +120,7 @@ def test_a_handler_that_a_later_file_hides_is_written_there_and_both_go(tmp_path
     assert place.path == later
     assert [file.path for file in place.left] == [main]
     config_files.configure(place, machine.LAUNCHER, default=False)[0].apply()
-    for change in config_files.unconfigure(find("containerd").locate(tmp_path, None)):
-        change.apply()
+    machine.unconfigure("containerd", tmp_path)
     assert "gpushare" not in main.read_text() + later.read_text()
 
 
@@ -173,8 +168,7 @@ def test_a_template_without_the_base_is_reported(tmp_path: Path) -> None:
     (change,) = config_files.configure(place, machine.LAUNCHER, default=False)
     assert "does not include the base" in change.remarks[0]
     change.apply()
-    for back in config_files.unconfigure(place):
-        back.apply()
+    machine.unconfigure("containerd", tmp_path)
     assert template.read_text() == "version = 2\n{{ if .X }}\n{{ end }}\n"
 
 

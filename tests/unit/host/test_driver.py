@@ -59,6 +59,11 @@ def test_gpushared_finds_both_libraries_in_it(layout: str, tmp_path: Path) -> No
     assert {found.cuda.host_path, found.nvml.host_path} <= set(sources(spec))
 
 
+def test_a_32_bit_library_is_not_the_drivers(tmp_path: Path) -> None:
+    found = driver.find(run_installer(tmp_path).root)
+    assert not [path for path in found.libraries if "lib32" in str(path)]
+
+
 def test_a_host_with_32_bit_libraries_alone_has_no_driver(tmp_path: Path) -> None:
     host = Host(tmp_path, "580.95.05")
     host.write(f"{DEBIAN}/libcuda.so.580.95.05", elf.library_of_32_bit())

@@ -17,11 +17,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpushare import abi, simulator
+from gpushare import simulator
 from gpushare.daemon.pages.grant_page import CardGrant
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.install import InstallSource
 from tools.bench.native import ROOT, compile_program
+from tools.bench.tenant import entering
 from tools.bench.turns import BenchError
 
 from .card_time import Served
@@ -33,15 +34,6 @@ CONTEXT_BYTES = 524 << 20
 WARM_UP_SECONDS = 2  # of card time: estimates are learned, credit is at its level
 READY_SECONDS = 60
 SIMULATOR = ROOT / "simulator"
-ENTER = f"""
-set -eu
-mount -t tmpfs tmpfs /opt
-mkdir -p {abi.DRIVER_DIR} {abi.TENANT_DIR}
-mount --bind "$1" {abi.DRIVER_DIR}
-mount --bind "$2" {abi.TENANT_DIR}
-shift 2
-exec "$@"
-"""
 
 
 @dataclass(frozen=True)
@@ -122,8 +114,8 @@ class SimulatedMachine:
             "CUDA_VISIBLE_DEVICES": ",".join(self._cards.uuids[card] for card in tenant.cards),
             "LD_LIBRARY_PATH": str(library),
         }
-        inside = ("unshare", "--mount", "sh", "-c", ENTER, "sh", str(self._programs.driver))
-        prefix = (*inside, str(self._folder / tenant.name)) if filtered else ()
+        pages = self._folder / tenant.name
+        prefix = entering(self._programs.driver, pages) if filtered else ()
         started = self._processes.setdefault(tenant.name, [])
         for number in range(tenant.processes):
             arguments = tenant.load.arguments(slow=self._slow, seed=first_seed + number)
