@@ -351,9 +351,8 @@ def node(
         yield made_node
     finally:
         made_node.evictions.close(5)
-        made = made_node
-        for one in (made.creates, made.requests, made.freezing, made.decide, made.names):
-            one.finish(5)
+        for worker_name in ("creates", "requests", "freezing", "decide", "names"):
+            getattr(made_node, worker_name).finish(5)
         loop._run_due()  # what would have been watched, had it run
         made_node.watch.close()
         for key in list(tenants.pages):
