@@ -18,6 +18,7 @@ from gpushare.daemon.service.control_server import find_operation
 from gpushare.daemon.store.record import TenantRecord
 from tests.system.waiting import wait_until
 
+from . import fakes
 from .fake_process import FakeProcess
 from .fakes import FakeDaemon
 from .operations import entry_of, opened
@@ -195,3 +196,25 @@ def test_a_container_that_got_nothing_is_forgotten_with_its_bundle(
     bundle.rmdir()
     wait_until(lambda: shown(node) == [])
     assert not node.ledger.entries
+
+
+def test_a_tenant_that_exited_unnoticed_is_released(tmp_path: Path, program: FakeProcess) -> None:
+    with fakes.node(tmp_path) as first:
+        tenant = opened(first, memory="4GiB")
+        bind(tenant["key"], tenant["id"], program.pid, os.getpid(), first)
+    program.kill()
+    program.wait()
+    with fakes.again(tmp_path) as second:
+        release.adopt_tenants(second, second.freezer)
+        wait_until(lambda: not second.ledger.entries)
+
+
+def test_the_next_container_gets_the_reservation_of_a_dead_runtime(
+    node: FakeDaemon,
+) -> None:
+    tenant = opened(node, memory="80GiB", devices="0")
+    with FakeProcess() as maker:
+        maker.kill()
+    node.ledger.add(replace(entry_of(node, tenant), maker=maker.pid, maker_starttime=1))
+    following = opened(node, memory="80GiB", devices="0")
+    assert list(node.ledger.entries) == [following["key"]]

@@ -41,12 +41,6 @@ def node(tmp_path: Path) -> Iterator[DaemonState]:
         yield made
 
 
-def followed(node: DaemonState) -> None:
-    """Do what follows an answer."""
-    node.loop.settle()
-    node.decide.run(lambda: None)
-
-
 def with_a_card(annotations: dict[str, str]) -> dict[str, Any]:
     rules = [{"allow": False, "access": "rwm"}, RULE]
     return {
@@ -168,7 +162,8 @@ def test_a_runtime_that_ended_before_the_answer_holds_nothing(
 ) -> None:
     runtime.kill()
     BundleToCreate(tmp_path / "b", GPU).create(node, maker=runtime.pid)
-    followed(node)
+    node.loop.settle()  # what follows an answer
+    node.decide.run(lambda: None)
     assert not node.ledger.entries
     assert node.mounts.made() == []
 

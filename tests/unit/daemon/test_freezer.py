@@ -479,3 +479,11 @@ def test_a_full_disk_prevents_a_freeze(
     with pytest.raises(OSError, match="No space"):
         start_turns(held)
     assert taken == []
+
+
+def test_a_kill_ends_a_duty_cycle_first(
+    held: FakeDaemon, group: FakeCgroup, taken: list[FakeTurns]
+) -> None:
+    start_turns(held)
+    held.freezer.kill(KEY, "stopped")
+    assert (taken[0].ended, group.killed) == (True, True)
