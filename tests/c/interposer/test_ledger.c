@@ -51,19 +51,6 @@ static void measured_overhead_counts_beside_contexts(void)
 	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 70 * MIB));
 }
 
-static void a_context_that_was_measured_is_not_charged_again(void)
-{
-	uint64_t price = 0;
-
-	tenant_reset(100 * MIB);
-	tenant_card()->context_bytes = 30 * MIB;
-	tenant_card()->overhead_bytes = 20 * MIB;
-	CHECK(ledger_count_context(0, &price) && price == 10 * MIB);
-	CHECK(usage_of(0) == 30 * MIB);
-	tenant_card()->overhead_bytes = 60 * MIB;
-	CHECK(ledger_count_context(0, &price) && price == 0);
-}
-
 /* Another process of the tenant, alive: it is only known to have a pid. */
 static void another_process(void)
 {
@@ -240,7 +227,6 @@ int main(void)
 	TEST(denials_are_counted);
 	TEST(contexts_count);
 	TEST(measured_overhead_counts_beside_contexts);
-	TEST(a_context_that_was_measured_is_not_charged_again);
 	TEST(memory_known_to_be_free_is_released_before_a_refusal);
 	TEST(undecided_bytes_are_waited_for);
 	TEST(undecided_bytes_are_never_given_twice);
