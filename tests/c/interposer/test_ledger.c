@@ -115,31 +115,6 @@ static void undecided_bytes_are_never_given_twice(void)
 	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 40 * MIB));
 }
 
-#define THREADS 8
-#define ROUNDS 20000
-
-static void *reserve_and_release(void *unused)
-{
-	for (int round = 0; round < ROUNDS; round++) {
-		uint64_t bytes = (uint64_t)(round % 5 + 1) * MIB;
-		if (ledger_reserve(0, GPUSHARE_KIND_BUFFER, bytes))
-			ledger_release(0, GPUSHARE_KIND_BUFFER, bytes);
-	}
-	return unused;
-}
-
-static void threads_give_back_exactly(void)
-{
-	pthread_t threads[THREADS];
-
-	tenant_reset(16 * MIB);
-	for (int i = 0; i < THREADS; i++)
-		pthread_create(&threads[i], NULL, reserve_and_release, NULL);
-	for (int i = 0; i < THREADS; i++)
-		pthread_join(threads[i], NULL);
-	CHECK(tenant_used_bytes() == 0);
-}
-
 static void *join_and_say(void *unused)
 {
 	pthread_cancel(pthread_self()); /* acts at the first call that waits for anything */
@@ -230,7 +205,6 @@ int main(void)
 	TEST(memory_known_to_be_free_is_released_before_a_refusal);
 	TEST(undecided_bytes_are_waited_for);
 	TEST(undecided_bytes_are_never_given_twice);
-	TEST(threads_give_back_exactly);
 	TEST(a_cancelled_thread_leaves_no_lock);
 	return 0;
 }
