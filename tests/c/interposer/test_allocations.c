@@ -2,7 +2,6 @@
  *
  * The table of what was given, against a plain array.
  */
-#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -123,30 +122,6 @@ static void marks_are_set_and_cleared(void)
 	CHECK(allocations_take(&table, 4096, &seen) && seen.references == 3);
 }
 
-static void *churn(void *first)
-{
-	uint64_t base = (uint64_t)(uintptr_t)first << 32;
-	struct allocation taken;
-
-	for (uint64_t round = 0; round < 20; round++) {
-		for (uint64_t i = 1; i <= 1000; i++)
-			CHECK(add(base + i * 512, i));
-		for (uint64_t i = 1; i <= 1000; i++)
-			CHECK(allocations_take(&table, base + i * 512, &taken) && taken.bytes == i);
-	}
-	return NULL;
-}
-
-static void threads_find_their_own(void)
-{
-	pthread_t threads[8];
-
-	for (uintptr_t i = 0; i < 8; i++)
-		pthread_create(&threads[i], NULL, churn, (void *)(i + 1));
-	for (int i = 0; i < 8; i++)
-		pthread_join(threads[i], NULL);
-}
-
 static void forgotten_is_empty(void)
 {
 	struct allocation taken;
@@ -165,7 +140,6 @@ int main(void)
 	TEST(takes_all_that_end);
 	TEST(found_by_any_of_its_addresses);
 	TEST(marks_are_set_and_cleared);
-	TEST(threads_find_their_own);
 	TEST(forgotten_is_empty);
 	return 0;
 }

@@ -204,31 +204,6 @@ static void another_process_with_the_same_pid(void)
 	CHECK(process_record(1)->pid == 0);
 }
 
-static void crowd(void)
-{
-	if (process_table_join() == NULL)
-		atomic_fetch_add(step, 1);
-	while (atomic_load(step) > 0)
-		usleep(10000);
-}
-
-static void numbers_are_used_again(void)
-{
-	pid_t children[50];
-
-	tenant_reset(10 * MIB);
-	for (int round = 0; round < 3; round++) {
-		atomic_store(step, 0);
-		for (int i = 0; i < 50; i++)
-			children[i] = start_child(crowd);
-		wait_step(50);
-		CHECK(process_count() == 51);
-		atomic_store(step, 0);
-		for (int i = 0; i < 50; i++)
-			CHECK(wait_child(children[i]) == 0);
-	}
-}
-
 static void join_in_vain(void)
 {
 	CHECK(process_table_join() != NULL);
@@ -294,7 +269,6 @@ int main(int count, char **arguments)
 	TEST(orphan_does_not_keep_its_parents_memory);
 	TEST(exec_starts_anew);
 	TEST(another_process_with_the_same_pid);
-	TEST(numbers_are_used_again);
 	TEST(a_full_page_refuses);
 	TEST(a_process_goes_on_without_its_first_thread);
 	return 0;

@@ -51,19 +51,6 @@ static void measured_overhead_counts_beside_contexts(void)
 	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 70 * MIB));
 }
 
-static void a_context_that_was_measured_is_not_charged_again(void)
-{
-	uint64_t price = 0;
-
-	tenant_reset(100 * MIB);
-	tenant_card()->context_bytes = 30 * MIB;
-	tenant_card()->overhead_bytes = 20 * MIB;
-	CHECK(ledger_count_context(0, &price) && price == 10 * MIB);
-	CHECK(usage_of(0) == 30 * MIB);
-	tenant_card()->overhead_bytes = 60 * MIB;
-	CHECK(ledger_count_context(0, &price) && price == 0);
-}
-
 /* Another process of the tenant, alive: it is only known to have a pid. */
 static void another_process(void)
 {
@@ -126,31 +113,6 @@ static void undecided_bytes_are_never_given_twice(void)
 	card_usage(0)->held[1] = 60 * MIB;
 	CHECK(!ledger_reserve(0, GPUSHARE_KIND_BUFFER, 41 * MIB)); /* after its wait */
 	CHECK(ledger_reserve(0, GPUSHARE_KIND_BUFFER, 40 * MIB));
-}
-
-#define THREADS 8
-#define ROUNDS 20000
-
-static void *reserve_and_release(void *unused)
-{
-	for (int round = 0; round < ROUNDS; round++) {
-		uint64_t bytes = (uint64_t)(round % 5 + 1) * MIB;
-		if (ledger_reserve(0, GPUSHARE_KIND_BUFFER, bytes))
-			ledger_release(0, GPUSHARE_KIND_BUFFER, bytes);
-	}
-	return unused;
-}
-
-static void threads_give_back_exactly(void)
-{
-	pthread_t threads[THREADS];
-
-	tenant_reset(16 * MIB);
-	for (int i = 0; i < THREADS; i++)
-		pthread_create(&threads[i], NULL, reserve_and_release, NULL);
-	for (int i = 0; i < THREADS; i++)
-		pthread_join(threads[i], NULL);
-	CHECK(tenant_used_bytes() == 0);
 }
 
 static void *join_and_say(void *unused)
@@ -240,11 +202,9 @@ int main(void)
 	TEST(denials_are_counted);
 	TEST(contexts_count);
 	TEST(measured_overhead_counts_beside_contexts);
-	TEST(a_context_that_was_measured_is_not_charged_again);
 	TEST(memory_known_to_be_free_is_released_before_a_refusal);
 	TEST(undecided_bytes_are_waited_for);
 	TEST(undecided_bytes_are_never_given_twice);
-	TEST(threads_give_back_exactly);
 	TEST(a_cancelled_thread_leaves_no_lock);
 	return 0;
 }

@@ -93,6 +93,8 @@ def test_a_card_is_the_slice_with_its_own_processes(simulated: ProgramContainer)
         assert ask("memory_of(cards()[0])") == [25, 40, 0]
         assert ask("pynvml.nvmlDeviceGetUtilizationRates(cards()[0]).gpu") == 37
         assert ask("processes(cards()[0])") == {str(own): 30, str(other): 10}
+        busy = "[each.pid for each in pynvml.nvmlDeviceGetProcessUtilization(cards()[0], 0)]"
+        assert (sorted(ask(busy)), len(bare(busy))) == (sorted((own, other)), 3)
         for kind in ("Graphics", "MPSCompute"):
             assert ask(f"pynvml.nvmlDeviceGet{kind}RunningProcesses(cards()[0])") == []
         assert len(bare("processes(cards()[0])")) == 3
