@@ -71,3 +71,17 @@ def test_a_missing_driver_is_reported_as_such(node: DaemonState) -> None:
     node.driver, node.no_driver_reason = None, "no driver: no CDI spec"
     with pytest.raises(NoDriver, match="no CDI spec; see gpushare doctor"):
         opened(node, memory="1GiB")
+
+
+def test_open_lists_the_mounts_in_order(node: DaemonState, tmp_path: Path) -> None:
+    tenant = opened(node, memory="4GiB")
+    rows = [(row["source"], row["destination"], row["read_only"]) for row in tenant["mounts"]]
+    lib, directory = str(node.libraries), tenant["directory"]
+    assert rows == [
+        (f"{tmp_path}/libcuda.so.1", "/opt/gpushare/driver/libcuda.so.1", True),
+        (f"{tmp_path}/libnvidia-ml.so.1", "/opt/gpushare/driver/libnvidia-ml.so.1", True),
+        (f"{lib}/libcuda.so.1", "/opt/gpushare/lib/libcuda.so.1", True),
+        (f"{lib}/libnvidia-ml.so.1", "/opt/gpushare/lib/libnvidia-ml.so.1", True),
+        (directory, "/opt/gpushare/tenant", True),
+        (f"{directory}/status", "/opt/gpushare/tenant/status", False),
+    ]

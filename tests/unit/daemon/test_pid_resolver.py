@@ -214,3 +214,11 @@ def test_the_descriptor_of_an_unlisted_process_is_closed(
     sightings.look([program.pid], keys, 1)
     sightings.look([], keys, 1)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_processes_are_attributed_again_when_tenants_are_added(
+    sightings: PidResolver, program: FakeProcess
+) -> None:
+    assert sightings.look([program.pid], lambda _: frozenset(), 1)[program.pid].key is None
+    assert sightings.look([program.pid], keys, 1)[program.pid].key is None
+    assert sightings.look([program.pid], keys, 2)[program.pid].key == "a" * 16

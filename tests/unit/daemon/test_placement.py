@@ -9,11 +9,13 @@ from fractions import Fraction
 
 import pytest
 
+from gpushare.daemon.cards.validation import nvlink_link, pcie_link
 from gpushare.daemon.operator.resize import check_memory_growth
 from gpushare.daemon.placement.choose import place_request
 from gpushare.daemon.placement.model import (
     AllocationUse,
     CardCapacity,
+    Links,
     MigInstance,
     NonTenantProcess,
 )
@@ -255,3 +257,16 @@ def test_a_refusal_names_what_the_image_needs_of_a_card() -> None:
         "no card has room for 1 GiB: card 0 (H200) does not fit the image: CUDA 13 builds nothing "
         "for V100; card 1 has 0 of 0 B available; use CUDA 12 or see gpushare ls"
     )
+
+
+def test_a_single_whole_card_is_the_odd_one() -> None:
+    rooms = (room(0), room(1), room(2, AllocationUse("a", GIB)), room(3))
+    pairs = {"01": nvlink_link(12), "23": nvlink_link(12), "02": pcie_link(40), "13": pcie_link(40)}
+    links = Links(
+        {frozenset(card(int(index)).uuid for index in pair): link for pair, link in pairs.items()}
+    )
+    assert indices(place_request(PlacementRequest(whole=True), rooms, links)) == [3]
+    assert indices(place_request(PlacementRequest(whole=True, count=2), rooms, links)) == [0, 1]
+    taken = (room(0), room(1), room(2, AllocationUse("a", 140 * GIB, 100, whole=True)), room(3))
+    assert indices(place_request(share(1), taken, links)) == [3]
+    assert indices(place_request(share(1, count=2, strategy="topology"), rooms, links)) == [2, 3]

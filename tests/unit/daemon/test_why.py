@@ -255,3 +255,14 @@ def test_the_advice_is_never_more_than_the_card(bound: BoundTenant) -> None:
     [sentence] = [one for one in bound.report()[0]["advice"] if "denied" in one]
     assert "--memory" not in sentence
     assert "does not fit the card" in sentence
+
+
+def test_a_refused_request_that_fits_by_now_gives_no_advice(bound: BoundTenant) -> None:
+    registered.hold(bound.fd, 0, 2 * GIB)
+    bound.refuse(GIB)
+    report, _ = bound.report()
+    assert (report["denied"], report["advice"]) == (1, [])
+    bound.refuse(3 * GIB, times=2)
+    assert any(
+        "most of the memory is buffers" in sentence for sentence in bound.report()[0]["advice"]
+    )
