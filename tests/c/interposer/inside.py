@@ -15,6 +15,7 @@ import signal
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -50,8 +51,9 @@ class ForkedProcess:
         for name in (signal.SIGINT, signal.SIGTERM):
             signal.signal(name, signal.SIG_DFL)
         os.dup2(self._said, 2)
-        for number in range(3, 256):  # as after an exec
-            if number not in (self._said, *keeps):
+        opened = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
+        for number in opened:  # as after an exec
+            if number > 2 and number not in (self._said, *keeps):
                 with suppress(OSError):
                     os.close(number)
         environment = container.environment()

@@ -242,15 +242,23 @@ def on_card(memory_bytes: int) -> CardAllocation:
 
 def lived(file: Path, point: int, life: Life = live) -> tuple[int, bool]:
     """Return how many steps were acknowledged before the daemon ended at `point`, and if it did."""
-    countdown = Countdown(point)
+    countdown, others = Countdown(point), descriptors()
+    killed = False
     with pytest.MonkeyPatch.context() as patch:
         for name in WRITES:
             patch.setattr(os, name, countdown.around(getattr(os, name)))
         try:
             life(file, countdown)
         except Killed:
-            return countdown.reported, True
-    return countdown.reported, False
+            killed = True
+    for descriptor in descriptors() - others:  # as the kernel does for a process that ends
+        os.close(descriptor)
+    return countdown.reported, killed
+
+
+def descriptors() -> set[int]:
+    listed = list(Path("/proc/self/fd").iterdir())
+    return {int(entry.name) for entry in listed if entry.is_symlink()}  # not that of the listing
 
 
 def state_of(ledger: Ledger) -> str:
