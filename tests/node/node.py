@@ -147,6 +147,10 @@ class Start:
         status = self.status
         return str(status["reason"]) if status["state"] == "ended" else ""
 
+    def cancel(self) -> str:
+        """`gpushare queue cancel`; return whom the answer names."""
+        return str(self._node.ask("queue-cancel", ticket=self._ticket)["name"])
+
     def starts(self) -> None:
         """It takes over what it was granted."""
         self._node.opens(self._name, self._memory, ticket=self._secret)

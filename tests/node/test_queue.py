@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.config import QueueLimits
-from gpushare.daemon.lifecycle.queue import EXPIRED, STARTED, TIMED_OUT
+from gpushare.daemon.lifecycle.queue import CANCELLED, EXPIRED, STARTED, TIMED_OUT
 
 from .node import StoryNode, node
 
@@ -66,3 +66,14 @@ def test_a_restart_changes_no_order_and_loses_no_grant(tmp_path: Path) -> None:
         assert again[0].is_granted
         assert again[1].waits(1)
         assert again[2].waits(2)
+
+
+def test_who_is_cancelled_leaves_the_list_and_its_place_to_the_next(one: StoryNode) -> None:
+    one.opens("a", "70GiB")
+    second, third = one.takes("b", "40GiB"), one.takes("c", "40GiB")
+    assert [row["name"] for row in one.ask("queue")["rows"]] == ["b", "c"]
+    assert third.waits(2)
+    assert second.cancel() == "b"
+    assert [row["name"] for row in one.ask("queue")["rows"]] == ["c"]
+    assert third.waits(1)
+    assert second.end == CANCELLED
