@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from tools.coverage.start import ROOT
 from tools.mutation import draw, drawn, mutate
+from tools.mutation.draw import ROOT
 from tools.mutation.invariants import INVARIANTS
 from tools.mutation.operations import operations
 from tools.mutation.paths import paths

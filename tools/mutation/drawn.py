@@ -19,8 +19,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from coverage.numbits import numbits_to_nums
-
 from tools.mutation.draw import ROOT, WANTED, Mutation, draw
 from tools.mutation.mutate import broken, pytest, run
 
@@ -109,6 +107,8 @@ def _verdict(mutation: Mutation, database: Path) -> str:
 
 def _executing(mutation: Mutation, database: Path) -> list[Sequence[str]]:
     """Return the tests that execute the line, in the order to run them."""
+    from coverage.numbits import numbits_to_nums  # noqa: PLC0415 - not in the gate's packages
+
     at = mutation.place((ROOT / mutation.file).read_text(encoding="utf-8"))
     if at is None:
         return []
