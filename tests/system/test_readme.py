@@ -99,8 +99,9 @@ def left_behind(said: str) -> dict[str, list[str]]:
     found = re.search(r"all in (/var/tmp/(gpushare-[0-9a-f]+))", said)
     assert found is not None, said
     root, name = Path(found[1]), found[2]
+    runtime = Path("/run/containerd/runc", name)
     everything = {
-        "folder": [str(root)] if root.exists() else [],
+        "folders": [str(path) for path in (root, runtime) if path.exists()],
         "mounts": leftovers.mounts_under(root),
         "cgroups": [str(path) for path in leftovers.cgroups_named(name)],
         "processes": subprocess.run(
@@ -110,19 +111,13 @@ def left_behind(said: str) -> dict[str, list[str]]:
     return {kind: things for kind, things in everything.items() if things}
 
 
-def traces() -> list[str]:
-    return [path for path in leftovers.TRACES if Path(path).exists()]
-
-
 def test_the_demo_holds_as_typed_and_leaves_nothing_behind() -> None:
     demo, test = block(*TRY)
-    before = traces()
     done = subprocess.run(demo, shell=True, cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "$ docker run" in done.stdout
     assert "  FAIL  " not in done.stdout
     assert not left_behind(done.stdout)
-    assert not {*traces()} - {*before}  # another test may have removed its own meanwhile
     # The block's other command is running now: it is what CI runs, and all that CI runs.
     called = (ROOT / ".ci/run").read_text().splitlines()[-1]
     assert called.endswith(f'&& exec {test} "$@"')
