@@ -56,8 +56,7 @@ that lie in the queue of a daemon that hangs keep the container's mounts busy.
 | history | anyone | name (empty: all events), since (epoch), after (number) | HistoryEvent rows |
 
 Versions: a newer version may add operations, and keys to requests and replies, which an older one
-ignores. It removes none and gives none another meaning. tests/system/upgrade/test_upgrade.py runs
-both.
+ignores. It removes none and gives none another meaning.
 
 A ticket ends with the process that took it. `open` with a `ticket`, its secret, takes over what was
 granted to it. A `create` that requests GPUSHARE_WAIT is acknowledged again while it waits for room.
