@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .node import node
+from .node import StoryNode, node
 
 
 def test_its_row_and_the_report_on_its_memory_have_its_quota(tmp_path: Path) -> None:
@@ -19,3 +19,17 @@ def test_its_row_and_the_report_on_its_memory_have_its_quota(tmp_path: Path) -> 
         assert (report["key"], report["name"]) == (row["key"], "b")
         [told] = report["cards"]
         assert told["quota_bytes"] == card["quota_bytes"] == 20 << 30
+
+
+def test_what_is_set_holds_until_it_is_reset(tmp_path: Path) -> None:
+    with node(tmp_path) as one:
+        one.opens("a", "10GiB")
+        one.ask("set", name="a", memory="20GiB")
+        assert quota(one) == 20 << 30
+        one.ask("set", name="a", reset="memory")
+        assert quota(one) == 10 << 30
+
+
+def quota(one: StoryNode) -> int:
+    [card] = one.ask("tenant", name="a")["tenant"]["cards"]
+    return int(card["quota_bytes"])

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from gpushare import simulator
-from gpushare.client import Client
+from gpushare.client import Client, RequestRefused
 from gpushare.simulator import Simulator
 from gpushare.verify import image
 from tests.c.simulator.conftest import SimulatorMachine
@@ -206,6 +206,38 @@ def test_containers_have_multiprocessors_of_their_own(driver: str) -> None:
                 assert "no cores are requested" in without.errors
 
 
+def test_a_card_in_mps_mode_takes_only_requests_for_it(legacy: MpsNode) -> None:
+    legacy.start()
+    share = Bundle(legacy.stack, quota={"memory": "4GiB"})
+    whole = Bundle(legacy.stack, quota={"count": "1"})
+    for bundle in (share, whole):
+        with bundle.run() as refused:
+            assert refused.wait() != 0
+            assert "is in MPS mode" in refused.errors
+    legacy.configure(cards={})
+    legacy.client.reload()
+    with legacy.bundle().run() as refused:
+        assert refused.wait() != 0
+        assert "is not in MPS mode" in refused.errors
+        assert "gpushare card drain" in refused.errors
+
+
+def test_the_mode_of_a_card_changes_only_while_no_container_uses_it(legacy: MpsNode) -> None:
+    legacy.start()
+    bundle = legacy.bundle()
+    with bundle.run() as tenant:
+        assert tenant.start()["code"] == 0
+        control = legacy.control()
+        legacy.configure(cards={})
+        with pytest.raises(RequestRefused, match="run gpushare card drain 0"):
+            legacy.client.reload()
+        assert tenant.ask(f"alloc {GIB}")["code"] == 0
+    wait_until(lambda: not legacy.client.tenants())
+    assert legacy.client.reload() == ["cards"]
+    wait_until(lambda: not Path(f"/proc/{control}").exists())
+    assert [one["pid"] for one in legacy.events("mps-control-stopped")] == [control]
+
+
 def test_a_fault_names_its_cause_and_its_victims_also_after_a_restart(node: MpsNode) -> None:
     culprit, victim = node.bundle((FAULT,)), node.bundle()
     with culprit.run() as one, victim.run() as other:
@@ -269,6 +301,14 @@ def test_a_process_that_bypasses_the_server_is_named_and_acted_on(
             wait_until(lambda: "without its MPS server" in legacy.warnings(bundle))
 
 
+def test_a_container_past_the_library_is_a_client_all_the_same(legacy: MpsNode) -> None:
+    """The variable in its environment leads it to the server too."""
+    legacy.start()
+    with legacy.bundle(AROUND).run() as tenant:
+        assert tenant.start()["code"] == 0
+        assert legacy.server_log().count("New client") == 1
+
+
 def test_a_server_of_somebody_else_keeps_containers_off_the_card(legacy: MpsNode) -> None:
     made = Simulator(legacy.stack.cdi.with_name("device"), legacy.stack.cdi, ())
     with ExitStack() as stack:
@@ -297,6 +337,15 @@ def test_verify_proves_it(node: MpsNode) -> None:
     checks = json.loads(done.stdout)
     assert [check["claim"] for check in checks if not check["passed"]] == []
     assert any("clients of the card's MPS server" in check["claim"] for check in checks)
+
+
+def test_root_in_a_container_cannot_command_the_control_daemon(legacy: MpsNode) -> None:
+    legacy.start()
+    script = "cd /opt/gpushare/tenant/pipes && test -S control && test ! -S control_privileged"
+    with legacy.bundle(("/bin/busybox", "sh", "-c", script)).run() as tenant:
+        assert tenant.wait() == 0, tenant.errors
+    (socket,) = (legacy.stack.root / "run" / "mps").glob("*/p/control_privileged")
+    assert socket.is_socket()
 
 
 def test_root_in_a_container_changes_no_file_of_the_control_daemon(node: MpsNode) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,6 +88,21 @@ def test_a_second_command_waits_until_the_first_ends_and_then_runs(
         assert "was granted" in errors
 
 
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_a_client_that_ends_leaves_no_ticket_and_starts_nothing(
+    stack: Stack, queue: QueueClient, number: signal.Signals, status: int
+) -> None:
+    with full(stack):
+        with holder(stack, "--wait", "--name", "second") as second:
+            wait_until(lambda: is_waiting(queue, "second"))
+            second.send_signal(number)
+            output, errors = second.communicate(timeout=LIMIT_SECONDS)
+        assert (second.returncode, output) == (status, ""), errors
+        wait_until(lambda: not queue.queue())
+
+
 def test_cancelling_and_the_end_of_its_time_have_their_exit_statuses(
     stack: Stack, queue: QueueClient
 ) -> None:
@@ -119,6 +135,31 @@ def test_a_gpushared_that_is_killed_keeps_the_order(stack: Stack, queue: QueueCl
             assert [entry["name"] for entry in queue.queue()] == ["third"]
 
 
+def test_docker_run_waits_and_its_container_gets_what_was_granted(
+    stack: Stack, docker: Docker, queue: QueueClient
+) -> None:
+    assert docker.env
+    words = (
+        *("docker", "run", "--rm", "--name", "queued", "--runtime", "gpushare"),
+        *(
+            "--network",
+            "none",
+            "-e",
+            f"GPUSHARE_MEMORY={MOST}",
+            "gpushare-probe",
+            "gpushare-probe",
+            "info",
+        ),
+    )
+    with full(stack) as first, started(stack, "--wait", "--", *words) as second:
+        wait_until(lambda: is_waiting(queue, "queued"))
+        assert waiting(queue, "queued")[0]["kind"] == "container"
+        first.communicate(timeout=LIMIT_SECONDS)
+        output, errors = second.communicate(timeout=LIMIT_SECONDS)
+    assert second.returncode == 0, errors
+    assert f'"total":{100 << 30}' in output.replace(" ", "")
+
+
 def test_a_create_waits_as_long_as_it_says(
     stack: Stack, docker: Docker, queue: QueueClient
 ) -> None:
@@ -139,3 +180,17 @@ def test_a_create_waits_as_long_as_it_says(
         output, errors = patient.communicate(timeout=LIMIT_SECONDS)
     assert patient.returncode == 0, errors
     assert f'"total":{100 << 30}' in output.replace(" ", "")
+
+
+def test_a_time_limit_ends_what_was_granted_for_a_time_with_a_warning_before(
+    stack: Stack, queue: QueueClient
+) -> None:
+    words = ("--memory", "1GiB", "--time-limit", "3s", "--name", "timed", "--", "sleep", "600")
+    with started(stack, *words) as timed:
+        wait_until(lambda: any(one["ends_at"] for one in queue.tenants()))
+        timed.communicate(timeout=LIMIT_SECONDS)
+    assert timed.returncode == -signal.SIGTERM
+    wait_until(lambda: not queue.tenants())
+    events = {one["event"]: one["fields"] for one in queue.history("timed")}
+    assert events["tenant-stop-requested"]["by"] == "time-limit"
+    assert events["tenant-stop-requested"]["reason"] == "its time limit of 3s is over"

@@ -174,3 +174,13 @@ def test_without_root_the_quota_is_advisory_and_reported_as_such(
     assert json.loads(done.stdout.splitlines()[-1])["total"] == 2 << 30
     (tenant,) = (tenant for tenant in json.loads(listed) if tenant["name"] == "mine")
     assert tenant["isolation"] == "advisory"
+
+
+def test_without_root_and_links_the_message_says_what_to_run(
+    stack: Stack, links: list[str]
+) -> None:
+    shutil.rmtree(stack.root / "opt/gpushare")
+    words = ("--memory", "2GiB", "--name", "linkless", "--", "true")
+    done = run(stack, *words, before=[*links, *as_user()])
+    assert done.returncode == 125
+    assert "Run `sudo gpushare setup` once" in done.stderr

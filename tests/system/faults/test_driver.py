@@ -198,3 +198,23 @@ def test_a_card_that_fell_off_the_bus_frees_nothing(
     [xid] = [line for line in machine.events("card-xid-reported") if line["xid"] == 79]
     assert xid["level"] == "error"
     assert xid["processes"] or xid["card"]
+
+
+def test_the_worker_ends_with_the_daemon_and_a_driver_that_hangs_comes_late(
+    machine: MachineWithFaults, tenants: list[ProbeTenant]
+) -> None:
+    """A daemon that is killed and started again while the driver hangs: tenants go on."""
+    assert machine.stack.daemon is not None
+    simulator.fail(machine.device, nvml_hangs=1)
+    wait_until(lambda: "is not responding" in machine.warnings())
+    worker = machine.worker()
+    machine.stack.daemon.process.kill()
+    machine.stack.daemon.process.wait()
+    wait_until(lambda: not Path(f"/proc/{worker}").exists())
+    machine.stack.start_daemon()
+    for tenant in tenants:
+        work(tenant)
+    assert "no driver" in machine.warnings()
+    simulator.fail(machine.device)
+    wait_until(lambda: machine.client.status()["cards"] == CARDS)
+    assert machine.can_start(0)

@@ -431,3 +431,13 @@ def test_a_cluster_without_gpushare_says_how_to_get_it(kubectl: Kubectl) -> None
     assert (done.stdout, done.returncode) == ("", 0)
     assert "docs/how-to/kubernetes.md" in done.stderr
     assert json.loads(kubectl.run("gpushare", "ls", "-o", "json").stdout) == []
+
+
+def test_kubectl_completes_the_plugins_command_line(kubectl: Kubectl) -> None:
+    def completed(*words: str) -> list[str]:
+        lines = kubectl.run("__complete", "gpushare", *words).stdout.splitlines()
+        return [line.split("\t")[0] for line in lines]
+
+    assert completed("") == ["ls", "ps", ":4"]
+    assert completed("ps", "--all") == ["--all-namespaces", ":4"]
+    assert completed("ls", "-o", "") == ["wide", "json", "csv", ":4"]

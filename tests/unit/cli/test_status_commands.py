@@ -43,6 +43,24 @@ def test_ls_shows_the_design_s_table(cli: Cli, daemon: AnsweringDaemon) -> None:
     assert daemon.requests == [{"op": "cards"}]
 
 
+def test_profiles_follow_the_cards_with_how_many_more_fit(
+    cli: Cli, daemon: AnsweringDaemon
+) -> None:
+    profiles = [
+        {"name": "small", "requests": {"memory": "8GiB", "cores": "10"}, "fits": 15},
+        {"name": "third", "requests": {"memory-percent": "100/3"}, "fits": 2},
+    ]
+    cards = rows(CARD)
+    daemon.answers["cards"] = [*cards[:-1], {**cards[-1], "profiles": profiles}]
+    shown = [line.split() for line in cli("ls").output.splitlines()]
+    assert shown[-3:] == [
+        ["PROFILE", "MEMORY", "CORES", "POLICY", "FITS"],
+        ["small", "8GiB", "10", "-", "15"],
+        ["third", "33.33", "%", "-", "-", "2"],
+    ]
+    assert json.loads(cli("ls", "--profiles", "--json").output) == profiles
+
+
 def test_inspect_shows_managed_memory_beyond_the_quota(cli: Cli, daemon: AnsweringDaemon) -> None:
     more = {"oversubscribed_bytes": 3 * GIB, "oversubscribed_limit_bytes": 8 * GIB}
     daemon.answers["tenant"] = [{"ok": True, "tenant": tenant("train", 1, 4, **more)}]

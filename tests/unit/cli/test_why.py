@@ -248,3 +248,14 @@ def test_stale_driver_figures_are_marked(cli: Cli, daemon: AnsweringDaemon) -> N
         "The driver's figures are out of date: no answer within 5 s.\n"
         in cli("why", "train").output
     )
+
+
+def test_for_an_unallocated_container_it_shows_the_reason(
+    cli: Cli, daemon: AnsweringDaemon
+) -> None:
+    none = report(state="none", cards=[], reason="add -e GPUSHARE_MEMORY=4GiB")
+    daemon.answers["why"] = answer(none)
+    result = cli("why", "train")
+    assert (result.exit_code, result.output) == (
+        *(0, "train has no GPU: add -e GPUSHARE_MEMORY=4GiB\n"),
+    )

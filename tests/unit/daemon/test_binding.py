@@ -13,6 +13,7 @@ import pytest
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.bind import ReservationNotFound, bind
+from gpushare.daemon.operator.resize import NotResizable, set_quota
 from gpushare.daemon.service.control_request import ControlRequest, Forbidden, Peer
 from gpushare.daemon.service.control_server import find_operation
 from gpushare.daemon.store.record import TenantRecord
@@ -218,3 +219,19 @@ def test_the_next_container_gets_the_reservation_of_a_dead_runtime(
     node.ledger.add(replace(entry_of(node, tenant), maker=maker.pid, maker_starttime=1))
     following = opened(node, memory="80GiB", devices="0")
     assert list(node.ledger.entries) == [following["key"]]
+
+
+def test_a_container_that_got_nothing_says_so_when_it_is_named(
+    node: FakeDaemon, tmp_path: Path
+) -> None:
+    entry = TenantRecord(
+        key="0" * 16, state="none", id="web", bundle=str(tmp_path), why="no GPU was asked"
+    )
+    node.ledger.add(entry)
+    asked = request("tenant", 0, name="we")
+    assert (
+        find_operation(asked, node.operations).run(asked, node)[1]["tenant"]["reason"]
+        == "no GPU was asked"
+    )
+    with pytest.raises(NotResizable, match="web has no GPU: no GPU was asked"):
+        set_quota(entry, {"memory": "4GiB"}, node)

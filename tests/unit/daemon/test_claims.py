@@ -20,7 +20,7 @@ from gpushare.daemon.lifecycle.claims import ClaimChanged, UnknownClaim
 from gpushare.daemon.lifecycle.scheduled import UnknownPod
 from gpushare.daemon.operator.reset import reset_quota
 from gpushare.daemon.operator.resize import set_quota
-from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.placement.request import NoRoom, NoSuchCard
 from gpushare.daemon.service.control_request import (
     ControlRequest,
     MalformedRequest,
@@ -435,3 +435,8 @@ def test_a_claim_that_cannot_be_published_can_be_prepared_again(
             prepare(node, device(20))
     assert prepare(node, device(20))["cdi"] == [f"gpushare.io/claim={CLAIM}"]
     assert allocated(node) == [20, 0]
+
+
+def test_a_card_that_is_not_there_is_refused(node: DaemonState) -> None:
+    with pytest.raises(NoSuchCard):
+        prepare(node, {**device(1), "card": "GPU-9"})

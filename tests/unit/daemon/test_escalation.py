@@ -358,3 +358,10 @@ def test_a_tenant_may_use_its_cap_or_the_share_that_active_others_leave() -> Non
     assert escalation.allowed_percent(thirty, [busy, idle]) == 60
     assert escalation.allowed_percent(thirty, [busy, (share(300), True)]) == 30
     assert escalation.allowed_percent(share(300, online=True), [busy]) is None
+
+
+def test_a_tenant_that_passes_the_gate_again_is_thawed() -> None:
+    model = Model(100, 30)
+    assert model.seconds(30).engaged
+    model.goes_round, model.asks = False, 30
+    assert not model.seconds(60).engaged

@@ -487,3 +487,15 @@ def test_a_kill_ends_a_duty_cycle_first(
     start_turns(held)
     held.freezer.kill(KEY, "stopped")
     assert (taken[0].ended, group.killed) == (True, True)
+
+
+def test_a_container_that_the_engine_releases_stays_frozen_by_gpushare(
+    held: FakeDaemon, group: FakeCgroup
+) -> None:
+    group.frozen = True
+    held.freezer.freeze(KEY, "operator", "maintenance")
+    group.frozen = False
+    held.freezer.enforce()
+    assert group.frozen
+    held.freezer.release(KEY, "operator")
+    assert not group.frozen

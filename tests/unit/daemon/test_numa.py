@@ -10,6 +10,7 @@ import pytest
 
 from gpushare import config
 from gpushare.config import Config
+from gpushare.daemon.cards.validation import nvlink_link
 from gpushare.daemon.lifecycle.host_process import open_tenant
 from gpushare.daemon.placement.model import Links
 from gpushare.daemon.state import DaemonState
@@ -106,3 +107,10 @@ def test_a_host_process_gets_a_note_that_it_is_not_bound(node: DaemonState) -> N
     assert entry.notes == (
         "--numa bind was not applied: it is only for containers. Put numactl(8) before the command",
     )
+
+
+def test_the_distance_of_a_set_is_that_of_its_pairs() -> None:
+    pairs = {"AB": 12, "AC": 1, "BC": 1}
+    links = Links({frozenset(pair): nvlink_link(count) for pair, count in pairs.items()})
+    assert links.distance("ABC") == nvlink_link(12).distance + 2 * nvlink_link(1).distance
+    assert links.distance("A") == 0
