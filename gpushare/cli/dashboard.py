@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -94,8 +92,4 @@ def command(
         host_names=host_names,
     )
 
-    def stop(_number: int, _frame: Any) -> None:
-        sys.exit(0)
-
-    signal.signal(signal.SIGTERM, stop)
     server.serve(options, lambda address: session.show({"address": address}, lambda: address))

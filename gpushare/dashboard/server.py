@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import signal
 import ssl
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -275,5 +276,11 @@ def _address(options: DashboardOptions, listener: Any, token: DashboardToken | N
 def serve(options: DashboardOptions, ready: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT; `ready` gets the address."""
     with opened(options) as (server, listeners, address):
+
+        def stop(_number: int, _frame: Any) -> None:
+            # An exception could be raised where Python ignores it, for example in an import.
+            server.should_exit = True
+
+        signal.signal(signal.SIGTERM, stop)
         ready(address)
         server.run(sockets=listeners)
