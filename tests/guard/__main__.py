@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.guard import commands, compare, nodes, stories
+from tests.guard import commands, compare, nodes, rendered, stories
 
 _BEGUN = time.monotonic()
 _LOCK = nodes.ROOT.with_suffix(".lock")
@@ -74,6 +74,7 @@ def _parts(requests: int) -> dict[str, Callable[[], dict[str, Any]]]:
     policy = nodes.POLICY
     return {
         "commands": lambda: commands.record(_tell),
+        "rendered": lambda: rendered.record(_tell),
         **{f"story {name}": partial(stories.record, name) for name in stories.STORIES},
         "default node": lambda: nodes.record("default node", {}, 0, lenient, _tell),
         "strict node": lambda: nodes.record("strict node", policy, lenient, strict, _tell),
