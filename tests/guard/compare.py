@@ -143,11 +143,8 @@ def differences(before: Any, after: Any, rules: AllowedDifferences) -> Iterator[
         if node == "rendered":
             yield from _Walk(rules, "rendered", node).compare((), old, new)
             continue
-        if node == "stories":
-            for name in sorted({*old, *new}):
-                yield from _of_story(
-                    name, old.get(name, _NO_STORY), new.get(name, _NO_STORY), rules
-                )
+        if node.startswith("story "):
+            yield from _of_story(node, old or _NO_STORY, new or _NO_STORY, rules)
             continue
         if node == "commands":
             for file, label, one, other in _pairs(old, new):
@@ -168,19 +165,19 @@ def differences(before: Any, after: Any, rules: AllowedDifferences) -> Iterator[
 
 
 def _of_story(name: str, old: Any, new: Any, rules: AllowedDifferences) -> Iterator[Difference]:
-    yield from _events(f"{name}", old["events"], new["events"], rules)
+    yield from _events(name, old["events"], new["events"], rules)
     for number, ((label, one), (label_now, other)) in enumerate(
         zip(old["steps"], new["steps"], strict=False)
     ):
         where = f"{name} {number} {label}"
         if label != label_now:
-            yield Difference(where, f"{name}", label, label_now)
+            yield Difference(where, name, label, label_now)
             return
         for part in sorted({*one, *other}):
             walk = _Walk(rules, _STORY_SECTIONS.get(part, "replies"), f"{where}: {part}")
             yield from walk.compare((), one.get(part), other.get(part))
     if len(old["steps"]) != len(new["steps"]):
-        yield Difference(f"{name}", f"{name} steps", old["steps"], new["steps"])
+        yield Difference(name, f"{name} steps", old["steps"], new["steps"])
 
 
 def _pairs(old: Any, new: Any) -> Iterator[tuple[str, str, Any, Any]]:

@@ -20,13 +20,8 @@ MEASURED: Final = frozenset(
     {"operations", "buckets", "seconds", "cores_used", "cores_used_1s", "cores_source", "throttled"}
     | {"throttled_ratio", "driver_utilization", "utilization", "gate", "evicted_seconds"}
     | {"throttled_ns", "throttled_seconds", "gpu_seconds", "idle_since"}
-    | {
-        "windows",
-        "scheduler-started",
-        "queue_oldest_seconds",
-        "queue_waited_seconds",
-        "waited_seconds",
-    }
+    | {"windows", "charged_ns", "overruns", "waited_seconds"}
+    | {"queue_oldest_seconds", "queue_waited_seconds"}
 )
 _PROCESSES: Final = frozenset({"pid", "container_pid", "maker", "scheduler_pid", "scheduler"})
 #: Of CLOCK_BOOTTIME, or ticks since the boot; 0 and None mean something else than a time.
@@ -36,7 +31,8 @@ _BOOT_TIMES: Final = frozenset(
 )
 #: What has measured the compute of a container.
 _METERS: Final = frozenset({"", "gate", "nvml", "driver"})
-#: Logged by a thread that may be faster than the one that counts events, and keeps them.
+#: Logged at the start, or not: an earlier scheduler may be there. It may be faster than the thread
+#: that counts events and keeps them.
 RACED: Final = "scheduler-started"
 _EPOCH_SECONDS: Final = time.time() - 86400.0
 _A_MONTH_SECONDS: Final = 32 * 86400.0
@@ -91,7 +87,6 @@ def of_place(found: Any, fixed: Mapping[str, str]) -> Any:
 def of_stack(found: Any, stack: Stack, names: Mapping[str, str]) -> Any:
     """Return `found` without what is of the moment, or of where a stack has its files."""
     fixed = {
-        str(stack.installation.libraries.parent): "<installed>",
         str(stack.root): "<root>",
         stack.root.name: "<root name>",
         **names,

@@ -353,6 +353,6 @@ def _by_tenant(events: list[dict[str, Any]], names: Mapping[str, str]) -> dict[s
         whose = str(event.get("id") or names.get(str(event.get("tenant")), ""))
         if whose:
             tenants.setdefault(whose, []).append(event)
-        else:
+        elif event["event"] != masks.RACED:
             others.setdefault(str(event["event"]), event)
     return {"tenants": tenants, "others": others}

@@ -109,7 +109,7 @@ def texts(folder: Path) -> dict[str, Any]:
 
 
 def _is_raced(event: Any) -> bool:
-    return masks.RACED in json.dumps(event) or "scheduler started" in json.dumps(event)
+    return masks.RACED in json.dumps(event) or "the scheduler was started" in json.dumps(event)
 
 
 def in_order(step: dict[str, Any]) -> dict[str, Any]:
