@@ -1,29 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proves that a refactoring changed nothing: what gpushare does is recorded, and compared.
 
-    python -m tests.guard record before.json.gz     # as root, on the tree as it was
-    python -m tests.guard record after.json.gz      # on the tree as it is now
-    python -m tests.guard compare before.json.gz after.json.gz
-    python -m tests.guard compare before.json.gz    # records this tree itself, then compares
+Run `python -m tests.guard record before.json.gz` as root on the tree as it was, before the first
+change. After each change, run `python -m tests.guard compare before.json.gz`, which records this
+tree (about three minutes; `--only "story queue"` records one part) and must print that both are
+equal.
 
 The recording drives real programs only through interfaces that outlive a refactoring: gpushared is
 started on simulated cards and spoken to over its control socket, containers are bundles with a
 config.json, the launcher is run as an engine runs it, and the commands are called by the package's
-entry point. The requests are the same in every run (generate.py, vocabulary.py): 2,000 of them, and
-each container of tests/corpus. Of each are recorded
+entry point. The parts are
 
-- the reply, and config.json as it is afterwards,
-- the tenant as the control socket shows it, after create, bind and what an operator changes,
-- all tenants and cards after the daemon was restarted, ended by SIGTERM and by SIGKILL: that is the
-  state of the ledger, as far as anybody can see it,
-- the events of the log, by tenant,
+- commands: `explain`, `validate` and `convert`, as JSON, of each manifest of tests/corpus and of
+  generated ones,
+- rendered (rendered.py): reports, the plans of `setup`, the policies, and the chart if there is
+  helm (`./dev setup --all`),
+- stories (stories.py): the queue, claims, evictions, managed memory and reloads, with SIGKILL of
+  gpushared in between. After each step: the reply, tenants, cards, metrics, and the ledger's files.
+  At some steps: what the exporter serves, and what the commands print,
+- two nodes (nodes.py): 2,000 generated requests (generate.py, vocabulary.py) and the containers of
+  tests/corpus, each with its reply, config.json, tenant and events.
 
-and of each manifest the JSON of `explain`, `validate` and `convert`.
+masks.py replaces times, processes, places and measured values before they are written. Everything
+else is compared, but for what renames.yaml lists, and sentences. Of a sentence `compare` checks
+only that there is one, and which request keys it names; `--texts` compares every character. In
+parts that are rendered, every character counts.
 
-`compare` prints what differs, one line for each kind of difference, and exits 1. It knows three
-exceptions: what can never be the same twice (compare.py, VOLATILE), what renames.yaml lists, and
-sentences. Of a sentence it compares only that there is one, and which request keys it names;
-`--texts` compares every character. Whoever renames a field, an event or a key adds it to
-renames.yaml in the same commit; whoever renames what is *sent* (an operation, a field of a request,
-a key of gpushare.yaml) changes wire.py or nodes.py.
+Whoever renames or removes a field, an event, a key or a line adds it to renames.yaml in the same
+commit; whoever renames what is *sent* (an operation, a field of a request, a key of gpushare.yaml)
+changes wire.py, nodes.py or stories.py.
 """

@@ -4,19 +4,22 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import gzip
 import json
 import os
 import signal
 import sys
-import tempfile
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.guard import commands, compare, nodes
+from tests.guard import commands, compare, nodes, rendered, stories
 
 _BEGUN = time.monotonic()
+_LOCK = nodes.ROOT.with_suffix(".lock")
 
 
 def main() -> int:
@@ -32,31 +35,50 @@ def main() -> int:
     comparer.add_argument("--renames", type=Path, default=compare.RENAMES)
     comparer.add_argument("--all", action="store_true", help="print each difference")
     for one in (recorder, comparer):
+        one.add_argument("--only", action="append", default=[], choices=_parts(0), metavar="PART")
         one.add_argument("--requests", type=int, default=2000, help="how many are generated")
     arguments = parser.parse_args()
     # Whoever ends us ends the daemons.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit("guard: interrupted"))
     if arguments.verb == "record":
-        _write(arguments.file, record(arguments.requests))
+        _write(arguments.file, record(arguments.requests, arguments.only))
         return 0
     before = _read(arguments.before)
-    after = _read(arguments.after) if arguments.after else record(arguments.requests)
+    after = (
+        _read(arguments.after) if arguments.after else record(arguments.requests, arguments.only)
+    )
+    if arguments.only:
+        before, after = ({name: some[name] for name in arguments.only} for some in (before, after))
     rules = compare.AllowedDifferences.read(arguments.renames, texts=arguments.texts)
     return compare.report(before, after, rules, everything=arguments.all)
 
 
-def record(requests: int) -> dict[str, Any]:
-    """Return the recording of this tree."""
+def record(requests: int, only: Sequence[str]) -> dict[str, Any]:
+    """Return the recording of this tree, or `only` of these parts of it."""
     if os.geteuid() != 0:
         sys.exit("guard: starts gpushared, which needs root")
-    lenient = requests * 7 // 10
-    with tempfile.TemporaryDirectory(prefix="gpushare-guard-") as place:
-        found = {"commands": commands.record(Path(place), _tell)}
-    found["default node"] = nodes.record("default node", {}, 0, lenient, _tell)
-    strict = requests - lenient
-    found["strict node"] = nodes.record("strict node", nodes.POLICY, lenient, strict, _tell)
+    found = {}
+    with _LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # recordings have the same folder
+        for name, recorded in _parts(requests).items():
+            if not only or name in only:
+                found[name] = recorded()
+                _tell(name)
     return found
+
+
+def _parts(requests: int) -> dict[str, Callable[[], dict[str, Any]]]:
+    lenient = requests * 7 // 10
+    strict = requests - lenient
+    policy = nodes.POLICY
+    return {
+        "commands": lambda: commands.record(_tell),
+        "rendered": lambda: rendered.record(_tell),
+        **{f"story {name}": partial(stories.record, name) for name in stories.STORIES},
+        "default node": lambda: nodes.record("default node", {}, 0, lenient, _tell),
+        "strict node": lambda: nodes.record("strict node", policy, lenient, strict, _tell),
+    }
 
 
 def _tell(what: str) -> None:

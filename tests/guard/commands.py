@@ -8,20 +8,26 @@ import io
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-from tests.guard import generate
+from tests.guard import generate, masks
 
 TARGETS: Final = ("gpushare", "hami", "qgpu")
 CONFIG: Final = "# the configuration of gpushared, as it is installed\n"
 
 
-def record(place: Path, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Record each manifest of the corpus, and 180 generated ones; `place` is a folder for those."""
+def record(tell: Callable[[str], None]) -> dict[str, Any]:
+    """Record each manifest of the corpus, and 180 generated ones."""
+    with tempfile.TemporaryDirectory(prefix="gpushare-guard-") as place:
+        return _recorded(Path(place), tell)
+
+
+def _recorded(place: Path, tell: Callable[[str], None]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     config = place / "gpushare.yaml"
     config.write_text(CONFIG)
@@ -34,9 +40,9 @@ def record(place: Path, tell: Callable[[str], None]) -> dict[str, Any]:
         path.write_text(text)
         found[name] = _of_one(path, config)
     tell("commands: generated manifests")
-    text = json.dumps(found).replace(str(generate.CORPUS), "<corpus>").replace(str(place), "<root>")
-    replaced: dict[str, Any] = json.loads(text)
-    return replaced
+    places = {str(generate.CORPUS): "<corpus>", str(place): "<root>"}
+    recorded: dict[str, Any] = masks.of_place(masks.of_moment(found), places)
+    return recorded
 
 
 def _of_one(path: Path, config: Path) -> dict[str, Any]:
@@ -51,7 +57,7 @@ def _of_one(path: Path, config: Path) -> dict[str, Any]:
     return found
 
 
-def call(*words: str) -> dict[str, Any]:
+def call(*words: str, socket: str = "/nonexistent/control.sock") -> dict[str, Any]:
     """Call the command line; return its exit status, its JSON, and whether it wrote to stderr."""
     script, *_ = entry_points(group="console_scripts", name="gpushare")
     main = script.load()
@@ -59,7 +65,7 @@ def call(*words: str) -> dict[str, Any]:
     status: Any = 0
     with (
         patch.object(sys, "argv", ["gpushare", *words]),
-        patch.dict(os.environ, {"GPUSHARE_SOCKET": "/nonexistent/control.sock"}),
+        patch.dict(os.environ, {"GPUSHARE_SOCKET": socket, "COLUMNS": "200", "TZ": "UTC"}),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

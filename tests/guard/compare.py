@@ -16,29 +16,30 @@ from tests.guard.vocabulary import NAMES
 RENAMES: Final = Path(__file__).with_name("renames.yaml")
 SECTIONS: Final = (
     *("events", "event_fields", "replies", "tenants", "status", "specs"),
-    *("explain", "validate", "convert"),
+    *("explain", "validate", "convert", "ledger", "rendered", "metrics"),
 )
-#: Differs from run to run: processes, times, and what is measured. As they are named in `before`;
-#: of what has keys of its own, those are compared.
-VOLATILE: Final = frozenset(
-    {"pid", "container_pid", "maker", "scheduler", "cgroup", "time", "created", "since", "at"}
-    | {"active", "cores_got", "generation", "operations", "spent", "started"}
-    | {"created_at", "scheduler_pid", "cores_used", "cores_used_1s", "cores_source"}
-    | {"throttled", "throttled_ratio", "driver_utilization", "gate"}
-)
+#: Sections in which each character counts: these are read by programs, or were made by one.
+_EXACT: Final = frozenset({"specs", "rendered", "metrics"})
 #: The sum of parts depends on the order in which they were added.
 _ROUNDING: Final = 0.11
 _NAMES: Final = re.compile(
     r"(?<![\w./-])(?:" + "|".join(map(re.escape, NAMES)) + r")(?![\w-]|\.\w)"
 )
-#: A tenant's key depends on the place, and whose it is may have been seen in one recording only.
-_KEY: Final = re.compile(r"\b[0-9a-f]{16}\b|<key of [^>]*>")
-#: The tree that is recorded may lie in another folder.
-_PACKAGE: Final = re.compile(r"(?<![^\s\"'=:])/\S*/site-packages/gpushare/")
 #: Findings are sorted by their text as well, which is not compared.
 _FINDING: Final = ("line", "column", "key", "level", "value")
 #: Texts for people, however short they are.
 _TEXTS: Final = frozenset({"rule", "fix", "meaning", "means", "error", "problems"})
+#: What is recorded after each step of a story is of these sections.
+_STORY_SECTIONS: Final = {
+    "tenants": "tenants",
+    "cards": "status",
+    "metrics": "status",
+    "files": "ledger",
+    "cdi": "specs",
+    "shown": "rendered",
+    "served": "metrics",
+}
+_NO_STORY: Final[Mapping[str, Any]] = {"steps": [], "events": {"tenants": {}, "others": {}}}
 _SHOWN: Final = 40
 _WIDE: Final = 160
 _MISSING: Final = "(nothing)"
@@ -74,7 +75,7 @@ class AllowedDifferences:
     def value(self, section: str, path: tuple[str, ...], value: Any) -> Any:
         """Return what a value at `path` is now."""
         renames = self.renames[section]
-        if section == "specs" and isinstance(value, str):
+        if section in _EXACT and isinstance(value, str):
             for old, new in renames.items():
                 value = value.replace(old, new or "")
             return value
@@ -83,6 +84,11 @@ class AllowedDifferences:
             if equals and path and old == str(value) and _ends(path[:-1], path[-1], where):
                 return renamed
         return value
+
+    def is_gone(self, section: str, text: Any) -> bool:
+        """Whether a line, or a key in a text of which each character counts, is gone."""
+        renames = self.renames[section]
+        return section in _EXACT and isinstance(text, str) and renames.get(text, text) is None
 
     def is_added(self, path: tuple[str, ...], key: str) -> bool:
         """Whether a key that only the second recording has is known to be new."""
@@ -134,6 +140,12 @@ def differences(before: Any, after: Any, rules: AllowedDifferences) -> Iterator[
     """Yield each place where `after` is not what `before` becomes by the rules."""
     for node in sorted({*before, *after}):
         old, new = before.get(node, {}), after.get(node, {})
+        if node == "rendered":
+            yield from _Walk(rules, "rendered", node).compare((), old, new)
+            continue
+        if node.startswith("story "):
+            yield from _of_story(node, old or _NO_STORY, new or _NO_STORY, rules)
+            continue
         if node == "commands":
             for file, label, one, other in _pairs(old, new):
                 section = label.split()[0]
@@ -150,6 +162,22 @@ def differences(before: Any, after: Any, rules: AllowedDifferences) -> Iterator[
             else:
                 section = "replies" if part == "policies" else "status"
                 yield from _Walk(rules, section, f"{node}: {part}").compare((), one, other)
+
+
+def _of_story(name: str, old: Any, new: Any, rules: AllowedDifferences) -> Iterator[Difference]:
+    yield from _events(name, old["events"], new["events"], rules)
+    for number, ((label, one), (label_now, other)) in enumerate(
+        zip(old["steps"], new["steps"], strict=False)
+    ):
+        where = f"{name} {number} {label}"
+        if label != label_now:
+            yield Difference(where, name, label, label_now)
+            return
+        for part in sorted({*one, *other}):
+            walk = _Walk(rules, _STORY_SECTIONS.get(part, "replies"), f"{where}: {part}")
+            yield from walk.compare((), one.get(part), other.get(part))
+    if len(old["steps"]) != len(new["steps"]):
+        yield Difference(name, f"{name} steps", old["steps"], new["steps"])
 
 
 def _pairs(old: Any, new: Any) -> Iterator[tuple[str, str, Any, Any]]:
@@ -230,12 +258,10 @@ class _Walk:
         if is_card and self.section in {"replies", "tenants"}:
             yield from _Walk(self.rules, "status", self.where).compare(("card",), one, other)
             return
-        is_volatile = any(key in VOLATILE for key in path)
         if isinstance(one, dict) and isinstance(other, dict):
             yield from self._objects(path, one, other)
-        elif is_volatile:
-            return
         elif isinstance(one, list) and isinstance(other, list):
+            one = [it for it in one if not self.rules.is_gone(self.section, it)]
             if len(one) != len(other):
                 yield self._difference(path, "length", one, other)
                 return
@@ -268,18 +294,17 @@ class _Walk:
                 yield self._difference((*path, key), "new", _MISSING, value)
 
     def _key(self, path: tuple[str, ...], key: str) -> str | None:
-        if self.section == "specs":
-            return str(self.rules.value("specs", path, key))
+        if self.section in _EXACT:
+            is_gone = self.rules.is_gone(self.section, key)
+            return None if is_gone else str(self.rules.value(self.section, path, key))
         return self.rules.key(self.section, path, key)
 
     def _are_equal(self, path: tuple[str, ...], one: Any, other: Any) -> bool:
-        if isinstance(one, str) and isinstance(other, str):
-            one, other = _without_place(one), _without_place(other)
         if one == other and type(one) is type(other):
             return True
         if isinstance(one, float) and isinstance(other, float):
             return abs(one - other) <= _ROUNDING
-        if self.rules.texts or self.section == "specs":
+        if self.rules.texts or self.section in _EXACT:
             return False
         if not (isinstance(one, str) and isinstance(other, str)):
             return False
@@ -293,10 +318,6 @@ class _Walk:
         shown = "" if what == "length" else f" {_short(one)[:40]} {_short(other)[:40]}"
         kind = f"{of} {place} {what}{shown if isinstance(one, str) else ''}"
         return Difference(f"{self.where}: {place}", kind, one, other)
-
-
-def _without_place(text: str) -> str:
-    return _PACKAGE.sub("<package>/", _KEY.sub("<key>", text))
 
 
 def _by_position(findings: list[Any]) -> list[Any]:

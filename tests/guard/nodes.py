@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -14,8 +13,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
-from tests.guard import generate
+from tests import leftovers
+from tests.guard import generate, masks
 from tests.guard.generate import GeneratedContainer
 from tests.guard.wire import ControlSocket
 from tests.stack import Stack
@@ -34,13 +35,13 @@ POLICY: Final = {
         "dev-*": {"max_per_request": {"memory": "4GiB"}, "max_per_card": {"memory_percent": 20}},
     },
 }
+#: What nobody asks for happens when a node is looked at: not while it is recorded.
+_SELDOM: Final = {"bind_timeout_seconds": 600, "reconcile_interval_seconds": 600}
 _KEPT: Final = 16  # containers that were left stay until so many others were
 _WAIT_SECONDS: Final = 30.0
 _TASKS: Final = "io.containerd.runtime.v2.task/k8s.io"
-
-
-#: A tenant's key, which depends on where its bundle lies; of tenants that were not reported.
-_KEY: Final = re.compile(r"\b[0-9a-f]{16}\b")
+#: The keys of tenants depend on where their bundles lie.
+ROOT: Final = Path("/var/tmp/gpushare-guard")
 
 
 class RecordedDaemon:
@@ -52,7 +53,7 @@ class RecordedDaemon:
         self._stack = stack
         stack.configure(**settings)
         self.daemon = ControlSocket(stack.socket)
-        self.names: dict[str, str] = {}  # what depends on the place -> what stands for it
+        self.names: dict[str, str] = {}  # what is drawn by chance -> what stands for it
         self._left: list[tuple[str, str]] = []
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         stack.start_daemon(wrapper)
@@ -68,12 +69,8 @@ class RecordedDaemon:
     def run(self, case: GeneratedContainer) -> dict[str, Any]:
         """Make one container, do to it what the case says, and return what was seen."""
         folder = self._bundle(case)
-        before = (folder / "config.json").read_bytes()
-        reply = self._create(case, folder)
-        found: dict[str, Any] = {"reply": reply, "spec": _spec(folder, before)}
-        found["tenant"] = self.daemon.tenant(case.identity)
-        if reply["ok"]:
-            self.names[str(reply["key"])] = f"<key of {case.name}>"
+        found = self._make(case, folder)
+        reply = found["reply"]
         if reply["ok"] and found["tenant"].get("tenant", {}).get("cards"):
             key = str(reply["key"])
             found["then"] = [
@@ -87,6 +84,15 @@ class RecordedDaemon:
     def create(self, case: GeneratedContainer) -> dict[str, Any]:
         """Make one container, and nothing else."""
         return self._create(case, self._bundle(case))
+
+    def make(self, case: GeneratedContainer) -> dict[str, Any]:
+        """Make one container, and return what was seen."""
+        return self._make(case, self._bundle(case))
+
+    def _make(self, case: GeneratedContainer, folder: Path) -> dict[str, Any]:
+        before = (folder / "config.json").read_bytes()
+        found: dict[str, Any] = {"reply": self._create(case, folder)}
+        return {**found, "spec": _spec(folder, before), "tenant": self.daemon.tenant(case.identity)}
 
     def _bundle(self, case: GeneratedContainer) -> Path:
         place = self._stack.root / ("tasks/" + _TASKS if case.pod else "bundles")
@@ -154,7 +160,13 @@ class RecordedDaemon:
         if not reply["ok"]:
             return {"reply": reply, "gone": self.end(key, name)}
         self._processes.pop(key).wait(_WAIT_SECONDS)
+        # Whether its row is that of a container that has ended is a matter of luck.
+        reply["tenant"] = reply["tenant"]["id"]
         return {"reply": reply, "gone": self._is_gone(name)}
+
+    def end_if_bound(self, key: str, name: str) -> bool:
+        """End a tenant's process, if it got so far."""
+        return key in self._processes and self.end(key, name)
 
     def end(self, key: str, name: str) -> bool:
         """End a tenant's process; return whether the daemon has noticed."""
@@ -194,10 +206,8 @@ class RecordedDaemon:
         # The runtime has ended, and with it what it reserved: found out by the daemon itself.
         deadline = time.monotonic() + _WAIT_SECONDS
         while time.monotonic() < deadline:
-            tenant = self.daemon.tenant(case.identity).get("tenant", {})
-            if not tenant.get("cards"):
+            if not self.daemon.tenant(case.identity).get("tenant", {}).get("cards"):
                 break
-            self.names[str(tenant["key"])] = f"<key of {case.name}>"
             time.sleep(0.005)
         shutil.rmtree(folder)
         return found
@@ -240,18 +250,18 @@ class RecordedDaemon:
 
     def state(self) -> dict[str, Any]:
         """Return all that the socket shows of tenants and cards."""
-        tenants = sorted(self.daemon.tenants(), key=lambda row: str(row["id"]))
+        tenants = sorted(self.daemon.tenants(), key=lambda row: (str(row["name"]), str(row["id"])))
         return {"tenants": tenants, "cards": self.daemon.cards()}
 
     def about(self) -> dict[str, Any]:
         """Return what the daemon says about itself, and its metrics."""
         return {"status": self.daemon.status(), "metrics": self.daemon.metrics()}
 
-    def events(self) -> list[dict[str, Any]]:
+    def events_by_tenant(self) -> dict[str, Any]:
         """Return the lines of the log."""
         lines = (self._stack.root / "gpushared.log").read_text(errors="replace").splitlines()
         found = [json.loads(line) if line.startswith("{") else {"event": line} for line in lines]
-        return [one for one in found if isinstance(one, dict)]
+        return _by_tenant([one for one in found if isinstance(one, dict)], self.names)
 
 
 def _spec(folder: Path, before: bytes) -> Any:
@@ -263,14 +273,22 @@ def record(
     name: str, settings: Mapping[str, Any], first: int, count: int, tell: Callable[[str], None]
 ) -> dict[str, Any]:
     """Record one node, with `count` of the generated cases and all of the corpus."""
-    with Stack(cards=4) as stack:
-        node = RecordedDaemon(stack, settings)
+    with stack_of(4) as stack:
+        node = RecordedDaemon(stack, {"timing": _SELDOM, **settings})
         try:
             found = _recorded(node, first, count, lambda what: tell(f"{name}: {what}"))
-            events = node.events()
+            found["events"] = node.events_by_tenant()
         finally:
             node.close()
-        return normalised({**found, "events": _by_tenant(events, node.names)}, stack, node.names)
+        recorded: dict[str, Any] = masks.of_stack(found, stack, node.names)
+        return recorded
+
+
+def stack_of(cards: int) -> Stack:
+    """Return a stack at the one place where a recording has it."""
+    leftovers.remove(ROOT, ROOT.name)  # of a recording that was killed
+    with patch("tests.stack.stack.secrets.token_hex", lambda _: ROOT.name.partition("-")[2]):
+        return Stack(cards=cards)
 
 
 def _recorded(
@@ -327,32 +345,6 @@ def _enter_cgroup(name: str, pid: int) -> None:
                 (folder / "cgroup.procs").write_text(str(pid))
 
 
-# --- what differs by place and time only ---
-
-
-def normalised(found: Any, stack: Stack, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return `found` with what depends on the place replaced by what stands for it."""
-    installed = stack.installation.libraries.parent
-    fixed = {
-        str(installed): "<installed>",
-        str(stack.root): "<root>",
-        stack.root.name: "<root name>",
-        Path("/proc/sys/kernel/random/boot_id").read_text().strip(): "<boot>",
-        **names,
-    }
-    text = json.dumps(found)
-    for place, stands_for in fixed.items():
-        text = text.replace(place, stands_for)
-    replaced: dict[str, Any] = json.loads(text, object_hook=_without_keys)
-    return replaced
-
-
-def _without_keys(found: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: _KEY.sub("<key>", it) if isinstance(it, str) else it for name, it in found.items()
-    }
-
-
 def _by_tenant(events: list[dict[str, Any]], names: Mapping[str, str]) -> dict[str, Any]:
     """Return the events of each tenant in their order, and which others there were."""
     tenants: dict[str, list[dict[str, Any]]] = {}
@@ -361,6 +353,6 @@ def _by_tenant(events: list[dict[str, Any]], names: Mapping[str, str]) -> dict[s
         whose = str(event.get("id") or names.get(str(event.get("tenant")), ""))
         if whose:
             tenants.setdefault(whose, []).append(event)
-        else:
+        elif event["event"] != masks.RACED:
             others.setdefault(str(event["event"]), event)
     return {"tenants": tenants, "others": others}

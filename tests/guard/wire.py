@@ -31,9 +31,50 @@ class ControlSocket:
     def release(self, key: str, identity: str) -> dict[str, Any]:
         return self.ask("release", {"key": key, "id": identity})
 
-    def open(self, quota: Mapping[str, str], name: str, pid: int, *, rootless: bool) -> Any:
+    def open(
+        self, quota: Mapping[str, str], name: str, pid: int, *, rootless: bool, **more: str
+    ) -> Any:
         fields = {"quota": dict(quota), "name": name, "pid": pid, "rootless": rootless}
-        return self.ask("open", fields)
+        return self.ask("open", {**fields, **more})
+
+    def take(self, name: str, quota: Mapping[str, str], **more: Any) -> dict[str, Any]:
+        fields = {"kind": "command", "name": name, "quota": dict(quota), "wait_seconds": 0}
+        return self.ask("queue-take", fields | more)
+
+    def poll(self, ticket: str, secret: str) -> dict[str, Any]:
+        return self.ask("queue-poll", {"ticket": ticket, "secret": secret})
+
+    def cancel(self, ticket: str) -> dict[str, Any]:
+        return self.ask("queue-cancel", {"ticket": ticket})
+
+    def queue(self) -> list[Any]:
+        return list(self.ask("queue").get("rows", []))
+
+    def prepare(self, claim: str, devices: Sequence[Any], *pods: str, **keys: str) -> Any:
+        fields = {"claim": claim, "namespace": "team", "name": claim, "devices": list(devices)}
+        return self.ask("claim-prepare", {**fields, "pods": list(pods), "parameters": keys})
+
+    def set_pods(self, claim: str, *pods: str) -> dict[str, Any]:
+        return self.ask("claim-pods", {"claim": claim, "pods": list(pods)})
+
+    def unprepare(self, claim: str) -> dict[str, Any]:
+        return self.ask("claim-unprepare", {"claim": claim})
+
+    def claims(self) -> list[Any]:
+        return list(self.ask("claims").get("rows", []))
+
+    def evict(self, name: str, *, hold: bool = False) -> dict[str, Any]:
+        return self.ask("evict", {"name": name, "hold": hold, "reason": "guard"})
+
+    def restore(self, name: str) -> dict[str, Any]:
+        return self.ask("restore", {"name": name})
+
+    def move(self, name: str, card: str) -> dict[str, Any]:
+        return self.ask("move", {"name": name, "card": card})
+
+    def node_setting(self, key: str, value: str | None) -> dict[str, Any]:
+        label = {"value": value, "source": f"label guard/{key}"} if value else {}
+        return self.ask("node-setting", {"key": key, **label})
 
     def tenant(self, name: str) -> dict[str, Any]:
         return self.ask("tenant", {"name": name})
