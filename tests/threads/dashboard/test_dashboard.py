@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dashboard: who is answered, the security headers, and gpushared's rows and figures."""
+"""The dashboard's server: access, security headers, and the rows and figures of gpushared."""
 
 from __future__ import annotations
 
