@@ -66,6 +66,12 @@ def is_waiting(queue: QueueClient, name: str) -> bool:
     return bool(waiting(queue, name))
 
 
+def has_its_ticket(process: subprocess.Popen[str]) -> bool:
+    """Whether `gpushare run --wait` says that it waits: from then on it outlives gpushared."""
+    assert process.stderr is not None
+    return "waiting for room" in process.stderr.readline()
+
+
 def waiting(queue: QueueClient, name: str) -> list[QueueEntry]:
     return [one for one in queue.queue() if one["name"] == name and one["state"] == "waiting"]
 
@@ -123,9 +129,9 @@ def test_cancelling_and_the_end_of_its_time_have_their_exit_statuses(
 @pytest.mark.gate
 def test_a_gpushared_that_is_killed_keeps_the_order(stack: Stack, queue: QueueClient) -> None:
     with full(stack) as first, holder(stack, "--wait", "--name", "second") as second:
-        wait_until(lambda: is_waiting(queue, "second"))
-        with holder(stack, "--wait", "--name", "third"):
-            wait_until(lambda: is_waiting(queue, "third"))
+        assert has_its_ticket(second)
+        with holder(stack, "--wait", "--name", "third") as third:
+            assert has_its_ticket(third)
             before = [entry["ticket"] for entry in queue.queue()]
             stack.end_daemon()
             stack.start_daemon()
