@@ -274,12 +274,17 @@ struct peer peer_start(void (*body)(int socket))
 	return peer;
 }
 
+void dead_are_seen(void)
+{
+	usleep(2000);
+}
+
 void peer_kill(struct peer peer)
 {
 	kill(peer.pid, SIGKILL);
 	EQUAL(waitpid(peer.pid, NULL, 0), peer.pid);
 	close(peer.socket);
-	usleep(2000); /* the simulator looks for the dead once in a millisecond at most */
+	dead_are_seen();
 }
 
 void say_bytes(int socket, const void *bytes, size_t size)

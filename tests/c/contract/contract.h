@@ -87,6 +87,9 @@ struct peer {
 
 struct peer peer_start(void (*body)(int socket));
 void peer_kill(struct peer peer);
+/* Wait until a process that has ended holds nothing: the simulator looks for the dead at most once
+ * in a millisecond, when it is asked how much is free. */
+void dead_are_seen(void);
 void say_bytes(int socket, const void *bytes, size_t size);
 void hear_bytes(int socket, void *bytes, size_t size);
 void say(int socket, uint64_t word);
