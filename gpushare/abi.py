@@ -2,7 +2,7 @@
 """The page layouts and messages of libhook/include/gpushare_abi.h, for Python.
 
 Every figure stands here once, under the name it has in C less its GPUSHARE_ prefix; a field is
-`STRUCT_FIELD`, its offset in bytes. tests/threads/test_abi_parity.py compiles the header and
+`STRUCT_FIELD`, its offset in bytes. tests/c/test_abi_parity.py compiles the header and
 compares.
 Numbers are little endian: gpushare runs where NVIDIA's driver does, on x86-64 and arm64.
 """

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The interface between the daemon and the libraries in a tenant's process: paths, page layouts,
- * messages. gpushare/abi.py mirrors it for Python; tests/threads/test_abi_parity.py compiles this
+ * messages. gpushare/abi.py mirrors it for Python; tests/c/test_abi_parity.py compiles this
  * header and compares every number, so changing only one of the two fails the checks.
  *
  * A tenant has two page files on a small tmpfs of its own:

@@ -19,9 +19,7 @@ def _pure() -> Iterator[None]:
     with purity.recorded() as found:
         result = yield
     if found:
-        pytest.fail(
-            "not a pure test, belongs in tests/threads:\n" + "\n".join(found), pytrace=False
-        )
+        pytest.fail("not pure (CONTRIBUTING.md):\n" + "\n".join(found), pytrace=False)
     return result
 
 
@@ -38,6 +36,6 @@ def pytest_runtest_call() -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown() -> Iterator[None]:
-    """Fail a test that starts something at its end."""
-    return (yield from _pure())
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
+    """Fail a test that starts something at its end. The last one ends what all others share."""
+    return (yield from _pure()) if nextitem else (yield)

@@ -10,11 +10,13 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
+from gpushare.oci.image_view import ImageView
+from gpushare.oci.rootfs import Rootfs
 from tests.stack.program import find
 
 from .container import RuntimeContainer, RuntimeNamespace
@@ -123,3 +125,35 @@ def test_the_witness_sees_every_access(witness: Witness) -> None:
     (witness.folder / "etc/new").touch()
     with pytest.raises(AssertionError, match="made"):
         witness.assert_untouched()
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("kind", [Rootfs, ImageView])
+def test_a_file_swapped_for_a_link_during_a_check_never_leads_out(
+    tmp_path: Path, kind: type[Rootfs]
+) -> None:
+    root, secret, over = tmp_path / "rootfs", tmp_path / "secret", threading.Event()
+    root.mkdir()
+    secret.write_text("the host's")
+    (root / "real").write_text("the image's")
+    (root / "link").symlink_to("/real")
+
+    def swap() -> None:
+        while not over.is_set():
+            for path in ("/real", str(secret)):
+                (root / "next").symlink_to(path)
+                (root / "next").rename(root / "link")
+
+    swapper = threading.Thread(target=swap)
+    swapper.start()
+    fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
+    try:
+        found = set()
+        for _ in range(2000):
+            with closing(kind(fd)) as fresh:
+                found.add(fresh.read("/link", 100))
+    finally:
+        over.set()
+        swapper.join()
+        os.close(fd)
+    assert found <= {b"the image's", None}

@@ -29,8 +29,8 @@ from tests.admission import mutate, violations
 from tests.admission.rendered import translation
 from tests.stack.api_server import StandInApiServer
 from tests.stack.program import find
+from tests.system.kubernetes.test_role import verb_and_resource
 from tests.system.waiting import wait_until
-from tests.threads.kubernetes.test_manifests import verb_and_resource
 from tests.unit.kubernetes.made import card, node
 from tools.check.command import ROOT
 

@@ -9,9 +9,9 @@ from gpushare.kubernetes.api.claims import CLAIMS
 from gpushare.kubernetes.api.server import ApiServer, path_of
 from gpushare.manifest.alauda import GROUPS, config_maps
 from tests.stack.api_server import StandInApiServer
-from tests.threads.kubernetes.test_claims import body as claim_body
-from tests.threads.kubernetes.test_manifests import everything
+from tests.system.kubernetes.test_role import everything
 from tests.unit.kubernetes import test_manifests as manifests
+from tests.unit.kubernetes.test_claims import body as claim_body
 
 from . import schemas
 

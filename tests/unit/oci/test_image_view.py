@@ -69,6 +69,25 @@ def test_an_image_that_is_as_it_was_matches(image: Path) -> None:
         assert view.matches(seen)
 
 
+def test_a_known_directory_is_not_read_again(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = image / LIBRARIES
+    os.utime(folder, (1, 1))  # as it is unpacked: its content is older than itself
+    seen = seen_of(image)
+
+    def read(directory: int) -> list[str]:
+        raise AssertionError(directory)
+
+    monkeypatch.setattr("gpushare.oci.image_view.names_in", read)
+    with viewed(image) as view:
+        assert view.matches(seen)
+    (folder / "new").touch()
+    before = folder.stat().st_ctime_ns
+    while folder.stat().st_ctime_ns == before:  # the clock of the file system is coarse
+        os.utime(folder, (1, 1))
+    with viewed(image) as view, pytest.raises(AssertionError):
+        view.matches(seen)
+
+
 def moved(root: Path, name: str) -> None:
     """Put a link in the place of a directory, which is elsewhere now."""
     (root / name).rename(root / "srv/moved")

@@ -104,3 +104,9 @@ def test_a_library_cut_short_is_refused_and_nothing_else_happens(tmp_path: Path)
         cut.write_bytes(whole[:length])
         with pytest.raises(oci_elf.ElfError):
             oci_elf.soname(str(cut))
+
+
+def test_the_soname_of_libc_is_the_name_programs_ask_for() -> None:
+    loaded = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
+    path = next(path for path in loaded if Path(path).name.startswith("libc.so"))
+    assert oci_elf.soname(path) == "libc.so.6"

@@ -11,8 +11,8 @@ import pytest
 
 from gpushare.history.store import HistoryStore
 from gpushare.metrics_schema import Metrics
+from tests.system.dashboard.served import ServedDashboard, options_of, served
 from tests.threads.cli.conftest import daemon
-from tests.threads.dashboard.served import ServedDashboard, options_of, served
 from tests.unit.cli.fake_daemon import AnsweringDaemon
 from tests.unit.exporter import made
 

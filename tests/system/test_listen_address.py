@@ -15,6 +15,8 @@ from gpushare.listen_address import (
     listen,
 )
 
+pytestmark = pytest.mark.gate
+
 
 def test_a_socket_left_by_another_is_replaced_and_one_in_use_is_not(tmp_path: Path) -> None:
     where = Address(path=tmp_path / "metrics.sock")

@@ -3,26 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.api.claims import (
     CLAIMS,
-    AllocatedClaim,
     BadClaim,
     ClaimReader,
     claim_of,
     read_parameters,
 )
-from gpushare.kubernetes.api.prepared_claims import ClaimFollower, PreparedClaims
 from gpushare.kubernetes.api.server import ApiNotFound, ApiServer, path_of
 from tests.stack.api_server import StandInApiServer
-from tests.stack.claims import AllocatedPart, ScheduledClaim
-from tests.system.waiting import wait_until
 
 NOW = "2026-11-23T15:00:00Z"
 PATH = path_of(CLAIMS, "train", "team-a")
@@ -225,196 +218,3 @@ def test_the_status_of_another_claim_of_that_name_is_left_alone(
     cluster.put(PATH, {**body(), "metadata": {"uid": "claim-2"}})
     reader.report(claim, "ready", is_ready=True, now=NOW)
     assert "devices" not in cluster.objects[PATH]["status"]
-
-
-class Followed:
-    """Follows claims, and notes what changes."""
-
-    def __init__(self, api: ApiServer) -> None:
-        self.seen: list[AllocatedClaim] = []
-        self.claims = PreparedClaims(api, self.seen.append)
-
-    @property
-    def pods(self) -> list[tuple[str, ...]]:
-        return [claim.pods for claim in self.seen]
-
-
-@pytest.fixture
-def followed(api: ApiServer) -> Iterator[Followed]:
-    made = Followed(api)
-    yield made
-    made.claims.close()
-
-
-def reserve(cluster: StandInApiServer, *pods: str) -> None:
-    reserved = [{"resource": "pods", "name": pod, "uid": pod} for pod in pods]
-    cluster.put(PATH, body(reservedFor=reserved))
-
-
-def test_a_pod_that_joins_or_leaves_a_prepared_claim_is_noticed(
-    followed: Followed, cluster: StandInApiServer
-) -> None:
-    reserve(cluster, "pod-1")
-    followed.claims.follow(claim_of(cluster.objects[PATH]))
-    wait_until(lambda: cluster.watchers == 1)
-    assert not followed.seen
-    reserve(cluster, "pod-1", "pod-2")
-    wait_until(lambda: followed.pods == [("pod-1", "pod-2")])
-    reserve(cluster, "pod-2")
-    wait_until(lambda: followed.pods[1:] == [("pod-2",)])
-
-
-def test_other_claims_and_a_namesake_are_not_reported(
-    followed: Followed, cluster: StandInApiServer
-) -> None:
-    reserve(cluster, "pod-1")
-    followed.claims.follow(claim_of(cluster.objects[PATH]))
-    followed.claims.follow(claim_of(cluster.objects[PATH]))
-    wait_until(lambda: cluster.watchers == 1)
-    cluster.put(path_of(CLAIMS, "other", "team-a"), body(reservedFor=[]))
-    cluster.remove(PATH)
-    cluster.put(PATH, {**body(reservedFor=[]), "metadata": {"uid": "claim-2"}})
-    watch = followed.claims._followed["claim-1"].watch
-    wait_until(lambda: [one["metadata"]["uid"] for one in watch.objects()] == ["claim-2"])
-    followed.claims.forget("claim-1")
-    wait_until(lambda: cluster.watchers == 0)
-    assert not followed.seen
-
-
-def test_a_claim_of_one_pod_is_not_watched(followed: Followed, cluster: StandInApiServer) -> None:
-    made = body()
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "pod-1", "controller": True}
-    made["metadata"]["ownerReferences"] = [owner]
-    claim = claim_of(made)
-    assert claim.is_of_one_pod
-    followed.claims.follow(claim)
-    followed.claims.forget(claim.uid)
-    assert not [request for request in cluster.requests if "watch=1" in request]
-
-
-def test_a_change_that_could_not_be_passed_on_is_passed_on_later(
-    api: ApiServer, cluster: StandInApiServer
-) -> None:
-    calls: list[tuple[str, ...]] = []
-
-    def changed(claim: AllocatedClaim) -> None:
-        calls.append(claim.pods)
-        if len(calls) < 3:
-            raise BadClaim("gpushared is away")
-
-    reserve(cluster, "pod-1")
-    claims = PreparedClaims(api, changed)
-    claims.follow(claim_of(cluster.objects[PATH]))
-    reserve(cluster, "pod-1", "pod-2")
-    wait_until(lambda: len(calls) == 3)
-    claims.close()
-    assert set(calls) == {("pod-1", "pod-2")}
-
-
-def ready(cluster: StandInApiServer) -> list[tuple[str, str]]:
-    """Return status and message of each condition in the status of the claim's devices."""
-    return [
-        (one["status"], one["message"])
-        for device in cluster.objects[PATH]["status"].get("devices") or []
-        for one in device["conditions"]
-    ]
-
-
-def test_a_prepared_claim_is_reported_as_ready_and_as_lost_with_its_card(
-    followed: Followed, cluster: StandInApiServer
-) -> None:
-    cluster.put(PATH, body())
-    followed.claims.follow(claim_of(cluster.objects[PATH]))
-    wait_until(lambda: ready(cluster) == [("True", "reserved on the node")])
-    followed.claims.update_health({"card-9": "unhealthy: XID 79"})
-    followed.claims.update_health({"card-5f3c": "unhealthy: XID 79"})
-    wait_until(lambda: ready(cluster) == [("False", "card-5f3c: unhealthy: XID 79")])
-    followed.claims.update_health({})
-    wait_until(lambda: ready(cluster) == [("True", "reserved on the node")])
-    followed.claims.forget("claim-1")
-    followed.claims.update_health({"card-5f3c": "unhealthy: XID 79"})
-    followed.claims.close()
-    assert ready(cluster) == [("True", "reserved on the node")]
-
-
-def test_a_status_that_cannot_be_written_delays_nothing(
-    followed: Followed, cluster: StandInApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cluster.put(PATH, body())
-    cluster.fault = lambda method, _path: 422 if method == "PUT" else None
-    followed.claims.follow(claim_of(cluster.objects[PATH]))
-    wait_until(lambda: "claim team-a/train: PUT" in capsys.readouterr().err)
-    assert not ready(cluster)
-
-
-def test_a_refused_claim_stays_refused_when_cards_are_well_again(
-    followed: Followed, cluster: StandInApiServer
-) -> None:
-    def messages() -> list[str]:
-        devices = cluster.objects[PATH]["status"].get("devices", [])
-        return [each["conditions"][0]["message"] for each in devices]
-
-    reserve(cluster, "pod-1")
-    claim = claim_of(cluster.objects[PATH])
-    followed.claims.refuse(claim, "no card has room")
-    wait_until(lambda: "no card has room" in messages())
-    followed.claims.update_health({})
-    followed.claims.follow(claim)
-    wait_until(lambda: "no card has room" not in messages())
-    followed.claims.update_health({claim.devices[0].device: "unhealthy: XID 79"})
-    wait_until(lambda: any("XID 79" in message for message in messages()))
-
-
-class Daemon:
-    """gpushared with one prepared claim, and the pods that it knows of."""
-
-    def __init__(self, claim: ScheduledClaim, *pods: str) -> None:
-        self.pods = list(pods)
-        names = {"namespace": claim.namespace, "name": claim.name}
-        self.row: dict[str, Any] = {"claim": claim.uid, **names, "pods": self.pods}
-
-    def claims(self) -> list[Any]:
-        return [self.row]
-
-    def set_claim_pods(self, uid: str, pods: Sequence[str]) -> None:
-        assert uid == self.row["claim"]
-        self.pods = list(pods)
-
-
-def claim_in(cluster: StandInApiServer, *pods: str) -> ScheduledClaim:
-    claim = ScheduledClaim(cluster, "train", "n", [AllocatedPart("GPU-A")])
-    claim.reserve(*pods)
-    return claim
-
-
-@contextmanager
-def following(api: ApiServer, daemon: Daemon) -> Iterator[ClaimFollower]:
-    made = ClaimFollower(api, ClaimReader(api), daemon, StatusLog())
-    try:
-        yield made
-    finally:
-        api.stop.set()
-        made.close()
-
-
-def test_a_pod_that_joined_meanwhile_may_use_the_claim(
-    cluster: StandInApiServer, api: ApiServer
-) -> None:
-    daemon = Daemon(claim_in(cluster, "pod-1", "pod-2"), "pod-1")
-    with following(api, daemon):
-        wait_until(lambda: daemon.pods == ["pod-1", "pod-2"])
-
-
-def test_another_claim_of_that_name_is_none_of_its_business(
-    cluster: StandInApiServer, api: ApiServer
-) -> None:
-    daemon = Daemon(claim_in(cluster, "pod-1"), "pod-1")
-    again = claim_in(cluster, "pod-9")
-    with following(api, daemon) as follower:
-        follower.refuse(ClaimReader(api).read("ai", "train"), "no room")
-        path = path_of(CLAIMS, "train", "ai")
-        wait_until(lambda: "devices" in cluster.objects[path]["status"])
-        [device] = cluster.objects[path]["status"]["devices"]
-        assert device["conditions"][0]["message"] == "no room"
-    assert cluster.objects[path]["metadata"]["uid"] == again.uid
-    assert daemon.pods == ["pod-1"]

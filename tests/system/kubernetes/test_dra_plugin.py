@@ -19,7 +19,9 @@ from gpushare.kubernetes.kubelet.dra_plugin import PATH_BYTES, DraPlugin, plugin
 from gpushare.protocol.kubernetes import device_name
 from tests.stack.kubelet.dra import DRA, HEALTH, DraKubelet
 from tests.system.waiting import wait_until
-from tests.threads.kubernetes.gpushared import Clock
+from tests.unit.kubernetes.gpushared import Clock
+
+pytestmark = pytest.mark.gate
 
 GIB = 1 << 30
 A = "GPU-AAAAAAAA-0000-0000-0000-000000000000"

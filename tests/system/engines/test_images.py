@@ -15,6 +15,8 @@ import pytest
 from gpushare.images import NotFound, open_image
 from tests.unit.images.test_images import FAKE, names
 
+pytestmark = pytest.mark.gate
+
 CUDART = "usr/local/cuda-12.4/lib64/libcudart.so.12.4.127"
 
 

@@ -26,9 +26,11 @@ from gpushare.kubernetes.api.server import (
 )
 from gpushare.kubernetes.api.watch import WatchedObjects
 from tests.stack.api_server import Body, Refused, StandInApiServer
+from tests.system.kubernetes.conftest import Connect
 from tests.system.waiting import wait_until
-from tests.unit.kubernetes.conftest import Connect
 from tests.unit.kubernetes.test_credentials import written
+
+pytestmark = pytest.mark.gate
 
 NODES = "/api/v1/nodes"
 NODE = f"{NODES}/n"

@@ -21,6 +21,8 @@ from gpushare.engines.config_files import ConfigLocation
 from gpushare.engines.query import RuntimeReport
 from tests.system.waiting import wait_until
 
+pytestmark = pytest.mark.gate
+
 LAUNCHER = Path("/opt/x/gpushare-runtime")
 CRIO = f"""\
 [crio.runtime]

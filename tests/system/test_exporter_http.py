@@ -29,6 +29,8 @@ from gpushare.exporter.http_server import (
 from gpushare.exporter.metric_family import SnapshotSource
 from tests.unit.exporter.made import metrics, tenant
 
+pytestmark = pytest.mark.gate
+
 TOKEN = "0123456789abcdef"
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 Address = tuple[str, int]

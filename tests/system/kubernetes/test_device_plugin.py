@@ -18,7 +18,9 @@ from gpushare.kubernetes.kubelet.memory_units import memory_resource
 from tests.stack.kubelet import StandInKubelet
 from tests.stack.kubelet.service import PluginError
 from tests.system.waiting import wait_until
-from tests.threads.kubernetes.gpushared import Clock
+from tests.unit.kubernetes.gpushared import Clock
+
+pytestmark = pytest.mark.gate
 
 GIB = 1 << 30
 A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"

@@ -15,6 +15,8 @@ import pytest
 
 from tests.unit import purity
 
+pytestmark = pytest.mark.gate
+
 
 @pytest.fixture(scope="module", autouse=True)
 def watched() -> None:

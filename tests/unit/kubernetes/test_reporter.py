@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from unittest import mock
 
@@ -12,7 +11,6 @@ import pytest
 
 from gpushare.client import DaemonUnreachable
 from gpushare.kubernetes import StatusLog
-from gpushare.kubernetes.__main__ import main
 from gpushare.kubernetes.api import reporter, slices
 from gpushare.kubernetes.api.event_recorder import EVENTS, EventRecorder
 from gpushare.kubernetes.api.labels import NodeLabels, labels_of
@@ -22,9 +20,7 @@ from gpushare.kubernetes.api.server import ApiServer
 from gpushare.kubernetes.api.slices import SLICES, NoSharedDevices, SlicePublisher
 from gpushare.quota.node_settings import ALLOWED_MODE, POLICY, NodeSetting
 from tests.stack.api_server import Body, StandInApiServer
-from tests.stack.node_agent import write_kubeconfig
-from tests.system.waiting import wait_until
-from tests.threads.kubernetes.gpushared import FakeGpushared
+from tests.unit.kubernetes.gpushared import FakeGpushared
 from tests.unit.kubernetes.made import GIB, card, node
 from tests.unit.kubernetes.test_node_settings import WANTED_POLICY
 
@@ -33,18 +29,10 @@ NODE = "/api/v1/nodes/n"
 
 @pytest.fixture
 def made(
-    api: ApiServer,
-    cluster: StandInApiServer,
-    daemon: FakeGpushared,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[NodeReporter]:
-    monkeypatch.setattr(reporter, "STEP_SECONDS", 0.05)
+    api: ApiServer, cluster: StandInApiServer, daemon: FakeGpushared, tmp_path: Path
+) -> NodeReporter:
     cluster.put(NODE, {})
-    node = NodeReporter(api, daemon, "n", StatusLog(), tmp_path)
-    yield node
-    node.close()
-    assert not node._thread.is_alive()
+    return NodeReporter(api, daemon, "n", StatusLog(), tmp_path)
 
 
 def devices(cluster: StandInApiServer) -> list[Body]:
@@ -54,27 +42,6 @@ def devices(cluster: StandInApiServer) -> list[Body]:
 def label(cluster: StandInApiServer, name: str = "gpushare.io/mode") -> str | None:
     found: dict[str, str] = cluster.objects[NODE]["metadata"].get("labels") or {}
     return found.get(name)
-
-
-def test_slices_come_after_the_registration_and_labels_at_once(
-    made: NodeReporter, cluster: StandInApiServer
-) -> None:
-    made.start()
-    wait_until(lambda: label(cluster) == "dra")
-    assert not cluster.of(SLICES)
-    made.register()
-    made.register()
-    wait_until(lambda: len(devices(cluster)) == 2)
-
-
-def test_slices_that_something_deletes_come_back(
-    made: NodeReporter, cluster: StandInApiServer
-) -> None:
-    made.register()
-    made.start()
-    wait_until(lambda: len(devices(cluster)) == 2 and cluster.watchers == 2)
-    cluster.remove(f"{SLICES}/n-gpu.gpushare.io-0")
-    wait_until(lambda: len(devices(cluster)) == 2)
 
 
 def test_a_restart_of_gpushared_is_not_seen_and_an_outage_is(
@@ -130,19 +97,6 @@ def test_a_server_that_refuses_one_thing_gets_the_others_and_that_later(
     assert label(cluster) == "dra"
 
 
-def test_a_row_that_is_malformed_does_not_end_the_reporter(
-    made: NodeReporter,
-    cluster: StandInApiServer,
-    daemon: FakeGpushared,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    daemon.rows = [{"uuid": "GPU-1"}]
-    made.start()
-    wait_until(lambda: "internal error" in capsys.readouterr().err)
-    daemon.rows = [card(0)]
-    wait_until(lambda: label(cluster) == "dra")
-
-
 def test_the_pcie_roots_are_read_when_the_cards_change(
     made: NodeReporter, cluster: StandInApiServer, daemon: FakeGpushared
 ) -> None:
@@ -159,21 +113,6 @@ def test_the_pcie_roots_are_read_when_the_cards_change(
     assert root == {"string": "pci0000:5b"}
 
 
-def test_what_stays_is_removed_on_request(
-    api: ApiServer, cluster: StandInApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster.put("/api/v1/nodes/n", {"metadata": {"labels": {"mine": "1"}}})
-    NodeLabels(api, "n").write(node())
-    SlicePublisher(api, "n").write(node(card(0)))
-    kept = write_kubeconfig(tmp_path / "kubeconfig", cluster)
-    options = ["--remove", "--node", "n", "--kubeconfig", str(kept)]
-    monkeypatch.setattr("sys.argv", ["gpushare-node", *options])
-    main()
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()  # Ctrl-C ends it
-    assert cluster.objects["/api/v1/nodes/n"]["metadata"]["labels"] == {"mine": "1"}
-    assert not [path for path in cluster.objects if "resourceslices" in path]
-
-
 @pytest.mark.parametrize("is_away", [False, True])
 def test_a_node_that_leaves_the_cluster_is_configured_by_its_file_alone(
     api: ApiServer, cluster: StandInApiServer, daemon: FakeGpushared, is_away: bool
@@ -185,36 +124,6 @@ def test_a_node_that_leaves_the_cluster_is_configured_by_its_file_alone(
     NodeReporter(api, daemon, "n", StatusLog()).remove()
     assert label(cluster) is None
     assert bool(daemon.settings) is is_away
-
-
-def test_labels_of_the_node_configure_gpushared_and_those_of_another_node_do_not(
-    made: NodeReporter, cluster: StandInApiServer, daemon: FakeGpushared
-) -> None:
-    cluster.put("/api/v1/nodes/m", {"metadata": {"labels": {"gpushare.io/wanted-mode": "plugin"}}})
-    made.start()
-    wait_until(lambda: label(cluster) == "dra")
-    policy = {"gpushare.io/wanted-policy": "burst-share"}
-    cluster.put(NODE, {"metadata": {"labels": policy}})
-    wait_until(lambda: bool(daemon.settings))
-    source = "node label gpushare.io/wanted-policy"
-    assert daemon.settings == {"defaults.policy": {"value": "burst-share", "source": source}}
-    daemon.is_away = True
-    cluster.put(NODE, {})
-    daemon.is_away = False
-    wait_until(lambda: not daemon.settings)
-
-
-def test_a_node_that_is_deleted_keeps_its_settings(
-    made: NodeReporter, cluster: StandInApiServer, daemon: FakeGpushared
-) -> None:
-    """Its labels are not known then."""
-    cluster.put(NODE, {"metadata": {"labels": {"gpushare.io/wanted-mode": "shared"}}})
-    made.start()
-    wait_until(lambda: bool(daemon.settings))
-    cluster.remove(NODE)
-    wait_until(lambda: not made._nodes.objects())
-    made.step()
-    assert daemon.settings
 
 
 class Labelled:

@@ -19,6 +19,8 @@ from gpushare.oci import ldcache
 from gpushare.oci.elf import this_platform
 from gpushare.oci.ldcache import LdCacheEntry, LoaderCache, LoaderCacheError
 
+pytestmark = pytest.mark.gate
+
 PLATFORM = this_platform()
 FLAGS = PLATFORM.cache_flags
 LDCONFIG = shutil.which("ldconfig", path="/sbin:/usr/sbin") or "/sbin/ldconfig"

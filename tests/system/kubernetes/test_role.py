@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 from urllib.parse import urlsplit
 
+import pytest
+
 from gpushare.kubernetes.api.claims import (
     CLAIMS,
     ClaimReader,
@@ -19,9 +21,11 @@ from gpushare.kubernetes.api.watch import WatchedObjects
 from gpushare.protocol.kubernetes import DRIVER
 from tests.stack.api_server import StandInApiServer
 from tests.system.waiting import wait_until
-from tests.threads.kubernetes.test_claims import body as claim_body
 from tests.unit.kubernetes.made import GIB, card, node
+from tests.unit.kubernetes.test_claims import body as claim_body
 from tests.unit.kubernetes.test_manifests import SHIPPED, of
+
+pytestmark = pytest.mark.gate
 
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 

@@ -30,6 +30,8 @@ from tests.unit.setup.machine import write
 from tests.unit.setup.test_install import RUNC, SOCKET, make_source, snapshot
 from tests.unit.setup.test_setup import setup
 
+pytestmark = pytest.mark.gate
+
 TOOLS = ("rm", "mv", "rmdir")  # the programs with which it changes files
 
 

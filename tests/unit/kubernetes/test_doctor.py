@@ -3,28 +3,23 @@
 
 from __future__ import annotations
 
-import json
-import socket
+import os
+import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
-from gpushare.checks import Check, kubernetes
+from gpushare.checks import Check
 from gpushare.checks.kubernetes import RUNTIME_CLASSES, NodeFacts, check_cluster, check_node
-from gpushare.cli import gpushare as command_line
 from gpushare.kubernetes.api.server import ApiServer
 from gpushare.kubernetes.api.slices import SlicePublisher
 from gpushare.quota.node_settings import NodeSetting
 from tests.stack.api_server import StandInApiServer
-from tests.stack.node_agent import write_kubeconfig
-from tests.unit.cli.fake_daemon import AnsweringDaemon, refusal
 from tests.unit.kubernetes.made import card
 from tests.unit.kubernetes.made import node as cards_of
 
@@ -43,7 +38,6 @@ class Machine:
     containerd: str = "containerd github.com/containerd/containerd/v2 v2.1.4 abc"
     dump: str = ""
     cgroups: str = V2
-    sockets: ExitStack = field(default_factory=ExitStack)
     settings: dict[str, NodeSetting] | None = None
 
     @property
@@ -61,18 +55,15 @@ class Machine:
         for name in names:
             path = self.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            opened = self.sockets.enter_context(socket.socket(socket.AF_UNIX))
-            opened.bind(str(path))
+            os.mknod(path, stat.S_IFSOCK | 0o600)
 
     def configure(self, **settings: Any) -> None:
         (self.folder / "config.yaml").write_text(yaml.safe_dump(settings))
 
 
 @pytest.fixture
-def machine(folder: Path) -> Iterator[Machine]:
-    made = Machine(folder)
-    with made.sockets:
-        yield made
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
 
 
 def lines(checks: Iterator[Check]) -> list[str]:
@@ -242,35 +233,16 @@ def test_a_resource_of_the_device_plugin(
 
 
 def test_a_clock_that_is_apart_is_reported(
-    asked: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
+    asked: Callable[..., dict[str, str]], api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ApiServer, "clock", lambda _api: time.time() - 120)
+    monkeypatch.setattr(api, "clock", lambda: time.time() - 120)
     assert asked()["clock"].startswith("fail clock: 1")
 
 
 def test_a_server_that_is_away_leaves_the_checks_of_the_node(
-    machine: Machine, cluster: StandInApiServer, connect: Callable[..., ApiServer]
+    machine: Machine, cluster: StandInApiServer, api: ApiServer
 ) -> None:
     cluster.fault = lambda *_: "drop"
-    checks = list(check_cluster(connect(patience_seconds=0), "n", machine.facts))
+    checks = list(check_cluster(api, "n", machine.facts))
     assert checks[0].level == "fail"
     assert any("kubelet 1.36" in check.text for check in checks)
-
-
-def test_the_command_prints_the_findings_and_fails(
-    tmp_path: Path,
-    machine: Machine,
-    cluster: StandInApiServer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    path = write_kubeconfig(tmp_path / "kubeconfig", cluster)
-    monkeypatch.setattr(kubernetes, "NodeFacts", lambda _mode: machine.facts)
-    daemon = AnsweringDaemon(tmp_path / "control.sock", {"status": refusal("internal", "busy")})
-    arguments = ["doctor", "--k8s", "--kubeconfig", str(path), "--node", "N", "--json"]
-    with daemon.running():
-        result = CliRunner().invoke(command_line, [*arguments, "--socket", str(daemon.path)])
-    assert result.exit_code == 4, result.output
-    texts = [check["text"] for check in json.loads(result.stdout)]
-    assert "daemon: busy" in texts
-    assert "node n: not in the cluster" in texts
-    assert cluster.tokens[0] == "Bearer t"

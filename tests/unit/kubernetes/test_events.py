@@ -21,7 +21,7 @@ from gpushare.kubernetes.api.event_recorder import (
 from gpushare.kubernetes.api.events import TEXTS, EventReporter, message_of
 from gpushare.kubernetes.api.server import ApiServer, path_of
 from tests.stack.api_server import Body, StandInApiServer
-from tests.threads.kubernetes.gpushared import NOW, Clock, FakeGpushared
+from tests.unit.kubernetes.gpushared import NOW, Clock, FakeGpushared
 
 GIB = 1 << 30
 ABOUT = PodContainer("team-a", "train-0", "uid-1", "train")

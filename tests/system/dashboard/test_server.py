@@ -32,11 +32,13 @@ from gpushare.history.reader import HistoryReader
 from gpushare.history.reports import REPORTS, ReportSource, make_report
 from gpushare.listen_address import Address, parse_address
 from tests.stack.certificate import write_certificate
-from tests.threads.dashboard.conftest import GIB, KEY
-from tests.threads.dashboard.served import ServedDashboard, options_of, served
+from tests.system.dashboard.conftest import GIB, KEY
+from tests.system.dashboard.served import ServedDashboard, options_of, served
 from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
 from tests.unit.cli.test_history import event
 from tests.unit.exporter.made import UUID
+
+pytestmark = pytest.mark.gate
 
 API = ("/api/now", "/api/subjects?since=0&until=1", "/api/series", "/api/why", "/api/events")
 

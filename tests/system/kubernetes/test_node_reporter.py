@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The thread of gpushare-node that keeps labels, slices and settings current."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from gpushare.kubernetes import StatusLog
+from gpushare.kubernetes.__main__ import main
+from gpushare.kubernetes.api import reporter
+from gpushare.kubernetes.api.event_recorder import EVENTS, EventRecorder
+from gpushare.kubernetes.api.labels import NodeLabels
+from gpushare.kubernetes.api.node_settings import NodeSettings
+from gpushare.kubernetes.api.reporter import NodeReporter
+from gpushare.kubernetes.api.server import ApiServer
+from gpushare.kubernetes.api.slices import SLICES, SlicePublisher
+from gpushare.quota.node_settings import NodeSetting
+from tests.stack.api_server import Body, StandInApiServer
+from tests.stack.node_agent import write_kubeconfig
+from tests.system.waiting import wait_until
+from tests.unit.kubernetes.gpushared import FakeGpushared
+from tests.unit.kubernetes.made import card, node
+from tests.unit.kubernetes.test_reporter import NODE, devices, label
+
+pytestmark = pytest.mark.gate
+
+
+@pytest.fixture
+def made(
+    api: ApiServer,
+    cluster: StandInApiServer,
+    daemon: FakeGpushared,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[NodeReporter]:
+    monkeypatch.setattr(reporter, "STEP_SECONDS", 0.05)
+    cluster.put(NODE, {})
+    node = NodeReporter(api, daemon, "n", StatusLog(), tmp_path)
+    yield node
+    node.close()
+    assert not node._thread.is_alive()
+
+
+def test_slices_come_after_the_registration_and_labels_at_once(
+    made: NodeReporter, cluster: StandInApiServer
+) -> None:
+    made.start()
+    wait_until(lambda: label(cluster) == "dra")
+    assert not cluster.of(SLICES)
+    made.register()
+    made.register()
+    wait_until(lambda: len(devices(cluster)) == 2)
+
+
+def test_slices_that_something_deletes_come_back(
+    made: NodeReporter, cluster: StandInApiServer
+) -> None:
+    made.register()
+    made.start()
+    wait_until(lambda: len(devices(cluster)) == 2 and cluster.watchers == 2)
+    cluster.remove(f"{SLICES}/n-gpu.gpushare.io-0")
+    wait_until(lambda: len(devices(cluster)) == 2)
+
+
+def test_a_row_that_is_malformed_does_not_end_the_reporter(
+    made: NodeReporter,
+    cluster: StandInApiServer,
+    daemon: FakeGpushared,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    daemon.rows = [{"uuid": "GPU-1"}]
+    made.start()
+    wait_until(lambda: "internal error" in capsys.readouterr().err)
+    daemon.rows = [card(0)]
+    wait_until(lambda: label(cluster) == "dra")
+
+
+def test_what_stays_is_removed_on_request(
+    api: ApiServer, cluster: StandInApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.put("/api/v1/nodes/n", {"metadata": {"labels": {"mine": "1"}}})
+    NodeLabels(api, "n").write(node())
+    SlicePublisher(api, "n").write(node(card(0)))
+    kept = write_kubeconfig(tmp_path / "kubeconfig", cluster)
+    options = ["--remove", "--node", "n", "--kubeconfig", str(kept)]
+    monkeypatch.setattr("sys.argv", ["gpushare-node", *options])
+    main()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()  # Ctrl-C ends it
+    assert cluster.objects["/api/v1/nodes/n"]["metadata"]["labels"] == {"mine": "1"}
+    assert not [path for path in cluster.objects if "resourceslices" in path]
+
+
+def test_labels_of_the_node_configure_gpushared_and_those_of_another_node_do_not(
+    made: NodeReporter, cluster: StandInApiServer, daemon: FakeGpushared
+) -> None:
+    cluster.put("/api/v1/nodes/m", {"metadata": {"labels": {"gpushare.io/wanted-mode": "plugin"}}})
+    made.start()
+    wait_until(lambda: label(cluster) == "dra")
+    policy = {"gpushare.io/wanted-policy": "burst-share"}
+    cluster.put(NODE, {"metadata": {"labels": policy}})
+    wait_until(lambda: bool(daemon.settings))
+    source = "node label gpushare.io/wanted-policy"
+    assert daemon.settings == {"defaults.policy": {"value": "burst-share", "source": source}}
+    daemon.is_away = True
+    cluster.put(NODE, {})
+    daemon.is_away = False
+    wait_until(lambda: not daemon.settings)
+
+
+def test_a_node_that_is_deleted_keeps_its_settings(
+    made: NodeReporter, cluster: StandInApiServer, daemon: FakeGpushared
+) -> None:
+    """Its labels are not known then."""
+    cluster.put(NODE, {"metadata": {"labels": {"gpushare.io/wanted-mode": "shared"}}})
+    made.start()
+    wait_until(lambda: bool(daemon.settings))
+    cluster.remove(NODE)
+    wait_until(lambda: not made._nodes.objects())
+    made.step()
+    assert daemon.settings
+
+
+class Labelled:
+    """A node, gpushared, and what keeps the one as the other says."""
+
+    def __init__(self, api: ApiServer, cluster: StandInApiServer) -> None:
+        self.api, self.cluster, self.daemon = api, cluster, FakeGpushared()
+        self.restart()
+
+    def restart(self) -> None:
+        """Have a new gpushare-node follow."""
+        recorder = EventRecorder(self.api, "n")
+        self.following = NodeSettings(self.daemon, recorder, lambda: 1_780_000_000.0)
+
+    def step(self, **labels: str) -> dict[str, NodeSetting]:
+        """Label the node, apply the labels twice, and return the settings of gpushared."""
+        names = {key.replace("_", "-"): value for key, value in labels.items()}
+        return self.apply({f"gpushare.io/{name}": value for name, value in names.items()})
+
+    def apply(self, labels: Mapping[str, str]) -> dict[str, NodeSetting]:
+        node = self.cluster.put(NODE, {"metadata": {"labels": dict(labels)}})
+        for _ in range(2):
+            status = {
+                "accepts_node_labels": self.daemon.accepts,
+                "node_settings": {**self.daemon.settings},
+            }
+            self.following.apply(node, status)
+        return self.daemon.settings
+
+    def events(self, reason: str) -> list[Body]:
+        return [one for one in self.cluster.of(EVENTS) if one["reason"] == reason]
+
+
+@pytest.fixture
+def labelled(api: ApiServer, cluster: StandInApiServer) -> Labelled:
+    return Labelled(api, cluster)
+
+
+@pytest.fixture
+def publisher(api: ApiServer, cluster: StandInApiServer) -> SlicePublisher:
+    cluster.put(NODE, {})
+    return SlicePublisher(api, "n")
+
+
+def pools(cluster: StandInApiServer) -> list[tuple[int, int]]:
+    found = [one["spec"]["pool"] for one in cluster.of(SLICES)]
+    return [(pool["generation"], pool["resourceSliceCount"]) for pool in found]
+
+
+def dropping(*fields: str) -> Callable[[Body], None]:
+    """Return a server that does not know some fields of a device."""
+
+    def drop(body: Body) -> None:
+        for device in body.get("spec", {}).get("devices") or []:
+            for name in fields:
+                device.pop(name, None)
+
+    return drop
+
+
+def labels_on(cluster: StandInApiServer) -> dict[str, str]:
+    found: dict[str, str] = cluster.objects[NODE]["metadata"].get("labels") or {}
+    return found
