@@ -186,6 +186,7 @@ def test_a_scheduler_that_dies_is_restarted_and_informed(
     wait_until(lambda: permille(node, tenant) == 300)
     killed = pid_of(node)
     beat = gate(node, tenant, abi.GATE_HEARTBEAT_NS)
+    capfd.readouterr()  # the first start, which may have been before the test began to read
     os.kill(killed, signal.SIGKILL)
     wait_until(lambda: pid_of(node) not in {0, killed})
     wait_until(lambda: gate(node, tenant, abi.GATE_HEARTBEAT_NS) != beat)
@@ -193,7 +194,7 @@ def test_a_scheduler_that_dies_is_restarted_and_informed(
     events = [json.loads(line)["event"] for line in capfd.readouterr().err.splitlines()]
     assert status_row(node)["scheduler_pid"] == pid_of(node)
     assert "scheduler-lost" in events  # twice where it was being told something as it died
-    assert events.count("scheduler-started") == 2
+    assert events.count("scheduler-started") == 1
 
 
 def test_one_that_dies_is_no_zombie(node: fakes.FakeDaemon) -> None:
