@@ -20,6 +20,8 @@ _COMPAT: Final = ("hami", "hami-legacy", "dcgm", "gpu-manager")
 _MEASURED: Final = re.compile(
     r"_seconds|_util|_ratio|_cores|_percent|_active|created|temp|power|last_kernel"
 )
+_MEASURED_COLUMN: Final = "THROTTLED"
+_FRACTIONS: Final = re.compile(r"^( *throttled ).*")
 _AGES: Final = re.compile(r"\b\d+(?:\.\d+)? ?(?:s|ms|min|seconds?|minutes?)\b")
 
 
@@ -94,13 +96,20 @@ def shown(stack: Stack, *names: str) -> dict[str, Any]:
 def _printed(stack: Stack, words: list[str]) -> dict[str, Any]:
     said = commands.call(*words, socket=str(stack.socket))
     if isinstance(said["json"], str):
-        said["json"] = [table_line(line) for line in said["json"].splitlines()]
+        said["json"] = table(said["json"].splitlines())
     return said
 
 
-def table_line(line: str) -> str:
-    """Return a line of a table without ages, and whatever width its columns have."""
-    return re.sub(r" {2,}", "  ", _AGES.sub("<age>", line)).rstrip()
+def table(lines: list[str]) -> list[str]:
+    """Return a table without ages and what is measured, and whatever width its columns have."""
+    head = next((line for line in lines if _MEASURED_COLUMN in line), "")
+    if head:
+        begin = head.index(_MEASURED_COLUMN)
+        rest = head[begin + len(_MEASURED_COLUMN) :]
+        end = begin + len(_MEASURED_COLUMN) + len(rest) - len(rest.lstrip())
+        lines = [line[:begin] + line[end:] for line in lines]
+    lines = [_FRACTIONS.sub(r"\1<measured>", _AGES.sub("<age>", line)) for line in lines]
+    return [re.sub(r" {2,}", "  ", line).rstrip() for line in lines]
 
 
 def texts(folder: Path) -> dict[str, Any]:
