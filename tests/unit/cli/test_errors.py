@@ -58,7 +58,6 @@ READS_FILE = {
     "config show": ("--config", "none.yaml"),
     "convert": ("none.yaml", "--to", "gpushare"),
     "explain": ("./none.yaml",),
-    "k8s migrate": ("none.yaml",),
     "k8s resources": ("--format", "alauda", "--check", "none.yaml"),
     "simulator driver": ("none", "580.1"),
     "simulator fault": ("none", "lost"),
