@@ -11,7 +11,7 @@ import pytest
 
 from gpushare.cli import waiting
 from gpushare.cli.session import Session
-from gpushare.protocol import CODE_INTERNAL, CODE_INVALID
+from gpushare.protocol import CODE_INTERNAL
 
 from .conftest import Cli
 from .fake_daemon import AnsweringDaemon, refusal, rows
@@ -77,16 +77,9 @@ def test_the_queue_is_shown_in_its_order(cli: Cli, daemon: AnsweringDaemon) -> N
     assert len(json.loads(cli("queue", "--json").output)) == 3
 
 
-def test_an_empty_queue_and_one_of_an_older_gpushared(cli: Cli, daemon: AnsweringDaemon) -> None:
+def test_an_empty_queue(cli: Cli, daemon: AnsweringDaemon) -> None:
     daemon.answers["queue"] = rows()
     assert cli("queue").stderr == "no start waits for room.\n"
-    daemon.answers["queue"] = refusal(CODE_INVALID, "op is not one of create, bind")
-    result = cli("queue")
-    assert result.exit_code == 1
-    assert result.stderr == (
-        "gpushare: this gpushared has no queue: it is an older version. Upgrade gpushared, or run "
-        "the command without --wait.\n"
-    )
 
 
 def test_a_ticket_is_cancelled(cli: Cli, daemon: AnsweringDaemon) -> None:

@@ -244,9 +244,6 @@ def test_what_cannot_be_evicted_is_refused_by_its_reason(
     made: EvictableNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tenant = made.tenant(devices="0")
-    made.write_abilities(tenant, 0)
-    made.refuses(tenant, "interposer library is of an earlier version")
-    made.write_abilities(tenant, abi.ABILITY_EVICT)
     made.driver.driver_version = "565.57.01"
     made.refuses(tenant, r"driver 565\.57\.01 has no checkpoint API; 570")
     made.driver.driver_version = "580.65.06"
