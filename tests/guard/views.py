@@ -21,8 +21,14 @@ _MEASURED: Final = re.compile(
     r"_seconds|_util|_ratio|_cores|_percent|_active|created|temp|power|last_kernel"
 )
 _MEASURED_COLUMN: Final = "THROTTLED"
-_FRACTIONS: Final = re.compile(r"^( *throttled ).*")
-_AGES: Final = re.compile(r"\b\d+(?:\.\d+)? ?(?:s|ms|min|seconds?|minutes?)\b")
+#: In tables: ages, times of the day, processes in the first column, and what was measured.
+_OF_MOMENT: Final = (
+    (re.compile(r"\b\d+(?:\.\d+)? ?(?:s|ms|min|seconds?|minutes?)\b"), "<age>"),
+    (re.compile(r"\b\d\d:\d\d:\d\d\b"), "<time>"),
+    (re.compile(r"^( *)\d+(  \d+  \S)"), r"\1<pid>\2"),
+    (re.compile(r"^( *throttled ).*"), r"\1<measured>"),
+    (re.compile(r"\b\d+ windows\b"), "<measured> windows"),
+)
 
 
 def ledger(run: Path) -> dict[str, Any]:
@@ -101,14 +107,14 @@ def _printed(stack: Stack, words: list[str]) -> dict[str, Any]:
 
 
 def table(lines: list[str]) -> list[str]:
-    """Return a table without ages and what is measured, and whatever width its columns have."""
-    head = next((line for line in lines if _MEASURED_COLUMN in line), "")
-    if head:
-        begin = head.index(_MEASURED_COLUMN)
-        rest = head[begin + len(_MEASURED_COLUMN) :]
-        end = begin + len(_MEASURED_COLUMN) + len(rest) - len(rest.lstrip())
-        lines = [line[:begin] + line[end:] for line in lines]
-    lines = [_FRACTIONS.sub(r"\1<measured>", _AGES.sub("<age>", line)) for line in lines]
+    """Return what a command prints without what is of the moment, in columns of any width."""
+    if lines and _MEASURED_COLUMN in lines[0]:
+        begin, after = lines[0].index(_MEASURED_COLUMN), lines.index("") if "" in lines else None
+        rest = lines[0][begin + len(_MEASURED_COLUMN) :]
+        end = len(lines[0]) - len(rest.lstrip())
+        lines = [line[:begin] + line[end:] for line in lines[:after]] + lines[len(lines[:after]) :]
+    for pattern, stands_for in _OF_MOMENT:
+        lines = [pattern.sub(stands_for, line) for line in lines]
     return [re.sub(r" {2,}", "  ", line).rstrip() for line in lines]
 
 
