@@ -69,7 +69,7 @@ _SHORT_CREATES: Final = 4
 _MOST_CREATES: Final = 64  # at once; one whose file system never answers keeps its thread
 _MOST_REQUESTS: Final = 8
 _REPORT_SECONDS: Final = 60.0
-_SWEEP_SECONDS: Final = 600.0  # all of /proc is read, if there is anything to remove
+_RENEW_SECONDS: Final = 600.0
 
 
 def main() -> None:
@@ -244,10 +244,11 @@ def _supervise_mps(state: DaemonState, freezer: Freezer) -> MpsSupervisor:
 
 
 def _sweep_installations(state: DaemonState) -> None:
-    """Remove what old versions have left, now and from time to time."""
-    sweep = partial(old_installations.sweep_installations, state)
-    state.names.submit(sweep)
-    state.loop.every(lambda: _SWEEP_SECONDS, lambda: state.names.submit(sweep))
+    """Remove what old versions have left; have the tree of libraries mounted, now and later."""
+    renew = partial(old_installations.renew_tree, state)
+    state.names.submit(renew)
+    state.names.submit(partial(old_installations.sweep_installations, state))
+    state.loop.every(lambda: _RENEW_SECONDS, lambda: state.names.submit(renew))
 
 
 def _close(state: DaemonState) -> None:
