@@ -204,7 +204,7 @@ def _serve(state: DaemonState, loop: Loop, listener: StartingSocket) -> None:
         systemd.notify("STOPPING=1")
         server.stop_accepting()
         evictions.close(_FINISH_SECONDS)
-        _finish_threads(state, freezer)
+        _finish_threads(state)
         readers.finish(_FINISH_SECONDS)
         loop.settle()
         server.close()
@@ -267,17 +267,15 @@ def _log_ready(state: DaemonState) -> None:
     )
 
 
-def _finish_threads(state: DaemonState, freezer: Freezer) -> None:
+def _finish_threads(state: DaemonState) -> None:
     """Answer every request that was acknowledged, and end the threads that change something.
 
     Those come first that have the next ones do something.
     """
     state.creates.finish(_FINISH_SECONDS)
     state.requests.finish(_FINISH_SECONDS)
-    state.freezing.submit(freezer.end_duty_cycles)
     state.freezing.finish(_FINISH_SECONDS)
     state.decide.finish(_FINISH_SECONDS)
-    freezer.thaw_duty_cycles()
 
 
 def _watch_threads(state: DaemonState, watchdog: Watchdog) -> None:
