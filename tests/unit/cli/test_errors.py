@@ -34,7 +34,6 @@ DAEMON: dict[str, tuple[str, ...]] = {
     "audit": ("--self-test",),
     "card cordon": ("0",),
     "card drain": ("0",),
-    "card mig plan": (),
     "card ls": (),
     "card policy": ("0", "burst-share"),
     "card uncordon": ("0",),
