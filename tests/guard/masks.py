@@ -27,8 +27,7 @@ MEASURED: Final = frozenset(
 _PROCESSES: Final = frozenset({"pid", "container_pid", "maker", "scheduler_pid", "scheduler"})
 #: Of CLOCK_BOOTTIME, or ticks since the boot; 0 and None mean something else than a time.
 _BOOT_TIMES: Final = frozenset(
-    {"starttime", "maker_starttime", "expires", "deadline", "first_overtaken", "since", "at"}
-    | {"ends_in_seconds"}
+    {"starttime", "maker_starttime", "expires", "deadline", "since", "at"} | {"ends_in_seconds"}
 )
 #: What has measured the compute of a container.
 _METERS: Final = frozenset({"", "gate", "nvml", "driver"})

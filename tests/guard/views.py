@@ -113,9 +113,10 @@ def table(lines: list[str]) -> list[str]:
         rest = lines[0][begin + len(_MEASURED_COLUMN) :]
         end = len(lines[0]) - len(rest.lstrip())
         lines = [line[:begin] + line[end:] for line in lines[:after]] + lines[len(lines[:after]) :]
+    lines = [re.sub(r" {2,}", "  ", line).rstrip() for line in lines]
     for pattern, stands_for in _OF_MOMENT:
         lines = [pattern.sub(stands_for, line) for line in lines]
-    return [re.sub(r" {2,}", "  ", line).rstrip() for line in lines]
+    return lines
 
 
 def texts(folder: Path) -> dict[str, Any]:

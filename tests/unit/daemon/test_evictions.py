@@ -215,7 +215,7 @@ def test_those_that_wait_are_restored_when_there_is_room_online_first(made: Evic
 
     def replaced() -> None:
         release.release_tenant(taken["key"], made.node, "test")
-        opened(made.node, memory="40GiB", devices="0")
+        opened(made.node, memory="40GiB", devices="0", class_="online", priority="0")
 
     made.node.decide.run(replaced)
     made.settle()
