@@ -27,7 +27,7 @@ _OF_MOMENT: Final = (
     (re.compile(r"\b\d\d:\d\d:\d\d\b"), "<time>"),
     (re.compile(r"^( *)\d+(  \d+  \S)"), r"\1<pid>\2"),
     (re.compile(r"^( *throttled ).*"), r"\1<measured>"),
-    (re.compile(r"\b\d+ windows\b"), "<measured> windows"),
+    (re.compile(r"\b\d+ (windows|overruns|forced launches)\b"), r"<measured> \1"),
 )
 
 
