@@ -90,8 +90,6 @@ PROCESS_DENIED: Final = 16
 PROCESS_DENIED_BYTES: Final = 24
 PROCESS: Final = struct.Struct("<IIQQQ")  # pid, reserved, starttime, denied, denied_bytes
 
-ABILITY_EVICT: Final = 1
-
 KIND_BUFFER: Final = 0
 KIND_CONTEXT: Final = 1
 KIND_MANAGED: Final = 2
@@ -123,9 +121,8 @@ STATUS_HEADER_MAGIC: Final = 0
 STATUS_HEADER_ABI_VERSION: Final = 8
 STATUS_HEADER_HIGH_WATER: Final = 12
 STATUS_HEADER_SHARING: Final = 16
-STATUS_HEADER_ABILITIES: Final = 20
 STATUS_HEADER_BYTES: Final = 24
-STATUS_HEADER: Final = struct.Struct("<QIIII")  # magic, abi_version, high_water, sharing, abilities
+STATUS_HEADER: Final = struct.Struct("<QIIII")  # magic, abi_version, high_water, sharing, reserved
 
 STATUS_PROCESS_OFFSET: Final = PAGE_BYTES
 STATUS_USAGE_OFFSET: Final = STATUS_PROCESS_OFFSET + MAX_PROCESSES * PROCESS_BYTES

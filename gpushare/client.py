@@ -25,7 +25,6 @@ from gpushare.wait_policy import LOOK_SECONDS, WaitPolicy
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from gpushare.protocol.mig import MigCard, MigRequest
 
 _LONG: Final = frozenset({"claim-prepare", "claim-pods"})  # root's
 _STARTS: Final = frozenset({"open", "bind"})  # of `gpushare run`
@@ -185,14 +184,6 @@ class Client:
     def uncordon(self, card: str) -> protocol.CardStatus:
         """Allow new tenants on a card again; return the card."""
         return cast("protocol.CardStatus", self._ask("card-uncordon", card=card)["card"])
-
-    def mig_options(
-        self, requests: Sequence[Mapping[str, str]]
-    ) -> tuple[list[MigCard], list[MigRequest]]:
-        """Return the cards that MIG may divide, and what fits waiting requests and `requests`."""
-        rows = list(self._rows("mig-options", requests=[dict(one) for one in requests]))
-        cards = [row["card"] for row in rows if "card" in row]
-        return cards, [row["request"] for row in rows if "request" in row]
 
     def allocation(self, card: str, memory_bytes: int) -> str:
         """Return the folder that the device plugin has mounted for a part of the card `card`."""

@@ -66,10 +66,8 @@ class Timing:
 
 @dataclass(frozen=True)
 class QueueLimits:
-    """How often and how long a start that waits may be overtaken, and how many starts may wait."""
+    """How many starts may wait, and how long a grant stays."""
 
-    max_overtakes: int = 8
-    max_overtaking_seconds: int = 1800  # since the first time
     max_tickets: int = 64
     max_tickets_per_user: int = 8
     start_timeout_seconds: int = 300  # from the grant to the start; an image may be pulled
@@ -331,10 +329,6 @@ def _host_memory(section: Mapping[str, Any]) -> HostMemory:
 def _queue(section: Mapping[str, Any]) -> QueueLimits:
     """Return the limits that a section sets; a time is a text such as 30m."""
     values = {key: value for key, value in section.items() if value is not None}
-    for key, field_name in (
-        ("max_overtaking_time", "max_overtaking_seconds"),
-        ("start_timeout", "start_timeout_seconds"),
-    ):
-        if key in values:
-            values[field_name] = parse_duration(values.pop(key))
+    if "start_timeout" in values:
+        values["start_timeout_seconds"] = parse_duration(values.pop("start_timeout"))
     return QueueLimits(**values)

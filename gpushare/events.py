@@ -269,11 +269,7 @@ EVENTS: Final = {
     "scheduler-lost": "The scheduler exited; another one is started.",
     "share-rejected": "The scheduler rejected a container's share.",
     "gate-bypass-detected": "The driver saw clearly more work than passed the launch gate.",
-    "duty-cycle-started": (
-        "A container that bypasses the launch gate is limited by freezing it part of the time."
-    ),
-    "duty-cycle-ended": "The container runs all the time again.",
-    "duty-cycle-failed": "The duty cycle could not be applied, or ended.",
+    "gate-bypass-frozen": "A container that bypasses the launch gate was frozen for it.",
 }
 
 #: What the history of a node is made of; each has its words in gpushare/cli/history.py.
@@ -371,9 +367,7 @@ KEPT: Final = frozenset(
         "card-uncordoned",
         "scheduler-lost",
         "gate-bypass-detected",
-        "duty-cycle-started",
-        "duty-cycle-ended",
-        "duty-cycle-failed",
+        "gate-bypass-frozen",
     }
 )
 
@@ -388,9 +382,7 @@ LASTING: Final = frozenset(
         "tenant-stop-requested",
         "tenant-killed",
         "gate-bypass-detected",
-        "duty-cycle-started",
-        "duty-cycle-ended",
-        "duty-cycle-failed",
+        "gate-bypass-frozen",
     }
 )
 

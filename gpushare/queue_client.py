@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from gpushare.client import BadRequest, Client
-from gpushare.errors import ErrorCode, UserError
+from gpushare.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,21 +14,12 @@ if TYPE_CHECKING:
     from gpushare.protocol.queue import QueueEntry, Ticket, TicketStatus
 
 
-class NoQueue(UserError):
-    """This gpushared is of a version that has no queue."""
-
-    code = ErrorCode.FAILED
-
-
 class QueueClient(Client):
-    """A client whose starts can wait; NoQueue from a gpushared that is older."""
+    """A client whose starts can wait."""
 
     def queue(self) -> list[QueueEntry]:
         """Return the starts that wait, and those that were granted and have not started yet."""
-        try:
-            return [cast("QueueEntry", row) for row in self._rows("queue")]
-        except BadRequest as error:
-            raise _no_queue(error) from error
+        return [cast("QueueEntry", row) for row in self._rows("queue")]
 
     def take_ticket(
         self,
@@ -44,17 +34,14 @@ class QueueClient(Client):
 
         `wait_seconds` 0: without a limit.
         """
-        try:
-            reply = self._ask(
-                "queue-take",
-                **source,
-                name=name,
-                kind=kind,
-                wait_seconds=wait_seconds,
-                rootless=rootless,
-            )
-        except BadRequest as error:
-            raise _no_queue(error) from error
+        reply = self._ask(
+            "queue-take",
+            **source,
+            name=name,
+            kind=kind,
+            wait_seconds=wait_seconds,
+            rootless=rootless,
+        )
         return {"ticket": reply["ticket"], "secret": reply["secret"]}
 
     def ticket_status(self, ticket: Ticket) -> TicketStatus:
@@ -63,10 +50,7 @@ class QueueClient(Client):
 
     def cancel_ticket(self, ticket: str) -> str:
         """End a ticket: one's own, or any for root; return the name of its start."""
-        try:
-            return str(self._ask("queue-cancel", ticket=ticket)["name"])
-        except BadRequest as error:
-            raise _no_queue(error) from error
+        return str(self._ask("queue-cancel", ticket=ticket)["name"])
 
     def open_granted(
         self, quota: Mapping[str, str], *, name: str, pid: int, rootless: bool, secret: str
@@ -76,11 +60,3 @@ class QueueClient(Client):
             "open", quota=dict(quota), name=name, pid=pid, rootless=rootless, ticket=secret
         )
         return cast("HostProcessGrant", reply)
-
-
-def _no_queue(error: BadRequest) -> UserError:
-    """Return the error for an operation that gpushared does not know; another one as it is."""
-    if "op is not one of" not in str(error):
-        return error
-    fix = "Upgrade gpushared, or run the command without --wait."
-    return NoQueue(f"this gpushared has no queue: it is an older version. {fix}", fix=fix)

@@ -48,8 +48,6 @@ class YamlRules(NamedTuple):
 
     max_depth: int = 64
     plain: bool = False
-    max_bytes: int = MAX_BYTES
-    max_values: int = MAX_VALUES
 
 
 MANIFEST_RULES: Final = YamlRules()
@@ -221,7 +219,7 @@ class _Composer:
             node = self._sequence(event, depth)
         else:
             node = self._mapping(event, depth)
-        most = self._rules.max_values
+        most = MAX_VALUES
         if node.values > most:
             raise _refusal(event, f"comes to over {most} values; use fewer aliases")
         if event.anchor is not None:
@@ -289,7 +287,7 @@ class _Composer:
 
     def _count(self, where: Any, values: int) -> None:
         self._written += values
-        most = self._rules.max_values
+        most = MAX_VALUES
         if self._written > most:
             raise _refusal(where, f"comes to over {most} values; split the file")
 

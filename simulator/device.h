@@ -26,7 +26,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC UINT64_C(0x31306d6973757067) /* "gpusim01", little endian */
-#define SIM_LAYOUT 5
+#define SIM_LAYOUT 6
 #define SIM_DEVICE_ENV "GPUSHARE_SIM_DEVICE"
 #define SIM_DEVICE_PATH "/dev/gpushare-sim"
 
@@ -39,21 +39,6 @@
 #define SIM_BUSY_BUCKETS 11
 #define SIM_BUSY_BUCKET_NS UINT64_C(100000000)
 #define SIM_FILE_BYTES (UINT64_C(128) << 20)
-
-#define SIM_MIG_PROFILES 8
-
-/* One kind of GPU instance of a card; unused if its `count` is 0. */
-struct sim_mig_profile {
-	char name[24];	 /* "1g.18gb+me" */
-	uint32_t nvml;	 /* nvml.h: NVML_GPU_INSTANCE_PROFILE_... */
-	uint32_t id;	 /* the driver's own number */
-	uint32_t slices; /* of the card's seven */
-	uint32_t size;	 /* of the card's eight parts of memory: where others cannot be */
-	uint32_t starts; /* bits: the parts of the memory at which one can begin */
-	uint32_t count;	 /* at most so many at a time */
-	uint32_t multiprocessors;
-	uint32_t memory_mib;
-};
 
 /* One card, as in its profile. Written before the first process maps the file. */
 struct sim_profile {
@@ -110,10 +95,7 @@ struct sim_profile {
 				  launch */
 	uint32_t
 		rounding_bytes; /* of buffers, to multiples of this; 0: as NVIDIA's driver rounds */
-	uint32_t mig_profile;	/* of an instance: the `id` of its kind, */
-	uint32_t mig_start;	/* and the part of the card's memory at which it begins */
-	uint32_t reserved[4];
-	struct sim_mig_profile mig[SIM_MIG_PROFILES];
+	uint32_t reserved[6];
 };
 
 struct sim_header {
@@ -286,7 +268,7 @@ struct sim_device {
 	_Alignas(4096) struct sim_card cards[SIM_CARDS];
 };
 
-_Static_assert(sizeof(struct sim_header) == 144 && sizeof(struct sim_profile) == 856, "layout");
+_Static_assert(sizeof(struct sim_header) == 144 && sizeof(struct sim_profile) == 408, "layout");
 _Static_assert(sizeof(struct sim_device) <= SIM_FILE_BYTES, "the file holds the device");
 
 /* Why a process has no device. */

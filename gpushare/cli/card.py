@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from gpushare.cli import mig
 from gpushare.cli import session as shared
 from gpushare.cli.run_state import timeout_option
 from gpushare.cli.status import available, colour
@@ -299,5 +298,5 @@ def _drained_row(card: CardStatus, tenant: TenantStatus) -> tuple[str, ...]:
     return tenant["name"], tenant["state"], format_size(used), pid
 
 
-for one in (ls, policy, cordon, uncordon, drain, mig.group):
+for one in (ls, policy, cordon, uncordon, drain):
     command.add_command(one)

@@ -146,8 +146,8 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
         ),
         "k8s": CommandEntry(
             "k8s:command",
-            "Migrate from another system, or describe resources to a console.",
-            "gpushare k8s migrate dump.yaml",
+            "Describe resources to a platform's console.",
+            "gpushare k8s resources --format alauda | kubectl apply -f -",
         ),
     },
     "Install and configure": {

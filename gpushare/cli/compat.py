@@ -85,9 +85,9 @@ def command(
 ) -> None:
     """Check whether an image runs on a driver and its cards.
 
-    A PATH begins with / or . and is a root directory, a bundle, or an image file (docker save, or
-    an OCI archive). Any other argument is a container of gpushare, Docker or Podman, or an image
-    that Docker or Podman has. Nothing in the image is executed, and no link is followed out of it.
+    A PATH begins with / or . and is a root directory or a bundle. Any other argument is a container
+    of gpushare, Docker or Podman, or an image that Docker or Podman has, whose layers are mounted:
+    this takes root. Nothing in the image is executed, and no link is followed out of it.
 
     The check covers the image's CUDA runtimes, its NVIDIA_REQUIRE_ variables, its cuda-compat, and
     the data types on its command line. docs/reference/compatibility.md lists the rules. The check

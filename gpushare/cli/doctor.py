@@ -156,7 +156,7 @@ def _kubernetes(client: Client, kubeconfig: Path | None, node: str) -> Iterator[
     except (DaemonUnreachable, DaemonError, RequestRefused) as error:
         yield Check("fail", f"daemon: {error}")
     else:
-        settings = status["node_settings"] if status.get("accepts_node_labels") else None
+        settings = status["node_settings"] if status["accepts_node_labels"] else None
         mode = str(status.get("kubernetes_mode", facts.mode))
         facts = kubernetes.NodeFacts(mode, settings=settings)
     try:
@@ -179,7 +179,7 @@ def _daemon(status: DaemonStatus) -> Iterator[Check]:
         )
     if status["scheduler_pid"]:
         yield Check("ok", f"scheduler, pid {status['scheduler_pid']}: enforces compute shares")
-    fault = status.get("eviction_fault", "gpushared is of an earlier version")
+    fault = status["eviction_fault"]
     if status["driver_version"]:
         yield Check("ok", f"evictions: not available: {fault}" if fault else "evictions: available")
     yield from (Check("warn", warning) for warning in status["warnings"])

@@ -93,7 +93,7 @@ def move(session: Session, container: str, card: str, reason: str) -> None:
 
 
 def _evicted_line(tenant: TenantStatus) -> str:
-    evicted = tenant.get("evicted")
+    evicted = tenant["evicted"]
     if evicted is None:  # its program has asked for it back already
         return _line(tenant, f"evicted and restored to {_cards(tenant)}")
     return _line(tenant, f"evicted, {format_size(evicted['bytes'])} in host memory")

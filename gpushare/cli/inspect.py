@@ -56,7 +56,7 @@ def _lines(tenant: TenantStatus) -> Iterator[str]:
         yield _line("reason", tenant["reason"])
     yield _line("pid", str(tenant["pid"] or "-"))
     yield _line("created", created.astimezone().isoformat(" ", "seconds"))
-    if (ends := tenant.get("ends_at")) is not None:  # an older daemon has none
+    if (ends := tenant["ends_at"]) is not None:
         until = dt.datetime.fromtimestamp(ends, dt.timezone.utc).astimezone()
         yield _line("stopped at", until.isoformat(" ", "seconds"))
     yield _line("policy", tenant["policy"] or "-")
@@ -81,7 +81,7 @@ def _lines(tenant: TenantStatus) -> Iterator[str]:
 
 
 def _mps(tenant: TenantStatus) -> Iterator[str]:
-    mps = tenant.get("mps")  # an older daemon has none
+    mps = tenant["mps"]
     if not mps:
         return
     compute = {
@@ -101,7 +101,7 @@ def _mps(tenant: TenantStatus) -> Iterator[str]:
 
 
 def _eviction(tenant: TenantStatus) -> Iterator[str]:
-    evicted = tenant.get("evicted")  # an older daemon has none
+    evicted = tenant["evicted"]
     if evicted is None:
         return
     cards = ", ".join(map(str, evicted["from_cards"]))
@@ -142,7 +142,7 @@ def _card(tenant: TenantStatus, card: TenantCard) -> Iterator[str]:
         if card["over_limit_bytes"]:
             over = format_size(card["over_limit_bytes"])
             yield _line("  over quota", f"allocations fail until it frees {over}")
-        if most_bytes := card.get("oversubscribed_limit_bytes"):
+        if most_bytes := card["oversubscribed_limit_bytes"]:
             managed, most = format_size(card["oversubscribed_bytes"]), format_size(most_bytes)
             yield _line("  oversubscribed", f"{managed} of {most} managed memory")
         yield _line("  tracked", format_size(card["tracked_bytes"]))

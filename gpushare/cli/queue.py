@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from gpushare.protocol.queue import QueueEntry
 
 HEADINGS: Final = (
-    *("POSITION", "TICKET", "NAME", "USER", "REQUEST", "PRIORITY", "WAITS", "OVERTAKEN"),
-    "REASON",
+    *("POSITION", "TICKET", "NAME", "USER", "REQUEST", "PRIORITY", "WAITS", "REASON"),
 )
-_DROPPED: Final = ("USER", "PRIORITY", "OVERTAKEN")
+_DROPPED: Final = ("USER", "PRIORITY")
 
 
 @click.group(
@@ -40,10 +39,9 @@ def command(ctx: click.Context) -> None:
     Evicted containers that wait for their restore are in the list, too; they have no ticket.
 
     The rows are in the order in which room is granted: class online first, then by priority (0 is
-    first), then by arrival. A later start that fits may overtake an earlier one that does not, as
-    often as queue.max_overtakes in gpushare.yaml allows; then as many cards as the earlier one
-    requests are withheld for it, and OVERTAKEN shows "8, overdue". Room is reserved for a start
-    that is granted until it starts.
+    first), then by arrival. For a start that does not fit, as many cards as it requests are
+    withheld from all that come after it. Room is reserved for a start that is granted until it
+    starts.
 
     A start waits with --wait of `gpushare run`.
     """
@@ -94,7 +92,6 @@ def request(entry: QueueEntry) -> str:
 def _row(entry: QueueEntry, now: float) -> tuple[str, ...]:
     cards = ", ".join(map(str, entry["cards"]))
     granted = entry["state"] == "granted"
-    overtaken = str(entry["overtaken"]) + (", overdue" if entry["is_overdue"] else "")
     return (
         "granted" if granted else str(entry["position"]),
         entry["ticket"] or "-",
@@ -103,13 +100,10 @@ def _row(entry: QueueEntry, now: float) -> tuple[str, ...]:
         request(entry),
         str(entry["priority"]),
         waits(entry["since"], entry["granted"] if granted else now),
-        overtaken,
         f"starts on card {cards}" if granted else entry["reason"] or "-",
     )
 
 
 def _colour(heading: str, cell: str) -> str:
     """Return the color of a cell; "": none."""
-    if heading == "POSITION":
-        return "green" if cell == "granted" else ""
-    return "yellow" if cell.endswith("overdue") else ""
+    return "green" if heading == "POSITION" and cell == "granted" else ""

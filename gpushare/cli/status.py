@@ -275,7 +275,7 @@ def _render(
     ]
     owners = [tenant for tenant in granted for _ in tenant["cards"]]
     headings = (*PS_HEADINGS, *WIDE) if wide else PS_HEADINGS
-    if any(tenant.get("ends_at") is not None for tenant in granted):  # an older daemon has none
+    if any(tenant["ends_at"] is not None for tenant in granted):
         headings = (*headings, ENDS)
         rows = [(*cells, _ends(tenant)) for cells, tenant in zip(rows, owners, strict=True)]
     dropped = None if wide else PS_DROPPED
@@ -309,7 +309,7 @@ def row(tenant: TenantStatus, card: TenantCard) -> tuple[str, ...]:
 
 def eviction_state(tenant: TenantStatus) -> str:
     """Return "evicted since 14:05", "restoring", "eviction failed", or "" if it is not evicted."""
-    evicted = tenant.get("evicted")  # an older daemon has none
+    evicted = tenant["evicted"]
     if evicted is None:
         return ""
     if evicted["state"] == "failed":
@@ -321,19 +321,19 @@ def eviction_state(tenant: TenantStatus) -> str:
 
 
 def _ends(tenant: TenantStatus) -> str:
-    ends = tenant.get("ends_at")
+    ends = tenant["ends_at"]
     return "-" if ends is None else local_time(ends)
 
 
 def isolation(tenant: TenantStatus) -> str:
     """Return what enforces the quota: "interposer", "mps (space)", "mps (percentage)"."""
-    mps = tenant.get("mps")  # an older daemon has none
+    mps = tenant["mps"]
     share = f" ({mps['share']})" if mps and mps["share"] else ""
     return f"{tenant['isolation']}{share}"
 
 
 def _idle(tenant: TenantStatus) -> str:
-    since = tenant.get("idle_since")  # an older daemon has none
+    since = tenant["idle_since"]
     return "" if since is None else f"idle since {local_time(since)}"
 
 

@@ -145,7 +145,7 @@ class _Supervisor:
         return True
 
     def _learn(self) -> None:
-        """Find out what froze it. A duty cycle and another program's freeze are passed over."""
+        """Find out what froze it. Another program's freeze is passed over."""
         if not self._may_ask():
             return
         try:

@@ -76,14 +76,14 @@ def _blocks(report: Why) -> Iterator[list[str]]:
 def _findings(report: Why) -> Iterator[str]:
     if not _is_whole(report):
         yield from wrapped(_denied(report["denied"], report["last_denied_allocation"]))
-    if (evicted := report.get("evicted")) is not None:
+    if (evicted := report["evicted"]) is not None:
         cards = ", ".join(map(str, evicted["from_cards"]))
         yield from wrapped(
             f"State: {evicted['state']} since {local_time(evicted['since'])}; "
             f"{format_size(evicted['bytes'])} of card {cards} in host memory. The figures above "
             "are of the account, and none of it is on the card."
         )
-    if (since := report.get("idle_since")) is not None:
+    if (since := report["idle_since"]) is not None:
         yield from wrapped(f"Idle since {local_time(since)}: it does not use its cards.")
     if report["stale_reason"]:
         yield from wrapped(f"The driver's figures are out of date: {report['stale_reason']}.")
@@ -115,7 +115,7 @@ def _share(card: WhyCard) -> Iterator[str]:
         yield breakdown_line("burst", burst, f"burst limit {format_size(most)}")
     available = card["current_limit_bytes"] - card["used_bytes"]
     yield breakdown_line("available" if available >= 0 else "over quota", abs(available))
-    if most := card.get("oversubscribed_limit_bytes"):
+    if most := card["oversubscribed_limit_bytes"]:
         note = f"managed memory beside used, at most {format_size(most)}: oversubscribe"
         yield breakdown_line("oversubscribed", card["oversubscribed_bytes"], note)
     if card["exported_bytes"]:
@@ -131,7 +131,7 @@ def _share(card: WhyCard) -> Iterator[str]:
             "mapped, charged where it was allocated",
         )
     if card["driver_bytes"] is not None:
-        has_managed = card["kinds"]["managed"] or card.get("oversubscribed_bytes")
+        has_managed = card["kinds"]["managed"] or card["oversubscribed_bytes"]
         managed = ", without managed" if has_managed else ""
         yield breakdown_line("driver", card["driver_bytes"], f"reported by the driver{managed}")
     if card["drift_bytes"] is not None:

@@ -15,7 +15,6 @@ Threads, and what each of them alone touches:
 | names | nothing; asks engines for container names, and removes unused library folders |
 | calibration | nothing; ends when it has measured what a context takes |
 | driver (`cards/nvml_client`) | the process that calls NVML; other threads ask it with a deadline |
-| duty cycle | one for each tenant in a duty cycle: the freezing of its cgroup |
 | mounts (up to 16) | the place of each in the host's mount namespace, the spare directories |
 
 What one thread publishes for others is an immutable object behind one attribute.
@@ -25,7 +24,7 @@ Layers, the lowest first; a package never imports a higher one (pyproject.toml h
 | package | what is in it |
 |---|---|
 | core | loop, workers, clock, log, privileges |
-| policy | shares of compute, escalation, duty cycle: pure |
+| policy | shares of compute, escalation: pure |
 | placement | which card a request gets: pure |
 | cards, store, pages | the driver; what survives the daemon; what is shared with tenants |
 | identity | which process belongs to which tenant, and what it is called |

@@ -69,7 +69,7 @@ _SHORT_CREATES: Final = 4
 _MOST_CREATES: Final = 64  # at once; one whose file system never answers keeps its thread
 _MOST_REQUESTS: Final = 8
 _REPORT_SECONDS: Final = 60.0
-_SWEEP_SECONDS: Final = 600.0  # all of /proc is read, if there is anything to remove
+_RENEW_SECONDS: Final = 600.0
 
 
 def main() -> None:
@@ -204,7 +204,7 @@ def _serve(state: DaemonState, loop: Loop, listener: StartingSocket) -> None:
         systemd.notify("STOPPING=1")
         server.stop_accepting()
         evictions.close(_FINISH_SECONDS)
-        _finish_threads(state, freezer)
+        _finish_threads(state)
         readers.finish(_FINISH_SECONDS)
         loop.settle()
         server.close()
@@ -244,10 +244,11 @@ def _supervise_mps(state: DaemonState, freezer: Freezer) -> MpsSupervisor:
 
 
 def _sweep_installations(state: DaemonState) -> None:
-    """Remove what old versions have left, now and from time to time."""
-    sweep = partial(old_installations.sweep_installations, state)
-    state.names.submit(sweep)
-    state.loop.every(lambda: _SWEEP_SECONDS, lambda: state.names.submit(sweep))
+    """Remove what old versions have left; have the tree of libraries mounted, now and later."""
+    renew = partial(old_installations.renew_tree, state)
+    state.names.submit(renew)
+    state.names.submit(partial(old_installations.sweep_installations, state))
+    state.loop.every(lambda: _RENEW_SECONDS, lambda: state.names.submit(renew))
 
 
 def _close(state: DaemonState) -> None:
@@ -266,17 +267,15 @@ def _log_ready(state: DaemonState) -> None:
     )
 
 
-def _finish_threads(state: DaemonState, freezer: Freezer) -> None:
+def _finish_threads(state: DaemonState) -> None:
     """Answer every request that was acknowledged, and end the threads that change something.
 
     Those come first that have the next ones do something.
     """
     state.creates.finish(_FINISH_SECONDS)
     state.requests.finish(_FINISH_SECONDS)
-    state.freezing.submit(freezer.end_duty_cycles)
     state.freezing.finish(_FINISH_SECONDS)
     state.decide.finish(_FINISH_SECONDS)
-    freezer.thaw_duty_cycles()
 
 
 def _watch_threads(state: DaemonState, watchdog: Watchdog) -> None:

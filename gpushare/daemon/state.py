@@ -126,7 +126,6 @@ class ComputeUsage:
     hung: bool = False
     silent: bool = False  # the scheduler should have written its heartbeat, and did not
     driver: Mapping[int, float | None] = field(default_factory=lambda: NO_FIGURES)
-    driver_ns: int = 0  # since this daemon looks
     lately_percent: float | None = None  # the driver's over two seconds
     claimed_percent: float | None = None  # what its processes claim, over ten seconds
     ungated_percent: float | None = None  # of that, submitted at a closed gate
@@ -153,18 +152,6 @@ class AuditFinding:
     used_bytes: int
     may_bytes: int
     since: float
-
-
-@dataclass(frozen=True)
-class ComputeCap:
-    """What a tenant is limited to on a card: percent of it; and the part of the time it runs.
-
-    `measured_percent` is the driver's figure over ten seconds.
-    """
-
-    may_percent: float
-    runs: float
-    measured_percent: float
 
 
 @dataclass(frozen=True)
@@ -201,7 +188,6 @@ class Observations:
     peaks: Mapping[TenantOnCard, int] = field(default_factory=dict)  # the most bytes ever seen
     compute: Mapping[TenantOnCard, ComputeUsage] = field(default_factory=dict)
     findings: Mapping[TenantOnCard, AuditFinding] = field(default_factory=dict)
-    caps: Mapping[TenantOnCard, ComputeCap] = field(default_factory=dict)
     unallocated: tuple[UnallocatedContainer, ...] = ()
     idle: Mapping[str, float] = field(default_factory=dict)  # by tenant key: since, of the epoch
     shortfalls: Mapping[TenantOnCard, Shortfall] = field(default_factory=dict)

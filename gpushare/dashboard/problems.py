@@ -140,10 +140,10 @@ def _of_tenant(tenant: TenantStatus) -> Iterator[DashboardProblem]:
             count = card["denied_allocations"]
             text = f"{name} was refused {count} allocations over its quota {where} so far"
             yield _problem("warning", text, key=key)
-    mps = tenant.get("mps")  # an older gpushared has none
+    mps = tenant["mps"]
     if mps and mps["lost"]:
         yield _problem("error", f"{name} has to be restarted: {mps['lost']}", key=key)
-    evicted = tenant.get("evicted")  # an older gpushared has none
+    evicted = tenant["evicted"]
     if evicted is not None and evicted["state"] == "failed":
         text = f"{name}: eviction failed, the driver has lost its GPU memory: {evicted['error']}"
         yield _problem("error", text, key=key)
@@ -151,6 +151,6 @@ def _of_tenant(tenant: TenantStatus) -> Iterator[DashboardProblem]:
         size = format_size(evicted["bytes"])
         text = f"{name} uses CUDA while it is evicted: its restore of {size} waits"
         yield _problem("warning", text, key=key)
-    if tenant.get("idle_since") is not None and evicted is None:
+    if tenant["idle_since"] is not None and evicted is None:
         used = format_size(sum(card["used_bytes"] for card in tenant["cards"]))
         yield _problem("warning", f"{name} holds {used} and does not use its cards", key=key)

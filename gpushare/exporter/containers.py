@@ -53,7 +53,7 @@ def _stopping(snapshot: Snapshot) -> Iterable[MetricSample]:
 
 def _idle(snapshot: Snapshot) -> Iterable[MetricSample]:
     for tenant in snapshot.tenants:
-        since = tenant.get("idle_since")  # an older daemon has none
+        since = tenant["idle_since"]
         idle = 0.0 if since is None else max(0.0, snapshot.taken - since)
         yield tenant_labels(snapshot, tenant), idle
 
@@ -61,13 +61,13 @@ def _idle(snapshot: Snapshot) -> Iterable[MetricSample]:
 def _eviction(snapshot: Snapshot) -> Iterable[MetricSample]:
     for tenant in snapshot.tenants:
         for state in EVICTION_STATES:
-            is_in = tenant.get("eviction") == state  # an older daemon has none
+            is_in = tenant["eviction"] == state
             yield (*tenant_labels(snapshot, tenant), state), float(is_in)
 
 
 def _restore_wait(snapshot: Snapshot) -> Iterable[MetricSample]:
     for tenant in snapshot.tenants:
-        since = tenant.get("restore_waits_since")  # an older daemon has none
+        since = tenant["restore_waits_since"]
         waited = 0.0 if since is None else max(0.0, snapshot.taken - since)
         yield tenant_labels(snapshot, tenant), waited
 
@@ -91,17 +91,17 @@ FAMILIES: Final = (
     container_family(
         "gpushare_container_memory_evicted_bytes",
         "Memory of the card that an evicted container has in host memory; 0: it is not evicted.",
-        lambda _, part: part.get("evicted_bytes", 0),  # an older daemon has none
+        lambda _, part: part["evicted_bytes"],
     ),
     container_family(
         "gpushare_container_memory_oversubscribed_bytes",
         "Managed memory that does not count against the quota, because host memory is reserved.",
-        lambda _, part: part.get("oversubscribed_bytes", 0),
+        lambda _, part: part["oversubscribed_bytes"],
     ),
     container_family(
         "gpushare_container_memory_oversubscribed_limit_bytes",
         "Host memory that is reserved for managed memory of the container.",
-        lambda _, part: part.get("oversubscribed_limit_bytes", 0),
+        lambda _, part: part["oversubscribed_limit_bytes"],
     ),
     labeled_container_family(
         "gpushare_container_memory_used_bytes",

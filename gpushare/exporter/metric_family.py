@@ -100,7 +100,7 @@ def card_labels(snapshot: Snapshot, card: CardMetrics) -> Labels:
 
 def driver_name(card: CardMetrics) -> str:
     """Return the card's name as the driver reports it; its model if gpushared is older."""
-    return card.get("name", card["model"])
+    return card["name"]
 
 
 #: The labels of a card's series, and the function that returns their values.
@@ -220,7 +220,7 @@ class SnapshotSource:
             self.error = error
             return Snapshot(self._name(), None)
         self.error = None
-        self._configured = metrics.node.get("node_name", "")
+        self._configured = metrics.node["node_name"]
         unique = replace(metrics, tenants=with_unique_ids(metrics.tenants))
         return Snapshot(self._name(), unique, time.time())
 

@@ -97,12 +97,12 @@ CARD_FAMILIES: Final = (
     card_family(
         "gpushare_card_memory_evicted_bytes",
         "Memory of the card's evicted containers, in host memory.",
-        lambda card: card.get("evicted_bytes", 0),  # an older daemon has none
+        lambda card: card["evicted_bytes"],
     ),
     card_family(
         "gpushare_card_tenants_evicted",
         "Containers whose memory was evicted from the card.",
-        lambda card: card.get("evicted_tenants", 0),
+        lambda card: card["evicted_tenants"],
     ),
     card_family(
         "gpushare_card_cores_allocated_ratio",
@@ -211,9 +211,8 @@ def _evictions(
     """Return samples of the fields of EvictionMetrics, by the action that they are about."""
 
     def samples(snapshot: Snapshot) -> Iterable[MetricSample]:
-        # An older daemon has none.
-        found = None if snapshot.metrics is None else snapshot.metrics.node.get("evictions")
-        if found is not None:
+        if snapshot.metrics is not None:
+            found = snapshot.metrics.node["evictions"]
             for action, field in fields.items():
                 yield (snapshot.node, action), found[field]
 
@@ -302,27 +301,26 @@ NODE_FAMILIES: Final = (
         lambda node: node["history_lost"],
         "counter",
     ),
-    # A gpushared before it is restarted has no queue.
     _of_node(
         "gpushare_queue_waiting",
         "Starts that wait for room (gpushare queue).",
-        lambda node: node.get("queue_waiting", 0),
+        lambda node: node["queue_waiting"],
     ),
     _of_node(
         "gpushare_queue_oldest_wait_seconds",
         "How long the start that has waited longest waits; 0 if none does.",
-        lambda node: node.get("queue_oldest_seconds", 0.0),
+        lambda node: node["queue_oldest_seconds"],
     ),
     _of_node(
         "gpushare_queue_grants_total",
         "Starts that were granted room by the queue.",
-        lambda node: node.get("queue_granted", 0),
+        lambda node: node["queue_granted"],
         "counter",
     ),
     _of_node(
         "gpushare_queue_wait_seconds_total",
         "How long all starts that were granted room had waited together.",
-        lambda node: node.get("queue_waited_seconds", 0.0),
+        lambda node: node["queue_waited_seconds"],
         "counter",
     ),
 )

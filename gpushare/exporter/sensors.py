@@ -26,7 +26,7 @@ def sensor(name: str, factor: float = 1) -> SensorValue:
     """Return what reads the key `name` of CardSensors, times `factor`; None: not known."""
 
     def value(card: CardMetrics) -> float | None:
-        figures = cast("Mapping[str, int]", card.get("sensors", {}))
+        figures = cast("Mapping[str, int]", card["sensors"])
         return figures[name] * factor if name in figures else None
 
     return value

@@ -37,7 +37,7 @@ def container_row(tenant: TenantMetrics) -> tuple[str, ...]:
         "" if pod is None else pod["namespace"],
         "" if pod is None else pod["name"],
         _user_name(tenant["uid"]),
-        json.dumps(tenant.get("labels", {}), sort_keys=True),
+        json.dumps(tenant["labels"], sort_keys=True),
         tenant["engine"],
         "mps" if tenant["isolation"] == "mps" else tenant["mode"],
         tenant["policy"],

@@ -61,7 +61,7 @@ def _allocated(key: str) -> Callable[[TenantMetrics, TenantCardMetrics], float |
     """Return how to read what a container has of a card; others can get that of an evicted one."""
 
     def read(container: TenantMetrics, card: TenantCardMetrics) -> float | None:
-        is_evicted = container.get("eviction") == "evicted"  # an older daemon has none
+        is_evicted = container["eviction"] == "evicted"
         return 0 if is_evicted else card.get(key)  # type: ignore[return-value]
 
     return read

@@ -323,38 +323,6 @@ def _read(file: Path) -> str:
         return ""
 
 
-_IN_MODIFY: Final = 0x2
-_READ_BYTES: Final = 4096
-
-
-class WriteWatch:
-    """Watches `file` until closed; OSError if it cannot be watched."""
-
-    def __init__(self, file: Path) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        self._fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        if self._fd < 0:
-            raise _error(file)
-        if libc.inotify_add_watch(self._fd, os.fsencode(file), _IN_MODIFY) < 0:
-            error = _error(file)
-            self.close()
-            raise error
-
-    def was_written(self) -> bool:
-        """Whether the file was written or removed since the last call."""
-        found = False
-        try:
-            while os.read(self._fd, _READ_BYTES):
-                found = True
-        except BlockingIOError:
-            pass
-        return found
-
-    def close(self) -> None:
-        """Stop watching."""
-        os.close(self._fd)
-
-
 def _error(file: Path) -> OSError:
     number = ctypes.get_errno()
     return OSError(number, os.strerror(number), str(file))

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Open an image, a container, a bundle or a root directory to look into it, never to run it.
 
-A name that begins with / or . is a path: a directory with a config.json is a bundle, any other
-directory a root, a file an archive of `docker save`, of `podman save` or of OCI. Any other name is
-a running container or an image of docker or podman, in this order.
+A name that begins with / or . is a path: a directory with a config.json is a bundle, any other a
+root. Any other name is a running container or an image of docker or podman, in this order.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from gpushare.images import archive, engine_images, target
+from gpushare.images import engine_images, target
 from gpushare.images.target import ImageTarget, NotFound
 
 __all__ = ["ImageTarget", "NotFound", "open_image"]
@@ -27,8 +26,9 @@ def open_image(name: str, pid: int = 0) -> Iterator[ImageTarget]:
     if pid:
         opened = target.open_container(name, pid)
     elif name.startswith(("/", ".")):
-        path = Path(name)
-        opened = archive.open_archive(path) if path.is_file() else target.open_directory(path)
+        if Path(name).is_file():
+            raise NotFound(f"{name}: a file. Load the image into docker or podman, and name it.")
+        opened = target.open_directory(Path(name))
     else:
         opened = _by_engine(name)
     with opened as found:

@@ -2,8 +2,7 @@
 """Images and containers of docker and podman, which their own programs describe.
 
 The files are the engine's layers, which the kernel combines in a mount that is attached nowhere:
-only its descriptor leads to it, and nothing is left to unmount. That takes root. Otherwise the
-engine exports the files, and only their names are kept.
+only its descriptor leads to it, and nothing is left to unmount. That takes root.
 Source: fsopen(2), fsconfig(2), fsmount(2); Linux, filesystems/overlayfs.rst.
 """
 
@@ -21,14 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare.images.archive import LayerIndex
-from gpushare.images.tar_entries import (
-    ArchiveError,
-    ArchiveLimit,
-    ByteReader,
-    ReadBudget,
-    tar_entries,
-)
 from gpushare.images.target import ImageTarget, NotFound, variables_of
 
 # The same on every architecture (asm-generic/unistd.h).
@@ -54,7 +45,7 @@ _UNKNOWN: Final = ("no such", "not known", "no container with name")
 def open_layers(layers: Sequence[Path]) -> Iterator[int]:
     """Open the tree that `layers`, the topmost first, make; OSError where that cannot be."""
     if not layers:
-        raise OSError(errno.ENOENT, "the engine reports no layers")
+        raise OSError(errno.ENOENT, "its engine reports no layers")
     if len(layers) == 1:
         fd = os.open(layers[0], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     else:
@@ -166,39 +157,9 @@ class ImageEngine:
             fd, note = None, ""
             try:
                 fd = stack.enter_context(open_layers(inspected.layers))
-            except OSError:
-                try:
-                    skeleton = stack.enter_context(self._exported(inspected))
-                    fd, note = skeleton.fd, skeleton.note
-                except (NotFound, OSError, ArchiveError, ArchiveLimit) as error:
-                    note = (
-                        "only its configuration is known, because its files could not be "
-                        f"read: {error}"
-                    )
+            except OSError as error:
+                note = _unread(inspected, error)
             yield ImageTarget(*known, fd, note)
-
-    @contextmanager
-    def _exported(self, inspected: InspectedImage) -> Iterator[LayerIndex]:
-        """Read the engine's export of the files, of a container that is made for it and not run."""
-        name = inspected.name
-        with ExitStack() as stack:
-            if inspected.kind == "image":
-                # An image may have no command: one is named, and never started.
-                name = self._ask("create", "--pull=never", "--network=none", name, "/-").split()[-1]
-                stack.callback(self._ask, "rm", "--force", name)
-            skeleton = stack.enter_context(LayerIndex.made())
-            args = [self.name, "export", name]
-            with subprocess.Popen(
-                args, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            ) as export:
-                try:
-                    assert export.stdout is not None
-                    budget = ReadBudget()
-                    tar = ByteReader(export.stdout.read)
-                    skeleton.add(tar_entries(tar, budget), budget)
-                finally:
-                    export.kill()
-            yield skeleton
 
     def _inspect(self, kind: str, name: str) -> dict[str, Any] | None:
         try:
@@ -228,6 +189,17 @@ class ImageEngine:
         if any(word in done.stderr.lower() for word in _UNKNOWN):
             raise _UnknownName(why[0])
         raise NotFound(f"{self.name}: {why[0]}")
+
+
+def _unread(inspected: InspectedImage, error: OSError) -> str:
+    """Say why the files of an image or a container that is not running are not known."""
+    what = "only its configuration is known, because"
+    if not inspected.layers:
+        instead = "start a container of it, and name that, or a directory with its files"
+        return f"{what} {error.strerror}: {instead}"
+    if os.geteuid() != 0:
+        return f"{what} its layers can only be mounted by root. Use sudo"
+    return f"{what} its layers could not be mounted: {error}"
 
 
 class _UnknownName(NotFound):

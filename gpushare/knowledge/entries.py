@@ -135,7 +135,6 @@ _EVENT_SEE: Final = (
     ("over-quota-", ("frozen", "docs/how-to/over-quota.md")),
     ("unallocated-container-", ("audit", "docs/explanation/audit.md")),
     ("memory-", ("audit", "docs/how-to/out-of-memory.md")),
-    ("duty-cycle-", ("audit", "docs/how-to/compute-shares.md")),
     ("gate-", ("audit", "docs/how-to/compute-shares.md")),
     ("scheduler-", ("policies", "docs/explanation/compute-shares.md")),
     ("card-", ("docs/how-to/recover-a-card.md",)),

@@ -33,9 +33,8 @@ from gpushare.manifest.request import (
 from gpushare.quota.annotations import pod_of
 from gpushare.text_position import Fault, UnreadableText, decode, read_text
 from gpushare.yaml_nodes import (
-    MANIFEST_RULES,
+    MAX_BYTES,
     YamlNode,
-    YamlRules,
     fields,
     parse,
     text_at,
@@ -62,17 +61,15 @@ __all__ = [
 _WHAT: Final = "manifest"
 
 
-def read(
-    path: str | Path, text: str | None = None, rules: YamlRules = MANIFEST_RULES
-) -> ManifestFile:
+def read(path: str | Path, text: str | None = None) -> ManifestFile:
     """Return what the file at `path` describes, or `text` under that name; `-` is standard input.
 
-    ManifestError: it cannot be read, is no YAML or JSON, or is more of it than `rules` allow.
+    ManifestError: it cannot be read, is no YAML or JSON, or is too much of it.
     """
     path, is_file = str(path), text is None
     try:
-        text = _text(path, rules.max_bytes) if text is None else text
-        parsed = parse(text, rules)
+        text = _text(path) if text is None else text
+        parsed = parse(text)
     except UnreadableText as error:
         raise ManifestError(path, error.fault) from error
     if is_file and not parsed.roots:
@@ -83,10 +80,10 @@ def read(
     return ManifestFile(path, text, parsed.roots, tuple(documents), parsed.duplicates)
 
 
-def _text(path: str, max_bytes: int) -> str:
+def _text(path: str) -> str:
     if path == STDIN:
-        return decode(sys.stdin.buffer, max_bytes, _WHAT)
-    return read_text(Path(path), max_bytes, _WHAT)
+        return decode(sys.stdin.buffer, MAX_BYTES, _WHAT)
+    return read_text(Path(path), MAX_BYTES, _WHAT)
 
 
 def _documents(root: YamlNode, kinds: kubernetes.KubernetesReader) -> Iterator[Document]:

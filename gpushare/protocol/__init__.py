@@ -50,7 +50,6 @@ that lie in the queue of a daemon that hangs keep the container's mounts busy.
 | card-policy | root | card (index or UUID), policy (none: as requested) | card: CardStatus |
 | card-cordon | root | card, reason (optional) | card: CardStatus |
 | card-uncordon | root | card | card: CardStatus |
-| mig-options | anyone | requests: texts by key, of each | MigCard and MigRequest rows |
 | status | anyone | - | DaemonStatus's keys next to `ok` |
 | metrics | anyone | - | CardMetrics and TenantMetrics rows, as card and tenant; node: NodeMetrics |
 | history | anyone | name (empty: all events), since (epoch), after (number) | HistoryEvent rows |

@@ -35,7 +35,6 @@ class TicketStatus(TypedDict):
     state: Literal["waiting", "granted", "ended"]
     position: int  # among those that wait, from 1; 0: it does not wait
     waiting: int  # how many wait
-    overtaken: int
     reason: str  # why it does not fit; or how it ended: a TicketEnd, and why
     since: float  # seconds since the epoch: when it was taken
 
@@ -61,7 +60,5 @@ class QueueEntry(TypedDict):
     since: float  # seconds since the epoch
     granted: float  # seconds since the epoch; 0: not yet
     cards: list[int]  # indices of those that are reserved for it
-    overtaken: int
-    is_overdue: bool  # it may not be overtaken any more: its cards are withheld
     ends_in_seconds: float | None  # until it times out, or its grant expires; None: without a limit
     reason: str  # why it does not fit

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 MAGIC: Final = 0x31306D6973757067
-LAYOUT: Final = 5
+LAYOUT: Final = 6
 FILE_BYTES: Final = 128 << 20
 CARDS_MOST: Final = 16
 VERSION_BYTES: Final = 80
@@ -90,25 +90,6 @@ _PROFILE_PLACE: Final = ("numa_node", "pci_bridge", "pci_switch", "nvlink_peers"
 PER_CARD: Final = frozenset({"pci_bus"})
 
 
-MIG_PROFILES_MOST: Final = 8
-
-
-class MigProfile(ctypes.Structure):
-    """`struct sim_mig_profile` of simulator/device.h."""
-
-    _fields_ = (
-        ("name", ctypes.c_char * 24),
-        ("nvml", ctypes.c_uint32),
-        ("id", ctypes.c_uint32),
-        ("slices", ctypes.c_uint32),
-        ("size", ctypes.c_uint32),
-        ("starts", ctypes.c_uint32),
-        ("count", ctypes.c_uint32),
-        ("multiprocessors", ctypes.c_uint32),
-        ("memory_mib", ctypes.c_uint32),
-    )
-
-
 class Profile(ctypes.Structure):
     """`struct sim_profile` of simulator/device.h."""
 
@@ -127,10 +108,7 @@ class Profile(ctypes.Structure):
                 *PROFILE_OPTIONAL,
             )
         ),
-        ("mig_profile", ctypes.c_uint32),
-        ("mig_start", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32 * 4),
-        ("mig", MigProfile * MIG_PROFILES_MOST),
+        ("reserved", ctypes.c_uint32 * 6),
     )
 
 
@@ -226,22 +204,7 @@ def card_profile(profile: dict[str, Any], index: int, time_scale: float) -> Prof
         **_place(profile, index),
     )
     card.uuid[:] = card_uuid(str(profile["uuid_seed"]), index).bytes
-    for place, (name, kind) in enumerate(profile.get("mig", {}).items()):
-        card.mig[place] = _mig_profile(profile, name, kind)
     return card
-
-
-def _mig_profile(profile: dict[str, Any], name: str, kind: dict[str, Any]) -> MigProfile:
-    """Return one kind of instance; its memory is what programs can have of it."""
-    usable = profile["memory_bytes"] - profile["reserved_bytes"]
-    return MigProfile(
-        name=name.encode(),
-        slices=int(name[0]),
-        size=kind["memory_eighths"],
-        starts=sum(1 << start for start in kind["starts"]),
-        memory_mib=usable * kind["memory_eighths"] // 8 >> 20,
-        **{key: kind[key] for key in ("nvml", "id", "count", "multiprocessors")},
-    )
 
 
 def _place(profile: dict[str, Any], index: int) -> dict[str, int]:
@@ -268,20 +231,17 @@ def instance_profiles(
     profile: dict[str, Any], card: int, mig: Sequence[str], time_scale: float
 ) -> list[Profile]:
     """Return the instances `mig` of a card, in that order."""
-    starts = place_instances(profile, mig)
     return [
-        _instance_profile(profile, card, index, (name, start), time_scale)
-        for index, (name, start) in enumerate(zip(mig, starts, strict=True))
+        _instance_profile(profile, card, index, name, time_scale) for index, name in enumerate(mig)
     ]
 
 
-def place_instances(profile: dict[str, Any], mig: Sequence[str]) -> list[int]:
-    """Return where each instance begins: at its kind's first place that is free by then.
+def check_places(profile: dict[str, Any], mig: Sequence[str]) -> None:
+    """Put each instance at its kind's first place that is free by then.
 
     So an instance may find no place because of where an earlier one went; ValueError.
     """
     taken: set[int] = set()
-    starts = []
     for name in mig:
         kind = profile["mig"][name]
         ranges = (range(start, start + kind["memory_eighths"]) for start in kind["starts"])
@@ -289,17 +249,13 @@ def place_instances(profile: dict[str, Any], mig: Sequence[str]) -> list[int]:
         if free is None or mig.count(name) > kind["count"]:
             raise ValueError(f"mig={' '.join(mig)}: there is no place for {name}")
         taken.update(free)
-        starts.append(free.start)
-    return starts
 
 
 def _instance_profile(
-    profile: dict[str, Any], card: int, index: int, place: tuple[str, int], time_scale: float
+    profile: dict[str, Any], card: int, index: int, name: str, time_scale: float
 ) -> Profile:
     """Return an instance of a card: a card with a part of the memory and multiprocessors."""
     made = card_profile(profile, card, time_scale)
-    name, made.mig_start = place
-    made.mig_profile = profile["mig"][name]["id"]
     eighths = profile["mig"][name]["memory_eighths"]
     made.name = f"{profile['name']} MIG {name}".encode()
     made.memory_bytes = made.memory_bytes * eighths // 8 // UNIT_BYTES * UNIT_BYTES

@@ -15,7 +15,7 @@ from gpushare.simulator.device_file import (
     PROFILE_NARROW,
     PROFILE_OPTIONAL,
     PROFILE_WIDE,
-    place_instances,
+    check_places,
 )
 
 # The first driver of each CUDA version: CUDA release notes, "CUDA Driver" table.
@@ -112,7 +112,7 @@ def check_instances(profile: dict[str, Any], cards: int, mig: Sequence[str]) -> 
             f"mig={' '.join(mig)}: uses {eighths} of 8 parts of the memory and {slices} of 7 slices"
         )
     try:
-        place_instances(profile, mig)
+        check_places(profile, mig)
     except ValueError as error:
         raise ProfileError(str(error)) from error
     if cards * (1 + len(mig)) > CARDS_MOST:

@@ -130,9 +130,6 @@ struct gpushare_grant_card { /* page 1 + n; n is the tenant's card number, 0 upw
 
 /* ---- status ------------------------------------------------------------------------------ */
 
-/* Its calls of the driver look at `evicted`. */
-#define GPUSHARE_ABILITY_EVICT 1
-
 /* A process of the tenant. Its number indexes the arrays of every card. The process is dead when
  * its lock (an OFD lock on the first byte of this record) is free *and* its (pid, starttime) no
  * longer exists or no longer maps this file (exec): a program may have closed the descriptor
@@ -220,8 +217,7 @@ struct gpushare_status_header { /* page 0 */
 	_Atomic uint32_t high_water; /* highest process number ever used, plus one */
 	_Atomic uint32_t sharing; /* not 0 after a process has imported memory: the third term below
 				     counts */
-	_Atomic uint32_t abilities; /* GPUSHARE_ABILITY_..., of the library that opened the page; an
-				       earlier version leaves 0 */
+	uint32_t reserved;
 };
 
 #define GPUSHARE_STATUS_PROCESS_OFFSET GPUSHARE_PAGE_BYTES

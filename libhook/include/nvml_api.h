@@ -150,50 +150,6 @@ typedef struct nvmlFieldValue_t {
 	nvmlValue_t value;
 } nvmlFieldValue_t;
 
-typedef struct nvmlGpuInstance_st *nvmlGpuInstance_t;
-
-typedef struct nvmlGpuInstancePlacement_t {
-	unsigned int start;
-	unsigned int size;
-} nvmlGpuInstancePlacement_t;
-
-typedef struct nvmlGpuInstanceInfo_t {
-	nvmlDevice_t device;
-	unsigned int id;
-	unsigned int profileId;
-	nvmlGpuInstancePlacement_t placement;
-} nvmlGpuInstanceInfo_t;
-
-typedef struct nvmlGpuInstanceProfileInfo_t {
-	unsigned int id;
-	unsigned int isP2pSupported;
-	unsigned int sliceCount;
-	unsigned int instanceCount;
-	unsigned int multiprocessorCount;
-	unsigned int copyEngineCount;
-	unsigned int decoderCount;
-	unsigned int encoderCount;
-	unsigned int jpegCount;
-	unsigned int ofaCount;
-	unsigned long long memorySizeMB;
-} nvmlGpuInstanceProfileInfo_t;
-
-typedef struct nvmlGpuInstanceProfileInfo_v2_t {
-	unsigned int version;
-	unsigned int id;
-	unsigned int isP2pSupported;
-	unsigned int sliceCount;
-	unsigned int instanceCount;
-	unsigned int multiprocessorCount;
-	unsigned int copyEngineCount;
-	unsigned int decoderCount;
-	unsigned int encoderCount;
-	unsigned int jpegCount;
-	unsigned int ofaCount;
-	unsigned long long memorySizeMB;
-	char name[96];
-} nvmlGpuInstanceProfileInfo_v2_t;
-
 typedef struct nvmlDeviceAttributes_t {
 	unsigned int multiprocessorCount;
 	unsigned int sharedCopyEngineCount;
@@ -330,15 +286,6 @@ nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(
 	nvmlDevice_t device, unsigned int index, nvmlDevice_t *partition);
 nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(
 	nvmlDevice_t partition, nvmlDevice_t *device);
-nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(
-	nvmlDevice_t device, unsigned int profile, nvmlGpuInstanceProfileInfo_t *info);
-nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoV(
-	nvmlDevice_t device, unsigned int profile, nvmlGpuInstanceProfileInfo_v2_t *info);
-nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t device,
-	unsigned int profile_id, nvmlGpuInstancePlacement_t *placements, unsigned int *count);
-nvmlReturn_t nvmlDeviceGetGpuInstances(nvmlDevice_t device, unsigned int profile_id,
-	nvmlGpuInstance_t *instances, unsigned int *count);
-nvmlReturn_t nvmlGpuInstanceGetInfo(nvmlGpuInstance_t instance, nvmlGpuInstanceInfo_t *info);
 nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t partition, unsigned int *id);
 nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t partition, unsigned int *id);
 nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *minor);

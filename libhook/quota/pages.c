@@ -118,9 +118,6 @@ static const char *map_pages(enum pages_access access)
 			munmap(used, GPUSHARE_STATUS_BYTES);
 		return why;
 	}
-	/* Its calls look at `evicted`, see cuda/evicted.h. */
-	if (access == PAGES_WRITE)
-		atomic_fetch_or(&used->abilities, GPUSHARE_ABILITY_EVICT);
 	pages.card_count = grant->card_count;
 	pages.grant = grant;
 	pages.status = used;

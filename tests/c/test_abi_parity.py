@@ -25,7 +25,7 @@ NUMBERS: Final = (
     "STATUS_USAGE_OFFSET STATUS_CARD_BYTES STATUS_BYTES "
     "KIND_BUFFER KIND_CONTEXT KIND_MANAGED KIND_POOL KIND_PHYSICAL "
     "KIND_ARRAY KIND_GRAPH KIND_MODULE KIND_CONTEXT_LIMIT KIND_EXTERNAL KINDS "
-    "PENDING_BITS PENDING_BYTES ABILITY_EVICT "
+    "PENDING_BITS PENDING_BYTES "
     "MESSAGE_HELLO MESSAGE_LOG MESSAGE_SHORTFALL MESSAGE_RESTORE MESSAGE_TEXT_BYTES"
 )
 #: struct -> the fields that Python touches; its prefix in abi.py is its name
@@ -44,7 +44,7 @@ STRUCTS: Final = {
     "process": "pid starttime denied denied_bytes",
     "detail": "pool_kept_bytes contexts",
     "usage": "held pending exported imported detail",
-    "status_header": "magic abi_version high_water sharing abilities",
+    "status_header": "magic abi_version high_water sharing",
     "message": "text",
     "shortfall": "type card pid rest_bytes wanted_bytes",
 }

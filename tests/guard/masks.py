@@ -21,13 +21,13 @@ MEASURED: Final = frozenset(
     | {"throttled_ratio", "driver_utilization", "utilization", "gate", "evicted_seconds"}
     | {"throttled_ns", "throttled_seconds", "gpu_seconds", "idle_since"}
     | {"windows", "charged_ns", "overruns", "waited_seconds"}
-    | {"queue_oldest_seconds", "queue_waited_seconds"}
+    | {"queue_oldest_seconds", "queue_waited_seconds", "eviction_seconds", "restore_seconds"}
+    | {"driver_seconds"}
 )
 _PROCESSES: Final = frozenset({"pid", "container_pid", "maker", "scheduler_pid", "scheduler"})
 #: Of CLOCK_BOOTTIME, or ticks since the boot; 0 and None mean something else than a time.
 _BOOT_TIMES: Final = frozenset(
-    {"starttime", "maker_starttime", "expires", "deadline", "first_overtaken", "since", "at"}
-    | {"ends_in_seconds"}
+    {"starttime", "maker_starttime", "expires", "deadline", "since", "at"} | {"ends_in_seconds"}
 )
 #: What has measured the compute of a container.
 _METERS: Final = frozenset({"", "gate", "nvml", "driver"})
@@ -39,6 +39,7 @@ _A_MONTH_SECONDS: Final = 32 * 86400.0
 _TEXTS: Final = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?"), "<time>"),
     (re.compile(r"\b(process|processes|pid|PID)( +)\d+"), r"\1\2<pid>"),
+    (re.compile(r"^(?:it is gone|its process has ended)$"), "<ended>"),  # whatever looks first
     (re.compile(r"/\.tree-[0-9a-f]{16}"), "/.tree-<tree>"),
     (re.compile(r"\b(\d+\.\d+\.\d+)-[0-9a-f]{12}\b"), r"\1-<build>"),
 )

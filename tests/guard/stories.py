@@ -171,7 +171,7 @@ def _queue(story: Story) -> None:
     story.note("cancel engine", story.ask.cancel(other[0]))
     waits = GeneratedContainer("waits", env={"GPUSHARE_MEMORY": "100GiB", "GPUSHARE_WAIT": "1s"})
     story.note("create waits", story.node.create(waits))
-    story.reloads("overtakes", queue={"max_overtakes": 3, "max_tickets": 2})
+    story.reloads("tickets", queue={"max_tickets": 2})
     story.opens("small-3", "1GiB", cores="5")
     story.opens("withheld", "1GiB", devices="1")
     story.takes("second", "100GiB")

@@ -20,7 +20,15 @@ _COMPAT: Final = ("hami", "hami-legacy", "dcgm", "gpu-manager")
 _MEASURED: Final = re.compile(
     r"_seconds|_util|_ratio|_cores|_percent|_active|created|temp|power|last_kernel"
 )
-_AGES: Final = re.compile(r"\b\d+(?:\.\d+)? ?(?:s|ms|min|seconds?|minutes?)\b")
+_MEASURED_COLUMN: Final = "THROTTLED"
+#: In tables: ages, times of the day, processes in the first column, and what was measured.
+_OF_MOMENT: Final = (
+    (re.compile(r"\b\d+(?:\.\d+)? ?(?:s|ms|min|seconds?|minutes?)\b"), "<age>"),
+    (re.compile(r"\b\d\d:\d\d:\d\d\b"), "<time>"),
+    (re.compile(r"^( *)\d+(  \d+  \S)"), r"\1<pid>\2"),
+    (re.compile(r"^( *throttled ).*"), r"\1<measured>"),
+    (re.compile(r"\b\d+ (windows|overruns|forced launches)\b"), r"<measured> \1"),
+)
 
 
 def ledger(run: Path) -> dict[str, Any]:
@@ -94,13 +102,21 @@ def shown(stack: Stack, *names: str) -> dict[str, Any]:
 def _printed(stack: Stack, words: list[str]) -> dict[str, Any]:
     said = commands.call(*words, socket=str(stack.socket))
     if isinstance(said["json"], str):
-        said["json"] = [table_line(line) for line in said["json"].splitlines()]
+        said["json"] = table(said["json"].splitlines())
     return said
 
 
-def table_line(line: str) -> str:
-    """Return a line of a table without ages, and whatever width its columns have."""
-    return re.sub(r" {2,}", "  ", _AGES.sub("<age>", line)).rstrip()
+def table(lines: list[str]) -> list[str]:
+    """Return what a command prints without what is of the moment, in columns of any width."""
+    if lines and _MEASURED_COLUMN in lines[0]:
+        begin, after = lines[0].index(_MEASURED_COLUMN), lines.index("") if "" in lines else None
+        rest = lines[0][begin + len(_MEASURED_COLUMN) :]
+        end = len(lines[0]) - len(rest.lstrip())
+        lines = [line[:begin] + line[end:] for line in lines[:after]] + lines[len(lines[:after]) :]
+    lines = [re.sub(r" {2,}", "  ", line).rstrip() for line in lines]
+    for pattern, stands_for in _OF_MOMENT:
+        lines = [pattern.sub(stands_for, line) for line in lines]
+    return lines
 
 
 def texts(folder: Path) -> dict[str, Any]:

@@ -15,8 +15,9 @@ import yaml
 
 from gpushare.cli.rules import RULES, read
 from gpushare.exporter.exposition import expose
+from tests.system.test_dashboards import EVERYTHING
 from tests.unit.exporter.made import snapshot, tenant
-from tests.unit.exporter.test_dashboards import EVERYTHING, panels
+from tests.unit.exporter.test_dashboards import panels
 from tests.unit.exporter.test_rules import (
     CASES,
     GIB,

@@ -439,7 +439,9 @@ INVARIANTS: Final = (
         f"{_DAEMON}/placement/waiting.py",
         "withheld |= dict.fromkeys(cards - withheld.keys(), one)",
         "pass",
-        (f"{_TESTS}/test_queue.py::test_a_later_start_overtakes_only_so_often",),
+        (
+            f"{_TESTS}/test_queue.py::test_a_start_that_waits_is_overtaken_by_nothing_that_comes_after_it",
+        ),
     ),
     Invariant(
         "restores-are-not-starved",
@@ -447,7 +449,7 @@ INVARIANTS: Final = (
         f"{_DAEMON}/lifecycle/queue.py",
         "found += self._restores.requests(self._next_number())",
         "pass",
-        (f"{_TESTS}/test_queue_evictions.py::test_starts_overtake_a_restore_only_so_often",),
+        (f"{_TESTS}/test_queue_evictions.py::test_no_start_overtakes_a_restore_that_waits",),
     ),
     Invariant(
         "evicted-for-one",

@@ -173,7 +173,7 @@ def _evicted_lines(tenants: list[protocol.TenantStatus], taken: float) -> list[s
     found = [
         (evicted["waits_since"] is None, evicted["since"], status.tenant_name(tenant), evicted)
         for tenant in tenants
-        if (evicted := tenant.get("evicted")) is not None  # a daemon before it is restarted
+        if (evicted := tenant["evicted"]) is not None
     ]
     found.sort(key=lambda one: one[:3])
     return [f"{_evicted_text(evicted, taken)}: {name}" for _, _, name, evicted in found]
@@ -199,7 +199,7 @@ def _clock(seconds: float, taken: float) -> str:
 def _container(
     tenant: protocol.TenantStatus, part: protocol.TenantCard, taken: float
 ) -> ContainerRow:
-    usage, evicted = part["compute"], tenant.get("evicted")  # an older daemon has none
+    usage, evicted = part["compute"], tenant["evicted"]
     return ContainerRow(
         key=tenant["key"],
         name=status.tenant_name(tenant),
@@ -272,10 +272,10 @@ def _card(card: protocol.CardStatus, containers: tuple[ContainerRow, ...]) -> Ca
         allocated_bytes=card["allocated_bytes"],
         non_tenant_bytes=card["non_tenant_bytes"],
         available=status.available(card),
-        evicted_bytes=card.get("evicted_bytes", 0),  # a daemon before it is restarted
+        evicted_bytes=card["evicted_bytes"],
         utilization=card["utilization"],
-        temperature_celsius=card.get("temperature_celsius"),  # a daemon before it is restarted
-        power_milliwatts=card.get("power_milliwatts"),
+        temperature_celsius=card["temperature_celsius"],
+        power_milliwatts=card["power_milliwatts"],
         cores_allocated=100 - card["cores_available"],
         cores_used=_sum([one.cores_used for one in here]),
         cores_10s=_sum([one.cores_10s for one in here]),

@@ -387,7 +387,7 @@ class IdleBackoff:
     def _is_calm(self, look: AuditInput) -> bool:
         """Whether all cards are idle, and no tenant has more than its quota."""
         observed, sample = self._state.observed, look.sample
-        if observed.findings or observed.unallocated or observed.caps or sample.xids:
+        if observed.findings or observed.unallocated or sample.xids:
             return False
         if any(sample.utilisation.values()) or any(
             use.utilisation for uses in sample.uses.values() for use in uses

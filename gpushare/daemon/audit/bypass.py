@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits tenants that bypass the launch gate to their part of the card, if the operator chose so.
+"""Freezes a tenant that bypasses the launch gate, if the operator chose so.
 
 With `audit: {gate_bypass: freeze}`, the driver's figures of a tenant are compared with what it may
-have of that card. policy/escalation.py decides for which part of the time it runs, and the freezer
-runs the duty cycle. Of several cards, the smallest part counts.
+have of that card. One that bypasses its gate and gets clearly more, several samples in a row, is
+frozen until an operator resumes it: a frozen tenant computes nothing, so no figure can thaw it.
 
 `look` is the truth thread's; any thread may call `resumed`.
 """
@@ -13,10 +13,8 @@ from __future__ import annotations
 import queue
 import time
 import traceback
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
-from types import MappingProxyType
 from typing import Final
 
 from gpushare.daemon.compute import scheduler_sync
@@ -24,85 +22,72 @@ from gpushare.daemon.core.log import log
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.observe.compute_usage import CHECKED
 from gpushare.daemon.policy import escalation
-from gpushare.daemon.state import ComputeCap, ComputeUsage, DaemonState, TenantOnCard
+from gpushare.daemon.state import ComputeUsage, DaemonState, TenantOnCard
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
 
 CHOICE: Final = "freeze"
-_SPARED_NS: Final = 60 * 10**9  # after an operator resumed it
-_AGAIN_NS: Final = 5 * 10**9  # after a duty cycle failed
+_AGAIN_NS: Final = 5 * 10**9  # after a freeze failed
 _ACTIVE_PERCENT: Final = 1.0
 _ACTIVE_WAITS: Final = 0.01
-_ROUND_TIMES: Final = 1.3  # of a tenant in a duty cycle, of which the driver measures little
-_ROUND_PERCENT: Final = 1.0
 
-
-@dataclass(frozen=True)
-class _BypassCase:
-    identity: tuple[int, int]  # of its first process: a container may be started once more
-    state: escalation.DutyState
+#: The first process of a tenant, because a container may be started once more; and how many samples
+#: in a row were above its part.
+_Looks = tuple[tuple[int, int], int]
 
 
 class BypassControl:
-    """Judges the tenants of `state`; `freezer` runs their duty cycles."""
+    """Judges the tenants of `state`, and has `freezer` freeze them."""
 
     def __init__(self, state: DaemonState, freezer: Freezer) -> None:
         self._state = state
         self._freezer = freezer
-        self._cases: dict[TenantOnCard, _BypassCase] = {}
-        self._on: frozenset[str] = frozenset()  # tenants that were put into a duty cycle
+        self._looks: dict[TenantOnCard, _Looks] = {}
         self._spared: dict[str, int] = {}  # by key, until when
         self._events: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
 
     def look(self, now_ns: int | None = None) -> None:
         """Judge by the last sample of the compute usage. `now_ns` is CLOCK_MONOTONIC.
 
-        An error ends all duty cycles and does not end the sampling.
+        An error does not end the sampling.
         """
         now_ns = time.monotonic_ns() if now_ns is None else now_ns
         try:
-            cases, view = self._judged(now_ns)
+            for key, why in self._judged(now_ns):
+                self._state.freezing.submit(partial(self._freeze, key, why))
         except Exception:  # noqa: BLE001 - see above
             log("driver-sample-failed", "error", traceback=traceback.format_exc())
-            cases, view = {}, {}
-        self._cases = cases
-        self._state.observed.caps = MappingProxyType(view)
-        self._act(view)
+            self._looks = {}
 
     def resumed(self, key: str) -> None:
         """Note that an operator resumes tenant `key`."""
-        self._events.put((key, _SPARED_NS))
+        self._events.put((key, escalation.SPARED_NS))
 
-    def _judged(
-        self, now_ns: int
-    ) -> tuple[dict[TenantOnCard, _BypassCase], dict[TenantOnCard, ComputeCap]]:
+    def _judged(self, now_ns: int) -> Iterator[tuple[str, str]]:
+        """Yield each tenant that is to be frozen, and why."""
         self._read_events(now_ns)
-        cases: dict[TenantOnCard, _BypassCase] = {}
-        view: dict[TenantOnCard, ComputeCap] = {}
+        before, self._looks = self._looks, {}
         for record in self._state.ledger.entries.values():
-            if not self._may_be_limited(record, now_ns):
+            if not self._may_be_frozen(record, now_ns):
                 continue
             for allocation in record.allocations:
                 place, identity = (record.key, allocation.uuid), (record.pid, record.starttime)
-                before = self._cases.get(place)
-                same = before is not None and before.identity == identity
-                state = before.state if before is not None and same else escalation.DutyState()
-                sample = self._sample(place, engaged=state.engaged)
-                state = escalation.next_duty(now_ns, sample, state)
-                cases[place] = _BypassCase(identity, state)
-                if state.engaged and sample is not None:
-                    measured = self._state.observed.compute_of(*place).driver_percent
-                    view[place] = ComputeCap(sample.may_percent, state.part, measured or 0.0)
-        return cases, view
+                excess = self._excess(place)
+                if not excess:
+                    continue
+                known, looks = before.get(place, (identity, 0))
+                looks = looks + 1 if known == identity else 1
+                self._looks[place] = identity, looks
+                if looks == escalation.LOOKS:
+                    yield record.key, excess
 
     def _read_events(self, now_ns: int) -> None:
         while not self._events.empty():
             key, duration_ns = self._events.get()
             self._spared[key] = now_ns + duration_ns
-            self._on -= {key}
         self._spared = {key: until for key, until in self._spared.items() if until > now_ns}
 
-    def _may_be_limited(self, record: TenantRecord, now_ns: int) -> bool:
+    def _may_be_frozen(self, record: TenantRecord, now_ns: int) -> bool:
         state = self._state
         return (
             record.state == "bound"
@@ -112,14 +97,15 @@ class BypassControl:
             and not state.is_frozen(record.key)
         )
 
-    def _sample(self, place: TenantOnCard, *, engaged: bool) -> escalation.DutySample | None:
+    def _excess(self, place: TenantOnCard) -> str:
+        """Return what a tenant gets of a card beyond its part, past its gate; empty: nothing."""
         key, uuid = place
         compute = self._state.observed.compute_of(key, uuid)
-        if compute.lately_percent is None or compute.driver_percent is None or compute.silent:
-            return None
+        if compute.lately_percent is None or compute.silent or not compute.bypassed:
+            return ""
         found = scheduler_sync.shares_on_card(uuid, self._state)
         if key not in found:
-            return None  # the ledger has changed meanwhile
+            return ""  # the ledger has changed meanwhile
         may = escalation.allowed_percent(
             found[key],
             [
@@ -128,62 +114,23 @@ class BypassControl:
                 if other != key
             ],
         )
-        if may is None:
-            return None
-        return escalation.DutySample(
-            compute.lately_percent,
-            may,
-            _goes_round(compute, engaged=engaged),
-            compute.driver_ns,
+        if may is None or compute.lately_percent <= may + escalation.MORE_PERCENT:
+            return ""
+        return (
+            f"bypasses the launch gate: the driver measured {compute.lately_percent:.0f} % of the "
+            f"card, and it may have {may:.0f} %"
         )
 
-    def _act(self, view: Mapping[TenantOnCard, ComputeCap]) -> None:
-        runs: dict[str, ComputeCap] = {}
-        for (key, _), cap in view.items():
-            if key not in runs or cap.runs < runs[key].runs:
-                runs[key] = cap
-        submit, freezer = self._state.freezing.submit, self._freezer
-        for key, cap in runs.items():
-            # A freeze that failed meanwhile has ended its duty cycle.
-            if not freezer.set_duty_cycle(key, cap.runs):
-                submit(partial(self._begin, key, cap))
-        for key in self._on - runs.keys():
-            submit(partial(self._end, key))
-        self._on = frozenset(runs)
-
-    def _begin(self, key: str, cap: ComputeCap) -> None:
-        why = f"bypasses the launch gate: limited to {cap.may_percent:.0f} % by freezing"
+    def _freeze(self, key: str, why: str) -> None:
         try:
-            self._freezer.start_duty_cycle(key, why, cap.runs, lambda why: self._lost(key, why))
+            self._freezer.freeze(key, "audit", why)
+            log("gate-bypass-frozen", "warning", tenant=key, reason=why)
         except (UserError, OSError) as error:
-            log("duty-cycle-failed", "error", tenant=key, error=str(error))
+            log("tenant-freeze-failed", "error", tenant=key, error=str(error))
             self._events.put((key, _AGAIN_NS))
-
-    def _end(self, key: str) -> None:
-        try:
-            self._freezer.release(key, "duty")
-        except (UserError, OSError) as error:
-            log("duty-cycle-failed", "error", tenant=key, error=str(error))
-
-    def _lost(self, key: str, why: str) -> None:
-        """Note that a duty cycle ended by itself; callable from any thread."""
-        log("duty-cycle-failed", "error", tenant=key, error=why)
-        self._events.put((key, _AGAIN_NS))
-        self._state.freezing.submit(lambda: self._end(key))
 
 
 def _is_active(compute: ComputeUsage) -> bool:
     """Whether a tenant uses the card, or wants to."""
     got, waits = compute.got[CHECKED], compute.throttled[CHECKED]
     return (got or 0.0) >= _ACTIVE_PERCENT or (waits or 0.0) >= _ACTIVE_WAITS
-
-
-def _goes_round(compute: ComputeUsage, *, engaged: bool) -> bool:
-    if not engaged:
-        return compute.bypassed
-    claimed, measured = compute.claimed_percent, compute.driver_percent or 0.0
-    return (
-        claimed is None
-        or measured > claimed * _ROUND_TIMES + _ROUND_PERCENT
-        or (compute.ungated_percent or 0.0) > _ROUND_PERCENT
-    )

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from gpushare.daemon.placement.division import CardDivision
 from gpushare.daemon.placement.model import Card, Links
 from gpushare.metrics_schema import CardSensors
 
@@ -145,8 +144,4 @@ class DriverClient(Protocol):
 
     def limits(self, uuid: str, cgroup: Path) -> DriverLimits:
         """Return the limits of a cgroup on a card, NO_LIMITS where none are set."""
-        ...
-
-    def division(self, uuid: str) -> CardDivision:
-        """Return how a card can be divided into MIG instances, and how it is."""
         ...

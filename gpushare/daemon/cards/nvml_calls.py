@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import pynvml
 
-from gpushare.daemon.cards import nvml_mig, nvml_sensors, nvml_topology
+from gpushare.daemon.cards import nvml_sensors, nvml_topology
 from gpushare.daemon.cards.nvml_card import (
     DATACENTER,
     GONE,
@@ -147,10 +147,6 @@ class Devices:
         found = _GetLimits(os.fsencode(cgroup))
         self._limits("nvmlDeviceGetMemoryLimits_v1", uuid, found)
         return {"soft": found.soft_bytes, "hard": found.hard_bytes}
-
-    def division(self, uuid: str) -> NvmlReply:
-        """Return how a card can be divided into MIG instances, and how it is."""
-        return nvml_mig.division_of(call(pynvml.nvmlDeviceGetHandleByUUID, uuid))
 
     def _has_limits(self, uuid: str) -> bool:
         """Whether the driver has limits (615 is the first), found by a request for impossible ones.

@@ -32,11 +32,9 @@ from gpushare.daemon.cards.driver_client import (
     DriverTimeout,
     InvalidSample,
 )
-from gpushare.daemon.cards.mig_validation import card_division
 from gpushare.daemon.cards.validation import DriverDescription
 from gpushare.daemon.cards.worker_process import WorkerLost, WorkerProcess
 from gpushare.daemon.core.log import log
-from gpushare.daemon.placement.division import CardDivision
 from gpushare.daemon.placement.model import Card, Links
 from gpushare.metrics_schema import CardSensors
 
@@ -147,10 +145,6 @@ class Nvml:
             raise InvalidSample(
                 f"the driver reports limits in an unknown format: {error!r}"
             ) from error
-
-    def division(self, uuid: str) -> CardDivision:
-        """Return how a card can be divided into MIG instances, and how it is."""
-        return card_division(self._ask(lambda: self._call("division", {"uuid": uuid})))
 
     def close(self) -> None:
         """End the worker; no question may follow."""

@@ -114,7 +114,7 @@ class Evictions:
         self._room.refused.clear()
         if not self._room.candidates(is_online=is_online, besides=""):
             return None
-        fits = has_place(request, "", self._state, is_online=is_online)
+        fits = has_place(request, "", self._state)
 
         def make() -> bool:
             return self._room.make(fits, reason, is_online=is_online)
@@ -242,7 +242,6 @@ class Evictions:
             allocations = restored_allocations(now, to, state)
             eviction = replace(now.eviction, state="restoring", since=time.time())
             reserved = state.ledger.evict(now.key, eviction, allocations)
-            state.queue.restored(reserved)
             write_cards(reserved, state)
             return reserved
 
@@ -320,7 +319,7 @@ class Evictions:
             return
         if not self._room.candidates(is_online=one.is_online, besides=""):
             return
-        fits = has_place(one.request, one.ticket, state, is_online=one.is_online)
+        fits = has_place(one.request, one.ticket, state)
         reason = f"{ticket.name or ticket.title} had no room"
         with self._claimed():
             has_room = self._room.make(fits, reason, is_online=one.is_online)

@@ -4,7 +4,6 @@
 | not evicted | why |
 |---|---|
 | whole cards | no library in the container: a call blocks in the driver, and nothing is told |
-| an older library | its calls do not wait for a restore, and block in the driver |
 | MIG instances, clients of an MPS server | the driver cannot (NVIDIA/cuda-checkpoint 42; CRIU) |
 | managed memory | the driver cannot (CRIU, plugins/cuda/README) |
 | shared and imported memory | the driver cannot, or from 610 on only under its own launcher |
@@ -110,8 +109,6 @@ def _of_pages(pages: Pages, cards: int) -> str:
     claims = pages.claims()
     if not claims:
         return "none of its programs uses a card"
-    if not pages.look(lambda held: held.status.abilities(), 0) & abi.ABILITY_EVICT:
-        return "its interposer library is of an earlier version; restart the container"
     return next(filter(None, (_of_claims(claims, number) for number in range(cards))), "")
 
 

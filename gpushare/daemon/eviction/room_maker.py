@@ -14,11 +14,10 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from gpushare.daemon.core.log import log
-from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.eviction.preconditions import CannotEvict, why_not
 from gpushare.daemon.eviction.room import EvictionCandidate, chosen_evictions
 from gpushare.daemon.eviction.steps import EvictionFailed, TenantEnded
-from gpushare.daemon.eviction.targets import why_no_room
+from gpushare.daemon.eviction.targets import rank_of, why_no_room
 from gpushare.daemon.placement.choose import place_request
 from gpushare.daemon.placement.model import CardCapacity
 from gpushare.daemon.placement.request import PlacementRequest
@@ -105,11 +104,11 @@ class RoomMaker:
         return False
 
 
-def has_place(request: PlacementRequest, own: str, state: DaemonState, *, is_online: bool) -> Fits:
+def has_place(request: PlacementRequest, own: str, state: DaemonState) -> Fits:
     """Return whether `request` has a place on cards that are not withheld for others than `own`."""
 
     def fits(capacities: tuple[CardCapacity, ...]) -> bool:
-        found = state.queue.open_to(own, capacities, boottime(), is_online=is_online)
+        found = state.queue.open_to(own, capacities, request.rank)
         try:
             place_request(request, found, state.loaded().links)
         except UserError:
@@ -121,10 +120,9 @@ def has_place(request: PlacementRequest, own: str, state: DaemonState, *, is_onl
 
 def has_room_again(record: TenantRecord, state: DaemonState) -> Fits:
     """Return whether an evicted tenant has room on its own cards, as `has_place`."""
-    is_online = record.class_ == "online"
 
     def fits(capacities: tuple[CardCapacity, ...]) -> bool:
-        found = state.queue.open_to(record.key, capacities, boottime(), is_online=is_online)
+        found = state.queue.open_to(record.key, capacities, rank_of(record))
         by_uuid = {capacity.card.uuid: capacity for capacity in found}
         return all(
             allocation.uuid in by_uuid and not why_no_room(record, number, by_uuid[allocation.uuid])

@@ -11,16 +11,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import Final
 
-from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.eviction.card_nodes import has_card_node
 from gpushare.daemon.eviction.checkpoint_client import why_no_moves
 from gpushare.daemon.eviction.preconditions import CannotRestore
 from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds
 from gpushare.daemon.placement.model import Card, CardCapacity
 from gpushare.daemon.placement.obstacles import find_obstacle
-from gpushare.daemon.placement.request import NoRoom, PlacementRequest
+from gpushare.daemon.placement.request import NoRoom, PlacementRequest, Rank
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.quota.size import format_size
@@ -99,9 +99,7 @@ def _on(
         for number, (uuid, allocation) in enumerate(zip(uuids, record.allocations, strict=True))
     }
     for _ in reclaim_rounds():
-        is_online, own = record.class_ == "online", record.key
-        capacities = state.capacities()
-        capacities = state.queue.open_to(own, capacities, boottime(), is_online=is_online)
+        capacities = state.queue.open_to(record.key, state.capacities(), rank_of(record))
         by_uuid = {capacity.card.uuid: capacity for capacity in capacities}
         for number, uuid in enumerate(uuids):
             if uuid not in by_uuid:
@@ -142,7 +140,13 @@ def _wanted(record: TenantRecord, number: int) -> PlacementRequest:
         cores=allocation.cores,
         policy=record.policy,
         policy_is_set=record.is_set("policy"),
+        rank=rank_of(record),
     )
+
+
+def rank_of(record: TenantRecord) -> Rank:
+    """Return the place of a tenant's restore in the order of the queue, as if it arrived last."""
+    return record.class_ != "online", record.priority, inf
 
 
 def await_sample(state: DaemonState) -> None:

@@ -4,30 +4,21 @@
 A tenant is frozen while at least one decision freezes it. The truth is the state of its cgroup and
 the memory of this process; the decisions are also written to the ledger, by the decide thread, but
 no freeze or kill waits for that write or needs it to succeed. At the next start, a tenant that the
-audit froze is thawed and its escalation restarts; a tenant that an operator paused stays paused; a
+audit froze is thawed and judged anew; a tenant that an operator paused stays paused; a
 tenant that was to be killed is killed. A tenant whose cgroup is frozen without a written decision
 stays frozen, as "unknown", until an operator resumes it or the program that froze it thaws it. The
 memory of a frozen tenant stays allocated and used. Its part of the compute goes to the others
 meanwhile.
 
-A tenant that bypasses the launch gate may run in a duty cycle (`start_duty_cycle`): a thread
-freezes and thaws its cgroup in turn. This is journaled too, but it is not a freeze: the tenant
-keeps its share, and a freeze ends the cycle first. No other program may have the cgroup frozen when
-a cycle begins, and it is thawed however the cycle ends. If another program freezes it meanwhile (an
-engine pauses it through the same hierarchy), the cycle sees that by its write and leaves it alone,
-but for the moment in which it freezes the cgroup itself.
-
 A cgroup that an engine has paused is not thawed here. A tenant that an engine thaws although it is
 frozen here is frozen again at the next look. All of this is the freeze thread's
-(`DaemonState.freezing`), but for `is_frozen`, `freezes_of` and `set_duty_cycle`.
+(`DaemonState.freezing`), but for `is_frozen` and `freezes_of`.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
@@ -36,78 +27,11 @@ from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.freezer.tenant_cgroup import SharedCgroup, cgroup_freezer, freezable_groups
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Cgroups
-from gpushare.daemon.policy import escalation
 from gpushare.daemon.store.freezes import NOT_FREEZES, By, FreezeRecord
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
-from gpushare.host.cgroups import CgroupFreezer, WriteWatch
-
-_PERIOD_SECONDS: Final = escalation.PERIOD_NS / 1e9
-_ANOTHERS: Final = "another program froze it"
-_END_SECONDS: Final = 1.0  # a freeze waits for a fifth of that at most
-
-
-class DutyCycle:
-    """Has `group` run for `runs` (0..1) of each period, which any thread may set; 0: not at all.
-
-    `failed` is called with the reason, by the thread, if it ends by itself.
-    """
-
-    def __init__(self, group: CgroupFreezer, runs: float, failed: Callable[[str], None]) -> None:
-        self.runs = runs
-        self._group = group
-        self._failed = failed
-        self._ends = threading.Event()
-        self._frozen = False
-        self._thread = threading.Thread(target=self._run, name="duty-cycle", daemon=True)
-        self._thread.start()
-
-    def end(self) -> bool:
-        """Have it run all the time from now on; False where it could not be thawed."""
-        self._ends.set()
-        self._thread.join(_END_SECONDS)
-        return not self._frozen
-
-    def _run(self) -> None:
-        why = "it ended for a fault of its own"
-        try:
-            why = self._run_cycle()
-        except OSError as error:
-            why = str(error)
-        finally:
-            if not self._ends.is_set():
-                self._failed(why)
-
-    def _run_cycle(self) -> str:
-        with closing(WriteWatch(self._group.file)) as written:
-            return self._alternate(written)
-
-    def _alternate(self, written: WriteWatch) -> str:
-        while not self._ends.wait(_PERIOD_SECONDS * self.runs):
-            if self.runs >= 1.0:
-                continue
-            if self._group.is_set():
-                return _ANOTHERS
-            self._frozen = True
-            try:
-                self._group.freeze()
-                written.was_written()  # that was us
-                self._ends.wait(_PERIOD_SECONDS * (1.0 - self.runs))
-                while not self.runs and not self._ends.wait(_PERIOD_SECONDS):
-                    pass
-                is_anothers = written.was_written() and self._group.is_set()
-            except BaseException:
-                self._group.thaw()
-                self._frozen = False
-                raise
-            if not is_anothers:
-                self._group.thaw()
-            self._frozen = False
-            if is_anothers:
-                return _ANOTHERS
-        return ""
-
+from gpushare.host.cgroups import CgroupFreezer
 
 _FOUND: Final = "its cgroup was frozen when gpushared started, without a record of the reason"
 _KILL_SECONDS: Final = 0.3  # then others are served, and it is tried again
@@ -123,9 +47,7 @@ class Freezer:
     def __init__(self, ledger: Ledger, changed: Callable[[], None]) -> None:
         self._ledger = ledger
         self._changed = changed
-        self._cycles: dict[str, DutyCycle] = {}
         self._killed: dict[str, Callable[[], None]] = {}  # to be called when a kill is complete
-        self._closed = False
         #: Whether a kill has to wait; `enforce` is called when it need not any more.
         self.postpones_kill: Callable[[TenantRecord], bool] = lambda _: False
 
@@ -144,8 +66,6 @@ class Freezer:
         cgroup, group = self._group(record, before)
         if any(freeze.by == by for freeze in before) and group.is_set():
             return
-        self._end_duty_cycle(key)
-        before = tuple(freeze for freeze in before if freeze.by != "duty")
         freeze = FreezeRecord(
             key, by, why, time.time(), cgroup=cgroup, thaws=_thaws(before, cgroup, group)
         )
@@ -156,55 +76,7 @@ class Freezer:
             self._ledger.freezes.drop(key, by)
             raise CannotFreeze(f"{record.title} cannot be frozen: {error}") from error
         log("tenant-frozen", **_identity(record), by=by, reason=why, cgroup=cgroup, still=still)
-        self._ledger.freezes.drop(key, "duty")
         self._changed()
-
-    def start_duty_cycle(
-        self, key: str, why: str, runs: float, failed: Callable[[str], None]
-    ) -> None:
-        """Have tenant `key` run for `runs` (0..1) of the time until `release` of "duty".
-
-        `failed` is called with the reason, by any thread, if that ends by itself. CannotFreeze,
-        OSError: as it was; so is a tenant that is frozen, or that its engine paused.
-        """
-        record = self._running(key)
-        if key in self._cycles:
-            self.set_duty_cycle(key, runs)
-            return
-        if self._closed or any(freeze.by != "duty" for freeze in self.freezes_of(key)):
-            raise CannotFreeze(f"{record.title} is already paused or frozen")
-        cgroup, group = self._group(record, ())
-        if group.is_set():
-            raise CannotFreeze(f"{record.title} is paused by its engine")
-        self._note(record, FreezeRecord(key, "duty", why, time.time(), cgroup=cgroup))
-        log("duty-cycle-started", "warning", **_identity(record), reason=why, cgroup=cgroup)
-        self._cycles[key] = DutyCycle(group, runs, failed)
-
-    def set_duty_cycle(self, key: str, runs: float) -> bool:
-        """Have tenant `key` run for `runs` of the time; False where it has no duty cycle."""
-        cycle = self._cycles.get(key)
-        if cycle is not None:
-            cycle.runs = runs
-        return cycle is not None
-
-    def end_duty_cycles(self) -> None:
-        """End all duty cycles, and let none begin."""
-        self._closed = True
-        for key in list(self._cycles):
-            try:
-                self.release(key, "duty")
-            except OSError as error:
-                log("tenant-freeze-failed", "error", tenant=key, error=str(error))
-
-    def thaw_duty_cycles(self) -> None:
-        """Thaw what a duty cycle froze, whatever is recorded: nothing decides any more."""
-        for cycle in list(self._cycles.values()):
-            cycle.end()
-
-    def _end_duty_cycle(self, key: str) -> bool:
-        """Have it run all the time; False where it may still be frozen."""
-        cycle = self._cycles.pop(key, None)
-        return cycle is not None and cycle.end()
 
     def release(self, key: str, by: By, who: By | None = None) -> bool:
         """Take back the decision of `by` on tenant `key`: it runs, unless another froze it too.
@@ -213,20 +85,17 @@ class Freezer:
 
         False where `by` had not decided anything.
         """
-        runs = by == "duty" and self._end_duty_cycle(key)
         own = next((freeze for freeze in self.freezes_of(key) if freeze.by == by), None)
         if own is None:
             return False
         kept = (freeze for freeze in self.freezes_of(key) if freeze.by != by)
-        others = [freeze for freeze in kept if freeze.by not in {"stop", "duty"}]
-        thaws = not others and own.thaws and not runs
+        others = [freeze for freeze in kept if freeze.by != "stop"]
+        thaws = not others and own.thaws
         if thaws:
             _thaw(own)
         self._ledger.freezes.drop(key, by)
         record = self._ledger.entries.get(key)
-        if record is not None and by == "duty":
-            log("duty-cycle-ended", **_identity(record))
-        elif record is not None:
+        if record is not None:
             log(
                 "tenant-thawed",
                 **_identity(record),
@@ -263,7 +132,6 @@ class Freezer:
         for key in list(self._ledger.freezes.all):
             try:
                 self.release(key, "audit")
-                self.release(key, "duty")
             except OSError as error:
                 log("tenant-freeze-failed", "error", tenant=key, error=str(error))
         for record in self._ledger.entries.values():
@@ -360,7 +228,6 @@ class Freezer:
         """End it, in whichever of its groups that can be done; the others are thawed for it."""
         if self.postpones_kill(record):
             return
-        self._end_duty_cycle(record.key)
         group, *others = self._own(record).values()
         ended = group.kill(0.0)
         if not ended:

@@ -2,10 +2,10 @@
 """Old versions of gpushare's programs and libraries are removed once nothing uses them.
 
 `gpushare.install` puts each version into a folder of its own and never writes to it again, so a
-container keeps what it has mapped, whatever is installed. Kept are the version that engines are
-told, the one before (to go back to), what was installed in the last hour, what the bundle of a
-tenant names, and whatever a process has mapped or mounted, in any mount namespace. Where that
-cannot be seen, or the prefix cannot be written, nothing is removed.
+container keeps what it has mapped, whatever is installed. gpushared removes old versions when it
+starts. Kept are the version that engines are told, the one before (to go back to), what was
+installed in the last hour, what the bundle of a tenant names, and whatever a process has mapped.
+Where that cannot be seen, or the prefix cannot be written, nothing is removed.
 
 A file is known by the device and the inode that /proc/PID/maps says of it, whatever it is called in
 a container. The device is not always the one of stat(2) (on btrfs and overlay it is another), so
@@ -49,7 +49,6 @@ class Unknown(Exception):
 
 def sweep_installations(state: DaemonState) -> None:
     """Remove unused versions, and log it; on any thread."""
-    _renew_tree(state)
     prefix = prefix_of(state.config.libraries)
     if prefix is None:
         return
@@ -60,7 +59,7 @@ def sweep_installations(state: DaemonState) -> None:
         log("installation-removal-failed", "warning", folder=str(prefix), error=str(error))
 
 
-def _renew_tree(state: DaemonState) -> None:
+def renew_tree(state: DaemonState) -> None:
     """Mount the tree of libraries ahead of need, and unmount those of earlier libraries.
 
     Not while a container that has one of them may be starting.
@@ -145,12 +144,8 @@ def _unused(candidates: list[Path], records: Iterable[TenantRecord]) -> list[Pat
     left = {folder: _files(folder) for folder in candidates if not _says(named, folder.name)}
     if not left:
         return []
-    mounted, mapped = _processes()
-    return [
-        folder
-        for folder, files in left.items()
-        if not files & mapped and not _says(mounted, folder.name)
-    ]
+    mapped = _mapped_files()
+    return [folder for folder, files in left.items() if not files & mapped]
 
 
 def _says(texts: Iterable[bytes], name: str) -> bool:
@@ -186,37 +181,20 @@ def _bundles(records: Iterable[TenantRecord]) -> list[bytes]:
     return found
 
 
-def _processes() -> tuple[list[bytes], set[_File]]:
-    """Return what is mounted in each mount namespace, and the files that are mapped; Unknown."""
-    mounted: list[bytes] = []
+def _mapped_files() -> set[_File]:
+    """Return the files that any process has mapped; Unknown."""
     mapped: set[_File] = set()
-    namespaces: set[str] = set()
     for process in Path("/proc").iterdir():
-        if not process.name.isdigit():
+        # init, which a nested machine may not show, does not use our libraries.
+        if not process.name.isdigit() or process.name == "1":
             continue
         try:
-            # init, which a nested machine may not show, does not use our libraries.
-            if process.name != "1":
-                mapped.update(_mapped((process / "maps").read_bytes()))
-            namespace = _namespace(process)
-            if namespace not in namespaces:
-                mounted.append((process / "mountinfo").read_bytes())
-                namespaces.add(namespace)
+            mapped.update(_mapped((process / "maps").read_bytes()))
         except (FileNotFoundError, ProcessLookupError):
             continue  # ended meanwhile
         except OSError as error:
-            # A process that is ending, and has no mounts any more, says EINVAL.
-            if error.errno != errno.EINVAL:
-                raise Unknown from error
-    return mounted, mapped
-
-
-def _namespace(process: Path) -> str:
-    """Return the identity of its mount namespace; its own name where that cannot be read."""
-    try:
-        return str((process / "ns" / "mnt").readlink())
-    except PermissionError:
-        return process.name
+            raise Unknown from error
+    return mapped
 
 
 def _mapped(maps: bytes) -> Iterator[_File]:

@@ -13,7 +13,6 @@ All of this is the decide thread's.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -35,10 +34,9 @@ from gpushare.daemon.placement.waiting import (
     can_ever_fit,
     find_next,
     in_order,
-    overtaken_by,
 )
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.store.record import CardAllocation, TenantRecord
+from gpushare.daemon.store.record import CardAllocation
 from gpushare.daemon.store.ticket import TicketKind, TicketRecord, TicketSource, digest
 from gpushare.errors import UserError
 
@@ -87,7 +85,6 @@ class Queue:
         state.queue.changed = self.look_soon
         state.queue.look = self._look
         state.queue.started = self._note_start
-        state.queue.restored = self._note_restore
         state.queue.control = self
 
     def adopt(self) -> None:
@@ -209,8 +206,7 @@ class Queue:
         with suppress(NoRoom):  # of reclaim_rounds: the next look tries it again
             for _ in reclaim_rounds():
                 capacities = state.capacities()
-                links, limits = state.loaded().links, state.config.queue
-                found = find_next(waiting, capacities, links, limits, self._clock.boot())
+                found = find_next(waiting, capacities, state.loaded().links)
                 wanted = {one.card.uuid: one.memory_bytes for one in found.placed}
                 if not reclaim_burst(wanted, capacities, state):
                     return found
@@ -242,55 +238,23 @@ class Queue:
             name=ticket.name,
             uid=ticket.uid,
             waited_seconds=round(granted.granted - ticket.arrived, 1),
-            overtaken=ticket.overtaken,
             cards=[card.card.index for card in found.placed],
         )
         state.queue.granted += 1
         state.queue.waited_seconds += granted.granted - ticket.arrived
-        self._overtake(one.number, [card.card.uuid for card in found.placed])
 
-    def _overtake(self, number: int, cards: Sequence[str]) -> None:
-        """Count for each request that arrived before `number` that others took cards it can use."""
-        state = self._state
-        waiting = [one for one in self._waiting() if one.number < number]
-        for one in overtaken_by(waiting, number, cards, state.capacities()) if waiting else ():
-            if one.container:
-                self._restores.count_overtaking(one.ticket)
-                continue
-            ticket = state.ledger.tickets[one.ticket]
-            first = ticket.first_overtaken or self._clock.boot()
-            overtaken = ticket.overtaken + 1
-            state.ledger.put_ticket(replace(ticket, overtaken=overtaken, first_overtaken=first))
-
-    def _note_start(self, record: TenantRecord, ticket: TicketRecord | None) -> None:
-        """End the ticket that a start took over; a start without one has overtaken all of them.
+    def _note_start(self, ticket: TicketRecord | None) -> None:
+        """End the ticket that a start took over.
 
         The start is recorded by now, and a full disk does not undo it: a ticket that stays expires.
-        Who was overtaken is counted after the start's answer.
         """
         if ticket is not None:
             with suppress(OSError):
                 self._end(ticket, STARTED)
-            return
-        number = self._next_number()
-        cards = [allocation.uuid for allocation in record.allocations]
-        self._state.decide.submit(lambda: self._count_start(number, cards))
-
-    def _note_restore(self, record: TenantRecord) -> None:
-        """Count whom a container overtakes whose room was reserved again."""
-        if self._state.is_awaited:
-            number = self._restores.number(record.key) or self._next_number()
-            with suppress(OSError):
-                self._overtake(number, [one.uuid for one in record.allocations])
 
     def _next_number(self) -> int:
         tickets = self._state.ledger.tickets.values()
         return 1 + max((self._restores.last, *(one.number for one in tickets)))
-
-    def _count_start(self, number: int, cards: Sequence[str]) -> None:
-        with suppress(OSError):
-            self._overtake(number, cards)
-        self.look()
 
     def _waiting(self) -> list[WaitingRequest]:
         """Return the requests that wait, in the order in which they are granted."""
@@ -315,18 +279,13 @@ class Queue:
             found.append(
                 WaitingRequest(
                     ticket=ticket.id,
-                    number=ticket.number,
                     request=request,
-                    priority=ticket.priority,
                     since=ticket.arrived,
-                    overtaken=ticket.overtaken,
-                    first_overtaken=ticket.first_overtaken,
-                    is_online=resolved.effective.class_ == "online",
                     obstacle=obstacle,
                 )
             )
         found += self._restores.requests(self._next_number())
-        return in_order(found, state.config.queue, self._clock.boot())
+        return in_order(found)
 
     def _request(self, ticket: TicketRecord, resolved: ResolvedRequest) -> PlacementRequest:
         applicant = TenantIdentity(
@@ -340,7 +299,8 @@ class Queue:
             shows_holders=self._state.config.read_group is None or ticket.kind != "create",
         )
         quota, effective = resolved.quota, resolved.effective
-        return placement_request(applicant, quota, effective, self._state, ticket.id)
+        found = placement_request(applicant, quota, effective, self._state, ticket.id)
+        return replace(found, rank=(*found.rank[:2], ticket.number))
 
     def _resolve(self, ticket: TicketRecord) -> ResolvedRequest:
         """Return what a ticket requests under the configuration of now; QuotaError."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Final
 
 from gpushare.daemon.cards.mps_state import MPS
@@ -133,7 +134,7 @@ def reserve(
         record = _placed_record(applicant, quota, effective, state, ticket)
     state.ledger.add(record)
     if state.is_awaited:
-        state.queue.started(record, ticket)
+        state.queue.started(ticket)
     try:
         if record.shared:
             _make_pages(record, applicant, driver, state)
@@ -234,8 +235,7 @@ def _place(
     for _ in reclaim_rounds():
         capacities = state.capacities(without)
         if withheld := {uuid: one for uuid, one in state.queue.withheld.items() if uuid not in own}:
-            is_online = effective.class_ == "online"
-            capacities = with_withheld(capacities, withheld, boottime(), is_online=is_online)
+            capacities = with_withheld(capacities, withheld, request.rank)
         try:
             placed = place_suitably(request, capacities, state.loaded().links)
         except NoRoom as error:
@@ -298,6 +298,7 @@ def placement_request(
         bounds=within,
         sources={key: str(value.source) for key, value in quota.requested.items()},
         image_needs=applicant.image_needs,
+        rank=(effective.class_ != "online", effective.priority, inf),
         shows_holders=applicant.shows_holders,
     )
 

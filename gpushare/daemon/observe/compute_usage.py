@@ -134,7 +134,6 @@ class _Course:
             hung=gate is not None and gate.hung and not silent,
             silent=silent,
             driver=driver,
-            driver_ns=self._last.driver_ns,
             ungated_percent=self._ungated(checked),
             claimed_percent=self._claimed(checked),
             charged_percent=self._got(checked) if source == GATE else None,

@@ -77,11 +77,6 @@ def _set_of(record: TenantRecord, keys: Collection[str], state: DaemonState) -> 
 
 def _back(record: TenantRecord, dropped: Collection[str], state: DaemonState) -> TenantRecord:
     """Return `record` as it would be without the overrides of `dropped`."""
-    if not record.requested:
-        raise NotResizable(
-            f"the request of {record.title} was not recorded: an earlier version started it. Set "
-            "its quota explicitly"
-        )
     changed = record
     if "memory" in dropped or _LIMIT in dropped:
         memory = {*dropped}.intersection({"memory", _LIMIT})

@@ -16,7 +16,6 @@ from typing import Final
 
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
-from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.limits import driver_limits
 from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds, update_burst_limits
 from gpushare.daemon.observe.dead_records import free_dead_records
@@ -90,8 +89,6 @@ def set_quota(record: TenantRecord, change: Mapping[str, str], state: DaemonStat
     quotas |= {key: _operators(text) for key, text in values.items()}
     if quota.memory_bytes is not None:
         quotas.pop("memory-percent", None)
-    if TIME_LIMIT in values and not changed.since:
-        changed = replace(changed, since=boottime())  # an earlier version did not record its start
     apply_record(replace(changed, quota=quotas), pages, state)
     log("tenant-resized", **log_fields(record), previous=previous_values(record, values), **values)
     return state.ledger.entries[record.key]

@@ -23,7 +23,7 @@ from gpushare.daemon.store.freezes import By
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
 
-_FREEZERS: Final[tuple[By, ...]] = ("operator", "idle", "audit", "duty", "unknown")
+_FREEZERS: Final[tuple[By, ...]] = ("operator", "idle", "audit", "unknown")
 _KICK_SECONDS: Final = 10
 _TIME_LIMIT_SECONDS: Final = 30
 _TERMINATE_SECONDS: Final = 3  # for an MPS server to end the work of a client
@@ -140,7 +140,6 @@ class RunControl:
         released = [by for by in _FREEZERS if self._freezer.release(key, by, who)]
         if "audit" in released:
             self._audit.resumed(key)
-        if "duty" in released:
             self._bypass.resumed(key)
         return bool(released)
 

@@ -217,13 +217,6 @@ class StatusPage:
             known = self._known[cards] = read, tuple(_claims(records, usages))
         return known[1]
 
-    def abilities(self) -> int:
-        """Return what the tenant's library can do (abi.ABILITY_...); 0 if it does not say."""
-        header = os.pread(self.fd, abi.STATUS_HEADER_BYTES, 0)
-        if len(header) < abi.STATUS_HEADER_BYTES:
-            return 0
-        return int(abi.STATUS_HEADER.unpack(header)[4])
-
     def waits(self, card: int) -> dict[int, GateWaits]:
         """Return what the processes claim of card `card`, by their number, if they ever waited."""
         header = os.pread(self.fd, abi.STATUS_HEADER_BYTES, 0)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
+from typing import Final
 
 from gpushare.daemon.placement.model import LESS, Card, CardCapacity, Obstacle, matches_card
 from gpushare.daemon.policy.compute import FIXED, policy_on, reserved_cores
@@ -209,6 +211,11 @@ class ImageNeed:
     is_refused: bool = False
 
 
+#: Whether it is not online, its priority (0 is the highest), and the number of its arrival.
+Rank = tuple[bool, int, float]
+OFFLINE: Final[Rank] = (True, 5, inf)
+
+
 @dataclass(frozen=True)
 class PlacementRequest:
     """What has to be placed, per card.
@@ -221,6 +228,7 @@ class PlacementRequest:
     cards that the container's image does not fit. `strategy` is binpack, spread or topology; "" is
     the best for the request (strategy.py). With `backend` mig, only MIG instances are used.
     `bounds` is what the node's policy leaves of each card, `sources` where each key was written.
+    `rank` is its place in the order of the queue; without a ticket it arrives last.
 
     `shows_holders`: a refusal names what has the rest of a card. Otherwise it says only what is
     available and what would fit: users of a cluster read the refusals of their own pods, and the
@@ -246,6 +254,7 @@ class PlacementRequest:
     bounds: Bounds = field(default_factory=Bounds)
     sources: Mapping[str, str] = field(default_factory=dict)
     shows_holders: bool = True
+    rank: Rank = OFFLINE
 
     def bytes_of(self, card: Card) -> int:
         """Return what is asked of `card`, in bytes."""

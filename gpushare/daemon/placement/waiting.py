@@ -3,11 +3,9 @@
 
 Requests are granted by class (online first), priority, then arrival. They are starts with a ticket,
 and the restores of evicted containers, which are only put in order here: another thread does them.
-A later one that fits may overtake an earlier one that does not, but only so often (`QueueLimits`):
-then the earlier one is overdue. It goes before all that are not, and as many cards as it requests
-are withheld for it from every other request, also from starts that do not wait. They are those on
-which the least has to end before it fits, so that amount never grows. Once it has ended, the
-request is granted.
+The order is strict: for one that does not fit, as many cards as it requests are withheld from every
+request after it, also from starts that do not wait. They are those on which the least has to end
+before it fits, so that amount never grows. Once it has ended, the request is granted.
 
 A request withholds only cards on which nothing but room is missing for it: not a cordoned card, and
 none while what its own user or namespace already has stands in its way.
@@ -17,9 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
-from gpushare.config import QueueLimits
 from gpushare.daemon.placement.choose import place_request
 from gpushare.daemon.placement.model import NO_LINKS, AllocationUse, CardCapacity, Links
 from gpushare.daemon.placement.obstacles import find_obstacle
@@ -28,6 +25,7 @@ from gpushare.daemon.placement.request import (
     NoSuchCard,
     PlacedCard,
     PlacementRequest,
+    Rank,
     candidate_cards,
 )
 from gpushare.quota.request_policy import MaxPerNode
@@ -35,35 +33,28 @@ from gpushare.quota.request_policy import MaxPerNode
 
 @dataclass(frozen=True)
 class WaitingRequest:
-    """A request that waits. `number` counts the arrivals, `priority` 0 is the highest.
+    """A request that waits.
 
-    `since` is seconds since the epoch; `first_overtaken` of CLOCK_BOOTTIME, 0: never. `container`
-    is the name of an evicted container that waits for its restore, and `ticket` then its key; "": a
-    start. `yields`: what is withheld for it is not withheld from class online, for which it would
-    be evicted again. `obstacle` is what is missing for it that no card has; "": nothing.
+    `since` is seconds since the epoch. `container` is the name of an evicted container that waits
+    for its restore, and `ticket` then its key; "": a start. `obstacle` is what is missing for it
+    that no card has; "": nothing.
     """
 
     ticket: str
-    number: int
     request: PlacementRequest
-    priority: int = 5
     since: float = 0.0
-    overtaken: int = 0
-    first_overtaken: float = 0.0
     container: str = ""
-    is_online: bool = False
-    yields: bool = False
     obstacle: str = ""
+
+    @property
+    def is_online(self) -> bool:
+        """Whether it is of class online."""
+        return not self.request.rank[0]
 
     @property
     def title(self) -> str:
         """What refusals of others call it; they do not name another's container."""
         return "an evicted container" if self.container else f"ticket {self.ticket}"
-
-    def is_overdue(self, limits: QueueLimits, now: float) -> bool:
-        """Whether it may not be overtaken any more; `now` is of CLOCK_BOOTTIME."""
-        late = self.overtaken and now - self.first_overtaken >= limits.max_overtaking_seconds
-        return bool(late) or self.overtaken >= limits.max_overtakes
 
 
 @dataclass(frozen=True)
@@ -87,8 +78,7 @@ class QueueState:
     `waiting` are the requests in the order in which they are granted, `reasons` by ticket why each
     does not fit, and `withheld` by a card's UUID for which of them it is withheld. `ended` has how
     the last tickets ended, by ID. The decide thread calls `changed` when room may have appeared,
-    `look` to publish it at once, `started` with the record of a start and the ticket that it took
-    over, if any, `restored` with that of a container whose room was reserved again, and `serve` to
+    `look` to publish it at once, `started` with the ticket that a start took over, and `serve` to
     have waiting containers restored, and others evicted for what waits. While there are
     `claimants`, for whom others are evicted, nothing is granted. `control` is the queue itself.
     """
@@ -102,30 +92,21 @@ class QueueState:
     claimants: int = 0
     changed: Callable[[], None] = lambda: None
     look: Callable[[], None] = lambda: None
-    started: Callable[[Any, Any], None] = lambda _record, _ticket: None
-    restored: Callable[[Any], None] = lambda _record: None
+    started: Callable[[Any], None] = lambda _ticket: None
     serve: Callable[[], None] = lambda: None
     control: object = None
 
     def open_to(
-        self, own: str, capacities: Sequence[CardCapacity], now: float, *, is_online: bool
+        self, own: str, capacities: Sequence[CardCapacity], rank: Rank
     ) -> tuple[CardCapacity, ...]:
         """Return `capacities`, with those closed that are withheld for others than `own`."""
         others = {uuid: one for uuid, one in self.withheld.items() if one.ticket != own}
-        return with_withheld(capacities, others, now, is_online=is_online)
+        return with_withheld(capacities, others, rank)
 
 
-def in_order(
-    waiting: Iterable[WaitingRequest], limits: QueueLimits, now: float
-) -> list[WaitingRequest]:
-    """Return the requests in the order in which they are granted: those that are overdue first."""
-
-    def rank(one: WaitingRequest) -> tuple[bool, bool, int, int]:
-        if one.overtaken and one.is_overdue(limits, now):
-            return False, False, 0, one.number
-        return True, not one.is_online, one.priority, one.number
-
-    return sorted(waiting, key=rank)
+def in_order(waiting: Iterable[WaitingRequest]) -> list[WaitingRequest]:
+    """Return the requests in the order in which they are granted."""
+    return sorted(waiting, key=lambda one: one.request.rank)
 
 
 def usable_cards(request: PlacementRequest, capacities: Sequence[CardCapacity]) -> frozenset[str]:
@@ -150,11 +131,7 @@ def can_ever_fit(
 
 
 def find_next(
-    ordered: Sequence[WaitingRequest],
-    capacities: Sequence[CardCapacity],
-    links: Links,
-    limits: QueueLimits,
-    now: float,
+    ordered: Sequence[WaitingRequest], capacities: Sequence[CardCapacity], links: Links
 ) -> NextGrant:
     """Return the first start of `ordered` that fits, and what is withheld for those before it.
 
@@ -166,20 +143,17 @@ def find_next(
         if one.obstacle:
             reasons[one.ticket] = one.obstacle
             continue
-        left = with_withheld(capacities, withheld, now, is_online=one.is_online)
-        cards: frozenset[str] = frozenset()
+        left = with_withheld(capacities, withheld, one.request.rank)
         try:
             placed = place_request(one.request, left, links)
         except (NoRoom, NoSuchCard) as error:
             reasons[one.ticket] = str(error)
-            if one.is_overdue(limits, now):
-                cards = _nearest_cards(one.request, left)
+            cards = _nearest_cards(one.request, left)
         else:
             if not one.container:
                 return NextGrant(one, placed, withheld, reasons)
             capacities = _with_reserved(capacities, one, placed)
-            if one.is_overdue(limits, now):
-                cards = frozenset(each.card.uuid for each in placed)
+            cards = frozenset(each.card.uuid for each in placed)
         withheld |= dict.fromkeys(cards - withheld.keys(), one)
     return NextGrant(withheld=withheld, reasons=reasons)
 
@@ -201,44 +175,20 @@ def _with_reserved(
 def with_withheld(
     capacities: Sequence[CardCapacity],
     withheld: Mapping[str, WaitingRequest],
-    now: float,
-    *,
-    is_online: bool = False,
+    rank: Rank,
 ) -> tuple[CardCapacity, ...]:
-    """Return `capacities`, with those that are withheld closed to later requests."""
-    closed = {uuid: one for uuid, one in withheld.items() if not (is_online and one.yields)}
+    """Return `capacities`, with those closed that are withheld for what comes before `rank`."""
+    closed = {uuid: one for uuid, one in withheld.items() if one.request.rank < rank}
     if not closed:
         return tuple(capacities)
     return tuple(
-        replace(one, withheld=_why(closed[one.card.uuid], now)) if one.card.uuid in closed else one
+        replace(one, withheld=_why(closed[one.card.uuid])) if one.card.uuid in closed else one
         for one in capacities
     )
 
 
-def overtaken_by(
-    waiting: Iterable[WaitingRequest],
-    number: int,
-    cards: Iterable[str],
-    capacities: Sequence[CardCapacity],
-) -> list[WaitingRequest]:
-    """Return those that arrived before `number` and could have used one of the `cards` it got."""
-    taken = frozenset(cards)
-    return [
-        one
-        for one in waiting
-        if one.number < number and not taken.isdisjoint(_wanted_cards(one.request, capacities))
-    ]
-
-
-_MINUTE: Final = 60
-
-
-def _why(one: WaitingRequest, now: float) -> str:
-    if not one.overtaken:
-        return f"is withheld for {one.title}, which is before it in the queue"
-    minutes = int(max(0.0, now - one.first_overtaken)) // _MINUTE
-    times = "once" if one.overtaken == 1 else f"{one.overtaken} times"
-    return f"is withheld for {one.title}, which was overtaken {times}, first {minutes} min ago"
+def _why(one: WaitingRequest) -> str:
+    return f"is withheld for {one.title}, which is before it in the queue"
 
 
 def _wanted_cards(request: PlacementRequest, capacities: Sequence[CardCapacity]) -> frozenset[str]:
@@ -256,7 +206,7 @@ def _wanted_cards(request: PlacementRequest, capacities: Sequence[CardCapacity])
 
 
 def _nearest_cards(request: PlacementRequest, capacities: Sequence[CardCapacity]) -> frozenset[str]:
-    """Return the cards that are withheld for an overdue `request`, of those that are not yet."""
+    """Return the cards that are withheld for `request`, of those that are not yet."""
     wanted = _wanted_cards(request, capacities)
     usable = [one for one in capacities if one.card.uuid in wanted and not one.withheld]
     usable.sort(key=lambda one: (*_missing(request, one), one.card.index))

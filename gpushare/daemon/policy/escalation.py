@@ -246,59 +246,8 @@ def entitlement(  # noqa: PLR0913, PLR0917 - all that it depends on
     )
 
 
-PERIOD_NS: Final = 100 * 10**6
-LEAST: Final = 0.05
-LOOKS: Final = 4  # samples in a row that find it, before anything is done
-CALM_STEPS: Final = 3  # in a row in which it may run all the time, before the duty cycle ends
-STEP_NS: Final = 3 * 10**9  # what was changed has to be in the figure, which is of two seconds
-_MORE_PERCENT: Final = 5.0  # of the card above its part: schedulers are that inexact
-_NEAR_PERCENT: Final = 1.0
-_GAIN: Final = 0.7  # of the difference to what a figure suggests
-_SMALLEST: Final = 0.25  # change in one step: a figure may be of a bad moment
-_LARGEST: Final = 1.5
-_GROWTH: Final = 1.25  # at each step of one that passes the gate again, which limits it
-_DEBT_NS: Final = 3 * 10**8  # of the card's time: then it stays frozen until it has repaid it
-_SAVED_NS: Final = 10**8  # of its part that it may use later
-
-
-@dataclass(frozen=True)
-class DutySample:
-    """One container on one card, lately: percent of the card, by the driver, and what it may have.
-
-    `driver_ns` is the card's time that the driver has ever measured of it. `goes_round`: the
-    container bypasses its gate.
-    """
-
-    got_percent: float
-    may_percent: float
-    goes_round: bool
-    driver_ns: int
-
-
-@dataclass(frozen=True)
-class DutyState:
-    """What is done to a container on one card: it `runs` for that part of the time, 1: all of it.
-
-    `since_ns` is when that was changed, of a monotonic clock. `debt_ns` is what the driver measured
-    beyond its part: a queue that outlives a period is not stopped by a freeze of that length, so
-    the container stays frozen while it `repays`.
-    """
-
-    runs: float = 1.0
-    engaged: bool = False
-    looks: int = 0
-    calm: int = 0
-    since_ns: int = 0
-    since_driver_ns: int = 0  # `driver_ns` at that time
-    debt_ns: int = 0
-    repays: bool = False
-    sampled_ns: int = 0  # with `driver_ns` at that time
-    driver_ns: int = 0
-
-    @property
-    def part(self) -> float:
-        """For how much of the time it runs now."""
-        return 0.0 if self.repays else self.runs
+LOOKS: Final = 4  # samples in a row that find a bypass of the launch gate, before a freeze
+MORE_PERCENT: Final = 5.0  # of the card above its part: schedulers are that inexact
 
 
 def allowed_percent(share: Share, others: Iterable[tuple[Share, bool]]) -> float | None:
@@ -314,62 +263,3 @@ def allowed_percent(share: Share, others: Iterable[tuple[Share, bool]]) -> float
     if share.online or not theirs:
         return None
     return max(share.permille, 1000 - theirs) / 10
-
-
-def next_duty(now_ns: int, sample: DutySample | None, state: DutyState) -> DutyState:
-    """Return for how much of the time it runs after a sample; None is one without figures."""
-    if sample is None:
-        return DutyState()
-    if not state.engaged:
-        over = sample.goes_round and sample.got_percent > sample.may_percent + _MORE_PERCENT
-        looks = state.looks + 1 if over else 0
-        if looks < LOOKS:
-            return DutyState(looks=looks)
-        return DutyState(
-            _next(sample, 1.0),
-            engaged=True,
-            since_ns=now_ns,
-            since_driver_ns=sample.driver_ns,
-            sampled_ns=now_ns,
-            driver_ns=sample.driver_ns,
-        )
-    state = _with_debt(now_ns, sample, state)
-    if state.repays or now_ns - state.since_ns < STEP_NS:
-        return state
-    runs = _next(sample, state.runs)
-    calm = state.calm + 1 if runs >= 1.0 else 0
-    if calm >= CALM_STEPS:
-        return DutyState()
-    return replace(state, runs=runs, calm=calm, since_ns=now_ns, since_driver_ns=sample.driver_ns)
-
-
-def _with_debt(now_ns: int, sample: DutySample, state: DutyState) -> DutyState:
-    """Return `state` with what it got beyond its part, and whether it repays that."""
-    earned = (now_ns - state.sampled_ns) * sample.may_percent / 100
-    debt = max(-_SAVED_NS, state.debt_ns + sample.driver_ns - state.driver_ns - round(earned))
-    was_repaying = state.repays
-    begins = not was_repaying and debt > _DEBT_NS
-    repays = begins or (was_repaying and debt > 0)
-    state = replace(
-        state, debt_ns=debt, repays=repays, sampled_ns=now_ns, driver_ns=sample.driver_ns
-    )
-    if begins:
-        got_ns = sample.driver_ns - state.since_driver_ns
-        wanted_ns = (now_ns - state.since_ns) * sample.may_percent / 100
-        factor = max(_SMALLEST, wanted_ns / got_ns) if got_ns > wanted_ns else 1.0
-        state = replace(state, runs=max(LEAST, state.runs * factor))
-    if begins or (was_repaying and not repays):
-        state = replace(state, since_ns=now_ns, since_driver_ns=sample.driver_ns)
-    return state
-
-
-def _next(sample: DutySample, runs: float) -> float:
-    """Return `runs` after what came of it: as if what it gets were in proportion."""
-    got, wanted = sample.got_percent, sample.may_percent
-    factor = 1.0
-    if abs(got - wanted) > _NEAR_PERCENT:
-        factor = min(_LARGEST, max(_SMALLEST, wanted / got)) if got > 0 else _LARGEST
-    if not sample.goes_round:
-        factor = max(factor, _GROWTH)
-        return min(1.0, runs * factor)
-    return min(1.0, max(LEAST, runs + _GAIN * (runs * factor - runs)))

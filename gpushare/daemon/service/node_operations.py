@@ -24,7 +24,6 @@ from gpushare.daemon.placement.request import NoRoom, NoSuchCard, find_card
 from gpushare.daemon.service.control_request import (
     ControlReply,
     ControlRequest,
-    MalformedRequest,
     Operation,
     TenantNotFound,
     reply,
@@ -35,12 +34,6 @@ from gpushare.daemon.store.overrides import CORDONED
 from gpushare.daemon.views import metrics, status_rows
 from gpushare.daemon.views.ended_tenants import ended_metrics
 from gpushare.daemon.views.eviction_rows import evicted_on, eviction_fault
-from gpushare.daemon.views.mig_options import (
-    NamedRequest,
-    mig_options,
-    placement_request,
-    waiting_requests,
-)
 from gpushare.daemon.views.profile_rows import profile_rows
 from gpushare.daemon.views.status_rows import card_index
 from gpushare.protocol import CardStatus, DaemonStatus
@@ -212,34 +205,6 @@ def _cards(_request: ControlRequest, state: DaemonState) -> ControlReply:
     return (dict(row) for row in rows), {"profiles": profiles} if profiles else {}
 
 
-_MOST_REQUESTS: Final = 64
-_MOST_KEYS: Final = 32
-
-
-def _mig_options(request: ControlRequest, state: DaemonState) -> ControlReply:
-    added = _requests_of(request)
-    named = [
-        *waiting_requests(state),
-        *(NamedRequest(name, placement_request(texts, state)) for name, texts in added),
-    ]
-    cards, found = mig_options(named, state)
-    rows: Iterator[Mapping[str, Any]] = ({"card": row} for row in cards)
-    return chain(rows, ({"request": row} for row in found)), {}
-
-
-def _requests_of(request: ControlRequest) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield name and texts by canonical key of each request that the caller adds."""
-    given = request.fields.get("requests", [])
-    if not isinstance(given, list) or len(given) > _MOST_REQUESTS:
-        raise MalformedRequest(f"requests is not a list of at most {_MOST_REQUESTS}")
-    for number, texts in enumerate(given, 1):
-        if not isinstance(texts, dict) or len(texts) > _MOST_KEYS:
-            raise MalformedRequest("a request is not an object of texts")
-        if not all(isinstance(text, str) and len(text) <= _REASON_MOST for text in texts.values()):
-            raise MalformedRequest("a request is not an object of texts")
-        yield f"--request {number}", texts
-
-
 def _card_policy(request: ControlRequest, state: DaemonState) -> ControlReply:
     request.root_only()
     card = _named(request, state)
@@ -343,7 +308,6 @@ NODE_OPERATIONS: Final[Mapping[str, Operation]] = {
     "card-policy": Operation(_card_policy, "decide"),
     "card-cordon": Operation(_cordon, "decide"),
     "card-uncordon": Operation(_uncordon, "decide"),
-    "mig-options": Operation(_mig_options),
     "status": Operation(_status),
     "metrics": Operation(_metrics),
     "history": Operation(history),

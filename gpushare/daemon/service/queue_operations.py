@@ -38,7 +38,6 @@ def _poll(request: ControlRequest, state: DaemonState) -> ControlReply:
         state="ended",
         position=0,
         waiting=len(state.queue.waiting),
-        overtaken=0,
         reason=state.queue.ended.get(identity, ""),
         since=0.0,
     )

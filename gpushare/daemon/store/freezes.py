@@ -10,11 +10,10 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 #: What froze the tenant. "idle": `idle.action` paused it, as an operator does; "stop": it is to be
-#: killed, at whatever request; "duty": the audit lets it run for a part of the time; "unknown": it
-#: was frozen when gpushared started, without a record.
-By = Literal["operator", "idle", "audit", "stop", "duty", "unknown", "time-limit"]
+#: killed, at whatever request; "unknown": it was frozen when gpushared started, without a record.
+By = Literal["operator", "idle", "audit", "stop", "unknown", "time-limit"]
 #: These do not keep a tenant frozen.
-NOT_FREEZES: Final[frozenset[By]] = frozenset({"stop", "duty", "unknown"})
+NOT_FREEZES: Final[frozenset[By]] = frozenset({"stop", "unknown"})
 
 
 @dataclass(frozen=True)

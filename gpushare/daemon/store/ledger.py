@@ -141,7 +141,7 @@ class Ledger:
         return None if record is None else (record.id, record.title)
 
     def is_frozen(self, key: str) -> bool:
-        """Whether tenant `key` is frozen, or is about to be; not for a duty cycle or a kill."""
+        """Whether tenant `key` is frozen, or is about to be; not for a kill."""
         return any(freeze.by not in NOT_FREEZES for freeze in self.freezes.of(key))
 
     def require(self, record: TenantRecord) -> TenantRecord:

@@ -207,33 +207,22 @@ def settings_key(identity: str, pod_uid: str, container: str) -> str:
 
 
 _FIELDS: Final = frozenset(each.name for each in fields(TenantRecord))
-#: Fields that records of earlier versions do not have.
-_LATER_FIELDS: Final[Mapping[str, Any]] = {
-    "pod": "",
-    "pod_uid": "",
-    "claim": "",
-    "labels": {},
-    "eviction": None,
-    "since": 0.0,
-    "is_restored": False,
-}
 
 
 def record_from_json(values: Mapping[str, Any]) -> TenantRecord:
     """Return the record that `to_json` wrote; ValueError, TypeError, LookupError for others."""
-    known = {**_LATER_FIELDS, **values}
-    if known.keys() != _FIELDS or known["state"] not in _STATES:
+    if values.keys() != _FIELDS or values["state"] not in _STATES:
         raise ValueError("it does not have the fields of a record")
     return TenantRecord(
         **{
-            **known,
+            **values,
             "allocations": tuple(
                 CardAllocation(**allocation) for allocation in values["allocations"]
             ),
-            "labels": dict(known["labels"]),
+            "labels": dict(values["labels"]),
             "notes": tuple(values["notes"]),
             "uninterposed": tuple(values["uninterposed"]),
-            "eviction": eviction_from_json(known["eviction"]),
+            "eviction": eviction_from_json(values["eviction"]),
         }
     )
 

@@ -49,7 +49,7 @@ class TicketRecord:
     """A ticket. It ends with process `pid`, whose start time is `starttime`.
 
     `number` counts the arrivals of this boot. `arrived` and `granted` are seconds since the epoch,
-    `deadline`, `expires` and `first_overtaken` of CLOCK_BOOTTIME; 0: none. `secret` is the SHA-256
+    `deadline` and `expires` of CLOCK_BOOTTIME; 0: none. `secret` is the SHA-256
     of what its holder shows. `is_rootless`: the policy of users holds for it.
     """
 
@@ -66,8 +66,6 @@ class TicketRecord:
     kind: TicketKind = "command"
     arrived: float = 0.0
     deadline: float = 0.0
-    overtaken: int = 0
-    first_overtaken: float = 0.0
     granted: float = 0.0
     expires: float = 0.0
     allocations: tuple[CardAllocation, ...] = ()

@@ -218,7 +218,7 @@ def _tenant(
         class_=record.class_,
         priority=record.priority,
         isolation=record.isolation,
-        held=[freeze.by for freeze in state.ledger.freezes.of(record.key) if freeze.by != "duty"],
+        held=[freeze.by for freeze in state.ledger.freezes.of(record.key)],
         created=record.created,
         idle_since=state.observed.idle.get(record.key),
         eviction="" if record.eviction is None else record.eviction.state,

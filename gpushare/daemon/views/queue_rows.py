@@ -37,7 +37,6 @@ def ticket_status(ticket: TicketRecord, state: DaemonState) -> TicketStatus:
         state="granted" if ticket.is_granted else "waiting",
         position=position,
         waiting=len(waiting),
-        overtaken=ticket.overtaken,
         reason=_reason(ticket, state),
         since=ticket.arrived,
     )
@@ -71,8 +70,6 @@ def _granted(ticket: TicketRecord, state: DaemonState) -> QueueEntry:
         since=ticket.arrived,
         granted=ticket.granted,
         cards=[card.index for card in found if card is not None],
-        overtaken=ticket.overtaken,
-        is_overdue=False,
         ends_in_seconds=max(0.0, ticket.expires - boottime()),
         reason="",
     )
@@ -93,12 +90,10 @@ def _restore(
         count=one.request.count,
         memory_bytes=one.request.memory_bytes,
         cores=one.request.cores,
-        priority=one.priority,
+        priority=one.request.rank[1],
         since=one.since,
         granted=0.0,
         cards=[],
-        overtaken=one.overtaken,
-        is_overdue=one.is_overdue(state.config.queue, boottime()),
         ends_in_seconds=None,
         reason=state.queue.reasons.get(one.ticket, ""),
     )
@@ -124,8 +119,6 @@ def _waiting(
         since=ticket.arrived,
         granted=0.0,
         cards=[],
-        overtaken=ticket.overtaken,
-        is_overdue=one.is_overdue(state.config.queue, now),
         ends_in_seconds=max(0.0, ticket.deadline - now) if ticket.deadline else None,
         reason=_reason(ticket, state),
     )

@@ -247,7 +247,7 @@ def _within_packet(row: TenantStatus) -> TenantStatus:
 
 def interventions(record: TenantRecord, state: DaemonState) -> list[Intervention]:
     """Return what froze, paused or is stopping a tenant."""
-    freezes = [freeze for freeze in state.ledger.freezes.of(record.key) if freeze.by != "duty"]
+    freezes = state.ledger.freezes.of(record.key)
     return [Intervention(by=freeze.by, reason=freeze.why, since=freeze.since) for freeze in freezes]
 
 

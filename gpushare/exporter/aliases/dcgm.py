@@ -27,7 +27,7 @@ def _labels(snapshot: Snapshot, card: CardMetrics) -> Labels:
     index = str(card["index"])
     driver = "" if snapshot.metrics is None else snapshot.metrics.node["driver_version"]
     names = f"nvidia{index}", driver_name(card), snapshot.node, driver
-    return (index, card["uuid"], card.get("bus_id", ""), *names)
+    return (index, card["uuid"], card["bus_id"], *names)
 
 
 def _family(

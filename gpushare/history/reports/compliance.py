@@ -48,28 +48,26 @@ COMPLIANCE: Final = (
     ReportColumn(
         "frozen", "Frozen", COUNT, "Episodes with a freeze.", combine=sum, grouped_only=True
     ),
-    ReportColumn("limited", "Limited", COUNT, "With a duty cycle.", combine=sum, grouped_only=True),
     ReportColumn(
         "killed", "Killed", COUNT, "Episodes with a kill.", combine=sum, grouped_only=True
     ),
 )
 
 #: What each event says was done, weakest first; "" says that it is over.
-_ACTIONS: Final = ("observed", "warned", "limited", "frozen", "killed")
+_ACTIONS: Final = ("observed", "warned", "frozen", "killed")
 _DONE: Final = {
     "over-quota-detected": ("memory", "observed"),
     "over-quota-warned": ("memory", "warned"),
     "over-quota-frozen": ("memory", "frozen"),
     "over-quota-killed": ("memory", "killed"),
     "gate-bypass-detected": ("compute", "warned"),
-    "duty-cycle-started": ("compute", "limited"),
+    "gate-bypass-frozen": ("compute", "frozen"),
     "unallocated-container-detected": ("unallocated", "warned"),
     "unallocated-container-killed": ("unallocated", "killed"),
 }
 _CLEARED: Final = {
     "over-quota-thawed": "memory",
     "over-quota-cleared": "memory",
-    "duty-cycle-ended": "compute",
 }
 _EXITED: Final = "tenant-released"
 COMPLIANCE_EVENTS: Final = (*_DONE, *_CLEARED, _EXITED)

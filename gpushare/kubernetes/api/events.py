@@ -120,10 +120,6 @@ TEXTS: Final[Mapping[str, PodEventText]] = {
     "gate-bypass-detected": PodEventText(
         "GpuComputeOverShare", WARNING, "work bypasses the launch gate of its compute share"
     ),
-    "duty-cycle-started": PodEventText(
-        "GpuComputeLimited", WARNING, "is limited to its compute share by pausing it: {reason}"
-    ),
-    "duty-cycle-ended": PodEventText("GpuComputeUnlimited", NORMAL, "runs all the time again"),
     "card-unhealthy": PodEventText(
         "GpuUnhealthy", WARNING, "a card of this container is unhealthy: {reason}"
     ),

@@ -135,7 +135,7 @@ class NodeSettings:
         `status` is gpushared's own, of now. UserError of the daemon or the API server, to be tried
         again.
         """
-        if not status.get("accepts_node_labels"):  # or a gpushared of an earlier version
+        if not status["accepts_node_labels"]:
             return
         current: Mapping[str, NodeSetting] = status["node_settings"]
         wanted = settings_of(node)

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import signal
-import struct
 from collections.abc import Iterator
 
 import pytest
@@ -17,7 +16,6 @@ from .client import *
 from .container import ProgramContainer
 from .eviction import EvictingDaemon, WrittenEviction
 from .gate import WrittenGate
-from .inside import run_inside
 from .rank import Rank
 
 PTX = HEAD.encode() + KERNEL.encode()
@@ -194,16 +192,6 @@ def test_signals_do_not_end_the_wait(
     eviction.set(0)
     caller.heard()
     assert caller.ask("len(handled)") > 0  # Python's handler runs behind the call
-
-
-def test_the_library_says_that_it_looks(simulated: ProgramContainer) -> None:
-    def abilities() -> int:
-        page = simulated.tenant.status.read_bytes()
-        return int(struct.unpack_from("<I", page, abi.STATUS_HEADER_ABILITIES)[0])
-
-    assert abilities() == 0
-    run_inside(simulated, start)
-    assert abilities() == abi.ABILITY_EVICT
 
 
 def copy_for_ever(seed: str, rounds: list[int], handle: c_void_p) -> None:

@@ -22,7 +22,6 @@ ROOT = Path(__file__).parents[3]
 def test_python_and_c_lay_the_file_out_alike(tmp_path: Path) -> None:
     structures = {
         "sim_header": device_file.Header,
-        "sim_mig_profile": device_file.MigProfile,
         "sim_profile": device_file.Profile,
         "sim_faults": device_file.Faults,
     }

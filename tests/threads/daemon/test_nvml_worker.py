@@ -492,29 +492,6 @@ def test_each_mig_instance_is_a_card_behind_the_cards(cards: Simulator, driver: 
     assert driver.cards() == before
 
 
-def test_a_division_is_what_the_driver_tells_of_it(cards: Simulator, driver: Nvml) -> None:
-    before = driver.division(cards.uuids[0])
-    assert (before.is_enabled, before.instances, before.places_are_told) == (False, (), False)
-    simulator.partition(cards.device, ["3g.71gb", "1g.18gb+me", "1g.35gb"])
-    found = driver.division(cards.uuids[0])
-    assert (found.is_enabled, found.places_are_told) == (True, True)
-    # What NVIDIA's guide says of a card is what the driver says once the card is in MIG mode.
-    assert found.kinds == before.kinds
-    assert {(kind.name, kind.number, kind.count) for kind in found.kinds} == {
-        *(("1g.18gb", 19, 7), ("1g.18gb+me", 20, 1), ("1g.35gb", 15, 4), ("2g.35gb", 14, 3)),
-        *(("3g.71gb", 9, 2), ("4g.71gb", 5, 1), ("7g.141gb", 0, 1)),
-    }
-    held = {(one.gpu_instance, one.kind, one.place) for one in found.instances}
-    assert held == {(1, 9, (0, 4)), (2, 20, (4, 1)), (3, 15, (6, 2))}
-    sizes = {kind.number: kind.memory_bytes for kind in found.kinds}
-    driver.sample()
-    memory = {
-        card.instance.gpu_instance: card.memory_bytes for card in driver.cards() if card.instance
-    }
-    for one in found.instances:
-        assert abs(memory[one.gpu_instance] - sizes[one.kind]) < 8 << 20
-
-
 def test_between_files_and_module_there_is_no_driver(cards: Simulator, driver: Nvml) -> None:
     """A program with the old library loaded continues; one that loads the new one is refused."""
     library = simulator.libraries() / "libnvidia-ml.so.1"

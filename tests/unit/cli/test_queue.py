@@ -11,7 +11,7 @@ import pytest
 
 from gpushare.cli import waiting
 from gpushare.cli.session import Session
-from gpushare.protocol import CODE_INTERNAL, CODE_INVALID
+from gpushare.protocol import CODE_INTERNAL
 
 from .conftest import Cli
 from .fake_daemon import AnsweringDaemon, refusal, rows
@@ -34,8 +34,6 @@ def entry(**changes: Any) -> dict[str, Any]:
         "since": time.time() - 185,
         "granted": 0.0,
         "cards": [],
-        "overtaken": 0,
-        "is_overdue": False,
         "ends_in_seconds": None,
         "reason": "no card has room for 8 GiB",
         **changes,
@@ -56,8 +54,6 @@ def test_the_queue_is_shown_in_its_order(cli: Cli, daemon: AnsweringDaemon) -> N
         name="\x1b[31m",
         uid=1000,
         count=2,
-        overtaken=8,
-        is_overdue=True,
     )
     granted = entry(
         ticket="00000001", state="granted", position=0, cards=[0], granted=time.time() - 125
@@ -65,28 +61,19 @@ def test_the_queue_is_shown_in_its_order(cli: Cli, daemon: AnsweringDaemon) -> N
     daemon.answers["queue"] = rows(granted, entry(), late)
     shown = cli("queue").output.splitlines()
     assert shown[0].split() == [
-        *("POSITION", "TICKET", "NAME", "USER", "REQUEST", "PRIORITY", "WAITS", "OVERTAKEN"),
-        "REASON",
+        *("POSITION", "TICKET", "NAME", "USER", "REQUEST", "PRIORITY", "WAITS", "REASON"),
     ]
     assert shown[1].split()[:3] == ["granted", "00000001", "train"]
     assert shown[1].rstrip().endswith("starts on card 0")
     assert "3 min" in shown[2]
     assert "?[31m" in shown[3]
     assert "2 x 8 GiB" in shown[3]
-    assert "8, overdue" in shown[3]
     assert len(json.loads(cli("queue", "--json").output)) == 3
 
 
-def test_an_empty_queue_and_one_of_an_older_gpushared(cli: Cli, daemon: AnsweringDaemon) -> None:
+def test_an_empty_queue(cli: Cli, daemon: AnsweringDaemon) -> None:
     daemon.answers["queue"] = rows()
     assert cli("queue").stderr == "no start waits for room.\n"
-    daemon.answers["queue"] = refusal(CODE_INVALID, "op is not one of create, bind")
-    result = cli("queue")
-    assert result.exit_code == 1
-    assert result.stderr == (
-        "gpushare: this gpushared has no queue: it is an older version. Upgrade gpushared, or run "
-        "the command without --wait.\n"
-    )
 
 
 def test_a_ticket_is_cancelled(cli: Cli, daemon: AnsweringDaemon) -> None:
@@ -116,7 +103,7 @@ def test_a_wait_that_fails_has_the_status_of_gpushare_s_errors(
     cli: Cli, daemon: AnsweringDaemon, words: tuple[str, ...], status: int, said: str
 ) -> None:
     daemon.answers["queue-take"] = [{"ok": True, "ticket": "3f2a8c01", "secret": "0" * 32}]
-    ended = {"state": "ended", "position": 0, "waiting": 0, "overtaken": 0, "since": 0.0}
+    ended = {"state": "ended", "position": 0, "waiting": 0, "since": 0.0}
     daemon.answers["queue-poll"] = [{"ok": True, **ended, "reason": "cancelled"}]
     result = cli("run", *words, "--", "true")
     assert result.exit_code == status
@@ -155,7 +142,7 @@ def test_a_gpushared_that_restarts_is_waited_for(
     daemon.answers["queue-poll"] = refusal(CODE_INTERNAL, "gpushared failed")
 
     def answer(_seconds: float) -> None:
-        ended = {"state": "ended", "position": 0, "waiting": 0, "overtaken": 0, "since": 0.0}
+        ended = {"state": "ended", "position": 0, "waiting": 0, "since": 0.0}
         daemon.answers["queue-poll"] = [{"ok": True, **ended, "reason": "timed-out"}]
 
     monkeypatch.setattr(time, "sleep", answer)

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
-from gpushare import abi
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.eviction import checkpoint_api as api
 from gpushare.daemon.eviction import evictions, host_memory, steps
@@ -101,7 +99,6 @@ class EvictableNode:
             self.lives.enter_context(life(status, number))
             hold(status, number, each)
             self.held[program.pid] = each
-        self.write_abilities(made, abi.ABILITY_EVICT)
         self.look()
         return made
 
@@ -114,10 +111,6 @@ class EvictableNode:
         """Try to evict, and have that refused or undone with this reason."""
         with pytest.raises((CannotEvict, EvictionFailed), match=why):
             self.node.evictions.evict(tenant.key)
-
-    def write_abilities(self, tenant: EvictableTenant, abilities: int) -> None:
-        status = self.node.tenants.pages[tenant.key].status.fd
-        os.pwrite(status, abilities.to_bytes(4, "little"), abi.STATUS_HEADER_ABILITIES)
 
     def look(self) -> None:
         """Have the driver list what is on its cards, and look at it."""

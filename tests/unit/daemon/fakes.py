@@ -46,7 +46,6 @@ from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.pages.mounts import CallResult, TenantMounts
 from gpushare.daemon.pages.process_watch import ProcessWatch, TenantSocket
 from gpushare.daemon.pages.tenants import Tenants
-from gpushare.daemon.placement.division import CardDivision
 from gpushare.daemon.placement.model import NO_LINKS, Card, Links
 from gpushare.daemon.policy.compute import FIXED
 from gpushare.daemon.service.control_request import Operation
@@ -113,7 +112,6 @@ class FakeDriver:
         self.loads = 0
         self.xids: tuple[tuple[str, int], ...] = ()
         self.sensors: dict[str, CardSensors] = {}
-        self.divisions: dict[str, CardDivision] = {}
 
     @property
     def generation(self) -> DriverGeneration:
@@ -160,9 +158,6 @@ class FakeDriver:
 
     def limits(self, uuid: str, cgroup: Path) -> DriverLimits:
         return self.held.get((uuid, cgroup), NO_LIMITS)
-
-    def division(self, uuid: str) -> CardDivision:
-        return self.divisions.get(uuid, CardDivision())
 
 
 @dataclass

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Only a tenant that bypasses the gate is limited by freezing, and only if configured."""
+"""Only a tenant that bypasses the gate is frozen for it, and only if configured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 from gpushare.daemon.freezer.freezer import CannotFreeze
 from gpushare.daemon.policy import escalation
 from gpushare.daemon.state import WINDOWS, ComputeUsage
-from gpushare.daemon.store.freezes import FreezeRecord
+from gpushare.daemon.store.freezes import By, FreezeRecord
 from gpushare.daemon.views.status_rows import tenant_row
 
 from . import fakes
@@ -30,32 +30,17 @@ class Held:
 
     node: FakeDaemon
     now_ns: int = 10**12
-    asked: list[tuple[str, str]] = field(default_factory=list)
-    taken: set[str] = field(default_factory=set)
+    asked: list[tuple[str, str, str]] = field(default_factory=list)
     fault: str = ""
-    lost: Callable[[str], None] = lambda _: None
     spent: dict[tuple[str, str], ComputeUsage] = field(default_factory=dict)
 
-    def start_duty_cycle(
-        self, key: str, why: str, runs: float, failed: Callable[[str], None]
-    ) -> None:
-        del runs
+    def freeze(self, key: str, by: By, why: str) -> None:
         if self.fault:
             raise CannotFreeze(self.fault)
-        self.asked.append((key, why))
-        self.taken.add(key)
-        self.lost = failed
+        self.asked.append((key, by, why))
+        self.node.ledger.freezes.put(FreezeRecord(key, by, why, 1.0))
 
-    def set_duty_cycle(self, key: str, runs: float) -> bool:
-        del runs
-        return key in self.taken
-
-    def release(self, key: str, by: str) -> bool:
-        self.asked.append((key, f"release {by}"))
-        self.taken.discard(key)
-        return True
-
-    def looks(self, count: int = escalation.LOOKS) -> list[tuple[str, str]]:
+    def looks(self, count: int = escalation.LOOKS) -> list[tuple[str, str, str]]:
         """Return what was asked in so many looks."""
         self.asked.clear()
         self.node.observed.compute = MappingProxyType(self.spent)
@@ -64,6 +49,11 @@ class Held:
             self.node.bypass.look(self.now_ns)
             self.node.freezing.run(lambda: None)
         return [*self.asked]
+
+    def resumes(self) -> None:
+        """An operator resumes the tenant."""
+        self.node.ledger.freezes.forget(KEY)
+        self.node.bypass.resumed(KEY)
 
     def choose(self, compute: str) -> None:
         self.node.config = replace(
@@ -86,9 +76,7 @@ def figures(percent: float, charged: float, **more: Any) -> ComputeUsage:
 @pytest.fixture
 def held(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     made = Held(node)
-    monkeypatch.setattr(node.freezer, "start_duty_cycle", made.start_duty_cycle)
-    monkeypatch.setattr(node.freezer, "set_duty_cycle", made.set_duty_cycle)
-    monkeypatch.setattr(node.freezer, "release", made.release)
+    monkeypatch.setattr(node.freezer, "freeze", made.freeze)
     for key, policy, cores in ((KEY, "burst-share", 30), (OTHER, "burst-share", 70)):
         entry = fakes.entry(key, cores=cores)
         node.ledger.add(replace(entry, state="bound", policy=policy, pid=4, starttime=5))
@@ -99,25 +87,41 @@ def held(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     node.ledger.close()
 
 
-HELD = (KEY, "bypasses the launch gate: limited to 30 % by freezing")
-LET_GO = (KEY, "release duty")
+WHY = "bypasses the launch gate: the driver measured 60 % of the card, and it may have 30 %"
+FROZEN = (KEY, "audit", WHY)
 
 
-def test_a_bypass_is_frozen_after_several_samples_and_reported(held: Held) -> None:
+def test_a_bypass_is_frozen_once_after_several_samples(
+    held: Held, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert held.looks(escalation.LOOKS - 1) == []
-    assert held.looks(1) == [HELD]
-    assert held.looks(20) == []
+    assert held.looks(1) == [FROZEN]
+    held.spent[KEY, UUID] = figures(0, 0)
+    assert held.looks(200) == []
     row = tenant_row(held.node.ledger.entries[KEY], held.node)
-    assert row["warnings"] == [f"train on card 0: {HELD[1]}, the driver measured 60 %"]
-    assert row["interventions"] == []
-    assert row["cards"][0]["share_percent"] == 30
+    assert [(one["by"], one["reason"]) for one in row["interventions"]] == [("audit", WHY)]
+    assert capfd.readouterr().err.count("gate-bypass-frozen") == 1
+
+
+def test_one_sample_within_the_part_begins_the_count_again(held: Held) -> None:
+    for _ in range(3):
+        assert held.looks(escalation.LOOKS - 1) == []
+        held.spent[KEY, UUID] = figures(34, 0, bypassed=True)
+        assert held.looks(1) == []
+        held.spent[KEY, UUID] = figures(60, 0, bypassed=True)
+    assert held.looks() == [FROZEN]
+
+
+def test_only_who_chose_it_has_it(held: Held) -> None:
+    held.choose("warn")
+    assert held.looks(20) == []
 
 
 def test_a_capped_container_is_frozen_even_on_an_idle_card(held: Held) -> None:
     entry = held.node.ledger.entries[KEY]
     held.node.ledger.add(replace(entry, policy="fixed-share"))
     held.spent[OTHER, UUID] = figures(0, 0)
-    assert held.looks() == [HELD]
+    assert held.looks() == [FROZEN]
 
 
 def test_exclusive_and_online_tenants_are_never_frozen(held: Held) -> None:
@@ -130,63 +134,55 @@ def test_exclusive_and_online_tenants_are_never_frozen(held: Held) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [ComputeUsage(), figures(60, 0, bypassed=True, silent=True)], ids=["nothing", "silent"]
+    "said",
+    [
+        ComputeUsage(),
+        figures(60, 0, bypassed=True, silent=True),
+        figures(60, 60),
+    ],
+    ids=["nothing", "silent", "through the gate"],
 )
-def test_without_figures_a_container_is_thawed_and_none_is_frozen(
-    held: Held, said: ComputeUsage
-) -> None:
-    assert held.looks() == [HELD]
+def test_without_figures_of_a_bypass_none_is_frozen(held: Held, said: ComputeUsage) -> None:
     held.spent[KEY, UUID] = said
-    assert held.looks(1) == [LET_GO]
     assert held.looks(40) == []
 
 
 def test_a_container_that_is_started_once_more_begins_anew(held: Held) -> None:
-    assert held.looks() == [HELD]
+    assert held.looks(escalation.LOOKS - 1) == []
     entry = held.node.ledger.entries[KEY]
     held.node.ledger.add(replace(entry, pid=40, starttime=50))
-    assert held.looks(1) == [LET_GO]
+    assert held.looks(escalation.LOOKS - 1) == []
+    assert held.looks(1) == [FROZEN]
 
 
 def test_a_container_frozen_for_another_reason_is_left_alone(held: Held) -> None:
-    assert held.looks() == [HELD]
     held.node.ledger.freezes.put(FreezeRecord(KEY, "operator", "maintenance", 1.0))
-    assert held.looks(1) == [LET_GO]
     assert held.looks(40) == []
 
 
 def test_an_operators_resume_is_respected_for_a_minute(held: Held) -> None:
-    assert held.looks() == [HELD]
-    held.release(KEY, "duty")
-    held.node.bypass.resumed(KEY)
+    assert held.looks() == [FROZEN]
+    held.resumes()
     assert held.looks(4 * 59) == []
-    assert held.looks(8) == [HELD]
+    assert held.looks(8) == [FROZEN]
 
 
-def test_a_freeze_that_failed_is_reported_and_retried(
+def test_a_freeze_that_failed_is_reported_and_tried_again(
     held: Held, capfd: pytest.CaptureFixture[str]
 ) -> None:
     held.fault = "train shares its cgroup"
     assert held.looks(4 * 12) == []
-    assert 1 < capfd.readouterr().err.count("duty-cycle-failed") < 4
+    assert 1 < capfd.readouterr().err.count("tenant-freeze-failed") < 4
     held.fault = ""
-    assert held.looks(4 * 6) == [HELD]
+    assert held.looks(4 * 6) == [FROZEN]
 
 
-def test_a_duty_cycle_that_ends_by_itself_is_reported_and_restarted(
-    held: Held, capfd: pytest.CaptureFixture[str]
+def test_a_failed_sample_begins_the_count_again(
+    held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert held.looks() == [HELD]
-    held.asked.clear()
-    held.lost("another program froze it")
-    held.node.freezing.run(lambda: None)
-    assert held.asked == [LET_GO]
-    assert "another program froze it" in capfd.readouterr().err
-    assert held.looks(4 * 4) == []
-    assert held.looks(4 * 3) == [HELD]
-
-
-def test_a_failed_sample_thaws_all_containers(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert held.looks() == [HELD]
-    monkeypatch.setattr(held.node.observed, "compute_of", lambda *_: 1 / 0)
-    assert held.looks(1) == [LET_GO]
+    assert held.looks(escalation.LOOKS - 1) == []
+    with monkeypatch.context() as patched:
+        patched.setattr(held.node.observed, "compute_of", lambda *_: 1 / 0)
+        assert held.looks(1) == []
+    assert held.looks(escalation.LOOKS - 1) == []
+    assert held.looks(1) == [FROZEN]

@@ -52,7 +52,6 @@ FIELDS: dict[str, tuple[dict[str, Any], frozenset[str]]] = {
     "card-policy": ({"card": "0", "policy": "best-effort"}, frozenset()),
     "card-cordon": ({"card": "0", "reason": "fan"}, frozenset()),
     "card-uncordon": ({"card": "0"}, frozenset()),
-    "mig-options": ({"requests": []}, frozenset({"a reader"})),
     "allocation": ({"card": "GPU-0000", "memory_bytes": 1 << 30}, frozenset()),
     "claim-prepare": ({"claim": "0a", "namespace": "a", "name": "b", "pods": []}, frozenset()),
     "claim-pods": ({"claim": "0a", "pods": []}, frozenset()),

@@ -215,7 +215,7 @@ def test_those_that_wait_are_restored_when_there_is_room_online_first(made: Evic
 
     def replaced() -> None:
         release.release_tenant(taken["key"], made.node, "test")
-        opened(made.node, memory="40GiB", devices="0")
+        opened(made.node, memory="40GiB", devices="0", class_="online", priority="0")
 
     made.node.decide.run(replaced)
     made.settle()
@@ -244,9 +244,6 @@ def test_what_cannot_be_evicted_is_refused_by_its_reason(
     made: EvictableNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tenant = made.tenant(devices="0")
-    made.write_abilities(tenant, 0)
-    made.refuses(tenant, "interposer library is of an earlier version")
-    made.write_abilities(tenant, abi.ABILITY_EVICT)
     made.driver.driver_version = "565.57.01"
     made.refuses(tenant, r"driver 565\.57\.01 has no checkpoint API; 570")
     made.driver.driver_version = "580.65.06"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from gpushare.daemon.compute import scheduler_sync
 from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.freezer import freezer as module
 from gpushare.daemon.freezer.freezer import CannotFreeze
@@ -22,7 +21,6 @@ from gpushare.daemon.identity import processes
 from gpushare.daemon.operator import run_state
 from gpushare.daemon.service.control_request import ControlRequest, Peer
 from gpushare.daemon.service.tenant_operations import tenant_operations
-from gpushare.daemon.store.freezes import By
 from gpushare.daemon.store.record import TenantState
 from gpushare.host.cgroups import CgroupFreezer
 
@@ -351,142 +349,6 @@ def test_a_kill_waits_for_its_timeout(
 
 
 __all__ = ["group", "held"]  # fixtures
-
-
-@dataclass
-class FakeTurns:
-    """Turns that are taken when the test says so."""
-
-    group: FakeCgroup
-    runs: float
-    failed: Callable[[str], None]
-    ended: bool = False
-    stuck: bool = False
-
-    def end(self) -> bool:
-        self.ended = True
-        if not self.stuck and self.group.frozen:
-            self.group.thaw()
-        return not self.stuck
-
-
-@pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[FakeTurns]:
-    made: list[FakeTurns] = []
-
-    def start_turns(group: FakeCgroup, runs: float, failed: Callable[[str], None]) -> FakeTurns:
-        made.append(FakeTurns(group, runs, failed))
-        return made[-1]
-
-    monkeypatch.setattr(module, "DutyCycle", start_turns)
-    return made
-
-
-def start_turns(node: FakeDaemon) -> None:
-    node.freezer.start_duty_cycle(KEY, "bypasses the launch gate", 0.4, lambda _: None)
-
-
-def test_a_duty_cycle_is_journaled_and_keeps_its_share(
-    held: FakeDaemon, group: FakeCgroup, taken: list[FakeTurns]
-) -> None:
-    start_turns(held)
-    assert (words(held), held.freezer.is_frozen(KEY)) == (["duty"], False)
-    assert set(scheduler_sync.scheduled_shares(held)) == {KEY}
-    held.freezer.set_duty_cycle(KEY, 0.7)
-    assert taken[0].runs == 0.7
-    held.freezer.enforce()
-    assert not group.frozen
-    assert held.freezer.release(KEY, "duty")
-    assert (words(held), taken[0].ended, group.frozen) == ([], True, False)
-    held.freezer.freeze(KEY, "audit", "over")
-    assert not scheduler_sync.scheduled_shares(held)
-
-
-@pytest.mark.usefixtures("taken")
-def test_a_container_frozen_by_a_killed_daemon_is_thawed_by_the_next(
-    held: FakeDaemon, group: FakeCgroup
-) -> None:
-    start_turns(held)
-    group.frozen = True
-    again(held).freezer.adopt()
-    assert (words(held), group.frozen) == ([], False)
-
-
-def test_a_frozen_or_paused_tenant_gets_no_duty_cycle(
-    held: FakeDaemon, group: FakeCgroup, taken: list[FakeTurns]
-) -> None:
-    group.frozen = True
-    with pytest.raises(CannotFreeze, match="paused by its engine"):
-        start_turns(held)
-    group.frozen = False
-    held.freezer.freeze(KEY, "operator", "maintenance")
-    with pytest.raises(CannotFreeze, match="is already paused or frozen"):
-        start_turns(held)
-    assert (words(held), taken) == (["operator"], [])
-
-
-@pytest.mark.parametrize("by", ["operator", "audit"])
-def test_an_operators_freeze_ends_the_duty_cycle_and_a_resume_thaws(
-    held: FakeDaemon, group: FakeCgroup, taken: list[FakeTurns], by: By
-) -> None:
-    start_turns(held)
-    group.frozen = True  # it is its turn to be
-    held.freezer.freeze(KEY, by, "over")
-    assert (words(held), taken[0].ended, group.frozen) == ([by], True, True)
-    assert not held.freezer.release(KEY, "duty")
-    assert group.frozen
-    held.freezer.release(KEY, by)
-    assert not group.frozen
-
-
-@pytest.mark.usefixtures("group")
-def test_an_operators_command_takes_precedence(held: FakeDaemon, taken: list[FakeTurns]) -> None:
-    start_turns(held)
-    held.run_control.resume(held.ledger.entries[KEY])
-    assert (words(held), taken[0].ended) == ([], True)
-
-
-def test_a_daemon_that_ends_lets_all_go_on(
-    held: FakeDaemon, group: FakeCgroup, taken: list[FakeTurns]
-) -> None:
-    start_turns(held)
-    group.frozen = True
-    held.freezer.end_duty_cycles()
-    assert (words(held), group.frozen, taken[0].ended) == ([], False, True)
-    with pytest.raises(CannotFreeze):
-        start_turns(held)
-
-
-def test_a_failed_freeze_does_not_prevent_a_later_duty_cycle(
-    held: FakeDaemon, group: FakeCgroup, taken: list[FakeTurns]
-) -> None:
-    start_turns(held)
-    start_turns(held)
-    assert len(taken) == 1
-    group.fault = "no"
-    with pytest.raises(CannotFreeze):
-        held.freezer.freeze(KEY, "operator", "maintenance")
-    assert (words(held), held.freezer.set_duty_cycle(KEY, 0.5)) == (["duty"], False)
-    start_turns(held)
-    assert (words(held), len(taken)) == (["duty"], 2)
-
-
-@pytest.mark.usefixtures("group")
-def test_a_full_disk_prevents_a_freeze(
-    held: FakeDaemon, taken: list[FakeTurns], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(held.ledger.freezes, "put", fakes.no_space)
-    with pytest.raises(OSError, match="No space"):
-        start_turns(held)
-    assert taken == []
-
-
-def test_a_kill_ends_a_duty_cycle_first(
-    held: FakeDaemon, group: FakeCgroup, taken: list[FakeTurns]
-) -> None:
-    start_turns(held)
-    held.freezer.kill(KEY, "stopped")
-    assert (taken[0].ended, group.killed) == (True, True)
 
 
 def test_a_container_that_the_engine_releases_stays_frozen_by_gpushare(

@@ -23,7 +23,7 @@ from gpushare.daemon.store import record
 from gpushare.daemon.store.claim import ClaimedDevice, ClaimRecord
 from gpushare.daemon.store.integrity import IntegrityCheck, IntegrityLost
 from gpushare.daemon.store.ledger import Ledger, LedgerError
-from gpushare.daemon.store.record import CardAllocation, TenantRecord, record_from_json
+from gpushare.daemon.store.record import CardAllocation, TenantRecord
 
 from . import fakes
 from .fake_process import FakeProcess
@@ -69,16 +69,6 @@ def test_a_claim_comes_back_as_it_was(tmp_path: Path) -> None:
     again.release_claim("0a-1B")
     second = reopened(reopened(again), "boot-2")
     assert (second.claims, second.entries) == ({}, {})
-
-
-def test_a_record_of_an_earlier_version_is_of_no_pod_and_no_claim() -> None:
-    document = full_entry().to_json()
-    for name in ("pod", "pod_uid", "claim", "labels"):
-        del document[name]
-    assert record_from_json(document) == replace(full_entry(), labels={})
-    del document["container"]
-    with pytest.raises(ValueError, match="does not have the fields"):
-        record_from_json(document)
 
 
 @pytest.mark.parametrize(("memory", "limit"), [(0, None), (-1, None), (2 * GIB, GIB)])

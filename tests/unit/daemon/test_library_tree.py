@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.daemon.lifecycle.old_installations import sweep_installations
+from gpushare.daemon.lifecycle.old_installations import renew_tree
 from gpushare.daemon.state import DaemonState
 
 from . import fakes
@@ -104,10 +104,10 @@ def test_without_a_tree_a_container_gets_single_mounts(
 def test_it_is_mounted_before_a_container_comes(node: DaemonState, trees: MountedTrees) -> None:
     """As soon as there is a driver."""
     driver, node.driver = node.driver, None
-    sweep_installations(node)
+    renew_tree(node)
     assert trees.asked == 0
     node.driver = driver
-    sweep_installations(node)
+    renew_tree(node)
     assert trees.asked == 1
 
 
@@ -116,8 +116,8 @@ def test_an_earlier_tree_goes_once_no_container_is_starting(
 ) -> None:
     """One that is may not have mounted it yet."""
     node.ledger.add(fakes.entry())
-    sweep_installations(node)
+    renew_tree(node)
     assert trees.dropped == []
     node.ledger.release(fakes.entry().key)
-    sweep_installations(node)
+    renew_tree(node)
     assert trees.dropped == trees.stale

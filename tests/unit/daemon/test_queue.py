@@ -26,7 +26,6 @@ from gpushare.daemon.placement.waiting import (
     can_ever_fit,
     find_next,
     in_order,
-    overtaken_by,
     usable_cards,
     with_withheld,
 )
@@ -61,7 +60,9 @@ def take(
     **quota: str,
 ) -> tuple[TicketRecord, str]:
     applicant = Applicant(f"job-{memory}", uid, pid or os.getpid(), uid != 0, wait_seconds=wait)
-    asked = {key.replace("_", "-"): text for key, text in {"memory": memory, **quota}.items()}
+    asked = {
+        key.strip("_").replace("_", "-"): text for key, text in {"memory": memory, **quota}.items()
+    }
     return node.tickets.take(applicant, TicketSource(asked, {}, {}))
 
 
@@ -101,41 +102,41 @@ def test_a_start_that_fits_is_granted_at_once_and_its_room_is_nobody_else_s(
     opened(one, memory="1GiB")
 
 
-def test_a_later_start_overtakes_only_so_often(one: FakeDaemon) -> None:
-    one.config = replace(one.config, queue=QueueLimits(max_overtakes=2))
+def test_a_start_that_waits_is_overtaken_by_nothing_that_comes_after_it(one: FakeDaemon) -> None:
     first = fill(one)
     large, _ = take(one, "8GiB")
     small, _ = take(one, "1GiB")
-    assert small.is_granted
-    open_tenant(ME, {"memory": "1GiB"}, one, small)
-    assert now(one, large).overtaken == 1
-    opened(one, memory="1GiB")  # a start that does not wait overtakes too
-    settle(one)
-    assert now(one, large).overtaken == 2
-    refused, _ = take(one, "1GiB")
-    assert not refused.is_granted
+    assert not small.is_granted
     with pytest.raises(NoRoom) as error:
         opened(one, memory="1GiB")
     assert (
-        f"card 0 is withheld for ticket {large.id}, which was overtaken 2 times, first 0 min ago; "
+        f"card 0 is withheld for ticket {large.id}, which is before it in the queue; "
         "wait in the queue (gpushare run --wait, GPUSHARE_WAIT=30s)"
     ) in str(error.value)
     end(one, first)
     assert now(one, large).is_granted
-    assert now(one, refused).is_granted
+    assert now(one, small).is_granted
     opened(one, memory="1GiB")
 
 
+def test_class_and_priority_come_before_arrival(one: FakeDaemon) -> None:
+    fill(one)
+    take(one, "8GiB")
+    urgent, _ = take(one, "1GiB", priority="0")
+    online, _ = take(one, "1GiB", class_="online", priority="9")
+    assert (urgent.is_granted, online.is_granted) == (True, True)
+    opened(one, memory="512MiB", priority="4")  # nor does a start that does not wait come last
+    opened(one, memory="512MiB", class_="online")
+    with pytest.raises(NoRoom, match="which is before it in the queue"):
+        opened(one, memory="512MiB")
+
+
 def test_it_withholds_no_card_while_its_own_user_has_too_much(one: FakeDaemon) -> None:
-    one.config = replace(one.config, queue=QueueLimits(max_overtakes=1))
     user = HostCommand("mine", 1000, rootless=True)
     half = available(one) // 2 >> 20
     open_tenant(user, {"memory": f"{half - 1024}MiB"}, one)
     ticket, _ = take(one, "2GiB", uid=1000)
     assert not ticket.is_granted
-    opened(one, memory="1GiB")
-    settle(one)
-    assert now(one, ticket).overtaken == 0
     opened(one, memory="1GiB")
 
 
@@ -175,7 +176,6 @@ def test_a_restart_changes_no_order_and_loses_no_grant(one: FakeDaemon) -> None:
     fill(one)
     granted, _ = take(one, "1GiB")
     waiting = [take(one, "8GiB")[0], take(one, "8GiB", priority="2")[0]]
-    overtaken = now(one, waiting[0]).overtaken
     rows = [row["ticket"] for row in queue_rows(one)]
     one.ledger.close()
     one.ledger = Ledger(one.config.run_dir / "ledger", "boot", one.integrity)
@@ -184,7 +184,6 @@ def test_a_restart_changes_no_order_and_loses_no_grant(one: FakeDaemon) -> None:
     assert [row["ticket"] for row in queue_rows(one)] == rows
     assert rows == [granted.id, waiting[1].id, waiting[0].id]
     assert now(one, granted).is_granted
-    assert now(one, waiting[0]).overtaken == overtaken
     with pytest.raises(NoRoom):
         opened(one, memory="4GiB")
 
@@ -273,18 +272,6 @@ def test_cards_of_an_engine_are_read(node: FakeDaemon) -> None:
         node.tickets.take(applicant, TicketSource({}, {}, {}, "some"))
 
 
-def test_without_overtaking_the_order_is_strict(one: FakeDaemon) -> None:
-    one.config = replace(one.config, queue=QueueLimits(max_overtakes=0))
-    fill(one)
-    large, _ = take(one, "8GiB")
-    small, _ = take(one, "1GiB")
-    assert not now(one, small).is_granted
-    with pytest.raises(NoRoom, match=f"ticket {large.id}, which is before it in the queue"):
-        opened(one, memory="1GiB")
-    urgent, _ = take(one, "1GiB", priority="0")
-    assert urgent.is_granted  # it is before them
-
-
 def test_a_full_disk_neither_undoes_a_start_nor_stops_the_queue(
     one: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,8 +283,7 @@ def test_a_full_disk_neither_undoes_a_start_nor_stops_the_queue(
 
     with monkeypatch.context() as patched:
         patched.setattr(one.ledger, "put_ticket", full)
-        opened(one, memory="1GiB")  # it overtakes, which cannot be counted
-        settle(one)
+        opened(one, memory="1GiB", priority="0")
         end(one, first)
         assert not now(one, waiting).is_granted
         assert "No space left on device" in one.queue.reasons[waiting.id]
@@ -305,7 +291,6 @@ def test_a_full_disk_neither_undoes_a_start_nor_stops_the_queue(
     assert now(one, waiting).is_granted
 
 
-LIMITS = QueueLimits(max_overtakes=3)
 CARDS = tuple(fakes.card(index) for index in range(2))
 SIZE_BYTES = CARDS[0].memory_bytes
 
@@ -326,37 +311,32 @@ class TwoCards:
 
     def arrive(self, request: PlacementRequest, priority: int) -> None:
         self.number += 1
-        ticket = f"{self.number:08x}"
-        self.waiting.append(WaitingRequest(ticket, self.number, request, priority))
+        ranked = replace(request, rank=(True, priority, self.number))
+        self.waiting.append(WaitingRequest(f"{self.number:08x}", ranked))
 
     def start(self, request: PlacementRequest) -> None:
         """Start what does not wait, if it is not refused."""
-        found = find_next(in_order(self.waiting, LIMITS, 0), self.capacities(), NO_LINKS, LIMITS, 0)
+        found = find_next(in_order(self.waiting), self.capacities(), NO_LINKS)
+        left = with_withheld(self.capacities(), found.withheld, request.rank)
         try:
-            placed = place_request(request, with_withheld(self.capacities(), found.withheld, 0))
+            placed = place_request(request, left)
         except NoRoom:
             return
-        assert found.withheld.keys().isdisjoint(one.card.uuid for one in placed)
         self.number += 1
         self._run(self.number, [(one.card.uuid, one.memory_bytes) for one in placed])
 
     def look(self) -> None:
         while True:
-            ordered = in_order(self.waiting, LIMITS, 0)
-            found = find_next(ordered, self.capacities(), NO_LINKS, LIMITS, 0)
+            found = find_next(in_order(self.waiting), self.capacities(), NO_LINKS)
             if found.granted is None:
                 return
             earlier = {uuid for uuid, one in found.withheld.items() if one is not found.granted}
             assert earlier.isdisjoint(one.card.uuid for one in found.placed)
             self.waiting.remove(found.granted)
             parts = [(one.card.uuid, one.memory_bytes) for one in found.placed]
-            self._run(found.granted.number, parts)
+            self._run(int(found.granted.ticket, 16), parts)
 
     def _run(self, number: int, parts: list[tuple[str, int]]) -> None:
-        cards = [uuid for uuid, _ in parts]
-        for one in overtaken_by(self.waiting, number, cards, self.capacities()):
-            passed = replace(one, overtaken=one.overtaken + 1, first_overtaken=1)
-            self.waiting[self.waiting.index(one)] = passed
         self.running[number] = [AllocationUse(f"{number}", size, key=uuid) for uuid, size in parts]
 
     def end(self, choose: random.Random) -> None:
@@ -375,13 +355,13 @@ def test_each_request_is_granted_while_others_keep_coming(
     node = TwoCards()
     for _ in range(choose.randrange(1, 4)):
         node.start(request(choose.randrange(1, 9)))
-    node.arrive(request(parts, count), priority=9)
+    node.arrive(request(parts, count), priority=0)
     node.look()
     rounds = 0
-    while any(one.priority == 9 for one in node.waiting):
+    while any(one.request.rank[1] == 0 for one in node.waiting):
         rounds += 1
         assert rounds < 200, "a request waits although every start before it has ended"
-        node.arrive(request(choose.randrange(1, 5)), priority=choose.randrange(9))
+        node.arrive(request(choose.randrange(1, 5)), priority=choose.randrange(1, 9))
         node.start(request(choose.randrange(1, 5)))
         if choose.random() < 0.7:
             node.end(choose)
@@ -395,14 +375,14 @@ def test_a_card_that_a_request_may_not_use_is_not_withheld_for_it() -> None:
     ]
     assert usable_cards(request(1), capacities) == {CARDS[1].uuid}
     assert usable_cards(replace(request(1), devices=("0",)), capacities) == frozenset()
-    late = WaitingRequest("00000001", 1, request(2, count=2), overtaken=3)
-    found = find_next([late], capacities, NO_LINKS, LIMITS, 0)
+    late = WaitingRequest("00000001", request(2, count=2))
+    found = find_next([late], capacities, NO_LINKS)
     assert found.withheld == {}  # it waits for the cordoned card: the other is not kept idle
-    one = WaitingRequest("00000002", 2, request(2), overtaken=3)
-    assert find_next([one], capacities, NO_LINKS, LIMITS, 0).withheld == {CARDS[1].uuid: one}
+    one = WaitingRequest("00000002", request(2))
+    assert find_next([one], capacities, NO_LINKS).withheld == {CARDS[1].uuid: one}
     both = [replace(capacities[0], cordoned=None), capacities[1]]
     both[0] = replace(both[0], allocations=(AllocationUse("large", SIZE_BYTES),))
-    nearest = find_next([one], both, NO_LINKS, LIMITS, 0).withheld
+    nearest = find_next([one], both, NO_LINKS).withheld
     assert nearest == {CARDS[1].uuid: one}  # where less has to end; the other card is not kept idle
     can_ever_fit(request(2, count=2), capacities)
     with pytest.raises(NoRoom):

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from gpushare.config import QueueLimits
 from gpushare.daemon.cards.driver_client import DriverSample
 from gpushare.daemon.eviction.checkpoint_client import CheckpointError
 from gpushare.daemon.lifecycle import release
@@ -61,10 +60,6 @@ def idle(made: EvictableNode, *tenants: EvictableTenant) -> None:
     terms = replace(made.node.config.terms, idle=IdlePolicy(60, "evict"))
     made.node.config = replace(made.node.config, terms=terms)
     made.node.observed.idle = {one.key: float(number) for number, one in enumerate(tenants)}
-
-
-def overtakes(made: EvictableNode, most: int) -> None:
-    made.node.config = replace(made.node.config, queue=QueueLimits(max_overtakes=most))
 
 
 def waits(made: EvictableNode, tenant: EvictableTenant) -> None:
@@ -121,7 +116,7 @@ def test_an_eviction_that_fails_is_not_tried_at_each_look(made: EvictableNode) -
     calls = len(made.node.checkpoints.calls)
     look(made)
     assert (is_granted(made, ticket), len(made.node.checkpoints.calls)) == (False, calls)
-    opened(made.node, memory="100GiB")  # a start that does not wait has it tried again
+    opened(made.node, memory="100GiB", priority="0")  # a start that does not wait tries it again
     assert notebook.record.is_off_card
 
 
@@ -136,26 +131,20 @@ def test_what_is_evicted_for_a_start_is_not_granted_to_a_ticket(made: EvictableN
     assert not is_granted(made, ticket)
 
 
-def test_starts_overtake_a_restore_only_so_often(made: EvictableNode) -> None:
-    overtakes(made, 2)
+def test_no_start_overtakes_a_restore_that_waits(made: EvictableNode) -> None:
     tenant, other = blocked(made)
-    opened(made.node, memory="1GiB")
-    made.settle()
-    assert is_granted(made, take(made, "1GiB"))
     assert not is_granted(made, take(made, "2GiB", devices="0"))
-    why = "card 0 is withheld for an evicted container, which was overtaken 2 times"
-    with pytest.raises(NoRoom, match=why):
+    with pytest.raises(
+        NoRoom, match="card 0 is withheld for an evicted container, which is before"
+    ):
         opened(made.node, memory="1GiB", devices="0")
     end(made, other)
     assert not tenant.record.is_off_card
     opened(made.node, memory="1GiB", devices="0")
 
 
-def test_an_overdue_restore_keeps_its_room_until_it_has_it(made: EvictableNode) -> None:
-    overtakes(made, 1)
+def test_a_restore_keeps_its_room_until_it_has_it(made: EvictableNode) -> None:
     tenant, other = blocked(made)
-    opened(made.node, memory="1GiB")
-    made.settle()
     made.node.queue.serve = lambda: None  # the evict thread is busy
     changed, made.node.shares_changed = made.node.shares_changed, lambda: None
     end(made, other)
@@ -185,7 +174,6 @@ def test_a_restore_that_waits_is_in_the_queue_and_says_what_it_waits_for(
 def test_one_that_lacks_something_else_withholds_nothing_and_is_not_tried_without_end(
     made: EvictableNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    overtakes(made, 1)
     tenant = made.tenant(gib=40, devices="0")
     made.node.evictions.evict(tenant.key)
     listed, uuid = made.driver.sample, tenant.card
@@ -213,7 +201,6 @@ def test_one_that_lacks_something_else_withholds_nothing_and_is_not_tried_withou
 def test_a_paused_container_withholds_nothing_and_is_restored_once_it_goes_on(
     made: EvictableNode,
 ) -> None:
-    overtakes(made, 1)
     tenant = made.tenant(gib=100, devices="0")
     made.node.evictions.evict(tenant.key)
     freezes = made.node.ledger.freezes

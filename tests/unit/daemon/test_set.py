@@ -384,14 +384,6 @@ def test_nothing_that_was_set_is_nothing_to_take_back(node: FakeDaemon, keys: li
         reset_quota(entry_of(node, tenant), keys, node)
 
 
-def test_an_unknown_request_cannot_be_restored(node: FakeDaemon) -> None:
-    tenant = as_asked(node)
-    node.ledger.add(replace(entry_of(node, tenant), requested={}))
-    set_quota(entry_of(node, tenant), {"memory": "6GiB"}, node)
-    with pytest.raises(NotResizable, match=r"was not recorded: an earlier version"):
-        reset_quota(entry_of(node, tenant), (), node)
-
-
 @pytest.mark.parametrize(
     ("asked", "changes", "keys"),
     [

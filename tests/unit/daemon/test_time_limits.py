@@ -3,20 +3,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.observe import time_limits
-from gpushare.daemon.observe.time_limits import TimeLimits, ends_at, is_near, seconds_left
-from gpushare.daemon.operator.resize import set_quota
-from gpushare.daemon.store.record import TenantRecord, record_from_json
+from gpushare.daemon.observe.time_limits import TimeLimits, is_near
+from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.tenant_warnings import warnings_of
 
 from .fakes import FakeDaemon
-from .operations import entry_of, opened
+from .operations import opened
 
 
 @pytest.fixture
@@ -79,14 +77,3 @@ def test_a_short_limit_is_warned_of_in_its_last_tenth(
     assert not is_near(record)
     clock.now += 2
     assert is_near(record)
-
-
-def test_a_record_of_an_earlier_version_has_no_limit_until_one_is_set(node: FakeDaemon) -> None:
-    tenant = opened(node, memory="1GiB")
-    values = entry_of(node, tenant).to_json()
-    del values["since"]
-    earlier = record_from_json(values)
-    assert ends_at(earlier) is None
-    node.ledger.resize(replace(earlier, created=earlier.created - 600))
-    changed = set_quota(node.ledger.entries[earlier.key], {"time-limit": "1h"}, node)
-    assert seconds_left(changed) == pytest.approx(3600, abs=60)  # its start is not known

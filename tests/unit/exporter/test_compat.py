@@ -203,12 +203,3 @@ def test_unknown_values_are_left_out_and_the_later_of_two_counts() -> None:
         value for name, _, value in read(twice, "hami") if name == "hami_vgpu_memory_used_bytes"
     ]
     assert used == [2]
-
-
-def test_a_daemon_that_is_older_has_no_sensors() -> None:
-    old = card()
-    for key in ("name", "bus_id", "sensors"):
-        del old[key]  # type: ignore[misc]
-    taken = snapshot(tenant(), cards=[old])
-    assert ("HostCoreUtilization", 71) in [(name, value) for name, _, value in read(taken, *COMPAT)]
-    assert {said["modelName"] for name, said, _ in read(taken, "dcgm")} == {"H200"}

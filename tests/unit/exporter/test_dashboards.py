@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dashboards are generated, Grafana can import them, and the reports' sums are right.
+"""Grafana can import the dashboards, and what they query exists.
 
 tests/system/test_dashboards.py runs their queries.
 """
@@ -14,17 +14,14 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from dashboards import texts
 
 import gpushare as package
 from gpushare.cli import gpushare
 from gpushare.cli.rules import DASHBOARDS, FILES, RULES, read
 from gpushare.exporter.exposition import FAMILIES
 
-GIB = 1 << 30
 #: Grafana's own variables.
 BUILT_IN = {"__range", "__rate_interval"}
-EVERYTHING = dict.fromkeys(("node", "mode", "card", "namespace", "pod", "container"), ".*")
 
 
 def dashboard(name: str) -> dict[str, Any]:
@@ -34,13 +31,6 @@ def dashboard(name: str) -> dict[str, Any]:
 
 def panels(name: str) -> list[dict[str, Any]]:
     return [panel for panel in dashboard(name)["panels"] if panel["type"] != "row"]
-
-
-def test_the_committed_dashboards_are_the_generated_ones() -> None:
-    """To write them again: python -m dashboards, in packaging."""
-    made = texts()
-    assert tuple(made) == DASHBOARDS
-    assert {name: read(name) == text for name, text in made.items()} == dict.fromkeys(made, True)
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)

@@ -280,7 +280,7 @@ def test_compliance_says_how_a_quota_was_enforced(tmp_path: Path) -> None:
         (400, "over-quota-thawed", {**over, "used_bytes": 3 * GIB}),
         (1000, "over-quota-detected", {**over, "used_bytes": 5 * GIB}),
         (1500, "gate-bypass-detected", {"tenant": "miner", "charged": 10, "driver": 50}),
-        (1510, "duty-cycle-started", {"tenant": "miner", "reason": "it bypasses"}),
+        (1510, "gate-bypass-frozen", {"tenant": "miner", "reason": "it bypasses"}),
         (1600, "tenant-released", {"tenant": "train"}),
         (1700, "unallocated-container-killed", {"container": "abc", "used_bytes": GIB}),
     ]
@@ -293,7 +293,7 @@ def test_compliance_says_how_a_quota_was_enforced(tmp_path: Path) -> None:
     assert (first["used_bytes"], first["limit_bytes"]) == (6 * GIB, 4 * GIB)
     assert (first["action"], first["end"], first["seconds"]) == ("frozen", "cleared", 300)
     assert (second["action"], second["end"], second["seconds"]) == ("observed", "exited", 600)
-    assert (compute["kind"], compute["action"], compute["end"]) == ("compute", "limited", None)
+    assert (compute["kind"], compute["action"], compute["end"]) == ("compute", "frozen", None)
     assert compute["seconds"] == 2100
     assert (unknown["container"], unknown["kind"]) == ("abc", "unallocated")
     assert (unknown["action"], unknown["end"]) == ("killed", "killed")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -59,21 +58,3 @@ def test_no_hierarchy_at_all_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(cgroups, "mountinfo", lambda: "")
     with pytest.raises(OSError, match="no cgroup hierarchy"):
         cgroups.join("host-1")
-
-
-def test_a_write_of_the_same_is_a_write(tmp_path: Path) -> None:
-    file = tmp_path / "cgroup.freeze"
-    file.write_text("1")
-    with closing(cgroups.WriteWatch(file)) as written:
-        assert not written.was_written()
-        with file.open("r+b", buffering=0) as stream:
-            stream.write(b"1")
-        assert written.was_written()
-        assert not written.was_written()
-        file.read_text()
-        assert not written.was_written()
-
-
-def test_a_missing_file_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"cgroup\.freeze"):
-        cgroups.WriteWatch(tmp_path / "cgroup.freeze")

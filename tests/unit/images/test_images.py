@@ -57,6 +57,9 @@ def test_a_bundle_has_its_process_and_its_root(path: str, tmp_path: Path) -> Non
 def test_a_missing_path_is_reported(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="No such file"), open_image(str(tmp_path / "nothing")):
         pass
+    (tmp_path / "image.tar").touch()
+    with pytest.raises(NotFound, match="Load the image"), open_image(f"{tmp_path}/image.tar"):
+        pass
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(NotFound, match=r"config\.json"), open_image(str(tmp_path)):
         pass

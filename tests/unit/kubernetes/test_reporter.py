@@ -227,12 +227,6 @@ def test_a_node_that_accepts_no_labels_is_left_alone(labelled: Labelled) -> None
     assert not labelled.cluster.of(EVENTS)
 
 
-def test_a_gpushared_of_an_earlier_version_is_left_alone(labelled: Labelled) -> None:
-    node = labelled.cluster.put(NODE, {"metadata": {"labels": {WANTED_POLICY: "burst-share"}}})
-    labelled.following.apply(node, {"kubernetes_mode": "dra"})
-    assert labelled.daemon.requests == 0
-
-
 @pytest.fixture
 def publisher(api: ApiServer, cluster: StandInApiServer) -> SlicePublisher:
     cluster.put(NODE, {})

@@ -14,13 +14,10 @@ import yaml
 from gpushare.manifest import ManifestError, read
 from gpushare.manifest.alauda import check_resources
 from gpushare.manifest.check import check
-from gpushare.manifest.migration import plans
-from gpushare.manifest.migration.report import as_data, as_text
 from gpushare.text_position import at
 from tests.unit.manifest.test_alauda_resources import ALAUDA
 from tests.unit.manifest.test_kubernetes import CLAIM, POD
 from tests.unit.manifest.test_others import COMPOSE, TASK
-from tools.check.command import ROOT
 
 TEXTS: Final = (
     *(textwrap.dedent(text) for text in (POD, CLAIM, ALAUDA, COMPOSE)),
@@ -77,17 +74,6 @@ def look(text: str) -> None:
     check_resources(file)
 
 
-def look_at_dump(text: str) -> None:
-    """Plan a migration from `text`, unless it is refused; all that is found can be shown."""
-    try:
-        found = plans([read("f", text)])
-    except ManifestError:
-        return
-    for plan in found:
-        json.dumps(as_data(plan))
-        as_text(plan)
-
-
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_damaged_text_gets_a_diagnostic(text: str) -> None:
     chance = random.Random(20)
@@ -101,16 +87,6 @@ def test_a_manifest_of_another_shape_gets_a_diagnostic(text: str) -> None:
     document = plain(text)
     for _ in range(ROUNDS):
         look(json.dumps(reshaped(document, chance), indent=1))
-
-
-@pytest.mark.parametrize("name", ["hami", "gpu-manager", "qgpu", "cgpu"])
-def test_a_dump_of_a_cluster_that_is_damaged_has_a_plan_or_is_refused(name: str) -> None:
-    text = (ROOT / f"tests/unit/manifest/migration/{name}.yaml").read_text()
-    chance = random.Random(22)
-    document = plain(text)
-    for _ in range(ROUNDS // 5):
-        look_at_dump(damaged(text, chance))
-        look_at_dump(json.dumps(reshaped(document, chance), indent=1))
 
 
 def plain(text: str) -> Any:

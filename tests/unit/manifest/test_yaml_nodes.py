@@ -121,10 +121,10 @@ def test_depth_counts_the_values_of_aliases() -> None:
     assert f"nested more than {MAX_DEPTH} deep" in refusal(f"a0: &a0 [x]\n{deep}")
 
 
-def test_values_are_counted_over_all_documents() -> None:
-    few = yaml_nodes.YamlRules(max_values=100)
+def test_values_are_counted_over_all_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yaml_nodes, "MAX_VALUES", 100)
     with pytest.raises(ManifestError, match="comes to over 100 values; split the file"):
-        read("pod.yaml", "---\na: [1, 2]\n" * 30, few)
+        read("pod.yaml", "---\na: [1, 2]\n" * 30)
 
 
 def test_anchors_do_not_reach_the_next_document() -> None:
