@@ -25,6 +25,7 @@ from gpushare.kubernetes.api.server import (
     path_of,
 )
 from gpushare.kubernetes.api.watch import WatchedObjects
+from tests.descriptors import open_count
 from tests.stack.api_server import Body, Refused, StandInApiServer
 from tests.system.kubernetes.conftest import Connect
 from tests.system.waiting import wait_until
@@ -187,9 +188,9 @@ def test_a_client_certificate_is_loaded_from_text_and_leaves_no_file(
         "client-key-data": base64.b64encode(f"-----BEGIN PRIVATE KEY-----{key}".encode()).decode(),
     }
     found = read_kubeconfig(written(tmp_path, {}, user))
-    before = sorted(Path("/proc/self/fd").iterdir())
+    before = open_count()
     assert found.context() is not None
-    assert sorted(Path("/proc/self/fd").iterdir()) == before
+    assert open_count() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kubeconfig"]
 
 

@@ -104,7 +104,7 @@ def test_each_shell_completes_commands_containers_and_cards(
         ("gpushare set train --policy n", ["native-burst-share"]),
         ("gpushare set train --over-quota k", ["kill"]),
         ("gpushare set train --reset weight,me", ["weight,memory", "weight,memory-limit"]),
-        ("gpushare explain gate-b", ["files: default", "gate-bypass-detected"]),
+        ("gpushare explain gate-bypass-d", ["files: default", "gate-bypass-detected"]),
         ("gpushare validate ./", ["files: default", ""]),
     ],
 )

@@ -45,6 +45,7 @@ from gpushare.daemon.state import AuditFinding, ComputeUsage, DaemonState, Usage
 from gpushare.errors import UserError
 from gpushare.events import KEPT
 from gpushare.oci.spec import SpecError
+from tests.descriptors import open_count
 from tests.system.waiting import wait_until
 from tests.unit.daemon import fakes
 from tests.unit.daemon.fake_process import FakeProcess
@@ -257,18 +258,14 @@ def test_a_second_request_before_the_answer_ends_the_connection(path: Path) -> N
     assert ask(path, {"op": "status"})["ok"]
 
 
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def test_descriptors_that_are_too_many_or_unrequested_are_closed(path: Path) -> None:
-    before = open_descriptors()
+    before = open_count()
     with Caller(path) as caller:
         assert "2 descriptors" in caller.ask({"op": "status"}, (0,) * 50)["error"]
     for _ in range(20):
         assert ask(path, {"op": "status"}, (0, 1))["ok"]
         assert not ask(path, {"op": "rm"}, (0, 1))["ok"]
-    wait_until(lambda: open_descriptors() <= before)
+    wait_until(lambda: open_count() <= before)
 
 
 def test_a_user_without_rights_cannot_send_descriptors(
@@ -277,11 +274,11 @@ def test_a_user_without_rights_cannot_send_descriptors(
     seen: list[ControlRequest] = []
 
     monkeypatch.setattr(control_server, "Peer", lambda *_: UNPRIVILEGED)
-    before = open_descriptors()
+    before = open_count()
     with operation("look", recording(seen)):
         assert ask(path, {"op": "look"}, (0,) * 100)["ok"]
     assert seen[0].fds == ()
-    wait_until(lambda: open_descriptors() <= before)
+    wait_until(lambda: open_count() <= before)
 
 
 def test_the_socket_is_open_to_all_users_or_to_a_group(node: DaemonState, readers: Worker) -> None:
@@ -347,7 +344,7 @@ def test_without_descriptors_it_rests_and_then_goes_on(
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     callers = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(8)]
     highest = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
-    holes = [os.open("/dev/null", os.O_RDONLY) for _ in range(highest + 2 - open_descriptors())]
+    holes = [os.open("/dev/null", os.O_RDONLY) for _ in range(highest + 2 - open_count())]
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(holes) + 1, limits[1]))
     try:
         for caller in callers:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import array
 import ctypes
-import gc
 import mmap
 import os
 import socket
@@ -24,6 +23,7 @@ from gpushare.daemon.core.loop import Loop
 from gpushare.daemon.pages import process_watch
 from gpushare.daemon.pages.grant_page import CardGrant, GrantPage
 from gpushare.daemon.pages.process_watch import ProcessWatch, TenantSocket
+from tests.descriptors import open_count
 from tests.system.waiting import wait_until
 from tests.unit.daemon.fakes import GIB
 
@@ -121,12 +121,11 @@ def test_the_longest_text_is_received(
 
 
 def test_descriptors_never_arrive(tenant: TenantSocket, caller: socket.socket) -> None:
-    gc.collect()  # what other tests of this process have left open
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = open_count()
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0] * 200))]
     caller.sendmsg([message(abi.MESSAGE_HELLO, 0, 7)], rights)
     assert hear(tenant)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before + 1  # the accepted connection
+    assert open_count() == before + 1  # the accepted connection
 
 
 def test_a_flood_is_dropped_and_the_connection_lives(

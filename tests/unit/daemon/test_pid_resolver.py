@@ -15,6 +15,7 @@ import pytest
 
 from gpushare.daemon.identity import pid_resolver, processes
 from gpushare.daemon.identity.pid_resolver import PidResolver, ProcessOwners, device_clients
+from tests.descriptors import open_count
 
 from . import fakes
 from .fake_process import FakeProcess
@@ -210,10 +211,10 @@ def test_a_process_that_is_first_listed_while_it_runs_is_a_client(
 def test_the_descriptor_of_an_unlisted_process_is_closed(
     sightings: PidResolver, program: FakeProcess
 ) -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = open_count()
     sightings.look([program.pid], keys, 1)
     sightings.look([], keys, 1)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert open_count() == before
 
 
 def test_processes_are_attributed_again_when_tenants_are_added(

@@ -13,6 +13,7 @@ import pytest
 from gpushare.oci import rootfs as rootfs_module
 from gpushare.oci.image_view import ImageView
 from gpushare.oci.rootfs import OldKernelError, Rootfs, RootfsError
+from tests.descriptors import open_count
 
 
 @pytest.fixture(params=[Rootfs, ImageView])
@@ -228,13 +229,9 @@ def test_no_descriptor_is_left_open(root: Path, rootfs: Rootfs) -> None:
             rootfs.resolve("/circle")
 
     everything()
-    before = _open_descriptors()
+    before = open_count()
     everything()
-    assert _open_descriptors() == before
-
-
-def _open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+    assert open_count() == before
 
 
 def test_a_kernel_without_openat2_is_named_not_worked_around(
