@@ -14,15 +14,25 @@ nothing: gpushared reserves, and refuses what does not fit.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import threading
-from typing import Final
 
-#: The error if the library, an optional dependency, is missing.
-NO_LIBRARY: Final = (
-    f"grpcio is not installed. Run {sys.executable} -m pip install grpcio "
-    "(the extra `kubernetes` of gpushare-runtime), or install Debian's python3-grpcio"
-)
+from gpushare.errors import UserError
+
+
+def check_libraries() -> None:
+    """Raise UserError if an optional dependency is missing; none is imported."""
+    try:
+        found = all(map(importlib.util.find_spec, ("grpc", "google.protobuf.message_factory")))
+    except ModuleNotFoundError:  # of a package above
+        found = False
+    if not found:
+        raise UserError(
+            "grpcio or protobuf is not installed. "
+            f"Run {sys.executable} -m pip install grpcio protobuf "
+            "(the extra `kubernetes` of gpushare-runtime)"
+        )
 
 
 class StatusLog:

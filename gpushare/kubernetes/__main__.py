@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import signal
 import socket
@@ -16,14 +15,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 import gpushare
 from gpushare.client import DEFAULT_SOCKET, Client
 from gpushare.errors import UserError, exit_with
-from gpushare.kubernetes import NO_LIBRARY, StatusLog
+from gpushare.kubernetes import StatusLog, check_libraries
 from gpushare.kubernetes.api.claims import ClaimReader
 from gpushare.kubernetes.api.credentials import BadCredentials, find_credentials
 from gpushare.kubernetes.api.prepared_claims import ClaimFollower
 from gpushare.kubernetes.api.reporter import NodeReporter
 from gpushare.kubernetes.api.server import ApiServer
 from gpushare.kubernetes.cards import CardFollower, SchedulableCard
-from gpushare.kubernetes.kubelet.memory_units import memory_resource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +59,7 @@ def main() -> None:
             return
         # Before any thread exists, so that the main thread alone waits for them.
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
-        _check_library()
+        check_libraries()
         while (mode := _mode(client, log)) is not None:
             log.note("mode", f"kubernetes.mode is {mode}")
             with ExitStack() as ended:
@@ -102,14 +100,16 @@ def _plugins(
         reporter.start()
     plugin: KubeletPlugin
     if mode == "plugin":
-        from gpushare.kubernetes.kubelet.device_plugin import (  # noqa: PLC0415 - it needs grpc
-            DevicePlugin,
+        from gpushare.kubernetes.kubelet import (  # noqa: PLC0415 - they need the libraries
+            device_plugin,
+            memory_units,
         )
 
-        resource = memory_resource(arguments.resource, arguments.unit)
-        plugin = DevicePlugin(arguments.kubelet_dir / "device-plugins", resource, client, log)
+        resource = memory_units.memory_resource(arguments.resource, arguments.unit)
+        folder = arguments.kubelet_dir / "device-plugins"
+        plugin = device_plugin.DevicePlugin(folder, resource, client, log)
     elif mode == "dra":
-        from gpushare.kubernetes.kubelet.dra_plugin import (  # noqa: PLC0415 - it needs grpc
+        from gpushare.kubernetes.kubelet.dra_plugin import (  # noqa: PLC0415 - it needs them
             DraPlugin,
         )
 
@@ -225,11 +225,6 @@ def _parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"gpushare-node {gpushare.__version__}"
     )
     return parser
-
-
-def _check_library() -> None:
-    if importlib.util.find_spec("grpc") is None:
-        raise UserError(NO_LIBRARY)
 
 
 if __name__ == "__main__":

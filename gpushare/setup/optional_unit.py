@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
 from dataclasses import dataclass
@@ -13,13 +12,14 @@ from typing import TYPE_CHECKING, Final
 import gpushare
 from gpushare import kubernetes
 from gpushare.engines.config_files import under_root
+from gpushare.errors import UserError
 from gpushare.host import init_system
 from gpushare.kubernetes.api.credentials import DEFAULT_KUBECONFIG
 from gpushare.setup.plan import UNITS, systemctl, wanted_at_boot
 from gpushare.setup.step import SetupError, SetupStep
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from gpushare.setup import InstallRecord
 
@@ -33,8 +33,7 @@ class OptionalUnit:
     program: str
     option: str
     has_own_user: bool  # systemd makes a user for it, without access to home folders
-    library: str = ""  # the module that it needs
-    missing: str = ""  # the error without it
+    check_libraries: Callable[[], None] = lambda: None  # UserError if one is missing
     credentials: Path | None = None  # with them, gpushare-undo runs the program with --remove
 
     @property
@@ -53,8 +52,10 @@ class OptionalUnit:
 
     def plan(self, made: InstallRecord) -> Iterator[SetupStep]:
         """Yield the steps that install and start it; SetupError if it could not run."""
-        if self.library and importlib.util.find_spec(self.library) is None:
-            raise SetupError(f"{self.option}: {self.missing}")
+        try:
+            self.check_libraries()
+        except UserError as error:
+            raise SetupError(f"{self.option}: {error}") from error
         self._refuse_home(made.root)
         text, place = self.text(), under_root(made.root, self.path)
         if place.is_file() and place.read_text(encoding="utf-8") == text:
@@ -110,7 +111,6 @@ NODE: Final = OptionalUnit(
     "gpushare-node",
     "--kubernetes",
     has_own_user=False,
-    library="grpc",
-    missing=kubernetes.NO_LIBRARY,
+    check_libraries=kubernetes.check_libraries,
     credentials=DEFAULT_KUBECONFIG,
 )

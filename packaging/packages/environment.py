@@ -35,6 +35,7 @@ _IN_MODULES: Final = {"nvidia_ml_py": ("pynvml.py",)}
 #: What authors wrote before there were licence expressions.
 _SPDX: Final = {
     "BSD": "BSD-3-Clause",
+    "3-Clause BSD License": "BSD-3-Clause",
     "MIT License": "MIT",
     "Apache License 2.0": "Apache-2.0",
     "Apache Software License": "Apache-2.0",

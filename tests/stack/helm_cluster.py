@@ -7,15 +7,13 @@ manager here, helm: it creates an object, or replaces all but its identity.
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 import subprocess
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare.kubernetes.kubelet.protobuf import STRING, Field, MessageType, decode, mapped
-
+from . import protos
 from .api_server import Body, StandInApiServer
 from .program import find
 
@@ -46,18 +44,8 @@ KINDS: Final = {
         "prometheusrules": "PrometheusRule",
     },
 }
-# k8s.io/api/core/v1/generated.proto, in the envelope of k8s.io/apimachinery/pkg/runtime.
-_METADATA: Final = MessageType(
-    "ObjectMeta",
-    {"name": Field(1, STRING), "namespace": Field(3, STRING), "labels": mapped(11, STRING)},
-)
-_SECRET: Final = MessageType(
-    "Secret",
-    {"metadata": Field(1, _METADATA), "data": mapped(2, STRING), "type": Field(3, STRING)},
-)
-_KIND: Final = MessageType("TypeMeta", {"apiVersion": Field(1, STRING), "kind": Field(2, STRING)})
-_ENVELOPE: Final = {"typeMeta": Field(1, _KIND)}
 _PROTOBUF: Final = b"k8s\0"
+_SECRET: Final = Path(__file__).with_name("secret.proto")
 _VERBS: Final = ["create", "delete", "get", "list", "patch", "update", "watch"]
 
 
@@ -98,15 +86,12 @@ class HelmCluster(StandInApiServer):
         if not content.startswith(_PROTOBUF):
             return super().parse(content)
         packed = content.removeprefix(_PROTOBUF)
-        kind: Body = decode(MessageType("Unknown", _ENVELOPE), packed)["typeMeta"]
-        if kind["kind"] != "Secret":
+        messages = protos.interface(_SECRET).message_types_by_name
+        envelope = protos.message_class(messages["Unknown"]).FromString(packed)
+        if envelope.typeMeta.kind != "Secret":
             return {}
-        fields = {**_ENVELOPE, "raw": Field(2, _SECRET)}
-        secret: Body = decode(MessageType("Unknown", fields), packed)["raw"]
-        data = {
-            key: base64.b64encode(text.encode()).decode() for key, text in secret["data"].items()
-        }
-        return {**kind, **secret, "data": data}
+        secret = protos.message_class(messages["Secret"]).FromString(envelope.raw)
+        return {**protos.as_json(envelope.typeMeta), **protos.as_json(secret)}
 
     def answer(self, method: str, path: str, query: dict[str, str], body: Body | None) -> Body:
         """Return the answer to a request other than a watch."""

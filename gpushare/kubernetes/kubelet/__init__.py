@@ -3,8 +3,7 @@
 
 | module | content |
 |---|---|
-| protobuf | messages to bytes and back, by tables of fields |
-| messages | the tables of the kubelet's interfaces |
+| messages | the messages and services of the kubelet's interfaces |
 | grpc_service | services on a socket, their streams, calls of the kubelet |
 | memory_units | a card's memory as countable devices (pure) |
 | device_plugin | the device plugin v1beta1, and its registration |

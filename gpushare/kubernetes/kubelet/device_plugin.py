@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gpushare.kubernetes import StatusLog
     from gpushare.kubernetes.cards import SchedulableCard
     from gpushare.kubernetes.kubelet.memory_units import MemoryResource
-    from gpushare.kubernetes.kubelet.protobuf import Values
+    from gpushare.kubernetes.kubelet.messages import Values
 
 RETRY_SECONDS: Final = 5.0
 #: After a registration, the kubelet opens a stream at once. Without one it uses no device.
@@ -144,7 +144,7 @@ class DevicePlugin:
                 "another --resource"
             )
 
-    def _methods(self) -> dict[str, Callable[[Values, Call], Any]]:
+    def _methods(self) -> dict[str, Callable[[Any, Call], Any]]:
         return {
             "GetDevicePluginOptions": lambda _request, _call: _OPTIONS,
             "ListAndWatch": lambda _request, call: self._devices.stream(call),
@@ -153,31 +153,31 @@ class DevicePlugin:
             "PreStartContainer": lambda _request, _call: {},
         }
 
-    def _preferred_allocation(self, request: Values, _call: Call) -> Values:
+    def _preferred_allocation(self, request: Any, _call: Call) -> Values:
         capacity = memory_units.capacities(self._cards, self._resource)
         return {
             "container_responses": [
                 {
                     "deviceIDs": memory_units.preferred(
-                        each["available_deviceIDs"],
-                        each["must_include_deviceIDs"],
-                        each["allocation_size"],
+                        each.available_deviceIDs,
+                        each.must_include_deviceIDs,
+                        each.allocation_size,
                         capacity,
                     )
                 }
-                for each in request["container_requests"]
+                for each in request.container_requests
             ]
         }
 
-    def _allocate(self, request: Values, _call: Call) -> Values:
+    def _allocate(self, request: Any, _call: Call) -> Values:
         return {
             "container_responses": [
-                {"mounts": list(self._mounts(each["devices_ids"]))}
-                for each in request["container_requests"]
+                {"mounts": list(self._mounts(each.devices_ids))}
+                for each in request.container_requests
             ]
         }
 
-    def _mounts(self, ids: list[str]) -> Iterator[Values]:
+    def _mounts(self, ids: Iterable[str]) -> Iterator[Values]:
         for number, (card, size) in enumerate(memory_units.parts(ids, self._resource)):
             yield {
                 "container_path": ALLOCATION_MOUNT + (f"-{number}" if number else ""),

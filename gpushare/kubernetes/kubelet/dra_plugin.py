@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gpushare.kubernetes import StatusLog
     from gpushare.kubernetes.api.claims import AllocatedClaim, AllocatedDevice
     from gpushare.kubernetes.cards import SchedulableCard
-    from gpushare.kubernetes.kubelet.protobuf import Values
+    from gpushare.kubernetes.kubelet.messages import Values
 
 PATH_BYTES: Final = 107  # of a Unix socket (sun_path, with a zero at the end)
 #: A device whose health is older is unknown to the kubelet; it is sent three times as often.
@@ -170,7 +170,7 @@ class DraPlugin:
             *((service, health) for service in HEALTH_SERVICES.values()),
         ]
 
-    def _info(self, _request: Values, _call: Call) -> Values:
+    def _info(self, _request: Any, _call: Call) -> Values:
         return {
             "type": PLUGIN_TYPE,
             "name": DRIVER,
@@ -178,19 +178,19 @@ class DraPlugin:
             "supported_versions": [*DRA_SERVICES, *HEALTH_SERVICES],
         }
 
-    def _status(self, request: Values, _call: Call) -> Values:
-        if request["plugin_registered"]:
+    def _status(self, request: Any, _call: Call) -> Values:
+        if request.plugin_registered:
             self._log.note("kubelet", f"the kubelet has registered {DRIVER}")
             self._registered()
         else:
-            self._log.note("kubelet", f"the kubelet refused {DRIVER}: {request['error']}")
+            self._log.note("kubelet", f"the kubelet refused {DRIVER}: {request.error}")
         return {}
 
-    def _prepare_claims(self, request: Values, _call: Call) -> Values:
-        return {"claims": {claim["uid"]: self._prepare(claim) for claim in request["claims"]}}
+    def _prepare_claims(self, request: Any, _call: Call) -> Values:
+        return {"claims": {claim.uid: self._prepare(claim) for claim in request.claims}}
 
-    def _prepare(self, wanted: Values) -> Values:
-        where = f"{wanted['namespace']}/{wanted['name']}"
+    def _prepare(self, wanted: Any) -> Values:
+        where = f"{wanted.namespace}/{wanted.name}"
         claim = None
         try:
             claim = self._read(wanted)
@@ -203,7 +203,7 @@ class DraPlugin:
                 parameters=_parameters(claim),
             )
         except UserError as error:
-            self._log.note(f"claim {wanted['uid']}", f"claim {where}: {error}")
+            self._log.note(f"claim {wanted.uid}", f"claim {where}: {error}")
             if claim is not None:
                 self._prepared.refuse(claim, str(error))
             return {"error": str(error)}
@@ -220,9 +220,9 @@ class DraPlugin:
             ]
         }
 
-    def _read(self, wanted: Values) -> AllocatedClaim:
-        claim = self._claims.read(wanted["namespace"], wanted["name"])
-        if claim.uid != wanted["uid"]:
+    def _read(self, wanted: Any) -> AllocatedClaim:
+        claim = self._claims.read(wanted.namespace, wanted.name)
+        if claim.uid != wanted.uid:
             raise UserError("it was deleted, and another claim has its name")
         if not claim.devices:
             raise UserError(f"it has no device of {DRIVER}")
@@ -242,15 +242,15 @@ class DraPlugin:
             "share": device.share,
         }
 
-    def _unprepare_claims(self, request: Values, _call: Call) -> Values:
-        return {"claims": {claim["uid"]: self._unprepare(claim) for claim in request["claims"]}}
+    def _unprepare_claims(self, request: Any, _call: Call) -> Values:
+        return {"claims": {claim.uid: self._unprepare(claim) for claim in request.claims}}
 
-    def _unprepare(self, claim: Values) -> Values:
+    def _unprepare(self, claim: Any) -> Values:
         try:
-            self._client.unprepare_claim(claim["uid"])
+            self._client.unprepare_claim(claim.uid)
         except UserError as error:
             return {"error": str(error)}
-        self._prepared.forget(claim["uid"])
+        self._prepared.forget(claim.uid)
         return {}
 
     def _health_of(self, card: SchedulableCard) -> Values:

@@ -9,12 +9,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
+from google.protobuf.message_factory import GetMessageClass
 
 from gpushare.errors import UserError
-from gpushare.kubernetes.kubelet.protobuf import Method, ServiceType, Values, decode, encode
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor, MethodDescriptor, ServiceDescriptor
+
+    from gpushare.kubernetes.kubelet.messages import Values
 
 #: Calls and streams at a time. The kubelet keeps one or two streams open.
 _THREADS: Final = 16
@@ -27,9 +32,10 @@ class CallFailed(UserError):
     """A call of another program's service failed; the text has its reason."""
 
 
-#: A method's implementation. A unary one returns its reply, or raises UserError with a refusal.
-#: One that streams yields its replies, until `Call.is_active` ends.
-Implementation = Callable[[Values, "Call"], Any]
+#: A method's implementation takes the request, a message. A unary one returns the fields of its
+#: reply, or raises UserError with a refusal. One that streams yields them, until `Call.is_active`
+#: ends.
+Implementation = Callable[[Any, "Call"], Any]
 
 
 class Call:
@@ -53,7 +59,7 @@ class GrpcServer:
     """Serves `services` on the socket `path` until `close`, which removes the socket."""
 
     def __init__(
-        self, path: Path, services: Sequence[tuple[ServiceType, Mapping[str, Implementation]]]
+        self, path: Path, services: Sequence[tuple[ServiceDescriptor, Mapping[str, Implementation]]]
     ) -> None:
         self._path = path
         path.unlink(missing_ok=True)
@@ -90,47 +96,50 @@ def inode(path: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_ctime_ns
 
 
-def call(path: Path, service: ServiceType, method: str, request: Values) -> Values:
+def call(path: Path, service: ServiceDescriptor, name: str, request: Values) -> None:
     """Call a unary method of the service on the socket `path`; CallFailed."""
-    described = service.methods[method]
+    method = service.methods_by_name[name]
     with grpc.insecure_channel(f"unix://{path}", options=_CHANNEL) as channel:
         send = channel.unary_unary(
-            f"/{service.name}/{method}",
-            request_serializer=partial(encode, described.request),
-            response_deserializer=partial(decode, described.reply),
+            f"/{service.full_name}/{name}",
+            request_serializer=partial(_serialize, method.input_type),
+            response_deserializer=GetMessageClass(method.output_type).FromString,
         )
         try:
-            reply: Values = send(request, timeout=CALL_SECONDS)
+            send(request, timeout=CALL_SECONDS)
         except grpc.RpcError as error:
-            raise CallFailed(f"{method} on {path}: {error.details()}") from error
-    return reply
+            raise CallFailed(f"{name} on {path}: {error.details()}") from error
+
+
+def _serialize(kind: Descriptor, fields: Values) -> bytes:
+    found: bytes = GetMessageClass(kind)(**fields).SerializeToString()
+    return found
 
 
 def _handlers(
-    service: ServiceType, implementations: Mapping[str, Implementation]
+    service: ServiceDescriptor, implementations: Mapping[str, Implementation]
 ) -> grpc.GenericRpcHandler:
-    missing = service.methods.keys() - implementations.keys()
-    assert not missing, f"{service.name} lacks {sorted(missing)}"
+    missing = set(service.methods_by_name) - implementations.keys()
+    assert not missing, f"{service.full_name} lacks {sorted(missing)}"
     return grpc.method_handlers_generic_handler(
-        service.name,
-        {name: _handler(method, implementations[name]) for name, method in service.methods.items()},
+        service.full_name,
+        {method.name: _handler(method, implementations[method.name]) for method in service.methods},
     )
 
 
-def _handler(method: Method, implementation: Implementation) -> grpc.RpcMethodHandler:
+def _handler(method: MethodDescriptor, implementation: Implementation) -> grpc.RpcMethodHandler:
+    is_stream = method.server_streaming
     make = (
-        grpc.unary_stream_rpc_method_handler
-        if method.is_stream
-        else grpc.unary_unary_rpc_method_handler
+        grpc.unary_stream_rpc_method_handler if is_stream else grpc.unary_unary_rpc_method_handler
     )
     return make(
-        partial(_stream if method.is_stream else _unary, implementation),
-        request_deserializer=partial(decode, method.request),
-        response_serializer=partial(encode, method.reply),
+        partial(_stream if is_stream else _unary, implementation),
+        request_deserializer=GetMessageClass(method.input_type).FromString,
+        response_serializer=partial(_serialize, method.output_type),
     )
 
 
-def _unary(implementation: Implementation, request: Values, context: grpc.ServicerContext) -> Any:
+def _unary(implementation: Implementation, request: Any, context: grpc.ServicerContext) -> Any:
     try:
         return implementation(request, Call(context))
     except UserError as error:
@@ -138,7 +147,7 @@ def _unary(implementation: Implementation, request: Values, context: grpc.Servic
 
 
 def _stream(
-    implementation: Implementation, request: Values, context: grpc.ServicerContext
+    implementation: Implementation, request: Any, context: grpc.ServicerContext
 ) -> Iterator[Any]:
     yield from implementation(request, Call(context))
 

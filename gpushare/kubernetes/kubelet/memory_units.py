@@ -13,8 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpushare.errors import UserError
-from gpushare.kubernetes.kubelet.messages import HEALTHY, LIST_AND_WATCH_RESPONSE, UNHEALTHY
-from gpushare.kubernetes.kubelet.protobuf import Values, encode
+from gpushare.kubernetes.kubelet.messages import (
+    HEALTHY,
+    UNHEALTHY,
+    ListAndWatchResponse,
+    Values,
+)
 from gpushare.protocol.kubernetes import RESOURCE
 from gpushare.quota.errors import BadValue
 from gpushare.quota.size import exact_size, format_size, parse_size
@@ -205,10 +209,7 @@ def _refuse_too_many(cards: Sequence[SchedulableCard], resource: MemoryResource)
 def _list_bytes(cards: Sequence[SchedulableCard], unit: int) -> int:
     """Return an upper bound of the length of the message that lists all devices."""
     return sum(
-        count
-        * len(
-            encode(LIST_AND_WATCH_RESPONSE, {"devices": [_device(card, count, is_healthy=False)]})
-        )
+        (count := _count(card, unit))
+        * ListAndWatchResponse(devices=[_device(card, count, is_healthy=False)]).ByteSize()
         for card in cards
-        for count in (_count(card, unit),)
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stand-in for the kubelet's device manager: device plugins, as 1.36's behaves towards them.
 
-Messages are encoded by the real protobuf runtime and by grpcio, so a plugin's own codec is held
-against them. What is left out: the topology manager, and what a pod's resources are limited to.
+Its messages are compiled from .proto files of its own, so that a plugin's are held against them.
+What is left out: the topology manager, and what a pod's resources are limited to.
 """
 
 from __future__ import annotations

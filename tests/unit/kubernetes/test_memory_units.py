@@ -11,8 +11,7 @@ from gpushare.errors import UserError
 from gpushare.kubernetes.cards import SchedulableCard
 from gpushare.kubernetes.kubelet import memory_units
 from gpushare.kubernetes.kubelet.memory_units import MemoryResource, NoDevices, memory_resource
-from gpushare.kubernetes.kubelet.messages import LIST_AND_WATCH_RESPONSE
-from gpushare.kubernetes.kubelet.protobuf import encode
+from gpushare.kubernetes.kubelet.messages import ListAndWatchResponse
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -88,7 +87,7 @@ def test_a_list_that_a_kubelet_would_refuse_names_the_unit_that_fits() -> None:
         memory_units.devices(cards, MemoryResource("example.com/mib", MIB))
     fits = int(str(refused.value).rpartition("--unit ")[2].partition("MiB")[0])
     listed = memory_units.devices(cards, MemoryResource("example.com/fits", fits * MIB))
-    assert len(encode(LIST_AND_WATCH_RESPONSE, {"devices": listed})) <= 3 * MIB
+    assert ListAndWatchResponse(devices=listed).ByteSize() <= 3 * MIB
     with pytest.raises(UserError, match=f"--unit {fits}MiB"):
         memory_units.devices(cards, MemoryResource("example.com/half", fits * MIB // 2))
 
@@ -98,7 +97,7 @@ def test_a_list_is_never_longer_than_was_foreseen(count: int, node: int) -> None
     many = SchedulableCard(A, count * MIB, count * MIB // 2, "", node)
     listed = memory_units.devices([many], MemoryResource("example.com/mib", MIB))
     foreseen = memory_units._list_bytes([many], MIB)
-    assert len(encode(LIST_AND_WATCH_RESPONSE, {"devices": listed})) <= foreseen
+    assert ListAndWatchResponse(devices=listed).ByteSize() <= foreseen
 
 
 CAPACITY = {A: 4, B: 4, C: 8}

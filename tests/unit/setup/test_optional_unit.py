@@ -52,7 +52,7 @@ def test_without_the_library_nothing_is_begun(
     result = setup(machine, *OPTIONS[NODE])
     assert result.exit_code == 1
     said = " ".join(result.output.split())
-    assert f"{sys.executable} -m pip install grpcio" in said
+    assert f"{sys.executable} -m pip install grpcio protobuf" in said
     assert not (machine / "etc/gpushare").exists()
 
 

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The descriptors of the kubelet's interfaces, held against those that protoc compiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError
+
+from gpushare.kubernetes.kubelet import messages
+from tests.stack import protos
+from tests.stack.kubelet import dra
+from tests.stack.kubelet.service import Service
+
+
+@pytest.mark.parametrize(
+    ("service", "theirs"),
+    [
+        (messages.DEVICE_REGISTRATION, Service("deviceplugin", "Registration")),
+        (messages.DEVICE_PLUGIN, Service("deviceplugin", "DevicePlugin")),
+        (messages.PLUGIN_REGISTRATION, Service("pluginregistration", "Registration")),
+        *((service, dra.DRA[name]) for name, service in messages.DRA_SERVICES.items()),
+        *((service, dra.HEALTH[name]) for name, service in messages.HEALTH_SERVICES.items()),
+    ],
+    ids=lambda each: getattr(each, "full_name", ""),
+)
+def test_the_services_have_the_methods_and_fields_of_the_interfaces(
+    service: Any, theirs: Service
+) -> None:
+    assert service.full_name == theirs.described.full_name
+    assert methods(service) == methods(theirs.described)
+
+
+def methods(service: Any) -> dict[str, Any]:
+    return {
+        method.name: (shape(method.input_type), shape(method.output_type), method.server_streaming)
+        for method in service.methods
+    }
+
+
+def shape(message: Any) -> Any:
+    """Return the name and the fields of a message, with those of the messages in it."""
+    fields = [
+        (
+            field.name,
+            field.number,
+            field.is_repeated,
+            # An enum is an int32 on the wire.
+            FieldDescriptor.TYPE_INT32 if field.enum_type is not None else field.type,
+            None if field.message_type is None else shape(field.message_type),
+        )
+        for field in message.fields
+    ]
+    return message.full_name, message.GetOptions().map_entry, fields
+
+
+REQUEST = protos.message_class(
+    messages.DEVICE_PLUGIN.methods_by_name["PreStartContainer"].input_type
+)
+
+
+def test_what_a_newer_kubelet_adds_is_skipped_and_a_field_of_another_type_too() -> None:
+    sent = b"\x0a\x01a" + b"\x7a\x01b" + b"\x78\x01" + b"\x08\x01"
+    assert REQUEST.FromString(sent).devices_ids == ["a"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x0a\x05abc",
+        b"\x0a",
+        b"\x0a\x01\xff",
+        b"\x02\x00",
+        b"\x18" + b"\xff" * 10,
+        b"\x1d\x00\x00",
+    ],
+    ids=["cut string", "cut length", "not UTF-8", "field 0", "long number", "cut number"],
+)
+def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
+    with pytest.raises(DecodeError):
+        REQUEST.FromString(data)
