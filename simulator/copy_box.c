@@ -87,10 +87,11 @@ CUresult copy_box(
 		return status;
 	if (copy->WidthInBytes == 0 || copy->Height == 0 || copy->Depth == 0)
 		return CUDA_SUCCESS;
-	if (stream->participant)
-		return wait ? capture_refuse(stream) : capture_copy(stream, copy);
 	REQUIRE(side_at(&source, &from, copy, false) && side_at(&target, &to, copy, true),
 		CUDA_ERROR_INVALID_VALUE);
+	if (stream_captures(stream))
+		return copy_capture(stream, copy->WidthInBytes * copy->Height * copy->Depth,
+			!source.on_card || !target.on_card, wait);
 	host_functions_wait(stream, atomic_load(&stream->host_submitted));
 	for (size_t z = 0; z < copy->Depth; z++) {
 		for (size_t y = 0; y < copy->Height; y++)

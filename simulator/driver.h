@@ -46,7 +46,7 @@ struct CUstream_st {
 	_Atomic uint64_t
 		host_submitted; /* host functions submitted, and those that have returned */
 	_Atomic uint64_t host_done;
-	struct participant *participant; /* of a capture (capture.h); null: the stream runs */
+	unsigned long long capture; /* in which it takes part, or took; 0: none yet */
 	struct CUstream_st *next;
 };
 
@@ -58,7 +58,7 @@ struct CUevent_st {
 	uint64_t reached_ns;  /* once known */
 	CUstream host_stream; /* host functions that precede the event */
 	uint64_t host_submitted;
-	struct captured *captured; /* of the last record, if that was in a capture */
+	unsigned long long capture; /* of the last record, if that was in one */
 };
 
 struct CUctx_st {
@@ -169,25 +169,18 @@ void pools_forget_context(CUcontext context);
 void graphs_forget_context(CUcontext context);
 void modules_forget_context(CUcontext context);
 
-/* Captures in progress, in all threads. */
-extern _Atomic unsigned int captures_open;
-/* The error if one of them forbids a call that is not part of it; that capture becomes invalid. */
+/* The error if a capture in progress, in any thread, forbids a call that is not part of it; that
+ * capture becomes invalid. */
 CUresult capture_forbids(void);
-/* The same for work on the context's legacy stream. */
-CUresult capture_forbids_legacy(CUcontext context, bool invalidate);
-/* The rest is for a stream that captures: its call is refused, or becomes a node. */
+/* Whether calls on the stream are captured. The rest is then what becomes of one: it is refused, or
+ * a node. */
+bool stream_captures(CUstream stream);
 CUresult capture_refuse(CUstream stream);
-CUresult capture_kernel(CUstream stream, uint64_t duration_ns);
-CUresult capture_copy(CUstream stream, const CUDA_MEMCPY3D *copy);
-CUresult capture_fill(CUstream stream, const CUDA_MEMSET_NODE_PARAMS *fill);
-CUresult capture_host(CUstream stream, CUhostFn function, void *data);
+CUresult capture_work(CUstream stream, CUgraphNodeType type, uint64_t duration_ns);
 CUresult capture_allocation(
 	CUstream stream, CUmemLocation location, size_t bytes, CUdeviceptr *pointer);
 CUresult capture_release(CUstream stream, CUdeviceptr pointer);
-CUresult capture_record(CUstream stream, CUevent event);
-CUresult capture_record_external(CUstream stream, CUevent event);
-CUresult capture_wait_external(CUstream stream, CUevent event);
-/* Also for a stream that does not capture yet: it takes part from now on. */
+/* A wait for an event that was recorded in a capture: the stream takes part from now on. */
 CUresult capture_wait(CUstream stream, CUevent event);
 void capture_forget_stream(CUstream stream);
 

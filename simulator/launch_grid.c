@@ -107,7 +107,7 @@ static CUresult look_at_all(const CUDA_LAUNCH_PARAMS *launches, unsigned int cou
 				launches[i].kernelParams, NULL, stream->context, &duration_ns);
 		if (result != CUDA_SUCCESS)
 			return result;
-		if (stream->participant)
+		if (stream_captures(stream))
 			return capture_refuse(stream);
 		for (unsigned int before = 0; before < i; before++)
 			REQUIRE(launches[before].hStream->context->card != stream->context->card,

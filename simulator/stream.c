@@ -43,9 +43,6 @@ CUresult stream_resolve(CUstream handle, enum stream_flavour flavour, CUstream *
 		*stream = handle;
 	else
 		return CUDA_ERROR_INVALID_HANDLE;
-	if (*stream == &context->legacy &&
-		atomic_load_explicit(&captures_open, memory_order_relaxed) > 0)
-		return capture_forbids_legacy(context, true);
 	return CUDA_SUCCESS;
 }
 
@@ -129,7 +126,7 @@ void stream_drain(CUstream stream)
 
 static CUresult synchronize(CUstream stream)
 {
-	if (stream->participant)
+	if (stream_captures(stream))
 		return capture_refuse(stream);
 	stream_drain(stream);
 	return CUDA_SUCCESS;
@@ -172,7 +169,7 @@ static CUresult get_context(CUstream stream, CUcontext *context)
 
 static CUresult query(CUstream stream)
 {
-	if (stream->participant)
+	if (stream_captures(stream))
 		return capture_refuse(stream);
 	return stream_done(stream) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
