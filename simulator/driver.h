@@ -39,8 +39,6 @@ enum stream_flavour { STREAM_LEGACY, STREAM_PER_THREAD };
 struct CUstream_st {
 	uint32_t kind;
 	unsigned int flags;
-	int priority;
-	unsigned long long id;
 	CUcontext context;
 	_Atomic uint64_t end_ns; /* position in the context's queue of the last submitted work */
 	_Atomic uint64_t
@@ -66,14 +64,10 @@ struct CUctx_st {
 	CUdevice device;
 	unsigned int flags;
 	bool primary;
-	unsigned int api_version;
 	_Atomic unsigned int attached; /* the last of this many cuCtxDetach destroys it */
-	unsigned long long id;
 	struct sim_card *card;
 	struct sim_context *queue;
 	size_t limits[LIMITS];
-	CUfunc_cache cache_config;
-	CUsharedconfig shared_config;
 
 	_Alignas(64) struct latch latch; /* guards what follows */
 	uint64_t dry_ticks;		 /* the queue cannot be empty before */
@@ -134,7 +128,7 @@ CUdevice device_ordinal(const struct sim_card *card);
 
 /* The stream of a handle, in the current context or in the stream's own. */
 CUresult stream_resolve(CUstream handle, enum stream_flavour flavour, CUstream *stream);
-void stream_begin(CUstream stream, CUcontext context, unsigned int flags, int priority);
+void stream_begin(CUstream stream, CUcontext context, unsigned int flags);
 
 /* Scales a duration on a real card to the simulated one (time scale). */
 uint64_t duration_scaled(uint64_t duration_ns);
