@@ -167,27 +167,6 @@ CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUarray 
 	return CUDA_SUCCESS;
 }
 
-CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *descriptor, CUarray array)
-{
-	REQUIRE_CONTEXT(context);
-	REQUIRE(descriptor, CUDA_ERROR_INVALID_VALUE);
-	REQUIRE(array_valid(array), CUDA_ERROR_INVALID_HANDLE);
-	*descriptor = (CUDA_ARRAY_DESCRIPTOR){array->descriptor.Width, array->descriptor.Height,
-		array->descriptor.Format, array->descriptor.NumChannels};
-	return CUDA_SUCCESS;
-}
-
-/* For an array whose memory the program maps; there is none. */
-CUresult cuArrayGetMemoryRequirements(
-	CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements, CUarray array, CUdevice ordinal)
-{
-	REQUIRE_DRIVER();
-	REQUIRE(device_valid(ordinal), CUDA_ERROR_INVALID_DEVICE);
-	REQUIRE(array_valid(array), CUDA_ERROR_INVALID_HANDLE);
-	(void)requirements;
-	return CUDA_ERROR_INVALID_VALUE;
-}
-
 CUresult cuArrayDestroy(CUarray array)
 {
 	CUresult result;

@@ -26,7 +26,6 @@ struct CUmipmappedArray_st {
 };
 
 bool array_valid(CUarray array);
-bool mipmap_valid(CUmipmappedArray mipmap);
 
 /* An array without memory; an error if there cannot be such an array. */
 CUresult array_lay_out(struct CUarray_st *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor);

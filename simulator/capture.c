@@ -1,16 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Captures from beginning to end. A stream takes part from cuStreamBeginCapture on, or from when it
- * waits for an event that was recorded in a capture; all streams have joined the first again when
- * the capture ends. Rules and errors: the driver API's "Stream Management", and "CUDA Graphs" in
- * the programming guide.
+ * Stream capture: calls on a stream become nodes of a graph, in the order in which they are made. A
+ * stream takes part from cuStreamBeginCapture on, or from when it waits for an event that was
+ * recorded in a capture, until the capture ends. Rules and errors: the driver API's "Stream
+ * Management", and "CUDA Graphs" in the programming guide.
  */
-#include "capture.h"
+#include "graph.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-_Atomic unsigned int captures_open;
+struct capture {
+	unsigned long long id;
+	CUgraph graph;
+	bool own_graph; /* created for it, not by the program */
+	CUstreamCaptureMode mode;
+	const void *thread;
+	CUstream origin;
+	bool invalidated;
+	struct capture *next;
+};
+
+static _Atomic unsigned int captures_open;
 static struct latch latch; /* before all others */
 static struct capture *captures;
 static unsigned long long last_id;
@@ -58,195 +68,169 @@ CUresult capture_forbids(void)
 	return result;
 }
 
-/* The legacy stream waits for the blocking streams of its context, including capturing ones. */
-static bool waits_for(CUcontext context, const struct capture *capture)
+/* With the latch held; null: it has ended, or the id is 0. */
+static struct capture *capture_find(unsigned long long id)
 {
-	for (const struct participant *part = capture->participants; part; part = part->next) {
-		if (part->stream->context == context &&
-			!(part->stream->flags & CU_STREAM_NON_BLOCKING))
-			return true;
-	}
-	return false;
+	struct capture *capture = captures;
+
+	while (capture && capture->id != id)
+		capture = capture->next;
+	return capture;
 }
 
-CUresult capture_forbids_legacy(CUcontext context, bool invalidate)
+static CUstreamCaptureStatus status_of(CUstream stream)
 {
-	CUresult result = CUDA_SUCCESS;
+	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+	const struct capture *capture;
 
+	if (stream->capture == 0 || atomic_load_explicit(&captures_open, memory_order_relaxed) == 0)
+		return status;
 	latch_take(&latch);
-	for (struct capture *capture = captures; capture; capture = capture->next) {
-		if (!waits_for(context, capture))
-			continue;
-		capture->invalidated |= invalidate;
-		result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-	}
+	capture = capture_find(stream->capture);
+	if (capture)
+		status = capture->invalidated ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+					      : CU_STREAM_CAPTURE_STATUS_ACTIVE;
 	latch_drop(&latch);
-	return result;
+	return status;
+}
+
+bool stream_captures(CUstream stream)
+{
+	return status_of(stream) != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 CUresult capture_refuse(CUstream stream)
 {
+	struct capture *capture;
+
 	latch_take(&latch);
-	stream->participant->capture->invalidated = true;
+	capture = capture_find(stream->capture);
+	if (capture)
+		capture->invalidated = true;
 	latch_drop(&latch);
 	return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
-CUresult capture_ready(CUstream stream)
+/* The graph of the stream's next node. */
+static CUresult graph_of(CUstream stream, CUgraph *graph)
 {
-	return stream->participant->capture->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
-							 : CUDA_SUCCESS;
+	const struct capture *capture;
+
+	latch_take(&latch);
+	capture = capture_find(stream->capture);
+	*graph = capture && !capture->invalidated ? capture->graph : NULL;
+	latch_drop(&latch);
+	return *graph ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 }
 
-/* Add to the dependencies of the stream's next node. */
-static CUresult add_nodes(struct participant *part, const CUgraphNode *nodes, size_t count)
+CUresult capture_work(CUstream stream, CUgraphNodeType type, uint64_t duration_ns)
 {
-	CUgraphNode *grown = realloc(part->nodes, (part->count + count + 1) * sizeof(*grown));
+	CUgraph graph;
+	CUgraphNode node;
+	CUresult result = graph_of(stream, &graph);
 
-	REQUIRE(grown, CUDA_ERROR_OUT_OF_MEMORY);
-	part->nodes = grown;
-	for (size_t i = 0; i < count; i++) {
-		bool known = false;
-
-		for (size_t j = 0; j < part->count && !known; j++)
-			known = part->nodes[j] == nodes[i];
-		if (!known)
-			part->nodes[part->count++] = nodes[i];
-	}
-	return CUDA_SUCCESS;
+	return result == CUDA_SUCCESS ? node_add(&node, graph, type, duration_ns) : result;
 }
 
-CUresult capture_advance(CUstream stream, CUgraphNode node)
+/* The memory belongs to the graph: only the location is taken from the pool. */
+CUresult capture_allocation(
+	CUstream stream, CUmemLocation location, size_t bytes, CUdeviceptr *pointer)
 {
-	stream->participant->count = 0;
-	return add_nodes(stream->participant, &node, 1);
+	CUDA_MEM_ALLOC_NODE_PARAMS parameters = {
+		.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = location},
+		.bytesize = bytes};
+	CUgraph graph;
+	CUgraphNode node;
+	CUresult result = graph_of(stream, &graph);
+
+	if (result == CUDA_SUCCESS)
+		result = cuGraphAddMemAllocNode(&node, graph, NULL, 0, &parameters);
+	if (result == CUDA_SUCCESS)
+		*pointer = parameters.dptr;
+	return result;
 }
 
-static CUresult take_part(struct capture *capture, CUstream stream)
+CUresult capture_release(CUstream stream, CUdeviceptr pointer)
 {
-	struct participant *part = calloc(1, sizeof(*part));
+	CUgraph graph;
+	CUgraphNode node;
+	CUresult result = graph_of(stream, &graph);
 
-	REQUIRE(part, CUDA_ERROR_OUT_OF_MEMORY);
-	part->capture = capture;
-	part->stream = stream;
-	part->next = capture->participants;
-	capture->participants = part;
-	stream->participant = part;
-	return CUDA_SUCCESS;
+	return result == CUDA_SUCCESS ? cuGraphAddMemFreeNode(&node, graph, NULL, 0, pointer)
+				      : result;
 }
 
+CUresult capture_wait(CUstream stream, CUevent event)
+{
+	bool open;
+
+	REQUIRE(stream != &stream->context->legacy, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+	latch_take(&latch);
+	open = capture_find(event->capture);
+	if (open)
+		stream->capture = event->capture;
+	latch_drop(&latch);
+	return open ? CUDA_SUCCESS : CUDA_ERROR_CAPTURED_EVENT;
+}
+
+/* With the latch held. */
 static void capture_free(struct capture *capture)
 {
-	for (struct capture **link = &captures; *link; link = &(*link)->next) {
-		if (*link == capture) {
-			*link = capture->next;
-			atomic_fetch_sub(&captures_open, 1);
-			break;
-		}
-	}
-	while (capture->participants) {
-		struct participant *part = capture->participants;
+	struct capture **link = &captures;
 
-		capture->participants = part->next;
-		part->stream->participant = NULL;
-		free(part->nodes);
-		free(part);
-	}
+	while (*link != capture)
+		link = &(*link)->next;
+	*link = capture->next;
+	atomic_fetch_sub(&captures_open, 1);
 	free(capture);
 }
 
-static CUresult begin(CUstream stream, CUgraph graph, const CUgraphNode *nodes, size_t count,
-	CUstreamCaptureMode mode)
-{
-	struct capture *capture = calloc(1, sizeof(*capture));
-	CUresult result = CUDA_SUCCESS;
-
-	REQUIRE(capture, CUDA_ERROR_OUT_OF_MEMORY);
-	*capture = (struct capture){.id = ++last_id,
-		.graph = graph,
-		.own_graph = !graph,
-		.mode = mode,
-		.thread = &thread_mode,
-		.origin = stream};
-	if (!graph)
-		result = graph_new(&capture->graph);
-	if (result == CUDA_SUCCESS) {
-		capture->nodes_before = capture->graph->node_count;
-		result = take_part(capture, stream);
-	}
-	if (result == CUDA_SUCCESS)
-		result = add_nodes(stream->participant, nodes, count);
-	if (result != CUDA_SUCCESS) {
-		if (!graph && capture->graph)
-			graph_free(capture->graph);
-		capture_free(capture);
-		return result;
-	}
-	capture->next = captures;
-	captures = capture;
-	atomic_fetch_add(&captures_open, 1);
-	return CUDA_SUCCESS;
-}
-
-static CUresult begin_on(CUstream handle, enum stream_flavour flavour, CUgraph graph,
-	const CUgraphNode *nodes, size_t count, CUstreamCaptureMode mode)
+static CUresult begin(
+	CUstream handle, enum stream_flavour flavour, CUgraph graph, CUstreamCaptureMode mode)
 {
 	IN_CALL();
 	CUstream stream;
 	CUresult result = stream_resolve(handle, flavour, &stream);
+	struct capture *capture;
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	REQUIRE((unsigned int)mode <= CU_STREAM_CAPTURE_MODE_RELAXED && (nodes || count == 0),
-		CUDA_ERROR_INVALID_VALUE);
+	REQUIRE((unsigned int)mode <= CU_STREAM_CAPTURE_MODE_RELAXED, CUDA_ERROR_INVALID_VALUE);
 	REQUIRE(stream != &stream->context->legacy, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-	REQUIRE(!stream->participant, CUDA_ERROR_ILLEGAL_STATE);
-	for (size_t i = 0; i < count; i++)
-		REQUIRE(node_valid(nodes[i]) && nodes[i]->graph == graph, CUDA_ERROR_INVALID_VALUE);
+	REQUIRE(!stream_captures(stream), CUDA_ERROR_ILLEGAL_STATE);
+	capture = calloc(1, sizeof(*capture));
+	REQUIRE(capture, CUDA_ERROR_OUT_OF_MEMORY);
+	*capture = (struct capture){.graph = graph,
+		.own_graph = !graph,
+		.mode = mode,
+		.thread = &thread_mode,
+		.origin = stream};
+	if (!graph && graph_new(&capture->graph) != CUDA_SUCCESS) {
+		free(capture);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	latch_take(&latch);
-	result = begin(stream, graph, nodes, count, mode);
+	stream->capture = capture->id = ++last_id;
+	capture->next = captures;
+	captures = capture;
+	atomic_fetch_add(&captures_open, 1);
 	latch_drop(&latch);
-	return result;
-}
-
-/* Whether the first stream depends on every captured node: nodes without dependents are the ends,
- * and the stream must continue after all of them. */
-static bool joined(const struct capture *capture)
-{
-	const struct participant *origin = capture->origin->participant;
-	size_t place = 0;
-
-	for (CUgraphNode node = capture->graph->nodes; node; node = node->next)
-		node->step = place++ < capture->nodes_before;
-	for (CUgraphNode node = capture->graph->nodes; node; node = node->next) {
-		for (size_t i = 0; i < node->dependency_count; i++)
-			node->dependencies[i]->step = true;
-	}
-	for (size_t i = 0; i < origin->count; i++)
-		origin->nodes[i]->step = true;
-	for (CUgraphNode node = capture->graph->nodes; node; node = node->next) {
-		if (!node->step)
-			return false;
-	}
-	return true;
+	return CUDA_SUCCESS;
 }
 
 static CUresult end(struct capture *capture, CUstream stream, CUgraph *graph)
 {
-	CUresult result = CUDA_SUCCESS;
+	const bool valid = capture && !capture->invalidated;
 
+	REQUIRE(capture, CUDA_ERROR_ILLEGAL_STATE);
 	REQUIRE(capture->origin == stream, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
 	REQUIRE(capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED || capture->thread == &thread_mode,
 		CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
-	if (capture->invalidated)
-		result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-	else if (!joined(capture))
-		result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
-	*graph = result == CUDA_SUCCESS ? capture->graph : NULL;
-	if (result != CUDA_SUCCESS && capture->own_graph)
+	*graph = valid ? capture->graph : NULL;
+	if (!valid && capture->own_graph)
 		graph_free(capture->graph);
 	capture_free(capture);
-	return result;
+	return valid ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 }
 
 static CUresult end_on(CUstream handle, enum stream_flavour flavour, CUgraph *graph)
@@ -258,110 +242,37 @@ static CUresult end_on(CUstream handle, enum stream_flavour flavour, CUgraph *gr
 	if (result != CUDA_SUCCESS)
 		return result;
 	REQUIRE(graph, CUDA_ERROR_INVALID_VALUE);
-	REQUIRE(stream->participant, CUDA_ERROR_ILLEGAL_STATE);
 	latch_take(&latch);
-	result = end(stream->participant->capture, stream, graph);
+	result = end(capture_find(stream->capture), stream, graph);
 	latch_drop(&latch);
 	return result;
 }
 
+/* A capture ends with the stream where it began. */
 void capture_forget_stream(CUstream stream)
 {
-	if (!stream->participant)
-		return;
+	struct capture *capture;
+
 	latch_take(&latch);
-	if (stream->participant->capture->origin == stream) {
-		if (stream->participant->capture->own_graph)
-			graph_free(stream->participant->capture->graph);
-		capture_free(stream->participant->capture);
-	} else {
-		stream->participant->capture->invalidated = true;
+	capture = capture_find(stream->capture);
+	if (capture && capture->origin == stream) {
+		if (capture->own_graph)
+			graph_free(capture->graph);
+		capture_free(capture);
 	}
 	latch_drop(&latch);
 }
 
-static struct captured *captured_new(const struct participant *part)
+static CUresult is_capturing(
+	CUstream handle, enum stream_flavour flavour, CUstreamCaptureStatus *status)
 {
-	struct captured *captured =
-		calloc(1, sizeof(*captured) + part->count * sizeof(captured->nodes[0]));
+	IN_CALL();
+	CUstream stream;
+	CUresult result = stream_resolve(handle, flavour, &stream);
 
-	if (!captured)
-		return NULL;
-	captured->id = part->capture->id;
-	captured->count = part->count;
-	if (part->count > 0)
-		memcpy(captured->nodes, part->nodes, part->count * sizeof(captured->nodes[0]));
-	return captured;
-}
-
-CUresult capture_record(CUstream stream, CUevent event)
-{
-	struct captured *captured;
-	CUresult result = capture_ready(stream);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	captured = captured_new(stream->participant);
-	REQUIRE(captured, CUDA_ERROR_OUT_OF_MEMORY);
-	free(event->captured);
-	event->captured = captured;
-	return CUDA_SUCCESS;
-}
-
-/* With the latch held. */
-static CUresult join(CUstream stream, const struct captured *captured)
-{
-	struct capture *capture = captures;
-	CUresult result = CUDA_SUCCESS;
-
-	while (capture && capture->id != captured->id)
-		capture = capture->next;
-	REQUIRE(capture, CUDA_ERROR_CAPTURED_EVENT); /* ended since */
-	REQUIRE(!capture->invalidated, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-	if (stream == &stream->context->legacy) {
-		capture->invalidated = true;
-		return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-	}
-	if (stream->participant && stream->participant->capture != capture) {
-		capture->invalidated = stream->participant->capture->invalidated = true;
-		return CUDA_ERROR_STREAM_CAPTURE_MERGE;
-	}
-	if (!stream->participant)
-		result = take_part(capture, stream);
-	return result == CUDA_SUCCESS
-		       ? add_nodes(stream->participant, captured->nodes, captured->count)
-		       : result;
-}
-
-CUresult capture_wait(CUstream stream, CUevent event)
-{
-	CUresult result;
-
-	latch_take(&latch);
-	if (event->captured) {
-		result = join(stream, event->captured);
-	} else {
-		/* Nodes that were recorded outside do not belong to the graph. */
-		stream->participant->capture->invalidated = true;
-		result = CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
-	}
-	latch_drop(&latch);
-	return result;
-}
-
-CUresult capture_set_nodes(CUstream stream, const CUgraphNode *nodes, size_t count, bool keep)
-{
-	CUresult result;
-
-	for (size_t i = 0; i < count; i++)
-		REQUIRE(node_valid(nodes[i]) &&
-				nodes[i]->graph == stream->participant->capture->graph,
-			CUDA_ERROR_INVALID_VALUE);
-	latch_take(&latch);
-	if (!keep)
-		stream->participant->count = 0;
-	result = add_nodes(stream->participant, nodes, count);
-	latch_drop(&latch);
+	REQUIRE(status, CUDA_ERROR_INVALID_VALUE);
+	if (result == CUDA_SUCCESS)
+		*status = status_of(stream);
 	return result;
 }
 
@@ -378,12 +289,15 @@ CUresult capture_set_nodes(CUstream stream, const CUgraphNode *nodes, size_t cou
 	}
 
 BOTH(cuStreamBeginCapture, (CUstream stream),
-	begin_on(stream, flavour, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_GLOBAL))
+	begin(stream, flavour, NULL, CU_STREAM_CAPTURE_MODE_GLOBAL))
 BOTH(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode),
-	begin_on(stream, flavour, NULL, NULL, 0, mode))
+	begin(stream, flavour, NULL, mode))
 BOTH(cuStreamBeginCaptureToGraph,
 	(CUstream stream, CUgraph graph, const CUgraphNode *nodes, const CUgraphEdgeData *edges,
 		size_t count, CUstreamCaptureMode mode),
-	((void)edges, graph_valid(graph) ? begin_on(stream, flavour, graph, nodes, count, mode)
-					 : CUDA_ERROR_INVALID_VALUE))
+	((void)nodes, (void)edges, (void)count,
+		graph_valid(graph) ? begin(stream, flavour, graph, mode)
+				   : CUDA_ERROR_INVALID_VALUE))
 BOTH(cuStreamEndCapture, (CUstream stream, CUgraph *graph), end_on(stream, flavour, graph))
+BOTH(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status),
+	is_capturing(stream, flavour, status))

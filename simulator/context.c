@@ -27,9 +27,7 @@ static CUcontext destroyed;
 static struct {
 	CUcontext context;
 	unsigned int retained;
-	unsigned int flags;
 } primaries[SIM_CARDS];
-static _Atomic unsigned long long next_id = 1;
 
 bool context_valid(CUcontext context)
 {
@@ -100,8 +98,6 @@ static CUresult context_new(CUcontext *result, unsigned int flags, CUdevice ordi
 		.kind = OBJECT_CONTEXT,
 		.device = ordinal,
 		.flags = flags,
-		.api_version = 3020,
-		.id = atomic_fetch_add(&next_id, 1),
 		.card = device_card(ordinal),
 		.attached = 1,
 	};
@@ -111,8 +107,8 @@ static CUresult context_new(CUcontext *result, unsigned int flags, CUdevice ordi
 		free(context);
 		return status;
 	}
-	stream_begin(&context->legacy, context, 0, 0);
-	stream_begin(&context->per_thread, context, 0, 0);
+	stream_begin(&context->legacy, context, 0);
+	stream_begin(&context->per_thread, context, 0);
 	latch_take(&living);
 	context->next = contexts;
 	contexts = context;
@@ -211,7 +207,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal)
 			CUresult status;
 
 			latch_drop(&living);
-			status = context_new(&made, primaries[ordinal].flags, ordinal);
+			status = context_new(&made, 0, ordinal);
 			if (status != CUDA_SUCCESS)
 				return status;
 			latch_take(&living);
@@ -267,27 +263,12 @@ CUresult cuDevicePrimaryCtxReset(CUdevice ordinal)
 	return primary_drop(ordinal, true);
 }
 
-CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flags)
-{
-	REQUIRE_DRIVER();
-	REQUIRE(device_valid(ordinal), CUDA_ERROR_INVALID_DEVICE);
-	primaries[ordinal].flags = flags;
-	if (primaries[ordinal].context)
-		primaries[ordinal].context->flags = flags;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuDevicePrimaryCtxSetFlags(CUdevice ordinal, unsigned int flags)
-{
-	return cuDevicePrimaryCtxSetFlags_v2(ordinal, flags);
-}
-
 CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int *flags, int *active)
 {
 	REQUIRE_DRIVER();
 	REQUIRE(device_valid(ordinal), CUDA_ERROR_INVALID_DEVICE);
 	REQUIRE(flags && active, CUDA_ERROR_INVALID_VALUE);
-	*flags = primaries[ordinal].flags;
+	*flags = 0;
 	*active = primaries[ordinal].context != NULL;
 	return CUDA_SUCCESS;
 }

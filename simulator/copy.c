@@ -8,8 +8,7 @@
 
 #include <string.h>
 
-/* The contents of an address that a copy names: host addresses stand for themselves. */
-static void *contents(CUdeviceptr pointer, size_t bytes, bool writing)
+void *copy_contents(CUdeviceptr pointer, size_t bytes, bool writing)
 {
 	return memory_is_device(pointer) ? memory_contents(pointer, bytes, writing)
 					 : (void *)pointer;
@@ -33,17 +32,11 @@ CUresult copy_finish(CUstream stream, size_t bytes, bool over_link, bool wait)
 	return CUDA_SUCCESS;
 }
 
-static CUresult capture_run(CUstream stream, CUdeviceptr to, CUdeviceptr from, size_t bytes)
+CUresult copy_capture(CUstream stream, size_t bytes, bool over_link, bool wait)
 {
-	const CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED,
-		.srcDevice = from,
-		.dstMemoryType = CU_MEMORYTYPE_UNIFIED,
-		.dstDevice = to,
-		.WidthInBytes = bytes,
-		.Height = 1,
-		.Depth = 1};
-
-	return capture_copy(stream, &copy);
+	return wait ? capture_refuse(stream)
+		    : capture_work(stream, CU_GRAPH_NODE_TYPE_MEMCPY,
+			      copy_duration(stream->context, bytes, over_link));
 }
 
 CUresult copy_run(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle,
@@ -57,10 +50,10 @@ CUresult copy_run(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handl
 
 	if (status != CUDA_SUCCESS || bytes == 0)
 		return status;
-	if (stream->participant)
-		return wait ? capture_refuse(stream) : capture_run(stream, to, from, bytes);
-	target = contents(to, bytes, true);
-	source = contents(from, bytes, false);
+	if (stream_captures(stream))
+		return copy_capture(stream, bytes, over_link, wait);
+	target = copy_contents(to, bytes, true);
+	source = copy_contents(from, bytes, false);
 	REQUIRE(target && source, CUDA_ERROR_INVALID_VALUE);
 	/* Bytes that an earlier host function may still write or read. */
 	host_functions_wait(stream, atomic_load(&stream->host_submitted));

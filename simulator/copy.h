@@ -16,7 +16,12 @@ CUresult copy_run(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handl
 CUresult copy_box(
 	const CUDA_MEMCPY3D *copy, CUstream handle, enum stream_flavour flavour, bool wait);
 
+/* The contents of an address that a copy names: host addresses stand for themselves. */
+void *copy_contents(CUdeviceptr pointer, size_t bytes, bool writing);
+
 /* After the bytes have moved: add the card time to the stream, and wait if requested. */
 CUresult copy_finish(CUstream stream, size_t bytes, bool over_link, bool wait);
+/* In a capture: a node that takes the card time. */
+CUresult copy_capture(CUstream stream, size_t bytes, bool over_link, bool wait);
 
 #endif

@@ -9,10 +9,8 @@
 
 /* One side of a copy: its first byte, and the distances between rows and slices. */
 struct side {
-	unsigned char *first;
-	size_t row_bytes;
-	size_t slice_bytes;
-	bool on_card;
+	CUdeviceptr first;
+	size_t row_bytes, slice_bytes;
 };
 
 struct place {
@@ -24,51 +22,30 @@ struct place {
 	size_t pitch, height;
 };
 
-static bool side_in_array(struct side *side, const struct place *place, size_t bytes, bool writing)
-{
-	CUarray array = place->array;
-	size_t offset;
-
-	if (!array || !array_valid(array))
-		return false;
-	side->row_bytes = array->row_bytes;
-	side->slice_bytes = array->row_bytes * array->rows;
-	side->on_card = true;
-	offset = place->z * side->slice_bytes + place->y * side->row_bytes + place->x_bytes;
-	side->first = memory_contents(array->base + offset, bytes, writing);
-	return side->first != NULL;
-}
-
-static bool side_at(
-	struct side *side, const struct place *place, const CUDA_MEMCPY3D *copy, bool writing)
+static bool side_at(struct side *side, const struct place *place, const CUDA_MEMCPY3D *copy)
 {
 	size_t rows = place->height ? place->height : copy->Height;
-	size_t span;
-	CUdeviceptr address;
 
-	if (place->type == CU_MEMORYTYPE_ARRAY) {
-		size_t row = place->array ? place->array->row_bytes : 0;
-		size_t slice = place->array ? row * place->array->rows : 0;
-
-		return side_in_array(side, place,
-			(copy->Depth - 1) * slice + (copy->Height - 1) * row + copy->WidthInBytes,
-			writing);
-	}
 	side->row_bytes = place->pitch ? place->pitch : copy->WidthInBytes;
+	side->first = place->type == CU_MEMORYTYPE_HOST ? (CUdeviceptr)(uintptr_t)place->host
+							: place->pointer;
+	if (place->type == CU_MEMORYTYPE_ARRAY) {
+		if (!array_valid(place->array))
+			return false;
+		side->row_bytes = place->array->row_bytes;
+		side->first = place->array->base;
+		rows = place->array->rows;
+	}
 	side->slice_bytes = side->row_bytes * rows;
-	if (side->row_bytes < copy->WidthInBytes)
-		return false;
-	span = (copy->Depth - 1) * side->slice_bytes + (copy->Height - 1) * side->row_bytes +
-	       copy->WidthInBytes;
-	address = place->type == CU_MEMORYTYPE_HOST ? (CUdeviceptr)(uintptr_t)place->host
-						    : place->pointer;
-	address += place->z * side->slice_bytes + place->y * side->row_bytes + place->x_bytes;
-	side->on_card = memory_is_device(address);
-	if (place->type == CU_MEMORYTYPE_DEVICE && !side->on_card)
-		return false;
-	side->first = side->on_card ? memory_contents(address, span, writing)
-				    : (unsigned char *)(uintptr_t)address;
-	return side->first != NULL;
+	side->first += place->z * side->slice_bytes + place->y * side->row_bytes + place->x_bytes;
+	return side->row_bytes >= copy->WidthInBytes;
+}
+
+static void *row_of(
+	const struct side *side, const CUDA_MEMCPY3D *copy, size_t y, size_t z, bool writing)
+{
+	return copy_contents(side->first + z * side->slice_bytes + y * side->row_bytes,
+		copy->WidthInBytes, writing);
 }
 
 CUresult copy_box(
@@ -79,27 +56,30 @@ CUresult copy_box(
 		copy->srcHost, copy->srcDevice, copy->srcArray, copy->srcPitch, copy->srcHeight};
 	const struct place to = {copy->dstXInBytes, copy->dstY, copy->dstZ, copy->dstMemoryType,
 		copy->dstHost, copy->dstDevice, copy->dstArray, copy->dstPitch, copy->dstHeight};
+	const size_t bytes = copy->WidthInBytes * copy->Height * copy->Depth;
 	struct side source, target;
 	CUstream stream;
 	CUresult status = stream_resolve(handle, flavour, &stream);
+	bool over_link;
 
-	if (status != CUDA_SUCCESS)
+	if (status != CUDA_SUCCESS || bytes == 0)
 		return status;
-	if (copy->WidthInBytes == 0 || copy->Height == 0 || copy->Depth == 0)
-		return CUDA_SUCCESS;
-	if (stream->participant)
-		return wait ? capture_refuse(stream) : capture_copy(stream, copy);
-	REQUIRE(side_at(&source, &from, copy, false) && side_at(&target, &to, copy, true),
+	REQUIRE(side_at(&source, &from, copy) && side_at(&target, &to, copy),
 		CUDA_ERROR_INVALID_VALUE);
+	over_link = !memory_is_device(source.first) || !memory_is_device(target.first);
+	if (stream_captures(stream))
+		return copy_capture(stream, bytes, over_link, wait);
 	host_functions_wait(stream, atomic_load(&stream->host_submitted));
 	for (size_t z = 0; z < copy->Depth; z++) {
-		for (size_t y = 0; y < copy->Height; y++)
-			memmove(target.first + z * target.slice_bytes + y * target.row_bytes,
-				source.first + z * source.slice_bytes + y * source.row_bytes,
-				copy->WidthInBytes);
+		for (size_t y = 0; y < copy->Height; y++) {
+			void *row = row_of(&target, copy, y, z, true);
+			const void *other = row_of(&source, copy, y, z, false);
+
+			REQUIRE(row && other, CUDA_ERROR_INVALID_VALUE);
+			memmove(row, other, copy->WidthInBytes);
+		}
 	}
-	return copy_finish(stream, copy->WidthInBytes * copy->Height * copy->Depth,
-		!source.on_card || !target.on_card, wait);
+	return copy_finish(stream, bytes, over_link, wait);
 }
 
 static CUresult copy_flat(

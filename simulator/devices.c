@@ -67,15 +67,6 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal)
 	return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice ordinal)
-{
-	REQUIRE_DEVICE(ordinal);
-	REQUIRE(major && minor, CUDA_ERROR_INVALID_VALUE);
-	*major = (int)card_profile(device_card(ordinal))->compute_major;
-	*minor = (int)card_profile(device_card(ordinal))->compute_minor;
-	return CUDA_SUCCESS;
-}
-
 CUresult cuDeviceGetPCIBusId(char *bus_id, int length, CUdevice ordinal)
 {
 	REQUIRE_DEVICE(ordinal);
@@ -85,50 +76,13 @@ CUresult cuDeviceGetPCIBusId(char *bus_id, int length, CUdevice ordinal)
 	return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetByPCIBusId(CUdevice *result, const char *bus_id)
-{
-	unsigned int domain = 0, bus = 0, slot = 0;
-
-	REQUIRE_DRIVER();
-	REQUIRE(result && bus_id, CUDA_ERROR_INVALID_VALUE);
-	if (sscanf(bus_id, "%x:%x:%x", &domain, &bus, &slot) != 3) {
-		domain = 0;
-		REQUIRE(sscanf(bus_id, "%x:%x", &bus, &slot) == 2, CUDA_ERROR_INVALID_VALUE);
-	}
-	for (uint32_t i = 0; i < device_count(); i++) {
-		if (domain == 0 && slot == 0 &&
-			card_profile(device_card((CUdevice)i))->pci_bus == bus) {
-			*result = (CUdevice)i;
-			return CUDA_SUCCESS;
-		}
-	}
-	return CUDA_ERROR_INVALID_DEVICE;
-}
-
-CUresult cuDeviceGetProperties(CUdevprop *properties, CUdevice ordinal)
+/* Whole cards can access each other, over the bus; instances cannot. */
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice ordinal, CUdevice peer)
 {
 	REQUIRE_DEVICE(ordinal);
-	REQUIRE(properties, CUDA_ERROR_INVALID_VALUE);
-	*properties = (CUdevprop){
-		.maxThreadsPerBlock = 1024,
-		.maxThreadsDim = {1024, 1024, 64},
-		.maxGridSize = {2147483647, 65535, 65535},
-		.sharedMemPerBlock = 49152,
-		.totalConstantMemory = 65536,
-		.SIMDWidth = 32,
-		.memPitch = 2147483647,
-		.regsPerBlock = 65536,
-		.clockRate = (int)card_profile(device_card(ordinal))->clock_sm_mhz * 1000,
-		.textureAlign = 512,
-	};
-	return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceGetExecAffinitySupport(int *value, CUexecAffinityType type, CUdevice ordinal)
-{
-	(void)type;
-	REQUIRE_DEVICE(ordinal);
-	REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
-	*value = 0;
+	REQUIRE_DEVICE(peer);
+	REQUIRE(can, CUDA_ERROR_INVALID_VALUE);
+	*can = ordinal != peer && !card_profile(device_card(ordinal))->parent &&
+	       !card_profile(device_card(peer))->parent;
 	return CUDA_SUCCESS;
 }

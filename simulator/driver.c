@@ -72,19 +72,6 @@ CUresult cuGetExportTable(const void **table, const CUuuid *id)
 	return CUDA_ERROR_NOT_FOUND;
 }
 
-/* There is no profiler; the calls do nothing. */
-CUresult cuProfilerStart(void)
-{
-	REQUIRE_CONTEXT(context);
-	return CUDA_SUCCESS;
-}
-
-CUresult cuProfilerStop(void)
-{
-	REQUIRE_CONTEXT(context);
-	return CUDA_SUCCESS;
-}
-
 void trace_unsupported(const char *symbol)
 {
 	if (getenv("GPUSHARE_SIM_TRACE"))

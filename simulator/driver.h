@@ -29,8 +29,6 @@ enum object_kind {
 	OBJECT_LINK = 0x4c4e4b31,
 	OBJECT_ARRAY = 0x41525231,
 	OBJECT_MIPMAP = 0x4d495031,
-	OBJECT_TEXTURE = 0x54455831,
-	OBJECT_SURFACE = 0x53555231,
 	OBJECT_GRAPH = 0x47524131,
 	OBJECT_NODE = 0x4e4f4431,
 	OBJECT_INSTANCE = 0x494e5331,
@@ -41,14 +39,12 @@ enum stream_flavour { STREAM_LEGACY, STREAM_PER_THREAD };
 struct CUstream_st {
 	uint32_t kind;
 	unsigned int flags;
-	int priority;
-	unsigned long long id;
 	CUcontext context;
 	_Atomic uint64_t end_ns; /* position in the context's queue of the last submitted work */
 	_Atomic uint64_t
 		host_submitted; /* host functions submitted, and those that have returned */
 	_Atomic uint64_t host_done;
-	struct participant *participant; /* of a capture (capture.h); null: the stream runs */
+	unsigned long long capture; /* in which it takes part, or took; 0: none yet */
 	struct CUstream_st *next;
 };
 
@@ -60,7 +56,7 @@ struct CUevent_st {
 	uint64_t reached_ns;  /* once known */
 	CUstream host_stream; /* host functions that precede the event */
 	uint64_t host_submitted;
-	struct captured *captured; /* of the last record, if that was in a capture */
+	unsigned long long capture; /* of the last record, if that was in one */
 };
 
 struct CUctx_st {
@@ -68,14 +64,10 @@ struct CUctx_st {
 	CUdevice device;
 	unsigned int flags;
 	bool primary;
-	unsigned int api_version;
 	_Atomic unsigned int attached; /* the last of this many cuCtxDetach destroys it */
-	unsigned long long id;
 	struct sim_card *card;
 	struct sim_context *queue;
 	size_t limits[LIMITS];
-	CUfunc_cache cache_config;
-	CUsharedconfig shared_config;
 
 	_Alignas(64) struct latch latch; /* guards what follows */
 	uint64_t dry_ticks;		 /* the queue cannot be empty before */
@@ -136,7 +128,7 @@ CUdevice device_ordinal(const struct sim_card *card);
 
 /* The stream of a handle, in the current context or in the stream's own. */
 CUresult stream_resolve(CUstream handle, enum stream_flavour flavour, CUstream *stream);
-void stream_begin(CUstream stream, CUcontext context, unsigned int flags, int priority);
+void stream_begin(CUstream stream, CUcontext context, unsigned int flags);
 
 /* Scales a duration on a real card to the simulated one (time scale). */
 uint64_t duration_scaled(uint64_t duration_ns);
@@ -171,25 +163,18 @@ void pools_forget_context(CUcontext context);
 void graphs_forget_context(CUcontext context);
 void modules_forget_context(CUcontext context);
 
-/* Captures in progress, in all threads. */
-extern _Atomic unsigned int captures_open;
-/* The error if one of them forbids a call that is not part of it; that capture becomes invalid. */
+/* The error if a capture in progress, in any thread, forbids a call that is not part of it; that
+ * capture becomes invalid. */
 CUresult capture_forbids(void);
-/* The same for work on the context's legacy stream. */
-CUresult capture_forbids_legacy(CUcontext context, bool invalidate);
-/* The rest is for a stream that captures: its call is refused, or becomes a node. */
+/* Whether calls on the stream are captured. The rest is then what becomes of one: it is refused, or
+ * a node. */
+bool stream_captures(CUstream stream);
 CUresult capture_refuse(CUstream stream);
-CUresult capture_kernel(CUstream stream, uint64_t duration_ns);
-CUresult capture_copy(CUstream stream, const CUDA_MEMCPY3D *copy);
-CUresult capture_fill(CUstream stream, const CUDA_MEMSET_NODE_PARAMS *fill);
-CUresult capture_host(CUstream stream, CUhostFn function, void *data);
+CUresult capture_work(CUstream stream, CUgraphNodeType type, uint64_t duration_ns);
 CUresult capture_allocation(
 	CUstream stream, CUmemLocation location, size_t bytes, CUdeviceptr *pointer);
 CUresult capture_release(CUstream stream, CUdeviceptr pointer);
-CUresult capture_record(CUstream stream, CUevent event);
-CUresult capture_record_external(CUstream stream, CUevent event);
-CUresult capture_wait_external(CUstream stream, CUevent event);
-/* Also for a stream that does not capture yet: it takes part from now on. */
+/* A wait for an event that was recorded in a capture: the stream takes part from now on. */
 CUresult capture_wait(CUstream stream, CUevent event);
 void capture_forget_stream(CUstream stream);
 

@@ -71,15 +71,9 @@ CUresult cuEventDestroy_v2(CUevent event)
 	REQUIRE_DRIVER();
 	REQUIRE(event_valid(event), CUDA_ERROR_INVALID_HANDLE);
 	detach(event);
-	free(event->captured);
 	event->kind = 0;
 	free(event);
 	return CUDA_SUCCESS;
-}
-
-CUresult cuEventDestroy(CUevent event)
-{
-	return cuEventDestroy_v2(event);
 }
 
 /* With the context's latch held, and released during waits. */
@@ -95,7 +89,7 @@ static void wait_for_marker_room(CUcontext context)
 	}
 }
 
-static CUresult record(CUevent event, CUstream handle, enum stream_flavour flavour, bool external)
+static CUresult record(CUevent event, CUstream handle, enum stream_flavour flavour)
 {
 	IN_CALL();
 	CUstream stream;
@@ -106,12 +100,10 @@ static CUresult record(CUevent event, CUstream handle, enum stream_flavour flavo
 	if (status != CUDA_SUCCESS)
 		return status;
 	REQUIRE(event_valid(event), CUDA_ERROR_INVALID_HANDLE);
-	if (stream->participant)
-		return external ? capture_record_external(stream, event)
-				: capture_record(stream, event);
+	event->capture = stream_captures(stream) ? stream->capture : 0;
+	if (event->capture)
+		return CUDA_SUCCESS;
 	detach(event);
-	free(event->captured);
-	event->captured = NULL;
 	context = stream->context;
 	latch_take(&context->latch);
 	wait_for_marker_room(context);
@@ -134,24 +126,12 @@ static CUresult record(CUevent event, CUstream handle, enum stream_flavour flavo
 
 CUresult cuEventRecord(CUevent event, CUstream stream)
 {
-	return record(event, stream, STREAM_LEGACY, false);
+	return record(event, stream, STREAM_LEGACY);
 }
 
 CUresult cuEventRecord_ptsz(CUevent event, CUstream stream)
 {
-	return record(event, stream, STREAM_PER_THREAD, false);
-}
-
-CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags)
-{
-	REQUIRE(flags <= 1, CUDA_ERROR_INVALID_VALUE);
-	return record(event, stream, STREAM_LEGACY, flags == CU_EVENT_RECORD_EXTERNAL);
-}
-
-CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned int flags)
-{
-	REQUIRE(flags <= 1, CUDA_ERROR_INVALID_VALUE);
-	return record(event, stream, STREAM_PER_THREAD, flags == CU_EVENT_RECORD_EXTERNAL);
+	return record(event, stream, STREAM_PER_THREAD);
 }
 
 static bool host_functions_done(CUevent event)
@@ -179,7 +159,7 @@ CUresult cuEventQuery(CUevent event)
 {
 	REQUIRE_DRIVER();
 	REQUIRE(event_valid(event), CUDA_ERROR_INVALID_HANDLE);
-	REQUIRE(!event->captured, CUDA_ERROR_CAPTURED_EVENT);
+	REQUIRE(!event->capture, CUDA_ERROR_CAPTURED_EVENT);
 	REQUIRE_NO_CAPTURE();
 	if (!event->context)
 		return CUDA_SUCCESS;
@@ -201,20 +181,20 @@ CUresult cuEventSynchronize(CUevent event)
 {
 	REQUIRE_DRIVER();
 	REQUIRE(event_valid(event), CUDA_ERROR_INVALID_HANDLE);
-	REQUIRE(!event->captured, CUDA_ERROR_CAPTURED_EVENT);
+	REQUIRE(!event->capture, CUDA_ERROR_CAPTURED_EVENT);
 	event_wait(event);
 	pools_trim();
 	return CUDA_SUCCESS;
 }
 
-CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end)
+CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
 {
 	uint64_t from, to;
 
 	REQUIRE_DRIVER();
 	REQUIRE(milliseconds, CUDA_ERROR_INVALID_VALUE);
 	REQUIRE(event_valid(start) && event_valid(end), CUDA_ERROR_INVALID_HANDLE);
-	REQUIRE(!start->captured && !end->captured, CUDA_ERROR_CAPTURED_EVENT);
+	REQUIRE(!start->capture && !end->capture, CUDA_ERROR_CAPTURED_EVENT);
 	REQUIRE(start->context && end->context, CUDA_ERROR_INVALID_HANDLE);
 	REQUIRE(!((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING),
 		CUDA_ERROR_INVALID_HANDLE);
@@ -225,15 +205,9 @@ CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end)
 	return CUDA_SUCCESS;
 }
 
-CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
-{
-	return cuEventElapsedTime_v2(milliseconds, start, end);
-}
-
 /* Within a context, the queue already keeps the order. Across contexts, the calling thread waits: a
  * queue that waits for another card's is not simulated. */
-static CUresult wait_event(
-	CUstream handle, CUevent event, enum stream_flavour flavour, unsigned int flags)
+static CUresult wait_event(CUstream handle, CUevent event, enum stream_flavour flavour)
 {
 	IN_CALL();
 	CUstream stream;
@@ -242,11 +216,9 @@ static CUresult wait_event(
 	if (status != CUDA_SUCCESS)
 		return status;
 	REQUIRE(event_valid(event), CUDA_ERROR_INVALID_HANDLE);
-	if (stream->participant && flags == CU_EVENT_WAIT_EXTERNAL)
-		return capture_wait_external(stream, event);
-	if (event->captured || (stream->participant && event->context))
+	if (event->capture)
 		return capture_wait(stream, event);
-	if (!event->context || stream->participant)
+	if (!event->context || stream_captures(stream))
 		return CUDA_SUCCESS;
 	if (event->context != stream->context)
 		event_wait(event);
@@ -257,12 +229,12 @@ static CUresult wait_event(
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)
 {
-	REQUIRE(flags <= 1, CUDA_ERROR_INVALID_VALUE);
-	return wait_event(stream, event, STREAM_LEGACY, flags);
+	REQUIRE(flags == 0, CUDA_ERROR_NOT_SUPPORTED);
+	return wait_event(stream, event, STREAM_LEGACY);
 }
 
 CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags)
 {
-	REQUIRE(flags <= 1, CUDA_ERROR_INVALID_VALUE);
-	return wait_event(stream, event, STREAM_PER_THREAD, flags);
+	REQUIRE(flags == 0, CUDA_ERROR_NOT_SUPPORTED);
+	return wait_event(stream, event, STREAM_PER_THREAD);
 }

@@ -1,109 +1,118 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Instances of graphs: the nodes' steps, submitted to a stream one after another. All work of a
- * context is ordered anyway, so the order of the nodes is kept and they never run concurrently.
+ * Instances of graphs: the card time of all nodes, submitted to a stream as one unit of work, and
+ * what they allocate. All work of a context is ordered anyway, so nodes never run concurrently, and
+ * allocations that follow one another share pages.
  */
-#include "graph.h"
+#include "graph_memory.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-/* A child graph has two steps in addition to its nodes: its beginning and its end. */
-static size_t count_steps(CUgraph graph)
+CUgraphExec instances;
+
+static bool hold(CUgraphExec instance, CUgraphNode node)
 {
-	size_t count = 0;
+	struct hold *grown =
+		realloc(instance->held, (instance->held_count + 1) * sizeof(*instance->held));
 
-	for (CUgraphNode node = graph->nodes; node; node = node->next)
-		count += node->child ? 2 + count_steps(node->child) : 1;
-	return count;
+	if (!grown)
+		return false;
+	instance->held = grown;
+	grown[instance->held_count++] = (struct hold){.allocation = node->allocation,
+		.frees = node->type == CU_GRAPH_NODE_TYPE_MEM_FREE,
+		.alone = true};
+	node->allocation->holders++;
+	return true;
 }
 
-static struct step *step_new(CUgraphExec instance, CUgraphNode node)
-{
-	struct step *step = &instance->steps[instance->step_count++];
-
-	step->type = node->child ? CU_GRAPH_NODE_TYPE_EMPTY : node->type;
-	step->content = node->content;
-	step->node = node;
-	step->allocation = node->allocation;
-	return step;
-}
-
-/* `step` comes after `other`, and after all that this one comes after. */
-static void step_follow(CUgraphExec instance, struct step *step, size_t other, size_t words)
-{
-	const uint64_t *before = instance->steps[other].after;
-
-	if (!step->after)
-		return;
-	for (size_t word = 0; word < words; word++)
-		step->after[word] |= before[word];
-	step->after[other / 64] |= UINT64_C(1) << other % 64;
-}
-
-/* The graph's nodes, after the step `start` if there is one. */
-static void unfold(CUgraphExec instance, CUgraph graph, const size_t *start, size_t words)
+static bool hold_all(CUgraphExec instance, CUgraph graph)
 {
 	for (CUgraphNode node = graph->nodes; node; node = node->next) {
-		size_t first = instance->step_count;
-		struct step *step = step_new(instance, node);
+		instance->duration_ns += node->duration_ns;
+		if (node->child && !hold_all(instance, node->child))
+			return false;
+		if (node->allocation && !hold(instance, node))
+			return false;
+	}
+	return true;
+}
 
-		if (start)
-			step_follow(instance, step, *start, words);
-		for (size_t i = 0; i < node->dependency_count; i++)
-			step_follow(instance, step, node->dependencies[i]->step, words);
-		if (node->child) {
-			unfold(instance, node->child, &first, words);
-			step = step_new(instance, node);
-			for (size_t i = first; &instance->steps[i] != step; i++)
-				step_follow(instance, step, i, words);
+static uint64_t granules(const struct allocation *allocation)
+{
+	return (allocation->parameters.bytesize + GRANULE_BYTES - 1) / GRANULE_BYTES *
+	       GRANULE_BYTES;
+}
+
+/* The most that is allocated at one time of what the instance frees itself. */
+static void measure(CUgraphExec instance)
+{
+	uint64_t bytes[SIM_CARDS] = {0};
+
+	for (size_t i = 0; i < instance->held_count; i++) {
+		for (size_t j = 0; j < i; j++) {
+			if (instance->held[i].allocation == instance->held[j].allocation)
+				instance->held[i].alone = instance->held[j].alone = false;
 		}
-		node->step = instance->step_count - 1;
+	}
+	for (size_t i = 0; i < instance->held_count; i++) {
+		const struct hold *held = &instance->held[i];
+		CUdevice card = held->allocation->card;
+
+		if (held->alone)
+			continue;
+		if (held->frees)
+			bytes[card] -= granules(held->allocation);
+		else
+			bytes[card] += granules(held->allocation);
+		if (instance->scratch_bytes[card] < bytes[card])
+			instance->scratch_bytes[card] = bytes[card];
 	}
 }
 
-void instance_free(CUgraphExec instance)
+static void instance_free(CUgraphExec instance)
 {
-	if (instance->footprint)
-		footprint_free(instance->footprint);
+	latch_take(&graph_memory);
+	for (CUgraphExec *link = &instances; *link; link = &(*link)->next) {
+		if (*link == instance) {
+			*link = instance->next;
+			break;
+		}
+	}
+	for (size_t i = 0; i < instance->held_count; i++)
+		allocation_drop(instance->held[i].allocation);
+	reserves_cover();
+	latch_drop(&graph_memory);
 	instance->kind = 0;
-	free(instance->steps);
-	free(instance->order);
+	free(instance->held);
 	free(instance);
 }
 
-CUresult instance_new(CUgraphExec *result, CUgraph graph, unsigned long long flags)
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *result, CUgraph graph, unsigned long long flags)
 {
-	size_t count = count_steps(graph), words = (count + 63) / 64;
-	CUgraphExec instance = calloc(1, sizeof(*instance));
-	CUresult status = CUDA_ERROR_OUT_OF_MEMORY;
+	CUgraphExec instance;
+	bool complete;
 
+	REQUIRE_DRIVER();
+	REQUIRE(result && graph_valid(graph) && !graph->owned, CUDA_ERROR_INVALID_VALUE);
+	/* Graphs cannot launch graphs here. */
+	REQUIRE(!(flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH), CUDA_ERROR_NOT_SUPPORTED);
+	instance = calloc(1, sizeof(*instance));
 	REQUIRE(instance, CUDA_ERROR_OUT_OF_MEMORY);
 	instance->kind = OBJECT_INSTANCE;
 	instance->flags = flags;
-	instance->steps = calloc(count + 1, sizeof(*instance->steps));
-	if (graph->allocates)
-		instance->order = calloc(count * words + 1, sizeof(*instance->order));
-	if (instance->steps && (instance->order || !graph->allocates)) {
-		for (size_t i = 0; i < count && instance->order; i++)
-			instance->steps[i].after = instance->order + i * words;
-		unfold(instance, graph, NULL, words);
-		status = footprint_new(&instance->footprint, instance);
+	latch_take(&graph_memory);
+	complete = hold_all(instance, graph);
+	measure(instance);
+	if (instance->held_count > 0) {
+		instance->next = instances;
+		instances = instance;
 	}
-	if (status == CUDA_SUCCESS)
+	latch_drop(&graph_memory);
+	if (complete)
 		*result = instance;
 	else
 		instance_free(instance);
-	return status;
-}
-
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *instance, CUgraph graph, unsigned long long flags)
-{
-	REQUIRE_DRIVER();
-	REQUIRE(instance && graph_valid(graph) && !graph->owned, CUDA_ERROR_INVALID_VALUE);
-	/* Graphs cannot launch graphs here. */
-	REQUIRE(!(flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH), CUDA_ERROR_NOT_SUPPORTED);
-	return instance_new(instance, graph, flags);
+	return complete ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuGraphInstantiate_v2(
@@ -122,73 +131,61 @@ CUresult cuGraphInstantiate(
 	return cuGraphInstantiate_v2(instance, graph, error_node, log, log_bytes);
 }
 
-static CUresult run_fill(const CUDA_MEMSET_NODE_PARAMS *fill, CUstream stream)
+/* What the instance leaves allocated, or what it frees of another's. */
+static void set_live(CUgraphExec instance, bool frees, bool live)
 {
-	switch (fill->elementSize) {
-	case 1:
-		return cuMemsetD2D8Async(fill->dst, fill->pitch, (unsigned char)fill->value,
-			fill->width, fill->height, stream);
-	case 2:
-		return cuMemsetD2D16Async(fill->dst, fill->pitch, (unsigned short)fill->value,
-			fill->width, fill->height, stream);
-	default:
-		return cuMemsetD2D32Async(
-			fill->dst, fill->pitch, fill->value, fill->width, fill->height, stream);
+	for (size_t i = 0; i < instance->held_count; i++) {
+		if (instance->held[i].alone && instance->held[i].frees == frees)
+			allocation_set_live(instance->held[i].allocation, live);
 	}
 }
 
-/* All but kernels. */
-static CUresult run_step(const struct step *step, CUstream stream)
+static bool any_live(CUgraphExec instance)
 {
-	const union content *content = &step->content;
+	for (size_t i = 0; i < instance->held_count; i++) {
+		const struct hold *held = &instance->held[i];
 
-	switch (step->type) {
-	case CU_GRAPH_NODE_TYPE_MEMCPY:
-		return cuMemcpy3DAsync_v2(&content->copy, stream);
-	case CU_GRAPH_NODE_TYPE_MEMSET:
-		return run_fill(&content->fill, stream);
-	case CU_GRAPH_NODE_TYPE_HOST:
-		return cuLaunchHostFunc(stream, content->host.fn, content->host.userData);
-	case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-		return cuEventRecord(content->event, stream);
-	case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-		return cuStreamWaitEvent(stream, content->event, 0);
-	case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
-		allocation_begin(step->allocation);
-		return CUDA_SUCCESS;
-	case CU_GRAPH_NODE_TYPE_MEM_FREE:
-		allocation_end(step->allocation);
-		return CUDA_SUCCESS;
-	default:
-		return CUDA_SUCCESS;
+		if (held->alone && !held->frees && held->allocation->live)
+			return true;
 	}
+	return false;
 }
 
-/* Consecutive kernels are one unit of work. */
-static CUresult run(CUgraphExec instance, CUstream stream)
+/* With the latch held: the pages for a run on the stream, also from the card. */
+static CUresult map(CUgraphExec instance, CUstream stream, bool launch)
 {
-	CUresult result = CUDA_SUCCESS;
-	uint64_t kernels_ns = 0;
+	CUstream before = instance->stream;
 
-	for (size_t i = 0; i < instance->step_count && result == CUDA_SUCCESS; i++) {
-		const struct step *step = &instance->steps[i];
+	instance->stream = stream;
+	if (launch)
+		set_live(instance, false, true);
+	if (reserves_cover())
+		return CUDA_SUCCESS;
+	instance->stream = before;
+	if (launch)
+		set_live(instance, false, false);
+	reserves_cover();
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
 
-		if (step->type == CU_GRAPH_NODE_TYPE_KERNEL) {
-			kernels_ns += step->content.duration_ns;
-			continue;
-		}
-		if (kernels_ns > 0 && step->type != CU_GRAPH_NODE_TYPE_EMPTY) {
-			queue_submit(stream, duration_scaled(kernels_ns));
-			kernels_ns = 0;
-		}
-		result = run_step(step, stream);
+/* With the latch held: what the last run left allocated must be free. */
+static CUresult map_for_launch(CUgraphExec instance, CUstream stream)
+{
+	CUresult result;
+
+	if (instance->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)
+		set_live(instance, false, false);
+	REQUIRE(!any_live(instance), CUDA_ERROR_INVALID_VALUE);
+	result = map(instance, stream, true);
+	if (result == CUDA_SUCCESS) {
+		set_live(instance, true, false);
+		reserves_cover();
 	}
-	if (kernels_ns > 0)
-		queue_submit(stream, duration_scaled(kernels_ns));
 	return result;
 }
 
-static CUresult launch(CUgraphExec instance, CUstream handle, enum stream_flavour flavour)
+static CUresult start(
+	CUgraphExec instance, CUstream handle, enum stream_flavour flavour, bool launch)
 {
 	IN_CALL();
 	CUstream stream;
@@ -197,27 +194,16 @@ static CUresult launch(CUgraphExec instance, CUstream handle, enum stream_flavou
 	if (result != CUDA_SUCCESS)
 		return result;
 	REQUIRE(instance && instance->kind == OBJECT_INSTANCE, CUDA_ERROR_INVALID_VALUE);
-	if (stream->participant)
-		return capture_refuse(
-			stream); /* an instance is not a graph that a node could hold */
-	if (instance->footprint)
-		result = footprint_launch(instance->footprint, stream,
-			instance->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
-	return result == CUDA_SUCCESS ? run(instance, stream) : result;
-}
-
-static CUresult upload(CUgraphExec instance, CUstream handle, enum stream_flavour flavour)
-{
-	IN_CALL();
-	CUstream stream;
-	CUresult result = stream_resolve(handle, flavour, &stream);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	REQUIRE(instance && instance->kind == OBJECT_INSTANCE, CUDA_ERROR_INVALID_VALUE);
-	if (stream->participant)
-		return capture_refuse(stream);
-	return instance->footprint ? footprint_upload(instance->footprint, stream) : CUDA_SUCCESS;
+	if (stream_captures(stream))
+		return capture_refuse(stream); /* no node can hold an instance */
+	if (instance->held_count > 0) {
+		latch_take(&graph_memory);
+		result = launch ? map_for_launch(instance, stream) : map(instance, stream, false);
+		latch_drop(&graph_memory);
+	}
+	if (result == CUDA_SUCCESS && launch && instance->duration_ns > 0)
+		queue_submit(stream, instance->duration_ns);
+	return result;
 }
 
 static CUresult instantiate(CUgraphExec *instance, CUgraph graph,
@@ -229,7 +215,7 @@ static CUresult instantiate(CUgraphExec *instance, CUgraph graph,
 	REQUIRE(instance && parameters, CUDA_ERROR_INVALID_VALUE);
 	result = cuGraphInstantiateWithFlags(&made, graph, parameters->flags);
 	if (result == CUDA_SUCCESS && parameters->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD)
-		result = upload(made, parameters->hUploadStream, flavour);
+		result = start(made, parameters->hUploadStream, flavour, false);
 	if (result == CUDA_SUCCESS)
 		*instance = made;
 	else if (made)
@@ -251,14 +237,6 @@ CUresult cuGraphInstantiateWithParams_ptsz(
 	return instantiate(instance, graph, parameters, STREAM_PER_THREAD);
 }
 
-CUresult cuGraphExecGetFlags(CUgraphExec instance, uint64_t *flags)
-{
-	REQUIRE_DRIVER();
-	REQUIRE(instance && instance->kind == OBJECT_INSTANCE && flags, CUDA_ERROR_INVALID_VALUE);
-	*flags = instance->flags;
-	return CUDA_SUCCESS;
-}
-
 CUresult cuGraphExecDestroy(CUgraphExec instance)
 {
 	REQUIRE_DRIVER();
@@ -269,20 +247,20 @@ CUresult cuGraphExecDestroy(CUgraphExec instance)
 
 CUresult cuGraphLaunch(CUgraphExec instance, CUstream stream)
 {
-	return launch(instance, stream, STREAM_LEGACY);
+	return start(instance, stream, STREAM_LEGACY, true);
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec instance, CUstream stream)
 {
-	return launch(instance, stream, STREAM_PER_THREAD);
+	return start(instance, stream, STREAM_PER_THREAD, true);
 }
 
 CUresult cuGraphUpload(CUgraphExec instance, CUstream stream)
 {
-	return upload(instance, stream, STREAM_LEGACY);
+	return start(instance, stream, STREAM_LEGACY, false);
 }
 
 CUresult cuGraphUpload_ptsz(CUgraphExec instance, CUstream stream)
 {
-	return upload(instance, stream, STREAM_PER_THREAD);
+	return start(instance, stream, STREAM_PER_THREAD, false);
 }

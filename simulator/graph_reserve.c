@@ -11,8 +11,7 @@
 #include <string.h>
 
 static struct {
-	uint64_t bytes, high;
-	uint64_t used, used_high;
+	uint64_t bytes, used;
 } reserves[SIM_CARDS];
 
 static uint64_t whole_units(uint64_t bytes)
@@ -22,36 +21,30 @@ static uint64_t whole_units(uint64_t bytes)
 
 /* The pages behind an instance's addresses, except live allocations, which are counted
  * separately. */
-static uint64_t mapped_bytes(const struct footprint *footprint, CUdevice card)
+static uint64_t mapped_bytes(CUgraphExec instance, CUdevice card)
 {
-	uint64_t bytes = footprint->scratch_bytes[card];
+	uint64_t bytes = instance->scratch_bytes[card];
 
-	for (size_t i = 0; i < footprint->outliving_count; i++) {
-		const struct allocation *allocation = footprint->outliving[i];
+	for (size_t i = 0; i < instance->held_count; i++) {
+		const struct hold *held = &instance->held[i];
 
-		if (allocation->card == card && !allocation->live)
-			bytes += whole_units(allocation->parameters.bytesize);
+		if (held->alone && !held->frees && held->allocation->card == card &&
+			!held->allocation->live)
+			bytes += whole_units(held->allocation->parameters.bytesize);
 	}
 	return whole_units(bytes);
 }
 
 /* Whether another instance of the same stream has more: the pages are then that one's. */
-static bool outdone(const struct footprint *footprint, CUdevice card)
+static bool outdone(CUgraphExec instance, CUdevice card)
 {
-	uint64_t own = mapped_bytes(footprint, card);
-	bool before = true;
+	uint64_t own = mapped_bytes(instance, card);
 
-	for (const struct footprint *other = footprints; other; other = other->next) {
-		uint64_t bytes;
+	for (CUgraphExec other = instances; other; other = other->next) {
+		uint64_t bytes = mapped_bytes(other, card);
 
-		if (other == footprint) {
-			before = false;
-			continue;
-		}
-		if (other->stream != footprint->stream)
-			continue;
-		bytes = mapped_bytes(other, card);
-		if (bytes > own || (bytes == own && before))
+		if (other->stream == instance->stream &&
+			(bytes > own || (bytes == own && other > instance)))
 			return true;
 	}
 	return false;
@@ -66,18 +59,11 @@ static uint64_t used_bytes(CUdevice card)
 		if (allocation->live && allocation->card == card)
 			bytes += whole_units(allocation->parameters.bytesize);
 	}
-	for (const struct footprint *footprint = footprints; footprint;
-		footprint = footprint->next) {
-		if (footprint->stream && !outdone(footprint, card))
-			bytes += mapped_bytes(footprint, card);
+	for (CUgraphExec instance = instances; instance; instance = instance->next) {
+		if (instance->stream && !outdone(instance, card))
+			bytes += mapped_bytes(instance, card);
 	}
 	return bytes;
-}
-
-static void raise(uint64_t *high, uint64_t value)
-{
-	if (*high < value)
-		*high = value;
 }
 
 static bool reserve_grow(CUdevice ordinal, uint64_t bytes)
@@ -114,8 +100,6 @@ bool reserves_cover(void)
 				return false;
 		}
 		reserves[i].used = used;
-		raise(&reserves[i].used_high, used);
-		raise(&reserves[i].high, reserves[i].bytes);
 	}
 	return true;
 }
@@ -126,10 +110,10 @@ CUresult cuDeviceGraphMemTrim(CUdevice card)
 	REQUIRE_DRIVER();
 	REQUIRE(device_valid(card), CUDA_ERROR_INVALID_DEVICE);
 	latch_take(&graph_memory);
-	for (struct footprint *footprint = footprints; footprint; footprint = footprint->next) {
-		if (footprint->stream && mapped_bytes(footprint, card) > 0 &&
-			stream_done(footprint->stream))
-			footprint->stream = NULL;
+	for (CUgraphExec instance = instances; instance; instance = instance->next) {
+		if (instance->stream && mapped_bytes(instance, card) > 0 &&
+			stream_done(instance->stream))
+			instance->stream = NULL;
 	}
 	reserves_cover();
 	reserve_shrink(card, reserves[card].used);
@@ -143,9 +127,9 @@ void graphs_forget_context(CUcontext context)
 	struct allocation *next;
 
 	latch_take(&graph_memory);
-	for (struct footprint *footprint = footprints; footprint; footprint = footprint->next) {
-		if (footprint->stream && footprint->stream->context == context)
-			footprint->stream = NULL;
+	for (CUgraphExec instance = instances; instance; instance = instance->next) {
+		if (instance->stream && instance->stream->context == context)
+			instance->stream = NULL;
 	}
 	for (struct allocation *allocation = allocations; allocation; allocation = next) {
 		next = allocation->next;
@@ -164,39 +148,14 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice card, CUgraphMem_attribute attrib
 
 	REQUIRE_DRIVER();
 	REQUIRE(device_valid(card), CUDA_ERROR_INVALID_DEVICE);
-	REQUIRE(value && (unsigned int)attribute <= CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH,
-		CUDA_ERROR_INVALID_VALUE);
+	REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
+	REQUIRE(attribute == CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT ||
+			attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+		CUDA_ERROR_NOT_SUPPORTED);
 	latch_take(&graph_memory);
-	if (attribute == CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT)
-		figure = reserves[card].used;
-	else if (attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH)
-		figure = reserves[card].used_high;
-	else if (attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)
-		figure = reserves[card].bytes;
-	else
-		figure = reserves[card].high;
+	figure = attribute == CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT ? reserves[card].used
+								 : reserves[card].bytes;
 	latch_drop(&graph_memory);
 	memcpy(value, &figure, sizeof(figure));
-	return CUDA_SUCCESS;
-}
-
-/* A high-water mark can be set to 0, which restarts it at the present figure. */
-CUresult cuDeviceSetGraphMemAttribute(CUdevice card, CUgraphMem_attribute attribute, void *value)
-{
-	uint64_t figure = 0;
-
-	REQUIRE_DRIVER();
-	REQUIRE(device_valid(card), CUDA_ERROR_INVALID_DEVICE);
-	REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
-	memcpy(&figure, value, sizeof(figure));
-	REQUIRE(figure == 0 && (attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH ||
-				       attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH),
-		CUDA_ERROR_INVALID_VALUE);
-	latch_take(&graph_memory);
-	if (attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH)
-		reserves[card].used_high = reserves[card].used;
-	else
-		reserves[card].high = reserves[card].bytes;
-	latch_drop(&graph_memory);
 	return CUDA_SUCCESS;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Green contexts, as far as memory is concerned. One is a context of its own that keeps the
- * device's primary one alive, and takes GREEN_CONTEXT_BYTES. Its multiprocessors are reported but
- * not isolated: time slices do not model them. What is allocated in it ends with it.
+ * device's primary one alive, and takes GREEN_CONTEXT_BYTES. Its multiprocessors are not
+ * isolated: time slices do not model them. What is allocated in it ends with it.
  */
 #include "driver.h"
 
@@ -13,17 +13,10 @@
 /* An estimate of the queues and per-multiprocessor buffers of one more context. */
 #define GREEN_CONTEXT_BYTES (UINT64_C(16) << 20)
 
-struct CUdevResourceDesc_st {
-	uint64_t kind;
-	unsigned int multiprocessors;
-	CUdevResourceDesc next;
-};
-
 struct CUgreenCtx_st {
 	uint64_t kind;
 	CUcontext context;
 	CUdevice ordinal;
-	unsigned int multiprocessors;
 };
 
 /* The unit of partitions: CUDA driver API, cuDevSmResourceSplitByCount. */
@@ -75,26 +68,17 @@ CUresult cuDevSmResourceSplitByCount(CUdevResource *result, unsigned int *count,
 	return CUDA_SUCCESS;
 }
 
-static struct latch latch;
-static CUdevResourceDesc descriptions; /* no call would destroy one */
+/* Nothing depends on the resources, so all descriptions are one. */
+static struct CUdevResourceDesc_st {
+	uint64_t kind;
+} every = {DESCRIPTION_KIND};
 
 CUresult cuDevResourceGenerateDesc(
 	CUdevResourceDesc *description, CUdevResource *resources, unsigned int count)
 {
-	CUdevResourceDesc made;
-
 	REQUIRE_DRIVER();
 	REQUIRE(description && resources && count > 0, CUDA_ERROR_INVALID_VALUE);
-	made = calloc(1, sizeof(*made));
-	REQUIRE(made, CUDA_ERROR_OUT_OF_MEMORY);
-	made->kind = DESCRIPTION_KIND;
-	for (unsigned int i = 0; i < count; i++)
-		made->multiprocessors += resources[i].sm.smCount;
-	latch_take(&latch);
-	made->next = descriptions;
-	descriptions = made;
-	latch_drop(&latch);
-	*description = made;
+	*description = &every;
 	return CUDA_SUCCESS;
 }
 
@@ -143,9 +127,7 @@ CUresult cuGreenCtxCreate(
 		CUDA_ERROR_INVALID_VALUE);
 	green = calloc(1, sizeof(*green));
 	REQUIRE(green, CUDA_ERROR_OUT_OF_MEMORY);
-	*green = (struct CUgreenCtx_st){.kind = GREEN_KIND,
-		.ordinal = ordinal,
-		.multiprocessors = description->multiprocessors};
+	*green = (struct CUgreenCtx_st){.kind = GREEN_KIND, .ordinal = ordinal};
 	if (take(device_card(ordinal))) {
 		status = make(green);
 		if (status != CUDA_SUCCESS)
@@ -175,14 +157,5 @@ CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green)
 	REQUIRE_DRIVER();
 	REQUIRE(context && green && green->kind == GREEN_KIND, CUDA_ERROR_INVALID_VALUE);
 	*context = green->context;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource *resource, CUdevResourceType type)
-{
-	REQUIRE_DRIVER();
-	REQUIRE(green && green->kind == GREEN_KIND, CUDA_ERROR_INVALID_VALUE);
-	REQUIRE(resource && type == CU_DEV_RESOURCE_TYPE_SM, CUDA_ERROR_INVALID_RESOURCE_TYPE);
-	*resource = multiprocessors(green->multiprocessors, partition_unit(green->ordinal));
 	return CUDA_SUCCESS;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Host memory that the driver allocates or registers. With one address space for both sides, the
+ * Host memory that the driver allocates. With one address space for both sides, the
  * device's pointer to it is the host's.
  */
 #include "host.h"
@@ -34,37 +34,29 @@ bool host_find(const void *address, struct host_range *result)
 	return range != NULL;
 }
 
-static CUresult add(void *start, size_t bytes, unsigned int flags, bool owned, CUcontext context)
+static CUresult add(void *start, size_t bytes, CUcontext context)
 {
 	struct host_range *range = malloc(sizeof(*range));
-	bool known;
 
 	REQUIRE(range, CUDA_ERROR_OUT_OF_MEMORY);
 	latch_take(&latch);
-	known = *find((uintptr_t)start) != NULL;
-	if (!known) {
-		*range =
-			(struct host_range){(uintptr_t)start, bytes, flags, owned, context, ranges};
-		ranges = range;
-	}
+	*range = (struct host_range){(uintptr_t)start, bytes, context, ranges};
+	ranges = range;
 	latch_drop(&latch);
-	if (known)
-		free(range);
-	return known ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED : CUDA_SUCCESS;
+	return CUDA_SUCCESS;
 }
 
-static CUresult drop(void *start, bool owned)
+static CUresult drop(void *start)
 {
 	struct host_range **link, *range;
-	CUresult result = owned ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+	CUresult result = CUDA_ERROR_INVALID_VALUE;
 
 	latch_take(&latch);
 	link = find((uintptr_t)start);
 	range = *link;
-	if (range && range->start == (uintptr_t)start && range->owned == owned) {
+	if (range && range->start == (uintptr_t)start) {
 		*link = range->next;
-		if (owned)
-			munmap(start, range->bytes);
+		munmap(start, range->bytes);
 		free(range);
 		result = CUDA_SUCCESS;
 	}
@@ -82,7 +74,7 @@ CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned int flags)
 	REQUIRE(pointer && bytes > 0 && whole >= bytes && flags <= 7, CUDA_ERROR_INVALID_VALUE);
 	mapped = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	REQUIRE(mapped != MAP_FAILED, CUDA_ERROR_OUT_OF_MEMORY);
-	result = add(mapped, whole, flags, true, context);
+	result = add(mapped, whole, context);
 	if (result == CUDA_SUCCESS)
 		*pointer = mapped;
 	else
@@ -103,25 +95,7 @@ CUresult cuMemFreeHost(void *pointer)
 	REQUIRE(host_find(pointer, &range), CUDA_ERROR_INVALID_VALUE);
 	if (context_valid(range.context))
 		context_drain(range.context); /* copies may still be in flight */
-	return drop(pointer, true);
-}
-
-CUresult cuMemHostRegister_v2(void *start, size_t bytes, unsigned int flags)
-{
-	REQUIRE_CONTEXT(context);
-	REQUIRE(start && bytes > 0, CUDA_ERROR_INVALID_VALUE);
-	return add(start, bytes, flags, false, context);
-}
-
-CUresult cuMemHostRegister(void *start, size_t bytes, unsigned int flags)
-{
-	return cuMemHostRegister_v2(start, bytes, flags);
-}
-
-CUresult cuMemHostUnregister(void *start)
-{
-	REQUIRE_DRIVER();
-	return drop(start, false);
+	return drop(pointer);
 }
 
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pointer, void *host, unsigned int flags)
@@ -131,15 +105,5 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pointer, void *host, unsigned
 	REQUIRE_CONTEXT(context);
 	REQUIRE(pointer && flags == 0 && host_find(host, &range), CUDA_ERROR_INVALID_VALUE);
 	*pointer = (CUdeviceptr)(uintptr_t)host;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuMemHostGetFlags(unsigned int *flags, void *host)
-{
-	struct host_range range;
-
-	REQUIRE_CONTEXT(context);
-	REQUIRE(flags && host_find(host, &range), CUDA_ERROR_INVALID_VALUE);
-	*flags = range.flags;
 	return CUDA_SUCCESS;
 }

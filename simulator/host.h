@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Page-locked host memory, as cuMemHostAlloc allocates and cuMemHostRegister registers it.
+ * Page-locked host memory, as cuMemHostAlloc allocates it.
  */
 #ifndef GPUSHARE_SIMULATOR_HOST_H
 #define GPUSHARE_SIMULATOR_HOST_H
@@ -10,8 +10,6 @@
 struct host_range {
 	uintptr_t start;
 	size_t bytes;
-	unsigned int flags;
-	bool owned; /* allocated by the driver */
 	CUcontext context;
 	struct host_range *next;
 };

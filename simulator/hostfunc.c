@@ -12,7 +12,6 @@ struct call {
 	CUstream stream;
 	uint64_t position;
 	CUhostFn function;
-	CUstreamCallback callback; /* of cuStreamAddCallback: one of the two */
 	void *data;
 	struct call *next;
 };
@@ -29,10 +28,7 @@ static void run_call(struct call *call)
 {
 	queue_wait(call->stream->context, call->position);
 	calling = true;
-	if (call->function)
-		call->function(call->data);
-	else
-		call->callback(call->stream, CUDA_SUCCESS, call->data);
+	call->function(call->data);
 	calling = false;
 	pthread_mutex_lock(&lock);
 	atomic_fetch_add(&call->stream->host_done, 1);
@@ -72,13 +68,13 @@ static bool start_thread(void)
 	return started;
 }
 
-static CUresult give(CUstream stream, CUhostFn function, CUstreamCallback callback, void *data)
+static CUresult give(CUstream stream, CUhostFn function, void *data)
 {
 	struct call *call = calloc(1, sizeof(*call));
 	bool running;
 
 	REQUIRE(call, CUDA_ERROR_OUT_OF_MEMORY);
-	*call = (struct call){stream, atomic_load(&stream->end_ns), function, callback, data, NULL};
+	*call = (struct call){stream, atomic_load(&stream->end_ns), function, data, NULL};
 	pthread_mutex_lock(&lock);
 	running = start_thread();
 	if (running) {
@@ -110,8 +106,7 @@ void host_functions_wait(CUstream stream, uint64_t count)
 	pthread_mutex_unlock(&lock);
 }
 
-static CUresult launch(CUstream handle, enum stream_flavour flavour, CUhostFn function,
-	CUstreamCallback callback, void *data)
+static CUresult launch(CUstream handle, enum stream_flavour flavour, CUhostFn function, void *data)
 {
 	IN_CALL();
 	CUstream stream;
@@ -119,32 +114,16 @@ static CUresult launch(CUstream handle, enum stream_flavour flavour, CUhostFn fu
 
 	if (status != CUDA_SUCCESS)
 		return status;
-	REQUIRE(function || callback, CUDA_ERROR_INVALID_VALUE);
-	if (stream->participant)
-		return function ? capture_host(stream, function, data) : capture_refuse(stream);
-	return give(stream, function, callback, data);
+	REQUIRE(function, CUDA_ERROR_INVALID_VALUE);
+	return stream_captures(stream) ? capture_refuse(stream) : give(stream, function, data);
 }
 
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data)
 {
-	return launch(stream, STREAM_LEGACY, function, NULL, data);
+	return launch(stream, STREAM_LEGACY, function, data);
 }
 
 CUresult cuLaunchHostFunc_ptsz(CUstream stream, CUhostFn function, void *data)
 {
-	return launch(stream, STREAM_PER_THREAD, function, NULL, data);
-}
-
-CUresult cuStreamAddCallback(
-	CUstream stream, CUstreamCallback callback, void *data, unsigned int flags)
-{
-	REQUIRE(flags == 0, CUDA_ERROR_INVALID_VALUE);
-	return launch(stream, STREAM_LEGACY, NULL, callback, data);
-}
-
-CUresult cuStreamAddCallback_ptsz(
-	CUstream stream, CUstreamCallback callback, void *data, unsigned int flags)
-{
-	REQUIRE(flags == 0, CUDA_ERROR_INVALID_VALUE);
-	return launch(stream, STREAM_PER_THREAD, NULL, callback, data);
+	return launch(stream, STREAM_PER_THREAD, function, data);
 }

@@ -82,8 +82,8 @@ CUresult launch(CUfunction function, const struct grid *grid, CUstream handle,
 			function, grid, parameters, extra, stream->context, &duration);
 	if (status != CUDA_SUCCESS)
 		return status;
-	if (stream->participant)
-		return capture_kernel(stream, duration);
+	if (stream_captures(stream))
+		return capture_work(stream, CU_GRAPH_NODE_TYPE_KERNEL, duration_scaled(duration));
 	queue_submit(stream, duration_scaled(duration));
 	if (function->traps)
 		mps_fault();

@@ -45,16 +45,6 @@ CUresult cuParamSetv(CUfunction function, int offset, void *value, unsigned int 
 	return CUDA_SUCCESS;
 }
 
-CUresult cuParamSeti(CUfunction function, int offset, unsigned int value)
-{
-	return cuParamSetv(function, offset, &value, sizeof(value));
-}
-
-CUresult cuParamSetf(CUfunction function, int offset, float value)
-{
-	return cuParamSetv(function, offset, &value, sizeof(value));
-}
-
 static CUresult launch_grid(CUfunction function, int width, int height, CUstream stream)
 {
 	struct grid grid;
@@ -86,50 +76,21 @@ CUresult cuLaunch(CUfunction function)
 	return launch_grid(function, 1, 1, NULL);
 }
 
-static struct grid grid_of(const CUDA_LAUNCH_PARAMS *one)
-{
-	return (struct grid){one->gridDimX, one->gridDimY, one->gridDimZ, one->blockDimX,
-		one->blockDimY, one->blockDimZ};
-}
-
-/* All of them must be valid before the first is started. */
-static CUresult look_at_all(const CUDA_LAUNCH_PARAMS *launches, unsigned int count)
-{
-	for (unsigned int i = 0; i < count; i++) {
-		const struct grid grid = grid_of(&launches[i]);
-		CUstream stream;
-		uint64_t duration_ns;
-		/* Each needs a stream that the program created. */
-		REQUIRE(launches[i].hStream > CU_STREAM_PER_THREAD, CUDA_ERROR_INVALID_VALUE);
-		CUresult result = stream_resolve(launches[i].hStream, STREAM_LEGACY, &stream);
-		if (result == CUDA_SUCCESS)
-			result = launch_duration(launches[i].function, &grid,
-				launches[i].kernelParams, NULL, stream->context, &duration_ns);
-		if (result != CUDA_SUCCESS)
-			return result;
-		if (stream->participant)
-			return capture_refuse(stream);
-		for (unsigned int before = 0; before < i; before++)
-			REQUIRE(launches[before].hStream->context->card != stream->context->card,
-				CUDA_ERROR_INVALID_DEVICE);
-	}
-	return CUDA_SUCCESS;
-}
-
 CUresult cuLaunchCooperativeKernelMultiDevice(
 	CUDA_LAUNCH_PARAMS *launches, unsigned int count, unsigned int flags)
 {
-	CUresult result;
+	CUresult result = CUDA_SUCCESS;
 
 	REQUIRE_DRIVER();
 	REQUIRE(launches && count > 0 && count <= device_count() && flags <= 3,
 		CUDA_ERROR_INVALID_VALUE);
-	result = look_at_all(launches, count);
 	for (unsigned int i = 0; i < count && result == CUDA_SUCCESS; i++) {
-		const struct grid grid = grid_of(&launches[i]);
+		const CUDA_LAUNCH_PARAMS *one = &launches[i];
+		const struct grid grid = {one->gridDimX, one->gridDimY, one->gridDimZ,
+			one->blockDimX, one->blockDimY, one->blockDimZ};
 
-		result = launch(launches[i].function, &grid, launches[i].hStream, STREAM_LEGACY,
-			launches[i].kernelParams, NULL);
+		result = launch(
+			one->function, &grid, one->hStream, STREAM_LEGACY, one->kernelParams, NULL);
 	}
 	return result;
 }

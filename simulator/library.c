@@ -74,27 +74,6 @@ CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *nam
 	return *kernel ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary library)
-{
-	REQUIRE_DRIVER();
-	REQUIRE(count, CUDA_ERROR_INVALID_VALUE);
-	REQUIRE(library_module(library), CUDA_ERROR_INVALID_HANDLE);
-	*count = library_module(library)->function_count;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int count, CUlibrary library)
-{
-	CUmodule module = library_module(library);
-
-	REQUIRE_DRIVER();
-	REQUIRE(kernels, CUDA_ERROR_INVALID_VALUE);
-	REQUIRE(module, CUDA_ERROR_INVALID_HANDLE);
-	for (unsigned int i = 0; i < count && i < module->function_count; i++)
-		kernels[i] = (CUkernel)(void *)&module->functions[i];
-	return CUDA_SUCCESS;
-}
-
 /* Placed in the context that first requests it. */
 CUresult cuLibraryGetGlobal(
 	CUdeviceptr *pointer, size_t *bytes, CUlibrary library, const char *name)
@@ -102,4 +81,37 @@ CUresult cuLibraryGetGlobal(
 	REQUIRE_CONTEXT(context);
 	REQUIRE(library_module(library), CUDA_ERROR_INVALID_HANDLE);
 	return module_variable(library_module(library), name, pointer, bytes);
+}
+
+/* A kernel handle and a function handle of the same kernel are one object here. */
+static CUfunction kernel_function(CUkernel kernel)
+{
+	return (CUfunction)(void *)kernel;
+}
+
+CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
+{
+	REQUIRE_CONTEXT(context);
+	REQUIRE(function, CUDA_ERROR_INVALID_VALUE);
+	REQUIRE(function_valid(kernel_function(kernel)), CUDA_ERROR_INVALID_HANDLE);
+	*function = kernel_function(kernel);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuKernelGetName(const char **name, CUkernel kernel)
+{
+	REQUIRE_DRIVER();
+	REQUIRE(name, CUDA_ERROR_INVALID_VALUE);
+	REQUIRE(function_valid(kernel_function(kernel)), CUDA_ERROR_INVALID_HANDLE);
+	*name = kernel_function(kernel)->kernel->name;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuKernelGetLibrary(CUlibrary *library, CUkernel kernel)
+{
+	REQUIRE_DRIVER();
+	REQUIRE(library, CUDA_ERROR_INVALID_VALUE);
+	REQUIRE(function_valid(kernel_function(kernel)), CUDA_ERROR_INVALID_HANDLE);
+	*library = (CUlibrary)(void *)kernel_function(kernel)->module;
+	return CUDA_SUCCESS;
 }

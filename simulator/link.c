@@ -70,22 +70,6 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, si
 	return append(state, data, bytes);
 }
 
-CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char *path,
-	unsigned int option_count, CUjit_option *options, void **option_values)
-{
-	size_t bytes;
-	CUresult result;
-	char *data;
-
-	REQUIRE(path, CUDA_ERROR_INVALID_VALUE);
-	data = image_load_file(path, &bytes);
-	REQUIRE(data, CUDA_ERROR_FILE_NOT_FOUND);
-	result = cuLinkAddData_v2(
-		state, type, data, bytes, path, option_count, options, option_values);
-	free(data);
-	return result;
-}
-
 CUresult cuLinkComplete(CUlinkState state, void **cubin, size_t *bytes)
 {
 	struct image image = {.kernels = NULL};

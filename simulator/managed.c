@@ -168,7 +168,7 @@ static CUresult prefetch(CUdeviceptr pointer, size_t bytes, CUdevice to, CUstrea
 	if (status != CUDA_SUCCESS)
 		return status;
 	REQUIRE(to == CPU || device_valid(to), CUDA_ERROR_INVALID_DEVICE);
-	if (stream->participant)
+	if (stream_captures(stream))
 		return capture_refuse(stream);
 	space_take();
 	region = managed_at(pointer);

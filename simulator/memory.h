@@ -38,7 +38,6 @@ struct small {
 struct mapping;
 struct chunk;
 struct ipc;
-struct allocation;
 
 struct region {
 	enum region_kind kind;
@@ -51,14 +50,13 @@ struct region {
 	size_t counted_bytes; /* of the card's */
 	CUdevice resident;    /* of managed memory: the card */
 	bool written;
-	bool idle; /* its graph does not run */
+	bool idle; /* of a graph: not live */
 	unsigned long long id;
 	struct small *small;
 	struct mapping *mappings;
 	struct chunk *chunk;
 	CUexternalMemory external;
-	struct ipc *ipc; /* it is exported, or opened */
-	struct allocation *allocation;
+	struct ipc *ipc;		/* it is exported, or opened */
 	struct region *previous, *next; /* of its context's or the reservations' */
 };
 

@@ -30,13 +30,9 @@ static CUresult fill(CUdeviceptr to, size_t pitch, uint32_t value, size_t elemen
 		return status;
 	REQUIRE(to % element == 0 && (height == 1 || pitch >= width * element),
 		CUDA_ERROR_INVALID_VALUE);
-	if (stream->participant)
-		return capture_fill(stream, &(CUDA_MEMSET_NODE_PARAMS){.dst = to,
-						    .pitch = pitch,
-						    .value = value,
-						    .elementSize = (unsigned int)element,
-						    .width = width,
-						    .height = height});
+	if (stream_captures(stream))
+		return capture_work(stream, CU_GRAPH_NODE_TYPE_MEMSET,
+			copy_duration(stream->context, width * element * height, false));
 	contents = memory_is_device(to) ? memory_contents(to, span, true) : NULL;
 	REQUIRE(contents, CUDA_ERROR_INVALID_VALUE);
 	host_functions_wait(stream, atomic_load(&stream->host_submitted));

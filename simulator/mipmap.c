@@ -11,7 +11,7 @@
 
 #define LEVEL_BYTES 512 /* each level starts at a whole tile */
 
-bool mipmap_valid(CUmipmappedArray mipmap)
+static bool mipmap_valid(CUmipmappedArray mipmap)
 {
 	return mipmap && mipmap->kind == OBJECT_MIPMAP;
 }
@@ -99,17 +99,6 @@ CUresult cuMipmappedArrayGetLevel(CUarray *level, CUmipmappedArray array, unsign
 	REQUIRE(level && number < array->level_count, CUDA_ERROR_INVALID_VALUE);
 	*level = &array->levels[number];
 	return CUDA_SUCCESS;
-}
-
-/* For an array whose memory the program maps; there is none. */
-CUresult cuMipmappedArrayGetMemoryRequirements(
-	CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements, CUmipmappedArray array, CUdevice ordinal)
-{
-	REQUIRE_DRIVER();
-	REQUIRE(device_valid(ordinal), CUDA_ERROR_INVALID_DEVICE);
-	REQUIRE(mipmap_valid(array), CUDA_ERROR_INVALID_HANDLE);
-	(void)requirements;
-	return CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)

@@ -105,11 +105,7 @@ static CUresult make_functions(CUmodule module)
 			.timed = kernel->timed,
 			.traps = strcmp(kernel->name, "trap") == 0,
 			.kernel = kernel,
-			.module = module,
-			.attributes = {[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK] = 1024,
-				[CU_FUNC_ATTRIBUTE_NUM_REGS] = 32,
-				[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES] = 49152,
-				[CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT] = -1}};
+			.module = module};
 	}
 	return CUDA_SUCCESS;
 }
@@ -271,25 +267,6 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 	REQUIRE(module_valid(module), CUDA_ERROR_INVALID_HANDLE);
 	*function = module_function(module, name);
 	return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
-}
-
-CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule module)
-{
-	REQUIRE_CONTEXT(context);
-	REQUIRE(count, CUDA_ERROR_INVALID_VALUE);
-	REQUIRE(module_valid(module), CUDA_ERROR_INVALID_HANDLE);
-	*count = module->function_count;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int count, CUmodule module)
-{
-	REQUIRE_CONTEXT(context);
-	REQUIRE(functions, CUDA_ERROR_INVALID_VALUE);
-	REQUIRE(module_valid(module), CUDA_ERROR_INVALID_HANDLE);
-	for (unsigned int i = 0; i < count && i < module->function_count; i++)
-		functions[i] = &module->functions[i];
-	return CUDA_SUCCESS;
 }
 
 CUresult cuModuleGetGlobal_v2(

@@ -9,15 +9,12 @@
 #include "driver.h"
 #include "image/image.h"
 
-#define FUNCTION_ATTRIBUTES CU_FUNC_ATTRIBUTE_MAX
-
 struct CUfunc_st {
 	uint32_t kind;
 	bool timed; /* the first parameter is a duration in nanoseconds */
 	bool traps;
 	const struct kernel *kernel;
 	CUmodule module;
-	int attributes[FUNCTION_ATTRIBUTES];
 	unsigned int block[3];	  /* for launches of the first form */
 	unsigned char *arguments; /* and with these; null: none yet */
 	size_t argument_bytes;

@@ -113,36 +113,3 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
 	REQUIRE_DRIVER();
 	return attribute_get(data, attribute, pointer);
 }
-
-/* For an address that CUDA does not know, this one returns nothing, and does not fail. */
-CUresult cuPointerGetAttributes(
-	unsigned int count, CUpointer_attribute *attributes, void **data, CUdeviceptr pointer)
-{
-	REQUIRE_DRIVER();
-	REQUIRE(attributes && data, CUDA_ERROR_INVALID_VALUE);
-	for (unsigned int i = 0; i < count; i++) {
-		bool word = attributes[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE ||
-			    attributes[i] == CU_POINTER_ATTRIBUTE_IS_MANAGED ||
-			    attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
-
-		if (attribute_get(data[i], attributes[i], pointer) == CUDA_SUCCESS)
-			continue;
-		REQUIRE(data[i], CUDA_ERROR_INVALID_VALUE);
-		memset(data[i], attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ? 0xff : 0,
-			word ? sizeof(int) : sizeof(void *));
-	}
-	return CUDA_SUCCESS;
-}
-
-/* SYNC_MEMOPS is the only one that can be set, and operations are in order anyway. */
-CUresult cuPointerSetAttribute(
-	const void *value, CUpointer_attribute attribute, CUdeviceptr pointer)
-{
-	struct extent extent;
-
-	REQUIRE_DRIVER();
-	REQUIRE(value && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS &&
-			memory_find(pointer, &extent),
-		CUDA_ERROR_INVALID_VALUE);
-	return CUDA_SUCCESS;
-}

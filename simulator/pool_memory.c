@@ -181,7 +181,7 @@ static CUresult allocate(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, 
 	REQUIRE(pool_valid(pool), CUDA_ERROR_INVALID_VALUE);
 	/* Only the other process can allocate its memory. */
 	REQUIRE(!pool->imported, CUDA_ERROR_NOT_SUPPORTED);
-	if (stream->participant)
+	if (stream_captures(stream))
 		return capture_allocation(stream, pool->location, bytes, pointer);
 	REQUIRE_NO_FAULT(stream->context->card);
 	latch_take(&pools_latch);
@@ -204,7 +204,7 @@ static CUresult release(CUdeviceptr pointer, CUstream handle, enum stream_flavou
 
 	if (status != CUDA_SUCCESS)
 		return status;
-	if (stream->participant)
+	if (stream_captures(stream))
 		return capture_release(stream, pointer);
 	REQUIRE(memory_find(pointer, &extent) && extent.base == pointer, CUDA_ERROR_INVALID_VALUE);
 	if (extent.region->kind == REGION_GRAPH)

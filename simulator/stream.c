@@ -7,19 +7,16 @@
 
 #include <stdlib.h>
 
-static _Atomic unsigned long long next_id = 1;
 /* Destroyed ones stay: an event may refer to one, and so may a stale handle, which is then
  * refused. */
 static struct latch latch;
 static CUstream destroyed;
 
-void stream_begin(CUstream stream, CUcontext context, unsigned int flags, int priority)
+void stream_begin(CUstream stream, CUcontext context, unsigned int flags)
 {
 	stream->kind = OBJECT_STREAM;
 	stream->flags = flags;
-	stream->priority = priority;
 	stream->context = context;
-	stream->id = atomic_fetch_add(&next_id, 1);
 	latch_take(&context->latch);
 	stream->next = context->streams;
 	context->streams = stream;
@@ -43,9 +40,6 @@ CUresult stream_resolve(CUstream handle, enum stream_flavour flavour, CUstream *
 		*stream = handle;
 	else
 		return CUDA_ERROR_INVALID_HANDLE;
-	if (*stream == &context->legacy &&
-		atomic_load_explicit(&captures_open, memory_order_relaxed) > 0)
-		return capture_forbids_legacy(context, true);
 	return CUDA_SUCCESS;
 }
 
@@ -53,11 +47,12 @@ CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int pr
 {
 	CUstream made;
 
+	(void)priority; /* all work is in the order of submission */
 	REQUIRE_CONTEXT(context);
 	REQUIRE(stream && flags <= CU_STREAM_NON_BLOCKING, CUDA_ERROR_INVALID_VALUE);
 	made = calloc(1, sizeof(*made));
 	REQUIRE(made, CUDA_ERROR_OUT_OF_MEMORY);
-	stream_begin(made, context, flags, priority > 0 ? 0 : priority < -5 ? -5 : priority);
+	stream_begin(made, context, flags);
 	*stream = made;
 	return CUDA_SUCCESS;
 }
@@ -129,37 +124,9 @@ void stream_drain(CUstream stream)
 
 static CUresult synchronize(CUstream stream)
 {
-	if (stream->participant)
+	if (stream_captures(stream))
 		return capture_refuse(stream);
 	stream_drain(stream);
-	return CUDA_SUCCESS;
-}
-
-static CUresult get_priority(CUstream stream, int *priority)
-{
-	REQUIRE(priority, CUDA_ERROR_INVALID_VALUE);
-	*priority = stream->priority;
-	return CUDA_SUCCESS;
-}
-
-static CUresult get_flags(CUstream stream, unsigned int *flags)
-{
-	REQUIRE(flags, CUDA_ERROR_INVALID_VALUE);
-	*flags = stream->flags;
-	return CUDA_SUCCESS;
-}
-
-static CUresult get_id(CUstream stream, unsigned long long *id)
-{
-	REQUIRE(id, CUDA_ERROR_INVALID_VALUE);
-	*id = stream->id;
-	return CUDA_SUCCESS;
-}
-
-static CUresult get_device(CUstream stream, CUdevice *ordinal)
-{
-	REQUIRE(ordinal, CUDA_ERROR_INVALID_VALUE);
-	*ordinal = stream->context->device;
 	return CUDA_SUCCESS;
 }
 
@@ -172,19 +139,12 @@ static CUresult get_context(CUstream stream, CUcontext *context)
 
 static CUresult query(CUstream stream)
 {
-	if (stream->participant)
+	if (stream_captures(stream))
 		return capture_refuse(stream);
 	return stream_done(stream) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 ON_STREAM(cuStreamSynchronize, (CUstream handle), handle, synchronize(stream))
 ON_STREAM(cuStreamQuery, (CUstream handle), handle, query(stream))
-ON_STREAM(cuStreamGetPriority, (CUstream handle, int *priority), handle,
-	get_priority(stream, priority))
-ON_STREAM(
-	cuStreamGetFlags, (CUstream handle, unsigned int *flags), handle, get_flags(stream, flags))
-ON_STREAM(cuStreamGetId, (CUstream handle, unsigned long long *id), handle, get_id(stream, id))
-ON_STREAM(cuStreamGetDevice, (CUstream handle, CUdevice *ordinal), handle,
-	get_device(stream, ordinal))
 ON_STREAM(
 	cuStreamGetCtx, (CUstream handle, CUcontext *context), handle, get_context(stream, context))

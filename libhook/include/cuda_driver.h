@@ -27,8 +27,6 @@ typedef enum CUdevice_attribute {
 typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;
 typedef unsigned long long CUmemGenericAllocationHandle;
-typedef unsigned long long CUtexObject;
-typedef unsigned long long CUsurfObject;
 typedef struct CUctx_st *CUcontext;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
@@ -53,7 +51,6 @@ typedef struct CUuuid {
 } CUuuid;
 
 typedef void (*CUhostFn)(void *data);
-typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void *data);
 
 /* The handles of a context's default streams; a null stream is one or the other, depending on the
  * form of the function. */
@@ -83,8 +80,6 @@ enum {
 	CU_EVENT_BLOCKING_SYNC = 1,
 	CU_EVENT_DISABLE_TIMING = 2,
 	CU_EVENT_INTERPROCESS = 4,
-	CU_EVENT_RECORD_EXTERNAL = 1,
-	CU_EVENT_WAIT_EXTERNAL = 1,
 	CU_STREAM_NON_BLOCKING = 1,
 	CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1,
 	CU_MEM_ATTACH_GLOBAL = 1,
@@ -125,20 +120,6 @@ typedef enum CUpointer_attribute {
 	CU_POINTER_ATTRIBUTE_ACCESS_FLAGS = 16,
 	CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17,
 } CUpointer_attribute;
-
-typedef enum CUfunction_attribute {
-	CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 0,
-	CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1,
-	CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES = 2,
-	CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES = 3,
-	CU_FUNC_ATTRIBUTE_NUM_REGS = 4,
-	CU_FUNC_ATTRIBUTE_PTX_VERSION = 5,
-	CU_FUNC_ATTRIBUTE_BINARY_VERSION = 6,
-	CU_FUNC_ATTRIBUTE_CACHE_MODE_CA = 7,
-	CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
-	CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 9,
-	CU_FUNC_ATTRIBUTE_MAX = 16,
-} CUfunction_attribute;
 
 typedef enum CUjitInputType {
 	CU_JIT_INPUT_CUBIN = 0,
@@ -281,25 +262,11 @@ enum {
 	CUDA_ARRAY3D_DEFERRED_MAPPING = 0x80,
 };
 
-typedef enum CUresourcetype {
-	CU_RESOURCE_TYPE_ARRAY = 0,
-	CU_RESOURCE_TYPE_MIPMAPPED_ARRAY = 1,
-	CU_RESOURCE_TYPE_LINEAR = 2,
-	CU_RESOURCE_TYPE_PITCH2D = 3,
-} CUresourcetype;
-
 /* Enumerations whose values neither library uses: only their size matters. */
 typedef int CUjit_option;
 typedef int CUlibraryOption;
-typedef int CUfunc_cache;
-typedef int CUsharedconfig;
-typedef int CUmem_range_attribute;
 typedef int CUmodule_loading_mode;
-typedef int CUfunction_loading_state;
-typedef int CUdevice_P2PAttribute;
 typedef int CUmemAllocationGranularity_flags;
-typedef int CUstreamAttrID;
-typedef int CUexecAffinityType;
 
 typedef struct CUmemLocation {
 	CUmemLocationType type;
@@ -348,10 +315,6 @@ typedef struct CUmemPoolPtrExportData {
 typedef struct CUipcMemHandle {
 	char reserved[64];
 } CUipcMemHandle;
-
-typedef struct CUipcEventHandle {
-	char reserved[64];
-} CUipcEventHandle;
 
 typedef enum CUexternalMemoryHandleType {
 	CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD = 1,
@@ -483,56 +446,6 @@ typedef struct CUDA_ARRAY3D_DESCRIPTOR_v1 {
 	unsigned int Flags;
 } CUDA_ARRAY3D_DESCRIPTOR_v1;
 
-typedef struct CUDA_ARRAY_MEMORY_REQUIREMENTS {
-	size_t size;
-	size_t alignment;
-	unsigned int reserved[4];
-} CUDA_ARRAY_MEMORY_REQUIREMENTS;
-
-/* NOLINTNEXTLINE(bugprone-tagged-union-member-count): the ABI's */
-typedef struct CUDA_RESOURCE_DESC {
-	CUresourcetype resType;
-	union {
-		struct {
-			CUarray hArray;
-		} array;
-		struct {
-			CUmipmappedArray hMipmappedArray;
-		} mipmap;
-		struct {
-			CUdeviceptr devPtr;
-			CUarray_format format;
-			unsigned int numChannels;
-			size_t sizeInBytes;
-		} linear;
-		struct {
-			CUdeviceptr devPtr;
-			CUarray_format format;
-			unsigned int numChannels;
-			size_t width;
-			size_t height;
-			size_t pitchInBytes;
-		} pitch2D;
-		struct {
-			int reserved[32];
-		} reserved;
-	} res;
-	unsigned int flags;
-} CUDA_RESOURCE_DESC;
-
-typedef struct CUdevprop {
-	int maxThreadsPerBlock;
-	int maxThreadsDim[3];
-	int maxGridSize[3];
-	int sharedMemPerBlock;
-	int totalConstantMemory;
-	int SIMDWidth;
-	int memPitch;
-	int regsPerBlock;
-	int clockRate;
-	int textureAlign;
-} CUdevprop;
-
 typedef union CUlaunchAttributeValue {
 	char pad[64];
 	int cooperative;
@@ -565,28 +478,6 @@ typedef struct CUDA_KERNEL_NODE_PARAMS {
 	CUcontext ctx;
 } CUDA_KERNEL_NODE_PARAMS;
 
-/* A context follows in _v2, which only cuGraphAddNode takes. */
-typedef struct CUDA_MEMSET_NODE_PARAMS {
-	CUdeviceptr dst;
-	size_t pitch;
-	unsigned int value;
-	unsigned int elementSize;
-	size_t width;
-	size_t height;
-} CUDA_MEMSET_NODE_PARAMS;
-
-typedef struct CUDA_MEMCPY_NODE_PARAMS {
-	int flags;
-	int reserved;
-	CUcontext copyCtx;
-	CUDA_MEMCPY3D copyParams;
-} CUDA_MEMCPY_NODE_PARAMS;
-
-typedef struct CUDA_HOST_NODE_PARAMS {
-	CUhostFn fn;
-	void *userData;
-} CUDA_HOST_NODE_PARAMS;
-
 typedef struct CUDA_MEM_ALLOC_NODE_PARAMS {
 	CUmemPoolProps poolProps;
 	const CUmemAccessDesc *accessDescs;
@@ -604,14 +495,6 @@ typedef struct CUDA_CHILD_GRAPH_NODE_PARAMS {
 	CUgraphChildGraphNodeOwnership ownership; /* since 12.9; zero before */
 } CUDA_CHILD_GRAPH_NODE_PARAMS;
 
-typedef struct CUDA_EVENT_RECORD_NODE_PARAMS {
-	CUevent event;
-} CUDA_EVENT_RECORD_NODE_PARAMS;
-
-typedef struct CUDA_EVENT_WAIT_NODE_PARAMS {
-	CUevent event;
-} CUDA_EVENT_WAIT_NODE_PARAMS;
-
 typedef struct CUgraphEdgeData {
 	unsigned char from_port;
 	unsigned char to_port;
@@ -625,12 +508,7 @@ typedef struct CUgraphNodeParams {
 	union {
 		long long reserved1[29];
 		CUDA_KERNEL_NODE_PARAMS kernel;
-		CUDA_MEMCPY_NODE_PARAMS memcpy;
-		CUDA_MEMSET_NODE_PARAMS memset;
-		CUDA_HOST_NODE_PARAMS host;
 		CUDA_CHILD_GRAPH_NODE_PARAMS graph;
-		CUDA_EVENT_WAIT_NODE_PARAMS eventWait;
-		CUDA_EVENT_RECORD_NODE_PARAMS eventRecord;
 		CUDA_MEM_ALLOC_NODE_PARAMS alloc;
 		CUDA_MEM_FREE_NODE_PARAMS free;
 	};
@@ -649,9 +527,6 @@ typedef struct CUctxCreateParams CUctxCreateParams;
 typedef struct CUgraphExecUpdateResultInfo CUgraphExecUpdateResultInfo;
 typedef struct CUexecAffinityParam CUexecAffinityParam;
 typedef struct CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC;
-typedef struct CUDA_TEXTURE_DESC CUDA_TEXTURE_DESC;
-typedef struct CUDA_RESOURCE_VIEW_DESC CUDA_RESOURCE_VIEW_DESC;
-typedef union CUstreamAttrValue CUstreamAttrValue;
 
 #define CUDA_WITH_PTSZ(name, parameters)                                                           \
 	CUresult name parameters;                                                                  \
@@ -679,22 +554,15 @@ CUresult cuDeviceGetName(char *name, int length, CUdevice device);
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device);
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device);
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device);
-CUresult cuDeviceGetProperties(CUdevprop *properties, CUdevice device);
-CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device);
 CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device);
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device);
-CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *bus_id);
 CUresult cuDeviceGetPCIBusId(char *bus_id, int length, CUdevice device);
 CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer);
-CUresult cuDeviceGetP2PAttribute(
-	int *value, CUdevice_P2PAttribute attribute, CUdevice source, CUdevice destination);
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device);
 CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device);
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool);
-CUresult cuDeviceGetExecAffinitySupport(int *value, CUexecAffinityType type, CUdevice device);
 CUresult cuDeviceGraphMemTrim(CUdevice device);
 CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void *value);
-CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void *value);
 
 /* contexts */
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
@@ -702,8 +570,6 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device);
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
 CUresult cuDevicePrimaryCtxReset(CUdevice device);
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
-CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned int flags);
-CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags);
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *active);
 CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device);
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device);
@@ -720,25 +586,13 @@ CUresult cuCtxPopCurrent_v2(CUcontext *context);
 CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuCtxGetCurrent(CUcontext *context);
 CUresult cuCtxGetDevice(CUdevice *device);
-CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context);
 CUresult cuCtxGetFlags(unsigned int *flags);
-CUresult cuCtxSetFlags(unsigned int flags);
-CUresult cuCtxGetId(CUcontext context, unsigned long long *id);
 CUresult cuCtxSynchronize(void);
 CUresult cuCtxSynchronize_v2(CUcontext context);
 CUresult cuCtxSetLimit(CUlimit limit, size_t value);
 CUresult cuCtxGetLimit(size_t *value, CUlimit limit);
-CUresult cuCtxGetCacheConfig(CUfunc_cache *config);
-CUresult cuCtxSetCacheConfig(CUfunc_cache config);
-CUresult cuCtxGetSharedMemConfig(CUsharedconfig *config);
-CUresult cuCtxSetSharedMemConfig(CUsharedconfig config);
-CUresult cuCtxGetApiVersion(CUcontext context, unsigned int *version);
-CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest);
-CUresult cuCtxResetPersistingL2Cache(void);
 CUresult cuCtxAttach(CUcontext *context, unsigned int flags);
 CUresult cuCtxDetach(CUcontext context);
-CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags);
-CUresult cuCtxDisablePeerAccess(CUcontext peer);
 
 /* memory */
 CUresult cuMemGetInfo(unsigned int *free_bytes, unsigned int *total_bytes);
@@ -757,10 +611,6 @@ CUresult cuMemAllocHost_v2(void **pointer, size_t bytes);
 CUresult cuMemFreeHost(void *pointer);
 CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned int flags);
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pointer, void *host, unsigned int flags);
-CUresult cuMemHostGetFlags(unsigned int *flags, void *host);
-CUresult cuMemHostRegister(void *host, size_t bytes, unsigned int flags);
-CUresult cuMemHostRegister_v2(void *host, size_t bytes, unsigned int flags);
-CUresult cuMemHostUnregister(void *host);
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer);
 CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags);
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags);
@@ -773,10 +623,6 @@ CUresult cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *array, CUexte
 	const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *description);
 CUresult cuDestroyExternalMemory(CUexternalMemory memory);
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr pointer);
-CUresult cuPointerGetAttributes(
-	unsigned int count, CUpointer_attribute *attributes, void **data, CUdeviceptr pointer);
-CUresult cuPointerSetAttribute(
-	const void *value, CUpointer_attribute attribute, CUdeviceptr pointer);
 CUresult cuMemAdvise(CUdeviceptr pointer, size_t bytes, CUmem_advise advice, CUdevice device);
 CUresult cuMemAdvise_v2(
 	CUdeviceptr pointer, size_t bytes, CUmem_advise advice, CUmemLocation location);
@@ -854,8 +700,6 @@ CUresult cuGreenCtxCreate(
 	CUgreenCtx *green, CUdevResourceDesc description, CUdevice device, unsigned int flags);
 CUresult cuGreenCtxDestroy(CUgreenCtx green);
 CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green);
-CUresult cuGreenCtxGetDevResource(
-	CUgreenCtx green, CUdevResource *resource, CUdevResourceType type);
 
 /* multicast */
 CUresult cuMulticastCreate(
@@ -924,7 +768,6 @@ CUDA_WITH_PTSZ(cuMemsetD2D32Async, (CUdeviceptr to, size_t pitch, unsigned int v
 CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor);
 CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor);
 CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *descriptor);
-CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *descriptor, CUarray array);
 CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor);
 CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUarray array);
 CUresult cuArrayDestroy(CUarray array);
@@ -932,65 +775,32 @@ CUresult cuMipmappedArrayCreate(
 	CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned int levels);
 CUresult cuMipmappedArrayGetLevel(CUarray *level, CUmipmappedArray array, unsigned int number);
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray array);
-CUresult cuArrayGetMemoryRequirements(
-	CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements, CUarray array, CUdevice device);
-CUresult cuMipmappedArrayGetMemoryRequirements(
-	CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements, CUmipmappedArray array, CUdevice device);
-CUresult cuTexObjectCreate(CUtexObject *texture, const CUDA_RESOURCE_DESC *resource,
-	const CUDA_TEXTURE_DESC *sampling, const CUDA_RESOURCE_VIEW_DESC *view);
-CUresult cuTexObjectDestroy(CUtexObject texture);
-CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC *resource, CUtexObject texture);
-CUresult cuSurfObjectCreate(CUsurfObject *surface, const CUDA_RESOURCE_DESC *resource);
-CUresult cuSurfObjectDestroy(CUsurfObject surface);
-CUresult cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC *resource, CUsurfObject surface);
 
 /* streams and events */
 CUresult cuStreamCreate(CUstream *stream, unsigned int flags);
 CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority);
 CUresult cuStreamDestroy(CUstream stream);
 CUresult cuStreamDestroy_v2(CUstream stream);
-CUDA_WITH_PTSZ(cuStreamGetPriority, (CUstream stream, int *priority));
-CUDA_WITH_PTSZ(cuStreamGetFlags, (CUstream stream, unsigned int *flags));
-CUDA_WITH_PTSZ(cuStreamGetId, (CUstream stream, unsigned long long *id));
-CUDA_WITH_PTSZ(cuStreamGetDevice, (CUstream stream, CUdevice *device));
 CUDA_WITH_PTSZ(cuStreamGetCtx, (CUstream stream, CUcontext *context));
 CUDA_WITH_PTSZ(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags));
-CUDA_WITH_PTSZ(cuStreamAddCallback,
-	(CUstream stream, CUstreamCallback callback, void *data, unsigned int flags));
 CUDA_WITH_PTSZ(cuStreamAttachMemAsync,
 	(CUstream stream, CUdeviceptr pointer, size_t bytes, unsigned int flags));
 CUDA_WITH_PTSZ(cuStreamQuery, (CUstream stream));
 CUDA_WITH_PTSZ(cuStreamSynchronize, (CUstream stream));
 CUDA_WITH_PTSZ(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status));
-CUDA_WITH_PTSZ(
-	cuStreamGetCaptureInfo, (CUstream stream, CUstreamCaptureStatus *status, uint64_t *id));
-CUDA_WITH_PTSZ(cuStreamGetCaptureInfo_v2,
-	(CUstream stream, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph,
-		const CUgraphNode **dependencies, size_t *count));
-CUDA_WITH_PTSZ(cuStreamGetCaptureInfo_v3,
-	(CUstream stream, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph,
-		const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *count));
 CUDA_WITH_PTSZ(cuStreamBeginCapture, (CUstream stream));
 CUDA_WITH_PTSZ(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode));
 CUDA_WITH_PTSZ(cuStreamBeginCaptureToGraph,
 	(CUstream stream, CUgraph graph, const CUgraphNode *dependencies,
 		const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode));
 CUDA_WITH_PTSZ(cuStreamEndCapture, (CUstream stream, CUgraph *graph));
-CUDA_WITH_PTSZ(cuStreamUpdateCaptureDependencies,
-	(CUstream stream, CUgraphNode *dependencies, size_t count, unsigned int flags));
-CUDA_WITH_PTSZ(cuStreamUpdateCaptureDependencies_v2,
-	(CUstream stream, CUgraphNode *dependencies, const CUgraphEdgeData *edges, size_t count,
-		unsigned int flags));
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
 CUresult cuEventCreate(CUevent *event, unsigned int flags);
-CUresult cuEventDestroy(CUevent event);
 CUresult cuEventDestroy_v2(CUevent event);
 CUDA_WITH_PTSZ(cuEventRecord, (CUevent event, CUstream stream));
-CUDA_WITH_PTSZ(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned int flags));
 CUresult cuEventQuery(CUevent event);
 CUresult cuEventSynchronize(CUevent event);
 CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end);
-CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end);
 
 /* modules, libraries, functions */
 CUresult cuModuleLoad(CUmodule *module, const char *path);
@@ -1001,16 +811,12 @@ CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image);
 CUresult cuModuleUnload(CUmodule module);
 CUresult cuModuleGetLoadingMode(CUmodule_loading_mode *mode);
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
-CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule module);
-CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int count, CUmodule module);
 CUresult cuModuleGetGlobal_v2(
 	CUdeviceptr *pointer, size_t *bytes, CUmodule module, const char *name);
 CUresult cuLinkCreate_v2(
 	unsigned int option_count, CUjit_option *options, void **option_values, CUlinkState *state);
 CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, size_t bytes,
 	const char *name, unsigned int option_count, CUjit_option *options, void **option_values);
-CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char *path,
-	unsigned int option_count, CUjit_option *options, void **option_values);
 CUresult cuLinkComplete(CUlinkState state, void **cubin, size_t *bytes);
 CUresult cuLinkDestroy(CUlinkState state);
 CUresult cuLibraryLoadData(CUlibrary *library, const void *image, CUjit_option *options,
@@ -1021,8 +827,6 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_optio
 	void **library_values, unsigned int library_option_count);
 CUresult cuLibraryUnload(CUlibrary library);
 CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name);
-CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary library);
-CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int count, CUlibrary library);
 CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library);
 CUresult cuLibraryGetGlobal(
 	CUdeviceptr *pointer, size_t *bytes, CUlibrary library, const char *name);
@@ -1031,25 +835,6 @@ CUresult cuLibraryGetManaged(
 CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel);
 CUresult cuKernelGetLibrary(CUlibrary *library, CUkernel kernel);
 CUresult cuKernelGetName(const char **name, CUkernel kernel);
-CUresult cuKernelGetAttribute(
-	int *value, CUfunction_attribute attribute, CUkernel kernel, CUdevice device);
-CUresult cuKernelSetAttribute(
-	CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice device);
-CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice device);
-CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, size_t *bytes);
-CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function);
-CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value);
-CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config);
-CUresult cuFuncSetSharedMemConfig(CUfunction function, CUsharedconfig config);
-CUresult cuFuncGetModule(CUmodule *module, CUfunction function);
-CUresult cuFuncGetName(const char **name, CUfunction function);
-CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, size_t *bytes);
-CUresult cuFuncIsLoaded(CUfunction_loading_state *state, CUfunction function);
-CUresult cuFuncLoad(CUfunction function);
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(
-	int *blocks, CUfunction function, int block_threads, size_t shared_bytes);
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction function,
-	int block_threads, size_t shared_bytes, unsigned int flags);
 
 /* launches */
 CUDA_WITH_PTSZ(cuLaunchKernel,
@@ -1075,24 +860,7 @@ CUresult cuGraphAddKernelNode(CUgraphNode *node, CUgraph graph, const CUgraphNod
 	size_t count, const CUDA_KERNEL_NODE_PARAMS *parameters);
 CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
 	size_t count, const CUDA_KERNEL_NODE_PARAMS *parameters);
-CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-	size_t count, const CUDA_MEMCPY3D *copy, CUcontext context);
-CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D *copy);
-CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-	size_t count, const CUDA_MEMSET_NODE_PARAMS *parameters, CUcontext context);
-CUresult cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS *parameters);
-CUresult cuGraphAddHostNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-	size_t count, const CUDA_HOST_NODE_PARAMS *parameters);
-CUresult cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS *parameters);
-CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-	size_t count, CUgraph child);
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *child);
-CUresult cuGraphAddEventRecordNode(CUgraphNode *node, CUgraph graph,
-	const CUgraphNode *dependencies, size_t count, CUevent event);
-CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode node, CUevent *event);
-CUresult cuGraphAddEventWaitNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-	size_t count, CUevent event);
-CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode node, CUevent *event);
 CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
 	size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *parameters);
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *parameters);
@@ -1101,16 +869,8 @@ CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNo
 CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *pointer);
 CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
 	size_t count, CUgraphNodeParams *parameters);
-CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-	const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *parameters);
 CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type);
-CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode *dependencies, size_t *count);
-CUresult cuGraphNodeGetDependencies_v2(
-	CUgraphNode node, CUgraphNode *dependencies, CUgraphEdgeData *edges, size_t *count);
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count);
-CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, size_t *count);
-CUresult cuGraphClone(CUgraph *clone, CUgraph original);
-CUresult cuGraphDestroyNode(CUgraphNode node);
 CUresult cuGraphInstantiateWithFlags(
 	CUgraphExec *instance, CUgraph graph, unsigned long long flags);
 CUresult cuGraphInstantiate_v2(
@@ -1124,11 +884,6 @@ CUresult cuGraphExecUpdate(
 	CUgraphExec instance, CUgraph graph, CUgraphNode *error_node, int *update_result);
 CUresult cuGraphExecUpdate_v2(
 	CUgraphExec instance, CUgraph graph, CUgraphExecUpdateResultInfo *update_result);
-CUresult cuGraphExecGetFlags(CUgraphExec instance, uint64_t *flags);
-
-/* the profiler's two, in cudaProfiler.h */
-CUresult cuProfilerStart(void);
-CUresult cuProfilerStop(void);
 
 #pragma GCC visibility pop
 
@@ -1142,13 +897,9 @@ _Static_assert(sizeof(CUmemPoolProps) == 88 && sizeof(CUmulticastObjectProp) == 
 _Static_assert(sizeof(CUDA_MEMCPY2D) == 128 && sizeof(CUDA_MEMCPY3D) == 200, "ABI");
 _Static_assert(sizeof(CUDA_ARRAY_DESCRIPTOR) == 24, "ABI");
 _Static_assert(sizeof(CUDA_ARRAY3D_DESCRIPTOR) == 40, "ABI");
-_Static_assert(sizeof(CUDA_ARRAY_MEMORY_REQUIREMENTS) == 32, "ABI");
-_Static_assert(sizeof(CUDA_RESOURCE_DESC) == 144, "ABI");
 _Static_assert(sizeof(CUlaunchAttribute) == 72 && sizeof(CUlaunchConfig) == 56, "ABI");
 _Static_assert(sizeof(CUDA_MEM_ALLOC_NODE_PARAMS) == 120, "ABI");
-_Static_assert(sizeof(CUDA_MEMSET_NODE_PARAMS) == 40, "ABI");
-_Static_assert(sizeof(CUDA_MEMCPY_NODE_PARAMS) == 216, "ABI");
 _Static_assert(sizeof(CUgraphNodeParams) == 256 && sizeof(CUgraphEdgeData) == 8, "ABI");
-_Static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS) == 72 && sizeof(CUdevprop) == 56, "ABI");
+_Static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS) == 72, "ABI");
 
 #endif

@@ -137,8 +137,6 @@ typedef CUresult (*CUgraphRecaptureCallback)(void *data, CUgraphNode node,
 /* launches; in the first form, grid and parameters belong to the function */
 CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z);
 CUresult cuParamSetSize(CUfunction function, unsigned int bytes);
-CUresult cuParamSeti(CUfunction function, int offset, unsigned int value);
-CUresult cuParamSetf(CUfunction function, int offset, float value);
 CUresult cuParamSetv(CUfunction function, int offset, void *value, unsigned int bytes);
 CUresult cuLaunch(CUfunction function);
 CUresult cuLaunchGrid(CUfunction function, int width, int height);
@@ -227,14 +225,6 @@ CUDA_WITH_PTSZ(cuStreamBeginCaptureToCig, (CUstream stream, CUstreamCigCapturePa
 CUDA_WITH_PTSZ(cuStreamEndCaptureToCig, (CUstream stream));
 
 /* graphs */
-CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *parameters);
-CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *parameters);
-CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *parameters);
-CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *parameters);
-CUresult cuGraphExecKernelNodeSetParams(
-	CUgraphExec instance, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *parameters);
-CUresult cuGraphExecKernelNodeSetParams_v2(
-	CUgraphExec instance, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *parameters);
 
 #pragma GCC visibility pop
 
