@@ -93,6 +93,14 @@ class YamlNode:
         return self if self.parent is None else self.parent.root
 
     @property
+    def path(self) -> KeyPath:
+        """The keys and indices that lead to it from the root, as they are written."""
+        if self.parent is None:
+            return ()
+        keys = [one.key.text for one in self.parent.entries if self in {one.key, one.value}]
+        return (*self.parent.path, keys[0] if keys else self.parent.items.index(self))
+
+    @property
     def is_empty(self) -> bool:
         """Whether it has no content: `key:` without a value, `{}`, `[]`."""
         if self.kind == "scalar":
@@ -123,16 +131,6 @@ class MappingEntry:
 
     key: YamlNode
     value: YamlNode
-
-    @property
-    def start(self) -> int:
-        """Where its key begins."""
-        return self.key.start
-
-    @property
-    def end(self) -> int:
-        """Where its value ends; without a value, behind the colon."""
-        return max(self.key.end, self.value.end)
 
     @property
     def is_merge(self) -> bool:

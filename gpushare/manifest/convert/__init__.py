@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rewrite the requests of a manifest in another system's keys, and change nothing else.
 
-`edits`, `collection_edits` and `plan` edit YAML and know nothing of GPUs. `targets` are tables,
+`edits`, `plan` and `round_trip` edit YAML and know nothing of GPUs. `targets` are tables,
 `requests` finds the keys of a request, `render` writes it in a target's keys, `edit_target` knows
 where those go, and `conversion` plans it for a file.
 """
@@ -14,14 +14,13 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from gpushare.manifest import Container, ManifestFile, read
-from gpushare.manifest.convert.collection_edits import RemovedComments
 from gpushare.manifest.convert.conversion import (
     CannotConvert,
     ConversionNote,
     FileConversion,
     refusal_text,
 )
-from gpushare.manifest.convert.edits import CannotEdit, NewText, Quoted, apply_edits, line_of
+from gpushare.manifest.convert.edits import CannotEdit, NewText, Quoted, RemovedComments
 from gpushare.manifest.convert.render import RenderedRequest
 from gpushare.manifest.convert.requests import (
     LocatedKey,
@@ -70,18 +69,16 @@ def convert(file: ManifestFile, target: Target) -> Converted:
         work.document(document)
     if work.reasons:
         raise CannotConvert(file, work.reasons)
-    comments = move_comments(work)
     try:
-        text = apply_edits(
-            work.text, [edit for plan in work.plans.values() for edit in plan.edits()]
-        )
+        comments = move_comments(work)
+        text = work.apply()
+        work.note_comments(comments, text)
     except CannotEdit as error:
-        raise CannotConvert(file, [(line_of(file.text, error.index), str(error))]) from error
-    work.note_comments(comments, text)
+        raise CannotConvert(file, [(error.line, str(error))]) from error
     made = Converted(
         file,
         target,
-        text.removesuffix(work.ending),
+        text,
         tuple(sorted(work.notes, key=lambda one: one.line)),
         tuple(located.container for located, _, _ in work.rewritten),
     )
@@ -98,8 +95,7 @@ def move_comments(work: FileConversion) -> list[str]:
         if new:
             takers.setdefault(id(plan), []).append(_Recipient(path, located, rendered, new))
     for plan in work.plans.values():
-        plan.prune()
-        for path, gone in plan.gone():
+        for path, gone in plan.comments():
             found += [*gone.above, *gone.behind.values()]
             if id(plan) in takers:
                 _move_to(takers[id(plan)], path, gone)

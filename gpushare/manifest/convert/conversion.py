@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
@@ -17,7 +19,7 @@ from gpushare.manifest.convert.edit_target import (
     same_names,
     surface_of,
 )
-from gpushare.manifest.convert.edits import CannotEdit, NewText, Quoted, line_of
+from gpushare.manifest.convert.edits import CannotEdit, NewText, Quoted
 from gpushare.manifest.convert.plan import DocumentEdits
 from gpushare.manifest.convert.render import DroppedKey, RenderedKey, RenderedRequest, render
 from gpushare.manifest.convert.requests import LocatedKey, LocatedRequest, locate_request
@@ -34,6 +36,9 @@ from gpushare.yaml_nodes import YamlNode, value_at
 NoteKind: TypeAlias = Literal["lost", "left", "note"]
 
 
+#: What separates documents: a line of dashes with its comment, or dashes before a document.
+_SEPARATOR: Final = re.compile(r"(?m)(^(?:---|\.\.\.)(?:[ \t]*(?:#.*)?\r?\n|[ \t]))")
+_COMMENT: Final = re.compile(r"(?m)(?:^|(?<=\s))(#.*)")
 _LONGEST: Final = 63  # what Kubernetes lets an annotation's name have behind its slash
 #: Schedulers that place the pods of one vendor's device plugin alone.
 SCHEDULERS: Final = {"hami-scheduler": "hami"}
@@ -75,18 +80,41 @@ class FileConversion:
     def __post_init__(self) -> None:
         # The last line may have no line break: it gets one while lines are put beneath it.
         self.ending = "" if self.file.text.endswith("\n") else "\n"
-        self.text = self.file.text + self.ending
-        self.plans = {id(root): DocumentEdits(self.text, root) for root in self.file.roots}
+        self.parts = _SEPARATOR.split(self.file.text + self.ending)
+        self.plans: dict[int, DocumentEdits] = {}
+        end = 0
+        for number, part in enumerate(self.parts):
+            start, end = end, end + len(part)
+            for root in self.file.roots:
+                if start <= root.start < end and not root.is_empty:
+                    self.plans[id(root)] = DocumentEdits(number, part, root)
         self._annotated: dict[int, list[NewText]] = {}
         self._known: set[ConversionNote] = set()
 
-    def note_comments(self, comments: Sequence[str], text: str) -> None:
-        """Note the comments that are no longer in `text`."""
-        for comment in dict.fromkeys(comments):
+    def apply(self) -> str:
+        """Return the text of the file after the edits; CannotEdit where they would change more."""
+        parts = list(self.parts)
+        for plan in self.plans.values():
+            parts[plan.number] = plan.apply()
+        return "".join(parts).removesuffix(self.ending)
+
+    def note_comments(self, removed: Sequence[str], text: str) -> None:
+        """Note the removed comments that are no longer in `text`; CannotEdit for others."""
+        before = self.file.text
+        counts = [Counter(one.rstrip() for one in _COMMENT.findall(of)) for of in (before, text)]
+        fewer = counts[0] - counts[1]
+        texts = [n for root in self.file.roots for n in root.walk() if "#" in n.text]
+        for found in _COMMENT.finditer(before) if fewer else ():
+            comment, at = found[1].rstrip(), found.start(1)
+            if comment not in fewer or any(node.start <= at < node.end for node in texts):
+                continue
+            line = before.count("\n", 0, at) + 1
+            if not any(comment in one for one in removed):
+                why = f"the comment {comment} would be lost; move it away from braces or alias"
+                raise CannotEdit(why, line)
             if comment not in text:
-                at = self.text.index(comment)
                 why = "this comment was removed with its key"
-                self.notes.append(ConversionNote(line_of(self.text, at), comment, "note", why))
+                self.notes.append(ConversionNote(line, comment, "note", why))
 
     def document(self, document: Document) -> None:
         """Plan the edits of a document."""
@@ -106,7 +134,7 @@ class FileConversion:
                 try:
                     self._pod(pod, changing)
                 except CannotEdit as error:
-                    self.reasons.append((line_of(self.text, error.index), str(error)))
+                    self.reasons.append((error.line, str(error)))
 
     def _locate(self, container: Container) -> LocatedRequest | None:
         try:
@@ -222,21 +250,13 @@ class FileConversion:
 
     def placed(self, part: Container | Pod) -> tuple[DocumentEdits, YamlNode, KeyPath]:
         """Return the edits of the document of a container or pod, its node, and its path."""
-        node = part.node
-        return (
-            self.plans[id(node.root)],
-            node,
-            (*self._path(part.document), *part.place),
-        )
-
-    def _path(self, document: Document) -> KeyPath:
-        """Return the path of a document in its text: an item of a List, or the root."""
-        return self.plans[id(document.root.root)].path_of(document.root)
+        path = (*part.document.root.path, *part.place)
+        return self.plans[id(part.node.root)], part.node, path
 
     def _remove(self, container: Container, found: LocatedKey) -> None:
         value = found.value
         plan, _, _ = self.placed(container)
-        path = (*self._path(container.document), *value.place)
+        path = (*container.document.root.path, *value.place)
         if found.word is not None and found.word.row.where == "label":
             selected = value_at(container.document.root, "spec", "selector")
             if selected is not None and any(
@@ -247,16 +267,12 @@ class FileConversion:
                 return
         for depth in range(len(path) - 1, 0, -1):
             if isinstance(path[depth], int):  # NAME=VALUE, or {name: ..., value: ...}
-                of = plan.at(path[:depth])
-                for number in same_names(of, int(path[depth])):
-                    plan.remove_item(of, number, path[:depth])
+                for number in same_names(plan.at(path[:depth]), int(path[depth])):
+                    plan.remove((*path[:depth], number))
                 return
             if depth < len(path) - 1 or path[-1] not in {"value", "Value"}:
                 break
-        key = value.key_node
-        assert key.parent is not None
-        entry = next(one for one in key.parent.entries if one.key is key)
-        plan.remove(entry, path[:-1])
+        plan.remove(path)
 
     # --- what is written ---
 
@@ -308,13 +324,11 @@ class FileConversion:
         return list(written.values())
 
     def _limits(self, located: LocatedRequest) -> tuple[YamlNode, KeyPath] | None:
-        """Return the mapping in which limits go, which an alias may have brought."""
+        """Return the mapping in which limits are converted, which an alias may have brought."""
         for found in located.limits_to_convert:
-            if not found.of_requests:
-                mapping = found.value.key_node.parent
-                assert mapping is not None
-                document = located.container.document
-                return mapping, (*self._path(document), *found.value.place[:-1])
+            if not found.of_requests and (mapping := found.value.key_node.parent):
+                path = (*located.container.document.root.path, *found.value.place[:-1])
+                return mapping, path
         return None
 
     def _name(self, pod: Pod, container: Container, one: RenderedKey) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpushare.manifest.convert.edits import CannotEdit, NewText, Quoted
+from gpushare.manifest.convert.edits import NewText, Quoted
 from gpushare.manifest.convert.plan import DocumentEdits
 from gpushare.manifest.convert.targets import Surface
 from gpushare.text_position import KeyPath
@@ -53,17 +53,17 @@ class EditTarget:
     path: KeyPath
 
     def limits(self, new: Sequence[NewText], others: tuple[YamlNode, KeyPath] | None) -> None:
-        """Put `new` into the limits of this container: in the lines of `others`, which go."""
+        """Put `new` into the limits of this container: in the mapping of `others`, which go."""
         if others is None:
-            self.plan.add(self.node, self.path, ("resources", "limits"), new)
+            self.plan.add(self.path, ("resources", "limits"), new)
         else:
-            self.plan.wish(*others).new.extend(new)
+            self.plan.add(others[1], (), new, site=others[0])
 
     def variables(self, new: Sequence[NewText], surface: Surface) -> None:
         """Put `new`, names with texts, into the environment of this container."""
         if surface == "kubernetes":
             items = [(_first_entry("name", one), NewText("value", one.value)) for one in new]
-            self.plan.add_items(self.node, self.path, "env", list(items))
+            self.plan.add_items(self.path, "env", list(items))
         elif surface == "ecs":
             capital = self.node.get("Name") is not None
             name, value, key = (
@@ -76,44 +76,31 @@ class EditTarget:
                 )
             )
             items = [(_first_entry(name, one), NewText(value, one.value)) for one in new]
-            self.plan.add_items(self.node, self.path, key, list(items))
+            self.plan.add_items(self.path, key, list(items))
         elif (there := self.node.get("environment")) is not None and there.kind == "sequence":
             lines = [f"{one.key}={_value_text(one)}" for one in new]
-            self.plan.add_items(self.node, self.path, "environment", list(lines))
+            self.plan.add_items(self.path, "environment", list(lines))
         else:
-            self.plan.add(self.node, self.path, ("environment",), new)
+            self.plan.add(self.path, ("environment",), new)
 
     def runtime(self, key: str) -> str | None:
         """Have our runtime run this; return the name of another that stays."""
         there = self.node.get(key)
         if there is None or there.is_empty:
-            wish = self.plan.wish(self.node, self.path)
-            if not any(new.key == key for new in wish.new):
-                wish.new.append(NewText(key, GPUSHARE))
-                wish.after = _before_containers(self.node)
+            new = NewText(key, GPUSHARE)
+            self.plan.add(self.path, (), [new], after=_before_containers(self.node))
             return None
         if there.text in VENDOR_RUNTIMES:
-            self._replace(key)
+            self.plan.remove((*self.path, key))
+            self.plan.add(self.path, (), [NewText(key, GPUSHARE)])
         return None if there.text in {GPUSHARE, *VENDOR_RUNTIMES} else there.text
-
-    def _replace(self, key: str) -> None:
-        entry = self.node.entry(key)
-        if entry is None:
-            raise CannotEdit(f"{key} comes from an alias; write it out", self.node.start)
-        self.plan.remove(entry, self.path)
-        wish = self.plan.wish(self.node, self.path)
-        if not any(new.key == key for new in wish.new):
-            wish.new.append(NewText(key, GPUSHARE))
 
     def drop(self, key: str, text: str) -> bool:
         """Take `key` out where it has this text; return whether it had."""
         there = self.node.get(key)
         if there is None or there.text != text:
             return False
-        entry = self.node.entry(key)
-        if entry is None:
-            raise CannotEdit(f"{key} comes from an alias; write it out", self.node.start)
-        self.plan.remove(entry, self.path)
+        self.plan.remove((*self.path, key))
         return True
 
     def annotations(self, new: Sequence[NewText], *, serving: bool, several: bool) -> None:
@@ -123,9 +110,8 @@ class EditTarget:
         `several` pods, and else in its own metadata.
         """
         holder, path, way = self._holder(serving=serving, several=several)
-        if way[0] == "metadata" and holder.get("metadata") is None:
-            self.plan.wish(holder, path).after = ""
-        self.plan.add(holder, path, way, new)
+        first = way[0] == "metadata" and holder.get("metadata") is None
+        self.plan.add(path, way, new, after="" if first else None)
 
     def _holder(self, *, serving: bool, several: bool) -> tuple[YamlNode, KeyPath, tuple[str, ...]]:
         if not self.path:

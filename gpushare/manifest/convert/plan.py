@@ -1,30 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is to change in a document, by the collections in which it does, and the edits for it.
+"""What is to change in a document, by the paths at which it is read, and the text with it.
 
-A collection that aliases or merge keys bring to several places is written once. So each of those
-places has to wish the same of it; where one does not, the document is refused.
+An alias or a merge key may bring one text to several paths. A change is made where the text is
+written, and the result is read again: what differs from the plan refuses the document.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final
+from difflib import SequenceMatcher
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final
 
-from gpushare.manifest.convert.collection_edits import (
-    RemovedComments,
-    change_block_list,
-    change_block_mapping,
-    change_flow_list,
-    change_flow_mapping,
-    comments_of_entries,
-    comments_of_items,
-    fill,
-    fill_list,
-)
-from gpushare.manifest.convert.edits import CannotEdit, Data, Edit, NewText, line_of
-from gpushare.text_position import KeyPath
-from gpushare.yaml_nodes import MappingEntry, YamlNode, find
+from gpushare.manifest.convert.edits import CannotEdit, Data, NewText, Quoted, RemovedComments
+from gpushare.text_position import KeyPath, UnreadableText, key_of
+from gpushare.yaml_nodes import YamlNode, find, parse
+
+if TYPE_CHECKING:
+    from gpushare.manifest.convert.round_trip import DocumentTree
 
 #: What goes with the last entry or item in it.
 PRUNED: Final = frozenset(
@@ -43,59 +40,40 @@ PRUNED: Final = frozenset(
 )
 
 
+#: Letters; ruamel.yaml takes ten seconds for so many.
+MAX_LENGTH: Final = 1 << 20
+_JSON_INDENT: Final = re.compile(r"\n([ \t]+)")
+
+
 @dataclass
-class CollectionEdit:
-    """What one place wants of a collection: what goes, what comes, and what empty values get."""
+class _Site:
+    """What changes in a collection: keys or items that go, and what comes."""
 
-    removed: list[MappingEntry | YamlNode] = field(default_factory=list)
-    new: list[NewText] = field(default_factory=list)
-    items: list[Data] = field(default_factory=list)
-    filled: dict[str, list[NewText]] = field(default_factory=dict)
-    filled_lists: dict[str, list[Data]] = field(default_factory=dict)
-    after: str | None = None
+    node: YamlNode
+    path: KeyPath
+    going: list[YamlNode] = field(default_factory=list)
+    new: list[Any] = field(default_factory=list)
 
     @property
-    def removed_entries(self) -> list[MappingEntry]:
-        """The entries of a mapping that are removed."""
-        return [part for part in self.removed if isinstance(part, MappingEntry)]
-
-    @property
-    def removed_items(self) -> list[YamlNode]:
-        """The items of a list that are removed."""
-        return [part for part in self.removed if isinstance(part, YamlNode)]
-
-    def same(self, other: CollectionEdit) -> bool:
-        """Whether both want the same."""
-        mine, others = ({id(part) for part in one.removed} for one in (self, other))
-        return mine == others and replace(self, removed=[]) == replace(other, removed=[])
+    def is_emptied(self) -> bool:
+        """Whether nothing is left in it."""
+        return len(self.going) == len(self.node.entries or self.node.items) and not self.new
 
 
 class DocumentEdits:
-    """The wishes of one document, whose root is `root`, in `text`."""
+    """The changes of one document: `text` is part `number` of its file, `root` its root."""
 
-    def __init__(self, text: str, root: YamlNode) -> None:
+    def __init__(self, number: int, text: str, root: YamlNode) -> None:
+        self.number = number
         self._text = text
         self._root = root
-        self._sites: dict[int, YamlNode] = {}
-        self._wishes: dict[int, dict[KeyPath, CollectionEdit]] = {}
-        self._paths: dict[int, dict[KeyPath, int]] = {}
-        self._register(root, ())
-
-    def _register(self, node: YamlNode, path: KeyPath, alias: int | None = None) -> None:
-        """Note each place at which a collection is, and the alias that brings it there."""
-        if node.kind == "alias" and alias is None:
-            alias = node.start
-        meant = node.resolved
-        self._paths.setdefault(id(meant), {})[path] = meant.start if alias is None else alias
-        for entry in meant.entries:
-            if entry.is_merge:
-                value = entry.value.resolved
-                for merged in [entry.value] if value.kind == "mapping" else value.items:
-                    self._register(merged, path, alias)
-            elif path or not entry.key.text.startswith("x-"):  # compose: only for aliases
-                self._register(entry.value, (*path, entry.key.text), alias)
-        for number, item in enumerate(meant.items):
-            self._register(item, (*path, number), alias)
+        self._going: dict[KeyPath, None] = {}
+        self._new: dict[KeyPath, list[Any]] = {}
+        self._after: dict[KeyPath, str | None] = {}
+        self._written_in: dict[KeyPath, YamlNode] = {}
+        self._sites: dict[int, _Site] = {}
+        self._unchanged = text
+        self._tree: DocumentTree | None = None
 
     def at(self, path: KeyPath) -> YamlNode:
         """Return the node at `path`; KeyError where there is none."""
@@ -104,225 +82,260 @@ class DocumentEdits:
             raise KeyError(path)
         return node
 
-    def path_of(self, node: YamlNode) -> KeyPath:
-        """Return the first place of a collection."""
-        return next(iter(self._paths[id(node)]))
-
-    def wish(self, site: YamlNode, path: KeyPath) -> CollectionEdit:
-        """Return what `path` wants of `site`, to be added to."""
-        self._sites[id(site)] = site
-        return self._wishes.setdefault(id(site), {}).setdefault(path, CollectionEdit())
-
-    def remove(self, entry: MappingEntry, path: KeyPath) -> None:
-        """Take an entry out of the mapping that it is written in; `path` is the mapping's."""
-        assert entry.key.parent is not None
-        removed = self.wish(entry.key.parent, path).removed
-        if not any(part is entry for part in removed):
-            removed.append(entry)
-
-    def remove_item(self, sequence: YamlNode, number: int, path: KeyPath) -> None:
-        """Take an item out of the list at `path`."""
-        removed = self.wish(sequence, path).removed
-        if not any(part is sequence.items[number] for part in removed):
-            removed.append(sequence.items[number])
+    def remove(self, path: KeyPath) -> None:
+        """Take out the entry or the item at `path`."""
+        self._going[path] = None
 
     def add(
-        self, base: YamlNode, path: KeyPath, way: Sequence[str], new: Sequence[NewText]
+        self,
+        path: KeyPath,
+        way: Sequence[str],
+        new: Sequence[NewText],
+        *,
+        after: str | None = None,
+        site: YamlNode | None = None,
     ) -> None:
-        """Put entries into the mapping at `way` beneath `base`, and make what is not there."""
+        """Put entries into the mapping at `way` beneath `path`, and make what is not there.
+
+        They come behind the key `after`. `site` is what they are written in, if not that mapping.
+        """
+        base = self.at(path)
         for number, name in enumerate(way):
             child = base.get(name)
             if child is None or (child.is_empty and child.kind != "sequence"):
-                below = _nested(way[number + 1 :], new)
-                wish = self.wish(base, path)
-                if child is None:
-                    _merge(wish.new, NewText(name, tuple(below)))
-                else:
-                    wish.filled.setdefault(name, []).extend(below)
-                return
+                new = [NewText(name, tuple(_nested(way[number + 1 :], new)))]
+                break
             if child.kind != "mapping":
-                raise CannotEdit(f"{name} is not a mapping; write one", child.start)
+                raise CannotEdit(f"{name} is not a mapping; write one", child.line)
             base, path = child, (*path, name)
-        self.wish(base, path).new.extend(new)
+        self._after.setdefault(path, after)
+        if site is not None:
+            self._written_in[path] = site
+        for one in new:
+            _merge(self._new.setdefault(path, []), one)
 
-    def add_items(self, base: YamlNode, path: KeyPath, name: str, new: Sequence[Data]) -> None:
-        """Put items into the list `name` of `base`."""
-        child = base.get(name)
-        if child is None:
-            self.wish(base, path).new.append(NewText(name, list(new)))
-        elif child.is_empty:
-            self.wish(base, path).filled_lists.setdefault(name, []).extend(new)
+    def add_items(self, path: KeyPath, name: str, new: Sequence[Data]) -> None:
+        """Put items into the list `name` of the mapping at `path`."""
+        child = self.at(path).get(name)
+        if child is None or child.is_empty:
+            self._new.setdefault(path, []).append(NewText(name, list(new)))
         elif child.kind != "sequence":
-            raise CannotEdit(f"{name} is not a list; write one", child.start)
+            raise CannotEdit(f"{name} is not a list; write one", child.line)
         else:
-            self.wish(child, (*path, name)).items.extend(new)
+            self._new.setdefault((*path, name), []).extend(new)
 
-    # --- the edits ---
+    # --- the text ---
 
-    def edits(self) -> list[Edit]:
-        """Return the edits; CannotEdit where places that share a collection differ."""
-        self.prune()
-        self._agree()
-        gone = [part for wish in self._each() for part in wish.removed]
-        self._refuse_lost_anchors(gone)
-        found: list[Edit] = []
-        for key, wishes in self._wishes.items():
-            site = self._sites[key]
-            if not _is_within(site, gone):
-                depth = _depth(site)
-                edits = self._change(site, next(iter(wishes.values())))
-                found += [replace(edit, depth=depth) for edit in edits]
-        return found
+    def comments(self) -> Iterator[tuple[KeyPath, RemovedComments]]:
+        """Remove what goes; yield the comments of it, with their path."""
+        self._prune()
+        self._locate()
+        if not self._sites:
+            return
+        if self._text.lstrip()[:1] in {"{", "["} and (data := _loaded(self._text)) is not None:
+            self._unchanged = self._json(data)
+            return
+        self._refuse()
+        from gpushare.manifest.convert.round_trip import (  # noqa: PLC0415 - only to write YAML
+            DocumentTree,
+        )
 
-    def _each(self) -> Iterator[CollectionEdit]:
-        for wishes in self._wishes.values():
-            yield from wishes.values()
+        self._tree = DocumentTree(self._text, self._root)
+        self._unchanged = self._tree.text()
+        removed = [
+            (site, self._tree.remove(site.going, replaced=bool(site.new)))
+            for site in sorted(self._sites.values(), key=lambda site: -len(site.node.path))
+            if site.going
+        ]
+        for site, found in sorted(removed, key=lambda one: one[0].node.start):
+            yield site.path, found
 
-    def prune(self) -> None:
+    def apply(self) -> str:
+        """Return the text of the document with its changes; CannotEdit if it had others."""
+        if not self._sites:
+            return self._text
+        if self._tree is None:
+            made = self._json(self._changed(_loaded(self._text), _json_value))
+        else:
+            for site in self._sites.values():
+                if site.new:
+                    self._tree.insert(site.node, site.new, self._after.get(site.path))
+            made = self._tree.text()
+        with suppress(CannotEdit):  # where lines are indented in two ways then
+            return self._verified(_restored(self._text, self._unchanged, made))
+        return self._verified(made)
+
+    def _prune(self) -> None:
         """Let a collection go that has nothing left in it."""
+        waiting = [path[:-1] for path in self._going]
+        while waiting:
+            path = waiting.pop()
+            node = self.at(path)
+            parts = {(*path, name) for name in node.fields or range(len(node.items))}
+            named = not PRUNED.isdisjoint(path[-1:]) and path not in self._new
+            if named and parts <= self._going.keys():
+                self._going[path] = None
+                waiting.append(path[:-1])
+
+    def _locate(self) -> None:
+        """Find where the text has what changes; what merges an emptied mapping goes, too."""
+        for path, new in self._new.items():
+            site = self._site(self._written_in.get(path, self.at(path)), path)
+            site.new += [one for one in new if one not in site.new]
+        for path in self._going:
+            of = self.at(path[:-1])
+            part = of.items[path[-1]] if isinstance(path[-1], int) else of.fields[path[-1]].key
+            self._remove_part(part, path[:-1])
         waiting = list(self._sites.values())
         while waiting:
             site = waiting.pop()
-            wishes = self._wishes[id(site)]
-            if all(self._emptied(site, wish) for wish in wishes.values()):
-                waiting += self._merges(site) if site.anchor else self._owner(site, PRUNED)
-
-    def _owner(self, site: YamlNode, names: Container[str]) -> list[YamlNode]:
-        """Take what is empty out of the mapping that it is in, if `names` has its key."""
-        parent = site.parent
-        if parent is None or parent.kind != "mapping":
-            return []
-        entry = next(one for one in parent.entries if one.value is site)
-        key = entry.key.text
-        if key not in names and (parent.parent is not None or not key.startswith("x-")):
-            return []
-        for path in self._paths[id(parent)]:
-            self.remove(entry, path)
-        return [parent]
-
-    def _merges(self, site: YamlNode) -> list[YamlNode]:
-        """Take out what merges an anchored mapping with nothing left in it, and the mapping."""
-        if self._paths[id(site)].keys() - self._wishes[id(site)].keys():
-            return []
-        aliases = [node for node in self._root.walk() if node.target is site]
-        merges = [
-            (alias.parent, entry)
-            for alias in aliases
-            if alias.parent is not None
-            for entry in alias.parent.entries
-            if entry.value is alias and entry.is_merge
-        ]
-        if len(merges) < len(aliases):
-            return []
-        for mapping, entry in merges:
-            for path in self._paths[id(mapping)]:
-                self.remove(entry, path)
-        return [mapping for mapping, _ in merges] + self._owner(site, PRUNED)
-
-    @staticmethod
-    def _emptied(site: YamlNode, wish: CollectionEdit) -> bool:
-        return (
-            bool(wish.removed)
-            and len(wish.removed) == len(site.entries or site.items)
-            and not (wish.new or wish.items)
-        )
-
-    def _agree(self) -> None:
-        for key, wishes in self._wishes.items():
-            first = next(iter(wishes.values()))
-            differs = next((one for one in wishes.values() if not one.same(first)), None)
-            others = self._paths.get(key, {}).keys() - wishes.keys()
-            if differs is None and not others:
+            if not site.node.anchor or not site.is_emptied:
                 continue
-            site = self._sites[key]
-            path = next(iter(others), None)
-            line = line_of(self._text, site.start if path is None else self._paths[key][path])
-            raise CannotEdit(
-                f"this text is shared by an alias (line {line}), and would have to "
-                "change in one place only; write it out there",
-                site.start,
-            )
+            for node in self._root.walk():
+                for entry in node.entries:
+                    merged = entry.is_merge and entry.value.target is site.node
+                    extension = node is self._root and entry.key.text.startswith("x-")
+                    if merged or (extension and entry.value is site.node):
+                        waiting.append(self._remove_part(entry.key, site.path))
 
-    def _refuse_lost_anchors(self, gone: Sequence[MappingEntry | YamlNode]) -> None:
-        """Refuse where an alias would be left of what goes."""
-        spans = [(part.start, part.end) for part in gone]
-        for node in self._root.walk():
-            target = node.target
-            if target is None or any(start <= node.start < end for start, end in spans):
+    def _site(self, node: YamlNode, path: KeyPath) -> _Site:
+        return self._sites.setdefault(id(node), _Site(node, path))
+
+    def _remove_part(self, part: YamlNode, path: KeyPath) -> _Site:
+        assert part.parent is not None
+        site = self._site(part.parent, path)
+        if part not in site.going:
+            site.going.append(part)
+        return site
+
+    def _refuse(self) -> None:
+        """Refuse what ruamel.yaml would damage, or take long for."""
+        if len(self._text) > MAX_LENGTH:
+            why = "this document is larger than 1 MiB; split it into several (---)"
+            raise CannotEdit(why, self._root.line)
+        for key in (entry.key for node in self._root.walk() for entry in node.entries):
+            if key.resolved.kind != "scalar":
+                why = "a key that is not a text; render the template first, or quote its {{ }}"
+                raise CannotEdit(why, key.line)
+
+    def _json(self, data: Any) -> str:
+        found = _JSON_INDENT.search(self._text)
+        indent, ascii_only = found[1] if found else None, self._text.isascii()
+        return json.dumps(data, indent=indent, ensure_ascii=ascii_only) + "\n"
+
+    def _changed(self, data: Any, made: Callable[[Data], Any]) -> Any:
+        """Return `data`, which the document has, with the changes; `made` makes what comes."""
+        going: dict[KeyPath, list[Any]] = {}
+        places: dict[KeyPath, int] = {}
+        for path in self._going:
+            going.setdefault(path[:-1], []).append(path[-1])
+        for path in sorted(going, key=len, reverse=True):
+            of = _inner(data, path)
+            order = list(of) if isinstance(of, dict) else list(range(len(of)))
+            places[path] = min(order.index(name) for name in going[path])
+            for name in sorted(going[path], reverse=True):
+                del of[name]
+        for path, new in self._new.items():
+            of, after = _inner(data, path), self._after.get(path)
+            at = len(of) if after not in of else 0 if after == "" else list(of).index(after) + 1
+            at = places.get(path, 0 if after == "" else at)
+            if isinstance(of, list):
+                of[at:at] = [made(one) for one in new]
                 continue
-            if any(start <= target.start < end for start, end in spans):
-                line = line_of(self._text, node.start)
-                why = (
-                    f"&{target.anchor} would be removed, and line {line} needs it; write it "
-                    "out there"
-                )
-                raise CannotEdit(why, target.start)
+            of.update({one.key: made(one.value) for one in new if one.key in of})
+            tail = [(key, of.pop(key)) for key in list(of)[at:]]
+            of.update({one.key: made(one.value) for one in new if one.key not in dict(tail)})
+            of.update(tail)
+        return data
 
-    def gone(self) -> Iterator[tuple[KeyPath, RemovedComments]]:
-        """Yield the comments of what is removed, with its path."""
-        parts = [part for wish in self._each() for part in wish.removed]
-        for key, wishes in self._wishes.items():
-            site = self._sites[key]
-            if site.flow or _is_within(site, parts):
-                continue
-            for path, wish in wishes.items():
-                if entries := wish.removed_entries:
-                    yield (
-                        path,
-                        comments_of_entries(self._text, site, entries, all_of_it=not wish.new),
-                    )
-                if items := wish.removed_items:
-                    yield path, comments_of_items(self._text, site, items, all_of_it=not wish.items)
-
-    def _change(self, site: YamlNode, wish: CollectionEdit) -> list[Edit]:
-        text = self._text
-        edits: list[Edit] = []
-        for name, new in wish.filled.items():
-            edits += self._fill(site, name, new, [])
-        for name, values in wish.filled_lists.items():
-            edits += self._fill(site, name, [], values)
-        if site.kind == "sequence":
-            change = change_flow_list if site.flow else change_block_list
-            changed = change(text, site, wish.removed_items, wish.items)
-            return edits + self._kept(site, wish, changed)
-        removed = wish.removed_entries
-        if site.flow:
-            return edits + change_flow_mapping(text, site, removed, wish.new)
-        if not (removed or wish.new):
-            return edits
-        changed = change_block_mapping(text, site, removed, wish.new, after=wish.after)
-        return edits + self._kept(site, wish, changed)
-
-    def _kept(self, site: YamlNode, wish: CollectionEdit, edits: list[Edit]) -> list[Edit]:
-        """Return what leaves `{}` of a block of which an alias is; else `edits`."""
-        if not site.anchor or not self._emptied(site, wish):
-            return edits
-        begin = self._text.index(f"&{site.anchor}", site.start) + len(site.anchor) + 1
-        return [Edit(begin, site.end, " {}" if site.kind == "mapping" else " []")]
-
-    def _fill(
-        self, site: YamlNode, name: str, new: list[NewText], values: list[Data]
-    ) -> list[Edit]:
-        entry = site.entry(name)
-        if entry is None or entry.value.kind == "alias" or entry.value.anchor:
-            raise CannotEdit(f"{name} is empty and shared by an alias; write it out", site.start)
-        text = self._text
-        if not site.flow:
-            return fill(text, entry, new) if new else fill_list(text, entry, values)
-        if entry.value.kind == "scalar":
-            raise CannotEdit(f"{name} has no value; use {{}}, or remove the key", entry.start)
-        if new:
-            return change_flow_mapping(text, replace(entry.value, kind="mapping"), [], new)
-        return change_flow_list(text, replace(entry.value, kind="sequence"), [], values)
+    def _verified(self, text: str) -> str:
+        """Return the text; CannotEdit if it is not what the plan makes of the document."""
+        try:
+            (root,) = parse(text).roots
+        except (UnreadableText, ValueError) as error:
+            raise CannotEdit(f"the result could not be read again: {error}", 1) from error
+        first, second = self._changed(_content(self._root), _content_of), _content(root)
+        leaves = [list(_leaves(one)) for one in (first, second)]
+        if any(entry.is_merge for node in self._root.walk() for entry in node.entries):
+            leaves = [sorted(one, key=repr) for one in leaves]  # their order has no meaning
+        pairs = zip_longest(*leaves, fillvalue=((), None))
+        found = next(((one[0], other[0]) for one, other in pairs if one != other), None)
+        path = found and found[found[1] not in dict(leaves[0])]
+        while path is not None:
+            if node := find(self._root, path):
+                why = f"{key_of(path)} would change, too; write out what an alias shares with it"
+                raise CannotEdit(why, node.line)
+            path = path[:-1]
+        return text
 
 
-def _is_within(node: YamlNode, gone: Sequence[MappingEntry | YamlNode]) -> bool:
-    """Whether a collection is of what goes as a whole."""
-    parts = {id(part.value if isinstance(part, MappingEntry) else part) for part in gone}
-    here: YamlNode | None = node
-    while here is not None and id(here) not in parts:
-        here = here.parent
-    return here is not None
+def _restored(text: str, unchanged: str, made: str) -> str:
+    """Return `made` with lines as they are in `text`, where it has those of `unchanged`.
+
+    `unchanged` is `text` as it would be written without changes: in one indentation, for example.
+    """
+    if text == unchanged:
+        return made
+    before, plain, after = (one.splitlines(keepends=True) for one in (text, unchanged, made))
+    equal = SequenceMatcher(None, plain, after).get_matching_blocks()
+    parts = []
+    for _, start, end, first, last in SequenceMatcher(None, plain, before).get_opcodes():
+        if end - start == last - first:
+            parts += [(start + n, start + n + 1, [before[first + n]]) for n in range(end - start)]
+        else:
+            parts.append((start, end, before[first:last]))
+    for start, end, lines in reversed(parts):
+        for block in equal:
+            if block.a <= start and end <= block.a + block.size:
+                after[start - block.a + block.b : end - block.a + block.b] = lines
+                break
+    return "".join(after)
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _json_value(value: Data) -> Any:
+    if isinstance(value, tuple):
+        return {one.key: _json_value(one.value) for one in value}
+    if isinstance(value, list):
+        return [_json_value(one) for one in value]
+    return value.text if isinstance(value, Quoted) else value
+
+
+def _content_of(value: Data) -> Any:
+    return _content(parse(json.dumps(_json_value(value))).roots[0])
+
+
+def _content(node: YamlNode) -> Any:
+    """Return what a node holds, aliases and merge keys resolved; a scalar as text and tag."""
+    node = node.resolved
+    if node.kind == "mapping":
+        return {key: _content(entry.value) for key, entry in node.fields.items()}
+    if node.kind == "sequence":
+        return [_content(item) for item in node.items]
+    return node.text, node.tag
+
+
+def _leaves(data: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield each value with its path, but for what compose takes through aliases alone (`x-`)."""
+    if isinstance(data, tuple):
+        yield path, data
+        return
+    yield path, type(data)
+    for name in data if isinstance(data, dict) else range(len(data)):
+        if path or not str(name).startswith("x-"):
+            yield from _leaves(data[name], (*path, name))
+
+
+def _inner(data: Any, path: KeyPath) -> Any:
+    for step in path:
+        data = data[step]
+    return data
 
 
 def _nested(way: Sequence[str], new: Sequence[NewText]) -> list[NewText]:
@@ -341,10 +354,3 @@ def _merge(into: list[NewText], new: NewText) -> None:
             into[number] = replace(one, value=tuple(inner))
             return
     into.append(new)
-
-
-def _depth(node: YamlNode) -> int:
-    depth = 0
-    while node.parent is not None:
-        node, depth = node.parent, depth + 1
-    return depth

@@ -183,8 +183,12 @@ def test_a_config_json_gets_annotations() -> None:
         \t\t\t"PATH=/bin"
         \t\t]
         \t},
-        \t"root": {"path": "rootfs"},
-        \t"annotations": {"gpushare.io/memory": "4GiB"}
+        \t"root": {
+        \t\t"path": "rootfs"
+        \t},
+        \t"annotations": {
+        \t\t"gpushare.io/memory": "4GiB"
+        \t}
         }
         """
     )
@@ -229,7 +233,7 @@ def test_annotations_that_two_pods_share_are_refused() -> None:
       spec:
         containers: [{{name: c, image: i}}]
     """
-    assert "f.yaml:6: this text is shared by an alias (line 10)" in refused(text)
+    assert "f.yaml:6: items[1].metadata.annotations would change, too" in refused(text)
 
 
 def test_a_container_made_only_of_its_request_is_refused() -> None:
@@ -271,3 +275,39 @@ def test_containers_that_share_a_name_cannot_be_addressed() -> None:
     spec = f"name: c, image: i, resources: {{limits: {LIMITS}}}"
     text = f"kind: Pod\nmetadata: {{name: p}}\nspec: {{containers: [{{{spec}}}, {{{spec}}}]}}\n"
     assert "two containers of this pod are named c" in refused(text)
+
+
+def test_a_template_is_refused_unless_it_is_quoted() -> None:
+    spec = f"resources: {{limits: {LIMITS}}}"
+    assert "f.yaml:2: a key that is not a text" in refused(pod(spec, "{a: {{ b }}}"))
+    assert 'a: "{{ b }}"' in converted(pod(spec, '{a: "{{ b }}"}')).text
+
+
+def test_a_document_larger_than_a_mebibyte_is_refused() -> None:
+    text = pod(f"resources: {{limits: {LIMITS}}}")
+    large = f"kind: ConfigMap\ndata: {{a: {'x' * (1 << 20)}}}\n"
+    assert converted(f"{large}---\n{text}").text.startswith(large)
+    assert "f.yaml:1: this document is larger than 1 MiB" in refused(f"{text}# {'x' * (1 << 20)}\n")
+
+
+def test_a_document_that_would_lose_a_comment_is_refused() -> None:
+    text = pod(f"resources: {{limits: {LIMITS}}}").replace("{name: p,", "{name: p, # mine\n ")
+    assert "f.yaml:2: the comment # mine would be lost" in refused(text)
+
+
+def test_lines_that_are_written_in_another_way_stay() -> None:
+    """Lists with and without indentation, spaces in braces, YAML 1.1, and texts over lines."""
+    kept = """\
+    - name: c
+      image:   i
+      args:
+        - "a"   # first
+        - { b: 010 }
+      command: [ sh,
+        -c ]
+      tty: yes
+"""
+    text = f"kind: Pod\nmetadata:\n  name: p\nspec:\n  containers:\n{kept}"
+    made = converted(f"{text}      resources:\n        limits: {LIMITS}\n")
+    assert kept in made.text
+    assert made.text.count("\n") == text.count("\n") + 4
