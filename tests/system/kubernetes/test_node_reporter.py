@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,14 +12,11 @@ import pytest
 from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.__main__ import main
 from gpushare.kubernetes.api import reporter
-from gpushare.kubernetes.api.event_recorder import EVENTS, EventRecorder
 from gpushare.kubernetes.api.labels import NodeLabels
-from gpushare.kubernetes.api.node_settings import NodeSettings
 from gpushare.kubernetes.api.reporter import NodeReporter
 from gpushare.kubernetes.api.server import ApiServer
 from gpushare.kubernetes.api.slices import SLICES, SlicePublisher
-from gpushare.quota.node_settings import NodeSetting
-from tests.stack.api_server import Body, StandInApiServer
+from tests.stack.api_server import StandInApiServer
 from tests.stack.node_agent import write_kubeconfig
 from tests.system.waiting import wait_until
 from tests.unit.kubernetes.gpushared import FakeGpushared
@@ -122,66 +119,3 @@ def test_a_node_that_is_deleted_keeps_its_settings(
     wait_until(lambda: not made._nodes.objects())
     made.step()
     assert daemon.settings
-
-
-class Labelled:
-    """A node, gpushared, and what keeps the one as the other says."""
-
-    def __init__(self, api: ApiServer, cluster: StandInApiServer) -> None:
-        self.api, self.cluster, self.daemon = api, cluster, FakeGpushared()
-        self.restart()
-
-    def restart(self) -> None:
-        """Have a new gpushare-node follow."""
-        recorder = EventRecorder(self.api, "n")
-        self.following = NodeSettings(self.daemon, recorder, lambda: 1_780_000_000.0)
-
-    def step(self, **labels: str) -> dict[str, NodeSetting]:
-        """Label the node, apply the labels twice, and return the settings of gpushared."""
-        names = {key.replace("_", "-"): value for key, value in labels.items()}
-        return self.apply({f"gpushare.io/{name}": value for name, value in names.items()})
-
-    def apply(self, labels: Mapping[str, str]) -> dict[str, NodeSetting]:
-        node = self.cluster.put(NODE, {"metadata": {"labels": dict(labels)}})
-        for _ in range(2):
-            status = {
-                "accepts_node_labels": self.daemon.accepts,
-                "node_settings": {**self.daemon.settings},
-            }
-            self.following.apply(node, status)
-        return self.daemon.settings
-
-    def events(self, reason: str) -> list[Body]:
-        return [one for one in self.cluster.of(EVENTS) if one["reason"] == reason]
-
-
-@pytest.fixture
-def labelled(api: ApiServer, cluster: StandInApiServer) -> Labelled:
-    return Labelled(api, cluster)
-
-
-@pytest.fixture
-def publisher(api: ApiServer, cluster: StandInApiServer) -> SlicePublisher:
-    cluster.put(NODE, {})
-    return SlicePublisher(api, "n")
-
-
-def pools(cluster: StandInApiServer) -> list[tuple[int, int]]:
-    found = [one["spec"]["pool"] for one in cluster.of(SLICES)]
-    return [(pool["generation"], pool["resourceSliceCount"]) for pool in found]
-
-
-def dropping(*fields: str) -> Callable[[Body], None]:
-    """Return a server that does not know some fields of a device."""
-
-    def drop(body: Body) -> None:
-        for device in body.get("spec", {}).get("devices") or []:
-            for name in fields:
-                device.pop(name, None)
-
-    return drop
-
-
-def labels_on(cluster: StandInApiServer) -> dict[str, str]:
-    found: dict[str, str] = cluster.objects[NODE]["metadata"].get("labels") or {}
-    return found
