@@ -53,8 +53,8 @@ class BypassControl:
         """
         now_ns = time.monotonic_ns() if now_ns is None else now_ns
         try:
-            for key, why in self._judged(now_ns):
-                self._state.freezing.submit(partial(self._freeze, key, why))
+            for record, why in self._judged(now_ns):
+                self._state.freezing.submit(partial(self._freeze, record, why))
         except Exception:  # noqa: BLE001 - see above
             log("driver-sample-failed", "error", traceback=traceback.format_exc())
             self._looks = {}
@@ -63,7 +63,7 @@ class BypassControl:
         """Note that an operator resumes tenant `key`."""
         self._events.put((key, escalation.SPARED_NS))
 
-    def _judged(self, now_ns: int) -> Iterator[tuple[str, str]]:
+    def _judged(self, now_ns: int) -> Iterator[tuple[TenantRecord, str]]:
         """Yield each tenant that is to be frozen, and why."""
         self._read_events(now_ns)
         before, self._looks = self._looks, {}
@@ -79,7 +79,7 @@ class BypassControl:
                 looks = looks + 1 if known == identity else 1
                 self._looks[place] = identity, looks
                 if looks == escalation.LOOKS:
-                    yield record.key, excess
+                    yield record, excess
 
     def _read_events(self, now_ns: int) -> None:
         while not self._events.empty():
@@ -121,13 +121,14 @@ class BypassControl:
             f"card, and it may have {may:.0f} %"
         )
 
-    def _freeze(self, key: str, why: str) -> None:
+    def _freeze(self, record: TenantRecord, why: str) -> None:
+        tenant = {"tenant": record.key, "id": record.id, "name": record.title}
         try:
-            self._freezer.freeze(key, "audit", why)
-            log("gate-bypass-frozen", "warning", tenant=key, reason=why)
+            self._freezer.freeze(record.key, "audit", why)
+            log("gate-bypass-frozen", "warning", **tenant, reason=why)
         except (UserError, OSError) as error:
-            log("tenant-freeze-failed", "error", tenant=key, error=str(error))
-            self._events.put((key, _AGAIN_NS))
+            log("tenant-freeze-failed", "error", **tenant, error=str(error))
+            self._events.put((record.key, _AGAIN_NS))
 
 
 def _is_active(compute: ComputeUsage) -> bool:
