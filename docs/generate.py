@@ -502,7 +502,8 @@ def control_socket() -> Iterator[str]:
     yield ""
     yield "## Limits"
     yield ""
-    limits = [name for name in vars(protocol) if name.isupper() and not name.startswith("CODE_")]
+    own = [name for name in vars(protocol) if name in protocol.__all__ and name.isupper()]
+    limits = [name for name in own if not name.startswith("CODE_")]
     rows = [(f"`{name}`", str(getattr(protocol, name))) for name in limits]
     yield from table(("name", "value"), rows)
     yield "## Refusal codes"

@@ -25,6 +25,8 @@ from gpushare.wait_policy import LOOK_SECONDS, WaitPolicy
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from gpushare.quota.node_settings import NodeSetting
+
 
 _LONG: Final = frozenset({"claim-prepare", "claim-pods"})  # root's
 _STARTS: Final = frozenset({"open", "bind"})  # of `gpushare run`
@@ -171,7 +173,7 @@ class Client:
         """Reload the configuration; return the changed keys. If it is refused, nothing changes."""
         return [str(key) for key in self._ask("reload")["changed"]]
 
-    def set_node_setting(self, key: str, setting: protocol.NodeSetting | None) -> None:
+    def set_node_setting(self, key: str, setting: NodeSetting | None) -> None:
         """Set a setting of the node by a label of its Node object; None: as gpushare.yaml says."""
         fields: Mapping[str, object] = setting or {}
         self._ask("node-setting", key=key, **fields)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpushare.cli.session import Session
-    from gpushare.protocol import NodeSetting
+    from gpushare.quota.node_settings import NodeSetting
 
 HEADINGS = ("KEY", "VALUE", "SOURCE")
 

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     Completer = Callable[[click.Context, click.Parameter, str], Any]
 
     from gpushare.errors import ExitStatus, UserError
-    from gpushare.protocol import NodeSetting, TenantStatus
+    from gpushare.protocol import TenantStatus
     from gpushare.queue_client import QueueClient
+    from gpushare.quota.node_settings import NodeSetting
 
 TableRow = TypeVar("TableRow")
 

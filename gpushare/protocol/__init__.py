@@ -73,7 +73,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from gpushare.protocol.kubernetes import (
     AllocationFolder,
@@ -99,7 +99,9 @@ from gpushare.protocol.tenants import (
     WhyProcess,
     WhyProcessCard,
 )
-from gpushare.quota.node_settings import NodeSetting
+
+if TYPE_CHECKING:
+    from gpushare.quota.node_settings import NodeSetting
 
 __all__ = [
     "ACK_SECONDS",
@@ -131,7 +133,6 @@ __all__ = [
     "Intervention",
     "MountRow",
     "NodeMode",
-    "NodeSetting",
     "NonTenantProcessStatus",
     "PreparedClaim",
     "ProcessCard",
