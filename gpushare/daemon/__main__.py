@@ -8,7 +8,6 @@ import gc
 import os
 import signal
 import threading
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -17,51 +16,40 @@ import gpushare
 from gpushare import config as configuration
 from gpushare import wait_policy
 from gpushare.config import Config
-from gpushare.daemon.audit.audit import Audit
-from gpushare.daemon.audit.bypass import BypassControl
 from gpushare.daemon.audit.mps_bypass import MpsBypass
+from gpushare.daemon.composition import CannotStart, Threads, build_state, compose
 from gpushare.daemon.compute.scheduler_sync import SchedulerSync
 from gpushare.daemon.core import privileges
-from gpushare.daemon.core.clock import DaemonClock
 from gpushare.daemon.core.log import (
     attach_listener,
     detach_listener,
     log,
     report_suppressed,
-    set_owner_lookup,
 )
-from gpushare.daemon.core.loop import Loop, Worker, WorkerPool, boot_id
+from gpushare.daemon.core.loop import Loop, Worker, boot_id
+from gpushare.daemon.eviction.checkpoint_client import CheckpointClient
 from gpushare.daemon.eviction.on_card import OnCardWatch
-from gpushare.daemon.eviction.startup import start_evictions
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.lifecycle import claims, old_installations, release
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader
 from gpushare.daemon.lifecycle.queue import LOOK_SECONDS as QUEUE_SECONDS
-from gpushare.daemon.lifecycle.queue import Queue
 from gpushare.daemon.lifecycle.sampling_loop import SamplingLoop
 from gpushare.daemon.mps.supervisor import MpsSupervisor
 from gpushare.daemon.observe.idle_holders import IdleHolders
 from gpushare.daemon.observe.time_limits import LOOK_SECONDS as TIME_SECONDS
 from gpushare.daemon.observe.time_limits import TimeLimits
 from gpushare.daemon.operator import reload
-from gpushare.daemon.operator.node_labels import node_settings
-from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.pages.mounts import TenantMounts
-from gpushare.daemon.pages.process_watch import ProcessWatch
-from gpushare.daemon.pages.tenants import SIZE_BYTES, Tenants
-from gpushare.daemon.service import control_server, systemd
+from gpushare.daemon.pages.tenants import SIZE_BYTES
+from gpushare.daemon.service import systemd
 from gpushare.daemon.service.control_server import ControlServer
 from gpushare.daemon.service.systemd import StartingSocket, Watchdog
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.history import History
-from gpushare.daemon.store.integrity import IntegrityCheck
-from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.metrics_history import MetricsHistory, process_arguments
-from gpushare.daemon.store.overrides import Overrides
 from gpushare.errors import UserError, exit_with
 from gpushare.host.driver import prepare
 from gpushare.host.rooted_tree import RootedTree
-from gpushare.oci import elf
 
 _FINISH_SECONDS: Final = 5.0
 _FEED_SECONDS: Final = 60.0  # where no watchdog asks: a thread that hangs is logged all the same
@@ -118,10 +106,6 @@ def _make_nodes() -> None:
         log("driver-preparation-failed", "warning", reason=why)
 
 
-class CannotStart(UserError):
-    """The daemon cannot run with this configuration on this machine."""
-
-
 def run(config: Config) -> None:
     """Serve until SIGTERM or SIGINT; UserError when it cannot start."""
     privileges.require_root()
@@ -138,11 +122,12 @@ def run(config: Config) -> None:
         loop = Loop()
         history = _history(config)  # before the rest, which may log something
         mounts = TenantMounts(config.run_dir / "tenants", config.mount_namespace, SIZE_BYTES)
-        state = build_state(config, loop, Threads.start(), mounts)
+        threads = Threads.start()
+        state = build_state(config, loop, threads, mounts)
         state.history, history.name_of = history, state.ledger.name_of
         state.metrics_history = _metrics_history(state)
         try:
-            _serve(state, loop, listener)
+            _serve(state, threads, loop, listener)
         finally:
             state.ledger.close()
             if state.metrics_history is not None:
@@ -155,27 +140,27 @@ def run(config: Config) -> None:
         os.close(lock)
 
 
-def _serve(state: DaemonState, loop: Loop, listener: StartingSocket) -> None:
+def _serve(state: DaemonState, threads: Threads, loop: Loop, listener: StartingSocket) -> None:
     stop, decide = threading.Event(), state.decide
     loader = DriverLoader(state)
     loader.load()
     _on_signals(loop, state)
-    freezer = Freezer(state.ledger, lambda: decide.submit(state.shares_changed))
-    state.ledger.freezes.store = lambda key: decide.submit(partial(state.ledger.store_freezes, key))
-    audit = Audit(state, freezer)
-    bypass = BypassControl(state, freezer)
+    parts = compose(state, CheckpointClient(state.loaded, loader.excuse), threads.evict)
+    freezer, control = parts.freezer, parts.control
     state.regroup = lambda gid: loop.call(lambda: listener.regroup(gid))
     state.watch.ended = lambda key: decide.submit(lambda: release.handle_process_end(key, state))
     # Every allocation is known before the first request.
     decide.run(lambda: _adopt(state, freezer))
     servers = _supervise_mps(state, freezer)
     scheduler = SchedulerSync(state)
-    evictions = start_evictions(state, freezer, loader.excuse, scheduler.changed)
+    decide.run(parts.queue.adopt)
+    state.ledger.changed.followers += (scheduler.changed, servers.changed, *parts.followers)
+    parts.evictions.settle()
     scheduler.check()
     readers = Worker("read")
-    control = RunControl(state, freezer, audit, bypass)
-    operations = control_server.all_operations(control, evictions, _queue(state, control))
-    server = ControlServer(listener, state, readers, operations)
+    loop.every(lambda: QUEUE_SECONDS, parts.queue.tick)
+    loop.every(lambda: TIME_SECONDS, TimeLimits(state, control.end_time).look)
+    server = ControlServer(listener, state, readers, parts.operations)
     again = (
         lambda: decide.submit(lambda: release.reconcile_tenants(state, freezer)),
         lambda: decide.submit(loader.load_late),
@@ -183,12 +168,15 @@ def _serve(state: DaemonState, loop: Loop, listener: StartingSocket) -> None:
         server.rebind_if_lost,
         scheduler.check,
         IdleHolders(state, {"pause": control.pause_idle, "kick": control.kick_idle}).look,
-        evictions.look,
+        parts.evictions.look,
     )
     for job in again:
         loop.every(lambda: state.config.timing.reconcile_interval_seconds, job)
     watchdog = Watchdog(("decide", "freeze", "truth"), systemd.watchdog_seconds() or _FEED_SECONDS)
-    sampling = SamplingLoop(state, loader, (audit, bypass), lambda: watchdog.beat("truth"))
+    sampling = SamplingLoop(
+        *(state, loader, (parts.audit, parts.bypass)),
+        *(lambda: watchdog.beat("truth"), scheduler.changed),
+    )
     sampling.looked = OnCardWatch(state).look
     _start_thread("truth", lambda: sampling.run(stop))
     _sweep_installations(state)
@@ -203,7 +191,7 @@ def _serve(state: DaemonState, loop: Loop, listener: StartingSocket) -> None:
     finally:
         systemd.notify("STOPPING=1")
         server.stop_accepting()
-        evictions.close(_FINISH_SECONDS)
+        parts.evictions.close(_FINISH_SECONDS)
         _finish_threads(state)
         readers.finish(_FINISH_SECONDS)
         loop.settle()
@@ -224,15 +212,6 @@ def _adopt(state: DaemonState, freezer: Freezer) -> None:
     release.adopt_tenants(state, freezer)
     release.reconcile_tenants(state, freezer)
     claims.adopt(state)
-
-
-def _queue(state: DaemonState, control: RunControl) -> Queue:
-    """Return the queue, with the tickets of an earlier daemon; what is granted for a time ends."""
-    queue, loop = Queue(state), state.loop
-    state.decide.run(queue.adopt)
-    loop.every(lambda: QUEUE_SECONDS, queue.tick)
-    loop.every(lambda: TIME_SECONDS, TimeLimits(state, control.end_time).look)
-    return queue
 
 
 def _supervise_mps(state: DaemonState, freezer: Freezer) -> MpsSupervisor:
@@ -315,67 +294,6 @@ def _refuse_writable(folder: Path) -> None:
     found = folder.stat()
     if found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise CannotStart(f"{folder} can be written by others than root; chmod 755 it")
-
-
-@dataclass(frozen=True)
-class Threads:
-    """The workers of a state, by what they do (see DaemonState)."""
-
-    decide: Worker
-    creates: WorkerPool
-    requests: WorkerPool
-    freezing: Worker
-    names: Worker
-
-    @classmethod
-    def start(cls) -> Threads:
-        """Return workers with threads of their own."""
-        return cls(
-            decide=Worker("decide"),
-            creates=WorkerPool("create", _MOST_CREATES, _SHORT_CREATES),
-            requests=WorkerPool("request", _MOST_REQUESTS),
-            freezing=Worker("freeze"),
-            names=Worker("names"),
-        )
-
-
-def build_state(
-    config: Config,
-    loop: Loop,
-    threads: Threads,
-    mounts: TenantMounts,
-    clock: DaemonClock | None = None,
-) -> DaemonState:
-    """Return the state; what an earlier daemon left is in the ledger, and not adopted yet."""
-    try:
-        machine = elf.this_platform()
-    except ValueError as error:
-        raise CannotStart(str(error)) from error
-    integrity = IntegrityCheck(config.run_dir / "integrity-lost", boot_id())
-    ledger = Ledger(config.run_dir / "ledger", boot_id(), integrity)
-    set_owner_lookup(ledger.owner_of)
-    node_labels = Overrides(config.state_dir, "node-labels.json", "kubectl label node")
-    if mounts.warning:
-        log("mount-namespace-isolated", "warning", note=mounts.warning)
-    return DaemonState(
-        config=config.labelled(node_settings(node_labels)),
-        platform=machine,
-        ledger=ledger,
-        integrity=integrity,
-        mounts=mounts,
-        overrides=Overrides(config.state_dir),
-        card_overrides=Overrides(config.state_dir, "cards.json", "gpushare card"),
-        node_labels=node_labels,
-        tenants=Tenants(),
-        loop=loop,
-        watch=ProcessWatch(loop),
-        decide=threads.decide,
-        creates=threads.creates,
-        requests=threads.requests,
-        freezing=threads.freezing,
-        names=threads.names,
-        clock=clock or DaemonClock(),
-    )
 
 
 def _history(config: Config) -> History:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon's state: configuration, ledger, tenants, cards, overrides, and what was observed.
 
-It builds nothing and knows nothing of what works on it: `__main__` hands each part what it needs.
+It builds nothing and knows nothing of what works on it: `composition` hands each part what it
+needs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gpushare.daemon.cards.driver_client import DriverClient, DriverSample, Proc
 from gpushare.daemon.cards.mps_state import MPS, MpsCards
 from gpushare.daemon.core.clock import DaemonClock
 from gpushare.daemon.core.log import Durations
-from gpushare.daemon.core.loop import KeyLocks, Loop, Worker, WorkerPool
+from gpushare.daemon.core.loop import KeyLocks, Loop, T, Worker, WorkerPool
 from gpushare.daemon.identity.pid_resolver import ListedPid
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.process_watch import ProcessWatch
@@ -286,8 +287,6 @@ class DaemonState:
     numa: Numa = field(default_factory=Numa)
     queue: QueueState = field(default_factory=QueueState)
     mps: MpsCards = field(default_factory=MpsCards)
-    # Called by the decide thread after what tenants are to get may have changed.
-    shares_changed: Callable[[], None] = lambda: None
     # By a thread that may wait, with a request that has no room: evicts others, and tries again.
     evict_for: Callable[..., TenantRecord | None] | None = None  # see eviction/evictions.py
     _libraries: Path = Path("/")  # where `config.libraries` led last
@@ -301,6 +300,18 @@ class DaemonState:
                 return known
         self._libraries = found = link.resolve()
         return found
+
+    def in_start(self, step: Callable[[], T]) -> T:
+        """Return what `step` of a start returns, on the decide thread.
+
+        Whatever follows the ledger is told after the answer.
+        """
+
+        def run() -> T:
+            with self.ledger.changed.deferred(self.loop.soon):
+                return step()
+
+        return self.decide.run(run)
 
     def loaded(self) -> LoadedDriver:
         """Return the driver; NoDriver where there is none."""

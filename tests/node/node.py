@@ -8,26 +8,23 @@ mounts and the evictions' worker are replaced, because they need a card, root an
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpushare.config import Config
-from gpushare.daemon.__main__ import Threads, build_state
-from gpushare.daemon.audit.audit import Audit
-from gpushare.daemon.audit.bypass import BypassControl
+import yaml
+
+from gpushare import config as configuration
 from gpushare.daemon.cards.context_size import ContextSizes
+from gpushare.daemon.composition import Threads, build_state, compose
 from gpushare.daemon.core.clock import DaemonClock
 from gpushare.daemon.core.loop import Loop
-from gpushare.daemon.eviction.evictions import Evictions
-from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.lifecycle import release
-from gpushare.daemon.lifecycle.queue import LOOK_SECONDS, Queue
-from gpushare.daemon.operator.run_state import RunControl
+from gpushare.daemon.lifecycle.queue import LOOK_SECONDS
 from gpushare.daemon.service.control_request import ControlRequest, Peer
-from gpushare.daemon.service.control_server import all_operations, find_operation
+from gpushare.daemon.service.control_server import find_operation
 from gpushare.daemon.state import DaemonState, LoadedDriver
 from gpushare.oci.driver_files import from_cdi
 from tests.unit.daemon import fakes
@@ -35,6 +32,7 @@ from tests.unit.daemon.fake_checkpoints import FakeCheckpoints
 from tests.unit.daemon.inline import InlinePool, InlineWorker, Turns
 
 ROOT = Peer(os.getpid(), 0)
+FOLDERS = {"run_dir": "run", "state_dir": "state", "library_dir": "lib"}
 
 
 @dataclass
@@ -55,17 +53,15 @@ class Hands:
 class StoryNode:
     """A daemon, and what a story asks of it."""
 
-    def __init__(self, state: DaemonState, turns: Turns, hands: Hands) -> None:
+    def __init__(self, state: DaemonState, threads: Threads, turns: Turns, hands: Hands) -> None:
         self._state, self._turns, self._hands = state, turns, hands
-        freezer = Freezer(state.ledger, lambda: None)
-        audit, bypass = Audit(state, freezer), BypassControl(state, freezer)
-        control = RunControl(state, freezer, audit, bypass)
-        self._queue = Queue(state)
-        self._operations = all_operations(control, Evictions(state, FakeCheckpoints()), self._queue)
+        parts = compose(state, FakeCheckpoints(), threads.evict)
+        self._operations = parts.operations
         self._names: dict[str, tuple[str, str]] = {}  # key and id of a tenant, by its name
-        release.adopt_tenants(state, freezer)
-        self._queue.adopt()
-        state.loop.every(lambda: LOOK_SECONDS, self._queue.tick)
+        release.adopt_tenants(state, parts.freezer)
+        parts.queue.adopt()
+        state.ledger.changed.followers += parts.followers
+        state.loop.every(lambda: LOOK_SECONDS, parts.queue.tick)
         self.settle()
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
@@ -89,7 +85,18 @@ class StoryNode:
             self._state.loop._run_due()
             self.settle()
 
+    def uuid(self, card: int) -> str:
+        """Return the UUID of a card."""
+        return self._state.loaded().cards[card].uuid
+
     # --- what a story says ---
+
+    def configures(self, **sections: Any) -> None:
+        """The operator writes gpushare.yaml with these sections, and has it read again."""
+        file = self._state.config.file
+        assert file is not None
+        _write_configuration(file, sections)
+        self.ask("reload")
 
     def opens(self, name: str, memory: str, *, ticket: str = "", **quota: str) -> None:
         """`gpushare run` gets its quota."""
@@ -156,19 +163,22 @@ class Start:
         self._node.opens(self._name, self._memory, ticket=self._secret)
 
 
+def _write_configuration(file: Path, sections: Mapping[str, Any]) -> None:
+    folder = file.parent
+    paths = {name: str(folder / place) for name, place in FOLDERS.items()}
+    plain = {**paths, "engines": {"sockets": []}, "kubernetes": {"cdi_dir": str(folder / "cdi")}}
+    file.write_text(yaml.safe_dump({**plain, **sections}))
+
+
 @contextmanager
 def node(folder: Path, *, gib: int = 80, cards: int = 1) -> Iterator[StoryNode]:
     """Yield a node on what an earlier one has left under `folder`."""
     turns, hands = Turns(), Hands()
     loop = Loop(lambda: hands.seconds)
-    config = replace(
-        Config(),
-        run_dir=folder / "run",
-        state_dir=folder / "state",
-        libraries=folder / "lib",
-        cdi_dir=folder / "cdi",
-        docker_sockets=(),
-    )
+    file = folder / "gpushare.yaml"
+    if not file.exists():
+        _write_configuration(file, {})
+    config = configuration.load(file)
     is_first = not config.run_dir.exists()
     for place in (config.run_dir, config.state_dir, config.libraries):
         place.mkdir(parents=True, exist_ok=True)
@@ -178,6 +188,7 @@ def node(folder: Path, *, gib: int = 80, cards: int = 1) -> Iterator[StoryNode]:
         requests=InlinePool(turns, "request", 1),
         freezing=InlineWorker(turns, "freeze"),
         names=InlineWorker(turns, "names"),
+        evict=InlineWorker(turns, "evict"),
     )
     mounts = fakes.PlainDirectories(config.run_dir / "tenants")
     state = build_state(config, loop, threads, mounts, DaemonClock(hands.wall, hands.boot))
@@ -188,7 +199,7 @@ def node(folder: Path, *, gib: int = 80, cards: int = 1) -> Iterator[StoryNode]:
     files = from_cdi(fakes.driver_files(folder))
     state.driver = LoadedDriver(files, driver, driver.cards(), contexts)
     try:
-        yield StoryNode(state, turns, hands)
+        yield StoryNode(state, threads, turns, hands)
     finally:
         state.watch.close()
         state.mounts.close()

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -14,6 +15,14 @@ from gpushare.daemon.lifecycle.queue import CANCELLED, EXPIRED, STARTED, TIMED_O
 from .node import StoryNode, node
 
 LIMITS = QueueLimits()
+
+
+#: What makes room for 25 GiB beside 50 GiB on one card, while the other is cordoned.
+ROOM: Final[dict[str, Callable[[StoryNode], object]]] = {
+    "less memory is set": lambda one: one.ask("set", name="a", memory="30GiB"),
+    "the configuration reserves less": lambda one: one.configures(system_reserved="1GiB"),
+    "no label cordons the other card": lambda one: one.ask("node-setting", key="cards.cordoned"),
+}
 
 
 @pytest.fixture
@@ -77,3 +86,27 @@ def test_who_is_cancelled_leaves_the_list_and_its_place_to_the_next(one: StoryNo
     assert [row["name"] for row in one.ask("queue")["rows"]] == ["c"]
     assert third.waits(1)
     assert second.end == CANCELLED
+
+
+@pytest.mark.parametrize("cause", ROOM)
+def test_a_start_that_waits_has_the_room_at_once_whatever_has_made_it(
+    tmp_path: Path, cause: str
+) -> None:
+    """The clock stands still, so nothing looks again because time has passed."""
+    with node(tmp_path, cards=2) as one:
+        one.configures(system_reserved="20GiB")
+        one.ask("node-setting", key="cards.cordoned", value=one.uuid(1), source="node label x")
+        one.opens("a", "50GiB")
+        second = one.takes("b", "25GiB")
+        assert second.waits()
+        ROOM[cause](one)
+        assert second.is_granted
+
+
+def test_a_start_that_waits_has_the_card_that_is_uncordoned(tmp_path: Path) -> None:
+    with node(tmp_path) as one:
+        one.ask("card-cordon", card="0", reason="a new fan")
+        waiting = one.takes("a", "10GiB")
+        assert waiting.waits()
+        one.ask("card-uncordon", card="0")
+        assert waiting.is_granted

@@ -84,16 +84,15 @@ class MpsCards:
 
     `admit` makes a tenant of the ledger a client of its card's server, and returns what it needs;
     MpsRefused. It waits for the control daemon, so it is not for the decide thread. The others
-    return at once: `release` ends what a tenant has, `changed` follows a new configuration, driver
-    or quota. `terminate` ends a tenant's work on the card, then calls what kills its processes: a
-    client that is killed amid its work may leave the server undefined (manual, "When to Use MPS").
-    `bypassed` is called with a tenant that uses the card without the server, and its process.
+    return at once: `release` ends what a tenant has. `terminate` ends a tenant's work on the card,
+    then calls what kills its processes: a client that is killed amid its work may leave the server
+    undefined (manual, "When to Use MPS"). `bypassed` is called with a tenant that uses the card
+    without the server, and its process.
     """
 
     cards: Mapping[str, MpsCardState] = field(default_factory=dict)
     admit: Callable[[str, int], MpsGrant] = _refuse
     release: Callable[[str], None] = lambda _: None
-    changed: Callable[[], None] = lambda: None
     bypassed: Callable[[str, int], None] = lambda _key, _pid: None
     terminate: Callable[[str, Callable[[], None]], None] = lambda _, then: then()
 

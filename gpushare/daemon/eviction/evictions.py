@@ -50,14 +50,17 @@ from gpushare.errors import UserError
 
 
 class Evictions:
-    """Evicts and restores tenants of `state`; any thread may call it, and waits for its turn."""
+    """Evicts and restores tenants of `state`; any thread may call it, and waits for its turn.
 
-    def __init__(self, state: DaemonState, client: CheckpointCalls) -> None:
+    `worker` is its own.
+    """
+
+    def __init__(self, state: DaemonState, client: CheckpointCalls, worker: Worker) -> None:
         self._state = state
         self._client = client
         self._steps = EvictionSteps(state, client)
         self._room = RoomMaker(state, self._evict)
-        self._worker = Worker("evict")
+        self._worker = worker
         self._waiting = WaitingTenants(state)
         self._lock = threading.Lock()  # of the queue's `claimants`
         self._is_queued = False
@@ -138,8 +141,7 @@ class Evictions:
                 queue.claimants -= 1
 
     def _look_again(self) -> None:
-        self.changed()
-        self._state.decide.submit(self._state.queue.changed)
+        self._state.decide.submit(self._state.ledger.changed)
 
     def relieve(self, key: str, uuid: str) -> None:
         """Evict a tenant that has burst memory of a card which `key` lacks; returns at once."""

@@ -303,8 +303,6 @@ class EvictionSteps:
             written = state.ledger.evict(record.key, eviction)
             if eviction is not None and eviction.state == "evicted":
                 withdraw_burst(written, state)
-            state.shares_changed()
-            state.queue.changed()
             return written
 
         return state.decide.run(write)

@@ -133,19 +133,18 @@ def bind(  # noqa: PLR0913 - as the request has them
         _refuse_unmade(record, process, peer_pid, pidfd)
     _refuse_forged(record, process, state)
     cgroup = _cgroup(record, pid, peer_pid)
-    bound = state.ledger.bind(key, pid=pid, starttime=process.starttime, cgroup=cgroup)
-    release.watch_process(bound, state)
-    bound = _hold(bound, state)
-    if key in state.tenants.pages:
-        state.tenants.pages[key].grant.set_bound()
-    # With the answer: a thread that is woken now takes the interpreter from us.
+    with state.ledger.changed.deferred(state.loop.soon):
+        bound = state.ledger.bind(key, pid=pid, starttime=process.starttime, cgroup=cgroup)
+        release.watch_process(bound, state)
+        bound = _hold(bound, state)
+        if key in state.tenants.pages:
+            state.tenants.pages[key].grant.set_bound()
     state.loop.soon(lambda: _follow(bound, state))
     return bound
 
 
 def _follow(bound: TenantRecord, state: DaemonState) -> None:
     """Do what the container's start need not wait for, on the main thread after the answer."""
-    state.shares_changed()
     log(
         "tenant-bound",
         tenant=bound.key,

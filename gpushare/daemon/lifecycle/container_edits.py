@@ -245,7 +245,7 @@ def numa_binding(original: Spec, record: TenantRecord, state: DaemonState) -> Bo
         allowed = state.numa.allowed(path if isinstance(path, str) else "")
         found = bind(original, state.numa.of(nodes.values()), allowed)
     if found.notes:
-        state.decide.run(lambda: _note_binding(record, found.notes, state))
+        state.in_start(lambda: _note_binding(record, found.notes, state))
         for note in found.notes:
             log("tenant-request-adjusted", tenant=record.key, name=record.title, note=note)
     return found

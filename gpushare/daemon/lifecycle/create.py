@@ -165,7 +165,7 @@ def _create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
     has_spare = is_shared and not applicant.label
 
     def reserve_now() -> TenantRecord:
-        return state.decide.run(lambda: _reserve(bundle, applicant, request, state))
+        return state.in_start(lambda: _reserve(bundle, applicant, request, state))
 
     try:
         with state.mounts.claimed() if has_spare else nullcontext():
@@ -210,7 +210,7 @@ def _wait_and_reserve(
     )
     with create_wait.granted(waiting, state, refused) as secret:
         shown = replace(request, secret=secret or request.secret)
-        return state.decide.run(lambda: _reserve(bundle, applicant, shown, state))
+        return state.in_start(lambda: _reserve(bundle, applicant, shown, state))
 
 
 def _follow(record: TenantRecord, state: DaemonState) -> None:
@@ -362,14 +362,14 @@ def _nothing(
 ) -> dict[str, Any]:
     """Take out what an earlier start put in, and note why the container got no GPU."""
     applicant = _applicant(bundle, wanted, state)
-    state.decide.run(lambda: release_earlier(applicant, state))
+    state.in_start(lambda: release_earlier(applicant, state))
     if requests_gpu(wanted.annotations):
         wanted = edits.seen(wanted)  # else gpushare-hook would take it for one that came past us
     spec.store(bundle.bundle_fd, wanted, loaded)
     if effective is not None:
         notes = truncated_notes(effective.notes)
         record = replace(applicant.record("none"), why=effective.why, notes=notes)
-        state.decide.run(lambda: state.ledger.add(record))
+        state.in_start(lambda: state.ledger.add(record))
         log(
             "tenant-not-allocated",
             tenant=bundle.key,

@@ -175,7 +175,7 @@ def choose_files(
     notes += compat_notes
     is_plain = not (notes or extra or copy)
     if not is_plain:
-        state.decide.run(lambda: _keep(record, notes, extra, copy, state))
+        state.in_start(lambda: _keep(record, notes, extra, copy, state))
     return DriverFileChoice(files, requested.wanted, extra, is_plain)
 
 
@@ -187,7 +187,7 @@ def keep_notes(record: TenantRecord, notes: Sequence[str], state: DaemonState) -
         _keep(known, list(notes), frozenset(known.uninterposed), known.compat, state)
 
     if notes:
-        state.decide.run(keep)
+        state.in_start(keep)
 
 
 def sweep_compat(state: DaemonState) -> None:

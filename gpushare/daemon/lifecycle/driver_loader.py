@@ -69,6 +69,7 @@ class DriverLoader:
             cards=[card.model for card in driver.cards],
             memory_limits=driver.nvml.has_limits,
         )
+        state.ledger.changed()
 
     def excuse(self, pid: int) -> None:
         """Never count `pid`, a program of the daemon's own, as a non-tenant; any thread."""
@@ -96,6 +97,7 @@ class DriverLoader:
             driver_limits.mark_limits_lost(state)
             driver_limits.retry_driver_limits(state)
         sampler.settle(generation)
+        state.ledger.changed()
 
     def _load(self) -> LoadedDriver:
         state = self._state

@@ -78,7 +78,7 @@ def open_tenant(
             applicant = _applicant(command, (key, identity, name), terms, state)
             return reserve(applicant, quota, effective, state, ticket)
 
-        return state.decide.run(decide)
+        return state.in_start(decide)
 
     try:
         record = reserve_now()

@@ -3,7 +3,7 @@
 
 A ticket is a record in the ledger (store/ticket.py), so a restart of gpushared changes no order and
 loses no grant. It ends with its client's process, when it is cancelled, at its deadline, or when
-its start has taken over what it was granted. `look` is run whenever room may have appeared, and
+its start has taken over what it was granted. `look` is run whenever the ledger has changed, and
 once a second while something waits. placement/waiting.py has the order, in which evicted containers
 that wait for their restore have their places too (waiting_restores.py).
 
@@ -82,7 +82,6 @@ class Queue:
         self._resolved: dict[str, tuple[object, ResolvedRequest]] = {}
         self._restores = WaitingRestores(state)
         self._is_due = False
-        state.queue.changed = self.look_soon
         state.queue.look = self._look
         state.queue.started = self._note_start
         state.queue.control = self

@@ -143,8 +143,6 @@ def reserve(
         raise
     if effective.memory_limit_bytes is not None:
         update_burst_limits(state)
-    # With the answer, not before it: a thread that is woken now takes the interpreter from us.
-    state.loop.soon(state.shares_changed)
     return record
 
 

@@ -18,7 +18,7 @@ from gpushare.daemon.state import DaemonState
 class SamplingLoop:
     """Samples the driver again and again, and has what follows from it done; the truth thread.
 
-    `beat` is called each time, and `looked` after each sample.
+    `beat` is called each time, `looked` after each sample, and `corrected` where it changes shares.
     """
 
     def __init__(
@@ -27,15 +27,14 @@ class SamplingLoop:
         loader: DriverLoader,
         judges: tuple[Audit, BypassControl],
         beat: Callable[[], None],
+        corrected: Callable[[], None],
     ) -> None:
         self.looked: Callable[[], None] = lambda: None
         self._state = state
         self._loader = loader
         self._audit, self._bypass = judges
         self._beat = beat
-        self._meter = ComputeMeter(
-            state.ledger, state.tenants, state.observed, corrected=state.shares_changed
-        )
+        self._meter = ComputeMeter(state.ledger, state.tenants, state.observed, corrected=corrected)
         self._burst = BurstUpdater(state)
         self._idle = IdleBackoff(state)
 

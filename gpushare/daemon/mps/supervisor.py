@@ -63,11 +63,18 @@ class MpsSupervisor:
         mps.admit = self._admit
         mps.release = self._release
         mps.terminate = self._terminate
-        mps.changed = lambda: state.decide.submit(self.check)
+        self._is_due = False
         state.loop.every(lambda: _LOOK_SECONDS if self._cards else _IDLE_SECONDS, self._look)
+
+    def changed(self) -> None:
+        """Look soon, after a new quota, driver or configuration; returns at once."""
+        if not self._is_due:
+            self._is_due = True
+            self._state.decide.submit(self.check)
 
     def check(self) -> None:
         """Have a control daemon for each card in MPS mode, and none for the others."""
+        self._is_due = False
         state, driver = self._state, self._state.driver
         if driver is None:
             return

@@ -58,6 +58,7 @@ def _apply(key: str, state: DaemonState) -> None:
     after = state.config.node_settings.get(key)
     if after == before:
         return
+    state.ledger.changed()
     if after is None:
         log("node-setting-reset", setting=key)
     else:

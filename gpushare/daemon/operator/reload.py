@@ -109,8 +109,7 @@ def reload_config(state: DaemonState) -> list[str]:
         state.regroup(gid)
     if "system_reserved" in changed and state.driver is not None:
         update_burst_limits(state)
-    state.queue.changed()
-    state.mps.changed()
+    state.ledger.changed()
     state.sample_now.set()  # it may be to look more often
     return changed
 

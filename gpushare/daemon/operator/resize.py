@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.limits import driver_limits
 from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds, update_burst_limits
@@ -125,15 +124,12 @@ def resizable_pages(record: TenantRecord, state: DaemonState) -> Pages:
 def apply_record(changed: TenantRecord, pages: Pages | None, state: DaemonState) -> None:
     """Write a changed record to the ledger, the pages, the driver's limits and the scheduler."""
     before = state.ledger.entries[changed.key]
-    state.ledger.resize(changed)
-    if pages is None:
-        return
-    if _memory(before) != _memory(changed):
-        _write_memory(changed, pages, state)
-    if _compute(before) != _compute(changed):
-        _write_cores(changed, pages, state)
-    if changed.isolation == MPS:
-        state.loop.soon(state.mps.changed)
+    with state.ledger.changed.deferred(state.loop.soon):
+        state.ledger.resize(changed)
+        if pages is not None and _memory(before) != _memory(changed):
+            _write_memory(changed, pages, state)
+        if pages is not None and _compute(before) != _compute(changed):
+            _write_cores(changed, pages)
 
 
 def _compute(record: TenantRecord) -> tuple[object, ...]:
@@ -181,11 +177,10 @@ def _write_memory(record: TenantRecord, pages: Pages, state: DaemonState) -> Non
     update_burst_limits(state)
 
 
-def _write_cores(record: TenantRecord, pages: Pages, state: DaemonState) -> None:
+def _write_cores(record: TenantRecord, pages: Pages) -> None:
     for number, allocation in enumerate(record.allocations):
         pages.grant.set_cores(number, allocation.cores)
     pages.grant.publish()
-    state.loop.soon(state.shares_changed)  # with the answer, not before it
 
 
 def _allocation(

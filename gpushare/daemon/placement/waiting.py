@@ -77,10 +77,10 @@ class QueueState:
 
     `waiting` are the requests in the order in which they are granted, `reasons` by ticket why each
     does not fit, and `withheld` by a card's UUID for which of them it is withheld. `ended` has how
-    the last tickets ended, by ID. The decide thread calls `changed` when room may have appeared,
-    `look` to publish it at once, `started` with the ticket that a start took over, and `serve` to
-    have waiting containers restored, and others evicted for what waits. While there are
-    `claimants`, for whom others are evicted, nothing is granted. `control` is the queue itself.
+    the last tickets ended, by ID. The decide thread calls `look` to publish it at once, `started`
+    with the ticket that a start took over, and `serve` to have waiting containers restored, and
+    others evicted for what waits. While there are `claimants`, for whom others are evicted, nothing
+    is granted. `control` is the queue itself.
     """
 
     waiting: tuple[WaitingRequest, ...] = ()
@@ -90,7 +90,6 @@ class QueueState:
     granted: int = 0  # tickets since gpushared started
     waited_seconds: float = 0.0  # by all of them together
     claimants: int = 0
-    changed: Callable[[], None] = lambda: None
     look: Callable[[], None] = lambda: None
     started: Callable[[Any], None] = lambda _ticket: None
     serve: Callable[[], None] = lambda: None

@@ -284,7 +284,7 @@ def set_card_policy(uuid: str, policy: str, state: DaemonState) -> None:
     else:
         state.card_overrides.forget(uuid, "policy")
     log("card-policy-changed", card=uuid, policy=policy or "of each container")
-    state.shares_changed()
+    state.ledger.changed()
 
 
 def cordon_card(card: Card, reason: str, state: DaemonState) -> None:
@@ -293,6 +293,7 @@ def cordon_card(card: Card, reason: str, state: DaemonState) -> None:
         return
     state.card_overrides.set(card.uuid, {CORDONED: reason})
     log("card-cordoned", card=card.uuid, index=card.index, reason=reason or "no reason given")
+    state.ledger.changed()
 
 
 def uncordon_card(card: Card, state: DaemonState) -> None:
@@ -301,6 +302,7 @@ def uncordon_card(card: Card, state: DaemonState) -> None:
         return
     state.card_overrides.forget(card.uuid, CORDONED)
     log("card-uncordoned", card=card.uuid, index=card.index)
+    state.ledger.changed()
 
 
 NODE_OPERATIONS: Final[Mapping[str, Operation]] = {

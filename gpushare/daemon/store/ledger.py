@@ -33,6 +33,7 @@ from typing import Any
 
 from gpushare.daemon.core.log import log
 from gpushare.daemon.placement.model import AllocationUse, Card
+from gpushare.daemon.store.changes import Changes
 from gpushare.daemon.store.claim import (
     PREFIX,
     ClaimRecord,
@@ -70,16 +71,27 @@ class ReservationLost(UserError):
 class Ledger:
     """The ledger in `folder`, with its copies in the folder `copies` beside it. LedgerError.
 
+    `changed` tells its followers after every change of what is recorded.
+
     Records of another boot are discarded. `generation` counts the daemons of this boot. `fault`
     says why the files could not be repaired, "" if they are right. `notices` is what an operator
     should know about how the files were found. `unknown` are the keys of tenants of which nothing
     can be read, and why. Unless it `is_complete`, there may have been others.
 
-    `integrity` hears that the ledger and its copies were lost, before anything is changed.
+    `integrity` hears that the ledger and its copies were lost, before anything is changed. `submit`
+    has the thread that writes run a job.
     """
 
-    def __init__(self, folder: Path, boot_id: str, integrity: IntegrityCheck | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        boot_id: str,
+        integrity: IntegrityCheck | None = None,
+        *,
+        submit: Callable[[Callable[[], None]], None] = lambda job: job(),
+    ) -> None:
         self.folder = folder
+        self.changed = Changes()
         self.fault = ""
         self.notices: tuple[str, ...] = ()
         self._unstored: set[str] = set()  # tenants whose freezes could not be written
@@ -111,7 +123,7 @@ class Ledger:
         records.sort(key=lambda record: record.created)
         self._publish({record.key: record for record in records})
         self.freezes = FreezeJournal(
-            self.store_freezes,
+            lambda key: submit(lambda: self.store_freezes(key)),
             {key: _freezes(document) for key, document in found.items() if document["freezes"]},
         )
         self._report(ledger, copies)
@@ -294,16 +306,19 @@ class Ledger:
 
     def _publish(self, records: dict[str, TenantRecord]) -> None:
         self.entries: Mapping[str, TenantRecord] = MappingProxyType(records)
+        self.changed()
 
     def _publish_claims(self, claims: Sequence[ClaimRecord]) -> None:
         self.claims: Mapping[str, ClaimRecord] = MappingProxyType(
             {claim.uid: claim for claim in claims}
         )
+        self.changed()
 
     def _publish_tickets(self, tickets: Sequence[TicketRecord]) -> None:
         self.tickets: Mapping[str, TicketRecord] = MappingProxyType(
             {ticket.id: ticket for ticket in tickets}
         )
+        self.changed()
 
     def _replace(self, record: TenantRecord) -> TenantRecord:
         self._write(record.key, _document(record, self.freezes.of(record.key)))

@@ -19,9 +19,9 @@ from gpushare.daemon.placement.model import CardCapacity
 from gpushare.daemon.store.eviction import EvictionRecord
 from gpushare.daemon.store.record import TenantRecord
 
-from . import fakes
 from .fake_process import FakeProcess
 from .fakes import GIB, FakeDaemon, FakeDriver
+from .inline import InlineWorker
 from .operations import opened
 from .registered import hold, life, register
 
@@ -146,9 +146,10 @@ class EvictableNode:
         self.node.ledger.close()
         self.node.ledger = type(self.node.ledger)(self.node.ledger.folder, "boot")
         self.node.evictions.close(5)
-        self.node.evictions = fakes.evictions_of(self.node)
-        self.node.evict_for = self.node.evictions.evict_for
-        self.node.queue.serve = self.node.evictions.changed
+        decide = self.node.decide
+        assert isinstance(decide, InlineWorker)
+        self.node.evict_worker = InlineWorker(decide.turns, "evict")
+        self.node.compose()
 
 
 def make(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> EvictableNode:
@@ -175,6 +176,4 @@ def make(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> EvictableNode:
     monkeypatch.setattr(processes, "cgroups_of", cgroups_of)
     monkeypatch.setattr(evictions, "await_sample", lambda _: made.look())
     monkeypatch.setattr(steps, "GRACE_SECONDS", 0.0)
-    node.evict_for = node.evictions.evict_for
-    node.queue.serve = node.evictions.changed
     return made

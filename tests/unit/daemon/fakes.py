@@ -32,8 +32,8 @@ from gpushare.daemon.cards.driver_client import (
     DriverSample,
     ProcessUse,
 )
+from gpushare.daemon.composition import compose
 from gpushare.daemon.core.loop import Loop, Worker, WorkerPool
-from gpushare.daemon.eviction import evictions
 from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.identity.pid_resolver import PidResolver
@@ -172,6 +172,7 @@ class FakeDaemon(DaemonState):
     checkpoints: FakeCheckpoints = field(init=False)
     evictions: Evictions = field(init=False)
     tickets: Queue = field(init=False)
+    evict_worker: Worker = field(kw_only=True)
 
     def __post_init__(self) -> None:
         driver = self.loaded().nvml
@@ -184,12 +185,15 @@ class FakeDaemon(DaemonState):
             learned=lambda *_: None,
         )
         self.meter = ComputeMeter(self.ledger, self.tenants, self.observed)
-        self.freezer = Freezer(self.ledger, lambda: self.shares_changed())  # noqa: PLW0108 - set later
-        self.audit = Audit(self, self.freezer)
-        self.bypass = BypassControl(self, self.freezer)
         self.checkpoints = FakeCheckpoints()
-        self.evictions = evictions_of(self)
-        self.tickets = Queue(self)
+        self.compose()
+
+    def compose(self) -> None:
+        """Make its parts, which follow its ledger."""
+        parts = compose(self, self.checkpoints, self.evict_worker)
+        self.freezer, self.audit, self.bypass = parts.freezer, parts.audit, parts.bypass
+        self.evictions, self.tickets = parts.evictions, parts.queue
+        self.ledger.changed.followers += parts.followers
 
     @property
     def operations(self) -> Mapping[str, Operation]:
@@ -198,14 +202,6 @@ class FakeDaemon(DaemonState):
     @property
     def run_control(self) -> RunControl:
         return RunControl(self, self.freezer, self.audit, self.bypass)
-
-
-def evictions_of(node: FakeDaemon) -> Evictions:
-    """Return what evicts on a node, with a worker as the node's others."""
-    with pytest.MonkeyPatch.context() as patch:
-        if isinstance(node.decide, InlineWorker):
-            patch.setattr(evictions, "Worker", partial(InlineWorker, node.decide.turns))
-        return Evictions(node, node.checkpoints)
 
 
 class _RunAtOnce(threading.Thread):
@@ -340,6 +336,7 @@ def node(
         requests=pool("request", 4),
         freezing=worker("freeze"),
         names=worker("names"),
+        evict_worker=worker("evict"),
         driver=LoadedDriver(from_cdi(driver_files(folder)), driver, driver.cards(), contexts),
     )
     try:

@@ -146,11 +146,12 @@ def test_no_start_overtakes_a_restore_that_waits(made: EvictableNode) -> None:
 def test_a_restore_keeps_its_room_until_it_has_it(made: EvictableNode) -> None:
     tenant, other = blocked(made)
     made.node.queue.serve = lambda: None  # the evict thread is busy
-    changed, made.node.shares_changed = made.node.shares_changed, lambda: None
+    followers = made.node.ledger.changed.followers
+    followers.remove(made.node.evictions.changed)
     end(made, other)
     with pytest.raises(NoRoom, match="withheld for an evicted container"):
         opened(made.node, memory="100GiB", devices="0")
-    made.node.shares_changed = changed
+    followers.append(made.node.evictions.changed)
     made.node.evictions.changed()
     made.settle()
     assert not tenant.record.is_off_card

@@ -115,7 +115,8 @@ def reserved(node: FakeDaemon, tenant: HostProcessGrant) -> int:
 def test_set_changes_the_page_the_ledger_and_the_next_container(node: FakeDaemon) -> None:
     tenant = opened(node, memory="4GiB", cores="30", devices="0")
     told: list[int] = []
-    node.shares_changed = lambda: told.append(permille(node, tenant))
+    node.loop.settle()
+    node.ledger.changed.followers.append(lambda: told.append(permille(node, tenant)))
     asked = {"memory": "6GiB", "cores": "40", "weight": "7", "priority": "0", "class": "online"}
     asked["policy"] = "native-burst-share"
     set_quota(entry_of(node, tenant), {"memory": "6GiB", "cores": "40"}, node)
@@ -186,7 +187,7 @@ def test_a_cards_policy_holds_for_its_tenants_and_sets_their_cores_aside(node: F
     plain = opened(node, memory="4GiB", devices="0")
     assert (permille(node, burst), permille(node, plain)) == (968, 32)
     told: list[str] = []
-    node.shares_changed = lambda: told.append("told")
+    node.ledger.changed.followers.append(lambda: told.append("told"))
     set_card_policy("GPU-0000", "fixed-share", node)
     assert told == ["told"]
     assert (permille(node, burst), permille(node, plain)) == (300, 700)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Composition: makes the parts of gpushared, and tells each which others it calls.
+
+What needs a process of its own, the scheduler and the MPS control daemons, is made in
+`__main__`, which also starts everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gpushare.config import Config
+from gpushare.daemon.audit.audit import Audit
+from gpushare.daemon.audit.bypass import BypassControl
+from gpushare.daemon.core.clock import DaemonClock
+from gpushare.daemon.core.log import log, set_owner_lookup
+from gpushare.daemon.core.loop import Loop, Worker, WorkerPool, boot_id
+from gpushare.daemon.eviction.before_kill import BeforeKill
+from gpushare.daemon.eviction.checkpoint_client import CheckpointCalls
+from gpushare.daemon.eviction.evictions import Evictions
+from gpushare.daemon.freezer.freezer import Freezer
+from gpushare.daemon.lifecycle.queue import Queue
+from gpushare.daemon.limits.burst import handle_shortfall
+from gpushare.daemon.operator.node_labels import node_settings
+from gpushare.daemon.operator.run_state import RunControl
+from gpushare.daemon.pages.mounts import TenantMounts
+from gpushare.daemon.pages.process_watch import ProcessWatch
+from gpushare.daemon.pages.tenants import Tenants
+from gpushare.daemon.service.control_request import Operation
+from gpushare.daemon.service.control_server import all_operations
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.changes import Follower
+from gpushare.daemon.store.integrity import IntegrityCheck
+from gpushare.daemon.store.ledger import Ledger
+from gpushare.daemon.store.overrides import Overrides
+from gpushare.errors import UserError
+from gpushare.oci import elf
+
+_SHORT_CREATES: Final = 4
+_MOST_CREATES: Final = 64  # at once; one whose file system never answers keeps its thread
+_MOST_REQUESTS: Final = 8
+
+
+class CannotStart(UserError):
+    """The daemon cannot run with this configuration on this machine."""
+
+
+@dataclass(frozen=True)
+class Threads:
+    """The workers of a state, by what they do (see DaemonState)."""
+
+    decide: Worker
+    creates: WorkerPool
+    requests: WorkerPool
+    freezing: Worker
+    names: Worker
+    evict: Worker
+
+    @classmethod
+    def start(cls) -> Threads:
+        """Return workers with threads of their own."""
+        return cls(
+            decide=Worker("decide"),
+            creates=WorkerPool("create", _MOST_CREATES, _SHORT_CREATES),
+            requests=WorkerPool("request", _MOST_REQUESTS),
+            freezing=Worker("freeze"),
+            names=Worker("names"),
+            evict=Worker("evict"),
+        )
+
+
+def build_state(
+    config: Config,
+    loop: Loop,
+    threads: Threads,
+    mounts: TenantMounts,
+    clock: DaemonClock | None = None,
+) -> DaemonState:
+    """Return the state; what an earlier daemon left is in the ledger, and not adopted yet."""
+    try:
+        machine = elf.this_platform()
+    except ValueError as error:
+        raise CannotStart(str(error)) from error
+    integrity = IntegrityCheck(config.run_dir / "integrity-lost", boot_id())
+    submit = threads.decide.submit
+    ledger = Ledger(config.run_dir / "ledger", boot_id(), integrity, submit=submit)
+    set_owner_lookup(ledger.owner_of)
+    node_labels = Overrides(config.state_dir, "node-labels.json", "kubectl label node")
+    if mounts.warning:
+        log("mount-namespace-isolated", "warning", note=mounts.warning)
+    return DaemonState(
+        config=config.labelled(node_settings(node_labels)),
+        platform=machine,
+        ledger=ledger,
+        integrity=integrity,
+        mounts=mounts,
+        overrides=Overrides(config.state_dir),
+        card_overrides=Overrides(config.state_dir, "cards.json", "gpushare card"),
+        node_labels=node_labels,
+        tenants=Tenants(),
+        loop=loop,
+        watch=ProcessWatch(loop),
+        decide=threads.decide,
+        creates=threads.creates,
+        requests=threads.requests,
+        freezing=threads.freezing,
+        names=threads.names,
+        clock=clock or DaemonClock(),
+    )
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What acts on a state, and the operations that clients may ask for."""
+
+    freezer: Freezer
+    audit: Audit
+    bypass: BypassControl
+    evictions: Evictions
+    queue: Queue
+    control: RunControl
+
+    @property
+    def operations(self) -> Mapping[str, Operation]:
+        """The operations of the control socket, by name."""
+        return all_operations(self.control, self.evictions, self.queue)
+
+    @property
+    def followers(self) -> tuple[Follower, ...]:
+        """What is to be told of the ledger's changes, once an earlier daemon's are adopted."""
+        return self.evictions.changed, self.queue.look_soon
+
+
+def compose(state: DaemonState, checkpoints: CheckpointCalls, evict: Worker) -> Parts:
+    """Return the parts of a daemon; nothing is adopted or started yet.
+
+    `checkpoints` calls the driver to evict, on the thread of `evict`.
+    """
+    freezer = Freezer(state.ledger, lambda: state.decide.submit(state.ledger.changed))
+    audit, bypass = Audit(state, freezer), BypassControl(state, freezer)
+    evictions, queue = Evictions(state, checkpoints, evict), Queue(state)
+    state.evict_for, state.queue.serve = evictions.evict_for, evictions.changed
+    freezer.postpones_kill = BeforeKill(
+        state, evictions, lambda: state.freezing.submit(freezer.enforce)
+    ).postpones
+    state.watch.restore = evictions.want
+    state.watch.shortfall = _shortfalls(state, evictions)
+    control = RunControl(state, freezer, audit, bypass)
+    return Parts(freezer, audit, bypass, evictions, queue, control)
+
+
+def _shortfalls(state: DaemonState, evictions: Evictions) -> Callable[[str, int, int], None]:
+    """Return what is called with a tenant, the number of its card and the bytes it had not."""
+
+    def handle(key: str, card: int, size_bytes: int) -> None:
+        if handle_shortfall(key, card, size_bytes, state) and state.config.evict.offline:
+            evictions.relieve(key, state.ledger.entries[key].allocations[card].uuid)
+
+    return lambda key, card, size: state.decide.submit(lambda: handle(key, card, size))
