@@ -28,11 +28,9 @@ from gpushare.daemon.core.log import (
 )
 from gpushare.daemon.core.loop import Loop, Worker, boot_id
 from gpushare.daemon.eviction.checkpoint_client import CheckpointClient
-from gpushare.daemon.eviction.on_card import OnCardWatch
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.lifecycle import claims, old_installations, release
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader
-from gpushare.daemon.lifecycle.queue import LOOK_SECONDS as QUEUE_SECONDS
 from gpushare.daemon.lifecycle.sampling_loop import SamplingLoop
 from gpushare.daemon.mps.supervisor import MpsSupervisor
 from gpushare.daemon.observe.idle_holders import IdleHolders
@@ -147,18 +145,17 @@ def _serve(state: DaemonState, threads: Threads, loop: Loop, listener: StartingS
     _on_signals(loop, state)
     parts = compose(state, CheckpointClient(state.loaded, loader.excuse), threads.evict)
     freezer, control = parts.freezer, parts.control
-    state.regroup = lambda gid: loop.call(lambda: listener.regroup(gid))
-    state.watch.ended = lambda key: decide.submit(lambda: release.handle_process_end(key, state))
+    state.regrouped.listeners.append(lambda gid: loop.call(lambda: listener.regroup(gid)))
     # Every allocation is known before the first request.
     decide.run(lambda: _adopt(state, freezer))
     servers = _supervise_mps(state, freezer)
     scheduler = SchedulerSync(state)
     decide.run(parts.queue.adopt)
-    state.ledger.changed.followers += (scheduler.changed, servers.changed, *parts.followers)
+    state.ledger.changed.listeners += (scheduler.changed, servers.changed, *parts.followers)
     parts.evictions.settle()
     scheduler.check()
     readers = Worker("read")
-    loop.every(lambda: QUEUE_SECONDS, parts.queue.tick)
+    parts.look_again(loop)
     loop.every(lambda: TIME_SECONDS, TimeLimits(state, control.end_time).look)
     server = ControlServer(listener, state, readers, parts.operations)
     again = (
@@ -177,7 +174,6 @@ def _serve(state: DaemonState, threads: Threads, loop: Loop, listener: StartingS
         *(state, loader, (parts.audit, parts.bypass)),
         *(lambda: watchdog.beat("truth"), scheduler.changed),
     )
-    sampling.looked = OnCardWatch(state).look
     _start_thread("truth", lambda: sampling.run(stop))
     _sweep_installations(state)
     _log_ready(state)
@@ -216,8 +212,9 @@ def _adopt(state: DaemonState, freezer: Freezer) -> None:
 
 def _supervise_mps(state: DaemonState, freezer: Freezer) -> MpsSupervisor:
     """Have a control daemon run for each card in MPS mode."""
-    state.mps.bypassed = MpsBypass(state, freezer).act
+    state.mps.bypassed.listeners.append(MpsBypass(state, freezer).act)
     servers = MpsSupervisor(state)
+    state.tenants.releasing.listeners.append(servers.release)
     state.decide.run(servers.check)
     return servers
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from gpushare.config import Config
@@ -21,7 +22,8 @@ from gpushare.daemon.eviction.before_kill import BeforeKill
 from gpushare.daemon.eviction.checkpoint_client import CheckpointCalls
 from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.freezer.freezer import Freezer
-from gpushare.daemon.lifecycle.queue import Queue
+from gpushare.daemon.lifecycle import release
+from gpushare.daemon.lifecycle.queue import LOOK_SECONDS, Queue
 from gpushare.daemon.limits.burst import handle_shortfall
 from gpushare.daemon.operator.node_labels import node_settings
 from gpushare.daemon.operator.run_state import RunControl
@@ -31,10 +33,10 @@ from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.service.control_request import Operation
 from gpushare.daemon.service.control_server import all_operations
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.store.changes import Follower
 from gpushare.daemon.store.integrity import IntegrityCheck
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.overrides import Overrides
+from gpushare.daemon.views.ended_tenants import keep_last_figures
 from gpushare.errors import UserError
 from gpushare.oci import elf
 
@@ -127,8 +129,13 @@ class Parts:
         """The operations of the control socket, by name."""
         return all_operations(self.control, self.evictions, self.queue)
 
+    def look_again(self, loop: Loop) -> None:
+        """Have what waits looked at once a second, for what no change of the ledger tells."""
+        loop.every(lambda: LOOK_SECONDS, self.queue.tick)
+        loop.every(lambda: LOOK_SECONDS, self.evictions.changed)
+
     @property
-    def followers(self) -> tuple[Follower, ...]:
+    def followers(self) -> tuple[Callable[[], None], ...]:
         """What is to be told of the ledger's changes, once an earlier daemon's are adopted."""
         return self.evictions.changed, self.queue.look_soon
 
@@ -138,16 +145,19 @@ def compose(state: DaemonState, checkpoints: CheckpointCalls, evict: Worker) -> 
 
     `checkpoints` calls the driver to evict, on the thread of `evict`.
     """
-    freezer = Freezer(state.ledger, lambda: state.decide.submit(state.ledger.changed))
+    queue = Queue(state)
+    evictions = Evictions(state, checkpoints, evict, queue.look)
+    before_kill = BeforeKill(state, evictions)
+    frozen = partial(state.decide.submit, state.ledger.changed)
+    freezer = Freezer(state.ledger, frozen, before_kill.postpones)
     audit, bypass = Audit(state, freezer), BypassControl(state, freezer)
-    evictions, queue = Evictions(state, checkpoints, evict), Queue(state)
-    state.evict_for, state.queue.serve = evictions.evict_for, evictions.changed
-    freezer.postpones_kill = BeforeKill(
-        state, evictions, lambda: state.freezing.submit(freezer.enforce)
-    ).postpones
-    state.watch.restore = evictions.want
-    state.watch.shortfall = _shortfalls(state, evictions)
     control = RunControl(state, freezer, audit, bypass)
+    state.watch.ended.listeners.append(
+        lambda key: state.decide.submit(lambda: release.handle_process_end(key, state))
+    )
+    state.watch.restore.listeners.append(evictions.want)
+    state.watch.shortfall.listeners.append(_shortfalls(state, evictions))
+    state.tenants.releasing.listeners.append(lambda key: keep_last_figures(key, state))
     return Parts(freezer, audit, bypass, evictions, queue, control)
 
 

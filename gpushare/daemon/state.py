@@ -23,6 +23,7 @@ from gpushare.daemon.cards.mps_state import MPS, MpsCards
 from gpushare.daemon.core.clock import DaemonClock
 from gpushare.daemon.core.log import Durations
 from gpushare.daemon.core.loop import KeyLocks, Loop, T, Worker, WorkerPool
+from gpushare.daemon.core.signal import Signal
 from gpushare.daemon.identity.pid_resolver import ListedPid
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.process_watch import ProcessWatch
@@ -282,13 +283,11 @@ class DaemonState:
     # By sandbox and container, which other container has what it was refused; the decide thread's.
     refused_siblings: dict[str, dict[str, str]] = field(default_factory=dict)
     config_fault: str = ""  # why the current file was rejected
-    # Called by the decide thread with the group that alone may read, None: every user.
-    regroup: Callable[[int | None], None] = lambda _: None
+    # With the group that alone may read, None: every user; the decide thread's.
+    regrouped: Signal[[int | None]] = field(default_factory=Signal)
     numa: Numa = field(default_factory=Numa)
     queue: QueueState = field(default_factory=QueueState)
     mps: MpsCards = field(default_factory=MpsCards)
-    # By a thread that may wait, with a request that has no room: evicts others, and tries again.
-    evict_for: Callable[..., TenantRecord | None] | None = None  # see eviction/evictions.py
     _libraries: Path = Path("/")  # where `config.libraries` led last
 
     @property

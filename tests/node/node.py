@@ -22,7 +22,6 @@ from gpushare.daemon.composition import Threads, build_state, compose
 from gpushare.daemon.core.clock import DaemonClock
 from gpushare.daemon.core.loop import Loop
 from gpushare.daemon.lifecycle import release
-from gpushare.daemon.lifecycle.queue import LOOK_SECONDS
 from gpushare.daemon.service.control_request import ControlRequest, Peer
 from gpushare.daemon.service.control_server import find_operation
 from gpushare.daemon.state import DaemonState, LoadedDriver
@@ -60,8 +59,8 @@ class StoryNode:
         self._names: dict[str, tuple[str, str]] = {}  # key and id of a tenant, by its name
         release.adopt_tenants(state, parts.freezer)
         parts.queue.adopt()
-        state.ledger.changed.followers += parts.followers
-        state.loop.every(lambda: LOOK_SECONDS, parts.queue.tick)
+        state.ledger.changed.listeners += parts.followers
+        parts.look_again(state.loop)
         self.settle()
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from gpushare.daemon.core.signal import Signal
 from gpushare.errors import UserError
 
 #: The isolation of a tenant whose processes are clients of the card's MPS server, and the backend
@@ -83,17 +84,15 @@ class MpsCards:
     """All cards in MPS mode, by UUID; `cards` is replaced, never changed.
 
     `admit` makes a tenant of the ledger a client of its card's server, and returns what it needs;
-    MpsRefused. It waits for the control daemon, so it is not for the decide thread. The others
-    return at once: `release` ends what a tenant has. `terminate` ends a tenant's work on the card,
-    then calls what kills its processes: a client that is killed amid its work may leave the server
-    undefined (manual, "When to Use MPS"). `bypassed` is called with a tenant that uses the card
-    without the server, and its process.
+    MpsRefused. It waits for the control daemon, so it is not for the decide thread. `terminate`
+    returns at once: it ends a tenant's work on the card, then calls what kills its processes, since
+    a client that is killed amid its work may leave the server undefined (manual, "When to Use
+    MPS"). `bypassed` is with a tenant that uses the card without the server, and its process.
     """
 
     cards: Mapping[str, MpsCardState] = field(default_factory=dict)
     admit: Callable[[str, int], MpsGrant] = _refuse
-    release: Callable[[str], None] = lambda _: None
-    bypassed: Callable[[str, int], None] = lambda _key, _pid: None
+    bypassed: Signal[[str, int]] = field(default_factory=Signal)
     terminate: Callable[[str, Callable[[], None]], None] = lambda _, then: then()
 
     def fault_of(self, uuid: str) -> str:

@@ -41,14 +41,17 @@ def kill_hangs(record: TenantRecord, state: DaemonState) -> bool:
 
 
 class BeforeKill:
-    """Postpones kills; the freeze thread's. `again` is called when one need not wait any more."""
+    """Postpones kills; the freeze thread's."""
 
-    def __init__(self, state: DaemonState, evictions: Evictions, again: Callable[[], None]) -> None:
-        self._state, self._evictions, self._again = state, evictions, again
+    def __init__(self, state: DaemonState, evictions: Evictions) -> None:
+        self._state, self._evictions = state, evictions
         self._attempts: dict[str, _Attempt] = {}  # by the tenant's key
 
-    def postpones(self, record: TenantRecord) -> bool:
-        """Whether the kill of `record` has to wait: its eviction is begun, or goes on."""
+    def postpones(self, record: TenantRecord, again: Callable[[], None]) -> bool:
+        """Whether the kill of `record` has to wait: its eviction is begun, or goes on.
+
+        `again` is run by the freeze thread when it need not wait any more.
+        """
         for key in self._attempts.keys() - self._state.ledger.entries.keys():
             del self._attempts[key]
         if not kill_hangs(record, self._state) and record.key not in self._attempts:
@@ -56,14 +59,14 @@ class BeforeKill:
         attempt = self._attempts.get(record.key)
         if attempt is None:
             attempt = self._attempts[record.key] = _Attempt(time.monotonic() + PATIENCE_SECONDS)
-            self._state.requests.submit(lambda: self._evict(record, attempt))
+            self._state.requests.submit(lambda: self._evict(record, attempt, again))
         return not attempt.done and time.monotonic() < attempt.until
 
-    def _evict(self, record: TenantRecord, attempt: _Attempt) -> None:
+    def _evict(self, record: TenantRecord, attempt: _Attempt, again: Callable[[], None]) -> None:
         try:
             self._evictions.evict(record.key, REASON, held=True)
         except UserError as error:
             log("eviction-refused", "info", tenant=record.key, reason=str(error))
         finally:
             attempt.done = True
-            self._again()
+            self._state.freezing.submit(again)

@@ -52,15 +52,22 @@ from gpushare.errors import UserError
 class Evictions:
     """Evicts and restores tenants of `state`; any thread may call it, and waits for its turn.
 
-    `worker` is its own.
+    `worker` is its own. `look` has the decide thread publish what is in the queue now.
     """
 
-    def __init__(self, state: DaemonState, client: CheckpointCalls, worker: Worker) -> None:
+    def __init__(
+        self,
+        state: DaemonState,
+        client: CheckpointCalls,
+        worker: Worker,
+        look: Callable[[], None],
+    ) -> None:
         self._state = state
         self._client = client
         self._steps = EvictionSteps(state, client)
         self._room = RoomMaker(state, self._evict)
         self._worker = worker
+        self._look_at_queue = look
         self._waiting = WaitingTenants(state)
         self._lock = threading.Lock()  # of the queue's `claimants`
         self._is_queued = False
@@ -99,7 +106,9 @@ class Evictions:
 
     def changed(self) -> None:
         """See what can be restored now, and for whom others are evicted; returns at once."""
-        if (self._waiting.since or self._state.queue.waiting) and not self._is_queued:
+        state = self._state
+        waits = self._waiting.since or state.queue.waiting or state.ledger.has_waiting_tickets
+        if waits and not self._is_queued:
             self._is_queued = True
             self._worker.submit(self._serve_waiting)
 
@@ -297,7 +306,7 @@ class Evictions:
         queue = self._state.queue
         if self._state.driver is None:
             return
-        self._state.decide.run(queue.look)
+        self._state.decide.run(self._look_at_queue)
         ordered = {one.ticket: one for one in queue.waiting}
         # Those that are not in the queue lack something else than room, or are not evicted.
         for key in (*ordered, *(key for key in self._waiting.since if key not in ordered)):
@@ -326,7 +335,7 @@ class Evictions:
         with self._claimed():
             has_room = self._room.make(fits, reason, is_online=one.is_online)
         if has_room:
-            state.decide.run(state.queue.look)
+            state.decide.run(self._look_at_queue)
 
     def _try_restore(self, record: TenantRecord) -> None:
         is_online = record.class_ == "online"

@@ -42,14 +42,21 @@ class CannotFreeze(UserError):
 
 
 class Freezer:
-    """Freezes the tenants of `ledger`; `changed` is called after the set of frozen ones changed."""
+    """Freezes the tenants of `ledger`; `changed` is called after the set of frozen ones changed.
 
-    def __init__(self, ledger: Ledger, changed: Callable[[], None]) -> None:
+    `postpones_kill` is whether a tenant's kill has to wait; it has `enforce` called again.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        changed: Callable[[], None],
+        postpones_kill: Callable[[TenantRecord, Callable[[], None]], bool] = lambda *_: False,
+    ) -> None:
         self._ledger = ledger
         self._changed = changed
         self._killed: dict[str, Callable[[], None]] = {}  # to be called when a kill is complete
-        #: Whether a kill has to wait; `enforce` is called when it need not any more.
-        self.postpones_kill: Callable[[TenantRecord], bool] = lambda _: False
+        self._postpones_kill = postpones_kill
 
     def is_frozen(self, key: str) -> bool:
         """Whether tenant `key` is frozen, or is about to be."""
@@ -226,7 +233,7 @@ class Freezer:
 
     def _kill(self, record: TenantRecord, why: str) -> None:
         """End it, in whichever of its groups that can be done; the others are thawed for it."""
-        if self.postpones_kill(record):
+        if self._postpones_kill(record, self.enforce):
             return
         group, *others = self._own(record).values()
         ended = group.kill(0.0)

@@ -24,13 +24,13 @@ from gpushare.daemon.identity import container_names, processes
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.lifecycle import (
     container_edits,
-    evict_first,
     mps_client,
     release,
     scheduled,
 )
 from gpushare.daemon.lifecycle.image_needs import find_image_needs
 from gpushare.daemon.lifecycle.pod_siblings import refuse_second_container, release_ended_of
+from gpushare.daemon.lifecycle.queue import Queue
 from gpushare.daemon.lifecycle.reserve import (
     TenantIdentity,
     log_reserved,
@@ -38,6 +38,7 @@ from gpushare.daemon.lifecycle.reserve import (
     reserve,
     truncated_notes,
 )
+from gpushare.daemon.lifecycle.room import RoomForStarts, lacks_room
 from gpushare.daemon.limits import driver_version
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
@@ -122,7 +123,7 @@ class ContainerRequest:
     secret: str = ""  # of the ticket that the container shows; empty: none
 
 
-def create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
+def create(bundle: NewContainer, state: DaemonState, room: RoomForStarts) -> dict[str, Any]:
     """Give the container what it requests: `{"mode": "none" | "shared" | "exclusive", "key": ...}`.
 
     QuotaError, NoRoom, NoSuchCard, NoDriver, SpecError, CdiError, OSError, CreateAbandoned,
@@ -130,10 +131,10 @@ def create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
     """
     with state.creating.lock(bundle.key, bundle.check):
         bundle.check()
-        return _create(bundle, state)
+        return _create(bundle, state, room)
 
 
-def _create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
+def _create(bundle: NewContainer, state: DaemonState, room: RoomForStarts) -> dict[str, Any]:
     _refuse_second_maker(bundle, state)  # and again by the decide thread, which reserves
     loaded = spec.load(bundle.bundle_fd)
     original = edits.strip(loaded)
@@ -165,7 +166,7 @@ def _create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
     has_spare = is_shared and not applicant.label
 
     def reserve_now() -> TenantRecord:
-        return state.in_start(lambda: _reserve(bundle, applicant, request, state))
+        return state.in_start(lambda: _reserve(bundle, applicant, request, state, room.queue))
 
     try:
         with state.mounts.claimed() if has_spare else nullcontext():
@@ -173,11 +174,11 @@ def _create(bundle: NewContainer, state: DaemonState) -> dict[str, Any]:
                 record = reserve_now()
             except NoRoom as error:
                 about = applicant.name or bundle.identity[:12], request.effective.class_ == "online"
-                record = evict_first.reserve_again(error, about, reserve_now, bundle.waits, state)
+                record = room.reserve_again(error, about, reserve_now, bundle.waits)
     except UserError as error:
-        if request.quota.wait_seconds is None:
+        if request.quota.wait_seconds is None or not lacks_room(error):
             raise
-        record = _wait_and_reserve(bundle, applicant, request, state, error)
+        record = _wait_and_reserve(bundle, applicant, request, state, room.queue)
     try:
         edited = _edited(bundle, original, request, record, state)
         bundle.check()
@@ -197,7 +198,7 @@ def _wait_and_reserve(
     applicant: TenantIdentity,
     request: ContainerRequest,
     state: DaemonState,
-    refused: UserError,
+    queue: Queue,
 ) -> TenantRecord:
     """Reserve as soon as there is room, within the container's GPUSHARE_WAIT; as `_reserve`."""
     # Imported here: most containers do not wait.
@@ -208,9 +209,9 @@ def _wait_and_reserve(
         *(request.quota, request.placed.cards),
         *(bundle.check, bundle.waits),
     )
-    with create_wait.granted(waiting, state, refused) as secret:
+    with create_wait.granted(waiting, state, queue) as secret:
         shown = replace(request, secret=secret or request.secret)
-        return state.in_start(lambda: _reserve(bundle, applicant, shown, state))
+        return state.in_start(lambda: _reserve(bundle, applicant, shown, state, queue))
 
 
 def _follow(record: TenantRecord, state: DaemonState) -> None:
@@ -310,7 +311,11 @@ def _cgroup(bundle: NewContainer, original: Spec, state: DaemonState) -> str:
 
 
 def _reserve(
-    bundle: NewContainer, applicant: TenantIdentity, request: ContainerRequest, state: DaemonState
+    bundle: NewContainer,
+    applicant: TenantIdentity,
+    request: ContainerRequest,
+    state: DaemonState,
+    queue: Queue,
 ) -> TenantRecord:
     """Reserve what the container requests, where the node's terms and its pod allow it."""
     bundle.check()
@@ -329,12 +334,15 @@ def _reserve(
 
         ticket = shown_by_container(request.secret, state)
     try:
-        return reserve(applicant, request.quota, request.effective, state, ticket)
+        record = reserve(applicant, request.quota, request.effective, state, ticket)
     except NoRoom as error:
         if request.effective.kind != "exclusive" or applicant.claim:
             raise
         why = f"cannot be allocated: {error}"
         raise whole_cards_refused(request.quota, request.placed.cards, why) from error
+    if ticket is not None:
+        queue.note_start(ticket)
+    return record
 
 
 def _refuse_second_maker(bundle: NewContainer, state: DaemonState) -> None:

@@ -19,7 +19,6 @@ from gpushare.daemon.lifecycle.queue import Applicant, Queue, QueueFull, TicketN
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ticket import TicketSource
-from gpushare.errors import UserError
 from gpushare.quota.request import PROFILE, WAIT, EngineCards, QuotaRequest, requests_memory
 
 _MOST_WAITING: Final = 16
@@ -42,20 +41,12 @@ class WaitingCreate:
     waits: Callable[[float], None]
 
 
-def lacks_room(error: UserError) -> bool:
-    """Whether a request was refused for want of room."""
-    return isinstance(error, NoRoom) or isinstance(error.__cause__, NoRoom)
-
-
 @contextmanager
-def granted(one: WaitingCreate, state: DaemonState, refused: UserError) -> Iterator[str]:
+def granted(one: WaitingCreate, state: DaemonState, queue: Queue) -> Iterator[str]:
     """Yield the secret of a ticket that was granted, "" if there was no room in time.
 
-    A ticket that was not taken over in the block ends with it. Raises `refused`, what the request
-    was refused with, if that is not for want of room.
+    A ticket that was not taken over in the block ends with it.
     """
-    if not lacks_room(refused):
-        raise refused
     seconds = one.quota.wait_seconds or 0
     tickets = state.ledger.tickets.values()
     if sum(ticket.kind == "create" for ticket in tickets) >= _MOST_WAITING:
@@ -63,8 +54,6 @@ def granted(one: WaitingCreate, state: DaemonState, refused: UserError) -> Itera
         return
     applicant = Applicant(one.name, 0, one.maker or os.getpid(), False, "create", seconds)
     source = TicketSource(_options(one.quota), {}, {}, _cards(one.cards, state))
-    queue = state.queue.control
-    assert isinstance(queue, Queue)
     try:
         ticket, secret = state.decide.run(lambda: queue.take(applicant, source))
     except (NoRoom, QueueFull, TicketNotFound):

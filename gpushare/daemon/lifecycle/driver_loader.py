@@ -113,8 +113,8 @@ class DriverLoader:
             non_tenant_half_life=state.config.timing.non_tenant_half_life_seconds,
             holds=device_clients(simulator_env(files), driver_version.ROOT),
             learned=lambda card, tenant, size: self._learn(contexts, card, tenant, size),
+            changed=lambda now: state.decide.submit(lambda: self.take_over(now)),
         )
-        sampler.changed = lambda now: state.decide.submit(lambda: self.take_over(now))
         # A process that uses a card by now is no tenant's; the probe, which comes later, is ours.
         sampler.look()
         self.sampler = sampler

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from gpushare import abi
 from gpushare.daemon.identity.container_names import NAME, find_conflict
-from gpushare.daemon.lifecycle import evict_first
 from gpushare.daemon.lifecycle.container_edits import BIND
 from gpushare.daemon.lifecycle.reserve import TenantIdentity, log_reserved, reserve
+from gpushare.daemon.lifecycle.room import RoomForStarts
+from gpushare.daemon.lifecycle.ticket_request import refuse_for_user
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
@@ -26,10 +27,9 @@ from gpushare.oci import container
 from gpushare.oci.driver_files import CUDA, NVML
 from gpushare.oci.edits import Mount
 from gpushare.protocol import HostProcessGrant, MountRow
-from gpushare.quota.effective_request import EffectiveRequest, resolve_request
+from gpushare.quota.effective_request import resolve_request
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.parse import parse_request
-from gpushare.quota.request import QuotaRequest
 from gpushare.quota.request_policy import RequestPolicy
 
 _NOT_BOUND = (
@@ -40,24 +40,28 @@ FILTER_DIR = Path("/opt/gpushare/lib")
 
 @dataclass(frozen=True)
 class HostCommand:
-    """A command that `gpushare run` starts; `uid` is the caller's."""
+    """A command that `gpushare run` starts; `uid` is the caller's.
+
+    `waits` has the client wait for so many seconds more, and with 0 as long as for any answer.
+    """
 
     name: str
     uid: int
     rootless: bool
+    waits: Callable[[float], None] = lambda _: None
 
 
 def open_tenant(
     command: HostCommand,
     requested: Mapping[str, str],
     state: DaemonState,
+    room: RoomForStarts,
     ticket: TicketRecord | None = None,
-    waits: Callable[[float], None] = lambda _: None,
 ) -> HostProcessGrant:
     """Reserve `requested` (canonical key to text); QuotaError and reserve()'s errors.
 
     With a granted `ticket`, what is reserved for it is taken over. Otherwise others may be evicted
-    first: `waits` is called before and after.
+    first.
     """
     driver = state.loaded()
     terms = state.config.users if command.rootless else state.config.terms
@@ -76,7 +80,10 @@ def open_tenant(
     def reserve_now() -> TenantRecord:
         def decide() -> TenantRecord:
             applicant = _applicant(command, (key, identity, name), terms, state)
-            return reserve(applicant, quota, effective, state, ticket)
+            record = reserve(applicant, quota, effective, state, ticket)
+            if ticket is not None:
+                room.queue.note_start(ticket)
+            return record
 
         return state.in_start(decide)
 
@@ -84,7 +91,7 @@ def open_tenant(
         record = reserve_now()
     except NoRoom as error:
         about = name, effective.class_ == "online"
-        record = evict_first.reserve_again(error, about, reserve_now, waits, state)
+        record = room.reserve_again(error, about, reserve_now, command.waits)
     log_reserved(record, state)
     return HostProcessGrant(
         key=key,
@@ -118,18 +125,6 @@ def _applicant(
         terms=terms,
         shows_holders=True,  # a caller that reaches the socket may read all of it
     )
-
-
-def refuse_for_user(
-    quota: QuotaRequest, effective: EffectiveRequest, terms: RequestPolicy, *, rootless: bool
-) -> None:
-    """Raise QuotaError if `gpushare run` does not start, or queue, what is requested."""
-    if effective.kind == "none":
-        raise QuotaError("run", None, "asks for no GPU", "add --memory 4GiB")
-    if effective.kind == "exclusive" and rootless:
-        # gpushare could not keep others off the card, and would refuse the card to all of them.
-        raise QuotaError("run", None, "whole cards require root", "use sudo, or add --memory 4GiB")
-    terms.max_per_request.refuse_above(quota, effective)
 
 
 def _cards(record: TenantRecord) -> dict[str, str]:

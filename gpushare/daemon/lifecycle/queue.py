@@ -82,9 +82,6 @@ class Queue:
         self._resolved: dict[str, tuple[object, ResolvedRequest]] = {}
         self._restores = WaitingRestores(state)
         self._is_due = False
-        state.queue.look = self._look
-        state.queue.started = self._note_start
-        state.queue.control = self
 
     def adopt(self) -> None:
         """Take over the tickets of an earlier daemon: all but those of creates, which ended."""
@@ -168,12 +165,6 @@ class Queue:
             self.look()
 
     def look(self) -> None:
-        """Look, and have waiting containers restored and others evicted for what still waits."""
-        self._look()
-        if self._state.queue.waiting:
-            self._state.queue.serve()
-
-    def _look(self) -> None:
         """End the tickets whose time is over, grant those that fit, and publish what is left."""
         self._is_due = False
         state = self._state
@@ -242,14 +233,13 @@ class Queue:
         state.queue.granted += 1
         state.queue.waited_seconds += granted.granted - ticket.arrived
 
-    def _note_start(self, ticket: TicketRecord | None) -> None:
+    def note_start(self, ticket: TicketRecord) -> None:
         """End the ticket that a start took over.
 
         The start is recorded by now, and a full disk does not undo it: a ticket that stays expires.
         """
-        if ticket is not None:
-            with suppress(OSError):
-                self._end(ticket, STARTED)
+        with suppress(OSError):
+            self._end(ticket, STARTED)
 
     def _next_number(self) -> int:
         tickets = self._state.ledger.tickets.values()

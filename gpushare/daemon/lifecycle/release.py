@@ -120,8 +120,6 @@ def release_tenant(key: str, state: DaemonState, why: str) -> None:
     forget_shortfalls(key, state)
     if record is None:
         return
-    if record.isolation == MPS:
-        state.mps.release(key)
     if record.engine == "host":
         cgroups.remove(record.id)
     if record.state != "none":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
@@ -114,7 +115,7 @@ def reserve(
 ) -> TenantRecord:
     """Find room and take it; the entry is `reserved` and its pages are there. The caller logs it.
 
-    `ticket` was granted: what is reserved for it is taken over, and the ticket ends.
+    `ticket` was granted: what is reserved for it is taken over. The caller has the queue note it.
 
     NoRoom, NoSuchCard, NoDriver, QuotaError: nothing was taken. OSError: the pages could not be
     made, and nothing is taken.
@@ -133,8 +134,9 @@ def reserve(
             raise
         record = _placed_record(applicant, quota, effective, state, ticket)
     state.ledger.add(record)
-    if state.is_awaited:
-        state.queue.started(ticket)
+    if ticket is not None:  # before anything counts both
+        with suppress(OSError):
+            state.ledger.release_ticket(ticket.id)
     try:
         if record.shared:
             _make_pages(record, applicant, driver, state)

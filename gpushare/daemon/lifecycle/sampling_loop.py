@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from gpushare.daemon.audit.audit import Audit, IdleBackoff
 from gpushare.daemon.audit.bypass import BypassControl
+from gpushare.daemon.eviction.on_card import OnCardWatch
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader
 from gpushare.daemon.limits.burst import BurstUpdater
 from gpushare.daemon.observe.compute_usage import ComputeMeter
@@ -18,7 +19,7 @@ from gpushare.daemon.state import DaemonState
 class SamplingLoop:
     """Samples the driver again and again, and has what follows from it done; the truth thread.
 
-    `beat` is called each time, `looked` after each sample, and `corrected` where it changes shares.
+    `beat` is called each time, and `corrected` where what was charged changes a share.
     """
 
     def __init__(
@@ -29,13 +30,13 @@ class SamplingLoop:
         beat: Callable[[], None],
         corrected: Callable[[], None],
     ) -> None:
-        self.looked: Callable[[], None] = lambda: None
         self._state = state
         self._loader = loader
         self._audit, self._bypass = judges
         self._beat = beat
         self._meter = ComputeMeter(state.ledger, state.tenants, state.observed, corrected=corrected)
         self._burst = BurstUpdater(state)
+        self._on_card = OnCardWatch(state)
         self._idle = IdleBackoff(state)
 
     def run(self, stop: threading.Event) -> None:
@@ -60,7 +61,7 @@ class SamplingLoop:
         self._meter.look()
         self._audit.look(sampler.resolver)
         self._bypass.look()
-        self.looked()
+        self._on_card.look()
         self._idle.note()
         if not observed.usage.stale:
             self._burst.again()

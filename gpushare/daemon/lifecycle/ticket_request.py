@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a ticket requests, and who shows it."""
+"""What a ticket of `gpushare run` requests, and who shows it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Final
 
 from gpushare.config import Config
 from gpushare.daemon.lifecycle import oversubscription
-from gpushare.daemon.lifecycle.host_process import refuse_for_user
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ticket import TicketRecord, TicketSource, digest
 from gpushare.quota.effective_request import EffectiveRequest, resolve_request
@@ -26,6 +25,18 @@ class ResolvedRequest:
     quota: QuotaRequest
     effective: EffectiveRequest
     terms: RequestPolicy
+
+
+def refuse_for_user(
+    quota: QuotaRequest, effective: EffectiveRequest, terms: RequestPolicy, *, rootless: bool
+) -> None:
+    """Raise QuotaError if `gpushare run` does not start, or queue, what is requested."""
+    if effective.kind == "none":
+        raise QuotaError("run", None, "asks for no GPU", "add --memory 4GiB")
+    if effective.kind == "exclusive" and rootless:
+        # gpushare could not keep others off the card, and would refuse the card to all of them.
+        raise QuotaError("run", None, "whole cards require root", "use sudo, or add --memory 4GiB")
+    terms.max_per_request.refuse_above(quota, effective)
 
 
 def resolve_source(source: TicketSource, config: Config, *, is_rootless: bool) -> ResolvedRequest:

@@ -61,7 +61,6 @@ class MpsSupervisor:
         self._ending: dict[str, Worker] = {}
         mps = state.mps
         mps.admit = self._admit
-        mps.release = self._release
         mps.terminate = self._terminate
         self._is_due = False
         state.loop.every(lambda: _LOOK_SECONDS if self._cards else _IDLE_SECONDS, self._look)
@@ -92,6 +91,11 @@ class MpsSupervisor:
                 self._publish(uuid, MpsCardState(fault=why))
             else:
                 self._begin(card, program, partitions=partitions[uuid])
+
+    def release(self, key: str) -> None:
+        """End what a tenant that is being released has of its server; returns at once."""
+        for one in list(self._cards.values()):
+            one.worker.submit(lambda one=one: one.server.release(key))  # type: ignore[misc]
 
     def close(self) -> None:
         """Look no more; the control daemons keep running, as the containers do."""
@@ -182,10 +186,6 @@ class MpsSupervisor:
         if one is None:
             raise MpsRefused("its card is not in MPS mode any more; create the container again")
         return one.worker.run(lambda: one.server.admit(key, uid))
-
-    def _release(self, key: str) -> None:
-        for one in list(self._cards.values()):
-            one.worker.submit(lambda one=one: one.server.release(key))  # type: ignore[misc]
 
     def _terminate(self, key: str, then: Callable[[], None]) -> None:
         one = self._server_of(key)

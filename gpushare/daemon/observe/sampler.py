@@ -63,12 +63,13 @@ class UsageSampler:
         non_tenant_half_life: float,
         learned: Callable[[Card, str, int], None],
         holds: Callable[[int], bool] = lambda _: True,
+        changed: Callable[[DriverGeneration], None] = lambda _: None,
     ) -> None:
         self.observed = observed
         self.resolver = PidResolver(holds)
         self.health = Health()
         # Called where the driver or its cards are others than before; `settle` is the answer.
-        self.changed: Callable[[DriverGeneration], None] = lambda _: None
+        self._changed = changed
         self._driver = driver
         self._ledger = ledger
         self._tenants = tenants
@@ -197,7 +198,7 @@ class UsageSampler:
         )
         what = f"card {', '.join(sorted(changed))}" if changed else "its library was reloaded"
         self._go_stale(f"the driver has changed since the last sample ({what})")
-        self.changed(now)
+        self._changed(now)
         return True
 
     def _measure(  # noqa: PLR0913, PLR0917 - the tenant, and what was read of it

@@ -106,7 +106,7 @@ def reload_config(state: DaemonState) -> list[str]:
     state.config, state.config_fault = new, ""
     log("config-reloaded", changed=changed)
     if regroups:
-        state.regroup(gid)
+        state.regrouped(gid)
     if "system_reserved" in changed and state.driver is not None:
         update_burst_limits(state)
     state.ledger.changed()

@@ -23,26 +23,30 @@ import socket
 import stat
 import struct
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from gpushare import abi
 from gpushare.daemon.core.log import Allowance, log
 from gpushare.daemon.core.loop import Loop
+from gpushare.daemon.core.signal import Signal
 
 _PAUSE_SECONDS = 0.5
 
 
 class ProcessWatch:
-    """`ended` is called, on the main thread, with the key of a tenant whose process has ended."""
+    """What is watched, and what happens there, on the main thread.
+
+    `ended` is with the key of a tenant whose process has ended, `restore` with that of one of which
+    a call of the driver waits for its restore, and `shortfall` with a tenant's key, its card number
+    and the bytes that it could not allocate.
+    """
 
     def __init__(self, loop: Loop) -> None:
-        self.ended: Callable[[str], None] = lambda _: None
-        #: Called with a tenant's key, its card number, and the bytes that it could not allocate.
-        self.shortfall: Callable[[str, int, int], None] = lambda *_: None
-        #: Called with the key of a tenant whose call of the driver waits for its restore.
-        self.restore: Callable[[str], None] = lambda _: None
+        self.ended: Signal[[str]] = Signal()
+        self.shortfall: Signal[[str, int, int]] = Signal()
+        self.restore: Signal[[str]] = Signal()
         self._loop = loop
         self._pidfds: dict[str, int] = {}
         self._sockets: dict[str, TenantSocket] = {}
@@ -57,8 +61,8 @@ class ProcessWatch:
         """Receive a tenant's messages."""
         self._close_socket(tenant_socket.key)
         self._sockets[tenant_socket.key] = tenant_socket
-        tenant_socket.shortfall = lambda card, size: self.shortfall(tenant_socket.key, card, size)
-        tenant_socket.restore = lambda: self.restore(tenant_socket.key)
+        tenant_socket.shortfall.listeners.append(partial(self.shortfall, tenant_socket.key))
+        tenant_socket.restore.listeners.append(partial(self.restore, tenant_socket.key))
         self._loop.read(tenant_socket.listener.fileno(), lambda: self._accept(tenant_socket))
 
     def forget(self, key: str) -> None:
@@ -162,8 +166,8 @@ class TenantSocket:
     shortfalls: Allowance = field(
         default_factory=lambda: Allowance(_SHORTFALL_BURST, _SHORTFALL_RATE)
     )
-    shortfall: Callable[[int, int], None] = lambda *_: None  # called with card number and bytes
-    restore: Callable[[], None] = lambda: None
+    shortfall: Signal[[int, int]] = field(default_factory=Signal)  # card number and bytes
+    restore: Signal[[]] = field(default_factory=Signal)
 
     @staticmethod
     def is_there(directory: int) -> bool:

@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from gpushare import abi
+from gpushare.daemon.core.signal import Signal
 from gpushare.daemon.pages.grant_page import CardGrant, GrantPage
 from gpushare.daemon.pages.status_page import (
     MOST_COUNTED,
@@ -243,8 +244,8 @@ class Tenants:
 
     def __init__(self) -> None:
         self.pages: Mapping[str, Pages] = MappingProxyType({})
-        # Called by the decide thread with the key of a tenant that is about to be released.
-        self.releasing: Callable[[str], None] = lambda _: None
+        #: With the key of a tenant that is about to be released; the decide thread's.
+        self.releasing: Signal[[str]] = Signal()
         self.ended: Mapping[tuple[str, float], Any] = MappingProxyType(
             {}
         )  # see views/ended_tenants.py

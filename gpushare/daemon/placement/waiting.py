@@ -13,9 +13,8 @@ none while what its own user or namespace already has stands in its way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from gpushare.daemon.placement.choose import place_request
 from gpushare.daemon.placement.model import NO_LINKS, AllocationUse, CardCapacity, Links
@@ -77,10 +76,8 @@ class QueueState:
 
     `waiting` are the requests in the order in which they are granted, `reasons` by ticket why each
     does not fit, and `withheld` by a card's UUID for which of them it is withheld. `ended` has how
-    the last tickets ended, by ID. The decide thread calls `look` to publish it at once, `started`
-    with the ticket that a start took over, and `serve` to have waiting containers restored, and
-    others evicted for what waits. While there are `claimants`, for whom others are evicted, nothing
-    is granted. `control` is the queue itself.
+    the last tickets ended, by ID. While there are `claimants`, for whom others are evicted, nothing
+    is granted.
     """
 
     waiting: tuple[WaitingRequest, ...] = ()
@@ -90,10 +87,6 @@ class QueueState:
     granted: int = 0  # tickets since gpushared started
     waited_seconds: float = 0.0  # by all of them together
     claimants: int = 0
-    look: Callable[[], None] = lambda: None
-    started: Callable[[Any], None] = lambda _ticket: None
-    serve: Callable[[], None] = lambda: None
-    control: object = None
 
     def open_to(
         self, own: str, capacities: Sequence[CardCapacity], rank: Rank

@@ -27,6 +27,7 @@ from gpushare.daemon.core.log import Allowances, count_event, log
 from gpushare.daemon.core.loop import Worker, WorkerPool
 from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.lifecycle.queue import Queue
+from gpushare.daemon.lifecycle.room import RoomForStarts
 from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.service.control_request import (
     MOST_FDS,
@@ -43,13 +44,12 @@ from gpushare.daemon.service.control_request import (
     refusal_packet,
 )
 from gpushare.daemon.service.eviction_operations import eviction_operations
-from gpushare.daemon.service.lifecycle_operations import LIFECYCLE_OPERATIONS
+from gpushare.daemon.service.lifecycle_operations import lifecycle_operations
 from gpushare.daemon.service.node_operations import NODE_OPERATIONS
 from gpushare.daemon.service.queue_operations import queue_operations
 from gpushare.daemon.service.systemd import StartingSocket
 from gpushare.daemon.service.tenant_operations import tenant_operations
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.views.ended_tenants import keep_last_figures
 from gpushare.wait_policy import LOOK_SECONDS
 
 
@@ -58,7 +58,7 @@ def all_operations(
 ) -> Mapping[str, Operation]:
     """Return the operations by name."""
     return {
-        **LIFECYCLE_OPERATIONS,
+        **lifecycle_operations(RoomForStarts(evictions, queue)),
         **tenant_operations(run_control),
         **eviction_operations(evictions),
         **queue_operations(queue),
@@ -113,7 +113,6 @@ class ControlServer:
     ) -> None:
         self._socket = starting
         self._state = state
-        state.tenants.releasing = lambda key: keep_last_figures(key, state)
         self._loop = state.loop
         self._readers = readers
         self._operations = operations

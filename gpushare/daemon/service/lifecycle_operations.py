@@ -8,7 +8,8 @@ allocated.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 from gpushare.daemon.freezer import tenant_cgroup
@@ -18,6 +19,7 @@ from gpushare.daemon.lifecycle.bind import bind, owned_record
 from gpushare.daemon.lifecycle.create import LAUNCHER, NewContainer, create
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
 from gpushare.daemon.lifecycle.queue import TicketNotFound
+from gpushare.daemon.lifecycle.room import RoomForStarts
 from gpushare.daemon.lifecycle.ticket_request import find_granted
 from gpushare.daemon.service.control_request import (
     ControlReply,
@@ -50,7 +52,7 @@ _KEY: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _MOST_PID: Final = 1 << 22  # PID_MAX_LIMIT
 
 
-def _create(request: ControlRequest, state: DaemonState) -> ControlReply:
+def _create(room: RoomForStarts, request: ControlRequest, state: DaemonState) -> ControlReply:
     request.root_only()
     if len(request.fds) != 2:
         raise MalformedRequest("create needs two descriptors: the bundle and its root filesystem")
@@ -67,7 +69,7 @@ def _create(request: ControlRequest, state: DaemonState) -> ControlReply:
         waits=request.waits,
         about=request.about,
     )
-    return reply(create(bundle, state))
+    return reply(create(bundle, state, room))
 
 
 def _checkpoint(request: ControlRequest, state: DaemonState) -> ControlReply:
@@ -132,15 +134,15 @@ def _refuse_other_users(request: ControlRequest, key: str, state: DaemonState) -
         raise Forbidden("this requires root; use sudo")
 
 
-def _open(request: ControlRequest, state: DaemonState) -> ControlReply:
+def _open(room: RoomForStarts, request: ControlRequest, state: DaemonState) -> ControlReply:
     quota = request.fields.get("quota")
     if not isinstance(quota, dict) or not all(isinstance(text, str) for text in quota.values()):
         raise MalformedRequest("quota is not an object of strings")
     rootless = request.flag("rootless") or not request.peer.is_root
     name = str(request.fields.get("name") or "")[:128]
-    command = HostCommand(name=name, uid=request.peer.uid, rootless=rootless)
+    command = HostCommand(name=name, uid=request.peer.uid, rootless=rootless, waits=request.waits)
     ticket = _granted_ticket(request, state) if "ticket" in request.fields else None
-    return reply({**open_tenant(command, quota, state, ticket, request.waits)})
+    return reply({**open_tenant(command, quota, state, room, ticket)})
 
 
 def _granted_ticket(request: ControlRequest, state: DaemonState) -> TicketRecord:
@@ -253,15 +255,17 @@ def _parameters(request: ControlRequest) -> dict[str, str]:
     return {key: ControlRequest(found, request.peer).text(key, 64) for key in sorted(found)}
 
 
-LIFECYCLE_OPERATIONS: Final[Mapping[str, Operation]] = {
-    "create": Operation(_create, "create"),
-    "checkpoint": Operation(_checkpoint, "decide"),
-    "bind": Operation(_bind, "decide"),
-    "release": Operation(_release, "decide"),
-    "open": Operation(_open, "create"),
-    "allocation": Operation(_allocation, "decide"),
-    "claim-prepare": Operation(_prepare, "decide"),
-    "claim-pods": Operation(_set_pods, "decide"),
-    "claim-unprepare": Operation(_unprepare, "decide"),
-    "claims": Operation(_claims),
-}
+def lifecycle_operations(room: RoomForStarts) -> dict[str, Operation]:
+    """Return the operations, by name; `room` is for starts that have none."""
+    return {
+        "create": Operation(partial(_create, room), "create"),
+        "checkpoint": Operation(_checkpoint, "decide"),
+        "bind": Operation(_bind, "decide"),
+        "release": Operation(_release, "decide"),
+        "open": Operation(partial(_open, room), "create"),
+        "allocation": Operation(_allocation, "decide"),
+        "claim-prepare": Operation(_prepare, "decide"),
+        "claim-pods": Operation(_set_pods, "decide"),
+        "claim-unprepare": Operation(_unprepare, "decide"),
+        "claims": Operation(_claims),
+    }

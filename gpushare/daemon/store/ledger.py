@@ -32,8 +32,8 @@ from types import MappingProxyType
 from typing import Any
 
 from gpushare.daemon.core.log import log
+from gpushare.daemon.core.signal import ChangeSignal
 from gpushare.daemon.placement.model import AllocationUse, Card
-from gpushare.daemon.store.changes import Changes
 from gpushare.daemon.store.claim import (
     PREFIX,
     ClaimRecord,
@@ -71,7 +71,7 @@ class ReservationLost(UserError):
 class Ledger:
     """The ledger in `folder`, with its copies in the folder `copies` beside it. LedgerError.
 
-    `changed` tells its followers after every change of what is recorded.
+    `changed` tells its listeners after every change of what is recorded.
 
     Records of another boot are discarded. `generation` counts the daemons of this boot. `fault`
     says why the files could not be repaired, "" if they are right. `notices` is what an operator
@@ -91,7 +91,7 @@ class Ledger:
         submit: Callable[[Callable[[], None]], None] = lambda job: job(),
     ) -> None:
         self.folder = folder
-        self.changed = Changes()
+        self.changed = ChangeSignal()
         self.fault = ""
         self.notices: tuple[str, ...] = ()
         self._unstored: set[str] = set()  # tenants whose freezes could not be written
@@ -233,6 +233,11 @@ class Ledger:
         if not self.tickets:
             return ()
         return granted_parts(card, [one for one in self.tickets.values() if one.id != without])
+
+    @property
+    def has_waiting_tickets(self) -> bool:
+        """Whether a start waits for its grant."""
+        return any(not ticket.is_granted for ticket in self.tickets.values())
 
     def refuse_above_claim(
         self, record: TenantRecord, cards: Sequence[Card], policy_of: Callable[[str], str]

@@ -57,7 +57,7 @@ def running(
         # Tests create and bind on a thread of their own, where the loop does not wake by itself.
         node.loop.soon = node.loop.call  # type: ignore[method-assign]
         made = SchedulerSync(node)
-        node.ledger.changed.followers.append(made.changed)
+        node.ledger.changed.listeners.append(made.changed)
         made.check()
         try:
             yield node, made

@@ -149,5 +149,5 @@ def test_a_container_whose_earlier_create_hangs_is_refused_in_time(
     node.creates.submit(run)
     assert reads.wait(60)
     with container.bundle() as bundle, pytest.raises(create.CreateAbandoned):
-        create.create(replace(bundle, is_abandoned=lambda: True), node)
+        create.create(replace(bundle, is_abandoned=lambda: True), node, node.room)
     answers.set()

@@ -26,12 +26,11 @@ from gpushare.daemon.identity.processes import Cgroups, Process, own_cgroup
 from gpushare.daemon.lifecycle.bind import bind, with_names
 from gpushare.daemon.observe import dead_records
 from gpushare.daemon.observe.dead_records import DeadRecords, free_dead_records
-from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.protocol import HostProcessGrant
 from tests.system.waiting import wait_until
 from tests.unit.daemon import fakes, registered
-from tests.unit.daemon.fakes import GIB
+from tests.unit.daemon.fakes import GIB, FakeDaemon
 from tests.unit.daemon.operations import entry_of, opened
 from tests.unit.daemon.test_container_names import ID
 from tests.unit.daemon.test_pid_resolver import end, keys, sightings
@@ -447,12 +446,12 @@ for word in sys.stdin:
 
 
 @pytest.fixture
-def tenant(node: DaemonState) -> HostProcessGrant:
+def tenant(node: FakeDaemon) -> HostProcessGrant:
     return opened(node, memory="4GiB")
 
 
 @pytest.fixture
-def user(node: DaemonState, tenant: HostProcessGrant) -> Iterator[subprocess.Popen[str]]:
+def user(node: FakeDaemon, tenant: HostProcessGrant) -> Iterator[subprocess.Popen[str]]:
     """The tenant's process; it maps the status file and holds no lock."""
     status = node.mounts.path(tenant["key"]) / "status"
     started = subprocess.Popen(
@@ -475,7 +474,7 @@ def user(node: DaemonState, tenant: HostProcessGrant) -> Iterator[subprocess.Pop
 
 
 @pytest.fixture
-def charged(node: DaemonState, tenant: HostProcessGrant) -> Callable[[], int]:
+def charged(node: FakeDaemon, tenant: HostProcessGrant) -> Callable[[], int]:
     """Free dead records, and return what is still charged."""
 
     def reaped() -> int:
@@ -509,7 +508,7 @@ def test_a_process_that_became_a_program_without_cuda_holds_nothing(
 
 
 def test_a_life_sign_outweighs_the_process_maps(
-    node: DaemonState,
+    node: FakeDaemon,
     tenant: HostProcessGrant,
     user: subprocess.Popen[str],
     charged: Callable[[], int],
@@ -547,7 +546,7 @@ def test_maps_of_more_than_is_read_may_have_the_file(
 
 @pytest.mark.usefixtures("user")
 def test_a_crowd_of_processes_is_looked_at_over_several_passes(
-    node: DaemonState, tenant: HostProcessGrant
+    node: FakeDaemon, tenant: HostProcessGrant
 ) -> None:
     """Twenty thousand processes, and a record that none of them has: it is freed in the end."""
     looked: list[int] = []

@@ -180,7 +180,7 @@ def test_shortfall_reports_are_limited_to_four_a_second(
     tenant: TenantSocket, caller: socket.socket
 ) -> None:
     told: list[tuple[int, int]] = []
-    tenant.shortfall = lambda card, size: told.append((card, size))
+    tenant.shortfall.listeners.append(lambda card, size: told.append((card, size)))
     for _ in range(50):
         caller.send(lack(3, 1 << 40))
         assert hear(tenant)

@@ -12,7 +12,8 @@ from typing import Any
 
 from gpushare.daemon.lifecycle import create
 from gpushare.daemon.lifecycle.create import NewContainer
-from gpushare.daemon.state import DaemonState
+
+from .fakes import FakeDaemon
 
 SETKEY = {"path": "/proc/4711/exe", "args": ["libnetwork-setkey", "-exec-root=/run", "4f1c"]}
 THEIRS = {"path": "/opt/theirs", "args": ["theirs"]}
@@ -58,10 +59,10 @@ class BundleToCreate:
                 os.close(fd)
 
     def create(
-        self, node: DaemonState, marker: str = "strong", maker: int = 0, *, binds: bool = False
+        self, node: FakeDaemon, marker: str = "strong", maker: int = 0, *, binds: bool = False
     ) -> dict[str, Any]:
         with self.bundle(marker, maker, binds=binds) as bundle:
-            return create.create(bundle, node)
+            return create.create(bundle, node, node.room)
 
 
 class ContainerdBundles:

@@ -208,7 +208,7 @@ class BusyCard(FakeDriver):
         """Make the daemon's side: `node`, whose driver this is."""
         self.node = node
         truth = node.sampler
-        truth.changed = truth.settle  # what a changed driver is, is understood at once
+        truth._changed = truth.settle  # what a changed driver is, is understood at once
         truth.resolver = PidResolver(lambda pid: pid in self.clients and pid in self.there)
         monkeypatch.setattr(node.decide, "submit", lambda job: job())
         monkeypatch.setattr(tenants, "COSTLY_SECONDS", math.inf)  # time passes faster than it does

@@ -39,6 +39,7 @@ from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.lifecycle.queue import Queue
+from gpushare.daemon.lifecycle.room import RoomForStarts
 from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.sampler import UsageSampler
 from gpushare.daemon.operator.node_labels import node_settings
@@ -193,7 +194,11 @@ class FakeDaemon(DaemonState):
         parts = compose(self, self.checkpoints, self.evict_worker)
         self.freezer, self.audit, self.bypass = parts.freezer, parts.audit, parts.bypass
         self.evictions, self.tickets = parts.evictions, parts.queue
-        self.ledger.changed.followers += parts.followers
+        self.ledger.changed.listeners += parts.followers
+
+    @property
+    def room(self) -> RoomForStarts:
+        return RoomForStarts(self.evictions, self.tickets)
 
     @property
     def operations(self) -> Mapping[str, Operation]:

@@ -7,21 +7,22 @@ import os
 from pathlib import Path
 
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
-from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.protocol import HostProcessGrant
+
+from .fakes import FakeDaemon
 
 ME = HostCommand(name="train", uid=os.getuid(), rootless=False)
 
 
-def opened(node: DaemonState, **quota: str) -> HostProcessGrant:
+def opened(node: FakeDaemon, **quota: str) -> HostProcessGrant:
     asked = {key.strip("_").replace("_", "-"): value for key, value in quota.items()}
-    return open_tenant(ME, asked, node)
+    return open_tenant(ME, asked, node, node.room)
 
 
-def entry_of(node: DaemonState, tenant: HostProcessGrant) -> TenantRecord:
+def entry_of(node: FakeDaemon, tenant: HostProcessGrant) -> TenantRecord:
     return node.ledger.entries[tenant["key"]]
 
 
-def grant(node: DaemonState, tenant: HostProcessGrant) -> Path:
+def grant(node: FakeDaemon, tenant: HostProcessGrant) -> Path:
     return node.mounts.path(tenant["key"]) / "grant"

@@ -16,12 +16,11 @@ from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.host_process import open_tenant
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.state import DaemonState
 from gpushare.quota.errors import QuotaError
 
 from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles
-from .fakes import GIB, FakeDriver
+from .fakes import GIB, FakeDaemon, FakeDriver
 from .operations import ME
 
 FILE = Path("/etc/gpushare/gpushare.yaml")
@@ -29,7 +28,7 @@ NOBODY = replace(ME, rootless=True, uid=65534)
 
 
 @contextmanager
-def node(folder: Path, text: str, cards: int = 1) -> Iterator[DaemonState]:
+def node(folder: Path, text: str, cards: int = 1) -> Iterator[FakeDaemon]:
     driver = FakeDriver(*(fakes.card(index) for index in range(cards)))
     with fakes.node(folder, driver, config.parse(text, FILE)) as made:
         yield made
@@ -143,22 +142,22 @@ def test_the_maximum_of_a_namespace_holds_on_each_card(
 def test_a_user_may_not_reserve_more_than_half_of_a_card(tmp_path: Path) -> None:
     with node(tmp_path, "") as made:
         with pytest.raises(NoRoom) as refused:
-            open_tenant(NOBODY, {"memory": "100GiB"}, made)
+            open_tenant(NOBODY, {"memory": "100GiB"}, made, made.room)
         assert "card 0 would give user 65534 100 GiB in all, above 70 GiB" in str(refused.value)
-        open_tenant(NOBODY, {"memory": "40GiB"}, made)
+        open_tenant(NOBODY, {"memory": "40GiB"}, made, made.room)
         with pytest.raises(NoRoom, match="user 65534 80 GiB in all, above 70 GiB"):
-            open_tenant(NOBODY, {"memory": "40GiB"}, made)
+            open_tenant(NOBODY, {"memory": "40GiB"}, made, made.room)
         with pytest.raises(NoRoom, match="user 65534 120 GiB in all, above 70 GiB"):
-            open_tenant(NOBODY, {"memory": "1GiB", "memory-limit": "80GiB"}, made)
+            open_tenant(NOBODY, {"memory": "1GiB", "memory-limit": "80GiB"}, made, made.room)
         # Another user has a half of his own, and root is the operator.
-        open_tenant(replace(NOBODY, uid=1000), {"memory": "40GiB"}, made)
-        open_tenant(ME, {"memory": "50GiB"}, made)
+        open_tenant(replace(NOBODY, uid=1000), {"memory": "40GiB"}, made, made.room)
+        open_tenant(ME, {"memory": "50GiB"}, made, made.room)
 
 
 def test_a_user_may_not_take_precedence_over_containers(tmp_path: Path) -> None:
     with node(tmp_path, "") as made:
         for refused in ({"class": "online"}, {"priority": "4"}):
             with pytest.raises(QuotaError, match=r"users.max_per_request.\w+, gpushare default"):
-                open_tenant(NOBODY, {"memory": "1GiB", **refused}, made)
-        open_tenant(NOBODY, {"memory": "1GiB", "priority": "9"}, made)
-        open_tenant(ME, {"memory": "1GiB", "class": "online"}, made)
+                open_tenant(NOBODY, {"memory": "1GiB", **refused}, made, made.room)
+        open_tenant(NOBODY, {"memory": "1GiB", "priority": "9"}, made, made.room)
+        open_tenant(ME, {"memory": "1GiB", "class": "online"}, made, made.room)

@@ -26,9 +26,7 @@ from gpushare.daemon.service.control_request import (
     MalformedRequest,
     Peer,
 )
-from gpushare.daemon.service.lifecycle_operations import LIFECYCLE_OPERATIONS
 from gpushare.daemon.service.node_operations import cordon_card
-from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.status_rows import card_row
 from gpushare.protocol.kubernetes import CLAIM_MOUNT
@@ -38,7 +36,7 @@ from gpushare.quota.request_policy import MaxPerRequest
 from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles
 from .fake_process import FakeProcess
-from .fakes import GIB, FakeDriver
+from .fakes import GIB, FakeDaemon, FakeDriver
 from .operations import opened
 
 CLAIM = "7d0c2b1e-0000-4000-8000-000000000001"
@@ -47,21 +45,21 @@ CARDS = [fakes.card(index).uuid for index in range(2)]
 
 
 @contextmanager
-def a_node(folder: Path) -> Iterator[DaemonState]:
+def a_node(folder: Path) -> Iterator[FakeDaemon]:
     driver = FakeDriver(fakes.card(0), fakes.card(1))
     with fakes.node(folder, driver, Config(kubernetes_mode="dra")) as made:
         yield made
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[DaemonState]:
+def node(tmp_path: Path) -> Iterator[FakeDaemon]:
     with a_node(tmp_path) as made:
         yield made
 
 
-def ask(node: DaemonState, op: str, uid: int = 0, **fields: Any) -> Any:
+def ask(node: FakeDaemon, op: str, uid: int = 0, **fields: Any) -> Any:
     request = ControlRequest({"op": op, **fields}, Peer(1, uid))
-    rows, last = LIFECYCLE_OPERATIONS[op].run(request, node)
+    rows, last = node.operations[op].run(request, node)
     return [dict(row) for row in rows] or dict(last)
 
 
@@ -76,7 +74,7 @@ def device(gib: int, cores: int = 0, card: int = 0, request: str = "gpu") -> dic
 
 
 def prepare(
-    node: DaemonState,
+    node: FakeDaemon,
     *devices: dict[str, Any],
     claim: str = CLAIM,
     pods: tuple[str, ...] = (POD,),
@@ -96,7 +94,7 @@ def prepare(
 
 
 def container(
-    node: DaemonState,
+    node: FakeDaemon,
     folder: Path,
     name: str = "train",
     *,
@@ -119,15 +117,15 @@ def container(
     return made
 
 
-def record_of(made: Mapping[str, Any], node: DaemonState) -> TenantRecord:
+def record_of(made: Mapping[str, Any], node: FakeDaemon) -> TenantRecord:
     return node.ledger.entries[made["key"]]
 
 
-def allocated(node: DaemonState) -> list[int]:
+def allocated(node: FakeDaemon) -> list[int]:
     return [capacity.allocated_bytes // GIB for capacity in node.capacities()]
 
 
-def test_a_prepared_claim_is_reserved_and_the_kubelet_can_mount_it(node: DaemonState) -> None:
+def test_a_prepared_claim_is_reserved_and_the_kubelet_can_mount_it(node: FakeDaemon) -> None:
     answer = prepare(node, device(20, 40))
     assert answer["cdi"] == [f"gpushare.io/claim={CLAIM}"]
     assert Path(answer["folder"]).is_dir()
@@ -143,7 +141,7 @@ def test_a_prepared_claim_is_reserved_and_the_kubelet_can_mount_it(node: DaemonS
 
 
 def test_the_same_claim_again_is_the_same_answer_and_another_grant_is_refused(
-    node: DaemonState,
+    node: FakeDaemon,
 ) -> None:
     first = prepare(node, device(20), policy="best-effort")
     assert prepare(node, device(20), policy="best-effort", pods=(POD, "ff")) == first
@@ -157,7 +155,7 @@ def test_the_same_claim_again_is_the_same_answer_and_another_grant_is_refused(
     assert allocated(node) == [20, 0]
 
 
-def test_a_container_of_the_claim_has_what_was_allocated(node: DaemonState, tmp_path: Path) -> None:
+def test_a_container_of_the_claim_has_what_was_allocated(node: FakeDaemon, tmp_path: Path) -> None:
     parameters: dict[str, Any] = {"priority": "2", "class": "online"}
     prepare(node, device(20, 40), **parameters)
     train = container(node, tmp_path)
@@ -172,7 +170,7 @@ def test_a_container_of_the_claim_has_what_was_allocated(node: DaemonState, tmp_
     assert row["tenants"] == [record.id]
 
 
-def test_several_cards_have_each_its_own_part(node: DaemonState, tmp_path: Path) -> None:
+def test_several_cards_have_each_its_own_part(node: FakeDaemon, tmp_path: Path) -> None:
     prepare(node, device(20, 40, request="a"), device(10, 20, card=1, request="b"))
     record = record_of(container(node, tmp_path).create(node), node)
     parts = [(part.uuid, part.memory_bytes // GIB, part.cores) for part in record.allocations]
@@ -182,7 +180,7 @@ def test_several_cards_have_each_its_own_part(node: DaemonState, tmp_path: Path)
     assert changed.allocations == record.allocations
 
 
-def test_containers_of_a_claim_never_have_more_than_it(node: DaemonState, tmp_path: Path) -> None:
+def test_containers_of_a_claim_never_have_more_than_it(node: FakeDaemon, tmp_path: Path) -> None:
     asked = {"container.train.memory": "12GiB", "container.eval.memory": "8GiB"}
     prepare(node, device(20), pods=(POD, "bb"))
     for name, pod in (("train", POD), ("eval", "bb")):
@@ -195,7 +193,7 @@ def test_containers_of_a_claim_never_have_more_than_it(node: DaemonState, tmp_pa
 
 
 def test_a_container_has_as_much_of_the_cores_as_of_the_memory(
-    node: DaemonState, tmp_path: Path
+    node: FakeDaemon, tmp_path: Path
 ) -> None:
     prepare(node, device(12, 40))
     asked = {"container.train.memory": "4GiB", "container.eval.memory": "8GiB"}
@@ -209,7 +207,7 @@ def test_a_container_has_as_much_of_the_cores_as_of_the_memory(
     assert node.ledger.entries[train.key].allocations[0].cores == 13
 
 
-def test_the_cores_of_a_claim_are_shared_too(node: DaemonState, tmp_path: Path) -> None:
+def test_the_cores_of_a_claim_are_shared_too(node: FakeDaemon, tmp_path: Path) -> None:
     prepare(node, device(20, 40))
     asked = {"memory": "8GiB", "cores": "30"}
     container(node, tmp_path, asked=asked).create(node)
@@ -218,7 +216,7 @@ def test_the_cores_of_a_claim_are_shared_too(node: DaemonState, tmp_path: Path) 
     assert node.capacities()[0].cores_available == 60
 
 
-def test_a_pods_annotations_never_add_to_a_claim(node: DaemonState, tmp_path: Path) -> None:
+def test_a_pods_annotations_never_add_to_a_claim(node: FakeDaemon, tmp_path: Path) -> None:
     prepare(node, device(20))
     asked = {"memory": "40GiB", "cores": "30", "memory-limit": "60GiB", "count": "2"}
     [part] = record_of(container(node, tmp_path, asked=asked).create(node), node).allocations
@@ -226,7 +224,7 @@ def test_a_pods_annotations_never_add_to_a_claim(node: DaemonState, tmp_path: Pa
 
 
 def test_a_pod_for_which_the_claim_is_not_reserved_is_refused(
-    node: DaemonState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_POD_SECONDS", 0.05)
     prepare(node, device(20))
@@ -238,14 +236,14 @@ def test_a_pod_for_which_the_claim_is_not_reserved_is_refused(
     assert node.ledger.entries == {}
 
 
-def test_a_claim_that_is_not_prepared_is_refused(node: DaemonState, tmp_path: Path) -> None:
+def test_a_claim_that_is_not_prepared_is_refused(node: FakeDaemon, tmp_path: Path) -> None:
     with pytest.raises(NoRoom, match="is not prepared on this node"):
         container(node, tmp_path).create(node)
     with pytest.raises(UnknownClaim):
         ask(node, "claim-pods", claim=CLAIM, pods=[POD])
 
 
-def test_a_claim_is_for_nodes_in_dra_mode(node: DaemonState, tmp_path: Path) -> None:
+def test_a_claim_is_for_nodes_in_dra_mode(node: FakeDaemon, tmp_path: Path) -> None:
     prepare(node, device(20))
     node.config = replace(node.config, kubernetes_mode="plugin")
     with pytest.raises(QuotaError, match=r"gpushare\.io/mode=dra"):
@@ -254,7 +252,7 @@ def test_a_claim_is_for_nodes_in_dra_mode(node: DaemonState, tmp_path: Path) -> 
         prepare(node, device(20), claim="other")
 
 
-def test_one_container_has_one_claim(node: DaemonState, tmp_path: Path) -> None:
+def test_one_container_has_one_claim(node: FakeDaemon, tmp_path: Path) -> None:
     prepare(node, device(20))
     prepare(node, device(20), claim="second")
     with pytest.raises(QuotaError, match="one claim, in each container"):
@@ -262,7 +260,7 @@ def test_one_container_has_one_claim(node: DaemonState, tmp_path: Path) -> None:
 
 
 def test_what_runs_when_its_claim_is_unprepared_keeps_its_part(
-    node: DaemonState, tmp_path: Path, program: FakeProcess
+    node: FakeDaemon, tmp_path: Path, program: FakeProcess
 ) -> None:
     prepare(node, device(20))
     job = container(node, tmp_path, "job", asked={"memory": "5GiB"})
@@ -275,7 +273,7 @@ def test_what_runs_when_its_claim_is_unprepared_keeps_its_part(
     opened(node, memory="140GiB", devices="0")  # which looks for what has ended
 
 
-def test_a_claim_takes_what_others_leave(node: DaemonState) -> None:
+def test_a_claim_takes_what_others_leave(node: FakeDaemon) -> None:
     opened(node, memory="100GiB", devices="0")
     with pytest.raises(NoRoom, match=r"card 0 has 40 of 140 GiB available;") as refused:
         prepare(node, device(50))
@@ -286,7 +284,7 @@ def test_a_claim_takes_what_others_leave(node: DaemonState) -> None:
         opened(node, memory="1GiB", devices="0")
 
 
-def test_the_scheduler_does_not_lose_what_it_allocated(node: DaemonState, tmp_path: Path) -> None:
+def test_the_scheduler_does_not_lose_what_it_allocated(node: FakeDaemon, tmp_path: Path) -> None:
     prepare(node, device(20, 40))
     container(node, tmp_path).create(node)
     row = card_row(node.capacities()[0])
@@ -295,7 +293,7 @@ def test_the_scheduler_does_not_lose_what_it_allocated(node: DaemonState, tmp_pa
 
 
 @pytest.mark.parametrize("cores", [0, 100])
-def test_all_of_a_card_is_the_whole_card(node: DaemonState, tmp_path: Path, cores: int) -> None:
+def test_all_of_a_card_is_the_whole_card(node: FakeDaemon, tmp_path: Path, cores: int) -> None:
     prepare(node, device(139, cores))
     with pytest.raises(NoRoom, match="is allocated exclusively"):
         opened(node, memory="1GiB", devices="0")
@@ -327,7 +325,7 @@ WHOLE: list[dict[str, Any]] = [device(140, 100)]
     ],
 )
 def test_parameters_are_checked_as_annotations_are(
-    node: DaemonState, devices: list[dict[str, Any]], parameters: dict[str, Any], text: str
+    node: FakeDaemon, devices: list[dict[str, Any]], parameters: dict[str, Any], text: str
 ) -> None:
     with_profiles(node)
     terms = replace(node.config.terms, max_per_request=MaxPerRequest(priority=2))
@@ -338,7 +336,7 @@ def test_parameters_are_checked_as_annotations_are(
     assert node.ledger.claims == {}
 
 
-def with_profiles(node: DaemonState) -> None:
+def with_profiles(node: FakeDaemon) -> None:
     text = """
     profiles:
       small: {memory: 8GiB, cores: 10, policy: burst-share}
@@ -347,7 +345,7 @@ def with_profiles(node: DaemonState) -> None:
     node.config = replace(node.config, terms=parse(text, Path("gpushare.yaml")).terms)
 
 
-def test_the_containers_of_a_claim_have_its_profile_each(node: DaemonState, tmp_path: Path) -> None:
+def test_the_containers_of_a_claim_have_its_profile_each(node: FakeDaemon, tmp_path: Path) -> None:
     with_profiles(node)
     prepare(node, device(20, 40), profile="small")
     assert allocated(node) == [20, 0], "the claim reserves all that the scheduler counted"
@@ -361,14 +359,14 @@ def test_the_containers_of_a_claim_have_its_profile_each(node: DaemonState, tmp_
         container(node, tmp_path, "c").create(node)
 
 
-def test_burst_memory_never_comes_from_a_reservation(node: DaemonState) -> None:
+def test_burst_memory_never_comes_from_a_reservation(node: FakeDaemon) -> None:
     opened(node, memory="20GiB", memory_limit="140GiB", devices="0")
     prepare(node, device(100))
     [tenant] = node.ledger.entries.values()
     assert node.tenants.pages[tenant.key].grant.limit_bytes(0) <= 40 * GIB
 
 
-def test_the_operator_resizes_within_the_claim(node: DaemonState, tmp_path: Path) -> None:
+def test_the_operator_resizes_within_the_claim(node: FakeDaemon, tmp_path: Path) -> None:
     prepare(node, device(20))
     opened(node, memory="120GiB", devices="0")  # the rest of the card
     record = record_of(container(node, tmp_path, asked={"memory": "5GiB"}).create(node), node)
@@ -378,7 +376,7 @@ def test_the_operator_resizes_within_the_claim(node: DaemonState, tmp_path: Path
     assert allocated(node) == [140, 0]
 
 
-def test_a_cordoned_card_takes_no_container_of_a_claim(node: DaemonState, tmp_path: Path) -> None:
+def test_a_cordoned_card_takes_no_container_of_a_claim(node: FakeDaemon, tmp_path: Path) -> None:
     prepare(node, device(20))
     cordon_card(fakes.card(0), "ECC errors", node)
     with pytest.raises(NoRoom, match=r"card 0 is cordoned \(ECC errors\)"):
@@ -418,7 +416,7 @@ def test_a_restarted_daemon_has_the_claims_and_sets_their_files_right(tmp_path: 
     ],
     ids=str,
 )
-def test_a_malformed_claim_is_refused(node: DaemonState, change: dict[str, Any]) -> None:
+def test_a_malformed_claim_is_refused(node: FakeDaemon, change: dict[str, Any]) -> None:
     fields: dict[str, Any] = {"claim": CLAIM, "namespace": "team", "name": "gpu", "pods": [POD]}
     fields |= {"devices": [device(1)], "parameters": {}}
     with pytest.raises(MalformedRequest):
@@ -427,7 +425,7 @@ def test_a_malformed_claim_is_refused(node: DaemonState, change: dict[str, Any])
 
 
 def test_a_claim_that_cannot_be_published_can_be_prepared_again(
-    node: DaemonState, monkeypatch: pytest.MonkeyPatch
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(claims, "write_spec", fakes.no_space)
@@ -437,6 +435,6 @@ def test_a_claim_that_cannot_be_published_can_be_prepared_again(
     assert allocated(node) == [20, 0]
 
 
-def test_a_card_that_is_not_there_is_refused(node: DaemonState) -> None:
+def test_a_card_that_is_not_there_is_refused(node: FakeDaemon) -> None:
     with pytest.raises(NoSuchCard):
         prepare(node, {**device(1), "card": "GPU-9"})

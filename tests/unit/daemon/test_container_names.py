@@ -151,7 +151,7 @@ def test_an_id_is_never_the_start_of_anothers_name(node: FakeDaemon, name: str) 
 def test_gpushare_run_refuses_a_name_that_is_anothers_id(node: FakeDaemon, name: str) -> None:
     command = HostCommand(name=name, uid=1000, rootless=True)
     with pytest.raises(QuotaError, match="the ID of train, or its beginning") as caught:
-        open_tenant(command, {"memory": "1GiB"}, node)
+        open_tenant(command, {"memory": "1GiB"}, node, node.room)
     assert "Use another name" in str(caught.value)
     assert list(node.ledger.entries) == [VICTIM]
 

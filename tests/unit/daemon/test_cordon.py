@@ -25,12 +25,12 @@ from gpushare.daemon.service.node_operations import (
     set_card_policy,
     uncordon_card,
 )
-from gpushare.daemon.state import CardUsage, DaemonState, UsageView
+from gpushare.daemon.state import CardUsage, UsageView
 from gpushare.daemon.views import metrics
 from gpushare.protocol import CODE_NOT_FOUND
 
 from . import fakes
-from .fakes import FakeDriver
+from .fakes import FakeDaemon, FakeDriver
 from .operations import entry_of, opened
 
 FILE = Path("/etc/gpushare/gpushare.yaml")
@@ -38,13 +38,13 @@ CARDS = tuple(fakes.card(index) for index in range(2))
 
 
 @contextmanager
-def node(folder: Path, text: str = "", count: int = 2) -> Iterator[DaemonState]:
+def node(folder: Path, text: str = "", count: int = 2) -> Iterator[FakeDaemon]:
     driver = FakeDriver(*(fakes.card(index) for index in range(count)))
     with fakes.node(folder, driver, config.parse(text, FILE)) as made:
         yield made
 
 
-def ask(node: DaemonState, op: str, uid: int = 0, **fields: str) -> list[dict[str, object]]:
+def ask(node: FakeDaemon, op: str, uid: int = 0, **fields: str) -> list[dict[str, object]]:
     request = ControlRequest({"op": op, **fields}, Peer(1, uid))
     rows, last = NODE_OPERATIONS[op].run(request, node)
     return [dict(row) for row in rows] or [dict(last)["card"]]

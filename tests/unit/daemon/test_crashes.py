@@ -100,12 +100,12 @@ def test_a_start_that_was_cut_off_costs_nothing_in_the_end(
     tmp_path: Path, where: type, step: str, before: bool
 ) -> None:
     with fakes.node(tmp_path) as node, killed(where, step, before=before):
-        open_tenant(ME, {"memory": "4GiB"}, node)
+        open_tenant(ME, {"memory": "4GiB"}, node, node.room)
     assert free_after(tmp_path) == 140 * GIB
 
 
 def running(node: FakeDaemon, program: FakeProcess) -> str:
-    tenant = open_tenant(ME, {"memory": "4GiB"}, node)
+    tenant = open_tenant(ME, {"memory": "4GiB"}, node, node.room)
     bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
     return tenant["key"]
 
@@ -140,7 +140,7 @@ def test_an_interrupted_change_leaves_one_quota_after_a_restart(
 ) -> None:
     """What the tenant reads and what others are not given are the same."""
     with fakes.node(tmp_path) as node:
-        tenant = open_tenant(ME, {"memory": "4GiB"}, node)
+        tenant = open_tenant(ME, {"memory": "4GiB"}, node, node.room)
         with killed(GrantPage, "set_memory", before=before):
             set_quota(node.ledger.entries[tenant["key"]], {"memory": memory}, node)
     with fakes.again(tmp_path) as node:

@@ -16,7 +16,6 @@ from gpushare.daemon.lifecycle import bind, create, release
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.service.control_request import ControlRequest
 from gpushare.daemon.service.control_server import find_operation
-from gpushare.daemon.state import DaemonState
 from gpushare.daemon.views.metrics import tenant_metrics
 from gpushare.errors import UserError
 from gpushare.oci import edits, spec
@@ -26,7 +25,7 @@ from gpushare.quota.request_policy import Dialects
 from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles
 from .fake_process import FakeProcess
-from .fakes import GIB
+from .fakes import GIB, FakeDaemon
 from .test_callers import CALLERS
 
 GPU = "GPUSHARE_MEMORY=4GiB"
@@ -36,7 +35,7 @@ RULE = {"allow": True, "type": "c", "major": 195, "minor": 0, "access": "rwm"}
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[DaemonState]:
+def node(tmp_path: Path) -> Iterator[FakeDaemon]:
     with fakes.node(tmp_path) as made:
         yield made
 
@@ -49,7 +48,7 @@ def with_a_card(annotations: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def test_a_sandbox_is_left_as_it_is(node: DaemonState, tmp_path: Path) -> None:
+def test_a_sandbox_is_left_as_it_is(node: FakeDaemon, tmp_path: Path) -> None:
     container = BundleToCreate(tmp_path / "b", annotations=SANDBOX)
     before = container.text()
     assert container.create(node, "weak")["mode"] == "none"
@@ -58,7 +57,7 @@ def test_a_sandbox_is_left_as_it_is(node: DaemonState, tmp_path: Path) -> None:
 
 
 def test_a_self_declared_sandbox_does_not_keep_an_unmetered_card(
-    node: DaemonState, tmp_path: Path
+    node: FakeDaemon, tmp_path: Path
 ) -> None:
     container = BundleToCreate(tmp_path / "whole", **with_a_card(SANDBOX))
     assert container.create(node)["mode"] == "exclusive"
@@ -70,7 +69,7 @@ def test_a_self_declared_sandbox_does_not_keep_an_unmetered_card(
 
 
 def test_annotations_that_gpushare_yaml_names_become_labels_of_metrics(
-    node: DaemonState, tmp_path: Path
+    node: FakeDaemon, tmp_path: Path
 ) -> None:
     node.config = replace(node.config, labels=("team", "example.com/cost"))
     annotations = {"team": "red", "other": "x"}
@@ -79,7 +78,7 @@ def test_annotations_that_gpushare_yaml_names_become_labels_of_metrics(
 
 
 def test_a_second_create_before_the_first_was_bound_takes_its_place(
-    node: DaemonState, tmp_path: Path
+    node: FakeDaemon, tmp_path: Path
 ) -> None:
     container = BundleToCreate(tmp_path / "b", GPU)
     first = container.create(node)
@@ -100,7 +99,7 @@ def test_a_second_create_before_the_first_was_bound_takes_its_place(
 
 
 def test_a_second_runtime_does_not_take_the_pages_from_the_first(
-    node: DaemonState, tmp_path: Path
+    node: FakeDaemon, tmp_path: Path
 ) -> None:
     container = BundleToCreate(tmp_path / "b", GPU)
     with FakeProcess() as first:
@@ -120,7 +119,7 @@ def test_a_second_runtime_does_not_take_the_pages_from_the_first(
 
 @pytest.mark.parametrize("step", ["store", "edits"])
 def test_a_failure_after_the_reservation_releases_it(
-    node: DaemonState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     container = BundleToCreate(tmp_path / "b", GPU)
     before = container.text()
@@ -145,7 +144,7 @@ def runtime() -> Iterator[FakeProcess]:
 
 
 def test_a_reservation_of_an_ended_runtime_is_released_at_once(
-    node: DaemonState, tmp_path: Path, runtime: FakeProcess
+    node: FakeDaemon, tmp_path: Path, runtime: FakeProcess
 ) -> None:
     """Nothing binds it any more: the hook runs while the runtime does."""
     key = BundleToCreate(tmp_path / "b", GPU).create(node, maker=runtime.pid)["key"]
@@ -158,7 +157,7 @@ def test_a_reservation_of_an_ended_runtime_is_released_at_once(
 
 
 def test_a_runtime_that_ended_before_the_answer_holds_nothing(
-    node: DaemonState, tmp_path: Path, runtime: FakeProcess
+    node: FakeDaemon, tmp_path: Path, runtime: FakeProcess
 ) -> None:
     runtime.kill()
     BundleToCreate(tmp_path / "b", GPU).create(node, maker=runtime.pid)
@@ -173,9 +172,9 @@ def checkpoint(node: fakes.FakeDaemon, identity: str) -> None:
     find_operation(request, node.operations).run(request, node)
 
 
-def restore(container: BundleToCreate, node: DaemonState) -> str:
+def restore(container: BundleToCreate, node: FakeDaemon) -> str:
     with container.bundle() as bundle:
-        return str(create.create(replace(bundle, is_restore=True), node)["mode"])
+        return str(create.create(replace(bundle, is_restore=True), node, node.room)["mode"])
 
 
 def test_only_a_container_without_a_gpu_is_dumped(node: fakes.FakeDaemon, tmp_path: Path) -> None:
@@ -203,12 +202,12 @@ HAMI = ("CUDA_DEVICE_MEMORY_LIMIT=4096m", "CUDA_DEVICE_SM_LIMIT=30")
 
 
 # Of a pod's author: a vendor's annotation that names no container.
-def hold(node: DaemonState, terms: Dialects) -> None:
+def hold(node: FakeDaemon, terms: Dialects) -> None:
     """Have `terms` hold on `node`."""
     node.config = replace(node.config, terms=replace(node.config.terms, dialects=terms))
 
 
-def test_a_container_of_another_system_has_its_share(tmp_path: Path, node: DaemonState) -> None:
+def test_a_container_of_another_system_has_its_share(tmp_path: Path, node: FakeDaemon) -> None:
     made = BundleToCreate(tmp_path / "b", *HAMI).create(node)
     entry = node.ledger.entries[made["key"]]
     [allocation] = entry.allocations
@@ -216,20 +215,20 @@ def test_a_container_of_another_system_has_its_share(tmp_path: Path, node: Daemo
     assert entry.quota["memory"] == {"value": "4GiB", "source": "env"}
 
 
-def test_one_that_is_not_taken_is_refused(tmp_path: Path, node: DaemonState) -> None:
+def test_one_that_is_not_taken_is_refused(tmp_path: Path, node: FakeDaemon) -> None:
     hold(node, Dialects(accept=frozenset()))
     with pytest.raises(QuotaError, match="Write GPUSHARE_MEMORY=4GiB GPUSHARE_CORES=30, or add"):
         BundleToCreate(tmp_path / "b", *HAMI).create(node)
 
 
-def test_advice_uses_the_dialect_of_the_request(tmp_path: Path, node: DaemonState) -> None:
+def test_advice_uses_the_dialect_of_the_request(tmp_path: Path, node: FakeDaemon) -> None:
     engine = ContainerdBundles(tmp_path, {"gpu-fraction": "0.5"})
     assert engine.container("train").create(node)["mode"] == "shared"
     with pytest.raises(QuotaError, match=r"train of pod .* has it. Use gpu-fraction-container."):
         engine.container("proxy").create(node)
 
 
-def test_a_pod_names_its_container_in_its_own_dialect(tmp_path: Path, node: DaemonState) -> None:
+def test_a_pod_names_its_container_in_its_own_dialect(tmp_path: Path, node: FakeDaemon) -> None:
     asked = {"gpu-fraction": "0.5", "gpu-fraction-container-name": "train"}
     engine = ContainerdBundles(tmp_path, asked)
     assert engine.container("proxy").create(node)["mode"] == "none"

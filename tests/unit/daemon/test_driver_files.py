@@ -18,7 +18,6 @@ from gpushare.daemon.lifecycle.driver_files import IncompatibleImage
 from gpushare.daemon.limits import driver_limits
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.status_rows import tenant_row
 from gpushare.quota.request_policy import RequestPolicy
@@ -38,7 +37,7 @@ def node(tmp_path: Path) -> Iterator[FakeDaemon]:
         yield made
 
 
-def given(container: BundleToCreate, node: DaemonState) -> TenantRecord:
+def given(container: BundleToCreate, node: FakeDaemon) -> TenantRecord:
     key = container.create(node)["key"]
     return node.ledger.entries[key]
 
@@ -175,7 +174,7 @@ REFUSE = Config(terms=RequestPolicy(compat="refuse"))
 @contextmanager
 def machine(
     tmp_path: Path, config: Config | None = None, card: Card = H200
-) -> Iterator[DaemonState]:
+) -> Iterator[FakeDaemon]:
     with fakes.node(tmp_path, FakeDriver(card), config=config or Config()) as made:
         yield made
 
@@ -201,13 +200,13 @@ def test_where_the_node_says_so_it_is_refused_and_nothing_is_left(tmp_path: Path
         assert container.text() == before
 
 
-def mixed(tmp_path: Path, config: Config | None = None) -> AbstractContextManager[DaemonState]:
+def mixed(tmp_path: Path, config: Config | None = None) -> AbstractContextManager[FakeDaemon]:
     """Return a node with an H200, and a V100 that shares would be placed on: it is smaller."""
     cards = (replace(fakes.card(1), brand="nvidia", capability=(9, 0)), V100)
     return fakes.node(tmp_path, FakeDriver(*cards), config=config or Config())
 
 
-def placed(container: BundleToCreate, node: DaemonState) -> tuple[str, tuple[str, ...]]:
+def placed(container: BundleToCreate, node: FakeDaemon) -> tuple[str, tuple[str, ...]]:
     """Return the card that a container gets, and its notes."""
     key = container.create(node)["key"]
     record = node.ledger.entries[key]

@@ -36,7 +36,7 @@ def node(tmp_path: Path, driver: FakeDriver) -> Iterator[FakeDaemon]:
         truth = made.sampler
         loader = DriverLoader(made)
         loader.sampler = truth
-        truth.changed = lambda now: made.decide.submit(lambda: loader.take_over(now))
+        truth._changed = lambda now: made.decide.submit(lambda: loader.take_over(now))
         truth.look()
         yield made
 

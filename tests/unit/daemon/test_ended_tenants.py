@@ -11,7 +11,7 @@ import pytest
 from gpushare import abi
 from gpushare.daemon.lifecycle.release import release_tenant
 from gpushare.daemon.views import ended_tenants, metrics
-from gpushare.daemon.views.ended_tenants import ended_metrics, keep_last_figures
+from gpushare.daemon.views.ended_tenants import ended_metrics
 
 from . import registered
 from .fakes import GIB, FakeDaemon
@@ -23,7 +23,6 @@ from .test_metrics import waited
 
 @pytest.fixture
 def course(node: FakeDaemon) -> ScheduledGate:
-    node.tenants.releasing = lambda key: keep_last_figures(key, node)
     return ScheduledGate(node, opened(node, memory="4GiB", cores="30", devices="0"))
 
 

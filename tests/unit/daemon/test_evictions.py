@@ -447,8 +447,8 @@ def kill(made: EvictableNode) -> Kill:
     made.node.requests = InlineWorker(made.node.decide.turns, "request")  # type: ignore[assignment]
     again: list[str] = []
     tenant = made.tenant()
-    kills = BeforeKill(made.node, made.node.evictions, lambda: again.append("again"))
-    assert not kills.postpones(tenant.record)  # it was never restored
+    kills = BeforeKill(made.node, made.node.evictions)
+    assert not kills.postpones(tenant.record, lambda: None)  # it was never restored
     made.node.evictions.evict(tenant.key)
     assert not tenant_row(tenant.record, made.node)["warnings"]
     made.node.evictions.restore(tenant.key)
@@ -457,10 +457,10 @@ def kill(made: EvictableNode) -> Kill:
 
 def test_a_restored_tenant_is_evicted_before_it_is_killed(made: EvictableNode, kill: Kill) -> None:
     tenant, kills, again = kill
-    assert kills.postpones(tenant.record)
+    assert kills.postpones(tenant.record, lambda: again.append("again"))
     made.settle()
     assert again
-    assert not kills.postpones(tenant.record)
+    assert not kills.postpones(tenant.record, lambda: again.append("again"))
     assert tenant.eviction is not None
     assert (tenant.eviction.state, tenant.eviction.held) == ("evicted", True)
 
@@ -468,10 +468,10 @@ def test_a_restored_tenant_is_evicted_before_it_is_killed(made: EvictableNode, k
 def test_one_that_cannot_be_evicted_is_killed_all_the_same(made: EvictableNode, kill: Kill) -> None:
     tenant, kills, again = kill
     made.node.checkpoints.faults["lock", tenant.pids[0]] = SLOW
-    assert kills.postpones(tenant.record)
+    assert kills.postpones(tenant.record, lambda: again.append("again"))
     made.settle()
     assert again
-    assert not kills.postpones(tenant.record)
+    assert not kills.postpones(tenant.record, lambda: again.append("again"))
     assert tenant.eviction is None
 
 
@@ -479,7 +479,7 @@ def test_a_kill_waits_only_so_long(
     made: EvictableNode, kill: Kill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpushare.daemon.eviction.before_kill.PATIENCE_SECONDS", 0.0)
-    assert not kill[1].postpones(kill[0].record)
+    assert not kill[1].postpones(kill[0].record, lambda: kill[2].append("again"))
     made.settle()
     assert kill[2]
 

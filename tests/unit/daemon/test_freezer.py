@@ -200,11 +200,12 @@ def test_a_freeze_that_is_impossible_is_reported_with_its_reason(
 
 def test_a_kill_that_is_postponed_is_done_later(held: FakeDaemon, group: FakeCgroup) -> None:
     killed: list[str] = []
-    held.freezer.postpones_kill = lambda _: True
+    waits = [True]
+    held.freezer = module.Freezer(held.ledger, lambda: None, lambda *_: waits[0])
     held.freezer.kill(KEY, "stopped", lambda: killed.append("killed"))
     held.freezer.enforce()
     assert (group.killed, killed) == (False, [])
-    held.freezer.postpones_kill = lambda _: False
+    waits[0] = False
     held.freezer.enforce()
     assert (group.killed, killed) == (True, ["killed"])
 

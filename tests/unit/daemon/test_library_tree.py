@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from gpushare.daemon.lifecycle.old_installations import renew_tree
-from gpushare.daemon.state import DaemonState
 
 from . import fakes
 from .bundles import BundleToCreate
+from .fakes import FakeDaemon
 
 TOP = "/opt/gpushare"
 PROCESS = {"args": ["sh"], "env": ["PATH=/bin", "GPUSHARE_MEMORY=4GiB"], "cwd": "/"}
@@ -42,20 +42,20 @@ class MountedTrees:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[DaemonState]:
+def node(tmp_path: Path) -> Iterator[FakeDaemon]:
     with fakes.node(tmp_path / "node") as made:
         yield made
 
 
 @pytest.fixture
-def trees(node: DaemonState, monkeypatch: pytest.MonkeyPatch) -> MountedTrees:
+def trees(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> MountedTrees:
     made = MountedTrees()
     for name in ("library_tree", "stale_trees", "drop_trees"):
         monkeypatch.setattr(node.mounts, name, getattr(made, name))
     return made
 
 
-def top_mount(folder: Path, node: DaemonState, *env: str, **changes: Any) -> dict[str, Any]:
+def top_mount(folder: Path, node: FakeDaemon, *env: str, **changes: Any) -> dict[str, Any]:
     """Create a container of one and the same image; return its mount at TOP."""
     container = BundleToCreate(
         folder, "GPUSHARE_MEMORY=4GiB", *env, identity=folder.name, **changes
@@ -80,14 +80,14 @@ def top_mount(folder: Path, node: DaemonState, *env: str, **changes: Any) -> dic
 )
 @pytest.mark.usefixtures("trees")
 def test_a_container_that_cannot_have_it_gets_single_mounts(
-    node: DaemonState, tmp_path: Path, changes: dict[str, Any]
+    node: FakeDaemon, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     assert top_mount(tmp_path / "first", node)["type"] == "bind"
     assert top_mount(tmp_path / "second", node, **changes)["type"] == "tmpfs"
 
 
 def test_without_a_tree_a_container_gets_single_mounts(
-    node: DaemonState,
+    node: FakeDaemon,
     trees: MountedTrees,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -101,7 +101,7 @@ def test_without_a_tree_a_container_gets_single_mounts(
     assert top_mount(tmp_path / "third", node)["source"] == str(trees.path)
 
 
-def test_it_is_mounted_before_a_container_comes(node: DaemonState, trees: MountedTrees) -> None:
+def test_it_is_mounted_before_a_container_comes(node: FakeDaemon, trees: MountedTrees) -> None:
     """As soon as there is a driver."""
     driver, node.driver = node.driver, None
     renew_tree(node)
@@ -112,7 +112,7 @@ def test_it_is_mounted_before_a_container_comes(node: DaemonState, trees: Mounte
 
 
 def test_an_earlier_tree_goes_once_no_container_is_starting(
-    node: DaemonState, trees: MountedTrees
+    node: FakeDaemon, trees: MountedTrees
 ) -> None:
     """One that is may not have mounted it yet."""
     node.ledger.add(fakes.entry())

@@ -269,7 +269,7 @@ def test_a_process_that_is_no_client_is_reported_once(
 ) -> None:
     record = running.client(1)
     reported: list[tuple[str, int]] = []
-    running.node.mps.bypassed = lambda key, pid: reported.append((key, pid))
+    running.node.mps.bypassed.listeners.append(lambda key, pid: reported.append((key, pid)))
     running.uses((record, 11, False))
     for _ in range(2):
         running.server.look()

@@ -13,12 +13,11 @@ from gpushare.config import Config
 from gpushare.daemon.cards.validation import nvlink_link
 from gpushare.daemon.lifecycle.host_process import open_tenant
 from gpushare.daemon.placement.model import Links
-from gpushare.daemon.state import DaemonState
 from gpushare.host.numa import Numa
 
 from . import fakes
 from .bundles import BundleToCreate
-from .fakes import FakeDriver
+from .fakes import FakeDaemon, FakeDriver
 from .operations import ME, entry_of
 
 ASKED = ("GPUSHARE_MEMORY=1GiB", "GPUSHARE_NUMA=bind")
@@ -39,7 +38,7 @@ def numa(tmp_path: Path) -> Numa:
 
 def on_nodes(
     folder: Path, numa: Numa, nodes: dict[int, int], said: Config | None
-) -> Iterator[DaemonState]:
+) -> Iterator[FakeDaemon]:
     driver = FakeDriver(*(fakes.card(index) for index in range(2)))
     with fakes.node(folder, driver, said) as made:
         links = Links({}, {fakes.card(index).uuid: node for index, node in nodes.items()})
@@ -48,7 +47,7 @@ def on_nodes(
 
 
 @pytest.fixture
-def node(tmp_path: Path, numa: Numa) -> Iterator[DaemonState]:
+def node(tmp_path: Path, numa: Numa) -> Iterator[FakeDaemon]:
     yield from on_nodes(tmp_path / "node", numa, {0: 1, 1: 0}, None)
 
 
@@ -57,7 +56,7 @@ def cpuset(container: BundleToCreate) -> tuple[str | None, str | None]:
     return cpu.get("cpus"), cpu.get("mems")
 
 
-def test_a_container_is_kept_to_its_card_s_node(tmp_path: Path, node: DaemonState) -> None:
+def test_a_container_is_kept_to_its_card_s_node(tmp_path: Path, node: FakeDaemon) -> None:
     container = BundleToCreate(tmp_path / "b", *ASKED)
     before = container.document()
     container.create(node)
@@ -69,7 +68,7 @@ def test_a_container_is_kept_to_its_card_s_node(tmp_path: Path, node: DaemonStat
 
 
 def test_where_nothing_is_left_it_starts_as_it_was_and_says_so(
-    tmp_path: Path, node: DaemonState
+    tmp_path: Path, node: FakeDaemon
 ) -> None:
     linux = {"resources": {"cpu": {"cpus": "0-1", "mems": "0"}}}
     container = BundleToCreate(tmp_path / "b", *ASKED, linux=linux)
@@ -102,8 +101,8 @@ def test_the_node_s_default_binds_and_a_container_may_decline(tmp_path: Path, nu
         assert cpuset(free) == (None, None)
 
 
-def test_a_host_process_gets_a_note_that_it_is_not_bound(node: DaemonState) -> None:
-    entry = entry_of(node, open_tenant(ME, {"memory": "1GiB", "numa": "bind"}, node))
+def test_a_host_process_gets_a_note_that_it_is_not_bound(node: FakeDaemon) -> None:
+    entry = entry_of(node, open_tenant(ME, {"memory": "1GiB", "numa": "bind"}, node, node.room))
     assert entry.notes == (
         "--numa bind was not applied: it is only for containers. Put numactl(8) before the command",
     )

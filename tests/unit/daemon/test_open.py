@@ -14,13 +14,14 @@ from gpushare.daemon.lifecycle.host_process import open_tenant
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.process_watch import TenantSocket
 from gpushare.daemon.placement.request import NoRoom, NoSuchCard
-from gpushare.daemon.state import DaemonState, NoDriver
+from gpushare.daemon.state import NoDriver
 from gpushare.quota.errors import QuotaError
 
+from .fakes import FakeDaemon
 from .operations import ME, entry_of, opened
 
 
-def test_open_reserves_and_makes_the_pages(node: DaemonState) -> None:
+def test_open_reserves_and_makes_the_pages(node: FakeDaemon) -> None:
     tenant = opened(node, memory="4GiB", cores="30")
     entry = entry_of(node, tenant)
     assert (entry.state, entry.engine, entry.name) == ("reserved", "host", "train")
@@ -38,7 +39,7 @@ def test_open_reserves_and_makes_the_pages(node: DaemonState) -> None:
 
 @pytest.mark.parametrize(("owner", "name"), [(TenantMounts, "make"), (TenantSocket, "listen")])
 def test_pages_or_a_socket_that_cannot_be_made_leave_nothing(
-    node: DaemonState, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -51,15 +52,15 @@ def test_pages_or_a_socket_that_cannot_be_made_leave_nothing(
     assert node.mounts.made() == []
 
 
-def test_a_rootless_tenant_gets_no_whole_card(node: DaemonState) -> None:
+def test_a_rootless_tenant_gets_no_whole_card(node: FakeDaemon) -> None:
     with pytest.raises(
         QuotaError, match=r"^run: whole cards require root\. Use sudo, or add --memory 4GiB\."
     ):
-        open_tenant(replace(ME, rootless=True), {"count": "1"}, node)
+        open_tenant(replace(ME, rootless=True), {"count": "1"}, node, node.room)
     assert not node.ledger.entries
 
 
-def test_no_room_and_no_such_card_reserve_nothing(node: DaemonState) -> None:
+def test_no_room_and_no_such_card_reserve_nothing(node: FakeDaemon) -> None:
     with pytest.raises(NoRoom, match="no card has room for 200 GiB"):
         opened(node, memory="200GiB")
     with pytest.raises(NoSuchCard, match="card 7 does not exist"):
@@ -67,13 +68,13 @@ def test_no_room_and_no_such_card_reserve_nothing(node: DaemonState) -> None:
     assert not node.ledger.entries
 
 
-def test_a_missing_driver_is_reported_as_such(node: DaemonState) -> None:
+def test_a_missing_driver_is_reported_as_such(node: FakeDaemon) -> None:
     node.driver, node.no_driver_reason = None, "no driver: no CDI spec"
     with pytest.raises(NoDriver, match="no CDI spec; see gpushare doctor"):
         opened(node, memory="1GiB")
 
 
-def test_open_lists_the_mounts_in_order(node: DaemonState, tmp_path: Path) -> None:
+def test_open_lists_the_mounts_in_order(node: FakeDaemon, tmp_path: Path) -> None:
     tenant = opened(node, memory="4GiB")
     rows = [(row["source"], row["destination"], row["read_only"]) for row in tenant["mounts"]]
     lib, directory = str(node.libraries), tenant["directory"]

@@ -148,7 +148,11 @@ def test_a_grant_of_the_queue_reserves_host_memory(node: FakeDaemon) -> None:
     with pytest.raises(NoRoom, match="56 GiB of 64 GiB"):
         opened(node, memory="1GiB", oversubscribe="host:9GiB")
     tenant = open_tenant(
-        ME, {"memory": "4GiB", "oversubscribe": "host:24GiB"}, node, node.ledger.tickets[granted.id]
+        ME,
+        {"memory": "4GiB", "oversubscribe": "host:24GiB"},
+        node,
+        node.room,
+        node.ledger.tickets[granted.id],
     )
     assert managed(node, tenant) == [24 * GIB]
     node.decide.run(lambda: release.release_tenant(first["key"], node, "it has ended"))

@@ -16,7 +16,6 @@ from gpushare.daemon.lifecycle import bind
 from gpushare.daemon.operator.reset import reset_quota
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.oci.request import sandbox_annotations, trusted_annotations
 from gpushare.quota.annotations import pod_of
@@ -25,7 +24,7 @@ from gpushare.quota.errors import QuotaError
 from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles
 from .fake_process import FakeProcess
-from .fakes import GIB
+from .fakes import GIB, FakeDaemon
 
 MEMORY = {"gpushare.io/memory": "4GiB"}
 
@@ -33,7 +32,7 @@ MEMORY = {"gpushare.io/memory": "4GiB"}
 class PodNode:
     """A node, and the bundles of the pods on it."""
 
-    def __init__(self, folder: Path, node: DaemonState) -> None:
+    def __init__(self, folder: Path, node: FakeDaemon) -> None:
         self.folder, self.node = folder, node
 
     def pod(self, asked: dict[str, str] | None = None, **of: Any) -> ContainerdBundles:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from gpushare.daemon.lifecycle import driver_files
-from gpushare.daemon.state import DaemonState
 from gpushare.oci import prepared_image
 from gpushare.oci.cdi import CdiDeviceNode
 from gpushare.oci.container import ContainerEdits
@@ -20,6 +19,7 @@ from gpushare.oci.prepared_image import PreparedImage
 
 from . import fakes
 from .bundles import BundleToCreate
+from .fakes import FakeDaemon
 
 LIBRARIES = "rootfs/usr/lib/x86_64-linux-gnu"
 ASKED = "GPUSHARE_MEMORY=4GiB"
@@ -28,7 +28,7 @@ ASKED = "GPUSHARE_MEMORY=4GiB"
 class ImageNode:
     """A node, and the containers of an image that are created on it."""
 
-    def __init__(self, folder: Path, node: DaemonState) -> None:
+    def __init__(self, folder: Path, node: FakeDaemon) -> None:
         self.folder, self.node = folder, node
         self.looked: list[str] = []  # containers whose images were looked at
 

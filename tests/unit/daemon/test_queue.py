@@ -29,7 +29,6 @@ from gpushare.daemon.placement.waiting import (
     usable_cards,
     with_withheld,
 )
-from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.ticket import TicketRecord, TicketSource
 from gpushare.daemon.views.queue_rows import queue_rows
@@ -66,20 +65,20 @@ def take(
     return node.tickets.take(applicant, TicketSource(asked, {}, {}))
 
 
-def now(node: DaemonState, ticket: TicketRecord) -> TicketRecord:
+def now(node: FakeDaemon, ticket: TicketRecord) -> TicketRecord:
     return node.ledger.tickets[ticket.id]
 
 
-def available(node: DaemonState) -> int:
+def available(node: FakeDaemon) -> int:
     return node.capacities()[0].available_bytes
 
 
-def settle(node: DaemonState) -> None:
+def settle(node: FakeDaemon) -> None:
     """Wait for what follows the answer to a start."""
     node.decide.run(lambda: None)
 
 
-def fill(node: DaemonState) -> str:
+def fill(node: FakeDaemon) -> str:
     """Take all of the card but for 4 GiB; return the tenant's key."""
     left = available(node) - 4 * GIB
     return opened(node, memory=f"{left >> 20}MiB")["key"]
@@ -134,7 +133,7 @@ def test_class_and_priority_come_before_arrival(one: FakeDaemon) -> None:
 def test_it_withholds_no_card_while_its_own_user_has_too_much(one: FakeDaemon) -> None:
     user = HostCommand("mine", 1000, rootless=True)
     half = available(one) // 2 >> 20
-    open_tenant(user, {"memory": f"{half - 1024}MiB"}, one)
+    open_tenant(user, {"memory": f"{half - 1024}MiB"}, one, one.room)
     ticket, _ = take(one, "2GiB", uid=1000)
     assert not ticket.is_granted
     opened(one, memory="1GiB")
@@ -191,9 +190,9 @@ def test_a_restart_changes_no_order_and_loses_no_grant(one: FakeDaemon) -> None:
 def test_a_start_gets_no_more_than_was_granted(one: FakeDaemon) -> None:
     ticket, _ = take(one, "2GiB")
     with pytest.raises(NoRoom, match=f"ticket {ticket.id} was granted 2 GiB, and the start"):
-        open_tenant(ME, {"memory": "3GiB"}, one, now(one, ticket))
+        open_tenant(ME, {"memory": "3GiB"}, one, one.room, now(one, ticket))
     assert now(one, ticket).is_granted
-    open_tenant(ME, {"memory": "1GiB"}, one, now(one, ticket))
+    open_tenant(ME, {"memory": "1GiB"}, one, one.room, now(one, ticket))
 
 
 def test_a_user_s_grants_count_for_its_maximum(one: FakeDaemon) -> None:
@@ -202,7 +201,7 @@ def test_a_user_s_grants_count_for_its_maximum(one: FakeDaemon) -> None:
     second, _ = take(one, "2GiB", uid=1000)
     assert (now(one, first).is_granted, now(one, second).is_granted) == (True, False)
     user = HostCommand("mine", 1000, rootless=True)
-    open_tenant(user, {"memory": f"{half - 1024}MiB"}, one, now(one, first))
+    open_tenant(user, {"memory": f"{half - 1024}MiB"}, one, one.room, now(one, first))
 
 
 def test_a_create_waits_for_room_and_is_refused_without(one: FakeDaemon, tmp_path: Path) -> None:
@@ -216,7 +215,7 @@ def test_a_create_waits_for_room_and_is_refused_without(one: FakeDaemon, tmp_pat
             release.release_tenant(first, one, "it has ended")
 
     with bundle.bundle() as made:
-        created = create.create(replace(made, waits=waits), one)
+        created = create.create(replace(made, waits=waits), one, one.room)
     assert created["mode"] == "shared"
     assert asked[-2:] == [30, 0]
     assert not one.ledger.tickets
@@ -232,7 +231,7 @@ def test_a_create_waits_no_longer_than_its_client(one: FakeDaemon, tmp_path: Pat
     fill(one)
     bundle = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=8GiB", "GPUSHARE_WAIT=30s")
     with bundle.bundle() as made, pytest.raises(CreateAbandoned):
-        create.create(replace(made, is_abandoned=lambda: bool(one.ledger.tickets)), one)
+        create.create(replace(made, is_abandoned=lambda: bool(one.ledger.tickets)), one, one.room)
     assert not one.ledger.tickets
 
 

@@ -49,6 +49,7 @@ def take(made: EvictableNode, memory: str, **quota: str) -> TicketRecord:
 def look(made: EvictableNode) -> None:
     """Look as once a second."""
     made.node.tickets.tick()
+    made.node.evictions.changed()
     made.settle()
 
 
@@ -124,7 +125,7 @@ def test_what_is_evicted_for_a_start_is_not_granted_to_a_ticket(made: EvictableN
     made.configure(offline=True)
     batch = made.tenant(gib=100)
     ticket = take(made, "100GiB")
-    made.node.checkpoints.during = lambda *_: made.node.decide.run(made.node.queue.look)
+    made.node.checkpoints.during = lambda *_: made.node.decide.run(made.node.tickets.look)
     online = opened(made.node, memory="100GiB", class_="online")
     assert made.node.ledger.entries[online["key"]].allocations[0].memory_bytes == 100 * GIB
     assert batch.record.is_off_card
@@ -145,13 +146,12 @@ def test_no_start_overtakes_a_restore_that_waits(made: EvictableNode) -> None:
 
 def test_a_restore_keeps_its_room_until_it_has_it(made: EvictableNode) -> None:
     tenant, other = blocked(made)
-    made.node.queue.serve = lambda: None  # the evict thread is busy
-    followers = made.node.ledger.changed.followers
-    followers.remove(made.node.evictions.changed)
+    listeners = made.node.ledger.changed.listeners
+    listeners.remove(made.node.evictions.changed)  # the evict thread is busy
     end(made, other)
     with pytest.raises(NoRoom, match="withheld for an evicted container"):
         opened(made.node, memory="100GiB", devices="0")
-    followers.append(made.node.evictions.changed)
+    listeners.append(made.node.evictions.changed)
     made.node.evictions.changed()
     made.settle()
     assert not tenant.record.is_off_card

@@ -15,14 +15,14 @@ from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.host_process import open_tenant
 from gpushare.daemon.placement.model import NonTenantProcess
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.state import CardUsage, DaemonState, UsageView
+from gpushare.daemon.state import CardUsage, UsageView
 from gpushare.daemon.store.record import CardAllocation
 from gpushare.errors import UserError
 from gpushare.quota.errors import QuotaError
 
 from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles
-from .fakes import GIB, FakeDriver
+from .fakes import GIB, FakeDaemon, FakeDriver
 from .operations import ME
 
 #: Of another namespace, of this machine and of another user: none of it is a pod's to know.
@@ -30,14 +30,14 @@ SECRETS = ("payroll", "salary", "secret", "Xorg", "4711", "host-99", "alice")
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[DaemonState]:
+def node(tmp_path: Path) -> Iterator[FakeDaemon]:
     driver = fakes.FakeDriver(fakes.card(0), fakes.card(1))
     with fakes.node(tmp_path, driver) as made:
         fill(made)
         yield made
 
 
-def fill(node: DaemonState, cores: int = 90) -> None:
+def fill(node: FakeDaemon, cores: int = 90) -> None:
     """Have both cards nearly full, with 23 and 11 GiB available."""
     for index, gib in ((0, 100), (1, 120)):
         uuid = fakes.card(index).uuid
@@ -68,7 +68,7 @@ REQUESTS: dict[str, Mapping[str, str]] = {
 }
 
 
-def refusal(container: BundleToCreate, node: DaemonState) -> str:
+def refusal(container: BundleToCreate, node: FakeDaemon) -> str:
     with pytest.raises((UserError, QuotaError)) as caught:
         container.create(node)
     return str(caught.value)
@@ -80,7 +80,7 @@ def names_nobody(text: str) -> bool:
 
 
 @pytest.mark.parametrize("what", REQUESTS)
-def test_a_pods_refusal_names_no_other_pod(node: DaemonState, tmp_path: Path, what: str) -> None:
+def test_a_pods_refusal_names_no_other_pod(node: FakeDaemon, tmp_path: Path, what: str) -> None:
     container = ContainerdBundles(tmp_path, REQUESTS[what]).container("train")
     text = refusal(container, node)
     assert names_nobody(text), text
@@ -88,7 +88,7 @@ def test_a_pods_refusal_names_no_other_pod(node: DaemonState, tmp_path: Path, wh
 
 @pytest.mark.parametrize("what", ["memory", "percent", "both", "two cards", "named"])
 def test_the_memory_that_a_refusal_suggests_fits(
-    node: DaemonState, tmp_path: Path, what: str
+    node: FakeDaemon, tmp_path: Path, what: str
 ) -> None:
     asked = dict(REQUESTS[what])
     text = refusal(ContainerdBundles(tmp_path / "1", asked).container("train"), node)
@@ -105,7 +105,7 @@ def test_the_memory_that_a_refusal_suggests_fits(
 
 
 def test_refusals_name_no_tenant_of_exclusive_and_full_cards(
-    node: DaemonState, tmp_path: Path
+    node: FakeDaemon, tmp_path: Path
 ) -> None:
     whole = CardAllocation(fakes.card(0).uuid, 140 * GIB, 100, whole=True)
     node.ledger.release("00" * 8)
@@ -125,7 +125,7 @@ BIG = "GPUSHARE_MEMORY=100GiB"
 
 
 def test_on_a_plain_docker_host_the_refusal_names_the_other_containers(
-    node: DaemonState, tmp_path: Path
+    node: FakeDaemon, tmp_path: Path
 ) -> None:
     text = refusal(BundleToCreate(tmp_path / ON_DOCKER, BIG), node)
     assert "payroll/salary-0/secret 80" in text
@@ -203,11 +203,11 @@ def test_a_user_has_a_total_too(tmp_path: Path) -> None:
     text = "users: {max_per_node: {memory: 6GiB}}\n"
     user = replace(ME, rootless=True, uid=65534)
     with fakes.node(tmp_path, FakeDriver(), config.parse(text, FILE)) as made:
-        open_tenant(user, {"memory": "4GiB"}, made)
+        open_tenant(user, {"memory": "4GiB"}, made, made.room)
         with pytest.raises(
             NoRoom, match=r"user 65534 would have 8 GiB .*users.max_per_node.memory"
         ):
-            open_tenant(user, {"memory": "4GiB"}, made)
+            open_tenant(user, {"memory": "4GiB"}, made, made.room)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_refusal_names_the_key_and_the_fix(
     tmp_path: Path, asked: dict[str, str], fix: str
 ) -> None:
     with fakes.node(tmp_path) as made:
-        open_tenant(ME, {"memory": "4GiB", "cores": "20"}, made)
+        open_tenant(ME, {"memory": "4GiB", "cores": "20"}, made, made.room)
         annotations = {f"gpushare.io/{key}": text for key, text in asked.items()}
         with pytest.raises(NoRoom, match=re.escape(fix)) as refused:
             ContainerdBundles(tmp_path, annotations).container("train").create(made)

@@ -30,13 +30,12 @@ from gpushare.daemon.service.node_operations import (
     cordon_card,
     status_row,
 )
-from gpushare.daemon.state import DaemonState
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.node_settings import ALLOWED_MODE, CORDONED, PLACEMENT, POLICY
 from gpushare.quota.request_policy import RequestPolicy
 
 from . import fakes
-from .fakes import GIB, FakeDriver
+from .fakes import GIB, FakeDaemon, FakeDriver
 from .operations import entry_of, opened
 
 
@@ -46,7 +45,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def node(tmp_path: Path, file: Path) -> Iterator[DaemonState]:
+def node(tmp_path: Path, file: Path) -> Iterator[FakeDaemon]:
     write(file, "")
     with fakes.node(tmp_path) as made:
         made.config = configuration.load(file)
@@ -79,7 +78,7 @@ def write(file: Path, text: str) -> None:
     ],
 )
 def test_changed_keys_take_effect_and_are_named(
-    node: DaemonState, file: Path, text: str, changed: list[str]
+    node: FakeDaemon, file: Path, text: str, changed: list[str]
 ) -> None:
     write(file, text)
     assert reload_config(node) == changed
@@ -96,7 +95,7 @@ def test_changed_keys_take_effect_and_are_named(
     ],
 )
 def test_a_change_that_needs_a_restart_is_refused_with_all_others(
-    node: DaemonState, file: Path, text: str, key: str
+    node: FakeDaemon, file: Path, text: str, key: str
 ) -> None:
     before = node.config
     write(file, f"{text}\nmax_tenants: 1")
@@ -108,7 +107,7 @@ def test_a_change_that_needs_a_restart_is_refused_with_all_others(
 
 
 def test_an_invalid_file_changes_nothing_and_is_reported_until_it_is_fixed(
-    node: DaemonState, file: Path
+    node: FakeDaemon, file: Path
 ) -> None:
     write(file, "max_tenants: 1\nsystem_reserved: 4G")
     with pytest.raises(
@@ -123,7 +122,7 @@ def test_an_invalid_file_changes_nothing_and_is_reported_until_it_is_fixed(
     assert not any("taken over" in told for told in status_row(node)["warnings"])
 
 
-def test_a_file_that_was_not_reloaded_is_reported(node: DaemonState, file: Path) -> None:
+def test_a_file_that_was_not_reloaded_is_reported(node: FakeDaemon, file: Path) -> None:
     os.utime(file, ns=(1, 1))
     told = status_row(node)["warnings"]
     assert any(warning.endswith("sudo gpushare config reload") for warning in told)
@@ -132,7 +131,7 @@ def test_a_file_that_was_not_reloaded_is_reported(node: DaemonState, file: Path)
 
 
 def test_a_new_limit_applies_to_later_requests_and_not_to_running_tenants(
-    node: DaemonState, file: Path
+    node: FakeDaemon, file: Path
 ) -> None:
     tenant = opened(node, memory="100GiB")
     write(file, "max_per_request: {memory: 10GiB}\nsystem_reserved: 60GiB\nmax_tenants: 2")
@@ -147,9 +146,9 @@ def test_a_new_limit_applies_to_later_requests_and_not_to_running_tenants(
     opened(node, memory="20GiB")
 
 
-def test_a_changed_read_group_reaches_the_socket(node: DaemonState, file: Path) -> None:
+def test_a_changed_read_group_reaches_the_socket(node: FakeDaemon, file: Path) -> None:
     told: list[int | None] = []
-    node.regroup = told.append
+    node.regrouped.listeners.append(told.append)
     write(file, "read_group: daemon")
     reload_config(node)
     reload_config(node)
@@ -179,7 +178,7 @@ ACK = "node label ack.node.gpu.schedule"
 
 
 @contextmanager
-def labelled(folder: Path, text: str = "", cards: int = 2) -> Iterator[DaemonState]:
+def labelled(folder: Path, text: str = "", cards: int = 2) -> Iterator[FakeDaemon]:
     """A daemon that is started with `text` in its configuration."""
     write(folder / "gpushare.yaml", text)
     driver = FakeDriver(*(fakes.card(index) for index in range(cards)))
@@ -189,12 +188,12 @@ def labelled(folder: Path, text: str = "", cards: int = 2) -> Iterator[DaemonSta
         yield made
 
 
-def policy(made: DaemonState, **quota: str) -> str:
+def policy(made: FakeDaemon, **quota: str) -> str:
     """Return the policy of a new tenant, which is gone again."""
     return entry_of(made, opened(made, memory="1GiB", cores="10", **quota)).policy
 
 
-def ask(made: DaemonState, uid: int = 0, **fields: Any) -> None:
+def ask(made: FakeDaemon, uid: int = 0, **fields: Any) -> None:
     request = ControlRequest({"op": "node-setting", **fields}, Peer(1, uid))
     NODE_OPERATIONS["node-setting"].run(request, made)
 

@@ -15,16 +15,13 @@ import pytest
 from gpushare.config import Config
 from gpushare.daemon.placement.request import NoSuchCard
 from gpushare.daemon.service import control_request
-from gpushare.daemon.service.lifecycle_operations import LIFECYCLE_OPERATIONS
-from gpushare.daemon.service.node_operations import NODE_OPERATIONS
-from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.protocol.kubernetes import ALLOCATION_MOUNT, NodeMode
 from gpushare.quota.errors import QuotaError
 
 from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles
-from .fakes import GIB, FakeDriver
+from .fakes import GIB, FakeDaemon, FakeDriver
 from .operations import opened
 
 CARD = fakes.card(0).uuid
@@ -33,12 +30,12 @@ CARD = fakes.card(0).uuid
 class PluginNode:
     """A node with the device plugin, and the pods that the kubelet starts on it."""
 
-    def __init__(self, folder: Path, node: DaemonState) -> None:
+    def __init__(self, folder: Path, node: FakeDaemon) -> None:
         self.folder, self.node = folder, node
 
     def ask(self, op: str, uid: int = 0, **fields: Any) -> Any:
         request = control_request.ControlRequest({"op": op, **fields}, control_request.Peer(1, uid))
-        rows, last = {**NODE_OPERATIONS, **LIFECYCLE_OPERATIONS}[op].run(request, self.node)
+        rows, last = self.node.operations[op].run(request, self.node)
         return [dict(row) for row in rows] or dict(last)
 
     def allocated(self, gib: int, card: str = CARD) -> str:

@@ -18,7 +18,6 @@ from gpushare.daemon.operator.reset import reset_quota
 from gpushare.daemon.operator.resize import NotResizable, set_over_quota_action, set_quota
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.service.node_operations import set_card_policy
-from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.overrides import Overrides
 from gpushare.daemon.views.profile_rows import profile_rows
 from gpushare.daemon.views.status_rows import tenant_row
@@ -33,7 +32,7 @@ from .fakes import GIB, MIB, FakeDaemon, FakeDriver, card
 from .operations import entry_of, grant, opened
 
 
-def test_set_refuses_more_than_is_available(node: DaemonState) -> None:
+def test_set_refuses_more_than_is_available(node: FakeDaemon) -> None:
     tenant = opened(node, memory="100GiB", devices="0")
     opened(node, memory="20GiB", devices="0")
     with pytest.raises(
@@ -46,7 +45,7 @@ def test_set_refuses_more_than_is_available(node: DaemonState) -> None:
 
 
 def test_a_quota_below_the_use_refuses_new_memory_and_takes_none_away(
-    node: DaemonState,
+    node: FakeDaemon,
 ) -> None:
     tenant = opened(node, memory="4GiB", devices="0")
     pages = node.tenants.pages[tenant["key"]]
@@ -62,7 +61,7 @@ def test_a_quota_below_the_use_refuses_new_memory_and_takes_none_away(
 
 
 def test_memory_still_used_after_a_shrink_is_not_reserved_again(
-    node: DaemonState, program: FakeProcess
+    node: FakeDaemon, program: FakeProcess
 ) -> None:
     tenant = opened(node, memory="100GiB", devices="0")
     bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
@@ -77,7 +76,7 @@ def test_memory_still_used_after_a_shrink_is_not_reserved_again(
     opened(node, memory="81GiB", devices="0")
 
 
-def test_an_impossible_claim_blocks_no_placement(node: DaemonState, program: FakeProcess) -> None:
+def test_an_impossible_claim_blocks_no_placement(node: FakeDaemon, program: FakeProcess) -> None:
     tenant = opened(node, memory="4GiB", devices="0")
     bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
     fd = node.tenants.pages[tenant["key"]].status.fd
@@ -86,7 +85,7 @@ def test_an_impossible_claim_blocks_no_placement(node: DaemonState, program: Fak
     opened(node, memory="136GiB", devices="0")
 
 
-def test_a_quota_that_holds_no_context_is_refused(node: DaemonState) -> None:
+def test_a_quota_that_holds_no_context_is_refused(node: FakeDaemon) -> None:
     tenant = opened(node, memory="4GiB")
     node.tenants.pages[tenant["key"]].grant.set_context(0, 500 * MIB)
     with pytest.raises(QuotaError, match="too small for a CUDA context, 500 MiB"):
@@ -116,7 +115,7 @@ def test_set_changes_the_page_the_ledger_and_the_next_container(node: FakeDaemon
     tenant = opened(node, memory="4GiB", cores="30", devices="0")
     told: list[int] = []
     node.loop.settle()
-    node.ledger.changed.followers.append(lambda: told.append(permille(node, tenant)))
+    node.ledger.changed.listeners.append(lambda: told.append(permille(node, tenant)))
     asked = {"memory": "6GiB", "cores": "40", "weight": "7", "priority": "0", "class": "online"}
     asked["policy"] = "native-burst-share"
     set_quota(entry_of(node, tenant), {"memory": "6GiB", "cores": "40"}, node)
@@ -187,7 +186,7 @@ def test_a_cards_policy_holds_for_its_tenants_and_sets_their_cores_aside(node: F
     plain = opened(node, memory="4GiB", devices="0")
     assert (permille(node, burst), permille(node, plain)) == (968, 32)
     told: list[str] = []
-    node.ledger.changed.followers.append(lambda: told.append("told"))
+    node.ledger.changed.listeners.append(lambda: told.append("told"))
     set_card_policy("GPU-0000", "fixed-share", node)
     assert told == ["told"]
     assert (permille(node, burst), permille(node, plain)) == (300, 700)

@@ -46,7 +46,7 @@ def test_a_create_without_a_client_ends_and_releases_its_reservation(
 
     monkeypatch.setattr(os, "pread", count)
     with container.bundle() as bundle, pytest.raises(create.CreateAbandoned):
-        create.create(replace(bundle, is_abandoned=lambda: blocks > 3), node)
+        create.create(replace(bundle, is_abandoned=lambda: blocks > 3), node, node.room)
     assert blocks < 100  # of a thousand
     assert not node.ledger.entries
     assert container.text() == before

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from gpushare.daemon.service.node_operations import status_row
-from gpushare.daemon.state import DaemonState
 from gpushare.daemon.views.status_rows import tenant_row
 from gpushare.kubernetes.api.event_recorder import PodContainer
 from gpushare.kubernetes.api.events import pod_of, pod_of_event
 from tests.unit.daemon import fakes
 from tests.unit.daemon.bundles import ContainerdBundles
+from tests.unit.daemon.fakes import FakeDaemon
 
 UID = "3f0c7a52-5f1e-4bd6-9a53-8a6c1f3f9d01"
 
@@ -27,13 +27,13 @@ def driver() -> fakes.FakeDriver:
 @pytest.fixture
 def node(
     tmp_path: Path, driver: fakes.FakeDriver, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DaemonState]:
+) -> Iterator[FakeDaemon]:
     fakes.without_threads(monkeypatch)
     with fakes.node(tmp_path, driver) as made:
         yield made
 
 
-def test_the_row_of_a_container_names_its_pod(node: DaemonState, tmp_path: Path) -> None:
+def test_the_row_of_a_container_names_its_pod(node: FakeDaemon, tmp_path: Path) -> None:
     asked = {"gpushare.io/memory": "4GiB", "io.kubernetes.cri.sandbox-uid": UID}
     engine = ContainerdBundles(tmp_path, asked)
     made = engine.container("train").create(node)
@@ -49,7 +49,7 @@ def test_other_containers_have_no_pod(name: str, uid: str) -> None:
     assert pod_of_event({"name": name, "fields": {"pod": None}}) is None
 
 
-def test_the_status_says_what_enforces_a_quota(node: DaemonState, driver: fakes.FakeDriver) -> None:
+def test_the_status_says_what_enforces_a_quota(node: FakeDaemon, driver: fakes.FakeDriver) -> None:
     assert status_row(node)["isolation"] == "interposer"
     driver.has_limits = True
     assert status_row(node)["isolation"] == "driver"

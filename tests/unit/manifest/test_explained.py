@@ -13,7 +13,6 @@ from click.testing import CliRunner
 from gpushare import client
 from gpushare.cli import gpushare as command_line
 from gpushare.config import Config
-from gpushare.daemon.state import DaemonState
 from gpushare.manifest import read
 from gpushare.manifest.request import SANDBOX, NodeRequest, request_on_node
 from gpushare.quota.effective_request import Defaults
@@ -23,6 +22,7 @@ from gpushare.quota.request_policy import Dialects, MaxPerRequest, RequestPolicy
 from tests.unit.cli.fake_daemon import Sockets
 from tests.unit.daemon import fakes
 from tests.unit.daemon.bundles import BundleToCreate, ContainerdBundles
+from tests.unit.daemon.fakes import FakeDaemon
 
 GIB = 1 << 30
 CONFIG = Config(
@@ -88,7 +88,7 @@ CASES: dict[str, Made] = {
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DaemonState]:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDaemon]:
     fakes.without_threads(monkeypatch)
     with fakes.node(tmp_path / "node", config=CONFIG) as made:
         yield made
@@ -101,7 +101,7 @@ def explained(container: BundleToCreate) -> NodeRequest:
 
 
 @pytest.mark.parametrize("make", CASES.values(), ids=CASES)
-def test_explain_agrees_with_the_daemon(make: Made, node: DaemonState, tmp_path: Path) -> None:
+def test_explain_agrees_with_the_daemon(make: Made, node: FakeDaemon, tmp_path: Path) -> None:
     container = make(tmp_path)
     there = explained(container)
     if there.refused:
@@ -131,7 +131,7 @@ def test_a_sandbox_gets_nothing(tmp_path: Path) -> None:
     assert (there.effective.kind, there.effective.why) == ("none", SANDBOX)
 
 
-def test_edits_of_the_daemon_are_removed_first(node: DaemonState, tmp_path: Path) -> None:
+def test_edits_of_the_daemon_are_removed_first(node: FakeDaemon, tmp_path: Path) -> None:
     container = plain("GPUSHARE_MEMORY=4GiB")(tmp_path)
     before = explained(container)
     container.create(node)
