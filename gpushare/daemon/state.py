@@ -354,6 +354,7 @@ class DaemonState:
         for card in driver.cards:
             usage = view.cards.get(card.uuid, CardUsage())
             rule = self.config.rule_of(card.index, card.uuid, card.model)
+            policy = self.policy_of(card.uuid)
             capacities.append(
                 CardCapacity(
                     card,
@@ -365,7 +366,7 @@ class DaemonState:
                     health=usage.health,
                     utilisation=usage.utilisation,
                     unattributed_bytes=self.observed.unattributed.get(card.uuid, 0),
-                    policy=self.policy_of(card.uuid),
+                    policy=policy,
                     mode=rule.mode,
                     mode_source=rule.where.get("allowed_mode", ""),
                     compute_mode=usage.compute_mode,
@@ -373,10 +374,7 @@ class DaemonState:
                     max_tenants_source=rule.where.get("max_tenants", "max_tenants"),
                     cordoned=self.card_overrides.of(card.uuid).get("cordoned", rule.cordoned_by),
                     cordoned_by=rule.cordoned_by or "",
-                    reservations=(
-                        *self.ledger.unused_claims(card.uuid, self.policy_of(card.uuid)),
-                        *self.ledger.granted_parts(card.uuid, without),
-                    ),
+                    reservations=self.ledger.reserved_beside(card.uuid, policy, without),
                     backend=self.backend_of(card),
                     backend_source=rule.where.get("backend", ""),
                     backend_fault=self.mps.fault_of(card.uuid),

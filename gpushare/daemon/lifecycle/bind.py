@@ -92,7 +92,8 @@ def _keep(key: str, name: container_names.ContainerName, state: DaemonState) -> 
     def rename() -> None:
         if key in state.ledger.entries:
             labels = container_names.recorded_labels(name.labels, state.config.labels)
-            state.ledger.rename(key, name.name, name.engine, labels)
+            labels = {**state.ledger.entries[key].labels, **labels}
+            state.ledger.change(key, name=name.name, engine=name.engine, labels=labels)
 
     state.decide.submit(rename)
 
@@ -134,7 +135,9 @@ def bind(  # noqa: PLR0913 - as the request has them
     _refuse_forged(record, process, state)
     cgroup = _cgroup(record, pid, peer_pid)
     with state.ledger.changed.deferred(state.loop.soon):
-        bound = state.ledger.bind(key, pid=pid, starttime=process.starttime, cgroup=cgroup)
+        bound = state.ledger.change(
+            key, state="bound", pid=pid, starttime=process.starttime, cgroup=cgroup
+        )
         release.watch_process(bound, state)
         bound = _hold(bound, state)
         if key in state.tenants.pages:
@@ -207,7 +210,7 @@ def _hold(record: TenantRecord, state: DaemonState) -> TenantRecord:
     """
     isolation = driver_limits.set_driver_limits(record, state)
     if isolation != record.isolation:
-        record = state.ledger.isolate(record.key, isolation)
+        record = state.ledger.change(record.key, isolation=isolation)
     if isolation != driver_limits.DRIVER == driver_limits.requested_backend(record):
         raise BackendFailed(
             f"{record.title} requests backend driver, and the driver does not enforce its limits "

@@ -75,7 +75,7 @@ def set_pods(uid: str, pods: tuple[str, ...], state: DaemonState) -> None:
     if known is None:
         raise UnknownClaim(f"claim {uid} is not prepared on this node. Prepare it first")
     if known.pods != pods:
-        state.ledger.put_claim(replace(known, pods=pods))
+        state.ledger.put(replace(known, pods=pods))
 
 
 def unprepare(uid: str, state: DaemonState) -> None:
@@ -89,7 +89,7 @@ def unprepare(uid: str, state: DaemonState) -> None:
     if folder.is_dir():
         folder.rmdir()
     if known is not None:
-        state.ledger.release_claim(uid)
+        state.ledger.release(known.file)
         log("claim-released", claim=uid, name=known.title)
 
 
@@ -189,7 +189,7 @@ def _reserve(claim: ClaimRecord, state: DaemonState) -> ClaimRecord:
         if not release.release_ended(state):
             raise
         _find_room(claim, requests, state)
-    state.ledger.put_claim(claim)
+    state.ledger.put(claim)
     log(
         "claim-prepared",
         claim=claim.uid,

@@ -210,7 +210,7 @@ def _keep(
     state.ledger.require(record)
     state.ledger.describe(record.key, notes, sorted(extra), copy)
     if extra and record.isolation == driver_limits.INTERPOSER:
-        state.ledger.isolate(record.key, driver_limits.AUDITED)
+        state.ledger.change(record.key, isolation=driver_limits.AUDITED)
     for note in notes:
         log("tenant-request-adjusted", tenant=record.key, name=record.title, note=note)
 

@@ -134,7 +134,7 @@ class Queue:
         can_ever_fit(request, capacities, driver.links)
         with suppress(NoRoom):  # for now: QuotaError is for ever
             managed_bytes(ticket, resolved, request.count or len(capacities), state)
-        state.ledger.put_ticket(ticket)
+        state.ledger.put(ticket)
         self.look()
         ticket = state.ledger.tickets.get(ticket.id, ticket)
         if not ticket.is_granted:
@@ -221,7 +221,7 @@ class Queue:
                 for card in found.placed
             ),
         )
-        state.ledger.put_ticket(granted)
+        state.ledger.put(granted)
         log(
             "ticket-granted",
             ticket=ticket.id,
@@ -324,7 +324,7 @@ class Queue:
     def _end(self, ticket: TicketRecord, how: str, reason: str = "") -> None:
         """Delete a ticket, and what is reserved for it."""
         state = self._state
-        state.ledger.release_ticket(ticket.id)
+        state.ledger.release(ticket.file)
         self._resolved.pop(ticket.id, None)
         ended = {**state.queue.ended, ticket.id: f"{how}: {reason}" if reason else how}
         state.queue.ended = dict(list(ended.items())[-_MOST_ENDED:])

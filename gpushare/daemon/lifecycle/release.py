@@ -294,7 +294,7 @@ def _hold_again(record: TenantRecord, state: DaemonState) -> None:
     """Set the limits in the driver again: the driver, or its limits, may have changed."""
     isolation = driver_limits.set_driver_limits(record, state)
     if isolation != record.isolation:
-        state.ledger.isolate(record.key, isolation)
+        state.ledger.change(record.key, isolation=isolation)
 
 
 def _sweep(key: str, state: DaemonState) -> bool:

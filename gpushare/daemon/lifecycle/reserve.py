@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
@@ -134,9 +133,6 @@ def reserve(
             raise
         record = _placed_record(applicant, quota, effective, state, ticket)
     state.ledger.add(record)
-    if ticket is not None:  # before anything counts both
-        with suppress(OSError):
-            state.ledger.release_ticket(ticket.id)
     try:
         if record.shared:
             _make_pages(record, applicant, driver, state)
@@ -212,6 +208,8 @@ def _placed_record(
         placed = _place(applicant, quota, effective, state, ticket)
     _refuse_low_limit(quota, placed)
     record = _entry(applicant, quota, effective, placed, state)
+    if ticket is not None:
+        record = replace(record, ticket=ticket.id)
     if quota.oversubscribe not in {None, "none"}:
         record = _oversubscribed(record, applicant, quota, state, ticket)
     state.ledger.refuse_above_claim(record, state.loaded().cards, state.policy_of)

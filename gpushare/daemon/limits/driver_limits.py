@@ -170,7 +170,7 @@ def retry_driver_limits(state: DaemonState) -> None:
             continue
         isolation = set_driver_limits(record, state)
         if isolation != record.isolation:
-            state.ledger.isolate(key, isolation)
+            state.ledger.change(key, isolation=isolation)
 
 
 def mark_limits_lost(state: DaemonState) -> None:
@@ -228,7 +228,7 @@ def _follow(record: TenantRecord, number: int, limit_bytes: int, state: DaemonSt
         _set(record, number, limit_bytes, directory, state.driver)
     except DriverError as error:
         _give_up(record, directory, error, state, state.driver)
-        state.ledger.isolate(record.key, effective_isolation(record))
+        state.ledger.change(record.key, isolation=effective_isolation(record))
 
 
 def _set(

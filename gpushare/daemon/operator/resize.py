@@ -125,7 +125,7 @@ def apply_record(changed: TenantRecord, pages: Pages | None, state: DaemonState)
     """Write a changed record to the ledger, the pages, the driver's limits and the scheduler."""
     before = state.ledger.entries[changed.key]
     with state.ledger.changed.deferred(state.loop.soon):
-        state.ledger.resize(changed)
+        state.ledger.put(changed)
         if pages is not None and _memory(before) != _memory(changed):
             _write_memory(changed, pages, state)
         if pages is not None and _compute(before) != _compute(changed):

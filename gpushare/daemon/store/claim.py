@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from gpushare.daemon.placement.model import AllocationUse, Card
 from gpushare.daemon.placement.request import NoRoom
@@ -47,12 +47,19 @@ class ClaimedDevice:
 class ClaimRecord:
     """A prepared claim. `pods` are the UIDs of the pods that may use it."""
 
+    section: ClassVar = "claim"  # of its file
+
     uid: str
     namespace: str
     name: str
     pods: tuple[str, ...] = ()
     devices: tuple[ClaimedDevice, ...] = ()
     parameters: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def holder(self) -> str:
+        """What the ledger has it by."""
+        return self.uid
 
     @property
     def file(self) -> str:

@@ -7,9 +7,10 @@ expires. `none` is a container that requested a GPU and got none, kept so that `
 
 Each tenant has one file with its record (store/record.py), and a copy of that file in a
 second folder. So has each prepared ResourceClaim (store/claim.py), which reserves what its
-containers share, and each ticket of the queue (store/ticket.py). Every change drafts both files
-before it renames them, so a full disk refuses a change as a whole. The order makes a crash
-distinguishable from damage:
+containers share, and each ticket of the queue (store/ticket.py). The record of a start names the
+ticket that it took over, which ends with the same write. Every change drafts both files before it
+renames them, so a full disk refuses a change as a whole. The order makes a crash distinguishable
+from damage:
 
     change    rename the ledger's file, then the copy
     release   remove the copy, then the ledger's file
@@ -18,8 +19,7 @@ At whatever instruction gpushared is killed, a readable file of the ledger is th
 newer than its copy if they differ. A file of the ledger that is missing or damaged was lost, and
 is restored from the copy.
 
-One thread writes. `entries`, the tenants, `claims`, by UID, and `tickets`, by ID, are mappings
-that are replaced, never changed, so any thread may read.
+One thread writes. What is published is replaced as a whole, never changed, so any thread may read.
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.signal import ChangeSignal
 from gpushare.daemon.placement.model import AllocationUse, Card
 from gpushare.daemon.store.claim import (
-    PREFIX,
     ClaimRecord,
     claim_from_json,
     refuse_above_claim,
@@ -66,6 +65,32 @@ class LedgerError(UserError):
 
 class ReservationLost(UserError):
     """A reservation was released while its container was being created, or is another's now."""
+
+
+Record: TypeAlias = TenantRecord | ClaimRecord | TicketRecord
+#: What reads a record, by the section of its file.
+_READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Record]]] = {
+    TenantRecord.section: record_from_json,
+    ClaimRecord.section: claim_from_json,
+    TicketRecord.section: ticket_from_json,
+}
+
+
+class Records:
+    """All that is recorded, by file; nothing of it is ever changed."""
+
+    def __init__(self, records: Mapping[str, Record]) -> None:
+        self.by_file = records
+        sections: dict[str, dict[str, Any]] = {section: {} for section in _READERS}
+        for record in records.values():
+            sections[record.section][record.holder] = record
+        self.tenants: Mapping[str, TenantRecord] = MappingProxyType(sections[TenantRecord.section])
+        self.claims: Mapping[str, ClaimRecord] = MappingProxyType(sections[ClaimRecord.section])
+        self.tickets: Mapping[str, TicketRecord] = MappingProxyType(sections[TicketRecord.section])
+
+    def without(self, file: str) -> dict[str, Record]:
+        """Return all records but that of `file`."""
+        return {other: record for other, record in self.by_file.items() if other != file}
 
 
 class Ledger:
@@ -115,19 +140,34 @@ class Ledger:
             # The client of a ticket that is lost takes another one.
             if key not in found and key != ABOUT and not key.startswith(TICKET)
         }
-        claims = [found.pop(name) for name in tuple(found) if name.startswith(PREFIX)]
-        self._publish_claims([claim_from_json(document["claim"]) for document in claims])
-        tickets = [found.pop(name) for name in tuple(found) if name.startswith(TICKET)]
-        self._publish_tickets([ticket_from_json(document["ticket"]) for document in tickets])
-        records = [record_from_json(document["record"]) for document in found.values()]
-        records.sort(key=lambda record: record.created)
-        self._publish({record.key: record for record in records})
+        records = sorted(map(_record, found.values()), key=_age)
+        taken = {record.ticket for record in records if isinstance(record, TenantRecord)}
+        ended = [one for one in records if isinstance(one, TicketRecord) and one.id in taken]
+        files = {one.file for one in ended}
+        self._publish({one.file: one for one in records if one.file not in files})
+        for ticket in ended:
+            self._end_ticket(ticket)
         self.freezes = FreezeJournal(
             lambda key: submit(lambda: self.store_freezes(key)),
-            {key: _freezes(document) for key, document in found.items() if document["freezes"]},
+            {key: _freezes(document) for key, document in found.items() if document.get("freezes")},
         )
         self._report(ledger, copies)
         self._repair(ledger, copies)
+
+    @property
+    def entries(self) -> Mapping[str, TenantRecord]:
+        """The tenants, by key."""
+        return self._records.tenants
+
+    @property
+    def claims(self) -> Mapping[str, ClaimRecord]:
+        """The prepared claims, by UID."""
+        return self._records.claims
+
+    @property
+    def tickets(self) -> Mapping[str, TicketRecord]:
+        """The tickets of the queue, by ID."""
+        return self._records.tickets
 
     def close(self) -> None:
         """Close the folders; all records stay."""
@@ -135,12 +175,34 @@ class Ledger:
         self._copies.close()
 
     def add(self, record: TenantRecord) -> None:
-        """Write a new record, in place of an earlier one with the same key; OSError."""
+        """Write a new record, in place of an earlier one with the same key; OSError.
+
+        The ticket that it takes over ends with the same write.
+        """
         if record.key in self.unknown:  # it was restored from its pages
             self._set_aside([record.key])
-        self._write(record.key, _document(record, ()))
+        self._write(record.file, _document(record, ()))
         self.freezes.forget(record.key)
-        self._publish({**self.entries, record.key: record})
+        ticket = self.tickets.get(record.ticket)
+        kept = self._records.without("" if ticket is None else ticket.file)
+        self._publish({**kept, record.file: record})
+        if ticket is not None:
+            self._end_ticket(ticket)
+
+    def put(self, record: Record) -> None:
+        """Write a record, in place of an earlier one of the same holder; OSError."""
+        freezes = self.freezes.of(record.file)
+        self._write(record.file, _document(record, freezes))
+        self._publish({**self._records.by_file, record.file: record})
+
+    def release(self, file: str) -> None:
+        """Delete the record in `file`, if there is one: its holder has nothing any more.
+
+        A tenant's file is its key.
+        """
+        self._remove(file)
+        self.freezes.forget(file)
+        self._publish(self._records.without(file))
 
     def owner_of(self, key: str) -> str:
         """Return what the events of tenant `key` are charged to beside itself, or ""."""
@@ -165,36 +227,18 @@ class Ledger:
             )
         return now
 
-    def isolate(self, key: str, isolation: str) -> TenantRecord:
-        """Record how the tenant's quota is enforced; OSError."""
-        return self._replace(replace(self.entries[key], isolation=isolation))
+    def change(self, key: str, **changes: Any) -> TenantRecord:
+        """Replace fields of the record of tenant `key`, and return it; OSError."""
+        record = replace(self.entries[key], **changes)
+        self.put(record)
+        return record
 
     def describe(
         self, key: str, notes: Sequence[str], uninterposed: Sequence[str], compat: str
     ) -> TenantRecord:
         """Record what the tenant has of the driver; `notes` are added to its others; OSError."""
-        record = self.entries[key]
-        return self._replace(
-            replace(
-                record,
-                notes=(*record.notes, *notes),
-                uninterposed=tuple(uninterposed),
-                compat=compat,
-            )
-        )
-
-    def bind(self, key: str, *, pid: int, starttime: int, cgroup: str) -> TenantRecord:
-        """Record the process of a reservation, which lasts as long as the process; OSError."""
-        record = self.entries[key]
-        return self._replace(
-            replace(record, state="bound", pid=pid, starttime=starttime, cgroup=cgroup)
-        )
-
-    def rename(self, key: str, name: str, engine: str, labels: Mapping[str, str]) -> TenantRecord:
-        """Record the tenant's name and labels in its engine, which is `engine`; OSError."""
-        record = self.entries[key]
-        found = {**record.labels, **labels}
-        return self._replace(replace(record, name=name, engine=engine, labels=found))
+        notes = (*self.entries[key].notes, *notes)
+        return self.change(key, notes=notes, uninterposed=tuple(uninterposed), compat=compat)
 
     def evict(
         self,
@@ -207,32 +251,23 @@ class Ledger:
         kept = record.allocations if allocations is None else allocations
         before = "" if record.eviction is None else record.eviction.state
         restored = record.is_restored or (before == "restoring" and eviction is None)
-        return self._replace(
-            replace(record, eviction=eviction, allocations=kept, is_restored=restored)
+        return self.change(key, eviction=eviction, allocations=kept, is_restored=restored)
+
+    def reserved_beside(
+        self, card: str, card_policy: str, without: str = ""
+    ) -> tuple[AllocationUse, ...]:
+        """Return what is reserved of a card beside what tenants have.
+
+        That is what claims have beside their containers, and what tickets other than `without` were
+        granted.
+        """
+        if not self.claims and not self.tickets:  # most nodes, and each look at a card asks
+            return ()
+        tickets = [ticket for ticket in self.tickets.values() if ticket.id != without]
+        return (
+            *reservations(card, self.claims.values(), self.entries.values(), card_policy),
+            *granted_parts(card, tickets),
         )
-
-    def resize(self, record: TenantRecord) -> None:
-        """Replace a record by one with another quota on the same cards; OSError."""
-        self._replace(record)
-
-    def release(self, key: str) -> None:
-        """Delete the record of tenant `key`, if there is one: it has no allocation any more."""
-        self._copies.remove(key)
-        self._ledger.remove(key)
-        self.freezes.forget(key)
-        self._publish({other: record for other, record in self.entries.items() if other != key})
-
-    def unused_claims(self, card: str, card_policy: str) -> tuple[AllocationUse, ...]:
-        """Return what claims have reserved of a card beside what their containers have."""
-        if not self.claims:  # most nodes have none, and each look at a card asks
-            return ()
-        return reservations(card, self.claims.values(), self.entries.values(), card_policy)
-
-    def granted_parts(self, card: str, without: str = "") -> tuple[AllocationUse, ...]:
-        """Return what is reserved of a card for tickets other than `without`."""
-        if not self.tickets:
-            return ()
-        return granted_parts(card, [one for one in self.tickets.values() if one.id != without])
 
     @property
     def has_waiting_tickets(self) -> bool:
@@ -252,28 +287,6 @@ class Ledger:
         others = [one for one in self.entries.values() if one.key != record.key]
         refuse_above_claim(record, claim, others, cards, policy_of)
         return True
-
-    def put_claim(self, claim: ClaimRecord) -> None:
-        """Write the record of a claim, in place of an earlier one; OSError."""
-        self._write(claim.file, {"claim": claim.to_json()})
-        self._publish_claims([*self.claims.values(), claim])
-
-    def release_claim(self, uid: str) -> None:
-        """Delete the record of a claim, if there is one: only its containers' are left."""
-        self._copies.remove(PREFIX + uid)
-        self._ledger.remove(PREFIX + uid)
-        self._publish_claims([claim for claim in self.claims.values() if claim.uid != uid])
-
-    def put_ticket(self, ticket: TicketRecord) -> None:
-        """Write the record of a ticket, in place of an earlier one; OSError."""
-        self._write(ticket.file, {"ticket": ticket.to_json()})
-        self._publish_tickets([*self.tickets.values(), ticket])
-
-    def release_ticket(self, identity: str) -> None:
-        """Delete the record of a ticket, if there is one, and with it what it reserves."""
-        self._copies.remove(TICKET + identity)
-        self._ledger.remove(TICKET + identity)
-        self._publish_tickets([one for one in self.tickets.values() if one.id != identity])
 
     def confirm(self) -> None:
         """Record that no tenant is missing, or that its loss is known; OSError."""
@@ -309,26 +322,21 @@ class Ledger:
         if not self.fault:
             log("ledger-write-resumed", tenants=len(self.entries))
 
-    def _publish(self, records: dict[str, TenantRecord]) -> None:
-        self.entries: Mapping[str, TenantRecord] = MappingProxyType(records)
+    def _publish(self, records: Mapping[str, Record]) -> None:
+        self._records = Records(records)
         self.changed()
 
-    def _publish_claims(self, claims: Sequence[ClaimRecord]) -> None:
-        self.claims: Mapping[str, ClaimRecord] = MappingProxyType(
-            {claim.uid: claim for claim in claims}
-        )
-        self.changed()
+    def _end_ticket(self, ticket: TicketRecord) -> None:
+        """Delete the file of a ticket that a start took over.
 
-    def _publish_tickets(self, tickets: Sequence[TicketRecord]) -> None:
-        self.tickets: Mapping[str, TicketRecord] = MappingProxyType(
-            {ticket.id: ticket for ticket in tickets}
-        )
-        self.changed()
+        Where that fails, the next daemon does it: the record of the start names the ticket.
+        """
+        with contextlib.suppress(OSError):
+            self._remove(ticket.file)
 
-    def _replace(self, record: TenantRecord) -> TenantRecord:
-        self._write(record.key, _document(record, self.freezes.of(record.key)))
-        self._publish({**self.entries, record.key: record})
-        return record
+    def _remove(self, file: str) -> None:
+        self._copies.remove(file)
+        self._ledger.remove(file)
 
     def _write(self, name: str, document: Mapping[str, Any]) -> None:
         """Write a file and its copy; OSError: nothing was changed."""
@@ -357,10 +365,9 @@ class Ledger:
     def _repair(self, ledger: FolderScan, copies: FolderScan) -> None:
         """Have both folders contain what is published, and set damaged files aside."""
         documents = {
-            key: _document(record, self.freezes.of(key)) for key, record in self.entries.items()
+            file: _document(record, self.freezes.of(file))
+            for file, record in self._records.by_file.items()
         }
-        documents |= {one.file: {"claim": one.to_json()} for one in self.claims.values()}
-        documents |= {one.file: {"ticket": one.to_json()} for one in self.tickets.values()}
         if self.is_complete:
             documents[ABOUT] = self._about()
         try:
@@ -399,8 +406,21 @@ class Ledger:
             )
 
 
-def _document(record: TenantRecord, freezes: Sequence[FreezeRecord]) -> dict[str, Any]:
-    return {"record": record.to_json(), "freezes": [asdict(one) for one in freezes]}
+def _document(record: Record, freezes: Sequence[FreezeRecord]) -> dict[str, Any]:
+    document: dict[str, Any] = {record.section: record.to_json()}
+    if isinstance(record, TenantRecord):
+        document["freezes"] = [asdict(one) for one in freezes]
+    return document
+
+
+def _record(document: Mapping[str, Any]) -> Record:
+    """Return the record in a file; ValueError, TypeError, LookupError if it has none."""
+    section = next((section for section in _READERS if section in document), "")
+    return _READERS[section](document[section])
+
+
+def _age(record: Record) -> float:
+    return record.created if isinstance(record, TenantRecord) else 0.0
 
 
 def _freezes(document: Mapping[str, Any]) -> tuple[FreezeRecord, ...]:
@@ -411,13 +431,9 @@ def _check(name: str, document: Mapping[str, Any]) -> None:
     """Raise ValueError, TypeError or LookupError if `document` is not what `name` has to be."""
     if name == ABOUT:
         int(document["generation"])
-    elif name.startswith(PREFIX):
-        if claim_from_json(document["claim"]).file != name:
-            raise ValueError("it is the record of another claim")
-    elif name.startswith(TICKET):
-        if ticket_from_json(document["ticket"]).file != name:
-            raise ValueError("it is the record of another ticket")
-    elif record_from_json(document["record"]).key != name:
-        raise ValueError("it is the record of another tenant")
-    else:
+        return
+    record = _record(document)
+    if record.file != name:
+        raise ValueError("it is the record of another holder")
+    if isinstance(record, TenantRecord):
         _freezes(document)

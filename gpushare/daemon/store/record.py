@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from gpushare.daemon.policy.compute import policy_on, reserved_cores
 from gpushare.daemon.store.eviction import EvictionRecord, eviction_from_json
@@ -74,6 +74,8 @@ class CardAllocation:
 class TenantRecord:
     """One tenant. `created` is seconds since the epoch; `expires` of CLOCK_BOOTTIME."""
 
+    section: ClassVar = "record"  # of its file
+
     key: str
     state: TenantState
     id: str
@@ -112,6 +114,17 @@ class TenantRecord:
     eviction: EvictionRecord | None = None  # None: its memory is on its cards
     since: float = 0.0  # of CLOCK_BOOTTIME: when it was reserved; 0: before records had it
     is_restored: bool = False  # the driver has restored its processes at least once
+    ticket: str = ""  # the ID of the one that it took over; empty: none
+
+    @property
+    def holder(self) -> str:
+        """What the ledger has it by."""
+        return self.key
+
+    @property
+    def file(self) -> str:
+        """The name of its file in the ledger."""
+        return self.key
 
     @property
     def title(self) -> str:

@@ -2,8 +2,8 @@
 """What the ledger records of a ticket: a start that waits for room, or was granted it.
 
 A waiting ticket reserves nothing. When it is granted, its record gets the `allocations`, which are
-reserved from then on, in one write. The start that it was granted to gets a record of its own
-before the ticket's is deleted, so at no instruction the room belongs to nobody.
+reserved from then on, in one write. The record of the start that takes it over names the ticket,
+which ends with that write: at no instruction the room belongs to nobody, or to both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import zip_longest
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from gpushare.daemon.placement.model import AllocationUse
 from gpushare.daemon.placement.request import NoRoom, PlacedCard
@@ -53,6 +53,8 @@ class TicketRecord:
     of what its holder shows. `is_rootless`: the policy of users holds for it.
     """
 
+    section: ClassVar = "ticket"  # of its file
+
     id: str
     number: int
     secret: str
@@ -69,6 +71,11 @@ class TicketRecord:
     granted: float = 0.0
     expires: float = 0.0
     allocations: tuple[CardAllocation, ...] = ()
+
+    @property
+    def holder(self) -> str:
+        """What the ledger has it by."""
+        return self.id
 
     @property
     def file(self) -> str:

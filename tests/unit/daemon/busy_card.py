@@ -506,6 +506,6 @@ class BusyCard(FakeDriver):
             limit = self.random.randrange(max(GIB, most // 2), most * 2)
             limit = min(limit, 100 * GIB)
             resized = (replace(allocation, memory_bytes=limit),)
-            self.node.ledger.resize(replace(tenant.entry, allocations=resized))
+            self.node.ledger.put(replace(tenant.entry, allocations=resized))
         change_limit(tenant.entry, 0, limit, self.node)
         tenant.limit = limit

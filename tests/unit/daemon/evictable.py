@@ -86,8 +86,12 @@ class EvictableNode:
         start = processes.start_time(first.pid)
         assert start is not None
         self.node.decide.run(
-            lambda: self.node.ledger.bind(
-                made.key, pid=first.pid, starttime=start, cgroup=f":/evictable/{made.key}"
+            lambda: self.node.ledger.change(
+                made.key,
+                state="bound",
+                pid=first.pid,
+                starttime=start,
+                cgroup=f":/evictable/{made.key}",
             )
         )
         each = (held_gib or gib) * GIB // programs

@@ -28,6 +28,7 @@ from gpushare.daemon.store.claim import ClaimedDevice, ClaimRecord
 from gpushare.daemon.store.freezes import FreezeRecord
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
+from gpushare.daemon.store.ticket import TicketRecord, TicketSource
 from gpushare.quota.size import parse_size
 
 from . import fakes
@@ -128,7 +129,7 @@ def test_a_crash_while_binding_keeps_the_reservation_of_a_running_container(
     tmp_path: Path, program: FakeProcess, before: bool
 ) -> None:
     """The hook gets no answer, so the runtime gives the container up; or it was bound."""
-    with fakes.node(tmp_path) as node, killed(Ledger, "bind", before=before):
+    with fakes.node(tmp_path) as node, killed(Ledger, "change", before=before):
         running(node, program)
     assert free_after(tmp_path) == (140 * GIB if before else 136 * GIB)
 
@@ -214,8 +215,8 @@ def live(file: Path, countdown: Countdown) -> None:
     ledger = with_another(file, *allocations)
     countdown.does(
         lambda: ledger.add(TenantRecord(KEY, "reserved", "a", allocations=allocations)),
-        lambda: ledger.bind(KEY, pid=5, starttime=6, cgroup=":/a"),
-        lambda: ledger.resize(replace(ledger.entries[KEY], allocations=doubled)),
+        lambda: ledger.change(KEY, state="bound", pid=5, starttime=6, cgroup=":/a"),
+        lambda: ledger.put(replace(ledger.entries[KEY], allocations=doubled)),
         lambda: ledger.freezes.put(FreezeRecord(KEY, "operator", "maintenance", 1.0)),
         lambda: ledger.release(KEY),
     )
@@ -228,10 +229,26 @@ def live_with_claim(file: Path, countdown: Countdown) -> None:
     used = TenantRecord(KEY, "bound", "a", claim=CLAIM, allocations=(on_card(1 << 33),))
     ledger = with_another(file, on_card(1 << 32))
     countdown.does(
-        lambda: ledger.put_claim(claim),
-        lambda: ledger.put_claim(replace(claim, pods=("pod-1", "pod-2"))),
+        lambda: ledger.put(claim),
+        lambda: ledger.put(replace(claim, pods=("pod-1", "pod-2"))),
         lambda: ledger.add(used),
-        lambda: ledger.release_claim(CLAIM),
+        lambda: ledger.release(claim.file),
+        lambda: ledger.release(KEY),
+    )
+
+
+def live_with_ticket(file: Path, countdown: Countdown) -> None:
+    """The life of a ticket, which a start takes over."""
+    source = TicketSource({"memory": "8GiB"}, {}, {})
+    waiting = TicketRecord("0" * 8, 1, "", "job", 0, 5, 6, 5, source)
+    granted = replace(waiting, allocations=(on_card(1 << 33),), granted=1.0)
+    start = TenantRecord(KEY, "reserved", "a", allocations=granted.allocations, ticket=waiting.id)
+    ledger = with_another(file, on_card(1 << 32))
+    countdown.does(
+        lambda: ledger.put(waiting),
+        lambda: ledger.put(granted),
+        lambda: ledger.add(start),
+        lambda: ledger.change(KEY, name="job"),
         lambda: ledger.release(KEY),
     )
 
@@ -297,7 +314,7 @@ def state_of_claim(ledger: Ledger) -> str:
     """Return which step of `live_with_claim` the ledger shows, with the memory that is reserved."""
     claim, has_container = ledger.claims.get(CLAIM), KEY in ledger.entries
     assert OTHER in ledger.entries
-    unused = sum(use.memory_bytes for use in ledger.unused_claims("GPU-0000", ""))
+    unused = sum(use.memory_bytes for use in ledger.reserved_beside("GPU-0000", ""))
     if claim is None:
         assert unused == 0
         return "container" if has_container else "none"
@@ -307,6 +324,19 @@ def state_of_claim(ledger: Ledger) -> str:
     if has_container:
         return "used"
     return "two pods" if claim.pods == ("pod-1", "pod-2") else "claim"
+
+
+def state_of_ticket(ledger: Ledger) -> str:
+    """Return which step of `live_with_ticket` the ledger shows; its room is reserved once."""
+    assert OTHER in ledger.entries
+    found, waits = ledger.entries.get(KEY), ledger.has_waiting_tickets
+    reserved = sum(use.memory_bytes for use in ledger.reserved_beside("GPU-0000", ""))
+    reserved += sum(one.memory_bytes for one in (found.allocations if found else ()))
+    assert reserved == (1 << 33 if found or (ledger.tickets and not waits) else 0)
+    if found is not None:
+        assert not ledger.tickets
+        return "named" if found.name else "started"
+    return "waits" if waits else "granted" if ledger.tickets else "none"
 
 
 class LedgerLife(NamedTuple):
@@ -327,6 +357,12 @@ LIVES = {
         state_of_claim,
         ["none", "claim", "two pods", "used", "container", "none"],
         {KEY, f"claim-{CLAIM}"},
+    ),
+    "ticket": LedgerLife(
+        live_with_ticket,
+        state_of_ticket,
+        ["none", "waits", "granted", "started", "named", "none"],
+        {KEY},
     ),
 }
 

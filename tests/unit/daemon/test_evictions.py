@@ -253,9 +253,9 @@ def test_what_cannot_be_evicted_is_refused_by_its_reason(
         with pytest.raises(NoRoom, match="it is in MPS mode"):
             made.node.evictions.move(tenant.key, "1")
     client = replace(tenant.record, isolation=MPS)
-    made.node.decide.run(lambda: made.node.ledger.resize(client))
+    made.node.decide.run(lambda: made.node.ledger.put(client))
     made.refuses(tenant, "uses an MPS server, whose clients the driver cannot")
-    made.node.decide.run(lambda: made.node.ledger.resize(replace(client, isolation="interposer")))
+    made.node.decide.run(lambda: made.node.ledger.put(replace(client, isolation="interposer")))
     instance = MigInstance("GPU-parent", 0, 1, 3, 0)
     card = replace(made.node.loaded().cards[0], instance=instance)
     with monkeypatch.context() as patched:

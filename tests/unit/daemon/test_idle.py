@@ -180,7 +180,7 @@ def test_a_container_has_its_own_time_at_most_that_of_the_node(
 ) -> None:
     course.choose("pause", after)
     quota: RequestRecord = {"idle-after": {"value": own, "source": kind}}
-    course.node.ledger.resize(replace(course.row(), quota=quota))
+    course.node.ledger.put(replace(course.row(), quota=quota))
     course.after(0)
     assert course.after(least - 1) is None
     assert course.after(1) == BEGAN

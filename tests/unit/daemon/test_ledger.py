@@ -60,13 +60,13 @@ def test_a_claim_comes_back_as_it_was(tmp_path: Path) -> None:
     ledger = opened(tmp_path)
     devices = (ClaimedDevice("gpu", "GPU-0000", 4 * GIB, 30, "share-1", whole=True),)
     claim = ClaimRecord("0a-1B", "team", "gpu", ("p1", "p2"), devices, {"class": "online"})
-    ledger.put_claim(claim)
+    ledger.put(claim)
     ledger.add(full_entry())
     again = reopened(ledger)
     assert again.claims == {"0a-1B": claim}
     assert again.entries == {full_entry().key: full_entry()}
-    again.release_claim("0a-1B")
-    again.release_claim("0a-1B")
+    again.release(claim.file)
+    again.release(claim.file)
     second = reopened(reopened(again), "boot-2")
     assert (second.claims, second.entries) == ({}, {})
 
@@ -111,7 +111,9 @@ def filled(folder: Path, count: int = COUNT) -> Mapping[str, TenantRecord]:
         made = entry(f"{number:016x}", memory_gib=1 + number % 7, cores=number)
         ledger.add(replace(made, created=float(number)))
     for number in range(0, count, 3):
-        ledger.bind(f"{number:016x}", pid=number + 2, starttime=7, cgroup=f":/{number}")
+        ledger.change(
+            f"{number:016x}", state="bound", pid=number + 2, starttime=7, cgroup=f":/{number}"
+        )
     ledger.release("0" * 16)
     entries = ledger.entries
     ledger.close()
@@ -250,7 +252,7 @@ def test_a_change_that_a_full_disk_refuses_is_undone(
     write = os.write
     steps: dict[str, Callable[[], object]] = {
         "add": lambda: ledger.add(entry("f" * 16)),
-        "resize": lambda: ledger.resize(grown),
+        "resize": lambda: ledger.put(grown),
     }
     for step in steps.values():
         answers = itertools.chain([write] * fits, itertools.repeat(fakes.no_space))

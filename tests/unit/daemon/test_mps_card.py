@@ -157,11 +157,11 @@ def test_a_changed_quota_is_a_changed_limit(running: Running) -> None:
     record = running.client(1, cores=30)
     [allocation] = record.allocations
     changed = replace(record, allocations=(replace(allocation, memory_bytes=8 * GIB),))
-    running.node.ledger.resize(changed)
+    running.node.ledger.put(changed)
     running.server.refresh()
     assert running.control.limits[record.key].memory_bytes == 8 * GIB
     running.control.fails = "no"
-    running.node.ledger.resize(record)
+    running.node.ledger.put(record)
     running.server.refresh()  # it keeps its limits, and is tried again
     running.control.fails = ""
     running.server.refresh()

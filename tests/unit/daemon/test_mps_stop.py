@@ -34,7 +34,7 @@ def run_loop(node: FakeDaemon) -> None:
 @pytest.fixture
 def client(held: FakeDaemon) -> FakeDaemon:
     """A node whose one tenant is a client of an MPS server."""
-    held.ledger.isolate(KEY, MPS)
+    held.ledger.change(KEY, isolation=MPS)
     return held
 
 

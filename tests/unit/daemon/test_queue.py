@@ -29,7 +29,7 @@ from gpushare.daemon.placement.waiting import (
     usable_cards,
     with_withheld,
 )
-from gpushare.daemon.store.ledger import Ledger
+from gpushare.daemon.store.ledger import Ledger, Record
 from gpushare.daemon.store.ticket import TicketRecord, TicketSource
 from gpushare.daemon.views.queue_rows import queue_rows
 from gpushare.quota.errors import QuotaError
@@ -277,11 +277,15 @@ def test_a_full_disk_neither_undoes_a_start_nor_stops_the_queue(
     first = fill(one)
     waiting, _ = take(one, "8GiB")
 
-    def full(_ticket: TicketRecord) -> None:
-        raise OSError(28, "No space left on device")
+    put = one.ledger.put
+
+    def full(record: Record) -> None:
+        if isinstance(record, TicketRecord):
+            raise OSError(28, "No space left on device")
+        put(record)
 
     with monkeypatch.context() as patched:
-        patched.setattr(one.ledger, "put_ticket", full)
+        patched.setattr(one.ledger, "put", full)
         opened(one, memory="1GiB", priority="0")
         end(one, first)
         assert not now(one, waiting).is_granted

@@ -93,7 +93,9 @@ def tenant(
     assert process is not None
     entry = fakes.entry()
     node.ledger.add(entry)
-    node.ledger.bind(entry.key, pid=program.pid, starttime=process.starttime, cgroup="")
+    node.ledger.change(
+        entry.key, state="bound", pid=program.pid, starttime=process.starttime, cgroup=""
+    )
     directory = node.mounts.make(entry.key, size_bytes=1 << 20)
     pages = Pages.make(directory, entry.key, [CardGrant(CARD, 4 * GIB, 0, 0)])
     node.tenants.add(entry.key, pages)

@@ -34,7 +34,7 @@ class BootClock:
 
 def running(node: FakeDaemon, **quota: str) -> TenantRecord:
     tenant = opened(node, memory="1GiB", **quota)
-    return node.ledger.bind(tenant["key"], pid=1, starttime=1, cgroup="")
+    return node.ledger.change(tenant["key"], state="bound", pid=1, starttime=1, cgroup="")
 
 
 def test_it_is_warned_once_and_then_stopped(
