@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The set operation: change a running tenant's quota. It is kept for its container.
+"""The set operation: change a running tenant's quota, or take the change back.
 
-All of a change is done, or none of it. Compute changes by the rules by which it was first granted.
+What the operator sets is kept for the container in `Overrides`. What holds for the tenant is always
+what its container requested with the overrides above it, by the rules of a create. All of a change
+is done, or none of it.
 
 Growing takes effect at once, or is refused if the card has no capacity. Shrinking takes effect at
 once too, even below what is used: nothing can take back what a program has, but it gets nothing
@@ -10,7 +12,7 @@ more until it has freed enough, and what it still has is not allocated to others
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -18,7 +20,6 @@ from gpushare.daemon.core.log import log
 from gpushare.daemon.limits import driver_limits
 from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds, update_burst_limits
 from gpushare.daemon.observe.dead_records import free_dead_records
-from gpushare.daemon.operator.profile_change import change_by_profile
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.placement.model import (
     AllocationUse,
@@ -31,8 +32,9 @@ from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.errors import UserError
 from gpushare.quota.effective_request import EffectiveRequest, change_recorded, resolve_request
-from gpushare.quota.keys import OPERATORS, parse_change, read
-from gpushare.quota.profiles import SET_BY_PROFILE
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.keys import KEYS, OPERATORS, parse_change, read
+from gpushare.quota.profiles import SET_BY_PROFILE, expand_change
 from gpushare.quota.request import (
     COMPUTE_KEYS,
     IDLE_AFTER,
@@ -52,6 +54,11 @@ from gpushare.quota.values import exact_duration
 
 #: Keys of the daemon alone: nothing of them is written into a tenant's pages.
 DURATIONS: Final = frozenset({IDLE_AFTER, TIME_LIMIT})
+_LIMIT: Final = "memory-limit"
+_MEMORY: Final = ("memory", "memory-percent")
+#: What a container may request, and an operator may set.
+_QUOTA: Final = frozenset({"memory", PROFILE, _LIMIT, *COMPUTE_KEYS, *DURATIONS})
+_WEIGHED: Final = "native-burst-share"
 
 
 class NotResizable(UserError):
@@ -62,51 +69,218 @@ def set_quota(record: TenantRecord, change: Mapping[str, str], state: DaemonStat
     """Change the quota of `record` to `change`, by canonical key, on each of its cards.
 
     The keys are `memory`, `memory-limit`, those of compute, `profile`, which stands for some of
-    them, and `idle-after` and `time-limit`, which alone can be changed of whole cards.
+    them, and `idle-after` and `time-limit`, which alone can be changed of whole cards. No ceiling
+    bounds it: those are for requests, and this is the operator.
 
     NoRoom, QuotaError, NotResizable: nothing was changed.
     """
     # Before the values: they are read as those of a share.
-    pages = pages_to_change(record, change, state)
-    quota = parse_change(change_by_profile(record, change, state))
-    changed = with_compute(record, quota, state)
-    has_memory = quota.memory_bytes is not None or quota.memory_limit_bytes is not None
-    if has_memory:
-        allocations = tuple(
-            _allocation(allocation, quota, record) for allocation in changed.allocations
-        )
-        assert pages is not None
-        changed = with_allocations(changed, allocations, pages, state, quota)
-    values = _noted(quota, changed.allocations)
-    quotas = dict(changed.quota)
+    pages = _pages_to_change(record, change, state)
+    spoken = parse_change(_without_profile(record, change, state))
+    values = {key: _canonical_text(key, one.value) for key, one in spoken.requested.items()}
+    limit = record.allocations[0].memory_limit_bytes
+    if _LIMIT not in values and limit is not None and limit <= (spoken.memory_bytes or 0):
+        values[_LIMIT] = values["memory"]  # it grows along
+    overrides = {**state.overrides.of(record.settings_key), **values}
     if PROFILE in change:
-        values[PROFILE] = change[PROFILE].strip()
+        values[PROFILE] = overrides[PROFILE] = change[PROFILE].strip()
     elif not values.keys().isdisjoint(SET_BY_PROFILE):
+        overrides.pop(PROFILE, None)  # it is not that any more
+    changed = _resolved(record, overrides, spoken, state)
+    if "weight" in spoken.requested:
+        _refuse_idle_weight(changed, spoken, state)
+    if PROFILE not in overrides:
         state.overrides.forget(record.settings_key, PROFILE)
-        quotas.pop(PROFILE, None)  # it is not that any more
     state.overrides.set(record.settings_key, values)
-    quotas |= {key: _operators(text) for key, text in values.items()}
-    if quota.memory_bytes is not None:
-        quotas.pop("memory-percent", None)
-    apply_record(replace(changed, quota=quotas), pages, state)
-    log("tenant-resized", **log_fields(record), previous=previous_values(record, values), **values)
+    _apply(changed, pages, state)
+    log("tenant-resized", **_names(record), previous=_previous(record, values), **values)
     return state.ledger.entries[record.key]
 
 
-def _operators(text: str) -> RecordedValue:
-    return {"value": text, "source": "operator"}
+def reset_quota(record: TenantRecord, keys: Collection[str], state: DaemonState) -> TenantRecord:
+    """Take back what the operator has set of `keys`, canonical ones; all of it for none.
+
+    It takes effect at once, or is refused if others have been allocated the memory meanwhile.
+    NoRoom, QuotaError, NotResizable: nothing was changed.
+    """
+    dropped = _set_of(record, keys, state)
+    kept = state.overrides.of(record.settings_key)
+    pages = None
+    changed = record
+    if not dropped.isdisjoint(_QUOTA):
+        pages = _pages_to_change(record, dropped & _QUOTA, state)
+        overrides = {key: text for key, text in kept.items() if key not in dropped}
+        changed = _resolved(record, overrides, QuotaRequest(), state)
+    state.overrides.forget(record.settings_key, *dropped)
+    if changed is not record:
+        _apply(changed, pages, state)
+    previous = _previous(record, dropped)
+    log("tenant-resized", **_names(record), previous=previous, reset=sorted(dropped))
+    return state.ledger.entries[record.key]
 
 
-def pages_to_change(
+def _names(record: TenantRecord) -> dict[str, str]:
+    return {"tenant": record.key, "name": record.title}
+
+
+def _previous(record: TenantRecord, keys: Collection[str]) -> dict[str, str]:
+    return {key: recorded_text(record.quota[key]) for key in keys if key in record.quota}
+
+
+def _set_of(record: TenantRecord, keys: Collection[str], state: DaemonState) -> set[str]:
+    """Return what an operator has set of `keys`, with what goes along; NotResizable: nothing."""
+    own = {*filter(record.is_set, _QUOTA), *state.overrides.of(record.settings_key)}
+    dropped = own.intersection(keys) if keys else own
+    if not dropped:
+        what = ", ".join(sorted(keys)) or "the quota"
+        raise NotResizable(f"{what} of {record.title} is not overridden. See gpushare inspect")
+    if PROFILE in dropped:
+        dropped |= own.intersection(SET_BY_PROFILE)
+    elif PROFILE in own and not dropped.isdisjoint(SET_BY_PROFILE):
+        dropped.add(PROFILE)  # the rest is not that any more
+    if "memory" in dropped and record.quota.get(_LIMIT) == record.quota["memory"]:
+        dropped.add(_LIMIT)  # it grew with memory, and was not set
+    return dropped
+
+
+def _without_profile(
+    record: TenantRecord, change: Mapping[str, str], state: DaemonState
+) -> Mapping[str, str]:
+    """Return `change` with the values of its profile; a part of a card is that of the tenant's."""
+    if PROFILE not in change:
+        return change
+    values = expand_change(change, state.config.terms.profiles)
+    percent = KEYS["memory-percent"].parse(values.pop("memory-percent", "100"))
+    assert not isinstance(percent, (str, tuple))
+    if "memory" not in values:
+        cards = [state.loaded().card(one.uuid) for one in record.allocations]
+        sizes = {card.memory_bytes for card in cards if card is not None}
+        if len(sizes) != 1:
+            rule = f"is a part of a card, and the cards of {record.title} have different sizes"
+            raise QuotaError("--profile", change[PROFILE], rule, "set --memory and --cores")
+        values["memory"] = exact_size(sizes.pop() * percent // 100)
+    return values
+
+
+def _canonical_text(key: str, value: Value) -> str:
+    if key in COMPUTE_KEYS:
+        return str(value)
+    number = int(str(value))
+    return exact_duration(number) if key in DURATIONS else exact_size(number)
+
+
+def _resolved(
+    record: TenantRecord, overrides: Mapping[str, str], spoken: QuotaRequest, state: DaemonState
+) -> TenantRecord:
+    """Return `record` as its request and `overrides` have it, and its cards the capacity for it.
+
+    `spoken` are those of the overrides that the operator has just named, for what is refused.
+    """
+    rows = _rows(record, overrides)
+    if not record.shared:
+        return replace(record, quota=rows)
+    terms = request_policy(record, state)
+    quota = change_recorded(rows, spoken.requested, terms.defaults)
+    if not quota.has_memory():
+        raise NotResizable(
+            f"{record.title} did not request memory: without the override it would have no share. "
+            "Set its quota explicitly"
+        )
+    effective = terms.max_per_request.put_down(quota, _share(quota, record))
+    changed = replace(
+        record,
+        policy=effective.policy,
+        weight=effective.weight,
+        priority=effective.priority,
+        class_=effective.class_,
+        quota={**to_record(quota.requested), **_operators(overrides)},
+    )
+    allocations = tuple(
+        _allocation(allocation, changed, record, quota, state) for allocation in record.allocations
+    )
+    changed = replace(changed, allocations=allocations)
+    if _memory(changed) != _memory(record):
+        _refuse_without_memory(changed, record, quota, state)
+    if _compute(changed) != _compute(record):
+        _check_cores(changed, state)
+    return changed
+
+
+def _rows(record: TenantRecord, overrides: Mapping[str, str]) -> RequestRecord:
+    """Return what the container requested, with what the operator set above it."""
+    hidden = {"memory-percent"} if "memory" in overrides else set()
+    if PROFILE not in overrides and not overrides.keys().isdisjoint(SET_BY_PROFILE):
+        hidden.add(PROFILE)  # it is not that any more
+    rows = {key: row for key, row in record.requested.items() if key not in hidden}
+    return {**rows, **_operators(overrides)}
+
+
+def _operators(overrides: Mapping[str, str]) -> dict[str, RecordedValue]:
+    return {
+        key: {"value": text, "source": "operator"}
+        for key, text in overrides.items()
+        if key in _QUOTA
+    }
+
+
+def _allocation(
+    allocation: CardAllocation,
+    changed: TenantRecord,
+    record: TenantRecord,
+    quota: QuotaRequest,
+    state: DaemonState,
+) -> CardAllocation:
+    """Return what `quota` gives a tenant of one card.
+
+    The cards of a claim may have different parts: they stay, unless the request for them changes.
+    """
+
+    def is_same(*keys: str) -> bool:
+        return all(changed.quota.get(key) == record.quota.get(key) for key in keys)
+
+    memory_bytes, limit_bytes = allocation.memory_bytes, allocation.memory_limit_bytes
+    if not is_same(*_MEMORY):
+        card = state.loaded().card(allocation.uuid)
+        if quota.memory_bytes is not None:
+            memory_bytes = quota.memory_bytes
+        elif card is not None:
+            memory_bytes = max(1, card.memory_bytes * (quota.memory_percent or 0) // 100)
+    if not is_same(*_MEMORY, _LIMIT):
+        limit_bytes = quota.memory_limit_bytes
+        if limit_bytes is not None and limit_bytes < memory_bytes:
+            rule = f"is below the memory {exact_size(memory_bytes)} of {record.title}"
+            raise quota.refuse(_LIMIT, rule, f"use {exact_size(memory_bytes)} or more")
+    cores = allocation.cores if is_same("cores") else quota.cores or 0
+    return replace(
+        allocation, memory_bytes=memory_bytes, memory_limit_bytes=limit_bytes, cores=cores
+    )
+
+
+def _refuse_without_memory(
+    changed: TenantRecord, record: TenantRecord, quota: QuotaRequest, state: DaemonState
+) -> None:
+    """Raise NoRoom or QuotaError where a tenant cannot have the memory of `changed`."""
+    pages = _resizable_pages(record, state)
+    for number, allocation in enumerate(changed.allocations):
+        context_bytes = pages.grant.context_bytes(number)
+        if changed.is_set("memory") and allocation.memory_bytes <= context_bytes:
+            rule = f"is too small for a CUDA context, {format_size(context_bytes)}"
+            raise quota.refuse("memory", rule, "set more")
+    # Memory of a process that has just died is free; the next sample would be too late.
+    free_dead_records(record, pages)
+    _check_room(record, changed.allocations, state)
+
+
+def _pages_to_change(
     record: TenantRecord, keys: Collection[str], state: DaemonState
 ) -> Pages | None:
     """Return the pages in which a change of `keys` is written, None if in none; NotResizable."""
     if record.allocations and set(keys) <= DURATIONS:
         return None
-    return resizable_pages(record, state)
+    return _resizable_pages(record, state)
 
 
-def resizable_pages(record: TenantRecord, state: DaemonState) -> Pages:
+def _resizable_pages(record: TenantRecord, state: DaemonState) -> Pages:
     """Return the pages of a tenant whose quota can be changed; NotResizable."""
     if not record.allocations:
         raise NotResizable(f"{record.title} has no GPU: {record.why}")
@@ -121,7 +295,7 @@ def resizable_pages(record: TenantRecord, state: DaemonState) -> Pages:
     return pages
 
 
-def apply_record(changed: TenantRecord, pages: Pages | None, state: DaemonState) -> None:
+def _apply(changed: TenantRecord, pages: Pages | None, state: DaemonState) -> None:
     """Write a changed record to the ledger, the pages, the driver's limits and the scheduler."""
     before = state.ledger.entries[changed.key]
     with state.ledger.changed.deferred(state.loop.soon):
@@ -142,33 +316,6 @@ def _memory(record: TenantRecord) -> list[tuple[int, int | None]]:
     return [(one.memory_bytes, one.memory_limit_bytes) for one in record.allocations]
 
 
-def previous_values(record: TenantRecord, keys: Iterable[str]) -> dict[str, str]:
-    """Return the values that a tenant had of `keys`, for the log."""
-    return {key: recorded_text(record.quota[key]) for key in keys if key in record.quota}
-
-
-def log_fields(record: TenantRecord) -> dict[str, str]:
-    """Return the log fields that identify a tenant."""
-    return {"tenant": record.key, "name": record.title}
-
-
-def with_allocations(
-    record: TenantRecord,
-    allocations: tuple[CardAllocation, ...],
-    pages: Pages,
-    state: DaemonState,
-    quota: QuotaRequest | None = None,
-) -> TenantRecord:
-    """Return a record with these allocations, for which its cards have the capacity; NoRoom."""
-    for number, allocation in enumerate(allocations):
-        if quota is not None:
-            _refuse_below_context(quota, allocation, pages.grant.context_bytes(number))
-    # Memory of a process that has just died is free; the next sample would be too late.
-    free_dead_records(record, pages)
-    _check_room(record, allocations, state)
-    return replace(record, allocations=allocations)
-
-
 def _write_memory(record: TenantRecord, pages: Pages, state: DaemonState) -> None:
     for number, allocation in enumerate(record.allocations):
         # It keeps its burst memory until the limits are recomputed: it may be using it.
@@ -181,28 +328,6 @@ def _write_cores(record: TenantRecord, pages: Pages) -> None:
     for number, allocation in enumerate(record.allocations):
         pages.grant.set_cores(number, allocation.cores)
     pages.grant.publish()
-
-
-def _allocation(
-    allocation: CardAllocation, quota: QuotaRequest, record: TenantRecord
-) -> CardAllocation:
-    """Return `allocation` under the new quota; a limit that was not named grows with the memory."""
-    memory_bytes = quota.memory_bytes or allocation.memory_bytes
-    limit_bytes = quota.memory_limit_bytes or allocation.memory_limit_bytes
-    if limit_bytes is not None and limit_bytes < memory_bytes:
-        if quota.memory_limit_bytes is not None:
-            rule = f"is below the memory {exact_size(memory_bytes)} of {record.title}"
-            raise quota.refuse("memory-limit", rule, f"use {exact_size(memory_bytes)} or more")
-        limit_bytes = memory_bytes
-    return replace(allocation, memory_bytes=memory_bytes, memory_limit_bytes=limit_bytes)
-
-
-def _refuse_below_context(
-    quota: QuotaRequest, allocation: CardAllocation, context_bytes: int
-) -> None:
-    if quota.memory_bytes is not None and allocation.memory_bytes <= context_bytes:
-        rule = f"is too small for a CUDA context, {format_size(context_bytes)}"
-        raise quota.refuse("memory", rule, "set more")
 
 
 def _check_room(
@@ -250,75 +375,6 @@ def _is_within_claim(record: TenantRecord, state: DaemonState) -> bool:
     return state.ledger.refuse_above_claim(record, state.loaded().cards, state.policy_of)
 
 
-def _noted(quota: QuotaRequest, allocations: tuple[CardAllocation, ...]) -> dict[str, str]:
-    """Return the overrides by canonical key, with a limit that grew along."""
-    values = {key: _canonical_text(key, one.value) for key, one in quota.requested.items()}
-    limits = {allocation.memory_limit_bytes for allocation in allocations}
-    if quota.memory_bytes is not None and limits == {quota.memory_bytes}:
-        values["memory-limit"] = exact_size(quota.memory_bytes)
-    return values
-
-
-def _canonical_text(key: str, value: Value) -> str:
-    if key in COMPUTE_KEYS:
-        return str(value)
-    number = int(str(value))
-    return exact_duration(number) if key in DURATIONS else exact_size(number)
-
-
-_MEMORY: Final = ("memory", "memory-percent")
-_WEIGHED: Final = "native-burst-share"
-
-
-def with_compute(record: TenantRecord, change: QuotaRequest, state: DaemonState) -> TenantRecord:
-    """Return `record` with what `change` says of compute.
-
-    No ceiling bounds it: those are for requests, and this is the operator. QuotaError where it
-    contradicts itself or does nothing, NoRoom where its cards have not as many cores left.
-    """
-    changed_values = {key: one for key, one in change.requested.items() if key in COMPUTE_KEYS}
-    if not changed_values:
-        return record
-    quota = change_recorded(
-        _recorded(record.quota, COMPUTE_KEYS),
-        changed_values,
-        request_policy(record, state).defaults,
-    )
-    effective = _share(quota, record)
-    set_by_operator = {key: _operators(one.text) for key, one in changed_values.items()}
-    changed = _with(
-        record, effective, {**record.quota, **to_record(quota.requested), **set_by_operator}
-    )
-    if "priority" not in quota.requested:
-        # A priority that a ceiling lowered at the start was not requested, and stays.
-        changed = replace(changed, priority=record.priority)
-    _check_cores(changed, state)
-    if "weight" in changed_values:
-        _refuse_idle_weight(changed, quota, state)
-    return changed
-
-
-def with_restored_compute(
-    entry: TenantRecord, dropped: Collection[str], state: DaemonState
-) -> TenantRecord:
-    """Return `entry` without the overrides of `dropped`, keys of compute.
-
-    NoRoom if its original cores are allocated to others; QuotaError if the original request
-    contradicts the remaining overrides.
-    """
-    kept = [key for key in COMPUTE_KEYS if key not in dropped]
-    record = _recorded(entry.quota, kept) | {
-        key: entry.requested[key] for key in dropped if key in entry.requested
-    }
-    terms = request_policy(entry, state)
-    quota = change_recorded(record, {}, terms.defaults)
-    effective = terms.max_per_request.put_down(quota, _share(quota, entry))
-    others = {key: row for key, row in entry.quota.items() if key not in dropped}
-    changed = _with(entry, effective, {**others, **to_record(quota.requested)})
-    _check_cores(changed, state)
-    return changed
-
-
 def request_policy(record: TenantRecord, state: DaemonState) -> RequestPolicy:
     """Return what the node holds a tenant to."""
     return (
@@ -328,12 +384,6 @@ def request_policy(record: TenantRecord, state: DaemonState) -> RequestPolicy:
     )
 
 
-def _recorded(quota: RequestRecord, keys: Collection[str]) -> dict[str, RecordedValue]:
-    """Return the values of `keys`, with the memory, for there is no share without any."""
-    memory = next((key for key in _MEMORY if key in quota), _MEMORY[0])
-    return {key: quota[key] for key in (memory, *keys) if key in quota}
-
-
 def _share(quota: QuotaRequest, record: TenantRecord) -> EffectiveRequest:
     effective = resolve_request(quota)
     if effective.kind == "exclusive":
@@ -341,23 +391,6 @@ def _share(quota: QuotaRequest, record: TenantRecord) -> EffectiveRequest:
         fix = "set 99 or less; for a whole card, restart the container with GPUSHARE_CORES=100"
         raise quota.refuse("cores", rule, fix)
     return effective
-
-
-def _with(record: TenantRecord, effective: EffectiveRequest, quota: RequestRecord) -> TenantRecord:
-    # The cards of a claim may have different cores: they stay, unless the request for them changes.
-    keeps_cores = quota.get("cores") == record.quota.get("cores")
-    return replace(
-        record,
-        policy=effective.policy,
-        weight=effective.weight,
-        priority=effective.priority,
-        class_=effective.class_,
-        quota=quota,
-        allocations=tuple(
-            allocation if keeps_cores else replace(allocation, cores=effective.cores)
-            for allocation in record.allocations
-        ),
-    )
 
 
 def _check_cores(changed: TenantRecord, state: DaemonState) -> None:
@@ -418,4 +451,4 @@ def set_over_quota_action(record: TenantRecord, text: str, state: DaemonState) -
     if not record.shared:
         raise NotResizable(f"{record.title} has no share of a card, so the audit does not check it")
     state.overrides.set(record.settings_key, {OVER_QUOTA_KEY: choice})
-    log("tenant-resized", **log_fields(record), **{OVER_QUOTA_KEY: choice})
+    log("tenant-resized", **_names(record), **{OVER_QUOTA_KEY: choice})

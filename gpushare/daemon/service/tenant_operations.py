@@ -9,8 +9,12 @@ from typing import Final
 
 from gpushare import protocol
 from gpushare.daemon.lifecycle import bind, release
-from gpushare.daemon.operator.reset import reset_quota
-from gpushare.daemon.operator.resize import OVER_QUOTA_KEY, set_over_quota_action, set_quota
+from gpushare.daemon.operator.resize import (
+    OVER_QUOTA_KEY,
+    reset_quota,
+    set_over_quota_action,
+    set_quota,
+)
 from gpushare.daemon.operator.run_state import RunControl, StopRequest
 from gpushare.daemon.service.control_request import (
     ControlReply,

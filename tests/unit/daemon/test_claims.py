@@ -18,8 +18,7 @@ from gpushare.daemon.lifecycle import bind, claims
 from gpushare.daemon.lifecycle import scheduled as module
 from gpushare.daemon.lifecycle.claims import ClaimChanged, UnknownClaim
 from gpushare.daemon.lifecycle.scheduled import UnknownPod
-from gpushare.daemon.operator.reset import reset_quota
-from gpushare.daemon.operator.resize import set_quota
+from gpushare.daemon.operator.resize import reset_quota, set_quota
 from gpushare.daemon.placement.request import NoRoom, NoSuchCard
 from gpushare.daemon.service.control_request import (
     ControlRequest,

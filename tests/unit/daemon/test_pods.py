@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from gpushare.daemon.lifecycle import bind
-from gpushare.daemon.operator.reset import reset_quota
-from gpushare.daemon.operator.resize import set_quota
+from gpushare.daemon.operator.resize import reset_quota, set_quota
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.oci.request import sandbox_annotations, trusted_annotations

@@ -14,8 +14,12 @@ from gpushare import abi
 from gpushare.config import Config, parse
 from gpushare.daemon.compute import scheduler_sync
 from gpushare.daemon.lifecycle.bind import bind
-from gpushare.daemon.operator.reset import reset_quota
-from gpushare.daemon.operator.resize import NotResizable, set_over_quota_action, set_quota
+from gpushare.daemon.operator.resize import (
+    NotResizable,
+    reset_quota,
+    set_over_quota_action,
+    set_quota,
+)
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.service.node_operations import set_card_policy
 from gpushare.daemon.store.overrides import Overrides
