@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -53,6 +54,8 @@ SYSTEM = "tests/system/"
 SYSTEM_WORKERS = 2
 #: Of the other workers: what an end-to-end test starts has the processor first.
 SPARE_NICENESS = 10
+#: A crowd of programs has a few each, and a login's soft limit may be 1024.
+DESCRIPTORS = 20_000
 #: What measures shares of time, or loads the machine most: one at a time. It takes longest.
 SHARES = "tests/system/shares"
 MEASURES = (
@@ -282,6 +285,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare for an interruption; start the checks, in the process that hands out the tests."""
     interrupt = Interrupt()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, DESCRIPTORS)), hard))
     os.environ["PATH"] = os.pathsep.join((os.environ.get("PATH", os.defpath), *PLACES))
     if config.getoption("--gate"):
         config.pluginmanager.register(GateOnly(), "gpushare-gate")
