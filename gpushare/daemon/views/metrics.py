@@ -20,11 +20,10 @@ from gpushare.daemon.state import ComputeUsage, DaemonState, LoadedDriver
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.daemon.views.eviction_rows import evicted_on
 from gpushare.daemon.views.status_rows import available_bytes, card_mode, scheduling_fault
-from gpushare.daemon.views.why import card_memory_kinds
+from gpushare.daemon.views.tenant_memory import memory_of
 from gpushare.events import COUNTED
 from gpushare.metrics_schema import (
     ACTIONS,
-    KINDS,
     CardMetrics,
     CardSensors,
     EvictionMetrics,
@@ -249,8 +248,10 @@ def _part(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
         driver.card(allocation.uuid),
         state.observed.compute_of(record.key, allocation.uuid),
     )
-    kinds, limit, expected = _memory(record, number, allocation, claims, state)
-    used = sum(kinds.values())
+    account = claims[1][number] if number < len(claims[1]) else None
+    memory = memory_of(record, number, claims[0], account, state)
+    used, expected = memory.used_bytes, memory.expected_bytes
+    kinds = {_KIND_OF.get(part, part): size for part, size in memory.kinds.items()}
     utilisation, source = busy_cores(compute, running=record.state == "bound")
     finding = state.observed.findings.get((record.key, allocation.uuid))
     has = state.observed.usage.driver_bytes(record.key, allocation.uuid)
@@ -259,11 +260,11 @@ def _part(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
         index=-1 if card is None else card.index,
         uuid=allocation.uuid,
         memory_bytes=allocation.memory_bytes,
-        limit_bytes=limit,
+        limit_bytes=memory.limit_bytes,
         used_bytes=used,
         kinds=kinds,
         evicted_bytes=record.evicted_bytes(number) if record.is_off_card else 0,
-        oversubscribed_bytes=_spared(number, claims[1]),
+        oversubscribed_bytes=0 if account is None else account.spared_bytes,
         oversubscribed_limit_bytes=allocation.managed_bytes,
         drift_bytes=None if expected is None else expected - has,
         peak_bytes=max(
@@ -282,36 +283,6 @@ def _part(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
         bypassed=compute.bypassed,
         hung=compute.hung,
     )
-
-
-def _memory(
-    record: TenantRecord,
-    number: int,
-    allocation: CardAllocation,
-    claims: tuple[tuple[ProcessClaim, ...], tuple[TenantClaims, ...]],
-    state: DaemonState,
-) -> tuple[dict[str, int], int, int | None]:
-    """Return what it uses by kind, what it may use, and what its account expects of the driver."""
-    kinds = dict.fromkeys(KINDS, 0)
-    pages = state.tenants.pages.get(record.key)
-    if pages is None or number >= len(claims[1]):
-        kinds["unaccounted"] = state.observed.usage.driver_bytes(record.key, allocation.uuid)
-        return kinds, allocation.memory_bytes, None
-    if record.is_off_card:
-        return kinds, allocation.memory_bytes, None
-    account = claims[1][number]
-    card = state.loaded().card(allocation.uuid)
-    most = allocation.most_bytes if card is None else card.memory_bytes
-    most += allocation.managed_bytes
-    beyond = pages.grant.overhead_bytes(number)
-    found = card_memory_kinds(claims[0], number, account, beyond, most)
-    kinds |= {_KIND_OF.get(part, part): size for part, size in found.items()}
-    return kinds, pages.grant.limit_bytes(number), min(account.expected_bytes, most)
-
-
-def _spared(number: int, sums: tuple[TenantClaims, ...]) -> int:
-    """Return the managed memory on a card that the quota does not count."""
-    return sums[number].spared_bytes if number < len(sums) else 0
 
 
 def busy_cores(compute: ComputeUsage, *, running: bool) -> tuple[float | None, str]:

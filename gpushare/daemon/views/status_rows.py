@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Literal
 
-from gpushare import abi
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.cards.mps_state import MPS, MpsCardState
 from gpushare.daemon.compute import scheduler_sync
@@ -20,6 +19,7 @@ from gpushare.daemon.policy.compute import Share
 from gpushare.daemon.state import ComputeUsage, DaemonState, LoadedDriver
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.daemon.views.eviction_rows import eviction_row
+from gpushare.daemon.views.tenant_memory import memory_of
 from gpushare.daemon.views.tenant_warnings import warnings_of
 from gpushare.metrics_schema import CardSensors
 from gpushare.protocol import (
@@ -177,7 +177,7 @@ def tenant_row(
     claims = () if pages is None else pages.claims()
     limits = [allocation.managed_bytes for allocation in record.allocations]
     sums = sum_claims(claims, len(record.allocations), limits)
-    cards = _card_rows(record, sums, state, lookups)
+    cards = _card_rows(record, claims, sums, state, lookups)
     row = TenantStatus(
         key=record.key,
         id=record.id,
@@ -253,6 +253,7 @@ def interventions(record: TenantRecord, state: DaemonState) -> list[Intervention
 
 def _card_rows(
     record: TenantRecord,
+    claims: Sequence[ProcessClaim],
     sums: tuple[TenantClaims, ...],
     state: DaemonState,
     lookups: RowLookups,
@@ -260,7 +261,7 @@ def _card_rows(
     if state.driver is None:
         return []
     return [
-        _card(record, number, allocation, sums[number], state, state.driver, lookups)
+        _card(record, number, allocation, claims, sums[number], state, state.driver, lookups)
         for number, allocation in enumerate(record.allocations)
     ]
 
@@ -269,6 +270,7 @@ def _card(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
     record: TenantRecord,
     number: int,
     allocation: CardAllocation,
+    claims: Sequence[ProcessClaim],
     account: TenantClaims,
     state: DaemonState,
     driver: LoadedDriver,
@@ -278,22 +280,9 @@ def _card(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
     found = state.observed.findings.get((record.key, allocation.uuid))
     compute = _compute_usage(state.observed.compute_of(record.key, allocation.uuid))
     share = lookups.shares(allocation.uuid).get(record.key)
-    uses = _uses(record, allocation.uuid, state)
-    driver_bytes = sum(use.bytes or 0 for use in uses)
+    memory = memory_of(record, number, claims, account, state)
+    used, limit = memory.used_bytes, memory.limit_bytes
     pages = state.tenants.pages.get(record.key)
-    if record.is_off_card:
-        used, overhead, limit = 0, 0, allocation.memory_bytes
-    elif pages is None or number >= pages.grant.card_count:
-        used, overhead = driver_bytes, 0
-        limit = allocation.memory_bytes
-    else:
-        limit = pages.grant.limit_bytes(number)
-        beside = pages.grant.overhead_bytes(number)
-        most = allocation.most_bytes if card is None else card.memory_bytes
-        most += allocation.managed_bytes - account.spared_bytes
-        used = min(account.used_bytes(0), most) + beside  # no tenant holds more than the card has
-        kinds = account.kinds
-        overhead = min(used, beside + kinds[abi.KIND_CONTEXT] + kinds[abi.KIND_MODULE])
     return TenantCard(
         index=-1 if card is None else card.index,
         uuid=allocation.uuid,
@@ -303,10 +292,10 @@ def _card(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
         used_bytes=used,
         burst_used_bytes=max(0, used - allocation.memory_bytes),
         over_limit_bytes=max(0, used - limit),
-        tracked_bytes=used - overhead,
+        tracked_bytes=used - memory.overhead_bytes,
         oversubscribed_bytes=account.spared_bytes,
         oversubscribed_limit_bytes=allocation.managed_bytes,
-        overhead_bytes=overhead,
+        overhead_bytes=memory.overhead_bytes,
         contexts=account.contexts,
         cores=allocation.cores,
         policy=record.policy_on(allocation, state.policy_of(allocation.uuid)),
@@ -338,11 +327,6 @@ def _compute_usage(compute: ComputeUsage) -> CardComputeUsage:
 
 def _rounded(figure: float | None) -> float | None:
     return None if figure is None else round(figure, 3)
-
-
-def _uses(record: TenantRecord, uuid: str, state: DaemonState) -> list[ProcessUse]:
-    seen = state.observed.usage.processes.get(record.key, ())
-    return [use for card, use in seen if card == uuid]
 
 
 def _process_rows(

@@ -12,17 +12,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from gpushare import abi
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.pages.grant_page import GrantPage
-from gpushare.daemon.pages.status_page import MemoryUse, ProcessClaim, TenantClaims, sum_claims
+from gpushare.daemon.pages.status_page import MemoryUse, ProcessClaim, sum_claims
 from gpushare.daemon.pages.tenants import LastDenial, Pages
 from gpushare.daemon.state import DaemonState, LoadedDriver
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.daemon.views.advice import advice_for
 from gpushare.daemon.views.eviction_rows import eviction_row
+from gpushare.daemon.views.tenant_memory import KINDS, card_parts, most_bytes, process_parts
 from gpushare.protocol import (
     DeniedAllocation,
     ShortfallReport,
@@ -32,20 +32,6 @@ from gpushare.protocol import (
     WhyProcessCard,
 )
 from gpushare.quota.size import format_size
-
-#: The parts that a process records itself, in the order of the report.
-_KINDS: Final[Mapping[str, int]] = {
-    "buffers": abi.KIND_BUFFER,
-    "managed": abi.KIND_MANAGED,
-    "pools": abi.KIND_POOL,
-    "physical": abi.KIND_PHYSICAL,
-    "arrays": abi.KIND_ARRAY,
-    "graphs": abi.KIND_GRAPH,
-    "modules": abi.KIND_MODULE,
-    "context_limits": abi.KIND_CONTEXT_LIMIT,
-    "external": abi.KIND_EXTERNAL,
-    "contexts": abi.KIND_CONTEXT,
-}
 
 _MOST_ADVICE: Final = 32  # sentences of a report, which is one packet
 
@@ -84,7 +70,7 @@ def _bounded(
     claims: Sequence[ProcessClaim], record: TenantRecord, driver: LoadedDriver | None
 ) -> tuple[ProcessClaim, ...]:
     """Return `claims` without what is more than each card has: no process holds that."""
-    most = [_card_bytes(allocation, driver) for allocation in record.allocations]
+    most = [most_bytes(allocation, driver) for allocation in record.allocations]
     return tuple(
         replace(
             claim,
@@ -94,16 +80,6 @@ def _bounded(
     )
 
 
-def _card_bytes(allocation: CardAllocation, driver: LoadedDriver | None) -> int:
-    """Return the memory of a card; of one that is gone, what is allocated of it.
-
-    Managed memory may be beyond it, in host memory.
-    """
-    card = None if driver is None else driver.card(allocation.uuid)
-    most_bytes = allocation.most_bytes if card is None else card.memory_bytes
-    return most_bytes + allocation.managed_bytes
-
-
 def _denied(last: LastDenial | None) -> DeniedAllocation | None:
     if last is None:
         return None
@@ -111,22 +87,6 @@ def _denied(last: LastDenial | None) -> DeniedAllocation | None:
 
 
 # --- a card ---
-
-
-def memory_kinds(held: MemoryUse) -> dict[str, int]:
-    """Return what a process holds, by part.
-
-    The parts add up to the total: the recorded bytes of a kind are capped by the bytes that remain,
-    and buffers are the rest. The two are not read at the same moment, and the tenant may write
-    anything.
-    """
-    found, rest = dict.fromkeys(_KINDS, 0), held.held_bytes
-    for name, kind in _KINDS.items():
-        if kind != abi.KIND_BUFFER:
-            found[name] = min(held.kinds[kind], rest)
-            rest -= found[name]
-    found["buffers"] = rest
-    return found
 
 
 def accounting_drift(driver_bytes: int | None, expected_bytes: int, beyond_bytes: int) -> str:
@@ -165,7 +125,7 @@ def _cards(
         if pages is None or number >= pages.grant.card_count:
             row = _whole_card(allocation, driver_bytes)
         else:
-            most = _card_bytes(allocation, driver)
+            most = most_bytes(allocation, driver)
             row = own_share(allocation, number, claims, pages.grant, driver_bytes, most)
         card = driver.card(allocation.uuid)
         if card is not None:
@@ -186,16 +146,16 @@ def own_share(  # noqa: PLR0913, PLR0917 - a row is put together from all there 
     claims: Sequence[ProcessClaim],
     grant: GrantPage,
     driver_bytes: int | None,
-    most_bytes: int,
+    most: int,
 ) -> WhyCard:
     """Return the report on card `number` of a tenant whose processes claim `claims`.
 
-    `most_bytes` is what the card has: processes together claim no more in the report.
+    `most` is what the card has: processes together claim no more in the report.
     """
     account = sum_claims(claims, number + 1, grant.managed_limits)[number]
     beyond = grant.overhead_bytes(number)
-    kinds = card_memory_kinds(claims, number, account, beyond, most_bytes)
-    expected_bytes = min(account.expected_bytes, most_bytes)
+    kinds = {**card_parts(claims, number, account, most), "unaccounted": beyond}
+    expected_bytes = min(account.expected_bytes, most)
     return WhyCard(
         index=-1,
         uuid=allocation.uuid,
@@ -208,8 +168,8 @@ def own_share(  # noqa: PLR0913, PLR0917 - a row is put together from all there 
         kinds=kinds,
         contexts=account.contexts,
         bytes_per_context=grant.context_bytes(number),
-        pool_cached_bytes=min(account.pool_kept_bytes, most_bytes),
-        exported_bytes=min(account.exported_bytes, most_bytes),
+        pool_cached_bytes=min(account.pool_kept_bytes, most),
+        exported_bytes=min(account.exported_bytes, most),
         imported_bytes=account.imported_bytes,
         oversubscribed_bytes=account.spared_bytes,
         oversubscribed_limit_bytes=account.managed_limit_bytes,
@@ -219,31 +179,6 @@ def own_share(  # noqa: PLR0913, PLR0917 - a row is put together from all there 
         drift_text=accounting_drift(driver_bytes, expected_bytes, beyond),
         shortfall=None,
     )
-
-
-def card_memory_kinds(
-    claims: Iterable[ProcessClaim],
-    number: int,
-    account: TenantClaims,
-    beyond: int,
-    most_bytes: int,
-) -> dict[str, int]:
-    """Return the usage of card `number` by part; `beyond` is memory outside the account.
-
-    The claims together are at most `most_bytes`, the card's memory.
-    """
-    found = dict.fromkeys(_KINDS, 0)
-    for claim in claims:
-        for name, size in memory_kinds(claim.held[number]).items():
-            found[name] += size
-    found["orphaned"] = account.orphaned_bytes
-    # Not all of it counts against the quota; the report has that figure of its own.
-    found["managed"] = max(0, found["managed"] - account.spared_bytes)
-    left = most_bytes
-    for name, size in found.items():
-        found[name] = min(size, left)
-        left -= found[name]
-    return {**found, "unaccounted": beyond}
 
 
 def _whole_card(allocation: CardAllocation, driver_bytes: int | None) -> WhyCard:
@@ -257,7 +192,7 @@ def _whole_card(allocation: CardAllocation, driver_bytes: int | None) -> WhyCard
         burst_limit_bytes=allocation.memory_bytes,
         current_limit_bytes=allocation.memory_bytes,
         used_bytes=used,
-        kinds={**dict.fromkeys(_KINDS, 0), "orphaned": 0, "unaccounted": used},
+        kinds={**dict.fromkeys(KINDS, 0), "orphaned": 0, "unaccounted": used},
         contexts=0,
         bytes_per_context=0,
         pool_cached_bytes=0,
@@ -347,7 +282,7 @@ def _held(index: int, held: MemoryUse, uses: Sequence[ProcessUse]) -> WhyProcess
     return WhyProcessCard(
         index=index,
         bytes=held.held_bytes,
-        kinds={name: size for name, size in memory_kinds(held).items() if size},
+        kinds={name: size for name, size in process_parts(held).items() if size},
         contexts=held.contexts,
         exported_bytes=held.exported_bytes,
         imported_bytes=held.imported_bytes,

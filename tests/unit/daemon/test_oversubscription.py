@@ -114,6 +114,17 @@ def test_it_is_beside_the_use_and_takes_nothing_from_others(node: FakeDaemon) ->
     assert free == node.capacities()[1].available_bytes - 8 * GIB
 
 
+def test_whatever_it_claims_all_commands_show_the_same(node: FakeDaemon) -> None:
+    """Nobody holds more than the card has, beside what is in host memory."""
+    tenant = opened(node, memory="8GiB", oversubscribe="host:16GiB", devices="0")
+    record, most = entry_of(node, tenant), fakes.card().memory_bytes
+    claim(node, tenant, {abi.KIND_BUFFER: 2 * most, abi.KIND_MANAGED: 18 * GIB})
+    [row] = tenant_row(record, node)["cards"]
+    [part] = explain_memory(record, node)[0]["cards"]
+    [metric] = [one for one in tenant_metrics(node) if one["key"] == record.key]
+    assert row["used_bytes"] == part["used_bytes"] == metric["cards"][0]["used_bytes"] == most
+
+
 def test_set_keeps_it_and_a_restart_finds_it(node: FakeDaemon) -> None:
     tenant = opened(node, memory="8GiB", oversubscribe="host:16GiB")
     node.decide.run(lambda: set_quota(entry_of(node, tenant), {"memory": "6GiB"}, node))
