@@ -27,7 +27,10 @@ class Signal(Generic[P]):
 
 
 class ChangeSignal(Signal[[]]):
-    """The ledger's, after every change; its listeners return at once, and look at it later."""
+    """The ledger's, after every change; its listeners return at once, and look at it later.
+
+    Only the thread that changes the ledger says so.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,4 +57,4 @@ class ChangeSignal(Signal[[]]):
             self._is_deferred = False
             if self._is_due:
                 self._is_due = False
-                soon(self)
+                soon(super().__call__)  # by another thread, maybe within another such block
