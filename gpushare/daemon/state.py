@@ -343,7 +343,7 @@ class DaemonState:
         return INTERPOSER if card.instance or card.is_divided else rule.backend
 
     def capacities(self, without: str = "") -> tuple[CardCapacity, ...]:
-        """Return each card with its allocations, and what is reserved but for ticket `without`."""
+        """Return each card with its allocations, and what is reserved but for file `without`."""
         driver, view = self.loaded(), self.observed.usage
         capacities = []
         uses: dict[str, list[AllocationUse]] = {card.uuid: [] for card in driver.cards}

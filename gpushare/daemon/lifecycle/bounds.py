@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from gpushare.daemon.placement.request import Bounds, TenantCardUsage
 from gpushare.daemon.state import DaemonState
@@ -19,16 +19,10 @@ def of_user(
 ) -> Bounds:
     """Return what holds for a request of a user without root.
 
-    What is reserved for the user's tickets counts, but for ticket `without`.
+    What is reserved for the user's tickets counts, but for that in the file `without`.
     """
-    records = state.ledger.entries.values()
-    own = [one for one in records if one.isolation == "advisory" and one.uid == uid]
-    tickets = [
-        one
-        for one in state.ledger.tickets.values()
-        if one.is_rootless and one.uid == uid and one.id != without
-    ]
-    parts = (*_parts(own, state), *_of_tickets(tickets, state))
+    own = [one for one in state.ledger.holders if one.is_rootless and one.uid == uid]
+    parts = _parts([one for one in own if one.file != without], state)
     return _bounds(terms, quota, f"user {uid}", parts)
 
 
@@ -60,25 +54,19 @@ def _bounds(
     )
 
 
-def _parts(records: Iterable[TenantRecord], state: DaemonState) -> tuple[TenantCardUsage, ...]:
+def _parts(
+    holders: Iterable[TenantRecord | TicketRecord], state: DaemonState
+) -> tuple[TenantCardUsage, ...]:
     driver = state.loaded()
     return tuple(
         TenantCardUsage(
-            *(record.key, record.title, card, allocation.most_bytes),
-            record.reserved_cores(allocation, state.policy_of(allocation.uuid)),
+            *(one.file, one.title, card, allocation.most_bytes),
+            one.reserved_cores(allocation, state.policy_of(allocation.uuid)),
         )
-        for record in records
-        for allocation in record.allocations
+        for one in holders
+        for allocation in one.allocations
         if (card := driver.card(allocation.uuid)) is not None
     )
-
-
-def _of_tickets(tickets: Iterable[TicketRecord], state: DaemonState) -> Iterator[TenantCardUsage]:
-    for ticket in tickets:
-        for one in ticket.allocations:
-            card = state.loaded().card(one.uuid)
-            if card is not None:
-                yield TenantCardUsage(ticket.file, ticket.title, card, one.most_bytes, one.cores)
 
 
 def _of_claims(namespace: str, state: DaemonState) -> tuple[TenantCardUsage, ...]:

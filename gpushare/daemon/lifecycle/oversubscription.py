@@ -65,14 +65,9 @@ def _check_host_memory(size: int, own: frozenset[str], state: DaemonState) -> No
     """Raise NoRoom if there are not `size` bytes beside the others than `own`."""
     most = state.config.oversubscribe.host_memory_bytes
     others = {
-        record.title: reserved
-        for record in state.ledger.entries.values()
-        if record.key not in own and (reserved := record.managed_bytes)
-    }
-    others |= {
-        ticket.title: reserved
-        for ticket in state.ledger.tickets.values()
-        if ticket.file not in own and (reserved := ticket.managed_bytes)
+        one.title: reserved
+        for one in state.ledger.holders
+        if one.file not in own and (reserved := one.managed_bytes)
     }
     taken = sum(others.values())
     if taken + size <= most:

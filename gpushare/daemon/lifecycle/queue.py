@@ -288,7 +288,7 @@ class Queue:
             shows_holders=self._state.config.read_group is None or ticket.kind != "create",
         )
         quota, effective = resolved.quota, resolved.effective
-        found = placement_request(applicant, quota, effective, self._state, ticket.id)
+        found = placement_request(applicant, quota, effective, self._state, ticket.file)
         return replace(found, rank=(*found.rank[:2], ticket.number))
 
     def _resolve(self, ticket: TicketRecord) -> ResolvedRequest:

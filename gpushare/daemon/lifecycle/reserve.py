@@ -227,7 +227,7 @@ def _place(
 
     What is withheld for a request that waits is only for that one; a ticket has its own cards.
     """
-    without = "" if ticket is None else ticket.id
+    without = "" if ticket is None else ticket.file
     own = frozenset() if ticket is None else {one.uuid for one in ticket.allocations}
     request = placement_request(applicant, quota, effective, state, without)
     for _ in reclaim_rounds():
@@ -274,7 +274,7 @@ def placement_request(
     state: DaemonState,
     without: str = "",
 ) -> PlacementRequest:
-    """Return what has to be placed for `applicant`; ticket `without` does not count as its own."""
+    """Return what has to be placed for `applicant`; the file `without` does not count."""
     within = _bounds(applicant, quota, state, without)
     whole = effective.kind == "exclusive"
     return PlacementRequest(

@@ -377,11 +377,7 @@ def _is_within_claim(record: TenantRecord, state: DaemonState) -> bool:
 
 def request_policy(record: TenantRecord, state: DaemonState) -> RequestPolicy:
     """Return what the node holds a tenant to."""
-    return (
-        state.config.users
-        if record.isolation == "advisory"
-        else state.config.terms_of(record.namespace)
-    )
+    return state.config.users if record.is_rootless else state.config.terms_of(record.namespace)
 
 
 def _share(quota: QuotaRequest, record: TenantRecord) -> EffectiveRequest:

@@ -25,7 +25,7 @@ One thread writes. What is published is replaced as a whole, never changed, so a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -258,16 +258,22 @@ class Ledger:
     ) -> tuple[AllocationUse, ...]:
         """Return what is reserved of a card beside what tenants have.
 
-        That is what claims have beside their containers, and what tickets other than `without` were
-        granted.
+        That is what claims have beside their containers, and what tickets were granted, but for the
+        one in the file `without`.
         """
         if not self.claims and not self.tickets:  # most nodes, and each look at a card asks
             return ()
-        tickets = [ticket for ticket in self.tickets.values() if ticket.id != without]
+        tickets = [ticket for ticket in self.tickets.values() if ticket.file != without]
         return (
             *reservations(card, self.claims.values(), self.entries.values(), card_policy),
             *granted_parts(card, tickets),
         )
+
+    @property
+    def holders(self) -> Iterator[TenantRecord | TicketRecord]:
+        """All that have parts of cards, but for claims: tenants, and tickets that were granted."""
+        yield from self.entries.values()
+        yield from self.tickets.values()
 
     @property
     def has_waiting_tickets(self) -> bool:

@@ -160,6 +160,11 @@ class TenantRecord:
         return self.eviction.card_bytes[number]
 
     @property
+    def is_rootless(self) -> bool:
+        """Whether the policy of users holds for it."""
+        return self.isolation == "advisory"
+
+    @property
     def of_pod(self) -> TenantPod | None:
         """Its pod, and its name there; None for a container of no pod."""
         if not self.pod:

@@ -97,6 +97,11 @@ class TicketRecord:
         """The host memory that is reserved for its managed memory, on all cards."""
         return sum(allocation.managed_bytes for allocation in self.allocations)
 
+    def reserved_cores(self, allocation: CardAllocation, card_policy: str) -> int:
+        """Return the percent of a card that is reserved for it, whatever the card's policy."""
+        del card_policy
+        return allocation.cores
+
     def refuse_above(self, placed: Sequence[PlacedCard]) -> None:
         """Raise NoRoom if a start that shows the ticket would get more than it was granted."""
         has = [(one.memory_bytes, one.cores) for one in self.allocations]
