@@ -6,8 +6,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from . import shares
@@ -57,15 +60,36 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _costs(names: Sequence[str], failed: list[str]) -> list[Result]:
+    """Measure each row in a process of its own: none sees what another did to its process."""
     results: list[Result] = []
+    context = get_context("fork")
     for name in names:
         print(f"bench: {name} ...", file=sys.stderr, flush=True)
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_measure, args=(name, theirs))
+        process.start()
+        theirs.close()
         try:
-            module, _, function = (COSTS[name] or f"{name}.measure").partition(".")
-            results += getattr(import_module(f"{__package__}.{module}"), function)()
-        except BenchError as error:
-            failed.append(f"bench: {name}: {error}")
+            measured: list[Result] | str = ours.recv()
+        except EOFError:
+            measured = "its process has ended"
+        process.join()
+        if isinstance(measured, str):
+            failed.append(f"bench: {name}: {measured}")
+        else:
+            results += measured
     return results
+
+
+def _measure(name: str, answer: Connection) -> None:
+    module, _, function = (COSTS[name] or f"{name}.measure").partition(".")
+    try:
+        answer.send([*getattr(import_module(f"{__package__}.{module}"), function)()])
+    except BenchError as error:
+        answer.send(str(error))
+    except Exception as error:  # noqa: BLE001 - the other rows are still to come
+        traceback.print_exc()
+        answer.send(f"{type(error).__name__}: {error}")
 
 
 def _shares(options: argparse.Namespace, failed: list[str]) -> list[Figure]:
