@@ -72,10 +72,15 @@ def _all_at_once(stack: Stack, crowd: Crowd, program: Path) -> Times:
 
 
 def _waits(done: Sequence[Created], stamps: Path) -> list[float]:
-    """Return the milliseconds between each create's begin and its runc's, the least first."""
+    """Return the milliseconds between each create's begin and its runc's, the least first.
+
+    runc is a child of the launcher, or the launcher has become it.
+    """
     begun = {each.pid: each.begun for each in done}
-    lines = (line.split() for line in stamps.read_text().splitlines())
-    return sorted((int(at) - begun[int(pid)]) / 1e6 for pid, at in lines)
+    lines = (map(int, line.split()) for line in stamps.read_text().splitlines())
+    return sorted(
+        (at - (begun[pid] if pid in begun else begun[parent])) / 1e6 for pid, parent, at in lines
+    )
 
 
 def _at(times: Sequence[float], percent: int) -> float:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * In the place of the low-level runtime: notes in the file $STAMPS when this process came to it, as
- * "PID NANOSECONDS" of CLOCK_MONOTONIC, and executes it.
+ * "PID PARENT NANOSECONDS" of CLOCK_MONOTONIC, and executes it.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ static void stamp(const char *path)
 	int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
-	snprintf(line, sizeof(line), "%d %lld\n", (int)getpid(),
+	snprintf(line, sizeof(line), "%d %d %lld\n", (int)getpid(), (int)getppid(),
 		(long long)now.tv_sec * 1000000000 + now.tv_nsec);
 	if (fd < 0 || write(fd, line, strlen(line)) < 0)
 		perror(path);
