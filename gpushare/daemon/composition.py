@@ -15,9 +15,8 @@ from typing import Final
 from gpushare.config import Config
 from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.audit.bypass import BypassControl
-from gpushare.daemon.core.clock import DaemonClock
 from gpushare.daemon.core.log import log, set_owner_lookup
-from gpushare.daemon.core.loop import Loop, Worker, WorkerPool, boot_id
+from gpushare.daemon.core.loop import DaemonClock, Loop, Worker, WorkerPool, boot_id
 from gpushare.daemon.eviction.before_kill import BeforeKill
 from gpushare.daemon.eviction.checkpoint_client import CheckpointCalls
 from gpushare.daemon.eviction.evictions import Evictions
@@ -25,7 +24,7 @@ from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.queue import LOOK_SECONDS, Queue
 from gpushare.daemon.limits.burst import handle_shortfall
-from gpushare.daemon.operator.node_labels import node_settings
+from gpushare.daemon.operator.reload import node_settings
 from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.process_watch import ProcessWatch
@@ -33,8 +32,7 @@ from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.service.control_request import Operation
 from gpushare.daemon.service.control_server import all_operations
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.store.integrity import IntegrityCheck
-from gpushare.daemon.store.ledger import Ledger
+from gpushare.daemon.store.ledger import IntegrityCheck, Ledger
 from gpushare.daemon.store.overrides import Overrides
 from gpushare.daemon.views.ended_tenants import keep_last_figures
 from gpushare.errors import UserError

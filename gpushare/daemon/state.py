@@ -20,9 +20,8 @@ from gpushare.config import Config
 from gpushare.daemon.cards.context_size import ContextSizes
 from gpushare.daemon.cards.driver_client import DriverClient, DriverSample, ProcessUse
 from gpushare.daemon.cards.mps_state import MPS, MpsCards
-from gpushare.daemon.core.clock import DaemonClock
 from gpushare.daemon.core.log import Durations
-from gpushare.daemon.core.loop import KeyLocks, Loop, T, Worker, WorkerPool
+from gpushare.daemon.core.loop import DaemonClock, KeyLocks, Loop, T, Worker, WorkerPool
 from gpushare.daemon.core.signal import Signal
 from gpushare.daemon.identity.pid_resolver import ListedPid
 from gpushare.daemon.pages.mounts import TenantMounts
@@ -38,13 +37,11 @@ from gpushare.daemon.placement.model import (
 )
 from gpushare.daemon.placement.waiting import QueueState
 from gpushare.daemon.policy.escalation import CHOICES, Choice
-from gpushare.daemon.store.eviction import EvictionTotals
 from gpushare.daemon.store.history import History
-from gpushare.daemon.store.integrity import IntegrityCheck
-from gpushare.daemon.store.ledger import Ledger
+from gpushare.daemon.store.ledger import IntegrityCheck, Ledger
 from gpushare.daemon.store.metrics_history import MetricsHistory
 from gpushare.daemon.store.overrides import Overrides
-from gpushare.daemon.store.record import TenantRecord
+from gpushare.daemon.store.record import EvictionTotals, TenantRecord
 from gpushare.errors import UserError
 from gpushare.host.numa import Numa
 from gpushare.oci.driver_files import DriverFiles, simulator_env

@@ -17,7 +17,7 @@ in the source of a volume, which is a folder of the host. Therefore:
   one mount.
 
 The libraries of a share are the same for every container, so gpushared mounts them ahead of need,
-as one tree (daemon/pages/library_trees.py). A container gets this tree at OURS, where it would
+as one tree (daemon/pages/mounts.py). A container gets this tree at OURS, where it would
 otherwise get a tmpfs and single mounts. It keeps those where a file is not the tree's: whole cards,
 libraries past the interposer, an image with a newer cuda-compat, a volume or files of the image in
 OURS.

@@ -19,8 +19,7 @@ import yaml
 from gpushare import config as configuration
 from gpushare.daemon.cards.context_size import ContextSizes
 from gpushare.daemon.composition import Threads, build_state, compose
-from gpushare.daemon.core.clock import DaemonClock
-from gpushare.daemon.core.loop import Loop
+from gpushare.daemon.core.loop import DaemonClock, Loop
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.service.control_request import ControlRequest, Peer
 from gpushare.daemon.service.control_server import find_operation

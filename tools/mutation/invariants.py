@@ -155,7 +155,7 @@ INVARIANTS: Final = (
     Invariant(
         "one-container-of-a-pod",
         "A pod annotation that names no container is for one container of the pod.",
-        f"{_DAEMON}/lifecycle/pod_siblings.py",
+        f"{_DAEMON}/lifecycle/create.py",
         " != pod.container), None",
         ' == ""), None',
         (f"{_TESTS}/test_pods.py::test_a_second_container_is_refused_with_the_names_to_write",),
@@ -262,7 +262,7 @@ INVARIANTS: Final = (
     Invariant(
         "lost-integrity-refuses",
         "While a reservation may be unknown, nothing new is reserved.",
-        f"{_DAEMON}/store/integrity.py",
+        f"{_DAEMON}/store/ledger.py",
         "raise IntegrityLost(self.why)",
         "return",
         (f"{_TESTS}/test_ledger.py::test_unreadable_pages_in_use_stop_new_reservations",),
@@ -393,7 +393,7 @@ INVARIANTS: Final = (
     Invariant(
         "evidence-kept",
         "No other event displaces the audit's events from the history.",
-        f"{_DAEMON}/store/history_tables.py",
+        f"{_DAEMON}/store/history.py",
         "lasting = int(of_kind.get(1, 0) > of_kind.get(0, 0))",
         "lasting = int(1 in of_kind)",
         (f"{_THREADS}/test_history.py::test_evidence_is_not_displaced_by_other_events",),
@@ -417,7 +417,7 @@ INVARIANTS: Final = (
     Invariant(
         "claims-bounded",
         "No number that a tenant writes is shown or advised above what the card has.",
-        f"{_DAEMON}/views/advice.py",
+        f"{_DAEMON}/views/why.py",
         "if most and size > most:",
         "if False:",
         (f"{_TESTS}/test_why.py::test_the_advice_is_never_more_than_the_card",),
@@ -484,7 +484,7 @@ INVARIANTS: Final = (
     Invariant(
         "mps-by-name-only",
         "A card in MPS mode, whose containers share faults, takes only requests that name it.",
-        f"{_DAEMON}/placement/obstacles.py",
+        f"{_DAEMON}/placement/choose.py",
         "if is_mps and request.backend != MPS:",
         "if is_mps and request.backend == MIG:",
         (f"{_MPS}::test_a_request_without_a_backend_is_told_that_it_has_to_name_it",),

@@ -2,9 +2,9 @@
 """What one CUDA context takes of a card: measured once per model and driver version, then kept.
 
 `gpushare-probe` makes a context against the real driver, and NVML says what its process then holds;
-with it is measured to what the driver rounds buffers up (rounding.py). Where that cannot be done
-(no probe installed, a card that is full) the size is learned from the tenants; until the first has
-one it is 0 and a quota below one context is not refused.
+with it is measured to what the driver rounds buffers up (at the end of this file). Where that
+cannot be done (no probe installed, a card that is full) the size is learned from the tenants; until
+the first has one it is 0 and a quota below one context is not refused.
 
 What is learned is hearsay: a tenant may claim contexts that it does not have, or memory that it
 does not hold. So each tenant has one vote, the figure is in the middle of them, and it is never
@@ -28,7 +28,6 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from gpushare.daemon.cards.driver_client import DriverClient, DriverError
-from gpushare.daemon.cards.rounding import NOT_MEASURED, Rounding, measure_rounding
 from gpushare.daemon.core.log import log
 from gpushare.daemon.placement.model import Card
 
@@ -272,3 +271,41 @@ def _read_event(program: subprocess.Popen[bytes], event: str) -> dict[str, Any]:
         if answer.get("event") == event:
             return answer
     raise ValueError(f"gpushare-probe exited; its last output was {answer}")
+
+
+# --- to multiples of how many bytes a driver rounds buffers up, as its own figures show ---
+#
+# NVIDIA's driver puts buffers of up to 1 MiB at multiples of 512 bytes into blocks of 2 MiB, and
+# gives larger ones blocks of their own; the figures of a process grow by whole blocks, so that the
+# 512 cannot be seen in them. Another implementation of the driver API may count each buffer by
+# itself: then an account that rounds to 512 would be higher than the driver's.
+
+_SMALL: Final = 64  # buffers of one byte: together far from a block
+_LARGE: Final = 4  # buffers of one byte more than a block
+_LARGE_BYTES: Final = (2 << 20) + 1
+_USUAL_GRANULE: Final = 512
+_USUAL_BLOCK: Final = 2 << 20
+
+
+class Rounding(NamedTuple):
+    """Of small and of large buffers; 0: not measured, so that NVIDIA's is assumed."""
+
+    granule_bytes: int
+    block_bytes: int
+
+
+NOT_MEASURED: Final = Rounding(0, 0)
+
+
+def measure_rounding(added: Callable[[int, int], int]) -> Rounding:
+    """Return a driver's rounding; `added` takes (size, count) buffers and returns the growth.
+
+    Growth that no rounding explains, also that of a driver which reports no such figures, is no
+    measurement. No value above NVIDIA's is taken: it would be a block that several buffers share.
+    """
+    small, rest = divmod(added(1, _SMALL), _SMALL)
+    granule = small if not rest and 0 < small <= _USUAL_GRANULE else 0
+    large, rest = divmod(added(_LARGE_BYTES, _LARGE), _LARGE)
+    above = large - _LARGE_BYTES + 1  # of a power of two up to a block, just that
+    is_known = not rest and 0 < above <= _USUAL_BLOCK and above.bit_count() == 1
+    return Rounding(granule, above if is_known else 0)

@@ -15,12 +15,12 @@ import ctypes
 import os
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import combinations
 from typing import Any, Final
 
 import pynvml
 
-from gpushare.daemon.cards import nvml_sensors, nvml_topology
 from gpushare.daemon.cards.nvml_card import (
     DATACENTER,
     GONE,
@@ -95,7 +95,7 @@ class Devices:
             "cards": found,
             "lost": [card for card in cards if "uuid" not in card],
             "limits": bool(found) and self._has_limits(found[0]["uuid"]),
-            "topology": nvml_topology.topology_facts(
+            "topology": topology_facts(
                 {card["uuid"]: self._handles[card["uuid"]] for card in found}
             ),
         }
@@ -132,9 +132,7 @@ class Devices:
         if self._sensed and now - self._sensed < _SENSOR_SECONDS:
             return {}
         self._sensed = now
-        return {
-            "sensors": {uuid: nvml_sensors.read(handle) for uuid, handle in self._handles.items()}
-        }
+        return {"sensors": {uuid: read_sensors(handle) for uuid, handle in self._handles.items()}}
 
     def set_limits(self, uuid: str, cgroup: str, soft_bytes: int, hard_bytes: int) -> NvmlReply:
         """Limit what a cgroup has of a card."""
@@ -325,3 +323,153 @@ class Devices:
 
 #: What a driver answers that will never hold a limit.
 NO_LIMITS: Final = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION})
+
+
+# --- where cards are, and what is between them; placement/model.py has the links ---
+#
+# It runs in the NVML worker. A driver that knows no such call, or has no answer, leaves its part
+# out.
+
+_NODES_MOST: Final = 1024  # MAX_NUMNODES of Linux is that at most (mm/Kconfig, NODES_SHIFT)
+_WORD_BITS: Final = 8 * ctypes.sizeof(ctypes.c_ulong)
+
+
+def topology_facts(handles: Mapping[str, Any]) -> dict[str, Any]:
+    """Return where each card of `handles` (by UUID) is, and what is between each two.
+
+    `cards`: by UUID its PCI address, its NUMA node where NVML reports one, and the PCI addresses at
+    the ends of its NVLinks that are up. `pairs`: the two, the level of what they have in common,
+    and whether they reach each other over NVLink at all.
+    """
+    return {
+        "cards": {uuid: _card(handle, linked=len(handles) > 1) for uuid, handle in handles.items()},
+        "pairs": [_pair(one, other, handles) for one, other in combinations(handles, 2)],
+    }
+
+
+def _card(handle: Any, *, linked: bool) -> dict[str, Any]:
+    pci = _call_or_none(pynvml.nvmlDeviceGetPciInfo, handle)
+    return {
+        "address": None if pci is None else _address(pci),
+        "node": _node(handle),
+        "ends": _ends(handle) if linked else [],
+    }
+
+
+def _pair(one: str, other: str, handles: Mapping[str, Any]) -> dict[str, Any]:
+    both = handles[one], handles[other]
+    nvlink = _call_or_none(pynvml.nvmlDeviceGetP2PStatus, *both, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+    return {
+        "one": one,
+        "other": other,
+        "level": _call_or_none(pynvml.nvmlDeviceGetTopologyCommonAncestor, *both),
+        "nvlink": nvlink == pynvml.NVML_P2P_STATUS_OK,
+    }
+
+
+def _node(handle: Any) -> int | None:
+    """Return the one node whose memory is the card's; None where there are none or several."""
+    words = _NODES_MOST // _WORD_BITS
+    scope = pynvml.NVML_AFFINITY_SCOPE_NODE
+    found = _call_or_none(pynvml.nvmlDeviceGetMemoryAffinity, handle, words, scope)
+    nodes = [
+        place * _WORD_BITS + bit
+        for place, word in enumerate(found or ())
+        for bit in range(_WORD_BITS)
+        if word >> bit & 1
+    ]
+    return nodes[0] if len(nodes) == 1 else None
+
+
+def _ends(handle: Any) -> list[str]:
+    """Return what is at the end of each link that is up."""
+    ends = []
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        state = _call_or_none(pynvml.nvmlDeviceGetNvLinkState, handle, link)
+        if state is None:
+            break  # a card without links, or behind its last one
+        if state != pynvml.NVML_FEATURE_ENABLED:
+            continue
+        pci = _call_or_none(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
+        if pci is not None:
+            ends.append(_address(pci))
+    return ends
+
+
+def _address(pci: Any) -> str:
+    """Return a PCI address as sysfs writes it: its folder in /sys/bus/pci/devices."""
+    return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
+
+
+def _call_or_none(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what NVML answers; None for an error, and for a call that it does not have."""
+    try:
+        return call(*arguments)
+    except pynvml.NVMLError:
+        return None
+
+
+# --- a card's temperature, power, clocks and error counters ---
+#
+# Nobody decides by them, so they are read seldom. What the card or the driver does not have is left
+# out. nvmlDeviceGetPcieThroughput is not called: it takes 20 ms (nvml.h).
+
+
+def _utilization(handle: Any) -> int:
+    return int(pynvml.nvmlDeviceGetUtilizationRates(handle).memory)
+
+
+def _memory_temperature(handle: Any) -> int:
+    [value] = pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_MEMORY_TEMP])
+    if value.nvmlReturn != pynvml.NVML_SUCCESS:
+        raise pynvml.NVMLError(value.nvmlReturn)
+    return int(value.value.uiVal)
+
+
+def _reserved(handle: Any) -> int:
+    return int(pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).reserved)
+
+
+def _clock(kind: int) -> Callable[[Any], int]:
+    return lambda handle: int(pynvml.nvmlDeviceGetClockInfo(handle, kind))
+
+
+def _ecc_errors(kind: int) -> Callable[[Any], int]:
+    counter = pynvml.NVML_AGGREGATE_ECC
+    return lambda handle: int(pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, counter))
+
+
+def _remapped(number: int) -> Callable[[Any], int]:
+    return lambda handle: int(pynvml.nvmlDeviceGetRemappedRows(handle)[number])
+
+
+#: What each key of gpushare.metrics_schema.CardSensors is read_sensors with.
+_READ: Final[Mapping[str, Callable[[Any], int]]] = {
+    "temperature_celsius": lambda handle: int(
+        pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
+    ),
+    "memory_temperature_celsius": _memory_temperature,
+    "power_milliwatts": lambda handle: int(pynvml.nvmlDeviceGetPowerUsage(handle)),
+    "energy_millijoules": lambda handle: int(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)),
+    "sm_clock_mhz": _clock(pynvml.NVML_CLOCK_SM),
+    "memory_clock_mhz": _clock(pynvml.NVML_CLOCK_MEM),
+    "memory_copy_percent": _utilization,
+    "encoder_percent": lambda handle: int(pynvml.nvmlDeviceGetEncoderUtilization(handle)[0]),
+    "decoder_percent": lambda handle: int(pynvml.nvmlDeviceGetDecoderUtilization(handle)[0]),
+    "pcie_replays": lambda handle: int(pynvml.nvmlDeviceGetPcieReplayCounter(handle)),
+    "correctable_rows": _remapped(0),
+    "uncorrectable_rows": _remapped(1),
+    "row_remap_failures": _remapped(3),
+    "corrected_ecc_errors": _ecc_errors(pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+    "uncorrected_ecc_errors": _ecc_errors(pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+    "reserved_bytes": _reserved,
+}
+
+
+def read_sensors(handle: Any) -> dict[str, int]:
+    """Return what NVML tells of one card."""
+    found = {}
+    for name, function in _READ.items():
+        with contextlib.suppress(pynvml.NVMLError):
+            found[name] = function(handle)
+    return found

@@ -20,6 +20,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -320,3 +321,17 @@ def boottime() -> float:
 def boot_id() -> str:
     """Return what names this boot of the machine (random(4))."""
     return _BOOT_ID.read_text(encoding="ascii").strip()
+
+
+# --- the clock that decisions are made by: a test gives a daemon one that it moves itself ---
+
+
+@dataclass(frozen=True)
+class DaemonClock:
+    """Functions that return seconds.
+
+    `wall` counts from the epoch, `boot` from the boot of this machine, and nobody can set it back.
+    """
+
+    wall: Callable[[], float] = time.time
+    boot: Callable[[], float] = boottime

@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from gpushare.daemon.core.log import log
@@ -41,7 +42,6 @@ from gpushare.daemon.eviction.targets import (
     why_not_to,
     write_cards,
 )
-from gpushare.daemon.eviction.waiting_tenants import WaitingTenants
 from gpushare.daemon.placement.request import NoRoom, NoSuchCard, PlacementRequest, find_card
 from gpushare.daemon.placement.waiting import WaitingRequest
 from gpushare.daemon.state import DaemonState
@@ -423,3 +423,55 @@ class Evictions:
 
     def _count(self, **more: float) -> None:
         self._state.observed.evictions = self._state.observed.evictions.plus(**more)
+
+
+# --- the evicted tenants that wait for their restore; any thread ---
+
+
+class WaitingTenants:
+    """Since when each waits (of the epoch), and what else than room it lacks."""
+
+    def __init__(self, state: DaemonState) -> None:
+        self._state = state
+        self._lock = threading.Lock()
+        self._told: set[str] = set()  # of which an event has said so
+
+    @property
+    def since(self) -> Mapping[str, float]:
+        """When each tenant began to wait, by key, in the order of arrival."""
+        return self._state.observed.waiting
+
+    def add(self, key: str) -> None:
+        """Note that a tenant waits."""
+        with self._lock:
+            self._publish({**self.since, key: self.since.get(key, time.time())})
+
+    def forget(self, key: str) -> None:
+        """Note that a tenant waits no more."""
+        self._told.discard(key)
+        self.note_fault(key, "")
+        with self._lock:
+            self._publish({one: since for one, since in self.since.items() if one != key})
+
+    def note_fault(self, key: str, why: str) -> None:
+        """Note what else than room a waiting tenant lacks, "": nothing."""
+        others = {one: text for one, text in self.faults.items() if one != key}
+        self._state.observed.restore_faults = {**others, key: why} if why else others
+
+    @property
+    def faults(self) -> Mapping[str, str]:
+        """What else than room waiting tenants lack, by key."""
+        return self._state.observed.restore_faults
+
+    def clear_faults(self) -> None:
+        """Have all of them tried again."""
+        self._state.observed.restore_faults = {}
+
+    def tell(self, record: TenantRecord, why: str) -> None:
+        """Log once that a tenant waits."""
+        if record.key not in self._told:
+            self._told.add(record.key)
+            log("tenant-restore-waits", "warning", **identity(record), reason=why)
+
+    def _publish(self, waiting: Mapping[str, float]) -> None:
+        self._state.observed.waiting = MappingProxyType(dict(waiting))

@@ -15,21 +15,20 @@ the tenant goes on as it was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Final, NamedTuple
 
 from gpushare import abi
 from gpushare.daemon.cards.mps_state import MPS
-from gpushare.daemon.eviction import host_memory
 from gpushare.daemon.eviction.checkpoint_client import why_unsupported
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Cgroups
 from gpushare.daemon.pages.status_page import ProcessClaim
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.store.eviction import EvictedProcess
-from gpushare.daemon.store.record import TenantRecord
+from gpushare.daemon.store.record import EvictedProcess, TenantRecord
 from gpushare.errors import UserError
 from gpushare.quota.size import format_size
 
@@ -181,13 +180,13 @@ def _refuse_without_memory(record: TenantRecord, use: EvictableUse, state: Daemo
             f"{why}it has {format_size(use.bytes)}, and evict.host_memory is "
             f"{format_size(bound)}{has}. Restore or stop another container, or raise the key"
         )
-    available = host_memory.available_bytes()
+    available = available_bytes()
     if needed > available:
         raise CannotEvict(
             f"{why}it needs {shown} of host memory, and this machine has "
             f"{format_size(available)} available"
         )
-    least = host_memory.least_memory((one.pid for one in use.processes), use.cgroups)
+    least = least_memory((one.pid for one in use.processes), use.cgroups)
     if least is not None and needed > least.left_bytes:
         raise CannotEvict(
             f"{why}it needs {shown} of host memory, and the container's memory limit leaves "
@@ -207,4 +206,78 @@ def evicted_bytes(state: DaemonState, besides: str = "") -> int:
 def host_memory_bound(state: DaemonState) -> int:
     """Return how much host memory evicted tenants may have together."""
     bound = state.config.evict.host_memory_bytes
-    return host_memory.total_bytes() // 2 if bound is None else bound
+    return total_bytes() // 2 if bound is None else bound
+
+
+# --- whether host memory has room for a tenant's GPU memory ---
+#
+# Evicted memory is anonymous memory of the tenant's own processes. It counts in their memory
+# cgroup, whose limit would otherwise have the kernel kill them in the middle of an eviction.
+# Sources: cgroup-v2.rst (memory.max, memory.current, memory.stat), cgroup-v1/memory.rst.
+
+_MEMINFO: Final = Path("/proc/meminfo")
+_UNIFIED: Final = "", "memory.max", "memory.current", "inactive_file"
+_LEGACY: Final = "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+_NO_LIMIT: Final = 1 << 60  # of v1: a number of pages that is as good as none
+
+
+class MemoryLimit(NamedTuple):
+    """What a memory cgroup has left, in bytes."""
+
+    cgroup: str
+    left_bytes: int
+
+
+def least_memory(pids: Iterable[int], cgroups: Cgroups) -> MemoryLimit | None:
+    """Return the cgroup with the least memory left of all that `pids` are in; None: no limit.
+
+    Memory of files that are not in use counts as left: the kernel takes it back first.
+    """
+    found: dict[Path, MemoryLimit] = {}
+    for pid in pids:
+        paths = processes.cgroups_of(pid)
+        for hierarchy, most, used, inactive in (_UNIFIED, _LEGACY):
+            root = cgroups.directory(f"{hierarchy}:/")
+            path = paths.get(hierarchy)
+            if root is None or path is None:
+                continue
+            group = root / path.lstrip("/")
+            while group not in found and group != root.parent:
+                left = _left_bytes(group, most, used, inactive)
+                if left is not None:
+                    found[group] = MemoryLimit(str(group), left)
+                group = group.parent
+    return min(found.values(), key=lambda one: one.left_bytes, default=None)
+
+
+def _left_bytes(group: Path, most: str, used: str, inactive: str) -> int | None:
+    """Return what a group has left, None if it has no limit."""
+    try:
+        limit = (group / most).read_text(encoding="ascii").strip()
+        if limit == "max" or int(limit) >= _NO_LIMIT:
+            return None
+        taken = int((group / used).read_text(encoding="ascii"))
+        stat = (group / "memory.stat").read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return None  # the root of v2 has none of these files
+    lines = (line.split() for line in stat.splitlines())
+    idle = next((int(line[1]) for line in lines if line[0] == inactive), 0)
+    return max(0, int(limit) - taken + min(idle, taken))
+
+
+def available_bytes() -> int:
+    """Return what the machine has for new memory without swapping (proc(5), MemAvailable)."""
+    return _meminfo("MemAvailable")
+
+
+def total_bytes() -> int:
+    """Return the machine's memory."""
+    return _meminfo("MemTotal")
+
+
+def _meminfo(name: str) -> int:
+    for line in _MEMINFO.read_text(encoding="ascii").splitlines():
+        key, _, rest = line.partition(":")
+        if key == name:
+            return int(rest.split()[0]) * 1024
+    return 0

@@ -29,8 +29,7 @@ from gpushare.daemon.eviction.targets import origin
 from gpushare.daemon.identity import processes
 from gpushare.daemon.limits import driver_limits
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.store.eviction import EvictedProcess, EvictionRecord
-from gpushare.daemon.store.record import TenantRecord
+from gpushare.daemon.store.record import EvictedProcess, EvictionRecord, TenantRecord
 from gpushare.errors import UserError
 
 #: For threads that have passed the gate and not reached the driver yet.
@@ -329,3 +328,33 @@ def _eviction_of(record: TenantRecord) -> EvictionRecord:
     if record.eviction is None:
         raise CannotRestore(f"{record.title} is not evicted")
     return record.eviction
+
+
+# --- evicted tenants whose memory the driver lists: it should be none ---
+
+_SEEN_TIMES: Final = 2  # samples in a row: one may be older than the eviction
+
+
+class OnCardWatch:
+    """Looks at the samples of `state`; the truth thread's."""
+
+    def __init__(self, state: DaemonState) -> None:
+        self._state = state
+        self._seen: dict[str, int] = {}  # in how many samples in a row, by key
+
+    def look(self) -> None:
+        """Report evicted tenants with memory on a card, once each."""
+        usage = self._state.observed.usage
+        if usage.stale:
+            return
+        seen = {}
+        for record in self._state.ledger.entries.values():
+            if not record.is_off_card:
+                continue
+            used = sum(use.bytes or 0 for _, use in usage.processes.get(record.key, ()))
+            if not used:
+                continue
+            seen[record.key] = self._seen.get(record.key, 0) + 1
+            if seen[record.key] == _SEEN_TIMES:
+                log("tenant-evicted-on-card", "error", **identity(record), used_bytes=used)
+        self._seen = seen

@@ -18,8 +18,8 @@ from gpushare.daemon.eviction.card_nodes import has_card_node
 from gpushare.daemon.eviction.checkpoint_client import why_no_moves
 from gpushare.daemon.eviction.preconditions import CannotRestore
 from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds
+from gpushare.daemon.placement.choose import find_obstacle
 from gpushare.daemon.placement.model import Card, CardCapacity
-from gpushare.daemon.placement.obstacles import find_obstacle
 from gpushare.daemon.placement.request import NoRoom, PlacementRequest, Rank
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import CardAllocation, TenantRecord

@@ -27,9 +27,8 @@ from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.freezer.tenant_cgroup import SharedCgroup, cgroup_freezer, freezable_groups
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Cgroups
-from gpushare.daemon.store.freezes import NOT_FREEZES, By, FreezeRecord
 from gpushare.daemon.store.ledger import Ledger
-from gpushare.daemon.store.record import TenantRecord
+from gpushare.daemon.store.record import NOT_FREEZES, By, FreezeRecord, TenantRecord
 from gpushare.errors import UserError
 from gpushare.host.cgroups import CgroupFreezer
 

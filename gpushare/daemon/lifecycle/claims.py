@@ -19,8 +19,8 @@ from gpushare.daemon.lifecycle import bounds, release
 from gpushare.daemon.lifecycle.scheduled import requests_of, require_mode
 from gpushare.daemon.limits import driver_version
 from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds
+from gpushare.daemon.placement.choose import find_obstacle
 from gpushare.daemon.placement.model import CardCapacity
-from gpushare.daemon.placement.obstacles import find_obstacle
 from gpushare.daemon.placement.request import (
     Bounds,
     NoRoom,

@@ -13,19 +13,20 @@ import hashlib
 import json
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from gpushare.daemon.core.log import log
 from gpushare.daemon.lifecycle import driver_files
+from gpushare.daemon.mps.variables import PIPE_ENV, PIPES
 from gpushare.daemon.placement.model import NO_NODE
 from gpushare.daemon.state import DaemonState, LoadedDriver
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.host.numa import Bound, bind
 from gpushare.oci import container, ldcache, loader, mount_points
 from gpushare.oci.driver_files import CUDA, NVML
-from gpushare.oci.edits import Edits, Hook
+from gpushare.oci.edits import Edits, Hook, Mount
 from gpushare.oci.image_view import ImageView
 from gpushare.oci.mount_points import OURS, LibraryTree
 from gpushare.oci.prepared_image import PreparedImage
@@ -254,3 +255,47 @@ def numa_binding(original: Spec, record: TenantRecord, state: DaemonState) -> Bo
 def _note_binding(record: TenantRecord, notes: Sequence[str], state: DaemonState) -> None:
     known = state.ledger.require(record)
     state.ledger.describe(record.key, notes, known.uninterposed, known.compat)
+
+
+# --- what a container on a card in MPS mode gets beside its share: the way to the server ---
+#
+# The interposer library sets the variables before the driver reads them, from a file beside the
+# tenant's pages: what the container's own environment says only lowers its limits.
+
+#: The control daemon, as the host's root, writes to files in it: a container must not replace one.
+#: A client connects to a socket in it without a writable mount (unix_find_bsd, net/unix/af_unix.c).
+_PIPE_OPTIONS: Final = ("bind", "ro", "nosuid", "nodev", "noexec")
+_SHARED_OPTIONS: Final = ("bind", "rw", "nosuid", "nodev", "noexec")
+_NOTHING: Final = "/dev/null"
+_NOTHING_OPTIONS: Final = ("bind", "ro", "nosuid", "noexec")
+_SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - fixed: where CUDA looks for cuda.shm.*
+
+
+def with_server(edits: Edits, original: Spec, record: TenantRecord, state: DaemonState) -> Edits:
+    """Return `edits` with what makes the container of `record` a client of its card's server.
+
+    MpsRefused: it cannot be one.
+    """
+    grant = state.mps.admit(record.key, host_uid(original))
+    mounts = [Mount(grant.folder, PIPES, _PIPE_OPTIONS)]
+    # A device without a use: no socket is behind it.
+    mounts += [Mount(_NOTHING, f"{PIPES}/{name}", _NOTHING_OPTIONS) for name in grant.hidden]
+    if grant.shared_memory:
+        mounts.append(Mount(grant.shared_memory, _SHARED_MEMORY, _SHARED_OPTIONS))
+    return replace(
+        edits,
+        mounts=(*edits.mounts, *mounts),
+        # For programs that reach the driver in another way: they are to find the server too.
+        env={**edits.env, PIPE_ENV: PIPES},
+    )
+
+
+def host_uid(original: Spec) -> int:
+    """Return the host's uid of a container's first process: that is what the MPS server sees."""
+    user = original.at("process", "user") or {}
+    uid = user.get("uid", 0) if isinstance(user, dict) else 0
+    for mapping in original.entries("linux", "uidMappings"):
+        first, size = mapping.get("containerID", 0), mapping.get("size", 0)
+        if first <= uid < first + size:
+            return int(mapping.get("hostID", 0)) + int(uid) - int(first)
+    return int(uid)

@@ -12,8 +12,10 @@ does only what needs the ledger. Creates of one container come one after another
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from contextlib import closing, nullcontext
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -24,13 +26,17 @@ from gpushare.daemon.identity import container_names, processes
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.lifecycle import (
     container_edits,
-    mps_client,
     release,
     scheduled,
 )
-from gpushare.daemon.lifecycle.image_needs import find_image_needs
-from gpushare.daemon.lifecycle.pod_siblings import refuse_second_container, release_ended_of
-from gpushare.daemon.lifecycle.queue import Queue
+from gpushare.daemon.lifecycle.driver_files import find_image_needs
+from gpushare.daemon.lifecycle.queue import (
+    Applicant,
+    Queue,
+    QueueFull,
+    TicketNotFound,
+    shown_by_container,
+)
 from gpushare.daemon.lifecycle.reserve import (
     TenantIdentity,
     log_reserved,
@@ -44,6 +50,7 @@ from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import ReservationLost
 from gpushare.daemon.store.record import TenantRecord, settings_key
+from gpushare.daemon.store.ticket import TicketSource
 from gpushare.errors import UserError
 from gpushare.oci import edits, injected_gpu, spec
 from gpushare.oci.image_view import ImageView
@@ -56,10 +63,19 @@ from gpushare.oci.request import (
 )
 from gpushare.oci.spec import Spec
 from gpushare.protocol import TenantPod
-from gpushare.quota.annotations import PodIdentity, pod_of
+from gpushare.quota import dialects
+from gpushare.quota.annotations import PodIdentity, pod_of, scoped_name
 from gpushare.quota.effective_request import EffectiveRequest, whole_cards_refused
+from gpushare.quota.errors import QuotaError
 from gpushare.quota.keys import KEYS
-from gpushare.quota.request import QuotaRequest
+from gpushare.quota.request import (
+    PROFILE,
+    WAIT,
+    EngineCards,
+    QuotaRequest,
+    RequestedValue,
+    requests_memory,
+)
 from gpushare.quota.request_policy import RequestPolicy
 from gpushare.quota.values import NO_WAIT_IN_PODS
 
@@ -201,15 +217,12 @@ def _wait_and_reserve(
     queue: Queue,
 ) -> TenantRecord:
     """Reserve as soon as there is room, within the container's GPUSHARE_WAIT; as `_reserve`."""
-    # Imported here: most containers do not wait.
-    from gpushare.daemon.lifecycle import create_wait  # noqa: PLC0415
-
-    waiting = create_wait.WaitingCreate(
+    waiting = WaitingCreate(
         *(applicant.name or bundle.identity[:12], bundle.maker),
         *(request.quota, request.placed.cards),
         *(bundle.check, bundle.waits),
     )
-    with create_wait.granted(waiting, state, queue) as secret:
+    with granted(waiting, state, queue) as secret:
         shown = replace(request, secret=secret or request.secret)
         return state.in_start(lambda: _reserve(bundle, applicant, shown, state, queue))
 
@@ -329,9 +342,6 @@ def _reserve(
         refuse_second_container(request.pod, request.quota, state)
     ticket = None
     if request.secret:
-        # Imported here: most containers have no ticket.
-        from gpushare.daemon.lifecycle.ticket_request import shown_by_container  # noqa: PLC0415
-
         ticket = shown_by_container(request.secret, state)
     try:
         record = reserve(applicant, request.quota, request.effective, state, ticket)
@@ -432,8 +442,171 @@ def _edited(
     with closing(ImageView(bundle.rootfs_fd)) as image:
         made = container_edits.edits_of(seen, image, record, state, bundle.check)
     if record.isolation == MPS:
-        made = mps_client.with_server(made, original, record, state)
+        made = container_edits.with_server(made, original, record, state)
     if request.quota.numa == container_edits.BIND:
         cpuset = container_edits.numa_binding(original, record, state)
         made = replace(made, cpus=cpuset.cpus, mems=cpuset.mems)
     return edits.apply(original, made, request.placed.taken)
+
+
+# --- containers of one pod: a request that names none of them is for the first that makes it ---
+#
+# What an init container had is released before the next container is created.
+
+_MOST_PODS: Final = 4096  # pods; the one that was noted first is forgotten
+
+
+def release_ended_of(pod: PodIdentity, state: DaemonState) -> None:
+    """Release what containers of `pod` that are gone had: an init container is, before the next."""
+    for record in _tenants_of(pod, state):
+        if _is_gone(record, state):
+            release.release_tenant(record.key, state, "the next container of its pod is made")
+
+
+def refuse_second_container(pod: PodIdentity, quota: QuotaRequest, state: DaemonState) -> None:
+    """Refuse a pod's request that names no container if another container of the pod has it.
+
+    QuotaError. A container that was refused while the other ran stays refused after that.
+    """
+    value = quota.unnamed
+    if value is None or not pod.sandbox:
+        return
+    holder = next(
+        (record for record in _tenants_of(pod, state) if record.container != pod.container), None
+    )
+    if holder is not None and _runs(holder):
+        _note_refusal(pod, holder.container, state)
+    had = state.refused_siblings.get(pod.sandbox, {}).get(pod.container, "")
+    if holder is None and not had:
+        return
+    first = holder.container if holder is not None else had
+    rule = f"names no container, and {first} of pod {pod} has it"
+    raise QuotaError(str(value.source), value.shown, rule, _fix_naming(first, pod, quota, value))
+
+
+def _note_refusal(pod: PodIdentity, holder: str, state: DaemonState) -> None:
+    """Note that a container was refused what `holder` had, so that it does not get it later.
+
+    Otherwise, whichever starts while the other is down would take its place. A restart of the
+    daemon forgets it; its holder is in the ledger, and so it is refused to others again.
+    """
+    refused = state.refused_siblings
+    refused.setdefault(pod.sandbox, {}).setdefault(pod.container, holder)
+    if len(refused) > _MOST_PODS:
+        del refused[next(iter(refused))]
+
+
+def _fix_naming(first: str, pod: PodIdentity, quota: QuotaRequest, value: RequestedValue) -> str:
+    """Return what to write so that one container is named, in the dialect of the request."""
+    theirs = dialects.container_selector(dialects.TABLES, value.source.name)
+    if theirs:
+        return f"use {theirs}: {first}"
+    key = next(
+        (key for key, one in quota.requested.items() if one.source == value.source), "memory"
+    )
+    return (
+        f"use {scoped_name(first, key)}, and {scoped_name(pod.container, key)} if this one needs "
+        "a share of a GPU too"
+    )
+
+
+def _tenants_of(pod: PodIdentity, state: DaemonState) -> list[TenantRecord]:
+    """Return the tenants of `pod` that have a part of a GPU."""
+    records = state.ledger.entries.values()
+    return [
+        record for record in records if pod.sandbox == record.sandbox != "" and record.allocations
+    ]
+
+
+def _is_gone(record: TenantRecord, state: DaemonState) -> bool:
+    """Whether nothing of it runs, or ever will: what was to make it has ended before it did."""
+    if record.state == "bound":
+        return release.is_gone(record, state)
+    return release.is_abandoned(record)
+
+
+def _runs(record: TenantRecord) -> bool:
+    pidfd = processes.open_pidfd(record.pid, record.starttime) if record.state == "bound" else None
+    if pidfd is None:
+        return False
+    os.close(pidfd)
+    return True
+
+
+# --- GPUSHARE_WAIT: a create waits for room, at most as long as its container requests ---
+#
+# Docker holds the container's lock meanwhile, so the time is short (quota/values.py, ShortWait).
+# The create's own thread waits, never the decide thread. Few may wait at a time: each keeps a
+# thread of those that all creates share.
+
+_MOST_WAITING: Final = 16
+_LOOK_SECONDS: Final = 0.05
+
+
+@dataclass(frozen=True)
+class WaitingCreate:
+    """A create that waits: its container's name, and the process that makes it (0: not known).
+
+    `check` raises once no client waits for the container. `waits` has the client wait for so many
+    seconds more, and with 0 as long as for any answer.
+    """
+
+    name: str
+    maker: int
+    quota: QuotaRequest
+    cards: EngineCards | None
+    check: Callable[[], None]
+    waits: Callable[[float], None]
+
+
+@contextmanager
+def granted(one: WaitingCreate, state: DaemonState, queue: Queue) -> Iterator[str]:
+    """Yield the secret of a ticket that was granted, "" if there was no room in time.
+
+    A ticket that was not taken over in the block ends with it.
+    """
+    seconds = one.quota.wait_seconds or 0
+    tickets = state.ledger.tickets.values()
+    if sum(ticket.kind == "create" for ticket in tickets) >= _MOST_WAITING:
+        yield ""
+        return
+    applicant = Applicant(one.name, 0, one.maker or os.getpid(), False, "create", seconds)
+    source = TicketSource(_options(one.quota), {}, {}, _cards(one.cards, state))
+    try:
+        ticket, secret = state.decide.run(lambda: queue.take(applicant, source))
+    except (NoRoom, QueueFull, TicketNotFound):
+        yield ""
+        return
+    try:
+        one.waits(seconds)
+        until = time.monotonic() + seconds
+        while (found := state.ledger.tickets.get(ticket.id)) is not None and not found.is_granted:
+            one.check()
+            if time.monotonic() > until:
+                break
+            time.sleep(_LOOK_SECONDS)
+        one.waits(0)
+        yield secret if found is not None and found.is_granted else ""
+    finally:
+        if ticket.id in state.ledger.tickets:
+            state.decide.run(lambda: queue.drop(ticket.id))
+
+
+def _options(quota: QuotaRequest) -> dict[str, str]:
+    """Return what is requested, by canonical key; a profile is in it as what it stands for."""
+    values = {key: one.text for key, one in quota.requested.items() if key != WAIT}
+    rest = {key: one for key, one in quota.requested.items() if key != PROFILE}
+    if requests_memory(rest):
+        values.pop(PROFILE, None)
+    return values
+
+
+def _cards(cards: EngineCards | None, state: DaemonState) -> str:
+    """Return the cards that the engine put into the spec, as `--gpus` names them."""
+    if cards is None:
+        return ""
+    if cards.all_cards:
+        return "all"
+    by_minor = {card.minor: card.uuid for card in state.loaded().cards if card.instance is None}
+    named = cards.devices or tuple(by_minor[minor] for minor in cards.minors if minor in by_minor)
+    return f"device={','.join(named)}" if named else str(cards.count or 1)

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +26,9 @@ from gpushare.compatibility.facts import parse_version, strip_zeros
 from gpushare.config import Config
 from gpushare.daemon.core.log import log
 from gpushare.daemon.limits import driver_limits
-from gpushare.daemon.placement.model import Card
+from gpushare.daemon.placement.choose import place_request
+from gpushare.daemon.placement.model import Card, CardCapacity, Links
+from gpushare.daemon.placement.request import ImageNeed, NoRoom, PlacedCard, PlacementRequest
 from gpushare.daemon.state import DaemonState, LoadedDriver
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
@@ -33,6 +36,7 @@ from gpushare.oci import cuda_compat, driver_files, elf
 from gpushare.oci.cdi import CdiError
 from gpushare.oci.cuda_compat import Compat, CompatError
 from gpushare.oci.driver_files import DriverCapabilities, DriverFiles, with_compat
+from gpushare.oci.image_view import ImageView
 from gpushare.oci.rootfs import Rootfs
 from gpushare.oci.spec import Spec
 
@@ -304,3 +308,58 @@ def _of_compat(
 
 def _used(state: DaemonState) -> set[str]:
     return {record.compat for record in state.ledger.entries.values()}
+
+
+# --- which cards run a container's image, on a node whose cards differ: before one is chosen ---
+#
+# Cards that run it worse than the best ones are avoided while the best have room. If the node's
+# policy refuses images that do not run on their cards (`compatibility: refuse`), such cards are not
+# used at all. An image that runs on none of the cards is left to the check after placement, which
+# knows what the container gets.
+
+_LEVELS: Final = compatibility.LEVELS
+
+
+def find_image_needs(
+    original: Spec, rootfs_fd: int, policy: str, state: DaemonState, *, shared: bool
+) -> Mapping[str, ImageNeed]:
+    """Return by UUID the cards that run the image worse than others, and why.
+
+    It reads the image, so it is never the decide thread's, and only where the cards differ.
+    """
+    driver = state.loaded()
+    if policy == IGNORE or len(_kinds(state)) < 2:
+        return {}
+    with closing(ImageView(rootfs_fd)) as rootfs:
+        image = image_facts(original, rootfs, cuda_compat.find(rootfs), state)
+    found = {}
+    for card in driver.cards:
+        machine = machine_facts([card], driver, shared=shared)
+        ill = problems(compatibility.evaluate_image(image, machine))
+        found[card.uuid] = ill
+    best = min(_LEVELS.index(compatibility.worst(ill)) for ill in found.values())
+    return {
+        uuid: ImageNeed(
+            f"{ill[0].what} ({ill[0].rule})",
+            ill[0].fix,
+            is_refused=policy == REFUSE and ill[0].level == "refuse",
+        )
+        for uuid, ill in found.items()
+        if _LEVELS.index(compatibility.worst(ill)) > best
+    }
+
+
+def _kinds(state: DaemonState) -> set[tuple[object, ...]]:
+    """Return what differs between the node's cards that an image can need."""
+    return {(card.capability, card.brand, card.datacenter) for card in state.loaded().cards}
+
+
+def place_suitably(
+    request: PlacementRequest, capacities: Sequence[CardCapacity], links: Links
+) -> tuple[PlacedCard, ...]:
+    """Return a place on cards that run the image best, or else on others that run it; NoRoom."""
+    required = {uuid: need for uuid, need in request.image_needs.items() if need.is_refused}
+    if required != request.image_needs:
+        with suppress(NoRoom):
+            return place_request(request, capacities, links)
+    return place_request(replace(request, image_needs=required), capacities, links)

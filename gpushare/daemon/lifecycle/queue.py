@@ -5,27 +5,26 @@ A ticket is a record in the ledger (store/ticket.py), so a restart of gpushared 
 loses no grant. It ends with its client's process, when it is cancelled, at its deadline, or when
 its start has taken over what it was granted. `look` is run whenever the ledger has changed, and
 once a second while something waits. placement/waiting.py has the order, in which evicted containers
-that wait for their restore have their places too (waiting_restores.py).
+that wait for their restore have their places too.
 
 All of this is the decide thread's.
 """
 
 from __future__ import annotations
 
+import hmac
 import secrets
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
+from gpushare.config import Config
 from gpushare.daemon.core.log import log
+from gpushare.daemon.eviction.targets import restore_request
 from gpushare.daemon.identity import processes
+from gpushare.daemon.lifecycle import bounds
 from gpushare.daemon.lifecycle.reserve import TenantIdentity, placement_request
-from gpushare.daemon.lifecycle.ticket_request import (
-    ResolvedRequest,
-    managed_bytes,
-    resolve_source,
-)
-from gpushare.daemon.lifecycle.waiting_restores import WaitingRestores
 from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds
 from gpushare.daemon.placement.request import NoRoom, PlacementRequest
 from gpushare.daemon.placement.waiting import (
@@ -39,6 +38,11 @@ from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import CardAllocation
 from gpushare.daemon.store.ticket import TicketKind, TicketRecord, TicketSource, digest
 from gpushare.errors import UserError
+from gpushare.quota.effective_request import EffectiveRequest, resolve_request
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.parse import parse_request
+from gpushare.quota.request import EngineCards, QuotaRequest
+from gpushare.quota.request_policy import RequestPolicy
 
 LOOK_SECONDS: Final = 1.0
 _MOST_ENDED: Final = 256
@@ -339,3 +343,141 @@ class Queue:
         )
         if ticket.is_granted and how != STARTED:
             self.look_soon()
+
+
+# --- evicted containers that wait for their restore, as requests of the queue ---
+#
+# A program that blocks in a CUDA call until its memory is back waits for room as a start does. It
+# has the same order. Its place is not recorded: its call asks the next gpushared again. The decide
+# thread's.
+
+
+class WaitingRestores:
+    """The places of the waiting containers of `state` in the queue, by key."""
+
+    def __init__(self, state: DaemonState) -> None:
+        self._state = state
+        self._numbers: dict[str, int] = {}
+
+    @property
+    def last(self) -> int:
+        """The highest number that a container has; 0: none waits."""
+        return max(self._numbers.values(), default=0)
+
+    def requests(self, number: int) -> Iterator[WaitingRequest]:
+        """Yield the requests of those for which nothing but room is missing.
+
+        `number` is that of the next arrival.
+        """
+        state = self._state
+        waiting, records = state.observed.waiting, state.ledger.entries
+        self._numbers = {key: own for key, own in self._numbers.items() if key in waiting}
+        for key, since in waiting.items():
+            if key not in self._numbers:
+                self._numbers[key] = number
+                number += 1
+            record = records.get(key)
+            if record is None or not record.is_off_card or record.eviction is None:
+                continue
+            if record.eviction.held or state.is_frozen(key) or key in state.observed.restore_faults:
+                continue
+            found = restore_request(record, state)
+            yield WaitingRequest(
+                ticket=key,
+                request=replace(found, rank=(*found.rank[:2], self._numbers[key])),
+                since=since,
+                container=record.title,
+            )
+
+
+# --- what a ticket of `gpushare run` requests, and who shows it ---
+
+
+@dataclass(frozen=True)
+class ResolvedRequest:
+    """A request, the effective one, and what the node's policy says of it."""
+
+    quota: QuotaRequest
+    effective: EffectiveRequest
+    terms: RequestPolicy
+
+
+def refuse_for_user(
+    quota: QuotaRequest, effective: EffectiveRequest, terms: RequestPolicy, *, rootless: bool
+) -> None:
+    """Raise QuotaError if `gpushare run` does not start, or queue, what is requested."""
+    if effective.kind == "none":
+        raise QuotaError("run", None, "asks for no GPU", "add --memory 4GiB")
+    if effective.kind == "exclusive" and rootless:
+        # gpushare could not keep others off the card, and would refuse the card to all of them.
+        raise QuotaError("run", None, "whole cards require root", "use sudo, or add --memory 4GiB")
+    terms.max_per_request.refuse_above(quota, effective)
+
+
+def resolve_source(source: TicketSource, config: Config, *, is_rootless: bool) -> ResolvedRequest:
+    """Return what a ticket requests under `config`; QuotaError."""
+    terms = config.users if is_rootless else config.terms
+    cards = engine_cards(source.cards)
+    parsed = parse_request(
+        source.annotations,
+        source.variables,
+        options=source.options,
+        cards=cards,
+        defaults=terms.defaults,
+        trust=terms.trust,
+        dialects=terms.dialects if source.annotations or source.variables else None,
+        profiles=terms.profiles,
+    )
+    quota = terms.idle.limit(parsed.valid())
+    effective = resolve_request(quota, cards=cards)
+    refuse_for_user(quota, effective, terms, rootless=is_rootless)
+    return ResolvedRequest(quota, terms.max_per_request.put_down(quota, effective), terms)
+
+
+def managed_bytes(
+    ticket: TicketRecord, resolved: ResolvedRequest, cards: int, state: DaemonState
+) -> int:
+    """Return its managed memory beyond the quota on each of `cards`; QuotaError, NoRoom for now."""
+    if resolved.quota.oversubscribe in {None, "none"}:
+        return 0
+    own = frozenset({ticket.file})
+    return bounds.managed_bytes(resolved.quota, own, cards, 0, state)
+
+
+def has_secret(ticket: TicketRecord, secret: str) -> bool:
+    """Whether `secret` is what the holder of `ticket` has."""
+    return hmac.compare_digest(ticket.secret, digest(secret))
+
+
+def find_granted(secret: str, state: DaemonState) -> TicketRecord | None:
+    """Return the granted ticket whose secret it is; None where there is none (any more)."""
+    granted = (one for one in state.ledger.tickets.values() if one.is_granted)
+    return next((one for one in granted if has_secret(one, secret)), None)
+
+
+_ALL_CARDS: Final = "all"
+
+
+def engine_cards(text: str) -> EngineCards | None:
+    """Return the cards of `--gpus`: all, a number, or device=0,1; "": none. QuotaError."""
+    if not text:
+        return None
+    source = "--gpus"
+    if text in {_ALL_CARDS, "-1"}:
+        return EngineCards(source, all_cards=True)
+    if text.isdecimal() and text != "0":
+        return EngineCards(source, count=int(text))
+    kind, _, names = text.strip('"').partition("=")
+    if kind == "device" and names:
+        return EngineCards(source, devices=tuple(names.split(",")))
+    rule = "is not a request for cards that the queue knows"
+    raise QuotaError(source, text, rule, "use all, a number, or device=0,1")
+
+
+def shown_by_container(secret: str, state: DaemonState) -> TicketRecord | None:
+    """Return the granted ticket that a container shows; None where there is none (any more).
+
+    A container keeps its variables when it is started again, and then its ticket has ended.
+    """
+    ticket = find_granted(secret, state)
+    return ticket if ticket is not None and ticket.kind != "command" else None

@@ -28,8 +28,12 @@ from gpushare.daemon.pages.status_page import StatusPage
 from gpushare.daemon.policy.compute import FIXED
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.claim import PREFIX as CLAIM
-from gpushare.daemon.store.eviction import EvictedProcess, EvictionRecord
-from gpushare.daemon.store.record import CardAllocation, TenantRecord
+from gpushare.daemon.store.record import (
+    CardAllocation,
+    EvictedProcess,
+    EvictionRecord,
+    TenantRecord,
+)
 from gpushare.oci.bounded_read import read_at_most
 
 #: A container's id as systemd's cgroups have it, ENGINE-ID.scope; cgroupfs has it as it is.

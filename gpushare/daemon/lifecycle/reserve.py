@@ -19,7 +19,7 @@ from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.freezer import tenant_cgroup
 from gpushare.daemon.identity.processes import NOBODY, Process
 from gpushare.daemon.lifecycle import bounds, claims, release
-from gpushare.daemon.lifecycle.image_needs import place_suitably
+from gpushare.daemon.lifecycle.driver_files import place_suitably
 from gpushare.daemon.limits import driver_limits
 from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds, update_burst_limits
 from gpushare.daemon.pages.grant_page import CardGrant
@@ -348,10 +348,10 @@ def _oversubscribed(
     ticket: TicketRecord | None,
 ) -> TenantRecord:
     """Return the record with host memory for managed memory; QuotaError, NoRoom."""
-    from gpushare.daemon.lifecycle import oversubscription  # noqa: PLC0415 - of few containers
+    from gpushare.daemon.lifecycle import bounds  # noqa: PLC0415 - of few containers
 
     own = frozenset({record.key} if ticket is None else {record.key, ticket.file})
-    size = oversubscription.managed_bytes(
+    size = bounds.managed_bytes(
         quota, own, len(record.allocations), applicant.memory_max_bytes, state
     )
     with_host = (replace(allocation, managed_bytes=size) for allocation in record.allocations)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from gpushare.daemon.audit.audit import Audit, IdleBackoff
 from gpushare.daemon.audit.bypass import BypassControl
-from gpushare.daemon.eviction.on_card import OnCardWatch
+from gpushare.daemon.eviction.steps import OnCardWatch
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader
 from gpushare.daemon.limits.burst import BurstUpdater
 from gpushare.daemon.observe.compute_usage import ComputeMeter

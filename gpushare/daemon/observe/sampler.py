@@ -33,10 +33,10 @@ from gpushare.daemon.cards.driver_client import (
     ProcessUse,
 )
 from gpushare.daemon.cards.health import Health
+from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.identity.pid_resolver import ListedPid, PidResolver, ProcessOwners
 from gpushare.daemon.observe.dead_records import DeadRecords
-from gpushare.daemon.observe.mps_clients import MpsClients
 from gpushare.daemon.observe.non_tenant import NonTenantUse
 from gpushare.daemon.pages.status_page import ProcessClaim, TenantClaims
 from gpushare.daemon.pages.tenants import Pages, Tenants
@@ -388,3 +388,48 @@ def update_peaks(peaks: Mapping[TenantOnCard, int], usage: UsageView) -> Mapping
         for uuid in {card for card, _ in uses}:
             used.setdefault((key, uuid), usage.driver_bytes(key, uuid))  # a whole card
     return MappingProxyType({place: max(size, peaks.get(place, 0)) for place, size in used.items()})
+
+
+# --- shares whose programs are clients of an MPS server, as the driver lists them ---
+#
+# A server is reached through a folder: the host's, mounted into the container by a user, or that of
+# a server in the container. Its clients share a fault domain, and what the container's isolation
+# says does not hold for faults. A container with a whole card may run a server as it likes. A
+# container on a card in MPS mode is meant to be a client of the card's server, and mps/clients.py
+# watches it.
+
+
+def mps_clients(record: TenantRecord, uuid: str, usage: UsageView) -> list[int]:
+    """Return the processes of a share that are clients of an MPS server on a card."""
+    uses = usage.processes.get(record.key, ()) if record.shared else ()
+    return [use.pid for card, use in uses if card == uuid and use.is_mps]
+
+
+class MpsClients:
+    """Logs each share that has become a client of an MPS server; the truth thread's."""
+
+    def __init__(self) -> None:
+        self._known: frozenset[TenantOnCard] = frozenset()
+
+    def note(
+        self, usage: UsageView, records: Mapping[str, TenantRecord], cards: Mapping[str, Card]
+    ) -> None:
+        """Log those that the last look did not find."""
+        found = {
+            (key, uuid): pids[0]
+            for key in usage.processes.keys() & records.keys()
+            if records[key].isolation != MPS
+            for uuid in cards
+            if (pids := mps_clients(records[key], uuid, usage))
+        }
+        for key, uuid in sorted(found.keys() - self._known):
+            log(
+                "tenant-uses-mps",
+                "warning",
+                tenant=key,
+                name=records[key].title,
+                card=uuid,
+                pid=found[key, uuid],
+                pod=records[key].of_pod,
+            )
+        self._known = frozenset(found)

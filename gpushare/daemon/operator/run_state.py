@@ -19,8 +19,7 @@ from gpushare.daemon.core.log import log
 from gpushare.daemon.freezer.freezer import CannotFreeze, Freezer
 from gpushare.daemon.identity import processes
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.store.freezes import By
-from gpushare.daemon.store.record import TenantRecord
+from gpushare.daemon.store.record import By, TenantRecord
 from gpushare.errors import UserError
 
 _FREEZERS: Final[tuple[By, ...]] = ("operator", "idle", "audit", "unknown")

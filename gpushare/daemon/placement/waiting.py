@@ -16,9 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpushare.daemon.placement.choose import place_request
+from gpushare.daemon.placement.choose import find_obstacle, place_request
 from gpushare.daemon.placement.model import NO_LINKS, AllocationUse, CardCapacity, Links
-from gpushare.daemon.placement.obstacles import find_obstacle
 from gpushare.daemon.placement.request import (
     NoRoom,
     NoSuchCard,

@@ -43,12 +43,10 @@ from gpushare.daemon.service.control_request import (
     receive,
     refusal_packet,
 )
-from gpushare.daemon.service.eviction_operations import eviction_operations
-from gpushare.daemon.service.lifecycle_operations import lifecycle_operations
+from gpushare.daemon.service.lifecycle_operations import lifecycle_operations, queue_operations
 from gpushare.daemon.service.node_operations import NODE_OPERATIONS
-from gpushare.daemon.service.queue_operations import queue_operations
 from gpushare.daemon.service.systemd import StartingSocket
-from gpushare.daemon.service.tenant_operations import tenant_operations
+from gpushare.daemon.service.tenant_operations import eviction_operations, tenant_operations
 from gpushare.daemon.state import DaemonState
 from gpushare.wait_policy import LOOK_SECONDS
 

@@ -8,7 +8,7 @@ allocated.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -18,9 +18,14 @@ from gpushare.daemon.lifecycle import claims, release, scheduled
 from gpushare.daemon.lifecycle.bind import bind, owned_record
 from gpushare.daemon.lifecycle.create import LAUNCHER, NewContainer, create
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
-from gpushare.daemon.lifecycle.queue import TicketNotFound
+from gpushare.daemon.lifecycle.queue import (
+    Applicant,
+    Queue,
+    TicketNotFound,
+    find_granted,
+    has_secret,
+)
 from gpushare.daemon.lifecycle.room import RoomForStarts
-from gpushare.daemon.lifecycle.ticket_request import find_granted
 from gpushare.daemon.service.control_request import (
     ControlReply,
     ControlRequest,
@@ -31,7 +36,8 @@ from gpushare.daemon.service.control_request import (
 )
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.claim import UID, ClaimedDevice, ClaimRecord
-from gpushare.daemon.store.ticket import SECRET, TicketRecord
+from gpushare.daemon.store.ticket import ID, SECRET, TicketRecord, TicketSource
+from gpushare.daemon.views.queue_rows import queue_rows, ticket_status
 from gpushare.errors import UserError
 from gpushare.protocol.kubernetes import (
     CLAIM_DEVICES_MAX,
@@ -40,6 +46,7 @@ from gpushare.protocol.kubernetes import (
     ClaimDevice,
     ClaimStatus,
 )
+from gpushare.protocol.queue import Ticket, TicketStatus
 from gpushare.quota.errors import quoted
 
 
@@ -268,4 +275,85 @@ def lifecycle_operations(room: RoomForStarts) -> dict[str, Operation]:
         "claim-pods": Operation(_set_pods, "decide"),
         "claim-unprepare": Operation(_unprepare, "decide"),
         "claims": Operation(_claims),
+    }
+
+
+# --- operations of the queue, for `gpushare run --wait` and `gpushare queue` ---
+
+_MOST_WAIT_SECONDS: Final = 30 * 86400
+_MOST_KEYS: Final = 64
+_KINDS: Final = ("command", "container")
+
+
+def _queue(_request: ControlRequest, state: DaemonState) -> ControlReply:
+    return (dict(row) for row in queue_rows(state)), {}
+
+
+def _poll(request: ControlRequest, state: DaemonState) -> ControlReply:
+    identity, secret = request.matched("ticket", ID), request.matched("secret", SECRET)
+    ticket = state.ledger.tickets.get(identity)
+    if ticket is not None and has_secret(ticket, secret):
+        return reply({**ticket_status(ticket, state)})
+    ended = TicketStatus(
+        state="ended",
+        position=0,
+        waiting=len(state.queue.waiting),
+        reason=state.queue.ended.get(identity, ""),
+        since=0.0,
+    )
+    return reply({**ended})
+
+
+class _QueueOperations:
+    """The operations that change the queue; the decide thread's."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    def take(self, request: ControlRequest, _state: DaemonState) -> ControlReply:
+        if request.text("kind", 16) not in _KINDS:
+            raise MalformedRequest(f"kind is not one of {', '.join(_KINDS)}")
+        if not request.peer.pid:
+            raise MalformedRequest("the client is in a PID namespace that gpushared cannot see")
+        seconds = request.number("wait_seconds", 0, _MOST_WAIT_SECONDS)
+        applicant = Applicant(
+            name=str(request.fields.get("name") or "")[:128],
+            uid=request.peer.uid,
+            pid=request.peer.pid,
+            is_rootless=request.flag("rootless") or not request.peer.is_root,
+            kind="container" if request.fields["kind"] == "container" else "command",
+            wait_seconds=seconds or None,
+        )
+        source = TicketSource(
+            options=_texts(request, "quota"),
+            variables=_texts(request, "variables"),
+            annotations=_texts(request, "annotations"),
+            cards=request.text("cards", 256) if request.fields.get("cards") else "",
+        )
+        ticket, secret = self._queue.take(applicant, source)
+        return reply({**Ticket(ticket=ticket.id, secret=secret)})
+
+    def cancel(self, request: ControlRequest, _state: DaemonState) -> ControlReply:
+        ticket = self._queue.cancel(request.matched("ticket", ID), request.peer.uid)
+        return reply({"ticket": ticket.id, "name": ticket.name})
+
+
+def _texts(request: ControlRequest, name: str) -> dict[str, str]:
+    """Return an object of texts in a request; MalformedRequest."""
+    found = request.fields.get(name, {})
+    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+        raise MalformedRequest(f"{name} is not an object of strings")
+    if len(found) > _MOST_KEYS:
+        raise MalformedRequest(f"{name} has more than {_MOST_KEYS} keys")
+    return found
+
+
+def queue_operations(queue: Queue) -> Mapping[str, Operation]:
+    """Return the operations of the queue, by name."""
+    run = _QueueOperations(queue)
+    return {
+        "queue": Operation(_queue),
+        "queue-take": Operation(run.take, "decide"),
+        "queue-poll": Operation(_poll),
+        "queue-cancel": Operation(run.cancel, "decide"),
     }

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from gpushare import protocol
+from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.lifecycle import bind, release
 from gpushare.daemon.operator.resize import (
     OVER_QUOTA_KEY,
@@ -203,4 +204,45 @@ def tenant_operations(control: RunControl) -> Mapping[str, Operation]:
         "pause": Operation(run.pause, "request"),
         "resume": Operation(run.resume, "request"),
         "stop": Operation(run.stop, "request"),
+    }
+
+
+# --- evict, restore and move; each waits until it is done ---
+
+
+class _EvictionOperations:
+    """The operations that need the evictions, beside the state."""
+
+    def __init__(self, evictions: Evictions) -> None:
+        self._evictions = evictions
+
+    def evict(self, request: ControlRequest, state: DaemonState) -> ControlReply:
+        held, reason = request.flag("hold"), request_reason(request)
+        return self._run(request, state, lambda key: self._evictions.evict(key, reason, held=held))
+
+    def restore(self, request: ControlRequest, state: DaemonState) -> ControlReply:
+        reason = request_reason(request)
+        return self._run(request, state, lambda key: self._evictions.restore(key, reason))
+
+    def move(self, request: ControlRequest, state: DaemonState) -> ControlReply:
+        card, reason = request.text("card", 96), request_reason(request)
+        return self._run(request, state, lambda key: self._evictions.move(key, card, reason))
+
+    def _run(
+        self, request: ControlRequest, state: DaemonState, step: Callable[[str], None]
+    ) -> ControlReply:
+        request.root_only()
+        record = find_tenant(request.text("name"), state)
+        step(record.key)
+        now = state.ledger.entries.get(record.key, record)  # it may have ended meanwhile
+        return reply({"tenant": status_rows.tenant_row(now, state)})
+
+
+def eviction_operations(evictions: Evictions) -> Mapping[str, Operation]:
+    """Return the operations on evictions, by name."""
+    run = _EvictionOperations(evictions)
+    return {
+        "evict": Operation(run.evict, "create", is_slow=True),
+        "restore": Operation(run.restore, "create", is_slow=True),
+        "move": Operation(run.move, "create", is_slow=True),
     }

@@ -14,14 +14,15 @@ import contextlib
 import json
 import os
 import re
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal
 
 from gpushare.daemon.policy.compute import policy_on, reserved_cores
-from gpushare.daemon.store.eviction import EvictionRecord, eviction_from_json
 from gpushare.protocol import TenantPod
 from gpushare.quota.effective_request import DEFAULT_PRIORITY
 from gpushare.quota.request import SCHEDULED, RequestRecord
@@ -365,3 +366,174 @@ class RecordFolder:
         if not isinstance(document, dict):
             raise ValueError("it is not an object")  # noqa: TRY004 - the file's fault, not a type
         return document
+
+
+# --- what the ledger records of the freezes of tenants, and of kills that are promised ---
+
+#: What froze the tenant. "idle": `idle.action` paused it, as an operator does; "stop": it is to be
+#: killed, at whatever request; "unknown": it was frozen when gpushared started, without a record.
+By = Literal["operator", "idle", "audit", "stop", "unknown", "time-limit"]
+#: These do not keep a tenant frozen.
+NOT_FREEZES: Final[frozenset[By]] = frozenset({"stop", "unknown"})
+
+
+@dataclass(frozen=True)
+class FreezeRecord:
+    """One freeze of one tenant, or its kill.
+
+    `since` is seconds since the epoch; `due`, the time of the kill, of CLOCK_BOOTTIME. `cgroup`,
+    "hierarchy:path", is what was frozen. `thaws`: gpushared may thaw it; it was not frozen before.
+    """
+
+    key: str
+    by: By
+    why: str
+    since: float
+    due: float = 0.0
+    cgroup: str = ""
+    thaws: bool = True
+
+
+class FreezeJournal:
+    """The freezes of all tenants, for any thread: `all` is replaced, never changed.
+
+    What is in effect is in memory, and in the kernel. `store` is called with the key of a tenant
+    whose freezes are to be written to the disk: no freeze waits for that, or depends on it. `found`
+    are those that were written.
+    """
+
+    def __init__(
+        self, store: Callable[[str], None], found: Mapping[str, tuple[FreezeRecord, ...]]
+    ) -> None:
+        self.store = store
+        self.all: Mapping[str, tuple[FreezeRecord, ...]] = MappingProxyType(dict(found))
+        self._lock = threading.Lock()
+
+    def of(self, key: str) -> tuple[FreezeRecord, ...]:
+        """Return the freezes of tenant `key`, the oldest first."""
+        return self.all.get(key, ())
+
+    def put(self, freeze: FreezeRecord) -> None:
+        """Note `freeze` in place of an earlier one by the same for the same tenant."""
+        with self._lock:
+            self._publish(freeze.key, (*self._others(freeze.key, freeze.by), freeze))
+        self.store(freeze.key)
+
+    def drop(self, key: str, by: By) -> None:
+        """Remove the freeze of tenant `key` by `by`, if there is one."""
+        with self._lock:
+            left = self._others(key, by)
+            if left == self.of(key):
+                return
+            self._publish(key, left)
+        self.store(key)
+
+    def forget(self, key: str) -> None:
+        """Publish that tenant `key` has no freezes: they ended with its record."""
+        with self._lock:
+            self._publish(key, ())
+
+    def _others(self, key: str, by: By) -> tuple[FreezeRecord, ...]:
+        return tuple(freeze for freeze in self.of(key) if freeze.by != by)
+
+    def _publish(self, key: str, freezes: tuple[FreezeRecord, ...]) -> None:
+        others = {other: kept for other, kept in self.all.items() if other != key}
+        self.all = MappingProxyType({**others, key: freezes} if freezes else others)
+
+
+# --- what the ledger records of an eviction: where a tenant's GPU memory is ---
+#
+# | state | memory | its allocations |
+# |---|---|---|
+# | evicting | on its cards; on the way to host memory | count |
+# | evicted | in host memory of its processes | are available to others |
+# | restoring | in host memory, on the way to the cards of its allocations | count again |
+# | failed | the driver can neither keep nor restore it (CU_PROCESS_STATE_FAILED) | count |
+#
+# A step is recorded before it is begun, and what it has led to afterwards. A daemon that finds an
+# eviction in between asks the driver for the state of each process: it never guesses.
+
+EvictionState = Literal["evicting", "evicted", "restoring", "failed"]
+_EVICTION_STATES: Final = ("evicting", "evicted", "restoring", "failed")
+
+
+@dataclass(frozen=True)
+class EvictedProcess:
+    """A process that uses the driver, by its numbers on the host."""
+
+    pid: int
+    starttime: int
+
+
+@dataclass(frozen=True)
+class EvictionRecord:
+    """An eviction; `since` is when it came into this state, in seconds since the epoch.
+
+    `cause` is what evicted it (`operator`, `idle` or `offline`: the reason is a request that had
+    no room). `processes` are in the order in which they are evicted, and restored. `card_bytes` is
+    what the driver reported for each of its allocations, and `cards` the UUIDs of the cards that
+    the memory came from, both by the tenant's card number: a restore to another card changes the
+    UUIDs of the allocations first.
+    """
+
+    state: EvictionState
+    since: float
+    cause: str = "operator"
+    reason: str = ""
+    processes: tuple[EvictedProcess, ...] = ()
+    card_bytes: tuple[int, ...] = ()
+    cards: tuple[str, ...] = ()
+    error: str = ""  # of a failed one: what the driver said
+    held: bool = False  # it is restored by an operator alone
+
+    @property
+    def bytes(self) -> int:
+        """What is, or is about to be, in host memory."""
+        return sum(self.card_bytes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as JSON has it."""
+        return {
+            **vars(self),
+            "processes": [asdict(one) for one in self.processes],
+            "card_bytes": list(self.card_bytes),
+            "cards": list(self.cards),
+        }
+
+
+_EVICTION_FIELDS: Final = frozenset(each.name for each in fields(EvictionRecord))
+
+
+def eviction_from_json(values: Mapping[str, Any] | None) -> EvictionRecord | None:
+    """Return the record that `to_json` wrote; ValueError, TypeError, LookupError for others."""
+    if values is None:
+        return None
+    if values.keys() != _EVICTION_FIELDS or values["state"] not in _EVICTION_STATES:
+        raise ValueError("it does not have the fields of an eviction")
+    return EvictionRecord(
+        **{
+            **values,
+            "processes": tuple(EvictedProcess(**one) for one in values["processes"]),
+            "card_bytes": tuple(map(int, values["card_bytes"])),
+            "cards": tuple(map(str, values["cards"])),
+        }
+    )
+
+
+@dataclass(frozen=True)
+class EvictionTotals:
+    """What was done since gpushared started, for the metrics. `seconds` are of all together."""
+
+    evictions: int = 0
+    restores: int = 0
+    moves: int = 0
+    failures: int = 0
+    eviction_seconds: float = 0.0
+    restore_seconds: float = 0.0
+    driver_seconds: float = 0.0  # of both, in the driver
+
+    def plus(self, **more: float) -> EvictionTotals:
+        """Return these and what has been done since."""
+        return EvictionTotals(
+            **{key: value + more.get(key, 0) for key, value in vars(self).items()}
+        )

@@ -18,8 +18,12 @@ from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.placement.model import CardCapacity
 from gpushare.daemon.state import ComputeUsage, DaemonState, LoadedDriver
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
-from gpushare.daemon.views.eviction_rows import evicted_on
-from gpushare.daemon.views.status_rows import available_bytes, card_mode, scheduling_fault
+from gpushare.daemon.views.status_rows import (
+    available_bytes,
+    card_mode,
+    evicted_on,
+    scheduling_fault,
+)
 from gpushare.daemon.views.tenant_memory import memory_of
 from gpushare.events import COUNTED
 from gpushare.metrics_schema import (

@@ -4,21 +4,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Literal
+from itertools import count
+from typing import Final, Literal, NamedTuple
 
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.cards.mps_state import MPS, MpsCardState
 from gpushare.daemon.compute import scheduler_sync
+from gpushare.daemon.eviction.checkpoint_client import why_unsupported
+from gpushare.daemon.eviction.preconditions import host_memory_bound
 from gpushare.daemon.identity import processes
 from gpushare.daemon.observe.time_limits import ends_at
 from gpushare.daemon.pages.status_page import ProcessClaim, TenantClaims, sum_claims
-from gpushare.daemon.placement.model import NO_LINKS, NO_NODE, CardCapacity, Links
+from gpushare.daemon.placement.choose import find_obstacle
+from gpushare.daemon.placement.model import NO_LINKS, NO_NODE, AllocationUse, CardCapacity, Links
+from gpushare.daemon.placement.request import PlacementRequest
 from gpushare.daemon.policy.compute import Share
 from gpushare.daemon.state import ComputeUsage, DaemonState, LoadedDriver
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
-from gpushare.daemon.views.eviction_rows import eviction_row
 from gpushare.daemon.views.tenant_memory import memory_of
 from gpushare.daemon.views.tenant_warnings import warnings_of
 from gpushare.metrics_schema import CardSensors
@@ -30,12 +35,17 @@ from gpushare.protocol import (
     Intervention,
     NonTenantProcessStatus,
     ProcessCard,
+    ProfileStatus,
     TenantCard,
+    TenantEviction,
     TenantMps,
     TenantProcess,
     TenantStatus,
 )
-from gpushare.quota.request import recorded_text
+from gpushare.quota.effective_request import resolve_request
+from gpushare.quota.keys import request_from
+from gpushare.quota.profiles import ShareProfile
+from gpushare.quota.request import PROFILE, RequestedValue, ValueSource, recorded_text
 
 # The most rows that fit one packet.
 _MOST_NON_TENANTS = 64
@@ -375,3 +385,95 @@ def card_index(uuid: str, state: DaemonState) -> int:
     """Return the index of a card, -1 if it is gone."""
     card = None if state.driver is None else state.driver.card(uuid)
     return -1 if card is None else card.index
+
+
+# --- evictions ---
+
+
+class EvictedOnCard(NamedTuple):
+    """The evicted tenants that a card's memory came from."""
+
+    tenants: int = 0
+    bytes: int = 0
+
+
+def eviction_row(record: TenantRecord, state: DaemonState) -> TenantEviction | None:
+    """Return where the GPU memory of a tenant is, None if it is on its cards."""
+    eviction = record.eviction
+    if eviction is None:
+        return None
+    cards = [None if state.driver is None else state.driver.card(one) for one in eviction.cards]
+    return TenantEviction(
+        state=eviction.state,
+        since=eviction.since,
+        cause=eviction.cause,
+        reason=eviction.reason,
+        bytes=eviction.bytes,
+        from_cards=[-1 if card is None else card.index for card in cards],
+        held=eviction.held,
+        waits_since=state.observed.waiting.get(record.key),
+        error=eviction.error,
+    )
+
+
+def eviction_fault(state: DaemonState) -> str:
+    """Return why no container of this node can be evicted, "" if they can."""
+    if state.driver is None:
+        return "there is no driver"
+    if host_memory_bound(state) <= 0:
+        return "evict.host_memory of gpushare.yaml is 0"
+    return why_unsupported(state.driver.nvml.driver_version)
+
+
+def evicted_on(uuid: str, state: DaemonState) -> EvictedOnCard:
+    """Return the tenants whose memory was evicted from a card, and its bytes."""
+    found = [
+        size
+        for record in state.ledger.entries.values()
+        if record.is_off_card and record.eviction is not None
+        for card, size in zip(record.eviction.cards, record.eviction.card_bytes, strict=False)
+        if card == uuid
+    ]
+    return EvictedOnCard(len(found), sum(found))
+
+
+# --- the node's profiles, and how many more containers of each the cards have room for ---
+
+_SOURCE: Final = ValueSource("default", PROFILE)
+
+
+def profile_rows(state: DaemonState) -> Iterator[ProfileStatus]:
+    """Yield the row of each profile, in the order of gpushare.yaml."""
+    terms = state.config.terms
+    capacities = state.capacities()
+    for profile in terms.profiles.values():
+        request = _request(profile, terms.defaults.policy)
+        yield ProfileStatus(
+            name=profile.name,
+            requests=dict(profile.values),
+            fits=sum(_fits(request, capacity) for capacity in capacities),
+        )
+
+
+def _request(profile: ShareProfile, policy: str | None) -> PlacementRequest:
+    named = RequestedValue(profile.name, profile.name, _SOURCE)
+    effective = resolve_request(request_from(profile.layer(named)))
+    return PlacementRequest(
+        memory_bytes=effective.memory_bytes,
+        memory_percent=effective.memory_percent,
+        memory_limit_bytes=effective.memory_limit_bytes,
+        cores=effective.cores,
+        policy=profile.values.get("policy") or policy or effective.policy,
+    )
+
+
+def _fits(request: PlacementRequest, capacity: CardCapacity) -> int:
+    """Return how many more of a request a card has room for, one placed after the other."""
+    more: list[AllocationUse] = []
+    for number in count():
+        held = (*capacity.allocations, *more)
+        if find_obstacle(request, replace(capacity, allocations=held)) is not None:
+            return number
+        wanted = request.wanted_of(capacity)
+        more.append(AllocationUse("", wanted.memory_bytes, wanted.cores))
+    raise AssertionError

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scheduler_process.py has the layout of scheduler/message.h, by the C compiler."""
+"""scheduler_sync.py has the layout of scheduler/message.h, by the C compiler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from gpushare import abi
-from gpushare.daemon.compute import scheduler_process as schedule_message
+from gpushare.daemon.compute import scheduler_sync as schedule_message
 
 from .conftest import ROOT, SOURCES
 

@@ -19,8 +19,14 @@ import pynvml
 import pytest
 
 from gpushare import simulator
-from gpushare.daemon.cards import context_size, nvml_client, nvml_sensors, worker_process
-from gpushare.daemon.cards.context_size import ContextProbe, DriverFigures, measure_context
+from gpushare.daemon.cards import context_size, nvml_calls, nvml_client, worker_process
+from gpushare.daemon.cards.context_size import (
+    NOT_MEASURED,
+    ContextProbe,
+    DriverFigures,
+    Rounding,
+    measure_context,
+)
 from gpushare.daemon.cards.driver_client import (
     DriverError,
     DriverGeneration,
@@ -32,7 +38,6 @@ from gpushare.daemon.cards.driver_client import (
 )
 from gpushare.daemon.cards.health import Health
 from gpushare.daemon.cards.nvml_client import Nvml
-from gpushare.daemon.cards.rounding import NOT_MEASURED, Rounding
 from gpushare.daemon.cards.worker_process import WorkerProcess
 from gpushare.metrics_schema import CardSensors
 from gpushare.simulator import FalseReading, Simulator
@@ -366,7 +371,7 @@ def test_a_brief_look_sees_whatever_takes_memory(machine: SimulatorMachine, driv
 
 def test_the_sensors_are_those_of_the_card(cards: Simulator, driver: Nvml) -> None:
     """Those of an idle H200 by its profile; energy is not simulated."""
-    assert set(nvml_sensors._READ) == set(CardSensors.__annotations__)
+    assert set(nvml_calls._READ) == set(CardSensors.__annotations__)
     profile = json.loads((simulator.libraries() / "profiles" / "h200.json").read_text())
     found = driver.sample().sensors
     assert set(found) == set(cards.uuids)

@@ -22,14 +22,13 @@ import pytest
 from gpushare import abi
 from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.audit.judge import Verdict
-from gpushare.daemon.cards.context_size import DriverFigures
+from gpushare.daemon.cards.context_size import NOT_MEASURED, DriverFigures
 from gpushare.daemon.cards.driver_client import (
     DriverError,
     DriverGeneration,
     DriverSample,
     ProcessUse,
 )
-from gpushare.daemon.cards.rounding import NOT_MEASURED
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.identity.processes import Process

@@ -11,13 +11,12 @@ import pytest
 
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.eviction import checkpoint_api as api
-from gpushare.daemon.eviction import evictions, host_memory, steps
+from gpushare.daemon.eviction import evictions, preconditions, steps
 from gpushare.daemon.eviction.preconditions import CannotEvict
 from gpushare.daemon.eviction.steps import EvictionFailed
 from gpushare.daemon.identity import processes
 from gpushare.daemon.placement.model import CardCapacity
-from gpushare.daemon.store.eviction import EvictionRecord
-from gpushare.daemon.store.record import TenantRecord
+from gpushare.daemon.store.record import EvictionRecord, TenantRecord
 
 from .fake_process import FakeProcess
 from .fakes import GIB, FakeDaemon, FakeDriver
@@ -173,9 +172,9 @@ def make(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> EvictableNode:
         key = next((one.key for one in made.tenants if pid in one.pids), None)
         return own(pid) if key is None else {"": f"/evictable/{key}"}
 
-    monkeypatch.setattr(host_memory, "available_bytes", lambda: 1 << 40)
-    monkeypatch.setattr(host_memory, "total_bytes", lambda: 1 << 40)
-    monkeypatch.setattr(host_memory, "least_memory", lambda *_: None)
+    monkeypatch.setattr(preconditions, "available_bytes", lambda: 1 << 40)
+    monkeypatch.setattr(preconditions, "total_bytes", lambda: 1 << 40)
+    monkeypatch.setattr(preconditions, "least_memory", lambda *_: None)
     monkeypatch.setattr(processes, "members", members)
     monkeypatch.setattr(processes, "cgroups_of", cgroups_of)
     monkeypatch.setattr(evictions, "await_sample", lambda _: made.look())

@@ -42,7 +42,7 @@ from gpushare.daemon.lifecycle.queue import Queue
 from gpushare.daemon.lifecycle.room import RoomForStarts
 from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.sampler import UsageSampler
-from gpushare.daemon.operator.node_labels import node_settings
+from gpushare.daemon.operator.reload import node_settings
 from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.pages.mounts import CallResult, TenantMounts
 from gpushare.daemon.pages.process_watch import ProcessWatch, TenantSocket
@@ -52,8 +52,7 @@ from gpushare.daemon.policy.compute import FIXED
 from gpushare.daemon.service.control_request import Operation
 from gpushare.daemon.service.control_server import all_operations
 from gpushare.daemon.state import DaemonState, LoadedDriver
-from gpushare.daemon.store.integrity import IntegrityCheck
-from gpushare.daemon.store.ledger import Ledger
+from gpushare.daemon.store.ledger import IntegrityCheck, Ledger
 from gpushare.daemon.store.overrides import Overrides
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.metrics_schema import CardSensors

@@ -14,7 +14,7 @@ import pytest
 from gpushare.daemon.freezer.freezer import CannotFreeze
 from gpushare.daemon.policy import escalation
 from gpushare.daemon.state import WINDOWS, ComputeUsage
-from gpushare.daemon.store.freezes import By, FreezeRecord
+from gpushare.daemon.store.record import By, FreezeRecord
 from gpushare.daemon.views.status_rows import tenant_row
 
 from . import fakes

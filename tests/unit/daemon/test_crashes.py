@@ -25,9 +25,8 @@ from gpushare.daemon.pages.process_watch import TenantSocket
 from gpushare.daemon.pages.status_page import StatusPage
 from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.store.claim import ClaimedDevice, ClaimRecord
-from gpushare.daemon.store.freezes import FreezeRecord
 from gpushare.daemon.store.ledger import Ledger
-from gpushare.daemon.store.record import CardAllocation, TenantRecord
+from gpushare.daemon.store.record import CardAllocation, FreezeRecord, TenantRecord
 from gpushare.daemon.store.ticket import TicketRecord, TicketSource
 from gpushare.quota.size import parse_size
 

@@ -17,24 +17,21 @@ from gpushare.daemon.cards.driver_client import DriverSample, ProcessUse
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.compute import scheduler_sync
 from gpushare.daemon.eviction import checkpoint_api as api
-from gpushare.daemon.eviction import host_memory
+from gpushare.daemon.eviction import preconditions
 from gpushare.daemon.eviction.before_kill import BeforeKill
 from gpushare.daemon.eviction.checkpoint_client import CheckpointError
-from gpushare.daemon.eviction.host_memory import MemoryLimit
-from gpushare.daemon.eviction.on_card import OnCardWatch
-from gpushare.daemon.eviction.preconditions import CannotRestore
-from gpushare.daemon.eviction.steps import EvictionFailed
+from gpushare.daemon.eviction.preconditions import CannotRestore, MemoryLimit
+from gpushare.daemon.eviction.steps import EvictionFailed, OnCardWatch
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.queue import Applicant
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.placement.model import MigInstance
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.store.freezes import FreezeRecord
+from gpushare.daemon.store.record import FreezeRecord
 from gpushare.daemon.store.ticket import TicketSource
-from gpushare.daemon.views.eviction_rows import evicted_on
 from gpushare.daemon.views.metrics import tenant_metrics
-from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.daemon.views.status_rows import evicted_on, tenant_row
 from gpushare.daemon.views.why import explain_memory
 from gpushare.errors import UserError
 from gpushare.quota.request_policy import IdlePolicy
@@ -46,7 +43,7 @@ from .inline import InlineWorker
 from .operations import opened
 from .registered import hold
 
-LEAST_MEMORY = host_memory.least_memory
+LEAST_MEMORY = preconditions.least_memory
 OUT_OF_MEMORY = CheckpointError("restore: CUDA_ERROR_OUT_OF_MEMORY", 2)
 REFUSED = CheckpointError("checkpoint: CUDA_ERROR_NOT_SUPPORTED", 801)
 SLOW = CheckpointError("lock: CUDA_ERROR_NOT_READY", 600)
@@ -291,11 +288,11 @@ def test_host_memory_is_bounded_for_all_the_machine_and_the_container(
     made.configure(host_memory_bytes=0)
     made.refuses(second, r"evict\.host_memory of gpushare\.yaml is 0")
     made.configure(host_memory_bytes=60 * GIB)
-    monkeypatch.setattr(host_memory, "available_bytes", lambda: GIB)
+    monkeypatch.setattr(preconditions, "available_bytes", lambda: GIB)
     made.refuses(second, "this machine has 1 GiB available")
-    monkeypatch.setattr(host_memory, "available_bytes", lambda: 1 << 40)
+    monkeypatch.setattr(preconditions, "available_bytes", lambda: 1 << 40)
     least = MemoryLimit("/sys/fs/cgroup/train", 2 * GIB)
-    monkeypatch.setattr(host_memory, "least_memory", lambda *_: least)
+    monkeypatch.setattr(preconditions, "least_memory", lambda *_: least)
     made.refuses(second, "the container's memory limit leaves 2 GiB")
     assert second.eviction is None
 

@@ -20,8 +20,7 @@ from gpushare.daemon.freezer.freezer import CannotFreeze
 from gpushare.daemon.observe import idle_holders
 from gpushare.daemon.observe.idle_holders import IdleHolders
 from gpushare.daemon.state import AuditFinding, ComputeUsage, UsageView
-from gpushare.daemon.store.freezes import FreezeRecord
-from gpushare.daemon.store.record import TenantRecord
+from gpushare.daemon.store.record import FreezeRecord, TenantRecord
 from gpushare.daemon.views.metrics import tenant_metrics
 from gpushare.daemon.views.status_rows import tenant_row
 from gpushare.quota.request import RequestRecord, SourceKind

@@ -21,8 +21,7 @@ from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.service.node_operations import status_row
 from gpushare.daemon.store import record
 from gpushare.daemon.store.claim import ClaimedDevice, ClaimRecord
-from gpushare.daemon.store.integrity import IntegrityCheck, IntegrityLost
-from gpushare.daemon.store.ledger import Ledger, LedgerError
+from gpushare.daemon.store.ledger import IntegrityCheck, IntegrityLost, Ledger, LedgerError
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 
 from . import fakes

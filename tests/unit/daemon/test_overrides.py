@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from gpushare.daemon.cards.context_size import (
+    NOT_MEASURED,
     ContextSizes,
     DriverFigures,
+    Rounding,
+    measure_rounding,
 )
-from gpushare.daemon.cards.rounding import NOT_MEASURED, Rounding, measure_rounding
 from gpushare.daemon.store.overrides import Overrides, OverridesError
 
 from .fakes import GIB, MIB, card

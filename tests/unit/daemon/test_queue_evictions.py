@@ -14,7 +14,7 @@ from gpushare.daemon.eviction.checkpoint_client import CheckpointError
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.queue import Applicant
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.store.freezes import FreezeRecord
+from gpushare.daemon.store.record import FreezeRecord
 from gpushare.daemon.store.ticket import TicketRecord, TicketSource
 from gpushare.daemon.views.metrics import daemon_metrics
 from gpushare.daemon.views.queue_rows import queue_rows

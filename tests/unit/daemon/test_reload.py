@@ -16,13 +16,14 @@ import pytest
 from gpushare import config as configuration
 from gpushare.config import Config, Timing
 from gpushare.daemon.operator import reload as module
-from gpushare.daemon.operator.node_labels import (
+from gpushare.daemon.operator.reload import (
     LabelsNotAccepted,
+    NotReloaded,
     node_settings,
+    reload_config,
     reset_node_setting,
     set_node_setting,
 )
-from gpushare.daemon.operator.reload import NotReloaded, reload_config
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.service.control_request import ControlRequest, Peer
 from gpushare.daemon.service.node_operations import (

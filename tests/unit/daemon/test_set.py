@@ -23,8 +23,7 @@ from gpushare.daemon.operator.resize import (
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.service.node_operations import set_card_policy
 from gpushare.daemon.store.overrides import Overrides
-from gpushare.daemon.views.profile_rows import profile_rows
-from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.daemon.views.status_rows import profile_rows, tenant_row
 from gpushare.protocol import HostProcessGrant
 from gpushare.quota.effective_request import Defaults
 from gpushare.quota.errors import QuotaError

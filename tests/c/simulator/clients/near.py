@@ -8,7 +8,7 @@ import sys
 import pynvml
 
 sys.path.insert(0, sys.argv[1])
-from gpushare.daemon.cards import nvml_topology
+from gpushare.daemon.cards import nvml_calls
 
 ctypes.CDLL("libnvidia-ml.so.1", mode=ctypes.RTLD_GLOBAL)
 pynvml.nvmlInit()
@@ -16,4 +16,4 @@ handles = {}
 for index in range(pynvml.nvmlDeviceGetCount()):
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     handles[pynvml.nvmlDeviceGetUUID(handle)] = handle
-print(json.dumps(nvml_topology.topology_facts(handles)))
+print(json.dumps(nvml_calls.topology_facts(handles)))
