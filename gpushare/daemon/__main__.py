@@ -16,7 +16,7 @@ import gpushare
 from gpushare import config as configuration
 from gpushare import wait_policy
 from gpushare.config import Config
-from gpushare.daemon.audit.mps_bypass import MpsBypass
+from gpushare.daemon.audit.bypass import MpsBypass
 from gpushare.daemon.composition import CannotStart, Threads, build_state, compose
 from gpushare.daemon.compute.scheduler_sync import SchedulerSync
 from gpushare.daemon.core import privileges

@@ -17,9 +17,8 @@ from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.audit.bypass import BypassControl
 from gpushare.daemon.core.log import log, set_owner_lookup
 from gpushare.daemon.core.loop import DaemonClock, Loop, Worker, WorkerPool, boot_id
-from gpushare.daemon.eviction.before_kill import BeforeKill
 from gpushare.daemon.eviction.checkpoint_client import CheckpointCalls
-from gpushare.daemon.eviction.evictions import Evictions
+from gpushare.daemon.eviction.evictions import BeforeKill, Evictions
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.queue import LOOK_SECONDS, Queue
@@ -34,7 +33,7 @@ from gpushare.daemon.service.control_server import all_operations
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import IntegrityCheck, Ledger
 from gpushare.daemon.store.overrides import Overrides
-from gpushare.daemon.views.ended_tenants import keep_last_figures
+from gpushare.daemon.views.metrics import keep_last_figures
 from gpushare.errors import UserError
 from gpushare.oci import elf
 

@@ -24,13 +24,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gpushare.history import retention, tables
-from gpushare.history.container_row import CONTAINER_COLUMNS, container_row
 from gpushare.history.figures import CARD_FIGURES, CONTAINER_FIGURES, counters
 from gpushare.history.retention import INTERVAL_SECONDS, PERIOD_MS
 from gpushare.history.tables import FILE, KINDS
 
 if TYPE_CHECKING:
     from gpushare.metrics_schema import EndedTenantMetrics, Metrics, TenantMetrics
+import functools
+import pwd
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpushare.metrics_schema import TenantMetrics
+
 
 DAYS: Final = 7
 #: Of seven days; enough for 16 cards and 200 containers (docs/measurements has the figures).
@@ -392,3 +398,38 @@ def _locked(folder: Path) -> int:
             time.sleep(_LOCK_SECONDS / 50)
         else:
             return descriptor
+
+
+# --- what the metrics history has of a container beside its figures ---
+
+CONTAINER_COLUMNS: Final = (
+    *("key", "identity", "name", "namespace", "pod", "user", "labels", "engine", "mode", "policy"),
+)
+
+
+@functools.lru_cache(maxsize=256)
+def _user_name(uid: int | None) -> str:
+    """Return the name of a user, or the number if it has none here."""
+    if uid is None:
+        return ""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def container_row(tenant: TenantMetrics) -> tuple[str, ...]:
+    """Return the values of CONTAINER_COLUMNS."""
+    pod = tenant["pod"]
+    return (
+        tenant["key"],
+        tenant["id"],
+        tenant["name"],
+        "" if pod is None else pod["namespace"],
+        "" if pod is None else pod["name"],
+        _user_name(tenant["uid"]),
+        json.dumps(tenant["labels"], sort_keys=True),
+        tenant["engine"],
+        "mps" if tenant["isolation"] == "mps" else tenant["mode"],
+        tenant["policy"],
+    )

@@ -8,13 +8,14 @@ back for it, and then the driver's own figure of free memory is looked at. The d
 
 from __future__ import annotations
 
+import os
+import stat
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 from typing import Final
 
-from gpushare.daemon.eviction.card_nodes import has_card_node
 from gpushare.daemon.eviction.checkpoint_client import why_no_moves
 from gpushare.daemon.eviction.preconditions import CannotRestore
 from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds
@@ -193,3 +194,35 @@ def write_cards(record: TenantRecord, state: DaemonState) -> None:
         if pages is not None and pages.grant.uuid(number) != allocation.uuid:
             pages.grant.set_uuid(number, allocation.uuid)
             pages.grant.publish()
+
+
+# --- whether a container has the device node of a card ---
+
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+def has_card_node(record: TenantRecord, card: Card) -> bool:
+    """Whether the first process of a tenant has the node of `card`.
+
+    A host process has all of the machine's. Nothing of the container is followed: its /dev is what
+    its runtime has mounted.
+    """
+    if record.engine == "host":
+        return True
+    try:
+        root = os.open(f"/proc/{record.pid}/root", _DIRECTORY)
+    except OSError:
+        return False
+    try:
+        dev = os.open("dev", _DIRECTORY | os.O_NOFOLLOW, dir_fd=root)
+    except OSError:
+        return False
+    finally:
+        os.close(root)
+    try:
+        found = os.stat(f"nvidia{card.minor}", dir_fd=dev, follow_symlinks=False)
+    except OSError:
+        return False
+    finally:
+        os.close(dev)
+    return stat.S_ISCHR(found.st_mode) and os.minor(found.st_rdev) == card.minor

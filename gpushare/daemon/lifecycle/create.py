@@ -34,7 +34,9 @@ from gpushare.daemon.lifecycle.queue import (
     Applicant,
     Queue,
     QueueFull,
+    RoomForStarts,
     TicketNotFound,
+    lacks_room,
     shown_by_container,
 )
 from gpushare.daemon.lifecycle.reserve import (
@@ -44,7 +46,6 @@ from gpushare.daemon.lifecycle.reserve import (
     reserve,
     truncated_notes,
 )
-from gpushare.daemon.lifecycle.room import RoomForStarts, lacks_room
 from gpushare.daemon.limits import driver_version
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState

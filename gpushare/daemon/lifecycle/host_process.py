@@ -16,9 +16,8 @@ from pathlib import Path
 from gpushare import abi
 from gpushare.daemon.identity.container_names import NAME, find_conflict
 from gpushare.daemon.lifecycle.container_edits import BIND
-from gpushare.daemon.lifecycle.queue import refuse_for_user
+from gpushare.daemon.lifecycle.queue import RoomForStarts, refuse_for_user
 from gpushare.daemon.lifecycle.reserve import TenantIdentity, log_reserved, reserve
-from gpushare.daemon.lifecycle.room import RoomForStarts
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
 from gpushare.config import Config
 from gpushare.daemon.core.log import log
+from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.eviction.targets import restore_request
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import bounds
@@ -35,9 +36,10 @@ from gpushare.daemon.placement.waiting import (
     in_order,
 )
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.store.record import CardAllocation
+from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.daemon.store.ticket import TicketKind, TicketRecord, TicketSource, digest
 from gpushare.errors import UserError
+from gpushare.protocol import START_SECONDS
 from gpushare.quota.effective_request import EffectiveRequest, resolve_request
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.parse import parse_request
@@ -481,3 +483,45 @@ def shown_by_container(secret: str, state: DaemonState) -> TicketRecord | None:
     """
     ticket = find_granted(secret, state)
     return ticket if ticket is not None and ticket.kind != "command" else None
+
+
+# --- how a start that has no room gets some: others are evicted for it, or it waits ---
+
+
+def lacks_room(error: UserError) -> bool:
+    """Whether a request was refused for want of room."""
+    return isinstance(error, NoRoom) or isinstance(error.__cause__, NoRoom)
+
+
+@dataclass(frozen=True)
+class RoomForStarts:
+    """What can make room for a start, as far as the configuration allows it."""
+
+    evictions: Evictions
+    queue: Queue
+
+    def reserve_again(
+        self,
+        error: NoRoom,
+        about: tuple[str, bool],
+        reserve: Callable[[], TenantRecord],
+        waits: Callable[[float], None],
+    ) -> TenantRecord:
+        """Return what `reserve` does once others are evicted for it; NoRoom: `error`, or a new one.
+
+        `about` is the name of the container, and whether it is of class online. `waits` is called
+        before, and with 0 after: an eviction takes seconds. Never on the decide thread.
+        """
+        name, is_online = about
+        if error.request is None:
+            raise error
+        waits(START_SECONDS)
+        try:
+            record = self.evictions.evict_for(
+                error.request, is_online, f"{name} had no room", reserve
+            )
+        finally:
+            waits(0)
+        if record is None:
+            raise error
+        return record

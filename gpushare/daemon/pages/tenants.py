@@ -246,9 +246,7 @@ class Tenants:
         self.pages: Mapping[str, Pages] = MappingProxyType({})
         #: With the key of a tenant that is about to be released; the decide thread's.
         self.releasing: Signal[[str]] = Signal()
-        self.ended: Mapping[tuple[str, float], Any] = MappingProxyType(
-            {}
-        )  # see views/ended_tenants.py
+        self.ended: Mapping[tuple[str, float], Any] = MappingProxyType({})  # see views/metrics.py
         # Tenants whose limits in the driver may differ from their pages; the decide thread's.
         self.limits_left: set[str] = set()
         # Clients of an MPS server that the driver limits too; the decide thread's.

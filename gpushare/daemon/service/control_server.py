@@ -26,8 +26,7 @@ from gpushare import protocol
 from gpushare.daemon.core.log import Allowances, count_event, log
 from gpushare.daemon.core.loop import Worker, WorkerPool
 from gpushare.daemon.eviction.evictions import Evictions
-from gpushare.daemon.lifecycle.queue import Queue
-from gpushare.daemon.lifecycle.room import RoomForStarts
+from gpushare.daemon.lifecycle.queue import Queue, RoomForStarts
 from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.service.control_request import (
     MOST_FDS,

@@ -21,11 +21,11 @@ from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
 from gpushare.daemon.lifecycle.queue import (
     Applicant,
     Queue,
+    RoomForStarts,
     TicketNotFound,
     find_granted,
     has_secret,
 )
-from gpushare.daemon.lifecycle.room import RoomForStarts
 from gpushare.daemon.service.control_request import (
     ControlReply,
     ControlRequest,
@@ -37,7 +37,7 @@ from gpushare.daemon.service.control_request import (
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.claim import UID, ClaimedDevice, ClaimRecord
 from gpushare.daemon.store.ticket import ID, SECRET, TicketRecord, TicketSource
-from gpushare.daemon.views.queue_rows import queue_rows, ticket_status
+from gpushare.daemon.views.status_rows import queue_rows, ticket_status
 from gpushare.errors import UserError
 from gpushare.protocol.kubernetes import (
     CLAIM_DEVICES_MAX,

@@ -37,7 +37,7 @@ from gpushare.daemon.store.history import EventSubject, History
 from gpushare.daemon.store.overrides import CORDONED
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views import metrics, status_rows
-from gpushare.daemon.views.ended_tenants import ended_metrics
+from gpushare.daemon.views.metrics import ended_metrics
 from gpushare.daemon.views.status_rows import card_index, evicted_on, eviction_fault, profile_rows
 from gpushare.protocol import CardStatus, DaemonStatus, HistoryEvent
 from gpushare.quota.errors import quoted

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpushare.daemon.cards.mps_state import MPS
-from gpushare.daemon.eviction.before_kill import kill_hangs
+from gpushare.daemon.eviction.evictions import kill_hangs
 from gpushare.daemon.observe.sampler import mps_clients
 from gpushare.daemon.observe.time_limits import is_near, seconds_left
 from gpushare.daemon.state import DaemonState

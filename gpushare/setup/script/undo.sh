@@ -254,7 +254,7 @@ is_hollow() {
         -e '^\[[^]]*\]$' -e '^{{ template "base" . }}$' "$1"
 }
 
-# Print the user's YAML without the lines that setup added (gpushare/setup/configuration.py).
+# Print the user's YAML without the lines that setup added (gpushare/setup/plan.py).
 without_yaml() { # file
     awk '
 { lines[NR] = $0 }

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.cli import waiting
+from gpushare.cli import run
 from gpushare.cli.session import Session
 from gpushare.protocol import CODE_INTERNAL
 
@@ -124,7 +124,7 @@ def test_on_a_terminal_the_progress_is_one_line(
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
-    progress = waiting._Progress(Session(), {"ticket": "3f2a8c01", "secret": "0" * 32})
+    progress = run._Progress(Session(), {"ticket": "3f2a8c01", "secret": "0" * 32})
     progress.show("position 2 of 3: no card has room for 8 GiB: card 0 has 2 of 140 GiB")
     progress.show("position 1 of 3: \x1b[2J")
     progress.end("ticket 3f2a8c01 was granted")

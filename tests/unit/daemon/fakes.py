@@ -38,8 +38,7 @@ from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.identity.processes import Process
-from gpushare.daemon.lifecycle.queue import Queue
-from gpushare.daemon.lifecycle.room import RoomForStarts
+from gpushare.daemon.lifecycle.queue import Queue, RoomForStarts
 from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.sampler import UsageSampler
 from gpushare.daemon.operator.reload import node_settings

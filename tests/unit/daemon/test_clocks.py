@@ -40,9 +40,8 @@ SHOWN_ONLY = {
     "state.py": "since when the daemon serves, as metrics have it",
     "lifecycle/queue.py": "since when a start waits, and when it was granted, as it is shown",
     "observe/time_limits.py": "when a container is stopped, as it is shown",
-    "views/metrics.py": "how long a start has waited, as metrics have it",
+    "views/metrics.py": "how long a start has waited, when a tenant ended, as metrics have it",
     "lifecycle/old_installations.py": "an unused folder is removed some time after it was made",
-    "views/ended_tenants.py": "when a tenant ended, as metrics have it",
     "store/history.py": "when an event was, and how long it is kept",
     "pages/tenants.py": "when an allocation was last refused, as it is shown",
 }

@@ -10,8 +10,8 @@ import pytest
 
 from gpushare import abi
 from gpushare.daemon.lifecycle.release import release_tenant
-from gpushare.daemon.views import ended_tenants, metrics
-from gpushare.daemon.views.ended_tenants import ended_metrics
+from gpushare.daemon.views import metrics
+from gpushare.daemon.views.metrics import ended_metrics
 
 from . import registered
 from .fakes import GIB, FakeDaemon
@@ -62,13 +62,13 @@ def test_the_last_figures_have_what_came_after_the_last_look(
 def test_last_figures_go_after_a_minute_and_are_bounded(
     node: FakeDaemon, course: ScheduledGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ended_tenants, "MOST_KEPT", 2)
+    monkeypatch.setattr(metrics, "MOST_KEPT", 2)
     keys = [course.tenant["key"], *(opened(node, memory="1GiB")["key"] for _ in range(3))]
     for key in keys[:3]:
         release_tenant(key, node, "its process has ended")
     assert [row["key"] for row in ended_metrics(node)] == keys[1:3]
     real = time.monotonic
-    monkeypatch.setattr(time, "monotonic", lambda: real() + ended_tenants.KEPT_SECONDS + 1)
+    monkeypatch.setattr(time, "monotonic", lambda: real() + metrics.KEPT_SECONDS + 1)
     assert not list(ended_metrics(node))
     release_tenant(keys[3], node, "its process has ended")
     assert [key for key, _ in node.tenants.ended] == keys[3:]
@@ -77,7 +77,7 @@ def test_last_figures_go_after_a_minute_and_are_bounded(
 def test_a_fault_of_the_figures_keeps_no_tenant(
     node: FakeDaemon, course: ScheduledGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ended_tenants, "tenant_metrics_of", lambda *_: 1 / 0)
+    monkeypatch.setattr(metrics, "tenant_metrics_of", lambda *_: 1 / 0)
     release_tenant(course.tenant["key"], node, "its process has ended")
     assert not node.ledger.entries
     assert not list(ended_metrics(node))

@@ -18,8 +18,8 @@ from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.compute import scheduler_sync
 from gpushare.daemon.eviction import checkpoint_api as api
 from gpushare.daemon.eviction import preconditions
-from gpushare.daemon.eviction.before_kill import BeforeKill
 from gpushare.daemon.eviction.checkpoint_client import CheckpointError
+from gpushare.daemon.eviction.evictions import BeforeKill
 from gpushare.daemon.eviction.preconditions import CannotRestore, MemoryLimit
 from gpushare.daemon.eviction.steps import EvictionFailed, OnCardWatch
 from gpushare.daemon.identity import processes
@@ -475,7 +475,7 @@ def test_one_that_cannot_be_evicted_is_killed_all_the_same(made: EvictableNode, 
 def test_a_kill_waits_only_so_long(
     made: EvictableNode, kill: Kill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpushare.daemon.eviction.before_kill.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("gpushare.daemon.eviction.evictions.PATIENCE_SECONDS", 0.0)
     assert not kill[1].postpones(kill[0].record, lambda: kill[2].append("again"))
     made.settle()
     assert kill[2]

@@ -17,8 +17,7 @@ from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.record import FreezeRecord
 from gpushare.daemon.store.ticket import TicketRecord, TicketSource
 from gpushare.daemon.views.metrics import daemon_metrics
-from gpushare.daemon.views.queue_rows import queue_rows
-from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.daemon.views.status_rows import queue_rows, tenant_row
 from gpushare.quota.request_policy import IdlePolicy
 
 from . import evictable

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpushare.history.buckets import Bucket
 from gpushare.history.intervals import intervals
-from gpushare.history.reader import ContainerSubject, HistoryReader
+from gpushare.history.reader import Bucket, ContainerSubject, HistoryReader
 from gpushare.history.store import HistoryStore
 from gpushare.metrics_schema import Metrics
 from tests.unit.exporter import made
