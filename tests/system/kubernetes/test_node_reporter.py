@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import io
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,11 +69,12 @@ def test_a_row_that_is_malformed_does_not_end_the_reporter(
     made: NodeReporter,
     cluster: StandInApiServer,
     daemon: FakeGpushared,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
     daemon.rows = [{"uuid": "GPU-1"}]
     made.start()
-    wait_until(lambda: "internal error" in capsys.readouterr().err)
+    wait_until(lambda: "internal error" in said.getvalue())
     daemon.rows = [card(0)]
     wait_until(lambda: label(cluster) == "dra")
 
