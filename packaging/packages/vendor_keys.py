@@ -18,8 +18,7 @@ from typing import Any, Final
 import yaml
 
 from gpushare.kubernetes.kubelet.memory_units import UNITS
-from gpushare.manifest.convert.conversion import SCHEDULERS
-from gpushare.manifest.convert.conversion import VENDOR_RUNTIMES
+from gpushare.manifest.convert.conversion import SCHEDULERS, VENDOR_RUNTIMES
 from gpushare.protocol.kubernetes import RESOURCE
 from gpushare.quota.annotations import SCOPE, VENDOR
 from gpushare.quota.dialects import TABLES, Dialect, KeyLocation, VendorKey

@@ -482,8 +482,8 @@ class WaitingTenants:
 # --- a restored tenant is taken off its cards before it is killed, if the driver needs that ---
 #
 # Killing a live restored process has hung the host with driver 595 (NVIDIA/cuda-checkpoint issue
-# 53): it is locked and checkpointed first. What cannot be evicted, for example because it is frozen,
-# is killed as it is.
+# 53): it is locked and checkpointed first. What cannot be evicted, for example because it is
+# frozen, is killed as it is.
 
 #: So long a kill waits: a copy of 80 GiB takes 16 s at 5 GiB/s, which others have published.
 PATIENCE_SECONDS: Final = 30.0
