@@ -35,6 +35,6 @@ Layers, the lowest first; a package never imports a higher one (pyproject.toml h
 | lifecycle, operator | create, bind, release; what an operator changes of a running tenant |
 | views | what clients are shown |
 | service | the control socket and its operations |
-| `composition` | makes the parts of it, and says who is told of a change of the ledger |
+| `composition` | makes the parts, and lists who hears of each change of the ledger |
 | `__main__` | starts it |
 """
