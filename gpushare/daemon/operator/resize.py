@@ -180,18 +180,22 @@ def _resolved(
     if not record.shared:
         return replace(record, quota=rows)
     terms = request_policy(record, state)
-    quota = change_recorded(rows, spoken.requested, terms.defaults)
+    # The node's defaults of now are for what the operator sets of compute, and for nothing else.
+    sets_compute = not overrides.keys().isdisjoint(COMPUTE_KEYS)
+    quota = change_recorded(rows, spoken.requested, terms.defaults if sets_compute else None)
     if not quota.has_memory():
         raise NotResizable(
             f"{record.title} did not request memory: without the override it would have no share. "
             "Set its quota explicitly"
         )
     effective = terms.max_per_request.put_down(quota, _share(quota, record))
+    has_priority = "priority" in quota.requested or record.is_set("priority")
     changed = replace(
         record,
         policy=effective.policy,
         weight=effective.weight,
-        priority=effective.priority,
+        # What was not requested stays, though a ceiling of now would be another one.
+        priority=effective.priority if has_priority else record.priority,
         class_=effective.class_,
         quota={**to_record(quota.requested), **_operators(overrides)},
     )

@@ -340,6 +340,26 @@ def as_asked(node: FakeDaemon) -> HostProcessGrant:
     return opened(node, devices="0", **{key.replace("-", "_"): text for key, text in ASKED.items()})
 
 
+@pytest.mark.parametrize("change", [{"idle-after": "90m"}, {"memory": "6GiB"}])
+def test_defaults_of_now_are_for_what_is_set_of_compute(
+    node: FakeDaemon, change: dict[str, str]
+) -> None:
+    """Those that a reload brought are for containers to come, not for another key of this one."""
+    tenant = opened(node, memory="4GiB", devices="0")
+    terms = node.config.terms
+    defaults = replace(terms.defaults, cores=30, policy="burst-share")
+    ceilings = replace(terms.max_per_request, priority=8)
+    now = replace(terms, defaults=defaults, max_per_request=ceilings)
+    node.config = replace(node.config, terms=now)
+    before = entry_of(node, tenant)
+    changed = set_quota(before, change, node)
+    assert [one.cores for one in changed.allocations] == [0]
+    assert (changed.policy, changed.priority) == (before.policy, before.priority)
+    changed = set_quota(changed, {"cores": "40"}, node)
+    assert changed.policy == "burst-share"
+    assert set_quota(changed, {"memory": "5GiB"}, node).policy == "burst-share"
+
+
 def test_all_that_was_set_is_as_it_was(node: FakeDaemon) -> None:
     tenant = as_asked(node)
     before = entry_of(node, tenant)
