@@ -177,7 +177,11 @@ def _resolved(
     `spoken` are those of the overrides that the operator has just named, for what is refused.
     """
     rows = _rows(record, overrides)
-    if not record.shared:
+
+    def is_touched(*keys: str) -> bool:
+        return any(key in overrides or record.is_set(key) for key in keys)
+
+    if not record.shared or not is_touched(*_MEMORY, _LIMIT, *COMPUTE_KEYS):
         return replace(record, quota=rows)
     terms = request_policy(record, state)
     # The node's defaults of now are for what the operator sets of compute, and for nothing else.
@@ -188,17 +192,18 @@ def _resolved(
             f"{record.title} did not request memory: without the override it would have no share. "
             "Set its quota explicitly"
         )
-    effective = terms.max_per_request.put_down(quota, _share(quota, record))
-    has_priority = "priority" in quota.requested or record.is_set("priority")
-    changed = replace(
-        record,
-        policy=effective.policy,
-        weight=effective.weight,
-        # What was not requested stays, though a ceiling of now would be another one.
-        priority=effective.priority if has_priority else record.priority,
-        class_=effective.class_,
-        quota={**to_record(quota.requested), **_operators(overrides)},
-    )
+    changed = replace(record, quota={**to_record(quota.requested), **_operators(overrides)})
+    if is_touched(*COMPUTE_KEYS):
+        effective = terms.max_per_request.put_down(quota, _share(quota, record))
+        has_priority = "priority" in quota.requested or record.is_set("priority")
+        changed = replace(
+            changed,
+            policy=effective.policy,
+            weight=effective.weight,
+            # What was not requested stays, though a ceiling of now would be another one.
+            priority=effective.priority if has_priority else record.priority,
+            class_=effective.class_,
+        )
     allocations = tuple(
         _allocation(allocation, changed, record, quota, state) for allocation in record.allocations
     )

@@ -137,7 +137,7 @@ def test_a_limit_below_the_memory_is_refused_and_both_are_named(node: FakeDaemon
     with pytest.raises(QuotaError, match=r'=8GiB: below --memory-percent "10", 14GiB'):
         opened(node, memory_percent="10", memory_limit="8GiB")
     tenant = burst(node)
-    with pytest.raises(QuotaError, match=r"=8GiB: below memory 10GiB"):
+    with pytest.raises(QuotaError, match=r"=8GiB: below the memory 10GiB of train"):
         set_quota(entry_of(node, tenant), {"memory-limit": "8GiB"}, node)
 
 

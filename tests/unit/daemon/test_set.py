@@ -360,6 +360,17 @@ def test_defaults_of_now_are_for_what_is_set_of_compute(
     assert set_quota(changed, {"memory": "5GiB"}, node).policy == "burst-share"
 
 
+@pytest.mark.parametrize("change", [{"idle-after": "90m"}, {"memory": "6GiB"}])
+def test_a_container_whose_request_is_lost_keeps_its_cores(
+    node: FakeDaemon, change: dict[str, str]
+) -> None:
+    """It was recovered from its pages, and its cores count as guaranteed."""
+    tenant = opened(node, memory="4GiB", cores="30", devices="0")
+    node.ledger.change(tenant["key"], quota={}, requested={}, policy="fixed-share")
+    changed = set_quota(entry_of(node, tenant), change, node)
+    assert (changed.policy, reserved(node, tenant)) == ("fixed-share", 30)
+
+
 def test_all_that_was_set_is_as_it_was(node: FakeDaemon) -> None:
     tenant = as_asked(node)
     before = entry_of(node, tenant)
