@@ -214,7 +214,7 @@ def _supervise_mps(state: DaemonState, freezer: Freezer) -> MpsSupervisor:
     """Have a control daemon run for each card in MPS mode."""
     state.mps.bypassed.listeners.append(MpsBypass(state, freezer).act)
     servers = MpsSupervisor(state)
-    state.tenants.releasing.listeners.append(servers.release)
+    state.tenants.released.listeners.append(servers.release)
     state.decide.run(servers.check)
     return servers
 

@@ -117,6 +117,7 @@ def release_tenant(key: str, state: DaemonState, why: str) -> None:
     # The record last: as long as the directory is there its memory counts as taken.
     state.mounts.remove(key)
     state.ledger.release(key)
+    state.tenants.released(key)
     forget_shortfalls(key, state)
     if record is None:
         return

@@ -93,7 +93,7 @@ class MpsSupervisor:
                 self._begin(card, program, partitions=partitions[uuid])
 
     def release(self, key: str) -> None:
-        """End what a tenant that is being released has of its server; returns at once."""
+        """End what a tenant that was released had of its server; returns at once."""
         for one in list(self._cards.values()):
             one.worker.submit(lambda one=one: one.server.release(key))  # type: ignore[misc]
 

@@ -246,6 +246,8 @@ class Tenants:
         self.pages: Mapping[str, Pages] = MappingProxyType({})
         #: With the key of a tenant that is about to be released; the decide thread's.
         self.releasing: Signal[[str]] = Signal()
+        #: With the key of one of which there is no record any more; likewise.
+        self.released: Signal[[str]] = Signal()
         self.ended: Mapping[tuple[str, float], Any] = MappingProxyType({})  # see views/metrics.py
         # Tenants whose limits in the driver may differ from their pages; the decide thread's.
         self.limits_left: set[str] = set()
