@@ -143,7 +143,7 @@ def _serve(state: DaemonState, threads: Threads, loop: Loop, listener: StartingS
     loader = DriverLoader(state)
     loader.load()
     _on_signals(loop, state)
-    parts = compose(state, CheckpointClient(state.loaded, loader.excuse), threads.evict)
+    parts = compose(state, CheckpointClient(state.node.loaded, loader.excuse), threads.evict)
     freezer, control = parts.freezer, parts.control
     state.regrouped.listeners.append(lambda gid: loop.call(lambda: listener.regroup(gid)))
     # Every allocation is known before the first request.
@@ -168,7 +168,7 @@ def _serve(state: DaemonState, threads: Threads, loop: Loop, listener: StartingS
         parts.evictions.look,
     )
     for job in again:
-        loop.every(lambda: state.config.timing.reconcile_interval_seconds, job)
+        loop.every(lambda: state.node.config.timing.reconcile_interval_seconds, job)
     watchdog = Watchdog(("decide", "freeze", "truth"), systemd.watchdog_seconds() or _FEED_SECONDS)
     sampling = SamplingLoop(
         *(state, loader, (parts.audit, parts.bypass)),
@@ -212,7 +212,7 @@ def _adopt(state: DaemonState, freezer: Freezer) -> None:
 
 def _supervise_mps(state: DaemonState, freezer: Freezer) -> MpsSupervisor:
     """Have a control daemon run for each card in MPS mode."""
-    state.mps.bypassed.listeners.append(MpsBypass(state, freezer).act)
+    state.node.mps.bypassed.listeners.append(MpsBypass(state, freezer).act)
     servers = MpsSupervisor(state)
     state.tenants.released.listeners.append(servers.release)
     state.decide.run(servers.check)
@@ -238,7 +238,7 @@ def _log_ready(state: DaemonState) -> None:
         "daemon-ready",
         version=gpushare.__version__,
         pid=os.getpid(),
-        run_dir=str(state.config.run_dir),
+        run_dir=str(state.node.config.run_dir),
         generation=state.ledger.generation,
     )
 
@@ -309,11 +309,11 @@ def _metrics_history(state: DaemonState) -> MetricsHistory:
     """Return what keeps the metrics history's process running, as soon as the loop does."""
 
     def arguments() -> list[str] | None:
-        return process_arguments(state.config, reload.read_gid(state.config))
+        return process_arguments(state.node.config, reload.read_gid(state.node.config))
 
     kept = MetricsHistory(state.loop, arguments)
     state.loop.call(kept.check)
-    state.loop.every(lambda: state.config.timing.reconcile_interval_seconds, kept.check)
+    state.loop.every(lambda: state.node.config.timing.reconcile_interval_seconds, kept.check)
     return kept
 
 

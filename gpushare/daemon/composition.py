@@ -23,6 +23,7 @@ from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.queue import LOOK_SECONDS, Queue
 from gpushare.daemon.limits.burst import handle_shortfall
+from gpushare.daemon.node import Node
 from gpushare.daemon.operator.reload import node_settings
 from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.pages.mounts import TenantMounts
@@ -70,6 +71,17 @@ class Threads:
         )
 
 
+def build_node(config: Config, platform: elf.Platform) -> Node:
+    """Return the machine as operators set it up; its driver is not loaded yet."""
+    labels = Overrides(config.state_dir, "node-labels.json", "kubectl label node")
+    return Node(
+        config=config.labelled(node_settings(labels)),
+        platform=platform,
+        card_overrides=Overrides(config.state_dir, "cards.json", "gpushare card"),
+        labels=labels,
+    )
+
+
 def build_state(
     config: Config,
     loop: Loop,
@@ -86,18 +98,14 @@ def build_state(
     submit = threads.decide.submit
     ledger = Ledger(config.run_dir / "ledger", boot_id(), integrity, submit=submit)
     set_owner_lookup(ledger.owner_of)
-    node_labels = Overrides(config.state_dir, "node-labels.json", "kubectl label node")
     if mounts.warning:
         log("mount-namespace-isolated", "warning", note=mounts.warning)
     return DaemonState(
-        config=config.labelled(node_settings(node_labels)),
-        platform=machine,
+        node=build_node(config, machine),
         ledger=ledger,
         integrity=integrity,
         mounts=mounts,
         overrides=Overrides(config.state_dir),
-        card_overrides=Overrides(config.state_dir, "cards.json", "gpushare card"),
-        node_labels=node_labels,
         tenants=Tenants(),
         loop=loop,
         watch=ProcessWatch(loop),
@@ -162,7 +170,7 @@ def _shortfalls(state: DaemonState, evictions: Evictions) -> Callable[[str, int,
     """Return what is called with a tenant, the number of its card and the bytes it had not."""
 
     def handle(key: str, card: int, size_bytes: int) -> None:
-        if handle_shortfall(key, card, size_bytes, state) and state.config.evict.offline:
+        if handle_shortfall(key, card, size_bytes, state) and state.node.config.evict.offline:
             evictions.relieve(key, state.ledger.entries[key].allocations[card].uuid)
 
     return lambda key, card, size: state.decide.submit(lambda: handle(key, card, size))

@@ -21,9 +21,10 @@ from gpushare.daemon.cards.context_size import ContextSizes
 from gpushare.daemon.composition import Threads, build_state, compose
 from gpushare.daemon.core.loop import DaemonClock, Loop
 from gpushare.daemon.lifecycle import release
+from gpushare.daemon.node import LoadedDriver
 from gpushare.daemon.service.control_request import ControlRequest, Peer
 from gpushare.daemon.service.control_server import find_operation
-from gpushare.daemon.state import DaemonState, LoadedDriver
+from gpushare.daemon.state import DaemonState
 from gpushare.oci.driver_files import from_cdi
 from tests.unit.daemon import fakes
 from tests.unit.daemon.fake_checkpoints import FakeCheckpoints
@@ -85,13 +86,13 @@ class StoryNode:
 
     def uuid(self, card: int) -> str:
         """Return the UUID of a card."""
-        return self._state.loaded().cards[card].uuid
+        return self._state.node.loaded().cards[card].uuid
 
     # --- what a story says ---
 
     def configures(self, **sections: Any) -> None:
         """The operator writes gpushare.yaml with these sections, and has it read again."""
-        file = self._state.config.file
+        file = self._state.node.config.file
         assert file is not None
         _write_configuration(file, sections)
         self.ask("reload")
@@ -195,7 +196,7 @@ def node(folder: Path, *, gib: int = 80, cards: int = 1) -> Iterator[StoryNode]:
     driver = fakes.FakeDriver(*(fakes.card(index, gib) for index in range(cards)))
     contexts = ContextSizes(config.state_dir, driver.driver_version)
     files = from_cdi(fakes.driver_files(folder))
-    state.driver = LoadedDriver(files, driver, driver.cards(), contexts)
+    state.node.driver = LoadedDriver(files, driver, driver.cards(), contexts)
     try:
         yield StoryNode(state, threads, turns, hands)
     finally:

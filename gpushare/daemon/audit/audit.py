@@ -26,8 +26,9 @@ from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.identity.pid_resolver import PidResolver, ProcessOwners
 from gpushare.daemon.observe.non_tenant import UnallocatedContainers, Unattributed
 from gpushare.daemon.observe.sampler import UsageSampler
+from gpushare.daemon.observed import AuditFinding, AuditInput, TenantOnCard
 from gpushare.daemon.pages.tenants import Pages
-from gpushare.daemon.state import AuditFinding, AuditInput, DaemonState, TenantOnCard
+from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
 from gpushare.quota.size import format_size
@@ -143,7 +144,7 @@ def _shortfall_bytes(state: DaemonState, place: TenantOnCard) -> int:
     nothing. What tenants claim about their use is not read.
     """
     look, (own, uuid) = state.observed.last, place
-    card = None if state.driver is None else state.driver.card(uuid)
+    card = None if state.node.driver is None else state.node.driver.card(uuid)
     if not state.observed.shortfalls or not look or not card or uuid not in look.sample.uses:
         return 0
     free = card.memory_bytes - look.sample.taken_bytes(uuid)
@@ -210,13 +211,13 @@ class Audit:
 
     def period(self) -> float:
         """Return how long to wait for the next look, in seconds: less where it matters."""
-        usual = self._state.config.timing.sample_interval_seconds
+        usual = self._state.node.config.timing.sample_interval_seconds
         if any(verdict.is_suspected for verdict in self._judge.verdicts.values()):
             return min(usual, SUSPECT_SECONDS)
         return min(usual, QUICK_SECONDS) if self._is_tight() else usual
 
     def _called(self, uuid: str) -> str:
-        card = self._state.driver.card(uuid) if self._state.driver else None
+        card = self._state.node.driver.card(uuid) if self._state.node.driver else None
         return f"card {uuid}" if card is None else f"card {card.index}"
 
     def _failed(self, key: str) -> None:
@@ -242,7 +243,7 @@ class Audit:
 
     def _look_at_non_tenants(self, now_ns: int, look: AuditInput, resolver: PidResolver) -> None:
         """Look at what is no tenant's."""
-        driver, action = self._state.driver, self._state.config.unknown
+        driver, action = self._state.node.driver, self._state.node.config.unknown
         if driver is not None:
             self._unallocated.look(look, resolver, ProcessOwners(look.entries).all_of, action)
             memory = {card.uuid: card.memory_bytes for card in driver.cards}
@@ -254,7 +255,7 @@ class Audit:
         return before is not None and before != self._generation
 
     def _rules(self, now_ns: int) -> Rules:
-        driver, lacking = self._state.driver, self._recent_shortfalls(now_ns)
+        driver, lacking = self._state.node.driver, self._recent_shortfalls(now_ns)
 
         def context_bytes(uuid: str) -> int:
             card = driver.card(uuid) if driver else None
@@ -263,7 +264,7 @@ class Audit:
         def has_shortfall(place: TenantOnCard) -> bool:
             return any(key != place[0] and uuid == place[1] for key, uuid in lacking)
 
-        delay = self._state.config.timing.shortfall_kill_seconds
+        delay = self._state.node.config.timing.shortfall_kill_seconds
         return Rules(
             self._state.over_quota_action,
             context_bytes,
@@ -310,7 +311,7 @@ class Audit:
         return self._tight
 
     def _has_little(self, look: AuditInput | None) -> bool:
-        driver = self._state.driver
+        driver = self._state.node.driver
         if driver is None or look is None:
             return False
         shared = {

@@ -21,8 +21,9 @@ from gpushare.daemon.compute import scheduler_sync
 from gpushare.daemon.core.log import log
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.observe.compute_usage import CHECKED
+from gpushare.daemon.observed import ComputeUsage, TenantOnCard
 from gpushare.daemon.policy import escalation
-from gpushare.daemon.state import ComputeUsage, DaemonState, TenantOnCard
+from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
 
@@ -92,7 +93,7 @@ class BypassControl:
         return (
             record.state == "bound"
             and record.shared
-            and state.config.terms_of(record.namespace).compute == CHOICE
+            and state.node.config.terms_of(record.namespace).compute == CHOICE
             and self._spared.get(record.key, 0) <= now_ns
             and not state.is_frozen(record.key)
         )
@@ -146,7 +147,7 @@ _ACTIONS: Final = frozenset({"freeze", "kill"})
 
 
 class MpsBypass:
-    """Acts on tenants that `state.mps` reports; any thread may call `act`."""
+    """Acts on tenants that `state.node.mps` reports; any thread may call `act`."""
 
     def __init__(self, state: DaemonState, freezer: Freezer) -> None:
         self._state = state

@@ -25,6 +25,7 @@ from gpushare.daemon.audit.evidence import (
 )
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.identity.processes import Process
+from gpushare.daemon.observed import AuditInput, TenantOnCard
 from gpushare.daemon.pages.status_page import ProcessClaim
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.policy import escalation
@@ -36,7 +37,6 @@ from gpushare.daemon.policy.escalation import (
     QuotaSample,
     entitlement,
 )
-from gpushare.daemon.state import AuditInput, TenantOnCard
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 
 #: What a process leaves behind is gone by then, or is kept by another that has its descriptors.

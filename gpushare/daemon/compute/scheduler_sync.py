@@ -78,7 +78,7 @@ def shares_on_card(uuid: str, state: DaemonState) -> dict[str, Share]:
         if allocation.uuid == uuid and not allocation.whole and _may_run(record, state)
         if record.isolation != MPS
     ]
-    return divide_compute(claims, state.policy_of(uuid))
+    return divide_compute(claims, state.node.policy_of(uuid))
 
 
 def _corrected_shares(uuid: str, state: DaemonState) -> dict[str, Share]:
@@ -148,7 +148,7 @@ class SchedulerSync:
         except SchedulerLost as error:
             self._lost(str(error))
         else:
-            self._state.scheduler_fault = self._fault()
+            self._state.node.scheduler_fault = self._fault()
 
     def _send_changed(self) -> None:
         self._is_queued = False
@@ -243,7 +243,7 @@ class SchedulerSync:
             log("scheduler-started", pid=scheduler.pid, time_scale=command.time_scale)
         if scheduler is not self._scheduler:
             self._scheduler = scheduler
-            self._state.scheduler_pid = scheduler.pid
+            self._state.node.scheduler_pid = scheduler.pid
             self._watch(scheduler)
         return scheduler
 
@@ -268,9 +268,9 @@ class SchedulerSync:
 
     def _command(self) -> SchedulerCommand:
         state = self._state
-        time_scale = 1 if state.driver is None else max(1, round(state.driver.time_scale))
-        program = state.libraries.parent / "bin" / PROGRAM
-        return SchedulerCommand(program, state.config.run_dir / SOCKET, time_scale)
+        time_scale = 1 if state.node.driver is None else max(1, round(state.node.driver.time_scale))
+        program = state.node.libraries.parent / "bin" / PROGRAM
+        return SchedulerCommand(program, state.node.config.run_dir / SOCKET, time_scale)
 
     def _watch(self, scheduler: Scheduler) -> None:
         """Start another one when it ends."""
@@ -289,8 +289,8 @@ class SchedulerSync:
     def _lost(self, why: str) -> None:
         """Start another one: at once, unless that was just tried."""
         log("scheduler-lost", "error", reason=why)
-        self._state.scheduler_pid = 0
-        self._state.scheduler_fault = f"no scheduler enforces compute shares: {why}"
+        self._state.node.scheduler_pid = 0
+        self._state.node.scheduler_fault = f"no scheduler enforces compute shares: {why}"
         if self._scheduler is not None:
             self._scheduler.end()  # it may hang
             self._disconnect()

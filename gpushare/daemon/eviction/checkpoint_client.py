@@ -18,7 +18,7 @@ from gpushare.daemon.cards.driver_client import DriverError
 from gpushare.daemon.cards.worker_process import WorkerProcess, python_command
 from gpushare.daemon.core.log import log
 from gpushare.daemon.eviction import checkpoint_api
-from gpushare.daemon.state import LoadedDriver
+from gpushare.daemon.node import LoadedDriver
 
 #: Deadlines in seconds. NVIDIA publishes no times. In production even the state of a process took
 #: more than 5 s (modal-client PR 3835), and CRIU's 10 s interrupted locks (cuda-checkpoint issue

@@ -306,7 +306,7 @@ class Evictions:
         """Restore who waits, or evict others for it, in the order of the queue."""
         self._is_queued = False
         queue = self._state.queue
-        if self._state.driver is None:
+        if self._state.node.driver is None:
             return
         self._state.decide.run(self._look_at_queue)
         ordered = {one.ticket: one for one in queue.waiting}
@@ -405,11 +405,15 @@ class Evictions:
         The start of a container would wait for it.
         """
         state = self._state
-        terms = (state.config.terms, *(one for _, one in state.config.namespaces))
-        is_needed = state.config.evict.offline or any(one.idle.action == "evict" for one in terms)
+        terms = (state.node.config.terms, *(one for _, one in state.node.config.namespaces))
+        is_needed = state.node.config.evict.offline or any(
+            one.idle.action == "evict" for one in terms
+        )
         if not is_needed:
             self._client.end_if_idle()
-        elif state.driver is not None and not why_unsupported(state.driver.nvml.driver_version):
+        elif state.node.driver is not None and not why_unsupported(
+            state.node.driver.nvml.driver_version
+        ):
             with contextlib.suppress(CheckpointError):  # the eviction itself says why
                 self._client.prepare()
 
@@ -420,7 +424,7 @@ class Evictions:
                 self._waiting.add(record.key)
 
     def _indices(self, uuids: tuple[str, ...]) -> list[int]:
-        cards = [self._state.loaded().card(uuid) for uuid in uuids]
+        cards = [self._state.node.loaded().card(uuid) for uuid in uuids]
         return [card.index for card in cards if card is not None]
 
     def _count(self, **more: float) -> None:
@@ -500,9 +504,9 @@ class _Attempt:
 
 def kill_hangs(record: TenantRecord, state: DaemonState) -> bool:
     """Whether the kill of a tenant may hang the host: its driver has restored it."""
-    if not record.is_restored or record.eviction is not None or state.driver is None:
+    if not record.is_restored or record.eviction is not None or state.node.driver is None:
         return False
-    return major_version(state.driver.nvml.driver_version) == KILL_HANGS
+    return major_version(state.node.driver.nvml.driver_version) == KILL_HANGS
 
 
 class BeforeKill:

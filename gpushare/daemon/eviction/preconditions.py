@@ -74,7 +74,7 @@ def why_not(record: TenantRecord, state: DaemonState) -> str:
         return "it has not started yet"
     if record.eviction is not None:
         return _STATE_TEXTS[record.eviction.state]
-    driver = state.loaded()
+    driver = state.node.loaded()
     unsupported = why_unsupported(driver.nvml.driver_version)
     if unsupported:
         return unsupported
@@ -205,7 +205,7 @@ def evicted_bytes(state: DaemonState, besides: str = "") -> int:
 
 def host_memory_bound(state: DaemonState) -> int:
     """Return how much host memory evicted tenants may have together."""
-    bound = state.config.evict.host_memory_bytes
+    bound = state.node.config.evict.host_memory_bytes
     return total_bytes() // 2 if bound is None else bound
 
 

@@ -46,7 +46,7 @@ class RoomMaker:
     def candidates(self, *, is_online: bool, besides: str) -> list[EvictionCandidate]:
         """Return the tenants that may be evicted for another one."""
         state, now = self._state, time.monotonic()
-        resident = state.config.evict.min_resident_seconds
+        resident = state.node.config.evict.min_resident_seconds
         found = []
         for record in state.ledger.entries.values():
             restored, refused = self.restored.get(record.key), self.refused.get(record.key)
@@ -55,11 +55,11 @@ class RoomMaker:
             if refused is not None and now - refused < _REFUSED_SECONDS:
                 continue
             idle = state.observed.idle.get(record.key)
-            action = state.config.terms_of(record.namespace).idle.action
+            action = state.node.config.terms_of(record.namespace).idle.action
             size_bytes = sum(one.memory_bytes for one in record.allocations)
             if idle is not None and action == "evict":
                 found.append(EvictionCandidate(record.key, "idle", idle, bytes=size_bytes))
-            elif is_online and state.config.evict.offline and record.class_ == "offline":
+            elif is_online and state.node.config.evict.offline and record.class_ == "offline":
                 priority = record.priority
                 found.append(
                     EvictionCandidate(record.key, "offline", 0.0, priority, bytes=size_bytes)
@@ -110,7 +110,7 @@ def has_place(request: PlacementRequest, own: str, state: DaemonState) -> Fits:
     def fits(capacities: tuple[CardCapacity, ...]) -> bool:
         found = state.queue.open_to(own, capacities, request.rank)
         try:
-            place_request(request, found, state.loaded().links)
+            place_request(request, found, state.node.loaded().links)
         except UserError:
             return False
         return True

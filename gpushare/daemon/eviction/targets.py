@@ -57,7 +57,7 @@ def other_cards(record: TenantRecord, state: DaemonState) -> list[Card]:
     """Return the cards to which a tenant could be moved, whatever their room."""
     return [
         card
-        for card in state.loaded().cards
+        for card in state.node.loaded().cards
         if card.uuid not in {one.uuid for one in record.allocations}
         and not why_not_to(record, card, state)
     ]
@@ -65,7 +65,7 @@ def other_cards(record: TenantRecord, state: DaemonState) -> list[Card]:
 
 def why_not_to(record: TenantRecord, card: Card, state: DaemonState) -> str:
     """Return why a tenant can never be moved to `card`, "" if it can where that has room."""
-    driver = state.loaded()
+    driver = state.node.loaded()
     why = why_no_moves(driver.nvml.driver_version)
     if why:
         return why
@@ -171,7 +171,7 @@ def refuse_without_free_memory(record: TenantRecord, state: DaemonState) -> None
     The room is reserved by now. What takes it is in no allocation: memory of a program that
     bypasses its quota, or of one that has just ended.
     """
-    look, driver = state.observed.last, state.loaded()
+    look, driver = state.observed.last, state.node.loaded()
     for number, allocation in enumerate(record.allocations):
         card = driver.card(allocation.uuid)
         if look is None or card is None or allocation.uuid not in look.sample.uses:

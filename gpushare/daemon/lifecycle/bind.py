@@ -63,7 +63,9 @@ def _found(
     record: TenantRecord, state: DaemonState, seconds: float
 ) -> container_names.ContainerName | None:
     found = container_names.stored_name(record.id, record.bundle)
-    found = found or container_names.ask_engines(record.id, state.config.docker_sockets, seconds)
+    found = found or container_names.ask_engines(
+        record.id, state.node.config.docker_sockets, seconds
+    )
     if found is None:
         return None
     other = container_names.find_conflict(found.name, record.key, state.ledger.entries)
@@ -91,7 +93,7 @@ def _with_name(record: TenantRecord, state: DaemonState) -> TenantRecord:
 def _keep(key: str, name: container_names.ContainerName, state: DaemonState) -> None:
     def rename() -> None:
         if key in state.ledger.entries:
-            labels = container_names.recorded_labels(name.labels, state.config.labels)
+            labels = container_names.recorded_labels(name.labels, state.node.config.labels)
             labels = {**state.ledger.entries[key].labels, **labels}
             state.ledger.change(key, name=name.name, engine=name.engine, labels=labels)
 
@@ -224,11 +226,10 @@ def owned_record(key: str, identity: str, state: DaemonState) -> TenantRecord:
     """Return the record of `key`, if it is of container `identity`; ReservationNotFound."""
     record = state.ledger.entries.get(key)
     if record is None or record.state == "none" or record.id != identity:
+        seconds = state.node.config.timing.bind_timeout_seconds
         raise ReservationNotFound(
             f"the reservation of {identity} does not exist or has expired: starting took longer "
-            "than "
-            f"{state.config.timing.bind_timeout_seconds:g} s (timing.bind_timeout_seconds), or "
-            "gpushared was reinstalled"
+            f"than {seconds:g} s (timing.bind_timeout_seconds), or gpushared was reinstalled"
         )
     return record
 

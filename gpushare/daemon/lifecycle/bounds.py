@@ -59,11 +59,11 @@ def _bounds(
 def _parts(
     holders: Iterable[TenantRecord | TicketRecord], state: DaemonState
 ) -> tuple[TenantCardUsage, ...]:
-    driver = state.loaded()
+    driver = state.node.loaded()
     return tuple(
         TenantCardUsage(
             *(one.file, one.title, card, allocation.most_bytes),
-            one.reserved_cores(allocation, state.policy_of(allocation.uuid)),
+            one.reserved_cores(allocation, state.node.policy_of(allocation.uuid)),
         )
         for one in holders
         for allocation in one.allocations
@@ -76,8 +76,8 @@ def _of_claims(namespace: str, state: DaemonState) -> tuple[TenantCardUsage, ...
     tenants = state.ledger.entries.values()
     return tuple(
         TenantCardUsage(use.key, use.tenant, card, use.memory_bytes, use.cores)
-        for card in state.loaded().cards
-        for use in reservations(card.uuid, claims, tenants, state.policy_of(card.uuid))
+        for card in state.node.loaded().cards
+        for use in reservations(card.uuid, claims, tenants, state.node.policy_of(card.uuid))
         if use.memory_bytes or use.cores
     )
 
@@ -105,7 +105,7 @@ def managed_bytes(
     it has none. QuotaError, and NoRoom if the tenants and granted tickets whose keys are not in
     `own` leave too little.
     """
-    limits = state.config.oversubscribe
+    limits = state.node.config.oversubscribe
     if not quota.has_memory():
         rule = "is for shares: a whole card has no quota"
         raise quota.refuse(_KEY, rule, "request memory, or leave it out")
@@ -137,7 +137,7 @@ def managed_bytes(
 
 def _check_host_memory(size: int, own: frozenset[str], state: DaemonState) -> None:
     """Raise NoRoom if there are not `size` bytes beside the others than `own`."""
-    most = state.config.oversubscribe.host_memory_bytes
+    most = state.node.config.oversubscribe.host_memory_bytes
     others = {
         one.title: reserved
         for one in state.ledger.holders

@@ -56,7 +56,7 @@ def prepare(claim: ClaimRecord, state: DaemonState) -> PreparedClaim:
     NoRoom, NoSuchCard, QuotaError, ClaimChanged: nothing was reserved. OSError: it may be reserved,
     and can be prepared or unprepared again.
     """
-    require_mode("dra", state.config.kubernetes_mode, claim.title)
+    require_mode("dra", state.node.config.kubernetes_mode, claim.title)
     known = state.ledger.claims.get(claim.uid)
     if known is None:
         known = _reserve(claim, state)
@@ -85,7 +85,7 @@ def unprepare(uid: str, state: DaemonState) -> None:
     """
     known = state.ledger.claims.get(uid)
     _cdi_file(uid, state).unlink(missing_ok=True)
-    folder = run_folder(state.config.run_dir, CLAIMS, uid)
+    folder = run_folder(state.node.config.run_dir, CLAIMS, uid)
     if folder.is_dir():
         folder.rmdir()
     if known is not None:
@@ -98,7 +98,7 @@ def adopt(state: DaemonState) -> None:
     claims = state.ledger.claims
     known = {_CDI_FILE.format(uid=uid) for uid in claims}
     try:
-        for file in state.config.cdi_dir.glob(_CDI_FILE.format(uid="*")):
+        for file in state.node.config.cdi_dir.glob(_CDI_FILE.format(uid="*")):
             if file.name not in known:
                 file.unlink(missing_ok=True)
         for claim in claims.values():
@@ -177,11 +177,11 @@ def _place(
 
 
 def _reserve(claim: ClaimRecord, state: DaemonState) -> ClaimRecord:
-    state.loaded()
+    state.node.loaded()
     state.integrity.refuse()
     driver_version.take_over_changed_driver(state)
     claim = _with_whole(claim, state)
-    terms = state.config.terms_of(claim.namespace)
+    terms = state.node.config.terms_of(claim.namespace)
     requests = requests_of(claim, terms)
     try:
         _find_room(claim, requests, state)
@@ -231,7 +231,7 @@ def _find_room(
     state: DaemonState,
 ) -> None:
     """Raise NoRoom unless each card has room for the claim, and no tenant bursts into it."""
-    terms = state.config.terms_of(claim.namespace)
+    terms = state.node.config.terms_of(claim.namespace)
     for _ in reclaim_rounds():
         capacities = _capacities(claim, state)
         wanted = []
@@ -269,7 +269,7 @@ def _placement(claim: ClaimRecord, uuid: str, within: Bounds) -> PlacementReques
 
 def _publish(claim: ClaimRecord, state: DaemonState) -> PreparedClaim:
     """Make the folder and the CDI spec of a claim, if they are not there; OSError."""
-    folder = make_run_folder(state.config.run_dir, CLAIMS, claim.uid)
+    folder = make_run_folder(state.node.config.run_dir, CLAIMS, claim.uid)
     edits = {
         "mounts": [
             {
@@ -289,4 +289,4 @@ def _publish(claim: ClaimRecord, state: DaemonState) -> PreparedClaim:
 
 
 def _cdi_file(uid: str, state: DaemonState) -> Path:
-    return state.config.cdi_dir / _CDI_FILE.format(uid=uid)
+    return state.node.config.cdi_dir / _CDI_FILE.format(uid=uid)

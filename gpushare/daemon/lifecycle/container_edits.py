@@ -20,8 +20,9 @@ from typing import Final
 from gpushare.daemon.core.log import log
 from gpushare.daemon.lifecycle import driver_files
 from gpushare.daemon.mps.variables import PIPE_ENV, PIPES
+from gpushare.daemon.node import LoadedDriver
 from gpushare.daemon.placement.model import NO_NODE
-from gpushare.daemon.state import DaemonState, LoadedDriver
+from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.host.numa import Bound, bind
 from gpushare.oci import container, ldcache, loader, mount_points
@@ -47,11 +48,11 @@ def edits_of(
 
     IncompatibleImage, CoveredPath, CdiError, OSError: it cannot have its cards.
     """
-    driver = state.loaded()
-    libraries = state.libraries
+    driver = state.node.loaded()
+    libraries = state.node.libraries
     program = str(libraries.parent / "bin" / "gpushare-hook")
-    hook = container.binding_hook(program, str(state.config.socket), record.key)
-    cards = _cards(record, driver, moves=state.config.evict.moves)
+    hook = container.binding_hook(program, str(state.node.config.socket), record.key)
+    cards = _cards(record, driver, moves=state.node.config.evict.moves)
     tenant = _TenantParts(
         record.shared,
         cards,
@@ -61,7 +62,7 @@ def edits_of(
         mount_libraries(state) if _can_have_tree(original, record) else None,
         cards[0][0] if len(cards) > len(record.allocations) else "",
     )
-    made_under = (driver.files, driver.cards, driver.nvml, state.config)
+    made_under = (driver.files, driver.cards, driver.nvml, state.node.config)
     request = _request(original, image, record, tenant, driver)
     if request is not None:
         known = state.prepared_images.find(made_under, request, image)
@@ -74,7 +75,7 @@ def edits_of(
     if tenant.tree is not None:
         placed = mount_points.with_tree(placed, tenant.tree)
     driver_files.keep_notes(record, placed.notes, state)
-    cache = mount_points.merged_cache(placed, image, state.platform)
+    cache = mount_points.merged_cache(placed, image, state.node.platform)
     seen = image.seen()
     is_plain = chosen.is_plain and not placed.notes and not placed.volume
     if request is not None and seen is not None and is_plain:
@@ -105,7 +106,7 @@ def _filters(libraries: Path) -> container.Filters:
 
 def mount_libraries(state: DaemonState) -> LibraryTree | None:
     """Return the libraries of every share, mounted as one tree; None: they cannot be."""
-    files = mount_points.tree_files(state.loaded().files, _filters(state.libraries))
+    files = mount_points.tree_files(state.node.loaded().files, _filters(state.node.libraries))
     try:
         return LibraryTree(str(state.mounts.library_tree(OURS, files)), files)
     except OSError as error:
@@ -132,7 +133,7 @@ def _wanted(
     tenant: _TenantParts,
     state: DaemonState,
 ) -> container.ContainerEdits:
-    host = container.HostFiles(chosen.files, _filters(tenant.libraries), state.platform)
+    host = container.HostFiles(chosen.files, _filters(tenant.libraries), state.node.platform)
     if not tenant.shared:
         return container.whole(
             host, tenant.cards, rootfs=image, hooks=tenant.hooks, wanted=chosen.wanted
@@ -219,7 +220,7 @@ def _cards(
 
 
 def _kept_caches(state: DaemonState) -> Path:
-    return state.config.state_dir / "ldcache"
+    return state.node.config.state_dir / "ldcache"
 
 
 BIND: Final = "bind"
@@ -230,7 +231,7 @@ def numa_binding(original: Spec, record: TenantRecord, state: DaemonState) -> Bo
 
     Where the node of one of its cards is not known, all of it: its CPUs may be anywhere.
     """
-    driver = state.loaded()
+    driver = state.node.loaded()
     nodes = {
         allocation.uuid: driver.links.node(allocation.uuid) for allocation in record.allocations
     }
@@ -243,8 +244,8 @@ def numa_binding(original: Spec, record: TenantRecord, state: DaemonState) -> Bo
         found = Bound(notes=(note,))
     else:
         path = original.at("linux", "cgroupsPath")
-        allowed = state.numa.allowed(path if isinstance(path, str) else "")
-        found = bind(original, state.numa.of(nodes.values()), allowed)
+        allowed = state.node.numa.allowed(path if isinstance(path, str) else "")
+        found = bind(original, state.node.numa.of(nodes.values()), allowed)
     if found.notes:
         state.in_start(lambda: _note_binding(record, found.notes, state))
         for note in found.notes:
@@ -276,7 +277,7 @@ def with_server(edits: Edits, original: Spec, record: TenantRecord, state: Daemo
 
     MpsRefused: it cannot be one.
     """
-    grant = state.mps.admit(record.key, host_uid(original))
+    grant = state.node.mps.admit(record.key, host_uid(original))
     mounts = [Mount(grant.folder, PIPES, _PIPE_OPTIONS)]
     # A device without a use: no socket is behind it.
     mounts += [Mount(_NOTHING, f"{PIPES}/{name}", _NOTHING_OPTIONS) for name in grant.hidden]

@@ -178,7 +178,8 @@ def _create(bundle: NewContainer, state: DaemonState, room: RoomForStarts) -> di
         claim="" if request.grant is None else request.grant.claim,
         maker=_maker_process(bundle),
         cgroup=_cgroup(bundle, original, state),
-        shows_holders=state.config.read_group is None and not is_of_kubelet(original, bundle.path),
+        shows_holders=state.node.config.read_group is None
+        and not is_of_kubelet(original, bundle.path),
     )
     has_spare = is_shared and not applicant.label
 
@@ -262,8 +263,8 @@ def _read_request(bundle: NewContainer, original: Spec, state: DaemonState) -> C
     """Return what the container requests, from whatever source, and the effective request."""
     placed = (
         injected_gpu.InjectedGpu()
-        if state.driver is None
-        else injected_gpu.find(original, state.driver.files)
+        if state.node.driver is None
+        else injected_gpu.find(original, state.node.driver.files)
     )
     annotations = trusted_annotations(bundle.path, original.annotations)
     pod = pod_of(annotations)
@@ -277,13 +278,13 @@ def _read_request(bundle: NewContainer, original: Spec, state: DaemonState) -> C
         original.variables,
         of_pod=sandbox_annotations(annotations, bundle.path),
         cards=placed.cards,
-        terms_of=state.config.terms_of,
+        terms_of=state.node.config.terms_of,
         operator=_of_quota(state.overrides.of(settings)),
         scheduled=None if grant is None else grant.request,
     )
     if parsed.quota.requested or bundle.marker == STRONG:
-        state.loaded()  # nothing of ours can be in the way of what asks for nothing of ours
-    mode, in_pod = state.config.kubernetes_mode, is_of_kubelet(original, bundle.path)
+        state.node.loaded()  # nothing of ours can be in the way of what asks for nothing of ours
+    mode, in_pod = state.node.config.kubernetes_mode, is_of_kubelet(original, bundle.path)
     quota, effective = scheduled.effective_request(parsed, grant, mode, in_pod=in_pod)
     if in_pod and quota.wait_seconds is not None:
         raise quota.refuse("wait", *NO_WAIT_IN_PODS)
@@ -318,7 +319,7 @@ def _maker_process(bundle: NewContainer) -> Process | None:
 
 def _cgroup(bundle: NewContainer, original: Spec, state: DaemonState) -> str:
     """Return the cgroup of a container that its launcher is to bind; "" if the hook is."""
-    if not bundle.binds or state.config.bind != LAUNCHER:
+    if not bundle.binds or state.node.config.bind != LAUNCHER:
         return ""
     path = original.at("linux", "cgroupsPath")
     return tenant_cgroup.expected_cgroup(path, bundle.identity, bundle.maker)
@@ -412,7 +413,7 @@ def _applicant(bundle: NewContainer, original: Spec, state: DaemonState) -> Tena
         label=original.mount_label,
         owner=_root_of(original),
         pod=pod_of(annotations),
-        labels=container_names.recorded_labels(annotations, state.config.labels),
+        labels=container_names.recorded_labels(annotations, state.node.config.labels),
         memory_max_bytes=_memory_max(original),
     )
 
@@ -608,6 +609,8 @@ def _cards(cards: EngineCards | None, state: DaemonState) -> str:
         return ""
     if cards.all_cards:
         return "all"
-    by_minor = {card.minor: card.uuid for card in state.loaded().cards if card.instance is None}
+    by_minor = {
+        card.minor: card.uuid for card in state.node.loaded().cards if card.instance is None
+    }
     named = cards.devices or tuple(by_minor[minor] for minor in cards.minors if minor in by_minor)
     return f"device={','.join(named)}" if named else str(cards.count or 1)

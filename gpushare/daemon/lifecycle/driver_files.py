@@ -26,10 +26,11 @@ from gpushare.compatibility.facts import parse_version, strip_zeros
 from gpushare.config import Config
 from gpushare.daemon.core.log import log
 from gpushare.daemon.limits import driver_limits
+from gpushare.daemon.node import LoadedDriver
 from gpushare.daemon.placement.choose import place_request
 from gpushare.daemon.placement.model import Card, CardCapacity, Links
 from gpushare.daemon.placement.request import ImageNeed, NoRoom, PlacedCard, PlacementRequest
-from gpushare.daemon.state import DaemonState, LoadedDriver
+from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
 from gpushare.oci import cuda_compat, driver_files, elf
@@ -57,10 +58,10 @@ def compatibility_notes(
 
     `package` is the image's own libcuda, which `parts` has looked for.
     """
-    policy = state.config.terms_of(record.namespace).compat
+    policy = state.node.config.terms_of(record.namespace).compat
     if policy == IGNORE:
         return []
-    driver = state.loaded()
+    driver = state.node.loaded()
     cards = [card for one in record.allocations if (card := driver.card(one.uuid)) is not None]
     machine = machine_facts(cards, driver, shared=record.shared)
     image = image_facts(original, rootfs, package, state)
@@ -81,7 +82,7 @@ def image_facts(
 ) -> compatibility.Image:
     """Return what the image of a container needs; `package` is its own libcuda."""
     return images.inspect_image(
-        rootfs, original.variables, _args(original), state.platform, package
+        rootfs, original.variables, _args(original), state.node.platform, package
     )
 
 
@@ -167,11 +168,11 @@ def choose_files(
     IncompatibleImage if the image is incompatible with this node and the policy refuses it.
     """
     requested = driver_files.requested_capabilities(original.variables)
-    notes = list(_of_capabilities(requested, record, state.config))
+    notes = list(_of_capabilities(requested, record, state.node.config))
     extra = frozenset[str]()
     if record.shared:
         notes += _of_program(original, rootfs, state)
-        if state.config.allow_uninterposed:
+        if state.node.config.allow_uninterposed:
             extra = frozenset(requested.uninterposed)
     package = cuda_compat.find(rootfs)
     notes += compatibility_notes(original, rootfs, package, record, state)
@@ -197,7 +198,7 @@ def keep_notes(record: TenantRecord, notes: Sequence[str], state: DaemonState) -
 def sweep_compat(state: DaemonState) -> None:
     """Remove the copies of cuda-compat packages that no container has had for a day."""
     try:
-        for name in cuda_compat.sweep(compat_folder(state.config), _used(state)):
+        for name in cuda_compat.sweep(compat_folder(state.node.config), _used(state)):
             log("cuda-compat-removed", copy=name)
     except OSError as error:
         log("cuda-compat-removal-failed", "warning", error=str(error))
@@ -242,7 +243,7 @@ def _of_program(original: Spec, rootfs: Rootfs, state: DaemonState) -> Iterator[
     args = [arg for arg in words if isinstance(arg, str)] if isinstance(words, list) else []
     directory = original.at("process", "cwd")
     process = (args, original.variables, directory if isinstance(directory, str) else "/")
-    found = elf.entry_program(rootfs, process, state.platform)
+    found = elf.entry_program(rootfs, process, state.node.platform)
     if found.kind == "musl":
         yield (
             f"{found.path} uses musl, and the driver requires glibc: CUDA cannot be "
@@ -270,7 +271,7 @@ def _of_compat(
     check: Callable[[], None],
 ) -> tuple[DriverFiles, str, list[str]]:
     """Return the driver with a newer libcuda of the image's, the name of its copy, and notes."""
-    driver = state.loaded()
+    driver = state.node.loaded()
     files = driver.files
     if found is None or found.version <= cuda_compat.version(driver.nvml.driver_version):
         return files, "", []
@@ -291,7 +292,7 @@ def _of_compat(
             raise CompatError(f"takes longer than {_COPY_SECONDS:g} s to copy")
 
     try:
-        store = compat_folder(state.config)
+        store = compat_folder(state.node.config)
         folder = cuda_compat.keep(rootfs, found, store, _used(state), check_time)
         newer = with_compat(files, folder)
     except (CompatError, CdiError, OSError) as error:
@@ -327,7 +328,7 @@ def find_image_needs(
 
     It reads the image, so it is never the decide thread's, and only where the cards differ.
     """
-    driver = state.loaded()
+    driver = state.node.loaded()
     if policy == IGNORE or len(_kinds(state)) < 2:
         return {}
     with closing(ImageView(rootfs_fd)) as rootfs:
@@ -351,7 +352,7 @@ def find_image_needs(
 
 def _kinds(state: DaemonState) -> set[tuple[object, ...]]:
     """Return what differs between the node's cards that an image can need."""
-    return {(card.capability, card.brand, card.datacenter) for card in state.loaded().cards}
+    return {(card.capability, card.brand, card.datacenter) for card in state.node.loaded().cards}
 
 
 def place_suitably(

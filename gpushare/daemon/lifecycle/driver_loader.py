@@ -21,9 +21,10 @@ from gpushare.daemon.cards.nvml_client import Nvml
 from gpushare.daemon.core.log import log
 from gpushare.daemon.identity.pid_resolver import device_clients
 from gpushare.daemon.limits import driver_limits, driver_version
+from gpushare.daemon.node import LoadedDriver
 from gpushare.daemon.observe.sampler import UsageSampler
 from gpushare.daemon.placement.model import Card
-from gpushare.daemon.state import DaemonState, LoadedDriver
+from gpushare.daemon.state import DaemonState
 from gpushare.oci import cdi
 from gpushare.oci.driver_files import DriverFiles, simulator_env
 
@@ -43,7 +44,7 @@ class DriverLoader:
         """
         state = self._state
         try:
-            driver = state.driver = self._load()
+            driver = state.node.driver = self._load()
         except (
             DriverError,
             cdi.CdiError,
@@ -52,18 +53,18 @@ class DriverLoader:
             yaml.YAMLError,
         ) as error:
             why = f"no driver: {error}"
-            if why != state.no_driver_reason:
+            if why != state.node.no_driver_reason:
                 log("driver-missing", "error", reason=str(error))
-            state.no_driver_reason = why
+            state.node.no_driver_reason = why
             return
-        state.fingerprint = driver_version.driver_fingerprint(
+        state.node.fingerprint = driver_version.driver_fingerprint(
             driver.files, simulated=driver.is_simulated
         )
         driver_version.link_devices(driver.files)
         self._measure_contexts(driver)
         log(
             "driver-loaded",
-            cdi=str(driver_version.cdi_spec_path(state.config)),
+            cdi=str(driver_version.cdi_spec_path(state.node.config)),
             driver=driver.nvml.driver_version,
             cuda=driver.nvml.cuda_version,
             cards=[card.model for card in driver.cards],
@@ -78,7 +79,7 @@ class DriverLoader:
 
     def load_late(self) -> None:
         """Load a driver that was not there at the start."""
-        if self._state.driver is None:
+        if self._state.node.driver is None:
             self.load()
 
     def take_over(self, generation: DriverGeneration) -> None:
@@ -88,10 +89,10 @@ class DriverLoader:
         the card's index. The driver's files are compared before the next container gets them.
         """
         state, sampler = self._state, self.sampler
-        driver = state.driver
+        driver = state.node.driver
         if driver is None or sampler is None:
             return
-        state.driver = replace(driver, cards=driver.nvml.cards())
+        state.node.driver = replace(driver, cards=driver.nvml.cards())
         if driver.contexts.renew(driver.nvml.driver_version):
             self._measure_contexts(driver)
             driver_limits.mark_limits_lost(state)
@@ -101,16 +102,16 @@ class DriverLoader:
 
     def _load(self) -> LoadedDriver:
         state = self._state
-        files = driver_version.load_driver_files(state.config)
+        files = driver_version.load_driver_files(state.node.config)
         time_scale = _time_scale(files)  # before we are one of the simulated device's clients
         nvml = self._open(files)
-        contexts = ContextSizes(state.config.state_dir, nvml.driver_version)
+        contexts = ContextSizes(state.node.config.state_dir, nvml.driver_version)
         sampler = UsageSampler(
             nvml,
             state.ledger,
             state.tenants,
             state.observed,
-            non_tenant_half_life=state.config.timing.non_tenant_half_life_seconds,
+            non_tenant_half_life=state.node.config.timing.non_tenant_half_life_seconds,
             holds=device_clients(simulator_env(files), driver_version.ROOT),
             learned=lambda card, tenant, size: self._learn(contexts, card, tenant, size),
             changed=lambda now: state.decide.submit(lambda: self.take_over(now)),
@@ -131,7 +132,7 @@ class DriverLoader:
             nvml.close()
             nvml = None
         nvml = nvml or Nvml(
-            library, simulator_env(files), self._state.config.timing.driver_timeout_seconds
+            library, simulator_env(files), self._state.node.config.timing.driver_timeout_seconds
         )
         try:
             nvml.open()
@@ -150,11 +151,11 @@ class DriverLoader:
 
     def _measure(self) -> None:
         """Measure what a context takes of each model that is not known yet, one after another."""
-        driver, sampler = self._state.driver, self.sampler
+        driver, sampler = self._state.node.driver, self.sampler
         if driver is None or sampler is None:
             return
         library = Path(driver.files.cuda.host_path)
-        probe = context_size.ContextProbe(self._state.config.probe, library, driver.env)
+        probe = context_size.ContextProbe(self._state.node.config.probe, library, driver.env)
         try:
             for card in driver.cards:
                 if driver.contexts.is_measured(card) or card.is_divided:

@@ -62,8 +62,8 @@ def open_tenant(
     With a granted `ticket`, what is reserved for it is taken over. Otherwise others may be evicted
     first.
     """
-    driver = state.loaded()
-    terms = state.config.users if command.rootless else state.config.terms
+    driver = state.node.loaded()
+    terms = state.node.config.users if command.rootless else state.node.config.terms
     parsed = parse_request(
         {}, {}, options=requested, defaults=terms.defaults, profiles=terms.profiles
     )
@@ -144,10 +144,12 @@ def _free_name(name: str, key: str, state: DaemonState) -> str:
 def _mounts(record: TenantRecord, state: DaemonState) -> list[MountRow]:
     if not record.shared:
         return []
-    rows = [_row(mount) for mount in container.driver_mounts(state.loaded().files)]
+    rows = [_row(mount) for mount in container.driver_mounts(state.node.loaded().files)]
     rows += [
         MountRow(
-            source=str(state.libraries / name), destination=str(FILTER_DIR / name), read_only=True
+            source=str(state.node.libraries / name),
+            destination=str(FILTER_DIR / name),
+            read_only=True,
         )
         for name in (CUDA, NVML)
     ]

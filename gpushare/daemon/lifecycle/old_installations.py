@@ -49,11 +49,13 @@ class Unknown(Exception):
 
 def sweep_installations(state: DaemonState) -> None:
     """Remove unused versions, and log it; on any thread."""
-    prefix = prefix_of(state.config.libraries)
+    prefix = prefix_of(state.node.config.libraries)
     if prefix is None:
         return
     try:
-        for name in remove_unused(prefix, state.config.libraries, state.ledger.entries.values()):
+        for name in remove_unused(
+            prefix, state.node.config.libraries, state.ledger.entries.values()
+        ):
             log("installation-removed", folder=str(prefix / name))
     except OSError as error:
         log("installation-removal-failed", "warning", folder=str(prefix), error=str(error))
@@ -64,7 +66,7 @@ def renew_tree(state: DaemonState) -> None:
 
     Not while a container that has one of them may be starting.
     """
-    if state.driver is not None:
+    if state.node.driver is not None:
         mount_libraries(state)
     try:
         stale = state.mounts.stale_trees()

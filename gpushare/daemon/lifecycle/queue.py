@@ -113,13 +113,13 @@ class Queue:
         QuotaError, NoRoom and NoSuchCard for what can never be granted; QueueFull.
         """
         state = self._state
-        driver = state.loaded()
+        driver = state.node.loaded()
         state.integrity.refuse()
         self._refuse_full(applicant)
         starttime = processes.start_time(applicant.pid)
         if starttime is None:
             raise TicketNotFound(f"there is no process {applicant.pid} to wait for")
-        resolved = resolve_source(source, state.config, is_rootless=applicant.is_rootless)
+        resolved = resolve_source(source, state.node.config, is_rootless=applicant.is_rootless)
         secret, now = secrets.token_hex(16), self._clock.boot()
         ticket = TicketRecord(
             id=secrets.token_hex(4),
@@ -178,7 +178,7 @@ class Queue:
             if (how := self._how_ended(ticket)) is not None:
                 self._end(ticket, how)
         found = NextGrant()
-        if state.driver is not None and not state.integrity.why:
+        if state.node.driver is not None and not state.integrity.why:
             while (found := self._next()).granted is not None and not state.queue.claimants:
                 try:
                     self._grant(found.granted, found)
@@ -202,7 +202,7 @@ class Queue:
         with suppress(NoRoom):  # of reclaim_rounds: the next look tries it again
             for _ in reclaim_rounds():
                 capacities = state.capacities()
-                found = find_next(waiting, capacities, state.loaded().links)
+                found = find_next(waiting, capacities, state.node.loaded().links)
                 wanted = {one.card.uuid: one.memory_bytes for one in found.placed}
                 if not reclaim_burst(wanted, capacities, state):
                     return found
@@ -211,7 +211,7 @@ class Queue:
     def _grant(self, one: WaitingRequest, found: NextGrant) -> None:
         """Reserve what was found for a request; one write."""
         state = self._state
-        ticket, limits = state.ledger.tickets[one.ticket], state.config.queue
+        ticket, limits = state.ledger.tickets[one.ticket], state.node.config.queue
         resolved = self._resolve(ticket)
         managed = managed_bytes(ticket, resolved, len(found.placed), state)
         granted = replace(
@@ -254,7 +254,7 @@ class Queue:
     def _waiting(self) -> list[WaitingRequest]:
         """Return the requests that wait, in the order in which they are granted."""
         state = self._state
-        if state.driver is None:
+        if state.node.driver is None:
             return []
         found = []
         for ticket in tuple(state.ledger.tickets.values()):
@@ -264,7 +264,7 @@ class Queue:
                 resolved = self._resolve(ticket)
                 request, obstacle = self._request(ticket, resolved), ""
                 try:
-                    count = request.count or len(state.loaded().cards)
+                    count = request.count or len(state.node.loaded().cards)
                     managed_bytes(ticket, resolved, count, state)
                 except NoRoom as error:
                     obstacle = str(error)
@@ -291,7 +291,7 @@ class Queue:
             uid=ticket.uid,
             isolation="advisory" if ticket.is_rootless else "interposer",
             terms=resolved.terms,
-            shows_holders=self._state.config.read_group is None or ticket.kind != "create",
+            shows_holders=self._state.node.config.read_group is None or ticket.kind != "create",
         )
         quota, effective = resolved.quota, resolved.effective
         found = placement_request(applicant, quota, effective, self._state, ticket.file)
@@ -299,7 +299,7 @@ class Queue:
 
     def _resolve(self, ticket: TicketRecord) -> ResolvedRequest:
         """Return what a ticket requests under the configuration of now; QuotaError."""
-        config = self._state.config
+        config = self._state.node.config
         kept = self._resolved.get(ticket.id)
         if kept is None or kept[0] is not config:
             kept = config, resolve_source(ticket.source, config, is_rootless=ticket.is_rootless)
@@ -307,7 +307,7 @@ class Queue:
         return kept[1]
 
     def _refuse_full(self, applicant: Applicant) -> None:
-        limits, tickets = self._state.config.queue, self._state.ledger.tickets.values()
+        limits, tickets = self._state.node.config.queue, self._state.ledger.tickets.values()
         own = sum(one.uid == applicant.uid for one in tickets)
         if len(tickets) >= limits.max_tickets:
             raise QueueFull(

@@ -22,6 +22,7 @@ from gpushare.daemon.lifecycle import bounds, claims, release
 from gpushare.daemon.lifecycle.driver_files import place_suitably
 from gpushare.daemon.limits import driver_limits
 from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds, update_burst_limits
+from gpushare.daemon.node import LoadedDriver
 from gpushare.daemon.pages.grant_page import CardGrant
 from gpushare.daemon.pages.process_watch import TenantSocket
 from gpushare.daemon.pages.tenants import SIZE_BYTES, Pages
@@ -33,7 +34,7 @@ from gpushare.daemon.placement.request import (
     PlacementRequest,
 )
 from gpushare.daemon.placement.waiting import with_withheld
-from gpushare.daemon.state import DaemonState, LoadedDriver
+from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import CardAllocation, TenantRecord, TenantState
 from gpushare.daemon.store.ticket import TicketRecord
 from gpushare.quota.annotations import PodIdentity
@@ -119,7 +120,7 @@ def reserve(
     NoRoom, NoSuchCard, NoDriver, QuotaError: nothing was taken. OSError: the pages could not be
     made, and nothing is taken.
     """
-    driver = state.loaded()
+    driver = state.node.loaded()
     state.integrity.refuse()
     _refuse_unsupported(applicant, quota, effective, driver)
     release_earlier(applicant, state)
@@ -146,7 +147,7 @@ def reserve(
 
 def log_reserved(record: TenantRecord, state: DaemonState) -> None:
     """Log what `reserve` returned; the history is a listener of the log, and has its own thread."""
-    driver, first = state.loaded(), record.allocations[0]
+    driver, first = state.node.loaded(), record.allocations[0]
     cards = [driver.card(allocation.uuid) for allocation in record.allocations]
     log(
         "tenant-reserved",
@@ -156,7 +157,7 @@ def log_reserved(record: TenantRecord, state: DaemonState) -> None:
         mode="shared" if record.shared else "exclusive",
         cards=[card.index for card in cards if card is not None],
         memory_bytes=first.memory_bytes,
-        cores=record.reserved_cores(first, state.policy_of(first.uuid)),
+        cores=record.reserved_cores(first, state.node.policy_of(first.uuid)),
         policy=record.policy,
         notes=record.notes,
         pod=record.of_pod,
@@ -212,7 +213,7 @@ def _placed_record(
         record = replace(record, ticket=ticket.id)
     if quota.oversubscribe not in {None, "none"}:
         record = _oversubscribed(record, applicant, quota, state, ticket)
-    state.ledger.refuse_above_claim(record, state.loaded().cards, state.policy_of)
+    state.ledger.refuse_above_claim(record, state.node.loaded().cards, state.node.policy_of)
     return record
 
 
@@ -235,7 +236,7 @@ def _place(
         if withheld := {uuid: one for uuid, one in state.queue.withheld.items() if uuid not in own}:
             capacities = with_withheld(capacities, withheld, request.rank)
         try:
-            placed = place_suitably(request, capacities, state.loaded().links)
+            placed = place_suitably(request, capacities, state.node.loaded().links)
         except NoRoom as error:
             error.request = request
             raise
@@ -325,7 +326,7 @@ def _entry(
         claim=applicant.claim,
         created=time.time(),
         since=boottime(),
-        expires=boottime() + state.config.timing.bind_timeout_seconds,
+        expires=boottime() + state.node.config.timing.bind_timeout_seconds,
         maker=maker.pid,
         maker_starttime=maker.starttime,
         cgroup=applicant.cgroup,

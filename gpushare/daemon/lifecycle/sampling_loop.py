@@ -47,7 +47,7 @@ class SamplingLoop:
             if stop.is_set():
                 return
             sampler = self._loader.sampler
-            if self._state.driver is None or sampler is None:
+            if self._state.node.driver is None or sampler is None:
                 continue
             if hurried or not self._idle.look(sampler):
                 self._sample(sampler)

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Final
 
 from gpushare.config import Config
+from gpushare.daemon.node import LoadedDriver
 from gpushare.daemon.placement.request import NoRoom, NoSuchCard
-from gpushare.daemon.state import DaemonState, LoadedDriver
+from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.claim import UID, ClaimRecord
 from gpushare.host.cdi_files import make_run_folder, run_folder
 from gpushare.oci.edits import MOUNTS
@@ -137,7 +138,7 @@ def find_grant(
 
     The pod of a claim may not be known yet: then this waits, and calls `check` meanwhile.
     """
-    mode, found = state.config.kubernetes_mode, dict(_mounted(spec, state.config))
+    mode, found = state.node.config.kubernetes_mode, dict(_mounted(spec, state.node.config))
     claims = [source for source in found.values() if isinstance(source, str)]
     parts = [source for source in found.values() if isinstance(source, CardPart)]
     if len(found) > 1 and (claims or not _are_alike(parts)):
@@ -156,7 +157,7 @@ def find_grant(
     if mode != "dra":
         raise of_another_mode("claim", uid, "dra", mode)
     claim = _claim_of(uid, pod, state, check)
-    profiles = state.config.terms_of(claim.namespace).profiles
+    profiles = state.node.config.terms_of(claim.namespace).profiles
     return SchedulerGrant(tuple(found), container_request(claim, profiles), uid)
 
 

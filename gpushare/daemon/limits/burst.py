@@ -33,9 +33,10 @@ from typing import Final
 
 from gpushare.daemon.core.log import log
 from gpushare.daemon.limits import driver_limits
+from gpushare.daemon.observed import Shortfall
 from gpushare.daemon.placement.model import AllocationUse, CardCapacity
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.state import DaemonState, Shortfall
+from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 
 #: Limits change in steps of this: cards give memory in units of it, and a limit that follows
@@ -153,7 +154,7 @@ def update_burst_limits(state: DaemonState) -> None:
     Unhealthy cards are left as they are. Nothing changes while the driver's figures are stale
     or the ledger's integrity is in question: the memory could belong to an unknown reservation.
     """
-    if state.driver is None or state.observed.usage.stale or state.integrity.why:
+    if state.node.driver is None or state.observed.usage.stale or state.integrity.why:
         return
     now = time.monotonic()
     state.withheld = {uuid: until for uuid, until in state.withheld.items() if now < until}
@@ -312,7 +313,7 @@ def _is_within_quota(record: TenantRecord, number: int, size: int, state: Daemon
 
 def _is_full(uuid: str, size: int, state: DaemonState) -> bool:
     """Whether the driver's last figures have little more than `size` left of a card."""
-    card = None if state.driver is None else state.driver.card(uuid)
+    card = None if state.node.driver is None else state.node.driver.card(uuid)
     look = state.observed.last
     if card is None or look is None or uuid not in look.sample.uses:
         return False

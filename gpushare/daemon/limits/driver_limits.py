@@ -35,7 +35,8 @@ from gpushare.daemon.cards.driver_client import NO_LIMITS, DriverError, DriverLi
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.identity.processes import Cgroups
-from gpushare.daemon.state import DaemonState, LoadedDriver
+from gpushare.daemon.node import LoadedDriver
+from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.quota.request import QuotaRequest
 
@@ -137,7 +138,7 @@ def set_driver_limits(record: TenantRecord, state: DaemonState) -> str:
 
     An isolation other than the interposer's or the driver's stays as it is.
     """
-    otherwise, driver = effective_isolation(record), state.driver
+    otherwise, driver = effective_isolation(record), state.node.driver
     if driver_backend(record, driver) != DRIVER:
         return otherwise
     if driver is None:
@@ -161,7 +162,7 @@ def set_driver_limits(record: TenantRecord, state: DaemonState) -> str:
 
 def retry_driver_limits(state: DaemonState) -> None:
     """Set again the limits of the driver that differ, or may differ, from the pages."""
-    if state.driver is None:
+    if state.node.driver is None:
         return
     for key in list(state.tenants.limits_left):
         record = state.ledger.entries.get(key)
@@ -210,24 +211,24 @@ def change_limit(record: TenantRecord, number: int, limit_bytes: int, state: Dae
 
 def clear_driver_limits(record: TenantRecord, state: DaemonState) -> None:
     """Clear the limits of a tenant that is released, where its cgroup is still there."""
-    if is_held(record, state) and state.driver is not None:
+    if is_held(record, state) and state.node.driver is not None:
         directory = _directory(record)
         if directory is not None and directory.is_dir():
-            _clear(record, directory, state, state.driver)
+            _clear(record, directory, state, state.node.driver)
     state.tenants.limited_clients.discard(record.key)
 
 
 def _follow(record: TenantRecord, number: int, limit_bytes: int, state: DaemonState) -> None:
     """Have the driver hold the new limit too, where it holds this tenant's."""
-    if not is_held(record, state) or state.driver is None:
+    if not is_held(record, state) or state.node.driver is None:
         return
     directory = _directory(record)
     if directory is None:
         return
     try:
-        _set(record, number, limit_bytes, directory, state.driver)
+        _set(record, number, limit_bytes, directory, state.node.driver)
     except DriverError as error:
-        _give_up(record, directory, error, state, state.driver)
+        _give_up(record, directory, error, state, state.node.driver)
         state.ledger.change(record.key, isolation=effective_isolation(record))
 
 

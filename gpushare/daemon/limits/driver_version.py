@@ -32,7 +32,8 @@ import yaml
 from gpushare.config import Config
 from gpushare.daemon.cards.driver_client import DriverError
 from gpushare.daemon.core.log import log
-from gpushare.daemon.state import DaemonState, DriverFingerprint, LoadedDriver, NoDriver
+from gpushare.daemon.node import DriverFingerprint, LoadedDriver, NoDriver
+from gpushare.daemon.state import DaemonState
 from gpushare.errors import UserError
 from gpushare.host import cdi_files, driver
 from gpushare.oci import cdi, cuda_compat
@@ -114,18 +115,18 @@ def driver_fingerprint(files: DriverFiles, *, simulated: bool) -> DriverFingerpr
 
 def take_over_changed_driver(state: DaemonState) -> None:
     """Take over a driver that has changed; NoDriver where it cannot be used now."""
-    loaded = state.driver
+    loaded = state.node.driver
     if loaded is None:
         return
     now = driver_fingerprint(loaded.files, simulated=loaded.is_simulated)
-    if state.fingerprint is None:
-        state.fingerprint = now
-    if now == state.fingerprint:
-        state.driver_fault = ""
+    if state.node.fingerprint is None:
+        state.node.fingerprint = now
+    if now == state.node.fingerprint:
+        state.node.driver_fault = ""
         return
     fault = _take_over(loaded, now, state)
-    if fault != state.driver_fault:
-        state.driver_fault = fault
+    if fault != state.node.driver_fault:
+        state.node.driver_fault = fault
         if fault:
             log("driver-replaced", "error", reason=fault)
     if fault:
@@ -142,9 +143,9 @@ def watch_driver(state: DaemonState) -> None:
 
 def _take_over(loaded: LoadedDriver, now: DriverFingerprint, state: DaemonState) -> str:
     """Read the spec again; return why the driver cannot be used, empty where it can be used."""
-    place = cdi_spec_path(state.config)
+    place = cdi_spec_path(state.node.config)
     try:
-        files = load_driver_files(state.config)
+        files = load_driver_files(state.node.config)
     except (NoSpec, CdiError, OSError, yaml.YAMLError) as error:
         return f"the driver has changed: {error}"
     missing = [
@@ -167,8 +168,8 @@ def _take_over(loaded: LoadedDriver, now: DriverFingerprint, state: DaemonState)
                 f"the driver's libraries are {version}, and the driver reports "
                 f"{loaded.nvml.driver_version}: reboot, or load the module of the new driver"
             )
-    state.driver = replace(loaded, files=files)
-    state.fingerprint = driver_fingerprint(files, simulated=loaded.is_simulated)
+    state.node.driver = replace(loaded, files=files)
+    state.node.fingerprint = driver_fingerprint(files, simulated=loaded.is_simulated)
     link_devices(files)
     log("driver-cdi-spec-updated", cdi=str(place), driver=loaded.nvml.driver_version)
     return ""

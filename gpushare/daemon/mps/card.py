@@ -172,7 +172,7 @@ class CardServer:
         self._keep()
 
     def _settings_of(self, record: TenantRecord, uid: int) -> MpsSettings:
-        return settings_of(record, uid, self._daemon.policy_of(self._card.uuid))
+        return settings_of(record, uid, self._daemon.node.policy_of(self._card.uuid))
 
     def _refuse_other_user(self, key: str, uid: int) -> None:
         """Refuse a second user where a server serves one: MpsRefused, which names the user."""

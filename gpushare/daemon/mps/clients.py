@@ -163,6 +163,6 @@ class ClientWatch:
                 pid=found[key],
                 pod=records[key].of_pod,
             )
-            self._state.mps.bypassed(key, found[key])
+            self._state.node.mps.bypassed(key, found[key])
         self._bypasses = frozenset(found)
         return found

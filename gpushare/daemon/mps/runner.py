@@ -42,7 +42,7 @@ class ControlRunner:
     def __init__(self, card: Card, program: Path, state: DaemonState, *, partitions: bool) -> None:
         self.control: MpsControl | None = None
         self.fault = ""
-        self.folders = CardFolders.of(state.config.run_dir, card.uuid)
+        self.folders = CardFolders.of(state.node.config.run_dir, card.uuid)
         self._card = card
         self._program = program
         self._state = state
@@ -206,7 +206,7 @@ class ControlRunner:
         return True
 
     def _new_program(self) -> ControlProgram:
-        driver, folders = self._state.loaded(), self.folders
+        driver, folders = self._state.node.loaded(), self.folders
         if not driver.is_simulated and not processes.sees_host():
             raise MpsError(
                 "gpushared is not in the host's PID namespace, and an MPS server would not find "

@@ -15,8 +15,9 @@ from typing import Final
 from gpushare.daemon.cards.mps_state import MPS, MpsCardState, MpsGrant, MpsRefused
 from gpushare.daemon.core.loop import Worker
 from gpushare.daemon.mps.card import CardServer
+from gpushare.daemon.node import LoadedDriver
 from gpushare.daemon.placement.model import Card
-from gpushare.daemon.state import DaemonState, LoadedDriver
+from gpushare.daemon.state import DaemonState
 from gpushare.host.driver import files
 from gpushare.host.rooted_tree import RootedTree
 
@@ -59,7 +60,7 @@ class MpsSupervisor:
         self._cards: dict[str, _Supervised] = {}
         # By card: the thread that ends its control daemon, which the next one has to wait for.
         self._ending: dict[str, Worker] = {}
-        mps = state.mps
+        mps = state.node.mps
         mps.admit = self._admit
         mps.terminate = self._terminate
         self._is_due = False
@@ -74,10 +75,10 @@ class MpsSupervisor:
     def check(self) -> None:
         """Have a control daemon for each card in MPS mode, and none for the others."""
         self._is_due = False
-        state, driver = self._state, self._state.driver
+        state, driver = self._state, self._state.node.driver
         if driver is None:
             return
-        wanted = {card.uuid: card for card in driver.cards if state.backend_of(card) == MPS}
+        wanted = {card.uuid: card for card in driver.cards if state.node.backend_of(card) == MPS}
         program = find_program(driver) if wanted else None
         partitions = {uuid: self._has_partitions(card) for uuid, card in wanted.items()}
         for uuid, one in list(self._cards.items()):
@@ -104,7 +105,7 @@ class MpsSupervisor:
             one.worker.finish(_FINISH_SECONDS)
 
     def _has_partitions(self, card: Card) -> bool:
-        return self._state.config.rule_of(card.index, card.uuid, card.model).mps_partitions
+        return self._state.node.config.rule_of(card.index, card.uuid, card.model).mps_partitions
 
     def _begin(self, card: Card, program: Path, *, partitions: bool) -> None:
         def publish(found: MpsCardState) -> None:
@@ -129,13 +130,13 @@ class MpsSupervisor:
 
     def _forget(self, uuid: str) -> None:
         if uuid not in self._cards:
-            mps = self._state.mps
+            mps = self._state.node.mps
             mps.cards = MappingProxyType(
                 {other: card for other, card in mps.cards.items() if other != uuid}
             )
 
     def _publish(self, uuid: str, found: MpsCardState) -> None:
-        mps = self._state.mps
+        mps = self._state.node.mps
         mps.cards = MappingProxyType({**mps.cards, uuid: found})
 
     def _look(self) -> None:

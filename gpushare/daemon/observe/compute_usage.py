@@ -30,11 +30,11 @@ from typing import Final
 
 from gpushare import abi
 from gpushare.daemon.core.log import log
+from gpushare.daemon.observed import NO_FIGURES, WINDOWS, ComputeUsage, Observations, UsageView
 from gpushare.daemon.pages.grant_page import Gate
 from gpushare.daemon.pages.status_page import GateWaits
 from gpushare.daemon.pages.tenants import Pages, Tenants
 from gpushare.daemon.policy.compute import charge_corrections
-from gpushare.daemon.state import NO_FIGURES, WINDOWS, ComputeUsage, Observations, UsageView
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 

@@ -61,7 +61,7 @@ class IdleHolders:
             if holding is None:
                 continue
             holdings[record.key] = holding
-            policy = state.config.terms_of(record.namespace).idle
+            policy = state.node.config.terms_of(record.namespace).idle
             after = policy.of_container(record.quota).after_seconds
             if after is not None and now - holding.began >= after:
                 idle[record.key] = holding.since
@@ -89,7 +89,7 @@ class IdleHolders:
         return sum(usage.driver_bytes(record.key, one.uuid) for one in record.allocations)
 
     def _act(self, record: TenantRecord, seconds: float) -> None:
-        action = self._state.config.terms_of(record.namespace).idle.action
+        action = self._state.node.config.terms_of(record.namespace).idle.action
         figures = {
             "tenant": record.key,
             "id": record.id,

@@ -33,8 +33,8 @@ from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.core.log import log
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.pid_resolver import Keys, ListedPid, PidResolver
+from gpushare.daemon.observed import AuditInput, CardUsage, Observations, UnallocatedContainer
 from gpushare.daemon.placement.model import NonTenantProcess
-from gpushare.daemon.state import AuditInput, CardUsage, Observations, UnallocatedContainer
 
 _GRACE_SECONDS: Final = 10.0  # a process that was a tenant's may take this long to leave the card
 

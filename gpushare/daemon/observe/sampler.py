@@ -38,10 +38,10 @@ from gpushare.daemon.core.log import log
 from gpushare.daemon.identity.pid_resolver import ListedPid, PidResolver, ProcessOwners
 from gpushare.daemon.observe.dead_records import DeadRecords
 from gpushare.daemon.observe.non_tenant import NonTenantUse
+from gpushare.daemon.observed import AuditInput, CardUsage, Observations, TenantOnCard, UsageView
 from gpushare.daemon.pages.status_page import ProcessClaim, TenantClaims
 from gpushare.daemon.pages.tenants import Pages, Tenants
 from gpushare.daemon.placement.model import Card
-from gpushare.daemon.state import AuditInput, CardUsage, Observations, TenantOnCard, UsageView
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 

@@ -93,23 +93,23 @@ def reload_config(state: DaemonState) -> list[str]:
     NotReloaded, with the reason, which `status` and doctor show until it is corrected.
     """
     try:
-        new = configuration.load(state.config.file).labelled(node_settings(state.node_labels))
+        new = configuration.load(state.node.config.file).labelled(node_settings(state.node.labels))
         gid = read_gid(new)
-        changed = sorted(_changed(state.config, new))
+        changed = sorted(_changed(state.node.config, new))
         _refuse_restart(changed)
         _refuse_switch(state, new)
     except UserError as error:
-        state.config_fault = (
+        state.node.config_fault = (
             f"gpushare.yaml was rejected, the previous configuration remains in effect: {error}"
         )
         log("config-rejected", "error", error=str(error))
-        raise NotReloaded(state.config_fault) from error
-    regroups = new.read_group != state.config.read_group
-    state.config, state.config_fault = new, ""
+        raise NotReloaded(state.node.config_fault) from error
+    regroups = new.read_group != state.node.config.read_group
+    state.node.config, state.node.config_fault = new, ""
     log("config-reloaded", changed=changed)
     if regroups:
         state.regrouped(gid)
-    if "system_reserved" in changed and state.driver is not None:
+    if "system_reserved" in changed and state.node.driver is not None:
         update_burst_limits(state)
     state.ledger.changed()
     state.sample_now.set()  # it may be to look more often
@@ -150,10 +150,10 @@ def _refuse_restart(changed: list[str]) -> None:
 
 def _refuse_switch(state: DaemonState, new: Config) -> None:
     """Refuse another backend for a card that containers use: they keep theirs until they end."""
-    if state.driver is None:
+    if state.node.driver is None:
         return
     for capacity in state.capacities():
-        card, backend = capacity.card, state.backend_of(capacity.card, new)
+        card, backend = capacity.card, state.node.backend_of(capacity.card, new)
         rule = new.rule_of(card.index, card.uuid, card.model)
         if backend != capacity.backend:
             key, what = "backend", f"from backend {capacity.backend} to {backend}"
@@ -209,7 +209,7 @@ def set_node_setting(key: str, value: str, source: str, state: DaemonState) -> N
     was changed.
     """
     _check(key, value, source, state)
-    state.node_labels.set(source, {key: value})
+    state.node.labels.set(source, {key: value})
     _forget_others(key, source, state)
     _apply(key, state)
 
@@ -221,15 +221,15 @@ def reset_node_setting(key: str, state: DaemonState) -> None:
 
 
 def _forget_others(key: str, source: str, state: DaemonState) -> None:
-    for other in state.node_labels.all():
+    for other in state.node.labels.all():
         if other != source:
-            state.node_labels.forget(other, key)
+            state.node.labels.forget(other, key)
 
 
 def _apply(key: str, state: DaemonState) -> None:
-    before = state.config.node_settings.get(key)
-    state.config = state.config.labelled(node_settings(state.node_labels))
-    after = state.config.node_settings.get(key)
+    before = state.node.config.node_settings.get(key)
+    state.node.config = state.node.config.labelled(node_settings(state.node.labels))
+    after = state.node.config.node_settings.get(key)
     if after == before:
         return
     state.ledger.changed()
@@ -240,7 +240,7 @@ def _apply(key: str, state: DaemonState) -> None:
 
 
 def _check(key: str, value: str, source: str, state: DaemonState) -> None:
-    if not state.config.accepts_node_labels:
+    if not state.node.config.accepts_node_labels:
         raise LabelsNotAccepted("kubernetes.node_labels is false in gpushare.yaml of this node")
     if key not in NODE_SETTINGS:
         keys = ", ".join(NODE_SETTINGS)
@@ -249,7 +249,7 @@ def _check(key: str, value: str, source: str, state: DaemonState) -> None:
         NODE_SETTINGS[key].parse(value)
     except BadValue as bad:
         raise QuotaError(source, value, bad.rule, bad.fix) from bad
-    most = state.config.terms.max_per_request
+    most = state.node.config.terms.max_per_request
     if key == POLICY and most.policies is not None and value not in most.policies:
         rule = f"is not allowed on this node{most.source('policies')}"
         raise QuotaError(source, value, rule, f"write {' or '.join(most.policies)}")

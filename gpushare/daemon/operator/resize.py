@@ -149,11 +149,11 @@ def _without_profile(
     """Return `change` with the values of its profile; a part of a card is that of the tenant's."""
     if PROFILE not in change:
         return change
-    values = expand_change(change, state.config.terms.profiles)
+    values = expand_change(change, state.node.config.terms.profiles)
     percent = KEYS["memory-percent"].parse(values.pop("memory-percent", "100"))
     assert not isinstance(percent, (str, tuple))
     if "memory" not in values:
-        cards = [state.loaded().card(one.uuid) for one in record.allocations]
+        cards = [state.node.loaded().card(one.uuid) for one in record.allocations]
         sizes = {card.memory_bytes for card in cards if card is not None}
         if len(sizes) != 1:
             rule = f"is a part of a card, and the cards of {record.title} have different sizes"
@@ -249,7 +249,7 @@ def _allocation(
 
     memory_bytes, limit_bytes = allocation.memory_bytes, allocation.memory_limit_bytes
     if not is_same(*_MEMORY):
-        card = state.loaded().card(allocation.uuid)
+        card = state.node.loaded().card(allocation.uuid)
         if quota.memory_bytes is not None:
             memory_bytes = quota.memory_bytes
         elif card is not None:
@@ -381,12 +381,16 @@ def _capacities_for(record: TenantRecord, state: DaemonState) -> tuple[CardCapac
 
 def _is_within_claim(record: TenantRecord, state: DaemonState) -> bool:
     """Whether a claim decides what `record` may have; NoRoom if that is less."""
-    return state.ledger.refuse_above_claim(record, state.loaded().cards, state.policy_of)
+    return state.ledger.refuse_above_claim(record, state.node.loaded().cards, state.node.policy_of)
 
 
 def request_policy(record: TenantRecord, state: DaemonState) -> RequestPolicy:
     """Return what the node holds a tenant to."""
-    return state.config.users if record.is_rootless else state.config.terms_of(record.namespace)
+    return (
+        state.node.config.users
+        if record.is_rootless
+        else state.node.config.terms_of(record.namespace)
+    )
 
 
 def _share(quota: QuotaRequest, record: TenantRecord) -> EffectiveRequest:
@@ -436,7 +440,7 @@ def check_cores_growth(capacity: CardCapacity, key: str, tenant: str, cores: int
 def _refuse_idle_weight(changed: TenantRecord, quota: QuotaRequest, state: DaemonState) -> None:
     """Refuse a weight that would have no effect."""
     held = {
-        changed.policy_on(allocation, state.policy_of(allocation.uuid))
+        changed.policy_on(allocation, state.node.policy_of(allocation.uuid))
         for allocation in changed.allocations
     }
     if _WEIGHED not in held:

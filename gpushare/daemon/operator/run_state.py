@@ -113,7 +113,7 @@ class RunControl:
                 self._freezer.kill(record.key, why)
 
         def terminate() -> None:
-            self._state.mps.terminate(record.key, lambda: freezing.submit(kill))
+            self._state.node.mps.terminate(record.key, lambda: freezing.submit(kill))
 
         loop.call(lambda: loop.later(after, terminate))
         self._enforce_after(after + _TERMINATE_SECONDS)

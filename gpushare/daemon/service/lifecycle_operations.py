@@ -169,7 +169,7 @@ _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 def _allocation(request: ControlRequest, state: DaemonState) -> ControlReply:
     request.root_only()
     uuid, memory_bytes = request.text("card", 96), request.number("memory_bytes", 1, _MOST_BYTES)
-    folder = scheduled.allocation_folder(uuid, memory_bytes, state.loaded(), state.config)
+    folder = scheduled.allocation_folder(uuid, memory_bytes, state.node.loaded(), state.node.config)
     return reply({**AllocationFolder(folder=folder)})
 
 

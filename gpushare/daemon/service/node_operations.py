@@ -21,6 +21,7 @@ from gpushare.daemon.core.log import log
 from gpushare.daemon.identity.container_names import SHORTEST_ID
 from gpushare.daemon.lifecycle import bind
 from gpushare.daemon.limits.driver_limits import best_isolation
+from gpushare.daemon.observed import UnallocatedContainer
 from gpushare.daemon.operator.reload import reload_config, reset_node_setting, set_node_setting
 from gpushare.daemon.placement.model import Card, CardCapacity
 from gpushare.daemon.placement.request import NoRoom, NoSuchCard, find_card
@@ -32,7 +33,7 @@ from gpushare.daemon.service.control_request import (
     TenantNotFound,
     reply,
 )
-from gpushare.daemon.state import DaemonState, UnallocatedContainer
+from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.history import EventSubject, History
 from gpushare.daemon.store.overrides import CORDONED
 from gpushare.daemon.store.record import TenantRecord
@@ -119,7 +120,7 @@ def _find_subject(
     key; those of a pod; the one container whose name or ID begins so.
     """
     containers = _known_containers(name, records, store)
-    cards = () if state.driver is None else state.driver.cards
+    cards = () if state.node.driver is None else state.node.driver.cards
     is_card = any(card.uuid == name for card in cards)
     is_card = is_card or (not containers and store.has_card(name))
     by_id = [one for one in containers if one.id.startswith(name)]
@@ -209,7 +210,7 @@ def _node_setting(request: ControlRequest, state: DaemonState) -> ControlReply:
 
 def _unhealthy(state: DaemonState) -> Iterator[str]:
     """Yield the fault of each unhealthy card, and the number of its tenants."""
-    if state.driver is None:
+    if state.node.driver is None:
         return
     for capacity in state.capacities():
         if capacity.health != "ok":
@@ -229,7 +230,7 @@ def _unhealthy(state: DaemonState) -> Iterator[str]:
 
 def _unlisted_instances(state: DaemonState) -> Iterator[str]:
     """Yield the MIG instances that the CDI spec of the driver does not list."""
-    driver = state.driver
+    driver = state.node.driver
     instances = [card for card in driver.cards if card.instance] if driver else []
     if driver is None or not instances:
         return
@@ -251,7 +252,7 @@ def _mps_faults(capacity: CardCapacity, state: DaemonState) -> Iterator[str]:
     card = f"card {capacity.card.index}"
     if capacity.backend_fault:
         yield f"{card} is in MPS mode, and {capacity.backend_fault}"
-    server = state.mps.cards.get(capacity.card.uuid, MpsCardState())
+    server = state.node.mps.cards.get(capacity.card.uuid, MpsCardState())
     if server.server_state == "FAULT":
         records = state.ledger.entries
         names = [records[key].title for key in sorted(server.losses) if key in records]
@@ -272,15 +273,15 @@ def _unallocated_warning(found: UnallocatedContainer, state: DaemonState) -> str
 
 def status_row(state: DaemonState) -> DaemonStatus:
     """Return the daemon's own status."""
-    driver = state.driver
-    warnings = [*state.warnings, *state.ledger.notices]
-    stores = state.overrides.notice, state.card_overrides.notice, state.node_labels.notice
+    driver = state.node.driver
+    warnings = [*state.node.warnings, *state.ledger.notices]
+    stores = state.overrides.notice, state.node.card_overrides.notice, state.node.labels.notice
     faults = state.ledger.fault, state.integrity.why, *stores
     warnings += [fault for fault in faults if fault]
     if driver is None:
-        warnings.append(state.no_driver_reason)
-    elif state.driver_fault:
-        warnings.append(state.driver_fault)
+        warnings.append(state.node.no_driver_reason)
+    elif state.node.driver_fault:
+        warnings.append(state.node.driver_fault)
     elif state.observed.usage.stale:
         warnings.append(f"the driver's figures are stale: {state.observed.usage.stale}")
     warnings += _unhealthy(state)
@@ -288,24 +289,24 @@ def status_row(state: DaemonState) -> DaemonStatus:
     warnings += [
         _unallocated_warning(one, state) for one in state.observed.unallocated[:_MOST_UNALLOCATED]
     ]
-    if state.scheduler_fault:
-        warnings.append(state.scheduler_fault)
+    if state.node.scheduler_fault:
+        warnings.append(state.node.scheduler_fault)
     if state.history is not None and state.history.fault:
         warnings.append(f"events are not stored: {state.history.fault}")
     if state.metrics_history is not None and state.metrics_history.fault:
         warnings.append(f"the metrics history is not complete: {state.metrics_history.fault}")
-    if state.config_fault:
-        warnings.append(state.config_fault)
-    elif config.outdated(state.config):
+    if state.node.config_fault:
+        warnings.append(state.node.config_fault)
+    elif config.outdated(state.node.config):
         warnings.append(
-            f"{state.config.file or config.DEFAULT_FILE} was changed after gpushared read it; "
+            f"{state.node.config.file or config.DEFAULT_FILE} was changed after gpushared read it; "
             "sudo gpushare config reload"
         )
     return DaemonStatus(
         version=gpushare.__version__,
         pid=os.getpid(),
         generation=state.ledger.generation,
-        scheduler_pid=state.scheduler_pid,
+        scheduler_pid=state.node.scheduler_pid,
         driver_version=driver.nvml.driver_version if driver else "",
         cuda_version=driver.nvml.cuda_version if driver else "",
         isolation=best_isolation(driver),
@@ -313,13 +314,13 @@ def status_row(state: DaemonState) -> DaemonStatus:
         tenants=sum(record.state != "none" for record in state.ledger.entries.values()),
         simulated=driver is not None and driver.is_simulated,
         time_scale=1.0 if driver is None else driver.time_scale,
-        config="" if state.config.file is None else str(state.config.file),
-        library_dir=str(state.libraries),
-        run_dir=str(state.config.run_dir),
+        config="" if state.node.config.file is None else str(state.node.config.file),
+        library_dir=str(state.node.libraries),
+        run_dir=str(state.node.config.run_dir),
         node_name=metrics.node_name(state),
-        kubernetes_mode=state.config.kubernetes_mode,
-        accepts_node_labels=state.config.accepts_node_labels,
-        node_settings=dict(state.config.node_settings),
+        kubernetes_mode=state.node.config.kubernetes_mode,
+        accepts_node_labels=state.node.config.accepts_node_labels,
+        node_settings=dict(state.node.config.node_settings),
         eviction_fault=eviction_fault(state),
         warnings=[text[:_MOST_WARNING_LETTERS] for text in warnings[:_MOST_WARNINGS]],
     )
@@ -329,7 +330,7 @@ _REASON_MOST: Final = 200
 
 
 def _cards(_request: ControlRequest, state: DaemonState) -> ControlReply:
-    if state.driver is None:
+    if state.node.driver is None:
         return reply()
     capacities = state.capacities()
     rows = (_card_row(each, capacities, state) for each in capacities)
@@ -384,7 +385,7 @@ def _card_row(
 ) -> CardStatus:
     uuid, fault = capacity.card.uuid, status_rows.scheduling_fault(state)
     sensors = metrics.card_sensors(state, uuid)
-    row = status_rows.card_row(capacity, capacities, state.loaded().links, fault, sensors)
+    row = status_rows.card_row(capacity, capacities, state.node.loaded().links, fault, sensors)
     row["evicted_tenants"], row["evicted_bytes"] = evicted_on(uuid, state)
     return row
 
@@ -412,27 +413,27 @@ def set_card_policy(uuid: str, policy: str, state: DaemonState) -> None:
             "gpushare set NAME --cores N"
         )
     if policy:
-        state.card_overrides.set(uuid, {"policy": policy})
+        state.node.card_overrides.set(uuid, {"policy": policy})
     else:
-        state.card_overrides.forget(uuid, "policy")
+        state.node.card_overrides.forget(uuid, "policy")
     log("card-policy-changed", card=uuid, policy=policy or "of each container")
     state.ledger.changed()
 
 
 def cordon_card(card: Card, reason: str, state: DaemonState) -> None:
     """Place nothing new on `card`, until `uncordon_card`, across restarts and reboots; OSError."""
-    if state.card_overrides.of(card.uuid).get(CORDONED) == reason:
+    if state.node.card_overrides.of(card.uuid).get(CORDONED) == reason:
         return
-    state.card_overrides.set(card.uuid, {CORDONED: reason})
+    state.node.card_overrides.set(card.uuid, {CORDONED: reason})
     log("card-cordoned", card=card.uuid, index=card.index, reason=reason or "no reason given")
     state.ledger.changed()
 
 
 def uncordon_card(card: Card, state: DaemonState) -> None:
     """Place on `card` again; OSError. One that is not cordoned is fine."""
-    if CORDONED not in state.card_overrides.of(card.uuid):
+    if CORDONED not in state.node.card_overrides.of(card.uuid):
         return
-    state.card_overrides.forget(card.uuid, CORDONED)
+    state.node.card_overrides.forget(card.uuid, CORDONED)
     log("card-uncordoned", card=card.uuid, index=card.index)
     state.ledger.changed()
 

@@ -15,12 +15,14 @@ import gpushare
 from gpushare import abi
 from gpushare.daemon.core.log import event_count, log
 from gpushare.daemon.identity import processes
+from gpushare.daemon.node import LoadedDriver
 from gpushare.daemon.observe.compute_usage import CHECKED, GATE
+from gpushare.daemon.observed import ComputeUsage
 from gpushare.daemon.pages.grant_page import Gate
 from gpushare.daemon.pages.status_page import ProcessClaim, TenantClaims
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.placement.model import CardCapacity
-from gpushare.daemon.state import ComputeUsage, DaemonState, LoadedDriver
+from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.daemon.views.status_rows import (
     available_bytes,
@@ -56,7 +58,7 @@ _KIND_OF: Final = {
 
 def daemon_metrics(state: DaemonState) -> NodeMetrics:
     """Return the figures of the daemon itself."""
-    driver, evictions = state.driver, state.observed.evictions
+    driver, evictions = state.node.driver, state.observed.evictions
     starts = [one for one in state.queue.waiting if not one.container]
     return NodeMetrics(
         version=gpushare.__version__,
@@ -65,7 +67,7 @@ def daemon_metrics(state: DaemonState) -> NodeMetrics:
         driver_version="" if driver is None else driver.nvml.driver_version,
         cuda_version="" if driver is None else driver.nvml.cuda_version,
         driver_up=driver is not None and not state.observed.usage.stale,
-        scheduler_up=state.scheduler_pid != 0,
+        scheduler_up=state.node.scheduler_pid != 0,
         operations=state.durations.figures(),
         events={event: event_count(event) for event in sorted(COUNTED)},
         evictions=EvictionMetrics(
@@ -87,12 +89,12 @@ def daemon_metrics(state: DaemonState) -> NodeMetrics:
 
 def node_name(state: DaemonState) -> str:
     """Return the name of this machine in Kubernetes, "" if it is not known here."""
-    return state.config.node_name or os.environ.get(NODE_NAME, "")
+    return state.node.config.node_name or os.environ.get(NODE_NAME, "")
 
 
 def card_metrics(state: DaemonState) -> Iterator[CardMetrics]:
     """Yield a row for each card."""
-    if state.driver is not None:
+    if state.node.driver is not None:
         for capacity in state.capacities():
             yield _card(capacity, state)
 
@@ -134,7 +136,7 @@ def _card(capacity: CardCapacity, state: DaemonState) -> CardMetrics:
             for (card, number), count in state.observed.xids.items()
             if card == uuid
         },
-        non_tenant_processes=non_tenant_processes(capacity, state.config.unknown),
+        non_tenant_processes=non_tenant_processes(capacity, state.node.config.unknown),
         sensors=card_sensors(state, uuid),
     )
 
@@ -156,13 +158,13 @@ def tenant_metrics(state: DaemonState) -> Iterator[TenantMetrics]:
 
     A row is made again only if something that it is made of is another: many tenants are idle.
     """
-    driver, observed = state.driver, state.observed
+    driver, observed = state.node.driver, state.observed
     if driver is None:
         return
     # Each is replaced, never changed.
     published = (
         *(driver, observed.usage, observed.compute, observed.peaks, observed.findings),
-        state.card_overrides.all(),
+        state.node.card_overrides.all(),
     )
     for record in state.ledger.entries.values():
         pages = state.tenants.pages.get(record.key)
@@ -202,7 +204,7 @@ def tenant_metrics_of(
 ) -> TenantMetrics:
     """Return a new row of a tenant, the driver being loaded."""
     claims, sums = ((), ()) if pages is None else pages.claims_and_sums()
-    return _tenant(record, claims, sums, state, state.loaded())
+    return _tenant(record, claims, sums, state, state.node.loaded())
 
 
 def _tenant(
@@ -280,7 +282,7 @@ def _part(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
             used, min(peak, allocation.most_bytes if card is None else card.memory_bytes)
         ),
         cores=allocation.cores,
-        policy=record.policy_on(allocation, state.policy_of(allocation.uuid)),
+        policy=record.policy_on(allocation, state.node.policy_of(allocation.uuid)),
         utilization=utilisation,
         source=source,
         gpu_seconds=compute.got_ns / 1e9,
@@ -340,7 +342,7 @@ def keep_last_figures(key: str, state: DaemonState) -> None:
     kept: dict[tuple[str, float], _EndedRow] = {
         life: ended for life, ended in state.tenants.ended.items() if ended.at >= now - KEPT_SECONDS
     }
-    if record is None or record.state == "none" or state.driver is None:
+    if record is None or record.state == "none" or state.node.driver is None:
         return
     life = key, record.created  # what is created again may have the same key
     if life in kept:

@@ -17,14 +17,16 @@ from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.eviction.checkpoint_client import why_unsupported
 from gpushare.daemon.eviction.preconditions import host_memory_bound
 from gpushare.daemon.identity import processes
+from gpushare.daemon.node import LoadedDriver
 from gpushare.daemon.observe.time_limits import ends_at
+from gpushare.daemon.observed import ComputeUsage
 from gpushare.daemon.pages.status_page import ProcessClaim, TenantClaims, sum_claims
 from gpushare.daemon.placement.choose import find_obstacle
 from gpushare.daemon.placement.model import NO_LINKS, NO_NODE, AllocationUse, CardCapacity, Links
 from gpushare.daemon.placement.request import PlacementRequest
 from gpushare.daemon.placement.waiting import WaitingRequest
 from gpushare.daemon.policy.compute import Share
-from gpushare.daemon.state import ComputeUsage, DaemonState, LoadedDriver
+from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.daemon.store.ticket import TicketRecord
 from gpushare.daemon.views.tenant_memory import memory_of
@@ -140,8 +142,8 @@ def available_bytes(capacity: CardCapacity, fault: str) -> int:
 
 def scheduling_fault(state: DaemonState) -> str:
     """Return why no container gets a card of this node now, "" if they do."""
-    if state.driver_fault:
-        return f"driver: {state.driver_fault}"
+    if state.node.driver_fault:
+        return f"driver: {state.node.driver_fault}"
     return f"integrity: {state.integrity.why}" if state.integrity.why else ""
 
 
@@ -230,8 +232,8 @@ def _mps(record: TenantRecord, state: DaemonState) -> TenantMps | None:
     """Return what a tenant has of its card's MPS server, None for one that is no client."""
     if record.isolation != MPS or not record.allocations:
         return None
-    grant, loss = state.mps.grant_of(record.key), state.mps.loss_of(record.key)
-    card = state.mps.cards.get(record.allocations[0].uuid, MpsCardState())
+    grant, loss = state.node.mps.grant_of(record.key), state.node.mps.loss_of(record.key)
+    card = state.node.mps.cards.get(record.allocations[0].uuid, MpsCardState())
     limit = grant.memory_limit if grant else ""
     return TenantMps(
         share=grant.share if grant else "",
@@ -273,10 +275,10 @@ def _card_rows(
     state: DaemonState,
     lookups: RowLookups,
 ) -> list[TenantCard]:
-    if state.driver is None:
+    if state.node.driver is None:
         return []
     return [
-        _card(record, number, allocation, claims, sums[number], state, state.driver, lookups)
+        _card(record, number, allocation, claims, sums[number], state, state.node.driver, lookups)
         for number, allocation in enumerate(record.allocations)
     ]
 
@@ -313,7 +315,7 @@ def _card(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
         overhead_bytes=memory.overhead_bytes,
         contexts=account.contexts,
         cores=allocation.cores,
-        policy=record.policy_on(allocation, state.policy_of(allocation.uuid)),
+        policy=record.policy_on(allocation, state.node.policy_of(allocation.uuid)),
         share_percent=None if share is None else share.permille / 10,
         is_capped=share is not None and share.capped,
         cores_used_1s=compute["cores_used"]["1s"],
@@ -352,7 +354,7 @@ def _process_rows(
 ) -> list[TenantProcess]:
     """Return the processes that use the driver: those that claim to, and those that it lists."""
     by_driver: dict[int, list[tuple[str, ProcessUse]]] = {}
-    if state.driver is not None:
+    if state.node.driver is not None:
         for uuid, use in state.observed.usage.processes.get(record.key, ()):
             by_driver.setdefault(use.pid, []).append((uuid, use))
     claimed = {(claim.pid, claim.starttime) for claim in claims}
@@ -388,7 +390,7 @@ def _process_row(
 
 def card_index(uuid: str, state: DaemonState) -> int:
     """Return the index of a card, -1 if it is gone."""
-    card = None if state.driver is None else state.driver.card(uuid)
+    card = None if state.node.driver is None else state.node.driver.card(uuid)
     return -1 if card is None else card.index
 
 
@@ -407,7 +409,9 @@ def eviction_row(record: TenantRecord, state: DaemonState) -> TenantEviction | N
     eviction = record.eviction
     if eviction is None:
         return None
-    cards = [None if state.driver is None else state.driver.card(one) for one in eviction.cards]
+    cards = [
+        None if state.node.driver is None else state.node.driver.card(one) for one in eviction.cards
+    ]
     return TenantEviction(
         state=eviction.state,
         since=eviction.since,
@@ -423,11 +427,11 @@ def eviction_row(record: TenantRecord, state: DaemonState) -> TenantEviction | N
 
 def eviction_fault(state: DaemonState) -> str:
     """Return why no container of this node can be evicted, "" if they can."""
-    if state.driver is None:
+    if state.node.driver is None:
         return "there is no driver"
     if host_memory_bound(state) <= 0:
         return "evict.host_memory of gpushare.yaml is 0"
-    return why_unsupported(state.driver.nvml.driver_version)
+    return why_unsupported(state.node.driver.nvml.driver_version)
 
 
 def evicted_on(uuid: str, state: DaemonState) -> EvictedOnCard:
@@ -449,7 +453,7 @@ _SOURCE: Final = ValueSource("default", PROFILE)
 
 def profile_rows(state: DaemonState) -> Iterator[ProfileStatus]:
     """Yield the row of each profile, in the order of gpushare.yaml."""
-    terms = state.config.terms
+    terms = state.node.config.terms
     capacities = state.capacities()
     for profile in terms.profiles.values():
         request = _request(profile, terms.defaults.policy)
@@ -518,13 +522,17 @@ def ticket_status(ticket: TicketRecord, state: DaemonState) -> TicketStatus:
 def _reason(ticket: TicketRecord, state: DaemonState) -> str:
     if ticket.is_granted:
         return ""
-    if state.driver is None:
-        return state.no_driver_reason
+    if state.node.driver is None:
+        return state.node.no_driver_reason
     return state.integrity.why or state.queue.reasons.get(ticket.id, "")
 
 
 def _granted(ticket: TicketRecord, state: DaemonState) -> QueueEntry:
-    found = (state.loaded().card(one.uuid) for one in ticket.allocations) if state.driver else ()
+    found = (
+        (state.node.loaded().card(one.uuid) for one in ticket.allocations)
+        if state.node.driver
+        else ()
+    )
     first = ticket.allocations[0]
     cores = f" and {first.cores} % of its compute" if first.cores and not first.whole else ""
     return QueueEntry(

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpushare import abi
+from gpushare.daemon.node import LoadedDriver
 from gpushare.daemon.pages.status_page import MemoryUse, ProcessClaim, TenantClaims
-from gpushare.daemon.state import DaemonState, LoadedDriver
+from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 
 #: The parts that a process records itself, in the order of the report.
@@ -73,7 +74,7 @@ def memory_of(
     if pages is None or account is None or number >= pages.grant.card_count:
         seen = state.observed.usage.driver_bytes(record.key, allocation.uuid)
         return TenantMemory({**_parts(), "unaccounted": seen}, allocation.memory_bytes)
-    most = most_bytes(allocation, state.driver)
+    most = most_bytes(allocation, state.node.driver)
     kinds = card_parts(claims, number, account, most)
     kinds["unaccounted"] = pages.grant.overhead_bytes(number)
     expected = min(account.expected_bytes, most)

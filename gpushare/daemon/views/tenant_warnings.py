@@ -46,7 +46,7 @@ def _eviction_warnings(record: TenantRecord, state: DaemonState) -> Iterator[str
     eviction = record.eviction
     if eviction is None:
         if kill_hangs(record, state):
-            yield from _kill_warnings(record, state.loaded().nvml.driver_version)
+            yield from _kill_warnings(record, state.node.loaded().nvml.driver_version)
         return
     if eviction.state == "failed":
         yield (
@@ -80,7 +80,7 @@ def _kill_warnings(record: TenantRecord, driver: str) -> Iterator[str]:
 
 
 def _idle_warnings(record: TenantRecord, state: DaemonState) -> Iterator[str]:
-    action = state.config.terms_of(record.namespace).idle.action
+    action = state.node.config.terms_of(record.namespace).idle.action
     if record.key in state.observed.idle and action not in {"report", "evict"}:
         yield f"{record.title} holds GPU memory and does not use its cards (idle.action: {action})"
 
@@ -100,7 +100,7 @@ def _card_warnings(record: TenantRecord, card: TenantCard, state: DaemonState) -
     if card["over_limit_bytes"]:
         yield _over(record, card)
     usage = state.observed.compute_of(record.key, card["uuid"])
-    if usage.bypassed and state.config.terms_of(record.namespace).compute != "observe":
+    if usage.bypassed and state.node.config.terms_of(record.namespace).compute != "observe":
         how = "work bypasses the launch gate"
         if usage.claimed_percent and (usage.ungated_percent or 0.0) > usage.claimed_percent / 4:
             how = "it launches work while its gate is closed"
@@ -132,10 +132,10 @@ def _mps_warnings(record: TenantRecord, where: str, state: DaemonState) -> Itera
     """Yield what is wrong with a client of an MPS server that gpushare runs."""
     if record.isolation != MPS:
         return
-    loss = state.mps.loss_of(record.key)
+    loss = state.node.mps.loss_of(record.key)
     if loss is not None:
         yield f"{where}: {loss.reason}. Restart the container (gpushare explain mps-neighbour)"
-    pid = state.mps.bypass_of(record.key)
+    pid = state.node.mps.bypass_of(record.key)
     if pid:
         yield (
             f"{where}: process {pid} uses the card without its MPS server: none of the server's "

@@ -15,10 +15,11 @@ from typing import Final
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Process
+from gpushare.daemon.node import LoadedDriver
 from gpushare.daemon.pages.grant_page import GrantPage
 from gpushare.daemon.pages.status_page import MemoryUse, ProcessClaim, sum_claims
 from gpushare.daemon.pages.tenants import LastDenial, Pages
-from gpushare.daemon.state import DaemonState, LoadedDriver
+from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.daemon.views.status_rows import eviction_row
 from gpushare.daemon.views.tenant_memory import KINDS, card_parts, most_bytes, process_parts
@@ -41,7 +42,7 @@ _Seen = Sequence[tuple[str, ProcessUse]]
 
 def explain_memory(record: TenantRecord, state: DaemonState) -> tuple[Why, list[WhyProcess]]:
     """Return the report on a tenant, and the processes that belong to it."""
-    pages, driver = state.tenants.pages.get(record.key), state.driver
+    pages, driver = state.tenants.pages.get(record.key), state.node.driver
     claims = () if pages is None else _bounded(pages.claims(), record, driver)
     seen = () if driver is None else state.observed.usage.processes.get(record.key, ())
     holders = _holders(record, claims, seen, driver) if record.state == "bound" else []
@@ -119,7 +120,7 @@ def _cards(
     seen: _Seen,
     state: DaemonState,
 ) -> list[WhyCard]:
-    driver, found = state.loaded(), []
+    driver, found = state.node.loaded(), []
     for number, allocation in enumerate(record.allocations):
         driver_bytes = _driver_bytes(use for uuid, use in seen if uuid == allocation.uuid)
         if pages is None or number >= pages.grant.card_count:

@@ -98,7 +98,7 @@ def bound(node: fakes.FakeDaemon) -> Iterator[Bound]:
 
 
 def socket_of(node: fakes.FakeDaemon) -> Path:
-    return node.config.run_dir / scheduler_sync.SOCKET
+    return node.node.config.run_dir / scheduler_sync.SOCKET
 
 
 def scheduler_of(node: fakes.FakeDaemon) -> Scheduler | None:
@@ -114,7 +114,7 @@ def pid_of(node: fakes.FakeDaemon) -> int:
 
     It is not asked: it ends with its last client, and before the daemon we would be the only one.
     """
-    return node.scheduler_pid
+    return node.node.scheduler_pid
 
 
 def end_scheduler(node: fakes.FakeDaemon) -> None:
@@ -189,7 +189,7 @@ def test_a_scheduler_that_dies_is_restarted_and_informed(
     os.kill(killed, signal.SIGKILL)
     wait_until(lambda: pid_of(node) not in {0, killed})
     wait_until(lambda: gate(node, tenant, abi.GATE_HEARTBEAT_NS) != beat)
-    wait_until(lambda: not node.scheduler_fault)
+    wait_until(lambda: not node.node.scheduler_fault)
     events = [json.loads(line)["event"] for line in capfd.readouterr().err.splitlines()]
     assert status_row(node)["scheduler_pid"] == pid_of(node)
     assert "scheduler-lost" in events  # twice where it was being told something as it died
@@ -267,8 +267,8 @@ def test_one_that_takes_the_time_of_another_driver_is_replaced(
     node, made = daemon
     wait_until(lambda: pid_of(node) != 0)
     before = pid_of(node)
-    assert node.driver is not None
-    node.driver = replace(node.driver, time_scale=20.0)
+    assert node.node.driver is not None
+    node.node.driver = replace(node.node.driver, time_scale=20.0)
     made.check()
     wait_until(lambda: pid_of(node) not in {0, before})
     found = scheduler_of(node)
@@ -279,7 +279,7 @@ def test_one_that_takes_the_time_of_another_driver_is_replaced(
 
 def test_without_one_the_status_says_that_nothing_holds(tmp_path: Path) -> None:
     with running(tmp_path) as (node, _):
-        wait_until(lambda: bool(node.scheduler_fault))
+        wait_until(lambda: bool(node.node.scheduler_fault))
         [warning] = [text for text in status_row(node)["warnings"] if "shares" in text]
         assert warning.startswith("no scheduler enforces compute shares: ")
         assert status_row(node)["scheduler_pid"] == 0
@@ -288,11 +288,11 @@ def test_without_one_the_status_says_that_nothing_holds(tmp_path: Path) -> None:
 
 def test_it_is_tried_again_until_there_is_one(tmp_path: Path, program: Path) -> None:
     with running(tmp_path) as (node, _):
-        wait_until(lambda: bool(node.scheduler_fault))
+        wait_until(lambda: bool(node.node.scheduler_fault))
         (tmp_path / "bin").mkdir()
         shutil.copy(program, tmp_path / "bin" / "draft")
         (tmp_path / "bin" / "draft").rename(tmp_path / "bin" / scheduler_sync.PROGRAM)
-        wait_until(lambda: not node.scheduler_fault)
+        wait_until(lambda: not node.node.scheduler_fault)
         assert pid_of(node) != 0
 
 
@@ -303,8 +303,8 @@ def test_a_share_that_it_refuses_is_reported(
     (node.mounts.path(tenant["key"]) / abi.WAKEUP_NAME).unlink()
     with process() as pid:
         bind(tenant["key"], tenant["id"], pid, os.getpid(), node)
-        wait_until(lambda: "the share of" in node.scheduler_fault)
+        wait_until(lambda: "the share of" in node.node.scheduler_fault)
         assert "share-rejected" in capfd.readouterr().err
         release.release_tenant(tenant["key"], node, "test")
-        wait_until(lambda: not node.scheduler_fault)
+        wait_until(lambda: not node.node.scheduler_fault)
     bound(memory="1GiB")

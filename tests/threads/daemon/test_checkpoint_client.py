@@ -51,7 +51,7 @@ def script(node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         module, "python_command", lambda _: [sys.executable, str(SCRIPT), str(file)]
     )
     pids: list[int] = []
-    made = Script(file, CheckpointClient(node.loaded, pids.append), pids)
+    made = Script(file, CheckpointClient(node.node.loaded, pids.append), pids)
     made.orders({})
     yield made
     made.client.close()

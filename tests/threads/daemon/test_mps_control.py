@@ -502,7 +502,9 @@ def test_a_program_that_does_not_start_is_a_fault_of_the_card(
     supervisor = MpsSupervisor(node)
     node.decide.run(supervisor.check)
     supervisor.close()  # once the first look is done
-    assert "does not run: it does not answer: no device" in node.mps.fault_of(fakes.card(0).uuid)
+    assert "does not run: it does not answer: no device" in node.node.mps.fault_of(
+        fakes.card(0).uuid
+    )
 
 
 def test_without_the_hosts_processes_no_server_is_started(
@@ -513,16 +515,18 @@ def test_without_the_hosts_processes_no_server_is_started(
     supervisor = MpsSupervisor(node)
     node.decide.run(supervisor.check)
     supervisor.close()
-    assert "not in the host's PID namespace" in node.mps.fault_of(fakes.card(0).uuid)
+    assert "not in the host's PID namespace" in node.node.mps.fault_of(fakes.card(0).uuid)
 
 
 def test_partitions_need_a_driver_that_has_them(
     node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node.config = configured('cards: {"0": {backend: mps, mps_partitions: true}}', tmp_path)
+    node.node.config = configured('cards: {"0": {backend: mps, mps_partitions: true}}', tmp_path)
     monkeypatch.setattr(module, "find_program", lambda _: tmp_path / "none")
     monkeypatch.setattr("gpushare.daemon.identity.processes.sees_host", lambda: True)
     supervisor = MpsSupervisor(node)
     node.decide.run(supervisor.check)
     supervisor.close()
-    assert "mps_partitions needs a driver of CUDA 13.1" in node.mps.fault_of(fakes.card(0).uuid)
+    assert "mps_partitions needs a driver of CUDA 13.1" in node.node.mps.fault_of(
+        fakes.card(0).uuid
+    )

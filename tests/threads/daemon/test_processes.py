@@ -380,7 +380,8 @@ def test_labels_that_gpushare_yaml_names_are_recorded(tmp_path: Path) -> None:
     with fakes.node(tmp_path) as node, engine(tmp_path / "e.sock", answer):
         names = ("team", "odd", "long", "none")
         sockets = (tmp_path / "e.sock",)
-        told = replace(node, config=replace(node.config, docker_sockets=sockets, labels=names))
+        config = replace(node.node.config, docker_sockets=sockets, labels=names)
+        told = replace(node, node=replace(node.node, config=config))
         record = TenantRecord(key="0" * 16, state="bound", id=ID, labels={"cost": "7"})
         node.ledger.add(record)
         with_names([record], told)
@@ -413,7 +414,8 @@ def test_an_answer_that_makes_no_sense_is_no_name(tmp_path: Path, answer: bytes)
 
 def test_a_container_that_got_no_gpu_is_called_by_its_name_too(tmp_path: Path) -> None:
     with fakes.node(tmp_path) as node, engine(tmp_path / "e.sock", http({"Name": "/web"})) as asked:
-        told = replace(node, config=replace(node.config, docker_sockets=(tmp_path / "e.sock",)))
+        config = replace(node.node.config, docker_sockets=(tmp_path / "e.sock",))
+        told = replace(node, node=replace(node.node, config=config))
         none, starting = (
             TenantRecord(key="0" * 16, state=state, id=ID) for state in ("none", "reserved")
         )

@@ -30,6 +30,7 @@ from gpushare.daemon.core.loop import Worker
 from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle.queue import Queue
+from gpushare.daemon.observed import AuditFinding, ComputeUsage, UsageView
 from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.service import control_request, control_server, systemd
 from gpushare.daemon.service.control_request import (
@@ -41,7 +42,7 @@ from gpushare.daemon.service.control_request import (
 )
 from gpushare.daemon.service.control_server import ControlServer
 from gpushare.daemon.service.systemd import StartingSocket
-from gpushare.daemon.state import AuditFinding, ComputeUsage, DaemonState, UsageView
+from gpushare.daemon.state import DaemonState
 from gpushare.errors import UserError
 from gpushare.events import KEPT
 from gpushare.oci.spec import SpecError
@@ -71,7 +72,9 @@ def readers() -> Iterator[Worker]:
 
 @pytest.fixture
 def running(node: DaemonState, readers: Worker) -> Iterator[ControlServer]:
-    listening = ControlServer(StartingSocket(node.config.socket, None), node, readers, OPERATIONS)
+    listening = ControlServer(
+        StartingSocket(node.node.config.socket, None), node, readers, OPERATIONS
+    )
     thread = threading.Thread(target=node.loop.run)
     thread.start()
     yield listening
@@ -83,7 +86,7 @@ def running(node: DaemonState, readers: Worker) -> Iterator[ControlServer]:
 @pytest.fixture
 def path(running: ControlServer, node: DaemonState) -> Path:
     del running
-    return node.config.socket
+    return node.node.config.socket
 
 
 class Caller:
@@ -181,7 +184,7 @@ def test_our_own_client_understands_it(path: Path, node: DaemonState) -> None:
     assert asking.tenants() == []
     status = asking.status()
     assert (status["cards"], status["driver_version"]) == (2, "580.65.06")
-    assert status["run_dir"] == str(node.config.run_dir)
+    assert status["run_dir"] == str(node.node.config.run_dir)
     with pytest.raises(client.UnknownTenant):
         asking.tenant("nobody")
 
@@ -284,13 +287,13 @@ def test_a_user_without_rights_cannot_send_descriptors(
 def test_the_socket_is_open_to_all_users_or_to_a_group(node: DaemonState, readers: Worker) -> None:
     for gid, mode in ((None, 0o666), (os.getgid(), 0o660)):
         listening = ControlServer(
-            StartingSocket(node.config.socket, gid), node, readers, OPERATIONS
+            StartingSocket(node.node.config.socket, gid), node, readers, OPERATIONS
         )
-        found = node.config.socket.stat()
+        found = node.node.config.socket.stat()
         assert found.st_mode & 0o777 == mode
         assert gid in {None, found.st_gid}
         listening.close()
-        assert not node.config.socket.exists()
+        assert not node.node.config.socket.exists()
 
 
 def test_a_fault_of_ours_is_an_answer_and_no_end(path: Path) -> None:
@@ -465,7 +468,7 @@ def test_a_tenant_with_the_longest_row_keeps_no_other_from_being_shown(
     monkeypatch.setattr(processes, "name_of", lambda _: "".join(letters))
     name = "/".join(("n" * 63, "p" * 253, "c" * 63))
     cards = tuple(fakes.card(index) for index in range(16))
-    node.driver = replace(node.loaded(), cards=cards)
+    node.node.driver = replace(node.node.loaded(), cards=cards)
     part = entry().allocations[0]
     long = replace(
         entry(),
@@ -567,7 +570,7 @@ STARTING = protocol.encode({"starting": True})
 
 @pytest.fixture
 def starting(node: FakeDaemon) -> Iterator[StartingSocket]:
-    made = StartingSocket(node.config.socket, None)
+    made = StartingSocket(node.node.config.socket, None)
     yield made
     made.close()
 

@@ -33,10 +33,10 @@ from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.limits.driver_limits import change_limit
+from gpushare.daemon.observed import Shortfall, TenantOnCard
 from gpushare.daemon.pages import tenants
 from gpushare.daemon.pages.grant_page import CardGrant
 from gpushare.daemon.pages.tenants import Pages
-from gpushare.daemon.state import Shortfall, TenantOnCard
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 
 from . import fakes, registered
@@ -213,7 +213,7 @@ class BusyCard(FakeDriver):
         monkeypatch.setattr(tenants, "COSTLY_SECONDS", math.inf)  # time passes faster than it does
         monkeypatch.setattr(node.freezing, "submit", lambda job: job())
         self.audit = node.audit = Audit(node, self.recorder)  # type: ignore[arg-type]
-        node.loaded().contexts.keep(fakes.card(), DriverFigures(CONTEXT, NOT_MEASURED))
+        node.node.loaded().contexts.keep(fakes.card(), DriverFigures(CONTEXT, NOT_MEASURED))
         monkeypatch.setattr(PidResolver, "_open", lambda _, pid: self._process(pid))
         monkeypatch.setattr(PidResolver, "_note_ended", self._note_ended())
         monkeypatch.setattr(processes, "cgroups_of", self._cgroups)

@@ -141,8 +141,8 @@ class EvictableNode:
             program.kill()
 
     def configure(self, **changes: object) -> None:
-        config = self.node.config
-        self.node.config = replace(config, evict=replace(config.evict, **changes))  # type: ignore[arg-type]
+        config = self.node.node.config
+        self.node.node.config = replace(config, evict=replace(config.evict, **changes))  # type: ignore[arg-type]
 
     def restart(self) -> None:
         """Have another daemon take over what the ledger says; the tenants' pages stay open."""
@@ -156,7 +156,7 @@ class EvictableNode:
 
 
 def make(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> EvictableNode:
-    driver = node.loaded().nvml
+    driver = node.node.loaded().nvml
     assert isinstance(driver, FakeDriver)
     made = EvictableNode(node, driver)
 

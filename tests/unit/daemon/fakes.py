@@ -32,16 +32,16 @@ from gpushare.daemon.cards.driver_client import (
     DriverSample,
     ProcessUse,
 )
-from gpushare.daemon.composition import compose
+from gpushare.daemon.composition import build_node, compose
 from gpushare.daemon.core.loop import Loop, Worker, WorkerPool
 from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.lifecycle.queue import Queue, RoomForStarts
+from gpushare.daemon.node import LoadedDriver
 from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.sampler import UsageSampler
-from gpushare.daemon.operator.reload import node_settings
 from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.pages.mounts import CallResult, TenantMounts
 from gpushare.daemon.pages.process_watch import ProcessWatch, TenantSocket
@@ -50,7 +50,7 @@ from gpushare.daemon.placement.model import NO_LINKS, Card, Links
 from gpushare.daemon.policy.compute import FIXED
 from gpushare.daemon.service.control_request import Operation
 from gpushare.daemon.service.control_server import all_operations
-from gpushare.daemon.state import DaemonState, LoadedDriver
+from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import IntegrityCheck, Ledger
 from gpushare.daemon.store.overrides import Overrides
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
@@ -174,7 +174,7 @@ class FakeDaemon(DaemonState):
     evict_worker: Worker = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        driver = self.loaded().nvml
+        driver = self.node.loaded().nvml
         self.sampler = UsageSampler(
             driver,
             self.ledger,
@@ -321,16 +321,14 @@ def node(
         _turns.append(turns)
         worker, pool = partial(InlineWorker, turns), partial(InlinePool, turns)
     contexts = ContextSizes(config.state_dir, driver.driver_version)
-    node_labels = Overrides(config.state_dir, "node-labels.json", "kubectl label node")
+    machine = build_node(config, this_platform())
+    machine.driver = LoadedDriver(from_cdi(driver_files(folder)), driver, driver.cards(), contexts)
     made_node = FakeDaemon(
-        config=config.labelled(node_settings(node_labels)),
-        platform=this_platform(),
+        node=machine,
         ledger=ledger,
         integrity=integrity,
         mounts=PlainDirectories(config.run_dir / "tenants"),
         overrides=Overrides(config.state_dir),
-        card_overrides=Overrides(config.state_dir, "cards.json", "gpushare card"),
-        node_labels=node_labels,
         tenants=tenants,
         loop=loop,
         watch=ProcessWatch(loop),
@@ -340,7 +338,6 @@ def node(
         freezing=worker("freeze"),
         names=worker("names"),
         evict_worker=worker("evict"),
-        driver=LoadedDriver(from_cdi(driver_files(folder)), driver, driver.cards(), contexts),
     )
     try:
         yield made_node

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpushare.daemon.limits.driver_limits import change_limit
+from gpushare.daemon.observed import Shortfall
 from gpushare.daemon.pages import tenants
-from gpushare.daemon.state import Shortfall
 from gpushare.daemon.views.status_rows import tenant_row
 
 from . import fakes
@@ -34,7 +34,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDaemon
 
 @pytest.fixture
 def world(node: FakeDaemon) -> BusyCard:
-    driver = node.loaded().nvml
+    driver = node.node.loaded().nvml
     assert isinstance(driver, BusyCard)
     driver.tenant("a", 4)
     driver.tenant("b", 2, most_gib=8)
@@ -151,7 +151,7 @@ def test_with_an_unknown_context_size_the_audit_only_warns(
     world: BusyCard, monkeypatch: pytest.MonkeyPatch, node: FakeDaemon
 ) -> None:
     tenant = begin(world)
-    monkeypatch.setattr(node.loaded().contexts, "sizes", {})
+    monkeypatch.setattr(node.node.loaded().contexts, "sizes", {})
     world.tenants[:] = [tenant]
     world._has(apart(world, tenant), OVER)
     for _ in range(60):

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gpushare.daemon.freezer.freezer import CannotFreeze
+from gpushare.daemon.observed import WINDOWS, ComputeUsage
 from gpushare.daemon.policy import escalation
-from gpushare.daemon.state import WINDOWS, ComputeUsage
 from gpushare.daemon.store.record import By, FreezeRecord
 from gpushare.daemon.views.status_rows import tenant_row
 
@@ -57,8 +57,8 @@ class Held:
         self.node.bypass.resumed(KEY)
 
     def choose(self, compute: str) -> None:
-        self.node.config = replace(
-            self.node.config, terms=replace(self.node.config.terms, compute=compute)
+        self.node.node.config = replace(
+            self.node.node.config, terms=replace(self.node.node.config.terms, compute=compute)
         )
 
 

@@ -109,7 +109,7 @@ def container(
     document["annotations"]["io.kubernetes.cri.sandbox-uid"] = pod
     mounts = []
     for one in filter(None, claim.split(",")):
-        source = str(node.config.run_dir.resolve() / "claims" / one)
+        source = str(node.node.config.run_dir.resolve() / "claims" / one)
         mounts.append({"destination": f"{CLAIM_MOUNT}/{one}", "type": "bind", "source": source})
     document["mounts"] = mounts
     (made.folder / "config.json").write_text(json.dumps(document))
@@ -129,7 +129,7 @@ def test_a_prepared_claim_is_reserved_and_the_kubelet_can_mount_it(node: FakeDae
     assert answer["cdi"] == [f"gpushare.io/claim={CLAIM}"]
     assert Path(answer["folder"]).is_dir()
     assert (allocated(node), node.capacities()[0].cores_available) == ([20, 0], 60)
-    [file] = node.config.cdi_dir.iterdir()
+    [file] = node.node.config.cdi_dir.iterdir()
     assert file.name == f"gpushare.io-claim-{CLAIM}.json"
     [found] = json.loads(file.read_text())["devices"]
     assert list(found["containerEdits"]) == ["mounts"]
@@ -244,7 +244,7 @@ def test_a_claim_that_is_not_prepared_is_refused(node: FakeDaemon, tmp_path: Pat
 
 def test_a_claim_is_for_nodes_in_dra_mode(node: FakeDaemon, tmp_path: Path) -> None:
     prepare(node, device(20))
-    node.config = replace(node.config, kubernetes_mode="plugin")
+    node.node.config = replace(node.node.config, kubernetes_mode="plugin")
     with pytest.raises(QuotaError, match=r"gpushare\.io/mode=dra"):
         container(node, tmp_path).create(node)
     with pytest.raises(QuotaError, match=r"Set kubernetes\.mode to dra"):
@@ -327,8 +327,8 @@ def test_parameters_are_checked_as_annotations_are(
     node: FakeDaemon, devices: list[dict[str, Any]], parameters: dict[str, Any], text: str
 ) -> None:
     with_profiles(node)
-    terms = replace(node.config.terms, max_per_request=MaxPerRequest(priority=2))
-    node.config = replace(node.config, terms=terms)
+    terms = replace(node.node.config.terms, max_per_request=MaxPerRequest(priority=2))
+    node.node.config = replace(node.node.config, terms=terms)
     with pytest.raises(QuotaError) as refused:
         prepare(node, *devices, **parameters)
     assert text in str(refused.value)
@@ -341,7 +341,7 @@ def with_profiles(node: FakeDaemon) -> None:
       small: {memory: 8GiB, cores: 10, policy: burst-share}
       quarter: {equal: 4}
     """
-    node.config = replace(node.config, terms=parse(text, Path("gpushare.yaml")).terms)
+    node.node.config = replace(node.node.config, terms=parse(text, Path("gpushare.yaml")).terms)
 
 
 def test_the_containers_of_a_claim_have_its_profile_each(node: FakeDaemon, tmp_path: Path) -> None:
@@ -389,16 +389,16 @@ def test_a_restarted_daemon_has_the_claims_and_sets_their_files_right(tmp_path: 
         answer = prepare(before, device(20, 40), policy="burst-share")
         rows = ask(before, "claims")
         Path(answer["folder"]).rmdir()
-        stale = before.config.cdi_dir / "gpushare.io-claim-gone.json"
+        stale = before.node.config.cdi_dir / "gpushare.io-claim-gone.json"
         stale.write_text("{}")
-        (before.config.cdi_dir / f"gpushare.io-claim-{CLAIM}.json").unlink()
-        (before.config.cdi_dir / "nvidia.yaml").write_text("others'")
+        (before.node.config.cdi_dir / f"gpushare.io-claim-{CLAIM}.json").unlink()
+        (before.node.config.cdi_dir / "nvidia.yaml").write_text("others'")
     with a_node(tmp_path) as after:
         claims.adopt(after)
         assert ask(after, "claims") == rows
         assert allocated(after) == [20, 0]
         assert Path(answer["folder"]).is_dir()
-        names = sorted(file.name for file in after.config.cdi_dir.iterdir())
+        names = sorted(file.name for file in after.node.config.cdi_dir.iterdir())
         assert names == [f"gpushare.io-claim-{CLAIM}.json", "nvidia.yaml"]
         assert record_of(container(after, tmp_path).create(after), after).policy == "burst-share"
 

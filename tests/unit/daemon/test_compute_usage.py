@@ -11,8 +11,8 @@ import pytest
 
 from gpushare import abi
 from gpushare.daemon.observe.compute_usage import ComputeMeter
+from gpushare.daemon.observed import CardUsage, ComputeUsage, UsageView
 from gpushare.daemon.pages.status_page import GateWaits
-from gpushare.daemon.state import CardUsage, ComputeUsage, UsageView
 from gpushare.daemon.views.status_rows import tenant_row
 from gpushare.protocol import HostProcessGrant
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import config
+from gpushare.daemon.observed import CardUsage, UsageView
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.service.control_request import (
     ControlRequest,
@@ -25,7 +26,6 @@ from gpushare.daemon.service.node_operations import (
     set_card_policy,
     uncordon_card,
 )
-from gpushare.daemon.state import CardUsage, UsageView
 from gpushare.daemon.views import metrics
 from gpushare.protocol import CODE_NOT_FOUND
 
@@ -90,7 +90,7 @@ def test_a_card_that_takes_no_new_tenant_has_nothing_available(tmp_path: Path) -
         made.observed.usage = UsageView(cards={CARDS[1].uuid: CardUsage(health="GPU is lost")})
         assert shown() == [0, 0, every]
         uncordon_card(CARDS[0], made)
-        made.driver_fault = "another driver"
+        made.node.driver_fault = "another driver"
         assert shown() == [0, 0, 0]
 
 

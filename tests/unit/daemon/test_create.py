@@ -71,7 +71,7 @@ def test_a_self_declared_sandbox_does_not_keep_an_unmetered_card(
 def test_annotations_that_gpushare_yaml_names_become_labels_of_metrics(
     node: FakeDaemon, tmp_path: Path
 ) -> None:
-    node.config = replace(node.config, labels=("team", "example.com/cost"))
+    node.node.config = replace(node.node.config, labels=("team", "example.com/cost"))
     annotations = {"team": "red", "other": "x"}
     BundleToCreate(tmp_path / "b", GPU, annotations=annotations).create(node)
     assert [one["labels"] for one in tenant_metrics(node)] == [{"team": "red"}]
@@ -204,7 +204,9 @@ HAMI = ("CUDA_DEVICE_MEMORY_LIMIT=4096m", "CUDA_DEVICE_SM_LIMIT=30")
 # Of a pod's author: a vendor's annotation that names no container.
 def hold(node: FakeDaemon, terms: Dialects) -> None:
     """Have `terms` hold on `node`."""
-    node.config = replace(node.config, terms=replace(node.config.terms, dialects=terms))
+    node.node.config = replace(
+        node.node.config, terms=replace(node.node.config.terms, dialects=terms)
+    )
 
 
 def test_a_container_of_another_system_has_its_share(tmp_path: Path, node: FakeDaemon) -> None:

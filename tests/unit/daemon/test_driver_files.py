@@ -105,7 +105,7 @@ def test_a_newer_compat_is_the_containers_driver(node: FakeDaemon, tmp_path: Pat
     container = BundleToCreate(tmp_path / "b", SHARE)
     with_compat(container)
     entry = given(container, node)
-    folder = node.config.state_dir / "compat" / entry.compat
+    folder = node.node.config.state_dir / "compat" / entry.compat
     source = mounts(container)["/opt/gpushare/driver/libcuda.so.1"]
     assert source == f"{folder}/libcuda.so.{NEWER}"
     assert Path(source).read_bytes() == elf.library("libcuda.so.1")
@@ -120,9 +120,9 @@ def test_a_compat_that_is_not_newer_is_covered(
     with_compat(container, version)
     entry = given(container, node)
     assert entry.notes == ()
-    filtered = str(node.libraries / "libcuda.so.1")
+    filtered = str(node.node.libraries / "libcuda.so.1")
     assert mounts(container)[f"/usr/local/cuda/compat/libcuda.so.{version}"] == filtered
-    assert not (node.config.state_dir / "compat").exists()
+    assert not (node.node.config.state_dir / "compat").exists()
 
 
 def test_a_card_that_no_compat_is_made_for_keeps_the_hosts_driver(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_an_unused_copy_is_removed_after_a_day(node: FakeDaemon, tmp_path: Path)
     container = BundleToCreate(tmp_path / "b", SHARE)
     with_compat(container)
     entry = given(container, node)
-    folder = node.config.state_dir / "compat" / entry.compat
+    folder = node.node.config.state_dir / "compat" / entry.compat
     old = time.time() - 2 * 24 * 3600
     os.utime(folder, (old, old))
     driver_files.sweep_compat(node)

@@ -156,7 +156,7 @@ def test_impossible_figures_are_reported_and_accuse_no_container(
     assert truth.observed.usage.stale == ""
     names = ["driver-sample-rejected", "driver-recovered"]
     assert [line["event"] for line in events(capfd, *names)] == names
-    assert node.driver is not None
+    assert node.node.driver is not None
 
 
 def test_which_cards_have_changed() -> None:

@@ -81,7 +81,7 @@ def test_managed_memory_beyond_the_quota_is_within_the_drivers_limit(
     node: FakeDaemon, driver: FakeDriver, program: FakeProcess, cgroup: Path
 ) -> None:
     """The driver counts it while it is in system memory."""
-    node.config = replace(node.config, oversubscribe=HostMemory(32 * GIB))
+    node.node.config = replace(node.node.config, oversubscribe=HostMemory(32 * GIB))
     tenant = bound(node, program, memory="4GiB", oversubscribe="host:8GiB")
     assert entry_of(node, tenant).isolation == "driver"
     assert driver.held[CARD, cgroup] == DriverLimits(4 * GIB, 12 * GIB)
@@ -236,11 +236,11 @@ def test_a_driver_that_loads_late_gets_the_changes_made_before(
     with fakes.node(tmp_path, driver) as before:
         tenant = bound(before, program, memory="4GiB", devices="0")
     with fakes.node(tmp_path, driver) as after:
-        loaded, after.driver = after.driver, None
+        loaded, after.node.driver = after.node.driver, None
         adopt_tenants(after, after.freezer)
         reconcile_tenants(after, after.freezer)
         assert entry_of(after, tenant).isolation == "driver", "it holds without the daemon"
         driver_limits.change_limit(entry_of(after, tenant), 0, 5 * GIB, after)
-        after.driver = loaded
+        after.node.driver = loaded
         reconcile_tenants(after, after.freezer)
         assert driver.held == {(CARD, cgroup): DriverLimits(4 * GIB, 5 * GIB)}

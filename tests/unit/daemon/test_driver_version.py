@@ -14,8 +14,8 @@ import pytest
 
 from gpushare.config import Config
 from gpushare.daemon.limits import driver_version
+from gpushare.daemon.node import NoDriver
 from gpushare.daemon.service.node_operations import status_row
-from gpushare.daemon.state import NoDriver
 from gpushare.host import cdi_files, driver
 from gpushare.oci import cdi
 from gpushare.oci.driver_files import DriverFiles, from_cdi
@@ -44,9 +44,13 @@ def node(tmp_path: Path, host: Host) -> Iterator[FakeDaemon]:
     del host
     config = Config(cdi=tmp_path / "state/driver.json")
     with fakes.node(tmp_path, config=config) as made:
-        assert made.driver is not None
-        made.driver = replace(made.driver, files=driver_version.load_driver_files(made.config))
-        made.fingerprint = driver_version.driver_fingerprint(made.driver.files, simulated=False)
+        assert made.node.driver is not None
+        made.node.driver = replace(
+            made.node.driver, files=driver_version.load_driver_files(made.node.config)
+        )
+        made.node.fingerprint = driver_version.driver_fingerprint(
+            made.node.driver.files, simulated=False
+        )
         yield made
 
 
@@ -65,7 +69,7 @@ def upgrade(host: Host, version: str) -> None:
 
 @pytest.fixture
 def nvml(node: FakeDaemon) -> FakeDriver:
-    made = node.loaded().nvml
+    made = node.node.loaded().nvml
     assert isinstance(made, FakeDriver)
     return made
 
@@ -104,9 +108,9 @@ def test_a_new_driver_with_its_module_is_loaded_and_used(
 ) -> None:
     upgrade(host, NEWER)
     assert create(node, tmp_path / "b").endswith(NEWER)
-    assert node.loaded().nvml.driver_version == NEWER
-    assert not node.driver_fault
-    written = json.loads((node.config.state_dir / "driver.json").read_text())
+    assert node.node.loaded().nvml.driver_version == NEWER
+    assert not node.node.driver_fault
+    written = json.loads((node.node.config.state_dir / "driver.json").read_text())
     assert any(NEWER in mount["hostPath"] for mount in written["containerEdits"]["mounts"])
 
 
@@ -134,8 +138,12 @@ def test_a_spec_of_another_program_is_never_overwritten(tmp_path: Path, host: Ho
     theirs = tmp_path / "nvidia.json"
     theirs.write_text(json.dumps(driver.find(host.root).cdi()))
     with fakes.node(tmp_path, config=Config(cdi=theirs)) as node:
-        node.driver = replace(node.loaded(), files=driver_version.load_driver_files(node.config))
-        node.fingerprint = driver_version.driver_fingerprint(node.driver.files, simulated=False)
+        node.node.driver = replace(
+            node.node.loaded(), files=driver_version.load_driver_files(node.node.config)
+        )
+        node.node.fingerprint = driver_version.driver_fingerprint(
+            node.node.driver.files, simulated=False
+        )
         before = theirs.read_bytes()
         install(host, NEWER)
         with pytest.raises(NoDriver, match=f"nvidia-ctk cdi generate --output={theirs}"):

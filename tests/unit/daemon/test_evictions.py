@@ -126,7 +126,7 @@ def test_one_whose_card_is_full_is_restored_to_another_of_the_same_model(
     tenant = made.evicted(gib=40, devices="0")
     opened(made.node, memory="120GiB", devices="0")
     made.node.evictions.restore(tenant.key)
-    assert tenant.card == made.node.loaded().cards[1].uuid
+    assert tenant.card == made.node.node.loaded().cards[1].uuid
 
 
 def test_a_lock_that_times_out_puts_all_back(made: EvictableNode) -> None:
@@ -246,7 +246,7 @@ def test_what_cannot_be_evicted_is_refused_by_its_reason(
     made.driver.driver_version = "580.65.06"
     mps = config.parse('cards: {"1": {backend: mps}}', Path("gpushare.yaml"))
     with monkeypatch.context() as patched:
-        patched.setattr(made.node, "config", replace(made.node.config, cards=mps.cards))
+        patched.setattr(made.node, "config", replace(made.node.node.config, cards=mps.cards))
         with pytest.raises(NoRoom, match="it is in MPS mode"):
             made.node.evictions.move(tenant.key, "1")
     client = replace(tenant.record, isolation=MPS)
@@ -254,9 +254,9 @@ def test_what_cannot_be_evicted_is_refused_by_its_reason(
     made.refuses(tenant, "uses an MPS server, whose clients the driver cannot")
     made.node.decide.run(lambda: made.node.ledger.put(replace(client, isolation="interposer")))
     instance = MigInstance("GPU-parent", 0, 1, 3, 0)
-    card = replace(made.node.loaded().cards[0], instance=instance)
+    card = replace(made.node.node.loaded().cards[0], instance=instance)
     with monkeypatch.context() as patched:
-        patched.setattr(made.node, "driver", replace(made.node.loaded(), cards=(card,)))
+        patched.setattr(made.node, "driver", replace(made.node.node.loaded(), cards=(card,)))
         made.refuses(tenant, "has a MIG instance, which the driver cannot evict")
     made.node.ledger.freezes.put(FreezeRecord(tenant.key, "operator", "", 0.0))
     made.refuses(tenant, "gpushare resume train first")
@@ -299,7 +299,7 @@ def test_host_memory_is_bounded_for_all_the_machine_and_the_container(
 
 def test_a_move_names_each_card_with_its_replacement(made: EvictableNode) -> None:
     tenant = made.tenant(gib=40, devices="0")
-    other = made.node.loaded().cards[1].uuid
+    other = made.node.node.loaded().cards[1].uuid
     before = tenant.card
     made.node.evictions.move(tenant.key, "1")
     assert made.node.checkpoints.pairs == [((before, other),)]
@@ -374,8 +374,8 @@ def test_the_container_limit_is_the_least_of_all_its_groups(
 
 def idle(made: EvictableNode, *tenants: EvictableTenant) -> None:
     """Have `idle.action: evict`, and these tenants be idle, the first for the longest."""
-    terms = replace(made.node.config.terms, idle=IdlePolicy(60, "evict"))
-    made.node.config = replace(made.node.config, terms=terms)
+    terms = replace(made.node.node.config.terms, idle=IdlePolicy(60, "evict"))
+    made.node.node.config = replace(made.node.node.config, terms=terms)
     made.node.observed.idle = {one.key: float(number) for number, one in enumerate(tenants)}
 
 
@@ -666,7 +666,7 @@ class Sequence:
         """Whatever happened, memory is counted once, and each process is where the ledger says."""
         for capacity in self.node.decide.run(self.node.capacities):
             assert capacity.allocated_bytes <= capacity.card.memory_bytes
-        on_card = {card.uuid: 0 for card in self.node.loaded().cards}
+        on_card = {card.uuid: 0 for card in self.node.node.loaded().cards}
         for tenant in self.living:
             states = {self.node.checkpoints.state(pid) for pid in tenant.pids}
             eviction = tenant.eviction

@@ -19,7 +19,7 @@ from gpushare.daemon.core import log
 from gpushare.daemon.freezer.freezer import CannotFreeze
 from gpushare.daemon.observe import idle_holders
 from gpushare.daemon.observe.idle_holders import IdleHolders
-from gpushare.daemon.state import AuditFinding, ComputeUsage, UsageView
+from gpushare.daemon.observed import AuditFinding, ComputeUsage, UsageView
 from gpushare.daemon.store.record import FreezeRecord, TenantRecord
 from gpushare.daemon.views.metrics import tenant_metrics
 from gpushare.daemon.views.status_rows import tenant_row
@@ -67,8 +67,8 @@ class Course:
         self.acts.append(("kick", why))
 
     def choose(self, action: str = "report", after: int | None = 7200) -> None:
-        terms = replace(self.node.config.terms, idle=IdlePolicy(after, action))
-        self.node.config = replace(self.node.config, terms=terms)
+        terms = replace(self.node.node.config.terms, idle=IdlePolicy(after, action))
+        self.node.node.config = replace(self.node.node.config, terms=terms)
 
     def after(self, seconds: float) -> float | None:
         """Look so much later; return since when the tenant is idle."""
@@ -205,7 +205,7 @@ def node(tmp_path: Path, driver: FakeDriver) -> Iterator[FakeDaemon]:
 
 def look(node: FakeDaemon, rest: IdleBackoff) -> None:
     """Look in full."""
-    assert node.driver is not None
+    assert node.node.driver is not None
     node.sampler.look()
     rest.note()
 
@@ -276,7 +276,7 @@ def test_no_tenant_rests_beside_one_over_quota(
     allocated = entry.allocations[0].memory_bytes
     for held, rests_then in ((allocated + 1, False), (allocated, True)):
         monkeypatch.setattr(
-            "gpushare.daemon.state.UsageView.driver_bytes", lambda *_, held=held: held
+            "gpushare.daemon.observed.UsageView.driver_bytes", lambda *_, held=held: held
         )
         rest = IdleBackoff(node)
         for _ in range(SETTLED_LOOKS + 1):

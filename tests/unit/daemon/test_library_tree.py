@@ -103,10 +103,10 @@ def test_without_a_tree_a_container_gets_single_mounts(
 
 def test_it_is_mounted_before_a_container_comes(node: FakeDaemon, trees: MountedTrees) -> None:
     """As soon as there is a driver."""
-    driver, node.driver = node.driver, None
+    driver, node.node.driver = node.node.driver, None
     renew_tree(node)
     assert trees.asked == 0
-    node.driver = driver
+    node.node.driver = driver
     renew_tree(node)
     assert trees.asked == 1
 

@@ -16,9 +16,9 @@ from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.observe.compute_usage import DRIVER, GATE
 from gpushare.daemon.observe.sampler import update_peaks
+from gpushare.daemon.observed import WINDOWS, ComputeUsage
 from gpushare.daemon.placement.model import CardCapacity, NonTenantProcess
 from gpushare.daemon.service.node_operations import cordon_card
-from gpushare.daemon.state import WINDOWS, ComputeUsage
 from gpushare.daemon.views import metrics
 from gpushare.metrics_schema import ACTIONS, BOUNDS, TenantMetrics
 from gpushare.protocol import HostProcessGrant
@@ -45,7 +45,7 @@ def bound(node: FakeDaemon, tenant: HostProcessGrant) -> int:
 
 def uses(node: FakeDaemon, *found: ProcessUse, busy: int = 0, lost: str = "") -> None:
     """Have the driver list these processes of card 0, and look twice."""
-    driver = node.loaded().nvml
+    driver = node.node.loaded().nvml
     assert isinstance(driver, FakeDriver)
     driver.uses, driver.busy = {UUID: found}, {UUID: busy}
     driver.lost = frozenset({lost} - {""})

@@ -25,8 +25,8 @@ from gpushare.daemon.mps.model import (
     TenantLimits,
 )
 from gpushare.daemon.mps.program import ControlProgram
+from gpushare.daemon.observed import UsageView
 from gpushare.daemon.service.node_operations import status_row
-from gpushare.daemon.state import UsageView
 from gpushare.daemon.store.record import TenantRecord
 
 from . import fakes
@@ -113,7 +113,7 @@ def running(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Running:
 
     def publish(found: MpsCardState) -> None:
         published[CARD.uuid] = found
-        node.mps.cards = dict(published)
+        node.node.mps.cards = dict(published)
 
     server = CardServer(CARD, Path("/none"), node, publish, partitions=False)
     server.runner.folders.make()
@@ -130,7 +130,7 @@ def running(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Running:
 def test_a_container_has_its_limits_and_its_variables(running: Running) -> None:
     record = running.client(1, cores=30)
     assert running.control.limits[record.key] == TenantLimits(4 * GIB, 30)
-    grant = running.node.mps.grant_of(record.key)
+    grant = running.node.node.mps.grant_of(record.key)
     assert grant is not None
     assert (grant.share, grant.percentage, grant.memory_limit) == ("percentage", 30, "server")
 
@@ -190,7 +190,7 @@ def test_what_is_left_of_an_ended_container_is_removed_again(running: Running) -
     running.control.fails = ""
     running.server.look()
     assert record.key not in running.control.limits
-    assert running.node.mps.grant_of(record.key) is None
+    assert running.node.node.mps.grant_of(record.key) is None
 
 
 def test_a_container_that_is_started_once_more_is_not_removed(running: Running) -> None:
@@ -222,7 +222,10 @@ def test_a_fault_names_its_cause_and_its_victims(
     log.write_text("[Server 900] Client 11 has caused a fatal fault: Server is in FAULT\n")
     running.control.state = "FAULT"
     running.server.look()
-    culprit, victim = running.node.mps.loss_of(one.key), running.node.mps.loss_of(other.key)
+    culprit, victim = (
+        running.node.node.mps.loss_of(one.key),
+        running.node.node.mps.loss_of(other.key),
+    )
     assert culprit is not None
     assert victim is not None
     assert victim.reason.startswith("a fatal fault of train-1 (process 11) ended the work of all")
@@ -233,14 +236,14 @@ def test_a_fault_names_its_cause_and_its_victims(
     running.control.state, running.control.pids = "ACTIVE", [33]
     running.uses((other, 33, True))
     running.server.look()
-    assert running.node.mps.loss_of(other.key) is None
-    assert running.node.mps.loss_of(one.key) is not None
+    assert running.node.node.mps.loss_of(other.key) is None
+    assert running.node.node.mps.loss_of(one.key) is not None
 
 
 def test_a_faulted_server_says_which_containers_it_waits_for(
     running: Running, tmp_path: Path
 ) -> None:
-    running.node.config = configured('cards: {"0": {backend: mps}}', tmp_path)
+    running.node.node.config = configured('cards: {"0": {backend: mps}}', tmp_path)
     running.client(1)
     running.server.look()
     running.control.state = "FAULT"
@@ -260,8 +263,8 @@ def test_a_fault_that_stays_with_its_partition_has_no_victims(running: Running) 
     log = running.server.runner.folders.log / "server.log"
     log.write_text("[Server 900] Client 11 has caused a fatal fault in partition A\n")
     running.server.look()
-    assert running.node.mps.loss_of(one.key) is not None
-    assert running.node.mps.loss_of(other.key) is None
+    assert running.node.node.mps.loss_of(one.key) is not None
+    assert running.node.node.mps.loss_of(other.key) is None
 
 
 def test_a_process_that_is_no_client_is_reported_once(
@@ -269,19 +272,19 @@ def test_a_process_that_is_no_client_is_reported_once(
 ) -> None:
     record = running.client(1)
     reported: list[tuple[str, int]] = []
-    running.node.mps.bypassed.listeners.append(lambda key, pid: reported.append((key, pid)))
+    running.node.node.mps.bypassed.listeners.append(lambda key, pid: reported.append((key, pid)))
     running.uses((record, 11, False))
     for _ in range(2):
         running.server.look()
-    assert running.node.mps.bypass_of(record.key) == 0  # it may be connecting
+    assert running.node.node.mps.bypass_of(record.key) == 0  # it may be connecting
     for _ in range(3):
         running.server.look()
-    assert running.node.mps.bypass_of(record.key) == 11
+    assert running.node.node.mps.bypass_of(record.key) == 11
     assert reported == [(record.key, 11)]
     assert capfd.readouterr().err.count("tenant-bypasses-mps") == 1
     running.control.pids = [11]
     running.server.look()
-    assert running.node.mps.bypass_of(record.key) == 0
+    assert running.node.node.mps.bypass_of(record.key) == 0
 
 
 @pytest.mark.parametrize(

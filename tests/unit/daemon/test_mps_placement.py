@@ -41,7 +41,7 @@ def node(tmp_path: Path) -> Iterator[FakeDaemon]:
     """A node of two cards, of which the second is in MPS mode."""
     config = configured(TWO, tmp_path)
     with fakes.node(tmp_path, FakeDriver(card(0), card(1)), config) as made:
-        made.mps.cards = {card(1).uuid: MpsCardState()}
+        made.node.mps.cards = {card(1).uuid: MpsCardState()}
         yield made
 
 
@@ -90,7 +90,7 @@ def test_a_process_of_the_host_is_no_client(node: FakeDaemon) -> None:
 
 
 def test_a_card_without_its_control_daemon_takes_nothing(node: FakeDaemon) -> None:
-    node.mps.cards = {
+    node.node.mps.cards = {
         card(1).uuid: MpsCardState(fault="its MPS control daemon does not run: no file")
     }
     with pytest.raises(NoRoom, match="does not run: no file"):
@@ -98,7 +98,7 @@ def test_a_card_without_its_control_daemon_takes_nothing(node: FakeDaemon) -> No
 
 
 def test_a_card_with_partitions_needs_cores(node: FakeDaemon, tmp_path: Path) -> None:
-    node.config = configured('cards: {"1": {backend: mps, mps_partitions: true}}', tmp_path)
+    node.node.config = configured('cards: {"1": {backend: mps, mps_partitions: true}}', tmp_path)
     with pytest.raises(NoRoom, match=r"no cores are requested; .*request cores under fixed-share"):
         created(node, memory="4GiB", backend="mps")
     with pytest.raises(NoRoom, match="no cores are requested"):
@@ -129,7 +129,7 @@ def test_a_card_whose_mode_was_changed_while_gpushared_was_stopped_is_drained_fi
 ) -> None:
     created(node, 1, memory="4GiB")
     created(node, 2, memory="4GiB", backend="mps")
-    node.config = configured('cards: {"0": {backend: mps}}', tmp_path)
+    node.node.config = configured('cards: {"0": {backend: mps}}', tmp_path)
     with pytest.raises(NoRoom, match="has containers without MPS from before it was configured"):
         created(node, 3, memory="4GiB", backend="mps")
     with pytest.raises(NoRoom, match="gpushare card drain 1"):

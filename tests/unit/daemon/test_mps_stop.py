@@ -48,7 +48,7 @@ def test_the_server_ends_its_work_before_it_is_killed(
         found.append(group.killed)
         then()
 
-    client.mps.terminate = terminate
+    client.node.mps.terminate = terminate
     stop(client, "KILL")
     run_loop(client)
     assert (found, group.killed) == ([False], True)
@@ -57,7 +57,7 @@ def test_the_server_ends_its_work_before_it_is_killed(
 def test_a_server_that_does_not_answer_delays_the_kill_by_some_seconds(
     client: FakeDaemon, group: FakeCgroup
 ) -> None:
-    client.mps.terminate = lambda _key, _then: None
+    client.node.mps.terminate = lambda _key, _then: None
     stop(client, "KILL")
     run_loop(client)
     (promised,) = client.freezer.freezes_of(KEY)
@@ -72,7 +72,7 @@ def test_it_may_use_the_card_until_its_time_is_over(
 ) -> None:
     monkeypatch.setattr(run_state, "_send_signal", lambda *_: None)
     asked: list[str] = []
-    client.mps.terminate = lambda key, _then: asked.append(key)
+    client.node.mps.terminate = lambda key, _then: asked.append(key)
     stop(client, "TERM", 3600)
     run_loop(client)
     assert (asked, group.killed) == ([], False)

@@ -35,20 +35,20 @@ def test_a_machine_without_the_program_says_so(
     monkeypatch.setattr(module, "find_program", lambda _: None)
     supervisor = MpsSupervisor(node)
     node.decide.run(supervisor.check)
-    assert "has no nvidia-cuda-mps-control" in node.mps.fault_of(card(0).uuid)
+    assert "has no nvidia-cuda-mps-control" in node.node.mps.fault_of(card(0).uuid)
 
 
 def test_a_container_that_is_no_tenant_of_such_a_card_is_not_admitted(node: FakeDaemon) -> None:
     MpsSupervisor(node)
     with pytest.raises(MpsRefused, match="not in MPS mode any more"):
-        node.mps.admit("0" * 16, 0)
+        node.node.mps.admit("0" * 16, 0)
     done: list[str] = []
-    node.mps.terminate("0" * 16, lambda: done.append("killed"))
+    node.node.mps.terminate("0" * 16, lambda: done.append("killed"))
     assert done == ["killed"]  # a kill never waits for a server that is not there
 
 
 def test_the_program_is_one_of_the_drivers_files(node: FakeDaemon, tmp_path: Path) -> None:
-    driver = replace(node.loaded())
+    driver = replace(node.node.loaded())
     folder = tmp_path / "root" / "usr" / "bin"
     folder.mkdir(parents=True)
     assert find_program(driver, RootedTree(tmp_path / "root")) is None

@@ -42,7 +42,7 @@ def on_nodes(
     driver = FakeDriver(*(fakes.card(index) for index in range(2)))
     with fakes.node(folder, driver, said) as made:
         links = Links({}, {fakes.card(index).uuid: node for index, node in nodes.items()})
-        driver.near, made.numa = links, numa
+        driver.near, made.node.numa = links, numa
         yield made
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.lifecycle.host_process import open_tenant
+from gpushare.daemon.node import NoDriver
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.process_watch import TenantSocket
 from gpushare.daemon.placement.request import NoRoom, NoSuchCard
-from gpushare.daemon.state import NoDriver
 from gpushare.quota.errors import QuotaError
 
 from .fakes import FakeDaemon
@@ -34,7 +34,7 @@ def test_open_reserves_and_makes_the_pages(node: FakeDaemon) -> None:
     directory = Path(tenant["directory"])
     names = sorted(path.name for path in directory.iterdir())
     assert names == ["grant", "socket", "status", "wakeup"]
-    assert boottime() < entry.expires <= boottime() + node.config.timing.bind_timeout_seconds
+    assert boottime() < entry.expires <= boottime() + node.node.config.timing.bind_timeout_seconds
 
 
 @pytest.mark.parametrize(("owner", "name"), [(TenantMounts, "make"), (TenantSocket, "listen")])
@@ -69,7 +69,7 @@ def test_no_room_and_no_such_card_reserve_nothing(node: FakeDaemon) -> None:
 
 
 def test_a_missing_driver_is_reported_as_such(node: FakeDaemon) -> None:
-    node.driver, node.no_driver_reason = None, "no driver: no CDI spec"
+    node.node.driver, node.node.no_driver_reason = None, "no driver: no CDI spec"
     with pytest.raises(NoDriver, match="no CDI spec; see gpushare doctor"):
         opened(node, memory="1GiB")
 
@@ -77,7 +77,7 @@ def test_a_missing_driver_is_reported_as_such(node: FakeDaemon) -> None:
 def test_open_lists_the_mounts_in_order(node: FakeDaemon, tmp_path: Path) -> None:
     tenant = opened(node, memory="4GiB")
     rows = [(row["source"], row["destination"], row["read_only"]) for row in tenant["mounts"]]
-    lib, directory = str(node.libraries), tenant["directory"]
+    lib, directory = str(node.node.libraries), tenant["directory"]
     assert rows == [
         (f"{tmp_path}/libcuda.so.1", "/opt/gpushare/driver/libcuda.so.1", True),
         (f"{tmp_path}/libnvidia-ml.so.1", "/opt/gpushare/driver/libnvidia-ml.so.1", True),

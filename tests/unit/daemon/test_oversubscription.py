@@ -177,7 +177,7 @@ def test_a_ticket_for_more_host_memory_than_there_ever_is_is_refused(node: FakeD
     with pytest.raises(QuotaError, match=r"exceeds oversubscribe.per_container"):
         taken(node, oversubscribe="host:33GiB")
     text = "oversubscribe: {host_memory: 40GiB, per_container: 32GiB}"
-    node.config = parse(text, Path("gpushare.yaml"))
+    node.node.config = parse(text, Path("gpushare.yaml"))
     with pytest.raises(QuotaError, match=r"needs 64GiB on 2 cards, above oversubscribe.host_mem"):
         taken(node, oversubscribe="host:32GiB", count="2")
     assert not node.ledger.tickets

@@ -123,10 +123,10 @@ def test_a_link_that_appears_meanwhile_is_seen(
 
 def test_all_is_forgotten_under_another_configuration_or_driver(image: ImageNode) -> None:
     image.create("a")
-    image.node.config = replace(image.node.config)
+    image.node.node.config = replace(image.node.node.config)
     image.create("b")
-    driver = image.node.loaded()
-    image.node.driver = replace(driver, files=replace(driver.files))
+    driver = image.node.node.loaded()
+    image.node.node.driver = replace(driver, files=replace(driver.files))
     image.create("c")
     image.create("d")
     assert image.looked == ["a", "b", "c"]

@@ -140,7 +140,9 @@ def test_it_withholds_no_card_while_its_own_user_has_too_much(one: FakeDaemon) -
 
 
 def test_a_user_has_so_many_tickets_and_cancels_only_its_own(one: FakeDaemon) -> None:
-    one.config = replace(one.config, queue=QueueLimits(max_tickets_per_user=2, max_tickets=4))
+    one.node.config = replace(
+        one.node.config, queue=QueueLimits(max_tickets_per_user=2, max_tickets=4)
+    )
     fill(one)
     mine = [take(one, "8GiB", uid=1000)[0] for _ in range(2)]
     with pytest.raises(QueueFull, match="user 1000 has 2 tickets"):
@@ -177,7 +179,7 @@ def test_a_restart_changes_no_order_and_loses_no_grant(one: FakeDaemon) -> None:
     waiting = [take(one, "8GiB")[0], take(one, "8GiB", priority="2")[0]]
     rows = [row["ticket"] for row in queue_rows(one)]
     one.ledger.close()
-    one.ledger = Ledger(one.config.run_dir / "ledger", "boot", one.integrity)
+    one.ledger = Ledger(one.node.config.run_dir / "ledger", "boot", one.integrity)
     one.tickets = Queue(one)
     one.tickets.adopt()
     assert [row["ticket"] for row in queue_rows(one)] == rows

@@ -57,8 +57,8 @@ def is_granted(made: EvictableNode, ticket: TicketRecord) -> bool:
 
 
 def idle(made: EvictableNode, *tenants: EvictableTenant) -> None:
-    terms = replace(made.node.config.terms, idle=IdlePolicy(60, "evict"))
-    made.node.config = replace(made.node.config, terms=terms)
+    terms = replace(made.node.node.config.terms, idle=IdlePolicy(60, "evict"))
+    made.node.node.config = replace(made.node.node.config, terms=terms)
     made.node.observed.idle = {one.key: float(number) for number, one in enumerate(tenants)}
 
 

@@ -13,9 +13,9 @@ import pytest
 from gpushare import config
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.host_process import open_tenant
+from gpushare.daemon.observed import CardUsage, UsageView
 from gpushare.daemon.placement.model import NonTenantProcess
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.state import CardUsage, UsageView
 from gpushare.daemon.store.record import CardAllocation
 from gpushare.errors import UserError
 from gpushare.quota.errors import QuotaError
@@ -111,7 +111,7 @@ def test_refusals_name_no_tenant_of_exclusive_and_full_cards(
     node.ledger.release("00" * 8)
     node.ledger.release("01" * 8)
     node.ledger.add(replace(fakes.entry("e" * 16), name="payroll/x/secret", allocations=(whole,)))
-    node.config = replace(node.config, max_tenants=2)
+    node.node.config = replace(node.node.config, max_tenants=2)
     text = refusal(
         ContainerdBundles(tmp_path, {"gpushare.io/memory": "1GiB"}).container("train"), node
     )

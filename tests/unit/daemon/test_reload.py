@@ -49,7 +49,7 @@ def file(tmp_path: Path) -> Path:
 def node(tmp_path: Path, file: Path) -> Iterator[FakeDaemon]:
     write(file, "")
     with fakes.node(tmp_path) as made:
-        made.config = configuration.load(file)
+        made.node.config = configuration.load(file)
         yield made
 
 
@@ -83,7 +83,7 @@ def test_changed_keys_take_effect_and_are_named(
 ) -> None:
     write(file, text)
     assert reload_config(node) == changed
-    assert node.config == configuration.load(file)
+    assert node.node.config == configuration.load(file)
     assert reload_config(node) == []
 
 
@@ -98,13 +98,13 @@ def test_changed_keys_take_effect_and_are_named(
 def test_a_change_that_needs_a_restart_is_refused_with_all_others(
     node: FakeDaemon, file: Path, text: str, key: str
 ) -> None:
-    before = node.config
+    before = node.node.config
     write(file, f"{text}\nmax_tenants: 1")
     with pytest.raises(
         NotReloaded, match=rf"{key} requires a restart; no change .* including max_tenants"
     ):
         reload_config(node)
-    assert node.config is before
+    assert node.node.config is before
 
 
 def test_an_invalid_file_changes_nothing_and_is_reported_until_it_is_fixed(
@@ -116,7 +116,7 @@ def test_an_invalid_file_changes_nothing_and_is_reported_until_it_is_fixed(
         match=r"the previous configuration remains in effect: .*yaml:5: system_reserved",
     ):
         reload_config(node)
-    assert node.config.max_tenants == Config().max_tenants
+    assert node.node.config.max_tenants == Config().max_tenants
     assert any("was rejected" in told for told in status_row(node)["warnings"])
     write(file, "max_tenants: 1")
     assert reload_config(node) == ["max_tenants"]
@@ -185,7 +185,7 @@ def labelled(folder: Path, text: str = "", cards: int = 2) -> Iterator[FakeDaemo
     driver = FakeDriver(*(fakes.card(index) for index in range(cards)))
     file = configuration.load(folder / "gpushare.yaml")
     with fakes.node(folder, driver, file) as made:
-        made.config = file.labelled(node_settings(made.node_labels))
+        made.node.config = file.labelled(node_settings(made.node.labels))
         yield made
 
 
@@ -251,11 +251,11 @@ def test_the_mode_of_all_cards_applies_to_new_requests_and_is_named(tmp_path: Pa
 )
 def test_nothing_else_can_be_set(tmp_path: Path, key: str, value: str, error: str) -> None:
     with labelled(tmp_path) as made:
-        before = made.config
+        before = made.node.config
         with pytest.raises(QuotaError) as refused:
             ask(made, key=key, value=value, source="node label x")
         assert error in str(refused.value)
-        assert made.config is before
+        assert made.node.config is before
         assert not (tmp_path / "state/node-labels.json").exists()
 
 
@@ -282,8 +282,8 @@ def test_a_namespace_with_a_default_of_its_own_keeps_it(tmp_path: Path) -> None:
     )
     with labelled(tmp_path, text) as made:
         set_node_setting(POLICY, "best-effort", QGPU, made)
-        terms = [made.config.terms_of(name) for name in ("", "inherits", "own", "limited")]
-        found = [one.defaults.policy for one in (made.config.users, *terms)]
+        terms = [made.node.config.terms_of(name) for name in ("", "inherits", "own", "limited")]
+        found = [one.defaults.policy for one in (made.node.config.users, *terms)]
         assert found == [*["best-effort"] * 3, *["fixed-share"] * 2]
 
 

@@ -18,11 +18,11 @@ from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.identity import processes
 from gpushare.daemon.observe.non_tenant import NonTenantUse
 from gpushare.daemon.observe.sampler import Overhead, UsageSampler
+from gpushare.daemon.observed import UsageView
 from gpushare.daemon.pages.grant_page import CardGrant
 from gpushare.daemon.pages.status_page import TenantClaims
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.service.node_operations import status_row
-from gpushare.daemon.state import UsageView
 from gpushare.daemon.views.status_rows import card_row, tenant_row
 from gpushare.protocol import TenantStatus
 
@@ -79,7 +79,7 @@ def node(tmp_path: Path) -> Iterator[FakeDaemon]:
 
 @pytest.fixture
 def driver(node: FakeDaemon) -> FakeDriver:
-    found = node.loaded().nvml
+    found = node.node.loaded().nvml
     assert isinstance(found, FakeDriver)
     return found
 

@@ -80,7 +80,7 @@ def plugin(tmp_path: Path) -> Iterator[PluginNode]:
 
 def test_the_folder_names_the_allocation_and_every_user_may_enter_it(plugin: PluginNode) -> None:
     path = Path(plugin.allocated(4))
-    assert path == plugin.node.config.run_dir.resolve() / "allocations" / CARD / str(4 * GIB)
+    assert path == plugin.node.node.config.run_dir.resolve() / "allocations" / CARD / str(4 * GIB)
     for each in (path, path.parent, path.parent.parent):
         assert stat.S_IMODE(each.stat().st_mode) == 0o755
     assert plugin.allocated(4) == str(path)  # asked for again, as for another container
@@ -96,7 +96,7 @@ def test_a_folder_is_made_for_root_and_for_a_card_that_is_there(plugin: PluginNo
         plugin.allocated(0)
     with pytest.raises(QuotaError, match=r"more than the 140GiB of card 0\. Allocate less"):
         plugin.allocated(141)
-    plugin.node.config = replace(plugin.node.config, kubernetes_mode="dra")
+    plugin.node.node.config = replace(plugin.node.node.config, kubernetes_mode="dra")
     with pytest.raises(QuotaError, match=r"kubernetes\.mode: dra\. Set kubernetes\.mode to plu"):
         plugin.allocated(4)
 
@@ -147,7 +147,7 @@ def test_a_pod_with_annotations_alone_is_refused_with_the_fix(
     plugin: PluginNode, mode: NodeMode, key: str
 ) -> None:
     value = {"memory-percent": "10", "count": "1"}.get(key, "4GiB")
-    plugin.node.config = replace(plugin.node.config, kubernetes_mode=mode)
+    plugin.node.node.config = replace(plugin.node.node.config, kubernetes_mode=mode)
     train = plugin.container(**{key: value})
     before = train.text()
     with pytest.raises(QuotaError) as refused:
@@ -163,7 +163,7 @@ def test_an_allocation_on_a_node_of_another_mode_is_refused(
     plugin: PluginNode, mode: NodeMode
 ) -> None:
     train = plugin.container(plugin.allocated(4))
-    plugin.node.config = replace(plugin.node.config, kubernetes_mode=mode)
+    plugin.node.node.config = replace(plugin.node.node.config, kubernetes_mode=mode)
     with pytest.raises(QuotaError, match=r"select nodes .* gpushare.io/mode=plugin\.") as refused:
         plugin.create(train)
     assert "device plugin" in str(refused.value)
@@ -186,7 +186,7 @@ def test_an_allocation_on_a_node_of_another_mode_is_refused(
 def test_a_mount_that_is_nearly_an_allocation_is_none(
     plugin: PluginNode, forged: str, at: str
 ) -> None:
-    source = forged.format(run=plugin.node.config.run_dir.resolve())
+    source = forged.format(run=plugin.node.node.config.run_dir.resolve())
     train = plugin.container(source, at=at)
     assert plugin.create(train).state == "none"
     assert train.document()["mounts"][-1]["source"] == source

@@ -211,7 +211,7 @@ def test_a_best_effort_card_reserves_no_cores(node: FakeDaemon) -> None:
     assert [permille(node, one) for one in found] == [500, 500]
     with pytest.raises(NoRoom, match=r"cannot reserve 180 % of its compute.*train 90, train-"):
         set_card_policy("GPU-0000", "", node)
-    assert node.policy_of("GPU-0000") == "best-effort"
+    assert node.node.policy_of("GPU-0000") == "best-effort"
     other = opened(node, memory="4GiB", cores="90", devices="1")
     assert permille(node, other) == 900
 
@@ -219,7 +219,7 @@ def test_a_best_effort_card_reserves_no_cores(node: FakeDaemon) -> None:
 def test_a_daemon_that_ended_between_file_and_ledger_settles_it(tmp_path: Path) -> None:
     with fakes.node(tmp_path) as before:
         tenant = opened(before, memory="4GiB", cores="30")
-        before.card_overrides.set("GPU-0000", {"policy": "best-effort"})
+        before.node.card_overrides.set("GPU-0000", {"policy": "best-effort"})
     with fakes.again(tmp_path) as after:
         assert reserved(after, tenant) == 0
         assert after.capacities()[0].cores_available == 100
@@ -289,7 +289,7 @@ def test_ls_says_how_many_more_fit(profiled: FakeDaemon) -> None:
     assert fits(profiled) == {"small": 16, "third": 5, "seat": 3}
     opened(profiled, memory="130GiB", devices="0")
     assert fits(profiled) == {"small": 7, "third": 2, "seat": 1}
-    profiled.config = replace(profiled.config, max_tenants=2)
+    profiled.node.config = replace(profiled.node.config, max_tenants=2)
     assert fits(profiled)["small"] == 2
 
 
@@ -346,11 +346,11 @@ def test_defaults_of_now_are_for_what_is_set_of_compute(
 ) -> None:
     """Those that a reload brought are for containers to come, not for another key of this one."""
     tenant = opened(node, memory="4GiB", devices="0")
-    terms = node.config.terms
+    terms = node.node.config.terms
     defaults = replace(terms.defaults, cores=30, policy="burst-share")
     ceilings = replace(terms.max_per_request, priority=8)
     now = replace(terms, defaults=defaults, max_per_request=ceilings)
-    node.config = replace(node.config, terms=now)
+    node.node.config = replace(node.node.config, terms=now)
     before = entry_of(node, tenant)
     changed = set_quota(before, change, node)
     assert [one.cores for one in changed.allocations] == [0]
@@ -450,7 +450,7 @@ def test_the_over_quota_action_returns_to_the_nodes_default(node: FakeDaemon) ->
     set_quota(entry_of(node, tenant), {"cores": "40"}, node)
     reset_quota(entry_of(node, tenant), ["over-quota-action"], node)
     assert node.overrides.of(tenant["id"]) == {"cores": "40"}
-    assert node.over_quota_action(entry_of(node, tenant)) == node.config.terms.over
+    assert node.over_quota_action(entry_of(node, tenant)) == node.node.config.terms.over
 
 
 def test_it_stands_above_the_nodes_and_outlives_the_daemon(node: FakeDaemon) -> None:
@@ -458,7 +458,7 @@ def test_it_stands_above_the_nodes_and_outlives_the_daemon(node: FakeDaemon) -> 
     assert node.over_quota_action(entry_of(node, tenant)) == "freeze"
     set_over_quota_action(entry_of(node, tenant), "kill", node)
     assert tenant_row(entry_of(node, tenant), node)["over_quota_action"] == "kill"
-    assert Overrides(node.config.state_dir).of(tenant["id"]) == {"over-quota-action": "kill"}
+    assert Overrides(node.node.config.state_dir).of(tenant["id"]) == {"over-quota-action": "kill"}
 
 
 def test_an_unknown_choice_is_refused(node: FakeDaemon) -> None:

@@ -16,7 +16,7 @@ from gpushare.daemon.audit import audit
 from gpushare.daemon.cards.driver_client import DriverSample, ProcessUse
 from gpushare.daemon.limits import burst
 from gpushare.daemon.limits.burst import handle_shortfall, update_burst_limits
-from gpushare.daemon.state import AuditInput, Shortfall, UsageView
+from gpushare.daemon.observed import AuditInput, Shortfall, UsageView
 from gpushare.daemon.views.why import explain_memory
 from gpushare.protocol import HostProcessGrant
 
@@ -36,7 +36,7 @@ def reserves(node: FakeDaemon, tenant: HostProcessGrant, gib: int) -> None:
 
 def takes(node: FakeDaemon, gib: int) -> None:
     """Let a non-tenant use so much by the driver's figures, and take a sample."""
-    driver = node.loaded()
+    driver = node.node.loaded()
     driver.nvml.uses[CARD] = (ProcessUse(pid=1, bytes=gib * GIB),)  # type: ignore[attr-defined]
     node.sampler.look()
 

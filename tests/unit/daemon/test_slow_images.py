@@ -50,7 +50,7 @@ def test_a_create_without_a_client_ends_and_releases_its_reservation(
     assert blocks < 100  # of a thousand
     assert not node.ledger.entries
     assert container.text() == before
-    store = node.config.state_dir / "compat"
+    store = node.node.config.state_dir / "compat"
     assert not store.exists() or not list(store.iterdir())
 
 

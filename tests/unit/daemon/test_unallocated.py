@@ -78,7 +78,7 @@ def test_an_unallocated_container_is_reported_once(
 def test_it_is_ended_where_the_operator_chose_so(
     world: BusyCard, ended: list[tuple[int, int]], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    world.node.config = replace(world.node.config, unknown="kill")
+    world.node.node.config = replace(world.node.node.config, unknown="kill")
     come(world, CONTAINER)
     seen(world, 3)
     assert ended == []
@@ -98,7 +98,7 @@ def test_a_program_of_the_host_is_never_killed_or_reported(
     action: str,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    world.node.config = replace(world.node.config, unknown=action)
+    world.node.node.config = replace(world.node.node.config, unknown=action)
     come(world, cgroup)
     seen(world, 20)
     assert (ended, status_row(world.node)["warnings"]) == ([], [])
@@ -109,7 +109,7 @@ def test_a_ghost_is_not_ended(
     world: BusyCard, ended: list[tuple[int, int]], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """It was a container's, and its PID now belongs to a process of another."""
-    world.node.config = replace(world.node.config, unknown="kill")
+    world.node.node.config = replace(world.node.node.config, unknown="kill")
     come(world, CONTAINER)
     world.look()
     world.there[PID] = Process(PID, 2, 1, PID), CONTAINER

@@ -154,7 +154,7 @@ def test_a_slow_launcher_keeps_its_reservation_beyond_its_time(
 def test_the_reply_and_the_spec_say_which_program_binds(
     node: FakeDaemon, tmp_path: Path, *, binds: bool, setting: str, known: str, expected: str
 ) -> None:
-    node.config = replace(node.config, bind=setting)
+    node.node.config = replace(node.node.config, bind=setting)
     made = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tenant_cgroup, "expected_cgroup", lambda *_: known)

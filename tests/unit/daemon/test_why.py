@@ -66,13 +66,13 @@ def bound(node: FakeDaemon, program: Program) -> BoundTenant:
 
 
 def driver_of(node: FakeDaemon) -> FakeDriver:
-    assert node.driver is not None
-    assert isinstance(node.driver.nvml, FakeDriver)
-    return node.driver.nvml
+    assert node.node.driver is not None
+    assert isinstance(node.node.driver.nvml, FakeDriver)
+    return node.node.driver.nvml
 
 
 def look(node: FakeDaemon, times: int = 4) -> None:
-    assert node.driver is not None
+    assert node.node.driver is not None
     for _ in range(times):
         node.sampler.look()
 

@@ -53,5 +53,5 @@ def test_the_status_says_what_enforces_a_quota(node: FakeDaemon, driver: fakes.F
     assert status_row(node)["isolation"] == "interposer"
     driver.has_limits = True
     assert status_row(node)["isolation"] == "driver"
-    node.driver = None
+    node.node.driver = None
     assert status_row(node)["isolation"] == ""

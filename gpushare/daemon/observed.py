@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the observing threads have seen of cards and tenants, published for every other thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from gpushare.daemon.cards.driver_client import DriverSample, ProcessUse
+from gpushare.daemon.identity.pid_resolver import ListedPid
+from gpushare.daemon.pages.status_page import ProcessClaim
+from gpushare.daemon.pages.tenants import Pages
+from gpushare.daemon.placement.model import NonTenantProcess
+from gpushare.daemon.policy.escalation import Choice
+from gpushare.daemon.store.record import EvictionTotals, TenantRecord
+
+WINDOWS: Final = (1, 10, 60)  # seconds
+NO_FIGURES: Final[Mapping[int, float | None]] = MappingProxyType(dict.fromkeys(WINDOWS))
+TenantOnCard = tuple[str, str]  # a tenant's key and a card's uuid
+
+
+@dataclass(frozen=True)
+class CardUsage:
+    """The driver's figures of one card, less the tenants: high-water mark and current processes."""
+
+    non_tenants: tuple[NonTenantProcess, ...] = ()
+    non_tenant_bytes: int = 0
+    health: str = "ok"
+    utilisation: int | None = None  # percent of its time
+    compute_mode: str = ""  # as nvidia-smi names it; "": the default
+
+
+@dataclass(frozen=True)
+class UsageView:
+    """The last look. `utilisation` and `used` are by (tenant key, card uuid)."""
+
+    cards: Mapping[str, CardUsage] = field(default_factory=dict)
+    processes: Mapping[str, tuple[tuple[str, ProcessUse], ...]] = field(default_factory=dict)
+    utilisation: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    used: Mapping[tuple[str, str], int] = field(default_factory=dict)  # bytes of the quota
+    stale: str = ""  # why the audit may not use it; empty if it is the driver's answer
+
+    def driver_bytes(self, key: str, uuid: str) -> int:
+        """Return what the driver says that tenant `key` holds of card `uuid`."""
+        return sum(use.bytes or 0 for card, use in self.processes.get(key, ()) if card == uuid)
+
+
+@dataclass(frozen=True)
+class AuditInput:
+    """All of one sample that the driver answered, for the audit.
+
+    `owned` has what each card's processes take, by the card's uuid, and `before` and `after` what
+    the tenants claimed, by their key, before the driver's call and after its reply. The claims of
+    those in `unread` are from an earlier sample, and prove nothing of this one.
+    """
+
+    entries: Mapping[str, TenantRecord]
+    pages: Mapping[str, Pages]
+    sample: DriverSample
+    owned: Mapping[str, tuple[tuple[ListedPid | None, ProcessUse], ...]]
+    before: Mapping[str, tuple[ProcessClaim, ...]]
+    after: Mapping[str, tuple[ProcessClaim, ...]]
+    unread: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class ComputeUsage:
+    """What a tenant got of one card, as of the last look.
+
+    `got` is percent of the card and `throttled` the part of the time in which it wanted the card
+    and did not have it, 0..1, both by seconds; None: not known. `source` is where the figures come
+    from: GATE, DRIVER, or "" where there are none. `driver` is what the driver measured. `forced`
+    and `waited_ns` are what the tenant's processes claim, and those that this daemon saw before
+    them; the other counts are the scheduler's.
+    """
+
+    source: str = ""
+    gate: str = ""  # its mode; "" where there is none
+    got: Mapping[int, float | None] = field(default_factory=lambda: NO_FIGURES)
+    throttled: Mapping[int, float | None] = field(default_factory=lambda: NO_FIGURES)
+    charged_ns: int = 0
+    windows: int = 0
+    overruns: int = 0
+    forced: int = 0
+    waited_ns: int = 0
+    hung: bool = False
+    silent: bool = False  # the scheduler should have written its heartbeat, and did not
+    driver: Mapping[int, float | None] = field(default_factory=lambda: NO_FIGURES)
+    lately_percent: float | None = None  # the driver's over two seconds
+    claimed_percent: float | None = None  # what its processes claim, over ten seconds
+    ungated_percent: float | None = None  # of that, submitted at a closed gate
+    is_compared: bool = False  # both the gate and the driver have figures
+    bypassed: bool = False
+    charged_percent: float | None = None  # by its gate, over ten seconds
+    overcharged: bool = False  # for work of another tenant, which bypasses the gate
+    correction_percent: int = 0  # of the charge: Share.correction_permille
+    got_ns: int = 0  # of the card's time, by the gate or the driver; since this daemon looks
+    active: float = 0.0  # seconds since the epoch: when it was last seen to use the card
+
+    @property
+    def driver_percent(self) -> float | None:
+        """What the driver measured over ten seconds."""
+        return self.driver[10]
+
+
+@dataclass(frozen=True)
+class AuditFinding:
+    """What there is to show of a tenant on a card, while there is; `since` is of the epoch."""
+
+    level: str
+    choice: Choice
+    used_bytes: int
+    may_bytes: int
+    since: float
+
+
+@dataclass(frozen=True)
+class UnallocatedContainer:
+    """A process of a container that uses the card `uuid` without an allocation."""
+
+    pid: int
+    name: str
+    container: str
+    uuid: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """What a card did not have for a tenant within its quota, the last time that it reported it."""
+
+    bytes: int
+    seen: float  # seconds since the epoch
+    seen_ns: int  # CLOCK_MONOTONIC
+    times: int = 1
+    logged_ns: int | None = None
+
+
+@dataclass
+class Observations:
+    """What the observing threads have published, for any thread: attributes are only replaced."""
+
+    # Mappings without a comment are by TenantOnCard or a card's uuid.
+    usage: UsageView = field(default_factory=UsageView)
+    last: AuditInput | None = None  # the last sample; None: the driver did not answer
+    xids: Mapping[tuple[str, int], int] = field(default_factory=dict)  # counts, by uuid and number
+    unattributed: Mapping[str, int] = field(default_factory=dict)  # bytes that no process has
+    peaks: Mapping[TenantOnCard, int] = field(default_factory=dict)  # the most bytes ever seen
+    compute: Mapping[TenantOnCard, ComputeUsage] = field(default_factory=dict)
+    findings: Mapping[TenantOnCard, AuditFinding] = field(default_factory=dict)
+    unallocated: tuple[UnallocatedContainer, ...] = ()
+    idle: Mapping[str, float] = field(default_factory=dict)  # by tenant key: since, of the epoch
+    shortfalls: Mapping[TenantOnCard, Shortfall] = field(default_factory=dict)
+    waiting: Mapping[str, float] = field(default_factory=dict)  # for a restore; as `idle`
+    restore_faults: Mapping[str, str] = field(default_factory=dict)  # by tenant key: if not room
+    evictions: EvictionTotals = field(default_factory=EvictionTotals)
+
+    def compute_of(self, key: str, uuid: str) -> ComputeUsage:
+        """Return what tenant `key` got of card `uuid`."""
+        return self.compute.get((key, uuid), ComputeUsage())
