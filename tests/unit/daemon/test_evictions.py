@@ -246,7 +246,7 @@ def test_what_cannot_be_evicted_is_refused_by_its_reason(
     made.driver.driver_version = "580.65.06"
     mps = config.parse('cards: {"1": {backend: mps}}', Path("gpushare.yaml"))
     with monkeypatch.context() as patched:
-        patched.setattr(made.node, "config", replace(made.node.node.config, cards=mps.cards))
+        patched.setattr(made.node.node, "config", replace(made.node.node.config, cards=mps.cards))
         with pytest.raises(NoRoom, match="it is in MPS mode"):
             made.node.evictions.move(tenant.key, "1")
     client = replace(tenant.record, isolation=MPS)
@@ -256,7 +256,7 @@ def test_what_cannot_be_evicted_is_refused_by_its_reason(
     instance = MigInstance("GPU-parent", 0, 1, 3, 0)
     card = replace(made.node.node.loaded().cards[0], instance=instance)
     with monkeypatch.context() as patched:
-        patched.setattr(made.node, "driver", replace(made.node.node.loaded(), cards=(card,)))
+        patched.setattr(made.node.node, "driver", replace(made.node.node.loaded(), cards=(card,)))
         made.refuses(tenant, "has a MIG instance, which the driver cannot evict")
     made.node.ledger.freezes.put(FreezeRecord(tenant.key, "operator", "", 0.0))
     made.refuses(tenant, "gpushare resume train first")
