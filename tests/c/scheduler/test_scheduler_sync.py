@@ -225,17 +225,19 @@ def test_it_outlives_the_daemon_and_is_found_again(
     tmp_path: Path, installed: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     del installed
-    with running(tmp_path, leave=True) as (node, _), process() as pid:
-        tenant = opened(node, memory="4GiB", cores="30")
-        bind(tenant["key"], tenant["id"], pid, os.getpid(), node)
-        wait_until(lambda: permille(node, tenant) == 300)
-        before = pid_of(node)
-    with running(tmp_path) as (node, made):
-        release.adopt_tenants(node, node.freezer)
-        made.check()
-        wait_until(lambda: pid_of(node) != 0)
-        assert pid_of(node) == before
-        assert "scheduler-adopted" in capfd.readouterr().err  # read once: it loses what comes then
+    with process() as pid:  # a scheduler without a tenant ends with its client
+        with running(tmp_path, leave=True) as (node, _):
+            tenant = opened(node, memory="4GiB", cores="30")
+            bind(tenant["key"], tenant["id"], pid, os.getpid(), node)
+            wait_until(lambda: permille(node, tenant) == 300)
+            before = pid_of(node)
+        with running(tmp_path) as (node, made):
+            release.adopt_tenants(node, node.freezer)
+            made.check()
+            wait_until(lambda: pid_of(node) != 0)
+            assert pid_of(node) == before
+            # Read once: it loses what comes then.
+            assert "scheduler-adopted" in capfd.readouterr().err
 
 
 @contextmanager
