@@ -310,5 +310,19 @@ class RequestPolicy:
         return replace(self, defaults=defaults)
 
 
+@dataclass(frozen=True)
+class ResolvedRequest:
+    """A request as it was written, what is effective of it, and what the node's policy says."""
+
+    quota: QuotaRequest
+    effective: EffectiveRequest
+    terms: RequestPolicy = field(default_factory=RequestPolicy)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is for whole cards."""
+        return self.effective.kind == "exclusive"
+
+
 def _least(value: int | None, most: int | None) -> int | None:
     return value if value is None or most is None else min(value, most)

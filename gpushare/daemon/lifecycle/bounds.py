@@ -11,40 +11,35 @@ from gpushare.daemon.store.claim import reservations
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.store.ticket import TicketRecord
 from gpushare.quota.request import QuotaRequest
-from gpushare.quota.request_policy import RequestPolicy
+from gpushare.quota.request_policy import ResolvedRequest
 from gpushare.quota.size import exact_size, format_size
 from gpushare.quota.values import oversubscribed_bytes
 
 
-def of_user(
-    uid: int, terms: RequestPolicy, quota: QuotaRequest, state: DaemonState, without: str = ""
-) -> Bounds:
+def of_user(uid: int, request: ResolvedRequest, state: DaemonState, without: str = "") -> Bounds:
     """Return what holds for a request of a user without root.
 
     What is reserved for the user's tickets counts, but for that in the file `without`.
     """
     own = [one for one in state.ledger.holders if one.is_rootless and one.uid == uid]
     parts = _parts([one for one in own if one.file != without], state)
-    return _bounds(terms, quota, f"user {uid}", parts)
+    return _bounds(request, f"user {uid}", parts)
 
 
-def of_namespace(
-    namespace: str, terms: RequestPolicy, quota: QuotaRequest, state: DaemonState
-) -> Bounds:
+def of_namespace(namespace: str, request: ResolvedRequest, state: DaemonState) -> Bounds:
     """Return what holds for a request in a namespace; empty: of a container in none.
 
     What a claim has reserved counts, also while no container has it.
     """
     if not namespace:
-        return _bounds(terms, quota, "", ())
+        return _bounds(request, "", ())
     records = [one for one in state.ledger.entries.values() if one.namespace == namespace]
     parts = (*_parts(records, state), *_of_claims(namespace, state))
-    return _bounds(terms, quota, f"namespace {namespace}", parts)
+    return _bounds(request, f"namespace {namespace}", parts)
 
 
-def _bounds(
-    terms: RequestPolicy, quota: QuotaRequest, whose: str, parts: tuple[TenantCardUsage, ...]
-) -> Bounds:
+def _bounds(request: ResolvedRequest, whose: str, parts: tuple[TenantCardUsage, ...]) -> Bounds:
+    quota, terms = request.quota, request.terms
     return Bounds(
         terms.max_per_request,
         terms.max_per_card,

@@ -36,6 +36,7 @@ from gpushare.host.cdi_files import format_spec, make_run_folder, run_folder, wr
 from gpushare.protocol.kubernetes import CDI_KIND, CLAIM_MOUNT, CLAIMS, PreparedClaim
 from gpushare.quota.effective_request import EffectiveRequest
 from gpushare.quota.request import QuotaRequest, RequestedValue
+from gpushare.quota.request_policy import ResolvedRequest
 
 _CDI_FILE: Final = "gpushare.io-claim-{uid}.json"
 _CDI_VERSION: Final = "0.5.0"  # of mounts, and of a kind's domain in device names
@@ -181,8 +182,7 @@ def _reserve(claim: ClaimRecord, state: DaemonState) -> ClaimRecord:
     state.integrity.refuse()
     driver_version.take_over_changed_driver(state)
     claim = _with_whole(claim, state)
-    terms = state.node.config.terms_of(claim.namespace)
-    requests = requests_of(claim, terms)
+    requests = requests_of(claim, state.node.config.terms_of(claim.namespace))
     try:
         _find_room(claim, requests, state)
     except NoRoom:
@@ -226,17 +226,14 @@ def _capacities(claim: ClaimRecord, state: DaemonState) -> dict[str, CardCapacit
 
 
 def _find_room(
-    claim: ClaimRecord,
-    requests: Mapping[str, tuple[QuotaRequest, EffectiveRequest]],
-    state: DaemonState,
+    claim: ClaimRecord, requests: Mapping[str, ResolvedRequest], state: DaemonState
 ) -> None:
     """Raise NoRoom unless each card has room for the claim, and no tenant bursts into it."""
-    terms = state.node.config.terms_of(claim.namespace)
     for _ in reclaim_rounds():
         capacities = _capacities(claim, state)
         wanted = []
         for uuid, capacity in capacities.items():
-            within = bounds.of_namespace(claim.namespace, terms, requests[uuid][0], state)
+            within = bounds.of_namespace(claim.namespace, requests[uuid], state)
             request = _placement(claim, uuid, within)
             obstacle = find_obstacle(request, capacity)
             if obstacle is not None:

@@ -77,7 +77,7 @@ from gpushare.quota.request import (
     RequestedValue,
     requests_memory,
 )
-from gpushare.quota.request_policy import RequestPolicy
+from gpushare.quota.request_policy import ResolvedRequest
 from gpushare.quota.values import NO_WAIT_IN_PODS
 
 #: In which a container of `gpushare run --wait -- docker run` shows its ticket.
@@ -128,14 +128,11 @@ class NewContainer:
 
 
 @dataclass(frozen=True)
-class ContainerRequest:
-    """The devices in a container's spec (`placed`), its request, and what is effective of it."""
+class ContainerRequest(ResolvedRequest):
+    """The request of a container."""
 
-    placed: injected_gpu.InjectedGpu
-    quota: QuotaRequest
-    effective: EffectiveRequest
-    pod: PodIdentity | None
-    terms: RequestPolicy
+    placed: injected_gpu.InjectedGpu = field(default_factory=injected_gpu.InjectedGpu)  # by others
+    pod: PodIdentity | None = None
     grant: scheduled.SchedulerGrant | None = None  # what the scheduler of Kubernetes allocated
     secret: str = ""  # of the ticket that the container shows; empty: none
 
@@ -173,7 +170,6 @@ def _create(bundle: NewContainer, state: DaemonState, room: RoomForStarts) -> di
     )
     applicant = replace(
         _applicant(bundle, original, state),
-        terms=request.terms,
         image_needs=needs,
         claim="" if request.grant is None else request.grant.claim,
         maker=_maker_process(bundle),
@@ -290,7 +286,7 @@ def _read_request(bundle: NewContainer, original: Spec, state: DaemonState) -> C
         raise quota.refuse("wait", *NO_WAIT_IN_PODS)
     placed = placed if grant is None else grant.taken_out(placed)
     secret = original.variables.get(TICKET_VARIABLE, "")
-    return ContainerRequest(placed, quota, effective, parsed.pod, parsed.terms, grant, secret)
+    return ContainerRequest(quota, effective, parsed.terms, placed, parsed.pod, grant, secret)
 
 
 def _describe(
@@ -346,9 +342,9 @@ def _reserve(
     if request.secret:
         ticket = shown_by_container(request.secret, state)
     try:
-        record = reserve(applicant, request.quota, request.effective, state, ticket)
+        record = reserve(applicant, request, state, ticket)
     except NoRoom as error:
-        if request.effective.kind != "exclusive" or applicant.claim:
+        if not request.is_whole or applicant.claim:
             raise
         why = f"cannot be allocated: {error}"
         raise whole_cards_refused(request.quota, request.placed.cards, why) from error

@@ -29,7 +29,7 @@ from gpushare.protocol import HostProcessGrant, MountRow
 from gpushare.quota.effective_request import resolve_request
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.parse import parse_request
-from gpushare.quota.request_policy import RequestPolicy
+from gpushare.quota.request_policy import ResolvedRequest
 
 _NOT_BOUND = (
     "--numa bind was not applied: it is only for containers. Put numactl(8) before the command"
@@ -71,15 +71,16 @@ def open_tenant(
     effective = resolve_request(quota)
     if quota.numa == BIND and quota.requested["numa"].source.kind == "option":
         effective = replace(effective, notes=(*effective.notes, _NOT_BOUND))
-    refuse_for_user(quota, effective, terms, rootless=command.rootless)
+    request = ResolvedRequest(quota, effective, terms)
+    refuse_for_user(request, rootless=command.rootless)
     key = secrets.token_hex(8)
     identity = f"host-{key[:8]}"
     name = command.name if NAME.fullmatch(command.name) else identity
 
     def reserve_now() -> TenantRecord:
         def decide() -> TenantRecord:
-            applicant = _applicant(command, (key, identity, name), terms, state)
-            record = reserve(applicant, quota, effective, state, ticket)
+            applicant = _applicant(command, (key, identity, name), state)
+            record = reserve(applicant, request, state, ticket)
             if ticket is not None:
                 room.queue.note_start(ticket)
             return record
@@ -103,7 +104,7 @@ def open_tenant(
 
 
 def _applicant(
-    command: HostCommand, named: tuple[str, str, str], terms: RequestPolicy, state: DaemonState
+    command: HostCommand, named: tuple[str, str, str], state: DaemonState
 ) -> TenantIdentity:
     """Return who requests, by key, identity and name; QuotaError for another's name."""
     key, identity, name = named
@@ -121,7 +122,6 @@ def _applicant(
         owner=own or 0,
         status_owner=own,
         isolation="advisory" if command.rootless else "interposer",
-        terms=terms,
         shows_holders=True,  # a caller that reaches the socket may read all of it
     )
 

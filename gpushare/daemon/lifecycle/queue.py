@@ -40,11 +40,11 @@ from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.daemon.store.ticket import TicketKind, TicketRecord, TicketSource, digest
 from gpushare.errors import UserError
 from gpushare.protocol import START_SECONDS
-from gpushare.quota.effective_request import EffectiveRequest, resolve_request
+from gpushare.quota.effective_request import resolve_request
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.parse import parse_request
-from gpushare.quota.request import EngineCards, QuotaRequest
-from gpushare.quota.request_policy import RequestPolicy
+from gpushare.quota.request import EngineCards
+from gpushare.quota.request_policy import ResolvedRequest
 
 LOOK_SECONDS: Final = 1.0
 _MOST_ENDED: Final = 256
@@ -290,11 +290,9 @@ class Queue:
             engine="host",
             uid=ticket.uid,
             isolation="advisory" if ticket.is_rootless else "interposer",
-            terms=resolved.terms,
             shows_holders=self._state.node.config.read_group is None or ticket.kind != "create",
         )
-        quota, effective = resolved.quota, resolved.effective
-        found = placement_request(applicant, quota, effective, self._state, ticket.file)
+        found = placement_request(applicant, resolved, self._state, ticket.file)
         return replace(found, rank=(*found.rank[:2], ticket.number))
 
     def _resolve(self, ticket: TicketRecord) -> ResolvedRequest:
@@ -395,25 +393,14 @@ class WaitingRestores:
 # --- what a ticket of `gpushare run` requests, and who shows it ---
 
 
-@dataclass(frozen=True)
-class ResolvedRequest:
-    """A request, the effective one, and what the node's policy says of it."""
-
-    quota: QuotaRequest
-    effective: EffectiveRequest
-    terms: RequestPolicy
-
-
-def refuse_for_user(
-    quota: QuotaRequest, effective: EffectiveRequest, terms: RequestPolicy, *, rootless: bool
-) -> None:
+def refuse_for_user(request: ResolvedRequest, *, rootless: bool) -> None:
     """Raise QuotaError if `gpushare run` does not start, or queue, what is requested."""
-    if effective.kind == "none":
+    if request.effective.kind == "none":
         raise QuotaError("run", None, "asks for no GPU", "add --memory 4GiB")
-    if effective.kind == "exclusive" and rootless:
+    if request.is_whole and rootless:
         # gpushare could not keep others off the card, and would refuse the card to all of them.
         raise QuotaError("run", None, "whole cards require root", "use sudo, or add --memory 4GiB")
-    terms.max_per_request.refuse_above(quota, effective)
+    request.terms.max_per_request.refuse_above(request.quota, request.effective)
 
 
 def resolve_source(source: TicketSource, config: Config, *, is_rootless: bool) -> ResolvedRequest:
@@ -431,9 +418,9 @@ def resolve_source(source: TicketSource, config: Config, *, is_rootless: bool) -
         profiles=terms.profiles,
     )
     quota = terms.idle.limit(parsed.valid())
-    effective = resolve_request(quota, cards=cards)
-    refuse_for_user(quota, effective, terms, rootless=is_rootless)
-    return ResolvedRequest(quota, terms.max_per_request.put_down(quota, effective), terms)
+    request = ResolvedRequest(quota, resolve_request(quota, cards=cards), terms)
+    refuse_for_user(request, rootless=is_rootless)
+    return replace(request, effective=terms.max_per_request.put_down(quota, request.effective))
 
 
 def managed_bytes(

@@ -38,10 +38,9 @@ from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import CardAllocation, TenantRecord, TenantState
 from gpushare.daemon.store.ticket import TicketRecord
 from gpushare.quota.annotations import PodIdentity
-from gpushare.quota.effective_request import EffectiveRequest
 from gpushare.quota.errors import quoted
 from gpushare.quota.request import QuotaRequest, to_record
-from gpushare.quota.request_policy import RequestPolicy
+from gpushare.quota.request_policy import ResolvedRequest
 from gpushare.quota.size import exact_size
 
 _MOST_NOTES: Final = 16
@@ -51,12 +50,7 @@ _MOST_NOTES: Final = 16
 class TenantIdentity:
     """The container or process that requests.
 
-    `label` is the SELinux label of a container's mounts; `owner` may mount its directory beside
-    root; `status_owner` alone may write its status, None: whoever is in it. `terms` are what the
-    node's policy says of it. `maker` is the process with which a reservation ends, None: none, and
-    it expires. `cgroup` is that of a container that its maker binds. `shows_holders` is as in
-    PlacementRequest, and so are `image_needs`. `claim` is the UID of the ResourceClaim of which it
-    gets a part. `memory_max_bytes` is the container's own memory limit, 0: none.
+    `shows_holders` and `image_needs` are as in PlacementRequest.
     """
 
     key: str
@@ -65,19 +59,18 @@ class TenantIdentity:
     engine: str
     bundle: str = ""
     uid: int = 0
-    label: str = ""
-    owner: int = 0
-    status_owner: int | None = None
+    label: str = ""  # the SELinux label of a container's mounts
+    owner: int = 0  # who may mount its directory, beside root
+    status_owner: int | None = None  # who alone may write its status; None: whoever is in it
     isolation: str = driver_limits.INTERPOSER
     pod: PodIdentity | None = None
-    terms: RequestPolicy = field(default_factory=RequestPolicy)
-    maker: Process | None = None
-    cgroup: str = ""
+    maker: Process | None = None  # the reservation ends with it; None: it expires
+    cgroup: str = ""  # of a container that its maker binds
     shows_holders: bool = False
-    claim: str = ""
+    claim: str = ""  # the UID of the ResourceClaim of which it gets a part
     labels: Mapping[str, str] = field(default_factory=dict)
     image_needs: Mapping[str, ImageNeed] = field(default_factory=dict)
-    memory_max_bytes: int = 0
+    memory_max_bytes: int = 0  # the container's own memory limit; 0: none
 
     def record(self, state: TenantState) -> TenantRecord:
         """Return a record of no allocation."""
@@ -108,8 +101,7 @@ def truncated_notes(notes: Sequence[str]) -> tuple[str, ...]:
 
 def reserve(
     applicant: TenantIdentity,
-    quota: QuotaRequest,
-    effective: EffectiveRequest,
+    request: ResolvedRequest,
     state: DaemonState,
     ticket: TicketRecord | None = None,
 ) -> TenantRecord:
@@ -122,17 +114,18 @@ def reserve(
     """
     driver = state.node.loaded()
     state.integrity.refuse()
-    _refuse_unsupported(applicant, quota, effective, driver)
+    _refuse_unsupported(applicant, request, driver)
     release_earlier(applicant, state)
-    if effective.kind == "shared":
+    if not request.is_whole:
         driver.contexts.wait()
-    effective = applicant.terms.max_per_request.put_down(quota, effective)
+    effective = request.terms.max_per_request.put_down(request.quota, request.effective)
+    request = replace(request, effective=effective)
     try:
-        record = _placed_record(applicant, quota, effective, state, ticket)
+        record = _placed_record(applicant, request, state, ticket)
     except NoRoom:
         if not release.release_ended(state):
             raise
-        record = _placed_record(applicant, quota, effective, state, ticket)
+        record = _placed_record(applicant, request, state, ticket)
     state.ledger.add(record)
     try:
         if record.shared:
@@ -181,14 +174,11 @@ def release_earlier(applicant: TenantIdentity, state: DaemonState) -> None:
 
 
 def _refuse_unsupported(
-    applicant: TenantIdentity,
-    quota: QuotaRequest,
-    effective: EffectiveRequest,
-    driver: LoadedDriver,
+    applicant: TenantIdentity, request: ResolvedRequest, driver: LoadedDriver
 ) -> None:
     """Refuse what cannot be held here: a quota that is not held is worse than none."""
-    whole = effective.kind == "exclusive"
-    driver_limits.check_supported(quota, driver, whole=whole, count=effective.count)
+    quota, count = request.quota, request.effective.count
+    driver_limits.check_supported(quota, driver, whole=request.is_whole, count=count)
     if quota.backend == MPS and (applicant.engine == "host" or applicant.claim):
         rule = f"is not for {'a claim' if applicant.claim else 'gpushare run'}"
         raise quota.refuse("backend", rule, "request it for a container, by annotation or variable")
@@ -196,31 +186,29 @@ def _refuse_unsupported(
 
 def _placed_record(
     applicant: TenantIdentity,
-    quota: QuotaRequest,
-    effective: EffectiveRequest,
+    request: ResolvedRequest,
     state: DaemonState,
     ticket: TicketRecord | None,
 ) -> TenantRecord:
     """Return the record of a request that has a place: on its cards, or in its claim; NoRoom."""
     if applicant.claim:
-        placed = claims.place_container(applicant.claim, quota, effective, state)
-        quota = claims.with_placed_cores(quota, placed)
+        placed = claims.place_container(applicant.claim, request.quota, request.effective, state)
+        request = replace(request, quota=claims.with_placed_cores(request.quota, placed))
     else:
-        placed = _place(applicant, quota, effective, state, ticket)
-    _refuse_low_limit(quota, placed)
-    record = _entry(applicant, quota, effective, placed, state)
+        placed = _place(applicant, request, state, ticket)
+    _refuse_low_limit(request.quota, placed)
+    record = _entry(applicant, request, placed, state)
     if ticket is not None:
         record = replace(record, ticket=ticket.id)
-    if quota.oversubscribe not in {None, "none"}:
-        record = _oversubscribed(record, applicant, quota, state, ticket)
+    if request.quota.oversubscribe not in {None, "none"}:
+        record = _oversubscribed(record, applicant, request.quota, state, ticket)
     state.ledger.refuse_above_claim(record, state.node.loaded().cards, state.node.policy_of)
     return record
 
 
 def _place(
     applicant: TenantIdentity,
-    quota: QuotaRequest,
-    effective: EffectiveRequest,
+    resolved: ResolvedRequest,
     state: DaemonState,
     ticket: TicketRecord | None,
 ) -> tuple[PlacedCard, ...]:
@@ -230,7 +218,7 @@ def _place(
     """
     without = "" if ticket is None else ticket.file
     own = frozenset() if ticket is None else {one.uuid for one in ticket.allocations}
-    request = placement_request(applicant, quota, effective, state, without)
+    request = placement_request(applicant, resolved, state, without)
     for _ in reclaim_rounds():
         capacities = state.capacities(without)
         if withheld := {uuid: one for uuid, one in state.queue.withheld.items() if uuid not in own}:
@@ -259,25 +247,20 @@ def _refuse_low_limit(quota: QuotaRequest, placed: tuple[PlacedCard, ...]) -> No
 
 
 def _bounds(
-    applicant: TenantIdentity, quota: QuotaRequest, state: DaemonState, without: str
+    applicant: TenantIdentity, request: ResolvedRequest, state: DaemonState, without: str
 ) -> Bounds:
     """Return what the node's policy leaves of each card to `applicant`."""
     if applicant.isolation == "advisory":
-        return bounds.of_user(applicant.uid, applicant.terms, quota, state, without)
+        return bounds.of_user(applicant.uid, request, state, without)
     namespace = applicant.pod.namespace if applicant.pod is not None else ""
-    return bounds.of_namespace(namespace, applicant.terms, quota, state)
+    return bounds.of_namespace(namespace, request, state)
 
 
 def placement_request(
-    applicant: TenantIdentity,
-    quota: QuotaRequest,
-    effective: EffectiveRequest,
-    state: DaemonState,
-    without: str = "",
+    applicant: TenantIdentity, request: ResolvedRequest, state: DaemonState, without: str = ""
 ) -> PlacementRequest:
     """Return what has to be placed for `applicant`; the file `without` does not count."""
-    within = _bounds(applicant, quota, state, without)
-    whole = effective.kind == "exclusive"
+    quota, effective, whole = request.quota, request.effective, request.is_whole
     return PlacementRequest(
         whole=whole,
         count=effective.count,
@@ -294,7 +277,7 @@ def placement_request(
         compute_capability=quota.compute_capability,
         strategy=quota.placement or "",
         backend=quota.backend or "",
-        bounds=within,
+        bounds=_bounds(applicant, request, state, without),
         sources={key: str(value.source) for key, value in quota.requested.items()},
         image_needs=applicant.image_needs,
         rank=(effective.class_ != "online", effective.priority, inf),
@@ -304,12 +287,11 @@ def placement_request(
 
 def _entry(
     applicant: TenantIdentity,
-    quota: QuotaRequest,
-    effective: EffectiveRequest,
+    request: ResolvedRequest,
     placed: tuple[PlacedCard, ...],
     state: DaemonState,
 ) -> TenantRecord:
-    whole = effective.kind == "exclusive"
+    quota, effective, whole = request.quota, request.effective, request.is_whole
     maker = applicant.maker or NOBODY
     return replace(
         applicant.record("reserved"),

@@ -54,7 +54,7 @@ from gpushare.quota.request import (
     ScheduledAllocation,
     ValueSource,
 )
-from gpushare.quota.request_policy import RequestPolicy
+from gpushare.quota.request_policy import RequestPolicy, ResolvedRequest
 from gpushare.quota.size import exact_size
 
 _ALLOCATION: Final = re.compile(rf"{ALLOCATION_MOUNT}(-[0-9]+)?", re.ASCII)
@@ -284,9 +284,7 @@ def container_request(claim: ClaimRecord, profiles: ShareProfiles) -> ScheduledA
     return ScheduledAllocation(layer, _REFINABLE)
 
 
-def requests_of(
-    claim: ClaimRecord, terms: RequestPolicy
-) -> dict[str, tuple[QuotaRequest, EffectiveRequest]]:
+def requests_of(claim: ClaimRecord, terms: RequestPolicy) -> dict[str, ResolvedRequest]:
     """Return what a claim requests of each card, by UUID, under a namespace's `terms`.
 
     QuotaError: a parameter that is unknown, invalid or above a maximum, or devices that no
@@ -314,7 +312,7 @@ def requests_of(
         quota = request_from(layer)
         effective = resolve_request(quota)
         terms.max_per_request.refuse_above(quota, effective)
-        found[card] = quota, effective
+        found[card] = ResolvedRequest(quota, effective, terms)
     return found
 
 

@@ -19,6 +19,7 @@ from gpushare.daemon.views.status_rows import card_row, tenant_row
 from gpushare.quota.effective_request import resolve_request
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.parse import parse_request
+from gpushare.quota.request_policy import ResolvedRequest
 
 from . import fakes
 from .fakes import FakeDaemon, FakeDriver, card
@@ -50,7 +51,7 @@ def created(node: FakeDaemon, key: int = 1, engine: str = "docker", **asked: str
     options = {name.replace("_", "-"): text for name, text in asked.items()}
     quota = parse_request({}, {}, options=options).valid()
     identity = TenantIdentity(f"{key:016x}", f"container-{key}", f"train-{key}", engine)
-    return reserve(identity, quota, resolve_request(quota), node)
+    return reserve(identity, ResolvedRequest(quota, resolve_request(quota)), node)
 
 
 def index(record: TenantRecord) -> str:
