@@ -28,17 +28,17 @@ class CardUsage:
     non_tenants: tuple[NonTenantProcess, ...] = ()
     non_tenant_bytes: int = 0
     health: str = "ok"
-    utilisation: int | None = None  # percent of its time
+    utilization: int | None = None  # percent of its time
     compute_mode: str = ""  # as nvidia-smi names it; "": the default
 
 
 @dataclass(frozen=True)
 class UsageView:
-    """The last look. `utilisation` and `used` are by (tenant key, card uuid)."""
+    """The last look. `utilization` and `used` are by (tenant key, card uuid)."""
 
     cards: Mapping[str, CardUsage] = field(default_factory=dict)
     processes: Mapping[str, tuple[tuple[str, ProcessUse], ...]] = field(default_factory=dict)
-    utilisation: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    utilization: Mapping[tuple[str, str], int] = field(default_factory=dict)
     used: Mapping[tuple[str, str], int] = field(default_factory=dict)  # bytes of the quota
     stale: str = ""  # why the audit may not use it; empty if it is the driver's answer
 
@@ -67,37 +67,37 @@ class AuditInput:
 
 @dataclass(frozen=True)
 class ComputeUsage:
-    """What a tenant got of one card, as of the last look.
+    """What a tenant used of one card's compute, as of the last look.
 
-    `got` is percent of the card and `throttled` the part of the time in which it wanted the card
-    and did not have it, 0..1, both by seconds; None: not known. `source` is where the figures come
-    from: GATE, DRIVER, or "" where there are none. `driver` is what the driver measured. `forced`
-    and `waited_ns` are what the tenant's processes claim, and those that this daemon saw before
-    them; the other counts are the scheduler's.
+    `cores_used` is percent of the card and `throttled` the part of the time in which it wanted the
+    card and did not have it, 0..1, both by seconds; None: not known. `source` is where the figures
+    come from: GATE, DRIVER, or "" where there are none. `driver` is what the driver measured.
+    `forced_launches` and `throttled_ns` are what the tenant's processes claim, and those that this
+    daemon saw before them; the other counts are the scheduler's.
     """
 
     source: str = ""
     gate: str = ""  # its mode; "" where there is none
-    got: Mapping[int, float | None] = field(default_factory=lambda: NO_FIGURES)
+    cores_used: Mapping[int, float | None] = field(default_factory=lambda: NO_FIGURES)
     throttled: Mapping[int, float | None] = field(default_factory=lambda: NO_FIGURES)
     charged_ns: int = 0
     windows: int = 0
     overruns: int = 0
-    forced: int = 0
-    waited_ns: int = 0
-    hung: bool = False
+    forced_launches: int = 0
+    throttled_ns: int = 0
+    is_hung: bool = False
     silent: bool = False  # the scheduler should have written its heartbeat, and did not
     driver: Mapping[int, float | None] = field(default_factory=lambda: NO_FIGURES)
     lately_percent: float | None = None  # the driver's over two seconds
     claimed_percent: float | None = None  # what its processes claim, over ten seconds
     ungated_percent: float | None = None  # of that, submitted at a closed gate
     is_compared: bool = False  # both the gate and the driver have figures
-    bypassed: bool = False
+    gate_bypassed: bool = False
     charged_percent: float | None = None  # by its gate, over ten seconds
     overcharged: bool = False  # for work of another tenant, which bypasses the gate
     correction_percent: int = 0  # of the charge: Share.correction_permille
     got_ns: int = 0  # of the card's time, by the gate or the driver; since this daemon looks
-    active: float = 0.0  # seconds since the epoch: when it was last seen to use the card
+    last_active: float = 0.0  # seconds since the epoch: when it was last seen to use the card
 
     @property
     def driver_percent(self) -> float | None:

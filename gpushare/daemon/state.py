@@ -116,7 +116,7 @@ class DaemonState:
                     reserve_bytes=self.node.config.reserve_bytes,
                     context_bytes=driver.contexts.sizes.get(card.model, 0),
                     health=usage.health,
-                    utilisation=usage.utilisation,
+                    utilization=usage.utilization,
                     unattributed_bytes=self.observed.unattributed.get(card.uuid, 0),
                     policy=policy,
                     mode=rule.mode,
@@ -142,13 +142,13 @@ class DaemonState:
         used_bytes, limit_bytes = self.use_of(record, number)
         return AllocationUse(
             record.title,
-            allocation.memory_bytes,
+            allocation.quota_bytes,
             record.reserved_cores(allocation, self.node.policy_of(allocation.uuid)),
             allocation.whole,
             key=record.key,
             used_bytes=used_bytes,
             limit_bytes=limit_bytes,
-            most_bytes=allocation.most_bytes,
+            burst_limit_bytes=allocation.burst_limit_bytes,
             is_scheduled=record.is_scheduled,
             backend=MPS if record.isolation == MPS else "",
         )
@@ -163,16 +163,18 @@ class DaemonState:
         allocation, pages = record.allocations[number], self.tenants.pages.get(record.key)
         place = record.key, allocation.uuid
         if allocation.whole:
-            return allocation.memory_bytes, allocation.memory_bytes
+            return allocation.quota_bytes, allocation.quota_bytes
         seen = max(self.observed.usage.driver_bytes(*place), record.evicted_bytes(number))
         if pages is None:
             # Its limit cannot be lowered: burst memory that it may have counts as used.
-            most = allocation.most_bytes if record.state == "bound" else allocation.memory_bytes
+            most = (
+                allocation.burst_limit_bytes if record.state == "bound" else allocation.quota_bytes
+            )
             return max(seen, most), most
         known = self.observed.usage.used.get(place, 0 if record.state == "reserved" else None)
-        most = max(allocation.most_bytes, pages.grant.most_bytes(number))
-        if known is not None and max(known, seen) <= allocation.memory_bytes == most:
-            return max(known, seen), allocation.memory_bytes
+        most = max(allocation.burst_limit_bytes, pages.grant.most_bytes(number))
+        if known is not None and max(known, seen) <= allocation.quota_bytes == most:
+            return max(known, seen), allocation.quota_bytes
         claimed, limit, most = pages.use(number)
         # A tenant that claims more than it can have would keep others off the card.
         return max(seen, min(claimed, most)), limit

@@ -112,7 +112,7 @@ struct gpushare_grant_card { /* page 1 + n; n is the tenant's card number, 0 upw
 	_Atomic uint64_t
 		overhead_bytes;		/* the driver's figure for this tenant minus the ledger's */
 	_Atomic uint32_t cores_percent; /* 1..100; 0: not requested */
-	_Atomic uint32_t utilisation_percent; /* the tenant's own, over the last second */
+	_Atomic uint32_t utilization_percent; /* the tenant's own, over the last second */
 	/* To multiples of how many bytes the driver rounds buffers up: those that share blocks, and
 	 * those with blocks of their own. 0: not measured. */
 	_Atomic uint32_t granule_bytes;

@@ -50,7 +50,7 @@ def test_a_container_has_its_series_before_it_calls_cuda_and_loses_them_at_its_e
     bundle = Bundle(own, quota=QUOTA, args=sleeping, files=busybox)
     with bundle.run():
         wait_until(lambda: len(exporter.series(OF_PARTS[0], container_id=bundle.id)) == 1)
-        wait_until(lambda: utilisation(exporter, bundle) == 0)
+        wait_until(lambda: utilization(exporter, bundle) == 0)
         for name in OF_PARTS:
             wait_until(functools.partial(has_series, exporter, name, bundle))
         used = exporter.value("gpushare_container_memory_used_bytes", container_id=bundle.id)
@@ -72,7 +72,7 @@ def has_series(exporter: Exporter, name: str, bundle: Bundle) -> bool:
     return bool(exporter.series(name, container_id=bundle.id))
 
 
-def utilisation(exporter: Exporter, bundle: Bundle) -> float | None:
+def utilization(exporter: Exporter, bundle: Bundle) -> float | None:
     return exporter.value("gpushare_container_cores_utilization_ratio", container_id=bundle.id)
 
 

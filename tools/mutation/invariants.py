@@ -165,8 +165,8 @@ INVARIANTS: Final = (
         "nothing-allocated-twice",
         "The quotas on a card are never more than the memory of the card.",
         f"{_DAEMON}/placement/model.py",
-        ".memory_bytes for use in self.holders",
-        ".memory_bytes * 0 for use in self.holders",
+        ".quota_bytes for use in self.holders",
+        ".quota_bytes * 0 for use in self.holders",
         (f"{_TESTS}/test_placement.py::test_the_last_byte_can_be_had_and_not_one_more",),
     ),
     Invariant(
@@ -181,8 +181,8 @@ INVARIANTS: Final = (
         "claim-never-exceeded",
         "The containers of a ResourceClaim together never have more than it.",
         f"{_DAEMON}/store/claim.py",
-        "if allocation.memory_bytes > left.memory_bytes:",
-        "if not allocation.memory_bytes:",
+        "if allocation.quota_bytes > left.quota_bytes:",
+        "if not allocation.quota_bytes:",
         (f"{_TESTS}/test_claims.py::test_containers_of_a_claim_never_have_more_than_it",),
     ),
     Invariant(

@@ -149,7 +149,7 @@ def _shortfall_bytes(state: DaemonState, place: TenantOnCard) -> int:
         return 0
     free = card.memory_bytes - look.sample.taken_bytes(uuid)
     unused = [
-        allocation.memory_bytes - state.observed.usage.driver_bytes(key, uuid)
+        allocation.quota_bytes - state.observed.usage.driver_bytes(key, uuid)
         for key, where in state.observed.shortfalls
         if key != own and where == uuid and (record := look.entries.get(key)) is not None
         for allocation in record.allocations
@@ -382,7 +382,7 @@ class IdleBackoff:
         )
         self._looks = self._looks + 1 if same else 0
         self._sample, self._entries, self._pages = sample, look.entries, state.tenants.pages
-        is_measured = look.owned.keys() <= sample.utilisation.keys()
+        is_measured = look.owned.keys() <= sample.utilization.keys()
         self._full_seconds = FULL_SECONDS if is_measured else UNMEASURED_SECONDS
 
     def _is_calm(self, look: AuditInput) -> bool:
@@ -390,12 +390,12 @@ class IdleBackoff:
         observed, sample = self._state.observed, look.sample
         if observed.findings or observed.unallocated or sample.xids:
             return False
-        if any(sample.utilisation.values()) or any(
-            use.utilisation for uses in sample.uses.values() for use in uses
+        if any(sample.utilization.values()) or any(
+            use.utilization for uses in sample.uses.values() for use in uses
         ):
             return False
         return all(
-            observed.usage.driver_bytes(record.key, allocation.uuid) <= allocation.memory_bytes
+            observed.usage.driver_bytes(record.key, allocation.uuid) <= allocation.quota_bytes
             for record in look.entries.values()
             for allocation in record.allocations
         )

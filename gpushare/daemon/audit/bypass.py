@@ -102,7 +102,7 @@ class BypassControl:
         """Return what a tenant gets of a card beyond its part, past its gate; empty: nothing."""
         key, uuid = place
         compute = self._state.observed.compute_of(key, uuid)
-        if compute.lately_percent is None or compute.silent or not compute.bypassed:
+        if compute.lately_percent is None or compute.silent or not compute.gate_bypassed:
             return ""
         found = scheduler_sync.shares_on_card(uuid, self._state)
         if key not in found:
@@ -134,7 +134,7 @@ class BypassControl:
 
 def _is_active(compute: ComputeUsage) -> bool:
     """Whether a tenant uses the card, or wants to."""
-    got, waits = compute.got[CHECKED], compute.throttled[CHECKED]
+    got, waits = compute.cores_used[CHECKED], compute.throttled[CHECKED]
     return (got or 0.0) >= _ACTIVE_PERCENT or (waits or 0.0) >= _ACTIVE_WAITS
 
 

@@ -266,7 +266,9 @@ class _CardClaims:
         def claimed(figure: Callable[[ClaimedUse], int]) -> Mapping[str, int]:
             most = ((one, max(figure(one.before), figure(one.after))) for one in tenants)
             return {
-                one.entry.key: min(size, one.allocation.most_bytes + one.allocation.managed_bytes)
+                one.entry.key: min(
+                    size, one.allocation.burst_limit_bytes + one.allocation.managed_bytes
+                )
                 for one, size in most
             }
 
@@ -392,7 +394,7 @@ class _Limits(NamedTuple):
 
 
 def _limits(pages: Pages | None, tenant: _TenantOnCard) -> _Limits:
-    number, most_bytes = tenant.number, tenant.allocation.most_bytes
+    number, most_bytes = tenant.number, tenant.allocation.burst_limit_bytes
 
     def read(pages: Pages) -> _Limits | None:
         if number >= pages.grant.card_count:

@@ -34,7 +34,7 @@ class ProcessUse:
 
     pid: int  # in the daemon's pid namespace
     bytes: int | None
-    utilisation: int | None = None  # percent of the card's time, None: not known
+    utilization: int | None = None  # percent of the card's time, None: not known
     is_mps: bool = False  # a client of an MPS server
 
 
@@ -75,7 +75,7 @@ class DriverSample:
     taken_ns: int = field(compare=False)
     uses: Mapping[str, tuple[ProcessUse, ...]] = field(default_factory=dict)  # by the card's uuid
     health: Mapping[str, str] = field(default_factory=dict)  # uuid -> what is wrong
-    utilisation: Mapping[str, int] = field(default_factory=dict)  # percent by uuid, where known
+    utilization: Mapping[str, int] = field(default_factory=dict)  # percent by uuid, where known
     generation: DriverGeneration = field(default_factory=DriverGeneration)
     xids: tuple[tuple[str, int], ...] = ()  # uuid and number of each that came since the last look
     used: Mapping[str, int] = field(default_factory=dict)  # bytes by uuid, of all processes

@@ -75,7 +75,7 @@ class Devices:
             raise NvmlError(NO_SUCH_CALL, f"{error}; is the driver installed?") from error
         call(pynvml.nvmlInit)
         self._uuids: dict[int, str] = {}  # by index, as last reported
-        self._seen: dict[str, int] = {}  # newest utilisation sample by uuid, microseconds
+        self._seen: dict[str, int] = {}  # newest utilization sample by uuid, microseconds
         self._handles: dict[str, Any] = {}
         self._events: Any = None
         self._lists = {kind: self._list(kind) for kind in _PROCESS_LISTS}

@@ -84,7 +84,7 @@ def shares_on_card(uuid: str, state: DaemonState) -> dict[str, Share]:
 def _corrected_shares(uuid: str, state: DaemonState) -> dict[str, Share]:
     """Return the shares on a card with the corrections of what was charged lately."""
     card = state.observed.usage.cards.get(uuid)
-    measured = card is not None and card.utilisation is not None
+    measured = card is not None and card.utilization is not None
     return {
         key: replace(
             share,

@@ -166,7 +166,7 @@ def _card_bytes(record: TenantRecord, number: int, state: DaemonState) -> int:
     if pages is None:
         return seen
     claimed, limit, _ = pages.use(number)
-    return max(seen, min(claimed, max(limit, allocation.memory_bytes)))
+    return max(seen, min(claimed, max(limit, allocation.quota_bytes)))
 
 
 def _refuse_without_memory(record: TenantRecord, use: EvictableUse, state: DaemonState) -> None:

@@ -56,7 +56,7 @@ class RoomMaker:
                 continue
             idle = state.observed.idle.get(record.key)
             action = state.node.config.terms_of(record.namespace).idle.action
-            size_bytes = sum(one.memory_bytes for one in record.allocations)
+            size_bytes = sum(one.quota_bytes for one in record.allocations)
             if idle is not None and action == "evict":
                 found.append(EvictionCandidate(record.key, "idle", idle, bytes=size_bytes))
             elif is_online and state.node.config.evict.offline and record.class_ == "offline":

@@ -310,8 +310,8 @@ class EvictionSteps:
 def withdraw_burst(record: TenantRecord, state: DaemonState) -> None:
     """Let an evicted tenant have no more than its quota when it is restored; the decide thread."""
     for number, allocation in enumerate(record.allocations):
-        if allocation.most_bytes > allocation.memory_bytes:
-            driver_limits.change_limit(record, number, allocation.memory_bytes, state)
+        if allocation.burst_limit_bytes > allocation.quota_bytes:
+            driver_limits.change_limit(record, number, allocation.quota_bytes, state)
 
 
 def is_same(process: EvictedProcess) -> bool:

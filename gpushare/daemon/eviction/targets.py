@@ -96,7 +96,7 @@ def _on(
 ) -> tuple[CardAllocation, ...]:
     """Return the allocations on these cards, by the tenant's card number; NoRoom."""
     wanted = {
-        uuid: max(allocation.memory_bytes, record.evicted_bytes(number))
+        uuid: max(allocation.quota_bytes, record.evicted_bytes(number))
         for number, (uuid, allocation) in enumerate(zip(uuids, record.allocations, strict=True))
     }
     for _ in reclaim_rounds():
@@ -137,7 +137,7 @@ def why_no_room(record: TenantRecord, number: int, capacity: CardCapacity) -> st
 def _wanted(record: TenantRecord, number: int) -> PlacementRequest:
     allocation = record.allocations[number]
     return PlacementRequest(
-        memory_bytes=max(allocation.memory_bytes, record.evicted_bytes(number)),
+        memory_bytes=max(allocation.quota_bytes, record.evicted_bytes(number)),
         cores=allocation.cores,
         policy=record.policy,
         policy_is_set=record.is_set("policy"),

@@ -57,7 +57,7 @@ def _parts(
     driver = state.node.loaded()
     return tuple(
         TenantCardUsage(
-            *(one.file, one.title, card, allocation.most_bytes),
+            *(one.file, one.title, card, allocation.burst_limit_bytes),
             one.reserved_cores(allocation, state.node.policy_of(allocation.uuid)),
         )
         for one in holders
@@ -70,10 +70,10 @@ def _of_claims(namespace: str, state: DaemonState) -> tuple[TenantCardUsage, ...
     claims = [claim for claim in state.ledger.claims.values() if claim.namespace == namespace]
     tenants = state.ledger.entries.values()
     return tuple(
-        TenantCardUsage(use.key, use.tenant, card, use.memory_bytes, use.cores)
+        TenantCardUsage(use.key, use.tenant, card, use.quota_bytes, use.cores)
         for card in state.node.loaded().cards
         for use in reservations(card.uuid, claims, tenants, state.node.policy_of(card.uuid))
-        if use.memory_bytes or use.cores
+        if use.quota_bytes or use.cores
     )
 
 

@@ -170,10 +170,10 @@ def _place(
         raise NoRoom(f"{where} has {len(capacity.allocations)} tenants of at most {most}")
     if effective.kind == "exclusive":
         return PlacedCard(capacity.card, capacity.card.memory_bytes, 100, whole=True)
-    memory_bytes = min(part.memory_bytes, effective.memory_bytes or part.memory_bytes)
+    memory_bytes = min(part.quota_bytes, effective.memory_bytes or part.quota_bytes)
     cores = min(part.cores, effective.cores)
     if part.cores and not sets_cores:
-        cores = max(1, part.cores * memory_bytes // part.memory_bytes)
+        cores = max(1, part.cores * memory_bytes // part.quota_bytes)
     return PlacedCard(capacity.card, memory_bytes, cores, whole=False)
 
 
@@ -211,7 +211,7 @@ def _with_whole(claim: ClaimRecord, state: DaemonState) -> ClaimRecord:
     devices = []
     for device in claim.devices:
         part, capacity = claim.part(device.card), capacities[device.card]
-        is_all = part.memory_bytes >= capacity.allocatable_bytes - capacity.card.little_bytes
+        is_all = part.quota_bytes >= capacity.allocatable_bytes - capacity.card.little_bytes
         devices.append(replace(device, whole=is_all and part.cores in {0, 100}))
     return replace(claim, devices=tuple(devices))
 
@@ -244,7 +244,7 @@ def _find_room(
             over = request.bounds.why_not_all(wanted)
             if over is not None:
                 raise NoRoom(f"{claim.title}: {over.text}; see gpushare ps")
-        sizes = {uuid: claim.part(uuid).memory_bytes for uuid in capacities}
+        sizes = {uuid: claim.part(uuid).quota_bytes for uuid in capacities}
         if not reclaim_burst(sizes, tuple(capacities.values()), state):
             return
 
@@ -254,7 +254,7 @@ def _placement(claim: ClaimRecord, uuid: str, within: Bounds) -> PlacementReques
     part = claim.part(uuid)
     return PlacementRequest(
         whole=part.whole,
-        memory_bytes=None if part.whole else part.memory_bytes,
+        memory_bytes=None if part.whole else part.quota_bytes,
         cores=part.cores,
         policy=FIXED,
         policy_is_set=True,

@@ -89,7 +89,7 @@ def recovered(key: str, directory: int, state: DaemonState) -> TenantRecord | No
         tenant=key,
         id=entry.id,
         pid=entry.pid,
-        memory_bytes=allocations[0].memory_bytes,
+        memory_bytes=allocations[0].quota_bytes,
         cards=len(allocations),
     )
     state.ledger.add(entry)
@@ -115,7 +115,9 @@ def _eviction(entry: TenantRecord, directory: int) -> EvictionRecord:
             if (one.namespaced_pid, one.starttime) in claimed
         ),
         card_bytes=tuple(
-            min(allocation.most_bytes, sum(claim.held[number].held_bytes for claim in claims))
+            min(
+                allocation.burst_limit_bytes, sum(claim.held[number].held_bytes for claim in claims)
+            )
             for number, allocation in enumerate(entry.allocations)
         ),
         cards=tuple(allocation.uuid for allocation in entry.allocations),

@@ -368,7 +368,7 @@ def _write_again(record: TenantRecord, pages: Pages) -> None:
     pages.grant.set_evicted(evicted=record.eviction is not None)
     for number, allocation in enumerate(record.allocations):
         found = pages.grant.memory_bytes(number), pages.grant.limit_bytes(number)
-        limit_bytes = max(allocation.memory_bytes, min(found[1], allocation.most_bytes))
-        if found != (allocation.memory_bytes, limit_bytes):
-            pages.write_limit(number, allocation.memory_bytes, limit_bytes)
+        limit_bytes = max(allocation.quota_bytes, min(found[1], allocation.burst_limit_bytes))
+        if found != (allocation.quota_bytes, limit_bytes):
+            pages.write_limit(number, allocation.quota_bytes, limit_bytes)
         pages.grant.set_cores(number, allocation.cores)

@@ -149,7 +149,7 @@ def log_reserved(record: TenantRecord, state: DaemonState) -> None:
         name=record.title,
         mode="shared" if record.shared else "exclusive",
         cards=[card.index for card in cards if card is not None],
-        memory_bytes=first.memory_bytes,
+        memory_bytes=first.quota_bytes,
         cores=record.reserved_cores(first, state.node.policy_of(first.uuid)),
         policy=record.policy,
         notes=record.notes,
@@ -365,7 +365,7 @@ def _card_grant(allocation: CardAllocation, driver: LoadedDriver) -> CardGrant:
     assert card is not None, allocation.uuid
     return CardGrant(
         allocation.uuid,
-        allocation.memory_bytes,
+        allocation.quota_bytes,
         driver.contexts.sizes.get(card.model, 0),
         allocation.cores,
         *driver.contexts.rounding(card),

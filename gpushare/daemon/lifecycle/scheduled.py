@@ -278,7 +278,7 @@ def container_request(claim: ClaimRecord, profiles: ShareProfiles) -> ScheduledA
     That is what the claim has, or the claim's profile.
     """
     parts = [claim.part(card) for card in claim.cards]
-    memory_bytes, cores = max(part.memory_bytes for part in parts), max(p.cores for p in parts)
+    memory_bytes, cores = max(part.quota_bytes for part in parts), max(p.cores for p in parts)
     layer = _claim_layer(claim, memory_bytes, cores, whole=parts[0].whole)
     layer |= _profile_layer(claim, memory_bytes, cores, profiles, whole=parts[0].whole)
     return ScheduledAllocation(layer, _REFINABLE)
@@ -300,7 +300,7 @@ def requests_of(claim: ClaimRecord, terms: RequestPolicy) -> dict[str, ResolvedR
             rule = f"has all of the compute of card {card}, but not all of its memory"
             fix = "request less than 100 cores, or all of the memory as well"
             raise QuotaError(claim.title, None, rule, fix)
-        sizes = part.memory_bytes, part.cores
+        sizes = part.quota_bytes, part.cores
         layer = _claim_layer(claim, *sizes, whole=part.whole)
         of_profile = _profile_layer(claim, *sizes, terms.profiles, whole=part.whole)
         # The claim reserves all that it has, whatever one of its containers gets.

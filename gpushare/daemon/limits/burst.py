@@ -47,26 +47,26 @@ _ROUNDS: Final = 32
 
 @dataclass(frozen=True)
 class BurstRange:
-    """A tenant's part of one card, in bytes; `most_bytes` is never less than `memory_bytes`."""
+    """A tenant's part of one card; `burst_limit_bytes` is never less than `quota_bytes`."""
 
-    memory_bytes: int  # the quota
-    most_bytes: int  # the burst limit
+    quota_bytes: int  # the quota
+    burst_limit_bytes: int  # the burst limit
     used_bytes: int
 
     @property
     def wanted_bytes(self) -> int:
         """The most burst memory that it may have."""
-        return self.most_bytes - self.memory_bytes
+        return self.burst_limit_bytes - self.quota_bytes
 
     @property
     def burst_used_bytes(self) -> int:
         """The burst memory that it uses."""
-        return max(0, min(self.used_bytes, self.most_bytes) - self.memory_bytes)
+        return max(0, min(self.used_bytes, self.burst_limit_bytes) - self.quota_bytes)
 
     @property
     def above_limit_bytes(self) -> int:
         """What it uses above all that it may have: its quota was larger once."""
-        return max(0, self.used_bytes - self.most_bytes)
+        return max(0, self.used_bytes - self.burst_limit_bytes)
 
 
 def burst_limits(capacity_bytes: int, parts: Sequence[BurstRange]) -> tuple[int, ...]:
@@ -76,7 +76,7 @@ def burst_limits(capacity_bytes: int, parts: Sequence[BurstRange]) -> tuple[int,
     together no more than the capacity, unless quotas and use alone are more: then no tenant may use
     more above its quota than it does, and those that use the most of it less.
     """
-    spare = capacity_bytes - sum(part.memory_bytes + part.above_limit_bytes for part in parts)
+    spare = capacity_bytes - sum(part.quota_bytes + part.above_limit_bytes for part in parts)
     borrowed = [part.burst_used_bytes for part in parts]
     if sum(borrowed) > spare:
         ranges = [(0, most) for most in borrowed]
@@ -84,7 +84,7 @@ def burst_limits(capacity_bytes: int, parts: Sequence[BurstRange]) -> tuple[int,
         ranges = [(part.burst_used_bytes, part.wanted_bytes) for part in parts]
     level = _level(max(0, spare), ranges)
     return tuple(
-        part.memory_bytes + _within(level, low, high)
+        part.quota_bytes + _within(level, low, high)
         for part, (low, high) in zip(parts, ranges, strict=True)
     )
 
@@ -142,7 +142,7 @@ class BurstUpdater:
 def has_burst_tenant(state: DaemonState) -> bool:
     """Whether any tenant may have burst memory."""
     return any(
-        allocation.most_bytes > allocation.memory_bytes
+        allocation.burst_limit_bytes > allocation.quota_bytes
         for record in state.ledger.entries.values()
         for allocation in record.allocations
     )
@@ -176,7 +176,7 @@ def withhold_burst(uuid: str, state: DaemonState) -> None:
     state.withheld = {**state.withheld, uuid: time.monotonic() + _WITHHELD_SECONDS}
     for capacity in state.capacities():
         for use in capacity.allocations if capacity.card.uuid == uuid else ():
-            least = max(use.memory_bytes, use.used_bytes)
+            least = max(use.quota_bytes, use.used_bytes)
             if least < use.limit_bytes:
                 _write(use.key, uuid, least, state)
 
@@ -204,7 +204,7 @@ def reclaim_burst(
     shrunk = False
     for capacity in capacities:
         more = wanted.get(capacity.card.uuid, 0)
-        burst_bytes = sum(use.memory_bytes + use.burst_granted_bytes for use in capacity.holders)
+        burst_bytes = sum(use.quota_bytes + use.burst_granted_bytes for use in capacity.holders)
         if more <= 0 or burst_bytes + more <= capacity.allocatable_bytes:
             continue
         limits = _limits(capacity, more)
@@ -231,7 +231,7 @@ def _keep_counted(capacity: CardCapacity, state: DaemonState) -> None:
 
 def _limits(capacity: CardCapacity, reserved_bytes: int) -> dict[str, int]:
     """Return what each tenant may use once `reserved_bytes` more of the card are allocated."""
-    reserved_bytes += sum(one.memory_bytes for one in capacity.reservations)
+    reserved_bytes += sum(one.quota_bytes for one in capacity.reservations)
     limits = burst_limits(
         capacity.allocatable_bytes - reserved_bytes, [_part(one) for one in capacity.allocations]
     )
@@ -239,8 +239,8 @@ def _limits(capacity: CardCapacity, reserved_bytes: int) -> dict[str, int]:
 
 
 def _part(use: AllocationUse) -> BurstRange:
-    most = max(use.memory_bytes, use.most_bytes)
-    return BurstRange(use.memory_bytes, most, use.used_bytes)
+    most = max(use.quota_bytes, use.burst_limit_bytes)
+    return BurstRange(use.quota_bytes, most, use.used_bytes)
 
 
 def _write(key: str, uuid: str, limit_bytes: int, state: DaemonState) -> None:
@@ -269,7 +269,7 @@ def handle_shortfall(key: str, card_number: int, size_bytes: int, state: DaemonS
         return False
     # By the driver: the tenant's own page has these bytes reserved, now or a sample ago.
     used_bytes = state.observed.usage.driver_bytes(key, uuid)
-    if size_bytes > record.allocations[card_number].memory_bytes - used_bytes:
+    if size_bytes > record.allocations[card_number].quota_bytes - used_bytes:
         return False
     _note_shortfall(record, uuid, size_bytes, state)
     state.sample_now.set()
@@ -308,7 +308,7 @@ def _is_within_quota(record: TenantRecord, number: int, size: int, state: Daemon
     if pages is None:
         return False
     used, _, _ = pages.use(number)
-    return 0 < size <= used <= record.allocations[number].memory_bytes
+    return 0 < size <= used <= record.allocations[number].quota_bytes
 
 
 def _is_full(uuid: str, size: int, state: DaemonState) -> bool:

@@ -195,7 +195,7 @@ def change_limit(record: TenantRecord, number: int, limit_bytes: int, state: Dae
     pages = state.tenants.pages.get(record.key)
     if pages is None:
         return
-    memory_bytes = record.allocations[number].memory_bytes
+    memory_bytes = record.allocations[number].quota_bytes
     if limit_bytes > pages.grant.limit_bytes(number):
         _follow(record, number, limit_bytes, state)
         pages.write_limit(number, memory_bytes, limit_bytes)
@@ -239,7 +239,7 @@ def _set(
     allocation = record.allocations[number]
     # The driver counts managed memory while it is in system memory (MPS manual 615, "Memory
     # Partitioning"), and what is beyond the quota may be there.
-    wanted = DriverLimits(allocation.memory_bytes, limit_bytes + allocation.managed_bytes)
+    wanted = DriverLimits(allocation.quota_bytes, limit_bytes + allocation.managed_bytes)
     driver.nvml.set_limits(allocation.uuid, directory, wanted)
     found = driver.nvml.limits(allocation.uuid, directory)
     if not _is_close(found, wanted):
@@ -290,9 +290,7 @@ def _clear(record: TenantRecord, directory: Path, state: DaemonState, driver: Lo
 def _limit_bytes(record: TenantRecord, number: int, state: DaemonState) -> int:
     pages = state.tenants.pages.get(record.key)
     return (
-        record.allocations[number].memory_bytes
-        if pages is None
-        else pages.grant.limit_bytes(number)
+        record.allocations[number].quota_bytes if pages is None else pages.grant.limit_bytes(number)
     )
 
 

@@ -43,7 +43,7 @@ def settings_of(record: TenantRecord, uid: int, card_policy: str) -> MpsSettings
     return MpsSettings(
         record.key,
         uid,
-        allocation.most_bytes,
+        allocation.burst_limit_bytes,
         allocation.cores if is_capped else 0,
         priority=int(record.class_ != "online" and record.priority > DEFAULT_PRIORITY),
     )

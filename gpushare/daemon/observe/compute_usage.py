@@ -122,16 +122,16 @@ class _Course:
         return ComputeUsage(
             source=source,
             gate="" if gate is None else _MODES.get(gate.mode, ""),
-            got={one: self._got(since[one]) for one in WINDOWS} if source else NO_FIGURES,
+            cores_used={one: self._got(since[one]) for one in WINDOWS} if source else NO_FIGURES,
             throttled=(
                 {one: self._throttled(since[one]) for one in WINDOWS} if source else NO_FIGURES
             ),
             charged_ns=0 if gate is None else gate.charged_ns,
             windows=0 if gate is None else gate.windows,
             overruns=0 if gate is None else gate.overruns,
-            forced=self._waited.forced,
-            waited_ns=self._waited.throttled_ns,
-            hung=gate is not None and gate.hung and not silent,
+            forced_launches=self._waited.forced,
+            throttled_ns=self._waited.throttled_ns,
+            is_hung=gate is not None and gate.hung and not silent,
             silent=silent,
             driver=driver,
             ungated_percent=self._ungated(checked),
@@ -139,9 +139,9 @@ class _Course:
             charged_percent=self._got(checked) if source == GATE else None,
             is_compared=says and source == GATE and at_ns - checked.at_ns >= _CORRECTED_LEAST_NS,
             lately_percent=_percent(lately_ns, at_ns - lately.at_ns) if says else None,
-            bypassed=self._is_bypassed(checked, driver[CHECKED]),
+            gate_bypassed=self._is_bypassed(checked, driver[CHECKED]),
             got_ns=self._last.got_ns,
-            active=self._active,
+            last_active=self._active,
         )
 
     def _step(self, at_ns: int, gate: Gate | None, percent: int | None, source: str) -> None:
@@ -326,8 +326,8 @@ class ComputeMeter:
         if course is None:
             course = self._courses[place] = _Course(at_ns)
         card = usage.cards.get(allocation.uuid)
-        percent = None if usage.stale else usage.utilisation.get(place)
-        says = not usage.stale and card is not None and card.utilisation is not None
+        percent = None if usage.stale else usage.utilization.get(place)
+        says = not usage.stale and card is not None and card.utilization is not None
         return course.look(at_ns, gate, percent, says=says or percent is not None)
 
 
@@ -349,18 +349,18 @@ def _with_corrections(
         compared = {
             key: found for (key, card), found in view.items() if card == uuid and found.is_compared
         }
-        is_bypassed = any(found.bypassed for found in compared.values())
+        is_bypassed = any(found.gate_bypassed for found in compared.values())
         corrections = charge_corrections(
             {
-                key: (found.driver_percent or 0.0, found.got[CHECKED] or 0.0)
+                key: (found.driver_percent or 0.0, found.cores_used[CHECKED] or 0.0)
                 for key, found in compared.items()
             }
         )
         for key, percent in corrections.items():
             found = replace(compared[key], correction_percent=round(percent))
-            if not found.bypassed and abs(percent) > _MORE_PERCENT:
+            if not found.gate_bypassed and abs(percent) > _MORE_PERCENT:
                 # The charge contains another tenant's work, or lacks what another one claims.
-                found = replace(found, source=DRIVER, got=found.driver)
+                found = replace(found, source=DRIVER, cores_used=found.driver)
             overcharged = is_bypassed and percent < -_MORE_PERCENT
             corrected[key, uuid] = replace(found, overcharged=overcharged)
     return corrected
@@ -368,10 +368,10 @@ def _with_corrections(
 
 def _log_changes(record: TenantRecord, uuid: str, before: ComputeUsage, now: ComputeUsage) -> None:
     tenant = {"tenant": record.key, "name": record.title, "card": uuid}
-    if now.bypassed and not before.bypassed:
-        figures = {"charged": now.got[CHECKED], "driver": now.driver_percent}
+    if now.gate_bypassed and not before.gate_bypassed:
+        figures = {"charged": now.cores_used[CHECKED], "driver": now.driver_percent}
         log("gate-bypass-detected", "warning", **tenant, **figures)
-    if now.hung and not before.hung:
+    if now.is_hung and not before.is_hung:
         log("tenant-hung", "warning", **tenant)
 
 

@@ -78,7 +78,7 @@ class IdleHolders:
         uses = [state.observed.compute_of(record.key, one.uuid) for one in record.allocations]
         if not uses or not all(use.source for use in uses) or not self._held_bytes(record):
             return None
-        active = max(use.active for use in uses)
+        active = max(use.last_active for use in uses)
         before = self._holdings.get(record.key)
         if before is not None and before.active == active:
             return before

@@ -199,7 +199,7 @@ def _managed(look: AuditInput, uuid: str) -> int:
     """
     return sum(
         min(
-            allocation.most_bytes + allocation.managed_bytes,
+            allocation.burst_limit_bytes + allocation.managed_bytes,
             sum(
                 claim.held[number].kinds[abi.KIND_MANAGED]
                 for claim in look.after.get(key, ())

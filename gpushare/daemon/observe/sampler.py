@@ -225,7 +225,7 @@ class UsageSampler:
                 measured = overhead.observe(driver_bytes, before[number], after[number])
             else:  # no figure is not a figure of 0
                 measured = pages.look(_published(number), 0)
-            share = min(100, sum(use.utilisation or 0 for use in uses))
+            share = min(100, sum(use.utilization or 0 for use in uses))
             pages.look(_write(number, measured, share), None)
             if _shows_contexts(overhead, after[number], measured, len(uses)):
                 contexts = after[number].contexts
@@ -246,13 +246,13 @@ class UsageSampler:
     ) -> None:
         cards: dict[str, CardUsage] = {}
         by_tenant: dict[str, list[tuple[str, ProcessUse]]] = {}
-        utilisation: dict[tuple[str, str], int] = {}
+        utilization: dict[tuple[str, str], int] = {}
         health = dict(self.health.observe(sample, self._cards))
         health |= dict.fromkeys(self._unsettled & health.keys(), _UNSETTLED)
         for uuid in self._cards:
             if uuid not in owned:
                 known = self.observed.usage.cards.get(uuid, CardUsage())
-                cards[uuid] = replace(known, health=health[uuid], utilisation=None)
+                cards[uuid] = replace(known, health=health[uuid], utilization=None)
                 continue
             unallocated = []
             for key, use in owned[uuid]:
@@ -261,11 +261,11 @@ class UsageSampler:
                     continue
                 self._non_tenants.excuse(use.pid, now)
                 by_tenant.setdefault(key, []).append((uuid, use))
-                if use.utilisation is not None:
-                    compute = utilisation.get((key, uuid), 0) + use.utilisation
-                    utilisation[key, uuid] = min(100, compute)
+                if use.utilization is not None:
+                    compute = utilization.get((key, uuid), 0) + use.utilization
+                    utilization[key, uuid] = min(100, compute)
             found = self._non_tenants.observe(now, uuid, tuple(unallocated), first=self._first)
-            busy = sample.utilisation.get(uuid)
+            busy = sample.utilization.get(uuid)
             mode = sample.compute_modes.get(uuid, "")
             cards[uuid] = CardUsage(
                 found.non_tenants, found.non_tenant_bytes, health[uuid], busy, mode
@@ -274,7 +274,7 @@ class UsageSampler:
         self.observed.usage = UsageView(
             MappingProxyType(cards),
             MappingProxyType({key: tuple(uses) for key, uses in by_tenant.items()}),
-            MappingProxyType(utilisation),
+            MappingProxyType(utilization),
             MappingProxyType(dict(used)),
         )
         self._mps.note(self.observed.usage, self._ledger.entries, self._cards)
@@ -345,9 +345,9 @@ def _priced(number: int) -> Callable[[Pages], int]:
     return lambda pages: pages.grant.context_bytes(number)
 
 
-def _write(number: int, overhead_bytes: int, utilisation: int) -> Callable[[Pages], None]:
+def _write(number: int, overhead_bytes: int, utilization: int) -> Callable[[Pages], None]:
     def write(pages: Pages) -> None:
-        pages.grant.set_measured(number, overhead_bytes, utilisation)
+        pages.grant.set_measured(number, overhead_bytes, utilization)
         pages.grant.beat()
 
     return write

@@ -247,7 +247,7 @@ def _allocation(
     def is_same(*keys: str) -> bool:
         return all(changed.quota.get(key) == record.quota.get(key) for key in keys)
 
-    memory_bytes, limit_bytes = allocation.memory_bytes, allocation.memory_limit_bytes
+    memory_bytes, limit_bytes = allocation.quota_bytes, allocation.memory_limit_bytes
     if not is_same(*_MEMORY):
         card = state.node.loaded().card(allocation.uuid)
         if quota.memory_bytes is not None:
@@ -261,7 +261,7 @@ def _allocation(
             raise quota.refuse(_LIMIT, rule, f"use {exact_size(memory_bytes)} or more")
     cores = allocation.cores if is_same("cores") else quota.cores or 0
     return replace(
-        allocation, memory_bytes=memory_bytes, memory_limit_bytes=limit_bytes, cores=cores
+        allocation, quota_bytes=memory_bytes, memory_limit_bytes=limit_bytes, cores=cores
     )
 
 
@@ -272,7 +272,7 @@ def _refuse_without_memory(
     pages = _resizable_pages(record, state)
     for number, allocation in enumerate(changed.allocations):
         context_bytes = pages.grant.context_bytes(number)
-        if changed.is_set("memory") and allocation.memory_bytes <= context_bytes:
+        if changed.is_set("memory") and allocation.quota_bytes <= context_bytes:
             rule = f"is too small for a CUDA context, {format_size(context_bytes)}"
             raise quota.refuse("memory", rule, "set more")
     # Memory of a process that has just died is free; the next sample would be too late.
@@ -322,14 +322,14 @@ def _compute(record: TenantRecord) -> tuple[object, ...]:
 
 
 def _memory(record: TenantRecord) -> list[tuple[int, int | None]]:
-    return [(one.memory_bytes, one.memory_limit_bytes) for one in record.allocations]
+    return [(one.quota_bytes, one.memory_limit_bytes) for one in record.allocations]
 
 
 def _write_memory(record: TenantRecord, pages: Pages, state: DaemonState) -> None:
     for number, allocation in enumerate(record.allocations):
         # It keeps its burst memory until the limits are recomputed: it may be using it.
-        burst_bytes = min(pages.grant.limit_bytes(number), allocation.most_bytes)
-        driver_limits.change_limit(record, number, max(burst_bytes, allocation.memory_bytes), state)
+        burst_bytes = min(pages.grant.limit_bytes(number), allocation.burst_limit_bytes)
+        driver_limits.change_limit(record, number, max(burst_bytes, allocation.quota_bytes), state)
     update_burst_limits(state)
 
 
@@ -345,7 +345,7 @@ def _check_room(
     if _is_within_claim(replace(record, allocations=allocations), state):
         return
     more = {
-        old.uuid: new.memory_bytes - old.memory_bytes
+        old.uuid: new.quota_bytes - old.quota_bytes
         for old, new in zip(record.allocations, allocations, strict=True)
     }
     if any(size > 0 for size in more.values()):
@@ -354,7 +354,7 @@ def _check_room(
         capacities = _capacities_for(record, state)
         if not reclaim_burst(more, capacities, state):
             break
-    wanted = {allocation.uuid: allocation.memory_bytes for allocation in allocations}
+    wanted = {allocation.uuid: allocation.quota_bytes for allocation in allocations}
     for capacity in capacities:
         if capacity.card.uuid in wanted:
             check_memory_growth(capacity, record.key, record.title, wanted[capacity.card.uuid])
@@ -369,7 +369,7 @@ def _capacities_for(record: TenantRecord, state: DaemonState) -> tuple[CardCapac
     if not record.is_off_card:
         return capacities
     own = {
-        one.uuid: AllocationUse(record.title, one.memory_bytes, key=record.key)
+        one.uuid: AllocationUse(record.title, one.quota_bytes, key=record.key)
         for one in record.allocations
     }
     return tuple(
@@ -416,8 +416,8 @@ def _check_cores(changed: TenantRecord, state: DaemonState) -> None:
 def check_memory_growth(capacity: CardCapacity, key: str, tenant: str, memory_bytes: int) -> None:
     """Raise NoRoom if the card cannot raise the tenant's quota to `memory_bytes`."""
     own = next((use for use in capacity.allocations if use.key == key), AllocationUse(tenant, 0))
-    if memory_bytes - own.memory_bytes - own.burst_used_bytes > capacity.available_bytes:
-        more_bytes = memory_bytes - own.memory_bytes
+    if memory_bytes - own.quota_bytes - own.burst_used_bytes > capacity.available_bytes:
+        more_bytes = memory_bytes - own.quota_bytes
         raise NoRoom(
             f"cannot grow {tenant} by {format_size(more_bytes)}: "
             f"card {capacity.card.index} {capacity_text(capacity)}; request less or see gpushare ls"

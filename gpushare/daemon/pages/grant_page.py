@@ -256,11 +256,11 @@ class GrantPage:
         """Write the requested percent of card `number`'s compute; 0: none."""
         self._u32(_CARDS[number] + abi.GRANT_CARD_CORES_PERCENT).value = percent
 
-    def set_measured(self, number: int, overhead_bytes: int, utilisation: int) -> None:
+    def set_measured(self, number: int, overhead_bytes: int, utilization: int) -> None:
         """Write what the driver reports: bytes beside the tenant's account, percent of the card."""
         self._card64(number, abi.GRANT_CARD_OVERHEAD_BYTES).value = overhead_bytes
         offset = _CARDS[number] + abi.GRANT_CARD_UTILISATION_PERCENT
-        self._u32(offset).value = utilisation
+        self._u32(offset).value = utilization
 
     def beat(self) -> None:
         """Write the time of the last sample."""

@@ -118,25 +118,25 @@ class AllocationUse:
     """
 
     tenant: str  # the name that a user knows
-    memory_bytes: int
+    quota_bytes: int
     cores: int = 0
     whole: bool = False
     key: str = ""
     used_bytes: int = 0
     limit_bytes: int = 0
-    most_bytes: int = 0  # the burst limit; none where it is less than the quota
+    burst_limit_bytes: int = 0  # the burst limit; none where it is less than the quota
     is_scheduled: bool = False  # allocated by the scheduler of Kubernetes, which counts it
     backend: str = ""  # "mps" for a client of the card's MPS server
 
     @property
     def burst_used_bytes(self) -> int:
         """What it uses above its quota."""
-        return max(0, self.used_bytes - self.memory_bytes)
+        return max(0, self.used_bytes - self.quota_bytes)
 
     @property
     def burst_granted_bytes(self) -> int:
         """What it has above its quota: what it may use now, and what it does."""
-        return max(self.limit_bytes, self.used_bytes, self.memory_bytes) - self.memory_bytes
+        return max(self.limit_bytes, self.used_bytes, self.quota_bytes) - self.quota_bytes
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class CardCapacity:
     reserve_bytes: int = 0
     context_bytes: int = 0  # what one CUDA context takes: a quota of no more holds nothing
     health: str = "ok"
-    utilisation: int | None = None  # percent of its time, as the driver reports it
+    utilization: int | None = None  # percent of its time, as the driver reports it
     unattributed_bytes: int = 0  # in use, and the driver lists no process for it
     policy: str = ""  # the operator's, for its tenants' compute; "" where each has what it asked
     mode: str = "any"  # which requests the operator lets on it: "shared", "exclusive" or "any"
@@ -176,7 +176,7 @@ class CardCapacity:
     @property
     def allocated_bytes(self) -> int:
         """The sum of the quotas and reservations; of an exclusive card all of it."""
-        return sum(use.memory_bytes for use in self.holders)
+        return sum(use.quota_bytes for use in self.holders)
 
     @property
     def burst_used_bytes(self) -> int:
@@ -212,7 +212,7 @@ class CardCapacity:
         """What the scheduler of Kubernetes may allocate, with what it has allocated."""
         if self.card.is_divided:
             return 0
-        others = sum(one.memory_bytes for one in self.holders if not one.is_scheduled)
+        others = sum(one.quota_bytes for one in self.holders if not one.is_scheduled)
         return max(0, self.allocatable_bytes - others)
 
     @property
@@ -268,7 +268,7 @@ def capacity_text(capacity: CardCapacity) -> str:
     """Return `has 126 of 140 GiB available (train 4, serve 8, non-tenant 1.1 by pid 812 Xorg)`."""
     holders = [_holder_text(use) for use in capacity.holders]
     if len(holders) > MOST_NAMED:
-        rest = sum(use.memory_bytes + use.burst_used_bytes for use in capacity.holders[MOST_NAMED:])
+        rest = sum(use.quota_bytes + use.burst_used_bytes for use in capacity.holders[MOST_NAMED:])
         holders = [*holders[:MOST_NAMED], f"{len(holders) - MOST_NAMED} more {_short(rest)}"]
     if capacity.non_tenant_bytes:
         holders.append(
@@ -284,10 +284,10 @@ def _holder_text(use: AllocationUse) -> str:
 
     `and 2 above it` is what a quota that was made smaller has left.
     """
-    has = f"{use.tenant} {_short(use.memory_bytes)}"
+    has = f"{use.tenant} {_short(use.quota_bytes)}"
     if not use.burst_used_bytes:
         return has
-    how = "burst" if use.most_bytes > use.memory_bytes else "above it"
+    how = "burst" if use.burst_limit_bytes > use.quota_bytes else "above it"
     return f"{has} and {_short(use.burst_used_bytes)} {how}"
 
 

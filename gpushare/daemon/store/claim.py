@@ -136,7 +136,7 @@ def used_parts(
             if allocation.uuid == card:
                 memory_bytes, cores = used.get(record.claim, (0, 0))
                 cores += record.reserved_cores(allocation, card_policy)
-                used[record.claim] = memory_bytes + allocation.memory_bytes, cores
+                used[record.claim] = memory_bytes + allocation.quota_bytes, cores
     return used
 
 
@@ -150,7 +150,7 @@ def unused_part(
     part, (memory_bytes, cores) = claim.part(card), used.get(claim.uid, (0, 0))
     return AllocationUse(
         claim.title,
-        max(0, part.memory_bytes - memory_bytes),
+        max(0, part.quota_bytes - memory_bytes),
         max(0, part.cores - cores),
         part.whole,
         key=claim.file,
@@ -170,7 +170,7 @@ def reservations(
         return ()
     used = used_parts(card, tenants, card_policy)
     unused = (unused_part(claim, card, used) for claim in of_card)
-    return tuple(use for use in unused if use.memory_bytes or use.cores or use.whole)
+    return tuple(use for use in unused if use.quota_bytes or use.cores or use.whole)
 
 
 def refuse_above_claim(
@@ -189,18 +189,18 @@ def refuse_above_claim(
         part, left = claim.part(uuid), unused_part(claim, uuid, used_parts(uuid, others, policy))
         where = f"of card {next((card.index for card in cards if card.uuid == uuid), uuid)}"
         if allocation.whole:
-            if left.memory_bytes < part.memory_bytes:
+            if left.quota_bytes < part.quota_bytes:
                 raise NoRoom(
                     f"another container of {claim.title} has a part {where}, and {record.title} "
                     "requests all of it. Use the claim in one container, or request a share in each"
                 )
             continue
         cores = record.reserved_cores(allocation, policy)
-        if allocation.memory_bytes > left.memory_bytes:
+        if allocation.quota_bytes > left.quota_bytes:
             raise NoRoom(
-                f"{record.title} requests {format_size(allocation.memory_bytes)} {where}, and "
-                f"{claim.title} has {format_size(left.memory_bytes)} of "
-                f"{format_size(part.memory_bytes)} left there. To divide a claim among containers, "
+                f"{record.title} requests {format_size(allocation.quota_bytes)} {where}, and "
+                f"{claim.title} has {format_size(left.quota_bytes)} of "
+                f"{format_size(part.quota_bytes)} left there. To divide a claim among containers, "
                 "set gpushare.io/container.NAME.memory for each"
             )
         if cores > left.cores:

@@ -48,13 +48,13 @@ _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 class CardAllocation:
     """What a tenant has of one card; its index in `TenantRecord.allocations` is its number.
 
-    `memory_bytes` is reserved for the tenant. It may burst up to `memory_limit_bytes`; None: it
+    `quota_bytes` is reserved for the tenant. It may burst up to `memory_limit_bytes`; None: it
     may not. Of managed memory it may have `managed_bytes` beyond either, in host memory. ValueError
     for an amount that no tenant can have.
     """
 
     uuid: str
-    memory_bytes: int
+    quota_bytes: int
     cores: int = 0  # requested
     whole: bool = False
     memory_limit_bytes: int | None = None
@@ -62,13 +62,17 @@ class CardAllocation:
 
     def __post_init__(self) -> None:
         """Refuse an amount that would make the sum of a card's allocations wrong."""
-        if self.memory_bytes <= 0 or self.most_bytes < self.memory_bytes or self.managed_bytes < 0:
-            raise ValueError(f"{self.memory_bytes} of {self.memory_limit_bytes} bytes of a card")
+        if (
+            self.quota_bytes <= 0
+            or self.burst_limit_bytes < self.quota_bytes
+            or self.managed_bytes < 0
+        ):
+            raise ValueError(f"{self.quota_bytes} of {self.memory_limit_bytes} bytes of a card")
 
     @property
-    def most_bytes(self) -> int:
+    def burst_limit_bytes(self) -> int:
         """The most that the tenant may ever use: its quota, or its burst limit."""
-        return self.memory_limit_bytes or self.memory_bytes
+        return self.memory_limit_bytes or self.quota_bytes
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ class TicketRecord:
 
     def refuse_above(self, placed: Sequence[PlacedCard]) -> None:
         """Raise NoRoom if a start that shows the ticket would get more than it was granted."""
-        has = [(one.memory_bytes, one.cores) for one in self.allocations]
+        has = [(one.quota_bytes, one.cores) for one in self.allocations]
         wants = [(one.memory_bytes, one.cores) for one in placed]
         for had, wanted in zip_longest(sorted(has), sorted(wants), fillvalue=(0, 0)):
             if wanted[0] > had[0] or wanted[1] > had[1]:
@@ -163,7 +163,7 @@ def granted_parts(card: str, tickets: Iterable[TicketRecord]) -> tuple[Allocatio
     return tuple(
         AllocationUse(
             ticket.title,
-            allocation.memory_bytes,
+            allocation.quota_bytes,
             allocation.cores,
             allocation.whole,
             key=ticket.file,

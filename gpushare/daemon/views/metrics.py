@@ -124,7 +124,7 @@ def _card(capacity: CardCapacity, state: DaemonState) -> CardMetrics:
         evicted_bytes=evicted.bytes,
         evicted_tenants=evicted.tenants,
         cores_allocated=100 - capacity.cores_available,
-        utilization=capacity.utilisation,
+        utilization=capacity.utilization,
         tenants=len(capacity.allocations),
         max_tenants=capacity.max_tenants,
         mode=card_mode(capacity),
@@ -263,14 +263,14 @@ def _part(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
     memory = memory_of(record, number, claims[0], account, state)
     used, expected = memory.used_bytes, memory.expected_bytes
     kinds = {_KIND_OF.get(part, part): size for part, size in memory.kinds.items()}
-    utilisation, source = busy_cores(compute, running=record.state == "bound")
+    utilization, source = busy_cores(compute, running=record.state == "bound")
     finding = state.observed.findings.get((record.key, allocation.uuid))
     has = state.observed.usage.driver_bytes(record.key, allocation.uuid)
     peak = state.observed.peaks.get((record.key, allocation.uuid), 0)
     return TenantCardMetrics(
         index=-1 if card is None else card.index,
         uuid=allocation.uuid,
-        memory_bytes=allocation.memory_bytes,
+        memory_bytes=allocation.quota_bytes,
         limit_bytes=memory.limit_bytes,
         used_bytes=used,
         kinds=kinds,
@@ -279,20 +279,20 @@ def _part(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
         oversubscribed_limit_bytes=allocation.managed_bytes,
         drift_bytes=None if expected is None else expected - has,
         peak_bytes=max(
-            used, min(peak, allocation.most_bytes if card is None else card.memory_bytes)
+            used, min(peak, allocation.burst_limit_bytes if card is None else card.memory_bytes)
         ),
         cores=allocation.cores,
         policy=record.policy_on(allocation, state.node.policy_of(allocation.uuid)),
-        utilization=utilisation,
+        utilization=utilization,
         source=source,
         gpu_seconds=compute.got_ns / 1e9,
-        throttled_seconds=compute.waited_ns / 1e9,
+        throttled_seconds=compute.throttled_ns / 1e9,
         throttled=compute.throttled[CHECKED] if record.state == "bound" else 0.0,
-        forced=compute.forced,
-        active=max(compute.active, record.created),
+        forced=compute.forced_launches,
+        active=max(compute.last_active, record.created),
         over_bytes=0 if finding is None else max(0, finding.used_bytes - finding.may_bytes),
-        bypassed=compute.bypassed,
-        hung=compute.hung,
+        bypassed=compute.gate_bypassed,
+        hung=compute.is_hung,
     )
 
 
@@ -302,7 +302,7 @@ def busy_cores(compute: ComputeUsage, *, running: bool) -> tuple[float | None, s
     The driver's figure comes first. If it has none, or reports 0 for a tenant that the gate charged
     (drivers do, for cards that are newer than they are), the gate's is used.
     """
-    charged = compute.got[CHECKED] if compute.source == GATE else None
+    charged = compute.cores_used[CHECKED] if compute.source == GATE else None
     measured = compute.driver_percent
     if measured is not None and (measured or not charged):
         return measured, "nvml"
@@ -394,5 +394,5 @@ def _since_the_last_look(
         return (0 if gate.mode == abi.GATE_OPEN else gate.charged_ns), waited_ns
     received_ns = gate.charged_ns - known.charged_ns if known.source == GATE else 0
     # The meter also has the waits of processes that have ended since.
-    later_ns = 0 if pages.adopted else waited_ns - known.waited_ns
+    later_ns = 0 if pages.adopted else waited_ns - known.throttled_ns
     return max(0, received_ns), max(0, later_ns)

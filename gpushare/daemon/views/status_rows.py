@@ -110,7 +110,7 @@ def card_row(
         tenants=len(capacity.allocations),
         max_tenants=capacity.max_tenants,
         mode=card_mode(capacity),
-        utilization=capacity.utilisation,
+        utilization=capacity.utilization,
         temperature_celsius=sensors.get("temperature_celsius"),
         power_milliwatts=sensors.get("power_milliwatts"),
         health=capacity.health,
@@ -303,11 +303,11 @@ def _card(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
     return TenantCard(
         index=-1 if card is None else card.index,
         uuid=allocation.uuid,
-        quota_bytes=allocation.memory_bytes,
-        burst_limit_bytes=allocation.most_bytes,
+        quota_bytes=allocation.quota_bytes,
+        burst_limit_bytes=allocation.burst_limit_bytes,
         current_limit_bytes=limit,
         used_bytes=used,
-        burst_used_bytes=max(0, used - allocation.memory_bytes),
+        burst_used_bytes=max(0, used - allocation.quota_bytes),
         over_limit_bytes=max(0, used - limit),
         tracked_bytes=used - memory.overhead_bytes,
         oversubscribed_bytes=account.spared_bytes,
@@ -329,16 +329,16 @@ def _compute_usage(compute: ComputeUsage) -> CardComputeUsage:
     return CardComputeUsage(
         cores_source=compute.source,
         gate=compute.gate,
-        cores_used={f"{seconds}s": _rounded(got) for seconds, got in compute.got.items()},
+        cores_used={f"{seconds}s": _rounded(got) for seconds, got in compute.cores_used.items()},
         throttled={f"{seconds}s": _rounded(part) for seconds, part in compute.throttled.items()},
         charged_ns=compute.charged_ns,
         windows=compute.windows,
         overruns=compute.overruns,
-        forced_launches=compute.forced,
-        throttled_ns=compute.waited_ns,
-        is_hung=compute.hung,
+        forced_launches=compute.forced_launches,
+        throttled_ns=compute.throttled_ns,
+        is_hung=compute.is_hung,
         driver_utilization=_rounded(compute.driver_percent),
-        gate_bypassed=compute.bypassed,
+        gate_bypassed=compute.gate_bypassed,
     )
 
 
@@ -382,7 +382,7 @@ def _process_row(
         name=processes.name_of(process.pid),
         bytes=sum(known) if known else None,
         cards=[
-            ProcessCard(index=card_index(uuid, state), bytes=use.bytes, utilization=use.utilisation)
+            ProcessCard(index=card_index(uuid, state), bytes=use.bytes, utilization=use.utilization)
             for uuid, use in uses
         ],
     )
@@ -543,9 +543,9 @@ def _granted(ticket: TicketRecord, state: DaemonState) -> QueueEntry:
         kind=ticket.kind,
         uid=ticket.uid,
         pid=ticket.pid,
-        requests="a whole card" if first.whole else f"{format_size(first.memory_bytes)}{cores}",
+        requests="a whole card" if first.whole else f"{format_size(first.quota_bytes)}{cores}",
         count=len(ticket.allocations),
-        memory_bytes=None if first.whole else first.memory_bytes,
+        memory_bytes=None if first.whole else first.quota_bytes,
         cores=first.cores,
         priority=ticket.priority,
         since=ticket.arrived,

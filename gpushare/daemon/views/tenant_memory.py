@@ -70,10 +70,10 @@ def memory_of(
     """
     allocation, pages = record.allocations[number], state.tenants.pages.get(record.key)
     if record.is_off_card:
-        return TenantMemory(_parts(), allocation.memory_bytes)
+        return TenantMemory(_parts(), allocation.quota_bytes)
     if pages is None or account is None or number >= pages.grant.card_count:
         seen = state.observed.usage.driver_bytes(record.key, allocation.uuid)
-        return TenantMemory({**_parts(), "unaccounted": seen}, allocation.memory_bytes)
+        return TenantMemory({**_parts(), "unaccounted": seen}, allocation.quota_bytes)
     most = most_bytes(allocation, state.node.driver)
     kinds = card_parts(claims, number, account, most)
     kinds["unaccounted"] = pages.grant.overhead_bytes(number)
@@ -87,7 +87,7 @@ def most_bytes(allocation: CardAllocation, driver: LoadedDriver | None) -> int:
     Of a card that is gone, it is what is allocated of it.
     """
     card = None if driver is None else driver.card(allocation.uuid)
-    most = allocation.most_bytes if card is None else card.memory_bytes
+    most = allocation.burst_limit_bytes if card is None else card.memory_bytes
     return most + allocation.managed_bytes
 
 

@@ -100,7 +100,7 @@ def _card_warnings(record: TenantRecord, card: TenantCard, state: DaemonState) -
     if card["over_limit_bytes"]:
         yield _over(record, card)
     usage = state.observed.compute_of(record.key, card["uuid"])
-    if usage.bypassed and state.node.config.terms_of(record.namespace).compute != "observe":
+    if usage.gate_bypassed and state.node.config.terms_of(record.namespace).compute != "observe":
         how = "work bypasses the launch gate"
         if usage.claimed_percent and (usage.ungated_percent or 0.0) > usage.claimed_percent / 4:
             how = "it launches work while its gate is closed"

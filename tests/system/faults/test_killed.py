@@ -78,7 +78,7 @@ def said_by(folder: Path, identity: str) -> tuple[str, int]:
     if not found:
         return "none", 0
     [entry] = found
-    return entry.state, sum(allocation.memory_bytes for allocation in entry.allocations) // GIB
+    return entry.state, sum(allocation.quota_bytes for allocation in entry.allocations) // GIB
 
 
 @pytest.mark.gate

@@ -481,7 +481,7 @@ def test_a_tenant_with_the_longest_row_keeps_no_other_from_being_shown(
     node.ledger.add(long)
     node.ledger.add(replace(entry("1" * 16), id="short", name="short"))
     uses = tuple((card.uuid, ProcessUse(one.pid, GIB)) for one in members for card in cards)
-    seen = {(long.key, card.uuid): ComputeUsage(hung=True, bypassed=True) for card in cards}
+    seen = {(long.key, card.uuid): ComputeUsage(is_hung=True, gate_bypassed=True) for card in cards}
     over = AuditFinding("frozen", "freeze", 100 * GIB, 4 * GIB, 0.0)
     node.observed.usage = UsageView(processes={long.key: uses})
     node.observed.compute = seen

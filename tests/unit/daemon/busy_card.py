@@ -498,13 +498,13 @@ class BusyCard(FakeDriver):
     def _change_limit(self, tenant: BusyTenant) -> None:
         """Grant more or less burst memory, or change the quota, whatever is used."""
         allocation = tenant.entry.allocations[0]
-        most = allocation.most_bytes
-        if most > allocation.memory_bytes:
-            limit = self.random.randrange(allocation.memory_bytes, most + 1)
+        most = allocation.burst_limit_bytes
+        if most > allocation.quota_bytes:
+            limit = self.random.randrange(allocation.quota_bytes, most + 1)
         else:
             limit = self.random.randrange(max(GIB, most // 2), most * 2)
             limit = min(limit, 100 * GIB)
-            resized = (replace(allocation, memory_bytes=limit),)
+            resized = (replace(allocation, quota_bytes=limit),)
             self.node.ledger.put(replace(tenant.entry, allocations=resized))
         change_limit(tenant.entry, 0, limit, self.node)
         tenant.limit = limit

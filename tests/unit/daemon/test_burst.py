@@ -187,7 +187,7 @@ def part(memory_gib: float, most_gib: float = 0, used_gib: float = 0) -> BurstRa
 
 
 def taken(one: BurstRange) -> int:
-    return max(one.memory_bytes, one.used_bytes)
+    return max(one.quota_bytes, one.used_bytes)
 
 
 @given(capacities, cards)
@@ -198,9 +198,9 @@ def test_reserved_and_used_memory_is_never_granted_for_bursts(
     all_taken = sum(map(taken, found))
     assert sum(max(limit, one.used_bytes) for one, limit in limits) <= max(capacity, all_taken)
     for one, limit in limits:
-        assert one.memory_bytes <= limit <= one.most_bytes
+        assert one.quota_bytes <= limit <= one.burst_limit_bytes
         if all_taken <= capacity:
-            assert limit >= min(one.used_bytes, one.most_bytes)
+            assert limit >= min(one.used_bytes, one.burst_limit_bytes)
         else:
             assert limit <= taken(one)
 
@@ -210,7 +210,7 @@ def test_no_tenant_gets_more_while_another_that_wants_it_has_less(
     capacity: int, found: list[BurstRange]
 ) -> None:
     bursting = [
-        (limit - one.memory_bytes, one)
+        (limit - one.quota_bytes, one)
         for one, limit in zip(found, burst_limits(capacity, found), strict=True)
     ]
     for above, one in bursting:

@@ -66,7 +66,7 @@ def figures(percent: float, charged: float, **more: Any) -> ComputeUsage:
     got = {1: charged, 10: charged, 60: charged}
     return ComputeUsage(
         source="gate",
-        got=got,
+        cores_used=got,
         throttled=dict.fromkeys(got, 0.0),
         driver=dict.fromkeys(WINDOWS, percent),
         lately_percent=percent,
@@ -82,7 +82,7 @@ def held(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
         entry = fakes.entry(key, cores=cores)
         node.ledger.add(replace(entry, state="bound", policy=policy, pid=4, starttime=5))
     made.choose("freeze")
-    made.spent[KEY, UUID] = figures(60, 0, bypassed=True)
+    made.spent[KEY, UUID] = figures(60, 0, gate_bypassed=True)
     made.spent[OTHER, UUID] = figures(40, 40)
     yield made
     node.ledger.close()
@@ -108,9 +108,9 @@ def test_a_bypass_is_frozen_once_after_several_samples(
 def test_one_sample_within_the_part_begins_the_count_again(held: Held) -> None:
     for _ in range(3):
         assert held.looks(escalation.LOOKS - 1) == []
-        held.spent[KEY, UUID] = figures(34, 0, bypassed=True)
+        held.spent[KEY, UUID] = figures(34, 0, gate_bypassed=True)
         assert held.looks(1) == []
-        held.spent[KEY, UUID] = figures(60, 0, bypassed=True)
+        held.spent[KEY, UUID] = figures(60, 0, gate_bypassed=True)
     assert held.looks() == [FROZEN]
 
 
@@ -139,7 +139,7 @@ def test_exclusive_and_online_tenants_are_never_frozen(held: Held) -> None:
     "said",
     [
         ComputeUsage(),
-        figures(60, 0, bypassed=True, silent=True),
+        figures(60, 0, gate_bypassed=True, silent=True),
         figures(60, 60),
     ],
     ids=["nothing", "silent", "through the gate"],

@@ -56,7 +56,7 @@ def test_an_override_may_exceed_the_ceiling_and_stays(tmp_path: Path) -> None:
         release.release_tenant(key, made, "test")
         container.create(made)
         entry = made.ledger.entries[key]
-        assert entry.allocations[0].memory_bytes == 64 * GIB
+        assert entry.allocations[0].quota_bytes == 64 * GIB
 
 
 BYTES, PERCENT = "max_per_request: {memory: 8GiB}\n", "max_per_request: {memory_percent: 5}\n"

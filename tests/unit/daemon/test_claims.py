@@ -160,7 +160,7 @@ def test_a_container_of_the_claim_has_what_was_allocated(node: FakeDaemon, tmp_p
     train = container(node, tmp_path)
     record = record_of(train.create(node), node)
     [part] = record.allocations
-    assert (part.uuid, part.memory_bytes, part.cores) == (CARDS[0], 20 * GIB, 40)
+    assert (part.uuid, part.quota_bytes, part.cores) == (CARDS[0], 20 * GIB, 40)
     assert (record.policy, record.priority, record.class_) == ("fixed-share", 2, "online")
     assert (record.pod, record.pod_uid, record.claim) == ("job-1", POD, CLAIM)
     assert not any("claim" in mount["destination"] for mount in train.document()["mounts"])
@@ -172,7 +172,7 @@ def test_a_container_of_the_claim_has_what_was_allocated(node: FakeDaemon, tmp_p
 def test_several_cards_have_each_its_own_part(node: FakeDaemon, tmp_path: Path) -> None:
     prepare(node, device(20, 40, request="a"), device(10, 20, card=1, request="b"))
     record = record_of(container(node, tmp_path).create(node), node)
-    parts = [(part.uuid, part.memory_bytes // GIB, part.cores) for part in record.allocations]
+    parts = [(part.uuid, part.quota_bytes // GIB, part.cores) for part in record.allocations]
     assert parts == [(CARDS[0], 20, 40), (CARDS[1], 10, 20)]
     assert allocated(node) == [20, 10]
     changed = set_quota(record, {"priority": "1"}, node)
@@ -219,7 +219,7 @@ def test_a_pods_annotations_never_add_to_a_claim(node: FakeDaemon, tmp_path: Pat
     prepare(node, device(20))
     asked = {"memory": "40GiB", "cores": "30", "memory-limit": "60GiB", "count": "2"}
     [part] = record_of(container(node, tmp_path, asked=asked).create(node), node).allocations
-    assert (part.memory_bytes, part.cores, part.most_bytes) == (20 * GIB, 0, 20 * GIB)
+    assert (part.quota_bytes, part.cores, part.burst_limit_bytes) == (20 * GIB, 0, 20 * GIB)
 
 
 def test_a_pod_for_which_the_claim_is_not_reserved_is_refused(
@@ -351,7 +351,7 @@ def test_the_containers_of_a_claim_have_its_profile_each(node: FakeDaemon, tmp_p
     for name in ("a", "b"):
         record = record_of(container(node, tmp_path, name).create(node), node)
         [part] = record.allocations
-        assert (part.memory_bytes, part.cores) == (8 * GIB, 10)
+        assert (part.quota_bytes, part.cores) == (8 * GIB, 10)
         assert record.policy == "burst-share"
     assert allocated(node) == [20, 0]
     with pytest.raises(NoRoom):

@@ -147,8 +147,8 @@ def test_an_interrupted_change_leaves_one_quota_after_a_restart(
         release.adopt_tenants(node, node.freezer)
         [allocation] = node.ledger.entries[tenant["key"]].allocations
         grant = node.tenants.pages[tenant["key"]].grant
-        assert grant.memory_bytes(0) == grant.limit_bytes(0) == allocation.memory_bytes
-        assert allocation.memory_bytes == parse_size(memory)
+        assert grant.memory_bytes(0) == grant.limit_bytes(0) == allocation.quota_bytes
+        assert allocation.quota_bytes == parse_size(memory)
 
 
 KEY = "a" * 16
@@ -278,14 +278,14 @@ def descriptors() -> set[int]:
 
 
 def state_of(ledger: Ledger) -> str:
-    assert [allocation.memory_bytes for allocation in ledger.entries[OTHER].allocations] == [
+    assert [allocation.quota_bytes for allocation in ledger.entries[OTHER].allocations] == [
         1 << 32
     ] * 2
     found = ledger.entries.get(KEY)
     if found is None:
         return "none"
     assert len(found.allocations) == 2, "half an entry"
-    sizes = {allocation.memory_bytes for allocation in found.allocations}
+    sizes = {allocation.quota_bytes for allocation in found.allocations}
     assert len(sizes) == 1, "half a resize"
     if found.state == "reserved":
         return "added"
@@ -313,7 +313,7 @@ def state_of_claim(ledger: Ledger) -> str:
     """Return which step of `live_with_claim` the ledger shows, with the memory that is reserved."""
     claim, has_container = ledger.claims.get(CLAIM), KEY in ledger.entries
     assert OTHER in ledger.entries
-    unused = sum(use.memory_bytes for use in ledger.reserved_beside("GPU-0000", ""))
+    unused = sum(use.quota_bytes for use in ledger.reserved_beside("GPU-0000", ""))
     if claim is None:
         assert unused == 0
         return "container" if has_container else "none"
@@ -329,8 +329,8 @@ def state_of_ticket(ledger: Ledger) -> str:
     """Return which step of `live_with_ticket` the ledger shows; its room is reserved once."""
     assert OTHER in ledger.entries
     found, waits = ledger.entries.get(KEY), ledger.has_waiting_tickets
-    reserved = sum(use.memory_bytes for use in ledger.reserved_beside("GPU-0000", ""))
-    reserved += sum(one.memory_bytes for one in (found.allocations if found else ()))
+    reserved = sum(use.quota_bytes for use in ledger.reserved_beside("GPU-0000", ""))
+    reserved += sum(one.quota_bytes for one in (found.allocations if found else ()))
     assert reserved == (1 << 33 if found or (ledger.tickets and not waits) else 0)
     if found is not None:
         assert not ledger.tickets

@@ -213,7 +213,7 @@ def test_a_container_of_another_system_has_its_share(tmp_path: Path, node: FakeD
     made = BundleToCreate(tmp_path / "b", *HAMI).create(node)
     entry = node.ledger.entries[made["key"]]
     [allocation] = entry.allocations
-    assert (allocation.memory_bytes, allocation.cores, entry.policy) == (4 * GIB, 30, "fixed-share")
+    assert (allocation.quota_bytes, allocation.cores, entry.policy) == (4 * GIB, 30, "fixed-share")
     assert entry.quota["memory"] == {"value": "4GiB", "source": "env"}
 
 

@@ -273,7 +273,7 @@ def test_the_quota_of_an_evicted_tenant_is_changed_without_room_for_it(
         made.node.decide.run(lambda: set_quota(tenant.record, {"memory": memory}, made.node))
 
     change("101GiB")
-    assert tenant.record.allocations[0].memory_bytes == 101 * GIB
+    assert tenant.record.allocations[0].quota_bytes == 101 * GIB
     with pytest.raises(NoRoom, match="cannot grow train by 99 GiB"):
         change("200GiB")
 
@@ -678,7 +678,7 @@ class Sequence:
             else:
                 assert eviction.state == "failed"
             if eviction is None or eviction.state == "failed":
-                on_card[tenant.card] += tenant.record.allocations[0].memory_bytes
+                on_card[tenant.card] += tenant.record.allocations[0].quota_bytes
         assert max(on_card.values()) <= 140 * GIB
         waiting = self.node.observed.waiting
         assert all(self.node.ledger.entries[key].eviction for key in waiting)

@@ -75,7 +75,7 @@ class Course:
         self.now += seconds
         uses = ((UUID, ProcessUse(4, self.held, 0)),) if self.held else ()
         self.node.observed.usage = UsageView(processes={KEY: uses})
-        usage = ComputeUsage(source=self.source, active=self.active)
+        usage = ComputeUsage(source=self.source, last_active=self.active)
         self.node.observed.compute = MappingProxyType({(KEY, UUID): usage})
         self.watch.look()
         self.node.freezing.run(lambda: None)
@@ -273,7 +273,7 @@ def test_no_tenant_rests_beside_one_over_quota(
     """What an audit concludes from many looks, all of which find the same, it must have."""
     entry = fakes.entry()
     node.ledger.add(entry)
-    allocated = entry.allocations[0].memory_bytes
+    allocated = entry.allocations[0].quota_bytes
     for held, rests_then in ((allocated + 1, False), (allocated, True)):
         monkeypatch.setattr(
             "gpushare.daemon.observed.UsageView.driver_bytes", lambda *_, held=held: held

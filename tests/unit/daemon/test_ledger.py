@@ -145,7 +145,7 @@ def a_record_removed(folder: Path) -> None:
 def a_byte_of_an_amount(folder: Path) -> None:
     """It is still the JSON of a record: only the checksum shows it."""
     file = folder / f"{1:016x}"
-    file.write_bytes(file.read_bytes().replace(b'"memory_bytes":2', b'"memory_bytes":1'))
+    file.write_bytes(file.read_bytes().replace(b'"quota_bytes":2', b'"quota_bytes":1'))
 
 
 def of_another_format(folder: Path) -> None:
@@ -291,7 +291,7 @@ def test_no_other_user_reads_or_locks_the_ledger(tmp_path: Path) -> None:
     "change",
     [
         *({"key": "f" * 16}, {"state": "gone"}, {"later": 1}),
-        {"allocations": [{"uuid": "GPU-0000", "memory_bytes": 0}]},
+        {"allocations": [{"uuid": "GPU-0000", "quota_bytes": 0}]},
     ],
 )
 def test_a_file_of_another_tenant_is_rejected(tmp_path: Path, change: dict[str, object]) -> None:

@@ -158,7 +158,7 @@ def test_utilisation_is_the_drivers_else_the_gates_else_unknown(
     driver: float | None, source: str, gate: float, said: tuple[float, str]
 ) -> None:
     got = {1: 9.0, 10: gate, 60: 9.0}
-    usage = ComputeUsage(driver=dict.fromkeys(WINDOWS, driver), source=source, got=got)
+    usage = ComputeUsage(driver=dict.fromkeys(WINDOWS, driver), source=source, cores_used=got)
     assert metrics.busy_cores(usage, running=True) == said
     assert metrics.busy_cores(ComputeUsage(), running=True) == (None, "")
     assert metrics.busy_cores(ComputeUsage(), running=False) == (0.0, "gate")

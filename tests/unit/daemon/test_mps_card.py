@@ -156,7 +156,7 @@ def test_only_a_fixed_share_is_a_ceiling(
 def test_a_changed_quota_is_a_changed_limit(running: Running) -> None:
     record = running.client(1, cores=30)
     [allocation] = record.allocations
-    changed = replace(record, allocations=(replace(allocation, memory_bytes=8 * GIB),))
+    changed = replace(record, allocations=(replace(allocation, quota_bytes=8 * GIB),))
     running.node.ledger.put(changed)
     running.server.refresh()
     assert running.control.limits[record.key].memory_bytes == 8 * GIB

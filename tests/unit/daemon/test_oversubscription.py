@@ -129,7 +129,7 @@ def test_set_keeps_it_and_a_restart_finds_it(node: FakeDaemon) -> None:
     tenant = opened(node, memory="8GiB", oversubscribe="host:16GiB")
     node.decide.run(lambda: set_quota(entry_of(node, tenant), {"memory": "6GiB"}, node))
     record = entry_of(node, tenant)
-    assert [(one.memory_bytes, one.managed_bytes) for one in record.allocations] == [
+    assert [(one.quota_bytes, one.managed_bytes) for one in record.allocations] == [
         (6 * GIB, 16 * GIB)
     ]
     grant = node.tenants.pages[record.key].grant

@@ -190,7 +190,7 @@ def fits(ask: PlacementRequest, room: CardCapacity) -> bool:
         return not room.allocations
     if ceiling is not None and size > ceiling:
         return False
-    taken = sum(promise.memory_bytes for promise in room.allocations)
+    taken = sum(promise.quota_bytes for promise in room.allocations)
     free = one.memory_bytes - room.reserve_bytes - room.non_tenant_bytes - taken
     return (
         not any(promise.whole for promise in room.allocations)

@@ -126,7 +126,7 @@ def test_what_is_evicted_for_a_start_is_not_granted_to_a_ticket(made: EvictableN
     ticket = take(made, "100GiB")
     made.node.checkpoints.during = lambda *_: made.node.decide.run(made.node.tickets.look)
     online = opened(made.node, memory="100GiB", class_="online")
-    assert made.node.ledger.entries[online["key"]].allocations[0].memory_bytes == 100 * GIB
+    assert made.node.ledger.entries[online["key"]].allocations[0].quota_bytes == 100 * GIB
     assert batch.record.is_off_card
     assert not is_granted(made, ticket)
 

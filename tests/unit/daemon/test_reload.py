@@ -137,7 +137,7 @@ def test_a_new_limit_applies_to_later_requests_and_not_to_running_tenants(
     tenant = opened(node, memory="100GiB")
     write(file, "max_per_request: {memory: 10GiB}\nsystem_reserved: 60GiB\nmax_tenants: 2")
     reload_config(node)
-    assert node.ledger.entries[tenant["key"]].allocations[0].memory_bytes == 100 * GIB
+    assert node.ledger.entries[tenant["key"]].allocations[0].quota_bytes == 100 * GIB
     with pytest.raises(QuotaError, match="exceeds the maximum"):
         opened(node, memory="20GiB")
     with pytest.raises(NoRoom):

@@ -109,7 +109,7 @@ def test_overhead_is_the_drivers_use_above_the_claims(tenant: SampledTenant) -> 
     tenant.pages.grant.set_measured(0, 500 * MIB, 0)
     tenant.uses(GIB + 600 * MIB)
     assert tenant.looks(4) == [500, 500, 500, 600]
-    assert tenant.usage.utilisation == {(KEY, CARD): 40}
+    assert tenant.usage.utilization == {(KEY, CARD): 40}
 
 
 def test_overhead_rises_after_four_samples_and_falls_at_once() -> None:

@@ -105,7 +105,7 @@ def test_a_container_gets_what_the_plugin_allocated_and_not_the_mount(plugin: Pl
     second = fakes.card(1).uuid
     train = plugin.container(plugin.allocated(8, second))
     record = plugin.create(train)
-    assert [(one.uuid, one.memory_bytes) for one in record.allocations] == [(second, 8 * GIB)]
+    assert [(one.uuid, one.quota_bytes) for one in record.allocations] == [(second, 8 * GIB)]
     assert record.quota["memory"] == {"value": "8GiB", "source": "device plugin"}
     destinations = [mount["destination"] for mount in train.document()["mounts"]]
     assert ALLOCATION_MOUNT not in destinations
@@ -124,7 +124,7 @@ def test_annotations_of_the_pod_never_raise_memory(
 ) -> None:
     train = plugin.container(plugin.allocated(8), env="GPUSHARE_MEMORY=50GiB", **asked)
     [allocation] = plugin.create(train).allocations
-    assert (allocation.memory_bytes, allocation.most_bytes) == (gib * GIB, gib * GIB)
+    assert (allocation.quota_bytes, allocation.burst_limit_bytes) == (gib * GIB, gib * GIB)
     assert allocation.uuid == CARD
 
 

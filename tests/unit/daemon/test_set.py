@@ -42,7 +42,7 @@ def test_set_refuses_more_than_is_available(node: FakeDaemon) -> None:
         NoRoom, match=r"cannot grow train by 21 GiB: card 0 has 20 of 140 GiB available"
     ):
         set_quota(entry_of(node, tenant), {"memory": "121GiB"}, node)
-    assert entry_of(node, tenant).allocations[0].memory_bytes == 100 * GIB
+    assert entry_of(node, tenant).allocations[0].quota_bytes == 100 * GIB
     assert node.overrides.of(tenant["id"]) == {}
     set_quota(entry_of(node, tenant), {"memory": "120GiB"}, node)
 
@@ -93,7 +93,7 @@ def test_a_quota_that_holds_no_context_is_refused(node: FakeDaemon) -> None:
     node.tenants.pages[tenant["key"]].grant.set_context(0, 500 * MIB)
     with pytest.raises(QuotaError, match="too small for a CUDA context, 500 MiB"):
         set_quota(entry_of(node, tenant), {"memory": "500MiB"}, node)
-    assert entry_of(node, tenant).allocations[0].memory_bytes == 4 * GIB
+    assert entry_of(node, tenant).allocations[0].quota_bytes == 4 * GIB
     assert node.overrides.of(tenant["id"]) == {}
 
 
@@ -127,7 +127,7 @@ def test_set_changes_the_page_the_ledger_and_the_next_container(node: FakeDaemon
     set_quota(entry_of(node, tenant), asked, node)
     entry = entry_of(node, tenant)
     [allocation] = entry.allocations
-    assert (allocation.memory_bytes, allocation.cores) == (6 * GIB, 40)
+    assert (allocation.quota_bytes, allocation.cores) == (6 * GIB, 40)
     assert (entry.policy, entry.weight) == ("native-burst-share", 7)
     assert (entry.priority, entry.class_) == (0, "online")
     assert entry.quota["cores"] == {"value": "40", "source": "operator"}
@@ -274,7 +274,7 @@ def fits(profiled: FakeDaemon) -> dict[str, int]:
 def test_a_container_has_what_its_profile_says(profiled: FakeDaemon) -> None:
     tenant = opened(profiled, profile="third", devices="1")
     [allocation] = entry_of(profiled, tenant).allocations
-    assert (allocation.memory_bytes, allocation.cores) == (100 * GIB // 3, 33)
+    assert (allocation.quota_bytes, allocation.cores) == (100 * GIB // 3, 33)
     assert quota_of(profiled, tenant)["profile"] == "third option"
     opened(profiled, profile="third", devices="1")
     opened(profiled, profile="third", devices="1")
@@ -298,11 +298,11 @@ def test_a_running_container_changes_to_a_profile_and_back(profiled: FakeDaemon)
     before = entry_of(profiled, tenant)
     changed = set_quota(before, {"profile": "third"}, profiled)
     [allocation] = changed.allocations
-    assert (allocation.memory_bytes, allocation.cores) == (100 * GIB // 3, 33)
+    assert (allocation.quota_bytes, allocation.cores) == (100 * GIB // 3, 33)
     assert quota_of(profiled, tenant)["profile"] == "third operator"
     set_quota(changed, {"profile": "small"}, profiled)
     assert entry_of(profiled, tenant).policy == "burst-share"
-    assert entry_of(profiled, tenant).allocations[0].memory_bytes == 8 * GIB
+    assert entry_of(profiled, tenant).allocations[0].quota_bytes == 8 * GIB
     set_quota(entry_of(profiled, tenant), {"memory": "9GiB"}, profiled)
     assert "profile" not in quota_of(profiled, tenant)
     set_quota(entry_of(profiled, tenant), {"profile": "small"}, profiled)

@@ -158,7 +158,7 @@ def test_the_last_refusal_outlives_its_process(bound: BoundTenant) -> None:
 
 def test_burst_use_is_explained(bound: BoundTenant) -> None:
     registered.hold(bound.fd, 0, 3 * GIB)
-    lent = replace(bound.entry.allocations[0], memory_bytes=2 * GIB)
+    lent = replace(bound.entry.allocations[0], quota_bytes=2 * GIB)
     report, _ = why.explain_memory(replace(bound.entry, allocations=(lent,)), bound.node)
     assert report["advice"] == [
         (

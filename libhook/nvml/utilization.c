@@ -16,7 +16,7 @@ static unsigned int share_of(unsigned int percent, unsigned int own, unsigned in
 }
 
 /* The container's values in place of the card's figures; the real call checks the arguments. */
-static nvmlReturn_t slice_utilisation(nvmlDevice_t device, nvmlUtilization_t *utilization)
+static nvmlReturn_t slice_utilization(nvmlDevice_t device, nvmlUtilization_t *utilization)
 {
 	unsigned card;
 	nvmlReturn_t result = REAL(nvmlDeviceGetUtilizationRates)(device, utilization);
@@ -25,7 +25,7 @@ static nvmlReturn_t slice_utilisation(nvmlDevice_t device, nvmlUtilization_t *ut
 		result = card_of_device(&card, device);
 	if (result != NVML_SUCCESS)
 		return result;
-	unsigned int own = atomic_load(&grant_card(card)->utilisation_percent);
+	unsigned int own = atomic_load(&grant_card(card)->utilization_percent);
 	utilization->memory = share_of(utilization->memory, own, utilization->gpu);
 	utilization->gpu = own;
 	return NVML_SUCCESS;
@@ -33,7 +33,7 @@ static nvmlReturn_t slice_utilisation(nvmlDevice_t device, nvmlUtilization_t *ut
 
 NVML(nvmlDeviceGetUtilizationRates, (nvmlDevice_t device, nvmlUtilization_t *utilization))
 {
-	return slice_utilisation(device, utilization);
+	return slice_utilization(device, utilization);
 }
 
 NVML(nvmlDeviceGetDynamicPstatesInfo, (nvmlDevice_t device, nvmlGpuDynamicPstatesInfo_t *info))
@@ -42,7 +42,7 @@ NVML(nvmlDeviceGetDynamicPstatesInfo, (nvmlDevice_t device, nvmlGpuDynamicPstate
 	nvmlReturn_t result = REAL(nvmlDeviceGetDynamicPstatesInfo)(device, info);
 
 	if (result == NVML_SUCCESS)
-		result = slice_utilisation(device, &slice);
+		result = slice_utilization(device, &slice);
 	if (result != NVML_SUCCESS)
 		return result;
 	info->utilization[NVML_UTILIZATION_GPU].percentage = slice.gpu;
@@ -63,7 +63,7 @@ NVML(nvmlDeviceGetSamples, (nvmlDevice_t device, int type, unsigned long long la
 
 	if (result != NVML_SUCCESS || !samples || !shared || *count == 0)
 		return result;
-	result = slice_utilisation(device, &slice);
+	result = slice_utilization(device, &slice);
 	if (result != NVML_SUCCESS)
 		return result;
 	for (unsigned int i = 1; i < *count; i++)
