@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final
 
 from gpushare.config import Config
+from gpushare.daemon.accounts import CardAccounts
 from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.audit.bypass import BypassControl
 from gpushare.daemon.core.log import log, set_owner_lookup
@@ -24,6 +25,7 @@ from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.queue import LOOK_SECONDS, Queue
 from gpushare.daemon.limits.burst import handle_shortfall
 from gpushare.daemon.node import Node
+from gpushare.daemon.observed import Observations
 from gpushare.daemon.operator.reload import node_settings
 from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.pages.mounts import TenantMounts
@@ -32,7 +34,7 @@ from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.service.control_request import Operation
 from gpushare.daemon.service.control_server import all_operations
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.store.ledger import IntegrityCheck, Ledger
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.overrides import Overrides
 from gpushare.daemon.views.metrics import keep_last_figures
 from gpushare.errors import UserError
@@ -77,6 +79,7 @@ def build_node(config: Config, platform: elf.Platform) -> Node:
     return Node(
         config=config.labelled(node_settings(labels)),
         platform=platform,
+        overrides=Overrides(config.state_dir),
         card_overrides=Overrides(config.state_dir, "cards.json", "gpushare card"),
         labels=labels,
     )
@@ -94,19 +97,18 @@ def build_state(
         machine = elf.this_platform()
     except ValueError as error:
         raise CannotStart(str(error)) from error
-    integrity = IntegrityCheck(config.run_dir / "integrity-lost", boot_id())
-    submit = threads.decide.submit
-    ledger = Ledger(config.run_dir / "ledger", boot_id(), integrity, submit=submit)
+    ledger = Ledger(config.run_dir / "ledger", boot_id(), submit=threads.decide.submit)
     set_owner_lookup(ledger.owner_of)
     if mounts.warning:
         log("mount-namespace-isolated", "warning", note=mounts.warning)
+    node, observed, tenants = build_node(config, machine), Observations(), Tenants()
     return DaemonState(
-        node=build_node(config, machine),
+        node=node,
         ledger=ledger,
-        integrity=integrity,
+        observed=observed,
+        accounts=CardAccounts(node, ledger, observed, tenants),
         mounts=mounts,
-        overrides=Overrides(config.state_dir),
-        tenants=Tenants(),
+        tenants=tenants,
         loop=loop,
         watch=ProcessWatch(loop),
         decide=threads.decide,

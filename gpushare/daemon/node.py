@@ -12,7 +12,9 @@ from gpushare.daemon.cards.context_size import ContextSizes
 from gpushare.daemon.cards.driver_client import DriverClient
 from gpushare.daemon.cards.mps_state import MpsCards
 from gpushare.daemon.placement.model import Card, Links
+from gpushare.daemon.policy.escalation import CHOICES, Choice
 from gpushare.daemon.store.overrides import Overrides
+from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
 from gpushare.host.numa import Numa
 from gpushare.oci.driver_files import DriverFiles, simulator_env
@@ -69,6 +71,7 @@ class Node:
 
     config: Config
     platform: Platform
+    overrides: Overrides  # what operators set for containers, by settings_key of a record
     card_overrides: Overrides  # by the card's uuid
     labels: Overrides  # settings of the node, by the label that sets them
     numa: Numa = field(default_factory=Numa)
@@ -107,3 +110,9 @@ class Node:
         """Return the backend of a card's shares, by this or another `config`: interposer or mps."""
         rule = (config or self.config).rule_of(card.index, card.uuid, card.model)
         return INTERPOSER if card.instance or card.is_divided else rule.backend
+
+    def over_quota_action(self, record: TenantRecord) -> Choice:
+        """Return how far the audit goes with a tenant: as the operator set for it, or for all."""
+        chosen = self.overrides.of(record.settings_key).get("over-quota-action")
+        chosen = chosen or self.config.terms_of(record.namespace).over
+        return next(choice for choice in CHOICES if choice == chosen)

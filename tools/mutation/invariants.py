@@ -296,7 +296,7 @@ INVARIANTS: Final = (
     Invariant(
         "claims-lower-no-neighbour",
         "A tenant that claims more than it may use takes nothing from others.",
-        f"{_DAEMON}/state.py",
+        f"{_DAEMON}/accounts.py",
         "min(claimed, most)",
         "claimed",
         (f"{_TESTS}/test_set.py::test_an_impossible_claim_blocks_no_placement",),
@@ -410,8 +410,8 @@ INVARIANTS: Final = (
         "refusals-name-no-tenant",
         "A pod's refusal names no other namespace's pods.",
         f"{_DAEMON}/lifecycle/create.py",
-        "shows_holders=state.config.read_group is None and not",
-        "shows_holders=state.config.read_group is None or not",
+        "and not is_of_kubelet(original, bundle.path),",
+        "or not is_of_kubelet(original, bundle.path),",
         (f"{_TESTS}/test_refusal_names.py::test_a_pods_refusal_names_no_other_pod",),
     ),
     Invariant(
@@ -426,9 +426,9 @@ INVARIANTS: Final = (
     Invariant(
         "grant-is-reserved",
         "What is granted to a ticket is promised to nobody else.",
-        f"{_DAEMON}/state.py",
-        "self.ledger.reserved_beside(card.uuid, policy, without)",
-        "self.ledger.reserved_beside(card.uuid, policy, without)[:0]",
+        f"{_DAEMON}/accounts.py",
+        "self._ledger.reserved_beside(card.uuid, policy, without)",
+        "self._ledger.reserved_beside(card.uuid, policy, without)[:0]",
         (
             f"{_TESTS}/test_queue.py::test_a_start_that_fits_is_granted_at_once_and_its_room_is_nobody_else_s",
         ),

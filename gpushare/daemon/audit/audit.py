@@ -266,7 +266,7 @@ class Audit:
 
         delay = self._state.node.config.timing.shortfall_kill_seconds
         return Rules(
-            self._state.over_quota_action,
+            self._state.node.over_quota_action,
             context_bytes,
             has_shortfall,
             partial(_shortfall_bytes, self._state),

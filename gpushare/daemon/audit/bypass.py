@@ -95,7 +95,7 @@ class BypassControl:
             and record.shared
             and state.node.config.terms_of(record.namespace).compute == CHOICE
             and self._spared.get(record.key, 0) <= now_ns
-            and not state.is_frozen(record.key)
+            and not state.ledger.is_frozen(record.key)
         )
 
     def _excess(self, place: TenantOnCard) -> str:
@@ -156,7 +156,7 @@ class MpsBypass:
     def act(self, key: str, pid: int) -> None:
         """Freeze or kill a tenant, if that is the action for it; the caller has logged it."""
         record = self._state.ledger.entries.get(key)
-        choice = "" if record is None else self._state.over_quota_action(record)
+        choice = "" if record is None else self._state.node.over_quota_action(record)
         if choice not in _ACTIONS:
             return
         why = f"process {pid} uses the card without its MPS server"

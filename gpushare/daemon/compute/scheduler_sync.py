@@ -102,7 +102,7 @@ def _is_scheduled(record: TenantRecord, state: DaemonState) -> bool:
 
 def _may_run(record: TenantRecord, state: DaemonState) -> bool:
     """Whether a tenant takes turns: not while it is frozen, or its memory off its cards."""
-    return record.eviction is None and not state.is_frozen(record.key)
+    return record.eviction is None and not state.ledger.is_frozen(record.key)
 
 
 class SchedulerSync:

@@ -248,10 +248,10 @@ class Evictions:
             now = self._record(record.key)
             if now.eviction is None or now.eviction.state != "evicted":
                 raise CannotRestore(f"{now.title} is not evicted")
-            if state.is_frozen(now.key):
+            if state.ledger.is_frozen(now.key):
                 fix = f"gpushare resume {now.title} first"
                 raise CannotRestore(f"{now.title} is paused or frozen, and not restored; {fix}")
-            state.integrity.refuse()
+            state.ledger.integrity.refuse()
             allocations = restored_allocations(now, to, state)
             eviction = replace(now.eviction, state="restoring", since=time.time())
             reserved = state.ledger.evict(now.key, eviction, allocations)
@@ -279,7 +279,7 @@ class Evictions:
     def _move(self, key: str, name: str, reason: str) -> None:
         state, record = self._state, self._record(key)
         try:
-            card = find_card(name, state.capacities()).card
+            card = find_card(name, state.accounts.capacities()).card
         except NoSuchCard as error:
             raise CannotRestore(str(error)) from error
         if [one.uuid for one in record.allocations] == [card.uuid] and record.eviction is None:

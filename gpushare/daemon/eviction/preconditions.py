@@ -85,7 +85,7 @@ def why_not(record: TenantRecord, state: DaemonState) -> str:
     cards = [driver.card(allocation.uuid) for allocation in record.allocations]
     if any(card is not None and card.instance is not None for card in cards):
         return "it has a MIG instance, which the driver cannot evict"
-    if state.is_frozen(record.key):
+    if state.ledger.is_frozen(record.key):
         return f"it is paused or frozen; gpushare resume {record.title} first"
     uses = state.observed.usage.processes.get(record.key, ())
     if record.isolation == MPS or any(use.is_mps for _, use in uses):

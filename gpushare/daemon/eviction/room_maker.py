@@ -69,7 +69,7 @@ class RoomMaker:
 
     def burst_holder(self, uuid: str, *, besides: str) -> EvictionCandidate | None:
         """Return the tenant to evict that uses the most burst memory of a card, None for none."""
-        capacities = self._state.decide.run(self._state.capacities)
+        capacities = self._state.decide.run(self._state.accounts.capacities)
         uses = (use for one in capacities if one.card.uuid == uuid for use in one.allocations)
         burst = {use.key: use.burst_used_bytes for use in uses if use.burst_used_bytes}
         found = [
@@ -88,7 +88,7 @@ class RoomMaker:
         """Evict as many as are needed for what `fits`; whether it has room then."""
         state = self._state
         for _ in range(_ROUNDS):
-            capacities = state.decide.run(state.capacities)
+            capacities = state.decide.run(state.accounts.capacities)
             if fits(capacities):
                 return True
             candidates = self.candidates(is_online=is_online, besides=besides)

@@ -100,7 +100,7 @@ def _on(
         for number, (uuid, allocation) in enumerate(zip(uuids, record.allocations, strict=True))
     }
     for _ in reclaim_rounds():
-        capacities = state.queue.open_to(record.key, state.capacities(), rank_of(record))
+        capacities = state.queue.open_to(record.key, state.accounts.capacities(), rank_of(record))
         by_uuid = {capacity.card.uuid: capacity for capacity in capacities}
         for number, uuid in enumerate(uuids):
             if uuid not in by_uuid:

@@ -179,7 +179,7 @@ def _place(
 
 def _reserve(claim: ClaimRecord, state: DaemonState) -> ClaimRecord:
     state.node.loaded()
-    state.integrity.refuse()
+    state.ledger.integrity.refuse()
     driver_version.take_over_changed_driver(state)
     claim = _with_whole(claim, state)
     requests = requests_of(claim, state.node.config.terms_of(claim.namespace))
@@ -218,7 +218,7 @@ def _with_whole(claim: ClaimRecord, state: DaemonState) -> ClaimRecord:
 
 def _capacities(claim: ClaimRecord, state: DaemonState) -> dict[str, CardCapacity]:
     """Return the cards of a claim by UUID; NoSuchCard."""
-    found = {capacity.card.uuid: capacity for capacity in state.capacities()}
+    found = {capacity.card.uuid: capacity for capacity in state.accounts.capacities()}
     for uuid in claim.cards:
         if uuid not in found:
             raise NoSuchCard(f"{claim.title}: card {uuid} does not exist; see gpushare ls")

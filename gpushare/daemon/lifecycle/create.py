@@ -275,7 +275,7 @@ def _read_request(bundle: NewContainer, original: Spec, state: DaemonState) -> C
         of_pod=sandbox_annotations(annotations, bundle.path),
         cards=placed.cards,
         terms_of=state.node.config.terms_of,
-        operator=_of_quota(state.overrides.of(settings)),
+        operator=_of_quota(state.node.overrides.of(settings)),
         scheduled=None if grant is None else grant.request,
     )
     if parsed.quota.requested or bundle.marker == STRONG:

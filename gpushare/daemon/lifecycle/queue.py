@@ -114,7 +114,7 @@ class Queue:
         """
         state = self._state
         driver = state.node.loaded()
-        state.integrity.refuse()
+        state.ledger.integrity.refuse()
         self._refuse_full(applicant)
         starttime = processes.start_time(applicant.pid)
         if starttime is None:
@@ -136,7 +136,7 @@ class Queue:
             arrived=self._clock.wall(),
             deadline=0.0 if applicant.wait_seconds is None else now + applicant.wait_seconds,
         )
-        request, capacities = self._request(ticket, resolved), state.capacities()
+        request, capacities = self._request(ticket, resolved), state.accounts.capacities()
         can_ever_fit(request, capacities, driver.links)
         with suppress(NoRoom):  # for now: QuotaError is for ever
             managed_bytes(ticket, resolved, request.count or len(capacities), state)
@@ -178,7 +178,7 @@ class Queue:
             if (how := self._how_ended(ticket)) is not None:
                 self._end(ticket, how)
         found = NextGrant()
-        if state.node.driver is not None and not state.integrity.why:
+        if state.node.driver is not None and not state.ledger.integrity.why:
             while (found := self._next()).granted is not None and not state.queue.claimants:
                 try:
                     self._grant(found.granted, found)
@@ -201,7 +201,7 @@ class Queue:
             return found
         with suppress(NoRoom):  # of reclaim_rounds: the next look tries it again
             for _ in reclaim_rounds():
-                capacities = state.capacities()
+                capacities = state.accounts.capacities()
                 found = find_next(waiting, capacities, state.node.loaded().links)
                 wanted = {one.card.uuid: one.memory_bytes for one in found.placed}
                 if not reclaim_burst(wanted, capacities, state):
@@ -379,7 +379,8 @@ class WaitingRestores:
             record = records.get(key)
             if record is None or not record.is_off_card or record.eviction is None:
                 continue
-            if record.eviction.held or state.is_frozen(key) or key in state.observed.restore_faults:
+            is_faulty = key in state.observed.restore_faults
+            if record.eviction.held or is_faulty or state.ledger.is_frozen(key):
                 continue
             found = restore_request(record, state)
             yield WaitingRequest(

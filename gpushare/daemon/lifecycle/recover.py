@@ -131,14 +131,16 @@ def refuse_unknown(recovered_keys: Mapping[str, bool], state: DaemonState) -> No
     """
     for key, is_known in recovered_keys.items():
         if not is_known:
-            state.integrity.add(f"the pages {key} are in use, and do not show what was reserved")
+            why = "are in use, and do not show what was reserved"
+            state.ledger.integrity.add(f"the pages {key} {why}")
     for key, why in state.ledger.unknown.items():
         if key not in state.ledger.entries:
             whose = key.replace("-", " ", 1) if key.startswith(CLAIM) else f"tenant {key}"
-            state.integrity.add(f"the record of {whose} and its copy are lost ({why})")
+            state.ledger.integrity.add(f"the record of {whose} and its copy are lost ({why})")
     if recovered_keys and not state.ledger.is_complete:
-        state.integrity.add("the ledger and its copies were removed: whole cards may be in use")
-    if state.integrity.is_kept:
+        why = "the ledger and its copies were removed: whole cards may be in use"
+        state.ledger.integrity.add(why)
+    if state.ledger.integrity.is_kept:
         # On a full disk this fails, and the next daemon finds the same state.
         with contextlib.suppress(OSError):
             state.ledger.confirm()

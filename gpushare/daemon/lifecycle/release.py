@@ -236,7 +236,7 @@ def reconcile_tenants(state: DaemonState, freezer: Freezer) -> None:
             )
     state.freezing.submit(freezer.enforce)
     state.ledger.settle()
-    state.integrity.look()
+    state.ledger.integrity.look()
     recover.listen_again(state)
     driver_limits.retry_driver_limits(state)
     state.names.submit(lambda: driver_files.sweep_compat(state))

@@ -113,7 +113,7 @@ def reserve(
     made, and nothing is taken.
     """
     driver = state.node.loaded()
-    state.integrity.refuse()
+    state.ledger.integrity.refuse()
     _refuse_unsupported(applicant, request, driver)
     release_earlier(applicant, state)
     if not request.is_whole:
@@ -220,7 +220,7 @@ def _place(
     own = frozenset() if ticket is None else {one.uuid for one in ticket.allocations}
     request = placement_request(applicant, resolved, state, without)
     for _ in reclaim_rounds():
-        capacities = state.capacities(without)
+        capacities = state.accounts.capacities(without)
         if withheld := {uuid: one for uuid, one in state.queue.withheld.items() if uuid not in own}:
             capacities = with_withheld(capacities, withheld, request.rank)
         try:

@@ -154,11 +154,11 @@ def update_burst_limits(state: DaemonState) -> None:
     Unhealthy cards are left as they are. Nothing changes while the driver's figures are stale
     or the ledger's integrity is in question: the memory could belong to an unknown reservation.
     """
-    if state.node.driver is None or state.observed.usage.stale or state.integrity.why:
+    if state.node.driver is None or state.observed.usage.stale or state.ledger.integrity.why:
         return
     now = time.monotonic()
     state.withheld = {uuid: until for uuid, until in state.withheld.items() if now < until}
-    for capacity in state.capacities():
+    for capacity in state.accounts.capacities():
         if capacity.health != "ok" or capacity.card.uuid in state.withheld:
             continue
         limits = _limits(capacity, 0)
@@ -174,7 +174,7 @@ def withhold_burst(uuid: str, state: DaemonState) -> None:
     its quota.
     """
     state.withheld = {**state.withheld, uuid: time.monotonic() + _WITHHELD_SECONDS}
-    for capacity in state.capacities():
+    for capacity in state.accounts.capacities():
         for use in capacity.allocations if capacity.card.uuid == uuid else ():
             least = max(use.quota_bytes, use.used_bytes)
             if least < use.limit_bytes:

@@ -204,7 +204,7 @@ def change_limit(record: TenantRecord, number: int, limit_bytes: int, state: Dae
         kept = pages.kept[number] = max(pages.grant.limit_bytes(number), pages.kept.get(number, 0))
         pages.write_limit(number, memory_bytes, limit_bytes)
         # Read after it has fallen: a process publishes what it takes before it reads the limit.
-        used_bytes, _ = state.use_of(record, number)
+        used_bytes, _ = state.accounts.use_of(record, number)
         pages.kept[number] = min(kept, used_bytes)
         _follow(record, number, limit_bytes, state)
 

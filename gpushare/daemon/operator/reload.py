@@ -152,7 +152,7 @@ def _refuse_switch(state: DaemonState, new: Config) -> None:
     """Refuse another backend for a card that containers use: they keep theirs until they end."""
     if state.node.driver is None:
         return
-    for capacity in state.capacities():
+    for capacity in state.accounts.capacities():
         card, backend = capacity.card, state.node.backend_of(capacity.card, new)
         rule = new.rule_of(card.index, card.uuid, card.model)
         if backend != capacity.backend:

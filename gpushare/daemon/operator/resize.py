@@ -81,7 +81,7 @@ def set_quota(record: TenantRecord, change: Mapping[str, str], state: DaemonStat
     limit = record.allocations[0].memory_limit_bytes
     if _LIMIT not in values and limit is not None and limit <= (spoken.memory_bytes or 0):
         values[_LIMIT] = values["memory"]  # it grows along
-    overrides = {**state.overrides.of(record.settings_key), **values}
+    overrides = {**state.node.overrides.of(record.settings_key), **values}
     if PROFILE in change:
         values[PROFILE] = overrides[PROFILE] = change[PROFILE].strip()
     elif not values.keys().isdisjoint(SET_BY_PROFILE):
@@ -90,8 +90,8 @@ def set_quota(record: TenantRecord, change: Mapping[str, str], state: DaemonStat
     if "weight" in spoken.requested:
         _refuse_idle_weight(changed, spoken, state)
     if PROFILE not in overrides:
-        state.overrides.forget(record.settings_key, PROFILE)
-    state.overrides.set(record.settings_key, values)
+        state.node.overrides.forget(record.settings_key, PROFILE)
+    state.node.overrides.set(record.settings_key, values)
     _apply(changed, pages, state)
     log("tenant-resized", **_names(record), previous=_previous(record, values), **values)
     return state.ledger.entries[record.key]
@@ -104,14 +104,14 @@ def reset_quota(record: TenantRecord, keys: Collection[str], state: DaemonState)
     NoRoom, QuotaError, NotResizable: nothing was changed.
     """
     dropped = _set_of(record, keys, state)
-    kept = state.overrides.of(record.settings_key)
+    kept = state.node.overrides.of(record.settings_key)
     pages = None
     changed = record
     if not dropped.isdisjoint(_QUOTA):
         pages = _pages_to_change(record, dropped & _QUOTA, state)
         overrides = {key: text for key, text in kept.items() if key not in dropped}
         changed = _resolved(record, overrides, QuotaRequest(), state)
-    state.overrides.forget(record.settings_key, *dropped)
+    state.node.overrides.forget(record.settings_key, *dropped)
     if changed is not record:
         _apply(changed, pages, state)
     previous = _previous(record, dropped)
@@ -129,7 +129,7 @@ def _previous(record: TenantRecord, keys: Collection[str]) -> dict[str, str]:
 
 def _set_of(record: TenantRecord, keys: Collection[str], state: DaemonState) -> set[str]:
     """Return what an operator has set of `keys`, with what goes along; NotResizable: nothing."""
-    own = {*filter(record.is_set, _QUOTA), *state.overrides.of(record.settings_key)}
+    own = {*filter(record.is_set, _QUOTA), *state.node.overrides.of(record.settings_key)}
     dropped = own.intersection(keys) if keys else own
     if not dropped:
         what = ", ".join(sorted(keys)) or "the quota"
@@ -349,7 +349,7 @@ def _check_room(
         for old, new in zip(record.allocations, allocations, strict=True)
     }
     if any(size > 0 for size in more.values()):
-        state.integrity.refuse()
+        state.ledger.integrity.refuse()
     for _ in reclaim_rounds():
         capacities = _capacities_for(record, state)
         if not reclaim_burst(more, capacities, state):
@@ -365,7 +365,7 @@ def _capacities_for(record: TenantRecord, state: DaemonState) -> tuple[CardCapac
 
     What a card could never give to it is refused nevertheless: it would not be restored any more.
     """
-    capacities = state.capacities()
+    capacities = state.accounts.capacities()
     if not record.is_off_card:
         return capacities
     own = {
@@ -459,5 +459,5 @@ def set_over_quota_action(record: TenantRecord, text: str, state: DaemonState) -
     choice = str(read(OVER_QUOTA_KEY, source, text, OPERATORS).value)
     if not record.shared:
         raise NotResizable(f"{record.title} has no share of a card, so the audit does not check it")
-    state.overrides.set(record.settings_key, {OVER_QUOTA_KEY: choice})
+    state.node.overrides.set(record.settings_key, {OVER_QUOTA_KEY: choice})
     log("tenant-resized", **_names(record), **{OVER_QUOTA_KEY: choice})

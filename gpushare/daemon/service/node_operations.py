@@ -212,7 +212,7 @@ def _unhealthy(state: DaemonState) -> Iterator[str]:
     """Yield the fault of each unhealthy card, and the number of its tenants."""
     if state.node.driver is None:
         return
-    for capacity in state.capacities():
+    for capacity in state.accounts.capacities():
         if capacity.health != "ok":
             tenants = len(capacity.allocations)
             kept = f" (tenants that keep their allocations: {tenants})" if tenants else ""
@@ -275,8 +275,8 @@ def status_row(state: DaemonState) -> DaemonStatus:
     """Return the daemon's own status."""
     driver = state.node.driver
     warnings = [*state.node.warnings, *state.ledger.notices]
-    stores = state.overrides.notice, state.node.card_overrides.notice, state.node.labels.notice
-    faults = state.ledger.fault, state.integrity.why, *stores
+    stores = state.node.overrides.notice, state.node.card_overrides.notice, state.node.labels.notice
+    faults = state.ledger.fault, state.ledger.integrity.why, *stores
     warnings += [fault for fault in faults if fault]
     if driver is None:
         warnings.append(state.node.no_driver_reason)
@@ -332,7 +332,7 @@ _REASON_MOST: Final = 200
 def _cards(_request: ControlRequest, state: DaemonState) -> ControlReply:
     if state.node.driver is None:
         return reply()
-    capacities = state.capacities()
+    capacities = state.accounts.capacities()
     rows = (_card_row(each, capacities, state) for each in capacities)
     profiles = list(profile_rows(state))
     return (dict(row) for row in rows), {"profiles": profiles} if profiles else {}
@@ -368,14 +368,14 @@ def _uncordon(request: ControlRequest, state: DaemonState) -> ControlReply:
 def _named(request: ControlRequest, state: DaemonState) -> Card:
     """Return the card of a request; TenantNotFound."""
     try:
-        return find_card(request.text("card", 96), state.capacities()).card
+        return find_card(request.text("card", 96), state.accounts.capacities()).card
     except NoSuchCard as error:
         raise TenantNotFound(str(error), []) from error
 
 
 def _card(uuid: str, state: DaemonState) -> ControlReply:
     """Answer with the card as it is now."""
-    capacities = state.capacities()
+    capacities = state.accounts.capacities()
     capacity = next(capacity for capacity in capacities if capacity.card.uuid == uuid)
     return reply({"card": _card_row(capacity, capacities, state)})
 
@@ -395,7 +395,8 @@ def set_card_policy(uuid: str, policy: str, state: DaemonState) -> None:
 
     NoRoom if the card cannot reserve that many cores: nothing was changed.
     """
-    capacity = next(capacity for capacity in state.capacities() if capacity.card.uuid == uuid)
+    capacities = state.accounts.capacities()
+    capacity = next(capacity for capacity in capacities if capacity.card.uuid == uuid)
     reserved = [
         (record.title, cores)
         for record in state.ledger.entries.values()

@@ -104,19 +104,19 @@ class Ledger:
     should know about how the files were found. `unknown` are the keys of tenants of which nothing
     can be read, and why. Unless it `is_complete`, there may have been others.
 
-    `integrity` hears that the ledger and its copies were lost, before anything is changed. `submit`
-    has the thread that writes run a job.
+    `integrity` is told that the ledger and its copies were lost, before anything is changed.
+    `submit` has the thread that writes run a job.
     """
 
     def __init__(
         self,
         folder: Path,
         boot_id: str,
-        integrity: IntegrityCheck | None = None,
         *,
         submit: Callable[[Callable[[], None]], None] = lambda job: job(),
     ) -> None:
         self.folder = folder
+        self.integrity = IntegrityCheck(folder.with_name("integrity-lost"), boot_id)
         self.changed = ChangeSignal()
         self.fault = ""
         self.notices: tuple[str, ...] = ()
@@ -131,9 +131,9 @@ class Ledger:
         unreadable = {**copies.unreadable, **ledger.unreadable}
         about = found.pop(ABOUT, None)
         self.is_complete = about is not None
-        if about is None and ABOUT in unreadable and integrity is not None:
+        if about is None and ABOUT in unreadable:
             why = f"the ledger and its copies cannot be read ({unreadable[ABOUT]})"
-            integrity.add(f"{why}: whole cards may be in use")
+            self.integrity.add(f"{why}: whole cards may be in use")
         self.generation = 1 if about is None else int(about["generation"]) + 1
         self.unknown: Mapping[str, str] = {
             key: why

@@ -95,7 +95,7 @@ def node_name(state: DaemonState) -> str:
 def card_metrics(state: DaemonState) -> Iterator[CardMetrics]:
     """Yield a row for each card."""
     if state.node.driver is not None:
-        for capacity in state.capacities():
+        for capacity in state.accounts.capacities():
             yield _card(capacity, state)
 
 

@@ -144,7 +144,7 @@ def scheduling_fault(state: DaemonState) -> str:
     """Return why no container gets a card of this node now, "" if they do."""
     if state.node.driver_fault:
         return f"driver: {state.node.driver_fault}"
-    return f"integrity: {state.integrity.why}" if state.integrity.why else ""
+    return f"integrity: {state.ledger.integrity.why}" if state.ledger.integrity.why else ""
 
 
 def _unschedulable(capacity: CardCapacity) -> str:
@@ -210,7 +210,7 @@ def tenant_row(
         weight=record.weight,
         isolation=record.isolation,
         mps=_mps(record, state),
-        over_quota_action=state.over_quota_action(record) if record.shared else "",
+        over_quota_action=state.node.over_quota_action(record) if record.shared else "",
         throttled_ratio=max(
             (card["compute"]["throttled"]["1s"] or 0.0 for card in cards), default=0.0
         ),
@@ -454,7 +454,7 @@ _SOURCE: Final = ValueSource("default", PROFILE)
 def profile_rows(state: DaemonState) -> Iterator[ProfileStatus]:
     """Yield the row of each profile, in the order of gpushare.yaml."""
     terms = state.node.config.terms
-    capacities = state.capacities()
+    capacities = state.accounts.capacities()
     for profile in terms.profiles.values():
         request = _request(profile, terms.defaults.policy)
         yield ProfileStatus(
@@ -524,7 +524,7 @@ def _reason(ticket: TicketRecord, state: DaemonState) -> str:
         return ""
     if state.node.driver is None:
         return state.node.no_driver_reason
-    return state.integrity.why or state.queue.reasons.get(ticket.id, "")
+    return state.ledger.integrity.why or state.queue.reasons.get(ticket.id, "")
 
 
 def _granted(ticket: TicketRecord, state: DaemonState) -> QueueEntry:

@@ -62,7 +62,7 @@ def _awaited(record: TenantRecord, state: DaemonState) -> str:
     name = record.title
     if record.eviction is not None and record.eviction.held:
         return f"it waits until gpushare restore {name}"
-    if state.is_frozen(record.key):
+    if state.ledger.is_frozen(record.key):
         return f"it is paused or frozen, and waits until gpushare resume {name}"
     if fault := state.observed.restore_faults.get(record.key):
         return f"it waits, and gpushared tries again: {fault}"

@@ -130,7 +130,7 @@ class EvictableNode:
         self.node.sampler.look()
 
     def capacity(self, index: int = 0) -> CardCapacity:
-        return self.node.decide.run(self.node.capacities)[index]
+        return self.node.decide.run(self.node.accounts.capacities)[index]
 
     def settle(self) -> None:
         """Have the workers do what they were given."""
@@ -146,8 +146,7 @@ class EvictableNode:
 
     def restart(self) -> None:
         """Have another daemon take over what the ledger says; the tenants' pages stay open."""
-        self.node.ledger.close()
-        self.node.ledger = type(self.node.ledger)(self.node.ledger.folder, "boot")
+        self.node.reopen_ledger()
         self.node.evictions.close(5)
         decide = self.node.decide
         assert isinstance(decide, InlineWorker)

@@ -21,6 +21,7 @@ import pytest
 
 from gpushare import abi
 from gpushare.config import Config
+from gpushare.daemon.accounts import CardAccounts
 from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.audit.bypass import BypassControl
 from gpushare.daemon.cards.context_size import ContextSizes
@@ -42,6 +43,7 @@ from gpushare.daemon.lifecycle.queue import Queue, RoomForStarts
 from gpushare.daemon.node import LoadedDriver
 from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.sampler import UsageSampler
+from gpushare.daemon.observed import Observations
 from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.pages.mounts import CallResult, TenantMounts
 from gpushare.daemon.pages.process_watch import ProcessWatch, TenantSocket
@@ -51,8 +53,7 @@ from gpushare.daemon.policy.compute import FIXED
 from gpushare.daemon.service.control_request import Operation
 from gpushare.daemon.service.control_server import all_operations
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.store.ledger import IntegrityCheck, Ledger
-from gpushare.daemon.store.overrides import Overrides
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.metrics_schema import CardSensors
 from gpushare.oci import cdi
@@ -187,6 +188,12 @@ class FakeDaemon(DaemonState):
         self.checkpoints = FakeCheckpoints()
         self.compose()
 
+    def reopen_ledger(self) -> None:
+        """Read the ledger again, as the next daemon does."""
+        self.ledger.close()
+        self.ledger = Ledger(self.ledger.folder, "boot")
+        self.accounts = CardAccounts(self.node, self.ledger, self.observed, self.tenants)
+
     def compose(self) -> None:
         """Make its parts, which follow its ledger."""
         parts = compose(self, self.checkpoints, self.evict_worker)
@@ -307,12 +314,11 @@ def node(
         made.mkdir(parents=True, exist_ok=True)
     driver = driver or FakeDriver()
     threaded = THREADED if threaded is None else threaded
-    integrity = IntegrityCheck(config.run_dir / "integrity-lost", "boot")
     is_first = not (config.run_dir / "tenants").exists()
-    ledger = Ledger(config.run_dir / "ledger", "boot", integrity)
+    ledger = Ledger(config.run_dir / "ledger", "boot")
     if is_first:
         ledger.confirm()  # as a daemon does once it has looked for its tenants
-    tenants = Tenants()
+    observed, tenants = Observations(), Tenants()
     loop = Loop() if threaded else QuietLoop()
     worker: Callable[[str], Worker] = Worker
     pool: Callable[[str, int], WorkerPool] = WorkerPool
@@ -326,9 +332,9 @@ def node(
     made_node = FakeDaemon(
         node=machine,
         ledger=ledger,
-        integrity=integrity,
+        observed=observed,
+        accounts=CardAccounts(machine, ledger, observed, tenants),
         mounts=PlainDirectories(config.run_dir / "tenants"),
-        overrides=Overrides(config.state_dir),
         tenants=tenants,
         loop=loop,
         watch=ProcessWatch(loop),

@@ -205,7 +205,7 @@ def test_the_finding_has_a_reason_and_advice(world: BusyCard, node: FakeDaemon) 
     enough = tenant_row(tenant.entry, node)["warnings"]  # though there was no sample since
     assert not [one for one in enough if "bypasses the interposer" in one]
     tenant.pages.write_limit(0, tenant.limit, tenant.limit)
-    node.overrides.set(tenant.entry.id, {"over-quota-action": "observe"})
+    node.node.overrides.set(tenant.entry.id, {"over-quota-action": "observe"})
     for _ in range(3):
         world.look()
     assert world.recorder.calls[-1] == ("release", tenant.key)
@@ -215,7 +215,7 @@ def test_a_neighbours_shortfall_is_reason_enough(world: BusyCard, node: FakeDaem
     """A slight excess with action kill: another tenant's claim alone kills nothing."""
     guilty, victim = begin(world), world.tenants[1]
     world.tenants[:] = [guilty, victim]
-    node.overrides.set(guilty.entry.id, {"over-quota-action": "kill"})
+    node.node.overrides.set(guilty.entry.id, {"over-quota-action": "kill"})
     program = apart(world, guilty)
     for _ in range(30):
         node.observed.shortfalls = {(victim.key, CARD): Shortfall(GIB, 0.0, world.now_ns)}

@@ -53,7 +53,7 @@ def shown(node: FakeDaemon, tenant: HostProcessGrant) -> TenantCard:
 
 
 def card(node: FakeDaemon) -> CardStatus:
-    return card_row(node.capacities()[0])
+    return card_row(node.accounts.capacities()[0])
 
 
 def test_unreserved_memory_is_available_for_bursts(node: FakeDaemon) -> None:
@@ -117,7 +117,7 @@ def during(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None
 
 def test_a_reservation_that_fits_beside_bursts_withdraws_nothing(node: FakeDaemon) -> None:
     tenant = burst(node, "10GiB", "40GiB")
-    rooms = node.capacities()
+    rooms = node.accounts.capacities()
     assert not reclaim_burst({fakes.card(0).uuid: 100 * GIB}, rooms, node)
     assert reclaim_burst({fakes.card(0).uuid: 101 * GIB}, rooms, node)
     assert limit(node, tenant) == 39

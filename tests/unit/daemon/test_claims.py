@@ -121,14 +121,14 @@ def record_of(made: Mapping[str, Any], node: FakeDaemon) -> TenantRecord:
 
 
 def allocated(node: FakeDaemon) -> list[int]:
-    return [capacity.allocated_bytes // GIB for capacity in node.capacities()]
+    return [capacity.allocated_bytes // GIB for capacity in node.accounts.capacities()]
 
 
 def test_a_prepared_claim_is_reserved_and_the_kubelet_can_mount_it(node: FakeDaemon) -> None:
     answer = prepare(node, device(20, 40))
     assert answer["cdi"] == [f"gpushare.io/claim={CLAIM}"]
     assert Path(answer["folder"]).is_dir()
-    assert (allocated(node), node.capacities()[0].cores_available) == ([20, 0], 60)
+    assert (allocated(node), node.accounts.capacities()[0].cores_available) == ([20, 0], 60)
     [file] = node.node.config.cdi_dir.iterdir()
     assert file.name == f"gpushare.io-claim-{CLAIM}.json"
     [found] = json.loads(file.read_text())["devices"]
@@ -199,7 +199,7 @@ def test_a_container_has_as_much_of_the_cores_as_of_the_memory(
     for name in ("train", "eval"):
         container(node, tmp_path, name, asked=asked).create(node)
     assert [one.allocations[0].cores for one in node.ledger.entries.values()] == [13, 26]
-    assert node.capacities()[0].cores_available == 60
+    assert node.accounts.capacities()[0].cores_available == 60
     [train, _] = node.ledger.entries.values()
     set_quota(train, {"cores": "10"}, node)
     reset_quota(node.ledger.entries[train.key], [], node)
@@ -212,7 +212,7 @@ def test_the_cores_of_a_claim_are_shared_too(node: FakeDaemon, tmp_path: Path) -
     container(node, tmp_path, asked=asked).create(node)
     with pytest.raises(NoRoom, match=r"30 % of the compute of card 0.* has 10 of 40 % left"):
         container(node, tmp_path, "eval", asked=asked).create(node)
-    assert node.capacities()[0].cores_available == 60
+    assert node.accounts.capacities()[0].cores_available == 60
 
 
 def test_a_pods_annotations_never_add_to_a_claim(node: FakeDaemon, tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_a_claim_takes_what_others_leave(node: FakeDaemon) -> None:
 def test_the_scheduler_does_not_lose_what_it_allocated(node: FakeDaemon, tmp_path: Path) -> None:
     prepare(node, device(20, 40))
     container(node, tmp_path).create(node)
-    row = card_row(node.capacities()[0])
+    row = card_row(node.accounts.capacities()[0])
     assert (row["schedulable_bytes"], row["schedulable_cores"]) == (140 * GIB, 100)
     assert (row["available_bytes"], row["tenants"]) == (120 * GIB, 1)
 

@@ -69,9 +69,9 @@ def test_it_outlives_the_daemon_beside_the_card_s_policy(tmp_path: Path) -> None
         cordon_card(CARDS[1], "broken", made)
         uncordon_card(CARDS[1], made)
     with node(tmp_path) as after:
-        assert [room.cordoned for room in after.capacities()] == ["", None]
+        assert [room.cordoned for room in after.accounts.capacities()] == ["", None]
         set_card_policy(CARDS[0].uuid, "", after)
-        assert [room.cordoned for room in after.capacities()] == ["", None]
+        assert [room.cordoned for room in after.accounts.capacities()] == ["", None]
         uncordon_card(CARDS[0], after)
     assert json.loads((tmp_path / "state/cards.json").read_text()) == {}
 

@@ -91,7 +91,7 @@ def free_after(folder: Path) -> int:
         node.decide.run(find_out)
         assert sorted(node.tenants.pages) == sorted(node.mounts.made())
         assert sorted(node.mounts.made()) == sorted(node.ledger.entries)
-        return node.capacities()[0].available_bytes
+        return node.accounts.capacities()[0].available_bytes
 
 
 @pytest.mark.parametrize("before", [True, False])

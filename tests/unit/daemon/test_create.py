@@ -86,7 +86,7 @@ def test_a_second_create_before_the_first_was_bound_takes_its_place(
     second = container.create(node)
     assert first == second
     assert container.text() == once
-    assert [room.allocated_bytes for room in node.capacities()] == [4 * GIB]
+    assert [room.allocated_bytes for room in node.accounts.capacities()] == [4 * GIB]
     assert node.mounts.made() == [first["key"]]
     pid = os.getpid()
     bind.bind(first["key"], "4f1c", pid, os.getppid(), node)
@@ -112,7 +112,7 @@ def test_a_second_runtime_does_not_take_the_pages_from_the_first(
         first.kill()
     # It failed, or was killed: a retry need not wait for the reservation to expire.
     assert container.create(node, maker=os.getpid()) == given
-    assert [room.allocated_bytes for room in node.capacities()] == [4 * GIB]
+    assert [room.allocated_bytes for room in node.accounts.capacities()] == [4 * GIB]
     entry = node.ledger.entries[given["key"]]
     assert (entry.maker, entry.state) == (os.getpid(), "reserved")
 

@@ -84,7 +84,7 @@ def test_reservations_follow_the_uuid_when_indices_change(
     opened(node, memory="4GiB", devices="0")
     driver._cards = (replace(OTHER, index=0), replace(CARD, index=1))
     changed(node)
-    allocated = {room.card.index: room.allocated_bytes for room in node.capacities()}
+    allocated = {room.card.index: room.allocated_bytes for room in node.accounts.capacities()}
     assert allocated == {0: 0, 1: 4 * GIB}
 
 
@@ -98,7 +98,7 @@ def test_a_lost_card_frees_nothing_and_is_healthy_again_when_it_answers(
     assert health(node, OTHER) == "ok"
     with pytest.raises(NoRoom, match="XID 79"):
         opened(node, memory="4GiB", devices="0")
-    assert [room.allocated_bytes for room in node.capacities()] == [4 * GIB, 0]
+    assert [room.allocated_bytes for room in node.accounts.capacities()] == [4 * GIB, 0]
     driver.lost = frozenset()
     truth.look()
     assert health(node) == "ok"

@@ -664,7 +664,7 @@ class Sequence:
 
     def check(self) -> None:
         """Whatever happened, memory is counted once, and each process is where the ledger says."""
-        for capacity in self.node.decide.run(self.node.capacities):
+        for capacity in self.node.decide.run(self.node.accounts.capacities):
             assert capacity.allocated_bytes <= capacity.card.memory_bytes
         on_card = {card.uuid: 0 for card in self.node.node.loaded().cards}
         for tenant in self.living:

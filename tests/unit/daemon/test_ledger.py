@@ -371,7 +371,7 @@ def test_a_tenant_without_any_record_stops_new_reservations_until_a_release(
         release.adopt_tenants(node, node.freezer)
         (tmp_path / "run" / "integrity-lost").unlink()
         assert reserved(node, memory="4GiB")["key"] in node.ledger.entries
-        assert node.integrity.why == ""
+        assert node.ledger.integrity.why == ""
 
 
 @pytest.mark.parametrize("lost", ["a copy", "all copies"])
@@ -384,8 +384,7 @@ def test_an_interrupted_check_leaves_the_same_check_to_the_next_daemon(
     if lost == "all copies":
         shutil.rmtree(tmp_path / "run" / "copies")
     for _ in range(2):  # killed as soon as the ledger was made again
-        check = IntegrityCheck(tmp_path / "run" / "integrity-lost", "boot")
-        Ledger(tmp_path / "run" / "ledger", "boot", check)
+        Ledger(tmp_path / "run" / "ledger", "boot")
     with fakes.again(tmp_path) as node:
         release.adopt_tenants(node, node.freezer)
         with pytest.raises(IntegrityLost):

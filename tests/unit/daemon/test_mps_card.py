@@ -298,7 +298,7 @@ def test_the_action_is_that_against_containers_over_quota(
     freezer: Any = SimpleNamespace(
         freeze=lambda *_: found.append("freeze"), kill=lambda *_: found.append("kill")
     )
-    monkeypatch.setattr(running.node, "over_quota_action", lambda _: action)
+    monkeypatch.setattr(running.node.node, "over_quota_action", lambda _: action)
     MpsBypass(running.node, freezer).act(record.key, 11)
     running.node.freezing.run(lambda: None)
     assert found == done

@@ -139,7 +139,7 @@ def test_a_card_whose_mode_was_changed_while_gpushared_was_stopped_is_drained_fi
 
 def test_cards_and_containers_say_that_they_use_mps(node: FakeDaemon) -> None:
     record = created(node, memory="4GiB", backend="mps")
-    rows = [card_row(capacity) for capacity in node.capacities()]
+    rows = [card_row(capacity) for capacity in node.accounts.capacities()]
     assert [row["mode"] for row in rows] == ["unused", "mps"]
     assert [row["is_schedulable"] for row in rows] == [True, False]
     found = tenant_row(record, node)

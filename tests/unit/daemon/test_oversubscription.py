@@ -96,7 +96,7 @@ def test_it_is_beside_the_use_and_takes_nothing_from_others(node: FakeDaemon) ->
     tenant = opened(node, memory="8GiB", oversubscribe="host:16GiB", devices="0")
     record = entry_of(node, tenant)
     claim(node, tenant, {abi.KIND_BUFFER: 3 * GIB, abi.KIND_MANAGED: 18 * GIB})
-    free = node.capacities()[0].available_bytes
+    free = node.accounts.capacities()[0].available_bytes
     [card] = tenant_row(record, node)["cards"]
     assert (card["used_bytes"], card["burst_used_bytes"]) == (5 * GIB, 0)
     assert (card["oversubscribed_bytes"], card["oversubscribed_limit_bytes"]) == (
@@ -111,7 +111,7 @@ def test_it_is_beside_the_use_and_takes_nothing_from_others(node: FakeDaemon) ->
     assert metric["cards"][0]["used_bytes"] == 5 * GIB
     assert metric["cards"][0]["oversubscribed_bytes"] == 16 * GIB
     # A card of 140 GiB: nothing but the quota is taken of it.
-    assert free == node.capacities()[1].available_bytes - 8 * GIB
+    assert free == node.accounts.capacities()[1].available_bytes - 8 * GIB
 
 
 def test_whatever_it_claims_all_commands_show_the_same(node: FakeDaemon) -> None:

@@ -307,7 +307,7 @@ def test_they_are_kept_as_they_are_until_a_daemon_knows_them(
         assert node.ledger.entries[tenant].state == "bound"
         assert tenant not in node.tenants.pages
         # Burst memory that it may have is not taken back, and not allocated to others.
-        assert node.capacities()[0].available_bytes == (140 - 60) * GIB
+        assert node.accounts.capacities()[0].available_bytes == (140 - 60) * GIB
         opened(node, memory="80GiB", devices="0")
         update_burst_limits(node)
         reconcile_tenants(node, node.freezer)

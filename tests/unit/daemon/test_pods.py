@@ -55,7 +55,7 @@ class PodNode:
 
     @property
     def allocated(self) -> int:
-        return sum(room.allocated_bytes for room in self.node.capacities())
+        return sum(room.allocated_bytes for room in self.node.accounts.capacities())
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from gpushare.daemon.placement.waiting import (
     usable_cards,
     with_withheld,
 )
-from gpushare.daemon.store.ledger import Ledger, Record
+from gpushare.daemon.store.ledger import Record
 from gpushare.daemon.store.ticket import TicketRecord, TicketSource
 from gpushare.daemon.views.status_rows import queue_rows
 from gpushare.quota.errors import QuotaError
@@ -70,7 +70,7 @@ def now(node: FakeDaemon, ticket: TicketRecord) -> TicketRecord:
 
 
 def available(node: FakeDaemon) -> int:
-    return node.capacities()[0].available_bytes
+    return node.accounts.capacities()[0].available_bytes
 
 
 def settle(node: FakeDaemon) -> None:
@@ -95,7 +95,9 @@ def test_a_start_that_fits_is_granted_at_once_and_its_room_is_nobody_else_s(
     fill(one)
     ticket, _ = take(one, "3GiB")
     assert ticket.is_granted
-    assert one.capacities()[0].schedulable_bytes == GIB  # nor of the scheduler of Kubernetes
+    assert (
+        one.accounts.capacities()[0].schedulable_bytes == GIB
+    )  # nor of the scheduler of Kubernetes
     with pytest.raises(NoRoom, match=rf"ticket {ticket.id} 3"):
         opened(one, memory="3GiB")
     opened(one, memory="1GiB")
@@ -178,8 +180,7 @@ def test_a_restart_changes_no_order_and_loses_no_grant(one: FakeDaemon) -> None:
     granted, _ = take(one, "1GiB")
     waiting = [take(one, "8GiB")[0], take(one, "8GiB", priority="2")[0]]
     rows = [row["ticket"] for row in queue_rows(one)]
-    one.ledger.close()
-    one.ledger = Ledger(one.node.config.run_dir / "ledger", "boot", one.integrity)
+    one.reopen_ledger()
     one.tickets = Queue(one)
     one.tickets.adopt()
     assert [row["ticket"] for row in queue_rows(one)] == rows

@@ -230,13 +230,13 @@ def test_the_mode_of_all_cards_applies_to_new_requests_and_is_named(tmp_path: Pa
     with labelled(tmp_path, 'cards: {"0": {allowed_mode: shared}}') as made:
         share = opened(made, memory="4GiB")
         set_node_setting(ALLOWED_MODE, "exclusive", ACK, made)
-        assert {capacity.mode for capacity in made.capacities()} == {"exclusive"}
+        assert {capacity.mode for capacity in made.accounts.capacities()} == {"exclusive"}
         with pytest.raises(NoRoom, match=rf"allocated only as a whole \({ACK}\)"):
             opened(made, memory="4GiB")
         assert share["key"] in made.ledger.entries
         opened(made, count="1")
         reset_node_setting(ALLOWED_MODE, made)
-        assert [capacity.mode for capacity in made.capacities()] == ["shared", "any"]
+        assert [capacity.mode for capacity in made.accounts.capacities()] == ["shared", "any"]
 
 
 @pytest.mark.parametrize(
@@ -305,17 +305,17 @@ def test_hamis_annotation_cordons_cards_and_running_containers_stay(tmp_path: Pa
     source = "node annotation hami.io/device-cordon"
     with labelled(tmp_path) as made:
         running = opened(made, memory="1GiB", devices="0")
-        first, second = (capacity.card.uuid for capacity in made.capacities())
+        first, second = (capacity.card.uuid for capacity in made.accounts.capacities())
         set_node_setting(CORDONED, f"{first},GPU-that-was-there-before", source, made)
-        assert [capacity.cordoned for capacity in made.capacities()] == [source, None]
+        assert [capacity.cordoned for capacity in made.accounts.capacities()] == [source, None]
         assert entry_of(made, opened(made, memory="1GiB")).allocations[0].uuid == second
         with pytest.raises(NoRoom) as refused:
             opened(made, memory="1GiB", devices="0")
         assert f"card 0 is cordoned ({source}); change the {source}" in str(refused.value)
         assert running["key"] in made.ledger.entries
-        cordon_card(made.capacities()[0].card, "fan", made)
+        cordon_card(made.accounts.capacities()[0].card, "fan", made)
         reset_node_setting(CORDONED, made)
-        assert [capacity.cordoned for capacity in made.capacities()] == ["fan", None]
+        assert [capacity.cordoned for capacity in made.accounts.capacities()] == ["fan", None]
 
 
 def test_a_label_sets_the_policy_of_new_containers_and_of_no_other(tmp_path: Path) -> None:

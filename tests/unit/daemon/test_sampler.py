@@ -125,7 +125,7 @@ def test_a_card_for_one_process_is_named_and_gets_no_share(
     assert status_row(node)["warnings"] == []
     driver.modes = {CARD: "Exclusive_Process"}
     node.sampler.look()
-    (capacity,) = node.capacities()
+    (capacity,) = node.accounts.capacities()
     assert (capacity.compute_mode, capacity.health) == ("Exclusive_Process", "ok")
     (warning,) = status_row(node)["warnings"]
     assert "card 0 is in compute mode Exclusive_Process" in warning
@@ -168,14 +168,14 @@ def test_a_silent_card_reserves_no_contexts(tenant: SampledTenant) -> None:
     tenant.uses(GIB + 500 * MIB, ProcessUse(os.getpid(), GIB))
     tenant.driver.busy = {CARD: 45}
     tenant.looks(4)
-    assert card_row(tenant.node.capacities()[0])["utilization"] == 45
+    assert card_row(tenant.node.accounts.capacities()[0])["utilization"] == 45
     (process,) = tenant.row["processes"]
     assert process["cards"] == [{"index": 0, "bytes": GIB + 500 * MIB, "utilization": 40}]
     tenant.driver.lost = frozenset({CARD})
     assert tenant.looks() == [500]
     assert tenant.usage.cards[CARD].non_tenant_bytes == GIB
     assert tenant.usage.cards[CARD].health == "GPU is lost"
-    assert card_row(tenant.node.capacities()[0])["utilization"] is None
+    assert card_row(tenant.node.accounts.capacities()[0])["utilization"] is None
     tenant.driver.lost = frozenset()
     tenant.uses(None)  # no figure changes none
     assert tenant.looks() == [500]

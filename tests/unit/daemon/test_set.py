@@ -43,7 +43,7 @@ def test_set_refuses_more_than_is_available(node: FakeDaemon) -> None:
     ):
         set_quota(entry_of(node, tenant), {"memory": "121GiB"}, node)
     assert entry_of(node, tenant).allocations[0].quota_bytes == 100 * GIB
-    assert node.overrides.of(tenant["id"]) == {}
+    assert node.node.overrides.of(tenant["id"]) == {}
     set_quota(entry_of(node, tenant), {"memory": "120GiB"}, node)
 
 
@@ -94,7 +94,7 @@ def test_a_quota_that_holds_no_context_is_refused(node: FakeDaemon) -> None:
     with pytest.raises(QuotaError, match="too small for a CUDA context, 500 MiB"):
         set_quota(entry_of(node, tenant), {"memory": "500MiB"}, node)
     assert entry_of(node, tenant).allocations[0].quota_bytes == 4 * GIB
-    assert node.overrides.of(tenant["id"]) == {}
+    assert node.node.overrides.of(tenant["id"]) == {}
 
 
 def set_of(node: FakeDaemon, tenant: HostProcessGrant, **asked: str) -> None:
@@ -109,7 +109,10 @@ def permille(node: FakeDaemon, tenant: HostProcessGrant) -> int:
 def reserved(node: FakeDaemon, tenant: HostProcessGrant) -> int:
     key = tenant["key"]
     [cores] = [
-        one.cores for room in node.capacities() for one in room.allocations if one.key == key
+        one.cores
+        for room in node.accounts.capacities()
+        for one in room.allocations
+        if one.key == key
     ]
     return cores
 
@@ -131,7 +134,7 @@ def test_set_changes_the_page_the_ledger_and_the_next_container(node: FakeDaemon
     assert (entry.policy, entry.weight) == ("native-burst-share", 7)
     assert (entry.priority, entry.class_) == (0, "online")
     assert entry.quota["cores"] == {"value": "40", "source": "operator"}
-    assert node.overrides.of(tenant["id"]) == asked
+    assert node.node.overrides.of(tenant["id"]) == asked
     row = tenant_row(entry, node)
     assert (row["online"], row["priority"], row["weight"]) == (True, 0, 7)
     page = grant(node, tenant).read_bytes()[4096:]
@@ -163,7 +166,7 @@ def test_more_cores_than_the_card_has_left_are_refused_with_the_numbers(node: Fa
     with pytest.raises(NoRoom, match=r"no room for 41 % .*: card 0 has 40 % left \(train-.* 60\)"):
         set_of(node, tenant, cores="41")
     assert entry_of(node, tenant).allocations[0].cores == 30
-    assert node.overrides.of(tenant["id"]) == {}
+    assert node.node.overrides.of(tenant["id"]) == {}
     with pytest.raises(NoRoom):
         set_of(node, tenant, cores="40", memory="200GiB")
     assert entry_of(node, tenant).allocations[0].cores == 30
@@ -222,7 +225,7 @@ def test_a_daemon_that_ended_between_file_and_ledger_settles_it(tmp_path: Path) 
         before.node.card_overrides.set("GPU-0000", {"policy": "best-effort"})
     with fakes.again(tmp_path) as after:
         assert reserved(after, tenant) == 0
-        assert after.capacities()[0].cores_available == 100
+        assert after.accounts.capacities()[0].cores_available == 100
 
 
 @pytest.mark.parametrize("policy", ["fixed-share", "burst-share", "best-effort"])
@@ -232,7 +235,7 @@ def test_a_weight_that_nothing_comes_of_is_refused(node: FakeDaemon, policy: str
     with pytest.raises(QuotaError, match=rf"only under native-burst-share.* under {policy}. Add "):
         set_of(node, tenant, weight="3")
     assert entry_of(node, tenant) == before
-    assert node.overrides.of(tenant["id"]) == {}
+    assert node.node.overrides.of(tenant["id"]) == {}
     set_of(node, tenant, weight="3", policy="native-burst-share")
     assert entry_of(node, tenant).weight == 3
 
@@ -307,7 +310,7 @@ def test_a_running_container_changes_to_a_profile_and_back(profiled: FakeDaemon)
     assert "profile" not in quota_of(profiled, tenant)
     set_quota(entry_of(profiled, tenant), {"profile": "small"}, profiled)
     assert reset_quota(entry_of(profiled, tenant), ("profile",), profiled) == before
-    assert profiled.overrides.of(tenant["id"]) == {}
+    assert profiled.node.overrides.of(tenant["id"]) == {}
 
 
 def test_a_part_of_cards_of_different_sizes_is_no_one_size(profiled: FakeDaemon) -> None:
@@ -379,7 +382,7 @@ def test_all_that_was_set_is_as_it_was(node: FakeDaemon) -> None:
     assert entry_of(node, tenant) != before
     assert reset_quota(entry_of(node, tenant), (), node) == before
     assert entry_of(node, tenant) == before
-    assert node.overrides.of(tenant["id"]) == {}
+    assert node.node.overrides.of(tenant["id"]) == {}
     offset = 4096 + abi.GRANT_CARD_CORES_PERCENT
     assert grant(node, tenant).read_bytes()[offset : offset + 4] == page[offset : offset + 4]
 
@@ -393,7 +396,7 @@ def test_one_key_goes_back_and_the_others_stay(node: FakeDaemon, key: str) -> No
     assert after.quota.get(key) == before.quota.get(key)
     others = {name: row for name, row in changed.quota.items() if name != key}
     assert {name: row for name, row in after.quota.items() if name != key} == others
-    assert node.overrides.of(tenant["id"]).keys() == SET.keys() - {key}
+    assert node.node.overrides.of(tenant["id"]).keys() == SET.keys() - {key}
 
 
 def test_memory_reserved_by_others_meanwhile_is_not_taken_back(node: FakeDaemon) -> None:
@@ -408,7 +411,7 @@ def test_memory_reserved_by_others_meanwhile_is_not_taken_back(node: FakeDaemon)
     with pytest.raises(NoRoom):
         reset_quota(before, (), node)
     assert entry_of(node, tenant) == before
-    assert node.overrides.of(tenant["id"]) == {"memory": "4GiB", "cores": "10"}
+    assert node.node.overrides.of(tenant["id"]) == {"memory": "4GiB", "cores": "10"}
 
 
 @pytest.mark.parametrize("keys", [(), ["memory"], ["weight", "cores"]])
@@ -449,13 +452,13 @@ def test_the_over_quota_action_returns_to_the_nodes_default(node: FakeDaemon) ->
     set_over_quota_action(entry_of(node, tenant), "kill", node)
     set_quota(entry_of(node, tenant), {"cores": "40"}, node)
     reset_quota(entry_of(node, tenant), ["over-quota-action"], node)
-    assert node.overrides.of(tenant["id"]) == {"cores": "40"}
-    assert node.over_quota_action(entry_of(node, tenant)) == node.node.config.terms.over
+    assert node.node.overrides.of(tenant["id"]) == {"cores": "40"}
+    assert node.node.over_quota_action(entry_of(node, tenant)) == node.node.config.terms.over
 
 
 def test_it_stands_above_the_nodes_and_outlives_the_daemon(node: FakeDaemon) -> None:
     tenant = opened(node, memory="4GiB")
-    assert node.over_quota_action(entry_of(node, tenant)) == "freeze"
+    assert node.node.over_quota_action(entry_of(node, tenant)) == "freeze"
     set_over_quota_action(entry_of(node, tenant), "kill", node)
     assert tenant_row(entry_of(node, tenant), node)["over_quota_action"] == "kill"
     assert Overrides(node.node.config.state_dir).of(tenant["id"]) == {"over-quota-action": "kill"}
@@ -465,7 +468,7 @@ def test_an_unknown_choice_is_refused(node: FakeDaemon) -> None:
     tenant = opened(node, memory="4GiB")
     with pytest.raises(QuotaError, match="Write observe, warn, freeze or kill"):
         set_over_quota_action(entry_of(node, tenant), "shoot", node)
-    assert node.overrides.of(tenant["id"]) == {}
+    assert node.node.overrides.of(tenant["id"]) == {}
 
 
 def test_a_whole_card_is_not_judged(node: FakeDaemon) -> None:

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each card has, what of it is allocated and reserved, and what tenants use of it."""
+
+from __future__ import annotations
+
+from gpushare.daemon.cards.mps_state import MPS
+from gpushare.daemon.node import Node
+from gpushare.daemon.observed import CardUsage, Observations
+from gpushare.daemon.pages.tenants import Tenants
+from gpushare.daemon.placement.model import AllocationUse, CardCapacity
+from gpushare.daemon.store.ledger import Ledger
+from gpushare.daemon.store.record import TenantRecord
+
+
+class CardAccounts:
+    """The accounts of all cards, by the ledger, the last sample, and what tenants claim."""
+
+    def __init__(
+        self, node: Node, ledger: Ledger, observed: Observations, tenants: Tenants
+    ) -> None:
+        self._node, self._ledger, self._observed = node, ledger, observed
+        self._tenants = tenants
+
+    def capacities(self, without: str = "") -> tuple[CardCapacity, ...]:
+        """Return each card with its allocations, and what is reserved but for file `without`."""
+        driver, view = self._node.loaded(), self._observed.usage
+        capacities = []
+        uses: dict[str, list[AllocationUse]] = {card.uuid: [] for card in driver.cards}
+        for record in self._ledger.entries.values():
+            for number, allocation in enumerate(() if record.is_off_card else record.allocations):
+                if allocation.uuid in uses:
+                    uses[allocation.uuid].append(self._use(record, number))
+        for card in driver.cards:
+            usage = view.cards.get(card.uuid, CardUsage())
+            rule = self._node.config.rule_of(card.index, card.uuid, card.model)
+            policy = self._node.policy_of(card.uuid)
+            capacities.append(
+                CardCapacity(
+                    card,
+                    allocations=tuple(uses[card.uuid]),
+                    non_tenants=usage.non_tenants,
+                    non_tenant_bytes=usage.non_tenant_bytes,
+                    reserve_bytes=self._node.config.reserve_bytes,
+                    context_bytes=driver.contexts.sizes.get(card.model, 0),
+                    health=usage.health,
+                    utilization=usage.utilization,
+                    unattributed_bytes=self._observed.unattributed.get(card.uuid, 0),
+                    policy=policy,
+                    mode=rule.mode,
+                    mode_source=rule.where.get("allowed_mode", ""),
+                    compute_mode=usage.compute_mode,
+                    max_tenants=rule.max_tenants,
+                    max_tenants_source=rule.where.get("max_tenants", "max_tenants"),
+                    cordoned=self._node.card_overrides.of(card.uuid).get(
+                        "cordoned", rule.cordoned_by
+                    ),
+                    cordoned_by=rule.cordoned_by or "",
+                    reservations=self._ledger.reserved_beside(card.uuid, policy, without),
+                    backend=self._node.backend_of(card),
+                    backend_source=rule.where.get("backend", ""),
+                    backend_fault=self._node.mps.fault_of(card.uuid),
+                    mps_partitions=rule.mps_partitions,
+                )
+            )
+        return tuple(capacities)
+
+    def _use(self, record: TenantRecord, number: int) -> AllocationUse:
+        allocation = record.allocations[number]
+        used_bytes, limit_bytes = self.use_of(record, number)
+        return AllocationUse(
+            record.title,
+            allocation.quota_bytes,
+            record.reserved_cores(allocation, self._node.policy_of(allocation.uuid)),
+            allocation.whole,
+            key=record.key,
+            used_bytes=used_bytes,
+            limit_bytes=limit_bytes,
+            burst_limit_bytes=allocation.burst_limit_bytes,
+            is_scheduled=record.is_scheduled,
+            backend=MPS if record.isolation == MPS else "",
+        )
+
+    def use_of(self, record: TenantRecord, number: int) -> tuple[int, int]:
+        """Return what a tenant uses of a card and what it may use, as far as it can be believed.
+
+        Never less than the driver's figure in the last sample, whatever the tenant claims. The
+        claims of a tenant that stays within its quota, and never had a higher limit, are not read
+        again: its quota is allocated anyway. A tenant that does not run yet uses nothing.
+        """
+        allocation, pages = record.allocations[number], self._tenants.pages.get(record.key)
+        place = record.key, allocation.uuid
+        if allocation.whole:
+            return allocation.quota_bytes, allocation.quota_bytes
+        seen = max(self._observed.usage.driver_bytes(*place), record.evicted_bytes(number))
+        if pages is None:
+            # Its limit cannot be lowered: burst memory that it may have counts as used.
+            most = (
+                allocation.burst_limit_bytes if record.state == "bound" else allocation.quota_bytes
+            )
+            return max(seen, most), most
+        known = self._observed.usage.used.get(place, 0 if record.state == "reserved" else None)
+        most = max(allocation.burst_limit_bytes, pages.grant.most_bytes(number))
+        if known is not None and max(known, seen) <= allocation.quota_bytes == most:
+            return max(known, seen), allocation.quota_bytes
+        claimed, limit, most = pages.use(number)
+        # A tenant that claims more than it can have would keep others off the card.
+        return max(seen, min(claimed, most)), limit
