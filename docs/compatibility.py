@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from docs.markdown import table
-from gpushare.compatibility import RULES, matrix
-from gpushare.compatibility.facts import Version, cuda_text, driver_text
+from gpushare.compatibility import RULES, rules
+from gpushare.compatibility.rules import Version, cuda_text, driver_text
 
 
 def compatibility() -> Iterator[str]:
@@ -24,7 +24,7 @@ def compatibility() -> Iterator[str]:
     yield from ("## The interposer", "")
     yield "Its table of calls is made of the headers of CUDA"
     yield (
-        f"{cuda_text(matrix.BASELINE_OLDEST)} to {cuda_text(matrix.BASELINE)}. Each form "
+        f"{cuda_text(rules.BASELINE_OLDEST)} to {cuda_text(rules.BASELINE_NEWEST)}. Each form "
         "that a call ever"
     )
     yield "had is in it, so an older runtime is mediated as a newer one; what is newer than the"
@@ -41,10 +41,7 @@ def toolkits() -> Iterator[str]:
     yield ""
     yield from table(
         ("CUDA", "came with driver", "least driver"),
-        [
-            (cuda_text(cuda), driver_text(own), _least(cuda))
-            for cuda, own in matrix.TOOLKITS.items()
-        ],
+        [(cuda_text(cuda), driver_text(own), _least(cuda)) for cuda, own in rules.TOOLKITS.items()],
     )
 
 
@@ -52,7 +49,7 @@ def cards() -> Iterator[str]:
     """Yield which toolkits make programs for which cards, and what those compute with."""
     yield from ("## Cards", "")
     rows = []
-    for capability, known in matrix.ARCHITECTURES.items():
+    for capability, known in rules.ARCHITECTURES.items():
         last = f"{known.last}.x" if known.last else "goes on"
         driver = str(known.last_driver) if known.last_driver else "goes on"
         rows.append((cuda_text(capability), known.name, cuda_text(known.first), last, driver))
@@ -61,7 +58,7 @@ def cards() -> Iterator[str]:
     yield from ("## Formats of numbers", "")
     formats = [
         (f"`{name}`", cuda_text(one.capability), one.instead)
-        for name, one in matrix.PRECISIONS.items()
+        for name, one in rules.PRECISIONS.items()
     ]
     yield from table(("format", "from compute capability", "instead"), formats)
 
@@ -70,18 +67,18 @@ def backends() -> Iterator[str]:
     """Yield what MPS and MIG need."""
     yield from ("## MPS and MIG", "")
     yield (
-        f"MPS takes compute capability {cuda_text(matrix.MPS_CAPABILITY)} or more, a driver of CUDA"
+        f"MPS takes compute capability {cuda_text(rules.MPS_CAPABILITY)} or more, a driver of CUDA"
     )
     yield (
-        f"{cuda_text(matrix.MPS_CUDA)}, of {cuda_text(matrix.MPS_MEMORY_CUDA)} for limits of "
+        f"{cuda_text(rules.MPS_CUDA)}, of {cuda_text(rules.MPS_MEMORY_CUDA)} for limits of "
         "memory, and"
     )
     yield "a card that is not under MIG."
     yield ""
-    rows = [(cuda_text(card), driver_text(driver)) for card, driver in matrix.MIG_DRIVERS.items()]
+    rows = [(cuda_text(card), driver_text(driver)) for card, driver in rules.MIG_DRIVERS.items()]
     yield from table(("MIG on compute capability", "least driver"), rows)
 
 
 def _least(cuda: Version) -> str:
-    least = matrix.MINOR_COMPATIBLE.get(cuda[0], matrix.TOOLKITS[cuda])
+    least = rules.MINOR_COMPATIBLE.get(cuda[0], rules.TOOLKITS[cuda])
     return driver_text(least)

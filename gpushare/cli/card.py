@@ -11,8 +11,7 @@ import click
 from gpushare.cli import session as shared
 from gpushare.cli.run_state import timeout_option
 from gpushare.cli.status import available, colour
-from gpushare.cli.terminal_table import terminal_table
-from gpushare.cli.text import count, printable, table
+from gpushare.cli.text import count, printable, table, terminal_table
 from gpushare.client import RequestRefused, UnknownTenant
 from gpushare.errors import ErrorCode, ExitStatus, UserError
 from gpushare.quota.keys import POLICIES

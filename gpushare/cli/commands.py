@@ -88,17 +88,17 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
             "gpushare stop train --timeout 30 --reason 'draining card 0'",
         ),
         "evict": CommandEntry(
-            "evict:evict",
+            "run_state:evict",
             "Move the GPU memory of containers to host memory.",
             "gpushare evict notebook",
         ),
         "restore": CommandEntry(
-            "evict:restore",
+            "run_state:restore",
             "Move the GPU memory of evicted containers back to a card.",
             "gpushare restore notebook",
         ),
         "move": CommandEntry(
-            "evict:move",
+            "run_state:move",
             "Move a running container to another card.",
             "gpushare move train --card 1",
         ),
@@ -118,7 +118,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
             "gpushare verify --cores 30 --runtime docker",
         ),
         "audit": CommandEntry(
-            "audit:command",
+            "verify:audit",
             "Test on this host that the audit detects a container over quota.",
             "gpushare audit --self-test",
         ),

@@ -14,7 +14,7 @@ from gpushare.cli.text import ProgressLine, count, printable
 from gpushare.client import DaemonUnreachable, UnknownTenant
 from gpushare.compatibility import image as facts
 from gpushare.compatibility import rules as drivers
-from gpushare.compatibility.facts import cuda_text, driver_text, parse_version
+from gpushare.compatibility.rules import cuda_text, driver_text, parse_version
 from gpushare.errors import ExitStatus, UserError
 from gpushare.oci import cuda_compat as packages
 from gpushare.oci.elf import this_platform
@@ -22,7 +22,7 @@ from gpushare.oci.rootfs import OldKernelError, Rootfs
 
 if TYPE_CHECKING:
     from gpushare.cli.session import Session
-    from gpushare.compatibility.facts import Version
+    from gpushare.compatibility.rules import Version
     from gpushare.protocol import CardStatus, TenantStatus
 
 STATUS: Final = {"ok": 0, "warn": ExitStatus.DEGRADED, "refuse": ExitStatus.REFUSED}

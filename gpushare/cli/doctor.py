@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 import gpushare
-from gpushare import config
-from gpushare.checks import Check, engines, kubernetes, machine, mps
+from gpushare import checks, config
+from gpushare.checks import Check, kubernetes
 from gpushare.cli import session as shared
 from gpushare.cli.text import printable
 from gpushare.client import DaemonError, DaemonUnreachable, RequestRefused
@@ -103,11 +103,11 @@ def _write_bundle(
     session: Session, path: Path, run: Callable[[Client], Iterator[Check]], *, redact: bool
 ) -> None:
     # Not at the top: the checks need neither archives nor users.
-    from gpushare.cli import bundle, redaction  # noqa: PLC0415
+    from gpushare.cli import bundle  # noqa: PLC0415
 
     found = bundle.collect(session.socket, run)
     if redact:
-        found = found.redacted(redaction.Pseudonyms())
+        found = found.redacted(bundle.Pseudonyms())
     bundle.write(found, path, is_redacted=redact)
     lines = [f"{path}: check its content before you attach it to a bug report"]
     lines += [f"  without {', '.join(names)}: {why}" for why, names in found.reasons.items()]
@@ -122,29 +122,29 @@ def run_checks(client: Client) -> Iterator[Check]:
         status = client.status()
     except (DaemonUnreachable, DaemonError, RequestRefused) as error:
         yield Check("fail", f"daemon: {error}")
-        yield from machine.check_orphaned_scheduler(client.path.parent, Path("/proc/net/unix"))
+        yield from checks.check_orphaned_scheduler(client.path.parent, Path("/proc/net/unix"))
     else:
         yield from _daemon(status)
     file = Path(status["config"]) if status and status["config"] else None
-    if status is None and machine.is_simulated(file):
+    if status is None and checks.is_simulated(file):
         yield Check("ok", "simulated driver: as configured")
     else:
-        yield from machine.check_driver(status)
-    yield from machine.check_placeholders()
-    yield from machine.check_configuration(file)
-    copies = machine.used_installation(status)
-    yield from machine.check_installation(copies)
+        yield from checks.check_driver(status)
+    yield from checks.check_placeholders()
+    yield from checks.check_configuration(file)
+    copies = checks.used_installation(status)
+    yield from checks.check_installation(copies)
     if status is not None and _private(status):
         yield Check(
             "ok",
             f"{', '.join(ENGINES)}: not checked: this gpushared is not the machine's own",
         )
     else:
-        yield from engines.check_engines(copies.launcher if copies else None)
-    yield from machine.check_machine()
+        yield from checks.check_engines(copies.launcher if copies else None)
+    yield from checks.check_machine()
     yield _cgroups(cgroups.layout(cgroups.mountinfo()))
     if status is not None:
-        yield from mps.check_mps(client.cards(), status["warnings"])
+        yield from checks.check_mps(client.cards(), status["warnings"])
         yield from _without_gpu(client)
 
 

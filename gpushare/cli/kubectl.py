@@ -20,8 +20,7 @@ import gpushare
 from gpushare.cli import status
 from gpushare.cli.errors import GpushareCommand
 from gpushare.cli.session import RootCommand, Session
-from gpushare.cli.terminal_table import terminal_table
-from gpushare.cli.text import printable
+from gpushare.cli.text import printable, terminal_table
 from gpushare.errors import ExitStatus
 from gpushare.kubernetes.cluster import ClusterCard, ClusterContainer
 from gpushare.kubernetes.cluster.kubectl import connect, current_namespace

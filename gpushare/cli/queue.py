@@ -12,8 +12,7 @@ from gpushare.cli import session as shared
 from gpushare.cli.commands import COMMANDS
 from gpushare.cli.errors import GpushareCommand
 from gpushare.cli.session import CommandGroup, shared_options
-from gpushare.cli.terminal_table import terminal_table
-from gpushare.cli.text import printable
+from gpushare.cli.text import printable, terminal_table
 
 if TYPE_CHECKING:
     from gpushare.cli.session import Session

@@ -13,7 +13,7 @@ import click
 from gpushare import config as configuration
 from gpushare.cli import session as shared
 from gpushare.cli.history import parse_duration
-from gpushare.cli.terminal_table import terminal_table
+from gpushare.cli.text import terminal_table
 from gpushare.client import DaemonUnreachable
 from gpushare.errors import ErrorCode, UserError
 from gpushare.event_reader import read_events

@@ -10,7 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
+import sys
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -19,10 +23,11 @@ import click
 from gpushare import abi
 from gpushare.cli import session as shared
 from gpushare.cli import supervisor
-from gpushare.cli.engine_command import TICKET_VARIABLE, engine_request, with_ticket
 from gpushare.cli.errors import GpushareCommand, report_error
 from gpushare.cli.quota_options import quota_option
 from gpushare.cli.session import Session, wants_json
+from gpushare.cli.text import printable
+from gpushare.client import DaemonError, DaemonUnreachable
 from gpushare.errors import ErrorCode, UserError
 from gpushare.host import cgroups, mount_namespace
 from gpushare.quota.errors import BadValue, quoted
@@ -31,21 +36,10 @@ from gpushare.quota.request import WAIT
 from gpushare.quota.values import parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from gpushare.protocol import HostProcessGrant
-import shutil
-import sys
-import time
-from typing import TYPE_CHECKING
-
-from gpushare.cli.text import printable
-from gpushare.client import DaemonError, DaemonUnreachable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gpushare.cli.session import Session
+    from gpushare.protocol import HostProcessGrant
     from gpushare.protocol.queue import Ticket, TicketStatus
 
 
@@ -199,7 +193,9 @@ def _become_tenant(
         else:
             supervisor.start(client, supervisor.Command(pid, grant["key"], grant["id"]))
             cgroups.join(grant["id"])
-            mount_namespace.enter(grant["mounts"], environment.get("LD_LIBRARY_PATH", ""))
+            mount_namespace.enter_new_namespace(
+                grant["mounts"], environment.get("LD_LIBRARY_PATH", "")
+            )
         client.bind(grant["key"], grant["id"], pid)
     except BaseException:
         if not rootless:
@@ -358,3 +354,156 @@ class _Progress:
         if self._is_terminal and self._was_shown:
             click.echo("\r\x1b[K", nl=False, err=True)
         self._was_shown = False
+
+
+# --- what `docker run ARGS` requests, read from its arguments; so of podman and nerdctl ---
+#
+# Only options before the image are the engine's; what follows it is the container's command. To
+# find the image it has to be known which options have no value: those are listed here, and an
+# option that is not has one.
+
+#: The variable in which a container shows its ticket.
+TICKET_VARIABLE: Final = "GPUSHARE_TICKET"
+_ENGINES: Final = frozenset({"docker", "podman", "nerdctl"})
+_RUN: Final = ("run", "container run")
+#: Options of `run` without a value, of all three engines.
+_FLAGS: Final = frozenset(
+    {
+        *("--detach", "--disable-content-trust", "--help", "--init", "--interactive"),
+        *("--no-healthcheck", "--oom-kill-disable", "--privileged", "--publish-all", "--quiet"),
+        *("--read-only", "--rm", "--sig-proxy", "--tty", "--use-api-socket"),
+        *("--env-host", "--http-proxy", "--no-hosts", "--no-hostname", "--passwd", "--replace"),
+        *("--read-only-tmpfs", "--rmi", "--rootfs", "--tls-verify", "--unsetenv-all"),
+    }
+)
+_SHORT_FLAGS: Final = frozenset("ditPq")
+#: Options before `run` without a value.
+_GLOBAL_FLAGS: Final = frozenset(
+    {"-D", "--debug", "--tls", "--tlsverify", "--remote", "-r", "--debug-full", "--experimental"}
+)
+_CDI: Final = "nvidia.com/gpu="
+
+
+@dataclass
+class EngineRequest:
+    """What an engine's command requests; `place` is where an option of `run` can be added."""
+
+    place: int
+    variables: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+    cards: str = ""
+    name: str = ""
+
+    def source(self) -> dict[str, object]:
+        """Return what gpushared reads of it."""
+        return {
+            "quota": {},
+            "variables": self.variables,
+            "annotations": self.annotations,
+            "cards": self.cards,
+        }
+
+
+def engine_request(argv: Sequence[str]) -> EngineRequest | None:
+    """Return what an engine's `run` in `argv` requests; None where it is another command.
+
+    UserError: a file of variables cannot be read.
+    """
+    if Path(argv[0]).name not in _ENGINES:
+        return None
+    place = _after_run(argv)
+    if place is None:
+        return None
+    found = EngineRequest(place)
+    devices: list[str] = []
+    for option, value in _options(argv[place:]):
+        if option in {"-e", "--env"}:
+            _put_variable(value, found.variables)
+        elif option == "--env-file":
+            for line in _lines(value):
+                _put_variable(line, found.variables)
+        elif option == "--annotation":
+            name, _, text = value.partition("=")
+            found.annotations[name] = text
+        elif option == "--gpus":
+            found.cards = value
+        elif option == "--device" and value.startswith(_CDI):
+            devices.append(value.removeprefix(_CDI))
+        elif option == "--name":
+            found.name = value
+    if devices and not found.cards:
+        found.cards = "all" if "all" in devices else f"device={','.join(devices)}"
+    # Only these are read; a request to gpushared has a limited length.
+    wanted = ("GPUSHARE_", "NVIDIA_VISIBLE_DEVICES", "ALIYUN_", "VOLCANO_", "CUDA_", "HAMI_")
+    found.variables = {
+        name: text for name, text in found.variables.items() if name.startswith(wanted)
+    }
+    return found
+
+
+def with_ticket(argv: Sequence[str], place: int) -> tuple[str, ...]:
+    """Return the command with the variable of its ticket, whose value is in the environment.
+
+    So no other user sees the value among the arguments of the command.
+    """
+    return (*argv[:place], "--env", TICKET_VARIABLE, *argv[place:])
+
+
+def _after_run(argv: Sequence[str]) -> int | None:
+    """Return the index after `run` or `container run`; None where that is not the command."""
+    at = 1
+    while at < len(argv) and argv[at].startswith("-"):
+        at += 1 if "=" in argv[at] or argv[at] in _GLOBAL_FLAGS else 2
+    for words in _RUN:
+        length = len(words.split())
+        if " ".join(argv[at : at + length]) == words:
+            return at + length
+    return None
+
+
+def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each option before the image, and its value."""
+    at = 0
+    while at < len(words) and words[at].startswith("-") and words[at] != "-":
+        word = words[at]
+        at += 1
+        if word == "--":
+            return
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            if equals:
+                yield name, value
+                continue
+            if name in _FLAGS:
+                continue
+        else:
+            letters = word[1:].lstrip("".join(_SHORT_FLAGS))
+            if not letters:
+                continue
+            name, value = f"-{letters[0]}", letters[1:].removeprefix("=")
+            if value:
+                yield name, value
+                continue
+        if at < len(words):
+            yield name, words[at]
+            at += 1
+
+
+def _put_variable(text: str, variables: dict[str, str]) -> None:
+    """Note NAME=VALUE, or NAME with the value that it has here, as engines do."""
+    name, equals, value = text.partition("=")
+    if equals:
+        variables[name] = value
+    elif name in os.environ:
+        variables[name] = os.environ[name]
+
+
+def _lines(file: str) -> list[str]:
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        message = f"--env-file {file}: {why}"
+        raise UserError(message, code=ErrorCode.NOT_FOUND, key="--env-file", value=file) from error
+    lines = (line.strip() for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]

@@ -12,10 +12,12 @@ from gpushare.cli import session as shared
 from gpushare.cli.session import containers_argument, for_each_container
 from gpushare.cli.status import tenant_name
 from gpushare.cli.text import printable
+from gpushare.quota.size import format_size
 
 if TYPE_CHECKING:
     from gpushare.cli.session import Session
     from gpushare.protocol import TenantStatus
+
 
 timeout_option: Final = click.option(
     "-t",
@@ -112,3 +114,91 @@ def _stopped(signal: str, timeout: int) -> str:
     if signal == "KILL" or not timeout:
         return "killed"
     return f"sent SIG{signal}, will be killed in {timeout} s"
+
+
+# --- `gpushare evict`, `restore` and `move`: where the GPU memory of containers is ---
+
+_reason_option: Final = click.option(
+    "--reason", default="", metavar="TEXT", help="Reason, recorded in the log and the history."
+)
+
+
+@shared.command("evict")
+@containers_argument
+@click.option(
+    "--hold",
+    is_flag=True,
+    help="Keep the memory evicted until gpushare restore, even if the program uses CUDA.",
+)
+@_reason_option
+def evict(session: Session, containers: tuple[str, ...], hold: bool, reason: str) -> None:
+    """Move the GPU memory of containers to host memory.
+
+    The processes keep running. Other containers can be allocated what an evicted container had of
+    its card. Its next CUDA call waits until the memory is back on a card, which happens as soon as
+    one has room. The program does not notice it otherwise.
+
+    This needs driver 570 or newer, and host memory within `evict.host_memory` and within the
+    container's own memory limit. A container with a whole card, a MIG instance, managed memory or
+    shared memory (CUDA IPC), a client of an MPS server, and a paused container are refused (exit
+    status 3), and so is one that the driver cannot evict; they continue as before. The command
+    returns when the memory is off the card.
+    """
+    for_each_container(
+        session,
+        containers,
+        lambda one: session.client.evict(one, reason, hold=hold),
+        _evicted_line,
+    )
+
+
+@shared.command("restore")
+@containers_argument
+@_reason_option
+def restore(session: Session, containers: tuple[str, ...], reason: str) -> None:
+    """Move the GPU memory of evicted containers back to a card.
+
+    The memory goes to the card that it came from, or to another one of the same model if that has
+    no room, the driver is 580 or newer, and the container has its device node. If no card has room,
+    the container stays evicted (exit status 3).
+    """
+    for_each_container(
+        session,
+        containers,
+        lambda one: session.client.restore(one, reason),
+        lambda tenant: _line(tenant, f"restored to {_cards(tenant)}"),
+    )
+
+
+@shared.command("move")
+@shared.container_argument
+@click.option(
+    "--card",
+    required=True,
+    metavar="CARD",
+    shell_complete=shared.completes("cards"),
+    help="Index or UUID of the card to which the container is moved.",
+)
+@_reason_option
+def move(session: Session, container: str, card: str, reason: str) -> None:
+    """Move a running container to another card.
+
+    Its GPU memory is evicted and restored to the other card, and its program continues there. This
+    needs driver 580 or newer, two cards of the same model, and the device node of the other card in
+    the container: commands of `gpushare run` have it, and containers if `evict.moves` is on when
+    they are created. What cannot be evicted cannot be moved (`gpushare evict --help`). If the card
+    has no room, the container stays where it is (exit status 3).
+    """
+    tenant = session.client.move(container, card, reason)
+    session.show(tenant, lambda: _line(tenant, f"moved to {_cards(tenant)}"))
+
+
+def _evicted_line(tenant: TenantStatus) -> str:
+    evicted = tenant["evicted"]
+    if evicted is None:  # its program has asked for it back already
+        return _line(tenant, f"evicted and restored to {_cards(tenant)}")
+    return _line(tenant, f"evicted, {format_size(evicted['bytes'])} in host memory")
+
+
+def _cards(tenant: TenantStatus) -> str:
+    return "card " + ", ".join(str(card["index"]) for card in tenant["cards"])

@@ -11,8 +11,7 @@ import click
 
 from gpushare.cli import session as shared
 from gpushare.cli.session import TRY
-from gpushare.cli.terminal_table import terminal_table
-from gpushare.cli.text import local_time, printable
+from gpushare.cli.text import local_time, printable, terminal_table
 from gpushare.errors import ExitStatus, UserError
 from gpushare.quota.size import format_size, format_use
 

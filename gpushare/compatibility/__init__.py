@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from gpushare.compatibility import rules
-from gpushare.compatibility.facts import (
+from gpushare.compatibility.rules import (
     BACKENDS,
     LEVELS,
     Backend,

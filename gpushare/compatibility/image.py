@@ -19,7 +19,13 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from gpushare import compatibility
-from gpushare.compatibility.facts import Image, Runtime, Version, parse_exactly, strip_zeros
+from gpushare.compatibility.rules import (
+    Image,
+    Runtime,
+    Version,
+    parse_exactly,
+    strip_zeros,
+)
 from gpushare.oci.cuda_compat import Compat
 from gpushare.oci.elf import Platform
 from gpushare.oci.rootfs import Rootfs

@@ -6,24 +6,15 @@ Pure, as all rules.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from gpushare.compatibility import matrix
-from gpushare.compatibility.facts import (
-    CardFacts,
-    CompatibilityFinding,
-    Image,
-    Machine,
-    Runtime,
-    Version,
-    cuda_text,
-    driver_text,
-    major_minor,
-    ok,
-    refuse,
-    warn,
-)
-from gpushare.compatibility.matrix import Architecture
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 TOO_OLD = "driver-too-old"
 MINOR = "minor-version"
@@ -54,14 +45,14 @@ def newest_cuda(driver: Version) -> Version:
     """
     if not driver:
         return ()
-    known = [cuda for cuda, own in matrix.TOOLKITS.items() if own[0] <= driver[0]]
-    newest = max(own[0] for own in matrix.TOOLKITS.values())
+    known = [cuda for cuda, own in TOOLKITS.items() if own[0] <= driver[0]]
+    newest = max(own[0] for own in TOOLKITS.values())
     return max(known) if known and driver[0] <= newest else ()
 
 
 def describe_driver(cuda: Version) -> str:
     """Return the driver that came with a release of CUDA, in words; "" if it is unknown."""
-    own = matrix.TOOLKITS.get(major_minor(cuda))
+    own = TOOLKITS.get(major_minor(cuda))
     return f"driver {driver_text(own)} or newer" if own else ""
 
 
@@ -87,13 +78,13 @@ def check_runtime(
         yield finding
         if finding.level == "refuse":
             return  # nothing of it reaches the interposer
-    elif cuda[0] - wanted[0] > matrix.MOST_MAJORS_APART:
+    elif cuda[0] - wanted[0] > MOST_MAJORS_APART:
         yield warn(
             MAJORS,
             f"CUDA {cuda_text(wanted)} in {runtime.where} is {cuda[0] - wanted[0]} major versions "
             f"behind the driver's CUDA {cuda_text(cuda)}: it loads, but the combination is rarely "
             "tested",
-            f"use an image with CUDA {cuda[0] - matrix.MOST_MAJORS_APART} or {cuda[0]}",
+            f"use an image with CUDA {cuda[0] - MOST_MAJORS_APART} or {cuda[0]}",
             **numbers,
         )
     else:
@@ -129,7 +120,7 @@ def _newer_runtime(
     wanted: Version, cuda: Version, numbers: dict[str, str], image: Image, machine: Machine
 ) -> CompatibilityFinding:
     """Return the finding for a runtime that is newer than the driver."""
-    least = matrix.MINOR_COMPATIBLE.get(wanted[0])
+    least = MINOR_COMPATIBLE.get(wanted[0])
     drivers = [version for version in (machine.driver, image.compat) if version]
     what = f"CUDA {cuda_text(wanted)} is newer than the driver's CUDA {cuda_text(cuda)}"
     fix = f"use an image with CUDA {cuda_text(cuda)} or older"
@@ -230,7 +221,7 @@ def check_driver_support(machine: Machine) -> Iterator[CompatibilityFinding]:
 def check_precisions(image: Image, machine: Machine) -> Iterator[CompatibilityFinding]:
     """Yield the precisions that the program is configured to use and that a card does not have."""
     for name, where in image.precisions:
-        wanted = matrix.PRECISIONS[name]
+        wanted = PRECISIONS[name]
         for capability, card, known in _distinct_cards(machine):
             if capability < wanted.capability:
                 least, has = cuda_text(wanted.capability), cuda_text(capability)
@@ -247,7 +238,7 @@ def check_precisions(image: Image, machine: Machine) -> Iterator[CompatibilityFi
 def describe_precisions(image: Image) -> Iterator[str]:
     """Yield what the precisions that the program is configured to use need of any card."""
     for name, where in image.precisions:
-        wanted = matrix.PRECISIONS[name]
+        wanted = PRECISIONS[name]
         least = cuda_text(wanted.capability)
         yield (
             f"{where} requests {name}, which needs a card of compute capability {least} or newer; "
@@ -272,8 +263,8 @@ def _check_mps(machine: Machine) -> Iterator[CompatibilityFinding]:
                 f"{name} is partitioned by MIG, and gpushare does not run MPS on MIG instances",
                 "disable MIG on that card, or omit the backend",
             )
-        if card.capability is not None and card.capability < matrix.MPS_CAPABILITY:
-            has, wanted = cuda_text(card.capability), cuda_text(matrix.MPS_CAPABILITY)
+        if card.capability is not None and card.capability < MPS_CAPABILITY:
+            has, wanted = cuda_text(card.capability), cuda_text(MPS_CAPABILITY)
             yield refuse(
                 MPS_CARD,
                 f"{name} has compute capability {has}, and MPS isolates and limits its clients "
@@ -283,12 +274,12 @@ def _check_mps(machine: Machine) -> Iterator[CompatibilityFinding]:
                 wanted=wanted,
             )
     cuda = machine.cuda
-    if cuda and cuda < matrix.MPS_CUDA:
-        has, wanted = cuda_text(cuda), cuda_text(matrix.MPS_CUDA)
+    if cuda and cuda < MPS_CUDA:
+        has, wanted = cuda_text(cuda), cuda_text(MPS_CUDA)
         what = f"MPS needs a driver with CUDA {wanted} or newer, and this one has {has}"
         yield refuse(MPS_DRIVER, what, _OMIT, cuda=has, wanted=wanted)
-    elif cuda and cuda < matrix.MPS_MEMORY_CUDA:
-        has, wanted = cuda_text(cuda), cuda_text(matrix.MPS_MEMORY_CUDA)
+    elif cuda and cuda < MPS_MEMORY_CUDA:
+        has, wanted = cuda_text(cuda), cuda_text(MPS_MEMORY_CUDA)
         what = (
             f"MPS limits a client's memory (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT) from CUDA {wanted} "
             f"on, and this driver has {has}"
@@ -301,9 +292,9 @@ def _check_mig(machine: Machine) -> Iterator[CompatibilityFinding]:
         if card.capability is None:
             continue
         has = cuda_text(card.capability)
-        least = matrix.MIG_DRIVERS.get(card.capability)
+        least = MIG_DRIVERS.get(card.capability)
         if least is None:
-            supported = ", ".join(cuda_text(version) for version in matrix.MIG_DRIVERS)
+            supported = ", ".join(cuda_text(version) for version in MIG_DRIVERS)
             what = (
                 f"{card.name or 'the card'} has compute capability {has} and does not support "
                 f"MIG, which needs one of {supported}"
@@ -330,8 +321,290 @@ def _distinct_cards(
         if card.capability is not None:
             found.setdefault(card.capability, card)
     for capability, card in found.items():
-        yield capability, card, matrix.ARCHITECTURES.get(capability)
+        yield capability, card, ARCHITECTURES.get(capability)
 
 
 def _name(card: CardFacts, known: Architecture | None) -> str:
     return card.name or (f"the card ({known.name})" if known else "the card")
+
+
+# --- the facts that are evaluated, the findings that result, and versions as numbers that compare
+# ---
+
+# --- what goes with what: toolkits, drivers, cards. The figures of every rule, and nothing else ---
+#
+# docs/reference/compatibility.md is made of these tables. To add a release of CUDA: a row of
+# TOOLKITS, and of ARCHITECTURES where it brought or dropped a card.
+#
+# Sources: NVIDIA, "CUDA Toolkit Release Notes", tables of drivers; "CUDA Compatibility", minor
+# version compatibility; "CUDA Toolkit, Driver, and Architecture Matrix" of the data centre drivers;
+# "MIG User Guide", deployment considerations; "Multi-Process Service".
+
+
+#: The CUDA whose headers the interposer's table of calls is made of: the oldest and the newest.
+#: libhook/table/headers.py has them, and a test holds that these are the same.
+BASELINE_OLDEST: Final[Version] = (11, 8)
+BASELINE_NEWEST: Final[Version] = (13, 5)
+
+#: Of each release of the toolkit the driver that came with it, on Linux x86_64: the first that
+#: can do all of it. Of 13.4 only the branch.
+TOOLKITS: Final[Mapping[Version, Version]] = {
+    (9,): (384, 81),
+    (9, 1): (390, 46),
+    (9, 2): (396, 26),
+    (10,): (410, 48),
+    (10, 1): (418, 39),
+    (10, 2): (440, 33),
+    (11,): (450, 36, 6),
+    (11, 1): (455, 23),
+    (11, 2): (460, 27, 3),
+    (11, 3): (465, 19, 1),
+    (11, 4): (470, 42, 1),
+    (11, 5): (495, 29, 5),
+    (11, 6): (510, 39, 1),
+    (11, 7): (515, 43, 4),
+    (11, 8): (520, 61, 5),
+    (12,): (525, 60, 13),
+    (12, 1): (530, 30, 2),
+    (12, 2): (535, 54, 3),
+    (12, 3): (545, 23, 6),
+    (12, 4): (550, 54, 14),
+    (12, 5): (555, 42, 2),
+    (12, 6): (560, 28, 3),
+    (12, 8): (570, 26),
+    (12, 9): (575, 51, 3),
+    (13,): (580, 65, 6),
+    (13, 1): (590, 44, 1),
+    (13, 2): (595, 45, 4),
+    (13, 3): (610, 43, 2),
+    (13, 4): (615,),
+}
+
+#: Of each major release the oldest driver that runs any of its minor releases, with what the
+#: driver itself has. Before 11 there was no such thing: each release needed its own driver.
+MINOR_COMPATIBLE: Final[Mapping[int, Version]] = {
+    11: (450, 80, 2),
+    12: (525, 60, 13),
+    13: (580, 65, 6),
+}
+
+#: So far behind a driver's major version a runtime is not tried by anybody any more.
+MOST_MAJORS_APART: Final = 1
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A family of cards: which toolkits make programs for it, and which drivers know it.
+
+    `first` is the first toolkit, `last` the last major version of it, `last_driver` the last
+    branch; None: it goes on.
+    """
+
+    name: str
+    first: Version
+    last: int | None = None
+    last_driver: int | None = None
+
+
+#: By compute capability.
+ARCHITECTURES: Final[Mapping[Version, Architecture]] = {
+    (3,): Architecture("Kepler", (6,), 10, 470),
+    (3, 5): Architecture("Kepler", (6,), 11, 470),
+    (3, 7): Architecture("Kepler", (6, 5), 11, 470),
+    (5,): Architecture("Maxwell", (6, 5), 12, 580),
+    (5, 2): Architecture("Maxwell", (6, 5), 12, 580),
+    (5, 3): Architecture("Maxwell", (6, 5), 12, 580),
+    (6,): Architecture("Pascal", (8,), 12, 580),
+    (6, 1): Architecture("Pascal", (8,), 12, 580),
+    (7,): Architecture("Volta", (9,), 12, 580),
+    (7, 5): Architecture("Turing", (10,)),
+    (8,): Architecture("Ampere", (11,)),
+    (8, 6): Architecture("Ampere", (11, 1)),
+    (8, 9): Architecture("Ada", (11, 8)),
+    (9,): Architecture("Hopper", (11, 8)),
+    (10,): Architecture("Blackwell", (12, 8)),
+    (10, 3): Architecture("Blackwell", (12, 9)),
+    (12,): Architecture("Blackwell", (12, 8)),
+    (12, 1): Architecture("Blackwell", (12, 9)),
+}
+
+
+@dataclass(frozen=True)
+class Precision:
+    """A format of numbers: from which compute capability a card computes with it, and what else."""
+
+    capability: Version
+    instead: str
+
+
+#: Programs refuse to start on a card without what they were told to compute with.
+PRECISIONS: Final[Mapping[str, Precision]] = {
+    "float16": Precision((5, 3), "--dtype=float32"),
+    "bfloat16": Precision((8,), "--dtype=half"),
+    "tf32": Precision((8,), "--dtype=half"),
+    "int8": Precision((6, 1), "--dtype=half"),
+    "fp8": Precision((8, 9), "--dtype=half, or a quantization that the card has"),
+    "fp4": Precision((10,), "--quantization=fp8"),
+}
+
+#: MPS: the cards whose clients have address spaces and limits of their own (Volta and newer), the
+#: CUDA of the driver from which it is run here, and from which it has a limit of memory.
+MPS_CAPABILITY: Final[Version] = (7,)
+MPS_CUDA: Final[Version] = (11, 4)
+MPS_MEMORY_CUDA: Final[Version] = (11, 5)
+
+#: MIG: the oldest driver, by the compute capability of cards that may have partitions.
+MIG_DRIVERS: Final[Mapping[Version, Version]] = {
+    (8,): (450, 80, 2),
+    (9,): (525, 85, 12),
+    (10,): (570, 133, 20),
+    (10, 3): (580, 82, 7),
+    (12,): (575, 51, 3),
+}
+
+
+# --- the facts that are evaluated, the findings that result, and versions as numbers that compare
+# ---
+
+#: (12, 4, 127), (550, 54, 15), (7, 5). Zeros at the end say nothing and are not kept, but of a
+#: runtime: (12,) is one of which nothing finer is known, and (12, 0, 107) of 12.0.
+Version: TypeAlias = "tuple[int, ...]"
+
+_TEXT: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,5}", re.ASCII)
+
+
+CompatibilityLevel: TypeAlias = Literal["ok", "warn", "refuse"]
+Backend: TypeAlias = Literal["interposer", "exclusive", "mps", "mig"]
+LEVELS: Final[tuple[CompatibilityLevel, ...]] = ("ok", "warn", "refuse")
+BACKENDS: Final[tuple[Backend, ...]] = ("interposer", "exclusive", "mps", "mig")
+
+
+@functools.lru_cache(maxsize=256)
+def parse_version(text: str) -> Version | None:
+    """Return the version that `text` is, None where it is none: `12.4.1`, `550.54.15`."""
+    found = parse_exactly(text)
+    return None if found is None else strip_zeros(found)
+
+
+def parse_exactly(text: str) -> Version | None:
+    """Return the same with the zeros at its end: of a runtime they say how much is known."""
+    stripped = text.strip()
+    if not _TEXT.fullmatch(stripped):
+        return None
+    return tuple(int(part) for part in stripped.split("."))
+
+
+def strip_zeros(version: Version) -> Version:
+    """Return `version` without zeros at its end, but for the first number: 12.0 is 12."""
+    end = len(version)
+    while end > 1 and version[end - 1] == 0:
+        end -= 1
+    return version[:end]
+
+
+def major_minor(version: Version) -> Version:
+    """Return major and minor alone, as a driver tells of itself: 12.4.127 is (12, 4)."""
+    return strip_zeros(version[:2])
+
+
+def cuda_text(version: Version) -> str:
+    """Return a version of CUDA or of a card as it is written: 12.0, 12.4."""
+    return ".".join(map(str, (*version, 0)[:2]))
+
+
+def driver_text(version: Version) -> str:
+    """Return all of a driver's version as NVIDIA writes it: 525.60.13, 580.65.06."""
+    return ".".join(str(part) if place == 0 else f"{part:02}" for place, part in enumerate(version))
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """A card that the container gets. What is not known is None, or empty.
+
+    `brand` is as NVIDIA_REQUIRE_ variables name it: tesla, geforce, nvidia. `mig`: it is
+    partitioned. `datacenter`: cuda-compat packages are made for it.
+    """
+
+    name: str = ""
+    capability: Version | None = None
+    brand: str = ""
+    mig: bool = False
+    datacenter: bool | None = None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What an image is to run on. `driver` and `cuda` are the host's driver, empty: not known."""
+
+    driver: Version = ()
+    cuda: Version = ()
+    cards: tuple[CardFacts, ...] = ()
+    backend: Backend = "interposer"
+    baseline: Version = BASELINE_NEWEST
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A CUDA runtime of an image, and where it was found: a path, or a variable."""
+
+    version: Version
+    where: str
+
+
+@dataclass(frozen=True)
+class Image:
+    """What an image says of itself, and what is in it.
+
+    `runtimes` in the order in which a program finds them. `requires` are its NVIDIA_REQUIRE_
+    variables with what they say; `disabled`: none is to be looked at. `compat` is the version of
+    the libcuda that it brings. `precisions` are formats that it is told to compute with, and what
+    says so.
+    """
+
+    runtimes: tuple[Runtime, ...] = ()
+    requires: tuple[tuple[str, str], ...] = ()
+    disabled: bool = False
+    compat: Version = ()
+    precisions: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class CompatibilityFinding:
+    """What one rule says: `what` in a sentence, the figures it rests on, and what to do."""
+
+    level: CompatibilityLevel
+    rule: str
+    what: str
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    fix: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.what} ({self.rule})"
+        return f"{text}; {self.fix}" if self.fix else text
+
+
+def refuse(rule: str, what: str, fix: str = "", **numbers: str) -> CompatibilityFinding:
+    """Return a finding that refuses the image; `_` in the name of a number is a space."""
+    return _finding("refuse", rule, what, fix, numbers)
+
+
+def warn(rule: str, what: str, fix: str = "", **numbers: str) -> CompatibilityFinding:
+    """Return a warning."""
+    return _finding("warn", rule, what, fix, numbers)
+
+
+def ok(rule: str, what: str, **numbers: str) -> CompatibilityFinding:
+    """Return that a rule holds."""
+    return _finding("ok", rule, what, "", numbers)
+
+
+def _finding(
+    level: CompatibilityLevel, rule: str, what: str, fix: str, numbers: Mapping[str, str]
+) -> CompatibilityFinding:
+    named = {name.replace("_", " "): text for name, text in numbers.items()}
+    return CompatibilityFinding(level, rule, what, named, fix)
+
+
+def worst(findings: tuple[CompatibilityFinding, ...]) -> CompatibilityLevel:
+    """Return the gravest level of `findings`, ok where there is none."""
+    return max((found.level for found in findings), key=LEVELS.index, default="ok")

@@ -25,7 +25,7 @@ from gpushare.daemon.placement.waiting import QueueState
 from gpushare.daemon.store.history import History
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.metrics_history import MetricsHistory
-from gpushare.oci.prepared_image import PreparedImages
+from gpushare.oci.image_view import PreparedImages
 
 
 @dataclass

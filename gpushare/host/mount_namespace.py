@@ -34,7 +34,7 @@ class NamespaceError(UserError):
     """The tenant's mounts failed on this host."""
 
 
-def enter(rows: Sequence[MountRow], search: str = "") -> None:
+def enter_new_namespace(rows: Sequence[MountRow], search: str = "") -> None:
     """Move this process into a new mount namespace and create the mounts of `rows` in it.
 
     `search` is the LD_LIBRARY_PATH of the future process. NamespaceError names the mount that

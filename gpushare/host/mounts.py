@@ -122,7 +122,7 @@ def unshare(flags: int) -> None:
     _check(_libc.unshare(flags), "unshare")
 
 
-def enter(namespace: int, kind: int = CLONE_NEWNS) -> None:
+def enter_namespace(namespace: int, kind: int = CLONE_NEWNS) -> None:
     """Move this thread into the namespace open at fd `namespace`, which must be of CLONE_* `kind`.
 
     Before entering a mount namespace, call unshare(CLONE_FS): the thread must not share its root

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the spec edits for a container with a GPU.
+"""Builds the spec edits for a container with a GPU, and places its mounts.
 
 A pass over a bundle:
 
@@ -15,18 +15,24 @@ A pass over a bundle:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
+from gpushare.errors import UserError
 from gpushare.oci import driver_files, loader
 from gpushare.oci import driver_files as drivers
 from gpushare.oci.cdi import CdiDeviceNode, CdiEdits, CdiMount
 from gpushare.oci.driver_files import CUDA, NVML, DriverFiles
 from gpushare.oci.edits import Device, Edits, Hook, Mount
 from gpushare.oci.elf import Platform
-from gpushare.oci.loader import CacheEntry, Filters, install_cache
-from gpushare.oci.rootfs import Rootfs
+from gpushare.oci.ldcache import LoaderCacheError
+from gpushare.oci.loader import CacheEntry, Filters, MergedCache, install_cache
+from gpushare.oci.rootfs import Rootfs, RootfsError
+from gpushare.oci.spec import Spec
 
 __all__ = [
     "CacheEntry",
@@ -195,3 +201,342 @@ def devices(nodes: Iterable[CdiDeviceNode]) -> tuple[Device, ...]:
 
 def _env(edits: CdiEdits) -> dict[str, str]:
     return {name: value for name, _, value in (entry.partition("=") for entry in edits.env)}
+
+
+# --- where in a container gpushare's mounts go, and the mount points for them ---
+#
+# A low-level runtime creates a missing mount point wherever the path leads: in the image's layer,
+# or in the source of a volume, which is a folder of the host. Therefore:
+#
+# - No mount goes beneath a volume. The volume's content is never looked at, because it may be slow
+#   or change. A library moves to PRIVATE, and the loader's cache names it there. Another file is
+#   left out, with a note. If a mount cannot move, the container is refused.
+# - Missing mount points in the layer are created here, through the rootfs's descriptor: the root of
+#   a user namespace may not be permitted to.
+# - OURS is a tmpfs, so the mount points in it cost next to nothing, and leave nothing in the layer.
+#   Where the image or an engine has files of its own there, only PRIVATE is one.
+# - A name by which any program finds a library (libcuda.so.1) becomes a link to PRIVATE. An empty
+#   file in its place would stay in the layer after `docker commit`, and a loader fails on it ("file
+#   too short"). A link to nothing is the same to it as no file. Two names of one library lead to
+#   one mount.
+#
+# The libraries of a share are the same for every container, so gpushared mounts them ahead of
+# need, as one tree (daemon/pages/mounts.py). A container gets this tree at OURS, where it would
+# otherwise get a tmpfs and single mounts. It keeps those where a file is not the tree's: whole
+# cards, libraries past the interposer, an image with a newer cuda-compat, a volume or files of the
+# image in OURS.
+
+# As the tree is mounted on the host: a user namespace must not leave one of these out. `ro` here is
+# the topmost mount's only, and each mount in the tree is read-only by itself. `rprivate`: what is
+# unmounted on the host stays in the container.
+_TREE_OPTIONS: Final = ("rbind", "rprivate", "ro", "nosuid", "nodev", "noexec")
+OURS: Final = "/opt/gpushare"
+PRIVATE: Final = f"{OURS}/lib"
+_POINTS: Final = frozenset(posixpath.basename(path) for path in (DRIVER_DIR, TENANT_DIR, PRIVATE))
+_FIXED: Final = (f"{DRIVER_DIR}/", f"{TENANT_DIR}/")  # compiled into the interposer library
+_TMPFS: Final = ("nosuid", "nodev", "mode=755", "size=1m")
+_LOADED: Final = frozenset({CUDA, "libcuda.so", NVML})  # the names that programs load
+_FRESH: Final = frozenset({"tmpfs", "ramfs"})  # empty at each start: nothing of the host is in it
+_BINDS: Final = frozenset({"bind", "rbind"})
+_SHARED: Final = frozenset({"shared", "rshared"})
+_MOST_MOUNTS: Final = 4096
+
+
+class CoveredPath(UserError):
+    """A volume is mounted over a path that a container with a GPU needs; the message names it."""
+
+
+@dataclass(frozen=True)
+class EngineMount:
+    """A mount of the engine: its `destination` without links, and what a mount beneath it does."""
+
+    destination: str
+    is_fresh: bool
+    is_shared: bool = False
+
+    def holds(self, path: str) -> bool:
+        """Whether a mount point at `path` would be created in this mount's file system.
+
+        A mount at the very destination creates nothing, but a shared one passes it to the host.
+        """
+        if path == self.destination:
+            return self.is_shared
+        return path.startswith(self.destination.rstrip("/") + "/")
+
+
+@dataclass(frozen=True)
+class PlacedEdits:
+    """Edits whose mounts write to no volume, and notes about the mounts that were left out.
+
+    `volume` is the destination of the volume that covers the loader's folder; empty: none does.
+    """
+
+    wanted: ContainerEdits
+    engines: tuple[EngineMount, ...]
+    notes: tuple[str, ...]
+    volume: str
+
+
+def engine_mounts(spec: Spec, rootfs: Rootfs) -> tuple[EngineMount, ...]:
+    """Return the engine's mounts in their order: a later one covers an earlier one."""
+    entries = spec.entries("mounts")
+    if len(entries) > _MOST_MOUNTS:
+        raise CoveredPath(f"config.json has over {_MOST_MOUNTS} mounts. Reduce them")
+    mounts: list[EngineMount] = []
+    for entry in entries:
+        mounts.append(_engine_mount(entry, rootfs, mounts))
+    return tuple(mounts)
+
+
+def _engine_mount(
+    entry: dict[str, Any], rootfs: Rootfs, earlier: Sequence[EngineMount]
+) -> EngineMount:
+    destination, options = entry.get("destination"), entry.get("options")
+    path = _resolved(rootfs, destination if isinstance(destination, str) else "/", earlier)
+    words = {word for word in options if isinstance(word, str)} if isinstance(options, list) else ()
+    fresh = entry.get("type") in _FRESH and not _BINDS.intersection(words)
+    return EngineMount(path, fresh, bool(_SHARED.intersection(words)))
+
+
+def top_mount(mounts: Sequence[EngineMount], path: str) -> EngineMount | None:
+    """Return the mount in which a mount point at `path` would be created; None: in the layer."""
+    return next((mount for mount in reversed(mounts) if mount.holds(path)), None)
+
+
+def place(wanted: ContainerEdits, spec: Spec, rootfs: Rootfs, driver: DriverFiles) -> PlacedEdits:
+    """Return `wanted` with mounts that are in no volume, and create their mount points.
+
+    CoveredPath if a mount cannot be anywhere else.
+    """
+    engines = engine_mounts(spec, rootfs)
+    placing = _Placing(engines, rootfs, driver)
+    mounts = [placed for mount in wanted.edits.mounts for placed in placing.place(mount)]
+    if placing.needs_tmpfs:
+        mounts.insert(0, placing.private_directory())
+    volumes = [placing.volume_over(entry.path) for entry in wanted.cache]
+    cache = tuple(
+        replace(entry, path=f"{PRIVATE}/{entry.name}")
+        if volume is not None or placing.is_missing_on_host(entry.path)
+        else entry
+        for entry, volume in zip(wanted.cache, volumes, strict=True)
+    )
+    placed = replace(wanted, edits=replace(wanted.edits, mounts=tuple(mounts)), cache=cache)
+    why = "a volume covers it" if placing.is_layer else "it does not exist on this host"
+    notes = tuple(f"not mounted: {path}: {why}" for path in placing.left_out)
+    volume = next((volume.destination for volume in volumes if volume is not None), "")
+    return PlacedEdits(placed, engines, notes, volume)
+
+
+def merged_cache(placed: PlacedEdits, rootfs: Rootfs, platform: Platform) -> MergedCache | None:
+    """Return the loader's cache with the entries of `placed`; None: it stays as it is.
+
+    A cache in a volume stays as it is: the loader's directories have the libraries too. CoveredPath
+    if a volume covers those as well.
+    """
+    path = _resolved(rootfs, loader.CACHE, placed.engines)
+    is_covered = top_mount(placed.engines, path) is not None
+    if not placed.volume:
+        if is_covered:
+            return None
+        return loader.merge_cache(rootfs, placed.wanted.cache, platform)
+    if is_covered or any(mount.destination == path for mount in placed.engines):
+        raise _no_directory(placed.volume, f"a volume covers {loader.CACHE}")
+    try:
+        return loader.merge_cache(rootfs, placed.wanted.cache, platform, required=True)
+    except (RootfsError, LoaderCacheError) as error:
+        raise _no_directory(placed.volume, str(error)) from error
+
+
+def with_cache(
+    placed: PlacedEdits, merged: MergedCache | None, rootfs: Rootfs, keep: Path
+) -> Edits:
+    """Return the edits with the loader's cache, which is replaced or, in `keep`, mounted over."""
+    if merged is None:
+        return placed.wanted.edits
+    try:
+        return placed.wanted.with_mount(loader.put_cache(rootfs, merged, keep))
+    except RootfsError as error:
+        if not placed.volume:
+            raise
+        raise _no_directory(placed.volume, str(error)) from error
+
+
+def _no_directory(volume: str, why: str) -> CoveredPath:
+    return CoveredPath(
+        f"the volume at {volume} covers the loader's directory, and the loader cannot use another "
+        f"one: {why}. Mount the volume at another path"
+    )
+
+
+class _Placing:
+    """Places the mounts of one container. `private` are the names in PRIVATE."""
+
+    def __init__(self, mounts: Sequence[EngineMount], rootfs: Rootfs, driver: DriverFiles) -> None:
+        self._mounts = mounts
+        self._rootfs = rootfs
+        # A layer that is the host's own root gets no file of ours.
+        self.is_layer = not rootfs.is_hosts()
+        self._sonames = {*_LOADED, *(library.soname for library in driver.libraries)}
+        self._aliases = {name for library in driver.libraries for name in library.names}
+        self.private: set[str] = set()
+        self._private_names: dict[str, str] = {}  # by source
+        self._private = self._resolved(PRIVATE)
+        self._tmpfs = OURS if self._is_ours() else PRIVATE
+        self.needs_tmpfs = False
+        self.left_out: list[str] = []
+
+    def volume_over(self, path: str) -> EngineMount | None:
+        """Return the volume in which a mount point at `path` would be created; None: no volume."""
+        top = top_mount(self._mounts, self._resolved(path))
+        return None if top is None or top.is_fresh else top
+
+    def _resolved(self, path: str) -> str:
+        return _resolved(self._rootfs, path, self._mounts)
+
+    def private_directory(self) -> Mount:
+        """Return the tmpfs that the private mounts are in."""
+        self._make_directory(self._tmpfs)
+        return Mount("tmpfs", self._tmpfs, _TMPFS, "tmpfs")
+
+    def _is_ours(self) -> bool:
+        """Whether nothing but mount points of ours is, or is mounted, in OURS."""
+        own = self._resolved(OURS)
+        if not self.is_layer or any(m.destination.startswith(f"{own}/") for m in self._mounts):
+            return False
+        return _POINTS.issuperset(self._rootfs.names(OURS))
+
+    def place(self, mount: Mount) -> Iterator[Mount]:
+        """Yield `mount` where it can be, or nothing."""
+        path = self._resolved(mount.destination)
+        name = posixpath.basename(mount.destination)
+        top = top_mount(self._mounts, path)
+        is_fixed = f"{mount.destination}/".startswith(_FIXED)
+        if mount.destination.startswith(f"{TENANT_DIR}/"):
+            yield mount  # it is in our own mount
+        elif top is not None and not top.is_fresh:
+            if is_fixed or (name in self._sonames and self.volume_over(f"{PRIVATE}/{name}")):
+                raise CoveredPath(
+                    f"the volume at {top.destination} covers {mount.destination}, which a "
+                    "container with a GPU needs. Mount the volume at another path"
+                )
+            yield from self._beside(mount, name)
+        elif is_fixed and self._tmpfs == OURS:
+            self.needs_tmpfs = True
+            yield mount
+        elif path.startswith(f"{self._private}/"):
+            yield from self._privately(mount, path.removeprefix(f"{self._private}/"))
+        elif top is None and not is_fixed and self.is_missing_on_host(path):
+            yield from self._beside(mount, name)
+        elif top is not None or not self.is_layer or self._rootfs.exists(path):
+            yield mount
+        elif not is_fixed and self._is_link(name) and self._link(path, self._known(mount, name)):
+            yield from self._privately(mount, self._known(mount, name))
+        else:
+            self._make_point(mount, path)
+            yield mount
+
+    def is_missing_on_host(self, path: str) -> bool:
+        """Whether the root is the host's own, and a mount point would have to be created in it."""
+        return not self.is_layer and not self._rootfs.exists(path)
+
+    def _beside(self, mount: Mount, name: str) -> Iterator[Mount]:
+        """Place a mount that cannot be at its destination."""
+        if name in self._sonames:
+            yield from self._privately(mount, name)
+        elif name not in self._aliases:
+            self.left_out.append(mount.destination)
+
+    def _privately(self, mount: Mount, name: str) -> Iterator[Mount]:
+        if name not in self.private:
+            self.private.add(name)
+            self._private_names.setdefault(mount.source, name)
+            self.needs_tmpfs = True
+            yield replace(mount, destination=f"{PRIVATE}/{name}")
+
+    def _known(self, mount: Mount, name: str) -> str:
+        """Return the name in PRIVATE of a mount's source: libcuda.so is libcuda.so.1."""
+        return self._private_names.get(mount.source, name)
+
+    def _is_link(self, name: str) -> bool:
+        """Whether a link can stand for a missing library of that name.
+
+        Other tools mount the driver at its own files' names, and crun mounts over no link.
+        """
+        return name in _LOADED or (name in self._sonames and name not in self._aliases)
+
+    def _link(self, path: str, name: str) -> bool:
+        if self.volume_over(f"{PRIVATE}/{name}") is not None:
+            return False
+        try:
+            self._rootfs.make_link(path, f"{PRIVATE}/{name}")
+        except OSError:
+            return False
+        return True
+
+    def _make_point(self, mount: Mount, path: str) -> None:
+        if Path(mount.source).is_dir():
+            self._make_directory(path)
+        else:
+            with contextlib.suppress(OSError):  # the low-level runtime reports it, or succeeds
+                self._rootfs.make_file(path)
+
+    def _make_directory(self, path: str) -> None:
+        resolved = self._resolved(path)
+        if self.is_layer and top_mount(self._mounts, resolved) is None:
+            with contextlib.suppress(OSError):
+                self._rootfs.make_directory(resolved)
+
+
+def _resolved(rootfs: Rootfs, path: str, mounts: Sequence[EngineMount]) -> str:
+    """Return `path` without the links of the layer; those that `mounts` cover do not count."""
+    literal = posixpath.normpath(f"/{path.lstrip('/')}")
+    try:
+        found = rootfs.resolve(path)
+        if found == literal:
+            return found
+        found = ""
+        names = [name for name in path.split("/") if name]
+        for number, name in enumerate(names):
+            if top_mount(mounts, f"{found}/{name}") is not None:
+                return posixpath.normpath("/".join((found, *names[number:])))
+            found = rootfs.resolve(f"{found}/{name}").rstrip("/")
+    except RootfsError:
+        return literal
+    return found or "/"
+
+
+@dataclass(frozen=True)
+class LibraryTree:
+    """A tree that is mounted at `path` on the host; `files` are its sources, by destination."""
+
+    path: str
+    files: Mapping[str, str]
+
+
+def tree_files(driver: DriverFiles, filters: Filters) -> dict[str, str]:
+    """Return the sources of the libraries of every share of `driver`, by destination."""
+    found = {mount.destination: mount.source for mount in driver_mounts(driver)}
+    found[f"{PRIVATE}/{CUDA}"] = filters.cuda
+    found[f"{PRIVATE}/{NVML}"] = filters.nvml
+    for library in drivers.shared_libraries(driver, frozenset()):
+        found[f"{PRIVATE}/{library.soname}"] = library.host_path
+    return found
+
+
+def with_tree(placed: PlacedEdits, tree: LibraryTree) -> PlacedEdits:
+    """Return `placed` with `tree` in place of its mounts in OURS; as it is where they differ."""
+    edits = placed.wanted.edits
+    if not edits.mounts or (edits.mounts[0].type, edits.mounts[0].destination) != ("tmpfs", OURS):
+        return placed
+    others = edits.mounts[1:]
+    libraries = [mount for mount in others if _is_in_tree(mount)]
+    if any(tree.files.get(mount.destination) != mount.source for mount in libraries):
+        return placed
+    top = Mount(tree.path, OURS, _TREE_OPTIONS)
+    mounts = (top, *(mount for mount in others if mount not in libraries))
+    return replace(placed, wanted=replace(placed.wanted, edits=replace(edits, mounts=mounts)))
+
+
+def _is_in_tree(mount: Mount) -> bool:
+    is_tenant = f"{mount.destination}/".startswith(f"{TENANT_DIR}/")
+    return mount.destination.startswith(f"{OURS}/") and not is_tenant

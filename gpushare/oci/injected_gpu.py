@@ -15,9 +15,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
-from gpushare.oci import nvidia_hooks
 from gpushare.oci.driver_files import DriverFiles
 from gpushare.oci.edits import DEVICES, ENV, HOOKS, MOUNTS, RULES, SpecPath
 from gpushare.oci.spec import Spec
@@ -72,7 +71,7 @@ def is_placed(spec: Spec) -> bool:
 
     The launcher's `placed` (runtime/spec.c) says the same: it is what makes a sandbox none.
     """
-    if any(nvidia_hooks.is_nvidias(hook) for path in HOOKS for hook in spec.entries(*path)):
+    if any(is_nvidias(hook) for path in HOOKS for hook in spec.entries(*path)):
         return True
     if spec.is_privileged():
         return False
@@ -90,18 +89,18 @@ def _not_empty(taken: Mapping[SpecPath, Sequence[int]]) -> dict[SpecPath, Sequen
 
 
 def _hooks(hooks: Sequence[Mapping[str, Any]]) -> list[int]:
-    return [index for index, hook in enumerate(hooks) if nvidia_hooks.kind(hook) is not None]
+    return [index for index, hook in enumerate(hooks) if hook_kind(hook) is not None]
 
 
 def _kinds(
     spec: Spec, hooks: Mapping[SpecPath, Sequence[int]]
-) -> dict[nvidia_hooks.HookKind, Mapping[str, Any]]:
+) -> dict[HookKind, Mapping[str, Any]]:
     """Return the last hook of each kind: what it says is what counts."""
-    found: dict[nvidia_hooks.HookKind, Mapping[str, Any]] = {}
+    found: dict[HookKind, Mapping[str, Any]] = {}
     for path, indices in hooks.items():
         for index in indices:
             hook = spec.entries(*path)[index]
-            kind = nvidia_hooks.kind(hook)
+            kind = hook_kind(hook)
             assert kind is not None
             found[kind] = hook
     return found
@@ -109,15 +108,15 @@ def _kinds(
 
 def _cards(
     spec: Spec,
-    kinds: Mapping[nvidia_hooks.HookKind, Mapping[str, Any]],
+    kinds: Mapping[HookKind, Mapping[str, Any]],
     nodes: Sequence[int],
     bound: Sequence[int],
     driver: DriverFiles,
 ) -> EngineCards | None:
     if "cli" in kinds:
-        return nvidia_hooks.cli_cards(kinds["cli"])
+        return cli_cards(kinds["cli"])
     if "runtime-hook" in kinds and not _of_hooks_d(spec):
-        return nvidia_hooks.cards(spec.variables.get(VISIBLE_DEVICES, ""), "docker run --gpus")
+        return cards(spec.variables.get(VISIBLE_DEVICES, ""), "docker run --gpus")
     if "runtime-hook" in kinds and not (nodes or bound or "cdi" in kinds):
         return None
     minors, instances = card_minors(spec, nodes, bound), instance_nodes(spec, nodes, driver)
@@ -133,9 +132,7 @@ def _cards(
 def _of_nodes(spec: Spec, minors: tuple[int, ...]) -> EngineCards:
     if not minors:
         rule = "parts of the NVIDIA driver are passed without a card"
-        raise QuotaError(
-            _NODES, None, rule, f"pass a card, or request a share: {nvidia_hooks.SHARE}"
-        )
+        raise QuotaError(_NODES, None, rule, f"pass a card, or request a share: {SHARE}")
     # A kubelet has chosen its cards and counts on them, and podman's --gpus names them; docker's
     # `--gpus N` takes the first N where it passes CDI devices.
     named = spec.is_kubernetes() or spec.is_podman()
@@ -152,7 +149,7 @@ def _of_hooks_d(spec: Spec) -> bool:
     return spec.is_podman() or spec.is_kubernetes()
 
 
-def _variables(spec: Spec, kinds: Mapping[nvidia_hooks.HookKind, Mapping[str, Any]]) -> list[int]:
+def _variables(spec: Spec, kinds: Mapping[HookKind, Mapping[str, Any]]) -> list[int]:
     """Return the indices of the variables that an engine set for the hook, or a CDI device."""
     entries = [(index, *entry.partition("=")[::2]) for index, entry in enumerate(spec.env)]
     found = {index for index, name, _ in entries if name in _CDI_VARIABLES}
@@ -201,7 +198,7 @@ def refuse_unknown_mounts(mounts: Sequence[Mapping[str, Any]], known: Sequence[i
         path = _text(mount, "destination")
         same = is_bind(mount) and path == _text(mount, "source")
         if index not in known and same and path.startswith(_SYSTEM) and "nvidia" in path:
-            raise nvidia_hooks.unknown(f"mount {path}")
+            raise unknown(f"mount {path}")
 
 
 def is_bind(mount: Mapping[str, Any]) -> bool:
@@ -244,7 +241,7 @@ def card_nodes(spec: Spec, driver: DriverFiles) -> list[int]:
         if _CARD.fullmatch(path) or _CONTROL.fullmatch(path) or path in known or _is_drm(device):
             found.append(index)
         elif is_nvidia_node(device) and not spec.is_privileged():
-            raise nvidia_hooks.unknown(f"device {path}")
+            raise unknown(f"device {path}")
     return found
 
 
@@ -264,7 +261,7 @@ def bound_nodes(spec: Spec) -> list[int]:
         if _CARD.fullmatch(source) or _CONTROL.fullmatch(source):
             found.append(index)
         elif source.startswith("/dev/nvidia") and not spec.is_privileged():
-            raise nvidia_hooks.unknown(f"mount of {source}")
+            raise unknown(f"mount of {source}")
     return found
 
 
@@ -341,13 +338,123 @@ def _is_drm(device: Mapping[str, Any]) -> bool:
 
 
 def _capability(path: str, number: int) -> Exception:
-    return (
-        nvidia_hooks.unknown(f"device {path}")
-        if number in _MANAGEMENT
-        else nvidia_hooks.instance(f"device {path}")
-    )
+    return unknown(f"device {path}") if number in _MANAGEMENT else instance(f"device {path}")
 
 
 def _text(entry: Mapping[str, Any], name: str) -> str:
     value = entry.get(name)
     return value if isinstance(value, str) else ""
+
+
+# --- NVIDIA's hooks in a spec: how they are recognised, and which cards they pass ---
+#
+# Three programs pass a card, by hooks that engines write:
+#
+# - `nvidia-container-runtime-hook prestart` reads the container's NVIDIA_VISIBLE_DEVICES. Docker's
+# `--gpus` puts it there with such a variable (moby, daemon/nvidia_linux.go); a file in hooks.d puts
+# it into every container of podman and CRI-O, and then it says nothing of this one. - `containerd
+# oci-hook -- nvidia-container-cli ... --device=0` of `ctr` and `nerdctl run --gpus`   (containerd,
+# contrib/nvidia). - `nvidia-cdi-hook` and `nvidia-ctk hook` come with the nodes of a CDI device and
+# pass none   themselves (nvidia-container-toolkit, internal/discover/hooks.go).
+
+SHARE: Final = "-e GPUSHARE_MEMORY=4GiB alone"  # how to ask for a share without an engine's device
+
+
+def unknown(what: str) -> QuotaError:
+    """Return the error for something of NVIDIA's that is not known: it is never left in."""
+    rule = "is an NVIDIA component that gpushare does not recognize"
+    return QuotaError(what, None, rule, "remove it, or use the runc runtime")
+
+
+def instance(where: str, value: str | None = None) -> QuotaError:
+    """Return the error for a MIG instance that is not known, by its name or capability's node."""
+    rule = "is a MIG instance that the driver's CDI spec does not list"
+    fix = "name it as gpushare ls does (MIG-4f1c... or 0:1), or generate the CDI spec again"
+    return QuotaError(where, value, rule, fix)
+
+
+HookKind: TypeAlias = Literal["runtime-hook", "cli", "cdi"]
+
+_KINDS: Final[Mapping[str, HookKind]] = {
+    "nvidia-container-runtime-hook": "runtime-hook",
+    "nvidia-container-toolkit": "runtime-hook",  # its name until 1.4
+    "nvidia-container-cli": "cli",
+    "nvidia-cdi-hook": "cdi",
+    "nvidia-ctk": "cdi",
+}
+_WRAPPED: Final = ".real"  # the toolkit's container installs each program behind a script
+# `0:1` is MIG instance 1 of card 0.
+_CARD_NAME: Final = re.compile(r"[0-9]{1,3}(:[0-9]{1,3})?|(GPU|MIG)-[0-9A-Za-z-]{1,64}", re.ASCII)
+# Drivers before 470 name one so (libnvidia-container, src/nvc_info.c).
+_OLD_INSTANCE: Final = re.compile(r"MIG-GPU-[0-9A-Za-z/-]{1,96}", re.ASCII)
+_CDI_KIND: Final = "nvidia.com/gpu="
+
+
+def hook_kind(hook: Mapping[str, Any]) -> HookKind | None:
+    """Return what a hook is; None for another's. QuotaError: NVIDIA's, and not known."""
+    path = hook.get("path")
+    name = _name(path)
+    if name in _KINDS:
+        return _KINDS[name]
+    if "nvidia" in name:
+        raise unknown(f"hook {path}")
+    for argument in arguments(hook):
+        name = _name(argument)
+        if is_passed(argument):
+            if name not in _KINDS:
+                raise unknown(f"hook {path} with {argument}")
+            return _KINDS[name]
+    return None
+
+
+def is_nvidias(hook: Mapping[str, Any]) -> bool:
+    """Whether a hook is one of NVIDIA's, known or not; the launcher's read_hook says the same."""
+    path = hook.get("path")
+    own = isinstance(path, str) and PurePosixPath(path).name.startswith("nvidia-")
+    return own or any(is_passed(argument) for argument in arguments(hook))
+
+
+def is_passed(argument: str) -> bool:
+    """Whether a hook's argument is a program of NVIDIA's that another program is to start."""
+    return argument.rpartition("/")[2].startswith("nvidia-container-")
+
+
+def arguments(hook: Mapping[str, Any]) -> list[str]:
+    """Return a hook's arguments, whatever is none of a string left out."""
+    found = hook.get("args")
+    return [word for word in found if isinstance(word, str)] if isinstance(found, list) else []
+
+
+def cards(text: str, source: str) -> EngineCards | None:
+    """Return what a list of cards for these hooks asks: `all`, `0,1`, `GPU-4f1c...`, `void`.
+
+    Engines write `0,1` for two cards, whichever they are: read as a number of them. QuotaError
+    names whatever is none, and a MIG instance in a form that drivers before 470 had.
+    """
+    value = text.strip()
+    if value in ("", "none", "void"):
+        return None
+    names = [name.strip().removeprefix(_CDI_KIND) for name in value.split(",")]
+    if names == ["all"]:
+        return EngineCards(source, all_cards=True)
+    part = next((name for name in names if _OLD_INSTANCE.fullmatch(name)), None)
+    if part is not None:
+        raise instance(source, part)
+    if not all(_CARD_NAME.fullmatch(name) for name in names):
+        raise QuotaError(source, value, "is not a list of cards", "name them by index or UUID")
+    devices = tuple(dict.fromkeys(names))
+    if devices == tuple(str(index) for index in range(len(devices))):
+        return EngineCards(source, count=len(devices))
+    return EngineCards(source, devices=devices)
+
+
+def cli_cards(hook: Mapping[str, Any]) -> EngineCards | None:
+    """Return what `nvidia-container-cli configure --device=0,1` passes."""
+    options = [word.partition("=") for word in arguments(hook)]
+    devices = [value for name, _, value in options if name == "--device"]
+    return cards(",".join(devices), "--gpus")
+
+
+def _name(path: object) -> str:
+    name = PurePosixPath(path).name if isinstance(path, str) else ""
+    return name.removesuffix(_WRAPPED)

@@ -393,7 +393,7 @@ def _location(document: ConfigDocument, place: KeyPath) -> str:
 def checked(text: str, file: Path) -> ConfigDocument:
     """Return what `text`, the content of `file`, says; ConfigError with every problem."""
     document = ConfigDocument(text, file)
-    schema.check(document)
+    schema.check_schema(document)
     if not document.problems:
         _check_profiles(document)
         for section in (NODE, USERS, *map(of_namespace, namespaces(document))):

@@ -189,7 +189,7 @@ def resolved(part: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str, 
     return {**whole["$defs"][part["$ref"].rpartition("/")[2]], **part}
 
 
-def check(document: ConfigDocument) -> None:
+def check_schema(document: ConfigDocument) -> None:
     """Record every place of `document` that violates the schema."""
     # Imported here: the clients read this package for its defaults and do without the validator.
     import jsonschema  # noqa: PLC0415

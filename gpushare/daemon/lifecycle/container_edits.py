@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is put into a container's spec, and into its image's layer.
 
-What was worked out for an image is kept (oci/prepared_image.py) if nothing had to be noted of the
+What was worked out for an image is kept (oci/image_view.py) if nothing had to be noted of the
 container, it has no driver of its own, and no volume is in the way: that is nearly every container.
 
 `numa: bind` keeps a container's CPUs and memory to the NUMA nodes of its cards.
@@ -25,12 +25,11 @@ from gpushare.daemon.placement.model import NO_NODE
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.host.numa import Bound, bind
-from gpushare.oci import container, ldcache, loader, mount_points
+from gpushare.oci import container, ldcache, loader
+from gpushare.oci.container import OURS, LibraryTree
 from gpushare.oci.driver_files import CUDA, NVML
 from gpushare.oci.edits import Edits, Hook, Mount
-from gpushare.oci.image_view import ImageView
-from gpushare.oci.mount_points import OURS, LibraryTree
-from gpushare.oci.prepared_image import PreparedImage
+from gpushare.oci.image_view import ImageView, PreparedImage
 from gpushare.oci.spec import Spec
 
 # Each container has its own, and no program finds the driver by it.
@@ -71,17 +70,17 @@ def edits_of(
                 return _as_prepared(known, image, tenant, state)
     chosen = driver_files.choose_files(original, image, record, state, check)
     wanted = _wanted(chosen, image, tenant, state)
-    placed = mount_points.place(wanted, original, image, chosen.files)
+    placed = container.place(wanted, original, image, chosen.files)
     if tenant.tree is not None:
-        placed = mount_points.with_tree(placed, tenant.tree)
+        placed = container.with_tree(placed, tenant.tree)
     driver_files.keep_notes(record, placed.notes, state)
-    cache = mount_points.merged_cache(placed, image, state.node.platform)
+    cache = container.merged_cache(placed, image, state.node.platform)
     seen = image.seen()
     is_plain = chosen.is_plain and not placed.notes and not placed.volume
     if request is not None and seen is not None and is_plain:
         prepared = PreparedImage(seen, image.created, placed.wanted, cache, tenant.directory)
         state.prepared_images.keep(made_under, request, prepared)
-    return mount_points.with_cache(placed, cache, image, _kept_caches(state))
+    return container.with_cache(placed, cache, image, _kept_caches(state))
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ def _filters(libraries: Path) -> container.Filters:
 
 def mount_libraries(state: DaemonState) -> LibraryTree | None:
     """Return the libraries of every share, mounted as one tree; None: they cannot be."""
-    files = mount_points.tree_files(state.node.loaded().files, _filters(state.node.libraries))
+    files = container.tree_files(state.node.loaded().files, _filters(state.node.libraries))
     try:
         return LibraryTree(str(state.mounts.library_tree(OURS, files)), files)
     except OSError as error:

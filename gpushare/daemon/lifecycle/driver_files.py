@@ -22,7 +22,7 @@ from typing import Final
 from gpushare import compatibility
 from gpushare.compatibility import image as images
 from gpushare.compatibility import rules as compat_driver
-from gpushare.compatibility.facts import parse_version, strip_zeros
+from gpushare.compatibility.rules import parse_version, strip_zeros
 from gpushare.config import Config
 from gpushare.daemon.core.log import log
 from gpushare.daemon.limits import driver_limits

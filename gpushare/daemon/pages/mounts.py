@@ -240,7 +240,7 @@ class TenantMounts:
         mounts.unshare(mounts.CLONE_FS)
         if not self._is_entered():
             with contextlib.closing(_Descriptor(self._namespace)) as namespace:
-                mounts.enter(namespace.fd)
+                mounts.enter_namespace(namespace.fd)
 
     def _is_entered(self) -> bool:
         """Whether the namespace is the one that the daemon is in already."""
@@ -340,7 +340,7 @@ class _Descriptor:
 # --- the libraries that every container with a share gets, mounted as one tree ahead of need ---
 #
 # The tree is a read-only tmpfs with a mount for each library, at `<tenants>/.tree-<digest>`. A
-# container gets a copy of it by one rbind (oci/mount_points.py). Every mount in the tree is ro,
+# container gets a copy of it by one rbind (oci/container.py). Every mount in the tree is ro,
 # nosuid and nodev by itself, because the flags of an rbind are those of its topmost mount only.
 #
 # The digest is that of the files' paths and identities: another driver, or other libraries of ours,

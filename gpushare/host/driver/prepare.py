@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from gpushare.host.driver import device_nodes
-from gpushare.host.driver.device_nodes import DeviceNode
+from gpushare.host.driver.device_nodes import _CAPABILITIES, DeviceNode
 from gpushare.host.rooted_tree import RootedTree
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ NVIDIA: Final = "0x10de"  # the PCI vendor
 _DISPLAY: Final = "0x03"  # the PCI class of cards, with or without a display
 _MODULES: Final = ("nvidia", "nvidia-uvm")
 _PARAMETERS: Final = "/proc/driver/nvidia/params"
-_CAPABILITIES: Final = "/proc/driver/nvidia/capabilities"
 _ACCESS: Final = ("mig/config", "mig/monitor", "gpu*/mig/gi*/access", "gpu*/mig/gi*/ci*/access")
 _LOAD_SECONDS: Final = 60
 

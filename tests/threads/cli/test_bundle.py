@@ -13,8 +13,8 @@ import pytest
 from click.testing import Result
 
 from gpushare.checks import Check
-from gpushare.cli import bundle, doctor, redaction
-from gpushare.cli.redaction import Pseudonyms
+from gpushare.cli import bundle, doctor
+from gpushare.cli.bundle import Pseudonyms, names_on_machine
 from tests.unit.cli.conftest import CARD, STATUS, tenant
 from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
 from tests.unit.cli.test_history import event
@@ -180,13 +180,13 @@ def test_keys_of_a_document_and_words_of_gpushare_are_not_names() -> None:
 def test_without_an_id_of_the_machine_no_two_reports_agree(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(redaction, "MACHINE_ID", tmp_path / "none")
-    assert redaction.machine_key() != redaction.machine_key()
+    monkeypatch.setattr(bundle, "MACHINE_ID", tmp_path / "none")
+    assert bundle.machine_key() != bundle.machine_key()
 
 
 def test_the_engines_containers_and_images_are_names(tmp_path: Path) -> None:
     program(tmp_path, "docker", r"printf 'web\tregistry.corp/web:1\n'")
-    found = set(redaction.names_on_machine())
+    found = set(names_on_machine())
     assert {
         ("container", "web"),
         ("image", "registry.corp/web:1"),

@@ -13,7 +13,7 @@ from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.cli import card, kubectl, status, terminal_table
+from gpushare.cli import card, kubectl, status, text
 from tests.emulator import Emulator
 from tests.unit.cli.conftest import CARD, tenant
 from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
@@ -124,8 +124,8 @@ def test_a_table_fits_once_its_columns_may_be_left_out(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
         patch.setenv("COLUMNS", str(room))
-        text = terminal_table.terminal_table(NAMES, cells, order, lambda *_: "")
-    lines = [re.sub("\x1b[^m]*m", "", line) for line in text.splitlines()]
+        table = text.terminal_table(NAMES, cells, order, lambda *_: "")
+    lines = [re.sub("\x1b[^m]*m", "", line) for line in table.splitlines()]
     left_out = (
         lines.pop().removeprefix("not shown: ").partition(" (")[0].split(", ")
         if lines[-1].startswith("not shown")

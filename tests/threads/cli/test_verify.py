@@ -16,8 +16,8 @@ from typing import Any, cast
 import pytest
 from click.testing import Result
 
-from gpushare import simulator
-from gpushare.checks import Check, engines, machine
+from gpushare import checks, simulator
+from gpushare.checks import Check
 from gpushare.client import Client
 from gpushare.install import InstallSource
 from gpushare.verify import (
@@ -81,7 +81,7 @@ class DockerInstallation:
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root
-        monkeypatch.setattr(engines, "PATH", str(root))
+        monkeypatch.setattr(checks, "PATH", str(root))
         monkeypatch.setenv("PATH", f"{root}:/usr/bin:/bin")
 
     def program(self, name: str, script: str = "") -> str:
@@ -112,7 +112,7 @@ def test_without_nvidias_toolkit_the_message_says_what_to_write(
     docker: DockerInstallation, version: str, said: str, not_said: str
 ) -> None:
     docker.answers(version)
-    check = engines.check_docker_gpus()
+    check = checks.check_docker_gpus()
     assert check.level == "ok"
     assert "refused by dockerd (could not select device driver)" in check.text
     assert said in check.fix
@@ -121,14 +121,14 @@ def test_without_nvidias_toolkit_the_message_says_what_to_write(
 
 def test_for_a_silent_docker_the_portable_option_is_shown(docker: DockerInstallation) -> None:
     docker.program("docker", "echo no such host >&2; exit 1")
-    assert engines.check_docker_gpus().fix == (
+    assert checks.check_docker_gpus().fix == (
         "use -e GPUSHARE_MEMORY=4GiB, or -e GPUSHARE_COUNT=1 for a whole card"
     )
 
 
 def test_with_the_hook_it_is_taken(docker: DockerInstallation) -> None:
-    path = docker.program(engines.HOOK)
-    assert engines.check_docker_gpus() == Check("ok", f"docker run --gpus: accepted, with {path}")
+    path = docker.program(checks.HOOK)
+    assert checks.check_docker_gpus() == Check("ok", f"docker run --gpus: accepted, with {path}")
 
 
 @pytest.mark.parametrize(("version", "taken"), [("28.2.2", False), ("28.3.0", True)])
@@ -136,8 +136,8 @@ def test_with_the_hook_of_cdi_alone_the_version_decides(
     docker: DockerInstallation, version: str, *, taken: bool
 ) -> None:
     docker.answers(version)
-    docker.program(engines.CDI_HOOK)
-    assert ("accepted, as a CDI device" in engines.check_docker_gpus().text) == taken
+    docker.program(checks.CDI_HOOK)
+    assert ("accepted, as a CDI device" in checks.check_docker_gpus().text) == taken
 
 
 DETECTED = "the audit detected it"
@@ -218,7 +218,7 @@ def test_a_scheduler_that_still_runs_is_reported(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(tmp_path / "scheduler.sock"))
         listener.listen()
-        [check] = machine.check_orphaned_scheduler(tmp_path, LISTENERS)
+        [check] = checks.check_orphaned_scheduler(tmp_path, LISTENERS)
     assert check.text.startswith("scheduler: running without gpushared")
 
 

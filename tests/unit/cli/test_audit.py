@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from gpushare.cli import audit
+from gpushare.cli import verify
 from gpushare.errors import UserError
 from gpushare.verify import AuditScenario
 
@@ -35,8 +35,8 @@ def card(**more: Any) -> CardStatus:
 
 
 def test_the_first_unused_card_is_taken() -> None:
-    assert audit._unused_card([card(tenants=1), card(index=1), card(index=2)], None) == 1
-    assert audit._unused_card([card(), card(index=1)], 1) == 1
+    assert verify._unused_card([card(tenants=1), card(index=1), card(index=2)], None) == 1
+    assert verify._unused_card([card(), card(index=1)], 1) == 1
 
 
 @pytest.mark.parametrize(
@@ -53,15 +53,15 @@ def test_the_first_unused_card_is_taken() -> None:
 )
 def test_a_card_in_use_is_refused_with_the_reason(more: dict[str, Any], why: str) -> None:
     with pytest.raises(UserError) as refused:
-        audit._unused_card([card(**more)], None)
+        verify._unused_card([card(**more)], None)
     assert str(refused.value) == f"the test requires an unused card: {why}"
 
 
 def test_a_card_that_is_not_there_is_refused() -> None:
     with pytest.raises(UserError, match=r"^there is no card 3\. See gpushare ls\.$"):
-        audit._unused_card([card()], 3)
+        verify._unused_card([card()], 3)
     with pytest.raises(UserError, match=r"^there is no card\. See gpushare ls\.$"):
-        audit._unused_card([], None)
+        verify._unused_card([], None)
 
 
 def test_it_needs_its_option_and_root(

@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpushare import config, install
-from gpushare.checks import Check, engines
-from gpushare.checks import machine as driver_checks
-from gpushare.checks.machine import check_machine
-from gpushare.checks.mps import check_mps
+from gpushare import checks, config, install
+from gpushare.checks import Check, check_machine, check_mps
 from gpushare.config import Config
 from gpushare.engines import Engine, config_files, containerd, docker_config, find
 from gpushare.engines.query import RuntimeReport
@@ -66,8 +63,8 @@ class CheckedMachine:
         monkeypatch.setattr(files, "library_paths", lambda _: self.libraries)
         monkeypatch.setattr(config, "load", lambda _: Config(cdi=cdi))
         monkeypatch.setattr(install, "current", lambda: self.installation)
-        monkeypatch.setattr(engines, "PATH", str(root))
-        hook = root / engines.HOOK
+        monkeypatch.setattr(checks, "PATH", str(root))
+        hook = root / checks.HOOK
         hook.touch(0o755)
         monkeypatch.setattr(low_level_runtime, "runtime_version", lambda _: "runc version 1.1.5")
         monkeypatch.setattr(cgroups, "mountinfo", lambda: self.mountinfo)
@@ -81,7 +78,7 @@ class CheckedMachine:
 
     def engines(self, *present: Engine) -> None:
         """Let these engines be on the machine."""
-        self._patch.setattr(engines, "ENGINES", {engine.name: engine for engine in present})
+        self._patch.setattr(checks, "ENGINES", {engine.name: engine for engine in present})
 
     def _installed(self) -> install.Installation:
         made = install.Installation(self.root / "0.1.0-0123456789ab")
@@ -273,15 +270,15 @@ def test_a_node_without_its_link_is_lost_at_a_reload(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """/dev/null stands for a card: it is there, and its link is where the test says."""
-    monkeypatch.setattr(driver_checks, "CHAR", tmp_path)
+    monkeypatch.setattr(checks, "CHAR", tmp_path)
     node = DeviceNode("/dev/null", 1, 3)
     found = driver.InstalledDriver(
         Path("/"), RootedTree(), "580.95.05", (), (CardNodes(0, "GPU-0", 0),), (node,)
     )
-    [check] = driver_checks._char_links(found)
+    [check] = checks._char_links(found)
     assert (check.level, check.fix) == ("warn", f"{RESTART}: gpushared creates it")
     (tmp_path / "1:3").symlink_to("/dev/null")
-    assert list(driver_checks._char_links(found)) == []
+    assert list(checks._char_links(found)) == []
 
 
 def of(root: Path, *files: str, architecture: str = "x86_64") -> list[Check]:

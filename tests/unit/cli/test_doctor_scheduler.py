@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpushare.checks import machine
+from gpushare import checks
 
 LISTENERS = Path("/proc/net/unix")
 
 
 def test_without_a_scheduler_nothing_is_reported(tmp_path: Path) -> None:
-    assert list(machine.check_orphaned_scheduler(tmp_path, LISTENERS)) == []
-    assert list(machine.check_orphaned_scheduler(tmp_path, tmp_path / "missing")) == []
+    assert list(checks.check_orphaned_scheduler(tmp_path, LISTENERS)) == []
+    assert list(checks.check_orphaned_scheduler(tmp_path, tmp_path / "missing")) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.cli.engine_command import EngineRequest, engine_request, with_ticket
+from gpushare.cli.run import EngineRequest, engine_request, with_ticket
 from gpushare.errors import UserError
 
 

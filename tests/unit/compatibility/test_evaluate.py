@@ -15,11 +15,10 @@ from gpushare.compatibility import (
     Machine,
     Runtime,
     evaluate_image,
-    matrix,
+    rules,
     worst,
 )
-from gpushare.compatibility.facts import Version, cuda_text, strip_zeros
-from gpushare.compatibility.rules import newest_cuda
+from gpushare.compatibility.rules import Version, cuda_text, newest_cuda, strip_zeros
 
 H200 = CardFacts("H200", (9,), "nvidia", datacenter=True)
 V100 = CardFacts("V100", (7,), "tesla", datacenter=True)
@@ -300,6 +299,6 @@ def test_every_rule_is_described_and_the_gravest_comes_first() -> None:
 def test_a_driver_newer_than_the_table_says_nothing_of_its_cuda() -> None:
     assert newest_cuda((999, 1)) == ()
     assert newest_cuda(()) == ()
-    for cuda, driver in matrix.TOOLKITS.items():
+    for cuda, driver in rules.TOOLKITS.items():
         assert newest_cuda(driver) >= cuda
         assert cuda_text(cuda) in {cuda_text(newest_cuda(driver)), cuda_text(cuda)}

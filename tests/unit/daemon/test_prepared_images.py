@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from gpushare.daemon.lifecycle import driver_files
-from gpushare.oci import prepared_image
+from gpushare.oci import image_view
 from gpushare.oci.cdi import CdiDeviceNode
 from gpushare.oci.container import ContainerEdits
-from gpushare.oci.image_view import ImageView, Seen
-from gpushare.oci.prepared_image import PreparedImage
+from gpushare.oci.image_view import ImageView, PreparedImage, Seen
 
 from . import fakes
 from .bundles import BundleToCreate
@@ -160,7 +159,7 @@ def test_no_environment_is_kept(image: ImageNode) -> None:
 
 
 def test_so_many_are_kept(image: ImageNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared_image, "_MOST", 2)
+    monkeypatch.setattr(image_view, "_MOST", 2)
     for number, memory in enumerate(("1", "2", "3", "1")):
         env = f"PATH=/{memory}"
         image.create(f"c{number}", env)

@@ -13,11 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.oci import cdi, container, driver_files, mount_points
-from gpushare.oci.container import ContainerEdits, Filters, HostFiles
+from gpushare.oci import cdi, container, driver_files
+from gpushare.oci.container import (
+    OURS,
+    PRIVATE,
+    ContainerEdits,
+    CoveredPath,
+    Filters,
+    HostFiles,
+    LibraryTree,
+    PlacedEdits,
+)
 from gpushare.oci.edits import Edits, Mount
 from gpushare.oci.elf import platform_of
-from gpushare.oci.mount_points import OURS, PRIVATE, CoveredPath, LibraryTree, PlacedEdits
 from gpushare.oci.rootfs import Rootfs
 from gpushare.oci.spec import Spec
 from tests.unit.oci.examples import LIBRARIES, cdi_document, opened
@@ -60,12 +68,12 @@ def wanted(rootfs: Rootfs) -> ContainerEdits:
 
 
 def placed(rootfs: Rootfs, *mounts: dict[str, Any]) -> PlacedEdits:
-    return mount_points.place(wanted(rootfs), Spec({"mounts": list(mounts)}), rootfs, DRIVER)
+    return container.place(wanted(rootfs), Spec({"mounts": list(mounts)}), rootfs, DRIVER)
 
 
 def with_cache(found: PlacedEdits, rootfs: Rootfs, keep: Path) -> Edits:
-    merged = mount_points.merged_cache(found, rootfs, PLATFORM)
-    return mount_points.with_cache(found, merged, rootfs, keep)
+    merged = container.merged_cache(found, rootfs, PLATFORM)
+    return container.with_cache(found, merged, rootfs, keep)
 
 
 def assert_outside(rootfs: Rootfs, found: PlacedEdits) -> None:
@@ -74,7 +82,7 @@ def assert_outside(rootfs: Rootfs, found: PlacedEdits) -> None:
     for mount in found.wanted.edits.mounts:
         path = rootfs.resolve(mount.destination)
         in_ours = any(path.startswith(f"{parent}/") for parent in ours)
-        top = mount_points.top_mount(found.engines, path)
+        top = container.top_mount(found.engines, path)
         assert in_ours or top is None or top.is_fresh, (path, top)
         ours.append(path)
 
@@ -165,7 +173,7 @@ def test_two_names_of_one_library_are_one_mount(tmp_path: Path) -> None:
 
 # --- one mount in place of the single mounts of the libraries ---
 
-TREE = LibraryTree("/run/tree", mount_points.tree_files(DRIVER, HOST.filters))
+TREE = LibraryTree("/run/tree", container.tree_files(DRIVER, HOST.filters))
 TENANT = "/opt/gpushare/tenant"
 
 
@@ -184,7 +192,7 @@ def ours(found: PlacedEdits) -> list[Mount]:
 
 def test_it_stands_for_the_tmpfs_and_all_libraries_in_it(loaded: Rootfs) -> None:
     single = placed(loaded)
-    found = mount_points.with_tree(single, TREE)
+    found = container.with_tree(single, TREE)
     assert [(m.source, m.destination) for m in ours(found)] == [
         ("/run/tree", OURS),
         ("/run/t", TENANT),
@@ -202,22 +210,22 @@ def test_a_container_with_another_library_has_single_mounts(loaded: Rootfs) -> N
     """A newer cuda-compat of the loaded is its libcuda."""
     single = placed(loaded)
     other = {**TREE.files, "/opt/gpushare/driver/libcuda.so.1": "/other/libcuda.so.1"}
-    assert mount_points.with_tree(single, LibraryTree("/run/tree", other)) is single
+    assert container.with_tree(single, LibraryTree("/run/tree", other)) is single
 
 
 def test_a_container_with_whole_cards_has_single_mounts(loaded: Rootfs) -> None:
     whole = container.whole(HOST, [("0",)], rootfs=loaded, hooks=())
-    single = mount_points.place(whole, Spec({"mounts": []}), loaded, DRIVER)
-    assert mount_points.with_tree(single, TREE) is single
+    single = container.place(whole, Spec({"mounts": []}), loaded, DRIVER)
+    assert container.with_tree(single, TREE) is single
 
 
 def test_files_of_the_image_beside_ours_stay_visible(loaded: Rootfs) -> None:
     loaded.make_directory(f"{OURS}/app")
     single = placed(loaded)
-    assert mount_points.with_tree(single, TREE) is single
+    assert container.with_tree(single, TREE) is single
 
 
 def test_a_mount_of_the_engine_beside_ours_stays_visible(loaded: Rootfs) -> None:
     data = {"destination": f"{OURS}/data", "type": "bind", "source": "/srv", "options": ["rbind"]}
     single = placed(loaded, data)
-    assert mount_points.with_tree(single, TREE) is single
+    assert container.with_tree(single, TREE) is single

@@ -25,7 +25,7 @@ def main() -> int:
     try:
         if os.geteuid() != 0:
             _become_mounter()
-        mount_namespace.enter(json.loads(rows), os.environ.get("LD_LIBRARY_PATH", ""))
+        mount_namespace.enter_new_namespace(json.loads(rows), os.environ.get("LD_LIBRARY_PATH", ""))
     except (OSError, mount_namespace.NamespaceError) as error:
         sys.stderr.write(f"no private mounts: {error}\n")
         return 125
