@@ -38,7 +38,7 @@ from gpushare.protocol import kubernetes, queue, tenants
 from gpushare.quota import effective_request
 from gpushare.quota.errors import BadValue
 from gpushare.quota.keys import BY_ENV, KEYS, Key
-from gpushare.settings.schema import resolved
+from gpushare.settings import resolved
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

@@ -17,7 +17,7 @@ from gpushare.errors import ErrorCode, ExitStatus, UserError
 from gpushare.quota.effective_request import Defaults
 from gpushare.quota.node_settings import ALLOWED_MODE, CORDONED
 from gpushare.quota.size import exact_size, parse_size
-from gpushare.settings.schema import ConfigDocument, load_schema, resolved
+from gpushare.settings import ConfigDocument, load_schema, resolved
 from gpushare.text_position import KeyPath, key_of
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from gpushare.cli.session import Session, wants_json
 from gpushare.cli.text import printable
 from gpushare.client import DaemonError, DaemonUnreachable
 from gpushare.errors import ErrorCode, UserError
-from gpushare.host import cgroups, mount_namespace
+from gpushare.host import cgroups, mounts
 from gpushare.quota.errors import BadValue, quoted
 from gpushare.quota.keys import KEYS
 from gpushare.quota.request import WAIT
@@ -193,9 +193,7 @@ def _become_tenant(
         else:
             supervisor.start(client, supervisor.Command(pid, grant["key"], grant["id"]))
             cgroups.join(grant["id"])
-            mount_namespace.enter_new_namespace(
-                grant["mounts"], environment.get("LD_LIBRARY_PATH", "")
-            )
+            mounts.enter_new_namespace(grant["mounts"], environment.get("LD_LIBRARY_PATH", ""))
         client.bind(grant["key"], grant["id"], pid)
     except BaseException:
         if not rootless:
@@ -208,7 +206,7 @@ def _become_tenant(
 
 def _advisory_variables(grant: HostProcessGrant, session: Session) -> dict[str, str]:
     """Return the variables by which an unprivileged process loads the interposer libraries."""
-    libraries = mount_namespace.filters(grant["mounts"])
+    libraries = mounts.filters(grant["mounts"])
     if not libraries:
         return {}
     if not _DRIVER.exists():

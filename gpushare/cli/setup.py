@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from gpushare import setup
 from gpushare.cli import session as shared
 from gpushare.cli.text import ProgressLine
 from gpushare.engines import ENGINES, find
 from gpushare.errors import ErrorCode
 from gpushare.install import CURRENT, PREFIX, Installation
 from gpushare.protocol.kubernetes import MODES
-from gpushare.setup import InstallRecord, undo
-from gpushare.setup.optional_unit import EXPORTER, NODE, OptionalUnit
-from gpushare.setup.plan import SIMULATOR, SetupOptions, plan_setup
-from gpushare.setup.step import SetupError
+from gpushare.setup import InstallRecord, SetupError
+from gpushare.setup.plan import EXPORTER, NODE, SIMULATOR, OptionalUnit, SetupOptions, plan_setup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from gpushare.engines import Engine
     from gpushare.errors import ErrorCode
     from gpushare.protocol.kubernetes import NodeMode
-    from gpushare.setup.step import SetupStep
+    from gpushare.setup import SetupStep
 
 
 @shared.command("setup")
@@ -160,7 +159,7 @@ def _engines(names: tuple[str, ...], root: Path) -> tuple[Engine, ...]:
 def _undo(session: Session, root: Path, *, dry_run: bool) -> list[dict[str, object]]:
     """Run gpushare-undo; return what it did."""
     done: list[dict[str, object]] = []
-    for step in undo.undo(root, dry_run=dry_run):
+    for step in setup.undo(root, dry_run=dry_run):
         if not session.json:
             click.echo("\n".join([f"{step.word:<6}{step.text}", *step.diff]))
         row = _row(step.text, step.word in {"do", "would"}, step.word == "next", step.diff)

@@ -46,7 +46,7 @@ from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.history import History
 from gpushare.daemon.store.metrics_history import MetricsHistory, process_arguments
 from gpushare.errors import UserError, exit_with
-from gpushare.host.driver import prepare
+from gpushare.host.driver import device_nodes
 from gpushare.host.rooted_tree import RootedTree
 
 _FINISH_SECONDS: Final = 5.0
@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _make_nodes() -> None:
     """Make a driver that is installed ready for use; never a reason for gpushared not to start."""
-    made = prepare.prepare_driver(RootedTree())
+    made = device_nodes.prepare_driver(RootedTree())
     if made.ran or made.nodes:
         log("driver-prepared", ran=made.ran, nodes=made.nodes)
     for why in made.problems:

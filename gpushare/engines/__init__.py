@@ -20,7 +20,6 @@ from gpushare.engines import (
     containerd,
     crio,
     docker_config,
-    kubernetes_distributions,
     podman,
     query,
     systemd_unit,
@@ -52,8 +51,8 @@ class Engine:
 def _containerd(root: Path, file: Path | None) -> ConfigLocation:
     """Locate the containerd of a Kubernetes distribution, otherwise the machine's own."""
     if file is not None:
-        return kubernetes_distributions.locate_file(file, root) or containerd.locate(root, file)
-    return kubernetes_distributions.find_distribution(root) or containerd.locate(root)
+        return containerd.locate_file(file, root) or containerd.locate(root, file)
+    return containerd.find_distribution(root) or containerd.locate(root)
 
 
 def _ordered(
@@ -86,7 +85,7 @@ ENGINES: Final = {
             "containerd",
             (
                 containerd.MAIN.parent,
-                *(sign for sign, _ in kubernetes_distributions.CLUSTERS.values()),
+                *(sign for sign, _ in containerd.CLUSTERS.values()),
             ),
             _ordered(_containerd, "containerd"),
             query.query_containerd,

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gpushare setup`: prepares a machine, and leaves a program that undoes exactly its changes.
 
-`plan` has the steps, `low_level_runtime` finds the runtime that the launcher runs, `optional_unit`
-has the steps of --metrics and --kubernetes. InstallRecord, in this module, is what gpushare-undo
-removes, and nothing else. Each of its methods records an object before it creates it, so that an
-interrupted setup can be undone too. Paths are those of the machine; `root` is its root during setup
-(`/`, or the folder of an image).
+`plan` has the steps, and `low_level_runtime` finds the runtime that the launcher runs.
+InstallRecord, in this module, is what gpushare-undo removes, and nothing else. Each of its methods
+records an object before it creates it, so that an interrupted setup can be undone too. Paths are
+those of the machine; `root` is its root during setup (`/`, or the folder of an image).
 
 The record is the end of gpushare-undo (`script/undo.sh`), a shell script that needs nothing of
 gpushare: it works after the package is removed, and only its own removal loses the record.
@@ -16,18 +15,22 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from dataclasses import astuple, dataclass
+import subprocess
+import tempfile
+from dataclasses import astuple, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from gpushare.client import RequestRefused
 from gpushare.engines.config_files import backup_path, under_root
 from gpushare.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from gpushare.engines.config_files import FileChange, UndoneBy
+
 
 UNDO: Final = Path("/usr/local/sbin/gpushare-undo")
 STATE: Final = Path("/var/lib/gpushare")
@@ -239,3 +242,85 @@ def _replace(place: Path, text: str, mode: int) -> None:
         os.fchmod(descriptor, mode)  # independent of the umask
         file.write(text)
     draft.replace(place)
+
+
+# --- A step of `gpushare setup`, and the error that stops it ---
+
+
+class SetupError(UserError):
+    """Setup cannot continue; the message has the reason."""
+
+
+@dataclass(frozen=True)
+class SetupStep:
+    """One step: its description, and `do`, which is None if the step is already done."""
+
+    text: str
+    do: Callable[[], object] | None = None
+    detail: str = ""  # a diff
+    yours: bool = False  # a step that the user has to perform
+
+
+# --- runs gpushare-undo, the program that setup has left, for `gpushare setup --undo` ---
+#
+# There is no other implementation: whatever works here also works without gpushare.
+
+_IN_USE: Final = 3  # its exit status
+_WORDS: Final = ("do", "would", "ok", "next", "keep")
+
+
+class UndoError(UserError):
+    """gpushare-undo has failed; the message has the step and the reason."""
+
+
+@dataclass
+class UndoStep:
+    """One line of gpushare-undo: its first word, the rest, and the lines of a diff after it."""
+
+    word: str
+    text: str
+    diff: list[str] = field(default_factory=list)
+
+
+def undo(root: Path, *, dry_run: bool) -> Iterator[UndoStep]:
+    """Run gpushare-undo under `root`, and yield each of its steps when it has been performed.
+
+    Yields nothing if gpushare is not set up. RequestRefused if containers still use gpushare;
+    UndoError if a step fails.
+    """
+    program = under_root(root, UNDO)
+    if not program.exists():
+        return
+    words = ["--dry-run"] if dry_run else []
+    with tempfile.TemporaryDirectory() as folder:
+        if root != Path("/"):
+            # The image may be anybody's: its record is data, and its program is not executed.
+            program = Path(folder) / UNDO.name
+            program.write_text(InstallRecord.read(root).undo_program(), encoding="utf-8")
+            words += ["--root", str(root)]
+        argv = ["sh", str(program), *words]
+        with subprocess.Popen(
+            argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+        ) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            yield from _steps(iter(process.stdout))
+            message = process.stderr.read().strip()
+    if process.returncode:
+        lines = [line.removeprefix("gpushare: ") for line in message.splitlines()]
+        error = RequestRefused if process.returncode == _IN_USE else UndoError
+        raise error("; ".join(lines) or f"{program} ended with status {process.returncode}")
+
+
+def _steps(lines: Iterator[str]) -> Iterator[UndoStep]:
+    step: UndoStep | None = None
+    for line in lines:
+        word, _, text = line.rstrip("\n").partition(" ")
+        if word in _WORDS:
+            if step is not None:
+                yield step
+            step = UndoStep(word, text.lstrip())
+        elif step is not None:
+            step.diff.append(line.rstrip("\n"))
+    if step is not None:
+        yield step

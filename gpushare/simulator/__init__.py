@@ -18,8 +18,11 @@ from gpushare.simulator.device_file import (
     CheckpointFault,
     CheckpointOperation,
     FalseReading,
+    ProfileError,
     card_uuid,
     instance_uuid,
+    libraries,
+    load_profile,
     time_scale,
 )
 from gpushare.simulator.machine import (
@@ -33,7 +36,6 @@ from gpushare.simulator.machine import (
     partition,
     raise_xid,
 )
-from gpushare.simulator.profiles import ProfileError, libraries, load_profile
 
 __all__ = [
     "CDI_KIND",

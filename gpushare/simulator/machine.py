@@ -30,18 +30,16 @@ from gpushare.simulator.device_file import (
     Faults,
     Header,
     Profile,
+    ProfileError,
     card_uuid,
+    check_instances,
     device_content,
     instance_profiles,
     instance_uuid,
-    write_device,
-)
-from gpushare.simulator.profiles import (
-    ProfileError,
-    check_instances,
     libraries,
     load_profile,
     resolve_versions,
+    write_device,
 )
 
 CDI_KIND: Final = "nvidia.com/gpu"

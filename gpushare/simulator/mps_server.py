@@ -10,9 +10,9 @@ import sys
 from dataclasses import dataclass, field
 from typing import IO, Final
 
+from gpushare.simulator.device_file import libraries
 from gpushare.simulator.mps_partitions import MpsPartition, MpsPartitions
 from gpushare.simulator.mps_settings import MpsClient, MpsDevice, MpsDevices, MpsLimits
-from gpushare.simulator.profiles import libraries
 
 PIPE_ENV: Final = "CUDA_MPS_PIPE_DIRECTORY"
 DEFAULT: Final = "default"

@@ -7,8 +7,7 @@ MemoryScenario(Docker(), ["gpushare"], Report(sys.stdout)).run()
 
 from gpushare.verify.audit import AuditScenario, AuditTrial
 from gpushare.verify.compute import ComputeScenario, ComputeTrial
-from gpushare.verify.eviction import EvictionScenario
-from gpushare.verify.memory import MemoryScenario
+from gpushare.verify.memory import EvictionScenario, MemoryScenario
 from gpushare.verify.runners import (
     Containerd,
     Docker,

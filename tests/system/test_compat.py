@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.images import engine_images
+from gpushare import images
 from gpushare.oci.rootfs import Rootfs
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
@@ -45,7 +45,7 @@ def test_layers_are_one_tree_in_a_mount_that_is_nowhere(tmp_path: Path) -> None:
     for layer, name in (("upper", "cuda"), ("lower", "cuda"), ("lower", "opt")):
         (tmp_path / layer / name / layer).mkdir(parents=True)
     mounts = Path("/proc/self/mountinfo").read_text()
-    with engine_images.open_layers((tmp_path / "upper", tmp_path / "lower")) as fd:
+    with images.open_layers((tmp_path / "upper", tmp_path / "lower")) as fd:
         assert Rootfs(fd).names("/") == ["cuda", "opt"]
         assert Rootfs(fd).names("/cuda") == ["lower", "upper"]
         assert Path("/proc/self/mountinfo").read_text() == mounts

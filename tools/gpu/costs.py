@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpushare import abi
-from gpushare.host import mount_namespace
+from gpushare.host import mounts
 from gpushare.host.driver import CUDA
 
 from . import programs
@@ -41,7 +41,7 @@ def rows(driver: DriverPaths) -> Iterator[ReportRow]:
 
 def timed(program: Path, call: str, tenant: Tenancy) -> tuple[float, float, float]:
     """Return ns for one call: bare, filtered, and the difference (medians of rounds)."""
-    filter_, real = f"{mount_namespace.FILTERS}/{CUDA}", f"{abi.DRIVER_DIR}/{CUDA}"
+    filter_, real = f"{mounts.FILTERS}/{CUDA}", f"{abi.DRIVER_DIR}/{CUDA}"
     command = tenant.command([str(program), call, filter_, real, str(ROUNDS)])
     done = run(command, tenant.environment)
     try:

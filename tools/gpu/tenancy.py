@@ -19,7 +19,7 @@ from threading import Thread
 from gpushare import abi
 from gpushare.daemon.pages.grant_page import CardGrant, GrantPage
 from gpushare.daemon.pages.status_page import StatusPage
-from gpushare.host import mount_namespace
+from gpushare.host import mounts
 from gpushare.host.driver import CUDA, NVML
 from gpushare.protocol import MountRow
 
@@ -73,7 +73,7 @@ class Tenancy:
         """What `gpushare run` would mount (gpushare.protocol.Opened says where)."""
         real = {CUDA: self.driver.cuda, NVML: self.driver.nvml}
         rows = [_row(path, Path(abi.DRIVER_DIR) / name) for name, path in real.items()]
-        rows += [_row(self.filters / name, mount_namespace.FILTERS / name) for name in real]
+        rows += [_row(self.filters / name, mounts.FILTERS / name) for name in real]
         status = self.directory / abi.STATUS_NAME
         return [
             *rows,

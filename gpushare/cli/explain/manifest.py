@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from gpushare.client import Client
     from gpushare.compatibility import CardFacts
-    from gpushare.images.engine_images import InspectedImage
+    from gpushare.images import InspectedImage
     from gpushare.manifest import (
         Container,
         Document,
@@ -379,12 +379,12 @@ def explain_image(name: str, file: Path | None, *, is_named: bool) -> dict[str, 
 
 def _inspected(name: str) -> InspectedImage | None:
     # Not at the top: a manifest needs no engine.
-    from gpushare.images import NotFound, engine_images  # noqa: PLC0415
+    from gpushare import images  # noqa: PLC0415
 
-    for one in engine_images.installed_engines():
+    for one in images.installed_engines():
         try:
             found = one.image(name)
-        except NotFound:
+        except images.NotFound:
             continue  # it does not respond to this user; another engine may
         if found is not None:
             return found

@@ -30,8 +30,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpushare.daemon.core.log import event_owner, log
-from gpushare.event_reader import CACHE_KIB, EVENT_COLUMNS, EVENTS_FILE, event_of, open_events
-from gpushare.events import KEPT, LASTING
+from gpushare.events import (
+    CACHE_KIB,
+    EVENT_COLUMNS,
+    EVENTS_FILE,
+    KEPT,
+    LASTING,
+    event_of,
+    open_events,
+)
 from gpushare.protocol import HistoryEvent
 
 _MOST_QUEUED: Final = 4096  # of each kind: of LASTING, and the others

@@ -10,12 +10,19 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
-from dataclasses import dataclass
+import subprocess
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from gpushare.host.rooted_tree import RootedTree
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from gpushare.host.rooted_tree import RootedTree
+
 
 _CONTROL: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _MINORS: Final = {"nvidiactl": 255, "nvidia-uvm": 0, "nvidia-uvm-tools": 1}
@@ -178,3 +185,174 @@ def _capability(root: RootedTree, folder: str) -> int | None:
     """Return the minor of the capability's node."""
     match = re.search(r"^DeviceFileMinor:\s*(\d+)", root.text(f"{folder}/access"), re.MULTILINE)
     return None if match is None else int(match[1])
+
+
+# --- prepares an installed driver: loads its modules and creates its device nodes in /dev ---
+#
+# After a boot without a display, this happens only when the first CUDA program starts: NVIDIA's
+# setuid nvidia-modprobe, if installed, loads nvidia-uvm, and udev creates none of the driver's
+# nodes. The preparation is idempotent, and does nothing on a machine without a card or a driver.
+# Source: NVIDIA driver README, "device nodes"; nvidia-modprobe(1); MIG user guide.
+
+NVIDIA: Final = "0x10de"  # the PCI vendor
+_DISPLAY: Final = "0x03"  # the PCI class of cards, with or without a display
+_MODULES: Final = ("nvidia", "nvidia-uvm")
+_PARAMETERS: Final = "/proc/driver/nvidia/params"
+_ACCESS: Final = ("mig/config", "mig/monitor", "gpu*/mig/gi*/access", "gpu*/mig/gi*/ci*/access")
+_LOAD_SECONDS: Final = 60
+
+
+@dataclass
+class PreparedNodes:
+    """The result: commands that loaded modules, nodes that were created, and problems."""
+
+    ran: list[str] = field(default_factory=list)
+    nodes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Rights:
+    """The mode and owner of a node. `leave`: the driver is configured to create no nodes."""
+
+    mode: int
+    uid: int = 0
+    gid: int = 0
+    leave: bool = False
+
+
+def prepare_driver(
+    root: RootedTree, run: Callable[[Sequence[str]], str] | None = None
+) -> PreparedNodes:
+    """Load missing modules, and create missing nodes.
+
+    `run` runs a program and returns the reason for its failure, "" for success.
+    """
+    made = PreparedNodes()
+    if not has_card(root):
+        return made
+    known = device_majors(root)
+    if not known.keys() >= set(_MODULES) and "nvidia-frontend" not in known:
+        _load(made, run or _run)
+    rights = _of_driver(root)
+    if not rights.leave:
+        for node in _missing(root):
+            _make(root, node, rights, made)
+    for node, own in _capabilities(root):
+        if not own.leave and not _is_there(root, node):
+            _make(root, node, own, made)
+    return made
+
+
+def has_card(root: RootedTree) -> bool:
+    """Whether an NVIDIA card is on the PCI bus."""
+    return any(
+        root.text(f"{folder}/vendor").strip() == NVIDIA
+        and root.text(f"{folder}/class").startswith(_DISPLAY)
+        for folder in root.glob("/sys/bus/pci/devices/*")
+    )
+
+
+def _load(made: PreparedNodes, run: Callable[[Sequence[str]], str]) -> None:
+    """Load the modules, with NVIDIA's own program if it is installed."""
+    program = shutil.which("nvidia-modprobe")
+    if program is not None:
+        commands = [[program, "-u", "-c", "0"]]
+    else:
+        commands = [["modprobe", module] for module in _MODULES]
+    for command in commands:
+        why = run(command)
+        if why:
+            made.problems.append(f"{' '.join(command)}: {why}")
+            return
+        made.ran.append(" ".join(command))
+
+
+def _run(command: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=_LOAD_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    message = done.stderr.strip().replace("\n", "; ")
+    return "" if done.returncode == 0 else message or f"exit status {done.returncode}"
+
+
+def _missing(root: RootedTree) -> Iterator[DeviceNode]:
+    """Yield the nodes that the kernel has a driver for and that are missing in /dev."""
+    known = device_majors(root)
+    major = known.get("nvidia-frontend", known.get("nvidia"))
+    if major is None:
+        return
+    wanted = [DeviceNode(f"/dev/nvidia{minor}", major, minor) for minor in _minors(root)]
+    wanted += kernel_control_nodes(root)
+    yield from (node for node in wanted if not _is_there(root, node))
+
+
+def _minors(root: RootedTree) -> list[int]:
+    found = []
+    for folder in root.glob("/proc/driver/nvidia/gpus/*"):
+        match = re.search(
+            r"^Device Minor:\s*(\d+)\s*$", root.text(f"{folder}/information"), re.MULTILINE
+        )
+        found += [int(match[1])] if match else []
+    return sorted(found)
+
+
+def _of_driver(root: RootedTree) -> _Rights:
+    """Return the driver's settings for its nodes: NVreg_DeviceFileMode and related parameters."""
+    settings = _numbers(root, _PARAMETERS)
+    return _Rights(
+        settings.get("DeviceFileMode", 0o666),
+        settings.get("DeviceFileUID", 0),
+        settings.get("DeviceFileGID", 0),
+        leave=settings.get("ModifyDeviceFiles", 1) == 0,
+    )
+
+
+def _capabilities(root: RootedTree) -> Iterator[tuple[DeviceNode, _Rights]]:
+    """Yield the nodes that give access to MIG instances."""
+    major = device_majors(root).get("nvidia-caps")
+    if major is None:
+        return
+    for pattern in _ACCESS:
+        for path in root.glob(f"{_CAPABILITIES}/{pattern}"):
+            settings = _numbers(root, path)
+            minor = settings.get("DeviceFileMinor")
+            if minor is not None:
+                leave = settings.get("DeviceFileModify", 1) == 0
+                node = DeviceNode(f"/dev/nvidia-caps/nvidia-cap{minor}", major, minor)
+                yield node, _Rights(settings.get("DeviceFileMode", 0o444), leave=leave)
+
+
+def _numbers(root: RootedTree, path: str) -> dict[str, int]:
+    found = re.findall(r"^(\w+):\s*(\d+)\s*$", root.text(path), re.MULTILINE)
+    return {name: int(number) for name, number in found}
+
+
+def _is_there(root: RootedTree, node: DeviceNode) -> bool:
+    """Whether /dev has the node with these numbers, which change with the module."""
+    try:
+        status = root.at(node.path).stat()
+    except OSError:
+        return False
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == os.makedev(node.major, node.minor)
+
+
+def _make(root: RootedTree, node: DeviceNode, rights: _Rights, made: PreparedNodes) -> None:
+    place = root.at(node.path)
+    draft = place.with_name(f".{place.name}.gpushare")
+    try:
+        if not place.parent.is_dir():
+            place.parent.mkdir()
+            place.parent.chmod(0o755)  # whatever the umask is
+        draft.unlink(missing_ok=True)
+        os.mknod(draft, stat.S_IFCHR, os.makedev(node.major, node.minor))
+        os.chown(draft, rights.uid, rights.gid)
+        draft.chmod(rights.mode)
+        draft.replace(place)  # the node never appears with other permissions
+    except OSError as error:
+        made.problems.append(f"{node.path}: {error.strerror}")
+        return
+    made.nodes.append(node.path)

@@ -26,7 +26,7 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "docker").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     # Whatever engine this machine has is not asked.
-    monkeypatch.setattr("gpushare.images.engine_images._PROGRAMS", ("docker",))
+    monkeypatch.setattr("gpushare.images._PROGRAMS", ("docker",))
     return folder
 
 

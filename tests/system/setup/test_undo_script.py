@@ -23,8 +23,7 @@ from gpushare.cli import gpushare
 from gpushare.engines import config_files, find
 from gpushare.engines.config_files import ConfigLocation
 from gpushare.setup import UNDO, InstallRecord, RecordError, plan
-from gpushare.setup import undo as undo_command
-from gpushare.setup.optional_unit import EXPORTER, NODE, OptionalUnit
+from gpushare.setup.plan import EXPORTER, NODE, OptionalUnit
 from tests.unit.engines import machine as engines
 from tests.unit.setup.machine import write
 from tests.unit.setup.test_install import RUNC, SOCKET, make_source, snapshot
@@ -519,7 +518,7 @@ def run_command(tmp_path: Path, script: str, *words: str) -> Result:
     program = tmp_path / "gpushare-undo"
     program.write_text(script)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(undo_command, "UNDO", program)
+        patch.setattr("gpushare.setup.UNDO", program)
         return CliRunner().invoke(gpushare, ["setup", "--undo", "--dry-run", *words])
 
 

@@ -28,8 +28,7 @@ from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store import history as store
 from gpushare.daemon.store.history import EventSubject, History
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.event_reader import EVENTS_FILE, read_events
-from gpushare.events import EVENTS, KEPT
+from gpushare.events import EVENTS, EVENTS_FILE, KEPT, read_events
 from gpushare.protocol import HistoryEvent
 from tests.system.waiting import wait_until
 from tests.unit.daemon import fakes

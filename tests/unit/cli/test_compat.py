@@ -115,9 +115,7 @@ def test_a_container_of_gpushare_is_judged_on_the_cards_that_it_has(
         "tenant": [{"ok": True, "tenant": train}],
         "cards": rows(CARD, old),
     }
-    monkeypatch.setattr(
-        "gpushare.images.target._process_strings", lambda *_: ["CUDA_VERSION=13.0.1"]
-    )
+    monkeypatch.setattr("gpushare.images._process_strings", lambda *_: ["CUDA_VERSION=13.0.1"])
     result = cli("compat", "train", "--json")
     said = json.loads(result.output)
     assert (said["kind"], said["result"]) == ("container", "ok")
@@ -156,7 +154,7 @@ def test_a_path_that_is_no_image_is_reported(
     cli: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon.answers["tenant"] = refusal(CODE_NOT_FOUND, "no container", candidates=[])
-    monkeypatch.setattr("gpushare.images.engine_images._PROGRAMS", ())
+    monkeypatch.setattr("gpushare.images._PROGRAMS", ())
     result = cli("compat", "cuda:12.4")
     assert (
         "neither docker nor podman is installed. Name a path, for example ./rootfs"

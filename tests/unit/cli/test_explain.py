@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpushare import images
 from gpushare.cli.text import WIDTH, wrapped
-from gpushare.images import engine_images
 
 if TYPE_CHECKING:
     from .conftest import Cli
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def engines(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine's engines are not asked."""
-    monkeypatch.setattr(engine_images, "installed_engines", list)
+    monkeypatch.setattr(images, "installed_engines", list)
 
 
 def test_a_code_is_shown_with_its_names_causes_and_fixes(cli: Cli) -> None:

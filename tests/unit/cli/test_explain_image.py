@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpushare import images
 from gpushare.cli.text import WIDTH
-from gpushare.images import NotFound, engine_images
-from gpushare.images.engine_images import InspectedImage
+from gpushare.images import InspectedImage, NotFound
 
 from .conftest import tenant
 
@@ -49,9 +49,7 @@ class FakeEngine:
 @pytest.fixture
 def docker(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     made = FakeEngine({"cuda:12.4": CUDA, "plain": {}})
-    monkeypatch.setattr(
-        engine_images, "installed_engines", lambda: [FakeEngine(why="no daemon"), made]
-    )
+    monkeypatch.setattr(images, "installed_engines", lambda: [FakeEngine(why="no daemon"), made])
     return made
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.host.driver.prepare import prepare_driver
+from gpushare.host.driver.device_nodes import prepare_driver
 from gpushare.host.rooted_tree import RootedTree
 
 UUID = "GPU-11111111-0000-4000-8000-000000000000"

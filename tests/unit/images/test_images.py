@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.images import ImageTarget, NotFound, engine_images, open_image
+from gpushare import images
+from gpushare.images import ImageTarget, NotFound, open_image
 from gpushare.oci.rootfs import Rootfs
 
 #: A program that answers as docker does: by what is written beside it.
@@ -67,5 +68,5 @@ def test_a_missing_path_is_reported(tmp_path: Path) -> None:
 
 def test_layers_that_are_not_there_are_no_tree(tmp_path: Path) -> None:
     for layers in ((), (tmp_path / "no",), (tmp_path / "no", tmp_path / "neither")):
-        with pytest.raises(OSError, match=r".+"), engine_images.open_layers(layers):
+        with pytest.raises(OSError, match=r".+"), images.open_layers(layers):
             pass

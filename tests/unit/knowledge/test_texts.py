@@ -18,7 +18,7 @@ from gpushare.cli.text import WIDTH, prose
 from gpushare.quota.dialects import DIALECTS
 from gpushare.quota.keys import BY_ENV, KEYS
 from gpushare.quota.parse import parse_request
-from gpushare.settings.schema import resolved
+from gpushare.settings import resolved
 
 ROOT = Path(__file__).parents[3]
 ENTRIES = knowledge.all_entries()

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpushare.setup import InstallRecord
-from gpushare.setup.optional_unit import EXPORTER, NODE, OptionalUnit
-from gpushare.setup.step import SetupError
+from gpushare.setup import InstallRecord, SetupError
+from gpushare.setup.plan import EXPORTER, NODE, OptionalUnit
 
 from .test_setup import setup
 

@@ -15,7 +15,7 @@ import os
 import sys
 from pathlib import Path
 
-from gpushare.host import mount_namespace, mounts
+from gpushare.host import mounts
 
 CLONE_NEWUSER = 0x10000000
 
@@ -25,8 +25,8 @@ def main() -> int:
     try:
         if os.geteuid() != 0:
             _become_mounter()
-        mount_namespace.enter_new_namespace(json.loads(rows), os.environ.get("LD_LIBRARY_PATH", ""))
-    except (OSError, mount_namespace.NamespaceError) as error:
+        mounts.enter_new_namespace(json.loads(rows), os.environ.get("LD_LIBRARY_PATH", ""))
+    except (OSError, mounts.NamespaceError) as error:
         sys.stderr.write(f"no private mounts: {error}\n")
         return 125
     try:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images and containers of docker and podman, which their own programs describe.
+"""Open an image, a container, a bundle or a root directory to look into it, never to run it.
 
-The files are the engine's layers, which the kernel combines in a mount that is attached nowhere:
-only its descriptor leads to it, and nothing is left to unmount. That takes root.
-Source: fsopen(2), fsconfig(2), fsmount(2); Linux, filesystems/overlayfs.rst.
+A name that begins with / or . is a path: a directory with a config.json is a bundle, any other a
+root. Any other name is a running container or an image of docker or podman, in this order.
 """
 
 from __future__ import annotations
@@ -15,12 +14,159 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare.images.target import ImageTarget, NotFound, variables_of
+from gpushare.errors import ErrorCode, UserError
+from gpushare.oci import spec
+from gpushare.oci.spec import SpecError
+
+__all__ = ["ImageTarget", "NotFound", "open_image"]
+
+
+@contextmanager
+def open_image(name: str, pid: int = 0) -> Iterator[ImageTarget]:
+    """Open what `name` is; NotFound. `pid` is its first process, where that is known already."""
+    if not name:
+        raise NotFound("no name. Name an image, a container or a path.")
+    opened: AbstractContextManager[ImageTarget]
+    if pid:
+        opened = open_container(name, pid)
+    elif name.startswith(("/", ".")):
+        if Path(name).is_file():
+            raise NotFound(f"{name}: a file. Load the image into docker or podman, and name it.")
+        opened = open_directory(Path(name))
+    else:
+        opened = _by_engine(name)
+    with opened as found:
+        yield found
+
+
+def _by_engine(name: str) -> AbstractContextManager[ImageTarget]:
+    engines = installed_engines()
+    if not engines:
+        raise NotFound(
+            f"{name}: neither docker nor podman is installed. Name a path, for example ./rootfs."
+        )
+    reasons = []
+    for one in engines:
+        try:
+            inspected = one.container(name) or one.image(name)
+        except NotFound as error:
+            reasons.append(str(error))
+            continue
+        if inspected is None:
+            reasons.append(f"{one.name} has no image or container of that name")
+        elif inspected.pid:
+            return open_container(name, inspected.pid, inspected.variables, inspected.args)
+        else:
+            return one.opened(inspected)
+    raise NotFound(
+        f"{name}: {'; '.join(reasons)}. Pull the image, or name a path, for example ./rootfs."
+    )
+
+
+# --- what was found under a name; and a bundle, a root directory or a running container, opened ---
+
+_MOST_BYTES: Final = 1 << 20  # of a process's environment or command line
+
+
+class NotFound(UserError):
+    """The image, container or directory does not exist or cannot be opened."""
+
+    code = ErrorCode.NOT_FOUND
+
+
+@dataclass(frozen=True)
+class ImageTarget:
+    """An image or a container. `root_fd` is open as long as the block of `find`.
+
+    `kind` is what it is, in words. `root_fd` None: its files could not be reached, and `note` says
+    why; then only what it declares is known.
+    """
+
+    kind: str
+    name: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+    args: tuple[str, ...] = ()
+    root_fd: int | None = None
+    note: str = ""
+
+
+def variables_of(env: Sequence[str] | None) -> dict[str, str]:
+    """Return `NAME=VALUE` strings by name; the last one of a name counts."""
+    split = (entry.partition("=") for entry in env or ())
+    return {name: value for name, _, value in split}
+
+
+@contextmanager
+def open_directory(path: Path) -> Iterator[ImageTarget]:
+    """Open a bundle or a root; NotFound."""
+    with open_root(path) as fd:
+        if not (path / spec.CONFIG).is_file():
+            note = "without a config.json the environment of its image is unknown"
+            yield ImageTarget("root directory", str(path), root_fd=fd, note=note)
+            return
+        try:
+            loaded = spec.load(fd)
+            below = path / loaded.root
+        except SpecError as error:
+            raise NotFound(f"{path}: {error}") from error
+        declared = loaded.at("process", "args")
+        args = (
+            tuple(arg for arg in declared if isinstance(arg, str))
+            if isinstance(declared, list)
+            else ()
+        )
+        with open_root(below) as root_fd:
+            yield ImageTarget("bundle", str(path), loaded.variables, args, root_fd)
+
+
+@contextmanager
+def open_root(path: Path | str) -> Iterator[int]:
+    """Open a directory, whose path is the caller's own word; NotFound."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        hint = ". Use sudo." if isinstance(error, PermissionError) else ""
+        raise NotFound(f"{path}: {error.strerror}{hint}") from error
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def open_container(
+    name: str, pid: int, variables: Mapping[str, str] | None = None, args: tuple[str, ...] = ()
+) -> Iterator[ImageTarget]:
+    """Open the root of process `pid`; NotFound.
+
+    `variables` and `args` are those that an engine reports; without them the process's own count.
+    """
+    with open_root(f"/proc/{pid}/root") as fd:
+        if variables is None:
+            variables = variables_of(_process_strings(pid, "environ"))
+            args = tuple(_process_strings(pid, "cmdline"))
+        yield ImageTarget("container", name, variables, args, fd)
+
+
+def _process_strings(pid: int, name: str) -> list[str]:
+    try:
+        with Path(f"/proc/{pid}/{name}").open("rb") as file:
+            data = file.read(_MOST_BYTES)
+    except OSError:
+        return []
+    return [os.fsdecode(part) for part in data.split(b"\0") if part]
+
+
+# --- images and containers of docker and podman, which their own programs describe ---
+#
+# The files are the engine's layers, which the kernel combines in a mount that is attached nowhere:
+# only its descriptor leads to it, and nothing is left to unmount. That takes root.
+# Source: fsopen(2), fsconfig(2), fsmount(2); Linux, filesystems/overlayfs.rst.
 
 # The same on every architecture (asm-generic/unistd.h).
 _SYS_FSOPEN: Final = 430
