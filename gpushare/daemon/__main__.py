@@ -29,7 +29,7 @@ from gpushare.daemon.core.log import (
 from gpushare.daemon.core.loop import Loop, Worker, boot_id
 from gpushare.daemon.eviction.checkpoint_client import CheckpointClient
 from gpushare.daemon.freezer.freezer import Freezer
-from gpushare.daemon.lifecycle import claims, old_installations, release
+from gpushare.daemon.lifecycle import old_installations, release, scheduled
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader
 from gpushare.daemon.lifecycle.sampling_loop import SamplingLoop
 from gpushare.daemon.mps.supervisor import MpsSupervisor
@@ -207,7 +207,7 @@ def _adopt(state: DaemonState, freezer: Freezer) -> None:
     """
     release.adopt_tenants(state, freezer)
     release.reconcile_tenants(state, freezer)
-    claims.adopt(state)
+    scheduled.adopt(state)
 
 
 def _supervise_mps(state: DaemonState, freezer: Freezer) -> MpsSupervisor:

@@ -29,7 +29,7 @@ from gpushare.daemon.lifecycle import (
     release,
     scheduled,
 )
-from gpushare.daemon.lifecycle.driver_files import find_image_needs
+from gpushare.daemon.lifecycle.container_edits import find_image_needs
 from gpushare.daemon.lifecycle.queue import (
     Applicant,
     Queue,

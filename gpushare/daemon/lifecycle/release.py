@@ -22,7 +22,7 @@ from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.freezer import tenant_cgroup
 from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.identity import processes
-from gpushare.daemon.lifecycle import driver_files, recover
+from gpushare.daemon.lifecycle import container_edits, recover
 from gpushare.daemon.limits import driver_limits, driver_version
 from gpushare.daemon.limits.burst import forget_shortfalls
 from gpushare.daemon.pages.grant_page import LayoutMismatch
@@ -239,7 +239,7 @@ def reconcile_tenants(state: DaemonState, freezer: Freezer) -> None:
     state.ledger.integrity.look()
     recover.listen_again(state)
     driver_limits.retry_driver_limits(state)
-    state.names.submit(lambda: driver_files.sweep_compat(state))
+    state.names.submit(lambda: container_edits.sweep_compat(state))
     sweep_refusals(state)
     driver_version.watch_driver(state)
 

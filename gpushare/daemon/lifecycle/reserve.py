@@ -18,8 +18,8 @@ from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.freezer import tenant_cgroup
 from gpushare.daemon.identity.processes import NOBODY, Process
-from gpushare.daemon.lifecycle import bounds, claims, release
-from gpushare.daemon.lifecycle.driver_files import place_suitably
+from gpushare.daemon.lifecycle import bounds, release, scheduled
+from gpushare.daemon.lifecycle.container_edits import place_suitably
 from gpushare.daemon.limits import driver_limits
 from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds, update_burst_limits
 from gpushare.daemon.node import LoadedDriver
@@ -192,8 +192,8 @@ def _placed_record(
 ) -> TenantRecord:
     """Return the record of a request that has a place: on its cards, or in its claim; NoRoom."""
     if applicant.claim:
-        placed = claims.place_container(applicant.claim, request.quota, request.effective, state)
-        request = replace(request, quota=claims.with_placed_cores(request.quota, placed))
+        placed = scheduled.place_container(applicant.claim, request.quota, request.effective, state)
+        request = replace(request, quota=scheduled.with_placed_cores(request.quota, placed))
     else:
         placed = _place(applicant, request, state, ticket)
     _refuse_low_limit(request.quota, placed)

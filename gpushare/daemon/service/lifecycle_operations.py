@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gpushare.daemon.freezer import tenant_cgroup
 from gpushare.daemon.identity import processes
-from gpushare.daemon.lifecycle import claims, release, scheduled
+from gpushare.daemon.lifecycle import release, scheduled
 from gpushare.daemon.lifecycle.bind import bind, owned_record
 from gpushare.daemon.lifecycle.create import LAUNCHER, NewContainer, create
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
@@ -183,18 +183,18 @@ def _prepare(request: ControlRequest, state: DaemonState) -> ControlReply:
         tuple(_devices(request)),
         _parameters(request),
     )
-    return reply({**claims.prepare(claim, state)})
+    return reply({**scheduled.prepare(claim, state)})
 
 
 def _set_pods(request: ControlRequest, state: DaemonState) -> ControlReply:
     request.root_only()
-    claims.set_pods(request.matched("claim", UID), _pods(request), state)
+    scheduled.set_pods(request.matched("claim", UID), _pods(request), state)
     return reply()
 
 
 def _unprepare(request: ControlRequest, state: DaemonState) -> ControlReply:
     request.root_only()
-    claims.unprepare(request.matched("claim", UID), state)
+    scheduled.unprepare(request.matched("claim", UID), state)
     return reply()
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from gpushare import abi
 from gpushare.daemon.identity import processes
-from gpushare.daemon.lifecycle import create, driver_files, release
+from gpushare.daemon.lifecycle import container_edits, create, release
 from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.service.control_server import find_operation
 from gpushare.daemon.store.record import TenantRecord
@@ -105,7 +105,7 @@ def test_an_image_that_does_not_answer_delays_no_other_container(
     slow = BundleToCreate(tmp_path / "slow", SHARE, identity="slow")
     other = BundleToCreate(tmp_path / "other", SHARE, identity="other")
     reads, answers = threading.Event(), threading.Event()
-    choose = driver_files.choose_files
+    choose = container_edits.choose_files
 
     def hang(*arguments: Any) -> Any:
         if arguments[2].id == "slow":
@@ -113,7 +113,7 @@ def test_an_image_that_does_not_answer_delays_no_other_container(
             answers.wait(60)
         return choose(*arguments)
 
-    monkeypatch.setattr(driver_files, "choose_files", hang)
+    monkeypatch.setattr(container_edits, "choose_files", hang)
     done = threading.Event()
 
     def run() -> None:
@@ -140,7 +140,7 @@ def test_a_container_whose_earlier_create_hangs_is_refused_in_time(
         answers.wait(60)
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(driver_files, "choose_files", hang)
+    monkeypatch.setattr(container_edits, "choose_files", hang)
 
     def run() -> None:
         with pytest.raises(OSError, match="Input/output"):

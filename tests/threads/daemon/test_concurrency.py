@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from gpushare.daemon.cards.driver_client import ProcessUse
-from gpushare.daemon.lifecycle import claims
+from gpushare.daemon.lifecycle import scheduled
 from gpushare.daemon.lifecycle.release import release_tenant
 from gpushare.daemon.limits.burst import BurstUpdater
 from gpushare.daemon.observe.non_tenant import NonTenantUse
@@ -64,7 +64,7 @@ def test_a_pod_that_joins_while_its_container_is_created_is_waited_for(tmp_path:
 
         def join() -> None:
             time.sleep(0.2)
-            node.decide.run(lambda: claims.set_pods(CLAIM, (POD, "ffff"), node))
+            node.decide.run(lambda: scheduled.set_pods(CLAIM, (POD, "ffff"), node))
 
         joining = threading.Thread(target=join)
         joining.start()

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from gpushare.config import Config, parse
-from gpushare.daemon.lifecycle import bind, claims
+from gpushare.daemon.lifecycle import bind, scheduled
 from gpushare.daemon.lifecycle import scheduled as module
-from gpushare.daemon.lifecycle.claims import ClaimChanged, UnknownClaim
-from gpushare.daemon.lifecycle.scheduled import UnknownPod
+from gpushare.daemon.lifecycle.scheduled import ClaimChanged, UnknownClaim, UnknownPod
 from gpushare.daemon.operator.resize import reset_quota, set_quota
 from gpushare.daemon.placement.request import NoRoom, NoSuchCard
 from gpushare.daemon.service.control_request import (
@@ -394,7 +393,7 @@ def test_a_restarted_daemon_has_the_claims_and_sets_their_files_right(tmp_path: 
         (before.node.config.cdi_dir / f"gpushare.io-claim-{CLAIM}.json").unlink()
         (before.node.config.cdi_dir / "nvidia.yaml").write_text("others'")
     with a_node(tmp_path) as after:
-        claims.adopt(after)
+        scheduled.adopt(after)
         assert ask(after, "claims") == rows
         assert allocated(after) == [20, 0]
         assert Path(answer["folder"]).is_dir()
@@ -427,7 +426,7 @@ def test_a_claim_that_cannot_be_published_can_be_prepared_again(
     node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(claims, "write_spec", fakes.no_space)
+        patch.setattr(scheduled, "write_spec", fakes.no_space)
         with pytest.raises(OSError, match="No space"):
             prepare(node, device(20))
     assert prepare(node, device(20))["cdi"] == [f"gpushare.io/claim={CLAIM}"]

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpushare.config import Config
-from gpushare.daemon.lifecycle import driver_files, release
-from gpushare.daemon.lifecycle.driver_files import IncompatibleImage
+from gpushare.daemon.lifecycle import container_edits, release
+from gpushare.daemon.lifecycle.container_edits import IncompatibleImage
 from gpushare.daemon.limits import driver_limits
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.placement.request import NoRoom
@@ -156,7 +156,7 @@ def test_an_unused_copy_is_removed_after_a_day(node: FakeDaemon, tmp_path: Path)
     folder = node.node.config.state_dir / "compat" / entry.compat
     old = time.time() - 2 * 24 * 3600
     os.utime(folder, (old, old))
-    driver_files.sweep_compat(node)
+    container_edits.sweep_compat(node)
     assert folder.is_dir()
     release.release_tenant(entry.key, node, "it ended")
     release.reconcile_tenants(node, node.freezer)

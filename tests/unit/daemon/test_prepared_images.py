@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.daemon.lifecycle import driver_files
+from gpushare.daemon.lifecycle import container_edits
 from gpushare.oci import image_view
 from gpushare.oci.cdi import CdiDeviceNode
 from gpushare.oci.container import ContainerEdits
@@ -46,15 +46,15 @@ class ImageNode:
 
 @pytest.fixture
 def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ImageNode]:
-    choose = driver_files.choose_files
+    choose = container_edits.choose_files
     with fakes.node(tmp_path / "node") as node:
         found = ImageNode(tmp_path, node)
 
-        def noted(*words: Any) -> driver_files.DriverFileChoice:
+        def noted(*words: Any) -> container_edits.DriverFileChoice:
             found.looked.append(words[2].id)
             return choose(*words)
 
-        monkeypatch.setattr(driver_files, "choose_files", noted)
+        monkeypatch.setattr(container_edits, "choose_files", noted)
         yield found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.daemon.lifecycle import create, driver_files, release
+from gpushare.daemon.lifecycle import container_edits, create, release
 from gpushare.daemon.store.ledger import ReservationLost
 
 from . import fakes
@@ -59,13 +59,13 @@ def test_a_reservation_that_is_lost_meanwhile_leaves_the_bundle_as_it_was(
 ) -> None:
     container = BundleToCreate(tmp_path / "b", SHARE)
     before = container.text()
-    choose = driver_files.choose_files
+    choose = container_edits.choose_files
 
     def expire(*arguments: Any) -> Any:
         node.decide.run(lambda: release.release_tenant(arguments[2].key, node, "it expired"))
         return choose(*arguments)
 
-    monkeypatch.setattr(driver_files, "choose_files", expire)
+    monkeypatch.setattr(container_edits, "choose_files", expire)
     with pytest.raises(ReservationLost, match="was released while"):
         container.create(node)
     assert container.text() == before
