@@ -18,7 +18,6 @@ from gpushare import wait_policy
 from gpushare.config import Config
 from gpushare.daemon.audit.bypass import MpsBypass
 from gpushare.daemon.composition import CannotStart, Threads, build_state, compose
-from gpushare.daemon.compute.scheduler_sync import SchedulerSync
 from gpushare.daemon.core import privileges
 from gpushare.daemon.core.log import (
     attach_listener,
@@ -32,6 +31,7 @@ from gpushare.daemon.freezer.freezer import Freezer
 from gpushare.daemon.lifecycle import old_installations, release, scheduled
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader
 from gpushare.daemon.lifecycle.sampling_loop import SamplingLoop
+from gpushare.daemon.limits.scheduler_sync import SchedulerSync
 from gpushare.daemon.mps.supervisor import MpsSupervisor
 from gpushare.daemon.observe.idle_holders import IdleHolders
 from gpushare.daemon.observe.time_limits import LOOK_SECONDS as TIME_SECONDS

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 
 from gpushare.daemon.accounts import CardAccounts
 from gpushare.daemon.core.log import Durations
-from gpushare.daemon.core.loop import DaemonClock, KeyLocks, Loop, T, Worker, WorkerPool
-from gpushare.daemon.core.signal import Signal
+from gpushare.daemon.core.loop import DaemonClock, KeyLocks, Loop, Signal, T, Worker, WorkerPool
 from gpushare.daemon.node import Node
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.pages.mounts import TenantMounts

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpushare.daemon.mps.control import MpsControl, control_of
-from gpushare.daemon.mps.model import ClientRoute, MpsError
-from gpushare.daemon.mps.program import ControlProgram, Protocol
+from gpushare.daemon.mps.program import ClientRoute, ControlProgram, MpsError, Protocol
 from gpushare.verify import ProbeFailed
 
 from .driver import DriverPaths

@@ -14,8 +14,14 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gpushare.daemon.mps.model import ClientRoute, MpsError, TenantLimits
-from gpushare.daemon.mps.program import Protocol, has_static_partitions, protocol_of
+from gpushare.daemon.mps.program import (
+    ClientRoute,
+    MpsError,
+    Protocol,
+    TenantLimits,
+    has_static_partitions,
+    protocol_of,
+)
 
 from .driver import DriverPaths
 from .mps import LIMIT, SECONDS, Part, RunningMps, measured

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
-from gpushare.daemon.compute import scheduler_sync
 from gpushare.daemon.core.log import log
 from gpushare.daemon.freezer.freezer import Freezer
+from gpushare.daemon.limits import scheduler_sync
 from gpushare.daemon.observe.compute_usage import CHECKED
 from gpushare.daemon.observed import ComputeUsage, TenantOnCard
 from gpushare.daemon.policy import escalation

@@ -10,12 +10,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from gpushare.daemon.core.signal import Signal
+from gpushare import abi
+from gpushare.daemon.core.loop import Signal
 from gpushare.errors import UserError
 
 #: The isolation of a tenant whose processes are clients of the card's MPS server, and the backend
 #: that a request and a card have for it.
 MPS: Final = "mps"
+
+PIPE_ENV: Final = "CUDA_MPS_PIPE_DIRECTORY"
+#: Where a container has the pipe directory of its server: no variable can redirect it.
+PIPES: Final = f"{abi.TENANT_DIR}/{abi.PIPES_NAME}"
 
 #: How a tenant's part of the card's compute holds: multiprocessors of its own, or a ceiling of how
 #: many it may use; "": it has no ceiling.

@@ -44,7 +44,7 @@ def serve(descriptor: int) -> None:
     """Answer the questions that come on `descriptor`; WorkerClosed at their end."""
     # After privileges are given up.
     from gpushare.daemon.cards import nvml_calls  # noqa: PLC0415
-    from gpushare.daemon.cards.nvml_card import NvmlError  # noqa: PLC0415
+    from gpushare.daemon.cards.nvml_calls import NvmlError  # noqa: PLC0415
 
     loaded: nvml_calls.Devices | None = None
     while True:

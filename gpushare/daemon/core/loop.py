@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads: the main thread's loop, workers that do one job after another, and a pool of threads.
+"""Threads: the main thread's loop, workers, a pool of threads, and signals between parts.
 
 The loop serves descriptors, timers and calls from other threads. A callback that fails is logged
 and the loop continues: every tenant depends on it. Deadlines that outlive the daemon are in
@@ -20,9 +20,10 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from gpushare.daemon.core.log import log
 
@@ -335,3 +336,56 @@ class DaemonClock:
 
     wall: Callable[[], float] = time.time
     boot: Callable[[], float] = boottime
+
+
+P = ParamSpec("P")
+
+
+class Signal(Generic[P]):
+    """Its `listeners` are called when it is, in their order, by the same thread.
+
+    A part calls the parts that it was made with. What others do when something happens to it, it
+    does not know: `composition` fills the lists of listeners.
+    """
+
+    def __init__(self) -> None:
+        self.listeners: list[Callable[P, object]] = []
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Tell the listeners."""
+        for listener in self.listeners:
+            listener(*args, **kwargs)
+
+
+class ChangeSignal(Signal[[]]):
+    """The ledger's, after every change; its listeners return at once, and look at it later.
+
+    Only the thread that changes the ledger says so.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_deferred = False
+        self._is_due = False
+
+    def __call__(self) -> None:
+        """Tell the listeners, or note in a `deferred` block that they have to be told."""
+        if self._is_deferred:
+            self._is_due = True
+        else:
+            super().__call__()
+
+    @contextmanager
+    def deferred(self, soon: Callable[[Callable[[], None]], None]) -> Iterator[None]:
+        """Have the listeners told by `soon`, not in the block, which is a step of a start.
+
+        A thread that a listener wakes would take the interpreter from the start.
+        """
+        self._is_deferred = True
+        try:
+            yield
+        finally:
+            self._is_deferred = False
+            if self._is_due:
+                self._is_due = False
+                soon(super().__call__)  # by another thread, maybe within another such block

@@ -23,9 +23,9 @@ from gpushare.compatibility import image as images
 from gpushare.compatibility import rules as compat_driver
 from gpushare.compatibility.rules import parse_version, strip_zeros
 from gpushare.config import Config
+from gpushare.daemon.cards.mps_state import PIPE_ENV, PIPES
 from gpushare.daemon.core.log import log
 from gpushare.daemon.limits import driver_limits
-from gpushare.daemon.mps.variables import PIPE_ENV, PIPES
 from gpushare.daemon.node import LoadedDriver
 from gpushare.daemon.placement.choose import place_request
 from gpushare.daemon.placement.model import NO_NODE, Card, CardCapacity, Links

@@ -6,27 +6,66 @@ read what is published.
 
 If the control daemon ends, its servers and their clients end too: it is started again with the
 limits of the containers, whose processes have to start again.
+
+The limits of a container follow from its quota:
+
+| policy on the card | compute |
+|---|---|
+| fixed-share | its cores: a percentage, or a static partition on a card with `mps_partitions` |
+| every other | all multiprocessors, which the hardware divides |
+
+A partition has never less than the cores: as many chunks as they need. The memory limit of the
+server is for each process, and only a second line: the interposer library counts all processes of
+the container together, and to the byte.
+
+A fatal fault of one client ends the work of all clients of the server ("Architecture"). The control
+daemon says that it happened, the server's log which process caused it. gpushared names the
+containers: in protocol 3 a namespace is one container's, in protocol 2 the driver's list of
+processes says whose a PID is.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from gpushare.daemon.cards.mps_state import MpsCardState, MpsGrant, MpsLoss, MpsRefused
+from gpushare import abi
+from gpushare.daemon.cards.mps_state import (
+    MPS,
+    PIPE_ENV,
+    PIPES,
+    MpsCardState,
+    MpsGrant,
+    MpsLoss,
+    MpsRefused,
+    MpsShare,
+)
 from gpushare.daemon.core.log import log
-from gpushare.daemon.mps.clients import ClientWatch
 from gpushare.daemon.mps.control import MpsControl
-from gpushare.daemon.mps.grants import MpsSettings, grant_of, limits_of, settings_of
-from gpushare.daemon.mps.model import ClientRoute, MpsError, TenantLimits
-from gpushare.daemon.mps.runner import ControlRunner
-from gpushare.daemon.mps.variables import write_variables
+from gpushare.daemon.mps.partitions import PARTITION_ENV
+from gpushare.daemon.mps.program import (
+    ClientRoute,
+    ControlProgram,
+    MpsError,
+    MpsProcess,
+    TenantLimits,
+)
+from gpushare.daemon.mps.runner import CardFolders, ControlRunner
+from gpushare.daemon.pages.status_page import disown_page
+from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.placement.model import Card
+from gpushare.daemon.policy.compute import FIXED
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
+from gpushare.quota.effective_request import DEFAULT_PRIORITY
+
+_VARIABLES_DRAFT: Final = f".{abi.MPS_NAME}"
 
 
 class CardServer:
@@ -270,3 +309,292 @@ def _kept(values: dict[str, Any]) -> tuple[MpsSettings, ClientRoute] | None:
         return MpsSettings(**known), route
     except (TypeError, ValueError, LookupError):
         return None
+
+
+@dataclass(frozen=True)
+class MpsSettings:
+    """What a tenant's limits are made from. `cores` is 0 without a ceiling; `uid` is the host's."""
+
+    key: str
+    uid: int
+    memory_bytes: int
+    cores: int
+    priority: int
+
+
+def settings_of(record: TenantRecord, uid: int, card_policy: str) -> MpsSettings:
+    """Return the settings of a tenant with a share of one card, whose policy the operator set."""
+    [allocation] = record.allocations
+    is_capped = record.policy_on(allocation, card_policy) == FIXED
+    return MpsSettings(
+        record.key,
+        uid,
+        allocation.burst_limit_bytes,
+        allocation.cores if is_capped else 0,
+        priority=int(record.class_ != "online" and record.priority > DEFAULT_PRIORITY),
+    )
+
+
+def limits_of(settings: MpsSettings, chunks: int | None = None) -> TenantLimits:
+    """Return the limits for the control daemon, with a static partition of so many chunks."""
+    return TenantLimits(
+        settings.memory_bytes, settings.cores or 100, priority=settings.priority, chunks=chunks
+    )
+
+
+def grant_of(
+    program: ControlProgram, limits: TenantLimits, settings: MpsSettings, route: ClientRoute
+) -> MpsGrant:
+    """Return what a tenant has, for its container and for clients of gpushared."""
+    has_namespaces = program.protocol == 3
+    share: MpsShare = "percentage" if limits.cores_percent < 100 else ""
+    if PARTITION_ENV in route.env:
+        share = "space"
+    folders = CardFolders(program.pipe_folder.parent)
+    return MpsGrant(
+        settings.key,
+        settings.uid,
+        str(route.pipe_folder),
+        "" if has_namespaces else str(folders.shared_memory),
+        tuple(name for name in route.hidden if (route.pipe_folder / name).exists()),
+        share=share,
+        percentage=limits.cores_percent,
+        chunks=limits.chunks or 0,
+        memory_limit="namespace" if has_namespaces else "server",
+        variables=dict(route.env),
+    )
+
+
+_FAULT: Final = re.compile(r"fault|fatal|exception", re.IGNORECASE)
+_CLIENT: Final = re.compile(r"client[^0-9\n]{0,16}([0-9]+)", re.IGNORECASE)
+_PARTITION: Final = re.compile(r"partition|contained", re.IGNORECASE)
+_MOST_BYTES: Final = 1 << 20
+
+
+class ServerLogs:
+    """The logs of a control daemon's servers, read as they grow.
+
+    The manual has no format for the cause of a fault: "the log names the PID" (Multi-Process
+    Service manual, "Architecture"). A line that speaks of a fault and names a client by its PID is
+    taken for it; ./dev gpu mps shows what a real log says.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Read from the end of what is there now."""
+        self._folder = folder
+        self._offsets = {path: self._size(path) for path in self._paths()}
+
+    def culprits(self) -> dict[int, bool]:
+        """Return the PIDs that new lines name as the cause of a fault.
+
+        The value is whether the fault stayed with the client's static partition: from r610 on, most
+        do ("Using Static SM Partitioning").
+        """
+        found: dict[int, bool] = {}
+        for path in self._paths():
+            for line in self._new_text(path).splitlines():
+                named = _CLIENT.search(line) if _FAULT.search(line) else None
+                if named is not None:
+                    found[int(named[1])] = bool(_PARTITION.search(line))
+        return found
+
+    def _paths(self) -> list[Path]:
+        """Return server.log: of protocol 3, each server has one in a folder of its name."""
+        return [*self._folder.glob("server.log"), *self._folder.glob("*/server.log")]
+
+    @staticmethod
+    def _size(path: Path) -> int:
+        try:
+            return path.stat().st_size
+        except OSError:
+            return 0
+
+    def _new_text(self, path: Path) -> str:
+        """Return the whole lines since the last look, and less of them if there are too many."""
+        offset = self._offsets.get(path, 0)
+        size = self._size(path)
+        offset = max(0 if size < offset else offset, size - _MOST_BYTES)
+        try:
+            with path.open("rb") as opened:
+                opened.seek(offset)
+                content = opened.read(_MOST_BYTES)
+        except OSError:
+            return ""
+        end = content.rfind(b"\n") + 1
+        self._offsets[path] = offset + end
+        return content[:end].decode(errors="replace")
+
+
+def write_variables(grant: MpsGrant, pages: Pages | None) -> None:
+    """Write the variables of a tenant's processes, for those that start from now on; OSError.
+
+    The file is beside the tenant's pages, and libhook/cuda/mps.c reads it. The mount point of the
+    pipe directory is made with them.
+    """
+    if pages is None:
+        return
+    variables = {**grant.variables, PIPE_ENV: PIPES}
+    text = "".join(f"{name}={value}\n" for name, value in variables.items())
+
+    def write(pages: Pages) -> None:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(abi.PIPES_NAME, 0o755, dir_fd=pages.directory)
+            os.chmod(abi.PIPES_NAME, 0o755, dir_fd=pages.directory)  # noqa: S103 - any user's
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(_VARIABLES_DRAFT, flags, 0o644, dir_fd=pages.directory)
+        try:
+            os.fchmod(fd, 0o644)
+            disown_page(fd)
+            os.write(fd, text.encode())
+        finally:
+            os.close(fd)
+        os.rename(
+            _VARIABLES_DRAFT, abi.MPS_NAME, src_dir_fd=pages.directory, dst_dir_fd=pages.directory
+        )
+
+    pages.look(write, None)
+
+
+_FAULT_STATE: Final = "FAULT"
+_BYPASS_LOOKS: Final = 3  # in a row: a process connects before or after it is listed
+
+
+@dataclass(frozen=True)
+class ClientsSeen:
+    """What one look has found; `losses` and `bypasses` are by tenant."""
+
+    server_state: str
+    server_pids: tuple[int, ...]
+    client_pids: frozenset[int]
+    losses: Mapping[str, MpsLoss]
+    bypasses: Mapping[str, int]
+
+
+class ClientWatch:
+    """Watches the clients of one card's server; the card's thread's."""
+
+    def __init__(self, card: Card, state: DaemonState, logs: Path) -> None:
+        self._card = card
+        self._state = state
+        self._logs = ServerLogs(logs)
+        self._owners: dict[int, str] = {}  # tenants of the clients at the last look, by PID
+        self._is_faulted = False
+        self._suspects: dict[tuple[str, int], int] = {}  # looks in a row, by tenant and PID
+        self._bypasses: frozenset[str] = frozenset()
+
+    def tenants(self) -> set[str]:
+        """Return the tenants that had clients at the last look."""
+        return set(self._owners.values())
+
+    def forget(self, key: str) -> None:
+        """Forget a tenant that has ended."""
+        self._owners = {pid: owner for pid, owner in self._owners.items() if owner != key}
+
+    def of_tenant(self, clients: Sequence[MpsProcess], key: str) -> list[MpsProcess]:
+        """Return those of `clients` that are a tenant's."""
+        listed = self._listed()
+        return [client for client in clients if self._owner(client, listed) == key]
+
+    def look(self, control: MpsControl, losses: Mapping[str, MpsLoss]) -> ClientsSeen:
+        """Look at servers and clients; MpsError. `losses` are those that are known."""
+        servers, clients, listed = control.servers(), control.clients(), self._listed()
+        states = [server.state.upper() for server in servers]
+        is_faulted = _FAULT_STATE in states
+        owners = {client.pid: owner for client in clients if (owner := self._owner(client, listed))}
+        culprits = self._logs.culprits()
+        if culprits or (is_faulted and not self._is_faulted):
+            losses = {**losses, **self._fault(culprits, {**self._owners, **owners})}
+        # A tenant whose processes have started again is a client again.
+        if not is_faulted:
+            fresh = owners.keys() - self._owners.keys()
+            again = {owners[pid] for pid in fresh}
+            losses = {key: loss for key, loss in losses.items() if key not in again}
+        self._owners, self._is_faulted = owners, is_faulted
+        pids = frozenset(client.pid for client in clients)
+        return ClientsSeen(
+            _FAULT_STATE if is_faulted else next(iter(states), ""),
+            tuple(server.pid for server in servers if server.pid),
+            pids,
+            losses,
+            self._bypassing(pids),
+        )
+
+    def _fault(self, culprits: Mapping[int, bool], owners: Mapping[int, str]) -> dict[str, MpsLoss]:
+        """Log who caused a fault and whose processes it has ended; return the losses.
+
+        `culprits` are as in ServerLogs.
+        """
+        now, records = time.time(), self._state.ledger.entries
+        known = (one for one in culprits if one in owners)
+        pid = next(known, next(iter(culprits), 0))
+        culprit = owners.get(pid, "")
+        others = set() if culprits.get(pid) else {*owners.values()} - {culprit}
+        victims = sorted(key for key in others if key in records)
+        who = records[culprit].title if culprit in records else "a client"
+        cause = f"{who} (process {pid})" if pid else who
+        names = [records[key].title for key in victims]
+        log(
+            "mps-server-faulted",
+            "error",
+            card=self._card.uuid,
+            tenant=culprit,
+            name=who if culprit else "",
+            pid=pid,
+            ended=names,
+        )
+        for key in victims:
+            log(
+                "tenant-lost-mps-server",
+                "error",
+                tenant=key,
+                name=records[key].title,
+                card=self._card.uuid,
+                cause=cause,
+                pod=records[key].of_pod,
+            )
+        reason = f"a fatal fault of {cause} ended the work of all clients of the MPS server"
+        found = {key: MpsLoss(reason, now) for key in victims}
+        if culprit in records:
+            found[culprit] = MpsLoss(f"process {pid} of it had a fatal fault", now)
+        return found
+
+    def _owner(self, client: MpsProcess, listed: Mapping[int, str]) -> str:
+        return client.tenant or listed.get(client.pid) or self._owners.get(client.pid, "")
+
+    def _listed(self) -> dict[int, str]:
+        """Return the tenants of the processes that the driver lists, by PID."""
+        return {
+            use.pid: key
+            for key, uses in self._state.observed.usage.processes.items()
+            for uuid, use in uses
+            if uuid == self._card.uuid
+        }
+
+    def _bypassing(self, clients: frozenset[int]) -> dict[str, int]:
+        """Return the tenants with a process that uses the card and is no client, and that process.
+
+        Neither the control daemon nor the driver lists it as one, several looks in a row.
+        """
+        records = self._state.ledger.entries
+        suspects = {
+            (key, use.pid): self._suspects.get((key, use.pid), 0) + 1
+            for key, uses in self._state.observed.usage.processes.items()
+            if key in records and records[key].isolation == MPS
+            for uuid, use in uses
+            if uuid == self._card.uuid and not use.is_mps and use.pid not in clients
+        }
+        self._suspects = suspects
+        found = {key: pid for (key, pid), looks in suspects.items() if looks >= _BYPASS_LOOKS}
+        for key in sorted(found.keys() - self._bypasses):
+            log(
+                "tenant-bypasses-mps",
+                "warning",
+                tenant=key,
+                name=records[key].title,
+                card=self._card.uuid,
+                pid=found[key],
+                pod=records[key].of_pod,
+            )
+            self._state.node.mps.bypassed(key, found[key])
+        self._bypasses = frozenset(found)
+        return found

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from gpushare.daemon.mps.model import ClientRoute, MpsError, SmPartition
+from gpushare.daemon.mps.program import ClientRoute, MpsError, SmPartition
 
 PARTITION_ENV: Final = "CUDA_MPS_SM_PARTITION"
 

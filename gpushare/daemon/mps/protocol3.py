@@ -19,9 +19,13 @@ import time
 from dataclasses import replace
 from typing import Final
 
-from gpushare.daemon.mps.model import (
+from gpushare.daemon.mps.partitions import PARTITION_ENV, PartitionCommands, PartitionPool
+from gpushare.daemon.mps.program import (
+    COMMAND_SECONDS,
     MIB,
+    TERMINATE_SECONDS,
     ClientRoute,
+    ControlProgram,
     MpsError,
     MpsProcess,
     MpsServerState,
@@ -29,12 +33,6 @@ from gpushare.daemon.mps.model import (
     SmPartition,
     SmPartitions,
     TenantLimits,
-)
-from gpushare.daemon.mps.partitions import PARTITION_ENV, PartitionCommands, PartitionPool
-from gpushare.daemon.mps.program import (
-    COMMAND_SECONDS,
-    TERMINATE_SECONDS,
-    ControlProgram,
     size_in_bytes,
 )
 

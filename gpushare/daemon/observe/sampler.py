@@ -29,10 +29,10 @@ from gpushare.daemon.cards.driver_client import (
     DriverError,
     DriverGeneration,
     DriverSample,
+    Health,
     InvalidSample,
     ProcessUse,
 )
-from gpushare.daemon.cards.health import Health
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.identity.pid_resolver import ListedPid, PidResolver, ProcessOwners

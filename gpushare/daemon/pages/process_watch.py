@@ -29,8 +29,7 @@ from typing import Final
 
 from gpushare import abi
 from gpushare.daemon.core.log import Allowance, log
-from gpushare.daemon.core.loop import Loop
-from gpushare.daemon.core.signal import Signal
+from gpushare.daemon.core.loop import Loop, Signal
 
 _PAUSE_SECONDS = 0.5
 

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from gpushare import abi
-from gpushare.daemon.core.signal import Signal
+from gpushare.daemon.core.loop import Signal
 from gpushare.daemon.pages.grant_page import CardGrant, GrantPage
 from gpushare.daemon.pages.status_page import (
     MOST_COUNTED,

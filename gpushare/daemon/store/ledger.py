@@ -32,7 +32,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from gpushare.daemon.core.log import log
-from gpushare.daemon.core.signal import ChangeSignal
+from gpushare.daemon.core.loop import ChangeSignal
 from gpushare.daemon.placement.model import AllocationUse, Card
 from gpushare.daemon.store.claim import (
     ClaimRecord,

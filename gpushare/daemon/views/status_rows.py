@@ -12,11 +12,11 @@ from typing import Final, Literal, NamedTuple
 
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.cards.mps_state import MPS, MpsCardState
-from gpushare.daemon.compute import scheduler_sync
 from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.eviction.checkpoint_client import why_unsupported
 from gpushare.daemon.eviction.preconditions import host_memory_bound
 from gpushare.daemon.identity import processes
+from gpushare.daemon.limits import scheduler_sync
 from gpushare.daemon.node import LoadedDriver
 from gpushare.daemon.observe.time_limits import ends_at
 from gpushare.daemon.observed import ComputeUsage

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from gpushare import abi
-from gpushare.daemon.compute import scheduler_sync as schedule_message
-from gpushare.daemon.compute.scheduler_sync import Scheduler
+from gpushare.daemon.limits import scheduler_sync as schedule_message
+from gpushare.daemon.limits.scheduler_sync import Scheduler
 from gpushare.daemon.pages.grant_page import CardGrant
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.policy.compute import Share

@@ -17,8 +17,8 @@ from typing import Final
 import pytest
 
 from gpushare import abi
-from gpushare.daemon.compute import scheduler_sync as schedule_message
-from gpushare.daemon.compute.scheduler_sync import Scheduler, SchedulerCommand, SchedulerLost
+from gpushare.daemon.limits import scheduler_sync as schedule_message
+from gpushare.daemon.limits.scheduler_sync import Scheduler, SchedulerCommand, SchedulerLost
 from gpushare.daemon.policy.compute import Share
 from tests.system.waiting import wait_until
 

@@ -16,10 +16,17 @@ import pytest
 from gpushare import simulator
 from gpushare.daemon.mps import supervisor as module
 from gpushare.daemon.mps.control import MpsControl, control_of
-from gpushare.daemon.mps.model import ClientRoute, MpsError, TenantLimits
-from gpushare.daemon.mps.process import ControlProcess
-from gpushare.daemon.mps.program import ControlProgram, Protocol, has_static_partitions, protocol_of
+from gpushare.daemon.mps.program import (
+    ClientRoute,
+    ControlProgram,
+    MpsError,
+    Protocol,
+    TenantLimits,
+    has_static_partitions,
+    protocol_of,
+)
 from gpushare.daemon.mps.protocol3 import namespace_of
+from gpushare.daemon.mps.runner import ControlProcess
 from gpushare.daemon.mps.supervisor import MpsSupervisor
 from gpushare.simulator import Simulator
 from tests.c.simulator.conftest import ClientProcess, SimulatorMachine

@@ -33,10 +33,10 @@ from gpushare.daemon.cards.driver_client import (
     DriverLimits,
     DriverSample,
     DriverTimeout,
+    Health,
     InvalidSample,
     ProcessUse,
 )
-from gpushare.daemon.cards.health import Health
 from gpushare.daemon.cards.nvml_client import Nvml
 from gpushare.daemon.cards.worker_process import WorkerProcess
 from gpushare.metrics_schema import CardSensors

@@ -15,7 +15,6 @@ import pytest
 from gpushare import abi, config
 from gpushare.daemon.cards.driver_client import DriverSample, ProcessUse
 from gpushare.daemon.cards.mps_state import MPS
-from gpushare.daemon.compute import scheduler_sync
 from gpushare.daemon.eviction import checkpoint_api as api
 from gpushare.daemon.eviction import preconditions
 from gpushare.daemon.eviction.checkpoint_client import CheckpointError
@@ -25,6 +24,7 @@ from gpushare.daemon.eviction.steps import EvictionFailed, OnCardWatch
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.queue import Applicant
+from gpushare.daemon.limits import scheduler_sync
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.placement.model import MigInstance
 from gpushare.daemon.placement.request import NoRoom

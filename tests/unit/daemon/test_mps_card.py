@@ -14,17 +14,15 @@ import pytest
 from gpushare.daemon.audit.bypass import MpsBypass
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.cards.mps_state import MPS, MpsCardState, MpsRefused
-from gpushare.daemon.mps.card import CardServer
-from gpushare.daemon.mps.faults import ServerLogs
-from gpushare.daemon.mps.grants import limits_of, settings_of
-from gpushare.daemon.mps.model import (
+from gpushare.daemon.mps.card import CardServer, ServerLogs, limits_of, settings_of
+from gpushare.daemon.mps.program import (
     ClientRoute,
+    ControlProgram,
     MpsError,
     MpsProcess,
     MpsServerState,
     TenantLimits,
 )
-from gpushare.daemon.mps.program import ControlProgram
 from gpushare.daemon.observed import UsageView
 from gpushare.daemon.service.node_operations import status_row
 from gpushare.daemon.store.record import TenantRecord

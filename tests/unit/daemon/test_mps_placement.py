@@ -10,8 +10,8 @@ import pytest
 
 from gpushare.config import Config, parse
 from gpushare.daemon.cards.mps_state import MPS, MpsCardState
-from gpushare.daemon.compute.scheduler_sync import shares_on_card
 from gpushare.daemon.lifecycle.reserve import TenantIdentity, reserve
+from gpushare.daemon.limits.scheduler_sync import shares_on_card
 from gpushare.daemon.operator.reload import NotReloaded, reload_config
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.record import TenantRecord

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpushare.daemon.compute import scheduler_sync as schedule_message
-from gpushare.daemon.compute.scheduler_sync import Scheduler, SchedulerCommand, SchedulerLost
+from gpushare.daemon.limits import scheduler_sync as schedule_message
+from gpushare.daemon.limits.scheduler_sync import Scheduler, SchedulerCommand, SchedulerLost
 from gpushare.daemon.policy.compute import Share, ShareRequest, divide_compute
 from gpushare.install import InstallSource
 from tools.bench.turns import BenchError

@@ -1,1 +1,0 @@
-"""Shares of compute, and the connection to the scheduler that enforces them."""
