@@ -17,7 +17,7 @@
 
 #define CARD_TENANTS 64
 
-/* A tenant's share of the card. gpushare/daemon/policy/compute.py computes it from policies,
+/* A tenant's share of the card. gpushare/daemon/policy.py computes it from policies,
  * percentages and weights, which are unknown here. */
 struct share {
 	uint32_t permille; /* 1..1000: its part while all tenants want more than theirs */

@@ -4,7 +4,7 @@
  * <run_dir>/scheduler.sock, root only; one reply per message. The scheduler outlives gpushared: a
  * new connection begins with HELLO, names every tenant, and ends with COMPLETE, whereupon tenants
  * that were not named are forgotten. A scheduler without tenants decides nothing before COMPLETE:
- * meanwhile the tenants throttle themselves. gpushare/daemon/limits/scheduler_sync.py mirrors this
+ * meanwhile the tenants throttle themselves. gpushare/daemon/scheduler_sync.py mirrors this
  * header.
  */
 #ifndef GPUSHARE_SCHEDULER_MESSAGE_H

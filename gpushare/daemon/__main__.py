@@ -16,7 +16,7 @@ import gpushare
 from gpushare import config as configuration
 from gpushare import wait_policy
 from gpushare.config import Config
-from gpushare.daemon.audit.bypass import MpsBypass
+from gpushare.daemon.audit.audit import MpsBypass
 from gpushare.daemon.composition import CannotStart, Threads, build_state, compose
 from gpushare.daemon.core import privileges
 from gpushare.daemon.core.log import (
@@ -27,18 +27,17 @@ from gpushare.daemon.core.log import (
 )
 from gpushare.daemon.core.loop import Loop, Worker, boot_id
 from gpushare.daemon.eviction.checkpoint_client import CheckpointClient
-from gpushare.daemon.freezer.freezer import Freezer
+from gpushare.daemon.freezer import Freezer
 from gpushare.daemon.lifecycle import old_installations, release, scheduled
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader
 from gpushare.daemon.lifecycle.sampling_loop import SamplingLoop
-from gpushare.daemon.limits.scheduler_sync import SchedulerSync
 from gpushare.daemon.mps.supervisor import MpsSupervisor
-from gpushare.daemon.observe.idle_holders import IdleHolders
 from gpushare.daemon.observe.time_limits import LOOK_SECONDS as TIME_SECONDS
-from gpushare.daemon.observe.time_limits import TimeLimits
+from gpushare.daemon.observe.time_limits import IdleHolders, TimeLimits
 from gpushare.daemon.operator import reload
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.tenants import SIZE_BYTES
+from gpushare.daemon.scheduler_sync import SchedulerSync
 from gpushare.daemon.service import systemd
 from gpushare.daemon.service.control_server import ControlServer
 from gpushare.daemon.service.systemd import StartingSocket, Watchdog

@@ -14,16 +14,15 @@ from typing import Final
 
 from gpushare.config import Config
 from gpushare.daemon.accounts import CardAccounts
-from gpushare.daemon.audit.audit import Audit
-from gpushare.daemon.audit.bypass import BypassControl
+from gpushare.daemon.audit.audit import Audit, BypassControl
 from gpushare.daemon.core.log import log, set_owner_lookup
 from gpushare.daemon.core.loop import DaemonClock, Loop, Worker, WorkerPool, boot_id
-from gpushare.daemon.eviction.checkpoint_client import CheckpointCalls
+from gpushare.daemon.eviction.checkpoint_client import CheckpointClient
 from gpushare.daemon.eviction.evictions import BeforeKill, Evictions
-from gpushare.daemon.freezer.freezer import Freezer
+from gpushare.daemon.freezer import Freezer
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.queue import LOOK_SECONDS, Queue
-from gpushare.daemon.limits.burst import handle_shortfall
+from gpushare.daemon.limits import handle_shortfall
 from gpushare.daemon.node import Node
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.operator.reload import node_settings
@@ -147,7 +146,7 @@ class Parts:
         return self.evictions.changed, self.queue.look_soon
 
 
-def compose(state: DaemonState, checkpoints: CheckpointCalls, evict: Worker) -> Parts:
+def compose(state: DaemonState, checkpoints: CheckpointClient, evict: Worker) -> Parts:
     """Return the parts of a daemon; nothing is adopted or started yet.
 
     `checkpoints` calls the driver to evict, on the thread of `evict`.

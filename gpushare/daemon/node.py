@@ -12,7 +12,7 @@ from gpushare.daemon.cards.context_size import ContextSizes
 from gpushare.daemon.cards.driver_client import DriverClient
 from gpushare.daemon.cards.mps_state import MpsCards
 from gpushare.daemon.placement.model import Card, Links
-from gpushare.daemon.policy.escalation import CHOICES, Choice
+from gpushare.daemon.policy import CHOICES, Choice
 from gpushare.daemon.store.overrides import Overrides
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
@@ -101,6 +101,10 @@ class Node:
         if self.driver is None:
             raise NoDriver(f"{self.no_driver_reason}; see gpushare doctor")
         return self.driver
+
+    def card(self, uuid: str) -> Card | None:
+        """Return the card with that uuid; None where it, or the driver, is gone."""
+        return None if self.driver is None else self.driver.card(uuid)
 
     def policy_of(self, uuid: str) -> str:
         """Return the policy that the operator set for a card, "" if none is set."""

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from gpushare.daemon.limits.driver_limits import EXCLUSIVE, UNSUPPORTED
+from gpushare.daemon.limits import EXCLUSIVE, UNSUPPORTED
 from gpushare.quota.effective_request import ADD
 from gpushare.quota.keys import ANNOTATION_PREFIX, KEYS
 from gpushare.quota.profiles import CONFLICT, SET_BY_PROFILE

@@ -85,8 +85,8 @@ INVARIANTS: Final = (
         "unbound-keeps-its-reservation",
         "What runs in a container that was never bound keeps its reservation.",
         f"{_DAEMON}/lifecycle/release.py",
-        "if not tenant_cgroup.runs_unbound(record):",
-        "if tenant_cgroup.runs_unbound is not None:",
+        "if not runs_unbound(record):",
+        "if runs_unbound is not None:",
         (f"{_TESTS}/test_unbound.py::test_a_container_without_its_launcher_keeps_its_reservation",),
     ),
     Invariant(
@@ -196,7 +196,7 @@ INVARIANTS: Final = (
     Invariant(
         "burst-gives-way",
         "Before memory is allocated, no tenant may use it as burst memory any more.",
-        f"{_DAEMON}/limits/burst.py",
+        f"{_DAEMON}/limits.py",
         "if more <= 0 or",
         "if more or",
         (f"{_TESTS}/test_burst.py::test_burst_memory_is_withdrawn_before_a_reservation_is_made",),
@@ -212,7 +212,7 @@ INVARIANTS: Final = (
     Invariant(
         "compute-within-the-card",
         "The guaranteed shares of a card are never more than the card's time.",
-        f"{_DAEMON}/policy/compute.py",
+        f"{_DAEMON}/policy.py",
         "guaranteed = divide(_WHOLE - least, guaranteed)",
         "guaranteed = dict(guaranteed)",
         (f"{_TESTS}/test_compute_policy.py::test_no_share_is_allocated_twice_and_none_is_zero",),
@@ -304,7 +304,7 @@ INVARIANTS: Final = (
     Invariant(
         "shortfall-is-checked",
         "A report of a shortfall is believed only if the tenant's own page confirms it.",
-        f"{_DAEMON}/limits/burst.py",
+        f"{_DAEMON}/limits.py",
         "return 0 < size <= used <= ",
         "return 0 < size or used <= ",
         (f"{_TESTS}/test_shortfall.py::test_a_report_that_its_own_page_contradicts_is_ignored",),
@@ -329,7 +329,7 @@ INVARIANTS: Final = (
     Invariant(
         "missing-sample-accuses-no-container",
         "A sample that says nothing is no evidence against a container.",
-        f"{_DAEMON}/policy/escalation.py",
+        f"{_DAEMON}/policy.py",
         "return replace(state, looks=0, calm=0, grave_since_ns=None), ()",
         "return state, ()",
         (f"{_TESTS}/test_escalation.py::test_a_sample_without_figures_restarts_the_count",),
@@ -337,7 +337,7 @@ INVARIANTS: Final = (
     Invariant(
         "over-quota-is-frozen",
         "A container that is over quota is frozen, where the operator chose that.",
-        f"{_DAEMON}/policy/escalation.py",
+        f"{_DAEMON}/policy.py",
         'choice in {"freeze", "kill"}',
         'choice == "kill"',
         (f"{_TESTS}/test_audit.py::test_a_process_without_an_account_is_frozen",),
@@ -345,7 +345,7 @@ INVARIANTS: Final = (
     Invariant(
         "freeze-its-own-only",
         "A cgroup with a process of another is not frozen.",
-        f"{_DAEMON}/freezer/tenant_cgroup.py",
+        f"{_DAEMON}/freezer.py",
         "if is_inside and not is_tenants:",
         "if is_inside and not paths:",
         (

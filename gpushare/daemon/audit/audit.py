@@ -13,94 +13,30 @@ from __future__ import annotations
 import queue
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
-from gpushare.daemon.audit.judge import Judge, Rules, Verdict
+from gpushare.daemon import scheduler_sync
+from gpushare.daemon.audit.judge import Judge, Verdict
 from gpushare.daemon.cards.driver_client import DriverGeneration, DriverSample
 from gpushare.daemon.core.log import log
-from gpushare.daemon.freezer.freezer import Freezer
+from gpushare.daemon.freezer import Freezer
 from gpushare.daemon.identity.pid_resolver import PidResolver, ProcessOwners
+from gpushare.daemon.observe.compute_usage import CHECKED
 from gpushare.daemon.observe.non_tenant import UnallocatedContainers, Unattributed
 from gpushare.daemon.observe.sampler import UsageSampler
-from gpushare.daemon.observed import AuditFinding, AuditInput, TenantOnCard
+from gpushare.daemon.observed import AuditFinding, AuditInput, ComputeUsage, TenantOnCard
 from gpushare.daemon.pages.tenants import Pages
+from gpushare.daemon.policy import BYPASS_LOOKS, BYPASS_MARGIN_PERCENT, SPARED_NS, allowed_percent
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
 from gpushare.quota.size import format_size
 
 _MOST_PIDS: Final = 8
-
-
-class Enforcer:
-    """Does what verdicts say on `freezer`, by jobs that `submit` takes.
-
-    `failed` is called with the key of a tenant that could not be frozen or killed, by any thread.
-    `called` is what a card is called in words, by its uuid.
-    """
-
-    def __init__(
-        self,
-        freezer: Freezer,
-        submit: Callable[[Callable[[], Any]], None],
-        failed: Callable[[str], None],
-        called: Callable[[str], str],
-    ) -> None:
-        self._freezer = freezer
-        self._submit = submit
-        self._failed = failed
-        self._called = called
-
-    def enforce(self, verdict: Verdict) -> None:
-        """Have done what a verdict says of one tenant on one card, but for a thaw."""
-        key, why = verdict.entry.key, ""
-        if verdict.sample is not None:
-            why = violation_text(verdict, self._called(verdict.uuid))
-        figures = _figures(verdict)
-
-        def freeze() -> None:
-            self._freezer.freeze(key, "audit", why)
-            log("over-quota-frozen", "warning", **figures)
-
-        def kill() -> None:
-            self._freezer.kill(key, why, killed)
-
-        def killed() -> None:
-            log("over-quota-killed", "warning", **figures, reason=why)
-
-        for action in verdict.actions:
-            if action == "observe":
-                log("over-quota-detected", "info", **figures)
-            elif action == "warn":
-                log("over-quota-warned", "warning", **figures)
-            elif action == "freeze":
-                self._submit(partial(self._try, key, "freeze", freeze))
-            elif action == "kill":
-                self._submit(partial(self._try, key, "kill", kill))
-            elif action == "calm":
-                log("over-quota-cleared", "info", **figures)
-
-    def release(self, key: str, verdicts: Sequence[Verdict]) -> None:
-        """Release the audit's freeze of a tenant, which `verdicts` are about."""
-
-        def thaw() -> None:
-            if self._freezer.release(key, "audit"):
-                for verdict in verdicts:
-                    log("over-quota-thawed", "info", **_figures(verdict))
-
-        self._submit(partial(self._try, key, "thaw", thaw))
-
-    def _try(self, key: str, what: str, do: Callable[[], Any]) -> None:
-        try:
-            do()
-        except (UserError, OSError) as error:
-            log("over-quota-action-failed", "error", tenant=key, step=what, error=str(error))
-            if what != "thaw":
-                self._failed(key)
 
 
 def violation_text(verdict: Verdict, card: str) -> str:
@@ -117,16 +53,14 @@ def violation_text(verdict: Verdict, card: str) -> str:
 
 
 def _figures(verdict: Verdict) -> dict[str, Any]:
-    sample, record = verdict.sample, verdict.entry
-    found: dict[str, Any] = {
-        "tenant": record.key,
-        "id": record.id,
-        "name": record.title,
+    sample = verdict.sample
+    figures: dict[str, Any] = {
+        **verdict.entry.identity,
         "card": verdict.uuid,
         "choice": verdict.choice,
     }
     if sample is not None:
-        found |= {
+        figures |= {
             "used_bytes": sample.used_bytes,
             "limit_bytes": sample.may_bytes,
             "slack_bytes": sample.slack_bytes,
@@ -134,33 +68,11 @@ def _figures(verdict: Verdict) -> dict[str, Any]:
             "shortfall_bytes": sample.shortfall_bytes,
             "pids": verdict.pids[:_MOST_PIDS],
         }
-    return found
-
-
-def _shortfall_bytes(state: DaemonState, place: TenantOnCard) -> int:
-    """Return what a card has too little for another tenant's quota, by the driver's figures.
-
-    Only tenants that have reported a shortfall count: one that does not try to allocate lacks
-    nothing. What tenants claim about their use is not read.
-    """
-    look, (own, uuid) = state.observed.last, place
-    card = None if state.node.driver is None else state.node.driver.card(uuid)
-    if not state.observed.shortfalls or not look or not card or uuid not in look.sample.uses:
-        return 0
-    free = card.memory_bytes - look.sample.taken_bytes(uuid)
-    unused = [
-        allocation.quota_bytes - state.observed.usage.driver_bytes(key, uuid)
-        for key, where in state.observed.shortfalls
-        if key != own and where == uuid and (record := look.entries.get(key)) is not None
-        for allocation in record.allocations
-        if allocation.uuid == uuid
-    ]
-    return max(0, max(unused, default=0) - free)
+    return figures
 
 
 QUICK_SECONDS: Final = 0.1  # where a card is nearly full
 SUSPECT_SECONDS: Final = 0.05  # three looks more, before half a second is over
-_LACKS_NS: Final = 5 * 10**9  # how long a report of a shortfall counts
 
 
 class Audit:
@@ -171,8 +83,8 @@ class Audit:
         self._observed = state.observed
         self._unallocated = UnallocatedContainers(state.observed)
         self._unattributed = Unattributed(state.observed)
-        self._judge = Judge()
-        self._actor = Enforcer(freezer, state.freezing.submit, self._failed, self._called)
+        self._judge = Judge(state)
+        self._freezer = freezer
         self._frozen: frozenset[str] = frozenset()  # by the audit, for any of their cards
         self._generation: DriverGeneration | None = None
         self._waited = 0.0
@@ -194,7 +106,7 @@ class Audit:
 
     def resumed(self, key: str) -> None:
         """Note that an operator lets tenant `key` run, which the audit may have frozen."""
-        self._events.put(lambda now_ns: self._judge.resumed(now_ns, key))
+        self._events.put(lambda now_ns: self._judge.spare(key, now_ns + SPARED_NS))
         self._state.sample_now.set()
 
     def wait(self, slower: int = 1) -> bool:
@@ -216,17 +128,6 @@ class Audit:
             return min(usual, SUSPECT_SECONDS)
         return min(usual, QUICK_SECONDS) if self._is_tight() else usual
 
-    def _called(self, uuid: str) -> str:
-        card = self._state.node.driver.card(uuid) if self._state.node.driver else None
-        return f"card {uuid}" if card is None else f"card {card.index}"
-
-    def _failed(self, key: str) -> None:
-        self._events.put(lambda now_ns: self._not_frozen(now_ns, key))
-
-    def _not_frozen(self, now_ns: int, key: str) -> None:
-        self._frozen -= {key}
-        self._judge.undone(now_ns, key)
-
     def _look(self, look: AuditInput | None, resolver: PidResolver, now_ns: int) -> None:
         while not self._events.empty():
             self._events.get()(now_ns)
@@ -235,9 +136,9 @@ class Audit:
             look = None
         if look is not None:
             self._look_at_non_tenants(now_ns, look, resolver)
-        verdicts = self._judge.look(now_ns, look, self._rules(now_ns))
+        verdicts = self._judge.look(now_ns, look)
         for verdict in verdicts.values():
-            self._actor.enforce(verdict)
+            self._enforce(verdict)
         self._release(verdicts)
         self._publish(verdicts)
 
@@ -254,29 +155,49 @@ class Audit:
         before, self._generation = self._generation, look.sample.generation
         return before is not None and before != self._generation
 
-    def _rules(self, now_ns: int) -> Rules:
-        driver, lacking = self._state.node.driver, self._recent_shortfalls(now_ns)
+    def _enforce(self, verdict: Verdict) -> None:
+        """Have done what a verdict says of one tenant on one card, but for a thaw."""
+        key, why = verdict.entry.key, ""
+        if verdict.sample is not None:
+            card = self._state.node.card(verdict.uuid)
+            why = violation_text(verdict, f"card {card.index if card else verdict.uuid}")
+        figures = _figures(verdict)
 
-        def context_bytes(uuid: str) -> int:
-            card = driver.card(uuid) if driver else None
-            return driver.contexts.sizes.get(card.model, 0) if driver and card else 0
+        def freeze() -> None:
+            self._freezer.freeze(key, "audit", why)
+            log("over-quota-frozen", "warning", **figures)
 
-        def has_shortfall(place: TenantOnCard) -> bool:
-            return any(key != place[0] and uuid == place[1] for key, uuid in lacking)
+        def killed() -> None:
+            log("over-quota-killed", "warning", **figures, reason=why)
 
-        delay = self._state.node.config.timing.shortfall_kill_seconds
-        return Rules(
-            self._state.node.over_quota_action,
-            context_bytes,
-            has_shortfall,
-            partial(_shortfall_bytes, self._state),
-            int(delay * 10**9) if delay else None,
-        )
+        for action in verdict.actions:
+            if action == "observe":
+                log("over-quota-detected", "info", **figures)
+            elif action == "warn":
+                log("over-quota-warned", "warning", **figures)
+            elif action == "freeze":
+                self._submit(key, "freeze", freeze)
+            elif action == "kill":
+                self._submit(key, "kill", lambda: self._freezer.kill(key, why, killed))
+            elif action == "calm":
+                log("over-quota-cleared", "info", **figures)
 
-    def _recent_shortfalls(self, now_ns: int) -> list[TenantOnCard]:
-        """Return the tenants and cards with a recent shortfall."""
-        shortfalls = self._observed.shortfalls.items()
-        return [place for place, one in shortfalls if now_ns - one.seen_ns < _LACKS_NS]
+    def _submit(self, key: str, step: str, function: Callable[[], None]) -> None:
+        """Have the freeze thread do a step; one that fails is tried again some seconds later."""
+
+        def failed(now_ns: int) -> None:
+            self._frozen -= {key}
+            self._judge.spare(key, now_ns + _AGAIN_NS)
+
+        def run() -> None:
+            try:
+                function()
+            except (UserError, OSError) as error:
+                log("over-quota-action-failed", "error", tenant=key, step=step, error=str(error))
+                if step != "thaw":
+                    self._events.put(failed)
+
+        self._state.freezing.submit(run)
 
     def _release(self, verdicts: Mapping[TenantOnCard, Verdict]) -> None:
         """Thaw the tenants that are to be frozen for none of their cards any more."""
@@ -286,21 +207,28 @@ class Audit:
         records = self._state.ledger.entries
         for key in self._frozen - frozen:
             if key in records:
-                self._actor.release(key, [one for (k, _), one in verdicts.items() if k == key])
+                own = [verdict for place, verdict in verdicts.items() if place[0] == key]
+                self._submit(key, "thaw", partial(self._thaw, key, own))
         self._frozen = frozen
 
+    def _thaw(self, key: str, verdicts: Sequence[Verdict]) -> None:
+        if self._freezer.release(key, "audit"):
+            for verdict in verdicts:
+                log("over-quota-thawed", "info", **_figures(verdict))
+
     def _publish(self, verdicts: Mapping[TenantOnCard, Verdict]) -> None:
-        found: dict[TenantOnCard, AuditFinding] = {}
+        findings: dict[TenantOnCard, AuditFinding] = {}
         for place, verdict in verdicts.items():
-            level, before = verdict.state.level, self._observed.findings.get(place)
+            level, choice = verdict.state.level, verdict.choice
             if level == "quiet":
                 continue
-            used, may = before.used_bytes if before else 0, before.may_bytes if before else 0
-            if verdict.sample is not None:
-                used, may = verdict.sample.used_bytes, verdict.sample.may_bytes
-            since = before.since if before else time.time()
-            found[place] = AuditFinding(level, verdict.choice, used, may, since)
-        self._observed.findings = MappingProxyType(found)
+            first = AuditFinding(level, choice, 0, 0, time.time())
+            before = self._observed.findings.get(place, first)
+            figures = verdict.sample or before  # a look that says nothing leaves them as they were
+            findings[place] = AuditFinding(
+                level, choice, figures.used_bytes, figures.may_bytes, before.since
+            )
+        self._observed.findings = MappingProxyType(findings)
 
     def _is_tight(self) -> bool:
         """Whether a card with shares has little left, by the last look in full."""
@@ -311,8 +239,7 @@ class Audit:
         return self._tight
 
     def _has_little(self, look: AuditInput | None) -> bool:
-        driver = self._state.node.driver
-        if driver is None or look is None:
+        if look is None:
             return False
         shared = {
             one.uuid
@@ -320,10 +247,10 @@ class Audit:
             if record.shared
             for one in record.allocations
         }
+        cards = filter(None, map(self._state.node.card, shared))
         return any(
             card.memory_bytes - look.sample.taken_bytes(card.uuid) < card.little_bytes
-            for card in driver.cards
-            if card.uuid in shared
+            for card in cards
         )
 
 
@@ -399,3 +326,147 @@ class IdleBackoff:
             for record in look.entries.values()
             for allocation in record.allocations
         )
+
+
+CHOICE: Final = "freeze"
+_AGAIN_NS: Final = 5 * 10**9  # after a freeze failed
+_ACTIVE_PERCENT: Final = 1.0
+_ACTIVE_WAITS: Final = 0.01
+
+#: The first process of a tenant, because a container may be started once more; and how many samples
+#: in a row were above its part.
+_Looks = tuple[tuple[int, int], int]
+
+
+class BypassControl:
+    """Has `freezer` freeze tenants of `state` that bypass the launch gate.
+
+    With `audit: {gate_bypass: freeze}`, the driver's figures of a tenant are compared with what it
+    may have of that card. One that bypasses its gate and gets clearly more, several samples in a
+    row, is frozen until an operator resumes it: a frozen tenant computes nothing, so no figure can
+    thaw it. `look` is the truth thread's; any thread may call `resumed`.
+    """
+
+    def __init__(self, state: DaemonState, freezer: Freezer) -> None:
+        self._state = state
+        self._freezer = freezer
+        self._looks: dict[TenantOnCard, _Looks] = {}
+        self._spared: dict[str, int] = {}  # by key, until when
+        self._events: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
+
+    def look(self, now_ns: int | None = None) -> None:
+        """Judge by the last sample of the compute usage. `now_ns` is CLOCK_MONOTONIC.
+
+        An error does not end the sampling.
+        """
+        now_ns = time.monotonic_ns() if now_ns is None else now_ns
+        try:
+            for record, why in self._judged(now_ns):
+                self._state.freezing.submit(partial(self._freeze, record, why))
+        except Exception:  # noqa: BLE001 - see above
+            log("driver-sample-failed", "error", traceback=traceback.format_exc())
+            self._looks = {}
+
+    def resumed(self, key: str) -> None:
+        """Note that an operator resumes tenant `key`."""
+        self._events.put((key, SPARED_NS))
+
+    def _judged(self, now_ns: int) -> Iterator[tuple[TenantRecord, str]]:
+        """Yield each tenant that is to be frozen, and why."""
+        while not self._events.empty():
+            key, duration_ns = self._events.get()
+            self._spared[key] = now_ns + duration_ns
+        self._spared = {key: until for key, until in self._spared.items() if until > now_ns}
+        before, self._looks = self._looks, {}
+        for record in self._state.ledger.entries.values():
+            if not self._may_be_frozen(record):
+                continue
+            for allocation in record.allocations:
+                place, identity = (record.key, allocation.uuid), (record.pid, record.starttime)
+                excess = self._excess(place)
+                if not excess:
+                    continue
+                known, looks = before.get(place, (identity, 0))
+                looks = looks + 1 if known == identity else 1
+                self._looks[place] = identity, looks
+                if looks == BYPASS_LOOKS:
+                    yield record, excess
+
+    def _may_be_frozen(self, record: TenantRecord) -> bool:
+        state = self._state
+        return (
+            record.state == "bound"
+            and record.shared
+            and state.node.config.terms_of(record.namespace).compute == CHOICE
+            and record.key not in self._spared
+            and not state.ledger.is_frozen(record.key)
+        )
+
+    def _excess(self, place: TenantOnCard) -> str:
+        """Return what a tenant gets of a card beyond its part, past its gate; empty: nothing."""
+        key, uuid = place
+        compute = self._state.observed.compute_of(key, uuid)
+        if compute.lately_percent is None or compute.silent or not compute.gate_bypassed:
+            return ""
+        shares = scheduler_sync.shares_on_card(uuid, self._state)
+        own = shares.pop(key, None)
+        if own is None:
+            return ""  # the ledger has changed meanwhile
+        others = [
+            (share, _is_active(self._state.observed.compute_of(other, uuid)))
+            for other, share in shares.items()
+        ]
+        may = allowed_percent(own, others)
+        if may is None or compute.lately_percent <= may + BYPASS_MARGIN_PERCENT:
+            return ""
+        return (
+            f"bypasses the launch gate: the driver measured {compute.lately_percent:.0f} % of the "
+            f"card, and it may have {may:.0f} %"
+        )
+
+    def _freeze(self, record: TenantRecord, why: str) -> None:
+        try:
+            self._freezer.freeze(record.key, "audit", why)
+            log("gate-bypass-frozen", "warning", **record.identity, reason=why)
+        except (UserError, OSError) as error:
+            log("tenant-freeze-failed", "error", **record.identity, error=str(error))
+            self._events.put((record.key, _AGAIN_NS))
+
+
+def _is_active(compute: ComputeUsage) -> bool:
+    """Whether a tenant uses the card, or wants to."""
+    got, waits = compute.cores_used[CHECKED], compute.throttled[CHECKED]
+    return (got or 0.0) >= _ACTIVE_PERCENT or (waits or 0.0) >= _ACTIVE_WAITS
+
+
+class MpsBypass:
+    """Acts on a container that uses a card in MPS mode without its MPS server; any thread.
+
+    None of the server's limits hold for it, so it is treated as one that is over its quota:
+    `audit.over_quota` says how. It is acted on once for each process; an operator may resume it.
+    """
+
+    def __init__(self, state: DaemonState, freezer: Freezer) -> None:
+        self._state = state
+        self._freezer = freezer
+
+    def act(self, key: str, pid: int) -> None:
+        """Freeze or kill a tenant, if that is the action for it; the caller has logged it."""
+        record = self._state.ledger.entries.get(key)
+        choice = "" if record is None else self._state.node.over_quota_action(record)
+        if choice not in {"freeze", "kill"}:
+            return
+        why = f"process {pid} uses the card without its MPS server"
+
+        def run() -> None:
+            try:
+                if choice == "freeze":
+                    self._freezer.freeze(key, "audit", why)
+                else:
+                    self._freezer.kill(key, why)
+            except (UserError, OSError) as error:
+                log(
+                    "over-quota-action-failed", "error", tenant=key, step="freeze", error=str(error)
+                )
+
+        self._state.freezing.submit(run)

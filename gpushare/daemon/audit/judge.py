@@ -9,53 +9,311 @@ a tenant is at most warned: it could not know what its contexts take.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from gpushare.daemon.audit.evidence import (
-    ClaimBounds,
-    ClaimedUse,
-    ProvenUse,
-    UseHistory,
-    claimed_use,
-    memory_of,
-    slack_bytes,
-)
+from gpushare import abi
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.observed import AuditInput, TenantOnCard
 from gpushare.daemon.pages.status_page import ProcessClaim
 from gpushare.daemon.pages.tenants import Pages
-from gpushare.daemon.policy import escalation
-from gpushare.daemon.policy.escalation import (
+from gpushare.daemon.policy import (
+    FROZEN_LOOKS,
     Action,
     Choice,
     Entitlement,
     EscalationState,
     QuotaSample,
     entitlement,
+    next_step,
+    spared,
 )
+from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 
-#: What a process leaves behind is gone by then, or is kept by another that has its descriptors.
-ENDED_NS: Final = 10 * 10**9
+#: How long claims go on explaining what they said: for this period, and the one before it.
+PERIOD_NS: Final = 6 * 10**9
+#: Use counts, whatever is claimed, that was there for so much of the window.
+WINDOW_NS: Final = 10 * 10**9
+ABOVE_NS: Final = 6 * 10**9
+_SAMPLES: Final = 12  # in that time, at least
+_STEP_NS: Final = 10**9  # the most that one sample stands for
+
+_LEAST_BYTES: Final = 64 << 20
+
+
+class ProcessClaimedUse(NamedTuple):
+    """What a process claims to use itself, to export to others, and to map of others' memory.
+
+    `context_bytes` is the part of `own_bytes` that was charged for contexts.
+    """
+
+    own_bytes: int
+    mapped_bytes: int
+    exported_bytes: int = 0
+    context_bytes: int = 0
+
+
+_NOTHING: Final = ProcessClaimedUse(0, 0)
 
 
 @dataclass(frozen=True)
-class Rules:
-    """What others decide about a look: the operator's choice for a tenant, a card's context.
+class ClaimedUse:
+    """What a tenant's processes claim of one card, by (pid in their namespace, start time)."""
 
-    `has_shortfall` is whether another tenant of the card has one, `shortfall_bytes` what the card
-    has too little for the quota of such a tenant. `kill_after_ns`: see escalation.next_step.
+    by_process: Mapping[tuple[int, int], ProcessClaimedUse] = field(default_factory=dict)
+    managed_bytes: int = 0  # as far as it counts against the quota
+    spared_bytes: int = 0  # managed memory that does not
+
+    def of(self, process: Process) -> ProcessClaimedUse:
+        """Return what `process` claims."""
+        return self.by_process.get((process.namespaced_pid, process.starttime), _NOTHING)
+
+    @property
+    def exported_bytes(self) -> int:
+        """What they claim to export together: of memory that they claim to have."""
+        return sum(min(one.exported_bytes, one.own_bytes) for one in self.by_process.values())
+
+
+@dataclass(frozen=True)
+class ClaimBounds:
+    """How far a tenant's claims can be true on one card at one sample; None: not known.
+
+    `own_bytes` is what it may use, `slack_bytes` what the audit tolerates above that, and
+    `exported_bytes` what other tenants export. `unlisted_bytes` is in use on the card, and the
+    driver lists it for no process; `doubled_bytes` is what it lists more than once at the most.
     """
 
-    choice: Callable[[TenantRecord], Choice]
-    context_bytes: Callable[[str], int]
-    has_shortfall: Callable[[TenantOnCard], bool]
-    shortfall_bytes: Callable[[TenantOnCard], int] = lambda _: 0
-    kill_after_ns: int | None = None
+    own_bytes: int
+    slack_bytes: int = 0
+    exported_bytes: int = 0
+    unlisted_bytes: int | None = None
+    doubled_bytes: int | None = None
+
+
+class UseBounds(NamedTuple):
+    """Bytes: what a tenant surely uses, what it uses at the most, and by this sample alone."""
+
+    sure_bytes: int
+    most_bytes: int
+    alone_bytes: int
+
+
+@dataclass(frozen=True)
+class ProvenUse:
+    """What a tenant uses: memory that the driver lists for its processes, and all."""
+
+    listed: UseBounds
+    all: UseBounds
+
+
+@dataclass(frozen=True)
+class _Process:
+    """One process as of the last sample."""
+
+    least_bytes: int
+    explained_bytes: int  # in this period, the most that its claims explained
+    explained_before_bytes: int  # ... in the one before
+
+
+def claimed_use(
+    claims: Iterable[ProcessClaim], number: int, managed_limit_bytes: int = 0
+) -> ClaimedUse:
+    """Return what `claims` say of the tenant's card `number`; two records of a process add up.
+
+    So much managed memory as `managed_limit_bytes` does not count against its quota.
+    """
+    found: dict[tuple[int, int], ProcessClaimedUse] = {}
+    managed = 0
+    for claim in claims:
+        held = claim.held[number]
+        kept = held.kinds[abi.KIND_MANAGED]
+        managed += kept
+        before = found.get((claim.pid, claim.starttime), _NOTHING)
+        found[claim.pid, claim.starttime] = ProcessClaimedUse(
+            before.own_bytes + max(0, held.held_bytes - kept),
+            before.mapped_bytes + held.imported_bytes,
+            before.exported_bytes + held.exported_bytes,
+            before.context_bytes + held.kinds[abi.KIND_CONTEXT],
+        )
+    spared = min(managed, managed_limit_bytes)
+    return ClaimedUse(found, managed - spared, spared)
+
+
+def memory_of(
+    uses: Iterable[tuple[Process, ProcessUse]], before: ClaimedUse, after: ClaimedUse
+) -> list[ProcessMemory]:
+    """Return the memory of each process, by the smaller of its claims before and after a sample."""
+    found = []
+    for process, use in uses:
+        claims = before.of(process), after.of(process)
+        own = min(one.own_bytes for one in claims)
+        charged = min(one.context_bytes for one in claims)
+        found.append(ProcessMemory(use.bytes or 0, own, charged))
+    return found
+
+
+class UseHistory:
+    """One tenant on one card, from sample to sample."""
+
+    def __init__(self, now_ns: int) -> None:
+        self._processes: dict[tuple[int, int], _Process] = {}
+        self._managed_bytes = 0
+        self._since_ns = now_ns
+        self._at_ns = now_ns
+        # When, for how long, and how many bytes above what it might use.
+        self._above: deque[tuple[int, int, int]] = deque()
+
+    def look(
+        self,
+        now_ns: int,
+        seen: Sequence[tuple[Process, int]],
+        before: ClaimedUse,
+        after: ClaimedUse,
+        bounds: ClaimBounds,
+    ) -> ProvenUse:
+        """Return what a sample proves.
+
+        `seen` are the tenant's processes with the driver's figure for each, `before` and `after`
+        their claims before the driver was asked and afterwards.
+        """
+        if now_ns - self._since_ns >= PERIOD_NS:
+            self._begin_period(now_ns)
+        now = {
+            (process.pid, process.starttime): self._process(process, size, before, after, bounds)
+            for process, size in seen
+        }
+        agreed = sum(
+            min(found.least_bytes, self._processes[which].least_bytes)
+            for which, found in now.items()
+            if which in self._processes
+        )
+        total = sum(size for _, size in seen)
+        doubled = sum(
+            min(_mapped(process, before, bounds), _mapped(process, after, bounds))
+            for process, _ in seen
+        )
+        if bounds.doubled_bytes is not None:
+            doubled = min(doubled, bounds.doubled_bytes)
+        sure = max(agreed, self._mostly(now_ns, total - min(total, doubled), bounds))
+        claimed = min(before.managed_bytes, after.managed_bytes)
+        managed = claimed if bounds.unlisted_bytes is None else min(claimed, bounds.unlisted_bytes)
+        sure_managed = min(managed, self._managed_bytes)
+        self._processes, self._managed_bytes = now, managed
+        alone = max(sum(found.least_bytes for found in now.values()), sure)
+        most = max(total, sure)
+        listed = UseBounds(sure, most, alone)
+        most += max(before.managed_bytes, after.managed_bytes)
+        return ProvenUse(listed, UseBounds(sure + sure_managed, most, alone + managed))
+
+    def _process(
+        self,
+        process: Process,
+        size: int,
+        before: ClaimedUse,
+        after: ClaimedUse,
+        bounds: ClaimBounds,
+    ) -> _Process:
+        known = self._processes.get((process.pid, process.starttime), _Process(0, 0, 0))
+        own = tuple(claims.of(process).own_bytes for claims in (before, after))
+        explained = max(
+            known.explained_bytes,
+            *(
+                min(claims.of(process).own_bytes, bounds.own_bytes)
+                + _mapped(process, claims, bounds)
+                for claims in (before, after)
+            ),
+        )
+        beyond = size - max(explained, known.explained_before_bytes)
+        least = min(size, min(*own, size) + max(0, beyond))
+        return _Process(least, explained, known.explained_before_bytes)
+
+    def _mostly(self, now_ns: int, total: int, bounds: ClaimBounds) -> int:
+        """Return what the tenant used above what it might then, for ABOVE_NS of the window; else 0.
+
+        It is counted from what the tenant may use now, which was perhaps more at that time.
+        """
+        may_bytes = bounds.own_bytes + bounds.slack_bytes
+        self._above.append((now_ns, min(now_ns - self._at_ns, _STEP_NS), total - may_bytes))
+        self._at_ns = now_ns
+        while self._above[0][0] <= now_ns - WINDOW_NS:
+            self._above.popleft()
+        above = [(size, step_ns) for _, step_ns, size in self._above if size > 0]
+        left_ns = ABOVE_NS
+        for number, (size, step_ns) in enumerate(sorted(above, reverse=True)):
+            left_ns -= step_ns
+            if left_ns <= 0 and number + 1 >= _SAMPLES:
+                return may_bytes + size
+        return 0
+
+    def _begin_period(self, now_ns: int) -> None:
+        self._since_ns = now_ns
+        self._processes = {
+            which: _Process(known.least_bytes, 0, known.explained_bytes)
+            for which, known in self._processes.items()
+        }
+
+
+def _mapped(process: Process, claims: ClaimedUse, bounds: ClaimBounds) -> int:
+    """Return what a process may map of others: of its tenant's processes, and of other tenants."""
+    claim = claims.of(process)
+    if not claim.mapped_bytes:
+        return 0
+    own = min(claim.exported_bytes, claim.own_bytes)
+    exported = min(claims.exported_bytes - own, bounds.own_bytes) + bounds.exported_bytes
+    return min(claim.mapped_bytes, exported)
+
+
+class ProcessMemory(NamedTuple):
+    """A process on one card: the driver's figure, its claims, and what of these is for contexts."""
+
+    driver_bytes: int
+    claimed_bytes: int = 0
+    charged_bytes: int = 0
+
+
+def slack_bytes(
+    may_bytes: int, context_bytes: int, processes: Iterable[ProcessMemory], managed_bytes: int = 0
+) -> int:
+    """Return the bytes above `may_bytes` that are nothing, with contexts of `context_bytes`.
+
+    The driver may create a context before anybody can charge it, and loads code when a kernel first
+    needs it. None of that is a bypass, and all of it is memory that the driver lists for a process
+    beyond the claims of that process. So the slack is bounded by that: contexts whose size is in
+    the claims are within the quota, and give no room to anything else.
+
+    `managed_bytes` is claimed by no single one of `processes`.
+
+    | what | at most |
+    |---|---|
+    | contexts that are not charged | of each process one, and what it has beyond its claims |
+    | contexts that were charged when they were there | what is claimed above the limit |
+    | late code, contexts larger than measured | of all processes together, one context and an \
+eighth of the contexts or of the limit, and what they have beyond their claims |
+    | figures that are read one after another | 64 MiB, or a hundredth of the limit |
+    """
+    count = charged = uncharged = rest = 0
+    claimed = managed_bytes
+    for one in processes:
+        beyond = max(0, one.driver_bytes - one.claimed_bytes)
+        late = min(beyond, max(0, context_bytes - one.charged_bytes))
+        count += 1
+        claimed += one.claimed_bytes
+        charged += min(one.charged_bytes, one.driver_bytes, context_bytes)
+        uncharged += late
+        rest += beyond - late
+    above = min(charged, max(0, claimed - may_bytes))
+    most = context_bytes + min(context_bytes * count, may_bytes) // 8
+    return uncharged + above + min(rest, most) + max(_LEAST_BYTES, may_bytes // 100)
+
+
+#: What a process leaves behind is gone by then, or is kept by another that has its descriptors.
+ENDED_NS: Final = 10 * 10**9
+_LACKS_NS: Final = 5 * 10**9  # how long a report of a shortfall counts
 
 
 @dataclass(frozen=True)
@@ -85,17 +343,15 @@ class _Seen:
 
 @dataclass(frozen=True)
 class _TenantOnCard:
-    """One tenant on one card at one look; `uses` None: the card did not answer.
-
-    `before` and `after` are its claims, before the driver was asked and after it had answered.
-    """
+    """One tenant on one card at one look."""
 
     entry: TenantRecord
     number: int  # of the card, as the tenant counts
     allocation: CardAllocation
-    uses: _Seen | None
-    before: ClaimedUse
-    after: ClaimedUse
+    case: _QuotaCase
+    uses: _Seen | None  # None: the card did not answer
+    before: ClaimedUse  # what it claimed before the driver was asked
+    after: ClaimedUse  # the same, after the driver had answered
 
     @property
     def place(self) -> TenantOnCard:
@@ -105,66 +361,87 @@ class _TenantOnCard:
 
 @dataclass
 class _QuotaCase:
-    """What is known of one tenant on one card from look to look.
-
-    The first entitlement is for memory that the driver lists, the second for all memory.
-    """
+    """What is known of one tenant on one card from look to look."""
 
     history: UseHistory
     state: EscalationState = field(default_factory=EscalationState)
+    # The first is for memory that the driver lists, the second for all memory.
     entitlements: tuple[Entitlement | None, Entitlement | None] = (None, None)
+    _read: Sequence[ProcessClaim] = ()  # the claims that `_claimed` is of
+    _claimed: ClaimedUse = field(default_factory=ClaimedUse)
+
+    def claimed(
+        self, claims: Sequence[ProcessClaim], number: int, allocation: CardAllocation
+    ) -> ClaimedUse:
+        """Return what `claims` say of card `number`: most are those of the last look, read once."""
+        if claims is not self._read:
+            self._claimed = claimed_use(claims, number, allocation.managed_bytes)
+            self._read = claims
+        return self._claimed
 
 
 class Judge:
-    """Judges; `verdicts` is the last look's. The truth thread's."""
+    """Judges the tenants of `state`; `verdicts` is the last look's. The truth thread's."""
 
-    def __init__(self) -> None:
+    def __init__(self, state: DaemonState) -> None:
         self.verdicts: Mapping[TenantOnCard, Verdict] = MappingProxyType({})
+        self._state = state
         self._cases: dict[TenantOnCard, _QuotaCase] = {}
-        self._claims = _ClaimReader()
         self._ended: dict[Process, int] = {}  # since when they are listed, though they have ended
 
-    def look(
-        self, now_ns: int, look: AuditInput | None, rules: Rules
-    ) -> Mapping[TenantOnCard, Verdict]:
+    def look(self, now_ns: int, look: AuditInput | None) -> Mapping[TenantOnCard, Verdict]:
         """Return what comes of a look, None where it was not answered, by tenant and card."""
         if look is None:
             self._skip_sample(now_ns)
             return self.verdicts
-        found: dict[TenantOnCard, Verdict] = {}
-        tenants = _tenants(look, self._by_place(now_ns, look), self._claims)
+        verdicts: dict[TenantOnCard, Verdict] = {}
+        tenants = self._tenants(now_ns, look)
         cards = {
             uuid: _CardClaims.of([one for one in tenants if one.allocation.uuid == uuid], look)
             for uuid in {one.allocation.uuid for one in tenants}
         }
         for tenant in tenants:
-            case = self._cases.setdefault(tenant.place, _QuotaCase(UseHistory(now_ns)))
-            if tenant.entry.key in look.unread:
-                found[tenant.place] = self._unchanged(tenant, case, rules)
-                continue
-            card = cards[tenant.allocation.uuid]
-            found[tenant.place] = _judged(now_ns, look, rules, tenant, card, case)
-        self._cases = {place: case for place, case in self._cases.items() if place in found}
-        self.verdicts = MappingProxyType(found)
+            record, uuid = tenant.entry, tenant.allocation.uuid
+            known = self.verdicts.get(tenant.place)
+            if record.key not in look.unread:
+                verdict = self._judged(now_ns, look, tenant, cards[uuid])
+            elif known is not None:
+                verdict = replace(known, entry=record, actions=())
+            else:
+                choice = self._state.node.over_quota_action(record)
+                verdict = Verdict(record, uuid, tenant.case.state, choice)
+            verdicts[tenant.place] = verdict
+        self._cases = {place: case for place, case in self._cases.items() if place in verdicts}
+        self.verdicts = MappingProxyType(verdicts)
         return self.verdicts
 
-    def _unchanged(self, tenant: _TenantOnCard, case: _QuotaCase, rules: Rules) -> Verdict:
-        """Return what was found of a tenant when its claims were last read."""
-        known = self.verdicts.get(tenant.place)
-        if known is None:
-            uuid = tenant.allocation.uuid
-            return Verdict(tenant.entry, uuid, case.state, rules.choice(tenant.entry))
-        return replace(known, entry=tenant.entry, actions=())
+    def _tenants(self, now_ns: int, look: AuditInput) -> list[_TenantOnCard]:
+        """Return the shared tenants of a look, on each of their cards."""
+        seen = self._by_place(now_ns, look)
+        tenants = []
+        for record in look.entries.values():
+            if record.state != "bound" or not record.shared:
+                continue
+            for number, allocation in enumerate(record.allocations):
+                place = record.key, allocation.uuid
+                case = self._cases.setdefault(place, _QuotaCase(UseHistory(now_ns)))
+                uses = seen.get(place, _Seen()) if allocation.uuid in look.owned else None
+                before, after = (
+                    case.claimed(claims.get(record.key, ()), number, allocation)
+                    for claims in (look.before, look.after)
+                )
+                tenants.append(_TenantOnCard(record, number, allocation, case, uses, before, after))
+        return tenants
 
     def _by_place(self, now_ns: int, look: AuditInput) -> Mapping[TenantOnCard, _Seen]:
         """Return the driver's figures of each tenant's processes."""
-        found: dict[TenantOnCard, _Seen] = {}
+        places: dict[TenantOnCard, _Seen] = {}
         ended: dict[Process, int] = {}
         for uuid, uses in look.owned.items():
             for sighting, use in uses:
                 if sighting is None or (key := sighting.key) is None:
                     continue
-                seen = found.setdefault((key, uuid), _Seen())
+                seen = places.setdefault((key, uuid), _Seen())
                 if sighting.process is not None:
                     seen.running.append((sighting.process, use))
                 elif sighting.ended is not None:
@@ -172,7 +449,90 @@ class Judge:
                     if now_ns - since_ns >= ENDED_NS:
                         seen.ended.append((sighting.ended, use))
         self._ended = ended
-        return found
+        return places
+
+    def _judged(
+        self, now_ns: int, look: AuditInput, tenant: _TenantOnCard, card: _CardClaims
+    ) -> Verdict:
+        record, uuid, case = tenant.entry, tenant.allocation.uuid, tenant.case
+        choice, context_bytes = (
+            self._state.node.over_quota_action(record),
+            self._context_bytes(uuid),
+        )
+        if not context_bytes and choice in {"freeze", "kill"}:
+            choice = "warn"
+        limits = _limits(look.pages.get(record.key), tenant)
+        known = case.entitlements[0]
+        may = max(limits.now_bytes, limits.ever_bytes) if known is None else known.may_bytes
+        uses = tenant.uses or _Seen()
+        processes = memory_of([*uses.running, *uses.ended], tenant.before, tenant.after)
+        managed = max(tenant.before.managed_bytes, tenant.after.managed_bytes)
+        slack = slack_bytes(may, context_bytes, processes, managed)
+        proven = _proven_use(now_ns, tenant, _bounds(look, tenant, card, may, slack))
+        if proven is None:
+            case.state, _ = next_step(now_ns, None, case.state, choice)
+            return Verdict(record, uuid, case.state, choice)
+        has_shortfall = self._has_shortfall(now_ns, tenant.place)
+        kept = limits.kept_bytes
+        if kept is None and has_shortfall:
+            kept = 0  # its rightful use is unknown, and another tenant is short of memory
+        listed, all_ = (
+            entitlement(now_ns, limits.now_bytes, use.most_bytes, before, limits.ever_bytes, kept)
+            for use, before in zip((proven.listed, proven.all), case.entitlements, strict=True)
+        )
+        case.entitlements = listed, all_
+        use, limit = max(
+            ((proven.listed, listed.may_bytes), (proven.all, all_.may_bytes)),
+            key=lambda pair: pair[0].sure_bytes - pair[1],
+        )
+        if limit != may:
+            may, slack = limit, slack_bytes(limit, context_bytes, processes, managed)
+        lacked = self._shortfall_bytes(tenant.place)
+        sample = QuotaSample(use.sure_bytes, may, slack, has_shortfall, lacked)
+        delay = self._state.node.config.timing.shortfall_kill_seconds
+        kill_after_ns = int(delay * 10**9) if delay else None
+        case.state, actions = next_step(now_ns, sample, case.state, choice, kill_after_ns)
+        return Verdict(
+            record,
+            uuid,
+            case.state,
+            choice,
+            sample,
+            actions,
+            pids=tuple(process.pid for process, _ in uses.running),
+            is_suspected=case.state.looks < FROZEN_LOOKS and use.alone_bytes > may + slack,
+        )
+
+    def _context_bytes(self, uuid: str) -> int:
+        driver, card = self._state.node.driver, self._state.node.card(uuid)
+        return driver.contexts.sizes.get(card.model, 0) if driver and card else 0
+
+    def _has_shortfall(self, now_ns: int, place: TenantOnCard) -> bool:
+        """Whether another tenant of the card has reported a shortfall lately."""
+        return any(
+            key != place[0] and uuid == place[1] and now_ns - shortfall.seen_ns < _LACKS_NS
+            for (key, uuid), shortfall in self._state.observed.shortfalls.items()
+        )
+
+    def _shortfall_bytes(self, place: TenantOnCard) -> int:
+        """Return what a card has too little for another tenant's quota, by the driver's figures.
+
+        Only tenants that have reported a shortfall count: one that does not try to allocate lacks
+        nothing. What tenants claim about their use is not read.
+        """
+        observed, (own, uuid) = self._state.observed, place
+        look, card = observed.last, self._state.node.card(uuid)
+        free = None if look is None or card is None else look.free_bytes(card)
+        if not observed.shortfalls or look is None or free is None:
+            return 0
+        unused = [
+            allocation.quota_bytes - observed.usage.driver_bytes(key, uuid)
+            for key, where in observed.shortfalls
+            if key != own and where == uuid and (record := look.entries.get(key)) is not None
+            for allocation in record.allocations
+            if allocation.uuid == uuid
+        ]
+        return max(0, max(unused, default=0) - free)
 
     def begin_anew(self, now_ns: int) -> None:
         """Forget what was seen, not what was done: the figures are of something else now."""
@@ -180,21 +540,15 @@ class Judge:
             case.history = UseHistory(now_ns)
         self._skip_sample(now_ns)
 
-    def resumed(self, now_ns: int, key: str) -> None:
-        """Note that an operator resumes tenant `key`."""
+    def spare(self, key: str, until_ns: int) -> None:
+        """Note that tenant `key` runs, though it was to be frozen; it is not before `until_ns`."""
         for place, case in self._cases.items():
             if place[0] == key:
-                case.state = escalation.after_resume(now_ns, case.state)
-
-    def undone(self, now_ns: int, key: str) -> None:
-        """Note that tenant `key` could not be frozen: it is tried again some seconds later."""
-        for place, case in self._cases.items():
-            if place[0] == key:
-                case.state = escalation.after_failure(now_ns, case.state)
+                case.state = spared(case.state, until_ns)
 
     def _skip_sample(self, now_ns: int) -> None:
         for case in self._cases.values():
-            case.state, _ = escalation.next_step(now_ns, None, case.state, "observe")
+            case.state, _ = next_step(now_ns, None, case.state, "observe")
         self.verdicts = MappingProxyType(
             {
                 place: Verdict(
@@ -204,50 +558,6 @@ class Judge:
                 if place in self._cases
             }
         )
-
-
-class _ClaimReader:
-    """Reads claims that are the same as at the last look once: most are, and there may be many."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, int], tuple[Sequence[ProcessClaim], ClaimedUse]] = {}
-
-    def read(
-        self, key: str, number: int, claims: Sequence[ProcessClaim], allocation: CardAllocation
-    ) -> ClaimedUse:
-        """Return what `claims` of tenant `key` say of its card `number`."""
-        known = self._known.get((key, number))
-        if known is None or known[0] is not claims:
-            found = claimed_use(claims, number, allocation.managed_bytes)
-            known = self._known[key, number] = claims, found
-        return known[1]
-
-    def forget(self, keys: Container[str]) -> None:
-        """Forget all tenants but `keys`."""
-        self._known = {place: known for place, known in self._known.items() if place[0] in keys}
-
-
-def _tenants(
-    look: AuditInput, seen: Mapping[TenantOnCard, _Seen], reader: _ClaimReader
-) -> list[_TenantOnCard]:
-    """Return the shared tenants of a look, on each of their cards."""
-    return [
-        _TenantOnCard(
-            record,
-            number,
-            allocation,
-            seen.get((record.key, allocation.uuid), _Seen())
-            if allocation.uuid in look.owned
-            else None,
-            *(
-                reader.read(record.key, number, claims.get(record.key, ()), allocation)
-                for claims in (look.before, look.after)
-            ),
-        )
-        for record in look.entries.values()
-        if record.state == "bound" and record.shared
-        for number, allocation in enumerate(record.allocations)
-    ]
 
 
 @dataclass(frozen=True)
@@ -279,64 +589,6 @@ class _CardClaims:
         )
 
 
-def _judged(  # noqa: PLR0913, PLR0917 - the tenant, its card, and what is known of both
-    now_ns: int,
-    look: AuditInput,
-    rules: Rules,
-    tenant: _TenantOnCard,
-    card: _CardClaims,
-    case: _QuotaCase,
-) -> Verdict:
-    record, uuid = tenant.entry, tenant.allocation.uuid
-    choice = rules.choice(record)
-    context_bytes = rules.context_bytes(uuid)
-    if not context_bytes and choice in {"freeze", "kill"}:
-        choice = "warn"
-    limits = _limits(look.pages.get(record.key), tenant)
-    known = case.entitlements[0]
-    may = max(limits.now_bytes, limits.ever_bytes) if known is None else known.may_bytes
-    uses = tenant.uses or _Seen()
-    processes = memory_of([*uses.running, *uses.ended], tenant.before, tenant.after)
-    managed = max(tenant.before.managed_bytes, tenant.after.managed_bytes)
-    slack = slack_bytes(may, context_bytes, processes, managed)
-    bounds = _bounds(look, tenant, card, may, slack)
-    figures = _figures(now_ns, case.history, tenant, bounds)
-    if figures is None:
-        case.state, _ = escalation.next_step(now_ns, None, case.state, choice)
-        return Verdict(record, uuid, case.state, choice)
-    has_shortfall = rules.has_shortfall(tenant.place)
-    kept = limits.kept_bytes
-    if kept is None and has_shortfall:
-        kept = 0  # its rightful use is unknown, and another tenant is short of memory
-    listed, all_ = (
-        entitlement(now_ns, limits.now_bytes, use.most_bytes, before, limits.ever_bytes, kept)
-        for use, before in zip((figures.listed, figures.all), case.entitlements, strict=True)
-    )
-    case.entitlements = listed, all_
-    use, limit = max(
-        ((figures.listed, listed.may_bytes), (figures.all, all_.may_bytes)),
-        key=lambda pair: pair[0].sure_bytes - pair[1],
-    )
-    if limit != may:
-        may, slack = limit, slack_bytes(limit, context_bytes, processes, managed)
-    sample = QuotaSample(
-        use.sure_bytes, may, slack, has_shortfall, rules.shortfall_bytes(tenant.place)
-    )
-    case.state, actions = escalation.next_step(
-        now_ns, sample, case.state, choice, rules.kill_after_ns
-    )
-    return Verdict(
-        record,
-        uuid,
-        case.state,
-        choice,
-        sample,
-        actions,
-        pids=tuple(one.pid for one, _ in uses.running),
-        is_suspected=(case.state.looks < escalation.FROZEN_LOOKS and use.alone_bytes > may + slack),
-    )
-
-
 def _bounds(
     look: AuditInput, tenant: _TenantOnCard, card: _CardClaims, may_bytes: int, slack_bytes: int
 ) -> ClaimBounds:
@@ -352,20 +604,17 @@ def _bounds(
     return ClaimBounds(may_bytes, slack_bytes, exported, unlisted, doubled)
 
 
-def _figures(
-    now_ns: int, history: UseHistory, tenant: _TenantOnCard, bounds: ClaimBounds
-) -> ProvenUse | None:
-    """Return the figures of one tenant on one card; None where the look says nothing of it."""
-    if tenant.uses is None:
+def _proven_use(now_ns: int, tenant: _TenantOnCard, bounds: ClaimBounds) -> ProvenUse | None:
+    """Return what a tenant uses of a card; None where the look says nothing of it."""
+    uses = tenant.uses
+    if uses is None or any(use.bytes is None for _, use in (*uses.running, *uses.ended)):
         return None
     running, ended = (
-        [(process, use.bytes) for process, use in uses if use.bytes is not None]
-        for uses in (tenant.uses.running, tenant.uses.ended)
+        [(process, use.bytes or 0) for process, use in pairs]
+        for pairs in (uses.running, uses.ended)
     )
-    if len(running) + len(ended) < len(tenant.uses.running) + len(tenant.uses.ended):
-        return None
-    seen = [*running, *_above(ended, bounds.own_bytes)]
-    return history.look(now_ns, seen, tenant.before, tenant.after, bounds)
+    sizes = [*running, *_above(ended, bounds.own_bytes)]
+    return tenant.case.history.look(now_ns, sizes, tenant.before, tenant.after, bounds)
 
 
 def _above(ended: list[tuple[Process, int]], may_bytes: int) -> list[tuple[Process, int]]:
@@ -373,13 +622,13 @@ def _above(ended: list[tuple[Process, int]], may_bytes: int) -> list[tuple[Proce
 
     They had no more, and others may have used it again before it was charged to the tenant.
     """
-    found = []
+    above = []
     for process, size in ended:
         counted = max(0, size - may_bytes)
         may_bytes -= size - counted
         if counted:
-            found.append((process, counted))
-    return found
+            above.append((process, counted))
+    return above
 
 
 class _Limits(NamedTuple):
@@ -404,5 +653,5 @@ def _limits(pages: Pages | None, tenant: _TenantOnCard) -> _Limits:
         ever = max(limit, pages.grant.most_bytes(number), most_bytes)
         return _Limits(limit, ever, pages.kept.get(number))
 
-    found = None if pages is None else pages.look(read, None)
-    return found or _Limits(most_bytes, most_bytes, None)
+    limits = None if pages is None else pages.look(read, None)
+    return limits or _Limits(most_bytes, most_bytes, None)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from gpushare.daemon.cards import worker_process
 from gpushare.daemon.cards.driver_client import DriverError
 from gpushare.daemon.cards.worker_process import WorkerProcess, python_command
 from gpushare.daemon.core.log import log
-from gpushare.daemon.eviction import checkpoint_api
+from gpushare.daemon.eviction.worker_main import SUCCESS
 from gpushare.daemon.node import LoadedDriver
 
 #: Deadlines in seconds. NVIDIA publishes no times. In production even the state of a process took
@@ -79,47 +79,6 @@ def major_version(driver_version: str) -> int:
     return int(major) if major.isdecimal() else 0
 
 
-class CheckpointCalls(Protocol):
-    """The calls of an eviction; each raises CheckpointError."""
-
-    @property
-    def driver_seconds(self) -> float:
-        """What the driver itself took for all calls so far."""
-        ...
-
-    def state(self, pid: int) -> int:
-        """Return the state of a process: checkpoint_api.RUNNING and so on."""
-        ...
-
-    def lock(self, pids: Sequence[int]) -> list[CheckpointError | None]:
-        """Lock all of `pids`; return for each why it is not locked, None: it is."""
-        ...
-
-    def checkpoint(self, pid: int, size_bytes: int) -> None:
-        """Move the memory of a locked process, about `size_bytes`, to host memory."""
-        ...
-
-    def restore(self, pid: int, size_bytes: int, pairs: Sequence[tuple[str, str]] = ()) -> None:
-        """Move it back; `pairs` has each card's UUID with that of the card in its place."""
-        ...
-
-    def unlock(self, pid: int) -> None:
-        """Let a locked process go on."""
-        ...
-
-    def prepare(self) -> None:
-        """Have ready what the first call would wait for."""
-        ...
-
-    def end_if_idle(self) -> None:
-        """Give back what is not needed now."""
-        ...
-
-    def close(self) -> None:
-        """End what was started."""
-        ...
-
-
 class CheckpointClient:
     """Asks the worker for the driver that `driver` returns; each method raises CheckpointError.
 
@@ -137,11 +96,14 @@ class CheckpointClient:
         self.driver_seconds = 0.0  # of all calls, by the worker
 
     def state(self, pid: int) -> int:
-        """See CheckpointCalls."""
+        """Return the state of a process: RUNNING and so on."""
         return int(self._answered("state", {"pid": pid}, STATE_SECONDS)["state"])
 
     def lock(self, pids: Sequence[int]) -> list[CheckpointError | None]:
-        """See CheckpointCalls. The work that each process has submitted is completed first."""
+        """Lock all of `pids`; return for each why it is not locked, None: it is.
+
+        The work that each process has submitted is completed first.
+        """
         arguments = {"pids": list(pids), "timeout_ms": int(LOCK_SECONDS * 1000)}
         answer = self._ask("lock", arguments, LOCK_SECONDS + STATE_SECONDS)
         answers = answer["answers"]
@@ -149,25 +111,23 @@ class CheckpointClient:
         return [_error("lock", one) for one in answers]
 
     def checkpoint(self, pid: int, size_bytes: int) -> None:
-        """See CheckpointCalls."""
+        """Move the memory of a locked process, about `size_bytes`, to host memory."""
         self._answered("checkpoint", {"pid": pid}, _copy_seconds(size_bytes))
 
     def restore(self, pid: int, size_bytes: int, pairs: Sequence[tuple[str, str]] = ()) -> None:
-        """See CheckpointCalls."""
+        """Move it back; `pairs` has each card's UUID with that of the card in its place."""
         arguments = {"pid": pid, "pairs": [list(pair) for pair in pairs]}
         self._answered("restore", arguments, _copy_seconds(size_bytes))
 
     def unlock(self, pid: int) -> None:
-        """See CheckpointCalls."""
+        """Let a locked process go on."""
         self._answered("unlock", {"pid": pid}, STATE_SECONDS)
 
     def prepare(self) -> None:
-        """Start the worker, if there is none."""
+        """Start the worker, if there is none: the first call would wait for it."""
         if self._worker is None:
-            driver = self._driver()
             try:
-                self._start(driver)
-                self._loaded = _named(driver)
+                self._start(self._driver())
             except DriverError as error:
                 self.close()
                 raise CheckpointError(str(error)) from error
@@ -193,13 +153,11 @@ class CheckpointClient:
 
     def _ask(self, what: str, arguments: dict[str, Any], seconds: float) -> dict[str, Any]:
         driver = self._driver()
-        named = _named(driver)
-        if self._worker is not None and self._loaded != named:
+        if self._worker is not None and self._loaded != _named(driver):
             self.close()
         try:
             if self._worker is None:
                 self._start(driver)
-                self._loaded = named
             answer = self._call(what, arguments, seconds)
         except DriverError as error:
             pid = 0 if self._worker is None else self._worker.pid
@@ -210,8 +168,7 @@ class CheckpointClient:
         return answer
 
     def _start(self, driver: LoadedDriver) -> None:
-        command = python_command("eviction")
-        self._worker = worker_process.start_worker(lambda: command, NAME)
+        self._worker = worker_process.start_worker(lambda: python_command("eviction"), NAME)
         self._excuse(self._worker.pid)
         arguments = {"library": str(driver.files.cuda.host_path), "env": driver.env}
         answer = self._call("load", arguments, LOAD_SECONDS)
@@ -219,6 +176,7 @@ class CheckpointClient:
             self.close()
             version = driver.nvml.driver_version
             raise CheckpointError(f"the libcuda of driver {version} has no checkpoint API")
+        self._loaded = _named(driver)
 
     def _call(self, what: str, arguments: dict[str, Any], seconds: float) -> dict[str, Any]:
         assert self._worker is not None
@@ -239,6 +197,6 @@ def _copy_seconds(size_bytes: int) -> float:
 
 def _error(what: str, answer: dict[str, Any]) -> CheckpointError | None:
     code = int(answer.get("code", -1))
-    if code == checkpoint_api.SUCCESS:
+    if code == SUCCESS:
         return None
     return CheckpointError(f"{what}: {answer.get('error') or f'error {code}'}", code)

@@ -3,7 +3,7 @@
 
 A tenant that waits for its restore is restored as soon as its card has room, in the order of the
 queue, in which starts with a ticket wait too (placement/waiting.py). For them, and for a request
-that has no room, others are evicted as the configuration allows (room_maker.py).
+that has no room, others are evicted as the configuration allows.
 """
 
 from __future__ import annotations
@@ -11,39 +11,42 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Any, Final
+from math import inf
+from typing import Any, Final, Literal, TypeAlias
 
 from gpushare.daemon.core.log import log
-from gpushare.daemon.core.loop import Worker
+from gpushare.daemon.core.loop import T, Worker
 from gpushare.daemon.eviction.checkpoint_client import (
     KILL_HANGS,
-    CheckpointCalls,
+    CheckpointClient,
     CheckpointError,
     major_version,
     why_unsupported,
 )
 from gpushare.daemon.eviction.preconditions import (
+    CannotEvict,
     CannotRestore,
+    await_sample,
     evictable_use,
+    rank_of,
     refuse_unevictable,
+    refuse_without_free_memory,
+    restored_allocations,
+    why_no_room,
+    why_not,
+    why_not_to,
+    write_cards,
 )
-from gpushare.daemon.eviction.room_maker import RoomMaker, has_place, has_room_again
 from gpushare.daemon.eviction.steps import (
     EvictionFailed,
     EvictionSteps,
     TenantEnded,
-    identity,
 )
-from gpushare.daemon.eviction.targets import (
-    await_sample,
-    refuse_without_free_memory,
-    restored_allocations,
-    why_not_to,
-    write_cards,
-)
+from gpushare.daemon.observed import Observations
+from gpushare.daemon.placement.choose import place_request
+from gpushare.daemon.placement.model import CardCapacity
 from gpushare.daemon.placement.request import NoRoom, NoSuchCard, PlacementRequest, find_card
 from gpushare.daemon.placement.waiting import WaitingRequest
 from gpushare.daemon.state import DaemonState
@@ -60,7 +63,7 @@ class Evictions:
     def __init__(
         self,
         state: DaemonState,
-        client: CheckpointCalls,
+        client: CheckpointClient,
         worker: Worker,
         look: Callable[[], None],
     ) -> None:
@@ -70,7 +73,7 @@ class Evictions:
         self._room = RoomMaker(state, self._evict)
         self._worker = worker
         self._look_at_queue = look
-        self._waiting = WaitingTenants(state)
+        self._waiting = WaitingTenants(state.observed)
         self._lock = threading.Lock()  # of the queue's `claimants`
         self._is_queued = False
 
@@ -101,7 +104,7 @@ class Evictions:
     def want(self, key: str) -> None:
         """Note that a call of an evicted tenant waits for its restore; returns at once."""
         record = self._state.ledger.entries.get(key)
-        if record is None or record.eviction is None or key in self._waiting.since:
+        if record is None or record.eviction is None or key in self._state.observed.waiting:
             return
         self._waiting.add(key)
         self.changed()
@@ -109,7 +112,7 @@ class Evictions:
     def changed(self) -> None:
         """See what can be restored now, and for whom others are evicted; returns at once."""
         state = self._state
-        waits = self._waiting.since or state.queue.waiting or state.ledger.has_waiting_tickets
+        waits = state.observed.waiting or state.queue.waiting or state.ledger.has_waiting_tickets
         if waits and not self._is_queued:
             self._is_queued = True
             self._worker.submit(self._serve_waiting)
@@ -165,7 +168,7 @@ class Evictions:
     def look(self) -> None:
         """Look again at what waits, and what is evicted; returns at once."""
         records = self._state.ledger.entries.values()
-        if self._waiting.since or any(one.eviction for one in records):
+        if self._state.observed.waiting or any(one.eviction for one in records):
             self._worker.submit(self._look)
         self._worker.submit(self._keep_worker)
 
@@ -183,62 +186,61 @@ class Evictions:
         return record
 
     def _evict(self, key: str, cause: str, reason: str, *, held: bool = False) -> TenantRecord:
-        began, before = time.monotonic(), self._client.driver_seconds
         record = self._record(key)
         refuse_unevictable(record, self._state)
-        try:
+        with self._counted("eviction") as took:
             use = evictable_use(record, self._state)
             evicted = self._steps.evict(record, use, (cause, reason), held=held)
-        except EvictionFailed:
-            self._count(failures=1)
-            raise
-        took, driver = time.monotonic() - began, self._client.driver_seconds - before
-        self._count(evictions=1, eviction_seconds=took, driver_seconds=driver)
         assert evicted.eviction is not None
         log(
             "tenant-evicted",
-            **identity(record),
+            **record.identity,
             cause=cause,
             reason=reason,
             evicted_bytes=evicted.eviction.bytes,
             cards=self._indices(evicted.eviction.cards),
-            seconds=round(took, 3),
-            driver_seconds=round(driver, 3),
+            **took,
         )
-        self._state.sample_now.set()
         return evicted
 
-    def _restore(self, record: TenantRecord, to: str, cause: str, reason: str) -> None:
+    @contextlib.contextmanager
+    def _counted(self, step: str) -> Iterator[dict[str, Any]]:
+        """Count an "eviction" or a "restore"; yield what has its seconds after the block."""
+        took: dict[str, Any] = {}
         began, before = time.monotonic(), self._client.driver_seconds
-        reserved = self._reserved(record, to)
-        assert reserved.eviction is not None
-        size_bytes, source = reserved.eviction.bytes, reserved.eviction.cards
         try:
-            self._restore_reserved(reserved)
+            yield took
         except EvictionFailed:
             self._count(failures=1)
             raise
-        took, driver = time.monotonic() - began, self._client.driver_seconds - before
+        seconds, driver = time.monotonic() - began, self._client.driver_seconds - before
+        self._count(**{f"{step}s": 1, f"{step}_seconds": seconds, "driver_seconds": driver})
+        took |= {"seconds": round(seconds, 3), "driver_seconds": round(driver, 3)}
+        self._state.sample_now.set()
+
+    def _restore(self, record: TenantRecord, to: str, cause: str, reason: str) -> None:
+        with self._counted("restore") as took:
+            reserved = self._reserved(record, to)
+            self._restore_reserved(reserved)
+        before = reserved.eviction
+        assert before is not None
         target = tuple(one.uuid for one in reserved.allocations)
         self._room.restored[record.key] = time.monotonic()
         self._waiting.forget(record.key)
-        is_move = target != source
-        self._count(restores=1, moves=int(is_move), restore_seconds=took, driver_seconds=driver)
         figures: dict[str, Any] = {
-            **identity(record),
+            **record.identity,
             "cause": cause,
             "reason": reason,
-            "restored_bytes": size_bytes,
-            "from_cards": self._indices(source),
+            "restored_bytes": before.bytes,
+            "from_cards": self._indices(before.cards),
             "cards": self._indices(target),
-            "seconds": round(took, 3),
-            "driver_seconds": round(driver, 3),
+            **took,
         }
-        if is_move:
-            log("tenant-moved", **figures)
-        else:
+        if target == before.cards:
             log("tenant-restored", **figures)
-        self._state.sample_now.set()
+        else:
+            self._count(moves=1)
+            log("tenant-moved", **figures)
 
     def _reserved(self, record: TenantRecord, to: str) -> TenantRecord:
         """Reserve the room of a restore; NoRoom, CannotRestore: it stays evicted."""
@@ -264,17 +266,11 @@ class Evictions:
         try:
             await_sample(self._state)
             refuse_without_free_memory(record, self._state)
-        except CannotRestore as error:
+        except CannotRestore as error:  # nothing was asked of the driver yet
             self._waiting.note_fault(record.key, str(error))
-            self._release_room(record)
+            self._steps.record_evicted(record)
             raise
         self._steps.restore(record)
-
-    def _release_room(self, record: TenantRecord) -> None:
-        """Record a tenant as evicted again: nothing was asked of the driver yet."""
-        assert record.eviction is not None
-        back = replace(record.eviction, state="evicted", since=time.time())
-        self._steps.record(record, back)
 
     def _move(self, key: str, name: str, reason: str) -> None:
         state, record = self._state, self._record(key)
@@ -282,12 +278,13 @@ class Evictions:
             card = find_card(name, state.accounts.capacities()).card
         except NoSuchCard as error:
             raise CannotRestore(str(error)) from error
-        if [one.uuid for one in record.allocations] == [card.uuid] and record.eviction is None:
-            raise CannotRestore(f"{record.title} is on card {card.index} already")
-        if record.eviction is None:  # whatever the card is
-            refuse_unevictable(record, state)
-        why = why_not_to(record, card, state)
-        if why and [one.uuid for one in record.allocations] != [card.uuid]:
+        is_there = [one.uuid for one in record.allocations] == [card.uuid]
+        if record.eviction is None:
+            if is_there:
+                raise CannotRestore(f"{record.title} is on card {card.index} already")
+            refuse_unevictable(record, state)  # whatever the card is
+        why = "" if is_there else why_not_to(record, card, state)
+        if why:
             raise CannotRestore(f"{record.title} cannot be moved to card {card.index}: {why}")
         if record.eviction is None:
             # Before anything is copied; the room is reserved only once it is evicted.
@@ -305,13 +302,13 @@ class Evictions:
     def _serve_waiting(self) -> None:
         """Restore who waits, or evict others for it, in the order of the queue."""
         self._is_queued = False
-        queue = self._state.queue
+        queue, waiting = self._state.queue, self._state.observed.waiting
         if self._state.node.driver is None:
             return
         self._state.decide.run(self._look_at_queue)
         ordered = {one.ticket: one for one in queue.waiting}
         # Those that are not in the queue lack something else than room, or are not evicted.
-        for key in (*ordered, *(key for key in self._waiting.since if key not in ordered)):
+        for key in (*ordered, *(key for key in waiting if key not in ordered)):
             if queue.claimants:
                 return  # `_look_again` follows
             if key in ordered and not ordered[key].container:
@@ -320,7 +317,7 @@ class Evictions:
             record = self._state.ledger.entries.get(key)
             if record is None or record.eviction is None or record.eviction.state == "failed":
                 self._waiting.forget(key)
-            elif key in self._waiting.faults:
+            elif key in self._state.observed.restore_faults:
                 continue  # until the next `_look`
             elif record.is_off_card and not record.eviction.held:
                 self._try_restore(record)
@@ -375,7 +372,7 @@ class Evictions:
             try:
                 self._steps.settle(record)
             except (CheckpointError, OSError) as error:
-                log("eviction-unsettled", "error", **identity(record), error=str(error))
+                log("eviction-unsettled", "error", **record.identity, error=str(error))
             except UserError as error:  # an event has said so
                 log("eviction-refused", "info", tenant=record.key, reason=str(error))
         self.changed()
@@ -383,20 +380,18 @@ class Evictions:
     def _look(self) -> None:
         """Go on with what another step has left, and forget tenants that have ended."""
         records = self._state.ledger.entries
-        for key in [*self._room.restored, *self._room.refused, *self._waiting.since]:
+        for key in [*self._room.restored, *self._room.refused, *self._state.observed.waiting]:
             if key not in records:
                 self._room.restored.pop(key, None)
                 self._room.refused.pop(key, None)
                 self._waiting.forget(key)
-        unsettled = [
-            one
-            for one in records.values()
-            if one.eviction is not None and one.eviction.state in {"evicting", "restoring"}
-        ]
-        if unsettled:  # no step is in progress: this thread does them
+        states = {one.eviction.state for one in records.values() if one.eviction is not None}
+        if states & {"evicting", "restoring"}:  # no step is in progress: this thread does them
             self._settle()
-        self._restore_offline()
-        self._waiting.clear_faults()
+        for record in self._state.ledger.entries.values():
+            if record.is_off_card and record.eviction and record.eviction.cause == "offline":
+                self._waiting.add(record.key)  # it was evicted while it worked
+        self._state.observed.restore_faults = {}  # all are tried again
         self._serve_waiting()
 
     def _keep_worker(self) -> None:
@@ -404,24 +399,13 @@ class Evictions:
 
         The start of a container would wait for it.
         """
-        state = self._state
-        terms = (state.node.config.terms, *(one for _, one in state.node.config.namespaces))
-        is_needed = state.node.config.evict.offline or any(
-            one.idle.action == "evict" for one in terms
-        )
-        if not is_needed:
+        config, driver = self._state.node.config, self._state.node.driver
+        terms = (config.terms, *(one for _, one in config.namespaces))
+        if not config.evict.offline and all(one.idle.action != "evict" for one in terms):
             self._client.end_if_idle()
-        elif state.node.driver is not None and not why_unsupported(
-            state.node.driver.nvml.driver_version
-        ):
+        elif driver is not None and not why_unsupported(driver.nvml.driver_version):
             with contextlib.suppress(CheckpointError):  # the eviction itself says why
                 self._client.prepare()
-
-    def _restore_offline(self) -> None:
-        """Have those wait for their restore that were evicted while they worked."""
-        for record in self._state.ledger.entries.values():
-            if record.is_off_card and record.eviction and record.eviction.cause == "offline":
-                self._waiting.add(record.key)
 
     def _indices(self, uuids: tuple[str, ...]) -> list[int]:
         cards = [self._state.node.loaded().card(uuid) for uuid in uuids]
@@ -431,63 +415,42 @@ class Evictions:
         self._state.observed.evictions = self._state.observed.evictions.plus(**more)
 
 
-# --- the evicted tenants that wait for their restore; any thread ---
-
-
 class WaitingTenants:
-    """Since when each waits (of the epoch), and what else than room it lacks."""
+    """The evicted tenants that wait for their restore: `observed.waiting`; any thread."""
 
-    def __init__(self, state: DaemonState) -> None:
-        self._state = state
+    def __init__(self, observed: Observations) -> None:
+        self._observed = observed
         self._lock = threading.Lock()
         self._told: set[str] = set()  # of which an event has said so
-
-    @property
-    def since(self) -> Mapping[str, float]:
-        """When each tenant began to wait, by key, in the order of arrival."""
-        return self._state.observed.waiting
 
     def add(self, key: str) -> None:
         """Note that a tenant waits."""
         with self._lock:
-            self._publish({**self.since, key: self.since.get(key, time.time())})
+            waiting = self._observed.waiting
+            self._observed.waiting = {**waiting, key: waiting.get(key, time.time())}
 
     def forget(self, key: str) -> None:
         """Note that a tenant waits no more."""
         self._told.discard(key)
         self.note_fault(key, "")
         with self._lock:
-            self._publish({one: since for one, since in self.since.items() if one != key})
+            self._observed.waiting = _without(self._observed.waiting, key)
 
     def note_fault(self, key: str, why: str) -> None:
         """Note what else than room a waiting tenant lacks, "": nothing."""
-        others = {one: text for one, text in self.faults.items() if one != key}
-        self._state.observed.restore_faults = {**others, key: why} if why else others
-
-    @property
-    def faults(self) -> Mapping[str, str]:
-        """What else than room waiting tenants lack, by key."""
-        return self._state.observed.restore_faults
-
-    def clear_faults(self) -> None:
-        """Have all of them tried again."""
-        self._state.observed.restore_faults = {}
+        others = _without(self._observed.restore_faults, key)
+        self._observed.restore_faults = {**others, key: why} if why else others
 
     def tell(self, record: TenantRecord, why: str) -> None:
         """Log once that a tenant waits."""
         if record.key not in self._told:
             self._told.add(record.key)
-            log("tenant-restore-waits", "warning", **identity(record), reason=why)
-
-    def _publish(self, waiting: Mapping[str, float]) -> None:
-        self._state.observed.waiting = MappingProxyType(dict(waiting))
+            log("tenant-restore-waits", "warning", **record.identity, reason=why)
 
 
-# --- a restored tenant is taken off its cards before it is killed, if the driver needs that ---
-#
-# Killing a live restored process has hung the host with driver 595 (NVIDIA/cuda-checkpoint issue
-# 53): it is locked and checkpointed first. What cannot be evicted, for example because it is
-# frozen, is killed as it is.
+def _without(values: Mapping[str, T], key: str) -> dict[str, T]:
+    return {other: value for other, value in values.items() if other != key}
+
 
 #: So long a kill waits: a copy of 80 GiB takes 16 s at 5 GiB/s, which others have published.
 PATIENCE_SECONDS: Final = 30.0
@@ -510,7 +473,12 @@ def kill_hangs(record: TenantRecord, state: DaemonState) -> bool:
 
 
 class BeforeKill:
-    """Postpones kills; the freeze thread's."""
+    """Postpones kills until the tenant is off its cards; the freeze thread's.
+
+    Killing a live restored process has hung the host with driver 595 (NVIDIA/cuda-checkpoint issue
+    53): it is locked and checkpointed first. What cannot be evicted, for example because it is
+    frozen, is killed as it is.
+    """
 
     def __init__(self, state: DaemonState, evictions: Evictions) -> None:
         self._state, self._evictions = state, evictions
@@ -523,10 +491,10 @@ class BeforeKill:
         """
         for key in self._attempts.keys() - self._state.ledger.entries.keys():
             del self._attempts[key]
-        if not kill_hangs(record, self._state) and record.key not in self._attempts:
-            return False
         attempt = self._attempts.get(record.key)
         if attempt is None:
+            if not kill_hangs(record, self._state):
+                return False
             attempt = self._attempts[record.key] = _Attempt(time.monotonic() + PATIENCE_SECONDS)
             self._state.requests.submit(lambda: self._evict(record, attempt, again))
         return not attempt.done and time.monotonic() < attempt.until
@@ -539,3 +507,176 @@ class BeforeKill:
         finally:
             attempt.done = True
             self._state.freezing.submit(again)
+
+
+#: Whether what needs room has it on these cards.
+Fits: TypeAlias = Callable[[Sequence[CardCapacity]], bool]
+
+_ROUNDS: Final = 4
+_REFUSED_SECONDS: Final = 30
+
+
+class RoomMaker:
+    """Evicts tenants for a request, or for another tenant, that has no room; the evict thread's.
+
+    An idle tenant is evicted for any other where `idle.action` is evict, a tenant of class offline
+    only for one of class online, where `evict.offline` is on. One that was restored is left alone
+    for `evict.min_resident`, so that two that need the same room do not take turns without an end;
+    one that could not be evicted, for half a minute, or until a start asks that does not wait.
+
+    `evict` is called with a key, the cause and the reason.
+    """
+
+    def __init__(self, state: DaemonState, evict: Callable[[str, str, str], object]) -> None:
+        self._state = state
+        self._evict = evict
+        #: By key, when a tenant was restored last (monotonic).
+        self.restored: dict[str, float] = {}
+        #: Likewise, when it could not be evicted.
+        self.refused: dict[str, float] = {}
+
+    def candidates(self, *, is_online: bool, besides: str) -> list[EvictionCandidate]:
+        """Return the tenants that may be evicted for another one."""
+        state, config, now = self._state, self._state.node.config, time.monotonic()
+        resident = config.evict.min_resident_seconds
+        candidates = []
+        for key, record in state.ledger.entries.items():
+            is_spared = (
+                now - self.restored.get(key, -inf) < resident
+                or now - self.refused.get(key, -inf) < _REFUSED_SECONDS
+            )
+            if key == besides or is_spared:
+                continue
+            idle = state.observed.idle.get(key)
+            size_bytes = sum(one.quota_bytes for one in record.allocations)
+            if idle is not None and config.terms_of(record.namespace).idle.action == "evict":
+                candidate = EvictionCandidate(key, "idle", idle, bytes=size_bytes)
+            elif is_online and config.evict.offline and record.class_ == "offline":
+                candidate = EvictionCandidate(key, "offline", 0.0, record.priority, size_bytes)
+            else:
+                continue
+            if not why_not(record, state):
+                candidates.append(candidate)
+        return candidates
+
+    def burst_holder(self, uuid: str, *, besides: str) -> EvictionCandidate | None:
+        """Return the tenant to evict that uses the most burst memory of a card, None for none."""
+        capacities = self._state.decide.run(self._state.accounts.capacities)
+        uses = (use for one in capacities if one.card.uuid == uuid for use in one.allocations)
+        burst = {use.key: use.burst_used_bytes for use in uses if use.burst_used_bytes}
+        candidates = self.candidates(is_online=True, besides=besides)
+        holders = [one for one in candidates if one.key in burst]
+        return max(holders, key=lambda one: burst[one.key], default=None)
+
+    def make(
+        self,
+        fits: Fits,
+        reason: str,
+        *,
+        is_online: bool,
+        besides: str = "",
+    ) -> bool:
+        """Evict as many as are needed for what `fits`; whether it has room then."""
+        state = self._state
+        for _ in range(_ROUNDS):
+            capacities = state.decide.run(state.accounts.capacities)
+            if fits(capacities):
+                return True
+            candidates = self.candidates(is_online=is_online, besides=besides)
+            chosen = chosen_evictions(candidates, capacities, fits)
+            if not chosen:
+                return False
+            for one in chosen:
+                try:
+                    self._evict(one.key, one.cause, reason)
+                except (CannotEvict, EvictionFailed, TenantEnded) as error:
+                    self.refused[one.key] = time.monotonic()
+                    log("eviction-refused", "info", tenant=one.key, reason=str(error))
+        return False
+
+
+def has_place(request: PlacementRequest, own: str, state: DaemonState) -> Fits:
+    """Return whether `request` has a place on cards that are not withheld for others than `own`."""
+
+    def fits(capacities: Sequence[CardCapacity]) -> bool:
+        try:
+            place_request(
+                request,
+                state.queue.open_to(own, capacities, request.rank),
+                state.node.loaded().links,
+            )
+        except UserError:
+            return False
+        return True
+
+    return fits
+
+
+def has_room_again(record: TenantRecord, state: DaemonState) -> Fits:
+    """Return whether an evicted tenant has room on its own cards, as `has_place`."""
+
+    def fits(capacities: Sequence[CardCapacity]) -> bool:
+        opened = state.queue.open_to(record.key, capacities, rank_of(record))
+        by_uuid = {capacity.card.uuid: capacity for capacity in opened}
+        return all(
+            allocation.uuid in by_uuid and not why_no_room(record, number, by_uuid[allocation.uuid])
+            for number, allocation in enumerate(record.allocations)
+        )
+
+    return fits
+
+
+Cause = Literal["idle", "offline"]
+
+
+@dataclass(frozen=True)
+class EvictionCandidate:
+    """A tenant that may be evicted; `idle_since` is of the epoch, 0.0: it is not idle."""
+
+    key: str
+    cause: Cause
+    idle_since: float = 0.0
+    priority: int = 0  # 0 is the most important
+    bytes: int = 0
+
+
+def chosen_evictions(
+    candidates: Sequence[EvictionCandidate],
+    capacities: Sequence[CardCapacity],
+    fits: Fits,
+) -> tuple[EvictionCandidate, ...]:
+    """Return the tenants to evict so that `fits` holds of the cards without them; none: it cannot.
+
+    As few as possible: first the idle ones, beginning with the one that has been idle the longest,
+    then the offline ones, beginning with the least important. One is added after another until it
+    fits. Those that turn out not to be needed stay.
+    """
+    taken: list[EvictionCandidate] = []
+    for candidate in sorted(candidates, key=_order):
+        taken.append(candidate)
+        if fits(_less(capacities, taken)):
+            break
+    else:
+        return ()
+    for candidate in list(taken):
+        fewer = [one for one in taken if one is not candidate]
+        if fewer and fits(_less(capacities, fewer)):
+            taken = fewer
+    return tuple(taken)
+
+
+def _order(candidate: EvictionCandidate) -> tuple[object, ...]:
+    is_busy = candidate.cause == "offline"
+    return is_busy, candidate.idle_since, -candidate.priority, candidate.bytes, candidate.key
+
+
+def _less(
+    capacities: Sequence[CardCapacity], evicted: Sequence[EvictionCandidate]
+) -> tuple[CardCapacity, ...]:
+    keys = {one.key for one in evicted}
+    return tuple(
+        replace(
+            capacity, allocations=tuple(use for use in capacity.allocations if use.key not in keys)
+        )
+        for capacity in capacities
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has to hold before a tenant is evicted: all of it is known before a process is locked.
+"""The conditions of an eviction, all known before a process is locked, and of a restore.
 
 | not evicted | why |
 |---|---|
@@ -15,26 +15,33 @@ the tenant goes on as it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from gpushare import abi
 from gpushare.daemon.cards.mps_state import MPS
-from gpushare.daemon.eviction.checkpoint_client import why_unsupported
+from gpushare.daemon.eviction.checkpoint_client import why_no_moves, why_unsupported
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Cgroups
-from gpushare.daemon.pages.status_page import ProcessClaim
+from gpushare.daemon.limits import reclaim_burst, reclaim_rounds
 from gpushare.daemon.pages.tenants import Pages
+from gpushare.daemon.placement.choose import find_obstacle
+from gpushare.daemon.placement.model import Card, CardCapacity
+from gpushare.daemon.placement.request import NoRoom, PlacementRequest, Rank
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.store.record import EvictedProcess, TenantRecord
+from gpushare.daemon.store.record import CardAllocation, EvictedProcess, TenantRecord
 from gpushare.errors import UserError
 from gpushare.quota.size import format_size
 
 #: What the driver takes of host memory beside the copy: page tables, and its own records.
 _BESIDE_PERCENT: Final = 2
-_OFF: Final = 0
 
 
 class CannotEvict(UserError):
@@ -78,7 +85,7 @@ def why_not(record: TenantRecord, state: DaemonState) -> str:
     unsupported = why_unsupported(driver.nvml.driver_version)
     if unsupported:
         return unsupported
-    if host_memory_bound(state) <= _OFF:
+    if host_memory_bound(state) <= 0:
         return "evict.host_memory of gpushare.yaml is 0"
     if not record.shared:
         return "it has whole cards, and no library that could ask for its restore"
@@ -93,7 +100,21 @@ def why_not(record: TenantRecord, state: DaemonState) -> str:
     pages = state.tenants.pages.get(record.key)
     if pages is None:
         return "its pages are lost; restart the container"
-    return _of_pages(pages, len(record.allocations))
+    return _why_not_claimed(pages, len(record.allocations))
+
+
+def _why_not_claimed(pages: Pages, cards: int) -> str:
+    claims = pages.claims()
+    if not claims:
+        return "none of its programs uses a card"
+    held = [one for claim in claims for one in claim.held[:cards]]
+    if any(one.kinds[abi.KIND_MANAGED] for one in held):
+        return "it has managed memory (cudaMallocManaged), which the driver cannot evict"
+    if any(one.exported_bytes or one.imported_bytes for one in held):
+        return "its processes share GPU memory (CUDA IPC), which the driver cannot evict"
+    if any(one.kinds[abi.KIND_EXTERNAL] for one in held):
+        return "it has imported memory of another API, which the driver cannot evict"
+    return ""
 
 
 _STATE_TEXTS: Final[Mapping[str, str]] = {
@@ -102,24 +123,6 @@ _STATE_TEXTS: Final[Mapping[str, str]] = {
     "restoring": "it is being restored",
     "failed": "an earlier eviction has failed (gpushare explain evicted)",
 }
-
-
-def _of_pages(pages: Pages, cards: int) -> str:
-    claims = pages.claims()
-    if not claims:
-        return "none of its programs uses a card"
-    return next(filter(None, (_of_claims(claims, number) for number in range(cards))), "")
-
-
-def _of_claims(claims: tuple[ProcessClaim, ...], number: int) -> str:
-    held = [claim.held[number] for claim in claims]
-    if any(one.kinds[abi.KIND_MANAGED] for one in held):
-        return "it has managed memory (cudaMallocManaged), which the driver cannot evict"
-    if any(one.exported_bytes or one.imported_bytes for one in held):
-        return "its processes share GPU memory (CUDA IPC), which the driver cannot evict"
-    if any(one.kinds[abi.KIND_EXTERNAL] for one in held):
-        return "it has imported memory of another API, which the driver cannot evict"
-    return ""
 
 
 def evictable_use(record: TenantRecord, state: DaemonState) -> EvictableUse:
@@ -145,15 +148,15 @@ def driver_processes(
     claims = () if pages is None else pages.claims()
     claimed = {(claim.pid, claim.starttime) for claim in claims}
     listed = {use.pid for _, use in usage.processes.get(record.key, ())}
-    found = [
+    members = [
         process
         for process in processes.members(record.cgroup, record.pid, cgroups)
         if (process.namespaced_pid, process.starttime) in claimed or process.pid in listed
     ]
-    if not found:
+    if not members:
         raise CannotEvict(f"{record.title} cannot be evicted: none of its programs uses a card")
-    found.sort(key=lambda process: (process.starttime, process.pid))
-    return tuple(EvictedProcess(process.pid, process.starttime) for process in found)
+    members.sort(key=lambda process: (process.starttime, process.pid))
+    return tuple(EvictedProcess(process.pid, process.starttime) for process in members)
 
 
 def _card_bytes(record: TenantRecord, number: int, state: DaemonState) -> int:
@@ -209,8 +212,6 @@ def host_memory_bound(state: DaemonState) -> int:
     return total_bytes() // 2 if bound is None else bound
 
 
-# --- whether host memory has room for a tenant's GPU memory ---
-#
 # Evicted memory is anonymous memory of the tenant's own processes. It counts in their memory
 # cgroup, whose limit would otherwise have the kernel kill them in the middle of an eviction.
 # Sources: cgroup-v2.rst (memory.max, memory.current, memory.stat), cgroup-v1/memory.rst.
@@ -233,7 +234,7 @@ def least_memory(pids: Iterable[int], cgroups: Cgroups) -> MemoryLimit | None:
 
     Memory of files that are not in use counts as left: the kernel takes it back first.
     """
-    found: dict[Path, MemoryLimit] = {}
+    limits: dict[Path, MemoryLimit] = {}
     for pid in pids:
         paths = processes.cgroups_of(pid)
         for hierarchy, most, used, inactive in (_UNIFIED, _LEGACY):
@@ -242,12 +243,12 @@ def least_memory(pids: Iterable[int], cgroups: Cgroups) -> MemoryLimit | None:
             if root is None or path is None:
                 continue
             group = root / path.lstrip("/")
-            while group not in found and group != root.parent:
+            while group not in limits and group != root.parent:
                 left = _left_bytes(group, most, used, inactive)
                 if left is not None:
-                    found[group] = MemoryLimit(str(group), left)
+                    limits[group] = MemoryLimit(str(group), left)
                 group = group.parent
-    return min(found.values(), key=lambda one: one.left_bytes, default=None)
+    return min(limits.values(), key=lambda one: one.left_bytes, default=None)
 
 
 def _left_bytes(group: Path, most: str, used: str, inactive: str) -> int | None:
@@ -281,3 +282,201 @@ def _meminfo(name: str) -> int:
         if key == name:
             return int(rest.split()[0]) * 1024
     return 0
+
+
+# Where an evicted tenant is restored to, on the decide thread. A restore that fails for want of
+# memory leaves a process that nothing restores any more (NVIDIA/cuda-checkpoint issue 44). So the
+# ledger has the room first, burst memory of others is taken back for it, and then the driver's own
+# figure of free memory is looked at.
+
+#: What a restore may take beside the memory that was evicted: the driver rounds up.
+BESIDE_BYTES: Final = 64 << 20
+_SAMPLE_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 0.005
+
+
+def restored_allocations(
+    record: TenantRecord, to: str, state: DaemonState
+) -> tuple[CardAllocation, ...]:
+    """Return the allocations of a tenant where its cards have room for them; NoRoom.
+
+    `to` is the UUID of the only card that it may be, "": its own cards, or another one if they have
+    no room and the driver can move it. The caller records them before anything else is decided.
+    """
+    if to:
+        return _on(record, (to,), state)
+    try:
+        return _on(record, [one.uuid for one in record.allocations], state)
+    except NoRoom:
+        for other in other_cards(record, state):
+            try:
+                return _on(record, (other.uuid,), state)
+            except NoRoom:
+                continue
+        raise
+
+
+def other_cards(record: TenantRecord, state: DaemonState) -> list[Card]:
+    """Return the cards to which a tenant could be moved, whatever their room."""
+    return [
+        card
+        for card in state.node.loaded().cards
+        if card.uuid not in {one.uuid for one in record.allocations}
+        and not why_not_to(record, card, state)
+    ]
+
+
+def why_not_to(record: TenantRecord, card: Card, state: DaemonState) -> str:
+    """Return why a tenant can never be moved to `card`, "" if it can where that has room."""
+    driver = state.node.loaded()
+    why = why_no_moves(driver.nvml.driver_version)
+    if why:
+        return why
+    if len(record.allocations) != 1:
+        return f"it has {len(record.allocations)} cards, and only a container of one can be moved"
+    if record.claim:
+        return "Kubernetes has allocated its card (ResourceClaim)"
+    own = driver.card(origin(record, 0))
+    if own is None or (own.model, own.capability) != (card.model, card.capability):
+        model = "a card that is gone" if own is None else own.model
+        return f"its memory is of {model}, and card {card.index} is {card.model}"
+    if card.instance is not None or card.is_divided:
+        return f"card {card.index} is divided into MIG instances"
+    if not has_card_node(record, card):
+        return f"the container has no device node of card {card.index}"
+    return ""
+
+
+def origin(record: TenantRecord, number: int) -> str:
+    """Return the UUID of the card that the memory of allocation `number` came from."""
+    if record.eviction is None or number >= len(record.eviction.cards):
+        return record.allocations[number].uuid
+    return record.eviction.cards[number]
+
+
+def _on(
+    record: TenantRecord, uuids: Sequence[str], state: DaemonState
+) -> tuple[CardAllocation, ...]:
+    """Return the allocations on these cards, by the tenant's card number; NoRoom."""
+    wanted = {
+        uuid: max(allocation.quota_bytes, record.evicted_bytes(number))
+        for number, (uuid, allocation) in enumerate(zip(uuids, record.allocations, strict=True))
+    }
+    for _ in reclaim_rounds():
+        capacities = state.queue.open_to(record.key, state.accounts.capacities(), rank_of(record))
+        by_uuid = {capacity.card.uuid: capacity for capacity in capacities}
+        for number, uuid in enumerate(uuids):
+            if uuid not in by_uuid:
+                raise NoRoom(f"the card of {record.title} is gone")
+            why = why_no_room(record, number, by_uuid[uuid])
+            if why:
+                raise NoRoom(why)
+        if not reclaim_burst(wanted, capacities, state):
+            break
+    return tuple(
+        replace(allocation, uuid=uuid)
+        for uuid, allocation in zip(uuids, record.allocations, strict=True)
+    )
+
+
+def restore_request(record: TenantRecord, state: DaemonState) -> PlacementRequest:
+    """Return what the queue has to find for a tenant: its own cards, or one it can be moved to."""
+    own = [allocation.uuid for allocation in record.allocations]
+    others = [card.uuid for card in other_cards(record, state)]
+    parts = [_wanted(record, number) for number in range(len(own))]
+    most = max(parts, key=lambda one: one.memory_bytes or 0)
+    return replace(most, count=len(own), devices=(*own, *others))
+
+
+def why_no_room(record: TenantRecord, number: int, capacity: CardCapacity) -> str:
+    """Return why a card has no room for the tenant's allocation `number`, "" if it has."""
+    request = _wanted(record, number)
+    obstacle = find_obstacle(request, capacity)
+    if obstacle is None:
+        return ""
+    return f"card {capacity.card.index} cannot take {record.title} ({request}): it {obstacle.text}"
+
+
+def _wanted(record: TenantRecord, number: int) -> PlacementRequest:
+    allocation = record.allocations[number]
+    return PlacementRequest(
+        memory_bytes=max(allocation.quota_bytes, record.evicted_bytes(number)),
+        cores=allocation.cores,
+        policy=record.policy,
+        policy_is_set=record.is_set("policy"),
+        rank=rank_of(record),
+    )
+
+
+def rank_of(record: TenantRecord) -> Rank:
+    """Return the place of a tenant's restore in the order of the queue, as if it arrived last."""
+    return record.class_ != "online", record.priority, inf
+
+
+def await_sample(state: DaemonState) -> None:
+    """Wait for a sample of the driver that is newer than now; CannotRestore. The evict thread's."""
+    since, until = time.monotonic_ns(), time.monotonic() + _SAMPLE_SECONDS
+    while True:
+        last = state.observed.last
+        if last is not None and last.sample.taken_ns > since and not state.observed.usage.stale:
+            return
+        if time.monotonic() > until:
+            raise CannotRestore(
+                "it is not restored: the driver does not report how much memory is free"
+            )
+        state.sample_now.set()
+        time.sleep(_LOOK_SECONDS)
+
+
+def refuse_without_free_memory(record: TenantRecord, state: DaemonState) -> None:
+    """Raise CannotRestore if the driver has less free than is to be restored, by its last sample.
+
+    The room is reserved by now. What takes it is in no allocation: memory of a program that
+    bypasses its quota, or of one that has just ended.
+    """
+    look, driver = state.observed.last, state.node.loaded()
+    for number, allocation in enumerate(record.allocations):
+        card = driver.card(allocation.uuid)
+        free = None if look is None or card is None else look.free_bytes(card)
+        if card is None or free is None:
+            raise CannotRestore(
+                f"{record.title} is not restored: the driver does not report the memory of its card"
+            )
+        needed = record.evicted_bytes(number) + BESIDE_BYTES
+        if needed > free:
+            raise CannotRestore(
+                f"{record.title} is not restored: it needs {format_size(needed)}, and the driver "
+                f"has {format_size(max(0, free))} of card {card.index} free"
+            )
+
+
+def write_cards(record: TenantRecord, state: DaemonState) -> None:
+    """Have the tenant's page name the cards of its allocations."""
+    pages = state.tenants.pages.get(record.key)
+    for number, allocation in enumerate(record.allocations):
+        if pages is not None and pages.grant.uuid(number) != allocation.uuid:
+            pages.grant.set_uuid(number, allocation.uuid)
+            pages.grant.publish()
+
+
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+def has_card_node(record: TenantRecord, card: Card) -> bool:
+    """Whether the first process of a tenant has the node of `card`.
+
+    A host process has all of the machine's. Nothing of the container is followed: its /dev is what
+    its runtime has mounted.
+    """
+    if record.engine == "host":
+        return True
+    try:
+        with contextlib.ExitStack() as opened:
+            root = os.open(f"/proc/{record.pid}/root", _DIRECTORY)
+            opened.callback(os.close, root)
+            dev = os.open("dev", _DIRECTORY | os.O_NOFOLLOW, dir_fd=root)
+            opened.callback(os.close, dev)
+            node = os.stat(f"nvidia{card.minor}", dir_fd=dev, follow_symlinks=False)
+    except OSError:
+        return False
+    return stat.S_ISCHR(node.st_mode) and os.minor(node.st_rdev) == card.minor

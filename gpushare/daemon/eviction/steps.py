@@ -11,23 +11,30 @@ has led to where it failed, or where gpushared was killed, the driver says (`set
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 from gpushare.daemon.core.log import log
-from gpushare.daemon.eviction import checkpoint_api
-from gpushare.daemon.eviction.checkpoint_client import CheckpointCalls, CheckpointError
+from gpushare.daemon.eviction.checkpoint_client import CheckpointClient, CheckpointError
 from gpushare.daemon.eviction.preconditions import (
     CannotEvict,
     CannotRestore,
     EvictableUse,
     driver_processes,
+    origin,
 )
-from gpushare.daemon.eviction.targets import origin
+from gpushare.daemon.eviction.worker_main import (
+    CHECKPOINTED,
+    FAILED,
+    ILLEGAL_STATE,
+    LOCKED,
+    RUNNING,
+)
 from gpushare.daemon.identity import processes
-from gpushare.daemon.limits import driver_limits
+from gpushare.daemon.limits import change_limit
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import EvictedProcess, EvictionRecord, TenantRecord
 from gpushare.errors import UserError
@@ -50,7 +57,7 @@ class TenantEnded(UserError):
 class EvictionSteps:
     """Has the steps done by `client`, and records each in the ledger of `state`."""
 
-    def __init__(self, state: DaemonState, client: CheckpointCalls) -> None:
+    def __init__(self, state: DaemonState, client: CheckpointClient) -> None:
         self._state = state
         self._client = client
 
@@ -79,12 +86,12 @@ class EvictionSteps:
         self._gate(record, closed=True)
         time.sleep(GRACE_SECONDS)
         try:  # no new one can begin by now
-            found = driver_processes(record, self._state, use.cgroups)
+            living = driver_processes(record, self._state, use.cgroups)
         except CannotEvict:
             self._open(record)
             raise
-        if found != eviction.processes:
-            eviction = replace(eviction, processes=found)
+        if living != eviction.processes:
+            eviction = replace(eviction, processes=living)
             self.record(record, eviction)
         try:
             self._lock(record, eviction)
@@ -94,7 +101,7 @@ class EvictionSteps:
             self._checkpoint(eviction)
         except CheckpointError as error:
             self._put_back(record, eviction, str(error))
-        return self.record(record, replace(eviction, state="evicted", since=time.time()))
+        return self.record_evicted(record, eviction)
 
     def restore(self, record: TenantRecord) -> TenantRecord:
         """Restore a tenant to its allocations; EvictionFailed, TenantEnded.
@@ -118,19 +125,21 @@ class EvictionSteps:
         eviction = _eviction_of(record)
         living = self._living(eviction)
         states = [self._client.state(one.pid) for one in living]
-        if checkpoint_api.FAILED in states:
-            number = living[states.index(checkpoint_api.FAILED)].pid
+        if FAILED in states:
+            number = living[states.index(FAILED)].pid
             self._record_failed(record, eviction, f"process {number} is in state failed")
-        elif all(one == checkpoint_api.CHECKPOINTED for one in states):
+        elif all(one == CHECKPOINTED for one in states):
             if eviction.state != "evicted":
-                self.record(record, replace(eviction, state="evicted", since=time.time()))
+                self.record_evicted(record, eviction)
         elif eviction.state == "evicted":
-            self._found_on_card(record, eviction)
+            # Another program has restored it: its memory counts, room or not.
+            log("tenant-eviction-bypassed", "error", **record.identity)
+            self._finish(record, eviction)
         else:
             # The room is reserved in both states: what is in host memory comes back.
             try:
-                for process, found in zip(living, states, strict=True):
-                    if found == checkpoint_api.CHECKPOINTED:
+                for process, state in zip(living, states, strict=True):
+                    if state == CHECKPOINTED:
                         self._restore_process(process, eviction, self._pairs(record))
             except CheckpointError as error:
                 self._back_to_evicted(record, eviction, error)
@@ -144,20 +153,18 @@ class EvictionSteps:
     ) -> None:
         """Restore a process, unless it has ended; CheckpointError."""
         try:
-            self._client.restore(process.pid, eviction.bytes, pairs)
+            with _while_it_lives(process):
+                self._client.restore(process.pid, eviction.bytes, pairs)
         except CheckpointError as error:
-            if is_same(process) and not self._is_on_card(process, error):
+            # The driver completes a call whose worker was killed, for example together with
+            # gpushared, and then refuses it.
+            is_done = error.code == ILLEGAL_STATE and self._client.state(process.pid) in {
+                LOCKED,
+                RUNNING,
+            }
+            if not is_done:
                 error.is_final = error.code in _LOST
                 raise
-
-    def _is_on_card(self, process: EvictedProcess, error: CheckpointError) -> bool:
-        """Whether the driver refuses to restore a process because that is done by now.
-
-        It completes a call whose worker was killed, for example together with gpushared.
-        """
-        if error.code != checkpoint_api.ILLEGAL_STATE:
-            return False
-        return self._client.state(process.pid) in {checkpoint_api.LOCKED, checkpoint_api.RUNNING}
 
     def _pairs(self, record: TenantRecord) -> list[tuple[str, str]]:
         """Return each card that the memory came from with the one that it goes to; none: the same.
@@ -180,11 +187,8 @@ class EvictionSteps:
 
     def _checkpoint(self, eviction: EvictionRecord) -> None:
         for process in self._living(eviction):
-            try:
+            with _while_it_lives(process):
                 self._client.checkpoint(process.pid, eviction.bytes)
-            except CheckpointError:
-                if is_same(process):
-                    raise
 
     def _put_back(self, record: TenantRecord, eviction: EvictionRecord, why: str) -> None:
         """Have a tenant go on whose eviction failed; always raises EvictionFailed."""
@@ -195,36 +199,32 @@ class EvictionSteps:
             self._give_up(record, eviction, f"{why}; then {error}", error)
             raise EvictionFailed(f"{text}, nor could it be put back: {error}") from error
         self._open(record)
-        log("tenant-eviction-failed", "warning", **identity(record), error=why)
+        log("tenant-eviction-failed", "warning", **record.identity, error=why)
         raise EvictionFailed(f"{text}. It goes on as before")
 
     def _release_all(self, eviction: EvictionRecord) -> None:
         """Restore what is in host memory, and unlock all; CheckpointError where that is not so."""
         for process in self._living(eviction):
-            found = self._client.state(process.pid)
-            if found == checkpoint_api.FAILED:
+            state = self._client.state(process.pid)
+            if state == FAILED:
                 raise CheckpointError(f"process {process.pid} is in state failed", is_final=True)
-            if found == checkpoint_api.CHECKPOINTED:
+            if state == CHECKPOINTED:
                 self._restore_process(process, eviction)
         self._unlock_all(eviction)
 
     def _unlock_all(self, eviction: EvictionRecord) -> None:
         for process in self._living(eviction):
-            if self._client.state(process.pid) == checkpoint_api.LOCKED:
-                try:
+            if self._client.state(process.pid) == LOCKED:
+                with _while_it_lives(process):
                     self._client.unlock(process.pid)
-                except CheckpointError:
-                    if is_same(process):
-                        raise
 
     def _back_to_evicted(
         self, record: TenantRecord, eviction: EvictionRecord, error: CheckpointError
     ) -> None:
         """Have all of a tenant evicted again whose restore failed; always raises EvictionFailed."""
-        living = self._living(eviction)
         why = str(error)
         try:
-            self._checkpoint_again(living, eviction, error)
+            self._checkpoint_again(eviction, error)
         except CheckpointError as again:
             if again is not error:
                 why = f"{why}; then {again}"
@@ -233,20 +233,19 @@ class EvictionSteps:
             if again.is_final:
                 fix = f"Its memory is lost to it; stop it with gpushare stop {record.title}"
             raise EvictionFailed(f"{record.title} cannot be restored: {why}. {fix}") from error
-        self.record(record, replace(eviction, state="evicted", since=time.time()))
-        log("tenant-restore-failed", "warning", **identity(record), error=why)
+        self.record_evicted(record, eviction)
+        log("tenant-restore-failed", "warning", **record.identity, error=why)
         raise EvictionFailed(f"{record.title} could not be restored: {why}. It stays evicted")
 
-    def _checkpoint_again(
-        self, living: list[EvictedProcess], eviction: EvictionRecord, error: CheckpointError
-    ) -> None:
+    def _checkpoint_again(self, eviction: EvictionRecord, error: CheckpointError) -> None:
         """Evict again what was restored before `error`; raise it if nothing can be restored."""
+        living = self._living(eviction)
         states = [self._client.state(one.pid) for one in living]
-        error.is_final = error.is_final or checkpoint_api.FAILED in states
+        error.is_final = error.is_final or FAILED in states
         if error.is_final:
             raise error
-        for process, found in zip(living, states, strict=True):
-            if found == checkpoint_api.LOCKED:
+        for process, state in zip(living, states, strict=True):
+            if state == LOCKED:
                 self._client.checkpoint(process.pid, eviction.bytes)
 
     def _finish(self, record: TenantRecord, eviction: EvictionRecord) -> TenantRecord:
@@ -264,11 +263,6 @@ class EvictionSteps:
         self._gate(record, closed=False)
         return opened
 
-    def _found_on_card(self, record: TenantRecord, eviction: EvictionRecord) -> None:
-        """Note a tenant that another program has restored: its memory counts, room or not."""
-        log("tenant-eviction-bypassed", "error", **identity(record))
-        self._finish(record, eviction)
-
     def _give_up(
         self, record: TenantRecord, eviction: EvictionRecord, why: str, error: CheckpointError
     ) -> None:
@@ -276,12 +270,12 @@ class EvictionSteps:
         if error.is_final:
             self._record_failed(record, eviction, why)
         else:
-            log("eviction-unsettled", "error", **identity(record), error=why)
+            log("eviction-unsettled", "error", **record.identity, error=why)
 
     def _record_failed(self, record: TenantRecord, eviction: EvictionRecord, why: str) -> None:
         failed = replace(eviction, state="failed", since=time.time(), error=why)
         self.record(record, failed)
-        log("tenant-eviction-lost", "error", **identity(record), error=why)
+        log("tenant-eviction-lost", "error", **record.identity, error=why)
 
     def _living(self, eviction: EvictionRecord) -> list[EvictedProcess]:
         return [one for one in eviction.processes if is_same(one)]
@@ -290,6 +284,13 @@ class EvictionSteps:
         pages = self._state.tenants.pages.get(record.key)
         if pages is not None:
             pages.look(lambda held: held.grant.set_evicted(evicted=closed), None)
+
+    def record_evicted(
+        self, record: TenantRecord, eviction: EvictionRecord | None = None
+    ) -> TenantRecord:
+        """Record that the tenant's memory is in host memory, by `eviction` or the record's own."""
+        eviction = eviction or _eviction_of(record)
+        return self.record(record, replace(eviction, state="evicted", since=time.time()))
 
     def record(self, record: TenantRecord, eviction: EvictionRecord | None) -> TenantRecord:
         """Record it, unless the tenant has ended meanwhile: TenantEnded."""
@@ -301,17 +302,13 @@ class EvictionSteps:
                 raise TenantEnded(f"{record.title} has ended")
             written = state.ledger.evict(record.key, eviction)
             if eviction is not None and eviction.state == "evicted":
-                withdraw_burst(written, state)
+                # It has no more than its quota when it is restored.
+                for number, allocation in enumerate(written.allocations):
+                    if allocation.burst_limit_bytes > allocation.quota_bytes:
+                        change_limit(written, number, allocation.quota_bytes, state)
             return written
 
         return state.decide.run(write)
-
-
-def withdraw_burst(record: TenantRecord, state: DaemonState) -> None:
-    """Let an evicted tenant have no more than its quota when it is restored; the decide thread."""
-    for number, allocation in enumerate(record.allocations):
-        if allocation.burst_limit_bytes > allocation.quota_bytes:
-            driver_limits.change_limit(record, number, allocation.quota_bytes, state)
 
 
 def is_same(process: EvictedProcess) -> bool:
@@ -319,9 +316,14 @@ def is_same(process: EvictedProcess) -> bool:
     return processes.start_time(process.pid) == process.starttime
 
 
-def identity(record: TenantRecord) -> dict[str, str]:
-    """Return the fields of an event that say which tenant it is about."""
-    return {"tenant": record.key, "id": record.id, "name": record.title}
+@contextlib.contextmanager
+def _while_it_lives(process: EvictedProcess) -> Iterator[None]:
+    """Let a call of the driver fail in the block if the process has ended meanwhile."""
+    try:
+        yield
+    except CheckpointError:
+        if is_same(process):
+            raise
 
 
 def _eviction_of(record: TenantRecord) -> EvictionRecord:
@@ -330,13 +332,11 @@ def _eviction_of(record: TenantRecord) -> EvictionRecord:
     return record.eviction
 
 
-# --- evicted tenants whose memory the driver lists: it should be none ---
-
 _SEEN_TIMES: Final = 2  # samples in a row: one may be older than the eviction
 
 
 class OnCardWatch:
-    """Looks at the samples of `state`; the truth thread's."""
+    """Finds evicted tenants whose memory the driver lists: it should be none; truth thread."""
 
     def __init__(self, state: DaemonState) -> None:
         self._state = state
@@ -349,12 +349,10 @@ class OnCardWatch:
             return
         seen = {}
         for record in self._state.ledger.entries.values():
-            if not record.is_off_card:
-                continue
             used = sum(use.bytes or 0 for _, use in usage.processes.get(record.key, ()))
-            if not used:
+            if not record.is_off_card or not used:
                 continue
             seen[record.key] = self._seen.get(record.key, 0) + 1
             if seen[record.key] == _SEEN_TIMES:
-                log("tenant-evicted-on-card", "error", **identity(record), used_bytes=used)
+                log("tenant-evicted-on-card", "error", **record.identity, used_bytes=used)
         self._seen = seen

@@ -19,7 +19,7 @@ from gpushare.daemon.core.log import log
 from gpushare.daemon.identity import container_names, processes
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.lifecycle import release
-from gpushare.daemon.limits import driver_limits
+from gpushare.daemon.limits import DRIVER, requested_backend, set_driver_limits
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
@@ -210,10 +210,10 @@ def _hold(record: TenantRecord, state: DaemonState) -> TenantRecord:
 
     The tenant is bound by then: what was set is cleared with it, whatever happens in between.
     """
-    isolation = driver_limits.set_driver_limits(record, state)
+    isolation = set_driver_limits(record, state)
     if isolation != record.isolation:
         record = state.ledger.change(record.key, isolation=isolation)
-    if isolation != driver_limits.DRIVER == driver_limits.requested_backend(record):
+    if isolation != DRIVER == requested_backend(record):
         raise BackendFailed(
             f"{record.title} requests backend driver, and the driver does not enforce its limits "
             "(see driver-limits-failed in the gpushared log); remove backend: the interposer "

@@ -25,7 +25,7 @@ from gpushare.compatibility.rules import parse_version, strip_zeros
 from gpushare.config import Config
 from gpushare.daemon.cards.mps_state import PIPE_ENV, PIPES
 from gpushare.daemon.core.log import log
-from gpushare.daemon.limits import driver_limits
+from gpushare.daemon.limits import AUDITED, INTERPOSER
 from gpushare.daemon.node import LoadedDriver
 from gpushare.daemon.placement.choose import place_request
 from gpushare.daemon.placement.model import NO_NODE, Card, CardCapacity, Links
@@ -493,8 +493,8 @@ def _keep(
 ) -> None:
     state.ledger.require(record)
     state.ledger.describe(record.key, notes, sorted(extra), copy)
-    if extra and record.isolation == driver_limits.INTERPOSER:
-        state.ledger.change(record.key, isolation=driver_limits.AUDITED)
+    if extra and record.isolation == INTERPOSER:
+        state.ledger.change(record.key, isolation=AUDITED)
     for note in notes:
         log("tenant-request-adjusted", tenant=record.key, name=record.title, note=note)
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
-from gpushare.daemon.freezer import tenant_cgroup
+from gpushare.daemon.freezer import expected_cgroup
 from gpushare.daemon.identity import container_names, processes
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.lifecycle import (
@@ -30,6 +30,7 @@ from gpushare.daemon.lifecycle import (
     scheduled,
 )
 from gpushare.daemon.lifecycle.container_edits import find_image_needs
+from gpushare.daemon.lifecycle.driver_loader import take_over_changed_driver
 from gpushare.daemon.lifecycle.queue import (
     Applicant,
     Queue,
@@ -46,7 +47,6 @@ from gpushare.daemon.lifecycle.reserve import (
     reserve,
     truncated_notes,
 )
-from gpushare.daemon.limits import driver_version
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import ReservationLost
@@ -318,7 +318,7 @@ def _cgroup(bundle: NewContainer, original: Spec, state: DaemonState) -> str:
     if not bundle.binds or state.node.config.bind != LAUNCHER:
         return ""
     path = original.at("linux", "cgroupsPath")
-    return tenant_cgroup.expected_cgroup(path, bundle.identity, bundle.maker)
+    return expected_cgroup(path, bundle.identity, bundle.maker)
 
 
 def _reserve(
@@ -331,7 +331,7 @@ def _reserve(
     """Reserve what the container requests, where the node's terms and its pod allow it."""
     bundle.check()
     _refuse_second_maker(bundle, state)
-    driver_version.take_over_changed_driver(state)
+    take_over_changed_driver(state)
     request.terms.max_per_request.refuse_above(
         request.quota, request.effective, request.placed.cards
     )

@@ -7,26 +7,40 @@ of this is the decide thread's, but for the measuring of contexts, which has a t
 
 from __future__ import annotations
 
+import os
+import secrets
+import stat
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import yaml
 
 from gpushare import simulator
+from gpushare.config import Config
 from gpushare.daemon.cards import context_size
 from gpushare.daemon.cards.context_size import ContextSizes
 from gpushare.daemon.cards.driver_client import DriverError, DriverGeneration, DriverTimeout
 from gpushare.daemon.cards.nvml_client import Nvml
 from gpushare.daemon.core.log import log
 from gpushare.daemon.identity.pid_resolver import device_clients
-from gpushare.daemon.limits import driver_limits, driver_version
-from gpushare.daemon.node import LoadedDriver
+from gpushare.daemon.limits import mark_limits_lost, retry_driver_limits
+from gpushare.daemon.node import DriverFingerprint, LoadedDriver, NoDriver
 from gpushare.daemon.observe.sampler import UsageSampler
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.state import DaemonState
-from gpushare.oci import cdi
-from gpushare.oci.driver_files import DriverFiles, simulator_env
+from gpushare.errors import UserError
+from gpushare.host import cdi_files
+from gpushare.host import driver as host_driver
+from gpushare.oci import cdi, cuda_compat
+from gpushare.oci.cdi import CdiError
+from gpushare.oci.driver_files import (
+    SIMULATED_DEVICE,
+    DriverFiles,
+    from_cdi,
+    simulator_env,
+)
 
 
 class DriverLoader:
@@ -48,7 +62,7 @@ class DriverLoader:
         except (
             DriverError,
             cdi.CdiError,
-            driver_version.NoSpec,
+            NoSpec,
             OSError,
             yaml.YAMLError,
         ) as error:
@@ -57,14 +71,12 @@ class DriverLoader:
                 log("driver-missing", "error", reason=str(error))
             state.node.no_driver_reason = why
             return
-        state.node.fingerprint = driver_version.driver_fingerprint(
-            driver.files, simulated=driver.is_simulated
-        )
-        driver_version.link_devices(driver.files)
+        state.node.fingerprint = driver_fingerprint(driver.files, simulated=driver.is_simulated)
+        link_devices(driver.files)
         self._measure_contexts(driver)
         log(
             "driver-loaded",
-            cdi=str(driver_version.cdi_spec_path(state.node.config)),
+            cdi=str(cdi_spec_path(state.node.config)),
             driver=driver.nvml.driver_version,
             cuda=driver.nvml.cuda_version,
             cards=[card.model for card in driver.cards],
@@ -95,14 +107,14 @@ class DriverLoader:
         state.node.driver = replace(driver, cards=driver.nvml.cards())
         if driver.contexts.renew(driver.nvml.driver_version):
             self._measure_contexts(driver)
-            driver_limits.mark_limits_lost(state)
-            driver_limits.retry_driver_limits(state)
+            mark_limits_lost(state)
+            retry_driver_limits(state)
         sampler.settle(generation)
         state.ledger.changed()
 
     def _load(self) -> LoadedDriver:
         state = self._state
-        files = driver_version.load_driver_files(state.node.config)
+        files = load_driver_files(state.node.config)
         time_scale = _time_scale(files)  # before we are one of the simulated device's clients
         nvml = self._open(files)
         contexts = ContextSizes(state.node.config.state_dir, nvml.driver_version)
@@ -112,7 +124,7 @@ class DriverLoader:
             state.tenants,
             state.observed,
             non_tenant_half_life=state.node.config.timing.non_tenant_half_life_seconds,
-            holds=device_clients(simulator_env(files), driver_version.ROOT),
+            holds=device_clients(simulator_env(files), ROOT),
             learned=lambda card, tenant, size: self._learn(contexts, card, tenant, size),
             changed=lambda now: state.decide.submit(lambda: self.take_over(now)),
         )
@@ -198,3 +210,212 @@ def _time_scale(files: DriverFiles) -> float:
         except (OSError, ValueError) as error:
             log("simulator-time-scale-unknown", "warning", error=str(error))
     return 1.0
+
+
+# The driver's files, and an upgrade of the driver beneath a running daemon. A package manager
+# replaces the libraries while the kernel runs the old module, and the majors of devices change when
+# a module is loaded again. Both are checked before every create, which costs four look-ups, and
+# every few seconds. The CDI spec that is the daemon's own is made again then, and at every start;
+# any other is read as it is. A container gets the driver as it is then, or a refusal with the fix;
+# running containers keep the files that they have open.
+
+ROOT: Final = Path("/")
+LINKS: Final = Path("/dev/char")
+
+
+class NoSpec(UserError):
+    """There is no driver that could be described, or it is between two versions."""
+
+
+def cdi_spec_path(config: Config) -> Path:
+    """Return where the spec is: as configured, where one is, else the daemon's own."""
+    return cdi_files.driver_spec_path(config.cdi, config.state_dir)
+
+
+def load_driver_files(config: Config) -> DriverFiles:
+    """Return the driver; NoSpec, CdiError, YAMLError, OSError."""
+    place = cdi_spec_path(config)
+    if not is_own_spec(place, config):
+        return from_cdi(cdi.load(place, yaml.safe_load))
+    return from_cdi(_renewed(place))
+
+
+def is_own_spec(place: Path, config: Config) -> bool:
+    """Whether the spec at `place` is the daemon's to write again."""
+    named = place.parent in cdi_files.FOLDERS and place.name == cdi_files.OWN.name
+    kept = place == config.state_dir / cdi_files.KEPT
+    return (named or kept) and not _is_simulated(place)
+
+
+def _renewed(place: Path) -> cdi.CdiSpec:
+    """Return the driver's spec as it is now, and keep it at `place`."""
+    try:
+        found = host_driver.find(ROOT)
+    except host_driver.DriverMissing as error:
+        before = cdi_files.read_spec(place)
+        if before.spec is None or before.missing:
+            raise NoSpec(str(error)) from error
+        return before.spec  # made of a driver that is not where one is looked for
+    running = host_driver.kernel_version(ROOT)
+    if running is not None and running != found.version:
+        raise NoSpec(
+            f"the driver's libraries are {found.version}, and its kernel module is {running}: "
+            "reboot, "
+            "or load the module of the new driver"
+        )
+    document = found.cdi()
+    try:
+        if cdi_files.write_spec(place, cdi_files.format_spec(document)):
+            log("driver-cdi-spec-written", cdi=str(place), driver=found.version)
+    except OSError as error:
+        # It is kept to be shown; no allocation depends on it.
+        log("driver-cdi-spec-write-failed", "warning", cdi=str(place), error=str(error))
+    return cdi.from_document(document)
+
+
+def _is_simulated(place: Path) -> bool:
+    spec = cdi_files.read_spec(place).spec
+    mounts = () if spec is None else spec.everything.mounts
+    return any(mount.container_path == SIMULATED_DEVICE for mount in mounts)
+
+
+def driver_fingerprint(files: DriverFiles, *, simulated: bool) -> DriverFingerprint:
+    """Return the signs now. A simulated driver has nothing of the kernel's."""
+    libraries = (files.cuda.host_path, files.nvml.host_path)
+    module = None if simulated else host_driver.kernel_version(ROOT)
+    majors = "" if simulated else _text(ROOT / "proc/devices")
+    return DriverFingerprint(module, majors, tuple(map(_identity, libraries)))
+
+
+def take_over_changed_driver(state: DaemonState) -> None:
+    """Take over a driver that has changed; NoDriver where it cannot be used now."""
+    loaded = state.node.driver
+    if loaded is None:
+        return
+    now = driver_fingerprint(loaded.files, simulated=loaded.is_simulated)
+    if state.node.fingerprint is None:
+        state.node.fingerprint = now
+    if now == state.node.fingerprint:
+        state.node.driver_fault = ""
+        return
+    fault = _take_over(loaded, now, state)
+    if fault != state.node.driver_fault:
+        state.node.driver_fault = fault
+        if fault:
+            log("driver-replaced", "error", reason=fault)
+    if fault:
+        raise NoDriver(fault)
+
+
+def watch_driver(state: DaemonState) -> None:
+    """Look every few seconds, so that it is known before a container asks."""
+    try:
+        take_over_changed_driver(state)
+    except NoDriver:
+        return  # kept in node.driver_fault, which status shows
+
+
+def _take_over(loaded: LoadedDriver, now: DriverFingerprint, state: DaemonState) -> str:
+    """Read the spec again; return why the driver cannot be used, empty where it can be used."""
+    place = cdi_spec_path(state.node.config)
+    try:
+        files = load_driver_files(state.node.config)
+    except (NoSpec, CdiError, OSError, yaml.YAMLError) as error:
+        return f"the driver has changed: {error}"
+    missing = [
+        lib.host_path for lib in (files.cuda, files.nvml) if _identity(lib.host_path) is None
+    ]
+    if missing:
+        return (
+            f"{place} is for another driver, because {missing[0]} is not there: regenerate it, "
+            f"for example nvidia-ctk cdi generate --output={place}"
+        )
+    version = _version(files) or now.module
+    if _is_other(version, loaded):
+        try:
+            # NVML of the new driver, in a process of its own; this one keeps its own.
+            loaded.nvml.renew(Path(files.nvml.host_path), simulator_env(files))
+        except DriverError as error:
+            return f"the driver is {version} now, and is not responding: {error}"
+        if _is_other(version, loaded):
+            return (
+                f"the driver's libraries are {version}, and the driver reports "
+                f"{loaded.nvml.driver_version}: reboot, or load the module of the new driver"
+            )
+    state.node.driver = replace(loaded, files=files)
+    state.node.fingerprint = driver_fingerprint(files, simulated=loaded.is_simulated)
+    link_devices(files)
+    log("driver-cdi-spec-updated", cdi=str(place), driver=loaded.nvml.driver_version)
+    return ""
+
+
+def _is_other(version: str | None, loaded: LoadedDriver) -> bool:
+    """Whether the files' version is known and not the one that NVML speaks to."""
+    return version is not None and cuda_compat.version(version) != cuda_compat.version(
+        loaded.nvml.driver_version
+    )
+
+
+def _version(files: DriverFiles) -> str | None:
+    """Return the version in the name of the real library, None where there is none in it."""
+    name = Path(files.cuda.host_path).name
+    version = name.partition(".so.")[2]
+    return version if version.count(".") and version.partition(".")[0].isdigit() else None
+
+
+def _identity(path: str) -> tuple[int, ...] | None:
+    try:
+        seen = os.stat(f"{ROOT}/{path}")  # noqa: PTH116 - before every create
+    except OSError:
+        return None
+    return (seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
+
+
+def link_devices(files: DriverFiles, folder: Path = LINKS) -> list[str]:
+    """Make the links of the driver's nodes that this host has; return the names of new ones.
+
+    systemd finds a device that a container may use by the link /dev/char/MAJOR:MINOR when it writes
+    the device rules anew, at every `systemctl daemon-reload`; without it the running container
+    loses the GPU. udev makes the links of devices in sysfs, and NVIDIA's are not there.
+    """
+    made = []
+    for node in dict.fromkeys(files.cdi.everything.nodes):
+        number = _device_number(Path(node.host_path))
+        if number is None:
+            continue
+        own = os.major(number), os.minor(number)
+        if (node.major, node.minor) not in {(None, None), own}:
+            continue  # another's
+        place = folder / f"{own[0]}:{own[1]}"
+        try:
+            if _device_number(place) == number:
+                continue
+            if not folder.is_dir():
+                folder.mkdir()
+                folder.chmod(0o755)
+            draft = folder / f".{secrets.token_hex(8)}"
+            draft.symlink_to(os.path.relpath(node.host_path, folder))
+            draft.replace(place)
+        except OSError as error:
+            log("device-link-failed", "warning", link=str(place), error=str(error))
+            continue
+        made.append(place.name)
+    if made:
+        log("device-links-created", links=made)
+    return made
+
+
+def _device_number(place: Path) -> int | None:
+    """Return the number of the character device that `place` leads to, None if it leads to none."""
+    try:
+        status = place.stat()
+    except OSError:
+        return None
+    return status.st_rdev if stat.S_ISCHR(status.st_mode) else None

@@ -22,11 +22,11 @@ from typing import Final
 from gpushare.config import Config
 from gpushare.daemon.core.log import log
 from gpushare.daemon.eviction.evictions import Evictions
-from gpushare.daemon.eviction.targets import restore_request
+from gpushare.daemon.eviction.preconditions import restore_request
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import bounds
 from gpushare.daemon.lifecycle.reserve import TenantIdentity, placement_request
-from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds
+from gpushare.daemon.limits import reclaim_burst, reclaim_rounds
 from gpushare.daemon.placement.request import NoRoom, PlacementRequest
 from gpushare.daemon.placement.waiting import (
     NextGrant,

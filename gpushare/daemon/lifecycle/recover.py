@@ -21,11 +21,11 @@ from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Process
-from gpushare.daemon.limits import driver_limits
+from gpushare.daemon.limits import INTERPOSER
 from gpushare.daemon.pages.grant_page import GrantPage
 from gpushare.daemon.pages.process_watch import TenantSocket
 from gpushare.daemon.pages.status_page import StatusPage
-from gpushare.daemon.policy.compute import FIXED
+from gpushare.daemon.policy import FIXED
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.claim import PREFIX as CLAIM
 from gpushare.daemon.store.record import (
@@ -73,7 +73,7 @@ def recovered(key: str, directory: int, state: DaemonState) -> TenantRecord | No
         engine="host" if cgroup.partition(":")[2].startswith("/gpushare/host-") else "runc",
         uid=processes.owner_of(process.pid) or 0,
         policy=FIXED if allocations[0].cores else _BEST_EFFORT,
-        isolation=MPS if grant.is_mps else driver_limits.INTERPOSER,
+        isolation=MPS if grant.is_mps else INTERPOSER,
         notes=(_WHY,),
         created=time.time(),
         pid=process.pid,

@@ -19,12 +19,16 @@ from typing import Final
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import boottime
-from gpushare.daemon.freezer import tenant_cgroup
-from gpushare.daemon.freezer.freezer import Freezer
+from gpushare.daemon.freezer import Freezer, kill_unbound, runs_unbound
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import container_edits, recover
-from gpushare.daemon.limits import driver_limits, driver_version
-from gpushare.daemon.limits.burst import forget_shortfalls
+from gpushare.daemon.lifecycle.driver_loader import watch_driver
+from gpushare.daemon.limits import (
+    clear_driver_limits,
+    forget_shortfalls,
+    retry_driver_limits,
+    set_driver_limits,
+)
 from gpushare.daemon.pages.grant_page import LayoutMismatch
 from gpushare.daemon.pages.process_watch import TenantSocket
 from gpushare.daemon.pages.tenants import Pages
@@ -112,7 +116,7 @@ def release_tenant(key: str, state: DaemonState, why: str) -> None:
     state.tenants.releasing(key)  # while there are still its pages
     state.loop.call(lambda: state.watch.forget(key))
     if record is not None:
-        driver_limits.clear_driver_limits(record, state)
+        clear_driver_limits(record, state)
     state.tenants.remove(key)
     # The record last: as long as the directory is there its memory counts as taken.
     state.mounts.remove(key)
@@ -149,7 +153,7 @@ def release_ended(state: DaemonState) -> bool:
         with suppress(OSError):  # it keeps its allocation, and `reconcile_tenants` looks again
             if record.state == "bound":
                 release_if_gone(record.key, state, "its process has ended")
-            elif is_abandoned(record) and not tenant_cgroup.runs_unbound(record):
+            elif is_abandoned(record) and not runs_unbound(record):
                 release_tenant(record.key, state, "its runtime has ended")
     return len(state.ledger.entries) < before
 
@@ -185,14 +189,14 @@ def _end_if_abandoned(record: TenantRecord, state: DaemonState, attempt: int) ->
     """Release an abandoned reservation, or have ended first what was created for it."""
     if not is_abandoned(record):
         return
-    if not tenant_cgroup.runs_unbound(record):
+    if not runs_unbound(record):
         release_tenant(record.key, state, "its runtime has ended")
     elif attempt < len(_AGAIN_SECONDS):
 
         def again() -> None:
             state.decide.submit(lambda: handle_process_end(record.key, state, attempt + 1))
 
-        tenant_cgroup.kill_unbound(record, state, again)
+        kill_unbound(record, state, again)
 
 
 def handle_process_end(key: str, state: DaemonState, attempt: int = 0) -> None:
@@ -238,10 +242,10 @@ def reconcile_tenants(state: DaemonState, freezer: Freezer) -> None:
     state.ledger.settle()
     state.ledger.integrity.look()
     recover.listen_again(state)
-    driver_limits.retry_driver_limits(state)
+    retry_driver_limits(state)
     state.names.submit(lambda: container_edits.sweep_compat(state))
     sweep_refusals(state)
-    driver_version.watch_driver(state)
+    watch_driver(state)
 
 
 def _look_again(record: TenantRecord, state: DaemonState) -> None:
@@ -252,11 +256,7 @@ def _look_again(record: TenantRecord, state: DaemonState) -> None:
     elif record.state == "reserved" and is_abandoned(record):
         _end_if_abandoned(record, state, 0)
     # The cgroup is read last: for each of 200 reservations, all starts would wait for seconds.
-    elif (
-        record.state == "reserved"
-        and boottime() >= record.expires
-        and not tenant_cgroup.runs_unbound(record)
-    ):
+    elif record.state == "reserved" and boottime() >= record.expires and not runs_unbound(record):
         release_tenant(record.key, state, "it did not start in time")
 
 
@@ -293,7 +293,7 @@ def adopt_tenants(state: DaemonState, freezer: Freezer) -> None:
 
 def _hold_again(record: TenantRecord, state: DaemonState) -> None:
     """Set the limits in the driver again: the driver, or its limits, may have changed."""
-    isolation = driver_limits.set_driver_limits(record, state)
+    isolation = set_driver_limits(record, state)
     if isolation != record.isolation:
         state.ledger.change(record.key, isolation=isolation)
 

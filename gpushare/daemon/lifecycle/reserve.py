@@ -16,12 +16,18 @@ from typing import Final
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import boottime
-from gpushare.daemon.freezer import tenant_cgroup
+from gpushare.daemon.freezer import runs_unbound
 from gpushare.daemon.identity.processes import NOBODY, Process
 from gpushare.daemon.lifecycle import bounds, release, scheduled
 from gpushare.daemon.lifecycle.container_edits import place_suitably
-from gpushare.daemon.limits import driver_limits
-from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds, update_burst_limits
+from gpushare.daemon.limits import (
+    INTERPOSER,
+    check_supported,
+    initial_isolation,
+    reclaim_burst,
+    reclaim_rounds,
+    update_burst_limits,
+)
 from gpushare.daemon.node import LoadedDriver
 from gpushare.daemon.pages.grant_page import CardGrant
 from gpushare.daemon.pages.process_watch import TenantSocket
@@ -62,7 +68,7 @@ class TenantIdentity:
     label: str = ""  # the SELinux label of a container's mounts
     owner: int = 0  # who may mount its directory, beside root
     status_owner: int | None = None  # who alone may write its status; None: whoever is in it
-    isolation: str = driver_limits.INTERPOSER
+    isolation: str = INTERPOSER
     pod: PodIdentity | None = None
     maker: Process | None = None  # the reservation ends with it; None: it expires
     cgroup: str = ""  # of a container that its maker binds
@@ -162,7 +168,7 @@ def release_earlier(applicant: TenantIdentity, state: DaemonState) -> None:
     record = state.ledger.entries.get(applicant.key)
     if record is None:
         return
-    if tenant_cgroup.runs_unbound(record):
+    if runs_unbound(record):
         fix = "wait until gpushared has killed it"
         raise NoRoom(f"an earlier start of container {record.title} has left a process; {fix}")
     if record.state == "bound":
@@ -178,7 +184,7 @@ def _refuse_unsupported(
 ) -> None:
     """Refuse what cannot be held here: a quota that is not held is worse than none."""
     quota, count = request.quota, request.effective.count
-    driver_limits.check_supported(quota, driver, whole=request.is_whole, count=count)
+    check_supported(quota, driver, whole=request.is_whole, count=count)
     if quota.backend == MPS and (applicant.engine == "host" or applicant.claim):
         rule = f"is not for {'a claim' if applicant.claim else 'gpushare run'}"
         raise quota.refuse("backend", rule, "request it for a container, by annotation or variable")
@@ -299,9 +305,7 @@ def _entry(
         weight=effective.weight,
         priority=effective.priority,
         class_=effective.class_,
-        isolation=driver_limits.initial_isolation(
-            applicant.isolation, whole=whole, backend=quota.backend
-        ),
+        isolation=initial_isolation(applicant.isolation, whole=whole, backend=quota.backend),
         quota=to_record(quota.requested),
         requested=to_record(quota.before_operator),
         notes=truncated_notes(effective.notes),

@@ -6,11 +6,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from gpushare.daemon.audit.audit import Audit, IdleBackoff
-from gpushare.daemon.audit.bypass import BypassControl
+from gpushare.daemon.audit.audit import Audit, BypassControl, IdleBackoff
 from gpushare.daemon.eviction.steps import OnCardWatch
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader
-from gpushare.daemon.limits.burst import BurstUpdater
+from gpushare.daemon.limits import BurstUpdater
 from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.sampler import UsageSampler, update_peaks
 from gpushare.daemon.state import DaemonState

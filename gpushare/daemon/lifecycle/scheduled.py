@@ -26,8 +26,8 @@ from gpushare.config import Config
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.lifecycle import bounds, release
-from gpushare.daemon.limits import driver_version
-from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds
+from gpushare.daemon.lifecycle.driver_loader import take_over_changed_driver
+from gpushare.daemon.limits import reclaim_burst, reclaim_rounds
 from gpushare.daemon.node import LoadedDriver
 from gpushare.daemon.placement.choose import find_obstacle
 from gpushare.daemon.placement.model import CardCapacity
@@ -38,7 +38,7 @@ from gpushare.daemon.placement.request import (
     PlacedCard,
     PlacementRequest,
 )
-from gpushare.daemon.policy.compute import FIXED
+from gpushare.daemon.policy import FIXED
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.claim import UID, ClaimRecord
 from gpushare.errors import UserError
@@ -538,7 +538,7 @@ def _place(
 def _reserve(claim: ClaimRecord, state: DaemonState) -> ClaimRecord:
     state.node.loaded()
     state.ledger.integrity.refuse()
-    driver_version.take_over_changed_driver(state)
+    take_over_changed_driver(state)
     claim = _with_whole(claim, state)
     requests = requests_of(claim, state.node.config.terms_of(claim.namespace))
     try:

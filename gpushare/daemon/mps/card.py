@@ -60,7 +60,7 @@ from gpushare.daemon.mps.runner import CardFolders, ControlRunner
 from gpushare.daemon.pages.status_page import disown_page
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.placement.model import Card
-from gpushare.daemon.policy.compute import FIXED
+from gpushare.daemon.policy import FIXED
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.quota.effective_request import DEFAULT_PRIORITY

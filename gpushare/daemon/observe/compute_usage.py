@@ -13,7 +13,7 @@ tenant that claims more than its share gets no windows.
 
 Where the driver's figure and the charge differ, the charge is corrected: what a tenant got beyond
 its charge counts as its own, and the tenants that were charged for it get it back
-(policy/compute.py).
+(policy.py).
 
 All of this is the truth thread's.
 """
@@ -34,7 +34,7 @@ from gpushare.daemon.observed import NO_FIGURES, WINDOWS, ComputeUsage, Observat
 from gpushare.daemon.pages.grant_page import Gate
 from gpushare.daemon.pages.status_page import GateWaits
 from gpushare.daemon.pages.tenants import Pages, Tenants
-from gpushare.daemon.policy.compute import charge_corrections
+from gpushare.daemon.policy import charge_corrections
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 

@@ -17,7 +17,7 @@ from gpushare import config as configuration
 from gpushare.config import Config, Timing
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
-from gpushare.daemon.limits.burst import update_burst_limits
+from gpushare.daemon.limits import update_burst_limits
 from gpushare.daemon.placement.model import MOST_NAMED
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.overrides import Overrides

@@ -17,9 +17,8 @@ from dataclasses import replace
 from typing import Final
 
 from gpushare.daemon.core.log import log
-from gpushare.daemon.limits import driver_limits
-from gpushare.daemon.limits.burst import reclaim_burst, reclaim_rounds, update_burst_limits
-from gpushare.daemon.observe.dead_records import free_dead_records
+from gpushare.daemon.limits import change_limit, reclaim_burst, reclaim_rounds, update_burst_limits
+from gpushare.daemon.observe.sampler import free_dead_records
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.placement.model import (
     AllocationUse,
@@ -329,7 +328,7 @@ def _write_memory(record: TenantRecord, pages: Pages, state: DaemonState) -> Non
     for number, allocation in enumerate(record.allocations):
         # It keeps its burst memory until the limits are recomputed: it may be using it.
         burst_bytes = min(pages.grant.limit_bytes(number), allocation.burst_limit_bytes)
-        driver_limits.change_limit(record, number, max(burst_bytes, allocation.quota_bytes), state)
+        change_limit(record, number, max(burst_bytes, allocation.quota_bytes), state)
     update_burst_limits(state)
 
 

@@ -12,11 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from gpushare.daemon.audit.audit import Audit
-from gpushare.daemon.audit.bypass import BypassControl
+from gpushare.daemon.audit.audit import Audit, BypassControl
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
-from gpushare.daemon.freezer.freezer import CannotFreeze, Freezer
+from gpushare.daemon.freezer import CannotFreeze, Freezer
 from gpushare.daemon.identity import processes
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import By, TenantRecord

@@ -7,7 +7,7 @@ By a tenant's own socket its processes report that they use the driver, and even
 shortfalls, and that they wait for the restore of their memory. The socket identifies the tenant;
 nothing in a message is believed beyond that. One message is one packet of at most MESSAGE_BYTES. A
 hello is only logged, so a restarted daemon misses nothing: /proc and the status page list the
-processes. Shortfalls are checked elsewhere (limits/burst.py), at most `_SHORTFALL_RATE` a second of
+processes. Shortfalls are checked elsewhere (limits.py), at most `_SHORTFALL_RATE` a second of
 one tenant. Packets are read without room for descriptors, so that none is ever received, and at
 most `_RATE` a second; all processes that a tenant may have can connect and send their hello at
 once.

@@ -14,7 +14,7 @@ from math import inf
 from typing import Final
 
 from gpushare.daemon.placement.model import LESS, Card, CardCapacity, Obstacle, matches_card
-from gpushare.daemon.policy.compute import FIXED, policy_on, reserved_cores
+from gpushare.daemon.policy import FIXED, policy_on, reserved_cores
 from gpushare.errors import UserError
 from gpushare.quota.request import Percent
 from gpushare.quota.request_policy import MaxPerCard, MaxPerNode, MaxPerRequest

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from gpushare.daemon.freezer import tenant_cgroup
+from gpushare.daemon.freezer import runs_unbound
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import release, scheduled
 from gpushare.daemon.lifecycle.bind import bind, owned_record
@@ -125,7 +125,7 @@ def _release(request: ControlRequest, state: DaemonState) -> ControlReply:
         return reply()
     record = owned_record(key, identity, state)
     if record.state == "reserved":
-        if not tenant_cgroup.runs_unbound(record):  # else the end of its launcher counts
+        if not runs_unbound(record):  # else the end of its launcher counts
             release.release_tenant(key, state, "the runtime abandoned it")
     else:
         release.handle_process_end(key, state)

@@ -20,7 +20,7 @@ from gpushare.daemon.cards.mps_state import MPS, MpsCardState
 from gpushare.daemon.core.log import log
 from gpushare.daemon.identity.container_names import SHORTEST_ID
 from gpushare.daemon.lifecycle import bind
-from gpushare.daemon.limits.driver_limits import best_isolation
+from gpushare.daemon.limits import best_isolation
 from gpushare.daemon.observed import UnallocatedContainer
 from gpushare.daemon.operator.reload import reload_config, reset_node_setting, set_node_setting
 from gpushare.daemon.placement.model import Card, CardCapacity

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal
 
-from gpushare.daemon.policy.compute import policy_on, reserved_cores
+from gpushare.daemon.policy import policy_on, reserved_cores
 from gpushare.protocol import TenantPod
 from gpushare.quota.effective_request import DEFAULT_PRIORITY
 from gpushare.quota.request import SCHEDULED, RequestRecord
@@ -135,6 +135,11 @@ class TenantRecord:
     def title(self) -> str:
         """The name for messages."""
         return self.name or self.id[:12]
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """The fields of an event that say which tenant it is about."""
+        return {"tenant": self.key, "id": self.id, "name": self.title}
 
     @property
     def owner(self) -> str:
@@ -416,6 +421,10 @@ class FreezeJournal:
     def of(self, key: str) -> tuple[FreezeRecord, ...]:
         """Return the freezes of tenant `key`, the oldest first."""
         return self.all.get(key, ())
+
+    def by(self, key: str, by: By) -> FreezeRecord | None:
+        """Return the freeze of tenant `key` by `by`, None if there is none."""
+        return next((freeze for freeze in self.of(key) if freeze.by == by), None)
 
     def put(self, freeze: FreezeRecord) -> None:
         """Note `freeze` in place of an earlier one by the same for the same tenant."""

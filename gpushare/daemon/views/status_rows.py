@@ -10,13 +10,13 @@ from functools import cached_property
 from itertools import count
 from typing import Final, Literal, NamedTuple
 
+from gpushare.daemon import scheduler_sync
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.cards.mps_state import MPS, MpsCardState
 from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.eviction.checkpoint_client import why_unsupported
 from gpushare.daemon.eviction.preconditions import host_memory_bound
 from gpushare.daemon.identity import processes
-from gpushare.daemon.limits import scheduler_sync
 from gpushare.daemon.node import LoadedDriver
 from gpushare.daemon.observe.time_limits import ends_at
 from gpushare.daemon.observed import ComputeUsage
@@ -25,7 +25,7 @@ from gpushare.daemon.placement.choose import find_obstacle
 from gpushare.daemon.placement.model import NO_LINKS, NO_NODE, AllocationUse, CardCapacity, Links
 from gpushare.daemon.placement.request import PlacementRequest
 from gpushare.daemon.placement.waiting import WaitingRequest
-from gpushare.daemon.policy.compute import Share
+from gpushare.daemon.policy import Share
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.daemon.store.ticket import TicketRecord

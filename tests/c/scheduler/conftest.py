@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from gpushare.daemon.limits.scheduler_sync import Scheduler, SchedulerCommand
+from gpushare.daemon.scheduler_sync import Scheduler, SchedulerCommand
 
 from .tenant import ScheduledTenant
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from gpushare import abi
-from gpushare.daemon.limits import scheduler_sync as schedule_message
-from gpushare.daemon.limits.scheduler_sync import Scheduler
+from gpushare.daemon import scheduler_sync as schedule_message
 from gpushare.daemon.pages.grant_page import CardGrant
 from gpushare.daemon.pages.tenants import Pages
-from gpushare.daemon.policy.compute import Share
+from gpushare.daemon.policy import Share
+from gpushare.daemon.scheduler_sync import Scheduler
 
 HALF: Final = Share(500, capped=False, online=False, priority=0)
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from gpushare import abi
-from gpushare.daemon.limits import scheduler_sync as schedule_message
-from gpushare.daemon.limits.scheduler_sync import Scheduler, SchedulerCommand
-from gpushare.daemon.policy.compute import Share
+from gpushare.daemon import scheduler_sync as schedule_message
+from gpushare.daemon.policy import Share
+from gpushare.daemon.scheduler_sync import Scheduler, SchedulerCommand
 from tests.system.waiting import wait_until
 
 from .tenant import HALF, ScheduledTenant

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from gpushare import abi
-from gpushare.daemon.limits import scheduler_sync as schedule_message
+from gpushare.daemon import scheduler_sync as schedule_message
 
 from .conftest import ROOT, SOURCES
 

@@ -17,9 +17,9 @@ from typing import Final
 import pytest
 
 from gpushare import abi
-from gpushare.daemon.limits import scheduler_sync as schedule_message
-from gpushare.daemon.limits.scheduler_sync import Scheduler, SchedulerCommand, SchedulerLost
-from gpushare.daemon.policy.compute import Share
+from gpushare.daemon import scheduler_sync as schedule_message
+from gpushare.daemon.policy import Share
+from gpushare.daemon.scheduler_sync import Scheduler, SchedulerCommand, SchedulerLost
 from tests.system.waiting import wait_until
 
 from .tenant import HALF, ScheduledTenant, now

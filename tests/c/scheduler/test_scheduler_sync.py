@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from gpushare import abi
+from gpushare.daemon import scheduler_sync
+from gpushare.daemon import scheduler_sync as schedule_message
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.bind import bind
-from gpushare.daemon.limits import scheduler_sync
-from gpushare.daemon.limits import scheduler_sync as schedule_message
-from gpushare.daemon.limits.scheduler_sync import Scheduler, SchedulerLost, SchedulerSync
+from gpushare.daemon.scheduler_sync import Scheduler, SchedulerLost, SchedulerSync
 from gpushare.daemon.service.node_operations import status_row
 from gpushare.protocol import HostProcessGrant
 from tests.system.waiting import wait_until
@@ -206,7 +206,7 @@ def test_one_that_dies_is_no_zombie(node: fakes.FakeDaemon) -> None:
 def test_one_that_hangs_is_replaced(
     daemon: tuple[fakes.FakeDaemon, SchedulerSync], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpushare.daemon.limits.scheduler_sync._ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr("gpushare.daemon.scheduler_sync._ANSWER_SECONDS", 0.5)
     node, made = daemon
     wait_until(lambda: pid_of(node) != 0)
     hanging = pid_of(node)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.freezer.tenant_cgroup import FREEZER, UNIFIED, cgroup_freezer
+from gpushare.daemon.freezer import FREEZER, UNIFIED, cgroup_freezer
 from gpushare.daemon.identity.processes import Cgroups
 from gpushare.host.cgroups import CgroupFreezer, CgroupV2Freezer, pids
 from tests.system.waiting import wait_until

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.client import Client, RequestRefused
-from gpushare.daemon.freezer.tenant_cgroup import freezable_groups
+from gpushare.daemon.freezer import freezable_groups
 from gpushare.daemon.identity.processes import Cgroups, cgroups_of, name_of
 from gpushare.daemon.store.record import TenantRecord
 from tests.stack import Stack

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from gpushare.daemon.core import privileges
-from gpushare.daemon.eviction import checkpoint_api as api
 from gpushare.daemon.eviction import checkpoint_client as module
+from gpushare.daemon.eviction import worker_main as api
 from gpushare.daemon.eviction.checkpoint_client import (
     CheckpointClient,
     CheckpointError,

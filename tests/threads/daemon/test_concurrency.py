@@ -10,7 +10,7 @@ from pathlib import Path
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.lifecycle import scheduled
 from gpushare.daemon.lifecycle.release import release_tenant
-from gpushare.daemon.limits.burst import BurstUpdater
+from gpushare.daemon.limits import BurstUpdater
 from gpushare.daemon.observe.non_tenant import NonTenantUse
 from tests.unit.daemon.fakes import GIB, FakeDaemon
 from tests.unit.daemon.operations import opened

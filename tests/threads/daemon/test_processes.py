@@ -24,8 +24,8 @@ from gpushare.daemon.identity.container_names import ContainerName
 from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.identity.processes import Cgroups, Process, own_cgroup
 from gpushare.daemon.lifecycle.bind import bind, with_names
-from gpushare.daemon.observe import dead_records
-from gpushare.daemon.observe.dead_records import DeadRecords, free_dead_records
+from gpushare.daemon.observe import sampler
+from gpushare.daemon.observe.sampler import DeadRecords, free_dead_records
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.protocol import HostProcessGrant
 from tests.system.waiting import wait_until
@@ -570,7 +570,7 @@ def test_a_crowd_of_processes_is_looked_at_over_several_passes(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(processes, "find_process", find)
         patched.setattr(processes, "pids_of", pids_of)
-        patched.setattr(dead_records, "TENANT_SECONDS", 0.002)
+        patched.setattr(sampler, "TENANT_SECONDS", 0.002)
         dead = DeadRecords()
         passes = 0
         while pages[tenant["key"]].accounts()[0].held_bytes:

@@ -11,7 +11,7 @@ import pytest
 from packages.validating_policy import FOLDER, STRICTNESS, Strictness, files, policy
 
 from gpushare.daemon.lifecycle.scheduled import of_another_mode
-from gpushare.daemon.limits.driver_limits import UNSUPPORTED
+from gpushare.daemon.limits import UNSUPPORTED
 from gpushare.manifest import read
 from gpushare.manifest.request import request_on_node
 from gpushare.protocol.kubernetes import NodeMode

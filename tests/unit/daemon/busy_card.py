@@ -32,7 +32,7 @@ from gpushare.daemon.cards.driver_client import (
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.identity.processes import Process
-from gpushare.daemon.limits.driver_limits import change_limit
+from gpushare.daemon.limits import change_limit
 from gpushare.daemon.observed import Shortfall, TenantOnCard
 from gpushare.daemon.pages import tenants
 from gpushare.daemon.pages.grant_page import CardGrant

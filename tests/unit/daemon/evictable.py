@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gpushare.daemon.cards.driver_client import ProcessUse
-from gpushare.daemon.eviction import checkpoint_api as api
 from gpushare.daemon.eviction import evictions, preconditions, steps
+from gpushare.daemon.eviction import worker_main as api
 from gpushare.daemon.eviction.preconditions import CannotEvict
 from gpushare.daemon.eviction.steps import EvictionFailed
 from gpushare.daemon.identity import processes

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from gpushare.daemon.eviction import checkpoint_api as api
-from gpushare.daemon.eviction.checkpoint_client import CheckpointError
+from gpushare.daemon.eviction import worker_main as api
+from gpushare.daemon.eviction.checkpoint_client import CheckpointClient, CheckpointError
 
 
 @dataclass
-class FakeCheckpoints:
+class FakeCheckpoints(CheckpointClient):
     """States by pid; a process that is not in it runs."""
 
     states: dict[int, int] = field(default_factory=dict)

@@ -22,8 +22,7 @@ import pytest
 from gpushare import abi
 from gpushare.config import Config
 from gpushare.daemon.accounts import CardAccounts
-from gpushare.daemon.audit.audit import Audit
-from gpushare.daemon.audit.bypass import BypassControl
+from gpushare.daemon.audit.audit import Audit, BypassControl
 from gpushare.daemon.cards.context_size import ContextSizes
 from gpushare.daemon.cards.driver_client import (
     NO_LIMITS,
@@ -36,7 +35,7 @@ from gpushare.daemon.cards.driver_client import (
 from gpushare.daemon.composition import build_node, compose
 from gpushare.daemon.core.loop import Loop, Worker, WorkerPool
 from gpushare.daemon.eviction.evictions import Evictions
-from gpushare.daemon.freezer.freezer import Freezer
+from gpushare.daemon.freezer import Freezer
 from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.lifecycle.queue import Queue, RoomForStarts
@@ -49,7 +48,7 @@ from gpushare.daemon.pages.mounts import CallResult, TenantMounts
 from gpushare.daemon.pages.process_watch import ProcessWatch, TenantSocket
 from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.placement.model import NO_LINKS, Card, Links
-from gpushare.daemon.policy.compute import FIXED
+from gpushare.daemon.policy import FIXED
 from gpushare.daemon.service.control_request import Operation
 from gpushare.daemon.service.control_server import all_operations
 from gpushare.daemon.state import DaemonState

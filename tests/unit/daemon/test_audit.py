@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.limits.driver_limits import change_limit
+from gpushare.daemon.limits import change_limit
 from gpushare.daemon.observed import Shortfall
 from gpushare.daemon.pages import tenants
 from gpushare.daemon.views.status_rows import tenant_row

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.daemon.limits.burst import (
+from gpushare.daemon.limits import (
     STEP_BYTES,
-    BurstRange,
     BurstUpdater,
     burst_limits,
     reclaim_burst,
@@ -22,6 +21,7 @@ from gpushare.daemon.limits.burst import (
 )
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.pages.tenants import Pages
+from gpushare.daemon.placement.model import AllocationUse
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.views.status_rows import card_row, tenant_row
 from gpushare.protocol import CardStatus, HostProcessGrant, TenantCard
@@ -172,27 +172,27 @@ sizes = st.integers(0, 8 * GIB)
 
 
 @st.composite
-def parts(draw: st.DrawFn) -> BurstRange:
+def parts(draw: st.DrawFn) -> AllocationUse:
     memory, more = draw(st.integers(MIB, 8 * GIB)), draw(st.just(0) | sizes)
-    return BurstRange(memory, memory + more, draw(sizes))
+    return AllocationUse("", memory, burst_limit_bytes=memory + more, used_bytes=draw(sizes))
 
 
 cards = st.lists(parts(), max_size=6)
 capacities = st.integers(0, 64 * GIB)
 
 
-def part(memory_gib: float, most_gib: float = 0, used_gib: float = 0) -> BurstRange:
+def part(memory_gib: float, most_gib: float = 0, used_gib: float = 0) -> AllocationUse:
     memory, most, used = (int(gib * GIB) for gib in (memory_gib, most_gib, used_gib))
-    return BurstRange(memory, max(memory, most), used)
+    return AllocationUse("", memory, burst_limit_bytes=max(memory, most), used_bytes=used)
 
 
-def taken(one: BurstRange) -> int:
+def taken(one: AllocationUse) -> int:
     return max(one.quota_bytes, one.used_bytes)
 
 
 @given(capacities, cards)
 def test_reserved_and_used_memory_is_never_granted_for_bursts(
-    capacity: int, found: list[BurstRange]
+    capacity: int, found: list[AllocationUse]
 ) -> None:
     limits = list(zip(found, burst_limits(capacity, found), strict=True))
     all_taken = sum(map(taken, found))
@@ -207,7 +207,7 @@ def test_reserved_and_used_memory_is_never_granted_for_bursts(
 
 @given(capacities, cards)
 def test_no_tenant_gets_more_while_another_that_wants_it_has_less(
-    capacity: int, found: list[BurstRange]
+    capacity: int, found: list[AllocationUse]
 ) -> None:
     bursting = [
         (limit - one.quota_bytes, one)
@@ -216,7 +216,9 @@ def test_no_tenant_gets_more_while_another_that_wants_it_has_less(
     for above, one in bursting:
         if above > one.burst_used_bytes:  # it may take more than it has
             assert all(
-                above <= less + STEP_BYTES for less, other in bursting if less < other.wanted_bytes
+                above <= less + STEP_BYTES
+                for less, other in bursting
+                if less < other.burst_limit_bytes - other.quota_bytes
             )
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from gpushare.daemon.freezer.freezer import CannotFreeze
+from gpushare.daemon.freezer import CannotFreeze
 from gpushare.daemon.observed import WINDOWS, ComputeUsage
-from gpushare.daemon.policy import escalation
+from gpushare.daemon.policy import BYPASS_LOOKS
 from gpushare.daemon.store.record import By, FreezeRecord
 from gpushare.daemon.views.status_rows import tenant_row
 
@@ -41,7 +41,7 @@ class Held:
         self.asked.append((key, by, why))
         self.node.ledger.freezes.put(FreezeRecord(key, by, why, 1.0))
 
-    def looks(self, count: int = escalation.LOOKS) -> list[tuple[str, str, str]]:
+    def looks(self, count: int = BYPASS_LOOKS) -> list[tuple[str, str, str]]:
         """Return what was asked in so many looks."""
         self.asked.clear()
         self.node.observed.compute = MappingProxyType(self.spent)
@@ -95,7 +95,7 @@ FROZEN = (KEY, "audit", WHY)
 def test_a_bypass_is_frozen_once_after_several_samples(
     held: Held, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert held.looks(escalation.LOOKS - 1) == []
+    assert held.looks(BYPASS_LOOKS - 1) == []
     assert held.looks(1) == [FROZEN]
     held.spent[KEY, UUID] = figures(0, 0)
     assert held.looks(200) == []
@@ -107,7 +107,7 @@ def test_a_bypass_is_frozen_once_after_several_samples(
 
 def test_one_sample_within_the_part_begins_the_count_again(held: Held) -> None:
     for _ in range(3):
-        assert held.looks(escalation.LOOKS - 1) == []
+        assert held.looks(BYPASS_LOOKS - 1) == []
         held.spent[KEY, UUID] = figures(34, 0, gate_bypassed=True)
         assert held.looks(1) == []
         held.spent[KEY, UUID] = figures(60, 0, gate_bypassed=True)
@@ -150,10 +150,10 @@ def test_without_figures_of_a_bypass_none_is_frozen(held: Held, said: ComputeUsa
 
 
 def test_a_container_that_is_started_once_more_begins_anew(held: Held) -> None:
-    assert held.looks(escalation.LOOKS - 1) == []
+    assert held.looks(BYPASS_LOOKS - 1) == []
     entry = held.node.ledger.entries[KEY]
     held.node.ledger.add(replace(entry, pid=40, starttime=50))
-    assert held.looks(escalation.LOOKS - 1) == []
+    assert held.looks(BYPASS_LOOKS - 1) == []
     assert held.looks(1) == [FROZEN]
 
 
@@ -182,9 +182,9 @@ def test_a_freeze_that_failed_is_reported_and_tried_again(
 def test_a_failed_sample_begins_the_count_again(
     held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert held.looks(escalation.LOOKS - 1) == []
+    assert held.looks(BYPASS_LOOKS - 1) == []
     with monkeypatch.context() as patched:
         patched.setattr(held.node.observed, "compute_of", lambda *_: 1 / 0)
         assert held.looks(1) == []
-    assert held.looks(escalation.LOOKS - 1) == []
+    assert held.looks(BYPASS_LOOKS - 1) == []
     assert held.looks(1) == [FROZEN]

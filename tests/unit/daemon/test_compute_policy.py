@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.daemon.policy.compute import (
+from gpushare.daemon.policy import (
     ShareRequest,
     charge_corrections,
     divide_compute,

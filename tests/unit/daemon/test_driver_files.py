@@ -15,7 +15,7 @@ import pytest
 from gpushare.config import Config
 from gpushare.daemon.lifecycle import container_edits, release
 from gpushare.daemon.lifecycle.container_edits import IncompatibleImage
-from gpushare.daemon.limits import driver_limits
+from gpushare.daemon.limits import effective_isolation, set_driver_limits
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.record import TenantRecord
@@ -72,8 +72,8 @@ def test_driver_limits_cover_memory_that_bypasses_the_interposer(tmp_path: Path)
         container = BundleToCreate(tmp_path / "b", SHARE, "NVIDIA_DRIVER_CAPABILITIES=video")
         entry = given(container, node)
         # Without a driver that has limits, or where it refuses, it is the audit's again.
-        assert driver_limits.set_driver_limits(entry, node) == "audited"
-        assert driver_limits.effective_isolation(replace(entry, isolation="driver")) == "audited"
+        assert set_driver_limits(entry, node) == "audited"
+        assert effective_isolation(replace(entry, isolation="driver")) == "audited"
 
 
 @pytest.mark.parametrize(

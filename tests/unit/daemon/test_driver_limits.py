@@ -17,8 +17,7 @@ from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import bind as binding
 from gpushare.daemon.lifecycle.bind import BackendFailed, bind
 from gpushare.daemon.lifecycle.release import adopt_tenants, reconcile_tenants, release_tenant
-from gpushare.daemon.limits import driver_limits
-from gpushare.daemon.limits.burst import update_burst_limits
+from gpushare.daemon.limits import change_limit, set_driver_limits, update_burst_limits
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.status_rows import tenant_row
@@ -156,7 +155,7 @@ def test_a_host_process_that_could_walk_around_everything_stays_advice(
     node: FakeDaemon, driver: FakeDriver
 ) -> None:
     entry = TenantRecord("0" * 16, "bound", "x", isolation="advisory", cgroup=CGROUP)
-    assert driver_limits.set_driver_limits(entry, node) == "advisory"
+    assert set_driver_limits(entry, node) == "advisory"
     assert driver.held == {}
 
 
@@ -240,7 +239,7 @@ def test_a_driver_that_loads_late_gets_the_changes_made_before(
         adopt_tenants(after, after.freezer)
         reconcile_tenants(after, after.freezer)
         assert entry_of(after, tenant).isolation == "driver", "it holds without the daemon"
-        driver_limits.change_limit(entry_of(after, tenant), 0, 5 * GIB, after)
+        change_limit(entry_of(after, tenant), 0, 5 * GIB, after)
         after.node.driver = loaded
         reconcile_tenants(after, after.freezer)
         assert driver.held == {(CARD, cgroup): DriverLimits(4 * GIB, 5 * GIB)}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.config import Config
-from gpushare.daemon.limits import driver_version
+from gpushare.daemon.lifecycle import driver_loader
 from gpushare.daemon.node import NoDriver
 from gpushare.daemon.service.node_operations import status_row
 from gpushare.host import cdi_files, driver
@@ -34,7 +34,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     """A machine with the driver that the node's NVML is of."""
     made = ubuntu_server(tmp_path / "host")
     upgrade(made, FakeDriver.driver_version)
-    monkeypatch.setattr(driver_version, "ROOT", made.root)
+    monkeypatch.setattr(driver_loader, "ROOT", made.root)
     return made
 
 
@@ -46,9 +46,9 @@ def node(tmp_path: Path, host: Host) -> Iterator[FakeDaemon]:
     with fakes.node(tmp_path, config=config) as made:
         assert made.node.driver is not None
         made.node.driver = replace(
-            made.node.driver, files=driver_version.load_driver_files(made.node.config)
+            made.node.driver, files=driver_loader.load_driver_files(made.node.config)
         )
-        made.node.fingerprint = driver_version.driver_fingerprint(
+        made.node.fingerprint = driver_loader.driver_fingerprint(
             made.node.driver.files, simulated=False
         )
         yield made
@@ -139,9 +139,9 @@ def test_a_spec_of_another_program_is_never_overwritten(tmp_path: Path, host: Ho
     theirs.write_text(json.dumps(driver.find(host.root).cdi()))
     with fakes.node(tmp_path, config=Config(cdi=theirs)) as node:
         node.node.driver = replace(
-            node.node.loaded(), files=driver_version.load_driver_files(node.node.config)
+            node.node.loaded(), files=driver_loader.load_driver_files(node.node.config)
         )
-        node.node.fingerprint = driver_version.driver_fingerprint(
+        node.node.fingerprint = driver_loader.driver_fingerprint(
             node.node.driver.files, simulated=False
         )
         before = theirs.read_bytes()
@@ -156,11 +156,11 @@ def test_without_a_configured_spec_the_daemon_makes_its_own(
 ) -> None:
     monkeypatch.setattr(cdi_files, "_DRIVERS", (f"{tmp_path}/cdi/*.yaml",))
     config = Config(state_dir=tmp_path / "state")
-    assert driver_version.load_driver_files(config).cuda.host_path.endswith(host.version)
+    assert driver_loader.load_driver_files(config).cuda.host_path.endswith(host.version)
     assert (tmp_path / "state/driver.json").is_file()
     # At the next start the majors may be others.
     host.write("proc/devices", "Character devices:\n195 nvidia\n240 nvidia-uvm\n")
-    driver_version.load_driver_files(config)
+    driver_loader.load_driver_files(config)
     assert '"major": 240' in (tmp_path / "state/driver.json").read_text()
 
 
@@ -169,7 +169,7 @@ def test_the_driver_is_mounted_even_if_the_spec_cannot_be_kept(
 ) -> None:
     (tmp_path / "state").write_text("no folder")
     config = Config(state_dir=tmp_path / "state", cdi=tmp_path / "state/driver.json")
-    assert driver_version.load_driver_files(config).cuda.host_path.endswith(host.version)
+    assert driver_loader.load_driver_files(config).cuda.host_path.endswith(host.version)
     assert "driver-cdi-spec-write-failed" in capfd.readouterr().err
 
 
@@ -193,8 +193,8 @@ def test_nodes_have_links_by_their_numbers(tmp_path: Path) -> None:
     """systemd looks there when it writes a container's device rules anew."""
     folder = tmp_path / "char"
     files = nodes(("/dev/null", 1, 3), ("/dev/zero", 1, 5), ("/dev/nvidia99", 195, 99))
-    assert driver_version.link_devices(files, folder) == ["1:3", "1:5"]
+    assert driver_loader.link_devices(files, folder) == ["1:3", "1:5"]
     assert (folder / "1:3").stat().st_rdev == os.makedev(1, 3)
     assert not (folder / "195:99").is_symlink()
-    assert driver_version.link_devices(files, folder) == []
-    assert driver_version.link_devices(nodes(("/dev/null", 1, 4)), tmp_path) == []  # it is 1:3
+    assert driver_loader.link_devices(files, folder) == []
+    assert driver_loader.link_devices(nodes(("/dev/null", 1, 4)), tmp_path) == []  # it is 1:3

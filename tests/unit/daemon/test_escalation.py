@@ -10,18 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.daemon.policy import escalation
-from gpushare.daemon.policy.compute import Share
-from gpushare.daemon.policy.escalation import (
+from gpushare.daemon.policy import (
     CHOICES,
+    FROZEN_LOOKS,
     GRACE_NS,
+    SPARED_NS,
     Action,
     Choice,
     Entitlement,
     EscalationState,
     QuotaSample,
+    Share,
+    allowed_percent,
     entitlement,
     next_step,
+    spared,
 )
 
 GIB = 1 << 30
@@ -132,10 +135,10 @@ def test_an_operator_that_chooses_less_lets_it_go_on() -> None:
 
 def test_a_resumed_tenant_has_a_minute() -> None:
     frozen, _ = climb("freeze", FAR, FAR, FAR)
-    spared = escalation.after_resume(SECOND, frozen)
-    state, done = climb("freeze", *[FAR] * 244, state=spared)  # to 60.75 s
+    resumed = spared(frozen, SECOND + SPARED_NS)
+    state, done = climb("freeze", *[FAR] * 244, state=resumed)  # to 60.75 s
     assert (state.level, done) == ("detected", [])
-    state, done = climb("freeze", *[FAR] * 245, state=spared)
+    state, done = climb("freeze", *[FAR] * 245, state=resumed)
     assert (state.level, done) == ("frozen", ["freeze"])
 
 
@@ -158,7 +161,7 @@ def test_no_tenant_is_touched_at_a_sample_within_its_limit_and_no_step_is_skippe
         above = above + 1 if is_over else 0
         assert (allowed if above else set()) >= {*actions} - {"thaw", "calm"}
         if "freeze" in actions:
-            assert above >= escalation.FROZEN_LOOKS
+            assert above >= FROZEN_LOOKS
             assert before == "detected" or "warn" in actions
         if "kill" in actions:
             assert before in {"frozen", "killed"} or "freeze" in actions
@@ -243,9 +246,9 @@ def share(permille: int, *, capped: bool = False, online: bool = False) -> Share
 
 def test_a_tenant_may_use_its_cap_or_the_share_that_active_others_leave() -> None:
     thirty, busy, idle = share(300), (share(400), True), (share(300), False)
-    assert escalation.allowed_percent(share(300, capped=True), []) == 30
-    assert escalation.allowed_percent(thirty, []) is None
-    assert escalation.allowed_percent(thirty, [idle]) is None
-    assert escalation.allowed_percent(thirty, [busy, idle]) == 60
-    assert escalation.allowed_percent(thirty, [busy, (share(300), True)]) == 30
-    assert escalation.allowed_percent(share(300, online=True), [busy]) is None
+    assert allowed_percent(share(300, capped=True), []) == 30
+    assert allowed_percent(thirty, []) is None
+    assert allowed_percent(thirty, [idle]) is None
+    assert allowed_percent(thirty, [busy, idle]) == 60
+    assert allowed_percent(thirty, [busy, (share(300), True)]) == 30
+    assert allowed_percent(share(300, online=True), [busy]) is None

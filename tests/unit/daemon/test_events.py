@@ -12,7 +12,7 @@ import gpushare.daemon
 from gpushare.cli.history import TEXTS
 from gpushare.daemon.audit.audit import _figures
 from gpushare.daemon.audit.judge import Verdict
-from gpushare.daemon.policy.escalation import EscalationState, QuotaSample
+from gpushare.daemon.policy import EscalationState, QuotaSample
 from gpushare.events import EVENTS, KEPT
 
 from . import fakes

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from gpushare import abi, config
+from gpushare.daemon import scheduler_sync
 from gpushare.daemon.cards.driver_client import DriverSample, ProcessUse
 from gpushare.daemon.cards.mps_state import MPS
-from gpushare.daemon.eviction import checkpoint_api as api
 from gpushare.daemon.eviction import preconditions
+from gpushare.daemon.eviction import worker_main as api
 from gpushare.daemon.eviction.checkpoint_client import CheckpointError
 from gpushare.daemon.eviction.evictions import BeforeKill
 from gpushare.daemon.eviction.preconditions import CannotRestore, MemoryLimit
@@ -24,7 +25,6 @@ from gpushare.daemon.eviction.steps import EvictionFailed, OnCardWatch
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.queue import Applicant
-from gpushare.daemon.limits import scheduler_sync
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.placement.model import MigInstance
 from gpushare.daemon.placement.request import NoRoom

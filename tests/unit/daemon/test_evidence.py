@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import abi
-from gpushare.daemon.audit.evidence import (
+from gpushare.daemon.audit.judge import (
     ABOVE_NS,
     WINDOW_NS,
     ClaimBounds,

@@ -13,10 +13,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from gpushare.daemon import freezer as module
 from gpushare.daemon.core.loop import boottime
-from gpushare.daemon.freezer import freezer as module
-from gpushare.daemon.freezer.freezer import CannotFreeze
-from gpushare.daemon.freezer.tenant_cgroup import SharedCgroup
+from gpushare.daemon.freezer import CannotFreeze
 from gpushare.daemon.identity import processes
 from gpushare.daemon.operator import run_state
 from gpushare.daemon.service.control_request import ControlRequest, Peer
@@ -191,7 +190,7 @@ def test_a_freeze_that_is_impossible_is_reported_with_its_reason(
     add(node, state="reserved")
     refused("is still starting")
     add(node)
-    monkeypatch.setattr(module, "freezable_groups", Mock(side_effect=SharedCgroup("it shares")))
+    monkeypatch.setattr(module, "freezable_groups", Mock(side_effect=CannotFreeze("it shares")))
     monkeypatch.setattr(processes, "find_process", lambda pid: processes.Process(pid, 5, 1, 1))
     refused("it shares")
     monkeypatch.setattr(processes, "find_process", lambda _: None)

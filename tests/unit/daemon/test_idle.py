@@ -16,9 +16,9 @@ from gpushare.daemon.audit import audit as rests
 from gpushare.daemon.audit.audit import SETTLED_LOOKS, IdleBackoff
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.core import log
-from gpushare.daemon.freezer.freezer import CannotFreeze
-from gpushare.daemon.observe import idle_holders
-from gpushare.daemon.observe.idle_holders import IdleHolders
+from gpushare.daemon.freezer import CannotFreeze
+from gpushare.daemon.observe import time_limits
+from gpushare.daemon.observe.time_limits import IdleHolders
 from gpushare.daemon.observed import AuditFinding, ComputeUsage, UsageView
 from gpushare.daemon.store.record import FreezeRecord, TenantRecord
 from gpushare.daemon.views.metrics import tenant_metrics
@@ -89,7 +89,7 @@ class Course:
 def course(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[Course]:
     node.ledger.add(replace(fakes.entry(KEY), state="bound", pid=4, starttime=5))
     made = Course(node)
-    monkeypatch.setattr(idle_holders, "time", made)
+    monkeypatch.setattr(time_limits, "time", made)
     made.choose()
 
     def sink(_time: float, event: str, _level: str, _fields: object) -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpushare.daemon.eviction import checkpoint_api
+from gpushare.daemon.eviction.worker_main import CHECKPOINTED
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import recover, release
 from gpushare.daemon.lifecycle.bind import bind
@@ -446,7 +446,7 @@ def test_one_that_was_evicted_is_still_known_to_be(
         assert [one.pid for one in eviction.processes] == [program.pid]
         assert (eviction.state, eviction.bytes) == ("evicting", 3 * GIB)
         assert node.tenants.pages[key].grant.evicted
-        node.checkpoints.states[program.pid] = checkpoint_api.CHECKPOINTED
+        node.checkpoints.states[program.pid] = CHECKPOINTED
         node.evictions.settle()
         node.evictions.close(5)
         assert node.ledger.entries[key].is_off_card

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.daemon.audit.bypass import MpsBypass
+from gpushare.daemon.audit.audit import MpsBypass
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.cards.mps_state import MPS, MpsCardState, MpsRefused
 from gpushare.daemon.mps.card import CardServer, ServerLogs, limits_of, settings_of

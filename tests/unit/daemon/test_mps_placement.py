@@ -11,9 +11,9 @@ import pytest
 from gpushare.config import Config, parse
 from gpushare.daemon.cards.mps_state import MPS, MpsCardState
 from gpushare.daemon.lifecycle.reserve import TenantIdentity, reserve
-from gpushare.daemon.limits.scheduler_sync import shares_on_card
 from gpushare.daemon.operator.reload import NotReloaded, reload_config
 from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.scheduler_sync import shares_on_card
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.status_rows import card_row, tenant_row
 from gpushare.quota.effective_request import resolve_request

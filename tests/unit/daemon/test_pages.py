@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from gpushare import abi
 from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.lifecycle.release import adopt_tenants, reconcile_tenants
-from gpushare.daemon.limits.burst import update_burst_limits
+from gpushare.daemon.limits import update_burst_limits
 from gpushare.daemon.operator.resize import NotResizable, set_quota
 from gpushare.daemon.pages import tenants
 from gpushare.daemon.pages.grant_page import CardGrant, GrantPage, LayoutMismatch

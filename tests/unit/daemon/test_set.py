@@ -12,8 +12,8 @@ import pytest
 
 from gpushare import abi
 from gpushare.config import Config, parse
+from gpushare.daemon import scheduler_sync
 from gpushare.daemon.lifecycle.bind import bind
-from gpushare.daemon.limits import scheduler_sync
 from gpushare.daemon.operator.resize import (
     NotResizable,
     reset_quota,

@@ -12,10 +12,10 @@ from types import MappingProxyType
 
 import pytest
 
-from gpushare.daemon.audit import audit
+from gpushare.daemon import limits
+from gpushare.daemon.audit.judge import Judge
 from gpushare.daemon.cards.driver_client import DriverSample, ProcessUse
-from gpushare.daemon.limits import burst
-from gpushare.daemon.limits.burst import handle_shortfall, update_burst_limits
+from gpushare.daemon.limits import handle_shortfall, update_burst_limits
 from gpushare.daemon.observed import AuditInput, Shortfall, UsageView
 from gpushare.daemon.views.why import explain_memory
 from gpushare.protocol import HostProcessGrant
@@ -113,8 +113,8 @@ def test_the_card_grants_no_more_burst_memory(
     grant = node.tenants.pages[borrower["key"]].grant
     assert grant.limit_bytes(0) == 100 * GIB
     node.sampler.look()
-    monkeypatch.setattr(burst, "_is_full", lambda *_: True)
-    assert burst.handle_shortfall(victim["key"], 0, 30 * GIB, node)
+    monkeypatch.setattr(limits, "_is_full", lambda *_: True)
+    assert limits.handle_shortfall(victim["key"], 0, 30 * GIB, node)
     assert grant.limit_bytes(0) == 15 * GIB  # what it uses of it, it keeps
     update_burst_limits(node)
     assert grant.limit_bytes(0) == 15 * GIB
@@ -152,7 +152,7 @@ def report(three: FakeDaemon, key: str, size: int = GIB) -> None:
 
 
 def short(three: FakeDaemon) -> int:
-    return audit._shortfall_bytes(three, (GUILTY, CARD))
+    return Judge(three)._shortfall_bytes((GUILTY, CARD))
 
 
 def test_a_card_that_cannot_give_a_reporting_tenant_its_quota_is_short(three: FakeDaemon) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.daemon.audit.evidence import ProcessMemory, slack_bytes
+from gpushare.daemon.audit.judge import ProcessMemory, slack_bytes
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.freezer.tenant_cgroup import SharedCgroup, freezable_groups
+from gpushare.daemon.freezer import CannotFreeze, freezable_groups
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Cgroups
 from gpushare.daemon.store.record import TenantRecord
@@ -112,7 +112,7 @@ def test_a_cgroup_with_an_unrelated_process_is_refused_with_its_name(
     tree.put(7, {"devices": "/docker/a", **shared})
     tree.put(8, {"devices": "/", **shared})
     with pytest.raises(
-        SharedCgroup, match=r"process 8 \(program-8\), which does not belong to the container"
+        CannotFreeze, match=r"process 8 \(program-8\), which does not belong to the container"
     ):
         found(tree, tenant(tree, "/docker/a"))
 
@@ -123,15 +123,15 @@ def test_a_cgroup_that_leaves_one_of_its_processes_out_is_refused(tmp_path: Path
         patch.setattr(processes, "cgroups_of", lambda pid: tree.paths.get(pid, {}))
         tree.put(7, "/docker/a")
         tree.put(8, {"devices": "/docker/a", "freezer": "/"})
-        with pytest.raises(SharedCgroup, match="does not contain its process 8"):
+        with pytest.raises(CannotFreeze, match="does not contain its process 8"):
             found(tree, tenant(tree, "/docker/a"))
 
 
 def test_the_root_cgroup_belongs_to_no_tenant(tree: Tree) -> None:
     tree.put(7, "/")
-    with pytest.raises(SharedCgroup):
+    with pytest.raises(CannotFreeze):
         found(tree, tenant(tree, "/"))
-    with pytest.raises(SharedCgroup, match="shares its cgroup"):
+    with pytest.raises(CannotFreeze, match="shares its cgroup"):
         found(tree, replace(tenant(tree, "/"), cgroup=""))
 
 
@@ -140,7 +140,7 @@ def test_a_tenant_with_another_tenant_in_its_cgroup_is_refused(tree: Tree, inner
     tree.put(7, "/pod/a")
     tree.put(8, inner)
     other = replace(tenant(tree, inner, pid=8), key="1" * 16, name="inner")
-    with pytest.raises(SharedCgroup, match="inner is in its cgroup"):
+    with pytest.raises(CannotFreeze, match="inner is in its cgroup"):
         found(tree, tenant(tree, "/pod/a"), other)
 
 

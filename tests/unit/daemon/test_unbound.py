@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.freezer import tenant_cgroup
+from gpushare.daemon import freezer
 from gpushare.daemon.identity import processes
-from gpushare.daemon.lifecycle import release
+from gpushare.daemon.lifecycle import create, release
 from gpushare.daemon.lifecycle.bind import ReservationNotFound, bind
 from gpushare.daemon.service.control_request import ControlRequest, MalformedRequest, Peer
 from gpushare.daemon.service.control_server import find_operation
@@ -115,9 +115,7 @@ def test_a_container_without_its_launcher_keeps_its_reservation(
             populated[0] = False
             return True
 
-    monkeypatch.setattr(
-        tenant_cgroup, "cgroup_freezer", lambda *_: None if killed else KillableCgroup()
-    )
+    monkeypatch.setattr(freezer, "cgroup_freezer", lambda *_: None if killed else KillableCgroup())
     tenant = made_by(node, os.getpid(), started=1)
     asked = ControlRequest(
         {"op": "release", "key": tenant["key"], "id": tenant["id"]}, Peer(os.getpid(), 0)
@@ -157,7 +155,7 @@ def test_the_reply_and_the_spec_say_which_program_binds(
     node.node.config = replace(node.node.config, bind=setting)
     made = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tenant_cgroup, "expected_cgroup", lambda *_: known)
+        patch.setattr(create, "expected_cgroup", lambda *_: known)
         answer = made.create(node, maker=os.getpid(), binds=binds)
     assert answer["bind"] == expected
     hooks = made.document()["hooks"]
@@ -186,20 +184,20 @@ def test_the_reply_and_the_spec_say_which_program_binds(
     ],
 )
 def test_the_cgroup_that_a_spec_describes(path: object, expected: str) -> None:
-    assert tenant_cgroup.own_path(path, "4f1c") == expected
+    assert freezer.own_path(path, "4f1c") == expected
 
 
 def test_a_cgroup_in_which_something_runs_is_nobodys_to_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounted = processes.Cgroups(f"1 2 0:1 / {tmp_path} rw - cgroup2 cgroup2 rw")
-    monkeypatch.setattr(tenant_cgroup, "_hierarchies", lambda: mounted)
+    monkeypatch.setattr(freezer, "_hierarchies", lambda: mounted)
     group = tmp_path / "engine/4f1c"
-    found = tenant_cgroup.expected_cgroup("/engine/4f1c", "4f1c", os.getpid())
+    found = freezer.expected_cgroup("/engine/4f1c", "4f1c", os.getpid())
     assert found == CGROUP
     group.mkdir(parents=True)
     for populated, expected in (("0", CGROUP), ("1", "")):
         (group / "cgroup.events").write_text(f"populated {populated}\n")
-        found = tenant_cgroup.expected_cgroup("/engine/4f1c", "4f1c", os.getpid())
+        found = freezer.expected_cgroup("/engine/4f1c", "4f1c", os.getpid())
         assert found == expected
-    assert not tenant_cgroup.expected_cgroup("/engine/4f1c", "4f1c", 0)
+    assert not freezer.expected_cgroup("/engine/4f1c", "4f1c", 0)

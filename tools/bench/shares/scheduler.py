@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpushare.daemon.limits import scheduler_sync as schedule_message
-from gpushare.daemon.limits.scheduler_sync import Scheduler, SchedulerCommand, SchedulerLost
-from gpushare.daemon.policy.compute import Share, ShareRequest, divide_compute
+from gpushare.daemon import scheduler_sync as schedule_message
+from gpushare.daemon.policy import Share, ShareRequest, divide_compute
+from gpushare.daemon.scheduler_sync import Scheduler, SchedulerCommand, SchedulerLost
 from gpushare.install import InstallSource
 from tools.bench.turns import BenchError
 

@@ -26,7 +26,7 @@ from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import Worker
 from gpushare.daemon.pages.tenants import Pages
-from gpushare.daemon.policy.compute import Share, ShareRequest, divide_compute
+from gpushare.daemon.policy import Share, ShareRequest, divide_compute
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 

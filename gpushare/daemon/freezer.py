@@ -1,0 +1,433 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Freezes, thaws and kills tenants, for an operator or for the audit.
+
+A tenant is frozen while at least one decision freezes it. The truth is the state of its cgroup and
+the memory of this process; the decisions are also written to the ledger, by the decide thread, but
+no freeze or kill waits for that write or needs it to succeed. At the next start, a tenant that the
+audit froze is thawed and judged anew; a tenant that an operator paused stays paused; a
+tenant that was to be killed is killed. A tenant whose cgroup is frozen without a written decision
+stays frozen, as "unknown", until an operator resumes it or the program that froze it thaws it. The
+memory of a frozen tenant stays allocated and used. Its part of the compute goes to the others
+meanwhile.
+
+A cgroup that an engine has paused is not thawed here. A tenant that an engine thaws although it is
+frozen here is frozen again at the next look. All of this is the freeze thread's
+(`DaemonState.freezing`), but for `is_frozen` and `freezes_of`.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from gpushare.daemon.core.log import log
+from gpushare.daemon.core.loop import boottime
+from gpushare.daemon.identity import processes
+from gpushare.daemon.identity.processes import Cgroups
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.ledger import Ledger
+from gpushare.daemon.store.record import NOT_FREEZES, By, FreezeRecord, TenantRecord
+from gpushare.errors import UserError
+from gpushare.host.cgroups import CgroupFreezer, CgroupV1Freezer, CgroupV2Freezer
+
+_FOUND: Final = "its cgroup was frozen when gpushared started, without a record of the reason"
+_KILL_SECONDS: Final = 0.3  # then others are served, and it is tried again
+
+
+class CannotFreeze(UserError):
+    """The tenant cannot be frozen, thawed or killed; the text says why."""
+
+
+class Freezer:
+    """Freezes the tenants of `ledger`; `changed` is called after the set of frozen ones changed.
+
+    `postpones_kill` is whether a tenant's kill has to wait; it has `enforce` called again.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        changed: Callable[[], None],
+        postpones_kill: Callable[[TenantRecord, Callable[[], None]], bool] = lambda *_: False,
+    ) -> None:
+        self._ledger = ledger
+        self._changed = changed
+        self._killed: dict[str, Callable[[], None]] = {}  # to be called when a kill is complete
+        self._postpones_kill = postpones_kill
+
+    def is_frozen(self, key: str) -> bool:
+        """Whether tenant `key` is frozen, or is about to be."""
+        return self._ledger.is_frozen(key)
+
+    def freezes_of(self, key: str) -> tuple[FreezeRecord, ...]:
+        """Return the decisions on tenant `key`."""
+        return self._ledger.freezes.of(key)
+
+    def freeze(self, key: str, by: By, why: str) -> None:
+        """Freeze tenant `key`; CannotFreeze: nothing was changed."""
+        record = self._running(key)
+        before = self.freezes_of(key)
+        cgroup, group = self._group(record, before)
+        is_set = group.is_set()
+        if is_set and self._ledger.freezes.by(key, by):
+            return
+        # Ours to thaw, unless another program has it frozen.
+        thaws = next((freeze.thaws for freeze in before if freeze.cgroup == cgroup), not is_set)
+        self._note(record, FreezeRecord(key, by, why, time.time(), cgroup=cgroup, thaws=thaws))
+        try:
+            still = group.freeze()
+        except OSError as error:
+            self._ledger.freezes.drop(key, by)
+            raise CannotFreeze(f"{record.title} cannot be frozen: {error}") from error
+        log("tenant-frozen", **record.identity, by=by, reason=why, cgroup=cgroup, still=still)
+        self._changed()
+
+    def release(self, key: str, by: By, who: By | None = None) -> bool:
+        """Take back the decision of `by` on tenant `key`: it runs, unless another froze it too.
+
+        The event names `who` as the one that does so, or `by` itself.
+
+        False where `by` had not decided anything.
+        """
+        own = self._ledger.freezes.by(key, by)
+        if own is None:
+            return False
+        others = [freeze.by for freeze in self.freezes_of(key) if freeze.by not in {by, "stop"}]
+        thaws = not others and own.thaws
+        group = cgroup_freezer(own.cgroup, Cgroups.mounted()) if thaws else None
+        if group is not None:
+            group.thaw()
+        self._ledger.freezes.drop(key, by)
+        record = self._ledger.entries.get(key)
+        if record is not None:
+            log("tenant-thawed", **record.identity, by=who or by, left=others, ours=thaws)
+        self._changed()
+        return True
+
+    def kill(self, key: str, why: str, killed: Callable[[], None] = lambda: None) -> None:
+        """End all processes of tenant `key`, frozen or not; CannotFreeze where it cannot be.
+
+        `killed` is called when that has happened: processes that are in the kernel may end later,
+        and it is tried again. The release follows when the end is seen.
+        """
+        self.promise_kill(key, why, 0.0)
+        self._killed[key] = killed
+        self._kill(self._running(key), why)
+
+    def promise_kill(self, key: str, why: str, after_seconds: float) -> None:
+        """Have `enforce` end tenant `key`, when `after_seconds` have passed; CannotFreeze.
+
+        A second promise never postpones the first.
+        """
+        record = self._running(key)
+        cgroup, _ = self._group(record, ())
+        due, earlier = boottime() + after_seconds, self._ledger.freezes.by(key, "stop")
+        if earlier is not None:
+            due = min(due, earlier.due)
+        self._note(record, FreezeRecord(key, "stop", why, time.time(), due, cgroup))
+
+    def adopt(self) -> None:
+        """Set right what an earlier daemon left: see the top."""
+        for key in list(self._ledger.freezes.all):
+            try:
+                self.release(key, "audit")
+            except OSError as error:
+                log("tenant-freeze-failed", "error", tenant=key, error=str(error))
+        for record in self._ledger.entries.values():
+            if record.state == "bound" and not self.freezes_of(record.key):
+                self._adopt_frozen(record)
+        self.enforce()
+
+    def _adopt_frozen(self, record: TenantRecord) -> None:
+        """Note that a tenant is frozen, where its cgroup is and no record says why."""
+        try:
+            cgroup, group = self._group(record, ())
+        except CannotFreeze:
+            return
+        if group.is_set():
+            freeze = FreezeRecord(record.key, "unknown", _FOUND, time.time(), cgroup=cgroup)
+            self._note(record, freeze)
+            log("tenant-found-frozen", "warning", **record.identity, cgroup=cgroup)
+
+    def enforce(self) -> None:
+        """Freeze tenants again that another thawed, and kill those that are to be killed."""
+        for key in self._killed.keys() - self._ledger.entries.keys():
+            self._killed.pop(key)()
+        for key, freezes in self._ledger.freezes.all.items():
+            record = self._ledger.entries.get(key)
+            if record is None:
+                self._ledger.freezes.forget(key)
+                continue
+            try:
+                kill = self._ledger.freezes.by(key, "stop")
+                if kill is not None and kill.due <= boottime():
+                    self._kill(record, kill.why)
+                elif self.is_frozen(key):
+                    self._freeze_again(record, freezes)
+                elif self._ledger.freezes.by(key, "unknown"):
+                    _, group = self._group(record, freezes)
+                    if not group.is_set():  # another program thawed it
+                        self._ledger.freezes.drop(key, "unknown")
+            except (CannotFreeze, OSError) as error:
+                log("tenant-freeze-failed", "error", **record.identity, error=str(error))
+
+    def _running(self, key: str) -> TenantRecord:
+        record = self._ledger.entries.get(key)
+        if record is None:
+            raise CannotFreeze(f"tenant {key} no longer exists: it has exited")
+        if record.state == "none":
+            raise CannotFreeze(f"{record.title} has no share of a GPU: {record.why}")
+        if record.state == "reserved" or _is_being_started(record.pid):
+            raise CannotFreeze(f"{record.title} is still starting; try again when it is running")
+        return record
+
+    def _group(
+        self, record: TenantRecord, freezes: tuple[FreezeRecord, ...]
+    ) -> tuple[str, CgroupFreezer]:
+        """Return the cgroup to freeze: that which is frozen already, where it is."""
+        groups = self._own(record)
+        frozen = (freeze.cgroup for freeze in freezes if freeze.cgroup in groups)
+        cgroup = next(frozen, next(iter(groups)))
+        return cgroup, groups[cgroup]
+
+    def _own(self, record: TenantRecord) -> dict[str, CgroupFreezer]:
+        try:
+            return freezable_groups(record, self._ledger.entries, Cgroups.mounted())
+        except CannotFreeze as error:
+            if processes.find_process(record.pid) is None:
+                raise CannotFreeze(f"{record.title} has ended") from error
+            raise
+
+    def _note(self, record: TenantRecord, freeze: FreezeRecord) -> None:
+        """Record `freeze`, unless the tenant was released meanwhile, which forgets its freezes."""
+        self._ledger.freezes.put(freeze)
+        now = self._ledger.entries.get(record.key)
+        if now is None or (now.pid, now.starttime) != (record.pid, record.starttime):
+            self._ledger.freezes.forget(record.key)
+
+    def _freeze_again(self, record: TenantRecord, freezes: tuple[FreezeRecord, ...]) -> None:
+        cgroup, group = self._group(record, freezes)
+        left = Cgroups.mounted().processes(cgroup)
+        # Under v1 they would be kept from ending.
+        if group.is_set() or all(map(processes.is_being_killed, left)):
+            return
+        for freeze in freezes:
+            # The program that froze it before us has thawed it: from now on it is ours to thaw.
+            if freeze.by not in NOT_FREEZES and (not freeze.thaws or freeze.cgroup != cgroup):
+                self._note(record, replace(freeze, cgroup=cgroup, thaws=True))
+        group.freeze()
+        log("tenant-refrozen", "warning", **record.identity, cgroup=cgroup)
+
+    def _kill(self, record: TenantRecord, why: str) -> None:
+        """End it, in whichever of its groups that can be done; the others are thawed for it."""
+        if self._postpones_kill(record, self.enforce):
+            return
+        group, *others = self._own(record).values()
+        ended = group.kill(0.0)
+        if not ended:
+            for other in others:
+                other.thaw()
+            ended = group.kill(_KILL_SECONDS)
+        if ended:
+            log("tenant-killed", "warning", **record.identity, reason=why)
+            self._killed.pop(record.key, lambda: None)()
+        else:
+            log("tenant-kill-retried", "warning", **record.identity, reason=why)
+
+
+def _is_being_started(pid: int) -> bool:
+    """Whether it still runs its runtime's code, which a caller waits for."""
+    try:
+        return processes.is_nobodys_program(pid)
+    except OSError:
+        return False
+
+
+# A tenant's cgroup. To freeze it takes one that has all of its processes and no others, perhaps in
+# another hierarchy than its record names, where the same runtime put them. No path is trusted to be
+# the tenant's.
+
+UNIFIED: Final = ""
+FREEZER: Final = "freezer"
+#: By hierarchy, the better first: in v2 a kill is one write, and where it stands beside v1 an
+#: engine's own pause, which is v1's there, stays apart from ours.
+_KINDS: Final[Mapping[str, tuple[Callable[[Path], CgroupFreezer], str]]] = {
+    UNIFIED: (CgroupV2Freezer, "cgroup.freeze"),
+    FREEZER: (CgroupV1Freezer, "freezer.state"),
+}
+
+
+def freezable_groups(
+    record: TenantRecord, records: Mapping[str, TenantRecord], cgroups: Cgroups
+) -> dict[str, CgroupFreezer]:
+    """Return the groups that hold `record`'s processes and no others', by "hierarchy:path".
+
+    The better first; CannotFreeze, with the reason, where there is none. Of a tenant that has just
+    ended it may be any.
+    """
+    if not record.cgroup:
+        raise CannotFreeze(f"{record.title} shares its cgroup with other processes")
+    _refuse_shared(record, records)
+    groups, reasons = {}, []
+    for cgroup in _candidates(record):
+        group = cgroup_freezer(cgroup, cgroups)
+        why = "is not there" if group is None else _why_not(cgroup, record, cgroups)
+        if group is None or why:
+            reasons.append(f"{cgroup} {why}")
+        else:
+            groups[cgroup] = group
+    if not groups:
+        raise CannotFreeze(f"{record.title} cannot be frozen: {'; '.join(reasons)}")
+    return groups
+
+
+def cgroup_freezer(cgroup: str, cgroups: Cgroups) -> CgroupFreezer | None:
+    """Return the group "hierarchy:path"; None where it is gone or cannot be frozen."""
+    hierarchy, _, path = cgroup.partition(":")
+    directory = cgroups.directory(cgroup)
+    if hierarchy not in _KINDS or directory is None or not path.strip("/") or ".." in path:
+        return None
+    kind, file = _KINDS[hierarchy]
+    return kind(directory) if (directory / file).exists() else None
+
+
+def _candidates(record: TenantRecord) -> Iterator[str]:
+    """Yield where the tenant may be: its own cgroup, its path elsewhere, where its process is."""
+    hierarchy, _, path = record.cgroup.partition(":")
+    now = processes.cgroups_of(record.pid)
+    for name in _KINDS:
+        paths = [path]
+        # A runtime may have put it under another path there. In its own hierarchy a process that
+        # has moved (systemd in a container, to init.scope) is beneath, and is not all of it.
+        if name != hierarchy and name in now and not _is_beneath(now[name], path):
+            paths.append(now[name])
+        yield from (f"{name}:{one}" for one in paths)
+
+
+def _refuse_shared(record: TenantRecord, records: Mapping[str, TenantRecord]) -> None:
+    hierarchy, _, path = record.cgroup.partition(":")
+    for other in records.values():
+        name, _, its = other.cgroup.partition(":")
+        if other.key != record.key and name == hierarchy and its and _is_beneath(its, path):
+            raise CannotFreeze(
+                f"{record.title} cannot be frozen: {other.title} is in its cgroup {path}"
+            )
+
+
+def _why_not(cgroup: str, record: TenantRecord, cgroups: Cgroups) -> str:
+    """Return why `cgroup` is not the tenant's own; "" where it is.
+
+    Its own cgroup needs no look at the processes, whose number is the tenant's choice. Otherwise
+    each is looked at once, in both hierarchies: one that is just being forked is in both.
+    """
+    if cgroup == record.cgroup:
+        return ""
+    own, _, own_path = record.cgroup.partition(":")
+    other, _, path = cgroup.partition(":")
+    for pid in {*cgroups.processes(cgroup), *cgroups.processes(record.cgroup)}:
+        paths = processes.cgroups_of(pid)
+        if not paths:
+            continue  # it has ended
+        is_tenants = _is_beneath(paths.get(own, "/"), own_path)
+        is_inside = _is_beneath(paths.get(other, "/"), path)
+        if is_inside and not is_tenants:
+            name = processes.name_of(pid)
+            return f"holds process {pid} ({name}), which does not belong to the container"
+        if is_tenants and not is_inside:
+            return f"does not contain its process {pid} ({processes.name_of(pid)})"
+    return ""
+
+
+def _is_beneath(path: str, parent: str) -> bool:
+    return path == parent or path.startswith(f"{parent.rstrip('/')}/")
+
+
+def runs_unbound(record: TenantRecord) -> bool:
+    """Whether something runs in the container of a reservation."""
+    return (
+        record.state == "reserved"
+        and bool(record.cgroup)
+        and Cgroups.mounted().is_populated(record.cgroup)
+    )
+
+
+def kill_unbound(record: TenantRecord, state: DaemonState, killed: Callable[[], None]) -> None:
+    """Kill what runs in the container of a reservation, and call `killed`; freeze thread."""
+    log("tenant-start-abandoned", "warning", tenant=record.key, id=record.id, cgroup=record.cgroup)
+
+    def kill() -> None:
+        cgroups, path = Cgroups.mounted(), record.cgroup.partition(":")[2]
+        for hierarchy in (UNIFIED, FREEZER):
+            group = cgroup_freezer(f"{hierarchy}:{path}", cgroups)
+            if group is not None:
+                group.kill(_KILL_SECONDS)
+        killed()
+
+    state.freezing.submit(kill)
+
+
+#: In cgroup v1, where every runtime puts a container; else in the one of v2.
+_HIERARCHIES: Final = ("devices", "")
+
+
+def own_path(cgroups_path: object, identity: str) -> str:
+    """Return the path of the cgroup that `linux.cgroupsPath` describes.
+
+    "" where it does not say, or the cgroup would not have the container's name: it might not be the
+    container's alone.
+    """
+    if not isinstance(cgroups_path, str) or ".." in cgroups_path:
+        return ""
+    slice_, is_systemds, unit = cgroups_path.partition(":")
+    if is_systemds:
+        prefix, colon, name = unit.partition(":")
+        if not colon or not slice_.endswith(".slice") or slice_ == "-.slice":
+            return ""
+        parts = slice_.removesuffix(".slice").split("-")
+        slices = [f"{'-'.join(parts[: length + 1])}.slice" for length in range(len(parts))]
+        scope = f"{prefix}-{name}.scope" if prefix else f"{name}.scope"
+        path = "/" + "/".join([*slices, scope])
+    else:
+        path = cgroups_path.rstrip("/")
+    leaf = path.rpartition("/")[2]
+    return path if path.startswith("/") and identity and identity in leaf else ""
+
+
+def expected_cgroup(cgroups_path: object, identity: str, maker: int) -> str:
+    """Return the cgroup that runtime `maker` will make for container `identity`; "" if unknown.
+
+    "hierarchy:path", as this process sees it. A cgroup in which something runs is nobody's to be.
+    """
+    path = own_path(cgroups_path, identity)
+    if not path or not maker or not _has_our_view(maker):
+        return ""
+    cgroups = _hierarchies()
+    for hierarchy in _HIERARCHIES:
+        found = f"{hierarchy}:{path}"
+        directory = cgroups.directory(found)
+        if directory is not None:
+            return "" if directory.exists() and cgroups.is_populated(found) else found
+    return ""
+
+
+@functools.cache
+def _hierarchies() -> Cgroups:
+    """Return the hierarchies of this machine, which are mounted once: every create waits for it."""
+    return Cgroups.mounted()
+
+
+def _has_our_view(pid: int) -> bool:
+    """Whether a path of a cgroup means the same to process `pid` (cgroup_namespaces(7))."""
+    try:
+        return Path(f"/proc/{pid}/ns/cgroup").stat().st_ino == _our_view()
+    except OSError:
+        return False
+
+
+@functools.cache
+def _our_view() -> int:
+    return Path("/proc/self/ns/cgroup").stat().st_ino

@@ -1,1 +1,0 @@
-"""Freeze and thaw containers through their cgroups."""

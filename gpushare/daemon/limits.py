@@ -1,0 +1,526 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory limits: burst memory, and the limits that the driver itself holds; the decide thread's.
+
+Tenants with a `memory-limit` may use memory that is not allocated to others. After each
+sample of the driver the current limits of each card are recomputed. Before memory is allocated on a
+card, the limits shrink to what they will be after it, and only then is the card's capacity checked:
+an allocated byte is never given as burst memory. A tenant that takes memory at that very moment
+either sees the smaller limit, or is seen to use the memory: it publishes what it takes before it
+reads its limit, and the daemon writes the limit before it reads what the tenant takes.
+
+Burst memory is only memory that is neither allocated nor used. It cannot be taken back, and what
+one tenant uses of it the others wait for indefinitely. It is therefore divided by levels, as water
+fills vessels of different depth: the tenant with the least burst memory comes first, and two
+tenants that want more than there is end at the same level. A tenant's part is kept for it while it
+does not use it. A tenant above the level (it came first, or there was more then) keeps what it has
+and gets nothing more.
+
+A tenant may report a shortfall: the card is full before its quota is. Its process keeps the memory
+reserved and asks the driver again for two seconds. Meanwhile the card gives no burst memory, and
+the audit looks sooner. A report is believed as far as the tenant's own page and the driver's last
+sample agree with it: with these bytes the tenant stays within its quota, and the card is about
+full. The consequences fall on tenants that are over their quota, so a tenant gains nothing by a
+false report.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from gpushare.daemon.cards.driver_client import NO_LIMITS, DriverError, DriverLimits
+from gpushare.daemon.cards.mps_state import MPS
+from gpushare.daemon.core.log import log
+from gpushare.daemon.identity.processes import Cgroups
+from gpushare.daemon.node import LoadedDriver
+from gpushare.daemon.observed import Shortfall
+from gpushare.daemon.placement.model import AllocationUse, CardCapacity
+from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.quota.request import QuotaRequest
+
+_WITHHELD_SECONDS: Final = 10.0
+#: Limits change in steps of this: cards give memory in units of it, and a limit that follows
+#: every byte would be written at every look.
+STEP_BYTES: Final = 2 << 20
+_ROUNDS: Final = 32
+
+
+def burst_limits(capacity_bytes: int, uses: Sequence[AllocationUse]) -> tuple[int, ...]:
+    """Return how much each of `uses` may use of a card that has `capacity_bytes` for tenants.
+
+    Never less than the quota, nor more than the burst limit. What may be used and what is used are
+    together no more than the capacity, unless quotas and use alone are more: then no tenant may use
+    more above its quota than it does, and those that use the most of it less.
+    """
+    wanted = [max(0, use.burst_limit_bytes - use.quota_bytes) for use in uses]
+    borrowed = [min(use.burst_used_bytes, most) for use, most in zip(uses, wanted, strict=True)]
+    # Use above the burst limit, of a tenant whose quota was larger once, is nobody's to give.
+    kept = sum(use.quota_bytes + use.burst_used_bytes for use in uses) - sum(borrowed)
+    spare = capacity_bytes - kept
+    if sum(borrowed) > spare:
+        ranges = [(0, most) for most in borrowed]
+    else:
+        ranges = list(zip(borrowed, wanted, strict=True))
+    level = _level(max(0, spare), ranges)
+    return tuple(
+        use.quota_bytes + _within(level, low, high)
+        for use, (low, high) in zip(uses, ranges, strict=True)
+    )
+
+
+def _level(spare: int, ranges: Sequence[tuple[int, int]]) -> int:
+    """Return the highest level, in whole steps, at which `ranges` together take at most `spare`."""
+
+    def is_too_high(steps: int) -> bool:
+        return sum(_within(steps * STEP_BYTES, low, high) for low, high in ranges) > spare
+
+    highest = max((high for _, high in ranges), default=0)
+    steps = range(1, -(-highest // STEP_BYTES) + 1)
+    return bisect_left(steps, True, key=is_too_high) * STEP_BYTES
+
+
+def _within(level: int, low: int, high: int) -> int:
+    return max(low, min(level, high))
+
+
+class BurstUpdater:
+    """Recomputes the limits on request, one request at a time."""
+
+    def __init__(self, state: DaemonState) -> None:
+        self._state = state
+        self._waits = False
+
+    def again(self) -> None:
+        """Decide soon, on the decide thread; any thread may ask, and as often as it likes."""
+        if self._waits or not any(
+            allocation.burst_limit_bytes > allocation.quota_bytes
+            for record in self._state.ledger.entries.values()
+            for allocation in record.allocations
+        ):
+            return
+        self._waits = True
+        self._state.decide.submit(self._decide)
+
+    def again_when_due(self) -> None:
+        """Decide soon if burst memory of a card was withheld, and no longer is."""
+        if any(until <= time.monotonic() for until in self._state.withheld.values()):
+            self.again()
+
+    def _decide(self) -> None:
+        self._waits = False
+        update_burst_limits(self._state)
+
+
+def update_burst_limits(state: DaemonState) -> None:
+    """Set the current limit of every tenant from the unallocated memory of its cards.
+
+    Unhealthy cards are left as they are. Nothing changes while the driver's figures are stale
+    or the ledger's integrity is in question: the memory could belong to an unknown reservation.
+    """
+    if state.node.driver is None or state.observed.usage.stale or state.ledger.integrity.why:
+        return
+    now = time.monotonic()
+    state.withheld = {uuid: until for uuid, until in state.withheld.items() if now < until}
+    for capacity in state.accounts.capacities():
+        if capacity.health != "ok" or capacity.card.uuid in state.withheld:
+            continue
+        _write(capacity, _limits(capacity, 0), state)
+
+
+def withhold_burst(uuid: str, state: DaemonState) -> None:
+    """Give no more burst memory of a card for a while: a tenant of it has a shortfall.
+
+    A tenant keeps the burst memory that it uses: its limit allowed it, and another tenant is over
+    its quota.
+    """
+    state.withheld = {**state.withheld, uuid: time.monotonic() + _WITHHELD_SECONDS}
+    for capacity in state.accounts.capacities():
+        if capacity.card.uuid == uuid:
+            used = {use.key: max(use.quota_bytes, use.used_bytes) for use in capacity.allocations}
+            _lower(capacity, used, state)
+
+
+def reclaim_rounds() -> Iterator[None]:
+    """Yield once for each call of reclaim_burst that an allocation may need; then NoRoom.
+
+    Usually two are enough. With a tenant that claims to use a little more after each, the decide
+    thread would go on until the others have no burst memory left.
+    """
+    for _ in range(_ROUNDS):
+        yield
+    raise NoRoom("a container keeps changing how much burst memory it uses; try again")
+
+
+def reclaim_burst(
+    wanted: Mapping[str, int], capacities: Sequence[CardCapacity], state: DaemonState
+) -> bool:
+    """Lower limits until `wanted` more bytes, by card uuid, can be allocated.
+
+    True if a limit had to shrink for it: the capacities have to be read again, for a tenant may
+    have taken what it still could. If none had to, the memory is allocated by these capacities, and
+    no tenant of the cards may keep more than they count.
+    """
+    shrunk = False
+    for capacity in capacities:
+        more = wanted.get(capacity.card.uuid, 0)
+        burst_bytes = sum(use.quota_bytes + use.burst_granted_bytes for use in capacity.holders)
+        if more <= 0 or burst_bytes + more <= capacity.allocatable_bytes:
+            continue
+        shrunk |= _lower(capacity, _limits(capacity, more), state)
+    if not shrunk:
+        for capacity in capacities:
+            if wanted.get(capacity.card.uuid, 0) > 0:
+                _keep_counted(capacity, state)
+    return shrunk
+
+
+def _keep_counted(capacity: CardCapacity, state: DaemonState) -> None:
+    """Let each tenant of a card keep what `capacity` counts, and no more (Pages.kept)."""
+    for use in capacity.allocations:
+        pages = state.tenants.pages.get(use.key)
+        for number, allocation in enumerate(state.ledger.entries[use.key].allocations):
+            if pages is not None and allocation.uuid == capacity.card.uuid:
+                counted = max(use.used_bytes, use.limit_bytes)
+                pages.kept[number] = min(counted, pages.kept.get(number, counted))
+
+
+def _limits(capacity: CardCapacity, reserved_bytes: int) -> dict[str, int]:
+    """Return what each tenant may use once `reserved_bytes` more of the card are allocated."""
+    reserved_bytes += sum(one.quota_bytes for one in capacity.reservations)
+    limits = burst_limits(capacity.allocatable_bytes - reserved_bytes, capacity.allocations)
+    return {use.key: limit for use, limit in zip(capacity.allocations, limits, strict=True)}
+
+
+def _lower(capacity: CardCapacity, limits: Mapping[str, int], state: DaemonState) -> bool:
+    """Lower the limits of a card's tenants that are above `limits`; whether there was one."""
+    uses = capacity.allocations
+    least = {use.key: min(use.limit_bytes, limits[use.key]) for use in uses}
+    return _write(capacity, least, state)
+
+
+def _write(capacity: CardCapacity, limits: Mapping[str, int], state: DaemonState) -> bool:
+    """Have the card's tenants know these limits; whether one of them had another."""
+    changed = [use.key for use in capacity.allocations if limits[use.key] != use.limit_bytes]
+    for key in changed:
+        record = state.ledger.entries[key]
+        for number, allocation in enumerate(record.allocations):
+            if allocation.uuid == capacity.card.uuid:
+                change_limit(record, number, limits[key], state)
+    return bool(changed)
+
+
+_LOG_AGAIN_NS: Final = 10 * 10**9
+
+
+def handle_shortfall(key: str, card_number: int, size_bytes: int, state: DaemonState) -> bool:
+    """Handle a tenant's report that the driver could not allocate `size_bytes`.
+
+    Return False if the tenant's page or the driver's last sample contradicts the report.
+    """
+    record = state.ledger.entries.get(key)
+    if record is None or not record.shared or not 0 <= card_number < len(record.allocations):
+        return False
+    if not _is_within_quota(record, card_number, size_bytes, state):
+        return False
+    allocation = record.allocations[card_number]
+    uuid = allocation.uuid
+    if not _is_full(uuid, size_bytes, state):
+        state.sample_now.set()  # it reports again, and the card may have been filled just now
+        return False
+    # By the driver: the tenant's own page has these bytes reserved, now or a sample ago.
+    used_bytes = state.observed.usage.driver_bytes(key, uuid)
+    if size_bytes > allocation.quota_bytes - used_bytes:
+        return False
+    _note_shortfall(record, uuid, size_bytes, state)
+    state.sample_now.set()
+    withhold_burst(uuid, state)
+    return True
+
+
+def forget_shortfalls(key: str, state: DaemonState) -> None:
+    """Forget the reports of a tenant that has ended."""
+    kept = {place: one for place, one in state.observed.shortfalls.items() if place[0] != key}
+    state.observed.shortfalls = MappingProxyType(kept)
+
+
+def _note_shortfall(record: TenantRecord, uuid: str, size_bytes: int, state: DaemonState) -> None:
+    place, now_ns = (record.key, uuid), time.monotonic_ns()
+    before = state.observed.shortfalls.get(place)
+    logged_ns = None if before is None else before.logged_ns
+    if logged_ns is None or now_ns - logged_ns >= _LOG_AGAIN_NS:
+        logged_ns = now_ns
+        log(
+            "memory-shortfall-reported",
+            "warning",
+            tenant=record.key,
+            name=record.title,
+            card=uuid,
+            requested_bytes=size_bytes,
+        )
+    times = 1 if before is None else before.times + 1
+    noted = Shortfall(size_bytes, time.time(), now_ns, times, logged_ns)
+    state.observed.shortfalls = MappingProxyType({**state.observed.shortfalls, place: noted})
+
+
+def _is_within_quota(record: TenantRecord, number: int, size: int, state: DaemonState) -> bool:
+    """Whether the tenant is within its quota, by its page, which has `size` reserved."""
+    pages = state.tenants.pages.get(record.key)
+    if pages is None:
+        return False
+    used, _, _ = pages.use(number)
+    return 0 < size <= used <= record.allocations[number].quota_bytes
+
+
+def _is_full(uuid: str, size: int, state: DaemonState) -> bool:
+    """Whether the driver's last figures have little more than `size` left of a card."""
+    card, look = state.node.card(uuid), state.observed.last
+    free = None if card is None or look is None else look.free_bytes(card)
+    return card is not None and free is not None and free < size + card.little_bytes
+
+
+# Which backend holds a tenant's quota. Where one below the interposer library does not hold it, the
+# library does, with the audit of the driver's figures.
+
+DRIVER: Final = "driver"  # the driver's own limits on the cgroup, behind the interposer library
+INTERPOSER: Final = "interposer"  # libhook/
+AUDITED: Final = "audited"  # the same, for a tenant with capabilities that bypass the library
+EXCLUSIVE: Final = "exclusive"  # the whole card belongs to one tenant
+MIG: Final = "mig"
+
+_INSTEAD: Final = "remove it: the interposer library then enforces the quota"
+UNSUPPORTED: Final[Mapping[str, tuple[str, str]]] = {
+    EXCLUSIVE: (
+        "applies to a whole card, and this request is for a share",
+        "for a whole card, remove memory and cores; for a share, remove backend",
+    ),
+}
+
+
+def check_supported(
+    quota: QuotaRequest, driver: LoadedDriver, *, whole: bool, count: int | None = 1
+) -> None:
+    """Raise QuotaError for a backend that cannot hold `quota` here; `count` None is all cards."""
+    requested = quota.backend
+    if requested is None or (whole and requested == EXCLUSIVE):
+        return
+    if requested == DRIVER and not driver.nvml.has_limits:
+        rule = f"needs memory limits, which driver {driver.nvml.driver_version} does not have"
+        raise quota.refuse("backend", rule, _INSTEAD)
+    if requested == MPS and whole:
+        rule = "is for shares, and a whole card is requested"
+        raise quota.refuse("backend", rule, "add memory or cores")
+    if requested == MPS and count != 1:
+        rule = "is for one card: a program reaches only one MPS server"
+        raise quota.refuse("backend", rule, "request one card, or remove backend")
+    if requested == MIG and not any(card.instance for card in driver.cards):
+        rule = "needs a MIG instance, and no card of this node has one"
+        raise quota.refuse("backend", rule, _INSTEAD)
+    if requested in UNSUPPORTED:
+        raise quota.refuse("backend", *UNSUPPORTED[requested])
+
+
+def best_isolation(driver: LoadedDriver | None) -> str:
+    """Return what can enforce the memory quota of a share on this node; "" without a driver."""
+    if driver is None:
+        return ""
+    return DRIVER if driver.nvml.has_limits else INTERPOSER
+
+
+def initial_isolation(isolation: str, *, whole: bool, backend: str | None = None) -> str:
+    """Return what holds a quota until its tenant is bound, whose applicant comes with `isolation`.
+
+    That is interposer, advice for a process that may bypass it, or MPS on a card in that mode.
+    """
+    if backend == MPS:
+        return MPS
+    return EXCLUSIVE if whole else isolation
+
+
+def driver_backend(record: TenantRecord, driver: LoadedDriver | None) -> str:
+    """Return the backend below the interposer that may hold a bound tenant, "" where none does."""
+    if not record.shared or record.isolation not in {DRIVER, INTERPOSER, AUDITED, MPS}:
+        return ""
+    if driver is None:
+        return DRIVER if record.isolation == DRIVER else ""  # what was imposed holds on
+    cards = (driver.card(allocation.uuid) for allocation in record.allocations)
+    if any(card is not None and card.instance for card in cards):
+        return ""  # the driver has no limits for a part of a card
+    return DRIVER if driver.nvml.has_limits and requested_backend(record) != INTERPOSER else ""
+
+
+def effective_isolation(record: TenantRecord) -> str:
+    """Return what holds a shared tenant's quota where nothing below the interposer does.
+
+    What it has that goes past the interposer only the audit sees.
+    """
+    if not record.shared or record.isolation not in {DRIVER, INTERPOSER, AUDITED}:
+        return record.isolation
+    return AUDITED if record.uninterposed else INTERPOSER
+
+
+def requested_backend(record: TenantRecord) -> str:
+    """Return the backend that a tenant requested, "" for none."""
+    return record.quota["backend"]["value"] if "backend" in record.quota else ""
+
+
+# A driver may round to what it allocates in: 2 MiB on every card since Pascal (cuMemGetAllocation-
+# Granularity), and no limit is meant to the byte.
+_ROUNDING_BYTES: Final = 2 << 20
+
+
+def set_driver_limits(record: TenantRecord, state: DaemonState) -> str:
+    """Set the limits of a bound tenant, and return what holds its quota from now on.
+
+    They are on the container's cgroup, for each card: soft is the quota, hard is what the tenant
+    may use now (NVML: nvmlDeviceSetMemoryLimits_v1, drivers from 615 on). They hold for every
+    process of the cgroup, also for one that bypasses the library, and end with the cgroup. They
+    have to read back unchanged. An isolation other than the interposer's or the driver's stays.
+    """
+    otherwise, driver = effective_isolation(record), state.node.driver
+    if driver_backend(record, driver) != DRIVER:
+        return otherwise
+    if driver is None:
+        state.tenants.limits_left.add(record.key)  # by an earlier daemon: they hold on
+        return DRIVER
+    directory = _directory(record)
+    if directory is None:
+        return otherwise
+    pages = state.tenants.pages.get(record.key)
+    limits = [
+        allocation.quota_bytes if pages is None else pages.grant.limit_bytes(number)
+        for number, allocation in enumerate(record.allocations)
+    ]
+    if not _impose(record, dict(enumerate(limits)), directory, state, driver):
+        return otherwise
+    state.tenants.limits_left.discard(record.key)
+    if record.isolation == MPS:  # it stays what it is, and the driver holds it too
+        state.tenants.limited_clients.add(record.key)
+        return MPS
+    return DRIVER
+
+
+def retry_driver_limits(state: DaemonState) -> None:
+    """Set again the limits of the driver that differ, or may differ, from the pages."""
+    if state.node.driver is None:
+        return
+    for key in list(state.tenants.limits_left):
+        record = state.ledger.entries.get(key)
+        if record is None or record.state != "bound":
+            state.tenants.limits_left.discard(key)
+            continue
+        isolation = set_driver_limits(record, state)
+        if isolation != record.isolation:
+            state.ledger.change(key, isolation=isolation)
+
+
+def mark_limits_lost(state: DaemonState) -> None:
+    """Set all limits of the driver again: a replaced driver knows none of them."""
+    entries = state.ledger.entries.items()
+    state.tenants.limits_left.update(key for key, record in entries if is_held(record, state))
+
+
+def is_held(record: TenantRecord, state: DaemonState) -> bool:
+    """Whether the driver's limits hold a tenant's quota, alone or beside an MPS server's."""
+    return record.isolation == DRIVER or record.key in state.tenants.limited_clients
+
+
+def change_limit(record: TenantRecord, number: int, limit_bytes: int, state: DaemonState) -> None:
+    """Let a tenant use `limit_bytes` of its card `number`, in its page and in the driver.
+
+    Neither ever allows what the other still refuses for long: the driver is told first of more, and
+    the page of less. OSError where the ledger cannot note that the driver does not hold it any
+    more.
+    """
+    pages = state.tenants.pages.get(record.key)
+    if pages is None:
+        return
+    memory_bytes = record.allocations[number].quota_bytes
+    if limit_bytes > pages.grant.limit_bytes(number):
+        _follow(record, number, limit_bytes, state)
+        pages.write_limit(number, memory_bytes, limit_bytes)
+    else:
+        # Noted before the limit falls, for the audit reads them in the opposite order.
+        kept = pages.kept[number] = max(pages.grant.limit_bytes(number), pages.kept.get(number, 0))
+        pages.write_limit(number, memory_bytes, limit_bytes)
+        # Read after it has fallen: a process publishes what it takes before it reads the limit.
+        used_bytes, _ = state.accounts.use_of(record, number)
+        pages.kept[number] = min(kept, used_bytes)
+        _follow(record, number, limit_bytes, state)
+
+
+def clear_driver_limits(record: TenantRecord, state: DaemonState) -> None:
+    """Clear the limits of a tenant that is released, where its cgroup is still there."""
+    directory = _directory(record)
+    driver = state.node.driver if is_held(record, state) else None
+    if driver is not None and directory is not None and directory.is_dir():
+        _clear(record, directory, state, driver)
+    state.tenants.limited_clients.discard(record.key)
+
+
+def _follow(record: TenantRecord, number: int, limit_bytes: int, state: DaemonState) -> None:
+    """Have the driver hold the new limit too, where it holds this tenant's."""
+    directory = _directory(record)
+    driver = state.node.driver if is_held(record, state) else None
+    if driver is None or directory is None:
+        return
+    if not _impose(record, {number: limit_bytes}, directory, state, driver):
+        state.ledger.change(record.key, isolation=effective_isolation(record))
+
+
+def _impose(
+    record: TenantRecord,
+    limits: Mapping[int, int],
+    directory: Path,
+    state: DaemonState,
+    driver: LoadedDriver,
+) -> bool:
+    """Set a tenant's limits by card number; False: the driver takes them not, and has none now."""
+    try:
+        for number, limit_bytes in limits.items():
+            allocation = record.allocations[number]
+            # The driver counts managed memory while it is in system memory (MPS manual 615, "Memory
+            # Partitioning"), and what is beyond the quota may be there.
+            wanted = DriverLimits(allocation.quota_bytes, limit_bytes + allocation.managed_bytes)
+            driver.nvml.set_limits(allocation.uuid, directory, wanted)
+            reported = driver.nvml.limits(allocation.uuid, directory)
+            pairs = zip(astuple(reported), astuple(wanted), strict=True)
+            if any(abs(one - other) >= _ROUNDING_BYTES for one, other in pairs):
+                raise DriverError(  # noqa: TRY301 - as if the driver had refused them
+                    f"its limit for {directory} was set to {wanted}, but reads {reported}"
+                )
+    except DriverError as error:
+        tenant = {"tenant": record.key, "name": record.title}
+        log("driver-limit-set-failed", "warning", **tenant, reason=str(error))
+        state.tenants.limited_clients.discard(record.key)
+        _clear(record, directory, state, driver)
+        return False
+    return True
+
+
+def _clear(record: TenantRecord, directory: Path, state: DaemonState, driver: LoadedDriver) -> None:
+    """Clear the limits, now or, where the driver does not do it, as soon as it does."""
+    state.tenants.limits_left.discard(record.key)
+    for allocation in record.allocations:
+        try:
+            driver.nvml.set_limits(allocation.uuid, directory, NO_LIMITS)
+        except DriverError as error:
+            state.tenants.limits_left.add(record.key)
+            log(
+                "driver-limit-removal-failed",
+                "warning",
+                tenant=record.key,
+                card=allocation.uuid,
+                reason=str(error),
+            )
+
+
+def _directory(record: TenantRecord) -> Path | None:
+    """Return the directory of the tenant's cgroup; None where it has none of its own."""
+    return Cgroups.mounted().directory(record.cgroup) if record.cgroup else None

@@ -1,1 +1,0 @@
-"""Memory limits: the backends that enforce them, burst memory, the limits of the driver itself."""
