@@ -21,7 +21,6 @@ from gpushare.errors import ErrorCode, UserError
 from gpushare.quota.effective_request import Defaults, resolve_request
 from gpushare.quota.errors import BadValue, QuotaError, quoted
 from gpushare.quota.keys import request_from
-from gpushare.quota.profiles import ShareProfile, profile
 from gpushare.quota.request import RequestedValue, ValueSource
 from gpushare.quota.request_policy import (
     Dialects,
@@ -30,6 +29,8 @@ from gpushare.quota.request_policy import (
     MaxPerNode,
     MaxPerRequest,
     RequestPolicy,
+    ShareProfile,
+    profile,
 )
 from gpushare.quota.size import parse_size
 from gpushare.quota.values import parse_duration

@@ -161,8 +161,7 @@ def check_mps(
             )
 
 
-# --- checks of the machine and its driver: kinds that limit gpushare, and files that do not match
-# ---
+# --- checks of the machine and its driver ---
 
 CHAR: Final = Path("/dev/char")
 MEMORY_LIMITS_SINCE: Final = 615  # the first driver with memory limits of its own

@@ -20,8 +20,7 @@ import yaml
 from gpushare.checks import Check
 from gpushare.errors import UserError
 from gpushare.host import cgroups
-from gpushare.kubernetes.api.labels import NODES
-from gpushare.kubernetes.api.node_settings import settings_of
+from gpushare.kubernetes.api.labels import NODES, settings_of
 from gpushare.kubernetes.api.server import ApiForbidden, ApiNotFound, ApiServer, Object, path_of
 from gpushare.kubernetes.api.slices import SLICES
 from gpushare.protocol.kubernetes import DRIVER, MODE_LABEL, RESOURCE

@@ -328,8 +328,7 @@ def _name(card: CardFacts, known: Architecture | None) -> str:
     return card.name or (f"the card ({known.name})" if known else "the card")
 
 
-# --- the facts that are evaluated, the findings that result, and versions as numbers that compare
-# ---
+# --- NVIDIA's tables of what fits what ---
 
 # --- what goes with what: toolkits, drivers, cards. The figures of every rule, and nothing else ---
 #
@@ -463,8 +462,7 @@ MIG_DRIVERS: Final[Mapping[Version, Version]] = {
 }
 
 
-# --- the facts that are evaluated, the findings that result, and versions as numbers that compare
-# ---
+# --- the facts that are evaluated, and the findings that result ---
 
 #: (12, 4, 127), (550, 54, 15), (7, 5). Zeros at the end say nothing and are not kept, but of a
 #: runtime: (12,) is one of which nothing finer is known, and (12, 0, 107) of 12.0.

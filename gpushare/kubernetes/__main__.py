@@ -16,9 +16,8 @@ import gpushare
 from gpushare.client import DEFAULT_SOCKET, Client
 from gpushare.errors import UserError, exit_with
 from gpushare.kubernetes import StatusLog, check_libraries
-from gpushare.kubernetes.api.claims import ClaimReader
+from gpushare.kubernetes.api.claims import ClaimFollower, ClaimReader
 from gpushare.kubernetes.api.credentials import BadCredentials, find_credentials
-from gpushare.kubernetes.api.prepared_claims import ClaimFollower
 from gpushare.kubernetes.api.reporter import NodeReporter
 from gpushare.kubernetes.api.server import ApiServer
 from gpushare.kubernetes.cards import CardFollower, SchedulableCard

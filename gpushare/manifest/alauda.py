@@ -18,8 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpushare.manifest.check.schema_errors import check_alauda
-from gpushare.manifest.check.schemas import ALAUDA_DOMAINS, ALAUDA_LABELS
+from gpushare.manifest.check.schemas import ALAUDA_DOMAINS, ALAUDA_LABELS, check_alauda
 from gpushare.manifest.model import (
     ERROR,
     INFO,

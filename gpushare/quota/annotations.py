@@ -78,7 +78,7 @@ def _first(annotations: Mapping[str, str], names: tuple[str, ...]) -> str:
 
 
 SCOPE: Final = "container."
-#: The key of vendors' keys that an admission policy recorded (dialects/recorded.py).
+#: The key of vendors' keys that an admission policy recorded (dialects/translate.py).
 VENDOR: Final = "vendor"
 _SHOWN: Final = 4  # containers that a note names
 

@@ -348,8 +348,7 @@ def _explained(card: Mapping[str, Any]) -> bool:
     return reported is not None and reported <= card["used_bytes"] - card["kinds"]["managed"]
 
 
-# --- the eviction scenario: a sleeping container gives its memory to another one, and gets it
-# back ---
+# --- the eviction scenario: a sleeping container lends its memory, and gets it back ---
 #
 # Both request most of what a card has available, so only one of them has room at a time. What the
 # first one has written is compared after its restore, which its own call of the driver asks for.

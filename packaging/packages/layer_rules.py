@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from gpushare.daemon.limits import EXCLUSIVE, UNSUPPORTED
 from gpushare.quota.effective_request import ADD
 from gpushare.quota.keys import ANNOTATION_PREFIX, KEYS
-from gpushare.quota.profiles import CONFLICT, SET_BY_PROFILE
+from gpushare.quota.request_policy import CONFLICT, SET_BY_PROFILE
 from gpushare.quota.values import NO_WAIT_IN_PODS
 
 from .policy_text import quantity, refusal, text

@@ -6,8 +6,13 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from gpushare.quota.card_lists import BAD_CAPABILITY, BAD_CARD, CAPABILITY, CARD
 from gpushare.quota.errors import BadValue
+from gpushare.quota.keys import (
+    BAD_CAPABILITY,
+    BAD_CARD,
+    CAPABILITY,
+    CARD,
+)
 from gpushare.quota.values import parse_duration, parse_name, parse_oversubscription, parse_wait
 
 #: The form of a text, or of each item of a list, and what is wrong with any other.

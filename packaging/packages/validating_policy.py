@@ -23,10 +23,9 @@ import yaml
 from gpushare.daemon.lifecycle.scheduled import CARD_KEYS, of_another_mode
 from gpushare.protocol.kubernetes import NodeMode
 from gpushare.quota.annotations import SCOPE, VENDOR
-from gpushare.quota.card_lists import MAX_CARDS
 from gpushare.quota.dialects import TABLES
 from gpushare.quota.errors import BadValue
-from gpushare.quota.keys import ANNOTATION_PREFIX, KEYS
+from gpushare.quota.keys import ANNOTATION_PREFIX, KEYS, MAX_CARDS
 from gpushare.quota.size import parse_size
 from gpushare.quota.values import Choice, PercentOfMemory, WholeNumber
 

@@ -23,7 +23,7 @@ from gpushare.protocol.kubernetes import RESOURCE
 from gpushare.quota.annotations import SCOPE, VENDOR
 from gpushare.quota.dialects import TABLES, Dialect, KeyLocation, VendorKey
 from gpushare.quota.dialects.nvidia import NVIDIA
-from gpushare.quota.dialects.recorded import RECORDED
+from gpushare.quota.dialects.translate import RECORDED
 
 FILE: Final = Path("packaging/helm/gpushare/files/vendor-keys.yaml")
 _NAME_MAX: Final = 63  # of an annotation, behind the slash

@@ -127,7 +127,7 @@ INVARIANTS: Final = (
     Invariant(
         "env-never-enlarges",
         "The environment never enlarges what an annotation grants.",
-        "gpushare/quota/precedence.py",
+        "gpushare/quota/parse.py",
         "if (self.layer or self.cards) and self._enlarges(name, requested):",
         "if self.cards and self._enlarges(name, requested):",
         (f"{_QUOTA}/test_sources.py::test_env_adds_nothing_to_a_grant_that_would_enlarge_it",),
@@ -145,7 +145,7 @@ INVARIANTS: Final = (
     Invariant(
         "strict-one-dialect",
         "A strict node refuses a request in two dialects.",
-        "gpushare/quota/precedence.py",
+        "gpushare/quota/parse.py",
         "if len(requesting) < 2:",
         "if len(requesting) < 3:",
         (

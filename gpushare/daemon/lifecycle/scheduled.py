@@ -61,7 +61,6 @@ from gpushare.quota.annotations import PodIdentity
 from gpushare.quota.effective_request import EffectiveRequest, resolve_request
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.keys import KEYS, Diagnostics, read, request_from
-from gpushare.quota.profiles import SET_BY_PROFILE, ShareProfiles, expand
 from gpushare.quota.request import (
     COMPUTE_KEYS,
     PROFILE,
@@ -71,7 +70,13 @@ from gpushare.quota.request import (
     ScheduledAllocation,
     ValueSource,
 )
-from gpushare.quota.request_policy import RequestPolicy, ResolvedRequest
+from gpushare.quota.request_policy import (
+    SET_BY_PROFILE,
+    RequestPolicy,
+    ResolvedRequest,
+    ShareProfiles,
+    expand,
+)
 from gpushare.quota.size import exact_size
 
 _ALLOCATION: Final = re.compile(rf"{ALLOCATION_MOUNT}(-[0-9]+)?", re.ASCII)

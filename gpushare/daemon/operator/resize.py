@@ -33,7 +33,6 @@ from gpushare.errors import UserError
 from gpushare.quota.effective_request import EffectiveRequest, change_recorded, resolve_request
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.keys import KEYS, OPERATORS, parse_change, read
-from gpushare.quota.profiles import SET_BY_PROFILE, expand_change
 from gpushare.quota.request import (
     COMPUTE_KEYS,
     IDLE_AFTER,
@@ -47,7 +46,7 @@ from gpushare.quota.request import (
     recorded_text,
     to_record,
 )
-from gpushare.quota.request_policy import RequestPolicy
+from gpushare.quota.request_policy import SET_BY_PROFILE, RequestPolicy, expand_change
 from gpushare.quota.size import exact_size, format_size
 from gpushare.quota.values import exact_duration
 

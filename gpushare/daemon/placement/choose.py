@@ -46,7 +46,7 @@ from gpushare.daemon.placement.request import (
     PlacementRequest,
     candidate_cards,
 )
-from gpushare.quota.card_lists import accepts_capability
+from gpushare.quota.keys import accepts_capability
 from gpushare.quota.request_policy import MaxPerNode
 from gpushare.quota.size import format_size
 

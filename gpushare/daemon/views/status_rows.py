@@ -50,8 +50,8 @@ from gpushare.protocol import (
 from gpushare.protocol.queue import QueueEntry, TicketStatus
 from gpushare.quota.effective_request import resolve_request
 from gpushare.quota.keys import request_from
-from gpushare.quota.profiles import ShareProfile
 from gpushare.quota.request import PROFILE, RequestedValue, ValueSource, recorded_text
+from gpushare.quota.request_policy import ShareProfile
 from gpushare.quota.size import format_size
 
 # The most rows that fit one packet.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The labels of this node: what its cards are, and how pods request them.
+"""The labels of this node: its cards, how pods request them, and the settings in its labels.
 
 The names after `gpushare.io/` are those of NVIDIA's GPU feature discovery, so that an affinity rule
 changes only its prefix. `cuda-major-version` and `cuda-minor-version` are the names that the
@@ -9,12 +9,31 @@ manifests of Alauda's kit select by.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Final
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, Protocol
 
+from gpushare.client import RequestRefused
+from gpushare.kubernetes.api.events import (
+    MESSAGE_CHARACTERS,
+    NORMAL,
+    WARNING,
+    EventRecorder,
+    KubernetesEvent,
+    NodeObject,
+)
 from gpushare.kubernetes.api.server import ApiServer, Object, path_of
 from gpushare.kubernetes.cards import NodeCards
 from gpushare.protocol.kubernetes import MODE_LABEL
+from gpushare.quota.dialects import TABLES, KeyLocation
+from gpushare.quota.errors import BadValue, QuotaError
+from gpushare.quota.node_settings import (
+    NODE_SETTINGS,
+    OWN,
+    OWN_LABELS,
+    NodeSetting,
+    read_own_label,
+)
 
 NODES: Final = "/api/v1/nodes"
 _PREFIX: Final = "gpushare.io/"
@@ -125,3 +144,151 @@ class NodeLabels:
         """Set `labels`, and remove those of NAMES that are not in it."""
         body: Object = {"metadata": {"labels": {name: labels.get(name) for name in NAMES}}}
         self._api.patch(self._path, body)
+
+
+# --- the settings of the cards in labels of this node's Node object ---
+#
+# HAMi has an annotation that cordons cards.
+#
+# gpushare's own label takes precedence over those of other systems. A label with a bad value, and
+# two systems' labels that disagree, change nothing: they are reported as events on the node.
+
+IGNORED: Final = "GpuLabelIgnored"
+CHANGED: Final = "GpuSettingChanged"
+
+
+class WantedSettings(NamedTuple):
+    """What labels set, by key, and what is wrong with them.
+
+    The settings in `kept` are to stay as they are: one of their labels is wrong.
+    """
+
+    settings: Mapping[str, NodeSetting]
+    kept: frozenset[str]
+    problems: tuple[str, ...]
+
+
+class _LabelValue(NamedTuple):
+    key: str  # empty: the label is not known
+    setting: NodeSetting | None  # None: the value is bad
+    is_own: bool
+    problem: str = ""
+
+
+def settings_of(node: Object) -> WantedSettings:
+    """Return what the labels and annotations of a Node object set."""
+    labels = node["metadata"].get("labels") or {}
+    annotations = node["metadata"].get("annotations") or {}
+    found = [
+        *_own(labels),
+        *_vendors("node label", labels),
+        *_vendors("node annotation", annotations),
+    ]
+    problems = [one.problem for one in found if one.problem]
+    settings: dict[str, NodeSetting] = {}
+    kept = set()
+    for key in NODE_SETTINGS:
+        candidates = [one for one in found if one.key == key]
+        first = [one for one in candidates if one.is_own] or candidates
+        valid = {one.setting["value"]: one.setting for one in first if one.setting is not None}
+        if any(one.setting is None for one in first):
+            kept.add(key)
+        elif len(valid) > 1:
+            kept.add(key)
+            values = " and ".join(f"{one['source']} ({one['value']})" for one in valid.values())
+            fixes = ["Remove one", *(f"set {own}" for own in OWN_LABELS if key in OWN_LABELS[own])]
+            problems.append(f"{key} is not clear: {values} disagree. {', or '.join(fixes)}.")
+        elif valid:
+            [settings[key]] = valid.values()
+    return WantedSettings(settings, frozenset(kept), tuple(problems))
+
+
+def _own(labels: Mapping[str, str]) -> Iterator[_LabelValue]:
+    for name in sorted(name for name in labels if name.startswith(OWN)):
+        try:
+            key, value = read_own_label(name, labels[name])
+        except QuotaError as error:
+            keys = OWN_LABELS.get(name, ())
+            yield from (_LabelValue(key, None, is_own=True) for key in keys)
+            yield _LabelValue("", None, is_own=True, problem=str(error))
+        else:
+            setting = NodeSetting(value=value, source=f"node label {name}")
+            yield _LabelValue(key, setting, is_own=True)
+
+
+def _vendors(where: KeyLocation, texts: Mapping[str, str]) -> Iterator[_LabelValue]:
+    for found in TABLES.find(where, dict(sorted(texts.items()))):
+        key, title = found.row.setting, found.dialect.title
+        if not key:
+            continue
+        try:
+            value = NODE_SETTINGS[key].parse(str(found.row.unit.read(found.text)))
+        except BadValue as bad:
+            error = QuotaError(str(found.source), found.text, bad.rule, bad.fix)
+            yield _LabelValue(key, None, is_own=False, problem=f"{title}: {error}")
+        else:
+            setting = NodeSetting(value=str(value), source=str(found.source))
+            yield _LabelValue(key, setting, is_own=False)
+
+
+class SettingsTarget(Protocol):
+    """The part of gpushare.client.Client that sets what labels say."""
+
+    def set_node_setting(self, key: str, setting: NodeSetting | None) -> None:
+        """Set a setting of the node; None: as gpushare.yaml says."""
+
+
+class NodeSettings:
+    """Keeps gpushared's settings as the labels of the node say; not thread-safe.
+
+    gpushared keeps them itself, so that a new gpushare-node has nothing to remember.
+    """
+
+    def __init__(
+        self,
+        target: SettingsTarget,
+        recorder: EventRecorder,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._target = target
+        self._recorder = recorder
+        self._clock = clock
+        self._reported: frozenset[str] = frozenset()
+
+    def apply(self, node: Object, status: Mapping[str, Any]) -> None:
+        """Set what the labels of `node` say, and report what is wrong with them.
+
+        `status` is gpushared's own, of now. UserError of the daemon or the API server, to be tried
+        again.
+        """
+        if not status["accepts_node_labels"]:
+            return
+        current: Mapping[str, NodeSetting] = status["node_settings"]
+        wanted = settings_of(node)
+        problems = list(wanted.problems)
+        for key in sorted((current.keys() | wanted.settings.keys()) - wanted.kept):
+            setting = wanted.settings.get(key)
+            if setting == current.get(key):
+                continue
+            try:
+                self._target.set_node_setting(key, setting)
+            except RequestRefused as error:
+                problems.append(str(error))
+            else:
+                self._report(node, NORMAL, CHANGED, _changed(key, setting), f"{self._clock()}")
+        for problem in problems:
+            if problem not in self._reported:
+                self._report(node, WARNING, IGNORED, f"{problem} Nothing was changed.", "")
+        self._reported = frozenset(problems)
+
+    def _report(self, node: Object, kind: str, reason: str, message: str, number: str) -> None:
+        about = NodeObject(node["metadata"]["name"], node["metadata"]["uid"])
+        text = message[:MESSAGE_CHARACTERS]
+        self._recorder.record(KubernetesEvent(about, reason, kind, text, self._clock(), number))
+
+
+def _changed(key: str, setting: NodeSetting | None) -> str:
+    if setting is None:
+        return f"{key} is as gpushare.yaml sets it: no label sets it any more"
+    by = f"{key} is {setting['value']}, by the {setting['source']}"
+    return f"{by}. It applies to new containers"

@@ -16,13 +16,10 @@ from typing import Any, Final, Protocol
 
 from gpushare.errors import UserError
 from gpushare.kubernetes import StatusLog
-from gpushare.kubernetes.api.event_recorder import EventRecorder
-from gpushare.kubernetes.api.events import EventReporter, EventSource
-from gpushare.kubernetes.api.labels import NODES, NodeLabels
-from gpushare.kubernetes.api.node_settings import NodeSettings, SettingsTarget
-from gpushare.kubernetes.api.server import ApiServer
+from gpushare.kubernetes.api.events import EventRecorder, EventReporter, EventSource
+from gpushare.kubernetes.api.labels import NODES, NodeLabels, NodeSettings, SettingsTarget
+from gpushare.kubernetes.api.server import ApiServer, WatchedObjects
 from gpushare.kubernetes.api.slices import SLICES, SlicePublisher
-from gpushare.kubernetes.api.watch import WatchedObjects
 from gpushare.kubernetes.cards import NodeCards, node_cards, pcie_roots
 from gpushare.protocol.kubernetes import DRIVER
 

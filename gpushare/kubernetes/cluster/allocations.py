@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from gpushare.errors import UserError
 from gpushare.kubernetes.api.claims import AllocatedDevice, claim_of
-from gpushare.kubernetes.api.devices import (
+from gpushare.kubernetes.api.server import Object
+from gpushare.kubernetes.api.slices import (
     CORES,
     MEMORY,
     TAINT_PREFIX,
@@ -20,7 +21,6 @@ from gpushare.kubernetes.api.devices import (
     BadQuantity,
     parse_quantity,
 )
-from gpushare.kubernetes.api.server import Object
 from gpushare.kubernetes.cluster import ClusterCard, ClusterContainer
 from gpushare.protocol.kubernetes import DRIVER, RESOURCE
 from gpushare.quota.errors import BadValue

@@ -3,8 +3,7 @@
 
 | module | content |
 |---|---|
-| messages | the messages and services of the kubelet's interfaces |
-| grpc_service | services on a socket, their streams, calls of the kubelet |
+| grpc_service | the kubelet's messages, services on a socket, their streams, calls |
 | memory_units | a card's memory as countable devices (pure) |
 | device_plugin | the device plugin v1beta1, and its registration |
 | dra_plugin | the driver of dynamic resource allocation |

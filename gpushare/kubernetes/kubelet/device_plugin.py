@@ -20,20 +20,24 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gpushare.errors import UserError
 from gpushare.kubernetes.kubelet import memory_units
-from gpushare.kubernetes.kubelet.grpc_service import Broadcast, Call, GrpcServer, call, inode
-from gpushare.kubernetes.kubelet.messages import (
+from gpushare.kubernetes.kubelet.grpc_service import (
     DEVICE_PLUGIN,
     DEVICE_PLUGIN_VERSION,
     DEVICE_REGISTRATION,
     KUBELET_SOCKET,
+    Broadcast,
+    Call,
+    GrpcServer,
+    call,
+    inode,
 )
 from gpushare.protocol.kubernetes import ALLOCATION_MOUNT
 
 if TYPE_CHECKING:
     from gpushare.kubernetes import StatusLog
     from gpushare.kubernetes.cards import SchedulableCard
+    from gpushare.kubernetes.kubelet.grpc_service import Values
     from gpushare.kubernetes.kubelet.memory_units import MemoryResource
-    from gpushare.kubernetes.kubelet.messages import Values
 
 RETRY_SECONDS: Final = 5.0
 #: After a registration, the kubelet opens a stream at once. Without one it uses no device.

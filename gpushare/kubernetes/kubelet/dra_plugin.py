@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gpushare.errors import UserError
-from gpushare.kubernetes.kubelet.grpc_service import Broadcast, Call, GrpcServer
-from gpushare.kubernetes.kubelet.messages import (
+from gpushare.kubernetes.kubelet.grpc_service import (
     DRA_HEALTHY,
     DRA_SERVICES,
     DRA_UNHEALTHY,
@@ -32,6 +31,9 @@ from gpushare.kubernetes.kubelet.messages import (
     MAX_MESSAGE_CHARACTERS,
     PLUGIN_REGISTRATION,
     PLUGIN_TYPE,
+    Broadcast,
+    Call,
+    GrpcServer,
 )
 from gpushare.protocol.kubernetes import DRIVER, device_name
 
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from gpushare.kubernetes import StatusLog
     from gpushare.kubernetes.api.claims import AllocatedClaim, AllocatedDevice
     from gpushare.kubernetes.cards import SchedulableCard
-    from gpushare.kubernetes.kubelet.messages import Values
+    from gpushare.kubernetes.kubelet.grpc_service import Values
 
 PATH_BYTES: Final = 107  # of a Unix socket (sun_path, with a zero at the end)
 #: A device whose health is older is unknown to the kubelet; it is sent three times as often.

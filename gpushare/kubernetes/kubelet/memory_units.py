@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpushare.errors import UserError
-from gpushare.kubernetes.kubelet.messages import (
+from gpushare.kubernetes.kubelet.grpc_service import (
     HEALTHY,
     UNHEALTHY,
     ListAndWatchResponse,

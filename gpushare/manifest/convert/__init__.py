@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rewrite the requests of a manifest in another system's keys, and change nothing else.
 
-`edits`, `plan` and `round_trip` edit YAML and know nothing of GPUs. `targets` are tables,
-`requests` finds the keys of a request, `render` writes it in a target's keys, `edit_target` knows
-where those go, and `conversion` plans it for a file.
+`plan` edits YAML and knows nothing of GPUs. `targets` are tables, with what writes a request in a
+target's keys, `requests` finds the keys of a request, and `conversion` plans it for a file.
 """
 
 from __future__ import annotations
@@ -20,8 +19,12 @@ from gpushare.manifest.convert.conversion import (
     FileConversion,
     refusal_text,
 )
-from gpushare.manifest.convert.edits import CannotEdit, NewText, Quoted, RemovedComments
-from gpushare.manifest.convert.render import RenderedRequest
+from gpushare.manifest.convert.plan import (
+    CannotEdit,
+    NewText,
+    Quoted,
+    RemovedComments,
+)
 from gpushare.manifest.convert.requests import (
     LocatedKey,
     LocatedRequest,
@@ -30,7 +33,7 @@ from gpushare.manifest.convert.requests import (
     field_of,
     meaning_of,
 )
-from gpushare.manifest.convert.targets import TARGETS, Target
+from gpushare.manifest.convert.targets import TARGETS, RenderedRequest, Target
 from gpushare.manifest.request import request_of
 from gpushare.quota.errors import QuotaError
 from gpushare.text_position import KeyPath

@@ -11,11 +11,17 @@ from typing import Final, Literal, TypeAlias
 
 from gpushare.errors import ErrorCode, UserError
 from gpushare.manifest import Container, Document, ManifestFile, ManifestValue, Pod, settings_of
-from gpushare.manifest.convert.edits import CannotEdit, NewText, Quoted
-from gpushare.manifest.convert.plan import DocumentEdits
-from gpushare.manifest.convert.render import DroppedKey, RenderedKey, RenderedRequest, render
+from gpushare.manifest.convert.plan import CannotEdit, DocumentEdits, NewText, Quoted
 from gpushare.manifest.convert.requests import LocatedKey, LocatedRequest, locate_request
-from gpushare.manifest.convert.targets import Surface, Target, Untranslatable
+from gpushare.manifest.convert.targets import (
+    DroppedKey,
+    RenderedKey,
+    RenderedRequest,
+    Surface,
+    Target,
+    Untranslatable,
+    render,
+)
 from gpushare.manifest.request import KeyRefusal
 from gpushare.quota.dialects import TABLES
 from gpushare.quota.errors import QuotaError

@@ -1,24 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests in other systems' keys, and what they mean to gpushare.
 
-A table for each dialect (hami.py, clouds.py ...), and one engine: `parse` looks keys up and reads
-their values, `normalize` makes a request per card of them, `translate` does both for a container on
-a node. Several dialects become one request in quota/precedence.py. Standard library only.
+A table for each dialect (hami.py, clouds.py ...), and one engine: `parse` looks keys up, reads
+their values and makes a request per card of them, `translate` does so for a container on a node.
+Several dialects become one request in quota/parse.py. Standard library only.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from gpushare.quota.dialects.alibaba import ALIBABA, EGPU
-from gpushare.quota.dialects.clouds import AWS, BAIDU, GKE
+from gpushare.quota.dialects.clouds import ALIBABA, AWS, BAIDU, EGPU, ELASTIC, GKE, QGPU, VCUDA
 from gpushare.quota.dialects.hami import HAMI, HAMI_DRA
-from gpushare.quota.dialects.kai import KAI
-from gpushare.quota.dialects.normalize import DialectRequest, value_title
 from gpushare.quota.dialects.nvidia import NVIDIA
-from gpushare.quota.dialects.parse import Tables, combine
-from gpushare.quota.dialects.schedulers import KOORDINATOR, KUBESHARE, NVSHARE, ORIONX
-from gpushare.quota.dialects.tencent import ELASTIC, QGPU, VCUDA
+from gpushare.quota.dialects.parse import DialectRequest, Tables, combine, value_title
+from gpushare.quota.dialects.schedulers import (
+    HUAWEI,
+    KAI,
+    KOORDINATOR,
+    KUBESHARE,
+    NVSHARE,
+    ORIONX,
+    VOLCANO,
+)
 from gpushare.quota.dialects.translate import (
     Translation,
     Translator,
@@ -27,9 +31,8 @@ from gpushare.quota.dialects.translate import (
     scoped_annotation,
 )
 from gpushare.quota.dialects.vendor_key import VISIBLE, Dialect, KeyLocation, VendorKey, VendorValue
-from gpushare.quota.dialects.volcano import HUAWEI, VOLCANO
 from gpushare.quota.dialects.volcengine import MGPU
-from gpushare.quota.precedence import OURS, DialectLayer
+from gpushare.quota.parse import OURS, DialectLayer
 from gpushare.quota.request_policy import DialectMode, Dialects
 
 #: Every dialect, by name; a vendor's file has one or more.

@@ -8,18 +8,17 @@ request beside it: alone it would be a request for nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gpushare.quota.annotations import PodIdentity
-from gpushare.quota.dialects.normalize import DialectRequest, described, value_title
-from gpushare.quota.dialects.parse import Tables, combine
-from gpushare.quota.dialects.recorded import RecordedKeys
-from gpushare.quota.dialects.vendor_key import VendorValue
+from gpushare.quota.dialects.parse import DialectRequest, Tables, combine, described, value_title
+from gpushare.quota.dialects.vendor_key import KeyLocation, VendorValue
 from gpushare.quota.errors import BadValue, QuotaError, printable, quoted
 from gpushare.quota.keys import KEYS, Diagnostics
-from gpushare.quota.precedence import DialectLayer, Precedence
+from gpushare.quota.parse import DialectLayer, Precedence
 from gpushare.quota.request import VISIBLE_DEVICES, Diagnostic, Layer, RequestedValue, ValueSource
 from gpushare.quota.request_policy import Dialects
 
@@ -328,3 +327,48 @@ def _meaning(request: DialectRequest) -> str:
         for source, found in keys.items()
     )
     return f"{request.dialect.title}: {', '.join(parts)}"
+
+
+# --- vendors' keys of a pod's container, as an admission policy recorded them in an annotation ---
+#
+# No container runtime sees the limits and labels of a pod. The policy of gpushare's helm chart
+# copies each container's keys, word for word, into `gpushare.io/container.NAME.vendor`, and removes
+# the limits, which no device plugin serves. So there is one translation of them, that of this
+# package.
+#
+# The text has a line for each key (`limit nvidia.com/gpumem=4096`), and one that says which
+# container of its pod it is (`position 0`; init containers are counted apart), because some
+# vendors' annotations go by that.
+
+#: Where a policy reads keys.
+RECORDED: Final[tuple[KeyLocation, ...]] = ("limit", "label", "annotation", "env")
+_POSITION: Final = re.compile(r"position ([0-9]{1,4})", re.ASCII)
+_FIX: Final = "omit it: the admission policy of gpushare's helm chart writes it"
+
+
+@dataclass(frozen=True)
+class RecordedKeys:
+    """The keys of one container by where they were, and its `position` in its pod."""
+
+    texts: Mapping[KeyLocation, Mapping[str, str]]
+    position: int | None = None
+
+    def values(self, tables: Tables) -> list[VendorValue]:
+        """Return the values that `tables` know."""
+        return [value for where, texts in self.texts.items() for value in tables.find(where, texts)]
+
+
+def recorded_keys(text: str) -> RecordedKeys:
+    """Return the keys in the annotation's `text`; BadValue if a line has another form."""
+    texts: dict[KeyLocation, dict[str, str]] = {where: {} for where in RECORDED}
+    position = None
+    for line in text.splitlines():
+        if found := _POSITION.fullmatch(line):
+            position = int(found[1])
+            continue
+        where = next((one for one in RECORDED if line.startswith(f"{one} ")), None)
+        name, equals, value = line.partition(" ")[2].partition("=")
+        if where is None or not equals:
+            raise BadValue(f"has the line {quoted(line)}, which is no vendor's key", _FIX)
+        texts[where][name] = value
+    return RecordedKeys(texts, position)

@@ -14,8 +14,8 @@ from difflib import get_close_matches
 from fractions import Fraction
 from typing import Final, TypeAlias
 
-from gpushare.quota.card_lists import MAX_CARDS, parse_capabilities
 from gpushare.quota.errors import BadValue
+from gpushare.quota.keys import MAX_CARDS, parse_capabilities
 from gpushare.quota.size import MAX_BYTES
 
 KIB: Final = 1 << 10

@@ -2,7 +2,7 @@
 """The parts of a vendor's table: its keys, and the rules of the vendor's product.
 
 Tables hold data and no logic. How a text is read is the key's unit (units.py), and what all values
-of a dialect come to is decided in normalize.py.
+of a dialect come to is decided in parse.py.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ from gpushare.kubernetes.api.server import (
     ApiNotFound,
     ApiServer,
     ApiUnreachable,
+    WatchedObjects,
     path_of,
 )
-from gpushare.kubernetes.api.watch import WatchedObjects
 from tests.descriptors import open_count
 from tests.stack.api_server import Body, Refused, StandInApiServer
 from tests.system.kubernetes.conftest import Connect

@@ -19,11 +19,10 @@ from packages import chart, validating_policy
 from packages.workspace import Workspace
 
 from gpushare import settings
-from gpushare.kubernetes.api.event_recorder import EventRecorder, KubernetesEvent, PodContainer
+from gpushare.kubernetes.api.events import EventRecorder, KubernetesEvent, PodContainer
 from gpushare.kubernetes.api.labels import NODES, NodeLabels
-from gpushare.kubernetes.api.server import ApiServer
+from gpushare.kubernetes.api.server import ApiServer, WatchedObjects
 from gpushare.kubernetes.api.slices import SlicePublisher
-from gpushare.kubernetes.api.watch import WatchedObjects
 from gpushare.protocol.kubernetes import MODES
 from tests.admission import mutate, violations
 from tests.admission.rendered import translation

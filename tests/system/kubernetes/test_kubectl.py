@@ -23,8 +23,7 @@ from gpushare.cli.kubectl import PS_HEADINGS
 from gpushare.cli.status import LS_HEADINGS
 from gpushare.exporter.exposition import expose
 from gpushare.exporter.metric_family import Snapshot
-from gpushare.kubernetes.api.devices import devices_of
-from gpushare.kubernetes.api.slices import SLICES
+from gpushare.kubernetes.api.slices import SLICES, devices_of
 from gpushare.kubernetes.cluster import kubectl as transport
 from gpushare.kubernetes.cluster.figures import BadFigures, node_figures
 from gpushare.kubernetes.cluster.survey import INSTALL

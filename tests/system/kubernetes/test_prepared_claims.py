@@ -16,10 +16,11 @@ from gpushare.kubernetes.api.claims import (
     CLAIMS,
     AllocatedClaim,
     BadClaim,
+    ClaimFollower,
     ClaimReader,
+    PreparedClaims,
     claim_of,
 )
-from gpushare.kubernetes.api.prepared_claims import ClaimFollower, PreparedClaims
 from gpushare.kubernetes.api.server import ApiServer, path_of
 from tests.stack.api_server import StandInApiServer
 from tests.stack.claims import AllocatedPart, ScheduledClaim

@@ -11,13 +11,12 @@ import pytest
 from gpushare.kubernetes.api.claims import (
     CLAIMS,
     ClaimReader,
+    PreparedClaims,
 )
-from gpushare.kubernetes.api.event_recorder import EventRecorder, KubernetesEvent, PodContainer
+from gpushare.kubernetes.api.events import EventRecorder, KubernetesEvent, PodContainer
 from gpushare.kubernetes.api.labels import NODES, NodeLabels
-from gpushare.kubernetes.api.prepared_claims import PreparedClaims
-from gpushare.kubernetes.api.server import ApiServer, path_of
+from gpushare.kubernetes.api.server import ApiServer, WatchedObjects, path_of
 from gpushare.kubernetes.api.slices import SLICES, SlicePublisher
-from gpushare.kubernetes.api.watch import WatchedObjects
 from gpushare.protocol.kubernetes import DRIVER
 from tests.stack.api_server import StandInApiServer
 from tests.system.waiting import wait_until

@@ -16,8 +16,7 @@ from gpushare.manifest import read
 from gpushare.manifest.request import request_on_node
 from gpushare.protocol.kubernetes import NodeMode
 from gpushare.quota.keys import KEYS
-from gpushare.quota.profiles import profile
-from gpushare.quota.request_policy import RequestPolicy
+from gpushare.quota.request_policy import RequestPolicy, profile
 from gpushare.quota.values import NO_WAIT_IN_PODS, Choice, Duration, PercentOfMemory, WholeNumber
 from tests.admission import violations
 from tools.check.command import ROOT

@@ -13,8 +13,7 @@ from gpushare.cli.run import NOT_EXECUTABLE, NOT_FOUND, OURS
 from gpushare.compatibility import RULES
 from gpushare.errors import ExitStatus
 from gpushare.events import EVENTS
-from gpushare.knowledge import entries
-from gpushare.knowledge.entries import read_entries
+from gpushare.knowledge import read_entries
 from gpushare.quota.dialects import DIALECTS
 
 ROOT = Path(__file__).parents[3]
@@ -165,7 +164,7 @@ def test_every_dialect_has_a_topic_with_each_of_its_keys(name: str) -> None:
 
 
 def test_other_names_of_a_product_lead_to_its_dialect() -> None:
-    assert sorted(entries.ALSO.keys() - DIALECTS) == []
+    assert sorted(knowledge.ALSO.keys() - DIALECTS) == []
 
 
 def test_a_topic_comes_before_a_rule_of_the_same_name() -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from gpushare.daemon.service.node_operations import status_row
 from gpushare.daemon.views.status_rows import tenant_row
-from gpushare.kubernetes.api.event_recorder import PodContainer
-from gpushare.kubernetes.api.events import pod_of, pod_of_event
+from gpushare.kubernetes.api.events import PodContainer, pod_of, pod_of_event
 from tests.unit.daemon import fakes
 from tests.unit.daemon.bundles import ContainerdBundles
 from tests.unit.daemon.fakes import FakeDaemon

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.kubernetes.api.devices import (
+from gpushare.kubernetes.api.slices import (
     BadQuantity,
     devices_of,
     format_quantity,

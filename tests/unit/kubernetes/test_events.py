@@ -9,16 +9,18 @@ import pytest
 
 from gpushare.client import DaemonUnreachable
 from gpushare.events import KEPT
-from gpushare.kubernetes.api.event_recorder import (
+from gpushare.kubernetes.api.events import (
     BURST,
     COUNT_SECONDS,
     EVENTS,
     PERIOD_SECONDS,
+    TEXTS,
     EventRecorder,
+    EventReporter,
     KubernetesEvent,
     PodContainer,
+    message_of,
 )
-from gpushare.kubernetes.api.events import TEXTS, EventReporter, message_of
 from gpushare.kubernetes.api.server import ApiServer, path_of
 from tests.stack.api_server import Body, StandInApiServer
 from tests.unit.kubernetes.gpushared import NOW, Clock, FakeGpushared

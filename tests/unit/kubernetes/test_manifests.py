@@ -14,7 +14,7 @@ from gpushare.kubernetes.api.claims import (
     PARAMETERS_VERSION,
     read_parameters,
 )
-from gpushare.kubernetes.api.devices import devices_of
+from gpushare.kubernetes.api.slices import devices_of
 from gpushare.protocol.kubernetes import DRIVER, MODE_LABEL
 from gpushare.quota.keys import KEYS
 from tools.check.command import ROOT

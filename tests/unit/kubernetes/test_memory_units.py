@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from gpushare.errors import UserError
 from gpushare.kubernetes.cards import SchedulableCard
 from gpushare.kubernetes.kubelet import memory_units
+from gpushare.kubernetes.kubelet.grpc_service import ListAndWatchResponse
 from gpushare.kubernetes.kubelet.memory_units import MemoryResource, NoDevices, memory_resource
-from gpushare.kubernetes.kubelet.messages import ListAndWatchResponse
 
 GIB = 1 << 30
 MIB = 1 << 20

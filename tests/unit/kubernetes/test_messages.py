@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
-from gpushare.kubernetes.kubelet import messages
+from gpushare.kubernetes.kubelet import grpc_service
 from tests.stack import protos
 from tests.stack.kubelet import dra
 from tests.stack.kubelet.service import Service
@@ -18,11 +18,11 @@ from tests.stack.kubelet.service import Service
 @pytest.mark.parametrize(
     ("service", "theirs"),
     [
-        (messages.DEVICE_REGISTRATION, Service("deviceplugin", "Registration")),
-        (messages.DEVICE_PLUGIN, Service("deviceplugin", "DevicePlugin")),
-        (messages.PLUGIN_REGISTRATION, Service("pluginregistration", "Registration")),
-        *((service, dra.DRA[name]) for name, service in messages.DRA_SERVICES.items()),
-        *((service, dra.HEALTH[name]) for name, service in messages.HEALTH_SERVICES.items()),
+        (grpc_service.DEVICE_REGISTRATION, Service("deviceplugin", "Registration")),
+        (grpc_service.DEVICE_PLUGIN, Service("deviceplugin", "DevicePlugin")),
+        (grpc_service.PLUGIN_REGISTRATION, Service("pluginregistration", "Registration")),
+        *((service, dra.DRA[name]) for name, service in grpc_service.DRA_SERVICES.items()),
+        *((service, dra.HEALTH[name]) for name, service in grpc_service.HEALTH_SERVICES.items()),
     ],
     ids=lambda each: getattr(each, "full_name", ""),
 )
@@ -57,7 +57,7 @@ def shape(message: Any) -> Any:
 
 
 REQUEST = protos.message_class(
-    messages.DEVICE_PLUGIN.methods_by_name["PreStartContainer"].input_type
+    grpc_service.DEVICE_PLUGIN.methods_by_name["PreStartContainer"].input_type
 )
 
 

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpushare.kubernetes.api.node_settings import (
-    settings_of,
-)
+from gpushare.kubernetes.api.labels import settings_of
 from gpushare.protocol.kubernetes import MODES
 from gpushare.quota.dialects import DIALECTS
 from gpushare.quota.errors import BadValue

@@ -12,9 +12,8 @@ import pytest
 from gpushare.client import DaemonUnreachable
 from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.api import reporter, slices
-from gpushare.kubernetes.api.event_recorder import EVENTS, EventRecorder
-from gpushare.kubernetes.api.labels import NodeLabels, labels_of
-from gpushare.kubernetes.api.node_settings import CHANGED, IGNORED, NodeSettings
+from gpushare.kubernetes.api.events import EVENTS, EventRecorder
+from gpushare.kubernetes.api.labels import CHANGED, IGNORED, NodeLabels, NodeSettings, labels_of
 from gpushare.kubernetes.api.reporter import NodeReporter
 from gpushare.kubernetes.api.server import ApiServer
 from gpushare.kubernetes.api.slices import SLICES, NoSharedDevices, SlicePublisher

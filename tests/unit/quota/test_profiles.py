@@ -13,8 +13,8 @@ from gpushare.config import parse
 from gpushare.quota.effective_request import resolve_request
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.parse import parse_request
-from gpushare.quota.profiles import profile
 from gpushare.quota.request import QuotaRequest, to_record
+from gpushare.quota.request_policy import profile
 
 GIB = 1 << 30
 ANNOTATION = "gpushare.io/profile"

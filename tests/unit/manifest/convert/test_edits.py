@@ -11,8 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.manifest.convert.edits import CannotEdit, NewText
-from gpushare.manifest.convert.plan import DocumentEdits
+from gpushare.manifest.convert.plan import CannotEdit, DocumentEdits, NewText
 from gpushare.text_position import KeyPath
 from gpushare.yaml_nodes import parse
 

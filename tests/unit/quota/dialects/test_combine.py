@@ -14,7 +14,7 @@ from gpushare.quota.dialects import (
     combine,
     units,
 )
-from gpushare.quota.dialects.tencent import POLICIES
+from gpushare.quota.dialects.clouds import POLICIES
 
 # --- what no vendor of today needs all of: a table of the test's own ---
 

@@ -20,7 +20,7 @@ from gpushare.quota.dialects.units import ByCard, ByContainer
 from gpushare.quota.dialects.vendor_key import LOCATIONS, KeyLocation, VendorKey
 from gpushare.quota.errors import BadValue, printable
 from gpushare.quota.keys import KEYS
-from gpushare.quota.precedence import dialect_conflict, merge_dialects
+from gpushare.quota.parse import dialect_conflict, merge_dialects
 from gpushare.quota.request import Layer
 
 PLACES: Final = {

@@ -17,8 +17,7 @@ from gpushare.quota.effective_request import (
 )
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.keys import KEYS
-from gpushare.quota.parse import parse_request
-from gpushare.quota.precedence import Precedence
+from gpushare.quota.parse import Precedence, parse_request
 from gpushare.quota.request import EngineCards, QuotaRequest
 from gpushare.quota.request_policy import Dialects, EnvTrust, MaxPerRequest
 from tests.unit.quota.records import rows
