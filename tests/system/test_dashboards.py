@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each query of a dashboard, ours or another's, returns what Prometheus has of real containers."""
+"""Each query of a dashboard returns what Prometheus has of real containers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from gpushare.cli.rules import DASHBOARDS, read
-from gpushare.exporter.aliases import COMPAT
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 
@@ -58,7 +57,7 @@ def node() -> Iterator[ScrapedNode]:
     """A pod's container has worked, and was denied memory; another container is of no pod."""
     with Stack(cards=2) as stack:
         stack.start_daemon()
-        exporter = Exporter.of(stack, f"--compat={','.join(COMPAT)}")
+        exporter = Exporter.of(stack)
         prometheus = Prometheus(exporter)
         asked = {"gpushare.io/memory": "4GiB", "gpushare.io/cores": "30"}
         pod = Bundle(stack, annotations={**POD, **asked})
@@ -139,30 +138,3 @@ def test_each_query_returns_data_in_each_time_range(node: ScrapedNode, name: str
         if not answer(node, query, EVERYTHING, seconds)
     ]
     assert silent == []
-
-
-@pytest.mark.parametrize(
-    ("query", "least", "most"),
-    [  # as HAMi-WebUI, HAMi's and NVIDIA's dashboards for Grafana, and TKE's monitoring ask
-        (
-            'avg(vGPU_device_memory_usage_in_bytes{{deviceuuid="{card}",podname="train-0"}})',
-            *(GIB, 2 * GIB),
-        ),
-        ('sum(vGPU_device_memory_limit_in_bytes{{podname="train-0"}})', 4 * GIB, 4 * GIB),
-        ('avg(GPUDeviceMemoryLimit{{nodeid="node-1",deviceuuid="{card}"}})', 100 * GIB, 141 * GIB),
-        ('sum(vGPUCoreAllocated{{nodename="node-1",podname="train-0"}})', 30, 30),
-        ('max(DCGM_FI_DEV_GPU_TEMP{{UUID="{card}"}})', 20, 100),
-        ('sum(DCGM_FI_DEV_POWER_USAGE{{Hostname="node-1"}})', 100, 1400),
-        (
-            "container_gpu_memory_total / on (pod_name) group_left() container_request_gpu_memory",
-            *(0.25, 0.5),
-        ),
-        ('container_request_gpu_utilization{{container_name="main",node="node-1"}}', 0.3, 0.3),
-    ],
-)
-def test_a_query_of_another_dashboard_has_its_value(
-    node: ScrapedNode, query: str, least: float, most: float
-) -> None:
-    text = query.format(card=node.card)
-    wait_until(lambda: bool(values(node.prometheus, text)))
-    assert all(least <= value <= most for value in values(node.prometheus, text))

@@ -6,8 +6,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -27,7 +25,6 @@ from gpushare.exporter.http_server import (
     parse_request,
 )
 from gpushare.exporter.metric_family import SnapshotSource
-from tests.unit.exporter.made import metrics, tenant
 
 pytestmark = pytest.mark.gate
 
@@ -231,37 +228,3 @@ def test_loopback_does_not_show_data_that_read_group_hides(tmp_path: Path) -> No
             .status
             == 200
         )
-
-
-def test_the_node_is_named_as_kubernetes_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def named(node: str = "", configured: str = "") -> list[str]:
-        """Return the name while the daemon answers, and afterwards."""
-        source = SnapshotSource(tmp_path / "control.sock", node)
-        answer = metrics(tenant())
-        answer.node["node_name"] = configured
-        with monkeypatch.context() as patch:
-            patch.setattr(source._client, "metrics", lambda: answer)
-            first = source.snapshot().node
-        source._last = None
-        return [first, source.snapshot().node]
-
-    monkeypatch.delenv("NODE_NAME", raising=False)
-    assert named() == [socket.gethostname()] * 2
-    assert named(configured="gpu-7") == ["gpu-7"] * 2, "also while gpushared is down"
-    monkeypatch.setenv("NODE_NAME", "gpu-8")
-    assert named(configured="gpu-7") == ["gpu-8"] * 2
-    assert named("gpu-9", configured="gpu-7") == ["gpu-9"] * 2
-
-
-@pytest.mark.parametrize("asked", ["nvidia", "hami,", "HAMI", ""])
-def test_a_name_that_there_is_none_of_is_a_usage_error(asked: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "gpushare.exporter", f"--compat={asked}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "Use, for example, --compat=hami,dcgm" in done.stderr

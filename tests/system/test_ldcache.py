@@ -232,14 +232,6 @@ def test_a_cache_is_the_same_after_writing_and_reading(
     assert ldcache.parse(ldcache.dump(cache)) == cache
 
 
-@given(st.lists(TEXT, min_size=2, max_size=6))
-def test_names_have_one_order(names: list[bytes]) -> None:
-    for one in names:
-        for other in names:
-            forth, back = ldcache.compare_names(one, other), ldcache.compare_names(other, one)
-            assert (forth > 0) == (back < 0)
-
-
 def test_the_order_is_ldconfigs(image: Path) -> None:
     names = [line.split()[0].encode() for line in listed(Path("/etc/ld.so.cache")) if "=>" in line]
     names_of_image = [line.split()[0].encode() for line in listed(image) if "=>" in line]

@@ -140,31 +140,6 @@ def test_a_gpushared_that_is_killed_keeps_the_order(stack: Stack, queue: QueueCl
             assert [entry["name"] for entry in queue.queue()] == ["third"]
 
 
-def test_docker_run_waits_and_its_container_gets_what_was_granted(
-    stack: Stack, docker: Docker, queue: QueueClient
-) -> None:
-    assert docker.env
-    words = (
-        *("docker", "run", "--rm", "--name", "queued", "--runtime", "gpushare"),
-        *(
-            "--network",
-            "none",
-            "-e",
-            f"GPUSHARE_MEMORY={MOST}",
-            "gpushare-probe",
-            "gpushare-probe",
-            "info",
-        ),
-    )
-    with full(stack) as first, started(stack, "--wait", "--", *words) as second:
-        wait_until(lambda: is_waiting(queue, "queued"))
-        assert waiting(queue, "queued")[0]["kind"] == "container"
-        first.communicate(timeout=LIMIT_SECONDS)
-        output, errors = second.communicate(timeout=LIMIT_SECONDS)
-    assert second.returncode == 0, errors
-    assert f'"total":{100 << 30}' in output.replace(" ", "")
-
-
 def test_a_create_waits_as_long_as_it_says(
     stack: Stack, docker: Docker, queue: QueueClient
 ) -> None:

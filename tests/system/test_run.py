@@ -4,12 +4,9 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,12 +14,10 @@ from typing import Any
 
 import pytest
 
-from gpushare.protocol import CODE_REFUSED
 from tests.leftovers import cgroups_named
 from tests.stack import Stack
 from tests.stack.users import as_user
 from tests.system.waiting import wait_until
-from tests.unit.cli.fake_daemon import AnsweringDaemon, refusal
 
 WAIT_SECONDS = 20.0  # the daemon looks at a tenant's cgroup again at growing intervals
 
@@ -76,28 +71,6 @@ def test_the_command_sees_its_quota_as_the_card(stack: Stack) -> None:
     assert said[-1]["total"] == said[-1]["device_total"] == 3 << 30
 
 
-def test_a_process_that_cannot_be_bound_leaves_nothing(tmp_path: Path) -> None:
-    identity = f"host-{secrets.token_hex(4)}"
-    opened = {"key": "0" * 16, "id": identity, "directory": "", "mounts": [], "env": {}}
-    answers = {
-        "open": [{"ok": True, **opened}],
-        "bind": refusal(CODE_REFUSED, "the reservation has expired"),
-        "release": [{"ok": True}],
-    }
-    with AnsweringDaemon(tmp_path / "control.sock", answers).running() as daemon:
-        done = subprocess.run(
-            [sys.executable, "-m", "gpushare.cli", "run", "--memory", "1GiB", "true"],
-            check=False,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "GPUSHARE_SOCKET": str(daemon.path)},
-            timeout=60,
-        )
-    assert (done.returncode, done.stderr) == (125, "gpushare: the reservation has expired\n")
-    assert [request["op"] for request in daemon.requests] == ["open", "bind", "release"]
-    assert not cgroups_named(f"gpushare/{identity}")
-
-
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
@@ -135,17 +108,6 @@ def test_killed_it_leaves_no_tenant_and_no_cgroup(stack: Stack) -> None:
     wait_until(lambda: not cgroups_named(group.lstrip("/")))
 
 
-def test_a_process_in_the_background_keeps_the_share(stack: Stack) -> None:
-    script = "sleep 600 >/dev/null 2>&1 & echo $!"
-    done = run(stack, "--memory", "1GiB", "--name", "background", "--", "sh", "-c", script)
-    left = int(done.stdout)
-    try:
-        assert "background" in names(stack)
-    finally:
-        os.kill(left, signal.SIGKILL)
-    wait_until(lambda: "background" not in names(stack))
-
-
 @pytest.fixture
 def links(stack: Stack) -> Iterator[list[str]]:
     """What runs a command where /opt has only the links that `gpushare setup` makes."""
@@ -174,13 +136,3 @@ def test_without_root_the_quota_is_advisory_and_reported_as_such(
     assert json.loads(done.stdout.splitlines()[-1])["total"] == 2 << 30
     (tenant,) = (tenant for tenant in json.loads(listed) if tenant["name"] == "mine")
     assert tenant["isolation"] == "advisory"
-
-
-def test_without_root_and_links_the_message_says_what_to_run(
-    stack: Stack, links: list[str]
-) -> None:
-    shutil.rmtree(stack.root / "opt/gpushare")
-    words = ("--memory", "2GiB", "--name", "linkless", "--", "true")
-    done = run(stack, *words, before=[*links, *as_user()])
-    assert done.returncode == 125
-    assert "Run `sudo gpushare setup` once" in done.stderr

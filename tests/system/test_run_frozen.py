@@ -102,14 +102,6 @@ def frozen(stack: Stack) -> Iterator[TerminalCommand]:
         yield made
 
 
-def test_its_terminal_shows_that_it_is_paused_and_resumed(frozen: TerminalCommand) -> None:
-    frozen.client.resume(NAME)
-    frozen.sees("is resumed")
-    first, last = frozen.said()
-    assert first.startswith(f"gpushare: {NAME} is paused (operator: inspecting card 0). Ctrl-C")
-    assert last == f"gpushare: {NAME} is resumed."
-
-
 @pytest.mark.gate
 def test_sigterm_ends_it_as_it_would_otherwise(frozen: TerminalCommand) -> None:
     frozen.process.send_signal(signal.SIGTERM)

@@ -13,8 +13,6 @@ from gpushare.protocol.kubernetes import (
     ALLOCATION_MOUNT,
     ClaimDevice,
 )
-from tests.admission import mutate
-from tests.admission.rendered import translation
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 
@@ -58,28 +56,6 @@ def bundle(stack: Stack, folder: str, at: str = ALLOCATION_MOUNT, **annotations:
     made.config["mounts"].append(mount)
     made.save()
     return made
-
-
-def test_a_pod_of_another_vendor_has_exactly_what_its_limits_say(plugin: Stack) -> None:
-    """The scheduler counts 5 GiB, and the record of the admission policy requests 4097 MiB."""
-    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4097", "nvidia.com/gpucores": "30"}
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "job-1"},
-        "spec": {"containers": [{"name": "train", "resources": {"limits": limits}}]},
-    }
-    admitted = mutate(translation("plugin"), pod)
-    [container] = admitted["spec"]["containers"]
-    size = int(container["resources"]["limits"]["gpushare.io/memory-gib"]) * GIB
-    client = plugin.client
-    made = bundle(plugin, client.allocation(client.cards()[0]["uuid"], size))
-    made.config["annotations"] |= admitted["metadata"]["annotations"]
-    made.save()
-    with made.started() as tenant:
-        assert tenant.ask("info")["total"] == 4097 << 20
-        row = made.tenant
-        assert row["cards"][0]["cores"] == 30
 
 
 @pytest.mark.gate

@@ -10,15 +10,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from gpushare.install import InstallSource
-from gpushare.verify import image
-
-from .own_machine import OwnMachine
 
 PROGRAMS = Path(sys.executable).parent
 WRITTEN = ("/etc", "/opt", "/usr/local", "/var/lib")
@@ -76,16 +70,3 @@ def test_set_up_it_serves_and_undone_nothing_is_left(tmp_path: Path) -> None:
     assert any(line.startswith("ok    containerd: runtime gpushare registered") for line in lines)
     assert not [line for line in lines if line.startswith(("fail", "doctor:"))]
     assert not [line for line in lines if line.startswith("would ")], "a second setup changes"
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[OwnMachine]:
-    """A machine with docker, and a small image in the place of debian."""
-    machine = OwnMachine(tmp_path)
-    try:
-        machine.start_dockerd()
-        probe = InstallSource.of_package().libraries / "gpushare-probe"
-        machine.run("docker load", image.build(probe, tag="debian:latest"))
-        yield machine
-    finally:
-        machine.close()

@@ -16,7 +16,7 @@ from .waiting import wait_until
 
 pytestmark = pytest.mark.gate
 BYTES = 1 << 20
-KEY, OTHER = "0123456789abcdef", "fedcba9876543210"
+KEY = "0123456789abcdef"
 
 
 def _spares(root: Path) -> list[str]:
@@ -51,14 +51,6 @@ def test_one_of_the_spare_becomes_the_tenants(root: Path, mounts: TenantMounts) 
     assert not (root / KEY).exists()
 
 
-def test_another_takes_its_place(root: Path, mounts: TenantMounts) -> None:
-    before = set(_spares(root))
-    os.close(mounts.make(KEY, size_bytes=BYTES))
-    mounts.refill()
-    wait_until(lambda: len(_spares(root)) == 4)
-    assert set(_spares(root)) != before
-
-
 def test_mounts_of_an_earlier_start_are_replaced(root: Path, mounts: TenantMounts) -> None:
     for _ in range(2):
         directory = mounts.make(KEY, size_bytes=BYTES)
@@ -76,12 +68,6 @@ def test_more_at_once_than_there_are_spare_ones(mounts: TenantMounts) -> None:
         os.close(directory)
     assert mounts.made() == keys
     assert len(devices) == len(keys)
-
-
-def test_another_size_is_not_taken_from_them(root: Path, mounts: TenantMounts) -> None:
-    os.close(mounts.make(OTHER, size_bytes=2 * BYTES))
-    space = os.statvfs(root / OTHER / PAGES)
-    assert space.f_blocks * space.f_frsize == 2 * BYTES
 
 
 @pytest.mark.usefixtures("mounts")

@@ -7,7 +7,6 @@ import json
 
 import pytest
 
-from gpushare.verify import Docker
 from tests.stack import Stack
 
 
@@ -23,12 +22,3 @@ def verify(stack: Stack, way: str, test: str = "--memory") -> list[str]:
 @pytest.mark.gate
 def test_it_proves_the_limits_on_this_host(stack: Stack) -> None:
     assert any("CUDA_ERROR_OUT_OF_MEMORY" in claim for claim in verify(stack, "host"))
-
-
-def test_it_proves_that_evicted_memory_comes_back(stack: Stack) -> None:
-    assert any("finds its data as it left it" in one for one in verify(stack, "host", "--evict"))
-
-
-@pytest.mark.usefixtures("docker")
-def test_it_proves_the_limits_in_containers_of_docker(stack: Stack) -> None:
-    verify(stack, Docker.name)

@@ -8,7 +8,6 @@ import signal
 import yaml
 
 from tests.stack import Stack
-from tests.stack.bundle import Bundle
 from tests.system.waiting import wait_until
 
 
@@ -18,15 +17,6 @@ def write(stack: Stack, **keys: object) -> None:
 
 def logged(stack: Stack, event: str) -> bool:
     return any(line["event"] == event for line in stack.events())
-
-
-def test_a_maximum_holds_from_the_command_on_and_nothing_is_lost(own: Stack) -> None:
-    with Bundle(own, quota={"memory": "20GiB"}).started() as tenant:
-        write(own, max_per_request={"memory": "10GiB"})
-        assert own.gpushare("config", "reload").stdout == "changed: max_per_request, users\n"
-        refused = Bundle(own, quota={"memory": "15GiB"}).refusal()
-        assert "max_per_request.memory" in refused
-        assert tenant.ask("info")["total"] == 20 << 30
 
 
 def test_sighup_reloads_the_configuration_and_an_invalid_one_is_not_applied(own: Stack) -> None:

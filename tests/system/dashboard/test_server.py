@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import http.client
-import io
 import json
 import re
 import signal
@@ -20,10 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from gpushare import dashboard
-from gpushare.cli import gpushare
 from gpushare.client import Client
 from gpushare.dashboard import DEFAULT
 from gpushare.dashboard.server import STATIC
@@ -34,9 +29,7 @@ from gpushare.listen_address import Address, parse_address
 from tests.stack.certificate import write_certificate
 from tests.system.dashboard.conftest import GIB, KEY
 from tests.system.dashboard.served import ServedDashboard, options_of, served
-from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
-from tests.unit.cli.test_history import event
-from tests.unit.exporter.made import UUID
+from tests.unit.cli.fake_daemon import AnsweringDaemon
 
 pytestmark = pytest.mark.gate
 
@@ -154,12 +147,6 @@ def test_other_machines_need_a_token_file_or_a_certificate(text: str, tmp_path: 
     options_of(file, file, listen=listen, certificate=file, key=file, client_ca=file).check()
 
 
-def test_options_of_tls_need_each_other(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    assert "need each other" in refusal_of(options_of(file, file, certificate=file))
-    assert "--client-ca needs" in refusal_of(options_of(file, file, client_ca=file))
-
-
 def test_mutual_tls_takes_the_place_of_the_token(
     daemon: AnsweringDaemon, history: Path, tmp_path: Path
 ) -> None:
@@ -181,24 +168,7 @@ def test_mutual_tls_takes_the_place_of_the_token(
         assert len(ask()["tenants"]) == 2
 
 
-def test_a_certificate_that_cannot_be_read_is_reported(
-    daemon: AnsweringDaemon, history: Path, tmp_path: Path
-) -> None:
-    options = options_of(daemon.path, history, certificate=tmp_path / "c", key=tmp_path / "k")
-    with pytest.raises(UserError, match="--tls-certificate"), served(options):
-        pass
-
-
 PROGRAM = str(Path(sys.executable).parent / "gpushare")
-
-
-def test_without_the_libraries_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "gpushare.dashboard.server", raising=False)
-    monkeypatch.delattr(dashboard, "server", raising=False)
-    done = CliRunner().invoke(gpushare, ["dashboard"])
-    assert done.exit_code == 1
-    assert "the extra `dashboard`" in done.stderr
 
 
 @pytest.mark.parametrize("words", [["--json"], []])
@@ -269,17 +239,6 @@ def test_a_graph_has_the_figures_of_the_history_with_its_gap(
     assert sum(value or 0 for value in throttled["values"]) == pytest.approx(359)
 
 
-def test_every_graph_is_csv_with_the_same_values(site: ServedDashboard, end: float) -> None:
-    asked = {"subject": f"container:{KEY}", "since": end - 3600, "until": end}
-    graph = site.json(query("series", figure="used_bytes", **asked))
-    status, headers, body = site.ask(query("series.csv", figure="used_bytes", **asked))
-    assert (status, headers.get_content_type()) == (200, "text/csv")
-    heading, *rows = csv.reader(io.StringIO(body.decode()))
-    assert heading[:2] == ["time", "train used_bytes (bytes)"]
-    values = [float(row[1]) if row[1] else None for row in rows]
-    assert values == graph["lines"][0]["values"]
-
-
 @pytest.mark.parametrize(
     ("parameters", "text"),
     [
@@ -296,19 +255,6 @@ def test_a_wrong_request_is_refused(site: ServedDashboard, parameters: Any, text
     status, _, body = site.ask(query("series", **parameters))
     assert status == 400
     assert text in json.loads(body)["error"]
-
-
-def test_memory_by_kind_and_events_come_from_gpushared(
-    site: ServedDashboard, daemon: AnsweringDaemon, end: float
-) -> None:
-    daemon.answers["why"] = [{"ok": True, "why": {"name": "train", "cards": []}}]
-    assert site.json(query("why", name=KEY))["name"] == "train"
-    before = event("tenant-bound", name="train", time=end - 5)
-    daemon.answers["history"] = rows(before, {**before, "number": 2, "time": end + 5})
-    [found] = site.json(query("events", name=KEY, since=end - 60, until=end))
-    assert found["time"] == end - 5
-    assert found["text"].startswith("The container's process is registered")
-    assert daemon.requests[-1]["name"] == KEY
 
 
 def test_a_report_is_that_of_the_command_line(site: ServedDashboard, end: float) -> None:
@@ -329,25 +275,6 @@ def test_a_report_is_that_of_the_command_line(site: ServedDashboard, end: float)
         source = ReportSource(reader, end - 3600, end, lambda _: [])
         [wanted] = make_report("usage", source).document["rows"]
     assert made == wanted
-
-
-def test_events_of_other_containers_are_in_no_filtered_report(
-    site: ServedDashboard, daemon: AnsweringDaemon, end: float
-) -> None:
-    first = event("over-quota-detected", key=KEY, name="train", time=end - 600, card=UUID)
-    first["fields"] = {"used_bytes": 5 * GIB, "limit_bytes": 4 * GIB, "card": 0}
-    other = {**first, "number": 2, "key": "f" * 16, "name": "serve", "time": end - 500}
-    daemon.answers["history"] = rows(first, other)
-    asked = {"since": end - 3600, "until": end}
-    everything = site.json(f"{query('report', **asked)}&name=compliance")
-    assert len(everything["rows"]) == 2
-    [row] = site.json(f"{query('report', container='train', **asked)}&name=compliance")["rows"]
-    assert "train" in row
-
-
-@pytest.mark.parametrize("words", ["name=none", "name=usage&format=exe", "name=usage&by=colour"])
-def test_an_unknown_report_is_refused(site: ServedDashboard, words: str) -> None:
-    assert site.ask(f"/api/report?since=1&until=2&{words}")[0] == 400
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])

@@ -3,15 +3,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Iterator
-
 import pytest
 
-from gpushare.client import Client
-from tests.stack import Stack
-from tests.stack.distribution import HOST
 from tests.system.waiting import wait_until
 
 from .docker_client import FOUR_GIB, GIB, IMAGE, PLAIN, DockerClient, holds
@@ -61,61 +54,3 @@ def test_a_refusal_is_one_clear_line(docker: DockerClient) -> None:
     assert lines[0].count("gpushare: ") == 1
     assert "no card has room for 2000 GiB: card 0 has" in lines[0]
     assert docker("ps", "--all", "--quiet") == ""
-
-
-# --- while gpushared is away or restarts ---
-
-
-@pytest.fixture(scope="module")
-def restarted() -> Iterator[Stack]:
-    """A stage whose gpushared may be stopped."""
-    with Stack(distribution=HOST) as own:
-        own.start_containerd()
-        own.start_docker("--default-runtime=gpushare").prepare(own.installation.probe)
-        yield own
-
-
-@pytest.fixture
-def client(restarted: Stack) -> Iterator[DockerClient]:
-    daemon = restarted.start_daemon()
-    yield DockerClient(restarted)
-    wait_until(lambda: not Client(restarted.socket).tenants())
-    (restarted.daemon or daemon).stop()
-
-
-def stop(stack: Stack) -> None:
-    assert stack.daemon is not None
-    stack.daemon.stop()
-
-
-@pytest.mark.gate
-def test_with_gpushared_dead_only_gpu_requests_are_refused(client: DockerClient) -> None:
-    stop(client.stage)
-    asking = client.call("run", "--rm", *PLAIN, *FOUR_GIB, IMAGE)
-    assert asking.returncode != 0
-    assert asking.stderr.count("gpushare: ") == 1
-    assert "this container requests a GPU" in asking.stderr
-    plain = client.call("run", "--rm", *PLAIN, IMAGE)
-    assert plain.returncode == 3, plain.stderr  # the probe ran and found no driver
-    client.stage.start_daemon()
-    with client.run("asking", *FOUR_GIB) as tenant:
-        holds(tenant)
-
-
-@pytest.mark.gate
-def test_a_container_runs_on_while_gpushared_restarts(client: DockerClient) -> None:
-    with client.background("kept", "--restart", "always", *FOUR_GIB) as name:
-        with client.exec(name) as tenant:
-            assert tenant.start()["code"] == 0
-            assert tenant.ask(f"alloc {2 * GIB}")["code"] == 0
-            stop(client.stage)
-            assert tenant.ask(f"alloc {2 * GIB}")["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
-            client.stage.start_daemon()
-            wait_until(lambda: client.quotas() == {"kept": 4 * GIB})
-            assert tenant.ask(f"alloc {2 * GIB}")["result"] == "CUDA_ERROR_OUT_OF_MEMORY"
-        before = client.state(name)
-        os.kill(before["Pid"], signal.SIGKILL)
-        wait_until(lambda: client.state(name)["RestartCount"] > before["RestartCount"])
-        wait_until(lambda: client.state(name)["Status"] == "running")
-        with client.exec(name) as tenant:
-            holds(tenant)

@@ -120,15 +120,6 @@ def test_a_containerd_older_than_its_file_has_not_read_it(
     assert query.query_containerd(there).reason == "containerd is not running"
 
 
-def test_a_configuration_that_containerd_rejects_is_reported(
-    programs: FakePrograms, tmp_path: Path
-) -> None:
-    programs.say("containerd", "", code=1, error="containerd: failed to load TOML")
-    found = query.query_files(place(tmp_path, main=tmp_path / "config"))
-    assert found.known is False
-    assert "failed to load TOML" in found.reason
-
-
 def test_a_handler_that_containerd_omits_is_reported(
     programs: FakePrograms, tmp_path: Path
 ) -> None:
@@ -291,18 +282,3 @@ def test_status_compares_the_file_with_the_running_engine(
     code, said = status()
     assert code == 4
     assert f"crio: {launcher} does not exist" in said
-
-
-def test_configure_says_that_the_running_engine_does_not_know_it(
-    crio: ConfigLocation, programs: FakePrograms
-) -> None:
-    launcher = str(config_files.registered_launcher(crio.files[0]))
-    words = ["runtime", "configure", "--runtime", "crio", "--launcher", launcher]
-    programs.say("crio", "[crio.runtime]\n")
-    result = CliRunner().invoke(gpushare, words)
-    assert "the running engine has not loaded it yet: restart it" in result.output
-    assert "next: restart (restart: containers keep running)" in result.output
-    programs.say("crio", CRIO.replace(str(LAUNCHER), launcher))
-    result = CliRunner().invoke(gpushare, words)
-    assert "ok: the running crio has loaded it" in result.output
-    assert "next:" not in result.output

@@ -27,7 +27,6 @@ from gpushare.kubernetes.api.server import (
 )
 from tests.descriptors import open_count
 from tests.stack.api_server import Body, Refused, StandInApiServer
-from tests.system.kubernetes.conftest import Connect
 from tests.system.waiting import wait_until
 from tests.unit.kubernetes.test_credentials import written
 
@@ -83,19 +82,6 @@ def test_a_refusal_is_not_retried(api: ApiServer, cluster: StandInApiServer, sta
     assert len(cluster.requests) == 1
 
 
-def test_a_stop_ends_the_wait_for_a_retry(connect: Connect, cluster: StandInApiServer) -> None:
-    api = connect(patience_seconds=600.0)
-
-    def stop(*_: str) -> int:
-        api.stop.set()
-        return 503
-
-    cluster.fault = stop
-    with pytest.raises(ApiError):
-        api.get(NODE)
-    assert len(cluster.requests) == 1
-
-
 def test_a_server_that_trickles_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         over = threading.Event()
@@ -119,24 +105,6 @@ def test_a_server_that_trickles_is_given_up() -> None:
         finally:
             over.set()
             thread.join()
-
-
-def test_a_kept_connection_that_the_server_closed_is_opened_again(
-    connect: Connect, cluster: StandInApiServer
-) -> None:
-    api = connect(patience_seconds=0)
-    api.create(NODES, node())
-    closes = ["drop"]
-    cluster.fault = lambda *_: closes.pop() if closes else None
-    assert api.get(NODE)["kind"] == "Node"
-
-
-def test_an_answer_that_is_no_json_is_not_believed(
-    connect: Connect, cluster: StandInApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cluster, "answer", lambda *_: ["a", "list"])
-    with pytest.raises(ApiUnreachable, match="not a JSON object"):
-        connect(patience_seconds=0).get(NODE)
 
 
 def test_a_long_list_is_read_in_pages(api: ApiServer, cluster: StandInApiServer) -> None:
@@ -268,23 +236,6 @@ def test_failures_are_survived_and_told_once(
     wait_until(lambda: not watched.fault)
     watched.close()
     assert capsys.readouterr().err.count("403") == 1
-
-
-def test_an_error_of_a_listener_does_not_end_the_watch(
-    api: ApiServer, cluster: StandInApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    calls: list[int] = []
-
-    def changed() -> None:
-        calls.append(1)
-        if len(calls) == 1:
-            raise KeyError("spec")
-
-    watched = WatchedObjects(api, NODES, changed=changed)
-    watched.start()
-    wait_until(lambda: len(calls) == 2 and cluster.watchers == 1)
-    watched.close()
-    assert "internal error" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("failure", ["expired", "empty"])

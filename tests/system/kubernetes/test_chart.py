@@ -25,7 +25,6 @@ from gpushare.kubernetes.api.server import ApiServer, WatchedObjects
 from gpushare.kubernetes.api.slices import SlicePublisher
 from gpushare.protocol.kubernetes import MODES
 from tests.admission import mutate, violations
-from tests.admission.rendered import translation
 from tests.stack.api_server import StandInApiServer
 from tests.stack.program import find
 from tests.system.kubernetes.test_role import verb_and_resource
@@ -187,14 +186,6 @@ def test_a_wrong_value_is_refused_by_its_name(values: Any, place: str) -> None:
     assert place in refused.stderr
 
 
-def test_the_schema_has_exactly_the_values_that_there_are() -> None:
-    values = yaml.safe_load((SOURCE / "values.yaml").read_text())
-    schema = json.loads((SOURCE / "values.schema.json").read_text())
-    assert set(schema["properties"]) - {"global"} == set(values)  # helm adds `global`
-    for name in ("image", "engine", "admission", "serviceAccount", "metrics"):
-        assert set(schema["properties"][name]["properties"]) == set(values[name])
-
-
 @pytest.mark.parametrize("mode", ["annotations", "plugin"])
 def test_without_claims_the_role_grants_what_is_used_and_no_more(
     mode: str, api: ApiServer, cluster: StandInApiServer
@@ -346,9 +337,3 @@ def test_the_policies_leave_what_the_chart_creates_as_it_is(mode: str) -> None:
                 assert violations(policy, body, namespace=namespace) == []
             else:
                 assert mutate(policy, body, namespace=namespace) == body
-
-
-@pytest.mark.parametrize("mode", ["annotations", "plugin"])
-def test_admission_nvidia_makes_the_policy_that_other_tests_evaluate(mode: str) -> None:
-    objects = rendered({"mode": mode, "admission": {"nvidia": True}}, "1.36")
-    assert of("MutatingAdmissionPolicy", objects) == [translation(mode, nvidia=True)]

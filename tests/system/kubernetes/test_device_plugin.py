@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from gpushare.client import RequestRefused
 from gpushare.errors import UserError
 from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.cards import SchedulableCard
-from gpushare.kubernetes.kubelet.device_plugin import RETRY_SECONDS, STREAM_SECONDS, DevicePlugin
+from gpushare.kubernetes.kubelet.device_plugin import RETRY_SECONDS, DevicePlugin
 from gpushare.kubernetes.kubelet.memory_units import memory_resource
 from tests.stack.kubelet import StandInKubelet
 from tests.stack.kubelet.service import PluginError
@@ -106,15 +105,6 @@ def test_memory_that_may_not_be_scheduled_is_told_at_once(
     assert kubelet.endpoints[RESOURCE].lists == lists + 1
 
 
-def test_a_card_for_whole_cards_only_has_no_memory_to_count(
-    plugin: DevicePlugin, kubelet: StandInKubelet
-) -> None:
-    first, second = cards(4, 4)
-    plugin.update((replace(first, allows_shares=False), second))
-    registered(plugin, kubelet)
-    assert kubelet.capacity(RESOURCE) == 4
-
-
 def test_a_container_gets_a_folder_of_its_part(
     plugin: DevicePlugin, kubelet: StandInKubelet
 ) -> None:
@@ -182,19 +172,6 @@ def test_a_kubelet_that_is_away_is_waited_for(
     registered(plugin, kubelet)
 
 
-def test_a_kubelet_that_closes_the_stream_is_registered_with_again(
-    plugin: DevicePlugin, kubelet: StandInKubelet, clock: Clock
-) -> None:
-    registered(plugin, kubelet)
-    kubelet.endpoints[RESOURCE].client.close()
-    wait_until(lambda: kubelet.capacity(RESOURCE) == 0)
-    wait_until(lambda: plugin._devices._clients == 0)
-    plugin.step()
-    assert len(kubelet.registrations) == 1  # the kubelet may open another one
-    clock.now += STREAM_SECONDS
-    registered(plugin, kubelet, 2)
-
-
 def test_a_refused_registration_is_tried_again_and_said_once(
     plugin: DevicePlugin,
     kubelet: StandInKubelet,
@@ -218,15 +195,3 @@ def test_a_name_that_another_plugin_has_is_refused(
     with pytest.raises(UserError, match=r"another device plugin .* \(device GPU-5f3c-_-0 in"):
         plugin.step()
     assert kubelet.registrations == []
-
-
-def test_a_checkpoint_that_says_nothing_of_the_name_refuses_nothing(
-    plugin: DevicePlugin, kubelet: StandInKubelet
-) -> None:
-    kubelet.write_checkpoint({RESOURCE: [f"{A}.0"], "nvidia.com/gpu": ["GPU-5f3c"]})
-    registered(plugin, kubelet)
-    texts = ("", "{}", '{"Data": null}', '{"Data": {"RegisteredDevices": []}}')
-    for count, text in enumerate(texts, 2):
-        (kubelet.plugins / "kubelet_internal_checkpoint").write_text(text)
-        kubelet.restart()
-        registered(plugin, kubelet, count)

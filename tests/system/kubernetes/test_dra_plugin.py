@@ -15,7 +15,7 @@ from gpushare.errors import UserError
 from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.api.claims import AllocatedClaim, AllocatedDevice
 from gpushare.kubernetes.cards import OUTAGE, SchedulableCard
-from gpushare.kubernetes.kubelet.dra_plugin import PATH_BYTES, DraPlugin, plugin_sockets
+from gpushare.kubernetes.kubelet.dra_plugin import DraPlugin, plugin_sockets
 from gpushare.protocol.kubernetes import device_name
 from tests.stack.kubelet.dra import DRA, HEALTH, DraKubelet
 from tests.system.waiting import wait_until
@@ -178,16 +178,6 @@ def test_a_claim_is_reserved_before_the_kubelet_has_its_answer(
     assert daemon.followed == {"claim-1"}
 
 
-def test_a_claim_for_two_whole_cards(kubelet: DraKubelet, cluster: Cluster, daemon: Daemon) -> None:
-    cluster.allocate(part(A, None, None, share=""), part(B, None, None, share=""))
-    assert len(kubelet.prepare(CLAIM)["claim-1"]["devices"]) == 2
-    granted = daemon.prepared["claim-1"]["devices"]
-    assert [(each["card"], each["memory_bytes"], each["cores"]) for each in granted] == [
-        (A, 4 * GIB, 100),
-        (B, 4 * GIB, 100),
-    ]
-
-
 @pytest.mark.parametrize(
     ("devices", "uid", "reason"),
     [
@@ -283,22 +273,6 @@ def test_a_kubelet_is_told_the_health_of_each_card(
         assert first == CARDS[0]
 
 
-def test_health_is_told_again_before_it_is_too_old(
-    plugin: DraPlugin, kubelet: DraKubelet, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver = kubelet.driver
-    wait_until(lambda: driver.reports == 1)
-    plugin.update(CARDS)
-    assert driver.reports == 1
-    monkeypatch.setattr("time.time", lambda: 2_000_000_000.0)
-    clock.now += 20
-    plugin.update(CARDS)
-    wait_until(lambda: driver.reports == 2)
-    report = driver.health[device_name(A)]
-    assert int(report["last_updated_time"]) == 2_000_000_000
-    assert int(report["health_check_timeout_seconds"]) == 60
-
-
 def test_two_instances_of_a_rolling_update_answer_for_each_other(
     folder: Path, make: Make, cluster: Cluster, daemon: Daemon
 ) -> None:
@@ -335,20 +309,3 @@ def test_sockets_of_an_instance_that_was_killed_are_removed(
         cluster.allocate(part(A))
         assert kubelet.prepare(CLAIM)["claim-1"]["devices"]
     assert not killed.service.exists()
-
-
-# The digests are coreutils' sha256sum and base64, of the UID and of the driver, a zero and the UID.
-@pytest.mark.parametrize(
-    ("kubelet", "name"),
-    [
-        ("/var/lib/kubelet", f"gpu.gpushare.io-{POD}-reg.sock"),
-        ("/var/snap/microk8s/common/var/lib/kubelet", "gpu.gpushare.io-PxMUOQrQD6I-reg.sock"),
-        ("/srv/" + "k" * 48, "gpu.gpushare.io-PxMUOQrQD6I-reg.sock"),
-        ("/srv/" + "k" * 49, "dra-J2qoPcVGUOCWgkeDfNdswA-reg.sock"),
-    ],
-)
-def test_a_socket_of_an_instance_has_the_first_name_that_fits(kubelet: str, name: str) -> None:
-    sockets = plugin_sockets(Path(kubelet), POD)
-    assert sockets.service.name == f"dra-{POD}.sock"
-    assert sockets.registration.name == name
-    assert len(str(sockets.registration)) <= PATH_BYTES

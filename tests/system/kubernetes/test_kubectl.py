@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import signal
 import subprocess
@@ -37,7 +35,6 @@ from tests.unit.kubernetes import made
 
 pytestmark = pytest.mark.needs("kubectl")
 
-GIB = 1 << 30
 TOKEN = "a-token-of-the-exporter"
 
 
@@ -144,25 +141,6 @@ def test_containers_are_those_of_the_contexts_namespace_unless_all_are_wanted(
     assert none.stderr == "no container in namespace web uses a GPU of gpushare.\n"
     wide = kubectl.run("gpushare", "ps", "-o", "wide")
     assert rows(wide.stdout)[1][-4:] == ["offline 5", "2", "no", "4f5e00000000"]
-
-
-def test_json_and_csv_have_bytes_and_the_same_rows(
-    kubectl: Kubectl, cluster: StandInApiServer, busy: tuple[str, int]
-) -> None:
-    put_node(cluster, "gpu-1", "plugin")
-    put_exporter(cluster, "gpu-1", busy, token=TOKEN)
-    for words, wanted in (
-        (("ls",), {"node": "gpu-1", "memory_bytes": 140 * GIB, "available_bytes": 128 * GIB}),
-        (("ps", "-n", "team"), {"pod": "train-0", "quota_bytes": 4 * GIB, "cores_used": 29.5}),
-    ):
-        found = json.loads(kubectl.run("gpushare", *words, "-o", "json").stdout)
-        assert wanted.items() <= found[0].items()
-        text = kubectl.run("gpushare", *words, "-o", "csv").stdout
-        table = list(csv.DictReader(io.StringIO(text)))
-        assert table == [
-            {name: "" if value is None else str(value) for name, value in row.items()}
-            for row in found
-        ]
 
 
 def test_a_node_that_does_not_answer_has_rows_and_the_reason(
@@ -280,18 +258,6 @@ def test_slices_and_claims_say_what_is_allocated_on_a_node_that_does_not_answer(
     assert rows(kubectl.run("gpushare", "ps").stdout)[1:] == [
         ["team", "train-0", "main", "gpu-1", "0", "-/70 GiB", "-/40 %", *"---"]
     ]
-
-
-def test_a_daemon_that_is_down_is_a_problem_of_its_node(
-    kubectl: Kubectl, cluster: StandInApiServer
-) -> None:
-    put_node(cluster, "gpu-1", "annotations", labels={"gpu.count": "1", "gpu.product": "mixed"})
-    with exporter(figures.DOWN) as address:
-        put_exporter(cluster, "gpu-1", address)
-        done = kubectl.run("gpushare", "ls")
-    assert rows(done.stdout)[1] == ["gpu-1", "0", "mixed", *"--------"]
-    assert done.stderr == "kubectl gpushare: gpu-1: gpushared does not answer\n"
-    assert done.returncode == 4
 
 
 def test_a_program_for_authentication_runs_once(
@@ -423,20 +389,3 @@ def test_a_pods_namespace_is_that_of_its_service_account(
     assert transport.current_namespace() == "default"
     (tmp_path / "namespace").write_text("jobs")
     assert transport.current_namespace() == "jobs"
-
-
-def test_a_cluster_without_gpushare_says_how_to_get_it(kubectl: Kubectl) -> None:
-    done = kubectl.run("gpushare", "ls")
-    assert (done.stdout, done.returncode) == ("", 0)
-    assert "docs/how-to/kubernetes.md" in done.stderr
-    assert json.loads(kubectl.run("gpushare", "ls", "-o", "json").stdout) == []
-
-
-def test_kubectl_completes_the_plugins_command_line(kubectl: Kubectl) -> None:
-    def completed(*words: str) -> list[str]:
-        lines = kubectl.run("__complete", "gpushare", *words).stdout.splitlines()
-        return [line.split("\t")[0] for line in lines]
-
-    assert completed("") == ["ls", "ps", ":4"]
-    assert completed("ps", "--all") == ["--all-namespaces", ":4"]
-    assert completed("ls", "-o", "") == ["wide", "json", "csv", ":4"]

@@ -15,7 +15,6 @@ from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.api.claims import (
     CLAIMS,
     AllocatedClaim,
-    BadClaim,
     ClaimFollower,
     ClaimReader,
     PreparedClaims,
@@ -82,36 +81,6 @@ def test_other_claims_and_a_namesake_are_not_reported(
     followed.claims.forget("claim-1")
     wait_until(lambda: cluster.watchers == 0)
     assert not followed.seen
-
-
-def test_a_claim_of_one_pod_is_not_watched(followed: Followed, cluster: StandInApiServer) -> None:
-    made = body()
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "pod-1", "controller": True}
-    made["metadata"]["ownerReferences"] = [owner]
-    claim = claim_of(made)
-    assert claim.is_of_one_pod
-    followed.claims.follow(claim)
-    followed.claims.forget(claim.uid)
-    assert not [request for request in cluster.requests if "watch=1" in request]
-
-
-def test_a_change_that_could_not_be_passed_on_is_passed_on_later(
-    api: ApiServer, cluster: StandInApiServer
-) -> None:
-    calls: list[tuple[str, ...]] = []
-
-    def changed(claim: AllocatedClaim) -> None:
-        calls.append(claim.pods)
-        if len(calls) < 3:
-            raise BadClaim("gpushared is away")
-
-    reserve(cluster, "pod-1")
-    claims = PreparedClaims(api, changed)
-    claims.follow(claim_of(cluster.objects[PATH]))
-    reserve(cluster, "pod-1", "pod-2")
-    wait_until(lambda: len(calls) == 3)
-    claims.close()
-    assert set(calls) == {("pod-1", "pod-2")}
 
 
 def ready(cluster: StandInApiServer) -> list[tuple[str, str]]:
@@ -207,18 +176,3 @@ def test_a_pod_that_joined_meanwhile_may_use_the_claim(
     daemon = Daemon(claim_in(cluster, "pod-1", "pod-2"), "pod-1")
     with following(api, daemon):
         wait_until(lambda: daemon.pods == ["pod-1", "pod-2"])
-
-
-def test_another_claim_of_that_name_is_none_of_its_business(
-    cluster: StandInApiServer, api: ApiServer
-) -> None:
-    daemon = Daemon(claim_in(cluster, "pod-1"), "pod-1")
-    again = claim_in(cluster, "pod-9")
-    with following(api, daemon) as follower:
-        follower.refuse(ClaimReader(api).read("ai", "train"), "no room")
-        path = path_of(CLAIMS, "train", "ai")
-        wait_until(lambda: "devices" in cluster.objects[path]["status"])
-        [device] = cluster.objects[path]["status"]["devices"]
-        assert device["conditions"][0]["message"] == "no room"
-    assert cluster.objects[path]["metadata"]["uid"] == again.uid
-    assert daemon.pods == ["pod-1"]

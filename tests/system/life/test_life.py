@@ -121,20 +121,6 @@ def test_a_further_process(pair: RuntimePair) -> None:
     assert [answer.status for answer in answers[2:]] != [0, 0, 0]
 
 
-def test_preserved_descriptors_arrive(pair: RuntimePair) -> None:
-    (pair.folder / "three").write_text("three\n")
-    (pair.folder / "four").write_text("four\n")
-    opened = script_with(f'exec 3<"{pair.folder}/three" 4<"{pair.folder}/four"')
-
-    def script(life: Life) -> CallOutcome:
-        where = ("--bundle", str(life.bundle("sh", "-c", "cat <&3; cat <&4")), life.id)
-        return life.call("run", "--preserve-fds", "2", *where, before=opened)
-
-    expected = CallOutcome(0, "three\nfour\n", "")
-    found = pair.same(script)
-    assert found == expected or pair.is_crun
-
-
 @CREATED
 def test_a_console_socket_gets_the_terminal(pair: RuntimePair) -> None:
     size = {"height": 33, "width": 77}

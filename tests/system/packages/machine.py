@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from tests.stack.program import ServiceProcess, find
 
 FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 NEXT = "0.1.99"
+MIB = 1 << 20
 BOOTED = (13,)
 OTHERS = (
     *("/tmp", "/var/tmp", "/var/log", "/var/cache"),
@@ -133,6 +134,20 @@ class BareMachine:
         finally:
             daemon.process.terminate()
             daemon.process.wait()
+
+    def serves_through(self, upgrade: Callable[[], str], remove: Callable[[], str]) -> None:
+        """Have a tenant run on while a package is upgraded to NEXT, and keep that from removal."""
+        self.run("gpushare", "verify", "--memory", "--runtime", "host")
+        with self.tenant("2GiB") as tenant:
+            assert tenant.ask(f"alloc {64 * MIB}")["code"] == 0
+            assert "nothing is started yet" not in upgrade()
+            assert tenant.ask(f"alloc {64 * MIB}")["code"] == 0
+            assert f"gpushare {NEXT}" in self.run("gpushare", "--version").stdout
+            current = self.run("readlink", "/usr/local/lib/gpushare/current").stdout
+            assert current.startswith(NEXT)
+            assert "train" in self.run("gpushare", "ps").stdout
+            assert "train" in remove()
+            assert tenant.ask("info")["total"] == 2 << 30
 
     def tenant(self, memory: str) -> ProbeTenant:
         """Return a program under `gpushare run` that answers questions."""

@@ -15,11 +15,9 @@ from pathlib import Path
 import pytest
 import tomlkit
 import yaml
-from click.testing import CliRunner, Result
 from tomlkit.exceptions import ParseError
 
 from gpushare import install
-from gpushare.cli import gpushare
 from gpushare.engines import config_files, find
 from gpushare.engines.config_files import ConfigLocation
 from gpushare.setup import UNDO, InstallRecord, RecordError, plan
@@ -307,32 +305,6 @@ def test_a_record_is_read_as_it_was_written(machine: Path) -> None:
             InstallRecord.read(machine).link(Path(path), Path("/opt"))
 
 
-def test_a_registration_after_edits_keeps_the_edits(machine: Path) -> None:
-    """A second setup must not take the edited file for its own."""
-    setup(machine)
-    file = machine / "etc/docker/daemon.json"
-    file.write_text(nvidia_ctk(file.read_text()))
-    setup(machine)
-    undo(machine)
-    assert json.loads(file.read_text()) == {
-        "debug": True,
-        "runtimes": {"nvidia": {"args": [], "path": "nvidia-container-runtime"}},
-    }
-
-
-def test_an_engine_that_was_registered_before_setup_is_recorded(
-    machine: Path,
-) -> None:
-    before = snapshot(machine)
-    launcher = engines.LAUNCHER
-    place = find("docker").locate(machine, None)
-    for change in config_files.configure(place, launcher, default=False):
-        change.apply()
-    setup(machine)
-    undo(machine)
-    assert snapshot(machine) == before
-
-
 def functions(record: str, body: str) -> str:
     """Return the script with `body` in place of its last lines."""
     text = (Path(plan.__file__).parent / "script/undo.sh").read_text()
@@ -384,39 +356,12 @@ def test_a_process_with_a_tenant_s_pages_is_found(tmp_path: Path) -> None:
     assert "nothing was changed. Stop them first" in done.stderr
 
 
-def test_undo_keeps_the_users_edits(machine: Path) -> None:
-    setup(machine)
-    mine = machine / "etc/gpushare/gpushare.yaml"
-    mine.write_text(mine.read_text() + "reserve: 1GiB\n")
-    stays = "keep  /etc/gpushare/gpushare.yaml: it was edited since setup"
-    for more in (["--dry-run"], []):
-        said = setup(machine, "--undo", *more).output
-        assert stays in said
-        assert "remove /etc/gpushare/gpushare.yaml" not in said
-    assert "reserve" in mine.read_text()
-    assert not (machine / "opt").exists()
-
-
 def test_an_interrupted_setup_can_be_undone(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = snapshot(machine)
     with monkeypatch.context() as broken:
         broken.setattr(config_files.FileChange, "apply", None)
         assert setup(machine).exit_code == 1
     assert snapshot(machine) != before
-    setup(machine, "--undo")
-    assert snapshot(machine) == before
-
-
-def test_an_engine_is_started_after_the_socket_and_never_after_the_daemon(machine: Path) -> None:
-    """A container that asks for no GPU waits for no driver."""
-    write(machine / "usr/lib/systemd/system/docker.service", "[Service]\nExecStart=dockerd\n")
-    before = snapshot(machine)
-    setup(machine, "--runtime", "docker", "--runtime", "containerd")
-    folder = machine / "etc/systemd/system"
-    lines = (folder / "docker.service.d/gpushare.conf").read_text().splitlines()
-    assert lines[-3:] == ["[Unit]", "Wants=gpushared.socket", "After=gpushared.socket"]
-    assert not (folder / "containerd.service.d").exists()  # it has no unit here
-    assert not [text for text in plan.unit_files().values() if "\nBefore=" in text]
     setup(machine, "--undo")
     assert snapshot(machine) == before
 
@@ -511,36 +456,3 @@ def test_a_file_without_a_place_for_it_is_refused(machine: Path, theirs: str) ->
     assert result.exit_code == 1
     assert "/etc/gpushare/gpushare.yaml" in result.stderr
     assert snapshot(machine) == before
-
-
-def run_command(tmp_path: Path, script: str, *words: str) -> Result:
-    """Run the command with `script` in place of gpushare-undo."""
-    program = tmp_path / "gpushare-undo"
-    program.write_text(script)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpushare.setup.UNDO", program)
-        return CliRunner().invoke(gpushare, ["setup", "--undo", "--dry-run", *words])
-
-
-@pytest.mark.parametrize(("status", "exit_code"), [(3, 3), (1, 1)])
-def test_its_error_is_the_command_s(tmp_path: Path, status: int, exit_code: int) -> None:
-    script = f"echo 'gpushare: these still use it: train.' >&2\nexit {status}\n"
-    result = run_command(tmp_path, script)
-    assert result.exit_code == exit_code
-    assert result.stderr == "gpushare: these still use it: train.\n"
-
-
-def test_its_steps_are_shown_with_their_diffs(tmp_path: Path) -> None:
-    script = "echo 'would restore a'; echo '-old'; echo 'next  restart it'; echo 'keep  b'"
-    shown = run_command(tmp_path, script)
-    assert shown.stdout.splitlines()[:4] == [
-        "would restore a",
-        "-old",
-        "next  restart it",
-        "keep  b",
-    ]
-    assert json.loads(run_command(tmp_path, script, "--json").stdout) == [
-        {"step": "restore a", "needed": True, "yours": False, "diff": "-old\n"},
-        {"step": "restart it", "needed": False, "yours": True, "diff": ""},
-        {"step": "b", "needed": False, "yours": False, "diff": ""},
-    ]
