@@ -179,11 +179,6 @@ void launch_elsewhere(void)
 	join(thread_that(launch_in_primary, NULL));
 }
 
-CUresult launch_badly(void)
-{
-	return cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
-}
-
 CUresult launch_incompletely(void)
 {
 	return cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);

@@ -43,9 +43,6 @@ void launch(uint64_t duration_ns);
 CUresult launch_in_current(uint64_t duration_ns);
 void launch_elsewhere(void);
 
-/* Of a kernel that is none. */
-CUresult launch_badly(void);
-
 /* Of a short kernel, without its parameter. */
 CUresult launch_incompletely(void);
 

@@ -22,19 +22,6 @@ static bool add(uint64_t handle, uint64_t bytes)
 	return allocations_add(&table, &allocation, &stale);
 }
 
-static void taken_once(void)
-{
-	struct allocation taken;
-
-	CHECK(!allocations_take(&table, 0x7f0000000000, &taken));
-	CHECK(add(0x7f0000000000, 42));
-	CHECK(allocations_find(&table, 0x7f0000000000, &taken) && taken.bytes == 42);
-	CHECK(allocations_take(&table, 0x7f0000000000, &taken) && taken.bytes == 42);
-	CHECK(!allocations_take(&table, 0x7f0000000000, &taken));
-	CHECK(!allocations_find(&table, 0x7f0000000000, &taken));
-	CHECK(!allocations_take(&table, 0, &taken));
-}
-
 static void a_handle_given_again_returns_the_old(void)
 {
 	struct allocation first = entry(512, 10), second = entry(512, 20), stale, taken;
@@ -122,24 +109,12 @@ static void marks_are_set_and_cleared(void)
 	CHECK(allocations_take(&table, 4096, &seen) && seen.references == 3);
 }
 
-static void forgotten_is_empty(void)
-{
-	struct allocation taken;
-
-	CHECK(add(4096, 1));
-	allocations_forget(&table);
-	CHECK(!allocations_take(&table, 4096, &taken));
-	CHECK(add(4096, 2));
-}
-
 int main(void)
 {
-	TEST(taken_once);
 	TEST(a_handle_given_again_returns_the_old);
 	TEST(agrees_with_an_array);
 	TEST(takes_all_that_end);
 	TEST(found_by_any_of_its_addresses);
 	TEST(marks_are_set_and_cleared);
-	TEST(forgotten_is_empty);
 	return 0;
 }

@@ -20,17 +20,6 @@ static uint64_t bytes_of(
 	return array_bytes(&descriptor);
 }
 
-static void a_row_takes_whole_tiles_and_a_slice_whole_blocks(void)
-{
-	EXPECT_EQUAL(bytes_of(CU_AD_FORMAT_UNSIGNED_INT8, 1, 1, 0, 0), 64);
-	EXPECT_EQUAL(bytes_of(CU_AD_FORMAT_UNSIGNED_INT8, 1, 65, 1, 1), 128);
-	EXPECT_EQUAL(bytes_of(CU_AD_FORMAT_UNSIGNED_INT8, 1, 64, 2, 0), 64 * 8);
-	EXPECT_EQUAL(bytes_of(CU_AD_FORMAT_UNSIGNED_INT8, 1, 64, 9, 0), 64 * 16);
-	EXPECT_EQUAL(bytes_of(CU_AD_FORMAT_UNSIGNED_INT8, 1, 64, 100, 0), 64 * 128);
-	EXPECT_EQUAL(bytes_of(CU_AD_FORMAT_UNSIGNED_INT8, 1, 64, 129, 0), 64 * 256);
-	EXPECT_EQUAL(bytes_of(CU_AD_FORMAT_FLOAT, 4, 4, 8, 10), 64 * 8 * 10);
-}
-
 /* Of 256 by 256 elements, in units of KiB; 64 KiB are one byte for each. */
 static void every_format_of_the_header_has_its_size(void)
 {
@@ -84,29 +73,9 @@ static void a_size_that_does_not_fit_is_the_greatest(void)
 	EXPECT(bytes_of(CU_AD_FORMAT_NV12, 3, SIZE_MAX - 1, 4, 1) == UINT64_MAX);
 }
 
-static void levels_halve_but_layers_do_not(void)
-{
-	CUDA_ARRAY3D_DESCRIPTOR cube = {.Width = 64,
-		.Height = 64,
-		.Depth = 6,
-		.Format = CU_AD_FORMAT_UNSIGNED_INT8,
-		.NumChannels = 1,
-		.Flags = CUDA_ARRAY3D_CUBEMAP};
-
-	EXPECT_EQUAL(mipmap_bytes(&cube, 1), 64 * 64 * 6);
-	EXPECT_EQUAL(mipmap_bytes(&cube, 2), 64 * 64 * 6 + 64 * 32 * 6);
-	cube.Flags = 0;
-	EXPECT_EQUAL(mipmap_bytes(&cube, 2), 64 * 64 * 6 + 64 * 32 * 3);
-	EXPECT_EQUAL(mipmap_bytes(&cube, 7), mipmap_bytes(&cube, UINT32_MAX)); /* down to 1 by 1 */
-	EXPECT(mipmap_bytes(&cube, 6) < mipmap_bytes(&cube, 7));
-	EXPECT_EQUAL(mipmap_bytes(&cube, 0), 0);
-}
-
 int main(void)
 {
-	a_row_takes_whole_tiles_and_a_slice_whole_blocks();
 	every_format_of_the_header_has_its_size();
 	a_size_that_does_not_fit_is_the_greatest();
-	levels_halve_but_layers_do_not();
 	return 0;
 }

@@ -37,32 +37,6 @@ def test_the_charge_is_the_drivers_use(simulated: ProgramContainer) -> None:
 
 
 @inside()
-def test_a_level_of_a_mipmap_is_no_array_of_its_own() -> None:
-    start()
-    whole = mipmap(1024, levels=3)
-    level = made("cuMipmappedArrayGetLevel", whole, 1)
-    before = charged()
-    assert result_of(destroy, level) != 0
-    assert charged() == before
-    destroy_mipmap(whole)
-    assert charged() == 0
-
-
-@inside()
-def test_a_failed_call_changes_no_charge() -> None:
-    own = start()
-    shape = byref(Array2(1024, 1024, FLOAT, 3))  # there are arrays of 1, 2 and 4 channels
-    assert result_of(made, "cuArrayCreate_v2", shape) == 1
-    assert cu.cuArrayCreate_v2(byref(c_void_p()), None) == 1
-    assert charged() == 0
-    kept = array(ROWS)
-    call("cuCtxPopCurrent_v2", None)
-    assert result_of(destroy, kept) == 201
-    call("cuCtxSetCurrent", own)
-    assert charged() == MIB
-
-
-@inside()
 def test_sizes_that_overflow_are_out_of_memory() -> None:
     start()
     most = (1 << 64) - 1

@@ -105,22 +105,6 @@ def test_a_primary_context_made_behind_the_filter_is_counted_when_it_is_seen(
     assert tenant.used() == ONE
 
 
-@inside("priced_simulated")
-def test_a_context_ends_with_the_last_that_is_attached_or_when_it_is_destroyed() -> None:
-    start()
-    own = context()
-    alloc(20 * MIB)
-    for _ in range(2):
-        assert made("cuCtxAttach", 0).value == own.value
-    for held in (40, 40, 10):
-        call("cuCtxDetach", own)
-        assert charged() == held * MIB
-    own = context()
-    made("cuCtxAttach", 0)
-    call("cuCtxDestroy_v2", own)
-    assert charged() == PRICE
-
-
 @inside("priced_fake")
 def test_green_contexts_are_charged_as_the_primary_one_which_they_keep() -> None:
     call("cuInit", 0)

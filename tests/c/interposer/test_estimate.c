@@ -58,22 +58,6 @@ static void the_first_sample_is_believed_and_later_ones_are_weighed(void)
 	EXPECT(learned(2000, 1000, 40) < 1050 && learned(2000, 1000, 40) >= 1000);
 }
 
-/* Another context's turn came in between. */
-static void one_outlier_does_not_count_for_all_of_itself(void)
-{
-	EXPECT(learned(10000, 2000000, 1) < 4 * 10000);
-}
-
-static void many_pieces_of_one_kind_are_as_many_samples(void)
-{
-	fresh = (struct estimates){0};
-	const uint16_t place = estimate_place(&fresh, 0, kernel(0), 1);
-	estimate_learn(&fresh, place, 10, 0, 10000, 1);
-	EXPECT_EQUAL(fresh.place[place].ns, 1000);
-	estimate_learn(&fresh, place, 10, 10000, 20000, 1);
-	EXPECT_EQUAL(fresh.place[place].ns, 1500);
-}
-
 /* A group of two kinds that took twice as long as expected: both are thought longer. */
 static void what_ran_together_is_corrected_in_proportion(void)
 {
@@ -151,8 +135,6 @@ int main(void)
 {
 	many_kernels_of_many_sizes_are_all_remembered();
 	the_first_sample_is_believed_and_later_ones_are_weighed();
-	one_outlier_does_not_count_for_all_of_itself();
-	many_pieces_of_one_kind_are_as_many_samples();
 	what_ran_together_is_corrected_in_proportion();
 	what_was_never_measured_is_not_learned_from_hints();
 	what_is_destroyed_is_forgotten_in_all_its_sizes();

@@ -233,17 +233,6 @@ static void work_launched_through_an_open_gate_is_busy_time(void)
 	CHECK(counted >= 100 * MICROSECOND && counted <= now_ns() - begun);
 }
 
-static void a_launch_that_is_refused_is_not_counted(void)
-{
-	gate_set(GPUSHARE_GATE_METERED);
-	until_idle();
-	const struct work before = own_work();
-	CHECK(launch_badly() != CUDA_SUCCESS);
-	const struct work after = own_work();
-	CHECK(after.submitted - after.ended == 0 && after.pending_ns == 0);
-	CHECK(after.busy_ns == before.busy_ns);
-}
-
 /* It has joined a group, and nothing takes it out again. */
 static void a_launch_that_is_refused_among_others_ends_with_them(void)
 {
@@ -411,7 +400,6 @@ int main(void)
 	TEST(a_wait_ends_at_its_longest);
 	TEST(a_window_is_for_all_processes_together);
 	TEST(work_launched_through_an_open_gate_is_busy_time);
-	TEST(a_launch_that_is_refused_is_not_counted);
 	TEST(a_launch_that_is_refused_among_others_ends_with_them);
 	TEST(a_group_has_two_events);
 	TEST(work_is_seen_when_the_program_waits_no_more);

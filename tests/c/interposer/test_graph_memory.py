@@ -51,20 +51,6 @@ def test_a_card_that_has_no_room_leaves_no_trace(started: str) -> None:
     assert (charged(), taken()) == (0, before)
 
 
-@pytest.mark.parametrize(
-    "by",
-    ["cuGraphInstantiate", "cuGraphInstantiate_v2", "cuGraphInstantiateWithFlags",
-     "cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz"],
-)  # fmt: skip
-@inside()
-def test_whatever_made_it_executable(by: str) -> None:
-    holds = begin()
-    graph = instance(graph_of(60 * MIB), by)
-    alloc(50 * MIB)
-    assert result_of(launch_graph, graph) == OUT_OF_MEMORY
-    holds(50)
-
-
 @inside()
 def test_what_a_graph_keeps_is_charged_until_it_is_trimmed(simulated: ProgramContainer) -> None:
     holds = begin()
@@ -127,16 +113,6 @@ def test_graphs_of_one_stream_share_it_and_of_two_do_not() -> None:
 
 
 @inside()
-def test_nodes_that_follow_each_other_share_it() -> None:
-    """All that they allocate together is more than the quota."""
-    holds = begin()
-    launch_graph(executable(40, 40))
-    holds(40)
-    launch_graph(executable(30, 30, 30))
-    holds(40)
-
-
-@inside()
 def test_child_graphs_are_looked_through() -> None:
     holds = begin()
     outer, inner = graph_new(), graph_of(50 * MIB)
@@ -166,14 +142,3 @@ def test_a_captured_allocation_is_charged_at_its_launch(suffix: str) -> None:
     trim_graphs()
     alloc(41 * MIB)
     assert result_of(launch_graph, graph, stream) == OUT_OF_MEMORY
-
-
-@inside()
-def test_a_graph_that_allocates_nothing_needs_no_room() -> None:
-    start()
-    empty = graph_new()
-    made("cuGraphAddEmptyNode", empty, None, c_size_t(0))
-    allocates, empty = executable(1), instance(empty)
-    alloc(100 * MIB)
-    assert result_of(launch_graph, allocates) == OUT_OF_MEMORY
-    launch_graph(empty)

@@ -42,25 +42,6 @@ def test_a_stack_is_charged_for_each_thread_that_a_card_holds() -> None:
     assert 0 <= taken() - before - charged() < 2 * MIB
 
 
-@inside()
-def test_limits_of_two_contexts_are_apart_and_end_with_them() -> None:
-    first = start()
-    set_limit(HEAP, 28 * MIB)
-    ended = context()
-    set_limit(HEAP, 38 * MIB)
-    call("cuCtxSetCurrent", first)
-    set_limit(HEAP, 8 * MIB)
-    assert charged() == 30 * MIB
-    call("cuCtxDestroy_v2", ended)
-    assert charged() == 0
-    primary()
-    set_limit(HEAP, 58 * MIB)
-    assert charged() == 50 * MIB
-    call("cuDevicePrimaryCtxReset_v2", 0)
-    primary()
-    assert charged() == 0
-
-
 @inside("fake")
 def test_the_size_that_the_driver_sets_is_charged() -> None:
     start()

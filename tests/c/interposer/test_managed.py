@@ -70,16 +70,6 @@ def test_what_is_sent_to_the_host_or_only_accessed_is_not_charged(two: ProgramCo
     assert charges(two) == [40, 0]
 
 
-@inside("two")
-def test_it_ends_on_all_cards_with_its_context(two: ProgramContainer) -> None:
-    start()
-    ended = context()
-    send("cuMemPrefetchAsync", alloc_managed(40 * MIB), 40 * MIB)
-    assert charges(two) == [40, 40]
-    call("cuCtxDestroy_v2", ended)
-    assert charges(two) == [0, 0]
-
-
 @inside()
 def test_managed_memory_beyond_the_quota_has_a_bound_of_its_own(
     simulated: ProgramContainer,

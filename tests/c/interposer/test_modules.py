@@ -48,18 +48,6 @@ def test_managed_variables_are_of_the_kind_that_the_driver_does_not_count(
     assert simulated.tenant.used()[0] == 50 * MIB
 
 
-@inside()
-def test_an_image_that_makes_no_sense_is_the_driver_s_to_refuse() -> None:
-    start()
-    elf = b"\x7fELF\x02" + b"\xff" * 200
-    fat = bytes.fromhex("50ed55ba") + b"\xff" * 200
-    wrapper = bytes.fromhex("b1436246") + b"\1\0\0\0" + b"\0\x10" + b"\0" * 30
-    for data in (elf, fat, wrapper, b"", b"hello"):
-        assert result_of(module, data) != 0, data
-    assert result_of(made, "cuModuleLoadData", None) == 1
-    assert charged() == 0
-
-
 @pytest.mark.needs("clients")  # ptxas is one of them
 @pytest.mark.parametrize(("mode", "is_charged"), [("1", True), ("2", False)])
 @inside("fake")
@@ -113,14 +101,3 @@ def test_a_library_is_charged_once_on_each_card_where_it_is_used(
         assert charged() == 0
 
     run_inside(simulated_container(2, [0, 1]), body)
-
-
-@inside("fake")
-def test_a_pipe_is_left_to_the_driver(tmp_path: Path) -> None:
-    start()
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    end = os.open(pipe, os.O_RDWR)
-    os.write(end, b"all of it")
-    made("cuModuleLoad", bytes(pipe))
-    assert (os.read(end, 99), charged()) == (b"all of it", 0)

@@ -164,19 +164,6 @@ def test_the_daemon_gets_one_report(heard: socket.socket, machine: FullCard) -> 
     assert lacks(heard) == [(0, 4 * MIB)]
 
 
-def test_with_a_daemon_it_is_waited_for_longer_than_without(
-    heard: socket.socket, machine: FullCard
-) -> None:
-    machine.fill()
-    assert machine.ask("result_of(alloc, 4 * MIB)") == OUT_OF_MEMORY
-    asked = machine.failed()
-    heard.close()
-    # The daemon is dead, and the last wait was in vain: the next one is short.
-    machine.fill()
-    assert machine.ask("result_of(alloc, 4 * MIB)") == OUT_OF_MEMORY
-    assert 1 < machine.failed() < asked
-
-
 @pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("waits", ["alloc(MIB)", PRIMARY])
 def test_a_free_of_another_thread_does_not_wait(waits: str, machine: FullCard) -> None:

@@ -53,21 +53,6 @@ def test_the_charge_ends_with_the_last_reference(story: str) -> None:
         assert charged() == mib * MIB, lines
 
 
-@inside()
-def test_an_unmap_goes_on_behind_memory_that_is_not_ours() -> None:
-    start()
-    pointer, foreign = reserve_address(16 * MIB), c_uint64()
-    size, properties = c_size_t(4 * MIB), Properties(1, 0, DEVICE, 0, None, 0)
-    # Made past the filter, as imported memory is.
-    assert behind.cuMemCreate(byref(foreign), size, byref(properties), c_uint64(0)) == 0
-    piece = create(4 * MIB)
-    map_memory(pointer, 4 * MIB, foreign.value)
-    map_memory(pointer + 4 * MIB, 4 * MIB, piece)
-    release(piece)
-    unmap(pointer, 8 * MIB)
-    assert charged() == 0
-
-
 def multicast() -> int:
     return number("cuMulticastCreate", (c_uint64 * 4)(1, SIZE))
 
@@ -123,15 +108,6 @@ def test_a_bind_holds_the_charge(name: str) -> None:
         assert charged() == SIZE
     unmap(there, SIZE)
     assert charged() == 0
-
-
-@inside("fake")
-def test_a_bind_where_another_was_lets_go_of_that() -> None:
-    start()
-    group = multicast()
-    for _ in range(2):  # unbound, the driver may do so, with a range around it
-        bound("cuMulticastBindMem", group, 0)
-        assert charged() == SIZE
 
 
 @inside("fake")

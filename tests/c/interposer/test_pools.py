@@ -7,8 +7,6 @@ The simulated driver's pools grow by 32 MiB at a time.
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from gpushare import abi
@@ -119,18 +117,6 @@ def test_a_pool_is_trimmed_before_an_allocation_is_refused(allocate: Callable[[i
 
 
 @inside()
-def test_after_a_refusal_a_free_is_enough() -> None:
-    """What frameworks do: free what they cache, try again, and wait for nothing."""
-    holds = begin()
-    keeping(pool_default())
-    pointers = [alloc_async(CHUNK) for _ in range(3)]
-    assert result_of(alloc_async, CHUNK) == result_of(alloc, CHUNK) == OUT_OF_MEMORY
-    free_async(pointers.pop())
-    alloc(CHUNK)
-    holds(3)
-
-
-@inside()
 def test_a_split_pool_cannot_exceed_the_quota() -> None:
     """By the books it fits into what is kept, but no piece is large enough."""
     holds = begin()
@@ -155,20 +141,6 @@ def test_a_destroyed_pool_is_charged_while_some_of_it_lives() -> None:
     holds(0)
 
 
-@inside()
-def test_an_empty_pool_is_destroyed_at_once_and_a_default_one_never() -> None:
-    holds = begin()
-    for _ in range(40):
-        pool = pool_create()
-        free_async(pool_alloc(pool, 2 * CHUNK))
-        call("cuMemPoolDestroy", pool)
-    holds(0)
-    alloc_async(CHUNK)
-    assert result_of(call, "cuMemPoolDestroy", pool_default()) == 1
-    alloc_async(CHUNK)
-    holds(2)
-
-
 @pytest.mark.parametrize("place", [HOST, HOST_NUMA, None])
 @inside()
 def test_a_pool_of_the_host_is_not_charged(place: int | None) -> None:
@@ -181,48 +153,4 @@ def test_a_pool_of_the_host_is_not_charged(place: int | None) -> None:
     free_async(pool_alloc(pool, 70 * MIB, "_ptsz"))
     pool_trim(pool)
     pool_trim(pool_default())
-    holds(0)
-
-
-@inside()
-def test_the_pool_of_an_ended_context_is_released() -> None:
-    """The simulated driver's pools end with the first context that used them."""
-    holds = begin()
-    beside, ended = current(), context()
-    alloc_async(CHUNK)
-    call("cuCtxDestroy_v2", ended)
-    call("cuCtxSetCurrent", beside)
-    assert charged() == 0
-    alloc_async(2 * CHUNK)
-    holds(2)
-
-
-@inside()
-def test_threads_that_allocate_from_one_pool_stay_within_the_quota() -> None:
-    holds = begin()
-    handle, refused = current(), set()
-
-    def work(seed: int) -> None:
-        call("cuCtxSetCurrent", handle)
-        numbers, held = random.Random(seed), []
-        for _ in range(150):
-            pointer = c_uint64()
-            size = c_size_t(numbers.choice((1, 700, MIB, 9 * MIB, 33 * MIB)))
-            result = cu.cuMemAllocAsync_ptsz(byref(pointer), size, None)
-            held += [pointer.value] if result == 0 else []
-            refused.add(result)
-            if held and numbers.random() < 0.6:
-                free_async(held.pop(numbers.randrange(len(held))))
-            if numbers.random() < 0.2:
-                call("cuStreamSynchronize_ptsz", None)
-        for each in held:
-            free(each)
-
-    workers = [threading.Thread(target=work, args=[seed]) for seed in range(6)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    synchronize()
-    assert refused == {0, OUT_OF_MEMORY}
     holds(0)

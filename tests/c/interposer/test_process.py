@@ -12,7 +12,7 @@ import pytest
 from gpushare import abi
 
 from .client import *
-from .container import ProgramContainer, program
+from .container import ProgramContainer
 from .inside import inside
 from .rank import Rank
 from .tenant import InterposedTenant, Message, receive
@@ -87,10 +87,6 @@ def test_the_environment_cannot_replace_the_container_s_own_pages(
     assert "/opt/gpushare/tenant/grant: No such file or directory" in done.stderr
 
 
-def test_it_says_nothing_of_its_own(container: ProgramContainer) -> None:
-    assert init(container) == ("0 0", "")
-
-
 def test_the_daemon_is_notified_of_the_process_and_of_its_first_refusal(
     simulated: ProgramContainer,
 ) -> None:
@@ -132,14 +128,6 @@ def test_an_unresponsive_daemon_delays_nothing(simulated: ProgramContainer) -> N
             rank = Rank(simulated)
             assert rank.ask("result_of(alloc, 101 * MIB)") == OUT_OF_MEMORY
             rank.end()
-
-
-def test_messages_go_to_stderr_on_request(simulated: ProgramContainer) -> None:
-    simulated.env["GPUSHARE_LOG"] = "info"
-    done = simulated.run(sys.executable, "-c", program("start()", "result_of(alloc, 102 * MIB)"))
-    assert done.stderr == (
-        f"gpushare: card 0: {102 * MIB} bytes refused: 0 of {100 * MIB} bytes are in use\n"
-    )
 
 
 @inside("fake")

@@ -7,7 +7,6 @@ from __future__ import annotations
 import pytest
 
 from .client import *
-from .container import ProgramContainer
 from .inside import inside
 
 
@@ -26,22 +25,6 @@ def pitched(width: int, height: int) -> tuple[int, int]:
     return pointer.value, pitch.value
 
 
-@inside("container")
-def test_pitch_is_charged_as_the_driver_chose_it() -> None:
-    start()
-    pointer, pitch = pitched(100, 1024)
-    assert charged() == pitch * 1024
-    free(pointer)
-    assert charged() == 0
-
-
-@inside("fake")
-def test_a_pitch_that_does_not_fit_is_refused_and_freed() -> None:
-    start()
-    assert result_of(pitched, 512, 100 * 1024) == OUT_OF_MEMORY
-    assert (cu.fake_live(), charged()) == (0, 0)
-
-
 @inside("fake")
 def test_sizes_that_overflow_are_out_of_memory() -> None:
     start()
@@ -58,64 +41,6 @@ def test_memory_of_the_host_is_not_charged_and_of_any_other_kind_is_a_card_s() -
         assert result_of(create, 102 * MIB, kind) == OUT_OF_MEMORY
         create(MIB, kind)
     assert charged() == 3 * MIB
-
-
-@pytest.mark.parametrize("suffix", ["", "_ptsz"])
-@inside("fake")
-def test_a_captured_stream_allocates_and_frees_nothing(suffix: str) -> None:
-    start()
-    outside = alloc_async(30 * MIB)
-    os.environ["FAKE_CUDA_CAPTURES"] = "64"
-    stream = c_void_p(64)
-    node = alloc_async(60 * MIB, suffix, stream)
-    for pointer in (node, outside):
-        call(f"cuMemFreeAsync{suffix}", c_uint64(pointer), stream)
-    assert charged() == 30 * MIB
-    del os.environ["FAKE_CUDA_CAPTURES"]
-    alloc_async(60 * MIB, suffix, stream)
-    assert charged() == 90 * MIB
-
-
-@inside("container")
-def test_without_a_context_the_driver_s_error_comes_through(container: ProgramContainer) -> None:
-    call("cuInit", 0)
-    assert result_of(alloc, MIB) == result_of(memory) == 201
-    assert container.tenant.used() == (0, 0)
-
-
-@inside()
-def test_a_resize_is_seen_at_once(simulated: ProgramContainer) -> None:
-    simulated.tenant.set_memory(30 * MIB)
-    start()
-    assert result_of(alloc, 40 * MIB) == OUT_OF_MEMORY
-    simulated.tenant.set_memory(50 * MIB)
-    alloc(40 * MIB)
-    assert memory() == (10 * MIB, 50 * MIB)
-    total = c_size_t()
-    call("cuDeviceTotalMem_v2", byref(total), 0)
-    assert total.value == 50 * MIB
-
-
-@pytest.mark.parametrize("size", [MIB + 1, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 17 * MIB + 12345])
-@inside()
-def test_a_large_buffer_is_charged_as_the_driver_rounds_it(size: int) -> None:
-    start()
-    before = taken()
-    pointer = alloc(size)
-    assert charged() == taken() - before >= size
-    free(pointer)
-    assert charged() == taken() - before == 0
-
-
-@inside()
-def test_of_small_buffers_less_than_a_block_is_not_charged() -> None:
-    """The block that they share is the driver's to fill; what is free of it is overhead."""
-    start()
-    before = taken()
-    for size in (1, 512, 513, 100_000, MIB - 1, MIB):
-        for _ in range(10):
-            alloc(size)
-        assert 0 <= taken() - before - charged() < 2 * MIB
 
 
 CALLS = {

@@ -31,12 +31,6 @@ static void a_beat_is_old_after_its_time(void)
 	EXPECT(gate_is_stale(&gate, 1));
 }
 
-static void without_a_share_to_keep_to_everything_begins_at_once(void)
-{
-	gate_make(0, 0, 0);
-	EXPECT(self_throttle_start_ns(&throttle, &gate, SECOND, 1000 * SECOND, SECOND) <= SECOND);
-}
-
 /* Pieces of `piece_ns`, each begun when it may; the card time of all of them at the end. */
 static uint64_t used_in(uint64_t time_ns, uint64_t piece_ns)
 {
@@ -111,7 +105,6 @@ static void a_new_beat_begins_anew(void)
 int main(void)
 {
 	a_beat_is_old_after_its_time();
-	without_a_share_to_keep_to_everything_begins_at_once();
 	it_gets_its_share_and_no_more_than_a_burst_beyond();
 	what_is_not_used_is_not_kept_for_later();
 	what_was_used_under_the_scheduler_is_not_charged_again();

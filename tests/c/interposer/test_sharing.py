@@ -141,17 +141,6 @@ def test_an_import_counts_as_far_as_it_was_mapped(group: Ranks) -> None:
     assert group.both(maker) == (40, 40)
 
 
-def test_a_call_that_fails_leaves_no_trace(group: Ranks) -> None:
-    rank, taker, _ = group
-    rank.ask("create(4 * MIB)", "private")
-    assert "refused" in rank.ask("export(private)")
-    assert "refused" in rank.ask("adopt(os.getpid(), 0)")
-    rank.ask("alloc_managed(4 * MIB)", "managed")
-    assert "refused" in rank.ask("ipc_handle(managed)")
-    assert "refused" in taker.ask(f"ipc_open({'00' * 64!r})")
-    assert group.container.tenant.shared() == (0, 0)
-
-
 def opened(group: Ranks, size: str = "40 * MIB") -> None:
     """Let the second process open a buffer of the first one."""
     group[0].ask(f"alloc({size})", "buffer")
@@ -171,14 +160,6 @@ def test_opened_twice_it_counts_once_and_until_closed_twice(group: Ranks) -> Non
         closed = taker.ask("ipc_close(buffer)")
     assert closed == {"refused": 1}
     assert tenant.shared() == (40 * MIB, 0)
-
-
-def test_a_small_buffer_is_opened_at_the_size_that_its_maker_was_charged(group: Ranks) -> None:
-    opened(group, "1000")
-    assert group.container.tenant.shared() == (1024, 1024)
-    group[0].ask("free(buffer)")
-    assert group.container.tenant.shared() == (0, 1024)
-    assert group[1].ask("charged()") == 1024
 
 
 def test_the_end_of_a_context_closes_handles_and_withdraws_exports(group: Ranks) -> None:

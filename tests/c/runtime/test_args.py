@@ -91,29 +91,15 @@ def test_the_bundle_defaults_to_the_working_directory(driver: Driver, line: str)
     assert parse(driver, line)["bundle"] == "."
 
 
-def test_the_value_of_a_flag_is_no_id(driver: Driver) -> None:
-    line = "run --console-socket /s --preserve-fds 2 --pid-file run --no-pivot -d ID"
-    assert parse(driver, line)["id"] == "ID"
-    assert parse(driver, line)["unknown"] is None
-
-
 def test_after_two_dashes_nothing_is_a_flag(driver: Driver) -> None:
     parsed = parse(driver, "create -b /b -- -b")
     assert (parsed["id"], parsed["bundle"]) == ("-b", "/b")
-
-
-def test_two_dashes_before_the_verb_end_the_global_flags(driver: Driver) -> None:
-    assert parse(driver, "--root /r -- create -b /b ID")["bundle"] == "/b"
 
 
 def test_an_unknown_global_flag_is_noted_and_a_later_create_found(driver: Driver) -> None:
     parsed = parse(driver, "--new-flag value create --bundle /b ID")
     assert parsed["unknown"] == "--new-flag"
     assert (parsed["creates"], parsed["bundle"], parsed["id"]) == (True, "/b", "ID")
-
-
-def test_no_argument_at_all_is_survived(driver: Driver) -> None:
-    assert driver.args()["verb"] is None
 
 
 @pytest.mark.parametrize(

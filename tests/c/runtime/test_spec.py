@@ -78,10 +78,6 @@ def test_a_request_is_strong(driver: Driver, spec: Spec, name: str | None) -> No
         assert read["error"] is None
 
 
-def test_an_images_request_is_weak(driver: Driver) -> None:
-    assert driver.spec(go(with_env("NVIDIA_VISIBLE_DEVICES=all")))["marker"] == "weak"
-
-
 @pytest.mark.parametrize(
     "spec",
     [
@@ -203,13 +199,6 @@ def test_a_privileged_container_has_every_node_and_only_its_keys_are_a_request(
     assert driver.spec(go(privileged(with_hook("/usr/bin/nvidia-ctk"))))["marker"] == "strong"
 
 
-def test_the_rules_count_wherever_they_stand(driver: Driver) -> None:
-    spec = privileged(with_device("/dev/nvidia0"))
-    spec["linux"] = dict(reversed(spec["linux"].items()))
-    assert next(iter(spec["linux"])) == "resources"
-    assert driver.spec(go(spec))["marker"] == "weak"
-
-
 def test_the_daemons_record_is_seen_and_an_annotation_is_none(driver: Driver) -> None:
     assert driver.spec(go(dict(edits.seen(specs.Spec(plain())).document)))["edited"]
     assert not driver.spec(go(with_annotation(edits.RECORD)))["edited"]
@@ -231,12 +220,6 @@ def test_a_duplicate_key_hides_no_marker(driver: Driver, text: bytes, name: str 
     read = driver.spec(text)
     assert read["marker"] == "strong"
     assert read["duplicate"] == (name or 'key "gpushare.io/cores"')
-
-
-def test_the_same_key_at_two_places_is_no_duplicate(driver: Driver) -> None:
-    spec = with_device("/dev/nvidia0")
-    spec["linux"]["devices"].append({"path": "/dev/nvidiactl"})
-    assert driver.spec(go(spec))["duplicate"] == ""
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,7 @@ import pytest
 from tools.model.clock import MS, SECOND, US
 from tools.model.policy import (
     CLOSED,
-    FOREVER,
     METERED,
-    OPEN,
     WINDOW,
     CardPolicy,
     GangPlace,
@@ -38,21 +36,6 @@ def busy(
 
 def add(card: CardPolicy, *shares: ShareStruct, now: int = SECOND) -> list[int]:
     return [card.add(share, now) for share in shares]
-
-
-def test_a_single_uncapped_tenant_has_an_open_gate_and_needs_no_wakeup() -> None:
-    card = CardPolicy()
-    (number,) = add(card, ShareStruct(300))
-    assert card.decide(SECOND) == FOREVER
-    assert card.gate(number).mode == OPEN
-    assert card.gate(number).self_throttle_permille == 0
-
-
-def test_a_second_tenant_closes_the_gate_even_if_it_does_nothing() -> None:
-    card = CardPolicy()
-    first, second = add(card, ShareStruct(300), ShareStruct(700))
-    card.decide(SECOND)
-    assert [card.gate(number).mode for number in (first, second)] == [CLOSED, CLOSED]
 
 
 def test_a_queue_from_before_a_tenant_came_is_not_taken_for_endless_work() -> None:
@@ -163,16 +146,6 @@ def test_as_many_tenants_as_there_are_places() -> None:
     assert card.add(ShareStruct(10), SECOND) == -1
     card.remove(17, SECOND)
     assert card.add(ShareStruct(10), SECOND) == 17
-
-
-def test_unknown_numbers_are_ignored() -> None:
-    card = CardPolicy()
-    for number in (-1, 0, 64, 1 << 20):
-        card.see(number, waiting(SECOND))
-        card.change(number, ShareStruct(10), SECOND)
-        card.remove(number, SECOND)
-        assert card.gate(number).mode == 0
-    assert card.decide(SECOND) == FOREVER
 
 
 def any_number(chance: random.Random) -> int:

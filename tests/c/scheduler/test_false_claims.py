@@ -73,14 +73,6 @@ def test_a_status_that_says_anything(liar: ScheduledTenant, honest: ScheduledTen
     has_its_turn(honest)
 
 
-def test_a_tenant_that_claims_more_time_than_there_was(
-    liar: ScheduledTenant, honest: ScheduledTenant
-) -> None:
-    honest.say(waiting=1)
-    liar.say(busy_ns=2**64 - 1, pending_ns=2**64 - 1, submitted=2**64 - 1)
-    wait_until(lambda: honest.gate(abi.GATE_WINDOWS) > 2 and liar.gate(abi.GATE_WINDOWS) > 2)
-
-
 def test_files_that_are_replaced_after_they_were_opened(
     liar: ScheduledTenant, honest: ScheduledTenant
 ) -> None:

@@ -200,19 +200,6 @@ def test_a_false_context_count_charges_no_tenant_for_more_than_passed() -> None:
     assert charged <= machine.clock.now
 
 
-def test_a_share_changes_while_both_run() -> None:
-    machine, first, second = two(ShareStruct(300), ShareStruct(700))
-    machine.run(2)
-    machine.change(first, ShareStruct(800))
-    machine.change(second, ShareStruct(200))
-    machine.run(1.1)
-    assert part(first, 1000) == pytest.approx(80, abs=2)
-    machine.change(first, ShareStruct(200, capped=True))
-    machine.run(1.1)
-    assert part(first, 1000) == pytest.approx(20, abs=2)
-    assert part(second, 1000) > 75
-
-
 def test_a_cap_holds_from_when_it_is_set_and_is_gone_when_it_is_lifted() -> None:
     machine, only = MachineModel(), None
     only = machine.tenant("only", SMALL, ShareStruct(300))

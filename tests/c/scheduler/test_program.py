@@ -15,14 +15,17 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from gpushare.daemon.compute import scheduler_sync as schedule_message
+from gpushare.daemon.compute.scheduler_sync import Scheduler, SchedulerCommand
+from gpushare.daemon.policy.compute import Share
 
 from gpushare import abi
 from gpushare.daemon import scheduler_sync as schedule_message
 from gpushare.daemon.policy import Share
-from gpushare.daemon.scheduler_sync import Scheduler, SchedulerCommand, SchedulerLost
+from gpushare.daemon.scheduler_sync import Scheduler, SchedulerCommand
 from tests.system.waiting import wait_until
 
-from .tenant import HALF, ScheduledTenant, now
+from .tenant import ScheduledTenant, now
 
 Make = Callable[..., ScheduledTenant]
 CAP_DAC_OVERRIDE: Final = 1  # linux/capability.h
@@ -39,19 +42,6 @@ def switches(pid: int) -> int:
     """Return how often process `pid` has gone to sleep."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("voluntary_ctxt_switches:")[2].split()[0])
-
-
-def test_two_waiting_tenants_have_the_window_one_after_the_other(
-    scheduler: Scheduler, make: Make
-) -> None:
-    tenants = [make(), make()]
-    for tenant in tenants:
-        assert tenant.added_to(scheduler) == 0
-    for tenant in tenants:
-        tenant.say(waiting=1)
-    for tenant in tenants:
-        wait_until(lambda: tenant.mode() == abi.GATE_WINDOW)  # noqa: B023 - called at once
-    wait_until(lambda: all(tenant.gate(abi.GATE_WINDOWS) > 1 for tenant in tenants))
 
 
 def test_a_gate_that_opens_wakes_its_waiters(scheduler: Scheduler, make: Make) -> None:
@@ -237,16 +227,6 @@ def test_nothing_is_decided_before_all_have_been_named(scheduler: Scheduler, mak
         assert tenant.mode() == abi.GATE_CLOSED
 
 
-def test_a_share_that_changes_is_taken_over(scheduler: Scheduler, make: Make) -> None:
-    tenant = make()
-    tenant.added_to(scheduler, CAPPED)
-    wait_until(lambda: tenant.gate(abi.GATE_SELF_THROTTLE_PERMILLE, wide=False) == 300)
-    parts = [("GPU-a", HALF)]
-    # Without its descriptor: it is known.
-    assert scheduler.send(schedule_message.tenant_message(tenant.key, parts)).error == 0
-    wait_until(lambda: tenant.gate(abi.GATE_SELF_THROTTLE_PERMILLE, wide=False) == 500)
-
-
 def test_a_second_scheduler_does_not_write_the_same_gates(
     scheduler: Scheduler, command: SchedulerCommand
 ) -> None:
@@ -327,13 +307,3 @@ def test_the_scheduler_keeps_only_the_capability_that_it_needs(scheduler: Schedu
 def test_it_goes_before_other_programs_and_is_ended_where_it_loops(scheduler: Scheduler) -> None:
     assert os.sched_getscheduler(scheduler.pid) == os.SCHED_FIFO
     assert resource.prlimit(scheduler.pid, resource.RLIMIT_RTTIME) == (200_000, 200_000)
-
-
-def test_one_that_cannot_listen_is_lost(program: Path, tmp_path: Path) -> None:
-    with pytest.raises(SchedulerLost, match=r"did not start \(exit status 1\)"):
-        Scheduler.start(SchedulerCommand(program, tmp_path / "nowhere" / "scheduler.sock"))
-    with pytest.raises(SchedulerLost, match="No such file"):
-        Scheduler.start(SchedulerCommand(tmp_path / "nothing", tmp_path / "scheduler.sock"))
-    (tmp_path / "plain").touch()
-    with pytest.raises(SchedulerLost):
-        Scheduler.connect(tmp_path / "plain")

@@ -7,7 +7,6 @@ import ctypes
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -102,18 +101,6 @@ def test_a_running_machine_refuses_what_it_cannot_become(tmp_path: Path) -> None
         simulator.partition(made.device, ["9g.1gb"])
 
 
-def test_slow_motion_makes_the_durations_of_cards_and_instances_longer(tmp_path: Path) -> None:
-    def slices(time_scale: float) -> list[int]:
-        made = simulator.create(tmp_path, time_scale=time_scale, mig=("1g.18gb",))
-        content = made.device.read_bytes()[ctypes.sizeof(device_file.Header) :]
-        size = ctypes.sizeof(device_file.Profile)
-        return [
-            device_file.Profile.from_buffer_copy(content, at * size).slice_ns for at in range(2)
-        ]
-
-    assert slices(8) == [8 * real for real in slices(1)]
-
-
 def test_the_cdi_spec_names_cards_and_every_instance_that_there_can_be(tmp_path: Path) -> None:
     made = simulator.create(tmp_path, cards=2, mig=("1g.18gb", "1g.18gb"))
     spec = json.loads(made.cdi.read_text())
@@ -129,18 +116,3 @@ def test_the_cdi_spec_names_cards_and_every_instance_that_there_can_be(tmp_path:
     assert nodes["all"] == ["/dev/nvidia0", "/dev/nvidia1"]
     mounts = {Path(mount["containerPath"]).name for mount in spec["containerEdits"]["mounts"]}
     assert mounts == {"libcuda.so.1", "libnvidia-ml.so.1", "gpushare-sim"}
-
-
-def test_the_command_prints_the_line_to_set(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gpushare.simulator", "create", str(tmp_path / "m")]
-    done = subprocess.run(
-        [*command, "--profile", "t4", "--cards", "2"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == f"export GPUSHARE_SIM_DEVICE={tmp_path}/m/device\n"
-    status = (tmp_path / "m/device").stat()
-    assert (status.st_size, status.st_mode & 0o777) == (device_file.FILE_BYTES, 0o666)
-    failed = subprocess.run(
-        [*command, "--profile", "none"], capture_output=True, text=True, check=False
-    )
-    assert failed.returncode == 1
-    assert failed.stderr.startswith('gpushare: profile "none": unknown')
