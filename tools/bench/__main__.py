@@ -18,8 +18,7 @@ from .native import ROOT
 from .result import Result, table, write
 from .shares.catalogue import SCENARIOS
 from .shares.figure import Figure
-from .shares.figure import table as shares_table
-from .shares.page import HostFacts, page
+from .shares.page import host, page, tables
 from .turns import BenchError
 
 #: In the order of the design's table of budgets; a row's file and function, where not its own name.
@@ -114,7 +113,7 @@ def main(arguments: Sequence[str]) -> int:
     if load > cores / 2:
         print(f"bench: others use this machine (load {load:.1f}): rough figures", file=sys.stderr)
     failed: list[str] = []
-    host = HostFacts.this()
+    machine = host()
     results = _costs([name for name in options.names or COSTS if name in COSTS], failed)
     figures = _shares(options, failed)
     output = ROOT / "build" / "bench.json"
@@ -125,9 +124,9 @@ def main(arguments: Sequence[str]) -> int:
             "\nadded: the median of the rounds' differences; by exec: what only executes runc adds"
         )
     if figures:
-        print(shares_table(figures))
+        print(tables(figures))
         if options.page:
-            options.page.write_text(page(figures, host), encoding="utf-8")
+            options.page.write_text(page(figures, machine), encoding="utf-8")
         print("\nnative: the same processes at the same time on the bare simulated driver")
     print(f"written to {output.relative_to(ROOT)}")
     for line in failed:

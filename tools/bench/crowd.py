@@ -12,7 +12,7 @@ from tests.stack import Stack
 from tests.stack.crowd import Created, Crowd
 
 from .native import compile_program
-from .result import Result
+from .result import Result, percentile
 from .turns import BenchError, Times, take
 
 COUNT = 200
@@ -66,8 +66,8 @@ def _all_at_once(stack: Stack, crowd: Crowd, program: Path) -> Times:
     return {
         "slowest": took[-1],
         "waited": waits[-1],
-        **{f"took{percent}": _at(took, percent) for percent in (50, 99)},
-        **{f"waited{percent}": _at(waits, percent) for percent in (50, 99)},
+        **{f"took{percent}": percentile(took, percent) for percent in (50, 99)},
+        **{f"waited{percent}": percentile(waits, percent) for percent in (50, 99)},
     }
 
 
@@ -81,7 +81,3 @@ def _waits(done: Sequence[Created], stamps: Path) -> list[float]:
     return sorted(
         (at - (begun[pid] if pid in begun else begun[parent])) / 1e6 for pid, parent, at in lines
     )
-
-
-def _at(times: Sequence[float], percent: int) -> float:
-    return times[(len(times) - 1) * percent // 100]

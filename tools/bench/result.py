@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,3 +125,9 @@ def write(results: Sequence[Reportable], path: Path) -> None:
     """Write the results for a program to read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps([result.as_json() for result in results], indent=2) + "\n")
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Return the least value that `percent` of `values` do not exceed (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]

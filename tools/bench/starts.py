@@ -21,7 +21,7 @@ from tests.system.engines.starts import (
 )
 from tests.system.waiting import wait_until
 
-from .result import Result
+from .result import Result, percentile
 from .turns import BenchError
 
 COUNT = 200
@@ -85,4 +85,4 @@ def _started(
     failed = [each.error for each in done if each.error]
     if failed:
         raise BenchError(f"{len(failed)} of {COUNT} did not start: {failed[0]}")
-    return sorted(each.seconds for each in done)[(COUNT - 1) * 99 // 100]
+    return percentile([each.seconds for each in done], 99)

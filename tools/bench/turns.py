@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from .result import Result
+from .result import Result, percentile
 
 Times = dict[str, float]
 """What one go measured: milliseconds (or what `compare` is told) by the name of the part."""
@@ -53,17 +53,13 @@ class Series:
             baseline=statistics.median(without),
             delta=self._difference(part, variant, baseline),
             budget=budget,
-            p90=(_p90(with_it), _p90(without)),
+            p90=(percentile(with_it, 90), percentile(without, 90)),
             floor=None if floor is None else self._difference(part, floor, baseline),
         )
 
     def _difference(self, part: str, variant: str, baseline: str) -> float:
         pairs = zip(self._times[variant, part], self._times[baseline, part], strict=True)
         return statistics.median(a - b for a, b in pairs)
-
-
-def _p90(times: Sequence[float]) -> float:
-    return sorted(times)[(len(times) * 9 - 1) // 10]
 
 
 def take(variants: Mapping[str, Callable[[], Times]], rounds: int) -> Series:

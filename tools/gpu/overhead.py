@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from statistics import median
 from typing import Any
 
 from . import built
 from .driver import DriverPaths
 from .process import Child, environment
 from .report import NotMeasured, ReportRow
-from .timeline import median
 
 PROCESSES = 3
 MIB = 1 << 20

@@ -17,6 +17,7 @@ from typing import Any
 
 from gpushare.verify import ProbeFailed
 from tests.stack import Stack
+from tools.bench.result import percentile
 from tools.bench.shares.card_time import Served, errors, windows
 
 from . import torch_view
@@ -25,7 +26,6 @@ from .driver import DriverPaths
 from .process import Child, child, environment, run
 from .report import NotMeasured, ReportRow, quantity
 from .slices import workers
-from .timeline import quantile
 
 SECONDS = 6.0
 SETTLED_NS = 1_000_000_000  # from the begin of the work: estimates are learned by then
@@ -168,11 +168,11 @@ class Shares:
             (alone,) = self._answers(tenants[:1], gate=False)
             self.served_alone = alone["took_ns"]
         other = self._unit_ns(tenants[1].load)
-        p99 = [quantile(self.served_alone, 0.99)]
+        p99 = [percentile(self.served_alone, 99)]
         parts = []
         for gate in (False, True):
             online, offline = self._answers(tenants, gate=gate)
-            p99.append(quantile(online["took_ns"], 0.99))
+            p99.append(percentile(online["took_ns"], 99))
             parts.append(self._fit([offline["log"]], [other], offline["begin_ns"]).total)
         alone_ns, native_ns, gated_ns = p99
         ratios = f"{gated_ns / alone_ns:.2f} times alone; native {native_ns / alone_ns:.2f} times"

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from statistics import median
 
 from gpushare.verify import ProbeFailed
 
 from .driver import DriverPaths
 from .process import Child, child, environment
 from .report import NotMeasured, ReportRow
-from .timeline import Log, Sharing, median, sharing, spread
+from .timeline import Log, Sharing, sharing, spread
 
 DURATION_NS = 400_000_000  # under the two seconds after which a card with a display stops a kernel
 GAP_NS = 10_000  # shorter pauses are the memory's and the clock's, not another context's

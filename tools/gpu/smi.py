@@ -20,7 +20,7 @@ from .driver import DriverPaths
 from .filtered import tenancy
 from .process import Child, run
 from .report import NotMeasured, ReportRow
-from .table import nvml_symbols
+from .symbols import nvml_symbols
 from .tenancy import Tenancy
 
 QUERY = "--query-gpu=memory.total,memory.used,memory.free"

@@ -7,12 +7,14 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median
+
+from tools.bench.result import percentile
 
 from .driver import DriverPaths
 from .process import Child
 from .report import ReportRow
 from .slices import workers
-from .timeline import median, quantile
 
 KERNELS_NS = (100_000, 2_000_000)
 SECONDS = 1.5
@@ -96,7 +98,7 @@ def latency(driver: DriverPaths) -> Iterator[ReportRow]:
             "an event is seen done after the kernel's last store is",
             median(lags),
             "ns",
-            f"99th percentile {quantile(lags, 0.99) / 1e3:.1f} us",
+            f"99th percentile {percentile(lags, 99) / 1e3:.1f} us",
         )
 
 

@@ -8,11 +8,12 @@ together. All times are that clock's nanoseconds.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+
+from tools.bench.result import percentile
 
 
 @dataclass(frozen=True, order=True)
@@ -98,19 +99,7 @@ def _share(runs: Iterable[ContextRun], owner: int, begin: int, end: int) -> floa
     return held / (end - begin)
 
 
-def quantile(values: Iterable[float], part: float) -> float:
-    """Return the value below which `part` (0 to 1) of `values` lies; ValueError for none."""
-    ordered = sorted(values)
-    if not ordered:
-        raise ValueError("no values")
-    return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
-
-
 def spread(values: Sequence[float]) -> str:
     """Return in words where `values` lie, in microseconds."""
-    low, high = quantile(values, 0.1) / 1e3, quantile(values, 0.9) / 1e3
+    low, high = (percentile(values, percent) / 1e3 for percent in (10, 90))
     return f"{len(values)} seen, 10th to 90th percentile {low:.4g} to {high:.4g} us"
-
-
-def median(values: Sequence[float]) -> float:
-    return float(statistics.median(values))

@@ -9,9 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-from tools.mutation import draw, drawn, mutate
-from tools.mutation.draw import ROOT
+from tools.mutation import drawn, mutate
 from tools.mutation.invariants import INVARIANTS
+from tools.mutation.mutate import ROOT
 from tools.mutation.operations import operations
 from tools.mutation.paths import paths
 
@@ -27,15 +27,9 @@ def main() -> int:
     served = verbs.add_parser("operations", help="break each operation; a test must fail")
     for one in (invariants, charged, served):
         one.add_argument("names", metavar="NAME", nargs="*", help="else all of them")
-    lister = verbs.add_parser("draw", help="list mutations in the order of a seed")
-    chooser = verbs.add_parser("select", help="add those of them that a test fails for to FILE")
     runner = verbs.add_parser("run", help="try those of FILE again, and write its last column")
-    for one in (lister, chooser):
-        one.add_argument("--seed", type=int, required=True)
-        one.add_argument("--part", choices=draw.WANTED, action="append", help="else all of them")
-    for one in (chooser, runner):
-        one.add_argument("file", type=Path, metavar="FILE")
-    for one in (chooser, runner, served):
+    runner.add_argument("file", type=Path, metavar="FILE")
+    for one in (runner, served):
         one.add_argument("--database", type=Path, default=ROOT / "build/coverage/python.db")
     arguments = parser.parse_args()
     # Whoever ends us has the file that is broken restored.
@@ -48,14 +42,7 @@ def main() -> int:
     if arguments.verb == "operations":
         chosen = {name: one for name, one in operations().items() if name in arguments.names}
         return 1 if drawn.report(chosen or operations(), arguments.database) else 0
-    if arguments.verb == "run":
-        return 1 if drawn.try_again(arguments.file, arguments.database) else 0
-    for part in arguments.part or draw.WANTED:
-        if arguments.verb == "select":
-            drawn.select(arguments.seed, part, arguments.database, arguments.file)
-        else:
-            print(*draw.draw(part, arguments.seed), sep="\n")
-    return 0
+    return 1 if drawn.try_again(arguments.file, arguments.database) else 0
 
 
 def _tell(what: str) -> None:

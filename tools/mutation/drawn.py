@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tries drawn mutations: whether a test that executes the line fails for it.
+"""Tries mutations of single lines: whether a test that executes the line fails for it.
 
-The table of those that a test failed for has columns file, line, before, after, and the test that
-failed before and after the suite was changed. Each file is changed in the working tree, and
+The table of those that were drawn has columns file, line, before, after, and the test that failed
+before and after the suite was changed. Each file is changed in the working tree, and
 restored whatever happens to this program, short of a SIGKILL.
 """
 
@@ -16,11 +16,11 @@ import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tools.mutation.draw import ROOT, WANTED, Mutation, draw
-from tools.mutation.mutate import broken, pytest, run
+from tools.mutation.mutate import ROOT, broken, pytest, run
 
 _COLUMNS: Final = ("file", "line", "before", "after", "killed before by", "killed after by")
 _SURVIVED: Final = "survived"
@@ -38,21 +38,32 @@ _FLAGS: Final = (
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
 
-def select(seed: int, part: str, database: Path, table: Path) -> None:
-    """Add to `table` as many mutations of `part` as are wanted that a test fails for."""
-    killed = 0
-    with table.open("a", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file, delimiter="\t", lineterminator="\n")
-        if not file.tell():
-            rows.writerow(_COLUMNS)
-        for mutation in draw(part, seed):
-            if killed == WANTED[part]:
-                break
-            verdict = _try(mutation, database)
-            if verdict.startswith("tests"):
-                killed += 1
-                rows.writerow([*vars(mutation).values(), verdict, ""])
-                file.flush()
+@dataclass(frozen=True)
+class Mutation:
+    """A line of a file, and what takes its place."""
+
+    file: str
+    line: int
+    before: str
+    after: str
+
+    def place(self, text: str) -> int | None:
+        """Return the index of the line in `text`: of those that read the same, the nearest."""
+        found = [at for at, line in enumerate(text.splitlines()) if line.strip() == self.before]
+        return min(found, key=lambda at: abs(at + 1 - self.line), default=None)
+
+    def applied(self, text: str) -> str:
+        """Return `text` with the mutation.
+
+        Raises:
+            LookupError: `text` has no such line.
+        """
+        at = self.place(text)
+        if at is None:
+            raise LookupError(f"{self.file} has no line {self.before!r}")
+        lines = text.splitlines(keepends=True)
+        lines[at] = lines[at].replace(self.before, self.after)
+        return "".join(lines)
 
 
 def try_again(table: Path, database: Path) -> int:

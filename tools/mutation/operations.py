@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tools.mutation.draw import ROOT, Mutation
+from tools.mutation.drawn import Mutation
+from tools.mutation.mutate import ROOT
 
 _SERVICE: Final = Path("gpushare/daemon/service")
 

@@ -11,7 +11,7 @@ import pytest
 
 from gpushare import simulator
 from libhook.table.coverage import exported
-from tools.gpu.table import cuda_lines
+from tools.gpu.symbols import cuda_lines
 
 from .conftest import T4, SimulatedContainer, compile_c
 from .container import ProgramContainer

@@ -58,9 +58,3 @@ def windows(start: float, end: float, width: float) -> list[tuple[float, float]]
 def errors(served: Served, target: float, within: Sequence[tuple[float, float]]) -> list[float]:
     """Return how far the share was from `target` in each window, in percentage points."""
     return [abs(served.share(start, end) - target) * 100 for start, end in within]
-
-
-def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the least value that `percent` of `values` do not exceed (nearest rank)."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]

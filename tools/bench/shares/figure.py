@@ -1,15 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One figure of a share scenario, held against its target, and the table of them."""
+"""One figure of a share scenario, held against its target."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
-
-from tools.bench.result import aligned
-
-HEADINGS: Final = ("ROW", "WHAT", "NATIVE", "GPUSHARE", "TARGET", "")
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -50,7 +45,7 @@ class Figure:
 
     @property
     def target(self) -> str:
-        """The target as the table shows it."""
+        """The target as the page shows it."""
         if self.limit is None:
             return ""
         return f"{'>=' if self.at_least else '<='} {self.limit:g}"
@@ -66,21 +61,3 @@ class Figure:
             "target": self.target or None,
             "met": self.met,
         }
-
-
-def table(figures: Sequence[Figure]) -> str:
-    """Return the figures as lines of text, the title of each scenario above its own."""
-    head, *rows = aligned([HEADINGS, *(_cells(figure) for figure in figures)], left=2)
-    lines, title = [head], ""
-    for figure, row in zip(figures, rows, strict=True):
-        if figure.title != title:
-            title = figure.title
-            lines.append(f"{figure.row}: {title}")
-        lines.append(row)
-    return "\n".join(lines)
-
-
-def _cells(figure: Figure) -> tuple[str, ...]:
-    verdict = {None: "", True: "met", False: "MISSED"}[figure.met]
-    native = "" if figure.native is None else f"{figure.native:.2f}"
-    return "", figure.what, native, f"{figure.value:.2f} {figure.unit}", figure.target, verdict

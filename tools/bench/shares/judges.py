@@ -7,7 +7,9 @@ from collections.abc import Callable
 from statistics import fmean
 from typing import Final
 
-from .card_time import errors, percentile, windows
+from tools.bench.result import percentile
+
+from .card_time import errors, windows
 from .figure import Figure
 from .scenario import Judge, Run, Scenario, ScenarioRuns, shared
 

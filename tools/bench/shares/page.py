@@ -7,7 +7,6 @@ import os
 import platform
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import groupby
 from pathlib import Path
@@ -32,47 +31,34 @@ card. Each row states by how much this machine was late.
 """
 
 
-@dataclass(frozen=True)
-class HostFacts:
-    """The machine of a measurement."""
-
-    processor: str
-    cores: int
-    kernel: str
-    load: float  # before the start
-    began: datetime
-
-    @classmethod
-    def this(cls) -> HostFacts:
-        """Return this machine, now."""
-        found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-        return cls(
-            processor=found[1] if found else platform.machine(),
-            cores=os.cpu_count() or 1,
-            kernel=platform.release(),
-            load=os.getloadavg()[0],
-            began=datetime.now(timezone.utc),
-        )
-
-    def __str__(self) -> str:
-        began = f"{self.began:%Y-%m-%d %H:%M} UTC"
-        machine = f"{self.cores} cores ({self.processor}), Linux {self.kernel}"
-        return f"{began}, {machine}, load {self.load:.1f} before the start."
+def host() -> str:
+    """Return what this machine is, and how busy before the start."""
+    found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    began = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC"
+    processor = f"{os.cpu_count() or 1} cores ({found[1] if found else platform.machine()})"
+    load = f"load {os.getloadavg()[0]:.1f} before the start"
+    return f"{began}, {processor}, Linux {platform.release()}, {load}."
 
 
-def page(figures: Sequence[Figure], host: HostFacts) -> str:
+def page(figures: Sequence[Figure], host: str) -> str:
     """Return the page."""
     judged = [figure for figure in figures if figure.met is not None]
     missed = [figure for figure in judged if not figure.met]
-    lines = [_HEAD, str(host), "", f"{len(judged) - len(missed)} of {len(judged)} targets are met."]
+    lines = [_HEAD, host, "", f"{len(judged) - len(missed)} of {len(judged)} targets are met."]
     if missed:
         lines[-1] += " Missed:"
         lines += ["", *(f"- {each.name}: {each.value:.2f}, not {each.target}" for each in missed)]
-    for title, group in groupby(figures, key=lambda figure: (figure.row, figure.title)):
-        lines += ["", f"## {title[0]}", "", f"{title[1][0].upper()}{title[1][1:]}.", ""]
+    return "\n".join(lines) + f"\n{tables(figures)}\n"
+
+
+def tables(figures: Sequence[Figure]) -> str:
+    """Return the figures, a table for each scenario."""
+    lines = []
+    for (row, title), group in groupby(figures, key=lambda figure: (figure.row, figure.title)):
+        lines += ["", f"## {row}", "", f"{title[0].upper()}{title[1:]}.", ""]
         lines += ["| | native | gpushare | target | |", "|---|---|---|---|---|"]
         lines += [_row(figure) for figure in group]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _row(figure: Figure) -> str:
