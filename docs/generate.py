@@ -35,6 +35,7 @@ from gpushare.client import UnknownTenant
 from gpushare.errors import ErrorCode, ExitStatus
 from gpushare.events import EVENTS, KEPT
 from gpushare.protocol import kubernetes, queue, tenants
+from gpushare.protocol.operations import OPERATIONS, REPLY, ROWS, Operation
 from gpushare.quota import effective_request
 from gpushare.quota.errors import BadValue
 from gpushare.quota.keys import BY_ENV, KEYS, Key
@@ -500,9 +501,13 @@ def control_socket() -> Iterator[str]:
     said = inspect.getdoc(protocol) or ""
     yield from said.partition("\n\n")[2].splitlines()
     yield ""
+    yield "## Operations"
+    yield ""
+    head = ("op", "from", "fields (optional ones in brackets)", "returns", "meaning")
+    yield from table(head, [_operation(row) for row in OPERATIONS.values()])
     yield "## Limits"
     yield ""
-    own = [name for name in vars(protocol) if name in protocol.__all__ and name.isupper()]
+    own = [name for name in vars(protocol) if name.isupper() and name != "TYPE_CHECKING"]
     limits = [name for name in own if not name.startswith("CODE_")]
     rows = [(f"`{name}`", str(getattr(protocol, name))) for name in limits]
     yield from table(("name", "value"), rows)
@@ -517,6 +522,22 @@ def control_socket() -> Iterator[str]:
         for one in vars(module).values():
             if is_typeddict(one) and one.__module__ == module.__name__:
                 yield from ("```python", inspect.getsource(one).rstrip("\n"), "```", "")
+
+
+def _operation(row: Operation) -> tuple[str, ...]:
+    """Return an operation's row."""
+    fields = ", ".join(
+        f"`{field.name}`" if field.is_required else f"[`{field.name}`]" for field in row.fields()
+    )
+    said, _, more = (inspect.getdoc(row.declared) or "").partition("\n")
+    kind = re.sub(r"\b\w+\.", "", str(row.declared.__annotations__["return"]))
+    if row.answer == ROWS:
+        kind = f"{kind.removeprefix('list[').removesuffix(']')} rows"
+    elif kind == "Replies":
+        kind = " ".join(more.split())
+    elif row.answer not in {"", REPLY}:
+        kind = f"`{row.answer}`: {kind}"
+    return f"`{row.name}`", row.caller, fields or "-", kind.replace("None", "-"), said
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python client of the control socket: one method for each operation of gpushare/protocol.
+"""The Python client of the control socket: a method for each operation of gpushare/protocol.
 
-Each call opens its own connection, so a `Client` has no state and threads can share it. The C
-client of the same socket is runtime/client.c.
+Most methods are declared there, in operations.py; here are those that return more than one part of
+a reply, and how a request is sent. Each call opens its own connection, so a `Client` has no state
+and threads can share it. The C client of the same socket is runtime/client.c.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from gpushare import protocol
 from gpushare.errors import ErrorCode, UserError
 from gpushare.host import init_system
 from gpushare.metrics_schema import Metrics
+from gpushare.protocol.operations import ClientOperations, Replies
 from gpushare.quota.errors import quoted
 from gpushare.wait_policy import LOOK_SECONDS, WaitPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from gpushare.quota.node_settings import NodeSetting
 
@@ -73,7 +75,7 @@ class DaemonError(UserError):
     """The daemon failed, or its reply is not valid in this protocol."""
 
 
-class Client:
+class Client(ClientOperations):
     """Sends requests to the daemon at `path`; every method may raise this module's exceptions.
 
     `seconds` limits the time for a reply after the daemon has acknowledged the request, and
@@ -99,148 +101,29 @@ class Client:
 
     def cards_and_profiles(self) -> tuple[list[protocol.CardStatus], list[protocol.ProfileStatus]]:
         """Return the cards, and the profiles: none from a gpushared that knows none."""
-        *rows, last = self._replies("cards", {})
-        return [row["row"] for row in rows], last.get("profiles", [])
-
-    def tenants(self, *, everything: bool = False) -> list[protocol.TenantStatus]:
-        """Return the tenants; with `everything` also containers without a GPU, with the reason."""
-        return [cast("protocol.TenantStatus", row) for row in self._rows("tenants", all=everything)]
-
-    def tenant(self, name: str) -> protocol.TenantStatus:
-        """Return a tenant by its name, namespace/pod/container, or the start of a name or id."""
-        return cast("protocol.TenantStatus", self._ask("tenant", name=name)["tenant"])
+        rows, last = self._cards()
+        return rows, last.get("profiles", [])
 
     def why(self, name: str) -> protocol.Why:
         """Return the breakdown of a tenant's memory; `name` as for `tenant`."""
-        *rows, last = self._replies("why", {"name": name})
-        return cast("protocol.Why", {**last["why"], "processes": [row["row"] for row in rows]})
-
-    def set(self, name: str, **values: str | None) -> protocol.TenantStatus:
-        """Change a running tenant's quota: SET_FIELDS as the user wrote them, None for no change.
-
-        Returns the changed tenant; its `warnings` report usage over the new quota.
-        """
-        changed = {field: text for field, text in values.items() if text is not None}
-        return cast("protocol.TenantStatus", self._ask("set", name=name, **changed)["tenant"])
-
-    def reset(self, name: str, *keys: str) -> protocol.TenantStatus:
-        """Reset the overrides of a tenant's `keys` (`memory-limit`), or all of them."""
-        which = ",".join(keys) or protocol.RESET_ALL
-        return cast("protocol.TenantStatus", self._ask("set", name=name, reset=which)["tenant"])
-
-    def pause(self, name: str, reason: str = "") -> protocol.TenantStatus:
-        """Pause all processes of a tenant until `resume`; return the tenant."""
-        fields = {"reason": reason} if reason else {}
-        return cast("protocol.TenantStatus", self._ask("pause", name=name, **fields)["tenant"])
-
-    def resume(self, name: str) -> protocol.TenantStatus:
-        """Resume a tenant that an operator paused or the audit froze; return the tenant."""
-        return cast("protocol.TenantStatus", self._ask("resume", name=name)["tenant"])
-
-    def stop(self, name: str, signal: str, timeout: int, reason: str = "") -> protocol.TenantStatus:
-        """Send `signal` to a tenant's first process, and SIGKILL to all after `timeout` seconds.
-
-        Returns the tenant at once, usually before it has exited.
-        """
-        fields = {"signal": signal, "timeout": timeout} | ({"reason": reason} if reason else {})
-        return cast("protocol.TenantStatus", self._ask("stop", name=name, **fields)["tenant"])
-
-    def evict(self, name: str, reason: str = "", *, hold: bool = False) -> protocol.TenantStatus:
-        """Evict a tenant's GPU memory, and wait until it is done; return the tenant.
-
-        With `hold` it is not restored before `restore`, even if its program uses CUDA.
-        """
-        fields: dict[str, Any] = {"reason": reason} if reason else {}
-        fields |= {"hold": True} if hold else {}
-        return cast("protocol.TenantStatus", self._ask("evict", name=name, **fields)["tenant"])
-
-    def restore(self, name: str, reason: str = "") -> protocol.TenantStatus:
-        """Restore a tenant's evicted memory, and wait until it is done; return the tenant."""
-        fields = {"reason": reason} if reason else {}
-        return cast("protocol.TenantStatus", self._ask("restore", name=name, **fields)["tenant"])
-
-    def move(self, name: str, card: str, reason: str = "") -> protocol.TenantStatus:
-        """Move a tenant to the card with this index or UUID; return the tenant."""
-        fields = {"card": card} | ({"reason": reason} if reason else {})
-        return cast("protocol.TenantStatus", self._ask("move", name=name, **fields)["tenant"])
-
-    def set_card_policy(self, card: str, policy: str | None) -> protocol.CardStatus:
-        """Set the policy of a card's tenants (None: as each requests it); return the card."""
-        fields = {} if policy is None else {"policy": policy}
-        return cast("protocol.CardStatus", self._ask("card-policy", card=card, **fields)["card"])
-
-    def reload(self) -> list[str]:
-        """Reload the configuration; return the changed keys. If it is refused, nothing changes."""
-        return [str(key) for key in self._ask("reload")["changed"]]
+        rows, last = self._why(name)
+        return cast("protocol.Why", {**last["why"], "processes": rows})
 
     def set_node_setting(self, key: str, setting: NodeSetting | None) -> None:
         """Set a setting of the node by a label of its Node object; None: as gpushare.yaml says."""
-        fields: Mapping[str, object] = setting or {}
-        self._ask("node-setting", key=key, **fields)
-
-    def cordon(self, card: str, reason: str | None = None) -> protocol.CardStatus:
-        """Stop placing tenants on the card with this index or UUID; return the card."""
-        fields = {} if reason is None else {"reason": reason}
-        return cast("protocol.CardStatus", self._ask("card-cordon", card=card, **fields)["card"])
-
-    def uncordon(self, card: str) -> protocol.CardStatus:
-        """Allow new tenants on a card again; return the card."""
-        return cast("protocol.CardStatus", self._ask("card-uncordon", card=card)["card"])
-
-    def allocation(self, card: str, memory_bytes: int) -> str:
-        """Return the folder that the device plugin has mounted for a part of the card `card`."""
-        return str(self._ask("allocation", card=card, memory_bytes=memory_bytes)["folder"])
-
-    def prepare_claim(  # noqa: PLR0913 - a claim is put together from all there is
-        self,
-        uid: str,
-        *,
-        namespace: str,
-        name: str,
-        pods: Sequence[str],
-        devices: Sequence[protocol.ClaimDevice],
-        parameters: Mapping[str, str] | None = None,
-    ) -> protocol.PreparedClaim:
-        """Reserve what the scheduler allocated to a claim; the same again is fine.
-
-        `parameters` are canonical keys of the claim's opaque configuration.
-        """
-        reply = self._ask(
-            "claim-prepare",
-            claim=uid,
-            namespace=namespace,
-            name=name,
-            pods=list(pods),
-            devices=[dict(device) for device in devices],
-            parameters=dict(parameters or {}),
-        )
-        return {"folder": reply["folder"], "cdi": reply["cdi"]}
-
-    def set_claim_pods(self, uid: str, pods: Sequence[str]) -> None:
-        """Have the pods with these UIDs be those that may use a prepared claim."""
-        self._ask("claim-pods", claim=uid, pods=list(pods))
-
-    def unprepare_claim(self, uid: str) -> None:
-        """Release a claim; one that is not prepared is fine."""
-        self._ask("claim-unprepare", claim=uid)
-
-    def claims(self) -> list[protocol.ClaimStatus]:
-        """Return the prepared claims."""
-        return [cast("protocol.ClaimStatus", row) for row in self._rows("claims")]
-
-    def status(self) -> protocol.DaemonStatus:
-        """Return the status of the daemon."""
-        return cast("protocol.DaemonStatus", self._ask("status"))
+        if setting is None:
+            self._node_setting(key)
+        else:
+            self._node_setting(key, **setting)
 
     def metrics(self) -> Metrics:
         """Return the figures of the cards, the tenants and the daemon at one time."""
-        *rows, last = self._replies("metrics", {})
-        return Metrics(
-            cards=[row["row"]["card"] for row in rows if "card" in row["row"]],
-            tenants=[row["row"]["tenant"] for row in rows if "tenant" in row["row"]],
-            node=last["node"],
-            ended=[row["row"]["ended"] for row in rows if "ended" in row["row"]],
-        )
+        rows, last = self._metrics()
+
+        def of(kind: str) -> list[Any]:
+            return [row[kind] for row in rows if kind in row]
+
+        return Metrics(of("card"), of("tenant"), last["node"], of("ended"))
 
     def history(
         self, name: str = "", since: float = 0.0, after: int = 0
@@ -251,36 +134,16 @@ class Client:
         that had it one after the other: their rows have different IDs.
         """
         while True:
-            page = list(self._rows("history", name=name, since=since, after=after))
-            yield from (cast("protocol.HistoryEvent", row) for row in page)
+            page = self._events(name, since, after)
+            yield from page
             if len(page) < protocol.HISTORY_ROWS:
                 return
             after = page[-1]["number"]
 
-    def open(
-        self, quota: Mapping[str, str], *, name: str, pid: int, rootless: bool
-    ) -> protocol.HostProcessGrant:
-        """Reserve `quota` for a host process, which must `bind` before it runs the command."""
-        reply = self._ask("open", quota=dict(quota), name=name, pid=pid, rootless=rootless)
-        return cast("protocol.HostProcessGrant", reply)
-
-    def bind(self, key: str, identity: str, pid: int) -> None:
-        """Bind the reservation `key` to the lifetime of process `pid`."""
-        self._ask("bind", key=key, id=identity, pid=pid)
-
-    def release(self, key: str, identity: str) -> None:
-        """Release the allocation of the tenant `key`."""
-        self._ask("release", key=key, id=identity)
-
-    def _ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        """Return the final reply to a request."""
-        *_, final = self._replies(op, fields)
-        return final
-
-    def _rows(self, op: str, **fields: Any) -> Iterator[dict[str, Any]]:
-        for message in self._replies(op, fields):
-            if "row" in message:
-                yield message["row"]
+    def exchange(self, op: str, fields: Mapping[str, Any]) -> Replies:
+        """Send a request; return the rows of the reply, and its other keys."""
+        *rows, last = self._replies(op, fields)
+        return [row["row"] for row in rows], {key: last[key] for key in last if key != "ok"}
 
     def _replies(self, op: str, fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield each reply after the acknowledgement, the final one last."""

@@ -19,7 +19,6 @@ from gpushare.cli.status import tenant_name
 from gpushare.client import Client
 from gpushare.errors import UserError
 from gpushare.protocol import SET_FIELDS
-from gpushare.queue_client import QueueClient
 from gpushare.quota.size import format_size
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def complete(
     """Yield the values of these kinds that begin with `incomplete`; files come first, for bash."""
     from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for shells
 
-    client = QueueClient(ctx.ensure_object(Session).socket, _REPLY_SECONDS, start_seconds=0)
+    client = Client(ctx.ensure_object(Session).socket, _REPLY_SECONDS, start_seconds=0)
     for kind in kinds:
         if kind == "files":
             yield CompletionItem(incomplete, type="file")
@@ -89,7 +88,7 @@ def _cards(client: Client, _: str) -> Values:
         yield card["uuid"], card["model"]
 
 
-def _tickets(client: QueueClient, _: str) -> Values:
+def _tickets(client: Client, _: str) -> Values:
     for entry in client.queue():
         yield entry["ticket"], f"{entry['name'] or 'a start'}, {entry['requests']}"
 
@@ -112,7 +111,7 @@ def _topics(_: Client, incomplete: str) -> Values:
             yield entry.name, entry.what
 
 
-_VALUES: Final[Mapping[str, Callable[[QueueClient, str], Values]]] = {
+_VALUES: Final[Mapping[str, Callable[[Client, str], Values]]] = {
     "containers": _containers,
     "cards": _cards,
     "tickets": _tickets,

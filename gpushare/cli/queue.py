@@ -47,7 +47,7 @@ def command(ctx: click.Context) -> None:
     if ctx.invoked_subcommand is not None:
         return
     session = ctx.ensure_object(shared.Session)
-    session.show_rows(session.queue.queue(), table, "no start waits for room.")
+    session.show_rows(session.client.queue(), table, "no start waits for room.")
 
 
 @command.command("cancel", cls=GpushareCommand, epilog="Example: gpushare queue cancel 3f2a8c01")
@@ -60,7 +60,7 @@ def cancel(ctx: click.Context, ticket: str) -> None:
     The command that waits exits with status 125 and starts nothing.
     """
     session: Session = ctx.ensure_object(shared.Session)
-    name = session.queue.cancel_ticket(ticket)
+    name = session.client.cancel_ticket(ticket)
     session.show({"ticket": ticket, "name": name}, lambda: printable(f"{name}: cancelled"))
 
 

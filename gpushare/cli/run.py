@@ -181,11 +181,8 @@ def _become_tenant(
 
     `secret`: it takes over what was granted to its ticket.
     """
-    client, pid, rootless = session.queue, os.getpid(), os.geteuid() != 0
-    if secret:
-        grant = client.open_granted(request, name=name, pid=pid, rootless=rootless, secret=secret)
-    else:
-        grant = client.open(request, name=name, pid=pid, rootless=rootless)
+    client, pid, rootless = session.client, os.getpid(), os.geteuid() != 0
+    grant = client.open(request, name, rootless=rootless, ticket=secret)
     environment = {**os.environ, **grant["env"]}
     try:
         if rootless:
@@ -270,10 +267,8 @@ def wait_for_grant(
     rootless: bool,
 ) -> str:
     """Return the secret of a ticket that was granted; TicketEnded, click.Abort on Ctrl-C."""
-    client = session.queue
-    ticket = client.take_ticket(
-        source, name=name, kind=kind, wait_seconds=seconds, rootless=rootless
-    )
+    client = session.client
+    ticket = client.take_ticket(kind, seconds, name=name, rootless=rootless, **source)
     progress = _Progress(session, ticket)
     until = time.monotonic() + seconds + _GRACE_SECONDS if seconds else None
     looks = iter(_LOOK_SECONDS)
@@ -299,7 +294,7 @@ def wait_for_grant(
 def _status(session: Session, ticket: Ticket, progress: _Progress) -> TicketStatus | None:
     """Return what has become of the ticket; None while gpushared restarts, which keeps it."""
     try:
-        status = session.queue.ticket_status(ticket)
+        status = session.client.ticket_status(**ticket)
     except (DaemonUnreachable, DaemonError):
         progress.show("gpushared does not respond; the ticket stays valid")
         return None

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     Completer = Callable[[click.Context, click.Parameter, str], Any]
 
+    from gpushare.client import Client
     from gpushare.errors import ExitStatus, UserError
     from gpushare.protocol import TenantStatus
-    from gpushare.queue_client import QueueClient
     from gpushare.quota.node_settings import NodeSetting
 
 TableRow = TypeVar("TableRow")
@@ -55,13 +55,6 @@ class Session:
     def client(self) -> Client:
         """The client of this session's daemon."""
         return Client(self.socket, waits=lambda: self.note("waiting for gpushared to start"))
-
-    @property
-    def queue(self) -> QueueClient:
-        """The client of the queue of this session's daemon."""
-        from gpushare.queue_client import QueueClient  # noqa: PLC0415 - most commands need none
-
-        return QueueClient(self.socket, waits=lambda: self.note("waiting for gpushared to start"))
 
     def node_settings(self) -> dict[str, NodeSetting]:
         """Return the settings that labels of this node set; none if gpushared does not answer."""

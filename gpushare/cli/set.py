@@ -65,8 +65,7 @@ def command(session: Session, container: str, reset: str | None, **options: str 
         raise click.UsageError("nothing to change. Use, for example, --memory 6GiB or --cores 40.")
     before = session.client.tenant(container)
     if reset is not None:
-        keys = [] if reset == protocol.RESET_ALL else reset.split(",")
-        tenant = session.client.reset(container, *keys)
+        tenant = session.client.set(container, reset=reset)
         changed = dict.fromkeys(protocol.SET_FIELDS, "")
     else:
         tenant = session.client.set(container, **changed)

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpushare.cli.session import Session
+    from gpushare.client import Client
     from gpushare.kubernetes.cluster import ClusterCard
     from gpushare.protocol import CardStatus, ProfileStatus, TenantCard, TenantStatus
     from gpushare.protocol.queue import QueueEntry
-    from gpushare.queue_client import QueueClient
 
 LS_HEADINGS = (
     *("CARD", "MODEL", "MEMORY", "ALLOCATED", "BURST", "NON-TENANT", "AVAILABLE"),
@@ -230,7 +230,7 @@ def ps(session: Session, everything: bool, wide: bool) -> None:
     set.
     """
     tenants = session.client.tenants(everything=everything)
-    waiting = [] if session.json else waiting_starts(session.queue)
+    waiting = [] if session.json else waiting_starts(session.client)
     render = functools.partial(_render, everything=everything, wide=wide, waiting=waiting)
     if not tenants and waiting:
         session.show(tenants, lambda: render(tenants))
@@ -238,7 +238,7 @@ def ps(session: Session, everything: bool, wide: bool) -> None:
     session.show_rows(tenants, render, f"no container uses a GPU. To start one, run: {TRY}")
 
 
-def waiting_starts(client: QueueClient) -> list[QueueEntry]:
+def waiting_starts(client: Client) -> list[QueueEntry]:
     """Return the starts that wait; none from a gpushared without a queue."""
     try:
         queue = client.queue()

@@ -30,8 +30,8 @@ from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.process_watch import ProcessWatch
 from gpushare.daemon.pages.tenants import Tenants
-from gpushare.daemon.service.control_request import Operation
-from gpushare.daemon.service.control_server import all_operations
+from gpushare.daemon.service.control_request import BoundOperation
+from gpushare.daemon.service.operations import Operations
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.overrides import Overrides
@@ -129,11 +129,7 @@ class Parts:
     evictions: Evictions
     queue: Queue
     control: RunControl
-
-    @property
-    def operations(self) -> Mapping[str, Operation]:
-        """The operations of the control socket, by name."""
-        return all_operations(self.control, self.evictions, self.queue)
+    operations: Mapping[str, BoundOperation]  # of the control socket, by name
 
     def look_again(self, loop: Loop) -> None:
         """Have what waits looked at once a second, for what no change of the ledger tells."""
@@ -164,7 +160,8 @@ def compose(state: DaemonState, checkpoints: CheckpointClient, evict: Worker) ->
     state.watch.restore.listeners.append(evictions.want)
     state.watch.shortfall.listeners.append(_shortfalls(state, evictions))
     state.tenants.releasing.listeners.append(lambda key: keep_last_figures(key, state))
-    return Parts(freezer, audit, bypass, evictions, queue, control)
+    operations = Operations(state, control, evictions, queue).bound()
+    return Parts(freezer, audit, bypass, evictions, queue, control, operations)
 
 
 def _shortfalls(state: DaemonState, evictions: Evictions) -> Callable[[str, int, int], None]:

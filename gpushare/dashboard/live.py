@@ -8,10 +8,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gpushare.client import DaemonError, DaemonUnreachable, RequestRefused
+from gpushare.client import Client, DaemonError, DaemonUnreachable, RequestRefused
 from gpushare.dashboard.problems import mode_of, problems, waiting
 from gpushare.errors import UserError
-from gpushare.queue_client import QueueClient
 
 if TYPE_CHECKING:
     from gpushare.protocol import CardStatus, DaemonStatus, TenantStatus
@@ -26,7 +25,7 @@ class LiveNode:
     """The cards and containers of the gpushared at `path`."""
 
     def __init__(self, path: Path) -> None:
-        self.client = QueueClient(path, _REPLY_SECONDS, start_seconds=_START_SECONDS)
+        self.client = Client(path, _REPLY_SECONDS, start_seconds=_START_SECONDS)
         self._lock = threading.Lock()
         self._read = -_KEPT_SECONDS
         self._answer: dict[str, Any] = {}

@@ -15,44 +15,9 @@ A client without an acknowledgement gives up once the daemon has not served any 
 `ACK_SECONDS`. The daemon sets the modification time of its socket while it serves clients.
 
 `hello` is answered without an acknowledgement. The launcher sends it before `create`: descriptors
-that lie in the queue of a daemon that hangs keep the container's mounts busy.
-
-| op | from | fields | rows or result |
-|---|---|---|---|
-| hello | anyone | - | - |
-| create | launcher: root | id, bundle, verb, marker, bind; fds: bundle, rootfs | mode, key, bind |
-| bind | hook: root; `gpushare run`: the opener | key, id, pid | - |
-| bind | the launcher that created it: root | key, id; fds: pidfd | - |
-| release | hook: root; `gpushare run`: the opener | key, id | - |
-| open | `gpushare run`: root or own uid | quota, name, pid, rootless, ticket | HostProcessGrant |
-| queue | anyone | - | QueueEntry rows |
-| queue-take | `gpushare run`: root or own uid | TicketRequest | Ticket |
-| queue-poll | anyone with the secret | ticket, secret | TicketStatus |
-| queue-cancel | root, or who took it | ticket | ticket, name |
-| cards | anyone | - | CardStatus rows; profiles, if there are any: ProfileStatus of each |
-| tenants | anyone | all (also without a GPU) | TenantStatus rows |
-| tenant | anyone | name | tenant: TenantStatus |
-| why | anyone | name | WhyProcess rows; why: Why |
-| set | root | name; SET_FIELDS, texts, or reset: keys, or "all" | tenant: TenantStatus, updated |
-| pause | root | name; reason (optional) | tenant: TenantStatus, updated |
-| resume | root | name | tenant: TenantStatus, updated |
-| stop | root | name; signal (TERM, ...), timeout (s), reason | tenant: TenantStatus |
-| evict | root | name; hold, a flag: until restore; reason (optional) | tenant: TenantStatus |
-| restore | root | name; reason (optional) | tenant: TenantStatus |
-| move | root | name, card (index or UUID); reason (optional) | tenant: TenantStatus |
-| reload | root | - | changed: keys of gpushare.yaml |
-| allocation | root | card (UUID), memory_bytes | AllocationFolder |
-| claim-prepare | root | claim (UID), namespace, name, pods, devices, parameters | PreparedClaim |
-| claim-pods | root | claim, pods: the UIDs of all that may use it | - |
-| claim-unprepare | root | claim; one that is not prepared is fine | - |
-| claims | anyone | - | ClaimStatus rows |
-| node-setting | root | key, value and source (a label); key alone: as gpushare.yaml says | - |
-| card-policy | root | card (index or UUID), policy (none: as requested) | card: CardStatus |
-| card-cordon | root | card, reason (optional) | card: CardStatus |
-| card-uncordon | root | card | card: CardStatus |
-| status | anyone | - | DaemonStatus's keys next to `ok` |
-| metrics | anyone | - | CardMetrics and TenantMetrics rows, as card and tenant; node: NodeMetrics |
-| history | anyone | name (empty: all events), since (epoch), after (number) | HistoryEvent rows |
+that lie in the queue of a daemon that hangs keep the container's mounts busy. `create` has two
+descriptors, of the bundle and of its root filesystem. A `bind` by the launcher that created the
+container has a pidfd of its process and no `pid`, and is root's.
 
 Versions: a newer version may add operations, and keys to requests and replies, which an older one
 ignores. It removes none and gives none another meaning.
@@ -67,6 +32,8 @@ A request with half of a surrogate pair in a key or text is `invalid`.
 A user other than root has at most 64 connections at a time, 20 requests a second that change
 something (256 at once) and 50 that only read (512 at once). Others are `refused` without an
 acknowledgement.
+
+The operations are declared in gpushare/protocol/operations.py.
 """
 
 from __future__ import annotations
@@ -75,13 +42,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from gpushare.protocol.kubernetes import (
-    AllocationFolder,
-    ClaimDevice,
-    ClaimStatus,
-    NodeMode,
-    PreparedClaim,
-)
+from gpushare.protocol.kubernetes import NodeMode
 from gpushare.protocol.tenants import (
     CardComputeUsage,
     DeniedAllocation,
@@ -103,41 +64,11 @@ from gpushare.protocol.tenants import (
 if TYPE_CHECKING:
     from gpushare.quota.node_settings import NodeSetting
 
-__all__ = [
-    "ACK_SECONDS",
-    "CODE_FORBIDDEN",
-    "CODE_INTERNAL",
-    "CODE_INVALID",
-    "CODE_NOT_FOUND",
-    "CODE_REFUSED",
-    "HISTORY_ROWS",
-    "MAX_REPLY_BYTES",
-    "MAX_REQUEST_BYTES",
-    "MAX_ROOT_REQUEST_BYTES",
-    "REPLY_SECONDS",
-    "RESET_ALL",
-    "SET_FIELDS",
-    "START_SECONDS",
-    "STOP_SIGNALS",
-    "STOP_TIMEOUT_MAX_SECONDS",
-    "AllocationFolder",
+__all__ = [  # beside what is defined here
     "CardComputeUsage",
-    "CardLink",
-    "CardStatus",
-    "ClaimDevice",
-    "ClaimStatus",
-    "DaemonStatus",
     "DeniedAllocation",
-    "HistoryEvent",
-    "HostProcessGrant",
     "Intervention",
-    "MountRow",
-    "NodeMode",
-    "NonTenantProcessStatus",
-    "PreparedClaim",
     "ProcessCard",
-    "ProfileStatus",
-    "ProtocolError",
     "ShortfallReport",
     "TenantCard",
     "TenantEviction",
@@ -149,8 +80,6 @@ __all__ = [
     "WhyCard",
     "WhyProcess",
     "WhyProcessCard",
-    "decode",
-    "encode",
 ]
 
 ACK_SECONDS: Final = 1.0
@@ -184,9 +113,7 @@ STOP_TIMEOUT_MAX_SECONDS: Final = 3600
 
 CODE_REFUSED: Final = "refused"  # no room, bad key, bad value: then with `key`, `value` and `fix`
 CODE_INVALID: Final = "invalid"  # the request itself is malformed
-CODE_NOT_FOUND: Final = (
-    "not-found"  # no tenant of that name, or several: `candidates` are similar names; no such card
-)
+CODE_NOT_FOUND: Final = "not-found"  # no such card or tenant, or several: see `candidates`
 CODE_FORBIDDEN: Final = "forbidden"  # not allowed for this caller
 CODE_INTERNAL: Final = "internal"  # the daemon failed
 

@@ -38,12 +38,6 @@ CLAIM_DEVICES_MAX: Final = 32
 UNSCHEDULABLE: Final = ("unhealthy", "cordoned", "driver", "integrity", "mps")
 
 
-class AllocationFolder(TypedDict):
-    """A part of a card for the device plugin to allocate."""
-
-    folder: str  # to be mounted read-only at ALLOCATION_MOUNT in the container
-
-
 class ClaimDevice(TypedDict):
     """One result of the scheduler for a claim: a part of a card."""
 

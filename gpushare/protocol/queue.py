@@ -9,19 +9,6 @@ from typing import Literal, TypedDict
 TicketEnd = Literal["cancelled", "timed-out", "expired", "started", "client-ended", "refused"]
 
 
-class TicketRequest(TypedDict):
-    """What a ticket is taken for: by canonical key, or as an engine's command line has it."""
-
-    kind: Literal["command", "container"]
-    name: str
-    quota: dict[str, str]  # texts by canonical key
-    variables: dict[str, str]  # of the container
-    annotations: dict[str, str]
-    cards: str  # the value of --gpus; empty: none
-    wait_seconds: int  # 0: without a limit
-    rootless: bool
-
-
 class Ticket(TypedDict):
     """A new ticket. Whoever shows the `secret` starts with what was granted to it."""
 

@@ -66,7 +66,7 @@ class StoryNode:
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
         """Return what the operation answers beside its rows, which are in `rows`."""
         request = ControlRequest({"op": op, **fields}, ROOT)
-        rows, rest = find_operation(request, self._operations).run(request, self._state)
+        rows, rest = find_operation(request, self._operations).run(request)
         answer = {**rest, "rows": [dict(row) for row in rows]}
         self.settle()
         return answer

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from gpushare.client import Client
 from gpushare.errors import UserError
-from gpushare.queue_client import QueueClient
 from tests.leftovers import cgroups_named
 
 from .booted import Booted
@@ -32,7 +32,7 @@ def remains(stack: Stack) -> list[str]:
     return [*known, *ended, *_containers(stack.root), *_processes(stack)]
 
 
-def _of_daemon(client: QueueClient) -> Iterator[str]:
+def _of_daemon(client: Client) -> Iterator[str]:
     yield from (f"tenant {row['name']}" for row in client.tenants())
     yield from (f"ticket {row['ticket']} of {row['name']}" for row in client.queue())
     yield from (f"claim {row['claim']}" for row in client.claims())

@@ -18,9 +18,8 @@ from typing import Any
 import yaml
 
 from gpushare import simulator
-from gpushare.client import DaemonUnreachable
+from gpushare.client import Client, DaemonUnreachable
 from gpushare.install import Installation, install
-from gpushare.queue_client import QueueClient
 from gpushare.verify import Containerd, Docker, HostRunner
 from tests import leftovers
 
@@ -106,9 +105,9 @@ class Stack:
         return self.daemon is not None and self.daemon.process.poll() is None
 
     @property
-    def client(self) -> QueueClient:
+    def client(self) -> Client:
         """A client of its gpushared, with the queue."""
-        return QueueClient(self.socket)
+        return Client(self.socket)
 
     @property
     def cli(self) -> list[str]:
@@ -310,7 +309,7 @@ _LEFT = (b"containerd-shim", b"gpushare-scheduler", b"gpushare.simulator.mps_con
 def _serves(path: Path) -> bool:
     """Whether gpushared is ready: it listens before, and asks early clients to wait."""
     try:
-        QueueClient(path).status()
+        Client(path).status()
     except DaemonUnreachable:
         return False
     return True

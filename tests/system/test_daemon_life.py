@@ -111,7 +111,7 @@ def test_a_reservation_whose_container_never_starts_expires(own: Stack) -> None:
     own.end_daemon()
     own.configure(timing={"bind_timeout_seconds": 0.5, "reconcile_interval_seconds": 0.2})
     own.start_daemon()
-    opened = own.client.open({"memory": "4GiB"}, name="never", pid=os.getpid(), rootless=False)
+    opened = own.client.open({"memory": "4GiB"}, name="never", rootless=False)
     wait_until(lambda: allocated(own) == 0)
     with pytest.raises(client.UnknownTenant, match="took longer"):
         own.client.bind(opened["key"], opened["id"], os.getpid())

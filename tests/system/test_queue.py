@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from gpushare.client import Client
 from gpushare.protocol.queue import QueueEntry
-from gpushare.queue_client import QueueClient
 from gpushare.verify import Docker
 from tests.stack import Stack
 from tests.system.waiting import wait_until
@@ -22,8 +22,8 @@ LIMIT_SECONDS = 60
 
 
 @pytest.fixture
-def queue(stack: Stack) -> QueueClient:
-    return QueueClient(stack.socket)
+def queue(stack: Stack) -> Client:
+    return Client(stack.socket)
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def is_up(process: subprocess.Popen[str]) -> bool:
     return process.stdout.readline() == "up\n"
 
 
-def is_waiting(queue: QueueClient, name: str) -> bool:
+def is_waiting(queue: Client, name: str) -> bool:
     return bool(waiting(queue, name))
 
 
@@ -72,13 +72,13 @@ def has_its_ticket(process: subprocess.Popen[str]) -> bool:
     return "waiting for room" in process.stderr.readline()
 
 
-def waiting(queue: QueueClient, name: str) -> list[QueueEntry]:
+def waiting(queue: Client, name: str) -> list[QueueEntry]:
     return [one for one in queue.queue() if one["name"] == name and one["state"] == "waiting"]
 
 
 @pytest.mark.gate
 def test_a_second_command_waits_until_the_first_ends_and_then_runs(
-    stack: Stack, queue: QueueClient
+    stack: Stack, queue: Client
 ) -> None:
     with full(stack) as first, holder(stack, "--wait", "--name", "second") as second:
         assert has_its_ticket(second)
@@ -97,7 +97,7 @@ def test_a_second_command_waits_until_the_first_ends_and_then_runs(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)]
 )
 def test_a_client_that_ends_leaves_no_ticket_and_starts_nothing(
-    stack: Stack, queue: QueueClient, number: signal.Signals, status: int
+    stack: Stack, queue: Client, number: signal.Signals, status: int
 ) -> None:
     with full(stack):
         with holder(stack, "--wait", "--name", "second") as second:
@@ -109,7 +109,7 @@ def test_a_client_that_ends_leaves_no_ticket_and_starts_nothing(
 
 
 def test_cancelling_and_the_end_of_its_time_have_their_exit_statuses(
-    stack: Stack, queue: QueueClient
+    stack: Stack, queue: Client
 ) -> None:
     with full(stack):
         with holder(stack, "--wait", "--name", "second") as second:
@@ -126,7 +126,7 @@ def test_cancelling_and_the_end_of_its_time_have_their_exit_statuses(
 
 
 @pytest.mark.gate
-def test_a_gpushared_that_is_killed_keeps_the_order(stack: Stack, queue: QueueClient) -> None:
+def test_a_gpushared_that_is_killed_keeps_the_order(stack: Stack, queue: Client) -> None:
     with full(stack) as first, holder(stack, "--wait", "--name", "second") as second:
         assert has_its_ticket(second)
         with holder(stack, "--wait", "--name", "third") as third:
@@ -140,9 +140,7 @@ def test_a_gpushared_that_is_killed_keeps_the_order(stack: Stack, queue: QueueCl
             assert [entry["name"] for entry in queue.queue()] == ["third"]
 
 
-def test_a_create_waits_as_long_as_it_says(
-    stack: Stack, docker: Docker, queue: QueueClient
-) -> None:
+def test_a_create_waits_as_long_as_it_says(stack: Stack, docker: Docker, queue: Client) -> None:
     words = docker.run("patient", {"memory": MOST, "wait": "30s"}, "info")
     with (
         full(stack) as first,
@@ -163,7 +161,7 @@ def test_a_create_waits_as_long_as_it_says(
 
 
 def test_a_time_limit_ends_what_was_granted_for_a_time_with_a_warning_before(
-    stack: Stack, queue: QueueClient
+    stack: Stack, queue: Client
 ) -> None:
     words = ("--memory", "1GiB", "--time-limit", "3s", "--name", "timed", "--", "sleep", "600")
     with started(stack, *words) as timed:

@@ -229,9 +229,9 @@ INVARIANTS: Final = (
     Invariant(
         "message-ends-nothing",
         "A message does not end the reservation of a container that runs.",
-        f"{_DAEMON}/service/lifecycle_operations.py",
-        "release.handle_process_end(key, state)",
-        'release.release_tenant(key, state, "the runtime says so")',
+        f"{_DAEMON}/service/operations.py",
+        "release.handle_process_end(key, self._state)",
+        'release.release_tenant(key, self._state, "the runtime says so")',
         (f"{_TESTS}/test_binding.py::test_a_message_ends_no_tenant_whose_process_lives",),
     ),
     Invariant(
@@ -401,7 +401,7 @@ INVARIANTS: Final = (
     Invariant(
         "names-are-not-ids",
         "A name that a user chose never stands for another container's ID.",
-        f"{_DAEMON}/service/tenant_operations.py",
+        f"{_DAEMON}/lifecycle/tenant_names.py",
         "for record in (*by_id, *by_name)}.values())",
         "for record in (by_name or by_id)}.values())",
         (f"{_TESTS}/test_container_names.py::test_a_name_that_is_anothers_id_is_ambiguous",),

@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from gpushare.cli.top.render import Line, Size
     from gpushare.cli.top.snapshot import TopSnapshot
     from gpushare.client import Client
-    from gpushare.queue_client import QueueClient
 
 _HINT = "q quit  Enter graphs  Space fold  s sort  / filter  t tree  i details  h help"
 
@@ -155,19 +154,19 @@ def command(
     """
     view = TableView(sort=sort, filter=wanted, tree=not flat, interval=interval)
     if once:
-        snapshot = with_commands(take_snapshot(session.queue))
+        snapshot = with_commands(take_snapshot(session.client))
         encoding = (sys.stdout.encoding or "").lower().replace("-", "")
         unicode = encoding == "utf8" and not ascii_only
         session.show(snapshot.document, lambda: plain_text(snapshot, view, unicode=unicode))
     elif session.json:
-        _stream(session.queue, interval)
+        _stream(session.client, interval)
     else:
         state = UiState(view=view, may_change=allow_changes)
         source = GraphSource(lambda: _open_history(session))
-        run(session.queue, state, source, ascii_only=ascii_only)
+        run(session.client, state, source, ascii_only=ascii_only)
 
 
-def _stream(client: QueueClient, interval: float) -> None:
+def _stream(client: Client, interval: float) -> None:
     """Print a document every `interval` seconds, one per line, until interrupted."""
     try:
         while True:
@@ -188,9 +187,7 @@ def _open_history(session: Session) -> HistoryReader:
     return HistoryReader(config.state_dir / FOLDER)
 
 
-def run(
-    client: QueueClient, state: UiState, source: GraphSource, *, ascii_only: bool = False
-) -> None:
+def run(client: Client, state: UiState, source: GraphSource, *, ascii_only: bool = False) -> None:
     """Run top until the user quits. Raises what the first snapshot raises."""
     check()  # before the daemon is asked: a problem with the terminal is reported first
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from gpushare import protocol
     from gpushare.cli.top.graphs import GraphPage
+    from gpushare.client import Client
     from gpushare.protocol.queue import QueueEntry
-    from gpushare.queue_client import QueueClient
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class TopSnapshot:
         return tuple(one for one in self.containers if one.card == card)
 
 
-def take_snapshot(client: QueueClient) -> TopSnapshot:
+def take_snapshot(client: Client) -> TopSnapshot:
     """Query the daemon. Raises what `client` raises."""
     cards, tenants = client.cards(), client.tenants()
     return snapshot_of(cards, tenants, time.time(), status.waiting_starts(client))

@@ -610,3 +610,17 @@ def _cards(cards: EngineCards | None, state: DaemonState) -> str:
     }
     named = cards.devices or tuple(by_minor[minor] for minor in cards.minors if minor in by_minor)
     return f"device={','.join(named)}" if named else str(cards.count or 1)
+
+
+class CheckpointRefused(UserError):
+    """The container uses a GPU."""
+
+
+def refuse_checkpoint(identity: str, state: DaemonState) -> None:
+    """Refuse the dump of a container with a GPU: it would end, and could not be restored."""
+    for record in state.ledger.entries.values():
+        if record.id == identity and record.allocations:
+            raise CheckpointRefused(
+                f"container {record.title} uses a GPU, and a checkpoint has no state of the "
+                "driver. Let the program save its state itself."
+            )

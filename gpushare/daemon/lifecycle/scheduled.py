@@ -54,6 +54,8 @@ from gpushare.protocol.kubernetes import (
     CLAIM_MOUNT,
     CLAIMS,
     MODE_LABEL,
+    ClaimDevice,
+    ClaimStatus,
     NodeMode,
     PreparedClaim,
 )
@@ -650,3 +652,28 @@ def _publish(claim: ClaimRecord, state: DaemonState) -> PreparedClaim:
 
 def _cdi_file(uid: str, state: DaemonState) -> Path:
     return state.node.config.cdi_dir / _CDI_FILE.format(uid=uid)
+
+
+def claim_rows(state: DaemonState) -> Iterator[ClaimStatus]:
+    """Yield a row for each prepared claim."""
+    for claim in state.ledger.claims.values():
+        yield ClaimStatus(
+            claim=claim.uid,
+            namespace=claim.namespace,
+            name=claim.name,
+            pods=list(claim.pods),
+            devices=[
+                ClaimDevice(
+                    request=device.request,
+                    card=device.card,
+                    memory_bytes=device.memory_bytes,
+                    cores=device.cores,
+                    share=device.share,
+                )
+                for device in claim.devices
+            ],
+            parameters=dict(claim.parameters),
+            tenants=[
+                record.id for record in state.ledger.entries.values() if record.claim == claim.uid
+            ],
+        )

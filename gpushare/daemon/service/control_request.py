@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One request to the control socket: its fields, its caller, and the operation that answers it.
+"""One request to the control socket: its fields, its caller, and how it is refused.
 
 Whether the caller is a container's process is decided by its cgroup, not by its uid: root in a
 container without a user namespace is uid 0 to the kernel as well. An operator may mount the socket
@@ -12,22 +12,22 @@ from __future__ import annotations
 
 import array
 import os
-import re
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from gpushare import protocol
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle.bind import ReservationNotFound
-from gpushare.daemon.state import DaemonState
+from gpushare.daemon.lifecycle.tenant_names import TenantNotFound
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
 from gpushare.oci.cdi import CdiError
 from gpushare.oci.spec import SpecError
+from gpushare.protocol.operations import MalformedRequest, Operation
 from gpushare.quota.errors import QuotaError, printable, quoted
 
 _SO_PEERPIDFD: Final = 77  # asm-generic/socket.h, since Linux 6.5
@@ -79,20 +79,8 @@ def _pidfd(connection: socket.socket, pid: int) -> int | None:
         return None
 
 
-class MalformedRequest(ValueError):
-    """A field that is missing or is not what it has to be."""
-
-
 class Forbidden(Exception):
     """Not for this caller; the text says which caller may."""
-
-
-class TenantNotFound(Exception):
-    """No tenant or card, or several, by that name."""
-
-    def __init__(self, message: str, candidates: Sequence[str]) -> None:
-        super().__init__(message)
-        self.candidates = list(candidates)
 
 
 @dataclass(frozen=True)
@@ -123,34 +111,6 @@ class ControlRequest:
     waits: Callable[[float], None] = lambda _: None  # has the caller wait for so many seconds more
     about: dict[str, Any] = field(default_factory=dict)
 
-    def text(self, name: str, most: int = 4096) -> str:
-        """Return a text field; MalformedRequest where it is none."""
-        value = self.fields.get(name)
-        if not isinstance(value, str) or not value or len(value) > most or "\0" in value:
-            raise MalformedRequest(f"{name} is not a string of 1 to {most} characters")
-        return value
-
-    def number(self, name: str, low: int, high: int) -> int:
-        """Return a whole number of `low`..`high`; MalformedRequest where it is none."""
-        value = self.fields.get(name)
-        if type(value) is not int or not low <= value <= high:
-            raise MalformedRequest(f"{name} is not a whole number from {low} to {high}")
-        return value
-
-    def flag(self, name: str) -> bool:
-        """Return a true or false; false where it is not there."""
-        value = self.fields.get(name, False)
-        if not isinstance(value, bool):
-            raise MalformedRequest(f"{name} is neither true nor false")
-        return value
-
-    def matched(self, name: str, pattern: re.Pattern[str]) -> str:
-        """Return a text field that is all `pattern`."""
-        value = self.text(name)
-        if not pattern.fullmatch(value):
-            raise MalformedRequest(f"{name} {quoted(value)} does not match {pattern.pattern}")
-        return value
-
     def refuse_tenants(self) -> None:
         """Raise Forbidden if the caller is a container's process, or has exited."""
         if self.peer.place == "tenant":
@@ -170,33 +130,21 @@ class ControlRequest:
 
 
 # An answer: rows, and what stands beside `ok` in the final packet.
-ControlReply = tuple[Iterator[Mapping[str, Any]], Mapping[str, Any]]
+ControlReply = tuple[Iterable[Mapping[str, Any]], Mapping[str, Any]]
 _MOST_SHOWN: Final = 200  # characters of a key or value
-_NO_ROWS: Final[tuple[Mapping[str, Any], ...]] = ()
 
 
 @dataclass(frozen=True)
-class Operation:
-    """What an op does, and where.
+class BoundOperation:
+    """An operation, and what answers a request for it."""
 
-    "decide" is for what needs nothing but the ledger. "create" reads an image, or waits for an
-    eviction, and "request" may have to ask an engine: both have threads of their own, and have the
-    others do what is theirs.
-    """
-
-    run: Callable[[ControlRequest, DaemonState], ControlReply]
-    thread: Literal["read", "decide", "request", "create"] = "read"
-    is_slow: bool = False  # it may take longer than a reply: its client is kept waiting
-
-    @property
-    def changes(self) -> bool:
-        """Whether it changes anything."""
-        return self.thread != "read"
+    row: Operation
+    run: Callable[[ControlRequest], ControlReply]
 
 
 def reply(fields: Mapping[str, Any] | None = None) -> ControlReply:
     """Return an answer of no rows, with `fields` beside `ok`."""
-    return iter(_NO_ROWS), fields or {}
+    return (), fields or {}
 
 
 def refusal_packet(error: Exception) -> dict[str, Any] | None:

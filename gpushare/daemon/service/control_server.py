@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control socket: connections, packets, acknowledgements, and the table of operations.
+"""The control socket: connections, packets and acknowledgements.
 
-Everything of a socket happens on the main thread; an operation runs on the decide thread if it
-changes something, on the read thread otherwise, or on a thread of its own if an image, an engine or
-a file system chooses how long it takes; its packets come back through `Loop.call`.
+Everything of a socket happens on the main thread; an operation runs on the thread that its row of
+the table names (gpushare/protocol/operations.py), and its packets come back through `Loop.call`.
 A slow reader costs its own connection and nothing else. Descriptors are received from root only:
-those of another caller are closed. gpushare/protocol describes the operations.
+those of another caller are closed.
 """
 
 from __future__ import annotations
@@ -25,16 +24,12 @@ from typing import Any, Final
 from gpushare import protocol
 from gpushare.daemon.core.log import Allowances, count_event, log
 from gpushare.daemon.core.loop import Worker, WorkerPool
-from gpushare.daemon.eviction.evictions import Evictions
-from gpushare.daemon.lifecycle.queue import Queue, RoomForStarts
-from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.service.control_request import (
     MOST_FDS,
+    BoundOperation,
     Connection,
     ControlRequest,
     Forbidden,
-    MalformedRequest,
-    Operation,
     Peer,
     caller_origin,
     close_all,
@@ -42,32 +37,20 @@ from gpushare.daemon.service.control_request import (
     receive,
     refusal_packet,
 )
-from gpushare.daemon.service.lifecycle_operations import lifecycle_operations, queue_operations
-from gpushare.daemon.service.node_operations import NODE_OPERATIONS
 from gpushare.daemon.service.systemd import StartingSocket
-from gpushare.daemon.service.tenant_operations import eviction_operations, tenant_operations
 from gpushare.daemon.state import DaemonState
+from gpushare.protocol.operations import MalformedRequest, Operation
 from gpushare.wait_policy import LOOK_SECONDS
 
 
-def all_operations(
-    run_control: RunControl, evictions: Evictions, queue: Queue
-) -> Mapping[str, Operation]:
-    """Return the operations by name."""
-    return {
-        **lifecycle_operations(RoomForStarts(evictions, queue)),
-        **tenant_operations(run_control),
-        **eviction_operations(evictions),
-        **queue_operations(queue),
-        **NODE_OPERATIONS,
-    }
-
-
-def find_operation(request: ControlRequest, operations: Mapping[str, Operation]) -> Operation:
+def find_operation(
+    request: ControlRequest, operations: Mapping[str, BoundOperation]
+) -> BoundOperation:
     """Return what `request` asks for; MalformedRequest, Forbidden."""
-    request.refuse_tenants()
     op = request.fields.get("op")
     found = operations.get(op) if isinstance(op, str) else None
+    if found is None or found.row.thread != "main":
+        request.refuse_tenants()
     if found is None:
         raise MalformedRequest(f"op is not one of {', '.join(operations)}")
     return found
@@ -90,12 +73,6 @@ _TOO_MANY: Final = (
 _CALLERS_FAULT: Final = frozenset(
     {protocol.CODE_FORBIDDEN, protocol.CODE_INVALID, protocol.CODE_NOT_FOUND}
 )
-#: Operations of which a refusal is logged.
-_CHANGES: Final = frozenset(
-    {"create", "open", "bind", "set", "pause", "resume", "stop", "evict", "restore", "move"}
-    | {"queue-take"}
-    | {"card-policy", "card-cordon", "card-uncordon"}
-)
 
 
 class ControlServer:
@@ -106,7 +83,7 @@ class ControlServer:
         starting: StartingSocket,
         state: DaemonState,
         readers: Worker,
-        operations: Mapping[str, Operation],
+        operations: Mapping[str, BoundOperation],
     ) -> None:
         self._socket = starting
         self._state = state
@@ -238,10 +215,6 @@ class ControlServer:
     def _start(self, connection: Connection, packet: bytes, fds: tuple[int, ...]) -> None:
         try:
             request = ControlRequest(decode_request(packet), connection.peer, fds)
-            if request.fields.get("op") == "hello":
-                close_all(fds)
-                self._send(connection, {"ok": True})
-                return
             operation = find_operation(request, self._operations)
         except ValueError as error:
             close_all(fds)
@@ -252,8 +225,13 @@ class ControlServer:
             _log_caller(request, str(error))
             self._refuse(connection, str(error), protocol.CODE_FORBIDDEN)
             return
+        row = operation.row
+        if row.thread == "main":
+            close_all(fds)
+            self._send(connection, {"ok": True})
+            return
         begun, uid = time.monotonic(), connection.peer.uid
-        allowances = self._changes if operation.changes else self._reads
+        allowances = self._changes if row.changes else self._reads
         if uid and not allowances.take(f"uid {uid}", begun):
             close_all(fds)
             count_event("caller-refused")
@@ -275,7 +253,7 @@ class ControlServer:
             "request": self._state.requests,
             "create": self._state.creates,
         }
-        workers[operation.thread].submit(lambda: self._work(connection, request, operation, begun))
+        workers[row.thread].submit(lambda: self._work(connection, request, operation, begun))
 
     def _acknowledge_again(self) -> None:
         """Acknowledge the queued requests now and then: none is refused for those before it."""
@@ -294,16 +272,20 @@ class ControlServer:
         self._loop.later(_QUEUED_SECONDS, again)
 
     def _work(
-        self, connection: Connection, request: ControlRequest, operation: Operation, begun: float
+        self,
+        connection: Connection,
+        request: ControlRequest,
+        operation: BoundOperation,
+        begun: float,
     ) -> None:
         """Run the operation, on a worker; nothing for a client that has given up by now."""
-        op, failure = request.fields.get("op"), None
+        op, failure = operation.row.name, None
         try:
             if request.is_abandoned():
                 log("request-abandoned", "warning", op=op, uid=request.peer.uid)
                 failure = "late"
                 return
-            if not operation.is_slow:
+            if not operation.row.is_slow:
                 connection.begin()
             failure = self._answer(connection, request, operation)
         finally:
@@ -311,16 +293,16 @@ class ControlServer:
             self._state.durations.note(op, time.monotonic() - begun, failure)
 
     def _answer(
-        self, connection: Connection, request: ControlRequest, operation: Operation
+        self, connection: Connection, request: ControlRequest, operation: BoundOperation
     ) -> str | None:
         """Answer, and return the code of a refusal."""
         failure = None
         try:
-            rows, last = operation.run(request, self._state)
+            rows, last = operation.run(request)
             packets = [protocol.encode({"row": row}) for row in rows]
             packets.append(protocol.encode({"ok": True, **last}))
         except Exception as error:  # noqa: BLE001 - a fault with one request is not the others'
-            final = _failed(request, error)
+            final = _failed(request, error, operation.row)
             failure = str(final["code"])
             packets = [protocol.encode(final)]
         self._loop.first(lambda: self._finish(connection, packets))
@@ -374,24 +356,23 @@ class ControlServer:
         connection.socket.close()
 
 
-def _failed(request: ControlRequest, error: Exception) -> dict[str, Any]:
+def _failed(request: ControlRequest, error: Exception, row: Operation) -> dict[str, Any]:
     """Return the final packet for `error`, and log it."""
     refusal = refusal_packet(error)
-    op = request.fields.get("op")
     if refusal is None:
         uid = request.peer.uid
-        log("request-failed", "error", op=op, uid=uid, traceback=traceback.format_exc())
+        log("request-failed", "error", op=row.name, uid=uid, traceback=traceback.format_exc())
         text = f"gpushared failed ({type(error).__name__}); see its log: journalctl -u gpushared"
         return {"ok": False, "code": protocol.CODE_INTERNAL, "error": text}
     if refusal["code"] in _CALLERS_FAULT and not request.peer.is_root:
         _log_caller(request, refusal["error"])
-    elif op in _CHANGES:
+    elif row.logs_refusal:
         named = (request.fields.get(field) for field in ("id", "name", "card"))
         identity = str(next(filter(None, named), ""))
         log(
             "request-refused",
             "warning",
-            op=op,
+            op=row.name,
             id=identity[:128],
             uid=request.peer.uid,
             error=refusal["error"],

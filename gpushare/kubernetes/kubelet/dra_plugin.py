@@ -68,7 +68,7 @@ class ClaimPreparer(Protocol):
         name: str,
         pods: Sequence[str],
         devices: Sequence[Any],
-        parameters: Mapping[str, str] | None = None,
+        parameters: Mapping[str, str],
     ) -> Mapping[str, Any]:
         """Reserve a claim's devices; return the CDI devices of its containers as `cdi`."""
 

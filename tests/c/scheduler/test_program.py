@@ -15,9 +15,6 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from gpushare.daemon.compute import scheduler_sync as schedule_message
-from gpushare.daemon.compute.scheduler_sync import Scheduler, SchedulerCommand
-from gpushare.daemon.policy.compute import Share
 
 from gpushare import abi
 from gpushare.daemon import scheduler_sync as schedule_message

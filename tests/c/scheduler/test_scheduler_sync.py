@@ -22,7 +22,7 @@ from gpushare.daemon import scheduler_sync as schedule_message
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.scheduler_sync import Scheduler, SchedulerLost, SchedulerSync
-from gpushare.daemon.service.node_operations import status_row
+from gpushare.daemon.views.daemon_status import status_row
 from gpushare.protocol import HostProcessGrant
 from tests.system.waiting import wait_until
 from tests.unit.daemon import fakes

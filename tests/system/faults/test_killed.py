@@ -148,7 +148,7 @@ def test_a_daemon_killed_at_a_write_and_restarted_disturbs_no_tenant(
             assert place.allocated() in {QUOTA_BYTES, QUOTA_BYTES + 80 * GIB}
             if made and is_start:  # it was bound: no other container gets its part
                 with pytest.raises(client.RequestRefused, match="no card has room"):
-                    place.client.open({"memory": MOST}, name="other", pid=0, rootless=False)
+                    place.client.open({"memory": MOST}, name="other", rootless=False)
             container.remove()
             wait_until(lambda: place.allocated() == QUOTA_BYTES)
             neighbour.assert_undisturbed()

@@ -86,7 +86,7 @@ def test_only_a_start_waits_for_a_daemon_that_was_killed(tmp_path: Path) -> None
         killed.cards()
     assert not waited
     with pytest.raises(DaemonUnreachable, match="nothing listens"):
-        killed.open({}, name="x", pid=1, rootless=True)
+        killed.open({}, name="x", rootless=True)
     assert waited
 
 

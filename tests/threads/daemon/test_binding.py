@@ -64,7 +64,7 @@ def test_a_launcher_binds_its_child_by_a_pidfd(
     with pidfd_of(program.pid) as pidfd:
         asked = request(tenant, pidfd)
         for _ in range(2):  # the launcher repeats it after a daemon that ended over it
-            find_operation(asked, node.operations).run(asked, node)
+            find_operation(asked, node.operations).run(asked)
     record = entry_of(node, tenant)
     assert (record.state, record.pid) == ("bound", program.pid)
     assert not is_unbound(node, tenant)

@@ -22,9 +22,8 @@ from gpushare.cli import history as told
 from gpushare.daemon.core.log import attach_listener, detach_listener, log
 from gpushare.daemon.identity import container_names
 from gpushare.daemon.identity.container_names import ContainerName
-from gpushare.daemon.service.control_request import ControlRequest, Peer, TenantNotFound
-from gpushare.daemon.service.node_operations import NODE_OPERATIONS
-from gpushare.daemon.state import DaemonState
+from gpushare.daemon.lifecycle.tenant_names import TenantNotFound
+from gpushare.daemon.service.control_request import ControlRequest, Peer
 from gpushare.daemon.store import history as store
 from gpushare.daemon.store.history import EventSubject, History
 from gpushare.daemon.store.record import TenantRecord
@@ -73,13 +72,13 @@ def page(history: History, since: float = 0.0) -> list[HistoryEvent]:
 
 
 def test_who_asks_is_told_what_was_logged_before(
-    opened: Open, node: DaemonState, monkeypatch: pytest.MonkeyPatch
+    opened: Open, node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "_PAUSE_SECONDS", 60.0)
     node.history = history = opened()
     note(history, name="train")
     asked = ControlRequest({"op": "history", "name": "train", "after": 0}, Peer(1, 0))
-    rows, _ = NODE_OPERATIONS["history"].run(asked, node)
+    rows, _ = node.operations["history"].run(asked)
     assert [row["event"] for row in rows] == ["tenant-released"]
 
 
@@ -389,7 +388,7 @@ def answer(daemon: FakeDaemon, name: str, after: int = 0) -> list[HistoryEvent]:
     asked = ControlRequest({"op": "history", "name": name, "after": after}, Peer(1, 0))
     assert daemon.history is not None
     assert daemon.history.settle(20)
-    rows, _ = NODE_OPERATIONS["history"].run(asked, daemon)
+    rows, _ = daemon.operations["history"].run(asked)
     return list(rows)  # type: ignore[arg-type]
 
 

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import create_autospec
 
 import pytest
 
@@ -27,16 +26,13 @@ from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.core import log
 from gpushare.daemon.core.log import Allowances
 from gpushare.daemon.core.loop import Worker
-from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.identity import processes
-from gpushare.daemon.lifecycle.queue import Queue
 from gpushare.daemon.observed import AuditFinding, ComputeUsage, UsageView
-from gpushare.daemon.operator.run_state import RunControl
 from gpushare.daemon.service import control_request, control_server, systemd
 from gpushare.daemon.service.control_request import (
+    BoundOperation,
     ControlReply,
     ControlRequest,
-    Operation,
     Peer,
     caller_origin,
 )
@@ -46,6 +42,7 @@ from gpushare.daemon.state import DaemonState
 from gpushare.errors import UserError
 from gpushare.events import KEPT
 from gpushare.oci.spec import SpecError
+from gpushare.protocol import operations as table
 from tests.descriptors import open_count
 from tests.system.waiting import wait_until
 from tests.unit.daemon import fakes
@@ -56,11 +53,7 @@ UNPRIVILEGED = Peer(pid=os.getpid(), uid=12345)
 KEY = b"0" * 16
 BIND = b'{"op": "bind", "key": "%s", "id": "%s", "pid": %s}'
 
-OPERATIONS = dict(
-    control_server.all_operations(
-        create_autospec(RunControl), create_autospec(Evictions), create_autospec(Queue)
-    )
-)
+OPERATIONS: dict[str, BoundOperation] = {}  # of the daemon that runs
 
 
 @pytest.fixture
@@ -71,7 +64,8 @@ def readers() -> Iterator[Worker]:
 
 
 @pytest.fixture
-def running(node: DaemonState, readers: Worker) -> Iterator[ControlServer]:
+def running(node: FakeDaemon, readers: Worker) -> Iterator[ControlServer]:
+    OPERATIONS.update(node.operations)
     listening = ControlServer(
         StartingSocket(node.node.config.socket, None), node, readers, OPERATIONS
     )
@@ -133,12 +127,13 @@ def ask(path: Path, request: Mapping[str, Any], fds: tuple[int, ...] = ()) -> di
 @contextlib.contextmanager
 def operation(name: str, run: Any, *, changes: bool = False) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(OPERATIONS, name, Operation(run, "decide" if changes else "read"))
+        row = table.OPERATIONS["reload" if changes else "status"]
+        patch.setitem(OPERATIONS, name, BoundOperation(row._replace(name=name), run))
         yield
 
 
 def recording(seen: list[ControlRequest]) -> Any:
-    def note(request: ControlRequest, _node: DaemonState) -> ControlReply:
+    def note(request: ControlRequest) -> ControlReply:
         seen.append(request)
         return iter(()), {}
 
@@ -146,7 +141,7 @@ def recording(seen: list[ControlRequest]) -> Any:
 
 
 def waiting_operation(go_on: threading.Event) -> contextlib.AbstractContextManager[None]:
-    def slow(_request: ControlRequest, _node: DaemonState) -> ControlReply:
+    def slow(_request: ControlRequest) -> ControlReply:
         assert go_on.wait(20)
         return iter(()), {}
 
@@ -198,7 +193,7 @@ def test_our_own_client_understands_it(path: Path, node: DaemonState) -> None:
         (b'{"op": "cards", "x": {"a": 1, "a": 2}}', 'the key "a" is a duplicate'),
         (b'{"op": "cards", "x": NaN}', "NaN is not a number"),
         (b'{"op": "cards", "x": ' + b"[" * 2000 + b"]" * 2000 + b"}", "not a JSON object"),
-        (b'{"op": "rm"}', "op is not one of create, checkpoint, bind"),
+        (b'{"op": "rm"}', "op is not one of hello, create, checkpoint, bind"),
         (b'{"op": ["cards"]}', "op is not one of"),
         (b"{}", "op is not one of"),
         (b'{"op": "\xff"}', "not a JSON object"),
@@ -297,7 +292,7 @@ def test_the_socket_is_open_to_all_users_or_to_a_group(node: DaemonState, reader
 
 
 def test_a_fault_of_ours_is_an_answer_and_no_end(path: Path) -> None:
-    def fail(_request: ControlRequest, _node: DaemonState) -> ControlReply:
+    def fail(_request: ControlRequest) -> ControlReply:
         raise ZeroDivisionError
 
     with operation("fail", fail):
@@ -308,7 +303,7 @@ def test_a_fault_of_ours_is_an_answer_and_no_end(path: Path) -> None:
 
 
 def test_a_client_that_does_not_read_delays_no_other(path: Path) -> None:
-    def much(_request: ControlRequest, _node: DaemonState) -> ControlReply:
+    def much(_request: ControlRequest) -> ControlReply:
         return ({"text": "x" * 60000} for _ in range(500)), {}
 
     with operation("much", much), Caller(path) as lazy:

@@ -91,7 +91,7 @@ def test_a_card_that_takes_no_new_container_offers_no_memory(
 def test_ps_shows_the_design_s_table(cli: Cli, daemon: AnsweringDaemon) -> None:
     result = cli("ps")
     assert (result.exit_code, result.output) == (0, PS)
-    assert daemon.requests == [{"op": "tenants", "all": False}, {"op": "queue"}]
+    assert daemon.requests == [{"op": "tenants"}, {"op": "queue"}]
 
 
 def test_ps_all_says_what_to_add(cli: Cli, daemon: AnsweringDaemon) -> None:

@@ -49,8 +49,8 @@ from gpushare.daemon.pages.process_watch import ProcessWatch, TenantSocket
 from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.placement.model import NO_LINKS, Card, Links
 from gpushare.daemon.policy import FIXED
-from gpushare.daemon.service.control_request import Operation
-from gpushare.daemon.service.control_server import all_operations
+from gpushare.daemon.service.control_request import BoundOperation
+from gpushare.daemon.service.operations import Operations
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
@@ -205,8 +205,8 @@ class FakeDaemon(DaemonState):
         return RoomForStarts(self.evictions, self.tickets)
 
     @property
-    def operations(self) -> Mapping[str, Operation]:
-        return all_operations(self.run_control, self.evictions, self.tickets)
+    def operations(self) -> Mapping[str, BoundOperation]:
+        return Operations(self, self.run_control, self.evictions, self.tickets).bound()
 
     @property
     def run_control(self) -> RunControl:

@@ -104,12 +104,12 @@ def test_a_user_binds_and_releases_its_own_host_process_only(
     for op in ("bind", "release"):
         asked = request(op, 9999, key=key, id=identity, pid=program.pid)
         with pytest.raises(Forbidden, match="requires root"):
-            find_operation(asked, node.operations).run(asked, node)
+            find_operation(asked, node.operations).run(asked)
     others = request("bind", 4321, key=key, id=identity, pid=program.pid)
     with pytest.raises(Forbidden, match="another user's"):
-        find_operation(others, node.operations).run(others, node)
+        find_operation(others, node.operations).run(others)
     own = request("release", 4321, key=key, id=identity)
-    find_operation(own, node.operations).run(own, node)
+    find_operation(own, node.operations).run(own)
     assert not node.ledger.entries
 
 
@@ -119,10 +119,10 @@ def test_a_message_ends_no_tenant_whose_process_lives(
     tenant = opened(node, memory="1GiB")
     bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
     asked = request("release", 0, key=tenant["key"], id=tenant["id"])
-    find_operation(asked, node.operations).run(asked, node)
+    find_operation(asked, node.operations).run(asked)
     assert entry_of(node, tenant).state == "bound"
     program.kill()
-    find_operation(asked, node.operations).run(asked, node)
+    find_operation(asked, node.operations).run(asked)
     assert not node.ledger.entries
 
 
@@ -181,7 +181,7 @@ def test_a_directory_that_stays_does_not_keep_the_daemon_from_starting(
 def shown(node: FakeDaemon) -> list[str]:
     """Return the ids that `gpushare ps -a` lists."""
     asked = request("tenants", os.getuid(), all=True)
-    return [row["id"] for row in find_operation(asked, node.operations).run(asked, node)[0]]
+    return [row["id"] for row in find_operation(asked, node.operations).run(asked)[0]]
 
 
 def test_a_container_that_got_nothing_is_forgotten_with_its_bundle(
@@ -230,7 +230,7 @@ def test_a_container_that_got_nothing_says_so_when_it_is_named(
     node.ledger.add(entry)
     asked = request("tenant", 0, name="we")
     assert (
-        find_operation(asked, node.operations).run(asked, node)[1]["tenant"]["reason"]
+        find_operation(asked, node.operations).run(asked)[1]["tenant"]["reason"]
         == "no GPU was asked"
     )
     with pytest.raises(NotResizable, match="web has no GPU: no GPU was asked"):

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which caller may use what on the control socket: every operation by every kind of caller."""
+"""The table of operations: which caller may use what, and what each takes as a field."""
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
 
 from gpushare.daemon.service.control_request import ControlRequest, Forbidden, Peer
 from gpushare.daemon.service.control_server import find_operation
+from gpushare.daemon.service.operations import Operations
+from gpushare.protocol.operations import OPERATIONS, MalformedRequest
 
 from .fakes import FakeDaemon
 
@@ -22,8 +25,10 @@ CALLERS = {
     "a user in a container": Peer(4, USER, "tenant"),
     "root that is gone": Peer(5, 0, "gone"),
 }
+DEVICE = {"request": "gpu", "card": "GPU-0000", "memory_bytes": 1 << 30, "cores": 0, "share": ""}
 #: What each takes to be asked at all, and who but root may.
 FIELDS: dict[str, tuple[dict[str, Any], frozenset[str]]] = {
+    "hello": ({}, frozenset(CALLERS)),
     "cards": ({}, frozenset({"a reader"})),
     "tenants": ({}, frozenset({"a reader"})),
     "tenant": ({"name": "train"}, frozenset({"a reader"})),
@@ -53,37 +58,88 @@ FIELDS: dict[str, tuple[dict[str, Any], frozenset[str]]] = {
     "card-cordon": ({"card": "0", "reason": "fan"}, frozenset()),
     "card-uncordon": ({"card": "0"}, frozenset()),
     "allocation": ({"card": "GPU-0000", "memory_bytes": 1 << 30}, frozenset()),
-    "claim-prepare": ({"claim": "0a", "namespace": "a", "name": "b", "pods": []}, frozenset()),
+    "claim-prepare": (
+        {"claim": "0a", "namespace": "a", "name": "b", "pods": [], "devices": [DEVICE]},
+        frozenset(),
+    ),
     "claim-pods": ({"claim": "0a", "pods": []}, frozenset()),
     "claim-unprepare": ({"claim": "0a"}, frozenset()),
     "claims": ({}, frozenset({"a reader"})),
 }
 
 
-def test_the_table_has_every_operation(node: FakeDaemon) -> None:
-    assert FIELDS.keys() == node.operations.keys()
+def test_each_row_has_a_function_and_each_function_a_row() -> None:
+    functions = {
+        name.replace("_", "-"): function
+        for name, function in inspect.getmembers(Operations, inspect.isfunction)
+        if not name.startswith("_") and name != "bound"
+    }
+    assert functions.keys() == OPERATIONS.keys() == FIELDS.keys()
+    for op, row in OPERATIONS.items():
+        takes = inspect.signature(functions[op]).parameters
+        named = {name for name, each in takes.items() if each.kind is not each.VAR_KEYWORD}
+        fields = {field.parameter for field in row.fields()}
+        assert named - {"self", "request"} <= fields, op
+        assert fields <= named or len(named) < len(takes), op
 
 
 @pytest.mark.parametrize("who", CALLERS)
-@pytest.mark.parametrize("op", FIELDS)
-def test_each_caller_gets_only_its_operations(node: FakeDaemon, op: str, who: str) -> None:
+def test_each_caller_gets_only_its_operations(node: FakeDaemon, who: str) -> None:
     """Whatever else is wrong: no other caller gets so far that its request is judged."""
-    fields, others = FIELDS[op]
-    request = ControlRequest({"op": op, **fields}, CALLERS[who])
-    before = dict(node.ledger.entries)
-    if who == "root" or who in others:
-        assert not is_forbidden(request, node)
-    else:
-        assert is_forbidden(request, node)
-        assert node.ledger.entries == before
+    for op, (fields, others) in FIELDS.items():
+        request = ControlRequest({"op": op, **fields}, CALLERS[who])
+        before = dict(node.ledger.entries)
+        failure = outcome(request, node)
+        if who == "root" or who in others:
+            assert failure is not Forbidden, op
+        else:
+            assert failure is Forbidden, op
+            assert node.ledger.entries == before
 
 
-def is_forbidden(request: ControlRequest, node: FakeDaemon) -> bool:
+def test_a_field_of_another_type_is_malformed(node: FakeDaemon) -> None:
+    for op, row in OPERATIONS.items():
+        for field in row.fields():
+            wrongs: tuple[Any, ...] = ([[]], {"a": [1]}, -0.5)
+            for wrong in wrongs:
+                with pytest.raises(MalformedRequest, match=field.name):
+                    answer(asked(op, **{field.name: wrong}), node)
+
+
+def test_a_field_that_is_missing_is_malformed_unless_it_is_optional(node: FakeDaemon) -> None:
+    for op, (given, _) in FIELDS.items():
+        required = {field.name for field in OPERATIONS[op].fields() if field.is_required}
+        assert required <= given.keys()
+        for name in given:
+            request = asked(op, **{name: None})
+            if name in required or (op, name) in {("bind", "pid"), ("set", "memory")}:
+                with pytest.raises(MalformedRequest, match=name):
+                    answer(request, node)
+            else:
+                assert outcome(request, node) is not MalformedRequest, (op, name)
+
+
+def test_a_field_of_a_newer_version_is_ignored(node: FakeDaemon) -> None:
+    for op in FIELDS.keys() - {"create"}:  # which has not the descriptors either
+        assert outcome(asked(op, newer=[1]), node) is not MalformedRequest, op
+
+
+def asked(op: str, **changed: Any) -> ControlRequest:
+    """Return root's request for an operation, without the fields that are None."""
+    fields = {"op": op, **FIELDS[op][0], **changed}
+    given = {name: value for name, value in fields.items() if value is not None}
+    return ControlRequest(given, CALLERS["root"])
+
+
+def answer(request: ControlRequest, node: FakeDaemon) -> None:
+    rows, _ = find_operation(request, node.operations).run(request)
+    list(rows)
+
+
+def outcome(request: ControlRequest, node: FakeDaemon) -> type[Exception] | None:
+    """Return how a request fails; None: it does not."""
     try:
-        rows, _ = find_operation(request, node.operations).run(request, node)
-        list(rows)
-    except Forbidden:
-        return True
-    except Exception:  # noqa: BLE001 - it was let through, and that is all we ask
-        return False
-    return False
+        answer(request, node)
+    except Exception as error:  # noqa: BLE001 - whichever it is
+        return type(error)
+    return None

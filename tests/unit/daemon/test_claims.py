@@ -17,17 +17,17 @@ from gpushare.config import Config, parse
 from gpushare.daemon.lifecycle import bind, scheduled
 from gpushare.daemon.lifecycle import scheduled as module
 from gpushare.daemon.lifecycle.scheduled import ClaimChanged, UnknownClaim, UnknownPod
+from gpushare.daemon.operator.cards import cordon_card
 from gpushare.daemon.operator.resize import reset_quota, set_quota
 from gpushare.daemon.placement.request import NoRoom, NoSuchCard
 from gpushare.daemon.service.control_request import (
     ControlRequest,
-    MalformedRequest,
     Peer,
 )
-from gpushare.daemon.service.node_operations import cordon_card
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.status_rows import card_row
 from gpushare.protocol.kubernetes import CLAIM_MOUNT
+from gpushare.protocol.operations import MalformedRequest
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.request_policy import MaxPerRequest
 
@@ -57,7 +57,7 @@ def node(tmp_path: Path) -> Iterator[FakeDaemon]:
 
 def ask(node: FakeDaemon, op: str, uid: int = 0, **fields: Any) -> Any:
     request = ControlRequest({"op": op, **fields}, Peer(1, uid))
-    rows, last = node.operations[op].run(request, node)
+    rows, last = node.operations[op].run(request)
     return [dict(row) for row in rows] or dict(last)
 
 

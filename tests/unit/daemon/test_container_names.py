@@ -15,8 +15,7 @@ from gpushare.daemon.identity import container_names
 from gpushare.daemon.identity.container_names import ContainerName, name_from_spec
 from gpushare.daemon.lifecycle import bind
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
-from gpushare.daemon.service.control_request import TenantNotFound
-from gpushare.daemon.service.tenant_operations import find_tenant
+from gpushare.daemon.lifecycle.tenant_names import TenantNotFound, find_tenant
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.quota.errors import QuotaError
 from tests.system.waiting import wait_until

@@ -12,20 +12,11 @@ from pathlib import Path
 import pytest
 
 from gpushare import config
+from gpushare.daemon.lifecycle.tenant_names import TenantNotFound
 from gpushare.daemon.observed import CardUsage, UsageView
+from gpushare.daemon.operator.cards import cordon_card, set_card_policy, uncordon_card
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.service.control_request import (
-    ControlRequest,
-    Peer,
-    TenantNotFound,
-    refusal_packet,
-)
-from gpushare.daemon.service.node_operations import (
-    NODE_OPERATIONS,
-    cordon_card,
-    set_card_policy,
-    uncordon_card,
-)
+from gpushare.daemon.service.control_request import ControlRequest, Peer, refusal_packet
 from gpushare.daemon.views import metrics
 from gpushare.protocol import CODE_NOT_FOUND
 
@@ -46,7 +37,7 @@ def node(folder: Path, text: str = "", count: int = 2) -> Iterator[FakeDaemon]:
 
 def ask(node: FakeDaemon, op: str, uid: int = 0, **fields: str) -> list[dict[str, object]]:
     request = ControlRequest({"op": op, **fields}, Peer(1, uid))
-    rows, last = NODE_OPERATIONS[op].run(request, node)
+    rows, last = node.operations[op].run(request)
     return [dict(row) for row in rows] or [dict(last)["card"]]
 
 

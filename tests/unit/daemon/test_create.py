@@ -169,7 +169,7 @@ def test_a_runtime_that_ended_before_the_answer_holds_nothing(
 
 def checkpoint(node: fakes.FakeDaemon, identity: str) -> None:
     request = ControlRequest({"op": "checkpoint", "id": identity}, CALLERS["root"])
-    find_operation(request, node.operations).run(request, node)
+    find_operation(request, node.operations).run(request)
 
 
 def restore(container: BundleToCreate, node: FakeDaemon) -> str:

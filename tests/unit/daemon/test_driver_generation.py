@@ -16,7 +16,7 @@ from gpushare.daemon.lifecycle.driver_loader import DriverLoader
 from gpushare.daemon.observe.sampler import UsageSampler
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.service.node_operations import status_row
+from gpushare.daemon.views.daemon_status import status_row
 
 from . import fakes
 from .fakes import GIB, FakeDaemon, FakeDriver

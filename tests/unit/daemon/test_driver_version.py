@@ -15,7 +15,7 @@ import pytest
 from gpushare.config import Config
 from gpushare.daemon.lifecycle import driver_loader
 from gpushare.daemon.node import NoDriver
-from gpushare.daemon.service.node_operations import status_row
+from gpushare.daemon.views.daemon_status import status_row
 from gpushare.host import cdi_files, driver
 from gpushare.oci import cdi
 from gpushare.oci.driver_files import DriverFiles, from_cdi

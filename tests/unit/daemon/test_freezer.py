@@ -19,7 +19,6 @@ from gpushare.daemon.freezer import CannotFreeze
 from gpushare.daemon.identity import processes
 from gpushare.daemon.operator import run_state
 from gpushare.daemon.service.control_request import ControlRequest, Peer
-from gpushare.daemon.service.tenant_operations import tenant_operations
 from gpushare.daemon.store.record import TenantState
 from gpushare.host.cgroups import CgroupFreezer
 
@@ -288,14 +287,13 @@ def test_an_operator_has_the_answer_when_the_decision_is_recorded(
     held.ledger.freezes.store = lambda key: held.decide.submit(lambda: store_later(key))
     monkeypatch.setattr(run_state, "_send_signal", lambda *_: None)
     request = ControlRequest({"op": op, "name": KEY, **fields}, Peer(1, 0))
-    operation = tenant_operations(held.run_control)[op]
-    operation.run(request, held)
+    held.operations[op].run(request)
     assert [freeze.by for freeze in again(held).ledger.freezes.of(KEY)] == [by]
 
 
 def stop(node: FakeDaemon, seconds: int) -> None:
     fields = {"name": KEY, "signal": "TERM", "timeout": seconds}
-    tenant_operations(node.run_control)["stop"].run(ControlRequest(fields, Peer(1, 0)), node)
+    node.operations["stop"].run(ControlRequest(fields, Peer(1, 0)))
 
 
 def test_a_second_stop_does_not_postpone_the_first(

@@ -18,11 +18,11 @@ from gpushare.daemon.eviction.worker_main import CHECKPOINTED
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import recover, release
 from gpushare.daemon.lifecycle.bind import bind
-from gpushare.daemon.service.node_operations import status_row
 from gpushare.daemon.store import record
 from gpushare.daemon.store.claim import ClaimedDevice, ClaimRecord
 from gpushare.daemon.store.ledger import IntegrityCheck, IntegrityLost, Ledger, LedgerError
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
+from gpushare.daemon.views.daemon_status import status_row
 
 from . import fakes
 from .fake_process import FakeProcess

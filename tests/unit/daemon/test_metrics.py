@@ -17,8 +17,8 @@ from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.observe.compute_usage import DRIVER, GATE
 from gpushare.daemon.observe.sampler import update_peaks
 from gpushare.daemon.observed import WINDOWS, ComputeUsage
+from gpushare.daemon.operator.cards import cordon_card
 from gpushare.daemon.placement.model import CardCapacity, NonTenantProcess
-from gpushare.daemon.service.node_operations import cordon_card
 from gpushare.daemon.views import metrics
 from gpushare.metrics_schema import ACTIONS, BOUNDS, TenantMetrics
 from gpushare.protocol import HostProcessGrant

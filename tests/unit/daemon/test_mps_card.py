@@ -24,8 +24,8 @@ from gpushare.daemon.mps.program import (
     TenantLimits,
 )
 from gpushare.daemon.observed import UsageView
-from gpushare.daemon.service.node_operations import status_row
 from gpushare.daemon.store.record import TenantRecord
+from gpushare.daemon.views.daemon_status import status_row
 
 from . import fakes
 from .fakes import FakeDaemon, FakeDriver, card, entry

@@ -11,7 +11,6 @@ import pytest
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.operator import run_state
 from gpushare.daemon.service.control_request import ControlRequest, Peer
-from gpushare.daemon.service.tenant_operations import tenant_operations
 
 from .fakes import FakeDaemon
 from .test_freezer import KEY, FakeCgroup, group, held
@@ -21,7 +20,7 @@ __all__ = ["group", "held"]
 
 def stop(node: FakeDaemon, signal: str, seconds: int = 0) -> None:
     fields = {"name": KEY, "signal": signal, "timeout": seconds}
-    tenant_operations(node.run_control)["stop"].run(ControlRequest(fields, Peer(1, 0)), node)
+    node.operations["stop"].run(ControlRequest(fields, Peer(1, 0)))
 
 
 def run_loop(node: FakeDaemon) -> None:

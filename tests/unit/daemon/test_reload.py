@@ -16,6 +16,7 @@ import pytest
 from gpushare import config as configuration
 from gpushare.config import Config, Timing
 from gpushare.daemon.operator import reload as module
+from gpushare.daemon.operator.cards import cordon_card
 from gpushare.daemon.operator.reload import (
     LabelsNotAccepted,
     NotReloaded,
@@ -26,11 +27,7 @@ from gpushare.daemon.operator.reload import (
 )
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.service.control_request import ControlRequest, Peer
-from gpushare.daemon.service.node_operations import (
-    NODE_OPERATIONS,
-    cordon_card,
-    status_row,
-)
+from gpushare.daemon.views.daemon_status import status_row
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.node_settings import ALLOWED_MODE, CORDONED, PLACEMENT, POLICY
 from gpushare.quota.request_policy import RequestPolicy
@@ -196,7 +193,7 @@ def policy(made: FakeDaemon, **quota: str) -> str:
 
 def ask(made: FakeDaemon, uid: int = 0, **fields: Any) -> None:
     request = ControlRequest({"op": "node-setting", **fields}, Peer(1, uid))
-    NODE_OPERATIONS["node-setting"].run(request, made)
+    made.operations["node-setting"].run(request)
 
 
 def test_it_is_kept_by_the_next_gpushared_while_gpushare_node_is_away(tmp_path: Path) -> None:

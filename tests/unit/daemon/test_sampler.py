@@ -22,7 +22,7 @@ from gpushare.daemon.observed import UsageView
 from gpushare.daemon.pages.grant_page import CardGrant
 from gpushare.daemon.pages.status_page import TenantClaims
 from gpushare.daemon.pages.tenants import Pages
-from gpushare.daemon.service.node_operations import status_row
+from gpushare.daemon.views.daemon_status import status_row
 from gpushare.daemon.views.status_rows import card_row, tenant_row
 from gpushare.protocol import TenantStatus
 

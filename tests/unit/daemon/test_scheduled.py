@@ -17,6 +17,7 @@ from gpushare.daemon.placement.request import NoSuchCard
 from gpushare.daemon.service import control_request
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.protocol.kubernetes import ALLOCATION_MOUNT, NodeMode
+from gpushare.protocol.operations import MalformedRequest
 from gpushare.quota.errors import QuotaError
 
 from . import fakes
@@ -35,7 +36,7 @@ class PluginNode:
 
     def ask(self, op: str, uid: int = 0, **fields: Any) -> Any:
         request = control_request.ControlRequest({"op": op, **fields}, control_request.Peer(1, uid))
-        rows, last = self.node.operations[op].run(request, self.node)
+        rows, last = self.node.operations[op].run(request)
         return [dict(row) for row in rows] or dict(last)
 
     def allocated(self, gib: int, card: str = CARD) -> str:
@@ -92,7 +93,7 @@ def test_a_folder_is_made_for_root_and_for_a_card_that_is_there(plugin: PluginNo
         plugin.ask("allocation", uid=1000, card=CARD, memory_bytes=GIB)
     with pytest.raises(NoSuchCard):
         plugin.allocated(4, card="../../etc")
-    with pytest.raises(control_request.MalformedRequest):
+    with pytest.raises(MalformedRequest):
         plugin.allocated(0)
     with pytest.raises(QuotaError, match=r"more than the 140GiB of card 0\. Allocate less"):
         plugin.allocated(141)

@@ -14,6 +14,7 @@ from gpushare import abi
 from gpushare.config import Config, parse
 from gpushare.daemon import scheduler_sync
 from gpushare.daemon.lifecycle.bind import bind
+from gpushare.daemon.operator.cards import set_card_policy
 from gpushare.daemon.operator.resize import (
     NotResizable,
     reset_quota,
@@ -21,7 +22,6 @@ from gpushare.daemon.operator.resize import (
     set_quota,
 )
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.service.node_operations import set_card_policy
 from gpushare.daemon.store.overrides import Overrides
 from gpushare.daemon.views.status_rows import profile_rows, tenant_row
 from gpushare.protocol import HostProcessGrant

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.daemon.identity.processes import Process
-from gpushare.daemon.service.node_operations import status_row
+from gpushare.daemon.views.daemon_status import status_row
 from gpushare.daemon.views.status_rows import card_row
 
 from . import fakes

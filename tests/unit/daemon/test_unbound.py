@@ -15,9 +15,10 @@ from gpushare.daemon import freezer
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import create, release
 from gpushare.daemon.lifecycle.bind import ReservationNotFound, bind
-from gpushare.daemon.service.control_request import ControlRequest, MalformedRequest, Peer
+from gpushare.daemon.service.control_request import ControlRequest, Peer
 from gpushare.daemon.service.control_server import find_operation
 from gpushare.protocol import HostProcessGrant
+from gpushare.protocol.operations import MalformedRequest
 from tests.system.waiting import wait_until
 
 from .bundles import BundleToCreate
@@ -57,7 +58,7 @@ def test_a_descriptor_that_is_no_pidfd_binds_nothing(node: FakeDaemon, tmp_path:
         for fds in ((file.fileno(),), (file.fileno(), file.fileno())):
             asked = request(tenant, *fds)
             with pytest.raises(MalformedRequest, match="pidfd"):
-                find_operation(asked, node.operations).run(asked, node)
+                find_operation(asked, node.operations).run(asked)
     assert entry_of(node, tenant).state == "reserved"
 
 
@@ -68,7 +69,7 @@ def test_a_process_that_has_ended_is_not_bound(node: FakeDaemon) -> None:
         ended.wait()
         asked = request(tenant, pidfd)
         with pytest.raises(ReservationNotFound):
-            find_operation(asked, node.operations).run(asked, node)
+            find_operation(asked, node.operations).run(asked)
 
 
 def test_only_the_launcher_that_reserved_binds(node: FakeDaemon, program: FakeProcess) -> None:
@@ -120,7 +121,7 @@ def test_a_container_without_its_launcher_keeps_its_reservation(
     asked = ControlRequest(
         {"op": "release", "key": tenant["key"], "id": tenant["id"]}, Peer(os.getpid(), 0)
     )
-    find_operation(asked, node.operations).run(asked, node)
+    find_operation(asked, node.operations).run(asked)
     assert entry_of(node, tenant).state == "reserved", "a hint released what still runs"
     node.decide.run(lambda: release.handle_process_end(tenant["key"], node))
     wait_until(lambda: not node.ledger.entries)

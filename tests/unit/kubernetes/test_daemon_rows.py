@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.service.node_operations import status_row
+from gpushare.daemon.views.daemon_status import status_row
 from gpushare.daemon.views.status_rows import tenant_row
 from gpushare.kubernetes.api.events import PodContainer, pod_of, pod_of_event
 from tests.unit.daemon import fakes

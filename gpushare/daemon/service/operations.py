@@ -1,0 +1,450 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each operation of the control socket does: a function for each row of the table.
+
+The table is gpushare/protocol/operations.py, which also says who may ask, on which thread the
+function runs, and what its fields are. A function has the operation's name, and gets each field
+checked. What it decides is decided below, in lifecycle/ and operator/; what it shows is of views/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from signal import Signals
+from typing import Any, Final
+
+from gpushare import protocol
+from gpushare.daemon.eviction.evictions import Evictions
+from gpushare.daemon.freezer import runs_unbound
+from gpushare.daemon.identity import processes
+from gpushare.daemon.lifecycle import bind, create, host_process, queue, release, scheduled
+from gpushare.daemon.lifecycle.tenant_names import TenantNotFound, find_tenant
+from gpushare.daemon.operator import cards, reload, resize
+from gpushare.daemon.operator.run_state import RunControl, StopRequest
+from gpushare.daemon.placement.model import Card, CardCapacity
+from gpushare.daemon.placement.request import NoSuchCard, find_card
+from gpushare.daemon.service.control_request import (
+    BoundOperation,
+    ControlReply,
+    ControlRequest,
+    Forbidden,
+    reply,
+)
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.claim import ClaimedDevice, ClaimRecord
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.daemon.store.ticket import TicketKind, TicketRecord, TicketSource
+from gpushare.daemon.views import metrics, status_rows, why
+from gpushare.daemon.views.daemon_status import status_row
+from gpushare.daemon.views.event_pages import event_page
+from gpushare.protocol.kubernetes import ClaimDevice
+from gpushare.protocol.operations import OPENER, OPERATIONS, ROOT, MalformedRequest, Operation
+from gpushare.protocol.queue import TicketStatus
+from gpushare.quota.keys import KEYS, read
+from gpushare.quota.request import ValueSource
+
+_FIELDS: Final = {row.name: row.fields() for row in OPERATIONS.values()}
+_SWEEP_SECONDS: Final = 0.2
+_MOST_NAME: Final = 128
+
+
+class Operations:
+    """The functions, by the operations' names with _ for -; one that names `request` gets it."""
+
+    def __init__(
+        self, state: DaemonState, control: RunControl, evictions: Evictions, tickets: queue.Queue
+    ) -> None:
+        self._state = state
+        self._control = control
+        self._evictions = evictions
+        self._tickets = tickets
+        self._room = queue.RoomForStarts(evictions, tickets)
+
+    def bound(self) -> dict[str, BoundOperation]:
+        """Return the operations, by name, each with what answers it."""
+        return {name: BoundOperation(row, self._runs(row)) for name, row in OPERATIONS.items()}
+
+    def _runs(self, row: Operation) -> Callable[[ControlRequest], ControlReply]:
+        function, fields = getattr(self, row.name.replace("-", "_")), _FIELDS[row.name]
+        code = function.__code__
+        takes_request = "request" in code.co_varnames[: code.co_argcount]
+
+        def run(request: ControlRequest) -> ControlReply:
+            if row.caller == ROOT:
+                request.root_only()
+            values = {each.parameter: each.read(request.fields) for each in fields}
+            if row.caller == OPENER:
+                self._refuse_other_users(request, values["key"])
+            if takes_request:
+                values["request"] = request
+            answer: ControlReply = function(**values)
+            return answer
+
+        return run
+
+    def _refuse_other_users(self, request: ControlRequest, key: str) -> None:
+        """Refuse callers other than root and the user that opened a host process's tenant."""
+        record = self._state.ledger.entries.get(key)
+        if request.peer.is_root:
+            return
+        if record is None or record.engine != "host" or record.uid != request.peer.uid:
+            raise Forbidden("this requires root; use sudo")
+
+    # --- the start and the end of a container, and of a command of `gpushare run` ---
+
+    def hello(self) -> ControlReply:
+        return reply()
+
+    def create(
+        self, request: ControlRequest, identity: str, bundle: str, marker: str, verb: str, bind: str
+    ) -> ControlReply:
+        if len(request.fds) != 2:
+            raise MalformedRequest(
+                "create needs two descriptors: the bundle and its root filesystem"
+            )
+        container = create.NewContainer(
+            identity=identity,
+            path=bundle,
+            marker=marker,
+            bundle_fd=request.fds[0],
+            rootfs_fd=request.fds[1],
+            maker=request.peer.pid,
+            binds=bind == create.LAUNCHER,
+            is_restore=verb == "restore",
+            is_abandoned=request.is_abandoned,
+            waits=request.waits,
+            about=request.about,
+        )
+        return reply(create.create(container, self._state, self._room))
+
+    def checkpoint(self, identity: str) -> ControlReply:
+        create.refuse_checkpoint(identity, self._state)
+        return reply()
+
+    def bind(
+        self, request: ControlRequest, key: str, identity: str, pid: int | None
+    ) -> ControlReply:
+        caller = request.peer
+        if request.fds:  # its launcher has made it, and sends a pidfd of its init process
+            request.root_only()
+            if len(request.fds) != 1:
+                raise MalformedRequest(
+                    "bind takes one descriptor: a pidfd of the container's init process"
+                )
+            pid = processes.pid_of(request.fds[0])
+            if pid is None:
+                raise MalformedRequest("the descriptor is not a pidfd")
+            bind.bind(key, identity, pid, caller.pid, self._state, pidfd=request.fds[0])
+            return reply()
+        if pid is None:
+            raise MalformedRequest("pid is not a whole number")
+        if not caller.is_root and processes.owner_of(pid) != caller.uid:
+            raise Forbidden(f"process {pid} is another user's")
+        bind.bind(key, identity, pid, caller.pid, self._state)
+        return reply()
+
+    def release(self, key: str, identity: str) -> ControlReply:
+        if key in self._state.ledger.entries:
+            record = bind.owned_record(key, identity, self._state)
+            if record.state != "reserved":
+                release.handle_process_end(key, self._state)
+            elif not runs_unbound(record):  # else the end of its launcher counts
+                release.release_tenant(key, self._state, "the runtime abandoned it")
+        return reply()
+
+    def open(
+        self,
+        request: ControlRequest,
+        quota: Mapping[str, str],
+        name: str,
+        rootless: bool,
+        ticket: str,
+    ) -> ControlReply:
+        uid = request.peer.uid
+        command = host_process.HostCommand(
+            name=name[:_MOST_NAME],
+            uid=uid,
+            rootless=rootless or not request.peer.is_root,
+            waits=request.waits,
+        )
+        granted = self._granted_ticket(ticket, request.peer.pid) if ticket else None
+        return reply({**host_process.open_tenant(command, quota, self._state, self._room, granted)})
+
+    def _granted_ticket(self, secret: str, pid: int) -> TicketRecord:
+        """Return the ticket that the caller itself has taken; TicketNotFound: it is not granted."""
+        ticket = queue.find_granted(secret, self._state)
+        if ticket is None or ticket.pid != pid:
+            raise queue.TicketNotFound(
+                "the ticket has ended or is another process's. Run the command again"
+            )
+        return ticket
+
+    # --- the queue ---
+
+    def queue(self) -> ControlReply:
+        return status_rows.queue_rows(self._state), {}
+
+    def queue_take(
+        self,
+        request: ControlRequest,
+        kind: TicketKind,
+        wait_seconds: int,
+        name: str,
+        rootless: bool,
+        **source: Any,
+    ) -> ControlReply:
+        if not request.peer.pid:
+            raise MalformedRequest("the client is in a PID namespace that gpushared cannot see")
+        applicant = queue.Applicant(
+            name=name[:_MOST_NAME],
+            uid=request.peer.uid,
+            pid=request.peer.pid,
+            is_rootless=rootless or not request.peer.is_root,
+            kind=kind,
+            wait_seconds=wait_seconds or None,
+        )
+        requested = TicketSource(options=source.pop("quota"), **source)
+        ticket, secret = self._tickets.take(applicant, requested)
+        return reply({"ticket": ticket.id, "secret": secret})
+
+    def queue_poll(self, ticket: str, secret: str) -> ControlReply:
+        record = self._state.ledger.tickets.get(ticket)
+        if record is not None and queue.has_secret(record, secret):
+            return reply({**status_rows.ticket_status(record, self._state)})
+        waiting, ended = len(self._state.queue.waiting), self._state.queue.ended.get(ticket, "")
+        status = TicketStatus(state="ended", position=0, waiting=waiting, reason=ended, since=0.0)
+        return reply({**status})
+
+    def queue_cancel(self, request: ControlRequest, ticket: str) -> ControlReply:
+        ended = self._tickets.cancel(ticket, request.peer.uid)
+        return reply({"ticket": ended.id, "name": ended.name})
+
+    # --- tenants ---
+
+    def tenants(self, everything: bool) -> ControlReply:
+        if everything:  # also those that got no GPU, but for those that are no more
+            release.sweep_refusals(self._state).wait(_SWEEP_SECONDS)
+        entries = self._state.ledger.entries.values()
+        records = [record for record in entries if everything or record.state != "none"]
+        named = bind.with_names(records, self._state)
+        lookups = status_rows.RowLookups(self._state)
+        return (status_rows.tenant_row(record, self._state, lookups) for record in named), {}
+
+    def tenant(self, name: str) -> ControlReply:
+        return self._shown(self._find(name))
+
+    def why(self, name: str) -> ControlReply:
+        report, holders = why.explain_memory(self._find(name), self._state)
+        return holders, {"why": report}
+
+    def set(self, name: str, reset: str, **values: str | None) -> ControlReply:
+        state = self._state
+        change = {
+            field.replace("_", "-"): text for field, text in values.items() if text is not None
+        }
+        keys = _reset_keys(reset, change) if reset else []
+        if not reset and not change:
+            raise MalformedRequest(f"set needs one of {', '.join(protocol.SET_FIELDS)}")
+        record, on_over = self._find(name), change.pop(resize.OVER_QUOTA_KEY, None)
+
+        def apply() -> TenantRecord:
+            current = self._current(record)
+            if reset:
+                return resize.reset_quota(current, keys, state)
+            changed = resize.set_quota(current, change, state) if change else current
+            if on_over is not None:
+                resize.set_over_quota_action(changed, on_over, state)
+            return changed
+
+        return self._shown(state.decide.run(apply))
+
+    def _current(self, record: TenantRecord) -> TenantRecord:
+        """Return the record as it is now; the decide thread's. TenantNotFound: it was released."""
+        now = self._state.ledger.entries.get(record.key)
+        if now is None or now.created != record.created:
+            raise TenantNotFound(f"container {record.title} has exited", [])
+        return now
+
+    def pause(self, name: str, reason: str) -> ControlReply:
+        record = self._find(name)
+        self._freeze(lambda: self._control.pause(record, reason))
+        return self._shown(record)
+
+    def resume(self, name: str) -> ControlReply:
+        record = self._find(name)
+        self._freeze(lambda: self._control.resume(record))
+        return self._shown(record)
+
+    def stop(self, name: str, signal: str, timeout: int, reason: str) -> ControlReply:
+        record = self._find(name)
+        row = status_rows.tenant_row(record, self._state)
+        stop = StopRequest(Signals[f"SIG{signal}"], timeout, reason)
+        after: list[protocol.Intervention] = []
+
+        def job() -> None:
+            self._control.stop(record, stop)
+            after.extend(status_rows.interventions(record, self._state))  # it may end at once
+
+        self._freeze(job)
+        return reply({"tenant": {**row, "interventions": after}})
+
+    def _freeze(self, job: Callable[[], None]) -> None:
+        """Have the freeze thread do `job`; what it decided is recorded before the answer.
+
+        The job waits for no record, so that a full disk or a busy decide thread delays no freeze.
+        Its caller does: what was answered holds if the daemon is killed now.
+        """
+        self._state.freezing.run(job)
+        self._state.decide.run(lambda: None)
+
+    def evict(self, name: str, reason: str, hold: bool) -> ControlReply:
+        record = self._find(name)
+        self._evictions.evict(record.key, reason, held=hold)
+        return self._shown(record)
+
+    def restore(self, name: str, reason: str) -> ControlReply:
+        record = self._find(name)
+        self._evictions.restore(record.key, reason)
+        return self._shown(record)
+
+    def move(self, name: str, card: str, reason: str) -> ControlReply:
+        record = self._find(name)
+        self._evictions.move(record.key, card, reason)
+        return self._shown(record)
+
+    def _find(self, name: str) -> TenantRecord:
+        return find_tenant(name, self._state)
+
+    def _shown(self, record: TenantRecord) -> ControlReply:
+        """Answer with a tenant as it is now; it may have ended meanwhile."""
+        now = self._state.ledger.entries.get(record.key, record)
+        return reply({"tenant": status_rows.tenant_row(now, self._state)})
+
+    # --- what a scheduler of Kubernetes has allocated ---
+
+    def allocation(self, card: str, memory_bytes: int) -> ControlReply:
+        state = self._state
+        folder = scheduled.allocation_folder(
+            card, memory_bytes, state.node.loaded(), state.node.config
+        )
+        return reply({"folder": folder})
+
+    def claim_prepare(
+        self,
+        uid: str,
+        namespace: str,
+        name: str,
+        pods: Sequence[str],
+        devices: Sequence[ClaimDevice],
+        parameters: Mapping[str, str],
+    ) -> ControlReply:
+        claim = ClaimRecord(
+            uid,
+            namespace,
+            name,
+            tuple(dict.fromkeys(pods)),
+            tuple(ClaimedDevice(**device) for device in devices),
+            dict(sorted(parameters.items())),
+        )
+        return reply({**scheduled.prepare(claim, self._state)})
+
+    def claim_pods(self, uid: str, pods: Sequence[str]) -> ControlReply:
+        scheduled.set_pods(uid, tuple(dict.fromkeys(pods)), self._state)
+        return reply()
+
+    def claim_unprepare(self, uid: str) -> ControlReply:
+        scheduled.unprepare(uid, self._state)
+        return reply()
+
+    def claims(self) -> ControlReply:
+        return scheduled.claim_rows(self._state), {}
+
+    # --- the node and its cards ---
+
+    def cards(self) -> ControlReply:
+        if self._state.node.driver is None:
+            return reply()
+        capacities = self._state.accounts.capacities()
+        profiles = list(status_rows.profile_rows(self._state))
+        rows = (self._card_row(each, capacities) for each in capacities)
+        return rows, {"profiles": profiles} if profiles else {}
+
+    def card_policy(self, card: str, policy: str | None) -> ControlReply:
+        named = self._named(card)
+        source = ValueSource("option", "policy")
+        chosen = "" if policy is None else str(read("policy", source, policy, KEYS).value)
+        cards.set_card_policy(named.uuid, chosen, self._state)
+        return self._card(named.uuid)
+
+    def card_cordon(self, card: str, reason: str | None) -> ControlReply:
+        named = self._named(card)
+        cards.cordon_card(named, reason or "", self._state)
+        return self._card(named.uuid)
+
+    def card_uncordon(self, card: str) -> ControlReply:
+        named = self._named(card)
+        cards.uncordon_card(named, self._state)
+        return self._card(named.uuid)
+
+    def _named(self, card: str) -> Card:
+        """Return the card of a request; TenantNotFound."""
+        try:
+            return find_card(card, self._state.accounts.capacities()).card
+        except NoSuchCard as error:
+            raise TenantNotFound(str(error), []) from error
+
+    def _card(self, uuid: str) -> ControlReply:
+        """Answer with the card as it is now."""
+        capacities = self._state.accounts.capacities()
+        capacity = next(capacity for capacity in capacities if capacity.card.uuid == uuid)
+        return reply({"card": self._card_row(capacity, capacities)})
+
+    def _card_row(
+        self, capacity: CardCapacity, capacities: Sequence[CardCapacity]
+    ) -> protocol.CardStatus:
+        state, uuid = self._state, capacity.card.uuid
+        fault, sensors = status_rows.scheduling_fault(state), metrics.card_sensors(state, uuid)
+        row = status_rows.card_row(capacity, capacities, state.node.loaded().links, fault, sensors)
+        row["evicted_tenants"], row["evicted_bytes"] = status_rows.evicted_on(uuid, state)
+        return row
+
+    def status(self) -> ControlReply:
+        return reply({**status_row(self._state)})
+
+    def metrics(self) -> ControlReply:
+        state = self._state
+        rows: Iterator[tuple[str, Mapping[str, Any]]] = chain(
+            (("card", row) for row in metrics.card_metrics(state)),
+            (("tenant", row) for row in metrics.tenant_metrics(state)),
+            # The last: a tenant that is released meanwhile is in it, also if it was among the
+            # others.
+            (("ended", row) for row in metrics.ended_metrics(state)),
+        )
+        return ({kind: row} for kind, row in rows), {"node": metrics.daemon_metrics(state)}
+
+    def history(self, name: str, since: float, after: int) -> ControlReply:
+        return event_page(name, since, after, self._state), {}
+
+    def reload(self) -> ControlReply:
+        return reply({"changed": reload.reload_config(self._state)})
+
+    def node_setting(self, key: str, value: str, source: str) -> ControlReply:
+        if not source:
+            reload.reset_node_setting(key, self._state)
+        elif not value:
+            raise MalformedRequest("value is missing")
+        else:
+            reload.set_node_setting(key, value, source, self._state)
+        return reply()
+
+
+def _reset_keys(listed: str, change: Mapping[str, str]) -> list[str]:
+    """Return the keys of a reset, none for all of them; MalformedRequest."""
+    known = [name.replace("_", "-") for name in protocol.SET_FIELDS]
+    keys = [] if listed == protocol.RESET_ALL else listed.split(",")
+    if change or any(key not in known for key in keys):
+        raise MalformedRequest(
+            f"reset is {protocol.RESET_ALL} or some of {','.join(known)}, and cannot be combined "
+            "with other fields"
+        )
+    return keys

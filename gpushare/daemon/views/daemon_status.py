@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The status of the daemon, with a warning for each fault of the node."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Final
+
+import gpushare
+from gpushare import config
+from gpushare.daemon.cards.mps_state import MPS, MpsCardState
+from gpushare.daemon.limits import best_isolation
+from gpushare.daemon.observed import UnallocatedContainer
+from gpushare.daemon.placement.model import CardCapacity
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.views.metrics import node_name
+from gpushare.daemon.views.status_rows import card_index, eviction_fault
+from gpushare.protocol import DaemonStatus
+from gpushare.quota.size import format_size
+
+_MOST_UNALLOCATED: Final = 16
+_MOST_WARNINGS: Final = 48
+_MOST_WARNING_LETTERS: Final = 1000
+
+
+def _unhealthy(state: DaemonState) -> Iterator[str]:
+    """Yield the fault of each unhealthy card, and the number of its tenants."""
+    if state.node.driver is None:
+        return
+    for capacity in state.accounts.capacities():
+        if capacity.health != "ok":
+            tenants = len(capacity.allocations)
+            kept = f" (tenants that keep their allocations: {tenants})" if tenants else ""
+            card = f"card {capacity.card.index} ({capacity.card.model})"
+            yield f"{card} is unhealthy: {capacity.health}{kept}"
+        elif capacity.backend == MPS:
+            yield from _mps_faults(capacity, state)
+        elif capacity.compute_mode:
+            yield (
+                f"card {capacity.card.index} is in compute mode {capacity.compute_mode}: one "
+                "process at a time can use it, so no container gets a share. An MPS control daemon "
+                f"may have set it; nvidia-smi -i {capacity.card.index} -c DEFAULT resets it"
+            )
+
+
+def _unlisted_instances(state: DaemonState) -> Iterator[str]:
+    """Yield the MIG instances that the CDI spec of the driver does not list."""
+    driver = state.node.driver
+    instances = [card for card in driver.cards if card.instance] if driver else []
+    if driver is None or not instances:
+        return
+    listed = driver.files.cdi.devices
+    missing = [
+        card.instance.names[0]
+        for card in instances
+        if card.instance and listed.keys().isdisjoint((card.uuid, *card.instance.names))
+    ]
+    if missing:
+        yield (
+            f"MIG instances {', '.join(missing)} are not in the CDI spec of the driver, so no "
+            "container gets them. Generate it again: gpushare cdi generate"
+        )
+
+
+def _mps_faults(capacity: CardCapacity, state: DaemonState) -> Iterator[str]:
+    """Yield why a card in MPS mode takes no containers, or no processes."""
+    card = f"card {capacity.card.index}"
+    if capacity.backend_fault:
+        yield f"{card} is in MPS mode, and {capacity.backend_fault}"
+    server = state.node.mps.cards.get(capacity.card.uuid, MpsCardState())
+    if server.server_state == "FAULT":
+        records = state.ledger.entries
+        names = [records[key].title for key in sorted(server.losses) if key in records]
+        held = f": {', '.join(names)}" if names else ""
+        yield (
+            f"the MPS server of {card} had a fatal fault, and takes no processes until the "
+            f"containers of that moment have ended{held}. Restart them"
+        )
+
+
+def _unallocated_warning(found: UnallocatedContainer, state: DaemonState) -> str:
+    return (
+        f"process {found.pid} ({found.name}) in {found.container} has "
+        f"{format_size(found.bytes)} of card {card_index(found.uuid, state)} and no allocation: it "
+        "bypasses gpushare. Run it with the runtime gpushare, without --privileged"
+    )
+
+
+def status_row(state: DaemonState) -> DaemonStatus:
+    """Return the daemon's own status."""
+    driver = state.node.driver
+    warnings = [*state.node.warnings, *state.ledger.notices]
+    stores = state.node.overrides.notice, state.node.card_overrides.notice, state.node.labels.notice
+    faults = state.ledger.fault, state.ledger.integrity.why, *stores
+    warnings += [fault for fault in faults if fault]
+    if driver is None:
+        warnings.append(state.node.no_driver_reason)
+    elif state.node.driver_fault:
+        warnings.append(state.node.driver_fault)
+    elif state.observed.usage.stale:
+        warnings.append(f"the driver's figures are stale: {state.observed.usage.stale}")
+    warnings += _unhealthy(state)
+    warnings += _unlisted_instances(state)
+    warnings += [
+        _unallocated_warning(one, state) for one in state.observed.unallocated[:_MOST_UNALLOCATED]
+    ]
+    if state.node.scheduler_fault:
+        warnings.append(state.node.scheduler_fault)
+    if state.history is not None and state.history.fault:
+        warnings.append(f"events are not stored: {state.history.fault}")
+    if state.metrics_history is not None and state.metrics_history.fault:
+        warnings.append(f"the metrics history is not complete: {state.metrics_history.fault}")
+    if state.node.config_fault:
+        warnings.append(state.node.config_fault)
+    elif config.outdated(state.node.config):
+        warnings.append(
+            f"{state.node.config.file or config.DEFAULT_FILE} was changed after gpushared read it; "
+            "sudo gpushare config reload"
+        )
+    return DaemonStatus(
+        version=gpushare.__version__,
+        pid=os.getpid(),
+        generation=state.ledger.generation,
+        scheduler_pid=state.node.scheduler_pid,
+        driver_version=driver.nvml.driver_version if driver else "",
+        cuda_version=driver.nvml.cuda_version if driver else "",
+        isolation=best_isolation(driver),
+        cards=len(driver.cards) if driver else 0,
+        tenants=sum(record.state != "none" for record in state.ledger.entries.values()),
+        simulated=driver is not None and driver.is_simulated,
+        time_scale=1.0 if driver is None else driver.time_scale,
+        config="" if state.node.config.file is None else str(state.node.config.file),
+        library_dir=str(state.node.libraries),
+        run_dir=str(state.node.config.run_dir),
+        node_name=node_name(state),
+        kubernetes_mode=state.node.config.kubernetes_mode,
+        accepts_node_labels=state.node.config.accepts_node_labels,
+        node_settings=dict(state.node.config.node_settings),
+        eviction_fault=eviction_fault(state),
+        warnings=[text[:_MOST_WARNING_LETTERS] for text in warnings[:_MOST_WARNINGS]],
+    )

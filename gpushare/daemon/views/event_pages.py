@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The events of the history, page by page, and whose they are by what a user calls it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from gpushare import protocol
+from gpushare.daemon.identity.container_names import SHORTEST_ID
+from gpushare.daemon.lifecycle import bind
+from gpushare.daemon.lifecycle.tenant_names import TenantNotFound
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.history import EventSubject, History
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.protocol import HistoryEvent
+from gpushare.quota.errors import quoted
+
+_SETTLE_SECONDS: Final = 1.0  # a slow disk delays those who read, and never longer than this
+_LONG_ID: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)  # one that people shorten
+_MOST_LISTED: Final = 16
+_MOST_REMEMBERED: Final = 8
+
+
+def event_page(name: str, since: float, after: int, state: DaemonState) -> Iterator[HistoryEvent]:
+    """Yield a page of events; TenantNotFound: the name means nothing, or too much."""
+    if (store := state.history) is None:
+        return iter(())
+    store.settle(_SETTLE_SECONDS)  # the caller may ask for what it just caused
+    records = bind.with_names(list(state.ledger.entries.values()), state)
+    # All pages of one answer are of the same containers.
+    subject = store.subjects.pop(name, None) if after else None
+    if subject is None:
+        subject = _find_subject(name, records, store, state) if name else EventSubject()
+    found = store.page(subject, since, after, protocol.HISTORY_ROWS)
+    if name and len(found) == protocol.HISTORY_ROWS:
+        store.subjects[name] = subject
+        for old in list(store.subjects)[:-_MOST_REMEMBERED]:
+            store.subjects.pop(old, None)
+    return _with_names(found, records)
+
+
+def _with_names(
+    events: Sequence[HistoryEvent], records: Sequence[TenantRecord]
+) -> Iterator[HistoryEvent]:
+    """Yield `events` with the name that each container has now, if it still exists."""
+    current = {record.key: record for record in records}
+    for event in events:
+        record = current.get(event["key"])
+        yield event if record is None else {**event, "id": record.id, "name": record.title}
+
+
+@dataclass
+class _KnownContainer:
+    """A container that exists or has events, with the names it had, the last one last."""
+
+    id: str
+    keys: set[str] = field(default_factory=set)
+    names: list[str] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        return self.names[-1] if self.names else self.id[:12]
+
+    def is_named(self, name: str) -> bool:
+        ends = any(f"/{one}".endswith(f"/{name}") for one in self.names)
+        return ends or name == self.id or name in self.keys
+
+    def is_of_pod(self, name: str) -> bool:
+        """Whether `name` is its pod, namespace/pod or namespace."""
+        return any(f"/{name}/" in f"/{one}" for one in self.names)
+
+    def begins(self, name: str) -> bool:
+        return any(f"/{name}" in f"/{one}" for one in self.names)
+
+
+def _find_subject(
+    name: str, records: Sequence[TenantRecord], store: History, state: DaemonState
+) -> EventSubject:
+    """Return what `name` means; TenantNotFound.
+
+    The first of these that there is: containers by name, the end of one (`train-0/main`), ID or
+    key; those of a pod; the one container whose name or ID begins so.
+    """
+    containers = _known_containers(name, records, store)
+    cards = () if state.node.driver is None else state.node.driver.cards
+    is_card = any(card.uuid == name for card in cards)
+    is_card = is_card or (not containers and store.has_card(name))
+    by_id = [one for one in containers if one.id.startswith(name)]
+    found = [one for one in containers if one.is_named(name)]
+    if found:
+        shortened = len(name) >= SHORTEST_ID
+        others = [
+            one for one in by_id if shortened and _LONG_ID.fullmatch(one.id) and one not in found
+        ]
+        if others:
+            what = "is the name of one container and the start of the ID of another"
+            raise _ambiguous(name, what, [*found, *others])
+    elif not is_card:
+        found = [one for one in containers if one.is_of_pod(name)]
+    if not found and not is_card:
+        found = [one for one in containers if one in by_id or one.begins(name)]
+        if len(found) > 1 and (by_id or len({one.title for one in found}) > 1):
+            raise _ambiguous(name, "is the start of the names or IDs of several containers", found)
+    if not found and not is_card:
+        known = [record.title for record in records][:_MOST_LISTED]
+        text = f"no container is named {quoted(name)}, and none with events was; see gpushare ps -a"
+        raise TenantNotFound(text, known)
+    return EventSubject(
+        card=name if is_card else "",
+        keys=frozenset(key for one in found for key in one.keys),
+        ids=frozenset(one.id or one.title for one in found),
+    )
+
+
+def _known_containers(
+    name: str, records: Sequence[TenantRecord], store: History
+) -> list[_KnownContainer]:
+    """Return the containers that exist, and those whose events could be of `name`."""
+    containers: dict[str, _KnownContainer] = {}
+    stored = store.containers(name)
+    ids = {key: identity for key, identity, _ in stored if key and identity}
+    now = [(record.key, record.id, record.name) for record in records]
+    for key, identity, called in (*stored, *now):
+        known = identity or ids.get(key, "")
+        container = containers.setdefault(known or key or called, _KnownContainer(known))
+        container.keys |= {key} if key else set()
+        container.names += [called] if called else []
+    return list(containers.values())
+
+
+def _ambiguous(name: str, what: str, found: Sequence[_KnownContainer]) -> TenantNotFound:
+    listed = found[:_MOST_LISTED]
+    texts = ", ".join(f"{one.title} (ID {one.id[:12]})" for one in listed)
+    more = f" and {len(found) - len(listed)} more" if len(found) > len(listed) else ""
+    text = f"{quoted(name)} {what}: {texts}{more}. Use the whole name, or an ID"
+    return TenantNotFound(text, [one.id[:12] for one in listed])
