@@ -193,14 +193,14 @@ class Field(NamedTuple):
 class Operation(NamedTuple):
     """An operation; `is_slow`: it may take longer than a reply, and its client is kept waiting."""
 
-    name: str
-    caller: Caller
-    answer: str
-    thread: Thread
-    is_slow: bool
-    logs_refusal: bool
-    more: tuple[str, ...]  # further fields, all optional, that are checked alike
     declared: Callable[..., Any]
+    name: str
+    caller: Caller = "anyone"
+    answer: str = ""
+    thread: Thread = "read"
+    is_slow: bool = False
+    logs_refusal: bool = False
+    more: tuple[str, ...] = ()  # further fields, all optional, that are checked alike
 
     @property
     def changes(self) -> bool:
@@ -227,22 +227,13 @@ class Operation(NamedTuple):
 OPERATIONS: Final[dict[str, Operation]] = {}
 
 
-def operation(  # noqa: PLR0913 - a row of the table
-    name: str,
-    caller: Caller = "anyone",
-    answer: str = "",
-    *,
-    thread: Thread = "read",
-    is_slow: bool = False,
-    logs_refusal: bool = False,
-    more: tuple[str, ...] = (),
+def operation(
+    name: str, caller: Caller = "anyone", answer: str = "", **rest: Any
 ) -> Callable[[_Method], _Method]:
     """Declare an operation; the method sends it, and returns `answer` of the reply."""
 
     def declare(method: _Method) -> _Method:
-        OPERATIONS[name] = Operation(
-            name, caller, answer, thread, is_slow, logs_refusal, more, method
-        )
+        OPERATIONS[name] = Operation(method, name, caller, answer, **rest)
         code, ends = method.__code__, method.__defaults__ or ()
         named = code.co_varnames[1 : code.co_argcount]
         defaults = dict(zip(reversed(named), reversed(ends), strict=False))

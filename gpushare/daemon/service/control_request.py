@@ -147,34 +147,31 @@ def reply(fields: Mapping[str, Any] | None = None) -> ControlReply:
     return (), fields or {}
 
 
+#: The first that an error is one of says its code. A spec that cannot be read contains no request:
+#: a container that has only a weak marker starts without a GPU (runtime/launcher.c, judge).
+_CODES: Final = (
+    (protocol.CODE_NOT_FOUND, (TenantNotFound, ReservationNotFound)),
+    (protocol.CODE_FORBIDDEN, (Forbidden,)),
+    (protocol.CODE_INVALID, (MalformedRequest, protocol.ProtocolError)),
+    (protocol.CODE_REFUSED, (UserError,)),
+    (protocol.CODE_INTERNAL, (SpecError, CdiError, OSError)),
+)
+
+
 def refusal_packet(error: Exception) -> dict[str, Any] | None:
     """Return the final packet for an error of the caller's request, None for a fault of ours."""
-    if isinstance(error, TenantNotFound):
-        return _no(protocol.CODE_NOT_FOUND, error, candidates=error.candidates)
-    if isinstance(error, Forbidden):
-        return _no(protocol.CODE_FORBIDDEN, error)
-    if isinstance(error, MalformedRequest | protocol.ProtocolError):
-        return _no(protocol.CODE_INVALID, error)
-    if isinstance(error, ReservationNotFound):
-        return _no(protocol.CODE_NOT_FOUND, error, candidates=[])
-    if isinstance(error, QuotaError):
+    code = next((code for code, kinds in _CODES if isinstance(error, kinds)), None)
+    if code is None:
+        return None
+    text, about = str(error), dict[str, Any]()
+    if code == protocol.CODE_NOT_FOUND:
+        about = {"candidates": getattr(error, "candidates", [])}
+    elif isinstance(error, QuotaError):
         value = None if error.value is None else error.value[:_MOST_SHOWN]
         about = {"key": error.where[:_MOST_SHOWN], "value": value, "fix": error.fix[:_MOST_SHOWN]}
-        return _no(protocol.CODE_REFUSED, error, **about)
-    if isinstance(error, UserError):
-        return _no(protocol.CODE_REFUSED, error)
-    # A spec that cannot be read contains no request: a container that has only a weak marker starts
-    # without a GPU (runtime/launcher.c, judge).
-    if isinstance(error, SpecError | CdiError | OSError):
-        return _no(protocol.CODE_INTERNAL, error)
-    return None
-
-
-def _no(code: str, error: Exception, **more: Any) -> dict[str, Any]:
-    text = str(error)
-    if isinstance(error, OSError) and error.strerror:
+    elif isinstance(error, OSError) and error.strerror:
         text = f"{error.filename or 'gpushared'}: {error.strerror}"
-    return {"ok": False, "code": code, "error": text[:4000], **more}
+    return {"ok": False, "code": code, "error": text[:4000], **about}
 
 
 @dataclass(eq=False)

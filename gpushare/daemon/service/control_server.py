@@ -14,7 +14,6 @@ import errno
 import os
 import socket
 import stat
-import struct
 import time
 import traceback
 from collections.abc import Mapping
@@ -37,7 +36,7 @@ from gpushare.daemon.service.control_request import (
     receive,
     refusal_packet,
 )
-from gpushare.daemon.service.systemd import StartingSocket
+from gpushare.daemon.service.systemd import StartingSocket, credentials
 from gpushare.daemon.state import DaemonState
 from gpushare.protocol.operations import MalformedRequest, Operation
 from gpushare.wait_policy import LOOK_SECONDS
@@ -56,7 +55,6 @@ def find_operation(
     return found
 
 
-_CREDENTIALS: Final = struct.Struct("iII")  # struct ucred, unix(7)
 _MOST_CONNECTIONS: Final = 512
 _MOST_OF_ONE_USER: Final = 64  # root excepted: engines start containers as root
 _PAUSE_SECONDS: Final = 0.5
@@ -141,9 +139,7 @@ class ControlServer:
 
     def _welcome(self, accepted: socket.socket) -> None:
         accepted.setblocking(False)
-        pid, uid, _ = _CREDENTIALS.unpack(
-            accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        )
+        pid, uid = credentials(accepted)
         if self._is_crowded(uid):  # before anything is read of the process
             accepted.close()
             return

@@ -99,9 +99,8 @@ class Operations:
         self, request: ControlRequest, identity: str, bundle: str, marker: str, verb: str, bind: str
     ) -> ControlReply:
         if len(request.fds) != 2:
-            raise MalformedRequest(
-                "create needs two descriptors: the bundle and its root filesystem"
-            )
+            text = "create needs two descriptors: the bundle and its root filesystem"
+            raise MalformedRequest(text)
         container = create.NewContainer(
             identity=identity,
             path=bundle,
@@ -124,23 +123,18 @@ class Operations:
     def bind(
         self, request: ControlRequest, key: str, identity: str, pid: int | None
     ) -> ControlReply:
-        caller = request.peer
-        if request.fds:  # its launcher has made it, and sends a pidfd of its init process
+        caller, fds = request.peer, request.fds
+        if fds:  # its launcher has made it, and sends a pidfd of its init process
             request.root_only()
-            if len(request.fds) != 1:
-                raise MalformedRequest(
-                    "bind takes one descriptor: a pidfd of the container's init process"
-                )
-            pid = processes.pid_of(request.fds[0])
-            if pid is None:
-                raise MalformedRequest("the descriptor is not a pidfd")
-            bind.bind(key, identity, pid, caller.pid, self._state, pidfd=request.fds[0])
-            return reply()
+            if len(fds) != 1:
+                text = "bind takes one descriptor: a pidfd of the container's init process"
+                raise MalformedRequest(text)
+            pid = processes.pid_of(fds[0])
         if pid is None:
-            raise MalformedRequest("pid is not a whole number")
+            raise MalformedRequest("the descriptor is not a pidfd" if fds else "pid is missing")
         if not caller.is_root and processes.owner_of(pid) != caller.uid:
             raise Forbidden(f"process {pid} is another user's")
-        bind.bind(key, identity, pid, caller.pid, self._state)
+        bind.bind(key, identity, pid, caller.pid, self._state, pidfd=next(iter(fds), None))
         return reply()
 
     def release(self, key: str, identity: str) -> ControlReply:
@@ -160,14 +154,11 @@ class Operations:
         rootless: bool,
         ticket: str,
     ) -> ControlReply:
-        uid = request.peer.uid
+        caller = request.peer
         command = host_process.HostCommand(
-            name=name[:_MOST_NAME],
-            uid=uid,
-            rootless=rootless or not request.peer.is_root,
-            waits=request.waits,
+            name[:_MOST_NAME], caller.uid, rootless or not caller.is_root, request.waits
         )
-        granted = self._granted_ticket(ticket, request.peer.pid) if ticket else None
+        granted = self._granted_ticket(ticket, caller.pid) if ticket else None
         return reply({**host_process.open_tenant(command, quota, self._state, self._room, granted)})
 
     def _granted_ticket(self, secret: str, pid: int) -> TicketRecord:
@@ -338,14 +329,9 @@ class Operations:
         devices: Sequence[ClaimDevice],
         parameters: Mapping[str, str],
     ) -> ControlReply:
-        claim = ClaimRecord(
-            uid,
-            namespace,
-            name,
-            tuple(dict.fromkeys(pods)),
-            tuple(ClaimedDevice(**device) for device in devices),
-            dict(sorted(parameters.items())),
-        )
+        parts = tuple(ClaimedDevice(**device) for device in devices)
+        keys = dict(sorted(parameters.items()))
+        claim = ClaimRecord(uid, namespace, name, tuple(dict.fromkeys(pods)), parts, keys)
         return reply({**scheduled.prepare(claim, self._state)})
 
     def claim_pods(self, uid: str, pods: Sequence[str]) -> ControlReply:

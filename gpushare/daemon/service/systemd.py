@@ -173,7 +173,7 @@ class StartingSocket:
 
     def _is_crowded(self, connection: socket.socket) -> bool:
         """Whether users other than root leave no room for `connection`, one of theirs."""
-        uid = peer_uid(connection)
+        _, uid = credentials(connection)
         self._users[uid] += 1
         if uid == 0:
             return False
@@ -181,10 +181,11 @@ class StartingSocket:
         return self._users[uid] > _MOST_OF_ONE_USER or others > _MOST_OF_USERS
 
 
-def peer_uid(connection: socket.socket) -> int:
-    """Return the uid of the process that connected, by the kernel."""
+def credentials(connection: socket.socket) -> tuple[int, int]:
+    """Return the pid and the uid of the process that connected, by the kernel."""
     option = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(option)[1])
+    pid, uid, _ = _CREDENTIALS.unpack(option)
+    return pid, uid
 
 
 def open_listener(path: Path, read_gid: int | None) -> socket.socket:
