@@ -16,7 +16,6 @@ from gpushare import abi
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import container_edits, create, release
 from gpushare.daemon.lifecycle.bind import bind
-from gpushare.daemon.service.control_server import find_operation
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.protocol import HostProcessGrant
 from tests.system.waiting import wait_until
@@ -25,7 +24,7 @@ from tests.unit.daemon.fakes import FakeDaemon
 from tests.unit.daemon.operations import entry_of, grant, opened
 from tests.unit.daemon.test_binding import shown
 from tests.unit.daemon.test_slow_images import SHARE
-from tests.unit.daemon.test_unbound import made_by, pidfd_of, request
+from tests.unit.daemon.test_unbound import bind_made, made_by, pidfd_of
 
 
 def test_a_bundle_that_does_not_answer_keeps_no_thread_but_one(
@@ -62,9 +61,8 @@ def test_a_launcher_binds_its_child_by_a_pidfd(
     tenant = made_by(node, os.getpid())
     assert is_unbound(node, tenant)
     with pidfd_of(program.pid) as pidfd:
-        asked = request(tenant, pidfd)
         for _ in range(2):  # the launcher repeats it after a daemon that ended over it
-            find_operation(asked, node.operations).run(asked)
+            bind_made(node, tenant, pidfd)
     record = entry_of(node, tenant)
     assert (record.state, record.pid) == ("bound", program.pid)
     assert not is_unbound(node, tenant)

@@ -23,7 +23,6 @@ from gpushare.daemon.core.log import attach_listener, detach_listener, log
 from gpushare.daemon.identity import container_names
 from gpushare.daemon.identity.container_names import ContainerName
 from gpushare.daemon.lifecycle.tenant_names import TenantNotFound
-from gpushare.daemon.service.control_request import ControlRequest, Peer
 from gpushare.daemon.store import history as store
 from gpushare.daemon.store.history import EventSubject, History
 from gpushare.daemon.store.record import TenantRecord
@@ -77,9 +76,7 @@ def test_who_asks_is_told_what_was_logged_before(
     monkeypatch.setattr(store, "_PAUSE_SECONDS", 60.0)
     node.history = history = opened()
     note(history, name="train")
-    asked = ControlRequest({"op": "history", "name": "train", "after": 0}, Peer(1, 0))
-    rows, _ = node.operations["history"].run(asked)
-    assert [row["event"] for row in rows] == ["tenant-released"]
+    assert [row["event"] for row in node.ask("history", name="train")] == ["tenant-released"]
 
 
 def test_a_logged_event_is_stored_and_read_back(opened: Open) -> None:
@@ -385,11 +382,9 @@ def happened(daemon: FakeDaemon, event: str = EVENT, **fields: Any) -> None:
 
 
 def answer(daemon: FakeDaemon, name: str, after: int = 0) -> list[HistoryEvent]:
-    asked = ControlRequest({"op": "history", "name": name, "after": after}, Peer(1, 0))
     assert daemon.history is not None
     assert daemon.history.settle(20)
-    rows, _ = daemon.operations["history"].run(asked)
-    return list(rows)  # type: ignore[arg-type]
+    return [*daemon.ask("history", name=name, after=after)]
 
 
 def numbers(daemon: FakeDaemon, name: str) -> list[int]:

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 
@@ -49,7 +49,8 @@ from gpushare.daemon.pages.process_watch import ProcessWatch, TenantSocket
 from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.placement.model import NO_LINKS, Card, Links
 from gpushare.daemon.policy import FIXED
-from gpushare.daemon.service.control_request import BoundOperation
+from gpushare.daemon.service.control_request import BoundOperation, ControlRequest, Peer
+from gpushare.daemon.service.control_server import find_operation
 from gpushare.daemon.service.operations import Operations
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
@@ -207,6 +208,12 @@ class FakeDaemon(DaemonState):
     @property
     def operations(self) -> Mapping[str, BoundOperation]:
         return Operations(self, self.run_control, self.evictions, self.tickets).bound()
+
+    def ask(self, op: str, uid: int = 0, fds: tuple[int, ...] = (), **fields: Any) -> Any:
+        """Return what an operation answers: its rows, or else what is beside them."""
+        request = ControlRequest({"op": op, **fields}, Peer(os.getpid(), uid), fds)
+        rows, rest = find_operation(request, self.operations).run(request)
+        return [dict(row) for row in rows] or dict(rest)
 
     @property
     def run_control(self) -> RunControl:

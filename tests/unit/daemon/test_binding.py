@@ -14,8 +14,7 @@ from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.bind import ReservationNotFound, bind
 from gpushare.daemon.operator.resize import NotResizable, set_quota
-from gpushare.daemon.service.control_request import ControlRequest, Forbidden, Peer
-from gpushare.daemon.service.control_server import find_operation
+from gpushare.daemon.service.control_request import Forbidden
 from gpushare.daemon.store.record import TenantRecord
 from tests.system.waiting import wait_until
 
@@ -91,10 +90,6 @@ def test_a_forged_state_names_no_process_from_before_the_reservation(
         bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
 
 
-def request(op: str, uid: int, **fields: object) -> ControlRequest:
-    return ControlRequest({"op": op, **fields}, Peer(os.getpid(), uid))
-
-
 def test_a_user_binds_and_releases_its_own_host_process_only(
     node: FakeDaemon, program: FakeProcess
 ) -> None:
@@ -102,14 +97,11 @@ def test_a_user_binds_and_releases_its_own_host_process_only(
     node.ledger.add(replace(entry_of(node, tenant), uid=4321))
     key, identity = tenant["key"], tenant["id"]
     for op in ("bind", "release"):
-        asked = request(op, 9999, key=key, id=identity, pid=program.pid)
         with pytest.raises(Forbidden, match="requires root"):
-            find_operation(asked, node.operations).run(asked)
-    others = request("bind", 4321, key=key, id=identity, pid=program.pid)
+            node.ask(op, 9999, key=key, id=identity, pid=program.pid)
     with pytest.raises(Forbidden, match="another user's"):
-        find_operation(others, node.operations).run(others)
-    own = request("release", 4321, key=key, id=identity)
-    find_operation(own, node.operations).run(own)
+        node.ask("bind", 4321, key=key, id=identity, pid=program.pid)
+    node.ask("release", 4321, key=key, id=identity)
     assert not node.ledger.entries
 
 
@@ -118,11 +110,10 @@ def test_a_message_ends_no_tenant_whose_process_lives(
 ) -> None:
     tenant = opened(node, memory="1GiB")
     bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
-    asked = request("release", 0, key=tenant["key"], id=tenant["id"])
-    find_operation(asked, node.operations).run(asked)
+    node.ask("release", key=tenant["key"], id=tenant["id"])
     assert entry_of(node, tenant).state == "bound"
     program.kill()
-    find_operation(asked, node.operations).run(asked)
+    node.ask("release", key=tenant["key"], id=tenant["id"])
     assert not node.ledger.entries
 
 
@@ -180,8 +171,7 @@ def test_a_directory_that_stays_does_not_keep_the_daemon_from_starting(
 
 def shown(node: FakeDaemon) -> list[str]:
     """Return the ids that `gpushare ps -a` lists."""
-    asked = request("tenants", os.getuid(), all=True)
-    return [row["id"] for row in find_operation(asked, node.operations).run(asked)[0]]
+    return [row["id"] for row in node.ask("tenants", os.getuid(), all=True)]
 
 
 def test_a_container_that_got_nothing_is_forgotten_with_its_bundle(
@@ -228,10 +218,6 @@ def test_a_container_that_got_nothing_says_so_when_it_is_named(
         key="0" * 16, state="none", id="web", bundle=str(tmp_path), why="no GPU was asked"
     )
     node.ledger.add(entry)
-    asked = request("tenant", 0, name="we")
-    assert (
-        find_operation(asked, node.operations).run(asked)[1]["tenant"]["reason"]
-        == "no GPU was asked"
-    )
+    assert node.ask("tenant", name="we")["tenant"]["reason"] == "no GPU was asked"
     with pytest.raises(NotResizable, match="web has no GPU: no GPU was asked"):
         set_quota(entry, {"memory": "4GiB"}, node)

@@ -20,10 +20,6 @@ from gpushare.daemon.lifecycle.scheduled import ClaimChanged, UnknownClaim, Unkn
 from gpushare.daemon.operator.cards import cordon_card
 from gpushare.daemon.operator.resize import reset_quota, set_quota
 from gpushare.daemon.placement.request import NoRoom, NoSuchCard
-from gpushare.daemon.service.control_request import (
-    ControlRequest,
-    Peer,
-)
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.status_rows import card_row
 from gpushare.protocol.kubernetes import CLAIM_MOUNT
@@ -55,12 +51,6 @@ def node(tmp_path: Path) -> Iterator[FakeDaemon]:
         yield made
 
 
-def ask(node: FakeDaemon, op: str, uid: int = 0, **fields: Any) -> Any:
-    request = ControlRequest({"op": op, **fields}, Peer(1, uid))
-    rows, last = node.operations[op].run(request)
-    return [dict(row) for row in rows] or dict(last)
-
-
 def device(gib: int, cores: int = 0, card: int = 0, request: str = "gpu") -> dict[str, Any]:
     return {
         "request": request,
@@ -79,8 +69,7 @@ def prepare(
     namespace: str = "team",
     **parameters: str,
 ) -> Any:
-    return ask(
-        node,
+    return node.ask(
         "claim-prepare",
         claim=claim,
         namespace=namespace,
@@ -143,7 +132,7 @@ def test_the_same_claim_again_is_the_same_answer_and_another_grant_is_refused(
 ) -> None:
     first = prepare(node, device(20), policy="best-effort")
     assert prepare(node, device(20), policy="best-effort", pods=(POD, "ff")) == first
-    assert ask(node, "claims")[0]["pods"] == [POD, "ff"]
+    assert node.ask("claims")[0]["pods"] == [POD, "ff"]
     changes: list[tuple[int, dict[str, Any]]] = [
         *((20, {"policy": "burst-share"}), (20, {}), (21, {"policy": "best-effort"}))
     ]
@@ -164,7 +153,7 @@ def test_a_container_of_the_claim_has_what_was_allocated(node: FakeDaemon, tmp_p
     assert (record.pod, record.pod_uid, record.claim) == ("job-1", POD, CLAIM)
     assert not any("claim" in mount["destination"] for mount in train.document()["mounts"])
     assert allocated(node) == [20, 0], "the claim and its container are one reservation"
-    [row] = ask(node, "claims")
+    [row] = node.ask("claims")
     assert row["tenants"] == [record.id]
 
 
@@ -238,7 +227,7 @@ def test_a_claim_that_is_not_prepared_is_refused(node: FakeDaemon, tmp_path: Pat
     with pytest.raises(NoRoom, match="is not prepared on this node"):
         container(node, tmp_path).create(node)
     with pytest.raises(UnknownClaim):
-        ask(node, "claim-pods", claim=CLAIM, pods=[POD])
+        node.ask("claim-pods", claim=CLAIM, pods=[POD])
 
 
 def test_a_claim_is_for_nodes_in_dra_mode(node: FakeDaemon, tmp_path: Path) -> None:
@@ -264,7 +253,7 @@ def test_what_runs_when_its_claim_is_unprepared_keeps_its_part(
     job = container(node, tmp_path, "job", asked={"memory": "5GiB"})
     key = job.create(node)["key"]
     bind.bind(key, job.identity, program.pid, os.getpid(), node)
-    ask(node, "claim-unprepare", claim=CLAIM)
+    node.ask("claim-unprepare", claim=CLAIM)
     assert allocated(node) == [5, 0]
     assert key in node.ledger.entries
     program.kill()
@@ -386,7 +375,7 @@ def test_a_cordoned_card_takes_no_container_of_a_claim(node: FakeDaemon, tmp_pat
 def test_a_restarted_daemon_has_the_claims_and_sets_their_files_right(tmp_path: Path) -> None:
     with a_node(tmp_path) as before:
         answer = prepare(before, device(20, 40), policy="burst-share")
-        rows = ask(before, "claims")
+        rows = before.ask("claims")
         Path(answer["folder"]).rmdir()
         stale = before.node.config.cdi_dir / "gpushare.io-claim-gone.json"
         stale.write_text("{}")
@@ -394,7 +383,7 @@ def test_a_restarted_daemon_has_the_claims_and_sets_their_files_right(tmp_path: 
         (before.node.config.cdi_dir / "nvidia.yaml").write_text("others'")
     with a_node(tmp_path) as after:
         scheduled.adopt(after)
-        assert ask(after, "claims") == rows
+        assert after.ask("claims") == rows
         assert allocated(after) == [20, 0]
         assert Path(answer["folder"]).is_dir()
         names = sorted(file.name for file in after.node.config.cdi_dir.iterdir())
@@ -418,7 +407,7 @@ def test_a_malformed_claim_is_refused(node: FakeDaemon, change: dict[str, Any]) 
     fields: dict[str, Any] = {"claim": CLAIM, "namespace": "team", "name": "gpu", "pods": [POD]}
     fields |= {"devices": [device(1)], "parameters": {}}
     with pytest.raises(MalformedRequest):
-        ask(node, "claim-prepare", **{**fields, **change})
+        node.ask("claim-prepare", **{**fields, **change})
     assert node.ledger.claims == {}
 
 

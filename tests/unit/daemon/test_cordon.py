@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from gpushare.daemon.lifecycle.tenant_names import TenantNotFound
 from gpushare.daemon.observed import CardUsage, UsageView
 from gpushare.daemon.operator.cards import cordon_card, set_card_policy, uncordon_card
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.service.control_request import ControlRequest, Peer, refusal_packet
+from gpushare.daemon.service.control_request import refusal_packet
 from gpushare.daemon.views import metrics
 from gpushare.protocol import CODE_NOT_FOUND
 
@@ -35,10 +36,9 @@ def node(folder: Path, text: str = "", count: int = 2) -> Iterator[FakeDaemon]:
         yield made
 
 
-def ask(node: FakeDaemon, op: str, uid: int = 0, **fields: str) -> list[dict[str, object]]:
-    request = ControlRequest({"op": op, **fields}, Peer(1, uid))
-    rows, last = node.operations[op].run(request)
-    return [dict(row) for row in rows] or [dict(last)["card"]]
+def ask(node: FakeDaemon, op: str, uid: int = 0, **fields: Any) -> list[dict[str, object]]:
+    answer = node.ask(op, uid, **fields)
+    return answer if isinstance(answer, list) else [answer["card"]]
 
 
 def test_a_cordoned_card_takes_no_new_tenant_and_keeps_its_tenants(tmp_path: Path) -> None:

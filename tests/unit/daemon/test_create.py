@@ -14,8 +14,6 @@ import pytest
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import bind, create, release
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.service.control_request import ControlRequest
-from gpushare.daemon.service.control_server import find_operation
 from gpushare.daemon.views.metrics import tenant_metrics
 from gpushare.errors import UserError
 from gpushare.oci import edits, spec
@@ -26,7 +24,6 @@ from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles
 from .fake_process import FakeProcess
 from .fakes import GIB, FakeDaemon
-from .test_callers import CALLERS
 
 GPU = "GPUSHARE_MEMORY=4GiB"
 SANDBOX = {"io.kubernetes.cri.container-type": "sandbox"}
@@ -168,8 +165,7 @@ def test_a_runtime_that_ended_before_the_answer_holds_nothing(
 
 
 def checkpoint(node: fakes.FakeDaemon, identity: str) -> None:
-    request = ControlRequest({"op": "checkpoint", "id": identity}, CALLERS["root"])
-    find_operation(request, node.operations).run(request)
+    node.ask("checkpoint", id=identity)
 
 
 def restore(container: BundleToCreate, node: FakeDaemon) -> str:

@@ -18,7 +18,6 @@ from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.freezer import CannotFreeze
 from gpushare.daemon.identity import processes
 from gpushare.daemon.operator import run_state
-from gpushare.daemon.service.control_request import ControlRequest, Peer
 from gpushare.daemon.store.record import TenantState
 from gpushare.host.cgroups import CgroupFreezer
 
@@ -286,14 +285,12 @@ def test_an_operator_has_the_answer_when_the_decision_is_recorded(
 
     held.ledger.freezes.store = lambda key: held.decide.submit(lambda: store_later(key))
     monkeypatch.setattr(run_state, "_send_signal", lambda *_: None)
-    request = ControlRequest({"op": op, "name": KEY, **fields}, Peer(1, 0))
-    held.operations[op].run(request)
+    held.ask(op, name=KEY, **fields)
     assert [freeze.by for freeze in again(held).ledger.freezes.of(KEY)] == [by]
 
 
 def stop(node: FakeDaemon, seconds: int) -> None:
-    fields = {"name": KEY, "signal": "TERM", "timeout": seconds}
-    node.operations["stop"].run(ControlRequest(fields, Peer(1, 0)))
+    node.ask("stop", name=KEY, signal="TERM", timeout=seconds)
 
 
 def test_a_second_stop_does_not_postpone_the_first(

@@ -10,7 +10,6 @@ import pytest
 
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.operator import run_state
-from gpushare.daemon.service.control_request import ControlRequest, Peer
 
 from .fakes import FakeDaemon
 from .test_freezer import KEY, FakeCgroup, group, held
@@ -19,8 +18,7 @@ __all__ = ["group", "held"]
 
 
 def stop(node: FakeDaemon, signal: str, seconds: int = 0) -> None:
-    fields = {"name": KEY, "signal": signal, "timeout": seconds}
-    node.operations["stop"].run(ControlRequest(fields, Peer(1, 0)))
+    node.ask("stop", name=KEY, signal=signal, timeout=seconds)
 
 
 def run_loop(node: FakeDaemon) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,7 +25,6 @@ from gpushare.daemon.operator.reload import (
     set_node_setting,
 )
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.service.control_request import ControlRequest, Peer
 from gpushare.daemon.views.daemon_status import status_row
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.node_settings import ALLOWED_MODE, CORDONED, PLACEMENT, POLICY
@@ -191,11 +189,6 @@ def policy(made: FakeDaemon, **quota: str) -> str:
     return entry_of(made, opened(made, memory="1GiB", cores="10", **quota)).policy
 
 
-def ask(made: FakeDaemon, uid: int = 0, **fields: Any) -> None:
-    request = ControlRequest({"op": "node-setting", **fields}, Peer(1, uid))
-    made.operations["node-setting"].run(request)
-
-
 def test_it_is_kept_by_the_next_gpushared_while_gpushare_node_is_away(tmp_path: Path) -> None:
     with labelled(tmp_path) as made:
         set_node_setting(POLICY, "burst-share", QGPU, made)
@@ -250,7 +243,7 @@ def test_nothing_else_can_be_set(tmp_path: Path, key: str, value: str, error: st
     with labelled(tmp_path) as made:
         before = made.node.config
         with pytest.raises(QuotaError) as refused:
-            ask(made, key=key, value=value, source="node label x")
+            made.ask("node-setting", key=key, value=value, source="node label x")
         assert error in str(refused.value)
         assert made.node.config is before
         assert not (tmp_path / "state/node-labels.json").exists()

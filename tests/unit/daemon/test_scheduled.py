@@ -35,9 +35,7 @@ class PluginNode:
         self.folder, self.node = folder, node
 
     def ask(self, op: str, uid: int = 0, **fields: Any) -> Any:
-        request = control_request.ControlRequest({"op": op, **fields}, control_request.Peer(1, uid))
-        rows, last = self.node.operations[op].run(request)
-        return [dict(row) for row in rows] or dict(last)
+        return self.node.ask(op, uid, **fields)
 
     def allocated(self, gib: int, card: str = CARD) -> str:
         """Return the folder of an allocation."""

@@ -15,8 +15,6 @@ from gpushare.daemon import freezer
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import create, release
 from gpushare.daemon.lifecycle.bind import ReservationNotFound, bind
-from gpushare.daemon.service.control_request import ControlRequest, Peer
-from gpushare.daemon.service.control_server import find_operation
 from gpushare.protocol import HostProcessGrant
 from gpushare.protocol.operations import MalformedRequest
 from tests.system.waiting import wait_until
@@ -47,18 +45,17 @@ def pidfd_of(pid: int) -> Iterator[int]:
         os.close(pidfd)
 
 
-def request(tenant: HostProcessGrant, *fds: int) -> ControlRequest:
-    fields = {"op": "bind", "key": tenant["key"], "id": tenant["id"]}
-    return ControlRequest(fields, Peer(os.getpid(), 0), fds)
+def bind_made(node: FakeDaemon, tenant: HostProcessGrant, *fds: int) -> None:
+    """Bind as the launcher does that created the container."""
+    node.ask("bind", fds=fds, key=tenant["key"], id=tenant["id"])
 
 
 def test_a_descriptor_that_is_no_pidfd_binds_nothing(node: FakeDaemon, tmp_path: Path) -> None:
     tenant = made_by(node, os.getpid())
     with tmp_path.joinpath("file").open("w") as file:
         for fds in ((file.fileno(),), (file.fileno(), file.fileno())):
-            asked = request(tenant, *fds)
             with pytest.raises(MalformedRequest, match="pidfd"):
-                find_operation(asked, node.operations).run(asked)
+                bind_made(node, tenant, *fds)
     assert entry_of(node, tenant).state == "reserved"
 
 
@@ -67,9 +64,8 @@ def test_a_process_that_has_ended_is_not_bound(node: FakeDaemon) -> None:
     with FakeProcess() as ended, pidfd_of(ended.pid) as pidfd:
         ended.kill()
         ended.wait()
-        asked = request(tenant, pidfd)
         with pytest.raises(ReservationNotFound):
-            find_operation(asked, node.operations).run(asked)
+            bind_made(node, tenant, pidfd)
 
 
 def test_only_the_launcher_that_reserved_binds(node: FakeDaemon, program: FakeProcess) -> None:
@@ -118,10 +114,7 @@ def test_a_container_without_its_launcher_keeps_its_reservation(
 
     monkeypatch.setattr(freezer, "cgroup_freezer", lambda *_: None if killed else KillableCgroup())
     tenant = made_by(node, os.getpid(), started=1)
-    asked = ControlRequest(
-        {"op": "release", "key": tenant["key"], "id": tenant["id"]}, Peer(os.getpid(), 0)
-    )
-    find_operation(asked, node.operations).run(asked)
+    node.ask("release", key=tenant["key"], id=tenant["id"])
     assert entry_of(node, tenant).state == "reserved", "a hint released what still runs"
     node.decide.run(lambda: release.handle_process_end(tenant["key"], node))
     wait_until(lambda: not node.ledger.entries)
