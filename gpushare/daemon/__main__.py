@@ -50,9 +50,6 @@ from gpushare.host.rooted_tree import RootedTree
 
 _FINISH_SECONDS: Final = 5.0
 _FEED_SECONDS: Final = 60.0  # where no watchdog asks: a thread that hangs is logged all the same
-_SHORT_CREATES: Final = 4
-_MOST_CREATES: Final = 64  # at once; one whose file system never answers keeps its thread
-_MOST_REQUESTS: Final = 8
 _REPORT_SECONDS: Final = 60.0
 _RENEW_SECONDS: Final = 600.0
 
@@ -96,10 +93,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _make_nodes() -> None:
     """Make a driver that is installed ready for use; never a reason for gpushared not to start."""
-    made = device_nodes.prepare_driver(RootedTree())
-    if made.ran or made.nodes:
-        log("driver-prepared", ran=made.ran, nodes=made.nodes)
-    for why in made.problems:
+    prepared = device_nodes.prepare_driver(RootedTree())
+    if prepared.ran or prepared.nodes:
+        log("driver-prepared", ran=prepared.ran, nodes=prepared.nodes)
+    for why in prepared.problems:
         log("driver-preparation-failed", "warning", reason=why)
 
 
@@ -147,7 +144,10 @@ def _serve(state: DaemonState, threads: Threads, loop: Loop, listener: StartingS
     state.regrouped.listeners.append(lambda gid: loop.call(lambda: listener.regroup(gid)))
     # Every allocation is known before the first request.
     decide.run(lambda: _adopt(state, freezer))
-    servers = _supervise_mps(state, freezer)
+    state.node.mps.bypassed.listeners.append(MpsBypass(state, freezer).act)
+    servers = MpsSupervisor(state)
+    state.tenants.released.listeners.append(servers.release)
+    decide.run(servers.check)
     scheduler = SchedulerSync(state)
     decide.run(parts.queue.adopt)
     state.ledger.changed.listeners += (scheduler.changed, servers.changed, *parts.followers)
@@ -170,12 +170,21 @@ def _serve(state: DaemonState, threads: Threads, loop: Loop, listener: StartingS
         loop.every(lambda: state.node.config.timing.reconcile_interval_seconds, job)
     watchdog = Watchdog(("decide", "freeze", "truth"), systemd.watchdog_seconds() or _FEED_SECONDS)
     sampling = SamplingLoop(
-        *(state, loader, (parts.audit, parts.bypass)),
-        *(lambda: watchdog.beat("truth"), scheduler.changed),
+        state,
+        loader,
+        (parts.audit, parts.bypass),
+        lambda: watchdog.beat("truth"),
+        scheduler.changed,
     )
-    _start_thread("truth", lambda: sampling.run(stop))
+    threading.Thread(target=sampling.run, args=(stop,), name="truth", daemon=True).start()
     _sweep_installations(state)
-    _log_ready(state)
+    log(
+        "daemon-ready",
+        version=gpushare.__version__,
+        pid=os.getpid(),
+        run_dir=str(state.node.config.run_dir),
+        generation=state.ledger.generation,
+    )
     _watch_threads(state, watchdog)
     # What is there by now stays: it need not be looked through for garbage again and again.
     gc.collect()
@@ -187,14 +196,18 @@ def _serve(state: DaemonState, threads: Threads, loop: Loop, listener: StartingS
         systemd.notify("STOPPING=1")
         server.stop_accepting()
         parts.evictions.close(_FINISH_SECONDS)
-        _finish_threads(state)
-        readers.finish(_FINISH_SECONDS)
+        # Every request that was acknowledged is answered. Those threads end first that have the
+        # next ones do something.
+        for thread in (state.creates, state.requests, state.freezing, state.decide, readers):
+            thread.finish(_FINISH_SECONDS)
         loop.settle()
         server.close()
         scheduler.close(_FINISH_SECONDS)
         servers.close()
         stop.set()
-        _close(state)
+        state.sample_now.set()
+        state.watch.close()
+        state.mounts.close()
         log("daemon-stopped", tenants=len(state.tenants.pages))
 
 
@@ -209,48 +222,12 @@ def _adopt(state: DaemonState, freezer: Freezer) -> None:
     scheduled.adopt(state)
 
 
-def _supervise_mps(state: DaemonState, freezer: Freezer) -> MpsSupervisor:
-    """Have a control daemon run for each card in MPS mode."""
-    state.node.mps.bypassed.listeners.append(MpsBypass(state, freezer).act)
-    servers = MpsSupervisor(state)
-    state.tenants.released.listeners.append(servers.release)
-    state.decide.run(servers.check)
-    return servers
-
-
 def _sweep_installations(state: DaemonState) -> None:
     """Remove what old versions have left; have the tree of libraries mounted, now and later."""
     renew = partial(old_installations.renew_tree, state)
     state.names.submit(renew)
     state.names.submit(partial(old_installations.sweep_installations, state))
     state.loop.every(lambda: _RENEW_SECONDS, lambda: state.names.submit(renew))
-
-
-def _close(state: DaemonState) -> None:
-    state.sample_now.set()
-    state.watch.close()
-    state.mounts.close()
-
-
-def _log_ready(state: DaemonState) -> None:
-    log(
-        "daemon-ready",
-        version=gpushare.__version__,
-        pid=os.getpid(),
-        run_dir=str(state.node.config.run_dir),
-        generation=state.ledger.generation,
-    )
-
-
-def _finish_threads(state: DaemonState) -> None:
-    """Answer every request that was acknowledged, and end the threads that change something.
-
-    Those come first that have the next ones do something.
-    """
-    state.creates.finish(_FINISH_SECONDS)
-    state.requests.finish(_FINISH_SECONDS)
-    state.freezing.finish(_FINISH_SECONDS)
-    state.decide.finish(_FINISH_SECONDS)
 
 
 def _watch_threads(state: DaemonState, watchdog: Watchdog) -> None:
@@ -287,8 +264,8 @@ def _lock(config: Config) -> int:
 
 def _refuse_writable(folder: Path) -> None:
     """Refuse a directory that other users can write: they could replace our socket."""
-    found = folder.stat()
-    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+    status = folder.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise CannotStart(f"{folder} can be written by others than root; chmod 755 it")
 
 
@@ -330,10 +307,6 @@ def _on_signals(loop: Loop, state: DaemonState) -> None:
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGHUP, read_again)
     signal.set_wakeup_fd(loop.signal_fd, warn_on_full_buffer=False)
-
-
-def _start_thread(name: str, run_it: Any) -> None:
-    threading.Thread(target=run_it, name=name, daemon=True).start()
 
 
 if __name__ == "__main__":

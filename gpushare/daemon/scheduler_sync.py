@@ -19,6 +19,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -133,12 +134,13 @@ class SchedulerSync:
 
     def close(self, seconds: float) -> None:
         """Send nothing more; the scheduler keeps running."""
-        self._worker.submit(self._leave)
-        self._worker.finish(seconds)
 
-    def _leave(self) -> None:
-        self._closed = True
-        self._disconnect()
+        def leave() -> None:
+            self._closed = True
+            self._disconnect()
+
+        self._worker.submit(leave)
+        self._worker.finish(seconds)
 
     def _do(self, job: Callable[[], None]) -> None:
         if self._closed or self._waits:
@@ -152,13 +154,10 @@ class SchedulerSync:
 
     def _send_changed(self) -> None:
         self._is_queued = False
-        self._do(self._send_or_connect)
-
-    def _send_or_connect(self) -> None:
         if self._scheduler is None:
-            self._send_all()
+            self._do(self._send_all)
         else:
-            self._send(self._scheduler)
+            self._do(partial(self._send, self._scheduler))
 
     def _send_missing(self) -> None:
         """Send what differs, and everything if the scheduler is another one or lacks a tenant."""
@@ -166,8 +165,8 @@ class SchedulerSync:
         if scheduler is not None and scheduler.runs(command.program) and not self._rejected:
             self._send(scheduler)
             answer = scheduler.send(complete_message())
-            found = answer.error, answer.tenants, answer.time_scale
-            if found == (0, len(self._sent), command.time_scale):
+            state = answer.error, answer.tenants, answer.time_scale
+            if state == (0, len(self._sent), command.time_scale):
                 return
         self._send_all()
 
@@ -188,18 +187,18 @@ class SchedulerSync:
             scheduler.send(remove_message(key))
             self._sent.pop(key)
             self._rejected.pop(key, None)
-        for key, (pages, found) in wanted.items():
+        for key, (pages, shares) in wanted.items():
             before = self._sent.get(key)
             # The same key comes again with other pages: a container that is started once more.
             # A correction applies for some seconds.
-            is_same = before is not None and before[0] is pages and before[1] == found
-            if not is_same or any(share.correction_permille for _, share in found):
-                self._send_tenant(scheduler, key, pages, found)
+            is_same = before is not None and before[0] is pages and before[1] == shares
+            if not is_same or any(share.correction_permille for _, share in shares):
+                self._send_tenant(scheduler, key, pages, shares)
 
     def _send_tenant(
-        self, scheduler: Scheduler, key: str, pages: Pages, found: TenantShares
+        self, scheduler: Scheduler, key: str, pages: Pages, shares: TenantShares
     ) -> None:
-        message = tenant_message(key, found)
+        message = tenant_message(key, shares)
 
         def send(pages: Pages) -> int:
             return scheduler.send(message, [pages.directory]).error
@@ -207,7 +206,7 @@ class SchedulerSync:
         error = pages.look(send, None)
         if error is None:
             return  # it has just ended
-        self._sent[key] = pages, found
+        self._sent[key] = pages, shares
         if not error:
             self._rejected.pop(key, None)
             return
@@ -217,8 +216,8 @@ class SchedulerSync:
         self._rejected[key] = why
 
     def _wanted(self) -> dict[str, tuple[Pages, TenantShares]]:
-        found, pages = scheduled_shares(self._state), self._state.tenants.pages
-        return {key: (pages[key], found[key]) for key in found if key in pages}
+        shares, pages = scheduled_shares(self._state), self._state.tenants.pages
+        return {key: (pages[key], shares[key]) for key in shares if key in pages}
 
     def _fault(self) -> str:
         if not self._rejected:
@@ -231,31 +230,18 @@ class SchedulerSync:
     def _connected(self) -> Scheduler:
         """Return a current scheduler: the connected one, an earlier daemon's, or a new one."""
         command = self._command()
-        scheduler = self._scheduler or self._adopt(command)
-        if scheduler is not None and not self._is_current(scheduler, command):
-            log("scheduler-replaced", pid=scheduler.pid, program=str(command.program))
-            scheduler.end()
-            self._disconnect(scheduler)
-            scheduler = None
-        if scheduler is None:
-            self._started = time.monotonic()
+        if self._scheduler is None:
+            with contextlib.suppress(SchedulerLost):
+                self._use(Scheduler.connect(command.socket), "scheduler-adopted")
+        if self._scheduler is not None and not self._is_current(self._scheduler, command):
+            program = str(command.program)
+            log("scheduler-replaced", pid=self._scheduler.pid, program=program)
+            self._scheduler.end()
+            self._disconnect()
+        if self._scheduler is None:
             scheduler = Scheduler.start(command)
-            log("scheduler-started", pid=scheduler.pid, time_scale=command.time_scale)
-        if scheduler is not self._scheduler:
-            self._scheduler = scheduler
-            self._state.node.scheduler_pid = scheduler.pid
-            self._watch(scheduler)
-        return scheduler
-
-    def _adopt(self, command: SchedulerCommand) -> Scheduler | None:
-        """Return the scheduler that an earlier daemon left, None if there is none."""
-        try:
-            scheduler = Scheduler.connect(command.socket)
-        except SchedulerLost:
-            return None
-        self._started = time.monotonic()
-        log("scheduler-adopted", pid=scheduler.pid)
-        return scheduler
+            self._use(scheduler, "scheduler-started", time_scale=command.time_scale)
+        return self._scheduler
 
     def _is_current(self, scheduler: Scheduler, command: SchedulerCommand) -> bool:
         if not scheduler.runs(command.program):
@@ -272,15 +258,19 @@ class SchedulerSync:
         program = state.node.libraries.parent / "bin" / PROGRAM
         return SchedulerCommand(program, state.node.config.run_dir / SOCKET, time_scale)
 
-    def _watch(self, scheduler: Scheduler) -> None:
-        """Start another one when it ends."""
-        loop, pidfd = self._state.loop, scheduler.pidfd
+    def _use(self, scheduler: Scheduler, event: str, **fields: int) -> None:
+        """Send the shares to a scheduler from now on, and start another one when it ends."""
+        self._started = time.monotonic()
+        log(event, pid=scheduler.pid, **fields)
+        self._scheduler = scheduler
+        self._state.node.scheduler_pid = scheduler.pid
+        loop = self._state.loop
 
         def ended() -> None:
-            loop.forget(pidfd)
+            loop.forget(scheduler.pidfd)
             self._worker.submit(lambda: self._ended(scheduler))
 
-        loop.call(lambda: loop.read(pidfd, ended))
+        loop.call(lambda: loop.read(scheduler.pidfd, ended))
 
     def _ended(self, scheduler: Scheduler) -> None:
         if scheduler is self._scheduler and not self._closed:
@@ -308,17 +298,15 @@ class SchedulerSync:
 
         self._worker.submit(again)
 
-    def _disconnect(self, scheduler: Scheduler | None = None) -> None:
+    def _disconnect(self) -> None:
         """Close the connection; on the loop's thread, which may be watching the process."""
-        leaving = scheduler or self._scheduler
-        if leaving is self._scheduler:
-            self._scheduler = None
-        if leaving is None:
+        scheduler, self._scheduler = self._scheduler, None
+        if scheduler is None:
             return
 
         def close() -> None:
-            self._state.loop.forget(leaving.pidfd)
-            leaving.close()
+            self._state.loop.forget(scheduler.pidfd)
+            scheduler.close()
 
         self._state.loop.call(close)
 

@@ -162,13 +162,15 @@ _MIG: Final = (
 
 
 class Health:
-    """What is wrong with each card. `observe` is the truth thread's; `xids` anybody's."""
+    """What is wrong with each card: XIDs, cards that do not answer, and cards that MIG divides.
+
+    `note` and `observe` are the truth thread's; `xids` anybody's.
+    """
 
     def __init__(self) -> None:
-        self.xids: Mapping[tuple[str, int], int] = MappingProxyType(
-            {}
-        )  # by uuid and number; the last last
-        self._fatal: dict[str, int] = {}
+        # How often each was reported, by uuid and number; the last last.
+        self.xids: Mapping[tuple[str, int], int] = MappingProxyType({})
+        self._fatal: dict[str, int] = {}  # the XID after which a card cannot be used
         self._failed: set[str] = set()  # of the fatal ones: those that have not answered since
         self._driver = ""
         self._last: dict[str, str] = {}
@@ -183,39 +185,35 @@ class Health:
             self._fatal.clear()
             self._failed.clear()
         for uuid, number in sample.xids:
-            pids = [use.pid for use in sample.uses.get(uuid, ())]
-            self._note(uuid, number, cards.get(uuid), pids)
+            known = dict(self.xids)
+            count = known.pop((uuid, number), 0) + 1
+            self.xids = MappingProxyType({**known, (uuid, number): count})
+            is_fatal = number in xid.FATAL
+            log(
+                "card-xid-reported",
+                "error" if is_fatal else "warning",
+                card=uuid,
+                model=cards[uuid].model if uuid in cards else "",
+                xid=number,
+                meaning=xid.meaning(number),
+                processes=[use.pid for use in sample.uses.get(uuid, ())],
+            )
+            if is_fatal:
+                self._fatal[uuid] = number
+                self._failed.discard(uuid)
 
     def observe(self, sample: DriverSample, cards: Mapping[str, Card]) -> Mapping[str, str]:
         """Return what is wrong by uuid, "ok" of a healthy card, after one more sample."""
-        found = {uuid: self._of(card, sample) for uuid, card in cards.items()}
-        for uuid, text in found.items():
+        health = {uuid: self._of(card, sample) for uuid, card in cards.items()}
+        for uuid, text in health.items():
             before = self._last.get(uuid, OK)
             fields = {"card": uuid, "model": cards[uuid].model}
             if before == OK and text != OK:
                 log("card-unhealthy", "error", **fields, reason=text)
             elif before != OK and text == OK:
                 log("card-recovered", **fields, previous=before)
-        self._last = found
-        return found
-
-    def _note(self, uuid: str, number: int, card: Card | None, pids: list[int]) -> None:
-        known = dict(self.xids)
-        count = known.pop((uuid, number), 0) + 1
-        self.xids = MappingProxyType({**known, (uuid, number): count})
-        fatal = number in xid.FATAL
-        log(
-            "card-xid-reported",
-            "error" if fatal else "warning",
-            card=uuid,
-            model=card.model if card else "",
-            xid=number,
-            meaning=xid.meaning(number),
-            processes=pids,
-        )
-        if fatal:
-            self._fatal[uuid] = number
-            self._failed.discard(uuid)
+        self._last = health
+        return health
 
     def _of(self, card: Card, sample: DriverSample) -> str:
         reported = sample.health.get(card.uuid)

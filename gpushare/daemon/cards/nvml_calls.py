@@ -21,6 +21,37 @@ from typing import Any, Final
 
 import pynvml
 
+GONE: Final = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
+
+#: NVML's brands (nvml.h, nvmlBrandType_t) as NVIDIA's container toolkit names them.
+BRANDS: Final = {
+    pynvml.NVML_BRAND_QUADRO: "quadro",
+    pynvml.NVML_BRAND_TESLA: "tesla",
+    pynvml.NVML_BRAND_NVS: "nvs",
+    pynvml.NVML_BRAND_GRID: "grid",
+    pynvml.NVML_BRAND_GEFORCE: "geforce",
+    pynvml.NVML_BRAND_TITAN: "titan",
+    pynvml.NVML_BRAND_NVIDIA_VAPPS: "nvidiavapps",
+    pynvml.NVML_BRAND_NVIDIA_VPC: "nvidiavpc",
+    pynvml.NVML_BRAND_NVIDIA_VCS: "nvidiavcs",
+    pynvml.NVML_BRAND_NVIDIA_VWS: "nvidiavws",
+    pynvml.NVML_BRAND_NVIDIA_CLOUD_GAMING: "nvidiacloudgaming",
+    pynvml.NVML_BRAND_QUADRO_RTX: "quadrortx",
+    pynvml.NVML_BRAND_NVIDIA_RTX: "nvidiartx",
+    pynvml.NVML_BRAND_NVIDIA: "nvidia",
+    pynvml.NVML_BRAND_GEFORCE_RTX: "geforcertx",
+    pynvml.NVML_BRAND_TITAN_RTX: "titanrtx",
+}
+#: Sold for data centres: Tesla, and since Ampere plain NVIDIA.
+DATACENTER: Final = frozenset({"tesla", "nvidia"})
+
+#: Those that are not the default, as nvidia-smi names them.
+COMPUTE_MODES: Final = {
+    pynvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD: "Exclusive_Thread",
+    pynvml.NVML_COMPUTEMODE_PROHIBITED: "Prohibited",
+    pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "Exclusive_Process",
+}
+
 NO_SUCH_CALL: Final = -1
 _UNKNOWN: Final = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE of usedGpuMemory
 _NO_INSTANCE: Final = 0xFFFFFFFF
@@ -31,6 +62,41 @@ _PROCESS_LISTS: Final = ("Compute", "Graphics", "MPSCompute")
 #: Between two readings of the sensors.
 _SENSOR_SECONDS: Final = 10.0
 _EVENTS_MOST: Final = 64  # of one look: a storm must not keep us from looking
+
+NvmlReply = dict[str, Any]
+
+
+class NvmlError(Exception):
+    """NVML answered with an error."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def call(function: Any, *arguments: Any) -> Any:
+    """Return what a function of pynvml returns; NvmlError."""
+    try:
+        return function(*arguments)
+    except pynvml.NVMLError as error:
+        raise NvmlError(error.value, f"NVML: {error}") from error
+
+
+def call_or_none(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what NVML answers; None for an error, and for a call that it does not have."""
+    with contextlib.suppress(pynvml.NVMLError):
+        return function(*arguments)
+    return None
+
+
+def call_if_supported(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what NVML answers; None for an error, but NvmlError of a card that is gone."""
+    try:
+        return call(function, *arguments)
+    except NvmlError as error:
+        if error.code in GONE:
+            raise
+        return None
 
 
 class _SetLimits(ctypes.Structure):
@@ -59,7 +125,7 @@ class Devices:
             raise NvmlError(NO_SUCH_CALL, f"{error}; is the driver installed?") from error
         call(pynvml.nvmlInit)
         self._uuids: dict[int, str] = {}  # by index, as last reported
-        self._seen: dict[str, int] = {}  # newest utilization sample by uuid, microseconds
+        self._newest_shares: dict[str, int] = {}  # newest utilization sample by uuid, microseconds
         self._handles: dict[str, Any] = {}
         self._events: Any = None
         self._lists = {kind: self._list(kind) for kind in _PROCESS_LISTS}
@@ -157,6 +223,10 @@ class Devices:
             handle = call(pynvml.nvmlDeviceGetHandleByIndex, index)
             uuid = call(pynvml.nvmlDeviceGetUUID, handle)
             total, reserved = memory_of(handle)[:2]
+            brand = BRANDS.get(call_or_none(pynvml.nvmlDeviceGetBrand, handle), "")
+            capability = call_or_none(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+            parts = parts_of(handle)
+            pci = call_or_none(pynvml.nvmlDeviceGetPciInfo, handle)
             card = {
                 "index": index,
                 "uuid": uuid,
@@ -164,12 +234,13 @@ class Devices:
                 "total": total,
                 "memory": total - reserved,
                 "minor": call(pynvml.nvmlDeviceGetMinorNumber, handle),
-                "brand": (brand := brand_of(handle)),
+                "brand": brand,
                 "datacenter": brand in DATACENTER,
-                "capability": capability(handle),
-                "parts": None if (parts := parts_of(handle)) is None else list(parts),
+                "capability": None if capability is None else list(capability),
+                "parts": None if parts is None else list(parts),
                 "instances": [instance_facts(uuid, part) for uuid, part in (parts or {}).items()],
-                "bus_id": bus_id(handle),
+                # As NVML writes it: 00000000:0F:00.0.
+                "bus_id": f"{pci.domain:08X}:{pci.bus:02X}:{pci.device:02X}.0" if pci else "",
             }
         except NvmlError as error:
             return {"index": index, "code": error.code, "error": str(error)}
@@ -179,30 +250,34 @@ class Devices:
 
     def _look(self, index: int) -> NvmlReply:
         """Return one card's figures; of one that does not answer, why, under the name it had."""
-        seen: NvmlReply = {"index": index, "uuid": self._uuids.get(index, "")}
+        card: NvmlReply = {"index": index, "uuid": self._uuids.get(index, "")}
         try:
             handle = call(pynvml.nvmlDeviceGetHandleByIndex, index)
-            seen["uuid"] = uuid = call(pynvml.nvmlDeviceGetUUID, handle)
+            card["uuid"] = call(pynvml.nvmlDeviceGetUUID, handle)
             parts = parts_of(handle)
-            seen["parts"] = None if parts is None else list(parts)
-            seen["mode"] = compute_mode(handle)
-            seen |= self._use(handle)
-            seen["instances"] = [
-                {"index": index, "uuid": one, **self._use(part)}
-                for one, part in (parts or {}).items()
-            ]
+            mode = call_if_supported(pynvml.nvmlDeviceGetComputeMode, handle)
+            card |= {
+                "parts": None if parts is None else list(parts),
+                "mode": COMPUTE_MODES.get(mode, ""),
+                **self._use(handle),
+                "instances": [
+                    {"index": index, "uuid": uuid, **self._use(part)}
+                    for uuid, part in (parts or {}).items()
+                ],
+            }
         except NvmlError as error:
             return {
                 "index": index,
-                "uuid": seen["uuid"],
+                "uuid": card["uuid"],
                 "code": error.code,
                 "error": str(error),
                 "lost": error.code in GONE,
             }
-        seen["shares"] = self._shares(handle, uuid)
-        with contextlib.suppress(pynvml.NVMLError):  # NOT_SUPPORTED: under MIG
-            seen["busy"] = int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-        return seen
+        card["shares"] = self._shares(handle, card["uuid"])
+        busy = call_or_none(pynvml.nvmlDeviceGetUtilizationRates, handle)  # None: under MIG
+        if busy is not None:
+            card["busy"] = int(busy.gpu)
+        return card
 
     def _use(self, handle: Any) -> NvmlReply:
         """Return what is used of a card, or of an instance, and by which processes."""
@@ -258,7 +333,7 @@ class Devices:
         function = getattr(self._library, "nvmlDeviceGetProcessUtilization", None)
         if function is None:
             return []
-        since = ctypes.c_ulonglong(self._seen.get(uuid, 0))
+        since = ctypes.c_ulonglong(self._newest_shares.get(uuid, 0))
         try:
             samples = self._fill(
                 _SAMPLE.size, lambda count, room: int(function(handle, room, count, since))
@@ -270,7 +345,7 @@ class Devices:
             # Copies run on engines of their own: only the memory shows them (nvml.h).
             newest[pid] = max(newest.get(pid, (0, 0)), (moment, max(kernels, memory)))
         if newest:
-            self._seen[uuid] = max(moment for moment, _ in newest.values())
+            self._newest_shares[uuid] = max(moment for moment, _ in newest.values())
         return [[pid, percent] for pid, (_, percent) in newest.items()]
 
     def _listen(self) -> None:
@@ -332,7 +407,7 @@ def topology_facts(handles: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _card(handle: Any, *, linked: bool) -> dict[str, Any]:
-    pci = _call_or_none(pynvml.nvmlDeviceGetPciInfo, handle)
+    pci = call_or_none(pynvml.nvmlDeviceGetPciInfo, handle)
     return {
         "address": None if pci is None else _address(pci),
         "node": _node(handle),
@@ -342,11 +417,11 @@ def _card(handle: Any, *, linked: bool) -> dict[str, Any]:
 
 def _pair(one: str, other: str, handles: Mapping[str, Any]) -> dict[str, Any]:
     both = handles[one], handles[other]
-    nvlink = _call_or_none(pynvml.nvmlDeviceGetP2PStatus, *both, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+    nvlink = call_or_none(pynvml.nvmlDeviceGetP2PStatus, *both, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
     return {
         "one": one,
         "other": other,
-        "level": _call_or_none(pynvml.nvmlDeviceGetTopologyCommonAncestor, *both),
+        "level": call_or_none(pynvml.nvmlDeviceGetTopologyCommonAncestor, *both),
         "nvlink": nvlink == pynvml.NVML_P2P_STATUS_OK,
     }
 
@@ -355,7 +430,7 @@ def _node(handle: Any) -> int | None:
     """Return the one node whose memory is the card's; None where there are none or several."""
     words = _NODES_MOST // _WORD_BITS
     scope = pynvml.NVML_AFFINITY_SCOPE_NODE
-    found = _call_or_none(pynvml.nvmlDeviceGetMemoryAffinity, handle, words, scope)
+    found = call_or_none(pynvml.nvmlDeviceGetMemoryAffinity, handle, words, scope)
     nodes = [
         place * _WORD_BITS + bit
         for place, word in enumerate(found or ())
@@ -369,12 +444,12 @@ def _ends(handle: Any) -> list[str]:
     """Return what is at the end of each link that is up."""
     ends = []
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        state = _call_or_none(pynvml.nvmlDeviceGetNvLinkState, handle, link)
+        state = call_or_none(pynvml.nvmlDeviceGetNvLinkState, handle, link)
         if state is None:
             break  # a card without links, or behind its last one
         if state != pynvml.NVML_FEATURE_ENABLED:
             continue
-        pci = _call_or_none(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
+        pci = call_or_none(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
         if pci is not None:
             ends.append(_address(pci))
     return ends
@@ -385,22 +460,10 @@ def _address(pci: Any) -> str:
     return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
 
 
-def _call_or_none(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what NVML answers; None for an error, and for a call that it does not have."""
-    try:
-        return call(*arguments)
-    except pynvml.NVMLError:
-        return None
-
-
 # --- a card's temperature, power, clocks and error counters ---
 #
 # Nobody decides by them, so they are read seldom. What the card or the driver does not have is left
 # out. nvmlDeviceGetPcieThroughput is not called: it takes 20 ms (nvml.h).
-
-
-def _utilization(handle: Any) -> int:
-    return int(pynvml.nvmlDeviceGetUtilizationRates(handle).memory)
 
 
 def _memory_temperature(handle: Any) -> int:
@@ -408,10 +471,6 @@ def _memory_temperature(handle: Any) -> int:
     if value.nvmlReturn != pynvml.NVML_SUCCESS:
         raise pynvml.NVMLError(value.nvmlReturn)
     return int(value.value.uiVal)
-
-
-def _reserved(handle: Any) -> int:
-    return int(pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).reserved)
 
 
 def _clock(kind: int) -> Callable[[Any], int]:
@@ -437,7 +496,7 @@ _READ: Final[Mapping[str, Callable[[Any], int]]] = {
     "energy_millijoules": lambda handle: int(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)),
     "sm_clock_mhz": _clock(pynvml.NVML_CLOCK_SM),
     "memory_clock_mhz": _clock(pynvml.NVML_CLOCK_MEM),
-    "memory_copy_percent": _utilization,
+    "memory_copy_percent": lambda handle: int(pynvml.nvmlDeviceGetUtilizationRates(handle).memory),
     "encoder_percent": lambda handle: int(pynvml.nvmlDeviceGetEncoderUtilization(handle)[0]),
     "decoder_percent": lambda handle: int(pynvml.nvmlDeviceGetDecoderUtilization(handle)[0]),
     "pcie_replays": lambda handle: int(pynvml.nvmlDeviceGetPcieReplayCounter(handle)),
@@ -446,7 +505,9 @@ _READ: Final[Mapping[str, Callable[[Any], int]]] = {
     "row_remap_failures": _remapped(3),
     "corrected_ecc_errors": _ecc_errors(pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
     "uncorrected_ecc_errors": _ecc_errors(pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
-    "reserved_bytes": _reserved,
+    "reserved_bytes": lambda handle: int(
+        pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).reserved
+    ),
 }
 
 
@@ -459,72 +520,23 @@ def read_sensors(handle: Any) -> dict[str, int]:
     return found
 
 
-GONE: Final = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
-
-#: NVML's brands (nvml.h, nvmlBrandType_t) as NVIDIA's container toolkit names them.
-BRANDS: Final = {
-    pynvml.NVML_BRAND_QUADRO: "quadro",
-    pynvml.NVML_BRAND_TESLA: "tesla",
-    pynvml.NVML_BRAND_NVS: "nvs",
-    pynvml.NVML_BRAND_GRID: "grid",
-    pynvml.NVML_BRAND_GEFORCE: "geforce",
-    pynvml.NVML_BRAND_TITAN: "titan",
-    pynvml.NVML_BRAND_NVIDIA_VAPPS: "nvidiavapps",
-    pynvml.NVML_BRAND_NVIDIA_VPC: "nvidiavpc",
-    pynvml.NVML_BRAND_NVIDIA_VCS: "nvidiavcs",
-    pynvml.NVML_BRAND_NVIDIA_VWS: "nvidiavws",
-    pynvml.NVML_BRAND_NVIDIA_CLOUD_GAMING: "nvidiacloudgaming",
-    pynvml.NVML_BRAND_QUADRO_RTX: "quadrortx",
-    pynvml.NVML_BRAND_NVIDIA_RTX: "nvidiartx",
-    pynvml.NVML_BRAND_NVIDIA: "nvidia",
-    pynvml.NVML_BRAND_GEFORCE_RTX: "geforcertx",
-    pynvml.NVML_BRAND_TITAN_RTX: "titanrtx",
-}
-#: Sold for data centres: Tesla, and since Ampere plain NVIDIA.
-DATACENTER: Final = frozenset({"tesla", "nvidia"})
-
-#: Those that are not the default, as nvidia-smi names them.
-COMPUTE_MODES: Final = {
-    pynvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD: "Exclusive_Thread",
-    pynvml.NVML_COMPUTEMODE_PROHIBITED: "Prohibited",
-    pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "Exclusive_Process",
-}
-
-NvmlReply = dict[str, Any]
-
-
-class NvmlError(Exception):
-    """NVML answered with an error."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-
-
-def call(function: Any, *arguments: Any) -> Any:
-    """Return what a function of pynvml returns; NvmlError."""
-    try:
-        return function(*arguments)
-    except pynvml.NVMLError as error:
-        raise NvmlError(error.value, f"NVML: {error}") from error
+# --- one card, or one MIG instance, by its handle ---
 
 
 def parts_of(handle: Any) -> dict[str, Any] | None:
     """Return the handles of a card's MIG instances by UUID, None of one that is whole."""
-    try:
-        if pynvml.nvmlDeviceGetMigMode(handle)[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
-            return None
-        most = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)
-    except pynvml.NVMLError as error:
-        if error.value in GONE:
-            raise NvmlError(error.value, f"NVML: {error}") from error
-        return None  # NOT_SUPPORTED
-    found = {}
-    for index in range(most):
+    mode = call_if_supported(pynvml.nvmlDeviceGetMigMode, handle)
+    if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+        return None
+    count = call_if_supported(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)
+    if count is None:
+        return None
+    parts = {}
+    for index in range(count):
         with contextlib.suppress(pynvml.NVMLError):  # NOT_FOUND: none at that place
             part = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
-            found[str(pynvml.nvmlDeviceGetUUID(part))] = part
-    return found
+            parts[str(pynvml.nvmlDeviceGetUUID(part))] = part
+    return parts
 
 
 def instance_facts(uuid: str, handle: Any) -> NvmlReply:
@@ -539,40 +551,6 @@ def instance_facts(uuid: str, handle: Any) -> NvmlReply:
         "gpu_instance": call(pynvml.nvmlDeviceGetGpuInstanceId, handle),
         "compute_instance": call(pynvml.nvmlDeviceGetComputeInstanceId, handle),
     }
-
-
-def bus_id(handle: Any) -> str:
-    """Return the PCI address as NVML writes it, 00000000:0F:00.0; "" where there is none."""
-    with contextlib.suppress(pynvml.NVMLError):
-        pci = pynvml.nvmlDeviceGetPciInfo(handle)
-        return f"{pci.domain:08X}:{pci.bus:02X}:{pci.device:02X}.0"
-    return ""
-
-
-def compute_mode(handle: Any) -> str:
-    """Return which programs can have a context on the card: "" for any, the default."""
-    try:
-        return COMPUTE_MODES.get(pynvml.nvmlDeviceGetComputeMode(handle), "")
-    except pynvml.NVMLError as error:
-        if error.value in GONE:
-            raise NvmlError(error.value, f"NVML: {error}") from error
-        return ""  # NOT_SUPPORTED
-
-
-def brand_of(handle: Any) -> str:
-    """Return the brand as NVIDIA_REQUIRE_ variables name it, "" where it is not known."""
-    try:
-        return BRANDS.get(pynvml.nvmlDeviceGetBrand(handle), "")
-    except pynvml.NVMLError:
-        return ""
-
-
-def capability(handle: Any) -> list[int] | None:
-    """Return the compute capability, None where it is not known."""
-    try:
-        return list(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
-    except pynvml.NVMLError:
-        return None
 
 
 def figures(index: int) -> NvmlReply:

@@ -35,6 +35,7 @@ from gpushare.daemon.cards.driver_client import (
 from gpushare.daemon.cards.validation import DriverDescription
 from gpushare.daemon.cards.worker_process import WorkerLost, WorkerProcess
 from gpushare.daemon.core.log import log
+from gpushare.daemon.core.loop import T, Task
 from gpushare.daemon.placement.model import Card, Links
 from gpushare.metrics_schema import CardSensors
 
@@ -50,14 +51,6 @@ _LONGEST_AGAIN_SECONDS: Final = 320.0
 _NOTHING: Final = DriverDescription("", "", (), DriverGeneration(), limits=False, totals={})
 
 
-class _Question:
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self.function = function
-        self.done = threading.Event()
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-
 class Nvml:
     """NVML as the library at `library`; nothing is known of it before the first `open`.
 
@@ -69,8 +62,8 @@ class Nvml:
         self.library = library
         self._env = dict(env)
         self._deadline = deadline
-        self._questions: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
-        self._hanging: _Question | None = None
+        self._questions: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._hanging: Task[Any] | None = None
         self._loaded = _NOTHING  # immutable: published for all threads
         self._vanished: tuple[Card, ...] = ()
         self._no_limits = False
@@ -110,7 +103,7 @@ class Nvml:
 
     def afterwards(self, function: Callable[[], None]) -> None:
         """Have `function`, which takes no time, called once what hangs now has come to an end."""
-        self._questions.put(_Question(function))
+        self._questions.put(Task(function).run)
 
     def renew(self, library: Path, env: Mapping[str, str]) -> None:
         """Reload the library from its current path."""
@@ -126,49 +119,37 @@ class Nvml:
 
     def sample(self, *, brief: bool = False) -> DriverSample:
         """Return what each process takes of each card; `brief`: see nvml_calls."""
-        found: DriverSample = self._ask(lambda: self._sample(brief=brief))
-        return found
+        return self._ask(lambda: self._sample(brief=brief))
 
     def set_limits(self, uuid: str, cgroup: Path, limits: DriverLimits) -> None:
         """Limit what a cgroup has of a card; DriverError where the driver does not."""
-        held = {"soft_bytes": limits.soft_bytes, "hard_bytes": limits.hard_bytes}
-        arguments = {"uuid": uuid, "cgroup": os.fsdecode(cgroup), **held}
+        arguments = {"uuid": uuid, "cgroup": os.fsdecode(cgroup), **vars(limits)}
         self._ask(lambda: self._call("set_limits", arguments))
 
     def limits(self, uuid: str, cgroup: Path) -> DriverLimits:
         """Return what a cgroup may have of a card."""
         arguments = {"uuid": uuid, "cgroup": os.fsdecode(cgroup)}
-        answer: dict[str, Any] = self._ask(lambda: self._call("limits", arguments))
-        try:
+        answer = self._ask(lambda: self._call("limits", arguments))
+        with validation.reported("reports limits"):
             return DriverLimits(int(answer["soft"]), int(answer["hard"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidSample(
-                f"the driver reports limits in an unknown format: {error!r}"
-            ) from error
 
     def close(self) -> None:
         """End the worker; no question may follow."""
         self._questions.put(None)
 
-    def _ask(self, function: Callable[[], Any]) -> Any:
-        if self._hanging is not None and not self._hanging.done.is_set():
+    def _ask(self, function: Callable[[], T]) -> T:
+        if self._hanging is not None and not self._hanging.wait(0):
             raise DriverTimeout("the NVIDIA driver is not responding")
-        question = _Question(function)
-        self._questions.put(question)
-        if not question.done.wait(self._deadline):
+        question = Task(function)
+        self._questions.put(question.run)
+        if not question.wait(self._deadline):
             self._hanging = question
             raise DriverTimeout(f"the NVIDIA driver did not respond within {self._deadline:g} s")
-        if question.error is not None:
-            raise question.error
-        return question.result
+        return question.result()
 
     def _serve(self) -> None:
         while (question := self._questions.get()) is not None:
-            try:
-                question.result = question.function()
-            except BaseException as error:  # noqa: BLE001 - raised again by the caller
-                question.error = error
-            question.done.set()
+            question()
         self._let_go()
 
     # The rest is that thread's.
@@ -188,6 +169,10 @@ class Nvml:
             self._fail(str(error))
             raise
         if "error" in answer:
+            if what == "look":
+                # The library as a whole: DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH, UNINITIALIZED.
+                self._loads += 1
+                self._fail(str(answer["error"]))
             if answer.get("no_limits") and what in {"set_limits", "limits"}:
                 self._no_limits = True  # nor for the next tenant
             raise DriverError(str(answer["error"]))
@@ -242,37 +227,36 @@ class Nvml:
         self._loaded_at = time.monotonic()
         arguments = {"library": str(self.library), "env": self._env}
         try:
-            found = validation.driver_description(self._call_worker("load", arguments))
+            loaded = validation.driver_description(self._call_worker("load", arguments))
         except (WorkerLost, DriverTimeout):
             raise
         except DriverError as error:
             self._fail(str(error))
             raise
-        generation = replace(found.generation, loads=self._loads)
-        listed = {card.uuid for card in found.cards}
+        listed = {card.uuid for card in loaded.cards}
         # An instance ends with its card's layout, and no tool destroys one that is in use.
         gone = [card for card in self.cards() if card.uuid not in listed and card.instance is None]
         # The driver renumbers the others: their numbers are beyond.
         self._vanished = tuple(
-            replace(card, index=len(found.cards) + number) for number, card in enumerate(gone)
+            replace(card, index=len(loaded.cards) + number) for number, card in enumerate(gone)
         )
-        self._loaded = replace(found, generation=generation)
+        self._loaded = replace(loaded, generation=replace(loaded.generation, loads=self._loads))
         self._no_limits = False
-        self._unhealthy = bool(gone or found.lost)
-        log("driver-worker-started", pid=self._worker.pid, driver=found.driver_version)
+        self._unhealthy = bool(gone or loaded.lost)
+        log("driver-worker-started", pid=self._worker.pid, driver=loaded.driver_version)
 
     def _sample(self, *, brief: bool) -> DriverSample:
         self._ready()
         try:
-            found = self._look(brief=brief)
-            if found.generation != self._loaded.generation:
+            sample = self._look(brief=brief)
+            if sample.generation != self._loaded.generation:
                 self._let_go()
                 self._load()
-                found = self._look()
+                sample = self._look()
         except InvalidSample:
             self._unhealthy = True
             raise
-        self._unhealthy = bool(found.health or self._vanished or self._loaded.lost)
+        self._unhealthy = bool(sample.health or self._vanished or self._loaded.lost)
         if not self._unhealthy:
             self._again_seconds = _AGAIN_SECONDS
         lost = "; ".join(self._loaded.lost)
@@ -281,22 +265,13 @@ class Nvml:
             for card in self._vanished
         }
         xids, self._xids = self._xids, ()
-        every = {**found.health, **health}
-        return replace(found, health=every, xids=xids, sensors=self._sensors)
+        return replace(sample, health={**sample.health, **health}, xids=xids, sensors=self._sensors)
 
     def _look(self, *, brief: bool = False) -> DriverSample:
         last, self._sampled = self._sampled, None
         if self._sampled_of is not self._loaded:
             last = None
-        try:
-            answer = self._call_worker("look", {"known": last is not None, "brief": brief})
-        except (WorkerLost, DriverTimeout):
-            raise
-        except DriverError as error:
-            # The library as a whole: DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH, UNINITIALIZED.
-            self._loads += 1
-            self._fail(str(error))
-            raise
+        answer = self._call_worker("look", {"known": last is not None, "brief": brief})
         # They are reported once, whatever the rest of the answer is worth.
         self._xids += validation.new_xids(answer)
         if "sensors" in answer:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
@@ -60,53 +61,60 @@ class DriverDescription:
     links: Links = NO_LINKS
 
 
+@contextmanager
+def reported(what: str) -> Iterator[None]:
+    """Have an answer in another format refused: InvalidSample, the driver reports `what` in it."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidSample(f"the driver {what} in an unknown format: {error!r}") from error
+
+
 def driver_description(answer: Mapping[str, Any]) -> DriverDescription:
     """Return the answer to `load`; InvalidSample."""
-    try:
-        cards = tuple(_card(reported) for reported in answer["cards"])
+    with reported("reports its cards"):
+        cards = tuple(_card(card) for card in answer["cards"])
         instances = tuple(_instances(answer["cards"], cards, len(cards) + len(answer["lost"])))
-        parts = tuple(
-            (str(reported["uuid"]), _parts(reported))
-            for reported in answer["cards"]
-            if reported["parts"] is not None
-        )
         generation = DriverGeneration(
-            str(answer["driver"]), tuple((card.index, card.uuid) for card in cards), parts
+            str(answer["driver"]),
+            tuple((card.index, card.uuid) for card in cards),
+            _parts(answer["cards"], {}),
         )
-        lost = tuple(str(reported["error"]) for reported in answer["lost"])
-        totals = {
-            str(reported["uuid"]): int(reported["total"])
-            for card in answer["cards"]
-            for reported in (card, *card["instances"])
-        }
-        found = DriverDescription(
+        description = DriverDescription(
             generation.driver,
             str(answer["cuda"]),
             (*cards, *instances),
             generation,
             bool(answer["limits"]),
-            totals,
-            lost,
-            _with_instances(_links(answer), instances),
+            totals={
+                str(part["uuid"]): int(part["total"])
+                for card in answer["cards"]
+                for part in (card, *card["instances"])
+            },
+            lost=tuple(str(card["error"]) for card in answer["lost"]),
+            links=_links(answer, instances),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidSample(
-            f"the driver reports its cards in an unknown format: {error!r}"
-        ) from error
-    if len({card.uuid for card in found.cards}) < len(found.cards):
+    if len({card.uuid for card in description.cards}) < len(description.cards):
         raise InvalidSample("the driver reports two cards with the same UUID")
-    return found
+    return description
 
 
-def _links(answer: Mapping[str, Any]) -> Links:
+def _links(answer: Mapping[str, Any], instances: Sequence[Card]) -> Links:
     """Return how far the cards are from each other; unknown where the answer has another format.
 
-    Only the quality of a placement depends on it, so no driver is refused for it.
+    Only the quality of a placement depends on it, so no driver is refused for it. The NUMA node of
+    an instance is its card's.
     """
     try:
-        return links_from_facts(answer["topology"], Numa().node_of)
+        links = links_from_facts(answer["topology"], Numa().node_of)
     except (KeyError, TypeError, ValueError):
-        return NO_LINKS
+        links = NO_LINKS
+    nodes = {
+        card.uuid: links.node(card.instance.card_uuid)
+        for card in instances
+        if card.instance is not None
+    }
+    return replace(links, nodes={**links.nodes, **nodes})
 
 
 def driver_sample(answer: Mapping[str, Any], of: DriverDescription) -> DriverSample:
@@ -120,35 +128,32 @@ def driver_sample(answer: Mapping[str, Any], of: DriverDescription) -> DriverSam
     busy: dict[str, int] = {}
     used: dict[str, int] = {}
     modes: dict[str, str] = {}
-    try:
-        cards = [reported for reported in answer["cards"] if reported["uuid"]]
-        for reported in cards:
-            uuid = str(reported["uuid"])
-            if "error" in reported:
-                parts = dict(of.generation.parts).get(uuid, ())
-                health |= dict.fromkeys((uuid, *parts), str(reported["error"]))
+    parts = dict(of.generation.parts)
+    with reported("sent a response"):
+        cards = [card for card in answer["cards"] if card["uuid"]]
+        for card in cards:
+            uuid = str(card["uuid"])
+            if "error" in card:
+                health |= dict.fromkeys((uuid, *parts.get(uuid, ())), str(card["error"]))
                 continue
-            for one in reported["instances"]:
-                part = str(one["uuid"])
-                uses[part], used[part] = _uses(one, of.totals.get(part)), int(one["used"])
-            if reported["instances"]:
+            for part in card["instances"]:
+                part_uuid = str(part["uuid"])
+                uses[part_uuid] = _uses(part, of.totals.get(part_uuid))
+                used[part_uuid] = int(part["used"])
+            if card["instances"]:
                 uses[uuid] = ()  # its processes are those of the instances
                 continue
-            uses[uuid], used[uuid] = _uses(reported, of.totals.get(uuid)), int(reported["used"])
-            modes[uuid] = str(reported["mode"])
-            percent = reported.get("busy")
+            uses[uuid], used[uuid] = _uses(card, of.totals.get(uuid)), int(card["used"])
+            modes[uuid] = str(card["mode"])
+            percent = card.get("busy")
             if isinstance(percent, int) and 0 <= percent <= _PERCENT:
                 busy[uuid] = percent
         generation = DriverGeneration(
             str(answer["driver"]),
-            tuple((int(reported["index"]), str(reported["uuid"])) for reported in cards),
-            _parts_now(cards, of.generation),
+            tuple((int(card["index"]), str(card["uuid"])) for card in cards),
+            _parts(cards, parts),
             of.generation.loads,
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InvalidSample(
-            f"the driver sent a response in an unknown format: {error!r}"
-        ) from error
     return DriverSample(taken_ns, uses, health, busy, generation, used=used, compute_modes=modes)
 
 
@@ -176,29 +181,26 @@ def _sensors(figures: Mapping[str, Any]) -> CardSensors:
 
 def new_xids(answer: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
     """Return uuid and number of each XID that has come; InvalidSample."""
-    try:
+    with reported("reports XIDs"):
         return tuple((str(uuid), int(number)) for uuid, number in answer["xids"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidSample(f"the driver reports XIDs in an unknown format: {error!r}") from error
 
 
-def _parts_now(
-    cards: list[Mapping[str, Any]], before: DriverGeneration
+def _parts(
+    cards: Sequence[Mapping[str, Any]], known: Mapping[str, tuple[str, ...]]
 ) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the parts of each card under MIG; one that does not answer has what it had."""
-    known = dict(before.parts)
-    found = []
-    for reported in cards:
-        uuid = str(reported["uuid"])
-        if "error" in reported:
-            if uuid in known:
-                found.append((uuid, known[uuid]))
-        elif reported["parts"] is not None:
-            found.append((uuid, _parts(reported)))
-    return tuple(found)
+    """Return the parts of each card under MIG; one that does not answer has what is `known`."""
+    parts = {}
+    for card in cards:
+        uuid = str(card["uuid"])
+        if "error" in card:
+            parts[uuid] = known.get(uuid)
+        elif card["parts"] is not None:
+            parts[uuid] = tuple(str(part) for part in card["parts"])
+    return tuple((uuid, found) for uuid, found in parts.items() if found is not None)
 
 
 def _card(reported: Mapping[str, Any]) -> Card:
+    capability = reported["capability"]
     return Card(
         index=int(reported["index"]),
         uuid=str(reported["uuid"]),
@@ -209,58 +211,40 @@ def _card(reported: Mapping[str, Any]) -> Card:
         minor=int(reported["minor"]),
         datacenter=bool(reported["datacenter"]),
         brand=str(reported["brand"]),
-        capability=_capability(reported["capability"]),
+        capability=None if capability is None else (int(capability[0]), int(capability[1])),
         is_divided=bool(reported["instances"]),
     )
 
 
 def _instances(
-    reported: Sequence[Mapping[str, Any]], cards: Sequence[Card], first: int
+    answers: Sequence[Mapping[str, Any]], cards: Sequence[Card], first: int
 ) -> Iterator[Card]:
     """Yield the MIG instances of all cards, numbered from `first`; what is not said is the card's.
 
     The driver has no sensors of an instance, and no bus has its address.
     """
-    pairs = zip(cards, reported, strict=True)
-    parts = ((card, one) for card, found in pairs for one in found["instances"])
-    for index, (card, one) in enumerate(parts, first):
+    parts = (
+        (card, part)
+        for card, answer in zip(cards, answers, strict=True)
+        for part in answer["instances"]
+    )
+    for index, (card, part) in enumerate(parts, first):
         yield replace(
             card,
             index=index,
-            uuid=str(one["uuid"]),
-            model=str(one["model"]).removeprefix("NVIDIA "),
-            name=str(one["model"]),
-            memory_bytes=int(one["memory"]),
+            uuid=str(part["uuid"]),
+            model=str(part["model"]).removeprefix("NVIDIA "),
+            name=str(part["model"]),
+            memory_bytes=int(part["memory"]),
             is_divided=False,
             instance=MigInstance(
                 card.uuid,
                 card.index,
-                int(one["number"]),
-                int(one["gpu_instance"]),
-                int(one["compute_instance"]),
+                int(part["number"]),
+                int(part["gpu_instance"]),
+                int(part["compute_instance"]),
             ),
         )
-
-
-def _with_instances(links: Links, instances: Sequence[Card]) -> Links:
-    """Return the links with the NUMA node of each instance, which is its card's."""
-    nodes = {
-        card.uuid: links.node(card.instance.card_uuid)
-        for card in instances
-        if card.instance is not None
-    }
-    return replace(links, nodes={**links.nodes, **nodes})
-
-
-def _capability(reported: Any) -> tuple[int, int] | None:
-    if reported is None:
-        return None
-    major, minor = reported
-    return int(major), int(minor)
-
-
-def _parts(reported: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(str(part) for part in reported["parts"])
 
 
 def _uses(reported: Mapping[str, Any], was: int | None) -> tuple[ProcessUse, ...]:

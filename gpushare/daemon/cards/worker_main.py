@@ -44,7 +44,6 @@ def serve(descriptor: int) -> None:
     """Answer the questions that come on `descriptor`; WorkerClosed at their end."""
     # After privileges are given up.
     from gpushare.daemon.cards import nvml_calls  # noqa: PLC0415
-    from gpushare.daemon.cards.nvml_calls import NvmlError  # noqa: PLC0415
 
     loaded: nvml_calls.Devices | None = None
     while True:
@@ -58,7 +57,7 @@ def serve(descriptor: int) -> None:
                 answer = loaded.describe()
             else:
                 answer = getattr(loaded, question["ask"])(**arguments)
-        except NvmlError as error:
+        except nvml_calls.NvmlError as error:
             no_limits = error.code in nvml_calls.NO_LIMITS
             answer = {"error": str(error), "code": error.code, "no_limits": no_limits}
         except Exception as error:  # noqa: BLE001 - what a library says may be no text, no list

@@ -13,6 +13,7 @@ are not charged.
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import threading
@@ -46,7 +47,7 @@ def attach_listener(sink: Sink) -> None:
 def detach_listener(sink: Sink) -> None:
     """Tell `sink` no more."""
     global _sinks  # noqa: PLW0603 - as above
-    _sinks = tuple(one for one in _sinks if one != sink)
+    _sinks = tuple(other for other in _sinks if other != sink)
 
 
 def event_count(event: str) -> int:
@@ -151,12 +152,12 @@ class LogBudget:
         return str(fields.get("container", "") or fields.get("card", ""))
 
     def _owner_of(self, key: str) -> str:
-        found = self.owner_of(key)
-        if found:
-            self._owners[key] = found
+        owner = self.owner_of(key)
+        if owner:
+            self._owners[key] = owner
             if len(self._owners) > _MOST_OWNERS:
                 self._owners.popitem(last=False)
-        return found or self._owners.get(key, "")
+        return owner or self._owners.get(key, "")
 
 
 _MOST_OWNERS: Final = 4096
@@ -179,11 +180,11 @@ def event_owner(fields: Mapping[str, Any]) -> str:
 def report_suppressed() -> None:
     """Log how many lines were suppressed since the last report, if there were any."""
     with _lock:
-        found, _budget.suppressed = _budget.suppressed, Counter()
-    if found:
-        named = dict(found.most_common(_MOST_NAMED))
-        level = "info" if all(name.startswith("sent ") for name in found) else "warning"
-        log("log-lines-suppressed", level, lines=found.total(), sources=named)
+        suppressed, _budget.suppressed = _budget.suppressed, Counter()
+    if suppressed:
+        sources = dict(suppressed.most_common(_MOST_NAMED))
+        level = "info" if all(source.startswith("sent ") for source in suppressed) else "warning"
+        log("log-lines-suppressed", level, lines=suppressed.total(), sources=sources)
 
 
 def log(event: str, level: str = "info", **fields: Any) -> None:
@@ -209,37 +210,28 @@ def log(event: str, level: str = "info", **fields: Any) -> None:
 TIMED: Final = ("create", "bind", "release", "open")
 
 
-@dataclass
-class _Row:
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
-    seconds: float = 0.0
-    failures: dict[str, int] = field(default_factory=dict)
-
-
 class Durations:
     """Counts since the daemon's start. Any thread may note and ask."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._rows = {op: _Row() for op in TIMED}
+        self._metrics = {
+            operation: OperationMetrics(buckets=[0] * (len(BOUNDS) + 1), seconds=0.0, failures={})
+            for operation in TIMED
+        }
 
     def note(self, op: object, seconds: float, failure: str | None = None) -> None:
         """Note that `op` was answered after `seconds`; `failure` is the code of a refusal."""
-        row = self._rows.get(op) if isinstance(op, str) else None
-        if row is None:
+        metrics = self._metrics.get(op) if isinstance(op, str) else None
+        if metrics is None:
             return
         with self._lock:
-            row.buckets[bisect_left(BOUNDS, seconds)] += 1
-            row.seconds += seconds
+            metrics["buckets"][bisect_left(BOUNDS, seconds)] += 1
+            metrics["seconds"] += seconds
             if failure is not None:
-                row.failures[failure] = row.failures.get(failure, 0) + 1
+                metrics["failures"][failure] = metrics["failures"].get(failure, 0) + 1
 
     def figures(self) -> dict[str, OperationMetrics]:
         """Return what was noted."""
         with self._lock:
-            return {
-                op: OperationMetrics(
-                    buckets=list(row.buckets), seconds=row.seconds, failures=dict(row.failures)
-                )
-                for op, row in self._rows.items()
-            }
+            return copy.deepcopy(self._metrics)

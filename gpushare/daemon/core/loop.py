@@ -48,8 +48,8 @@ class Loop:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopped = False
         self._signals, self._signalled = socket.socketpair()
-        for end in (self._signals, self._signalled):
-            end.setblocking(False)
+        self._signals.setblocking(False)
+        self._signalled.setblocking(False)
         self.read(self._wake, self._drain)
         self.read(self._signals.fileno(), lambda: self._signals.recv(64))
 
@@ -156,17 +156,45 @@ class Loop:
         return key is not None and key.data.get(event) is function
 
     def _drain(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
-        except BlockingIOError:
-            return
 
 
-def _run(function: Call) -> None:
+def _run(function: Call, failure: str = "callback-failed") -> None:
+    """Run it; a fault of one tenant's is logged, and not the others'."""
     try:
         function()
-    except Exception:  # noqa: BLE001 - a fault with one tenant is not the others'
-        log("callback-failed", "error", traceback=traceback.format_exc())
+    except Exception:  # noqa: BLE001 - as above
+        log(failure, "error", traceback=traceback.format_exc())
+
+
+class Task(Generic[T]):
+    """A function that another thread runs, and what came of it there."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function = function
+        self._done = threading.Event()
+        self._results: list[T] = []
+        self.error: BaseException | None = None  # what the function raised
+
+    def run(self) -> None:
+        """Run it; what it raises is for `result`."""
+        try:
+            self._results.append(self._function())
+        except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
+            self.error = error
+        self._done.set()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Whether it has been run, at most `seconds` from now; None: wait until it has."""
+        return self._done.wait(seconds)
+
+    def result(self) -> T:
+        """Return what the function returned, or raise what it raised, once it has been run."""
+        self.wait()
+        if self.error is not None:
+            raise self.error
+        return self._results[0]
 
 
 class Worker:
@@ -183,25 +211,12 @@ class Worker:
 
     def run(self, job: Callable[[], T]) -> T:
         """Return what `job` returns, or raise what it raises, once it has had its turn."""
+        task = Task(job)
         if threading.current_thread() is self._thread:
-            return job()
-        done = threading.Event()
-        results: list[T] = []
-        failed: list[BaseException] = []
-
-        def noted() -> None:
-            try:
-                results.append(job())
-            except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
-                failed.append(error)
-            finally:
-                done.set()
-
-        self._jobs.put(noted)
-        done.wait()
-        if failed:
-            raise failed[0]
-        return results[0]
+            task.run()
+        else:
+            self._jobs.put(task.run)
+        return task.result()
 
     def finish(self, seconds: float) -> None:
         """Wait at most `seconds` until everything submitted so far is done; nothing runs after."""
@@ -210,7 +225,7 @@ class Worker:
 
     def _serve(self) -> None:
         while (job := self._jobs.get()) is not None:
-            _run_job(job)
+            _run(job, "job-failed")
 
 
 class WorkerPool:
@@ -263,7 +278,7 @@ class WorkerPool:
                 if job is None:
                     return
                 self._begin(thread)
-            _run_job(job)
+            _run(job, "job-failed")
             with self._changed:
                 del self._begun[thread]
                 self._changed.notify()
@@ -304,16 +319,6 @@ class KeyLocks:
                 self._changed.notify_all()
 
 
-def _run_job(job: Callable[[], Any]) -> None:
-    try:
-        job()
-    except Exception:  # noqa: BLE001 - the next job is unrelated
-        log("job-failed", "error", traceback=traceback.format_exc())
-
-
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-
-
 def boottime() -> float:
     """Return seconds since boot, suspend included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -321,15 +326,12 @@ def boottime() -> float:
 
 def boot_id() -> str:
     """Return what names this boot of the machine (random(4))."""
-    return _BOOT_ID.read_text(encoding="ascii").strip()
-
-
-# --- the clock that decisions are made by: a test gives a daemon one that it moves itself ---
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 @dataclass(frozen=True)
 class DaemonClock:
-    """Functions that return seconds.
+    """The clock that decisions are made by: functions that return seconds.
 
     `wall` counts from the epoch, `boot` from the boot of this machine, and nobody can set it back.
     """

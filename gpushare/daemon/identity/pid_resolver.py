@@ -21,7 +21,6 @@ its own. If its cgroups belong to two tenants, it belongs to neither.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import math
@@ -135,14 +134,11 @@ class ProcessOwners:
     def all_of(self, pid: int) -> frozenset[str]:
         """Return the tenants whose cgroups process `pid` is in; of several none is believed."""
         paths = processes.cgroups_of(pid)
-        found = {self._in(hierarchy, paths[hierarchy]) for hierarchy in self._known(paths)} - {""}
-        if not found:
-            key = self._by_ancestor(pid)
-            found = set() if key is None else {key}
-        return frozenset(found)
-
-    def _known(self, paths: Mapping[str, str]) -> set[str]:
-        return self._hierarchies & paths.keys()
+        hierarchies = self._hierarchies & paths.keys()
+        keys = {self._in(hierarchy, paths[hierarchy]) for hierarchy in hierarchies} - {""}
+        if not keys and (key := self._by_ancestor(pid)) is not None:
+            keys = {key}
+        return frozenset(keys)
 
     def _in(self, hierarchy: str, path: str) -> str:
         """Return the tenant of the nearest cgroup around `path`; empty where there is none."""
@@ -205,7 +201,7 @@ class PidResolver:
 
     def __init__(self, holds: Callable[[int], bool] = lambda _: True) -> None:
         self._holds = holds
-        self._seen: dict[int, ListedPid] = {}
+        self._sightings: dict[int, ListedPid] = {}
         self._descriptors: dict[int, int] = {}  # by pid
         self._asked: dict[int, float] = {}  # when its cgroups were, by pid
         self._poll = select.poll()
@@ -218,7 +214,7 @@ class PidResolver:
         `keys` is asked again of all as soon as `version`, what its answers rest on, is another.
         """
         listed = set(pids)
-        for pid in self._seen.keys() - listed:
+        for pid in self._sightings.keys() - listed:
             self._forget(pid)
         self._note_ended()
         if version is not self._version:
@@ -228,25 +224,24 @@ class PidResolver:
         is_new = now - self._looked < _GAP_SECONDS
         self._looked = now
         for pid in listed:
-            sighting = self._seen.get(pid)
-            if sighting is None:
-                with contextlib.suppress(_NoDescriptor):  # not known until later
-                    sighting = ListedPid(pid, self._open(pid), holds=is_new)
-                    self._seen[pid] = sighting
-            if sighting is None:
-                continue
+            if pid not in self._sightings:
+                try:
+                    self._sightings[pid] = ListedPid(pid, self._open(pid), holds=is_new)
+                except _NoDescriptor:
+                    continue  # not known until later
+            sighting = self._sightings[pid]
             if sighting.process is not None and now - self._asked.get(pid, 0.0) >= _AGAIN_SECONDS:
                 self._asked[pid] = now
                 holds = sighting.holds or self._holds(pid)
                 owners = keys(pid) if holds else frozenset()
                 if (owners, holds) != (sighting.keys, sighting.holds):
-                    self._seen[pid] = replace(sighting, keys=owners, holds=holds)
-        return dict(self._seen)
+                    self._sightings[pid] = replace(sighting, keys=owners, holds=holds)
+        return dict(self._sightings)
 
     def is_there(self, sighting: ListedPid, keys: Keys) -> bool:
         """Whether the process still runs and is the same, before something is done to it."""
         self._note_ended()
-        now = self._seen.get(sighting.pid)
+        now = self._sightings.get(sighting.pid)
         if now is None or now.process is None or now.process != sighting.process:
             return False
         return keys(sighting.pid) == sighting.keys
@@ -257,7 +252,7 @@ class PidResolver:
 
     def close(self) -> None:
         """Forget all processes."""
-        for pid in list(self._seen):
+        for pid in list(self._sightings):
             self._forget(pid)
 
     def _open(self, pid: int) -> Process | None:
@@ -269,7 +264,7 @@ class PidResolver:
             raise _NoDescriptor from error
         # Looked at after it was opened: if the descriptor's has not ended then, it is this one.
         process = processes.find_process(pid)
-        if process is None or _has_ended(descriptor):
+        if process is None or processes.has_ended(descriptor):
             os.close(descriptor)
             return None
         self._descriptors[pid] = descriptor
@@ -281,26 +276,17 @@ class PidResolver:
         ended = {descriptor for descriptor, _ in self._poll.poll(0)} if self._descriptors else set()
         for pid in [pid for pid, held in self._descriptors.items() if held in ended]:
             self._close(pid)
-            self._end(pid)
-
-    def _end(self, pid: int) -> None:
-        known = self._seen[pid]
-        keys = known.keys if known.holds else frozenset()
-        self._seen[pid] = ListedPid(pid, None, keys, ended=known.process)
+            known = self._sightings[pid]
+            keys = known.keys if known.holds else frozenset()
+            self._sightings[pid] = ListedPid(pid, None, keys, ended=known.process)
 
     def _forget(self, pid: int) -> None:
         self._close(pid)
         self._asked.pop(pid, None)
-        del self._seen[pid]
+        del self._sightings[pid]
 
     def _close(self, pid: int) -> None:
         descriptor = self._descriptors.pop(pid, None)
         if descriptor is not None:
             self._poll.unregister(descriptor)
             os.close(descriptor)
-
-
-def _has_ended(descriptor: int) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(0))

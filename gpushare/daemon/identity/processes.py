@@ -17,7 +17,8 @@ import select
 import signal
 import stat
 import threading
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -50,17 +51,15 @@ NOBODY: Final = Process(0, 0, 0, 0)
 
 def find_process(pid: int) -> Process | None:
     """Return process `pid`; None when there is none (a zombie has ended)."""
+    process = find_outer(pid)
+    if process is None:
+        return None
     try:
-        fields, status = _fields(pid), _read(pid, "status")
+        numbers = _status_values(_read(pid, "status"), b"NSpid")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    if fields is None:
-        return None
-    namespaced = pid
-    for record in status.splitlines():
-        if record.startswith(b"NSpid:"):
-            namespaced = int(record.split()[-1])
-    return Process(pid, int(fields[19]), int(fields[1]), namespaced)
+    namespaced = int(numbers[-1]) if numbers else pid
+    return Process(pid, process.starttime, process.parent, namespaced)
 
 
 def find_outer(pid: int) -> Process | None:
@@ -69,10 +68,12 @@ def find_outer(pid: int) -> Process | None:
     For what a container's start waits for.
     """
     try:
-        fields = _fields(pid)
+        fields = _stat(pid)
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if fields is None else Process(pid, int(fields[19]), int(fields[1]), 0)
+    # One whose first thread has ended looks like a zombie while its other threads go on.
+    has_ended = fields[0] == b"X" or (fields[0] == b"Z" and int(fields[17]) <= 1)
+    return None if has_ended else Process(pid, int(fields[19]), int(fields[1]), 0)
 
 
 def start_time(pid: int) -> int | None:
@@ -81,14 +82,16 @@ def start_time(pid: int) -> int | None:
     return None if found is None else found.starttime
 
 
-def _fields(pid: int) -> list[bytes] | None:
-    """Return /proc/PID/stat from the state, field 3, on; None of a process that has ended."""
+def _stat(pid: int) -> list[bytes]:
+    """Return the fields of /proc/PID/stat from the state, field 3, on."""
     line = _read(pid, "stat")
     # The name, field 2, is chosen by the process and may hold spaces and parentheses.
-    fields = line[line.rindex(b")") + 2 :].split()
-    # One whose first thread has ended looks like a zombie while its other threads go on.
-    has_ended = fields[0] == b"X" or (fields[0] == b"Z" and int(fields[17]) <= 1)
-    return None if has_ended else fields
+    return line[line.rindex(b")") + 2 :].split()
+
+
+def _status_values(status: bytes, name: bytes) -> list[bytes]:
+    """Return the values of one line of /proc/PID/status; none where it is not there."""
+    return status.partition(b"\n" + name + b":")[2].partition(b"\n")[0].split()
 
 
 def pid_of(pidfd: int) -> int | None:
@@ -139,12 +142,8 @@ def is_being_killed(pid: int) -> bool:
         status = _read(pid, "status")
     except OSError:
         return True
-    pending = (
-        int(line.split()[1], 16)
-        for line in status.splitlines()
-        if line.startswith((b"SigPnd:", b"ShdPnd:"))
-    )
-    return any(one >> (signal.SIGKILL - 1) & 1 for one in pending)
+    pending = _status_values(status, b"SigPnd") + _status_values(status, b"ShdPnd")
+    return any(int(signals, 16) >> (signal.SIGKILL - 1) & 1 for signals in pending)
 
 
 def is_nobodys_program(pid: int) -> bool:
@@ -152,8 +151,7 @@ def is_nobodys_program(pid: int) -> bool:
 
     A container's first process is the runtime's own until the container is started.
     """
-    line = _read(pid, "stat")
-    return bool(int(line[line.rindex(b")") + 2 :].split()[6]) & _PF_FORKNOEXEC)
+    return bool(int(_stat(pid)[6]) & _PF_FORKNOEXEC)
 
 
 def _is_lost_pipe(descriptor: Path) -> bool:
@@ -215,8 +213,7 @@ def owner_of(pid: int) -> int | None:
         status = _read(pid, "status")
     except OSError:
         return None
-    line = next(line for line in status.splitlines() if line.startswith(b"Uid:"))
-    return int(line.split()[1])
+    return int(_status_values(status, b"Uid")[0])
 
 
 _MOST_THREADS: Final = 64
@@ -229,7 +226,7 @@ def cgroups_of(pid: int) -> dict[str, str]:
     """
     try:
         found = _cgroups(_read(pid, "cgroup"))
-        if any(path != "/" for name, path in found.items() if name) or not _has_exited(pid):
+        if any(path != "/" for name, path in found.items() if name) or _stat(pid)[0] != b"Z":
             return found
         with os.scandir(f"{_PROC}/{pid}/task") as threads:
             for thread in itertools.islice(threads, _MOST_THREADS):
@@ -249,12 +246,6 @@ def _cgroups(text: bytes) -> dict[str, str]:
         for name in names.split(","):
             found[name] = path
     return found
-
-
-def _has_exited(pid: int) -> bool:
-    """Whether the first thread of process `pid` has ended."""
-    line = _read(pid, "stat")
-    return line[line.rindex(b")") + 2 :][:1] == b"Z"
 
 
 def own_cgroup(pid: int, others: Mapping[str, str]) -> str:
@@ -343,42 +334,36 @@ def _pids_beneath(directory: Path) -> Iterator[int]:
 
 def descendants(pid: int) -> list[int]:
     """Return `pid` and the processes that descend from it."""
-    found = [pid]
-    for parent in found:
-        children = _children(parent)
-        if children is None:  # a kernel without CONFIG_PROC_CHILDREN
-            return _descendants_of_all(pid)
-        found += children
-    return found
+    children_of = _children if _has_children_files() else _children_by_parent()
+    family = [pid]
+    for parent in family:
+        family += children_of(parent)
+    return family
 
 
-def _children(pid: int) -> list[int] | None:
-    """Return the children of `pid`, which each of its threads has some of; None: not to be had."""
-    if not _has_children_files():
-        return None
-    found: list[int] = []
+def _children(pid: int) -> list[int]:
+    """Return the children of `pid`, which each of its threads has some of."""
+    children: list[int] = []
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
         for thread in (_PROC / str(pid) / "task").iterdir():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # or this one has
-                found += map(int, _read(pid, f"task/{thread.name}/children").split())
-    return found
+                children += map(int, _read(pid, f"task/{thread.name}/children").split())
+    return children
 
 
 @functools.cache
 def _has_children_files() -> bool:
+    """Whether the kernel lists children (CONFIG_PROC_CHILDREN)."""
     return Path(f"{_PROC}/self/task/{threading.get_native_id()}/children").exists()
 
 
-def _descendants_of_all(pid: int) -> list[int]:
-    """As descendants, by the parent that each process of this machine names."""
-    children: dict[int, list[int]] = {}
+def _children_by_parent() -> Callable[[int], list[int]]:
+    """As _children, by the parent that each process of this machine names."""
+    children: dict[int, list[int]] = defaultdict(list)
     for record in _PROC.iterdir():
-        if record.name.isdigit() and (process := find_process(int(record.name))) is not None:
-            children.setdefault(process.parent, []).append(process.pid)
-    found = [pid]
-    for parent in found:
-        found += children.get(parent, [])
-    return found
+        if record.name.isdigit() and (process := find_outer(int(record.name))) is not None:
+            children[process.parent].append(process.pid)
+    return children.__getitem__
 
 
 def pids_of(cgroup: str, pid: int, cgroups: Cgroups) -> Iterator[int]:

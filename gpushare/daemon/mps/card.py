@@ -30,7 +30,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -97,10 +97,9 @@ class CardServer:
             self._note_end()
         control = self.runner.control
         if control is not None and change == "adopted":
-            kept = [found for one in self.runner.kept() if (found := _kept(one)) is not None]
-            self._restore(control, {one.key: (one, route) for one, route in kept})
+            self._restore(control, _kept_grants(self.runner.kept()))
         elif control is not None and change == "started":
-            self._restore(control, {key: (one, None) for key, one in self._settings.items()})
+            self._restore(control, [(settings, None) for settings in self._settings.values()])
         if control is not None and not change:
             self._remove_ended()
             self._look_at_clients(control)
@@ -175,21 +174,17 @@ class CardServer:
 
     def terminate(self, key: str) -> None:
         """End the work of a tenant's processes on the card, so that they can be killed."""
-
-        def terminate(control: MpsControl) -> None:
-            for client in self._clients.of_tenant(control.clients(), key):
-                control.terminate(client)
-
-        self._try(terminate)
-
-    def _try(self, command: Callable[[MpsControl], None]) -> None:
-        """Have the control daemon do something, if it runs; a failure is logged."""
-        if self.runner.control is None:
+        control = self.runner.control
+        if control is None:
             return
         try:
-            command(self.runner.control)
+            for client in self._clients.of_tenant(control.clients(), key):
+                control.terminate(client)
         except MpsError as error:
-            log("mps-command-failed", "warning", card=self._card.uuid, error=str(error))
+            self._log_failure(error)
+
+    def _log_failure(self, error: Exception) -> None:
+        log("mps-command-failed", "warning", card=self._card.uuid, error=str(error))
 
     def _note_end(self) -> None:
         """Note that the control daemon has ended, and with it all clients."""
@@ -198,16 +193,16 @@ class CardServer:
         self._set(losses=losses, server_state="", server_pids=(), client_pids=frozenset())
 
     def _restore(
-        self, control: MpsControl, known: dict[str, tuple[MpsSettings, ClientRoute | None]]
+        self, control: MpsControl, known: Iterable[tuple[MpsSettings, ClientRoute | None]]
     ) -> None:
         """Tell a control daemon of the card's containers, which it may have had before."""
-        for key, (settings, before) in known.items():
+        for settings, route in known:
             try:
-                self._add(control, settings, before)
+                self._add(control, settings, route)
             except (MpsError, OSError, ValueError) as error:
-                log("mps-command-failed", "warning", card=self._card.uuid, error=str(error))
-            if key not in self._daemon.ledger.entries:
-                self.release(key)
+                self._log_failure(error)
+            if settings.key not in self._daemon.ledger.entries:
+                self.release(settings.key)
         self._keep()
 
     def _settings_of(self, record: TenantRecord, uid: int) -> MpsSettings:
@@ -269,46 +264,47 @@ class CardServer:
             return None
         if not settings.cores:
             raise MpsError("each container of the card needs cores under fixed-share")
-        found = control.partitions()
-        chunks = -(-found.total_chunks * settings.cores // 100)
-        return max(1, chunks)
+        return max(1, -(-control.partitions().total_chunks * settings.cores // 100))
 
     def _look_at_clients(self, control: MpsControl) -> None:
         if not self.state.grants:
             return
         try:
-            seen = self._clients.look(control, self.state.losses)
+            self._publish_state(self._clients.look(control, self.state))
         except MpsError as error:
-            log("mps-command-failed", "warning", card=self._card.uuid, error=str(error))
-            return
-        self._set(**vars(seen))
+            self._log_failure(error)
 
     def _keep(self) -> None:
         """Write what a later gpushared has to know of the containers."""
         self.runner.keep(
             [
-                {**vars(self._settings[key]), "env": dict(one.variables), "folder": one.folder}
-                for key, one in self.state.grants.items()
+                {
+                    **vars(self._settings[key]),
+                    "env": dict(grant.variables),
+                    "folder": grant.folder,
+                }
+                for key, grant in self.state.grants.items()
                 if key in self._settings
             ]
         )
 
     def _set(self, **changes: Any) -> None:
         """Publish what has changed."""
-        changed = replace(self.state, **changes)
-        if changed != self.state:
-            self.state = changed
-            self._publish(changed)
+        self._publish_state(replace(self.state, **changes))
+
+    def _publish_state(self, state: MpsCardState) -> None:
+        if state != self.state:
+            self.state = state
+            self._publish(state)
 
 
-def _kept(values: dict[str, Any]) -> tuple[MpsSettings, ClientRoute] | None:
-    """Return a tenant's settings and route as `_keep` has written them; None for anything else."""
-    try:
-        known = dict(values)
-        route = ClientRoute(Path(known.pop("folder")), dict(known.pop("env")))
-        return MpsSettings(**known), route
-    except (TypeError, ValueError, LookupError):
-        return None
+def _kept_grants(grants: Iterable[dict[str, Any]]) -> Iterator[tuple[MpsSettings, ClientRoute]]:
+    """Yield each tenant's settings and route as `_keep` has written them, but for anything else."""
+    for grant in grants:
+        with contextlib.suppress(TypeError, ValueError, LookupError):
+            known = dict(grant)
+            route = ClientRoute(Path(known.pop("folder")), dict(known.pop("env")))
+            yield MpsSettings(**known), route
 
 
 @dataclass(frozen=True)
@@ -459,17 +455,6 @@ _FAULT_STATE: Final = "FAULT"
 _BYPASS_LOOKS: Final = 3  # in a row: a process connects before or after it is listed
 
 
-@dataclass(frozen=True)
-class ClientsSeen:
-    """What one look has found; `losses` and `bypasses` are by tenant."""
-
-    server_state: str
-    server_pids: tuple[int, ...]
-    client_pids: frozenset[int]
-    losses: Mapping[str, MpsLoss]
-    bypasses: Mapping[str, int]
-
-
 class ClientWatch:
     """Watches the clients of one card's server; the card's thread's."""
 
@@ -495,28 +480,28 @@ class ClientWatch:
         listed = self._listed()
         return [client for client in clients if self._owner(client, listed) == key]
 
-    def look(self, control: MpsControl, losses: Mapping[str, MpsLoss]) -> ClientsSeen:
-        """Look at servers and clients; MpsError. `losses` are those that are known."""
+    def look(self, control: MpsControl, before: MpsCardState) -> MpsCardState:
+        """Return the card's state after a look at servers and clients; MpsError."""
         servers, clients, listed = control.servers(), control.clients(), self._listed()
         states = [server.state.upper() for server in servers]
         is_faulted = _FAULT_STATE in states
         owners = {client.pid: owner for client in clients if (owner := self._owner(client, listed))}
-        culprits = self._logs.culprits()
+        culprits, losses = self._logs.culprits(), before.losses
         if culprits or (is_faulted and not self._is_faulted):
             losses = {**losses, **self._fault(culprits, {**self._owners, **owners})}
         # A tenant whose processes have started again is a client again.
         if not is_faulted:
-            fresh = owners.keys() - self._owners.keys()
-            again = {owners[pid] for pid in fresh}
+            again = {owners[pid] for pid in owners.keys() - self._owners.keys()}
             losses = {key: loss for key, loss in losses.items() if key not in again}
         self._owners, self._is_faulted = owners, is_faulted
         pids = frozenset(client.pid for client in clients)
-        return ClientsSeen(
-            _FAULT_STATE if is_faulted else next(iter(states), ""),
-            tuple(server.pid for server in servers if server.pid),
-            pids,
-            losses,
-            self._bypassing(pids),
+        return replace(
+            before,
+            server_state=_FAULT_STATE if is_faulted else next(iter(states), ""),
+            server_pids=tuple(server.pid for server in servers if server.pid),
+            client_pids=pids,
+            losses=losses,
+            bypasses=self._bypassing(pids),
         )
 
     def _fault(self, culprits: Mapping[int, bool], owners: Mapping[int, str]) -> dict[str, MpsLoss]:
@@ -525,7 +510,7 @@ class ClientWatch:
         `culprits` are as in ServerLogs.
         """
         now, records = time.time(), self._state.ledger.entries
-        known = (one for one in culprits if one in owners)
+        known = (pid for pid in culprits if pid in owners)
         pid = next(known, next(iter(culprits), 0))
         culprit = owners.get(pid, "")
         others = set() if culprits.get(pid) else {*owners.values()} - {culprit}
@@ -553,10 +538,10 @@ class ClientWatch:
                 pod=records[key].of_pod,
             )
         reason = f"a fatal fault of {cause} ended the work of all clients of the MPS server"
-        found = {key: MpsLoss(reason, now) for key in victims}
+        losses = {key: MpsLoss(reason, now) for key in victims}
         if culprit in records:
-            found[culprit] = MpsLoss(f"process {pid} of it had a fatal fault", now)
-        return found
+            losses[culprit] = MpsLoss(f"process {pid} of it had a fatal fault", now)
+        return losses
 
     def _owner(self, client: MpsProcess, listed: Mapping[int, str]) -> str:
         return client.tenant or listed.get(client.pid) or self._owners.get(client.pid, "")
@@ -584,17 +569,17 @@ class ClientWatch:
             if uuid == self._card.uuid and not use.is_mps and use.pid not in clients
         }
         self._suspects = suspects
-        found = {key: pid for (key, pid), looks in suspects.items() if looks >= _BYPASS_LOOKS}
-        for key in sorted(found.keys() - self._bypasses):
+        bypasses = {key: pid for (key, pid), looks in suspects.items() if looks >= _BYPASS_LOOKS}
+        for key in sorted(bypasses.keys() - self._bypasses):
             log(
                 "tenant-bypasses-mps",
                 "warning",
                 tenant=key,
                 name=records[key].title,
                 card=self._card.uuid,
-                pid=found[key],
+                pid=bypasses[key],
                 pod=records[key].of_pod,
             )
-            self._state.node.mps.bypassed(key, found[key])
-        self._bypasses = frozenset(found)
-        return found
+            self._state.node.mps.bypassed(key, bypasses[key])
+        self._bypasses = frozenset(bypasses)
+        return bypasses

@@ -8,6 +8,8 @@ and what it has found is published in `DaemonState.mps`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -37,19 +39,18 @@ def find_program(driver: LoadedDriver, tree: RootedTree | None = None) -> Path |
             return Path(mount.host_path)
     for device in driver.env.values():
         return Path(device).with_name(PROGRAM)
-    found = (one.host_path for one in files.programs(tree or RootedTree()))
-    return next((Path(path) for path in found if Path(path).name == PROGRAM), None)
+    paths = (Path(program.host_path) for program in files.programs(tree or RootedTree()))
+    return next((path for path in paths if path.name == PROGRAM), None)
 
 
+@dataclass
 class _Supervised:
     """A card's server with its thread."""
 
-    def __init__(self, card: Card, server: CardServer, worker: Worker | None) -> None:
-        self.card = card
-        self.server = server
-        self.worker = worker or Worker(f"mps-{card.index}")
-        self.is_queued = False  # a look that waits for the thread
-        self.watched = -1  # the pidfd that the loop watches
+    server: CardServer
+    worker: Worker
+    is_queued: bool = False  # a look waits for the thread
+    watched: int = -1  # the pidfd that the loop watches
 
 
 class MpsSupervisor:
@@ -81,8 +82,8 @@ class MpsSupervisor:
         wanted = {card.uuid: card for card in driver.cards if state.node.backend_of(card) == MPS}
         program = find_program(driver) if wanted else None
         partitions = {uuid: self._has_partitions(card) for uuid, card in wanted.items()}
-        for uuid, one in list(self._cards.items()):
-            if one.server.partitions != partitions.get(uuid):
+        for uuid, supervised in list(self._cards.items()):
+            if supervised.server.partitions != partitions.get(uuid):
                 self._end(uuid)
         for uuid, card in wanted.items():
             if uuid in self._cards:
@@ -95,109 +96,107 @@ class MpsSupervisor:
 
     def release(self, key: str) -> None:
         """End what a tenant that was released had of its server; returns at once."""
-        for one in list(self._cards.values()):
-            one.worker.submit(lambda one=one: one.server.release(key))  # type: ignore[misc]
+        for supervised in list(self._cards.values()):
+            supervised.worker.submit(partial(supervised.server.release, key))
 
     def close(self) -> None:
         """Look no more; the control daemons keep running, as the containers do."""
-        for one in self._cards.values():
-            one.worker.submit(one.server.runner.close)
-            one.worker.finish(_FINISH_SECONDS)
+        for supervised in self._cards.values():
+            supervised.worker.submit(supervised.server.runner.close)
+            supervised.worker.finish(_FINISH_SECONDS)
 
     def _has_partitions(self, card: Card) -> bool:
         return self._state.node.config.rule_of(card.index, card.uuid, card.model).mps_partitions
 
     def _begin(self, card: Card, program: Path, *, partitions: bool) -> None:
-        def publish(found: MpsCardState) -> None:
-            self._publish(card.uuid, found)
-
-        server = CardServer(card, program, self._state, publish, partitions=partitions)
+        server = CardServer(
+            card, program, self._state, partial(self._publish, card.uuid), partitions=partitions
+        )
         self._publish(card.uuid, server.state)
-        one = self._cards[card.uuid] = _Supervised(card, server, self._ending.pop(card.uuid, None))
-        self._submit_look(one)
+        worker = self._ending.pop(card.uuid, None) or Worker(f"mps-{card.index}")
+        supervised = self._cards[card.uuid] = _Supervised(server, worker)
+        self._submit_look(supervised)
 
     def _end(self, uuid: str) -> None:
         """Stop a card's control daemon: nothing of it is left, or nothing new is placed there."""
-        one = self._cards.pop(uuid)
+        supervised = self._cards.pop(uuid)
+
+        def forget() -> None:
+            if uuid not in self._cards:
+                self._publish(uuid, None)
 
         def stop() -> None:
-            self._unwatch(one)
-            one.server.runner.stop()
-            self._state.decide.submit(lambda: self._forget(uuid))
+            self._unwatch(supervised)
+            supervised.server.runner.stop()
+            self._state.decide.submit(forget)
 
-        one.worker.submit(stop)
-        self._ending[uuid] = one.worker
+        supervised.worker.submit(stop)
+        self._ending[uuid] = supervised.worker
 
-    def _forget(self, uuid: str) -> None:
-        if uuid not in self._cards:
-            mps = self._state.node.mps
-            mps.cards = MappingProxyType(
-                {other: card for other, card in mps.cards.items() if other != uuid}
-            )
-
-    def _publish(self, uuid: str, found: MpsCardState) -> None:
+    def _publish(self, uuid: str, state: MpsCardState | None) -> None:
         mps = self._state.node.mps
-        mps.cards = MappingProxyType({**mps.cards, uuid: found})
+        cards = {**mps.cards, uuid: state}
+        mps.cards = MappingProxyType({one: card for one, card in cards.items() if card is not None})
 
     def _look(self) -> None:
         """Have each card looked at; the loop's."""
-        for one in list(self._cards.values()):
-            self._submit_look(one)
+        for supervised in list(self._cards.values()):
+            self._submit_look(supervised)
 
-    def _submit_look(self, one: _Supervised) -> None:
-        if one.is_queued:
+    def _submit_look(self, supervised: _Supervised) -> None:
+        if supervised.is_queued:
             return
-        one.is_queued = True
+        supervised.is_queued = True
 
         def look() -> None:
-            one.is_queued = False
-            one.server.look()
-            self._watch(one)
+            supervised.is_queued = False
+            supervised.server.look()
+            self._watch(supervised)
 
-        one.worker.submit(look)
+        supervised.worker.submit(look)
 
-    def _watch(self, one: _Supervised) -> None:
+    def _watch(self, supervised: _Supervised) -> None:
         """Look again as soon as the control daemon has ended; the card's thread's."""
-        pidfd, loop = one.server.runner.pidfd, self._state.loop
-        if pidfd == one.watched or pidfd < 0:
+        pidfd, loop = supervised.server.runner.pidfd, self._state.loop
+        if pidfd == supervised.watched or pidfd < 0:
             return
-        one.watched = pidfd
+        supervised.watched = pidfd
 
         def ended() -> None:
             loop.forget(pidfd)
-            one.watched = -1
-            self._submit_look(one)
+            supervised.watched = -1
+            self._submit_look(supervised)
 
         loop.call(lambda: loop.read(pidfd, ended))
 
-    def _unwatch(self, one: _Supervised) -> None:
-        pidfd, loop = one.watched, self._state.loop
-        one.watched = -1
+    def _unwatch(self, supervised: _Supervised) -> None:
+        pidfd, loop = supervised.watched, self._state.loop
+        supervised.watched = -1
         loop.call(lambda: loop.forget(pidfd))
 
     # What DaemonState.mps is asked for, on any thread.
 
     def _server_of(self, key: str) -> _Supervised | None:
         record = self._state.ledger.entries.get(key)
-        uuids = [] if record is None else [one.uuid for one in record.allocations]
+        uuids = [allocation.uuid for allocation in record.allocations] if record else []
         return next((self._cards[uuid] for uuid in uuids if uuid in self._cards), None)
 
     def _admit(self, key: str, uid: int) -> MpsGrant:
-        one = self._server_of(key)
-        if one is None:
+        supervised = self._server_of(key)
+        if supervised is None:
             raise MpsRefused("its card is not in MPS mode any more; create the container again")
-        return one.worker.run(lambda: one.server.admit(key, uid))
+        return supervised.worker.run(lambda: supervised.server.admit(key, uid))
 
     def _terminate(self, key: str, then: Callable[[], None]) -> None:
-        one = self._server_of(key)
-        if one is None:
+        supervised = self._server_of(key)
+        if supervised is None:
             then()
             return
 
         def terminate() -> None:
             try:
-                one.server.terminate(key)
+                supervised.server.terminate(key)
             finally:
                 then()
 
-        one.worker.submit(terminate)
+        supervised.worker.submit(terminate)

@@ -125,7 +125,12 @@ class GrantPage:
         grant = cls(directory)
         # Every page that will ever be written is written now: a tenant can fill its tmpfs later,
         # and a store into a page that has no memory then would end the daemon (SIGBUS).
-        grant._write_header(key, len(cards))
+        grant._u64(abi.GRANT_HEADER_MAGIC).value = abi.ABI_MAGIC
+        grant._u32(abi.GRANT_HEADER_ABI_VERSION).value = abi.ABI_VERSION
+        grant._u32(abi.GRANT_HEADER_CARD_COUNT).value = len(cards)
+        grant._u32(abi.GRANT_HEADER_UNBOUND).value = 1
+        grant._text(abi.GRANT_HEADER_KEY, abi.GRANT_HEADER_KEY_BYTES, key)
+        grant.beat()
         grant._most = [0] * len(cards)
         for number, card in enumerate(cards):
             grant._write_card(number, card)
@@ -272,24 +277,15 @@ class GrantPage:
         self._generation.value += 1
         _wake(self._generation)
 
-    def _write_header(self, key: str, card_count: int) -> None:
-        self._u64(abi.GRANT_HEADER_MAGIC).value = abi.ABI_MAGIC
-        self._u32(abi.GRANT_HEADER_ABI_VERSION).value = abi.ABI_VERSION
-        self._u32(abi.GRANT_HEADER_CARD_COUNT).value = card_count
-        self._u32(abi.GRANT_HEADER_UNBOUND).value = 1
-        self._text(abi.GRANT_HEADER_KEY, abi.GRANT_HEADER_KEY_BYTES, key)
-        self.beat()
-
     def _write_card(self, number: int, card: CardGrant) -> None:
-        offset = _CARDS[number]
-        self._text(offset + abi.GRANT_CARD_UUID, abi.GRANT_CARD_UUID_BYTES, card.uuid)
+        self.set_uuid(number, card.uuid)
         self.set_memory(number, card.memory_bytes)
         self.set_context(number, card.context_bytes)
         self.set_rounding(number, card.granule_bytes, card.block_bytes)
         self.set_cores(number, card.cores)
         limit = self._card64(number, abi.GRANT_CARD_MANAGED_LIMIT_BYTES)
         limit.value = card.managed_limit_bytes
-        self._u32(offset + abi.GRANT_CARD_GATE + abi.GATE_MODE).value = abi.GATE_OPEN
+        self._u32(_CARDS[number] + abi.GRANT_CARD_GATE + abi.GATE_MODE).value = abi.GATE_OPEN
 
     def _text(self, offset: int, size: int, text: str) -> None:
         encoded = text.encode("ascii")

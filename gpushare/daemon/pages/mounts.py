@@ -25,13 +25,16 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
+from gpushare.daemon.core.loop import T, Task
 from gpushare.errors import UserError
 from gpushare.host import mounts
 
 HOST: Final = Path("/proc/1/ns/mnt")
 PAGES: Final = "pages"
+_FLAGS: Final = mounts.MS_NOSUID | mounts.MS_NODEV
+_TOP_FLAGS: Final = _FLAGS | mounts.MS_NOEXEC
 _SPARE: Final = ".spare-"
 _SPARES: Final = 4
 _HELPERS: Final = 15  # further threads, started when so many starts wait for a mount
@@ -44,34 +47,9 @@ _NEEDED: Final = (
     "mount_namespace"
 )
 
-CallResult = TypeVar("CallResult")
-
 
 class MountsError(UserError):
     """Tenants' pages cannot be mounted on this machine."""
-
-
-class _Call(Generic[CallResult]):
-    """A function on its way to the thread, and what came of it."""
-
-    def __init__(self, function: Callable[[], CallResult]) -> None:
-        self.function = function
-        self.done = threading.Event()
-        self.result: CallResult
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self.result = self.function()
-        except BaseException as error:  # noqa: BLE001 - the calling thread raises it again
-            self.error = error
-        self.done.set()
-
-    def wait(self) -> CallResult:
-        self.done.wait()
-        if self.error is not None:
-            raise self.error
-        return self.result
 
 
 class _Spare(NamedTuple):
@@ -99,12 +77,12 @@ class TenantMounts:
         self.warning = ""  # what an operator should know of where the mounts are made
         self._named = namespace is not None
         self._namespace = namespace or HOST
-        self._calls: queue.SimpleQueue[_Call[object]] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._claims = self._helpers = 0
         self._counting = threading.Lock()  # of these two and `_spares_made`
-        self._entered = _Call(self._enter)
+        self._entered = Task(self._enter)
         threading.Thread(target=self._serve, name="mounts", daemon=True).start()
-        self._entered.wait()
+        self._entered.result()
 
     def path(self, key: str) -> Path:
         """Return the tmpfs of tenant `key`, a path of the runtime's mount namespace."""
@@ -150,7 +128,7 @@ class TenantMounts:
 
     def refill(self) -> None:
         """Have the spare ones made that `make` has taken; returns at once."""
-        self._calls.put(_Call(lambda: None))  # so that the thread looks how many are left
+        self._calls.put(lambda: None)  # so that the thread looks how many are left
 
     def close(self) -> None:
         """Take the spare ones away; the tenants' stay, and none is made ready any more.
@@ -188,10 +166,10 @@ class TenantMounts:
         """Return the tenants that have a directory."""
         return self._ask(self._keys)
 
-    def _ask(self, function: Callable[[], CallResult]) -> CallResult:
-        call = _Call(function)
-        self._calls.put(call)  # type: ignore[arg-type]
-        return call.wait()
+    def _ask(self, function: Callable[[], T]) -> T:
+        call = Task(function)
+        self._calls.put(call.run)
+        return call.result()
 
     def _serve(self) -> None:
         self._entered.run()
@@ -202,9 +180,8 @@ class TenantMounts:
             try:
                 call = self._calls.get(timeout=_IDLE_SECONDS if is_short else None)
             except queue.Empty:
-                self._make_spare()
-            else:
-                call.run()
+                call = self._make_spare
+            call()
 
     def _help(self) -> None:
         """Make calls beside the first thread, which makes all of them where this one cannot."""
@@ -213,7 +190,7 @@ class TenantMounts:
         except OSError:
             return
         while True:
-            self._calls.get().run()
+            self._calls.get()()
 
     def _enter(self) -> None:
         """Move this thread, and no other, into the namespace; make `root` there."""
@@ -238,14 +215,9 @@ class TenantMounts:
 
     def _enter_namespace(self) -> None:
         mounts.unshare(mounts.CLONE_FS)
-        if not self._is_entered():
-            with contextlib.closing(_Descriptor(self._namespace)) as namespace:
-                mounts.enter_namespace(namespace.fd)
-
-    def _is_entered(self) -> bool:
-        """Whether the namespace is the one that the daemon is in already."""
-        own, target = Path("/proc/thread-self/ns/mnt").stat(), self._namespace.stat()
-        return (own.st_dev, own.st_ino) == (target.st_dev, target.st_ino)
+        if not self._namespace.samefile("/proc/thread-self/ns/mnt"):
+            with self._namespace.open("rb") as namespace:
+                mounts.enter_namespace(namespace.fileno())
 
     def _make(self, key: str, data: str, owner: int) -> int:
         if not _KEY.fullmatch(key):
@@ -306,8 +278,7 @@ class TenantMounts:
             self._trees.close()
 
     def _mount(self, target: Path, data: str) -> None:
-        flags = mounts.MS_NOSUID | mounts.MS_NODEV | mounts.MS_NOEXEC
-        mounts.tmpfs(target, flags=flags, data=data)
+        mounts.tmpfs(target, flags=_TOP_FLAGS, data=data)
 
     def _open(self, key: str) -> int:
         return os.open(self.path(key), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -327,16 +298,6 @@ def _options(size_bytes: int) -> str:
     return f"mode=755,size={size_bytes},nr_inodes=8"
 
 
-class _Descriptor:
-    """A file opened for its identity only."""
-
-    def __init__(self, path: Path) -> None:
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def close(self) -> None:
-        os.close(self.fd)
-
-
 # --- the libraries that every container with a share gets, mounted as one tree ahead of need ---
 #
 # The tree is a read-only tmpfs with a mount for each library, at `<tenants>/.tree-<digest>`. A
@@ -349,8 +310,6 @@ class _Descriptor:
 
 _TREE: Final = ".tree-"
 _DRAFT: Final = f"{_TREE}new"
-_FLAGS: Final = mounts.MS_NOSUID | mounts.MS_NODEV
-_TOP_FLAGS: Final = _FLAGS | mounts.MS_NOEXEC
 
 _Identity = tuple[tuple[str, str, int, int], ...]
 

@@ -15,9 +15,9 @@ import os
 import random
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from gpushare import abi
 
@@ -38,10 +38,10 @@ class MemoryUse:
 
     def at_most(self, most_bytes: int) -> MemoryUse:
         """Return the same for a card of `most_bytes`, of which no process holds more."""
-        return MemoryUse(
+        return replace(
+            self,
             held_bytes=min(self.held_bytes, most_bytes),
             kinds=tuple(min(size, most_bytes) for size in self.kinds),
-            contexts=self.contexts,
             pool_kept_bytes=min(self.pool_kept_bytes, most_bytes),
             exported_bytes=min(self.exported_bytes, most_bytes),
             imported_bytes=min(self.imported_bytes, most_bytes),
@@ -105,12 +105,12 @@ def sum_claims(
 def _account(held: Sequence[MemoryUse], managed_limit_bytes: int) -> TenantClaims:
     return TenantClaims(
         managed_limit_bytes=managed_limit_bytes,
-        held_bytes=sum(one.held_bytes for one in held),
-        kinds=tuple(sum(one.kinds[kind] for one in held) for kind in range(abi.KINDS)),
-        contexts=sum(one.contexts for one in held),
-        pool_kept_bytes=sum(one.pool_kept_bytes for one in held),
-        exported_bytes=sum(one.exported_bytes for one in held),
-        imported_bytes=max((one.imported_bytes for one in held), default=0),
+        held_bytes=sum(use.held_bytes for use in held),
+        kinds=tuple(sum(use.kinds[kind] for use in held) for kind in range(abi.KINDS)),
+        contexts=sum(use.contexts for use in held),
+        pool_kept_bytes=sum(use.pool_kept_bytes for use in held),
+        exported_bytes=sum(use.exported_bytes for use in held),
+        imported_bytes=max((use.imported_bytes for use in held), default=0),
     )
 
 
@@ -119,8 +119,6 @@ _FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock, fcntl(2)
 _F_OFD_GETLK: Final = 36
 _F_OFD_SETLK: Final = 37
 _WORD: Final = 8
-# Imports before exports: what is freed must not look like an orphan in between.
-_READ: Final = (abi.USAGE_IMPORTED, abi.USAGE_HELD, abi.USAGE_EXPORTED)
 _CLEARED: Final = (abi.USAGE_IMPORTED, abi.USAGE_HELD, abi.USAGE_PENDING, abi.USAGE_EXPORTED)
 _NO_WORK: Final = bytes(abi.WORK_BYTES)
 _NO_DETAIL: Final = bytes(abi.DETAIL_BYTES)
@@ -165,6 +163,15 @@ def disown_page(fd: int) -> None:
         os.fchown(fd, _NOBODYS, -1)
 
 
+def give_page(fd: int, owner: int | None) -> None:
+    """Let any process that sees a tenant's file write it, or only `owner` if there is one."""
+    if owner is None:
+        os.fchmod(fd, 0o666)
+        disown_page(fd)
+    else:
+        os.fchown(fd, owner, -1)
+
+
 class StatusPage:
     """A tenant's status file, by descriptor."""
 
@@ -180,11 +187,7 @@ class StatusPage:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(abi.STATUS_NAME, flags, 0o600, dir_fd=directory)
         try:
-            if owner is None:
-                os.fchmod(fd, 0o666)
-                disown_page(fd)
-            else:
-                os.fchown(fd, owner, -1)
+            give_page(fd, owner)
             os.ftruncate(fd, abi.STATUS_BYTES)
             os.pwrite(fd, abi.STATUS_HEADER.pack(abi.ABI_MAGIC, abi.ABI_VERSION, 0, 0, 0), 0)
         finally:
@@ -200,10 +203,7 @@ class StatusPage:
 
         It is the same object as before where the file says the same: most looks find nothing new.
         """
-        header = os.pread(self.fd, abi.STATUS_HEADER_BYTES, 0)
-        if len(header) < abi.STATUS_HEADER_BYTES:
-            return ()
-        high_water = min(abi.STATUS_HEADER.unpack(header)[2], abi.MAX_PROCESSES)
+        high_water = self._high_water()
         if not high_water:
             return ()
         records = os.pread(self.fd, high_water * abi.PROCESS_BYTES, abi.STATUS_PROCESS_OFFSET)
@@ -211,26 +211,26 @@ class StatusPage:
         read = hash((records, *arrays))
         known = self._known.get(cards)
         if known is None or known[0] != read:
-            usages = [
-                _Usage(dict(zip(_READ, words, strict=True)), details) for *words, details in arrays
-            ]
-            known = self._known[cards] = read, tuple(_claims(records, usages))
+            known = self._known[cards] = read, tuple(_claims(records, arrays))
         return known[1]
 
     def waits(self, card: int) -> dict[int, GateWaits]:
         """Return what the processes claim of card `card`, by their number, if they ever waited."""
-        header = os.pread(self.fd, abi.STATUS_HEADER_BYTES, 0)
-        if len(header) < abi.STATUS_HEADER_BYTES:
-            return {}
-        high_water = min(abi.STATUS_HEADER.unpack(header)[2], abi.MAX_PROCESSES)
-        size = high_water * abi.WORK_BYTES
+        size = self._high_water() * abi.WORK_BYTES
         records = os.pread(self.fd, size, abi.status_work_offset(card))
         whole = records[: len(records) - len(records) % abi.WORK_BYTES]
-        found = {
+        waits = {
             number: GateWaits(min(work[7], MOST_COUNTED), work[8])
             for number, work in enumerate(abi.WORK.iter_unpack(whole))
         }
-        return {number: waits for number, waits in found.items() if waits != _NEVER}
+        return {number: waited for number, waited in waits.items() if waited != _NEVER}
+
+    def _high_water(self) -> int:
+        """Return how many records were ever in use; 0 where the tenant broke the file."""
+        header = os.pread(self.fd, abi.STATUS_HEADER_BYTES, 0)
+        if len(header) < abi.STATUS_HEADER_BYTES:
+            return 0
+        return min(abi.STATUS_HEADER.unpack(header)[2], abi.MAX_PROCESSES)
 
     def reap(self, is_alive: Callable[[int, int], bool], cards: int) -> int:
         """Free the records of processes that are dead, and return how many there were.
@@ -283,7 +283,11 @@ class StatusPage:
     def _clear(self, number: int, cards: int) -> None:
         """Free a record: what it held first, or a new owner would inherit it."""
         for card in range(cards):
-            _Usage.clear(self.fd, card, number)
+            usage = abi.status_usage_offset(card)
+            for field in _CLEARED:
+                os.pwrite(self.fd, bytes(_WORD), usage + field + number * _WORD)
+            detail = usage + abi.USAGE_DETAIL + number * abi.DETAIL_BYTES
+            os.pwrite(self.fd, _NO_DETAIL, detail)
             # What was pending ended with its process: the others' turn must not wait for it.
             os.pwrite(self.fd, _NO_WORK, abi.status_work_offset(card, number))
         record = abi.status_process_offset(number)
@@ -310,46 +314,42 @@ class StatusPage:
         fcntl.fcntl(self.fd, _F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, offset, 1, 0))
 
 
-def _claims(records: bytes, usages: Sequence[_Usage]) -> Iterator[ProcessClaim]:
+def _claims(records: bytes, arrays: Sequence[_CardArrays]) -> Iterator[ProcessClaim]:
     whole = records[: len(records) - len(records) % abi.PROCESS_BYTES]
     for number, record in enumerate(abi.PROCESS.iter_unpack(whole)):
         pid, _, starttime, denied, denied_bytes = record
         if pid:
-            held = tuple(usage.of(number) for usage in usages)
+            held = tuple(of_card.use_of(number) for of_card in arrays)
             denied, denied_bytes = min(denied, _MOST_DENIED), min(denied_bytes, _MOST_BYTES)
             yield ProcessClaim(number, pid, starttime, denied, denied_bytes, held)
 
 
-def _read_arrays(fd: int, card: int, count: int) -> tuple[bytes, ...]:
-    """Return the arrays of one card for its first `count` processes: `_READ`, then details."""
+def _read_arrays(fd: int, card: int, count: int) -> _CardArrays:
+    """Return the arrays of one card for its first `count` processes."""
     base = abi.status_usage_offset(card)
-    return (
-        *(os.pread(fd, count * _WORD, base + field) for field in _READ),
-        os.pread(fd, count * abi.DETAIL_BYTES, base + abi.USAGE_DETAIL),
+    return _CardArrays(
+        # Imports before exports: what is freed must not look like an orphan in between.
+        imported=os.pread(fd, count * _WORD, base + abi.USAGE_IMPORTED),
+        held=os.pread(fd, count * _WORD, base + abi.USAGE_HELD),
+        exported=os.pread(fd, count * _WORD, base + abi.USAGE_EXPORTED),
+        details=os.pread(fd, count * abi.DETAIL_BYTES, base + abi.USAGE_DETAIL),
     )
 
 
-@dataclass(frozen=True)
-class _Usage:
+class _CardArrays(NamedTuple):
     """The arrays of one card, as far as they are used; short where the tenant broke the file."""
 
-    words: Mapping[int, bytes]  # by USAGE_...
+    imported: bytes
+    held: bytes
+    exported: bytes
     details: bytes
 
-    @staticmethod
-    def clear(fd: int, card: int, number: int) -> None:
-        base = abi.status_usage_offset(card)
-        for field in _CLEARED:
-            os.pwrite(fd, bytes(_WORD), base + field + number * _WORD)
-        detail = base + abi.USAGE_DETAIL + number * abi.DETAIL_BYTES
-        os.pwrite(fd, bytes(abi.DETAIL_BYTES), detail)
-
-    def of(self, number: int) -> MemoryUse:
+    def use_of(self, number: int) -> MemoryUse:
         """Return what process `number` holds; nothing where the file ends before it."""
         detail = self.details[number * abi.DETAIL_BYTES : (number + 1) * abi.DETAIL_BYTES]
         if len(detail) < abi.DETAIL_BYTES:
             return _NOTHING
-        imported, held, exported = (self._word(field, number) for field in _READ)
+        imported, held, exported = (_word(array, number) for array in self[:3])
         if detail == _NO_DETAIL and not (imported or held or exported):
             return _NOTHING  # most processes use one card of a tenant's
         *kinds, kept, contexts = abi.DETAIL.unpack(detail)
@@ -364,6 +364,7 @@ class _Usage:
             imported_bytes=imported,
         )
 
-    def _word(self, field: int, number: int) -> int:
-        word = self.words[field][number * _WORD : (number + 1) * _WORD]
-        return min(int.from_bytes(word, "little"), _MOST_BYTES)
+
+def _word(array: bytes, number: int) -> int:
+    word = array[number * _WORD : (number + 1) * _WORD]
+    return min(int.from_bytes(word, "little"), _MOST_BYTES)

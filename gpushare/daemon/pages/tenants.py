@@ -27,7 +27,7 @@ from gpushare.daemon.pages.status_page import (
     ProcessClaim,
     StatusPage,
     TenantClaims,
-    disown_page,
+    give_page,
     sum_claims,
 )
 
@@ -38,11 +38,7 @@ def make_wakeup(directory: int, *, owner: int | None = None) -> None:
     flags = os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(abi.WAKEUP_NAME, flags, dir_fd=directory)
     try:
-        if owner is None:
-            os.fchmod(fd, 0o666)
-            disown_page(fd)
-        else:
-            os.fchown(fd, owner, -1)
+        give_page(fd, owner)
     finally:
         os.close(fd)
 
@@ -129,7 +125,8 @@ class Pages:
     ) -> Pages:
         """Make the files in the directory open at `directory`, which is owned from now on."""
         try:
-            grant, status = GrantPage.make(directory, key, cards), _status(directory, owner)
+            grant = GrantPage.make(directory, key, cards)
+            status = StatusPage.make(directory, owner=owner)
             make_wakeup(directory, owner=owner)
             return cls(directory, grant, status, Denials(watched=True))
         except BaseException:
@@ -199,8 +196,8 @@ class Pages:
                     pages._read_again = time.monotonic() + _PAUSE_TIMES * took
             return pages._summed[1]
 
-        found = self.look(summed, None)
-        return sum_claims((), self.grant.card_count) if found is None else found
+        sums = self.look(summed, None)
+        return sum_claims((), self.grant.card_count) if sums is None else sums
 
     def last_claims(self) -> tuple[ProcessClaim, ...]:
         """Return the claims that `accounts` summed last; call it right after that."""
@@ -233,10 +230,6 @@ class Pages:
                 self.closed = True
                 self.status.close()
                 os.close(self.directory)
-
-
-def _status(directory: int, owner: int | None) -> StatusPage:
-    return StatusPage.make(directory, owner=owner)
 
 
 class Tenants:

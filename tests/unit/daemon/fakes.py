@@ -33,7 +33,7 @@ from gpushare.daemon.cards.driver_client import (
     ProcessUse,
 )
 from gpushare.daemon.composition import build_node, compose
-from gpushare.daemon.core.loop import Loop, Worker, WorkerPool
+from gpushare.daemon.core.loop import Loop, T, Worker, WorkerPool
 from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.freezer import Freezer
 from gpushare.daemon.identity.pid_resolver import PidResolver
@@ -44,7 +44,7 @@ from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observe.sampler import UsageSampler
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.operator.run_state import RunControl
-from gpushare.daemon.pages.mounts import CallResult, TenantMounts
+from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.process_watch import ProcessWatch, TenantSocket
 from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.placement.model import NO_LINKS, Card, Links
@@ -238,7 +238,7 @@ class PlainDirectories(TenantMounts):
     def _serve(self) -> None:
         self._entered.run()
 
-    def _ask(self, function: Callable[[], CallResult]) -> CallResult:
+    def _ask(self, function: Callable[[], T]) -> T:
         return function()
 
     def _enter(self) -> None:

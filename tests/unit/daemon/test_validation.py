@@ -200,7 +200,7 @@ def devices(samples: list[bytes], room: int = 4096) -> nvml_calls.Devices:
 
     made = object.__new__(nvml_calls.Devices)
     library: Any = SimpleNamespace(nvmlDeviceGetProcessUtilization=report)
-    made._library, made._seen, made._room = library, {}, ctypes.create_string_buffer(room)
+    made._library, made._newest_shares, made._room = library, {}, ctypes.create_string_buffer(room)
     return made
 
 
