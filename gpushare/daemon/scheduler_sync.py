@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
@@ -239,8 +239,9 @@ class SchedulerSync:
             self._scheduler.end()
             self._disconnect()
         if self._scheduler is None:
-            scheduler = Scheduler.start(command)
-            self._use(scheduler, "scheduler-started", time_scale=command.time_scale)
+            started = Scheduler.start(command)
+            self._use(started, "scheduler-started", time_scale=command.time_scale)
+            return started
         return self._scheduler
 
     def _is_current(self, scheduler: Scheduler, command: SchedulerCommand) -> bool:
@@ -258,7 +259,7 @@ class SchedulerSync:
         program = state.node.libraries.parent / "bin" / PROGRAM
         return SchedulerCommand(program, state.node.config.run_dir / SOCKET, time_scale)
 
-    def _use(self, scheduler: Scheduler, event: str, **fields: int) -> None:
+    def _use(self, scheduler: Scheduler, event: str, **fields: Any) -> None:
         """Send the shares to a scheduler from now on, and start another one when it ends."""
         self._started = time.monotonic()
         log(event, pid=scheduler.pid, **fields)

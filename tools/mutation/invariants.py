@@ -321,7 +321,7 @@ INVARIANTS: Final = (
     Invariant(
         "impossible-sample-rejected",
         "A figure of the driver that cannot be rejects the whole sample.",
-        f"{_DAEMON}/cards/validation.py",
+        f"{_DAEMON}/cards/nvml_client.py",
         "if size is not None and not 0 <= size <= total:",
         "if size is not None and size < 0:",
         (f"{_TESTS}/test_validation.py::test_an_impossible_value_is_refused",),

@@ -10,6 +10,11 @@ another one is started: later each time where that does not help.
 The library is reloaded, in a new process, when that is requested (`renew`), when the driver's
 version, its cards or their parts are other ones, and now and then while a card does not answer:
 nothing less shows a card that was reset.
+
+What the worker answers is validated here, and nowhere else: a figure that cannot be invalidates the
+whole sample (InvalidSample), and no tenant is judged by it. What real drivers do is accepted: a
+process whose memory the driver does not know, one that is listed though it has ended (its memory is
+still taken), the same one in several lists.
 """
 
 from __future__ import annotations
@@ -18,12 +23,14 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from gpushare.daemon.cards import validation, worker_process
+from gpushare.daemon.cards import worker_process
 from gpushare.daemon.cards.driver_client import (
     DriverError,
     DriverGeneration,
@@ -31,13 +38,330 @@ from gpushare.daemon.cards.driver_client import (
     DriverSample,
     DriverTimeout,
     InvalidSample,
+    ProcessUse,
 )
-from gpushare.daemon.cards.validation import DriverDescription
 from gpushare.daemon.cards.worker_process import WorkerLost, WorkerProcess
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import T, Task
-from gpushare.daemon.placement.model import Card, Links
+from gpushare.daemon.placement.model import (
+    NO_LINKS,
+    NO_NODE,
+    UNKNOWN,
+    Card,
+    Link,
+    Links,
+    MigInstance,
+)
+from gpushare.host.numa import Numa
 from gpushare.metrics_schema import CardSensors
+
+_PID_MOST: Final = 1 << 22  # Linux, include/linux/threads.h: PID_MAX_LIMIT
+#: What the sum over processes may be beyond the card's own figure: rounding, and what one of them
+#: gave back while the driver was counting.
+_SUM_SLACK_BYTES: Final = 1 << 30
+_PERCENT: Final = 100
+_MOST: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class DriverDescription:
+    """The driver as its library described it when it was loaded."""
+
+    driver_version: str
+    cuda_version: str
+    cards: tuple[Card, ...]
+    generation: DriverGeneration
+    limits: bool
+    totals: Mapping[str, int]  # bytes in all, by uuid
+    lost: tuple[str, ...] = ()  # of cards without an identity: why
+    links: Links = NO_LINKS
+
+
+@contextmanager
+def _checked_format(what: str) -> Iterator[None]:
+    """Have an answer in another format refused: InvalidSample, the driver reports `what` in it."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidSample(f"the driver {what} in an unknown format: {error!r}") from error
+
+
+def driver_description(answer: Mapping[str, Any]) -> DriverDescription:
+    """Return the answer to `load`; InvalidSample."""
+    with _checked_format("reports its cards"):
+        cards = tuple(_card(card) for card in answer["cards"])
+        instances = tuple(_instances(answer["cards"], cards, len(cards) + len(answer["lost"])))
+        generation = DriverGeneration(
+            str(answer["driver"]),
+            tuple((card.index, card.uuid) for card in cards),
+            _parts(answer["cards"], {}),
+        )
+        description = DriverDescription(
+            generation.driver,
+            str(answer["cuda"]),
+            (*cards, *instances),
+            generation,
+            bool(answer["limits"]),
+            totals={
+                str(part["uuid"]): int(part["total"])
+                for card in answer["cards"]
+                for part in (card, *card["instances"])
+            },
+            lost=tuple(str(card["error"]) for card in answer["lost"]),
+            links=_links(answer, instances),
+        )
+    if len({card.uuid for card in description.cards}) < len(description.cards):
+        raise InvalidSample("the driver reports two cards with the same UUID")
+    return description
+
+
+def _links(answer: Mapping[str, Any], instances: Sequence[Card]) -> Links:
+    """Return how far the cards are from each other; unknown where the answer has another format.
+
+    Only the quality of a placement depends on it, so no driver is refused for it. The NUMA node of
+    an instance is its card's.
+    """
+    try:
+        links = links_from_facts(answer["topology"], Numa().node_of)
+    except (KeyError, TypeError, ValueError):
+        links = NO_LINKS
+    nodes = {
+        card.uuid: links.node(card.instance.card_uuid)
+        for card in instances
+        if card.instance is not None
+    }
+    return replace(links, nodes={**links.nodes, **nodes})
+
+
+def driver_sample(answer: Mapping[str, Any], of: DriverDescription) -> DriverSample:
+    """Return a look at the cards `of` a loaded library; InvalidSample.
+
+    Its generation is of what is there now: where that is another one, the caller loads anew.
+    """
+    taken_ns = time.monotonic_ns()
+    uses: dict[str, tuple[ProcessUse, ...]] = {}
+    health: dict[str, str] = {}
+    busy: dict[str, int] = {}
+    used: dict[str, int] = {}
+    modes: dict[str, str] = {}
+    parts = dict(of.generation.parts)
+    with _checked_format("sent a response"):
+        cards = [card for card in answer["cards"] if card["uuid"]]
+        for card in cards:
+            uuid = str(card["uuid"])
+            if "error" in card:
+                health |= dict.fromkeys((uuid, *parts.get(uuid, ())), str(card["error"]))
+                continue
+            for part in card["instances"]:
+                part_uuid = str(part["uuid"])
+                uses[part_uuid] = _uses(part, of.totals.get(part_uuid))
+                used[part_uuid] = int(part["used"])
+            if card["instances"]:
+                uses[uuid] = ()  # its processes are those of the instances
+                continue
+            uses[uuid], used[uuid] = _uses(card, of.totals.get(uuid)), int(card["used"])
+            modes[uuid] = str(card["mode"])
+            percent = card.get("busy")
+            if isinstance(percent, int) and 0 <= percent <= _PERCENT:
+                busy[uuid] = percent
+        generation = DriverGeneration(
+            str(answer["driver"]),
+            tuple((int(card["index"]), str(card["uuid"])) for card in cards),
+            _parts(cards, parts),
+            of.generation.loads,
+        )
+    return DriverSample(taken_ns, uses, health, busy, generation, used=used, compute_modes=modes)
+
+
+def card_sensors(answer: Mapping[str, Any]) -> Mapping[str, CardSensors]:
+    """Return the sensors by uuid, without the figures that cannot be; none in another format.
+
+    No tenant is judged by them.
+    """
+    try:
+        return {str(uuid): _sensors(found) for uuid, found in answer["sensors"].items()}
+    except (AttributeError, KeyError):
+        return {}
+
+
+def _sensors(figures: Mapping[str, Any]) -> CardSensors:
+    known = {
+        name: figure
+        for name, figure in figures.items()
+        if name in CardSensors.__annotations__
+        and type(figure) is int
+        and 0 <= figure <= (_PERCENT if name.endswith("_percent") else _MOST)
+    }
+    return cast(CardSensors, known)
+
+
+def new_xids(answer: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    """Return uuid and number of each XID that has come; InvalidSample."""
+    with _checked_format("reports XIDs"):
+        return tuple((str(uuid), int(number)) for uuid, number in answer["xids"])
+
+
+def _parts(
+    cards: Sequence[Mapping[str, Any]], known: Mapping[str, tuple[str, ...]]
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the parts of each card under MIG; one that does not answer has what is `known`."""
+    parts = {}
+    for card in cards:
+        uuid = str(card["uuid"])
+        if "error" in card:
+            parts[uuid] = known.get(uuid)
+        elif card["parts"] is not None:
+            parts[uuid] = tuple(str(part) for part in card["parts"])
+    return tuple((uuid, found) for uuid, found in parts.items() if found is not None)
+
+
+def _card(reported: Mapping[str, Any]) -> Card:
+    capability = reported["capability"]
+    return Card(
+        index=int(reported["index"]),
+        uuid=str(reported["uuid"]),
+        model=str(reported["model"]).removeprefix("NVIDIA "),
+        name=str(reported["model"]),
+        bus_id=str(reported["bus_id"]),
+        memory_bytes=int(reported["memory"]),
+        minor=int(reported["minor"]),
+        datacenter=bool(reported["datacenter"]),
+        brand=str(reported["brand"]),
+        capability=None if capability is None else (int(capability[0]), int(capability[1])),
+        is_divided=bool(reported["instances"]),
+    )
+
+
+def _instances(
+    answers: Sequence[Mapping[str, Any]], cards: Sequence[Card], first: int
+) -> Iterator[Card]:
+    """Yield the MIG instances of all cards, numbered from `first`; what is not said is the card's.
+
+    The driver has no sensors of an instance, and no bus has its address.
+    """
+    parts = (
+        (card, part)
+        for card, answer in zip(cards, answers, strict=True)
+        for part in answer["instances"]
+    )
+    for index, (card, part) in enumerate(parts, first):
+        yield replace(
+            card,
+            index=index,
+            uuid=str(part["uuid"]),
+            model=str(part["model"]).removeprefix("NVIDIA "),
+            name=str(part["model"]),
+            memory_bytes=int(part["memory"]),
+            is_divided=False,
+            instance=MigInstance(
+                card.uuid,
+                card.index,
+                int(part["number"]),
+                int(part["gpu_instance"]),
+                int(part["compute_instance"]),
+            ),
+        )
+
+
+def _uses(reported: Mapping[str, Any], was: int | None) -> tuple[ProcessUse, ...]:
+    """Return what each process holds; InvalidSample where that cannot be."""
+    name = f"card {reported['index']}"
+    total, used = int(reported["total"]), int(reported["used"])
+    if not 0 <= used <= total:
+        raise InvalidSample(f"{name}: {used} bytes of {total} are used")
+    if was is not None and total != was:
+        raise InvalidSample(f"{name}: it has {total} bytes in all, and had {was}")
+    lists = [_held(reported[kind], name, total) for kind in ("compute", "graphics", "mps")]
+    shares = {int(pid): int(percent) for pid, percent in reported["shares"]}
+    held: dict[int, int | None] = {}
+    for one in lists:
+        for pid, size in one.items():
+            before = held.get(pid)
+            # In several lists with the same figure, or with what it took between two of them.
+            held[pid] = size if before is None else max(before, size or 0)
+    together = sum(size or 0 for size in held.values())
+    if together > used + _SUM_SLACK_BYTES:
+        raise InvalidSample(f"{name}: its processes hold {together} bytes, and it {used}")
+    known = {pid: share for pid, share in shares.items() if 0 <= share <= _PERCENT}
+    return tuple(
+        ProcessUse(pid, size, known.get(pid), is_mps=pid in lists[-1])
+        for pid, size in sorted(held.items())
+    )
+
+
+def _held(records: Any, name: str, total: int) -> dict[int, int | None]:
+    """Return the bytes by pid of one list; a process in several parts of a card holds their sum."""
+    by_place: dict[tuple[int, int | None], int | None] = {}
+    for pid, size, part in records:
+        if not 0 < pid <= _PID_MOST:
+            raise InvalidSample(f"{name}: there is no process {pid}")
+        if size is not None and not 0 <= size <= total:
+            raise InvalidSample(f"{name}: process {pid} holds {size} bytes of {total}")
+        if by_place.get((pid, part), size) != size:
+            raise InvalidSample(
+                f"{name}: process {pid} is listed with {by_place[pid, part]} bytes and with {size}"
+            )
+        by_place[pid, part] = size
+    held: dict[int, int | None] = {}
+    for (pid, _), size in by_place.items():
+        before = held.get(pid, 0)
+        held[pid] = None if size is None or before is None else before + size
+    return held
+
+
+_NEAREST: Final = 1
+_ONE_NVLINK: Final = 9
+_KINDS: Final = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+_BELOW_NVLINK: Final = 10
+
+
+def nvlink_link(count: int) -> Link:
+    """Return what `count` NVLinks between two cards are; of more, the cards are nearer."""
+    return Link(f"NV{count}", max(_NEAREST, _ONE_NVLINK + 1 - count))
+
+
+def pcie_link(level: int) -> Link:
+    """Return what a common ancestor of NVML's `level` is; UNKNOWN for one that is none of its."""
+    if level not in _KINDS:
+        return UNKNOWN
+    return Link(_KINDS[level], level + _BELOW_NVLINK)
+
+
+def links_from_facts(facts: Mapping[str, Any], node_of: Callable[[str], int]) -> Links:
+    """Return the links of `topology_facts`; `node_of` has a PCI address's node where NVML has none.
+
+    They are gathered once each time that the driver is loaded: nothing of them changes beneath a
+    driver. The kinds are those that `nvidia-smi topo -m` prints, the distances NVML's own levels
+    (nvml.h, nvmlGpuTopologyLevel_t: 0 on one board, 10 one switch, 20 several, 30 a host bridge,
+    40 one NUMA node, 50 across) with a ten added, so that NVLink, which no level has, is nearer
+    than any.
+
+    KeyError, TypeError: the facts have another format.
+    """
+    cards: Mapping[str, Any] = facts["cards"]
+    between = {
+        frozenset((pair["one"], pair["other"])): _link(pair, cards) for pair in facts["pairs"]
+    }
+    nodes = {}
+    for uuid, card in cards.items():
+        node = card["node"]
+        if node is None and card["address"] is not None:
+            node = node_of(card["address"])
+        nodes[uuid] = NO_NODE if node is None else int(node)
+    return Links(between, nodes)
+
+
+def _link(pair: Mapping[str, Any], cards: Mapping[str, Any]) -> Link:
+    one, other = cards[pair["one"]], cards[pair["other"]]
+    count = Counter(one["ends"])[other["address"]]
+    if not count and pair["nvlink"]:
+        # Through switches: as many links as the one with fewer has to what is no card.
+        addresses = {card["address"] for card in cards.values()}
+        count = min(sum(end not in addresses for end in card["ends"]) or 1 for card in (one, other))
+    if count:
+        return nvlink_link(count)
+    return UNKNOWN if pair["level"] is None else pcie_link(int(pair["level"]))
+
 
 #: A first nvmlInit without persistence mode takes seconds per card: it may come late once.
 _PATIENCE_DEADLINES: Final = 4
@@ -130,7 +454,7 @@ class Nvml:
         """Return what a cgroup may have of a card."""
         arguments = {"uuid": uuid, "cgroup": os.fsdecode(cgroup)}
         answer = self._ask(lambda: self._call("limits", arguments))
-        with validation.reported("reports limits"):
+        with _checked_format("reports limits"):
             return DriverLimits(int(answer["soft"]), int(answer["hard"]))
 
     def close(self) -> None:
@@ -227,7 +551,7 @@ class Nvml:
         self._loaded_at = time.monotonic()
         arguments = {"library": str(self.library), "env": self._env}
         try:
-            loaded = validation.driver_description(self._call_worker("load", arguments))
+            loaded = driver_description(self._call_worker("load", arguments))
         except (WorkerLost, DriverTimeout):
             raise
         except DriverError as error:
@@ -273,12 +597,12 @@ class Nvml:
             last = None
         answer = self._call_worker("look", {"known": last is not None, "brief": brief})
         # They are reported once, whatever the rest of the answer is worth.
-        self._xids += validation.new_xids(answer)
+        self._xids += new_xids(answer)
         if "sensors" in answer:
-            self._sensors = validation.card_sensors(answer)
+            self._sensors = card_sensors(answer)
         if last is not None and "cards" not in answer:  # nothing new: comparing both costs nothing
             self._sampled = replace(last, taken_ns=time.monotonic_ns())
         else:
-            self._sampled = validation.driver_sample(answer, self._loaded)
+            self._sampled = driver_sample(answer, self._loaded)
             self._sampled_of = self._loaded
         return self._sampled

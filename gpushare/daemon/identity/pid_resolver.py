@@ -201,7 +201,7 @@ class PidResolver:
 
     def __init__(self, holds: Callable[[int], bool] = lambda _: True) -> None:
         self._holds = holds
-        self._sightings: dict[int, ListedPid] = {}
+        self._seen: dict[int, ListedPid] = {}
         self._descriptors: dict[int, int] = {}  # by pid
         self._asked: dict[int, float] = {}  # when its cgroups were, by pid
         self._poll = select.poll()
@@ -214,7 +214,7 @@ class PidResolver:
         `keys` is asked again of all as soon as `version`, what its answers rest on, is another.
         """
         listed = set(pids)
-        for pid in self._sightings.keys() - listed:
+        for pid in self._seen.keys() - listed:
             self._forget(pid)
         self._note_ended()
         if version is not self._version:
@@ -224,24 +224,24 @@ class PidResolver:
         is_new = now - self._looked < _GAP_SECONDS
         self._looked = now
         for pid in listed:
-            if pid not in self._sightings:
+            if pid not in self._seen:
                 try:
-                    self._sightings[pid] = ListedPid(pid, self._open(pid), holds=is_new)
+                    self._seen[pid] = ListedPid(pid, self._open(pid), holds=is_new)
                 except _NoDescriptor:
                     continue  # not known until later
-            sighting = self._sightings[pid]
+            sighting = self._seen[pid]
             if sighting.process is not None and now - self._asked.get(pid, 0.0) >= _AGAIN_SECONDS:
                 self._asked[pid] = now
                 holds = sighting.holds or self._holds(pid)
                 owners = keys(pid) if holds else frozenset()
                 if (owners, holds) != (sighting.keys, sighting.holds):
-                    self._sightings[pid] = replace(sighting, keys=owners, holds=holds)
-        return dict(self._sightings)
+                    self._seen[pid] = replace(sighting, keys=owners, holds=holds)
+        return dict(self._seen)
 
     def is_there(self, sighting: ListedPid, keys: Keys) -> bool:
         """Whether the process still runs and is the same, before something is done to it."""
         self._note_ended()
-        now = self._sightings.get(sighting.pid)
+        now = self._seen.get(sighting.pid)
         if now is None or now.process is None or now.process != sighting.process:
             return False
         return keys(sighting.pid) == sighting.keys
@@ -252,7 +252,7 @@ class PidResolver:
 
     def close(self) -> None:
         """Forget all processes."""
-        for pid in list(self._sightings):
+        for pid in list(self._seen):
             self._forget(pid)
 
     def _open(self, pid: int) -> Process | None:
@@ -276,14 +276,17 @@ class PidResolver:
         ended = {descriptor for descriptor, _ in self._poll.poll(0)} if self._descriptors else set()
         for pid in [pid for pid, held in self._descriptors.items() if held in ended]:
             self._close(pid)
-            known = self._sightings[pid]
-            keys = known.keys if known.holds else frozenset()
-            self._sightings[pid] = ListedPid(pid, None, keys, ended=known.process)
+            self._end(pid)
+
+    def _end(self, pid: int) -> None:
+        known = self._seen[pid]
+        keys = known.keys if known.holds else frozenset()
+        self._seen[pid] = ListedPid(pid, None, keys, ended=known.process)
 
     def _forget(self, pid: int) -> None:
         self._close(pid)
         self._asked.pop(pid, None)
-        del self._sightings[pid]
+        del self._seen[pid]
 
     def _close(self, pid: int) -> None:
         descriptor = self._descriptors.pop(pid, None)

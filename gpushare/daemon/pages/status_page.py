@@ -230,7 +230,8 @@ class StatusPage:
         header = os.pread(self.fd, abi.STATUS_HEADER_BYTES, 0)
         if len(header) < abi.STATUS_HEADER_BYTES:
             return 0
-        return min(abi.STATUS_HEADER.unpack(header)[2], abi.MAX_PROCESSES)
+        high_water: int = abi.STATUS_HEADER.unpack(header)[2]
+        return min(high_water, abi.MAX_PROCESSES)
 
     def reap(self, is_alive: Callable[[int, int], bool], cards: int) -> int:
         """Free the records of processes that are dead, and return how many there were.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.daemon.cards.validation import links_from_facts
+from gpushare.daemon.cards.nvml_client import links_from_facts
 
 from .conftest import CLIENTS, SimulatorMachine
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpushare import config
 from gpushare.config import Config
-from gpushare.daemon.cards.validation import nvlink_link
+from gpushare.daemon.cards.nvml_client import nvlink_link
 from gpushare.daemon.lifecycle.host_process import open_tenant
 from gpushare.daemon.placement.model import Links
 from gpushare.host.numa import Numa

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import pytest
 
-from gpushare.daemon.cards.validation import nvlink_link, pcie_link
+from gpushare.daemon.cards.nvml_client import nvlink_link, pcie_link
 from gpushare.daemon.operator.resize import check_memory_growth
 from gpushare.daemon.placement.choose import place_request
 from gpushare.daemon.placement.model import (

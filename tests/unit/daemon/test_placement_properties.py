@@ -10,7 +10,7 @@ from itertools import combinations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpushare.daemon.cards.validation import nvlink_link, pcie_link
+from gpushare.daemon.cards.nvml_client import nvlink_link, pcie_link
 from gpushare.daemon.placement.choose import place_request
 from gpushare.daemon.placement.model import UNKNOWN, AllocationUse, Card, CardCapacity, Link, Links
 from gpushare.daemon.placement.request import (

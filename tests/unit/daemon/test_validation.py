@@ -14,20 +14,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.daemon.cards import nvml_calls, validation
+from gpushare.daemon.cards import nvml_calls, nvml_client
 from gpushare.daemon.cards.driver_client import DriverSample, InvalidSample, ProcessUse
-from gpushare.daemon.cards.validation import links_from_facts, nvlink_link, pcie_link
+from gpushare.daemon.cards.nvml_client import links_from_facts, nvlink_link, pcie_link
 from gpushare.daemon.placement.model import NO_NODE, UNKNOWN
 
 from . import scripted_worker
 from .scripted_worker import GIB, LOOK
 
-OF = validation.driver_description(scripted_worker.ANSWERS["load"])
+OF = nvml_client.driver_description(scripted_worker.ANSWERS["load"])
 
 
 def seen(**changes: Any) -> DriverSample:
     answer = {"driver": "615.10", "cards": [{**LOOK, **changes}], "xids": []}
-    return validation.driver_sample(answer, OF)
+    return nvml_client.driver_sample(answer, OF)
 
 
 @pytest.mark.parametrize(
@@ -81,12 +81,12 @@ def test_valid_replies_of_a_driver_are_accepted(
 def test_sensors_are_numbers_that_can_be() -> None:
     said = {"temperature_celsius": 41, "power_milliwatts": -1, "pcie_replays": 1 << 63}
     said |= {"encoder_percent": 101, "decoder_percent": True, "sm_clock_mhz": "9", "lies": 1}  # type: ignore[dict-item]
-    assert validation.card_sensors({"sensors": {"GPU-0": said}}) == {
+    assert nvml_client.card_sensors({"sensors": {"GPU-0": said}}) == {
         "GPU-0": {"temperature_celsius": 41}
     }
     malformed: tuple[Any, ...] = (None, [], {"GPU-0": None})
     for broken in malformed:
-        assert validation.card_sensors({"sensors": broken}) == {}
+        assert nvml_client.card_sensors({"sensors": broken}) == {}
 
 
 json = st.recursive(
@@ -103,11 +103,11 @@ json = st.recursive(
 def test_no_answer_is_worse_than_implausible(said: Any, field: str) -> None:
     for answers in ([{**LOOK, field: said}], [said], said):
         with contextlib.suppress(InvalidSample):
-            validation.driver_sample({"driver": "615.10", "cards": answers, "xids": []}, OF)
+            nvml_client.driver_sample({"driver": "615.10", "cards": answers, "xids": []}, OF)
     with contextlib.suppress(InvalidSample):
-        validation.new_xids({"xids": said})
+        nvml_client.new_xids({"xids": said})
     with contextlib.suppress(InvalidSample):
-        validation.driver_description(
+        nvml_client.driver_description(
             {**scripted_worker.ANSWERS["load"], "cards": [{**scripted_worker.CARD, field: said}]}
         )
 
@@ -115,7 +115,7 @@ def test_no_answer_is_worse_than_implausible(said: Any, field: str) -> None:
 def test_two_cards_of_one_uuid_are_none() -> None:
     twice = [scripted_worker.CARD, {**scripted_worker.CARD, "index": 1}]
     with pytest.raises(InvalidSample, match="two cards with the same UUID"):
-        validation.driver_description({**scripted_worker.ANSWERS["load"], "cards": twice})
+        nvml_client.driver_description({**scripted_worker.ANSWERS["load"], "cards": twice})
 
 
 SWITCH = "0000:c0:00.0"
