@@ -289,7 +289,6 @@ def _output(*argv: str) -> str:
 MACHINE_ID: Final = Path("/etc/machine-id")
 _FIRST_USER: Final = 1000  # smaller UIDs belong to the system (login.defs(5))
 _NOBODY: Final = 65534
-_ENGINE_SECONDS: Final = 20
 _HEX: Final = re.compile(r"[0-9a-f]{12,64}", re.ASCII)
 #: Names that say nothing of anybody, and without which a report cannot be read.
 _PUBLIC: Final = frozenset(
@@ -375,18 +374,9 @@ def names_on_machine() -> Iterator[tuple[str, str]]:
 
 def _engine_rows(engine: str) -> list[str]:
     try:
-        done = subprocess.run(
-            [engine, "ps", "--all", "--format", "{{.Names}}\t{{.Image}}"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_ENGINE_SECONDS,
-            check=False,
-        )
+        return _output(engine, "ps", "--all", "--format", "{{.Names}}\t{{.Image}}").splitlines()
     except (OSError, subprocess.SubprocessError):
         return []
-    return done.stdout.splitlines()
 
 
 def _of_image(image: str) -> Iterator[tuple[str, str]]:

@@ -12,15 +12,13 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
-import secrets
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import ClassVar, Final, Literal
 
 from gpushare.errors import UserError
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from gpushare.oci.bounded_read import replace_file
 
 SUFFIX: Final = ".before-gpushare"
 NAME: Final = "gpushare"
@@ -43,27 +41,40 @@ class EngineError(UserError):
     """An engine cannot be configured; names the file, the line and the fix."""
 
 
-class Syntax(Protocol):
+class Syntax(ABC):
     """Edits one file of an engine: text in, text out; BadConfiguration if it cannot be edited."""
 
-    @property
-    def undone_by(self) -> UndoneBy:
-        """How gpushare-undo removes the runtime."""
+    undone_by: ClassVar[UndoneBy]  # how gpushare-undo removes the runtime
 
+    @abstractmethod
     def register(self, text: str, launcher: Path, *, default: bool) -> str:
         """Return `text` with the runtime, as the default if requested."""
 
+    @abstractmethod
     def unregister(self, text: str, original: str) -> str:
         """Return `text` without the runtime; the default as in `original`."""
 
+    @abstractmethod
     def registered(self, text: str) -> Path | None:
         """Return the launcher that `text` names, None when the runtime is not in it."""
 
-    def is_default(self, text: str) -> bool:
+    def is_default(self, text: str) -> bool:  # noqa: ARG002 - other syntaxes take it
         """Return whether the runtime is the default."""
+        return False
 
-    def remarks(self, text: str) -> list[str]:
+    def remarks(self, text: str) -> list[str]:  # noqa: ARG002
         """Return warnings about this configuration."""
+        return []
+
+
+class OwnFile(Syntax):
+    """A file that gpushare owns as a whole, and that applies to every runtime."""
+
+    undone_by: ClassVar[UndoneBy] = "own"
+
+    def unregister(self, text: str, original: str) -> str:  # noqa: ARG002
+        """Return `original`."""
+        return original
 
 
 @dataclass(frozen=True)
@@ -185,7 +196,7 @@ def registered_launcher(file: ConfigFile) -> Path | None:
     try:
         return file.syntax.registered(text) if text is not None else None
     except BadConfiguration as error:
-        raise _named(file.path, error) from error
+        raise located(file.path, error) from error
 
 
 def _configured(file: ConfigFile, launcher: Path, *, default: bool) -> FileChange:
@@ -199,7 +210,7 @@ def _configured(file: ConfigFile, launcher: Path, *, default: bool) -> FileChang
         after = syntax.register(text, launcher, default=default)
         remarks = tuple(syntax.remarks(after))
     except BadConfiguration as error:
-        raise _named(file.path, error) from error
+        raise located(file.path, error) from error
     return FileChange(file.path, before, after, original, remarks)
 
 
@@ -210,7 +221,7 @@ def _unconfigured(file: ConfigFile) -> FileChange:
             return FileChange(file.path, before, before, None)
         original = _original(file, before)
     except BadConfiguration as error:
-        raise _named(file.path, error) from error
+        raise located(file.path, error) from error
     return FileChange(file.path, before, original, None)
 
 
@@ -248,24 +259,13 @@ def _write(path: Path, text: str, *, like: Path) -> None:
     """Replace `path` in one rename, with the mode and owner of `like` if that exists."""
     target = path.resolve()  # a symbolic link is kept
     target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            if like.exists():
-                status = like.stat()
-                os.fchmod(descriptor, status.st_mode & 0o7777)
-                if os.geteuid() == 0:
-                    os.fchown(descriptor, status.st_uid, status.st_gid)
-            file.write(text.encode())
-            file.flush()
-            os.fsync(descriptor)
-        draft.rename(target)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
+    status = like.stat() if like.exists() else None
+    owner = (status.st_uid, status.st_gid) if status and os.geteuid() == 0 else None
+    mode = status.st_mode & 0o7777 if status else 0o644
+    replace_file(target, text.encode(), mode, owner=owner, synced=True)
 
 
-def _named(path: Path, error: BadConfiguration) -> EngineError:
+def located(path: Path, error: BadConfiguration) -> EngineError:
+    """Return `error` with its position in the file at `path`."""
     position = f"{path}:{error.line}" if error.line else str(path)
     return EngineError(f"{position}: {error}. Nothing was changed")

@@ -22,6 +22,7 @@ from gpushare.engines.config_files import (
     ConfigFile,
     ConfigLocation,
     EngineError,
+    Syntax,
     UndoneBy,
     read_text,
     under_root,
@@ -44,7 +45,7 @@ MERGES_SINCE: Final = 3  # file version that only containerd 2.x, which merges, 
 
 
 @dataclass(frozen=True)
-class Configuration:
+class Configuration(Syntax):
     """A file of plain TOML.
 
     For a drop-in, `around` is the content of the other files; their default handler is copied.
@@ -231,11 +232,7 @@ def read_files(root: Path, main: Path) -> dict[Path, toml_text.TomlTable]:
         path = pending.pop(0)
         if path in found:
             continue
-        try:
-            found[path] = toml_text.parse(read_text(path))
-        except BadConfiguration as error:
-            line = f":{error.line}" if error.line else ""
-            raise EngineError(f"{path}{line}: {error}. Nothing was changed") from error
+        found[path] = toml_text.read(path)
         for pattern in _patterns(found[path], root, path):
             pending += sorted(Path("/").glob(pattern.lstrip("/")))
     return found
@@ -455,7 +452,7 @@ CLUSTERS: Final[dict[str, tuple[Path, Callable[[Path], ConfigLocation]]]] = {
 
 
 @dataclass(frozen=True)
-class Template:
+class Template(Syntax):
     """A template; `generated` is the file generated at the last start, from it or from the base."""
 
     generated: TomlTable = field(repr=False)
@@ -487,10 +484,6 @@ class Template:
         """Return the launcher in `text`, None if it has no handler for gpushare."""
         handler = toml_text.parse_table(text, self._name)
         return Path(handler.get("options", {}).get("BinaryName", "")) if handler else None
-
-    def is_default(self, text: str) -> bool:  # noqa: ARG002 - `register` refuses it
-        """Return False: a template cannot set the default."""
-        return False
 
     def remarks(self, text: str) -> list[str]:
         """Return warnings about this template."""

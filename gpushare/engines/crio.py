@@ -17,12 +17,10 @@ from typing import ClassVar, Final
 from gpushare.engines import toml_text
 from gpushare.engines.config_files import (
     NAME,
-    BadConfiguration,
     ConfigFile,
     ConfigLocation,
-    EngineError,
+    Syntax,
     UndoneBy,
-    read_text,
     under_root,
 )
 from gpushare.engines.toml_text import TomlKey, TomlTable
@@ -40,7 +38,7 @@ _OWN: Final = frozenset({"runtime_path", "runtime_config_path", "inherit_default
 
 
 @dataclass(frozen=True)
-class CrioDropIn:
+class CrioDropIn(Syntax):
     """A file in `crio.conf.d`; `around` is the merged content of the other files.
 
     `later` is the default set by a file that is read after this one, empty if there is none.
@@ -153,10 +151,7 @@ def _around(root: Path, ours: Path) -> tuple[TomlTable, str]:
     for path in (under_root(root, MAIN), *(path for _, path in sorted(drop_ins.items()))):
         if path == ours or not path.is_file():
             continue
-        try:
-            content = toml_text.parse(read_text(path))
-        except BadConfiguration as error:
-            raise EngineError(f"{path}:{error.line}: {error}. Nothing was changed") from error
+        content = toml_text.read(path)
         _merge(result, content)
         if path.parent == ours.parent and path.name > ours.name:
             later = default_name(content) or later

@@ -20,6 +20,7 @@ from gpushare.engines.config_files import (
     ConfigFile,
     ConfigLocation,
     EngineError,
+    Syntax,
     UndoneBy,
     read_text,
     under_root,
@@ -104,7 +105,7 @@ def _conflict(start: systemd_unit.UnitStart | None, flag: str) -> str:
 
 
 @dataclass(frozen=True)
-class DaemonJson:
+class DaemonJson(Syntax):
     """The file. The fields are the reasons why a key is already set by a flag, empty if not."""
 
     runtimes_taken: str = ""
@@ -147,10 +148,6 @@ class DaemonJson:
     def is_default(self, text: str) -> bool:
         """Return whether the runtime is the default."""
         return _read(text).get(_DEFAULT) == NAME
-
-    def remarks(self, text: str) -> list[str]:  # noqa: ARG002 - other syntaxes take it
-        """Return no warnings."""
-        return []
 
     def default_program(self, file: Path) -> str | None:
         """Return the program of the default runtime in `file`; None for docker's own, or ours."""

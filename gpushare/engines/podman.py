@@ -21,9 +21,9 @@ from gpushare.engines.config_files import (
     BadConfiguration,
     ConfigFile,
     ConfigLocation,
-    EngineError,
+    OwnFile,
+    Syntax,
     UndoneBy,
-    read_text,
     under_root,
 )
 from gpushare.engines.toml_text import TomlTable
@@ -46,7 +46,7 @@ _JSON: Final = "runtime_supports_json"
 
 
 @dataclass(frozen=True)
-class ContainersConf:
+class ContainersConf(Syntax):
     """A drop-in; `json` are the runtimes that podman would treat as logging JSON without it."""
 
     json: tuple[str, ...] = JSON
@@ -132,10 +132,7 @@ def _engine_table(root: Path, ours: Path) -> TomlTable:
     for path in (*(under_root(root, file) for file in FILES), *drop_ins):
         if path == ours:
             continue
-        try:
-            engine = toml_text.parse(read_text(path)).get("engine", {})
-        except BadConfiguration as error:
-            raise EngineError(f"{path}:{error.line}: {error}. Nothing was changed") from error
+        engine = toml_text.read(path).get("engine", {})
         runtimes = {**result.get("runtimes", {}), **engine.get("runtimes", {})}
         supports = _appended(result.get(_JSON, JSON), engine.get(_JSON, []))
         result |= {**engine, "runtimes": runtimes, _JSON: supports}
@@ -162,32 +159,17 @@ _TIMEOUT_SECONDS: Final = 60
 _PATH: Final = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-@dataclass(frozen=True)
-class HookFile:
-    """A file that gpushare owns as a whole."""
-
-    undone_by: ClassVar[UndoneBy] = "own"
+class HookFile(OwnFile):
+    """The hook that podman runs for every container with a request."""
 
     def register(self, text: str, launcher: Path, *, default: bool) -> str:  # noqa: ARG002
         """Return the file for the hook next to `launcher`."""
         return json.dumps(_content(launcher.with_name(HOOK)), indent="\t") + "\n"
 
-    def unregister(self, text: str, original: str) -> str:  # noqa: ARG002
-        """Return `original`: gpushare owns the whole file."""
-        return original
-
     def registered(self, text: str) -> Path | None:
         """Return the launcher next to the hook in `text`."""
         hook = json_text.parse(text).get("hook", {}) if text.strip() else {}
         return Path(str(hook["path"])).with_name("gpushare-runtime") if hook.get("path") else None
-
-    def is_default(self, text: str) -> bool:  # noqa: ARG002
-        """Return False: a hook applies to every runtime."""
-        return False
-
-    def remarks(self, text: str) -> list[str]:  # noqa: ARG002
-        """Return no warnings."""
-        return []
 
 
 def _content(hook: Path) -> dict[str, Any]:

@@ -14,14 +14,12 @@ import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
-from gpushare.engines.config_files import ConfigFile, read_text, under_root
+from gpushare.engines.config_files import ConfigFile, OwnFile, read_text, under_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from gpushare.engines.config_files import UndoneBy
 
 _FOLDERS: Final = tuple(  # of files with the same name, the first takes precedence
     Path(folder) / "systemd/system"
@@ -119,32 +117,17 @@ def _expanded(words: tuple[str, ...], variables: dict[str, str]) -> Iterator[str
             yield _VARIABLE.sub(lambda match: variables.get(match.group(1), ""), word)
 
 
-@dataclass(frozen=True)
-class UnitDropIn:
-    """A drop-in that gpushare owns as a whole."""
-
-    undone_by: ClassVar[UndoneBy] = "own"
+class UnitDropIn(OwnFile):
+    """The drop-in that orders an engine's unit."""
 
     def register(self, text: str, launcher: Path, *, default: bool) -> str:  # noqa: ARG002
         """Return the drop-in."""
         return _TEXT.format(launcher=launcher)
 
-    def unregister(self, text: str, original: str) -> str:  # noqa: ARG002
-        """Return `original`: gpushare owns the whole file."""
-        return original
-
     def registered(self, text: str) -> Path | None:
         """Return the launcher whose registration created it, None for another program's file."""
         found = _LAUNCHER.search(text)
         return Path(found[1]) if found else None
-
-    def is_default(self, text: str) -> bool:  # noqa: ARG002
-        """Return False: the order applies to every container."""
-        return False
-
-    def remarks(self, text: str) -> list[str]:  # noqa: ARG002
-        """Return no warnings."""
-        return []
 
 
 def ordering_drop_ins(services: tuple[str, ...], root: Path = Path("/")) -> tuple[ConfigFile, ...]:

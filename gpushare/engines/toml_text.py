@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import tomlkit
 from tomlkit.exceptions import ParseError, TOMLKitError
 
-from gpushare.engines.config_files import BadConfiguration
+from gpushare.engines.config_files import BadConfiguration, located, read_text
 
 TomlTable = dict[str, Any]
 TomlKey = tuple[str, ...]
@@ -40,6 +41,14 @@ def parse(text: str) -> TomlTable:
         raise BadConfiguration(str(error), error.line) from error
     except TOMLKitError as error:
         raise BadConfiguration(str(error)) from error
+
+
+def read(path: Path) -> TomlTable:
+    """Return the content of the file at `path`, empty if it does not exist; EngineError."""
+    try:
+        return parse(read_text(path))
+    except BadConfiguration as error:
+        raise located(path, error) from error
 
 
 def table_at(found: TomlTable, path: TomlKey) -> TomlTable:

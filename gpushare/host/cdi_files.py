@@ -12,7 +12,6 @@ from __future__ import annotations
 import glob
 import json
 import os
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +21,7 @@ import yaml
 from gpushare.errors import UserError
 from gpushare.host.driver import GPU
 from gpushare.oci import cdi
+from gpushare.oci.bounded_read import replace_file
 from gpushare.oci.cdi import CdiError, CdiSpec
 
 FOLDERS: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))
@@ -125,17 +125,7 @@ def write_spec(path: Path, text: str) -> bool:
     if not path.parent.is_dir():
         path.parent.mkdir(parents=True)
         path.parent.chmod(0o755)
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(draft, flags, 0o644)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), 0o644)  # independent of the umask
-            file.write(text)
-        draft.rename(path)
-    except BaseException:
-        draft.unlink()
-        raise
+    replace_file(path, text.encode(), 0o644)
     return True
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads files, and JSON of OCI and CDI, of untrusted size, depth and content.
+"""Reads files, and JSON of OCI and CDI, of untrusted size, depth and content; replaces files.
 
 JSON is read whole, unambiguously and to a bounded depth. Python's json accepts duplicate keys (the
 last one wins, where Go and C readers may differ), NaN, 1e400 (infinity) and half of a surrogate
@@ -13,8 +13,10 @@ import json
 import math
 import os
 import re
+import secrets
 from collections import Counter
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, Final
 
 _CHUNK: Final = 64 << 10
@@ -30,6 +32,39 @@ def read_at_most(fd: int, limit: int) -> bytes:
         chunks.append(chunk)
         limit -= len(chunk)
     return b"".join(chunks)
+
+
+def replace_file(  # noqa: PLR0913 - as much as a file has
+    path: str | Path,
+    data: bytes,
+    mode: int,
+    *,
+    owner: tuple[int, int] | None = None,
+    dir_fd: int | None = None,
+    synced: bool = False,
+) -> None:
+    """Put a file with `data` at `path` by one rename, with `mode` whatever the umask; OSError.
+
+    A reader sees the one or the other, whole. `path` is relative to `dir_fd`, if there is one.
+    """
+    folder, name = os.path.split(path)
+    draft = os.path.join(folder, f".{name}.{secrets.token_hex(8)}")  # noqa: PTH118 - of a fd
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(draft, flags, 0o600, dir_fd=dir_fd)
+    try:
+        with os.fdopen(fd, "wb", buffering=0):
+            rest = memoryview(data)
+            while rest:  # write(2) may write less than requested, on a full disk without an error
+                rest = rest[os.write(fd, rest) :]
+            if owner is not None:
+                os.fchown(fd, *owner)
+            os.fchmod(fd, mode)
+            if synced:
+                os.fsync(fd)
+        os.rename(draft, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+    except BaseException:
+        os.unlink(draft, dir_fd=dir_fd)
+        raise
 
 
 MAX_DEPTH: Final = 64

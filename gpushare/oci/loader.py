@@ -9,7 +9,6 @@ import hashlib
 import itertools
 import os
 import re
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from gpushare.oci import ldcache
+from gpushare.oci.bounded_read import replace_file
 from gpushare.oci.driver_files import CUDA, NVML, DriverFiles, Library
 from gpushare.oci.edits import Mount
 from gpushare.oci.elf import Platform
@@ -260,17 +260,7 @@ def _kept(directory: Path, content: bytes) -> Path:
     directory.mkdir(exist_ok=True)
     directory.chmod(0o755)  # the caches are mounted into containers
     _drop_oldest(directory, len(content))
-    temporary = directory / f".{path.name}.{secrets.token_hex(8)}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(temporary, flags, 0o644)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-            os.fchmod(file.fileno(), 0o644)
-        temporary.rename(path)
-    except BaseException:
-        temporary.unlink()
-        raise
+    replace_file(path, content, 0o644)
     return path
 
 

@@ -13,14 +13,13 @@ import ctypes
 import errno
 import functools
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare.oci.bounded_read import read_at_most
+from gpushare.oci.bounded_read import read_at_most, replace_file
 
 _SYS_OPENAT2: Final = 437  # the same on every architecture (asm-generic/unistd.h)
 _RESOLVE_NO_XDEV: Final = 0x01
@@ -373,26 +372,12 @@ def read_regular(found: int, path: str, limit: int, *, whole: bool = True) -> by
 
 
 def _replace(directory_fd: int, name: str, data: bytes, mode: int) -> None:
-    uid = gid = None
+    owner = None
     try:
         before = os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
         if stat.S_ISREG(before.st_mode):
-            mode, uid, gid = stat.S_IMODE(before.st_mode), before.st_uid, before.st_gid
+            mode, owner = stat.S_IMODE(before.st_mode), (before.st_uid, before.st_gid)
     except FileNotFoundError:
         above = os.fstat(directory_fd)
-        uid, gid = above.st_uid, above.st_gid
-    temporary = f".{name}.{secrets.token_hex(8)}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(temporary, flags, 0o600, dir_fd=directory_fd)
-    try:
-        with os.fdopen(fd, "wb", buffering=0) as file:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(file.fileno(), rest) :]
-            if uid is not None and gid is not None:
-                os.fchown(file.fileno(), uid, gid)
-            os.fchmod(file.fileno(), mode & 0o777)
-        os.rename(temporary, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
-    except BaseException:
-        os.unlink(temporary, dir_fd=directory_fd)
-        raise
+        owner = above.st_uid, above.st_gid
+    replace_file(name, data, mode & 0o777, owner=owner, dir_fd=directory_fd)

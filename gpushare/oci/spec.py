@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpushare.oci.bounded_read import parse_object, read_at_most
+from gpushare.oci.bounded_read import parse_object, read_at_most, replace_file
 
 CONFIG: Final = "config.json"
 MAX_BYTES: Final = 4 << 20
@@ -185,23 +184,6 @@ def store(bundle_fd: int, spec: Spec, loaded: Spec) -> bool:
     if len(data) > MAX_BYTES:
         raise SpecError(f"would be over {MAX_BYTES >> 20} MiB with what a GPU needs")
     before = os.stat(CONFIG, dir_fd=bundle_fd, follow_symlinks=False)
-    temporary = f".{CONFIG}.{secrets.token_hex(8)}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(temporary, flags, 0o600, dir_fd=bundle_fd)
-    try:
-        with os.fdopen(fd, "wb", buffering=0) as file:
-            _write_all(file.fileno(), data)
-            os.fchown(file.fileno(), before.st_uid, before.st_gid)
-            os.fchmod(file.fileno(), stat.S_IMODE(before.st_mode))
-        os.rename(temporary, CONFIG, src_dir_fd=bundle_fd, dst_dir_fd=bundle_fd)
-    except BaseException:
-        os.unlink(temporary, dir_fd=bundle_fd)
-        raise
+    owner = (before.st_uid, before.st_gid)
+    replace_file(CONFIG, data, stat.S_IMODE(before.st_mode), owner=owner, dir_fd=bundle_fd)
     return True
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    """write(2) may write less than requested, on a full disk without an error."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(fd, rest) :]

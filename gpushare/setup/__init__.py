@@ -13,7 +13,6 @@ gpushare: it works after the package is removed, and only its own removal loses 
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
 import subprocess
 import tempfile
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from gpushare.client import RequestRefused
 from gpushare.engines.config_files import backup_path, under_root
 from gpushare.errors import UserError
+from gpushare.oci.bounded_read import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -138,7 +138,7 @@ class InstallRecord:
         self.folder(path.parent)
         self.files[str(path)] = _digest(text.encode())
         self.save()
-        _replace(under_root(self.root, path), text, mode)
+        replace_file(under_root(self.root, path), text.encode(), mode)
 
     def link(self, path: Path, target: Path) -> None:
         """Create a symbolic link, or replace one that setup created before."""
@@ -205,7 +205,7 @@ class InstallRecord:
         """Write gpushare-undo with this record."""
         self.folder(STATE)
         self.folder(UNDO.parent)
-        _replace(under_root(self.root, UNDO), self.undo_program(), 0o755)
+        replace_file(under_root(self.root, UNDO), self.undo_program().encode(), 0o755)
 
     def undo_program(self) -> str:
         """Return gpushare-undo with this record; RecordError if it cannot have one of its lines."""
@@ -233,15 +233,6 @@ def _is_undone_by_backup(change: FileChange) -> bool:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _replace(place: Path, text: str, mode: int) -> None:
-    draft = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        os.fchmod(descriptor, mode)  # independent of the umask
-        file.write(text)
-    draft.replace(place)
 
 
 # --- A step of `gpushare setup`, and the error that stops it ---
