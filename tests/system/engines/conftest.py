@@ -3,12 +3,12 @@
 
 How to write a test of an engine:
 
-* Take an engine: `docker`, `ctr`, `podman`, `node` (containerd with CRI). Its stack is empty before
+* Take an engine: `docker`, `podman`, `node` (containerd with CRI). Its stack is empty before
   each test, which may leave nothing in it (tests/stack/shared.py). It is a
   `tests.stack.Stack` (a simulated card, gpushared, a launcher) whose engines run in a mount
   namespace of their own, with the distribution's files, an empty /run and no configuration in /etc.
 * `stage.argv("podman", "run", ...)` is the command line that runs a program of the distribution in
-  there; with `env=stage.environment`, plain `docker`, `docker-compose`, `ctr` and `podman` are the
+  there; with `env=stage.environment`, plain `docker`, `docker-compose` and `podman` are the
   distribution's too.
 * Files that both sides see (bundles, configuration, sockets, an engine's storage) belong beneath
   `stage.root`, which has the same name inside. Cgroups belong beneath `/{stage.cgroup}`.
@@ -30,13 +30,11 @@ from tests.stack import Stack
 from tests.stack.distribution import HOST
 from tests.stack.shared import SharedStack
 
-from .ctr import Ctr, import_shell
 from .docker_client import DockerClient
 from .node import CriNode
 from .podman import Podman
 
 #: Once for each stack that is lent.
-_import_shell = lru_cache(maxsize=1)(import_shell)
 _podman_of = lru_cache(maxsize=1)(Podman)
 _node_of = lru_cache(maxsize=1)(CriNode)
 
@@ -63,15 +61,6 @@ def docker(shared_stage: SharedStack, stage: Stack) -> DockerClient:
     """docker, with the probe's image; gpushare is its default runtime."""
     assert shared_stage.docker.env
     return DockerClient(stage)
-
-
-@pytest.fixture
-def ctr(shared_stage: SharedStack, stage: Stack) -> Iterator[Ctr]:
-    assert shared_stage.containerd.env
-    _import_shell(stage)
-    container = Ctr(stage)
-    yield container
-    container.remove()
 
 
 @pytest.fixture

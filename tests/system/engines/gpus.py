@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import secrets
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +16,20 @@ from gpushare.protocol import TenantStatus
 from gpushare.verify import ProbeTenant, image
 from tests.stack import Stack
 
-#: dockerd looks for the first when it starts, ctr for the other when it is told of --gpus.
-PROGRAMS = ("nvidia-container-runtime-hook", "nvidia-container-cli")
+#: For this dockerd looks when it starts.
+PROGRAM = "nvidia-container-runtime-hook"
 RAN = "hook-ran"
 
 
 def stand_in(stack: Stack) -> None:
-    """Put programs by the names of NVIDIA's where engines look: with those they take `--gpus`.
+    """Put a program by the name of NVIDIA's where docker looks: with it, it takes `--gpus`.
 
-    Where one is run it leaves the file RAN in the stack's folder: under gpushare none ever is.
+    Where it is run it leaves the file RAN in the stack's folder: under gpushare it never is.
     """
     program = stack.root / "stand-in"
     program.write_text(f'#!/bin/sh\n: >"{stack.root / RAN}"\n')
     program.chmod(0o755)
-    for name in PROGRAMS:
-        inside(stack, f"cp '{program}' /usr/bin/{name}")
+    inside(stack, f"cp '{program}' /usr/bin/{PROGRAM}")
 
 
 def inside(stack: Stack, script: str) -> None:
@@ -54,16 +53,6 @@ class EngineClient:
     stack: Stack
     argv: Sequence[str] = ("docker",)
     options: Sequence[str] = ("--network", "none", "--runtime=gpushare")
-    env: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {**self.stack.environment, **self.env}
-
-    def run_argv(self, name: str, *options: str, tag: str = image.TAG) -> list[str]:
-        """Return the command that runs the probe with `options`."""
-        words = ("run", "--rm", "-i", "--name", name, *self.options, *options)
-        return [*self.argv, *words, tag]
 
     def call(self, *words: str, data: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
         """Call the client; its failure is the test's to judge."""
@@ -72,21 +61,16 @@ class EngineClient:
             check=False,
             input=data,
             capture_output=True,
-            env=self.environment,
+            env=self.stack.environment,
         )
 
-    def rows(self) -> dict[str, TenantStatus]:
-        """What gpushared tells `gpushare ps -a`, by the container's id."""
-        rows = Client(self.stack.socket).tenants(everything=True)
-        return {row["id"]: row for row in rows}
-
     @contextmanager
-    def tenant(self, *options: str, tag: str = image.TAG) -> Iterator[ProbeContainer]:
+    def tenant(self, *options: str) -> Iterator[ProbeContainer]:
         """Run the probe until it is left; it is a container's word that it started."""
         name = f"gpus-{secrets.token_hex(3)}"
-        argv = self.run_argv(name, *options, tag=tag)
+        words = ("run", "--rm", "-i", "--name", name, *self.options, *options, image.TAG)
         try:
-            with ProbeTenant(name, argv, self.environment) as tenant:
+            with ProbeTenant(name, [*self.argv, *words], self.stack.environment) as tenant:
                 yield ProbeContainer(self, tenant, tenant.start().get("code") == 0)
         finally:
             self.call("rm", "--force", name)
@@ -104,7 +88,8 @@ class ProbeContainer:
     def row(self) -> TenantStatus:
         """What `gpushare ps` says of it."""
         inspected = self.engine.call("inspect", "--format", "{{.Id}}", self.tenant.name)
-        return self.engine.rows()[inspected.stdout.decode().strip()]
+        rows = Client(self.engine.stack.socket).tenants(everything=True)
+        return {row["id"]: row for row in rows}[inspected.stdout.decode().strip()]
 
     @property
     def isolation(self) -> str:

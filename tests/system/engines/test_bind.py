@@ -21,9 +21,8 @@ from tests.stack import Stack
 from tests.stack.distribution import HOST
 from tests.system.waiting import wait_until
 
-from .ctr import BUSYBOX, Ctr, import_shell
 from .docker_client import FOUR_GIB, GIB, DockerClient, holds
-from .node import CriNode
+from .node import BUSYBOX, CriNode
 from .slices import allocated, assert_slice, probing
 
 
@@ -50,24 +49,10 @@ def released(own: Stack) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def containerd(own: Stack) -> Stack:
+def client(own: Stack) -> DockerClient:
     own.start_containerd()
-    import_shell(own)
-    return own
-
-
-@pytest.fixture(scope="module")
-def client(containerd: Stack) -> DockerClient:
-    docker = containerd.start_docker("--default-runtime=gpushare")
-    docker.prepare(containerd.installation.probe)
-    return DockerClient(containerd)
-
-
-@pytest.fixture
-def ctr(containerd: Stack) -> Iterator[Ctr]:
-    made = Ctr(containerd)
-    yield made
-    made.remove()
+    own.start_docker("--default-runtime=gpushare").prepare(own.installation.probe)
+    return DockerClient(own)
 
 
 @pytest.fixture(scope="module")
@@ -111,18 +96,6 @@ def test_docker_runs_restarts_and_stops(own: Stack, client: DockerClient, bind: 
         client("pause", name)
         assert client.state(name)["Status"] == "paused"
         client("unpause", name)
-
-
-@pytest.mark.gate
-def test_ctr_runs_executes_and_kills(ctr: Ctr, bind: str) -> None:
-    pid_file = ctr.stage.root / f"{ctr.name}.pid"
-    ctr.start("--pid-file", str(pid_file))
-    assert_bound(ctr.stage, bind)
-    [row] = Client(ctr.stage.socket).tenants()
-    assert ctr.processes() == [row["pid"]] == [int(pid_file.read_text())]
-    ctr.holds_its_quota(*ctr.executed())
-    ctr.kill()
-    wait_until(lambda: not allocated(ctr.stage))
 
 
 @pytest.mark.parametrize("pid", ["CONTAINER", "NODE"])
