@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
+from gpushare.client import Client
 from gpushare.errors import UserError
 from gpushare.protocol.kubernetes import device_name
 
@@ -43,18 +44,11 @@ class SchedulableCard:
     allows_shares: bool = True  # false: whole cards only
 
 
-class CardSource(Protocol):
-    """The part of gpushare.client.Client that reports cards."""
-
-    def cards(self) -> list[CardStatus]:
-        """Return the cards by index."""
-
-
 class CardFollower:
     """Asks gpushared for its cards every POLL_SECONDS."""
 
     def __init__(
-        self, client: CardSource, log: StatusLog, clock: Callable[[], float] = time.monotonic
+        self, client: Client, log: StatusLog, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._client, self._log, self._clock = client, log, clock
         self._cards: tuple[SchedulableCard, ...] | None = None

@@ -7,8 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
+from gpushare.client import Client
 from gpushare.errors import UserError
 from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.api.events import timestamp
@@ -31,9 +32,7 @@ from gpushare.kubernetes.api.slices import (
 from gpushare.protocol.kubernetes import DRIVER
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from gpushare.protocol.kubernetes import ClaimStatus
+    pass
 
 
 CLAIMS: Final = "/apis/resource.k8s.io/v1/resourceclaims"
@@ -401,22 +400,10 @@ class _FollowedClaim:
                 self._pods = set(claim.pods)
 
 
-class ClaimUsers(Protocol):
-    """The part of gpushare.client.Client that knows the pods of prepared claims."""
-
-    def claims(self) -> list[ClaimStatus]:
-        """Return the prepared claims."""
-
-    def set_claim_pods(self, uid: str, pods: Sequence[str]) -> None:
-        """Have these pods be those that may use a claim."""
-
-
 class ClaimFollower(PreparedClaims):
     """Follows the claims that are prepared on this node, those of an earlier process too."""
 
-    def __init__(
-        self, api: ApiServer, claims: ClaimReader, client: ClaimUsers, log: StatusLog
-    ) -> None:
+    def __init__(self, api: ApiServer, claims: ClaimReader, client: Client, log: StatusLog) -> None:
         super().__init__(api, lambda claim: client.set_claim_pods(claim.uid, claim.pods), log)
         self._claims, self._client, self._log = claims, client, log
         threading.Thread(target=self._resume, name="claims", daemon=True).start()

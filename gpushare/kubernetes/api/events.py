@@ -13,11 +13,12 @@ import hashlib
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from gpushare.client import Client
 from gpushare.kubernetes.api.server import ApiExists, ApiNotFound, ApiServer, Object, path_of
 from gpushare.quota.size import format_size
 
@@ -176,22 +177,12 @@ THROTTLED_RATIO: Final = 0.5
 _WINDOW: Final = "60s"
 
 
-class EventSource(Protocol):
-    """What of gpushare.client.Client events are made from."""
-
-    def history(self, name: str = "", since: float = 0.0, after: int = 0) -> Iterator[Any]:
-        """Yield the events since `since` (of the epoch) that came after number `after`."""
-
-    def tenants(self, *, everything: bool = False) -> Sequence[Any]:
-        """Return the tenants; with `everything` also containers without a GPU."""
-
-
 class EventReporter:
     """Reports the events of the pods on a node, one step at a time; not thread-safe."""
 
     def __init__(
         self,
-        source: EventSource,
+        source: Client,
         recorder: EventRecorder,
         clock: Callable[[], float] = time.time,
     ) -> None:

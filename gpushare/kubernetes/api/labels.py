@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
-from gpushare.client import RequestRefused
+from gpushare.client import Client, RequestRefused
 from gpushare.kubernetes.api.events import (
     MESSAGE_CHARACTERS,
     NORMAL,
@@ -231,13 +231,6 @@ def _vendors(where: KeyLocation, texts: Mapping[str, str]) -> Iterator[_LabelVal
             yield _LabelValue(key, setting, is_own=False)
 
 
-class SettingsTarget(Protocol):
-    """The part of gpushare.client.Client that sets what labels say."""
-
-    def set_node_setting(self, key: str, setting: NodeSetting | None) -> None:
-        """Set a setting of the node; None: as gpushare.yaml says."""
-
-
 class NodeSettings:
     """Keeps gpushared's settings as the labels of the node say; not thread-safe.
 
@@ -246,7 +239,7 @@ class NodeSettings:
 
     def __init__(
         self,
-        target: SettingsTarget,
+        target: Client,
         recorder: EventRecorder,
         clock: Callable[[], float] = time.time,
     ) -> None:

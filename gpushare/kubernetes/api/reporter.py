@@ -12,12 +12,13 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from gpushare.client import Client
 from gpushare.errors import UserError
 from gpushare.kubernetes import StatusLog
-from gpushare.kubernetes.api.events import EventRecorder, EventReporter, EventSource
-from gpushare.kubernetes.api.labels import NODES, NodeLabels, NodeSettings, SettingsTarget
+from gpushare.kubernetes.api.events import EventRecorder, EventReporter
+from gpushare.kubernetes.api.labels import NODES, NodeLabels, NodeSettings
 from gpushare.kubernetes.api.server import ApiServer, WatchedObjects
 from gpushare.kubernetes.api.slices import SLICES, SlicePublisher
 from gpushare.kubernetes.cards import NodeCards, node_cards, pcie_roots
@@ -32,16 +33,6 @@ OUTAGE: Final = "daemon: gpushared is not running"
 _CLOSE_SECONDS: Final = 5.0
 
 
-class NodeSource(EventSource, SettingsTarget, Protocol):
-    """The part of gpushare.client.Client that describes a node, and takes its settings."""
-
-    def cards(self) -> Any:
-        """Return the cards by index."""
-
-    def status(self) -> Mapping[str, Any]:
-        """Return the status of the daemon."""
-
-
 class NodeReporter:
     """Keeps labels, slices and events of the node `name` current, from `start` to `close`.
 
@@ -52,7 +43,7 @@ class NodeReporter:
     def __init__(
         self,
         api: ApiServer,
-        source: NodeSource,
+        source: Client,
         name: str,
         log: StatusLog,
         root: Path = Path("/"),

@@ -16,8 +16,9 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
+from gpushare.client import Client
 from gpushare.errors import UserError
 from gpushare.kubernetes.kubelet import memory_units
 from gpushare.kubernetes.kubelet.grpc_service import (
@@ -46,13 +47,6 @@ _CHECKPOINT: Final = "kubelet_internal_checkpoint"
 _OPTIONS: Final = {"get_preferred_allocation_available": True}
 
 
-class AllocationSource(Protocol):
-    """The part of gpushare.client.Client that makes folders for the device plugin."""
-
-    def allocation(self, card: str, memory_bytes: int) -> str:
-        """Return the folder that stands for so much memory of a card."""
-
-
 class DevicePlugin:
     """Serves and registers `resource` in the kubelet's folder of device plugins."""
 
@@ -60,7 +54,7 @@ class DevicePlugin:
         self,
         folder: Path,
         resource: MemoryResource,
-        client: AllocationSource,
+        client: Client,
         log: StatusLog,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -16,11 +16,12 @@ import base64
 import hashlib
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from gpushare.client import Client
 from gpushare.errors import UserError
 from gpushare.kubernetes.kubelet.grpc_service import (
     DRA_HEALTHY,
@@ -35,7 +36,7 @@ from gpushare.kubernetes.kubelet.grpc_service import (
     Call,
     GrpcServer,
 )
-from gpushare.protocol.kubernetes import DRIVER, device_name
+from gpushare.protocol.kubernetes import DRIVER, ClaimDevice, device_name
 
 if TYPE_CHECKING:
     from gpushare.kubernetes import StatusLog
@@ -55,25 +56,6 @@ class ClaimSource(Protocol):
 
     def read(self, namespace: str, name: str) -> AllocatedClaim:
         """Return a claim; UserError."""
-
-
-class ClaimPreparer(Protocol):
-    """The part of gpushare.client.Client that prepares claims."""
-
-    def prepare_claim(  # noqa: PLR0913 - the fields of the operation
-        self,
-        uid: str,
-        *,
-        namespace: str,
-        name: str,
-        pods: Sequence[str],
-        devices: Sequence[Any],
-        parameters: Mapping[str, str],
-    ) -> Mapping[str, Any]:
-        """Reserve a claim's devices; return the CDI devices of its containers as `cdi`."""
-
-    def unprepare_claim(self, uid: str) -> None:
-        """Release a claim; one that is not prepared is fine."""
 
 
 class PreparedClaimFollower(Protocol):
@@ -104,7 +86,7 @@ class DraPlugin:
         kubelet: Path,
         pool: str,
         claims: ClaimSource,
-        client: ClaimPreparer,
+        client: Client,
         prepared: PreparedClaimFollower,
         log: StatusLog,
         registered: Callable[[], None] = lambda: None,
@@ -230,7 +212,7 @@ class DraPlugin:
             raise UserError(f"it has no device of {DRIVER}")
         return claim
 
-    def _granted(self, device: AllocatedDevice) -> dict[str, Any]:
+    def _granted(self, device: AllocatedDevice) -> ClaimDevice:
         """Return what the claim gets of a card; UserError if this node does not have the card."""
         card = next((card for card in self._cards if device_name(card.uuid) == device.device), None)
         if card is None or device.pool != self._pool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.client import RequestRefused
+from gpushare.client import Client, RequestRefused
 from gpushare.errors import UserError
 from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.cards import SchedulableCard
@@ -27,7 +27,7 @@ B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
 RESOURCE = "gpushare.io/memory-gib"
 
 
-class Allocations:
+class Allocations(Client):
     """gpushared's folders; `refusal` is what it answers instead."""
 
     refusal = ""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.client import RequestRefused
+from gpushare.client import Client, RequestRefused
 from gpushare.errors import UserError
 from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.api.claims import AllocatedClaim, AllocatedDevice
@@ -48,7 +48,7 @@ class Cluster:
         self.claims["ai/train"] = AllocatedClaim(uid, "ai", "train", ("pod-1",), devices)
 
 
-class Daemon:
+class Daemon(Client):
     """gpushared's claims; `refusal` is what it answers instead."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Daemon:
         pods: Sequence[str],
         devices: Sequence[Any],
         parameters: Mapping[str, str] | None = None,
-    ) -> Mapping[str, Any]:
+    ) -> Any:
         if self.refusal:
             raise RequestRefused(self.refusal)
         wanted = {"name": f"{namespace}/{name}", "pods": list(pods), "devices": list(devices)}

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gpushare.client import Client
 from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.api.claims import (
     CLAIMS,
@@ -138,7 +139,7 @@ def test_a_refused_claim_stays_refused_when_cards_are_well_again(
     wait_until(lambda: any("XID 79" in message for message in messages()))
 
 
-class Daemon:
+class Daemon(Client):
     """gpushared with one prepared claim, and the pods that it knows of."""
 
     def __init__(self, claim: ScheduledClaim, *pods: str) -> None:

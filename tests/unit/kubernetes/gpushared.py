@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpushare.client import DaemonUnreachable, RequestRefused
+from gpushare.client import Client, DaemonUnreachable, RequestRefused
 from gpushare.quota.node_settings import NodeSetting
 from tests.unit.kubernetes.made import STATUS, card
 
@@ -25,7 +25,7 @@ class Clock:
 
 
 @dataclass
-class FakeGpushared:
+class FakeGpushared(Client):
     """Reports cards, containers and a history, and takes settings; refuses, or is away."""
 
     rows: list[dict[str, Any]] = field(default_factory=lambda: [card(0), card(1)])
@@ -42,11 +42,11 @@ class FakeGpushared:
         if self.is_away:
             raise DaemonUnreachable("gpushared is not running: start it")
 
-    def cards(self) -> Sequence[Mapping[str, Any]]:
+    def cards(self) -> Any:
         self._answer()
         return self.rows
 
-    def status(self) -> Mapping[str, Any]:
+    def status(self) -> Any:
         self._answer()
         settings = {"accepts_node_labels": self.accepts, "node_settings": dict(self.settings)}
         return {**STATUS, "kubernetes_mode": self.mode, **settings}
@@ -61,7 +61,7 @@ class FakeGpushared:
         else:
             self.settings[key] = setting
 
-    def tenants(self, *, everything: bool = False) -> Sequence[Any]:
+    def tenants(self, *, everything: bool = False) -> Any:
         assert everything
         self._answer()
         return self.containers

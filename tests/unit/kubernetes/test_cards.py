@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.client import DaemonUnreachable
+from gpushare.client import Client, DaemonUnreachable
 from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.api.labels import label_value, labels_of
 from gpushare.kubernetes.cards import OUTAGE, OUTAGE_SECONDS, POLL_SECONDS, CardFollower, NodeCards
@@ -30,7 +30,7 @@ ROW = {
 }
 
 
-class Daemon:
+class Daemon(Client):
     """Reports `rows`, or is away while they are None; `now` is the time."""
 
     def __init__(self) -> None:
