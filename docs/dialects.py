@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from docs.markdown import table
-from gpushare.quota.dialects import DIALECTS, Dialect, VendorKey
+from gpushare.quota.dialects import DIALECTS
 from gpushare.quota.dialects.units import TEXT
+from gpushare.quota.dialects.vendor_key import Dialect, VendorKey
 
 INTRO: Final = """\
 The meaning of other systems' keys in gpushare, with one table per system. For the way in which

@@ -27,27 +27,13 @@ from gpushare.settings import (
     USERS_MAX_PER_REQUEST,
     CardRule,
     CardSection,
-    ConfigError,
     card_sections,
     checked,
-    load_schema,
     namespaces,
     of_namespace,
     terms,
     text_of,
 )
-
-__all__ = [
-    "DEFAULT_FILE",
-    "Config",
-    "ConfigError",
-    "Timing",
-    "load",
-    "load_schema",
-    "outdated",
-    "parse",
-    "section_of",
-]
 
 DEFAULT_FILE: Final = Path("/etc/gpushare/gpushare.yaml")
 

@@ -23,8 +23,6 @@ from gpushare.errors import ErrorCode, UserError
 from gpushare.oci import spec
 from gpushare.oci.spec import SpecError
 
-__all__ = ["ImageTarget", "NotFound", "open_image"]
-
 
 @contextmanager
 def open_image(name: str, pid: int = 0) -> Iterator[ImageTarget]:

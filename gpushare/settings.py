@@ -41,24 +41,6 @@ if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
 
-__all__ = [
-    "ANY",
-    "USERS",
-    "USERS_MAX_PER_CARD",
-    "USERS_MAX_PER_REQUEST",
-    "CardRule",
-    "CardSection",
-    "ConfigError",
-    "ConfigProblem",
-    "card_sections",
-    "checked",
-    "load_schema",
-    "namespaces",
-    "of_namespace",
-    "terms",
-    "text_of",
-]
-
 _BUILT_IN: Final = "gpushare default"
 #: Any user of the host may reserve part of a card: by default half of it, not all.
 USERS_MAX_PER_CARD: Final = MaxPerCard(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from gpushare.client import Client
 from gpushare.history import FOLDER
 from gpushare.history.store import HistoryStore
-from gpushare.verify import spawn
+from gpushare.verify.runners import spawn
 
 from .browser import Browser, chromium
 from .picture import GIB, KERNEL_NS, PICTURES, SETTLED_SECONDS, SLOW, TENANTS, WORK_NS

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from gpushare.verify import spawn
+from gpushare.verify.runners import spawn
 
 from .emulator import Emulator
 from .stack import Stack

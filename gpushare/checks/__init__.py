@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import yaml
 
 import gpushare
-from gpushare import config, install, simulator
+from gpushare import config, install, settings, simulator
 from gpushare.engines import ENGINES, EngineStatus, engine_status
 from gpushare.host import driver, init_system
 from gpushare.host.driver import files
@@ -264,7 +264,7 @@ def check_configuration(file: Path | None) -> Iterator[Check]:
     """Check the configuration at `file`."""
     try:
         loaded = config.load(file)
-    except config.ConfigError as error:
+    except settings.ConfigError as error:
         yield from (Check("fail", f"configuration: {line}") for line in str(error).splitlines())
         return
     yield Check("ok", f"configuration: {loaded.file or 'no file, using defaults'}")
@@ -292,7 +292,7 @@ def is_simulated(file: Path | None) -> bool:
         cdi = config.load(file).cdi
         mounts = _spec(cdi)["containerEdits"]["mounts"] if cdi is not None else []
         return any(mount.get("containerPath") == simulator.DEVICE_IN_CONTAINER for mount in mounts)
-    except (config.ConfigError, OSError, ValueError, KeyError, yaml.YAMLError):
+    except (settings.ConfigError, OSError, ValueError, KeyError, yaml.YAMLError):
         return False  # `check_configuration` reports the error
 
 

@@ -13,6 +13,7 @@ from gpushare.cli import session as shared
 from gpushare.cli.text import ProgressLine, count, printable
 from gpushare.client import DaemonUnreachable, UnknownTenant
 from gpushare.compatibility import image as facts
+from gpushare.compatibility import rules
 from gpushare.compatibility import rules as drivers
 from gpushare.compatibility.rules import cuda_text, driver_text, parse_version
 from gpushare.errors import ExitStatus, UserError
@@ -68,7 +69,7 @@ def _version(_ctx: click.Context, _parameter: click.Parameter, text: Any) -> Any
 @click.option("--mig", is_flag=True, help="These cards are partitioned with MIG.")
 @click.option(
     "--backend",
-    type=click.Choice(compatibility.BACKENDS),
+    type=click.Choice(rules.BACKENDS),
     default="interposer",
     show_default=True,
     help="Backend that enforces the quota.",
@@ -81,7 +82,7 @@ def command(
     cc: tuple[Version, ...],
     brand: str,
     mig: bool,
-    backend: compatibility.Backend,
+    backend: rules.Backend,
 ) -> None:
     """Check whether an image runs on a driver and its cards.
 
@@ -101,9 +102,9 @@ def command(
     tenant = None
     if elsewhere:
         cards = tuple(
-            compatibility.CardFacts("", one, brand.lower(), mig, _for_centres(brand)) for one in cc
+            rules.CardFacts("", one, brand.lower(), mig, _for_centres(brand)) for one in cc
         )
-        machine = compatibility.Machine(
+        machine = rules.Machine(
             driver or (), cuda or drivers.newest_cuda(driver or ()), cards, backend
         )
         if not machine.cuda:
@@ -121,7 +122,7 @@ def command(
         with images.open_image(name, tenant["pid"] if tenant is not None else 0) as found:
             image, note = _look(found)
     findings = compatibility.evaluate_image(image, machine)
-    worst = compatibility.worst(findings)
+    worst = rules.worst(findings)
     answer = {
         "name": found.name,
         "kind": found.kind,
@@ -148,8 +149,8 @@ def _tenant(session: Session, name: str) -> TenantStatus | None:
 
 
 def _machine(
-    session: Session, tenant: TenantStatus | None, backend: compatibility.Backend
-) -> compatibility.Machine:
+    session: Session, tenant: TenantStatus | None, backend: rules.Backend
+) -> rules.Machine:
     """Return this machine, with only the cards of `tenant` if it is not None."""
     status = session.client.status()
     if not status["driver_version"]:
@@ -160,7 +161,7 @@ def _machine(
     own = None if tenant is None else {card["index"] for card in tenant["cards"]}
     if tenant is not None and tenant["isolation"] == "exclusive":
         backend = "exclusive"
-    return compatibility.Machine(
+    return rules.Machine(
         parse_version(status["driver_version"]) or (),
         parse_version(status["cuda_version"]) or (),
         tuple(
@@ -172,9 +173,9 @@ def _machine(
     )
 
 
-def card_facts(card: CardStatus) -> compatibility.CardFacts:
+def card_facts(card: CardStatus) -> rules.CardFacts:
     """Return what the rules of compatibility need of a card."""
-    return compatibility.CardFacts(
+    return rules.CardFacts(
         card["model"],
         parse_version(card["compute_capability"]),
         card["brand"],
@@ -186,7 +187,7 @@ def _for_centres(brand: str) -> bool | None:
     return brand.lower() in {"tesla", "nvidia"} if brand else None
 
 
-def _look(found: images.ImageTarget) -> tuple[compatibility.Image, str]:
+def _look(found: images.ImageTarget) -> tuple[rules.Image, str]:
     """Return the facts of an image, and a note about what could not be read."""
     if found.root_fd is None:
         return facts.image_facts(found.variables, found.args), found.note
@@ -204,8 +205,8 @@ def _look(found: images.ImageTarget) -> tuple[compatibility.Image, str]:
 def _text(
     found: images.ImageTarget,
     note: str,
-    machine: compatibility.Machine,
-    findings: tuple[compatibility.CompatibilityFinding, ...],
+    machine: rules.Machine,
+    findings: tuple[rules.CompatibilityFinding, ...],
 ) -> str:
     lines = [printable(f"{found.kind} {found.name} on {_place(machine)}")]
     if note:
@@ -216,7 +217,7 @@ def _text(
     return "\n".join(lines)
 
 
-def _place(machine: compatibility.Machine) -> str:
+def _place(machine: rules.Machine) -> str:
     """Return `driver 580.65.06 (CUDA 13.0), 2 cards: H200 (9.0), as interposer`."""
     driver = f"driver {driver_text(machine.driver)} " if machine.driver else ""
     names = dict.fromkeys(
@@ -227,7 +228,7 @@ def _place(machine: compatibility.Machine) -> str:
     return f"{driver}(CUDA {cuda_text(machine.cuda)}){cards}, {machine.backend}"
 
 
-def _image(image: compatibility.Image) -> dict[str, Any]:
+def _image(image: rules.Image) -> dict[str, Any]:
     return {
         "runtimes": [
             {"version": ".".join(map(str, one.version)), "where": one.where}
@@ -240,7 +241,7 @@ def _image(image: compatibility.Image) -> dict[str, Any]:
     }
 
 
-def _shown(machine: compatibility.Machine) -> dict[str, Any]:
+def _shown(machine: rules.Machine) -> dict[str, Any]:
     return {
         "driver": driver_text(machine.driver) if machine.driver else "",
         "cuda": cuda_text(machine.cuda),

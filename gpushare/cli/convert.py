@@ -13,8 +13,10 @@ import click
 from gpushare.cli.session import command as make_command
 from gpushare.cli.session import completes
 from gpushare.errors import ErrorCode, UserError
-from gpushare.manifest import STDIN, read
-from gpushare.manifest.convert import TARGETS, convert
+from gpushare.manifest import read
+from gpushare.manifest.convert import convert
+from gpushare.manifest.convert.targets import TARGETS
+from gpushare.manifest.model import STDIN
 
 if TYPE_CHECKING:
     from gpushare.cli.session import Session

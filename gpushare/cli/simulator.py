@@ -12,6 +12,7 @@ import click
 from gpushare import simulator
 from gpushare.cli import session as shared
 from gpushare.errors import ErrorCode, UserError
+from gpushare.simulator import device_file
 
 if TYPE_CHECKING:
     from gpushare.cli.session import Session
@@ -45,7 +46,7 @@ def create(
     """
     try:
         made = simulator.create(directory, profile, cards=cards, driver_version=driver_version)
-    except simulator.ProfileError as error:
+    except device_file.ProfileError as error:
         raise UserError(str(error), code=ErrorCode.USAGE) from error
     data = {"device": str(made.device), "cdi": str(made.cdi), "mps_control": str(made.mps_control)}
     session.show(
@@ -99,7 +100,7 @@ def xid(session: Session, device: Path, number: int, card: int) -> None:
 )
 def driver(session: Session, device: Path, version: str, mismatch: bool) -> None:
     """Change the version of the simulated driver while programs run."""
-    error = simulator.MISMATCH if mismatch else 0
+    error = device_file.MISMATCH if mismatch else 0
     _live(lambda: simulator.change_driver(device, version, error))
     session.show({"version": version, "mismatch": mismatch}, f"driver {version}".rstrip)
 
@@ -117,16 +118,16 @@ def mig(session: Session, device: Path, instances: tuple[str, ...], profile: str
 def _faults(kind: str, value: str) -> dict[str, int]:
     """Return the arguments of `simulator.fail`. Raises UsageError for an invalid value."""
     plain = {"none": {}, "lost": {"lost": 1}, "hang": {"nvml_hangs": 1}}
-    plain["unlisted"] = {"listed": simulator.NOWHERE}
+    plain["unlisted"] = {"listed": device_file.NOWHERE}
     plain |= {"exclusive": {"compute_mode": 3}, "prohibited": {"compute_mode": 2}}
     if kind in plain and not value:
         return plain[kind]
     if kind == "slow" and value.isdecimal():
         return {"nvml_delay_ms": int(value)}
     names = [name.upper() for name in value.split(",")]
-    if kind == "lie" and all(name in simulator.FalseReading.__members__ for name in names):
-        return {"lies": sum(simulator.FalseReading[name] for name in set(names))}
-    known = ", ".join(simulator.FalseReading.__members__).lower()
+    if kind == "lie" and all(name in device_file.FalseReading.__members__ for name in names):
+        return {"lies": sum(device_file.FalseReading[name] for name in set(names))}
+    known = ", ".join(device_file.FalseReading.__members__).lower()
     rules = {"slow": "requires milliseconds", "lie": f"requires one or more of {known}"}
     raise click.UsageError(f'"{kind} {value}": {kind} {rules.get(kind, "takes no value")}.')
 
@@ -134,7 +135,7 @@ def _faults(kind: str, value: str) -> dict[str, int]:
 def _live(change: Callable[[], Changed]) -> Changed:
     try:
         return change()
-    except simulator.ProfileError as error:
+    except device_file.ProfileError as error:
         raise UserError(str(error), code=ErrorCode.USAGE) from error
 
 

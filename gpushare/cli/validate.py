@@ -12,8 +12,9 @@ import click
 from gpushare.cli import session as shared
 from gpushare.cli.text import count, printable
 from gpushare.errors import ErrorCode, ExitStatus, UserError
-from gpushare.manifest import STDIN, ManifestError, read
-from gpushare.manifest.check import ERROR, INFO, WARNING, Checked, check, report_unreadable
+from gpushare.manifest import read
+from gpushare.manifest.check import Checked, check, report_unreadable
+from gpushare.manifest.model import ERROR, INFO, STDIN, WARNING, ManifestError
 from gpushare.text_position import at
 
 if TYPE_CHECKING:

@@ -17,39 +17,18 @@ from typing import Any, Final, TypeAlias
 
 from gpushare.compatibility import rules
 from gpushare.compatibility.rules import (
-    BACKENDS,
-    LEVELS,
-    Backend,
     CardFacts,
     CompatibilityFinding,
-    CompatibilityLevel,
     Image,
     Machine,
-    Runtime,
     Version,
     cuda_text,
     driver_text,
     ok,
     parse_version,
     strip_zeros,
-    worst,
 )
 from gpushare.quota.errors import printable, quoted
-
-__all__ = [
-    "BACKENDS",
-    "LEVELS",
-    "RULES",
-    "Backend",
-    "CardFacts",
-    "CompatibilityFinding",
-    "CompatibilityLevel",
-    "Image",
-    "Machine",
-    "Runtime",
-    "evaluate_image",
-    "worst",
-]
 
 REQUIRE: Final = "require"
 UNDECIDED: Final = "require-undecided"

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 from gpushare import xid
 from gpushare.compatibility import RULES
 from gpushare.events import EVENTS, KEPT
-from gpushare.quota.dialects import DIALECTS, Dialect, VendorKey
+from gpushare.quota.dialects import DIALECTS
+from gpushare.quota.dialects.vendor_key import Dialect, VendorKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -303,7 +304,6 @@ def _xid_entry(number: int, what: str, parts: dict[str, str]) -> KnowledgeEntry:
 
 # --- all codes and topics ---
 
-__all__ = ["PARTS", "TOPICS", "KnowledgeEntry", "all_entries", "find_entries", "similar_names"]
 
 HERE: Final = Path(__file__).parent
 CUDA: Final = "CUDA"

@@ -17,18 +17,9 @@ from gpushare.manifest.model import (
     Document,
     ManifestError,
     ManifestFile,
-    ManifestValue,
-    ManifestValues,
     Pod,
     values_of_mapping,
     values_of_pairs,
-)
-from gpushare.manifest.request import (
-    KeyRefusal,
-    LocatedValue,
-    ManifestRequest,
-    request_of,
-    settings_of,
 )
 from gpushare.quota.annotations import pod_of
 from gpushare.text_position import Fault, UnreadableText, decode, read_text
@@ -40,23 +31,6 @@ from gpushare.yaml_nodes import (
     text_at,
     value_at,
 )
-
-__all__ = [
-    "STDIN",
-    "Container",
-    "Document",
-    "KeyRefusal",
-    "LocatedValue",
-    "ManifestError",
-    "ManifestFile",
-    "ManifestRequest",
-    "ManifestValue",
-    "ManifestValues",
-    "Pod",
-    "read",
-    "request_of",
-    "settings_of",
-]
 
 _WHAT: Final = "manifest"
 

@@ -29,7 +29,8 @@ from gpushare.manifest.model import (
     value_finding,
 )
 from gpushare.protocol.kubernetes import CARD_RESOURCE, RESOURCE
-from gpushare.quota.dialects import TABLES, VendorKey
+from gpushare.quota.dialects import TABLES
+from gpushare.quota.dialects.vendor_key import VendorKey
 
 NAMESPACE: Final = "kube-public"
 

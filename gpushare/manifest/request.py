@@ -28,7 +28,9 @@ from gpushare.oci.request import (
     sandbox_annotations,
     trusted_annotations,
 )
-from gpushare.quota.dialects import TABLES, DialectRequest, KeyLocation, VendorValue
+from gpushare.quota.dialects import TABLES
+from gpushare.quota.dialects.parse import DialectRequest
+from gpushare.quota.dialects.vendor_key import KeyLocation, VendorValue
 from gpushare.quota.effective_request import EffectiveRequest
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.keys import ANNOTATION_PREFIX

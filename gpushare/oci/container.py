@@ -30,22 +30,9 @@ from gpushare.oci.driver_files import CUDA, NVML, DriverFiles
 from gpushare.oci.edits import Device, Edits, Hook, Mount
 from gpushare.oci.elf import Platform
 from gpushare.oci.ldcache import LoaderCacheError
-from gpushare.oci.loader import CacheEntry, Filters, MergedCache, install_cache
+from gpushare.oci.loader import CacheEntry, Filters, MergedCache
 from gpushare.oci.rootfs import Rootfs, RootfsError
 from gpushare.oci.spec import Spec
-
-__all__ = [
-    "CacheEntry",
-    "ContainerEdits",
-    "Filters",
-    "HostFiles",
-    "binding_hook",
-    "driver_mounts",
-    "install_cache",
-    "shared",
-    "tenant_mounts",
-    "whole",
-]
 
 DRIVER_DIR: Final = "/opt/gpushare/driver"  # GPUSHARE_DRIVER_DIR of gpushare_abi.h
 TENANT_DIR: Final = "/opt/gpushare/tenant"  # GPUSHARE_TENANT_DIR

@@ -19,6 +19,7 @@ from gpushare.oci import spec
 from gpushare.oci.bounded_read import read_at_most
 from gpushare.quota import dialects
 from gpushare.quota.annotations import CONTAINER_NAME, SCOPE, PodIdentity, pod_of, without_pod
+from gpushare.quota.dialects import translate
 from gpushare.quota.effective_request import EffectiveRequest, resolve_request
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.keys import ANNOTATION_PREFIX
@@ -189,7 +190,7 @@ def trusted_annotations(bundle: str, annotations: Mapping[str, str]) -> Mapping[
 def _scoped(annotations: Mapping[str, str]) -> str:
     """Return the first annotation that names a container of a pod; empty if there is none."""
     ours = (name for name in annotations if name.startswith(f"{ANNOTATION_PREFIX}{SCOPE}"))
-    return next(ours, "") or dialects.scoped_annotation(dialects.TABLES, annotations)
+    return next(ours, "") or translate.scoped_annotation(dialects.TABLES, annotations)
 
 
 def sandbox_annotations(annotations: Mapping[str, str], bundle: str) -> Mapping[str, str] | None:
@@ -220,4 +221,4 @@ def sandbox_annotations(annotations: Mapping[str, str], bundle: str) -> Mapping[
 def requests_gpu(annotations: Mapping[str, str]) -> bool:
     """Whether any of them requests a part of a GPU, in our keys or another system's."""
     ours = any(name.startswith(ANNOTATION_PREFIX) for name in annotations)
-    return ours or dialects.has_request(dialects.TABLES, annotations)
+    return ours or translate.has_request(dialects.TABLES, annotations)

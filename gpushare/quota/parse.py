@@ -59,8 +59,9 @@ from gpushare.quota.request_policy import (
 )
 
 if TYPE_CHECKING:
-    from gpushare.quota.dialects import DialectRequest, KeyLocation
+    from gpushare.quota.dialects.parse import DialectRequest
     from gpushare.quota.dialects.translate import RecordedKeys
+    from gpushare.quota.dialects.vendor_key import KeyLocation
 
 
 _CONTAINER_NAME: Final = "io.kubernetes.cri.container-name"
@@ -193,7 +194,8 @@ def parse_manifest(
     its environment requests nothing by itself. `strict` holds each vendor's own rules, and refuses
     a request in two dialects.
     """
-    from gpushare.quota.dialects import TABLES, combine  # noqa: PLC0415 - as in _translate
+    from gpushare.quota.dialects import TABLES  # noqa: PLC0415
+    from gpushare.quota.dialects.parse import combine  # noqa: PLC0415 - as in _translate
 
     diagnostics = Diagnostics()
     notes: list[str] = []
@@ -247,7 +249,8 @@ def _translate(  # noqa: PLR0913 - what is read, and where it goes
     Returns the environment's layer, and what the values mean in canonical keys.
     """
     # Imported here: the clients read this package for its sizes and need no tables.
-    from gpushare.quota.dialects import TABLES, Translator  # noqa: PLC0415
+    from gpushare.quota.dialects import TABLES  # noqa: PLC0415
+    from gpushare.quota.dialects.translate import Translator  # noqa: PLC0415
 
     annotations, of_pod, env = texts
     translator = Translator(TABLES, dialects, pod_of(annotations), of_pod)

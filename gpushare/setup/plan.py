@@ -27,6 +27,7 @@ from gpushare.errors import UserError
 from gpushare.host import driver, init_system
 from gpushare.kubernetes.api.credentials import DEFAULT_KUBECONFIG
 from gpushare.setup import EngineCommands, SetupError, SetupStep, low_level_runtime
+from gpushare.simulator import device_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -127,8 +128,8 @@ def _simulated(made: InstallRecord, profile: str) -> Iterator[SetupStep]:
         yield SetupStep(f"simulated cards in {SIMULATOR} exist (for other cards, run --undo first)")
         return
     try:
-        simulator.load_profile(profile)  # its error lists the known profiles
-    except (simulator.ProfileError, FileNotFoundError) as error:
+        device_file.load_profile(profile)  # its error lists the known profiles
+    except (device_file.ProfileError, FileNotFoundError) as error:
         raise SetupError(f"--simulate: {error}") from error
 
     def create() -> None:
@@ -143,9 +144,9 @@ def _create_cards(root: Path, folder: Path, profile: str) -> None:
     installed = install.Installation(under_root(root, install.PREFIX) / install.CURRENT)
     try:
         if not profile.endswith(".json"):
-            profile = str(simulator.libraries() / "profiles" / f"{profile}.json")
+            profile = str(device_file.libraries() / "profiles" / f"{profile}.json")
         cdi = simulator.create(folder, profile, folder=installed.simulator.resolve()).cdi
-    except (simulator.ProfileError, FileNotFoundError) as error:
+    except (device_file.ProfileError, FileNotFoundError) as error:
         raise SetupError(f"--simulate: {error}") from error
     cdi.write_text(cdi.read_text(encoding="utf-8").replace(f'"{root}/'.replace("//", "/"), '"/'))
 

@@ -7,8 +7,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from gpushare.simulator import DEVICE_ENV, create
 from gpushare.simulator.device_file import ProfileError
-from gpushare.simulator.machine import DEVICE_ENV, create
 
 
 def main(arguments: list[str] | None = None) -> int:

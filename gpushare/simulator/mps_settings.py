@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from gpushare.simulator import DEVICE_ENV
 from gpushare.simulator.device_file import Header, Profile
-from gpushare.simulator.machine import DEVICE_ENV
 
 _UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 ALL: Final = "*"  # a memory limit of every device: protocol 3

@@ -21,9 +21,10 @@ from gpushare.kubernetes.kubelet.memory_units import UNITS
 from gpushare.manifest.convert.conversion import SCHEDULERS, VENDOR_RUNTIMES
 from gpushare.protocol.kubernetes import RESOURCE
 from gpushare.quota.annotations import SCOPE, VENDOR
-from gpushare.quota.dialects import TABLES, Dialect, KeyLocation, VendorKey
+from gpushare.quota.dialects import TABLES
 from gpushare.quota.dialects.nvidia import NVIDIA
 from gpushare.quota.dialects.translate import RECORDED
+from gpushare.quota.dialects.vendor_key import Dialect, KeyLocation, VendorKey
 
 FILE: Final = Path("packaging/helm/gpushare/files/vendor-keys.yaml")
 _NAME_MAX: Final = 63  # of an annotation, behind the slash

@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Final
 
-from gpushare.quota.dialects import TABLES, Dialect, VendorKey
+from gpushare.quota.dialects import TABLES
+from gpushare.quota.dialects.vendor_key import Dialect, VendorKey
 from gpushare.quota.errors import BadValue
 from gpushare.quota.parse import parse_manifest
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import sys
 
-from gpushare.manifest.convert import TARGETS
+from gpushare.manifest.convert.targets import TARGETS
 
 from . import vendor_keys
 from .cases import CASES

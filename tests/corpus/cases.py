@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare.manifest import ManifestFile, read
+from gpushare.manifest import read
+from gpushare.manifest.model import ManifestFile
 
 FOLDER: Final = Path(__file__).resolve().parent
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from gpushare.manifest import ManifestFile
-from gpushare.manifest.convert import TARGETS, CannotConvert, Converted, convert
+from gpushare.manifest.convert import Converted, convert
+from gpushare.manifest.convert.conversion import CannotConvert
+from gpushare.manifest.convert.targets import TARGETS
+from gpushare.manifest.model import ManifestFile
 from gpushare.manifest.request import request_of
 
 from .cases import FOLDER, CorpusManifest

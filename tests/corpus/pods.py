@@ -10,10 +10,12 @@ from typing import Any, Final
 import yaml
 
 from gpushare.daemon.lifecycle.scheduled import effective_request
-from gpushare.manifest import Pod, read
-from gpushare.manifest.convert import TARGETS, CannotConvert, convert
+from gpushare.manifest import read
+from gpushare.manifest.convert import convert
+from gpushare.manifest.convert.conversion import CannotConvert
 from gpushare.manifest.convert.requests import Meaning, meaning_of
-from gpushare.manifest.model import OUTSIDE
+from gpushare.manifest.convert.targets import TARGETS
+from gpushare.manifest.model import OUTSIDE, Pod
 from gpushare.oci.request import SpecRequest, parse_spec_request
 from gpushare.protocol.kubernetes import RESOURCE, NodeMode
 from gpushare.quota.errors import QuotaError

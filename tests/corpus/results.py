@@ -13,12 +13,15 @@ from typing import Final
 
 import yaml
 
-from gpushare.manifest import ManifestFile, read
-from gpushare.manifest.convert import TARGETS, CannotConvert, Converted, convert
+from gpushare.manifest import read
+from gpushare.manifest.convert import Converted, convert
+from gpushare.manifest.convert.conversion import CannotConvert
 from gpushare.manifest.convert.requests import meaning_of
+from gpushare.manifest.convert.targets import TARGETS
+from gpushare.manifest.model import ManifestFile
 from gpushare.manifest.request import request_of, request_on_node, settings_of
 from gpushare.protocol.kubernetes import NodeMode
-from gpushare.quota.dialects import VendorValue
+from gpushare.quota.dialects.vendor_key import VendorValue
 from gpushare.quota.request_policy import RequestPolicy
 from tests.admission import mutate, violations
 

@@ -12,7 +12,9 @@ import shlex
 from collections.abc import Iterator
 from typing import Final, NamedTuple, cast
 
-from gpushare.quota.dialects import TABLES, KeyLocation, VendorValue, combine
+from gpushare.quota.dialects import TABLES
+from gpushare.quota.dialects.parse import combine
+from gpushare.quota.dialects.vendor_key import KeyLocation, VendorValue
 
 from .cases import FOLDER
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from gpushare.protocol.kubernetes import CLAIM_MOUNT
-from gpushare.verify import ProbeTenant
+from gpushare.verify.runners import ProbeTenant
 from tests.guard import generate, masks, views
 from tests.guard.generate import GeneratedContainer
 from tests.guard.nodes import ROOT, RecordedDaemon, stack_of

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.protocol import TenantStatus
-from gpushare.verify import ProbeTenant, image
+from gpushare.verify import image
+from gpushare.verify.runners import ProbeTenant
 
 from .stack import Stack
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from gpushare.errors import UserError
-from gpushare.verify import Containerd, Docker
+from gpushare.verify.runners import Containerd, Docker
 
 from .remains import remains
 from .stack import Stack

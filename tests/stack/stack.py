@@ -20,7 +20,8 @@ import yaml
 from gpushare import simulator
 from gpushare.client import Client, DaemonUnreachable
 from gpushare.install import Installation, install
-from gpushare.verify import Containerd, Docker, HostRunner
+from gpushare.simulator import device_file
+from gpushare.verify.runners import Containerd, Docker, HostRunner
 from tests import leftovers
 
 from .booted import Booted
@@ -242,7 +243,7 @@ class Stack:
     def _simulate(self, profile: str, cards: int, driver: str | None, time_scale: float) -> Path:
         folder = self.root / "driver"
         cuda = None if driver is None else "13.5"
-        libraries = simulator.libraries()
+        libraries = device_file.libraries()
         if self.place is not None:
             # What runc mounts must have the same name in there.
             libraries = shutil.copytree(libraries, self.root / "simulator")

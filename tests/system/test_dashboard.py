@@ -16,7 +16,7 @@ from selenium.webdriver import ActionChains
 from gpushare.history import FOLDER
 from gpushare.history.reader import HistoryReader, HistoryUnreadable
 from gpushare.quota.size import format_size, format_use
-from gpushare.verify import ProbeTenant, spawn
+from gpushare.verify.runners import ProbeTenant, spawn
 from tests.browser import WAIT_SECONDS, Browser, chromium
 from tests.dashboard_pictures import address_of, start
 from tests.stack import Stack

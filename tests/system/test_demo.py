@@ -8,7 +8,8 @@ import shutil
 import pytest
 import yaml
 
-from gpushare.verify import MemoryScenario, Report
+from gpushare.verify.memory import MemoryScenario
+from gpushare.verify.scenario import Report
 from tests.demo import Compute
 from tests.stack import Stack
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from gpushare.client import DaemonUnreachable, RequestRefused
-from gpushare.verify import ProbeTenant
 from gpushare.verify.image import PROGRAM
+from gpushare.verify.runners import ProbeTenant
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 from tests.system.waiting import wait_until

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from gpushare import simulator
+from gpushare.simulator import device_file
 from tools.gpu.__main__ import PARTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,7 +26,7 @@ def test_it_runs_through_on_the_simulated_driver(tmp_path: Path) -> None:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "tools.gpu", *parts),
-            *("--driver", str(simulator.libraries()), "--out", str(out)),
+            *("--driver", str(device_file.libraries()), "--out", str(out)),
         ],
         cwd=ROOT,
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **cards.env},

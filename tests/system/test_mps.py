@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gpushare import simulator
 from gpushare.client import Client, RequestRefused
-from gpushare.simulator import Simulator
+from gpushare.simulator import Simulator, device_file
 from gpushare.verify import image
 from tests.c.simulator.conftest import SimulatorMachine
 from tests.c.simulator.mps_daemon import MpsDaemon, mps_daemon
@@ -44,7 +43,7 @@ def stack() -> Iterator[Stack]:
 def control(stack: Stack) -> Iterator[MpsDaemon]:
     """A control daemon for the stack's card, which an operator of the host has started."""
     made = Simulator(stack.cdi.with_name("device"), stack.cdi, ())
-    with mps_daemon(SimulatorMachine(made, simulator.libraries())) as running:
+    with mps_daemon(SimulatorMachine(made, device_file.libraries())) as running:
         yield running
 
 
@@ -312,7 +311,7 @@ def test_a_container_past_the_library_is_a_client_all_the_same(legacy: MpsNode) 
 def test_a_server_of_somebody_else_keeps_containers_off_the_card(legacy: MpsNode) -> None:
     made = Simulator(legacy.stack.cdi.with_name("device"), legacy.stack.cdi, ())
     with ExitStack() as stack:
-        other = stack.enter_context(mps_daemon(SimulatorMachine(made, simulator.libraries())))
+        other = stack.enter_context(mps_daemon(SimulatorMachine(made, device_file.libraries())))
         client = stack.enter_context(other.client().started("tenant.py"))
         assert client.ask("init") == client.ask("context") == 0
         (server,) = other.command("get_server_list")

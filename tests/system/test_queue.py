@@ -13,7 +13,7 @@ import pytest
 
 from gpushare.client import Client
 from gpushare.protocol.queue import QueueEntry
-from gpushare.verify import Docker
+from gpushare.verify.runners import Docker
 from tests.stack import Stack
 from tests.system.waiting import wait_until
 

@@ -14,11 +14,12 @@ from docs.vendors import REASONS
 from gpushare.cli import explain
 from gpushare.cli.explain import manifest
 from gpushare.cli.text import WIDTH
-from gpushare.manifest import ManifestFile, read
-from gpushare.manifest.check import ERROR, check
-from gpushare.manifest.convert import TARGETS, Converted, convert
+from gpushare.manifest import read
+from gpushare.manifest.check import check
+from gpushare.manifest.convert import Converted, convert
 from gpushare.manifest.convert import requests as comparison
-from gpushare.manifest.model import OUTSIDE
+from gpushare.manifest.convert.targets import TARGETS
+from gpushare.manifest.model import ERROR, OUTSIDE, ManifestFile
 from gpushare.manifest.request import request_of
 from gpushare.protocol.kubernetes import NodeMode
 from gpushare.quota.dialects import DIALECTS

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 from gpushare.client import Client
 from gpushare.history import FOLDER
-from gpushare.verify import spawn
+from gpushare.verify.runners import spawn
 from tests.browser import chromium
 from tests.dashboard_pictures import address_of, start, write_history
 from tests.stack import Stack

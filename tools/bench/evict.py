@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 
 from gpushare.client import Client, DaemonError, DaemonUnreachable, RequestRefused, UnknownTenant
 from gpushare.protocol import TenantStatus
-from gpushare.verify import ProbeTenant
-from gpushare.verify.runners import ProbeFailed
+from gpushare.verify.runners import ProbeFailed, ProbeTenant
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpushare import abi
 from gpushare.daemon.pages.status_page import MemoryUse
-from gpushare.verify import ProbeFailed
+from gpushare.verify.runners import ProbeFailed
 
 from . import overhead, programs
 from .driver import DriverPaths

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from gpushare.host.driver import files
-from gpushare.verify import ProbeFailed
+from gpushare.verify.runners import ProbeFailed
 
 from .driver import DriverPaths
 from .report import NotMeasured, ReportRow

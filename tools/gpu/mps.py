@@ -21,7 +21,7 @@ from pathlib import Path
 
 from gpushare.daemon.mps.control import MpsControl, control_of
 from gpushare.daemon.mps.program import ClientRoute, ControlProgram, MpsError, Protocol
-from gpushare.verify import ProbeFailed
+from gpushare.verify.runners import ProbeFailed
 
 from .driver import DriverPaths
 from .process import Child, child, environment

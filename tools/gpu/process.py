@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpushare.verify import ProbeTenant
+from gpushare.verify.runners import ProbeTenant
 
 from .report import NotMeasured
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from gpushare.verify import ProbeFailed
+from gpushare.verify.runners import ProbeFailed
 
 from . import overhead
 from .driver import DriverPaths

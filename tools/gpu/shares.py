@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpushare.verify import ProbeFailed
+from gpushare.verify.runners import ProbeFailed
 from tests.stack import Stack
 from tools.bench.result import percentile
 from tools.bench.shares.card_time import Served, errors, windows

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from statistics import median
 
-from gpushare.verify import ProbeFailed
+from gpushare.verify.runners import ProbeFailed
 
 from .driver import DriverPaths
 from .process import Child, child, environment

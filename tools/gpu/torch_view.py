@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare.quota.size import format_size
-from gpushare.verify import ProbeFailed
+from gpushare.verify.runners import ProbeFailed
 
 from . import coverage, overhead
 from .driver import DriverPaths

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NoReturn
 
-from gpushare import simulator
+from gpushare.simulator import device_file
 from tools.mutation.invariants import Invariant
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -104,7 +104,7 @@ def _build(file: str) -> str:
         return done.stdout.strip()[-_SHOWN:]
     for name in _LIBRARIES.values():
         # A process may have the old one mapped.
-        installed = simulator.libraries().parent / name
+        installed = device_file.libraries().parent / name
         draft = shutil.copy2(_BUILD / "lib" / name, installed.with_name(f".{name}"))
         Path(draft).replace(installed)
     return ""

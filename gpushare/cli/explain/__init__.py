@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from gpushare.cli.session import Session
-    from gpushare.compatibility import CardFacts
+    from gpushare.compatibility.rules import CardFacts
     from gpushare.knowledge import KnowledgeEntry
 
-__all__ = ["command"]
 
 STDIN: Final = "-"
 _SUFFIXES: Final = (".yaml", ".yml", ".json")  # no code or topic has such a name

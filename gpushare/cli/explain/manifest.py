@@ -13,13 +13,12 @@ import yaml
 
 from gpushare import config
 from gpushare.client import DaemonError, DaemonUnreachable, RequestRefused, UnknownTenant
-from gpushare.compatibility import Image, Machine
 from gpushare.compatibility.image import requested_precisions
-from gpushare.compatibility.rules import check_precisions, describe_precisions
+from gpushare.compatibility.rules import Image, Machine, check_precisions, describe_precisions
 from gpushare.errors import ErrorCode, UserError
 from gpushare.host import cdi_files
-from gpushare.manifest import read, request_of, settings_of
-from gpushare.manifest.request import handed_on, request_on_node
+from gpushare.manifest import read
+from gpushare.manifest.request import handed_on, request_of, request_on_node, settings_of
 from gpushare.oci import cdi
 from gpushare.oci.driver_files import DriverFiles, from_cdi
 from gpushare.oci.spec import SpecError
@@ -34,16 +33,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpushare.client import Client
-    from gpushare.compatibility import CardFacts
+    from gpushare.compatibility.rules import CardFacts
     from gpushare.images import InspectedImage
-    from gpushare.manifest import (
+    from gpushare.manifest.model import (
         Container,
         Document,
         ManifestFile,
-        ManifestRequest,
         ManifestValue,
     )
-    from gpushare.manifest.request import NodeRequest
+    from gpushare.manifest.request import ManifestRequest, NodeRequest
     from gpushare.quota.effective_request import EffectiveRequest
 
 OURS: Final = "gpushare"

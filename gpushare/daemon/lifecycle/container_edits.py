@@ -20,7 +20,7 @@ from typing import Final
 
 from gpushare import compatibility
 from gpushare.compatibility import image as images
-from gpushare.compatibility import rules as compat_driver
+from gpushare.compatibility import rules
 from gpushare.compatibility.rules import parse_version, strip_zeros
 from gpushare.config import Config
 from gpushare.daemon.cards.mps_state import PIPE_ENV, PIPES
@@ -111,8 +111,8 @@ class _TenantParts:
     visible: str = ""
 
 
-def _filters(libraries: Path) -> container.Filters:
-    return container.Filters(str(libraries / CUDA), str(libraries / NVML))
+def _filters(libraries: Path) -> loader.Filters:
+    return loader.Filters(str(libraries / CUDA), str(libraries / NVML))
 
 
 def mount_libraries(state: DaemonState) -> LibraryTree | None:
@@ -358,22 +358,20 @@ def compatibility_notes(
 
 def image_facts(
     original: Spec, rootfs: Rootfs, package: Compat | None, state: DaemonState
-) -> compatibility.Image:
+) -> rules.Image:
     """Return what the image of a container needs; `package` is its own libcuda."""
     return images.inspect_image(
         rootfs, original.variables, _args(original), state.node.platform, package
     )
 
 
-def machine_facts(
-    cards: Sequence[Card], driver: LoadedDriver, *, shared: bool
-) -> compatibility.Machine:
+def machine_facts(cards: Sequence[Card], driver: LoadedDriver, *, shared: bool) -> rules.Machine:
     """Return what a container gets: the driver, its cards and what holds them."""
-    return compatibility.Machine(
+    return rules.Machine(
         driver=parse_version(driver.nvml.driver_version) or (),
         cuda=parse_version(driver.nvml.cuda_version) or (),
         cards=tuple(
-            compatibility.CardFacts(
+            rules.CardFacts(
                 card.model,
                 None if card.capability is None else strip_zeros(card.capability),
                 card.brand,
@@ -386,10 +384,10 @@ def machine_facts(
 
 
 def problems(
-    found: Sequence[compatibility.CompatibilityFinding],
-) -> tuple[compatibility.CompatibilityFinding, ...]:
+    found: Sequence[rules.CompatibilityFinding],
+) -> tuple[rules.CompatibilityFinding, ...]:
     """Return the findings that users are told of, the gravest first."""
-    return tuple(one for one in found if one.level != "ok" and one.rule != compat_driver.PACKAGE)
+    return tuple(one for one in found if one.level != "ok" and one.rule != rules.PACKAGE)
 
 
 def _args(original: Spec) -> list[str]:
@@ -397,9 +395,7 @@ def _args(original: Spec) -> list[str]:
     return [arg for arg in words if isinstance(arg, str)] if isinstance(words, list) else []
 
 
-def _log(
-    finding: compatibility.CompatibilityFinding, record: TenantRecord, *, refused: bool
-) -> None:
+def _log(finding: rules.CompatibilityFinding, record: TenantRecord, *, refused: bool) -> None:
     figures: Mapping[str, str] = finding.numbers
     log(
         "tenant-image-incompatible",
@@ -597,7 +593,7 @@ def _used(state: DaemonState) -> set[str]:
 # used at all. An image that runs on none of the cards is left to the check after placement, which
 # knows what the container gets.
 
-_LEVELS: Final = compatibility.LEVELS
+_LEVELS: Final = rules.LEVELS
 
 
 def find_image_needs(
@@ -617,7 +613,7 @@ def find_image_needs(
         machine = machine_facts([card], driver, shared=shared)
         ill = problems(compatibility.evaluate_image(image, machine))
         found[card.uuid] = ill
-    best = min(_LEVELS.index(compatibility.worst(ill)) for ill in found.values())
+    best = min(_LEVELS.index(rules.worst(ill)) for ill in found.values())
     return {
         uuid: ImageNeed(
             f"{ill[0].what} ({ill[0].rule})",
@@ -625,7 +621,7 @@ def find_image_needs(
             is_refused=policy == REFUSE and ill[0].level == "refuse",
         )
         for uuid, ill in found.items()
-        if _LEVELS.index(compatibility.worst(ill)) > best
+        if _LEVELS.index(rules.worst(ill)) > best
     }
 
 

@@ -66,6 +66,7 @@ from gpushare.oci.spec import Spec
 from gpushare.protocol import TenantPod
 from gpushare.quota import dialects
 from gpushare.quota.annotations import PodIdentity, pod_of, scoped_name
+from gpushare.quota.dialects import translate
 from gpushare.quota.effective_request import EffectiveRequest, whole_cards_refused
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.keys import KEYS
@@ -496,7 +497,7 @@ def _note_refusal(pod: PodIdentity, holder: str, state: DaemonState) -> None:
 
 def _fix_naming(first: str, pod: PodIdentity, quota: QuotaRequest, value: RequestedValue) -> str:
     """Return what to write so that one container is named, in the dialect of the request."""
-    theirs = dialects.container_selector(dialects.TABLES, value.source.name)
+    theirs = translate.container_selector(dialects.TABLES, value.source.name)
     if theirs:
         return f"use {theirs}: {first}"
     key = next(

@@ -17,7 +17,6 @@ from typing import Final
 
 import yaml
 
-from gpushare import simulator
 from gpushare.config import Config
 from gpushare.daemon.cards import context_size
 from gpushare.daemon.cards.context_size import ContextSizes
@@ -41,6 +40,7 @@ from gpushare.oci.driver_files import (
     from_cdi,
     simulator_env,
 )
+from gpushare.simulator import device_file
 
 
 class DriverLoader:
@@ -206,7 +206,7 @@ def _time_scale(files: DriverFiles) -> float:
     """Return what a simulated driver multiplies every duration by; 1 for a real one."""
     for device in simulator_env(files).values():
         try:
-            return simulator.time_scale(Path(device))
+            return device_file.time_scale(Path(device))
         except (OSError, ValueError) as error:
             log("simulator-time-scale-unknown", "warning", error=str(error))
     return 1.0

@@ -31,18 +31,6 @@ if TYPE_CHECKING:
 
     from gpushare.oci.elf import Platform
 
-__all__ = [
-    "CHANNEL",
-    "CUDA",
-    "GPU",
-    "LINKS",
-    "NVML",
-    "DriverMissing",
-    "InstalledDriver",
-    "find",
-    "kernel_version",
-    "missing_files",
-]
 
 CUDA: Final = "libcuda.so.1"
 NVML: Final = "libnvidia-ml.so.1"

@@ -25,7 +25,8 @@ from gpushare.kubernetes.api.events import (
 from gpushare.kubernetes.api.server import ApiServer, Object, path_of
 from gpushare.kubernetes.cards import NodeCards
 from gpushare.protocol.kubernetes import MODE_LABEL
-from gpushare.quota.dialects import TABLES, KeyLocation
+from gpushare.quota.dialects import TABLES
+from gpushare.quota.dialects.vendor_key import KeyLocation
 from gpushare.quota.errors import BadValue, QuotaError
 from gpushare.quota.node_settings import (
     NODE_SETTINGS,

@@ -34,14 +34,10 @@ from gpushare.manifest.model import (
 )
 from gpushare.manifest.request import ManifestRequest, request_of, settings_of
 from gpushare.quota.annotations import scoped_name
-from gpushare.quota.dialects import (
-    TABLES,
-    Dialect,
-    DialectRequest,
-    KeyLocation,
-    container_selector,
-    value_title,
-)
+from gpushare.quota.dialects import TABLES
+from gpushare.quota.dialects.parse import DialectRequest, value_title
+from gpushare.quota.dialects.translate import container_selector
+from gpushare.quota.dialects.vendor_key import Dialect, KeyLocation
 from gpushare.quota.effective_request import resolve_request
 from gpushare.quota.errors import BadValue, QuotaError, quoted
 from gpushare.quota.keys import ANNOTATION_PREFIX, BY_ENV, KEYS, request_from
@@ -49,17 +45,6 @@ from gpushare.quota.node_settings import OWN, read_own_label
 from gpushare.quota.request import REFINING_KEYS, ValueSource
 from gpushare.text_position import KeyPath
 from gpushare.yaml_nodes import YamlNode, find, value_at
-
-__all__ = [
-    "ERROR",
-    "INFO",
-    "WARNING",
-    "Checked",
-    "FindingLevel",
-    "ManifestFinding",
-    "check",
-    "report_unreadable",
-]
 
 _REACHING: Final = frozenset({"env", "annotation", "pod annotation"})
 _PARTS: Final = frozenset({"memory", "memory-percent", "cores", "count", "devices"})

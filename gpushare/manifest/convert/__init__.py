@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
-from gpushare.manifest import Container, ManifestFile, read
+from gpushare.manifest import read
 from gpushare.manifest.convert.conversion import (
     CannotConvert,
     ConversionNote,
@@ -33,12 +33,11 @@ from gpushare.manifest.convert.requests import (
     field_of,
     meaning_of,
 )
-from gpushare.manifest.convert.targets import TARGETS, RenderedRequest, Target
+from gpushare.manifest.convert.targets import RenderedRequest, Target
+from gpushare.manifest.model import Container, ManifestFile
 from gpushare.manifest.request import request_of
 from gpushare.quota.errors import QuotaError
 from gpushare.text_position import KeyPath
-
-__all__ = ["TARGETS", "CannotConvert", "ConversionNote", "Converted", "Target", "convert"]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from gpushare.errors import ErrorCode, UserError
-from gpushare.manifest import Container, Document, ManifestFile, ManifestValue, Pod, settings_of
 from gpushare.manifest.convert.plan import CannotEdit, DocumentEdits, NewText, Quoted
 from gpushare.manifest.convert.requests import LocatedKey, LocatedRequest, locate_request
 from gpushare.manifest.convert.targets import (
@@ -22,7 +21,14 @@ from gpushare.manifest.convert.targets import (
     Untranslatable,
     render,
 )
-from gpushare.manifest.request import KeyRefusal
+from gpushare.manifest.model import (
+    Container,
+    Document,
+    ManifestFile,
+    ManifestValue,
+    Pod,
+)
+from gpushare.manifest.request import KeyRefusal, settings_of
 from gpushare.quota.dialects import TABLES
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.keys import request_from

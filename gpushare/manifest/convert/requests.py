@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gpushare.manifest import Container, ManifestValue
+from gpushare.manifest.model import Container, ManifestValue
 from gpushare.manifest.request import ManifestRequest, request_of
-from gpushare.quota.dialects import DialectRequest, VendorValue
+from gpushare.quota.dialects.parse import DialectRequest
+from gpushare.quota.dialects.vendor_key import VendorValue
 from gpushare.quota.effective_request import EffectiveRequest, resolve_request
 from gpushare.quota.errors import BadValue
 from gpushare.quota.keys import ANNOTATION_PREFIX, KEYS, is_quota, request_from

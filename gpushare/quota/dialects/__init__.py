@@ -13,7 +13,7 @@ from typing import Final
 from gpushare.quota.dialects.clouds import ALIBABA, AWS, BAIDU, EGPU, ELASTIC, GKE, QGPU, VCUDA
 from gpushare.quota.dialects.hami import HAMI, HAMI_DRA
 from gpushare.quota.dialects.nvidia import NVIDIA
-from gpushare.quota.dialects.parse import DialectRequest, Tables, combine, value_title
+from gpushare.quota.dialects.parse import Tables
 from gpushare.quota.dialects.schedulers import (
     HUAWEI,
     KAI,
@@ -23,17 +23,7 @@ from gpushare.quota.dialects.schedulers import (
     ORIONX,
     VOLCANO,
 )
-from gpushare.quota.dialects.translate import (
-    Translation,
-    Translator,
-    container_selector,
-    has_request,
-    scoped_annotation,
-)
-from gpushare.quota.dialects.vendor_key import VISIBLE, Dialect, KeyLocation, VendorKey, VendorValue
 from gpushare.quota.dialects.volcengine import MGPU
-from gpushare.quota.parse import OURS, DialectLayer
-from gpushare.quota.request_policy import DialectMode, Dialects
 
 #: Every dialect, by name; a vendor's file has one or more.
 DIALECTS: Final = {
@@ -61,26 +51,3 @@ DIALECTS: Final = {
     )
 }
 TABLES: Final = Tables(DIALECTS.values())
-
-__all__ = [
-    "DIALECTS",
-    "OURS",
-    "TABLES",
-    "VISIBLE",
-    "Dialect",
-    "DialectLayer",
-    "DialectMode",
-    "DialectRequest",
-    "Dialects",
-    "KeyLocation",
-    "Tables",
-    "Translation",
-    "Translator",
-    "VendorKey",
-    "VendorValue",
-    "combine",
-    "container_selector",
-    "has_request",
-    "scoped_annotation",
-    "value_title",
-]

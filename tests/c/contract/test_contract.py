@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import simulator
+from gpushare.simulator import device_file
 from tests.c.interposer.conftest import filters_over
 from tests.c.interposer.container import ProgramContainer
 from tests.c.interposer.tenant import InterposedTenant
@@ -19,7 +20,7 @@ from .cases import FOLDER, NOT_FOR_TENANTS, SEEN, cases, sources
 
 ROOT = FOLDER.parents[2]
 CASES = [case.name for case in cases()]
-PROFILE = simulator.load_profile("h200")
+PROFILE = device_file.load_profile("h200")
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +30,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> str:
     flags = ["-std=gnu11", "-D_GNU_SOURCE", "-g", "-Wall", "-Wextra", "-Werror", "-Wl,-z,lazy"]
     include = [f"-I{ROOT / 'libhook' / folder}" for folder in ("include", "")]
     files = [str(FOLDER / name) for name in sources()]
-    library = str(simulator.libraries() / "libcuda.so.1")
+    library = str(device_file.libraries() / "libcuda.so.1")
     subprocess.run(
         ["gcc", *flags, *include, *files, library, "-o", made, "-ldl", "-pthread"], check=True
     )
@@ -38,7 +39,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def filters() -> Iterator[Path]:
-    with filters_over(simulator.libraries()) as folder:
+    with filters_over(device_file.libraries()) as folder:
         yield folder
 
 
@@ -57,7 +58,7 @@ def test_the_table_has_every_case() -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_the_simulator(case: str, program: str, tmp_path: Path) -> None:
     env = dict(simulator.create(tmp_path, "h200", 2).env)
-    env["LD_LIBRARY_PATH"] = str(simulator.libraries())
+    env["LD_LIBRARY_PATH"] = str(device_file.libraries())
     assert run(program, case, env) == (0, "")
 
 
@@ -80,5 +81,5 @@ def test_the_interposer_library(case: str, program: str, filters: Path, tmp_path
 @pytest.mark.parametrize("version", ["11.8", "12.0", "12.4", "12.8"])
 def test_the_look_ups_of_other_drivers(version: str, program: str, tmp_path: Path) -> None:
     env = dict(simulator.create(tmp_path, "h200", cuda_version=version).env)
-    env["LD_LIBRARY_PATH"] = str(simulator.libraries())
+    env["LD_LIBRARY_PATH"] = str(device_file.libraries())
     assert run(program, "every_name_is_looked_up_as_the_table_says", env) == (0, "")

@@ -17,6 +17,7 @@ from typing import Protocol
 import pytest
 
 from gpushare import abi, simulator
+from gpushare.simulator import device_file
 
 from .container import ProgramContainer
 from .rank import Ranks, ranks
@@ -56,13 +57,13 @@ def filters_over(driver: Path) -> Iterator[Path]:
     with TemporaryDirectory(prefix="gpushare-filters-") as name:
         folder = Path(name, "lib")
         folder.mkdir()
-        (folder / "simulator").symlink_to(simulator.libraries())
+        (folder / "simulator").symlink_to(device_file.libraries())
         Path(name, "driver").symlink_to(driver)
         # As long as the path that it replaces, in the code and in what the loader is told.
         link = Path(f"/tmp/gpushare-{secrets.token_hex(3)}")
         assert len(str(link)) == len(abi.DRIVER_DIR)
         for library in ("libcuda.so.1", "libnvidia-ml.so.1"):
-            shipped = (simulator.libraries().parent / library).read_bytes()
+            shipped = (device_file.libraries().parent / library).read_bytes()
             assert abi.DRIVER_DIR.encode() in shipped
             built = shipped.replace(abi.DRIVER_DIR.encode(), str(link).encode())
             (folder / library).write_bytes(built)
@@ -95,7 +96,7 @@ def fake_filters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def simulator_filters() -> Iterator[Path]:
     """A directory with both filters, over the simulator."""
-    with filters_over(simulator.libraries()) as folder:
+    with filters_over(device_file.libraries()) as folder:
         yield folder
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpushare import simulator
+from gpushare.simulator import device_file
 
 from .client import *
 from .conftest import T4, SimulatedContainer
@@ -122,8 +122,8 @@ def test_the_order_of_devices_is_the_program_s_own_and_the_account_follows(
     visible: str, granted: list[int | None], cards: ProgramContainer
 ) -> None:
     cards.tenant.set_memory(50 * MIB, card=1)
-    seed = simulator.load_profile(T4)["uuid_seed"]
-    uuids = [f"GPU-{simulator.card_uuid(seed, index)}" for index in range(3)]
+    seed = device_file.load_profile(T4)["uuid_seed"]
+    uuids = [f"GPU-{device_file.card_uuid(seed, index)}" for index in range(3)]
     os.environ["CUDA_VISIBLE_DEVICES"] = visible.format(*uuids)
     call("cuInit", 0)
     count = c_int()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare import abi, simulator
-from gpushare.simulator import Simulator
+from gpushare import abi
+from gpushare.simulator import Simulator, device_file
 from tests.c.simulator.conftest import SimulatorMachine
 from tests.c.simulator.mps_daemon import MpsDaemon, mps_daemon
 
@@ -38,7 +38,7 @@ def server(simulated: ProgramContainer) -> Iterator[MpsDaemon]:
     """The control daemon of the container's card."""
     device = Path(simulated.env["GPUSHARE_SIM_DEVICE"])
     made = Simulator(device, device.with_name("cdi.json"), ())
-    with mps_daemon(SimulatorMachine(made, simulator.libraries())) as running:
+    with mps_daemon(SimulatorMachine(made, device_file.libraries())) as running:
         yield running
 
 

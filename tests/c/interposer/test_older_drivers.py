@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare import simulator
+from gpushare.simulator import device_file
 from libhook.table.coverage import exported
 from tools.gpu.symbols import cuda_lines
 
@@ -70,7 +70,7 @@ def older(
 
 
 def bare(container: ProgramContainer) -> ProgramContainer:
-    return ProgramContainer(simulator.libraries(), container.tenant, container.env)
+    return ProgramContainer(device_file.libraries(), container.tenant, container.env)
 
 
 def probe(container: ProgramContainer, library: str) -> tuple[list[str], dict[str, object]]:

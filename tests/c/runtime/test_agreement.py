@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from gpushare.oci import injected_gpu
 from gpushare.oci import spec as specs
 from gpushare.quota import keys
-from gpushare.quota.dialects import DIALECTS, KeyLocation
+from gpushare.quota.dialects import DIALECTS
+from gpushare.quota.dialects.vendor_key import KeyLocation
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.parse import parse_request
 from gpushare.quota.request import visible_devices

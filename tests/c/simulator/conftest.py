@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from gpushare import simulator
+from gpushare.simulator import device_file
 
 HERE = Path(__file__).parent
 CLIENTS = HERE / "clients"
@@ -103,7 +104,7 @@ class ClientProcess:
 @pytest.fixture
 def simulate(tmp_path: Path) -> Callable[..., SimulatorMachine]:
     """Return a maker of machines: `simulate("h200", cards=2)`."""
-    libraries = simulator.libraries()
+    libraries = device_file.libraries()
 
     def make(profile: str = "h200", **options: Any) -> SimulatorMachine:
         folder = tmp_path / f"machine{len(list(tmp_path.iterdir()))}"

@@ -61,12 +61,12 @@ def test_a_wrong_profile_is_refused_by_key_and_value(
 ) -> None:
     profile = {
         key: value
-        for key, value in (simulator.load_profile("t4") | change).items()
+        for key, value in (device_file.load_profile("t4") | change).items()
         if value is not None
     }
     path = tmp_path / "changed.json"
     path.write_text(json.dumps(profile))
-    with pytest.raises(simulator.ProfileError, match=told):
+    with pytest.raises(device_file.ProfileError, match=told):
         simulator.create(tmp_path / "machine", path)
     assert not (tmp_path / "machine").exists()
 
@@ -88,16 +88,16 @@ def test_a_wrong_profile_is_refused_by_key_and_value(
 def test_an_impossible_simulation_is_refused(
     tmp_path: Path, options: dict[str, Any], told: str
 ) -> None:
-    with pytest.raises(simulator.ProfileError, match=re.escape(told)):
+    with pytest.raises(device_file.ProfileError, match=re.escape(told)):
         simulator.create(tmp_path, **options)
 
 
 def test_a_running_machine_refuses_what_it_cannot_become(tmp_path: Path) -> None:
     made = simulator.create(tmp_path)
     for version in ("new", "5" * 80, "590,1"):
-        with pytest.raises(simulator.ProfileError, match=r"Use, for example, 590"):
+        with pytest.raises(device_file.ProfileError, match=r"Use, for example, 590"):
             simulator.change_driver(made.device, version)
-    with pytest.raises(simulator.ProfileError, match=r"unknown\. Use one of"):
+    with pytest.raises(device_file.ProfileError, match=r"unknown\. Use one of"):
         simulator.partition(made.device, ["9g.1gb"])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.verify import ProbeTenant
+from gpushare.verify.runners import ProbeTenant
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 from tests.stack.shared import SharedStack

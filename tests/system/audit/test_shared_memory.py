@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.client import Client
-from gpushare.verify import ProbeTenant
+from gpushare.verify.runners import ProbeTenant
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 from tests.system.waiting import wait_until

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpushare.verify import ProbeTenant
+from gpushare.verify.runners import ProbeTenant
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gpushare import simulator
+from gpushare.simulator import device_file
 from tests.c.simulator.conftest import SimulatorMachine
 
 HERE = Path(__file__).parent
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.needs("clients")
 
 @pytest.fixture
 def machine(tmp_path: Path) -> SimulatorMachine:
-    return SimulatorMachine(simulator.create(tmp_path, cards=2), simulator.libraries())
+    return SimulatorMachine(simulator.create(tmp_path, cards=2), device_file.libraries())
 
 
 def output(machine: SimulatorMachine, *command: str | Path) -> str:
@@ -73,4 +74,4 @@ def test_nvitop_lists_the_card_and_its_process(machine: SimulatorMachine) -> Non
 def test_gpustat_lists_every_card(machine: SimulatorMachine) -> None:
     screen = output(machine, BESIDE / "gpustat", "--no-color")
     assert screen.count("NVIDIA H200") == 2
-    assert f"/ {simulator.load_profile('h200')['memory_bytes'] >> 20} MB" in screen
+    assert f"/ {device_file.load_profile('h200')['memory_bytes'] >> 20} MB" in screen

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpushare.client import Client
-from gpushare.verify import ProbeTenant
+from gpushare.verify.runners import ProbeTenant
 from tests.stack import Stack
 from tests.system.waiting import wait_until
 

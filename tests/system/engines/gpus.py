@@ -13,7 +13,8 @@ from typing import Any
 
 from gpushare.client import Client
 from gpushare.protocol import TenantStatus
-from gpushare.verify import ProbeTenant, image
+from gpushare.verify import image
+from gpushare.verify.runners import ProbeTenant
 from tests.stack import Stack
 
 #: For this dockerd looks when it starts.

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gpushare.verify import ProbeTenant
+from gpushare.verify.runners import ProbeTenant
 from tests.system.hostile.container import GIB, RuntimeContainer, RuntimeNamespace
 from tests.system.waiting import wait_until
 

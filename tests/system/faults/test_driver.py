@@ -15,7 +15,8 @@ import yaml
 
 from gpushare import simulator
 from gpushare.client import Client
-from gpushare.verify import ProbeTenant, image
+from gpushare.verify import image
+from gpushare.verify.runners import ProbeTenant
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 from tests.system.waiting import wait_until

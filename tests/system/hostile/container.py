@@ -15,7 +15,7 @@ import yaml
 
 from gpushare import protocol
 from gpushare.client import Client
-from gpushare.verify import ProbeTenant
+from gpushare.verify.runners import ProbeTenant
 from tests.stack import Stack
 from tests.stack.bundle import PROBE, Bundle
 from tests.stack.program import ServiceProcess, find

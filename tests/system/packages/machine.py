@@ -15,7 +15,7 @@ from packages import deb
 from packages.wheel import up_to_date
 from packages.workspace import Workspace
 
-from gpushare.verify import ProbeTenant
+from gpushare.verify.runners import ProbeTenant
 from tests.stack.booted import Booted
 from tests.stack.distribution import BUILD, Distribution, DistributionRoot
 from tests.stack.program import ServiceProcess, find

@@ -15,6 +15,7 @@ from gpushare import simulator
 from gpushare.cli.simulator import command
 from gpushare.daemon.cards.driver_client import DriverError, InvalidSample
 from gpushare.daemon.cards.nvml_client import Nvml
+from gpushare.simulator import device_file
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -26,7 +27,7 @@ def cards(tmp_path: Path) -> simulator.Simulator:
 
 @pytest.fixture
 def driver(cards: simulator.Simulator) -> Iterator[Nvml]:
-    made = Nvml(simulator.libraries() / LIBRARY, cards.env, 20.0)
+    made = Nvml(device_file.libraries() / LIBRARY, cards.env, 20.0)
     made.open()
     yield made
     made.close()
@@ -65,7 +66,7 @@ def test_driver_and_partitions_become_others(cards: simulator.Simulator, driver:
     assert "no card is partitioned" in said("mig", cards.device)
     said("driver", cards.device, "--mismatch")
     with pytest.raises(DriverError, match="mismatch"):
-        driver.renew(simulator.libraries() / LIBRARY, cards.env)
+        driver.renew(device_file.libraries() / LIBRARY, cards.env)
 
 
 @pytest.mark.parametrize(

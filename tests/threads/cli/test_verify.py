@@ -20,18 +20,19 @@ from gpushare import checks, simulator
 from gpushare.checks import Check
 from gpushare.client import Client
 from gpushare.install import InstallSource
-from gpushare.verify import (
-    AuditScenario,
-    AuditTrial,
+from gpushare.simulator import device_file
+from gpushare.verify import audit as scenario
+from gpushare.verify import image
+from gpushare.verify.audit import AuditScenario, AuditTrial
+from gpushare.verify.runners import (
+    Containerd,
     Docker,
+    EngineFailed,
     HostRunner,
     ProbeFailed,
     ProbeTenant,
-    Report,
-    image,
 )
-from gpushare.verify import audit as scenario
-from gpushare.verify.runners import Containerd, EngineFailed
+from gpushare.verify.scenario import Report
 from tests.unit.cli.conftest import CARD
 from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
 from tests.unit.cli.test_audit import NOTHING, PROBE, AuditedTenantClient
@@ -228,7 +229,7 @@ PROGRAM = InstallSource.of_package().libraries / "gpushare-probe"
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
     card = simulator.create(tmp_path, "t4")
-    return {**os.environ, **card.env, "LD_LIBRARY_PATH": str(simulator.libraries())}
+    return {**os.environ, **card.env, "LD_LIBRARY_PATH": str(device_file.libraries())}
 
 
 def test_it_knows_what_it_has_written(env: dict[str, str]) -> None:

@@ -28,7 +28,7 @@ from gpushare.daemon.mps.program import (
 from gpushare.daemon.mps.protocol3 import namespace_of
 from gpushare.daemon.mps.runner import ControlProcess
 from gpushare.daemon.mps.supervisor import MpsSupervisor
-from gpushare.simulator import Simulator
+from gpushare.simulator import Simulator, device_file
 from tests.c.simulator.conftest import ClientProcess, SimulatorMachine
 from tests.system.waiting import wait_until
 from tests.unit.daemon import fakes
@@ -59,7 +59,7 @@ class MpsCard:
     def started(self, route: ClientRoute, **env: str) -> AbstractContextManager[ClientProcess]:
         """Start a program of a container."""
         found = {"CUDA_MPS_PIPE_DIRECTORY": str(route.pipe_folder), **route.env, **env}
-        machine = SimulatorMachine(self.simulator, simulator.libraries())
+        machine = SimulatorMachine(self.simulator, device_file.libraries())
         words = ["env", *(f"{name}={value}" for name, value in found.items())]
         return machine.started("tenant.py", under=words)
 

@@ -40,7 +40,8 @@ from gpushare.daemon.cards.driver_client import (
 from gpushare.daemon.cards.nvml_client import Nvml
 from gpushare.daemon.cards.worker_process import WorkerProcess
 from gpushare.metrics_schema import CardSensors
-from gpushare.simulator import FalseReading, Simulator
+from gpushare.simulator import Simulator, device_file
+from gpushare.simulator.device_file import FalseReading
 from tests.c.simulator.conftest import SimulatorMachine
 from tests.c.simulator.mps_daemon import mps_daemon
 from tests.system.waiting import wait_until
@@ -284,7 +285,7 @@ def test_the_worker_ends_with_the_daemon_and_has_few_privileges(tmp_path: Path) 
         "driver = Nvml(Path(sys.argv[1]), {'GPUSHARE_SIM_DEVICE': sys.argv[2]}, 20)\n"
         "driver.open(); print(driver._worker.pid, flush=True); time.sleep(1000)"
     )
-    library = simulator.libraries() / "libnvidia-ml.so.1"
+    library = device_file.libraries() / "libnvidia-ml.so.1"
     daemon = subprocess.Popen(
         [sys.executable, "-c", program, str(library), str(made.device)], stdout=subprocess.PIPE
     )
@@ -314,7 +315,7 @@ def _status(pid: int) -> str:
 @pytest.fixture
 def machine(tmp_path: Path) -> SimulatorMachine:
     made = simulator.create(tmp_path / "cards", "h200", cards=2)
-    return SimulatorMachine(made, simulator.libraries())
+    return SimulatorMachine(made, device_file.libraries())
 
 
 @pytest.fixture
@@ -324,7 +325,7 @@ def cards(machine: SimulatorMachine) -> Simulator:
 
 @pytest.fixture
 def driver(cards: Simulator) -> Iterator[Nvml]:
-    made = Nvml(simulator.libraries() / "libnvidia-ml.so.1", cards.env, 20.0)
+    made = Nvml(device_file.libraries() / "libnvidia-ml.so.1", cards.env, 20.0)
     made.open()
     yield made
     made.close()
@@ -372,7 +373,7 @@ def test_a_brief_look_sees_whatever_takes_memory(machine: SimulatorMachine, driv
 def test_the_sensors_are_those_of_the_card(cards: Simulator, driver: Nvml) -> None:
     """Those of an idle H200 by its profile; energy is not simulated."""
     assert set(nvml_calls._READ) == set(CardSensors.__annotations__)
-    profile = json.loads((simulator.libraries() / "profiles" / "h200.json").read_text())
+    profile = json.loads((device_file.libraries() / "profiles" / "h200.json").read_text())
     found = driver.sample().sensors
     assert set(found) == set(cards.uuids)
     for figures in found.values():
@@ -464,7 +465,7 @@ def test_a_missing_figure_is_not_impossible(machine: SimulatorMachine, driver: N
 
 def test_a_card_that_is_lost_at_the_loading_is_taken_when_it_answers(cards: Simulator) -> None:
     simulator.fail(cards.device, 0, lost=1)
-    driver = Nvml(simulator.libraries() / "libnvidia-ml.so.1", cards.env, 20.0)
+    driver = Nvml(device_file.libraries() / "libnvidia-ml.so.1", cards.env, 20.0)
     driver.open()
     assert [card.uuid for card in driver.cards()] == [cards.uuids[1]]
     simulator.fail(cards.device, 0)
@@ -499,8 +500,8 @@ def test_each_mig_instance_is_a_card_behind_the_cards(cards: Simulator, driver: 
 
 def test_between_files_and_module_there_is_no_driver(cards: Simulator, driver: Nvml) -> None:
     """A program with the old library loaded continues; one that loads the new one is refused."""
-    library = simulator.libraries() / "libnvidia-ml.so.1"
-    simulator.change_driver(cards.device, init_error=simulator.MISMATCH)
+    library = device_file.libraries() / "libnvidia-ml.so.1"
+    simulator.change_driver(cards.device, init_error=device_file.MISMATCH)
     assert driver.sample().generation.driver == "580.65.06"
     with pytest.raises(DriverError, match=r"version mismatch"):
         driver.renew(library, cards.env)

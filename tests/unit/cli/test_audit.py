@@ -10,7 +10,7 @@ import pytest
 
 from gpushare.cli import verify
 from gpushare.errors import UserError
-from gpushare.verify import AuditScenario
+from gpushare.verify.audit import AuditScenario
 
 from .conftest import CARD, GIB
 from .fake_daemon import AnsweringDaemon, rows

@@ -7,18 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from gpushare.compatibility import (
-    RULES,
+from gpushare.compatibility import RULES, evaluate_image, rules
+from gpushare.compatibility.rules import (
     CardFacts,
     CompatibilityFinding,
     Image,
     Machine,
     Runtime,
-    evaluate_image,
-    rules,
+    Version,
+    cuda_text,
+    newest_cuda,
+    strip_zeros,
     worst,
 )
-from gpushare.compatibility.rules import Version, cuda_text, newest_cuda, strip_zeros
 
 H200 = CardFacts("H200", (9,), "nvidia", datacenter=True)
 V100 = CardFacts("V100", (7,), "tesla", datacenter=True)

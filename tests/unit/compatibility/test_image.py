@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.compatibility import Image, image
+from gpushare.compatibility import image
 from gpushare.compatibility import image as images
+from gpushare.compatibility.rules import Image
 from gpushare.oci import cuda_compat
 from gpushare.oci.elf import platform_of
 from gpushare.oci.rootfs import Rootfs

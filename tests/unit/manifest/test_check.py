@@ -9,7 +9,8 @@ import textwrap
 import pytest
 
 from gpushare.manifest import read
-from gpushare.manifest.check import ERROR, INFO, ManifestFinding, check
+from gpushare.manifest.check import check
+from gpushare.manifest.model import ERROR, INFO, ManifestFinding
 
 from .test_others import TASK
 from .test_request import pod

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import textwrap
 
-from gpushare.manifest import Container, ManifestFile, ManifestValues, read
+from gpushare.manifest import read
+from gpushare.manifest.model import Container, ManifestFile, ManifestValues
 
 
 def manifest(text: str) -> ManifestFile:

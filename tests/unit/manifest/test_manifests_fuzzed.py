@@ -11,9 +11,10 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from gpushare.manifest import ManifestError, read
+from gpushare.manifest import read
 from gpushare.manifest.alauda import check_resources
 from gpushare.manifest.check import check
+from gpushare.manifest.model import ManifestError
 from gpushare.text_position import at
 from tests.unit.manifest.test_alauda_resources import ALAUDA
 from tests.unit.manifest.test_kubernetes import CLAIM, POD

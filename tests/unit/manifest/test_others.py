@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpushare.manifest import ManifestError, read
+from gpushare.manifest import read
 from gpushare.manifest.compose_file import written_out
+from gpushare.manifest.model import ManifestError
 from gpushare.quota.request import EngineCards
 
 from .test_kubernetes import manifest, only, texts

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from gpushare.manifest import ManifestRequest, request_of, settings_of
+from gpushare.manifest.request import ManifestRequest, request_of, settings_of
 
 from .test_kubernetes import manifest, only
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 
 from gpushare import yaml_nodes
-from gpushare.manifest import ManifestError, read
+from gpushare.manifest import read
+from gpushare.manifest.model import ManifestError
 from gpushare.yaml_nodes import (
     MANIFEST_RULES,
     MAX_VALUES,

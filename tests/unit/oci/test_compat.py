@@ -11,10 +11,11 @@ import pytest
 
 from gpushare.oci import container, cuda_compat, driver_files
 from gpushare.oci.cdi import CdiError
-from gpushare.oci.container import Filters, HostFiles
+from gpushare.oci.container import HostFiles
 from gpushare.oci.cuda_compat import Compat, CompatError
 from gpushare.oci.driver_files import DriverFiles
 from gpushare.oci.elf import platform_of
+from gpushare.oci.loader import Filters
 from gpushare.oci.rootfs import Rootfs, RootfsError
 from tests.unit.host import elf
 from tests.unit.oci.examples import LIBRARIES, VERSION

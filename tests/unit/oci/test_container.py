@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.oci import cdi, container, driver_files, ldcache
-from gpushare.oci.container import CacheEntry, ContainerEdits, Filters, HostFiles
+from gpushare.oci import cdi, container, driver_files, ldcache, loader
+from gpushare.oci.container import ContainerEdits, HostFiles
 from gpushare.oci.edits import Mount
 from gpushare.oci.elf import platform_of
+from gpushare.oci.loader import CacheEntry, Filters
 from gpushare.oci.rootfs import Rootfs
 from tests.unit.host import elf
 from tests.unit.oci.examples import (
@@ -237,13 +238,13 @@ def test_the_cache_is_made_and_a_second_time_left_alone(
     debian: Path, host: HostFiles, rootfs: Rootfs, tmp_path: Path
 ) -> None:
     wanted = shared(host, rootfs)
-    assert container.install_cache(rootfs, wanted.cache, PLATFORM, tmp_path) is None
+    assert loader.install_cache(rootfs, wanted.cache, PLATFORM, tmp_path) is None
     made = debian / "etc/ld.so.cache"
     names = [entry.name for entry in ldcache.parse(made.read_bytes()).entries]
     assert names[0] == f"libnvidia-ptxjitcompiler.so.{VERSION}".encode()
     assert b"libcuda.so.1" in names
     inode = made.stat().st_ino
-    assert container.install_cache(rootfs, wanted.cache, PLATFORM, tmp_path) is None
+    assert loader.install_cache(rootfs, wanted.cache, PLATFORM, tmp_path) is None
     assert made.stat().st_ino == inode
 
 
@@ -252,7 +253,7 @@ def test_an_image_without_glibc_gets_no_cache(
 ) -> None:
     (root / "etc").mkdir()
     wanted = shared(host, rootfs)
-    assert container.install_cache(rootfs, wanted.cache, PLATFORM, tmp_path) is None
+    assert loader.install_cache(rootfs, wanted.cache, PLATFORM, tmp_path) is None
     assert list((root / "etc").iterdir()) == []
 
 
@@ -262,7 +263,7 @@ def test_a_cache_that_is_not_understood_is_left_as_it_is(
 ) -> None:
     (debian / "etc/ld.so.cache").write_bytes(content)
     wanted = shared(host, rootfs)
-    assert container.install_cache(rootfs, wanted.cache, PLATFORM, debian) is None
+    assert loader.install_cache(rootfs, wanted.cache, PLATFORM, debian) is None
     assert (debian / "etc/ld.so.cache").read_bytes() == content
 
 
@@ -280,15 +281,15 @@ def test_in_a_read_only_layer_the_cache_is_a_mount_kept_by_its_content(
     monkeypatch.setattr(Rootfs, "replace", read_only)
     keep = tmp_path / "keep"  # made when it is needed: few images are read-only
     wanted = shared(host, rootfs)
-    assert container.install_cache(rootfs, wanted.cache, PLATFORM, keep) is None
+    assert loader.install_cache(rootfs, wanted.cache, PLATFORM, keep) is None
     (debian / "etc/ld.so.cache").write_bytes(ldcache.merge(None, [("a", "/a")], 0x303))
-    mount = container.install_cache(rootfs, wanted.cache, PLATFORM, keep)
+    mount = loader.install_cache(rootfs, wanted.cache, PLATFORM, keep)
     assert isinstance(mount, Mount)
     assert (mount.destination, mount.read_only) == ("/etc/ld.so.cache", True)
     assert {"nosuid", "nodev", "noexec"} <= set(mount.options)
     entries = ldcache.parse(Path(mount.source).read_bytes()).entries
     assert {entry.name for entry in entries} >= {b"a", b"libcuda.so.1"}
-    assert container.install_cache(rootfs, wanted.cache, PLATFORM, keep) == mount
+    assert loader.install_cache(rootfs, wanted.cache, PLATFORM, keep) == mount
     assert [str(path) for path in keep.iterdir()] == [mount.source]
     assert wanted.with_mount(mount).mounts[-1] == mount
 
@@ -304,7 +305,7 @@ def test_a_full_disk_keeps_no_half_of_a_cache(
     monkeypatch.setattr(os, "fchmod", full)
     Path(tmp_path / "rootfs/etc/ld.so.cache").write_bytes(ldcache.merge(None, [("a", "/a")], 0x303))
     with pytest.raises(OSError, match="No space"):
-        container.install_cache(
+        loader.install_cache(
             rootfs, (CacheEntry("libcuda.so.1", "/c"),), PLATFORM, tmp_path / "keep"
         )
     assert list((tmp_path / "keep").iterdir()) == []
@@ -319,7 +320,7 @@ def test_the_hosts_own_cache_is_never_replaced(
     monkeypatch.setattr(Rootfs, "replace", replace)
     before = Path("/etc/ld.so.cache").read_bytes()
     with opened(Path("/")) as rootfs:
-        mount = container.install_cache(rootfs, shared(host, rootfs).cache, PLATFORM, tmp_path)
+        mount = loader.install_cache(rootfs, shared(host, rootfs).cache, PLATFORM, tmp_path)
     assert mount is not None
     assert mount.destination == "/etc/ld.so.cache"
     assert Path(mount.source).read_bytes() != before

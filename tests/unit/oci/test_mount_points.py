@@ -19,13 +19,13 @@ from gpushare.oci.container import (
     PRIVATE,
     ContainerEdits,
     CoveredPath,
-    Filters,
     HostFiles,
     LibraryTree,
     PlacedEdits,
 )
 from gpushare.oci.edits import Edits, Mount
 from gpushare.oci.elf import platform_of
+from gpushare.oci.loader import Filters
 from gpushare.oci.rootfs import Rootfs
 from gpushare.oci.spec import Spec
 from tests.unit.oci.examples import LIBRARIES, cdi_document, opened

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.quota.dialects import DIALECTS, VendorKey
+from gpushare.quota.dialects import DIALECTS
+from gpushare.quota.dialects.vendor_key import VendorKey
 from gpushare.quota.keys import KEYS, is_quota
 from gpushare.quota.request import VISIBLE_DEVICES
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gpushare import config
-from gpushare.config import Config, ConfigError, parse
+from gpushare import config, settings
+from gpushare.config import Config, parse
 from gpushare.quota.effective_request import Defaults
 from gpushare.quota.request_policy import MaxPerCard, MaxPerRequest, RequestPolicy
+from gpushare.settings import ConfigError
 
 DEFAULTS = Defaults(2 << 30, 10, "burst-share", True)
 CEILINGS = MaxPerRequest(
@@ -50,7 +51,7 @@ def test_the_shipped_file_shows_every_key_with_a_value_that_is_accepted() -> Non
     assert parsed.terms.defaults.memory_bytes == 4 << 30
     assert parsed.terms_of("team-a").max_per_request.memory_bytes == 80 << 30
     assert parsed.terms_of("dev-x").trust == "ignore"
-    whole = config.load_schema()
+    whole = settings.load_schema()
     parts = (
         "defaults",
         "max_per_request",
@@ -67,7 +68,7 @@ def test_the_shipped_file_shows_every_key_with_a_value_that_is_accepted() -> Non
 
 def test_the_schemas_defaults_are_in_effect() -> None:
     plain = Config()
-    properties = config.load_schema()["properties"]
+    properties = settings.load_schema()["properties"]
     assert properties["run_dir"]["default"] == str(plain.run_dir)
     assert properties["state_dir"]["default"] == str(plain.state_dir)
     assert properties["library_dir"]["default"] == str(plain.libraries)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.cli.config import node_rows, section_rows
-from gpushare.config import Config, ConfigError, parse
+from gpushare.config import Config, parse
 from gpushare.oci.request import parse_spec_request
 from gpushare.prices import Prices, Rate
 from gpushare.quota.errors import QuotaError
@@ -19,7 +19,7 @@ from gpushare.quota.parse import parse_request
 from gpushare.quota.request import QuotaRequest, to_record
 from gpushare.quota.request_policy import Dialects, IdlePolicy, RequestPolicy
 from gpushare.quota.values import Duration, exact_duration, parse_duration
-from gpushare.settings import checked, of_namespace
+from gpushare.settings import ConfigError, checked, of_namespace
 from tools.check.command import ROOT
 
 FILE = Path("/etc/gpushare/gpushare.yaml")

@@ -10,9 +10,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare import config
-from gpushare.config import ConfigError, parse
-from gpushare.settings import ConfigProblem
+from gpushare import config, settings
+from gpushare.config import parse
+from gpushare.settings import ConfigError, ConfigProblem
 
 FILE = Path("/etc/gpushare/gpushare.yaml")
 
@@ -231,7 +231,7 @@ VALUES = st.recursive(
     ),
     max_leaves=6,
 )
-KEYS = st.sampled_from([*config.load_schema()["properties"], "x"])
+KEYS = st.sampled_from([*settings.load_schema()["properties"], "x"])
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=4))

@@ -9,7 +9,9 @@ import pytest
 import yaml
 
 from gpushare.manifest import read
-from gpushare.manifest.convert import TARGETS, CannotConvert, Converted, convert
+from gpushare.manifest.convert import Converted, convert
+from gpushare.manifest.convert.conversion import CannotConvert
+from gpushare.manifest.convert.targets import TARGETS
 
 LIMITS = "{nvidia.com/gpu: 1, nvidia.com/gpumem: 1024, nvidia.com/gpucores: 30}"
 

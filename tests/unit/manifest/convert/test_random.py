@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare.manifest import read
-from gpushare.manifest.convert import TARGETS, CannotConvert, convert, requests
+from gpushare.manifest.convert import convert, requests
+from gpushare.manifest.convert.conversion import CannotConvert
+from gpushare.manifest.convert.targets import TARGETS
 from gpushare.manifest.request import request_of
 from gpushare.quota.keys import POLICIES
 from gpushare.quota.request import Layer

@@ -5,16 +5,10 @@ from typing import Final
 
 import pytest
 
-from gpushare.quota.dialects import (
-    Dialect,
-    DialectRequest,
-    KeyLocation,
-    Tables,
-    VendorKey,
-    combine,
-    units,
-)
+from gpushare.quota.dialects import units
 from gpushare.quota.dialects.clouds import POLICIES
+from gpushare.quota.dialects.parse import DialectRequest, Tables, combine
+from gpushare.quota.dialects.vendor_key import Dialect, KeyLocation, VendorKey
 
 # --- what no vendor of today needs all of: a table of the test's own ---
 

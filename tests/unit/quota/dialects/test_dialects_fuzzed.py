@@ -8,19 +8,13 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Final, TypeAlias
 
-from gpushare.quota.dialects import (
-    DIALECTS,
-    TABLES,
-    DialectLayer,
-    DialectRequest,
-    VendorValue,
-    combine,
-)
+from gpushare.quota.dialects import DIALECTS, TABLES
+from gpushare.quota.dialects.parse import DialectRequest, combine
 from gpushare.quota.dialects.units import ByCard, ByContainer
-from gpushare.quota.dialects.vendor_key import LOCATIONS, KeyLocation, VendorKey
+from gpushare.quota.dialects.vendor_key import LOCATIONS, KeyLocation, VendorKey, VendorValue
 from gpushare.quota.errors import BadValue, printable
 from gpushare.quota.keys import KEYS
-from gpushare.quota.parse import dialect_conflict, merge_dialects
+from gpushare.quota.parse import DialectLayer, dialect_conflict, merge_dialects
 from gpushare.quota.request import Layer
 
 PLACES: Final = {

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import strategies as st
 
 from gpushare.quota.annotations import PodIdentity
-from gpushare.quota.dialects import Dialect, Tables, Translator, VendorKey
+from gpushare.quota.dialects.parse import Tables
+from gpushare.quota.dialects.translate import Translator
 from gpushare.quota.dialects.units import MIBS, NAMES, TEXT
+from gpushare.quota.dialects.vendor_key import Dialect, VendorKey
 from gpushare.quota.effective_request import (
     Defaults,
     EffectiveRequest,

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.quota.dialects import DIALECTS, Dialect, combine
+from gpushare.quota.dialects import DIALECTS
+from gpushare.quota.dialects.parse import combine
 from gpushare.quota.dialects.units import ByCard, ByContainer
+from gpushare.quota.dialects.vendor_key import Dialect
 from gpushare.quota.errors import BadValue
 from gpushare.quota.keys import KEYS
 from gpushare.quota.node_settings import APPLIED, NODE_SETTINGS
