@@ -29,8 +29,8 @@ import click
 from gpushare import protocol
 from gpushare.cli import gpushare, kubectl
 from gpushare.cli.commands import SECTIONS
-from gpushare.cli.errors import error_report
 from gpushare.cli.run import NOT_EXECUTABLE, NOT_FOUND, OURS, TIMED_OUT
+from gpushare.cli.session import error_report
 from gpushare.client import UnknownTenant
 from gpushare.errors import ErrorCode, ExitStatus
 from gpushare.events import EVENTS, KEPT

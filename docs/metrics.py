@@ -10,7 +10,7 @@ import yaml
 
 from docs.aliases import aliases
 from docs.markdown import table
-from gpushare.cli.rules import RULES, read
+from gpushare.cli.metrics import RULES, read
 from gpushare.exporter.exposition import FAMILIES
 from gpushare.exporter.metric_family import OF_CARD, OF_CONTAINER, OF_NODE, OF_TENANT, Labels
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gpushare.verify import GIB, ScenarioSteps
 from gpushare.verify.runners import ProbeTenant, environment
-from gpushare.verify.scenario import GIB, ScenarioSteps
 
 #: A request as HAMi's users write it, and the variables that its device plugin sets for it.
 POD: Final = """\

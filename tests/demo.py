@@ -24,9 +24,14 @@ from rich.console import Console
 from rich.text import Text
 
 from gpushare.quota.size import exact_size
+from gpushare.verify import (
+    BOLD,
+    GIB,
+    Report,
+    ScenarioSteps,
+)
 from gpushare.verify.memory import EvictionScenario, MemoryScenario
 from gpushare.verify.runners import Docker, ProbeTenant
-from gpushare.verify.scenario import BOLD, GIB, Report, ScenarioSteps
 
 from . import picture
 from .brought import Brought

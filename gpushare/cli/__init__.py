@@ -13,8 +13,7 @@ import click
 
 import gpushare as package
 from gpushare.cli.commands import COMMANDS, SECTIONS
-from gpushare.cli.errors import no_such_command
-from gpushare.cli.session import TRY, RootCommand, Session, shared_options
+from gpushare.cli.session import TRY, RootCommand, Session, no_such_command, shared_options
 from gpushare.cli.text import count, printable
 from gpushare.client import DaemonUnreachable
 from gpushare.quota.size import format_size

@@ -172,7 +172,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
             "gpushare config check /etc/gpushare/gpushare.yaml",
         ),
         "rules": CommandEntry(
-            "rules:command",
+            "metrics:rules",
             "Print Prometheus rules and Grafana dashboards.",
             "gpushare rules export --output monitoring",
         ),

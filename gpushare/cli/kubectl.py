@@ -18,8 +18,7 @@ import click
 
 import gpushare
 from gpushare.cli import status
-from gpushare.cli.errors import GpushareCommand
-from gpushare.cli.session import RootCommand, Session
+from gpushare.cli.session import GpushareCommand, RootCommand, Session
 from gpushare.cli.text import printable, terminal_table
 from gpushare.errors import ExitStatus
 from gpushare.kubernetes.cluster import ClusterCard, ClusterContainer

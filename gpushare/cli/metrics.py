@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare metrics`: the metrics of gpushare-exporter, once."""
+"""`gpushare metrics`: the metrics of gpushare-exporter; `rules`: rules and dashboards for them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+import gpushare
 from gpushare.cli import session as shared
+from gpushare.errors import UserError
 from gpushare.exporter.exposition import expose
 from gpushare.exporter.metric_family import SnapshotSource
 
@@ -41,3 +45,81 @@ def metrics(session: Session, node: str) -> None:
     click.echo(text, nl=False)
     if source.error is not None:
         raise source.error
+
+
+# --- `gpushare rules`: Prometheus rules and Grafana dashboards for gpushare-exporter's metrics ---
+
+#: The file of the rules.
+RULES: Final = "gpushare.rules.yaml"
+DASHBOARDS: Final = ("overview.json", "card.json", "container.json", "reports.json")
+FILES: Final = (RULES, *DASHBOARDS)
+
+
+class NoRules(UserError):
+    """A file of the rules or dashboards is missing from the package."""
+
+
+@shared.group("rules")
+def rules() -> None:
+    """Print Prometheus rules and Grafana dashboards."""
+
+
+@shared.command("export", example="gpushare rules export --output monitoring")
+@click.argument("file", metavar="[FILE]", type=click.Choice(FILES), required=False)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Directory to which the files are written. It is created if it does not exist.",
+)
+def export(session: Session, file: str | None, output: Path | None) -> None:
+    """Print a file of rules or dashboards, or write all of them.
+
+    FILE is gpushare.rules.yaml (default), the alerting and recording rules, for a path that
+    rule_files in prometheus.yml includes. overview.json, card.json, container.json and reports.json
+    are dashboards for Grafana 10 and later: import them, or provision them from a directory.
+
+    With --output and without a FILE, all five files are written, over those of the same name.
+
+    Each alerting rule has a severity (critical, warning or info), a summary and a fix. Rules and
+    dashboards use only the metrics of docs/reference/metrics.md.
+    """
+    if output is not None:
+        written = _write(output, FILES if file is None else (file,))
+        session.show({"files": written}, lambda: "\n".join(written))
+        return
+    name = file or RULES
+    text = read(name)
+    if session.json:
+        session.show(_parsed(name, text), lambda: text)
+    else:
+        click.echo(text, nl=False)
+
+
+rules.add_command(export)
+
+
+def _parsed(name: str, text: str) -> Any:
+    if name != RULES:
+        return json.loads(text)
+    import yaml  # noqa: PLC0415 - only here
+
+    return yaml.safe_load(text)
+
+
+def _write(folder: Path, names: tuple[str, ...]) -> list[str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_text(read(name), encoding="utf-8")
+    return [str(folder / name) for name in names]
+
+
+def read(name: str) -> str:
+    """Return the text of one of FILES, from the source tree or the installed package."""
+    kind = "prometheus" if name == RULES else "grafana"
+    installed = [Path(folder) / kind for folder in gpushare.__path__]
+    for folder in (Path(__file__).parents[2] / "configs" / kind, *installed):
+        if (folder / name).is_file():
+            return (folder / name).read_text(encoding="utf-8")
+    raise NoRules(f"{installed[0] / name} does not exist. Install gpushare again.")

@@ -10,8 +10,7 @@ import click
 
 from gpushare.cli import session as shared
 from gpushare.cli.commands import COMMANDS
-from gpushare.cli.errors import GpushareCommand
-from gpushare.cli.session import CommandGroup, shared_options
+from gpushare.cli.session import CommandGroup, GpushareCommand, shared_options
 from gpushare.cli.text import printable, terminal_table
 
 if TYPE_CHECKING:

@@ -23,9 +23,8 @@ import click
 from gpushare import abi
 from gpushare.cli import session as shared
 from gpushare.cli import supervisor
-from gpushare.cli.errors import GpushareCommand, report_error
-from gpushare.cli.quota_options import quota_option
-from gpushare.cli.session import Session, wants_json
+from gpushare.cli.session import GpushareCommand, Session, report_error, wants_json
+from gpushare.cli.set import quota_option
 from gpushare.cli.text import printable
 from gpushare.client import DaemonError, DaemonUnreachable
 from gpushare.errors import ErrorCode, UserError

@@ -20,12 +20,11 @@ from gpushare.engines import ENGINES, config_files
 from gpushare.engines.config_files import EngineError
 from gpushare.errors import ErrorCode, ExitStatus, UserError
 from gpushare.quota.size import format_size
-from gpushare.verify import compute
+from gpushare.verify import Report, Sizes, compute
 from gpushare.verify.audit import NEEDED_BYTES, AuditScenario, AuditTrial
 from gpushare.verify.compute import ComputeScenario, ComputeTrial
 from gpushare.verify.memory import EvictionScenario, MemoryScenario
 from gpushare.verify.runners import Containerd, Docker, HostRunner
-from gpushare.verify.scenario import Report, Sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,9 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from gpushare.simulator.mps_server import MpsServer, tell
 from gpushare.simulator.mps_settings import MpsCommandError
-from gpushare.simulator.mps_state import ControlDaemon
+from gpushare.simulator.mps_state import ControlDaemon, MpsServer, tell
 
 CLIENT_TERMINATED: Final = 810  # CUresult
 

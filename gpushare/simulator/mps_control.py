@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Final
 
 from gpushare.simulator import mps_commands, mps_modules
-from gpushare.simulator.mps_partitions import MpsPartitions
-from gpushare.simulator.mps_server import DEFAULT, MpsServer, tell
 from gpushare.simulator.mps_settings import (
     MpsClient,
     MpsDevices,
@@ -28,7 +26,7 @@ from gpushare.simulator.mps_settings import (
     MpsRoute,
     credentials,
 )
-from gpushare.simulator.mps_state import MpsMode, MpsState
+from gpushare.simulator.mps_state import DEFAULT, MpsMode, MpsPartitions, MpsServer, MpsState, tell
 
 #: Where protocol 2 takes commands, from the daemon's user only.
 PRIVILEGED: Final = "control_privileged"

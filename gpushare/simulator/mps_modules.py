@@ -12,11 +12,17 @@ from typing import Final
 
 from gpushare.simulator import mps_namespaces
 from gpushare.simulator.mps_commands import CLIENT_TERMINATED
-from gpushare.simulator.mps_namespaces import check_name, server_of
-from gpushare.simulator.mps_request import Command, ModuleRequest, Rows, field_of, table_of
-from gpushare.simulator.mps_server import MpsServer, tell
+from gpushare.simulator.mps_namespaces import (
+    Command,
+    ModuleRequest,
+    Rows,
+    check_name,
+    field_of,
+    server_of,
+    table_of,
+)
 from gpushare.simulator.mps_settings import MpsCommandError, MpsDevice
-from gpushare.simulator.mps_state import ControlDaemon
+from gpushare.simulator.mps_state import ControlDaemon, MpsServer, tell
 
 
 def run_command(daemon: ControlDaemon, arguments: list[str], uid: int) -> tuple[int, str]:

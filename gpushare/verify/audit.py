@@ -17,8 +17,8 @@ from gpushare.client import Client
 from gpushare.errors import UserError
 from gpushare.protocol import TenantStatus
 from gpushare.quota.size import exact_size, format_size
+from gpushare.verify import ScenarioSteps
 from gpushare.verify.runners import ProbeFailed, ProbeTenant
-from gpushare.verify.scenario import ScenarioSteps
 
 #: The driver itself in every tenant; the interposer has it from there.
 DRIVER: Final = "/opt/gpushare/driver/libcuda.so.1"

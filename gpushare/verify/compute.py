@@ -16,8 +16,8 @@ from statistics import fmean
 from typing import Any, Final, TypeAlias
 
 from gpushare.quota.size import exact_size
+from gpushare.verify import ScenarioSteps
 from gpushare.verify.runners import ProbeFailed, ProbeTenant
-from gpushare.verify.scenario import ScenarioSteps
 
 #: CardComputeUsage of the protocol, as --json prints it.
 ChargedTime: TypeAlias = dict[str, Any]

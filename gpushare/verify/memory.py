@@ -16,8 +16,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare.quota.size import exact_size, format_size
+from gpushare.verify import (
+    GIB,
+    GRANULE,
+    OUT_OF_MEMORY,
+    ScenarioSteps,
+    wait_until,
+)
 from gpushare.verify.runners import ProbeFailed, ProbeTenant, environment
-from gpushare.verify.scenario import GIB, GRANULE, OUT_OF_MEMORY, ScenarioSteps, wait_until
 
 PLAIN: Final = "cuMemAlloc"
 #: The driver functions that allocate memory, with the kind that `gpushare why` shows.

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.verify import Report
 from gpushare.verify.runners import Containerd, Docker
-from gpushare.verify.scenario import Report
 from tests.stack import Stack
 from tests.stack.shared import SharedStack
 

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpushare.cli.rules import RULES, read
+from gpushare.cli.metrics import RULES, read
 from tests.stack import Stack
 from tests.stack.program import ServiceProcess
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gpushare.cli.rules import DASHBOARDS, read
+from gpushare.cli.metrics import DASHBOARDS, read
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 

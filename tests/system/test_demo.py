@@ -8,8 +8,8 @@ import shutil
 import pytest
 import yaml
 
+from gpushare.verify import Report
 from gpushare.verify.memory import MemoryScenario
-from gpushare.verify.scenario import Report
 from tests.demo import Compute
 from tests.stack import Stack
 
@@ -20,7 +20,7 @@ def test_its_claims_fail_where_nothing_enforces_the_quota(monkeypatch: pytest.Mo
     A scenario that still held would prove nothing.
     """
     # What is waited for in vain is not waited for long.
-    monkeypatch.setattr("gpushare.verify.scenario.SETTLE_SECONDS", 1.0)
+    monkeypatch.setattr("gpushare.verify.SETTLE_SECONDS", 1.0)
     with Stack() as stack:
         settings = yaml.safe_load(stack.config.read_text())
         settings["audit"] = {"over_quota": "observe"}

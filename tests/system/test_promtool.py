@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpushare.cli.rules import RULES, read
+from gpushare.cli.metrics import RULES, read
 from gpushare.exporter.exposition import expose
 from tests.system.test_dashboards import EVERYTHING
 from tests.unit.exporter.made import snapshot, tenant

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from gpushare.install import InstallError
 from gpushare.quota.size import format_size
+from gpushare.verify import CheckResult, Report, Sizes
 from gpushare.verify.memory import MemoryScenario
 from gpushare.verify.runners import TenantRunner
-from gpushare.verify.scenario import CheckResult, Report, Sizes
 from tests.stack import Stack
 from tests.stack.bundle import PROBE, Bundle
 from tests.stack.card import real_card

@@ -15,8 +15,8 @@ from cloudcoil.models.prometheus_operator import v1 as operator
 from packages import chart
 from packages.workspace import Workspace
 
-from gpushare.cli.rules import RULES
-from gpushare.cli.rules import read as exported
+from gpushare.cli.metrics import RULES
+from gpushare.cli.metrics import read as exported
 from gpushare.exporter import http_server
 from gpushare.listen_address import parse_address
 from tools.check.command import ROOT

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.cli.commands import COMMANDS
-from gpushare.cli.quota_options import CHOICES
+from gpushare.cli.set import CHOICES
 from gpushare.quota.keys import KEYS, OPERATORS, POLICIES
 from tests.unit.cli.conftest import CARD, tenant
 from tests.unit.cli.fake_daemon import AnsweringDaemon, rows

@@ -21,8 +21,8 @@ from gpushare.checks import Check
 from gpushare.client import Client
 from gpushare.install import InstallSource
 from gpushare.simulator import device_file
+from gpushare.verify import Report, image
 from gpushare.verify import audit as scenario
-from gpushare.verify import image
 from gpushare.verify.audit import AuditScenario, AuditTrial
 from gpushare.verify.runners import (
     Containerd,
@@ -32,7 +32,6 @@ from gpushare.verify.runners import (
     ProbeFailed,
     ProbeTenant,
 )
-from gpushare.verify.scenario import Report
 from tests.unit.cli.conftest import CARD
 from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
 from tests.unit.cli.test_audit import NOTHING, PROBE, AuditedTenantClient

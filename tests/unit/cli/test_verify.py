@@ -11,9 +11,9 @@ import pytest
 
 from gpushare.cli import verify
 from gpushare.errors import UserError
+from gpushare.verify import Sizes
 from gpushare.verify.compute import ComputeScenario, ComputeTrial
 from gpushare.verify.memory import MemoryScenario
-from gpushare.verify.scenario import Sizes
 
 from .conftest import CARD, GIB
 from .fake_daemon import AnsweringDaemon, rows

@@ -17,7 +17,12 @@ from click.testing import CliRunner
 
 import gpushare as package
 from gpushare.cli import gpushare
-from gpushare.cli.rules import DASHBOARDS, FILES, RULES, read
+from gpushare.cli.metrics import (
+    DASHBOARDS,
+    FILES,
+    RULES,
+    read,
+)
 from gpushare.exporter.exposition import FAMILIES
 
 #: Grafana's own variables.

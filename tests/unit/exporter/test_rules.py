@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpushare.cli.rules import RULES, read
+from gpushare.cli.metrics import RULES, read
 from gpushare.events import KEPT
 from gpushare.exporter.exposition import FAMILIES
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from gpushare.verify import Report
 from gpushare.verify.compute import ChargedTime, ComputeScenario, ComputeTrial, Outcome, outcome
 from gpushare.verify.runners import HostRunner
-from gpushare.verify.scenario import Report
 
 
 def spent(got: float | None, driver: float | None, **more: Any) -> ChargedTime:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 
-from gpushare.verify.scenario import CheckResult, Report
+from gpushare.verify import CheckResult, Report
 
 
 def test_a_false_claim_is_shown_with_its_evidence() -> None:
