@@ -114,7 +114,11 @@ def run(config: Config) -> None:
     listener = StartingSocket(config.socket, reload.read_gid(config))
     try:
         loop = Loop()
-        history = _history(config)  # before the rest, which may log something
+        # Every event is kept from now on: the rest may log something.
+        history = History(
+            config.state_dir, boot_id(), days=config.history_days, most_bytes=config.history_bytes
+        )
+        attach_listener(history.note)
         mounts = TenantMounts(config.run_dir / "tenants", config.mount_namespace, SIZE_BYTES)
         threads = Threads.start()
         state = build_state(config, loop, threads, mounts)
@@ -269,25 +273,12 @@ def _refuse_writable(folder: Path) -> None:
         raise CannotStart(f"{folder} can be written by others than root; chmod 755 it")
 
 
-def _history(config: Config) -> History:
-    """Return the history, which keeps every event from now on."""
-    history = History(
-        config.state_dir,
-        boot_id(),
-        days=config.history_days,
-        most_bytes=config.history_bytes,
-    )
-    attach_listener(history.note)
-    return history
-
-
 def _metrics_history(state: DaemonState) -> MetricsHistory:
     """Return what keeps the metrics history's process running, as soon as the loop does."""
-
-    def arguments() -> list[str] | None:
-        return process_arguments(state.node.config, reload.read_gid(state.node.config))
-
-    kept = MetricsHistory(state.loop, arguments)
+    kept = MetricsHistory(
+        state.loop,
+        lambda: process_arguments(state.node.config, reload.read_gid(state.node.config)),
+    )
     state.loop.call(kept.check)
     state.loop.every(lambda: state.node.config.timing.reconcile_interval_seconds, kept.check)
     return kept

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
@@ -232,7 +232,9 @@ class SchedulerSync:
         command = self._command()
         if self._scheduler is None:
             with contextlib.suppress(SchedulerLost):
-                self._use(Scheduler.connect(command.socket), "scheduler-adopted")
+                adopted = Scheduler.connect(command.socket)
+                self._use(adopted)
+                log("scheduler-adopted", pid=adopted.pid)
         if self._scheduler is not None and not self._is_current(self._scheduler, command):
             program = str(command.program)
             log("scheduler-replaced", pid=self._scheduler.pid, program=program)
@@ -240,7 +242,8 @@ class SchedulerSync:
             self._disconnect()
         if self._scheduler is None:
             started = Scheduler.start(command)
-            self._use(started, "scheduler-started", time_scale=command.time_scale)
+            self._use(started)
+            log("scheduler-started", pid=started.pid, time_scale=command.time_scale)
             return started
         return self._scheduler
 
@@ -259,10 +262,9 @@ class SchedulerSync:
         program = state.node.libraries.parent / "bin" / PROGRAM
         return SchedulerCommand(program, state.node.config.run_dir / SOCKET, time_scale)
 
-    def _use(self, scheduler: Scheduler, event: str, **fields: Any) -> None:
+    def _use(self, scheduler: Scheduler) -> None:
         """Send the shares to a scheduler from now on, and start another one when it ends."""
         self._started = time.monotonic()
-        log(event, pid=scheduler.pid, **fields)
         self._scheduler = scheduler
         self._state.node.scheduler_pid = scheduler.pid
         loop = self._state.loop

@@ -114,15 +114,15 @@ class ContextSizes:
     def rounding(self, card: Card) -> Rounding:
         """Return to what the driver rounds buffers on the card up; zeros where it is not known."""
         with self._lock:
-            found = self._measured.get(self._key(card))
-        return NOT_MEASURED if found is None else found.rounding
+            figures = self._measured.get(self._key(card))
+        return NOT_MEASURED if figures is None else figures.rounding
 
     def keep(self, card: Card, figures: DriverFigures) -> None:
         """Note measured figures, and write them to disk."""
         with self._lock:
             self._measured = {**self._measured, self._key(card): figures}
             measured = {
-                key: [one.context_bytes, *one.rounding] for key, one in self._measured.items()
+                key: [known.context_bytes, *known.rounding] for key, known in self._measured.items()
             }
             self._publish()
         granule_bytes, block_bytes = figures.rounding
@@ -151,8 +151,8 @@ class ContextSizes:
         }
         version = f" {self._driver_version}"
         measured = {
-            key.removesuffix(version): one.context_bytes
-            for key, one in self._measured.items()
+            key.removesuffix(version): figures.context_bytes
+            for key, figures in self._measured.items()
             if key.endswith(version)
         }
         self.sizes: Mapping[str, int] = MappingProxyType({**learned, **measured})
@@ -162,8 +162,8 @@ class ContextSizes:
 
     def _read(self) -> dict[str, DriverFigures]:
         try:
-            found = json.loads(self._file.read_text(encoding="utf-8"))
-            rows = {str(key): [int(one) for one in values] for key, values in found.items()}
+            contents = json.loads(self._file.read_text(encoding="utf-8"))
+            rows = {str(key): [int(value) for value in values] for key, values in contents.items()}
             return {
                 key: DriverFigures(size, Rounding(granule, block))
                 for key, (size, granule, block) in rows.items()

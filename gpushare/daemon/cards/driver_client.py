@@ -55,7 +55,8 @@ class DriverGeneration:
 
         With a card, its MIG instances have changed.
         """
-        now_at, was_at = ({uuid: at for at, uuid in one.cards} for one in (self, before))
+        now_at = {uuid: index for index, uuid in self.cards}
+        was_at = {uuid: index for index, uuid in before.cards}
         known = now_at.keys() | was_at.keys()
         if self.driver != before.driver:
             return frozenset(known)

@@ -106,13 +106,13 @@ class MpsCards:
 
     def bypass_of(self, key: str) -> int:
         """Return a process of a tenant that uses the card without the server, 0 if none does."""
-        return next((one.bypasses[key] for one in self.cards.values() if key in one.bypasses), 0)
+        return next((card.bypasses[key] for card in self.cards.values() if key in card.bypasses), 0)
 
     def loss_of(self, key: str) -> MpsLoss | None:
         """Return why a tenant's processes can no longer use the card, None if they can."""
-        return next((one.losses[key] for one in self.cards.values() if key in one.losses), None)
+        return next((card.losses[key] for card in self.cards.values() if key in card.losses), None)
 
     def grant_of(self, key: str) -> MpsGrant | None:
         """Return what a tenant has of a server, None if it has none."""
-        found = (card.grants.get(key) for card in self.cards.values())
-        return next((grant for grant in found if grant is not None), None)
+        grants = (card.grants.get(key) for card in self.cards.values())
+        return next((grant for grant in grants if grant is not None), None)

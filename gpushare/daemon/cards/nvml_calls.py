@@ -137,16 +137,16 @@ class Devices:
         """Return the versions and the cards; a lost card has only its index."""
         cuda = call(pynvml.nvmlSystemGetCudaDriverVersion_v2)
         cards = [self._card(index) for index in range(call(pynvml.nvmlDeviceGetCount))]
-        found = [card for card in cards if "uuid" in card]
+        listed = [card for card in cards if "uuid" in card]
         self._listen()
         return {
             "driver": call(pynvml.nvmlSystemGetDriverVersion),
             "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
-            "cards": found,
+            "cards": listed,
             "lost": [card for card in cards if "uuid" not in card],
-            "limits": bool(found) and self._has_limits(found[0]["uuid"]),
+            "limits": bool(listed) and self._has_limits(listed[0]["uuid"]),
             "topology": topology_facts(
-                {card["uuid"]: self._handles[card["uuid"]] for card in found}
+                {card["uuid"]: self._handles[card["uuid"]] for card in listed}
             ),
         }
 
@@ -159,10 +159,10 @@ class Devices:
         if known and brief and self._is_as_reported():
             return {"xids": self._xids(), **self._sensors()}
         cards = [self._look(index) for index in range(call(pynvml.nvmlDeviceGetCount))]
-        found = {"driver": call(pynvml.nvmlSystemGetDriverVersion), "cards": cards}
-        is_new = not known or found != self._reported
-        self._reported = found
-        return {**(found if is_new else {}), "xids": self._xids(), **self._sensors()}
+        report = {"driver": call(pynvml.nvmlSystemGetDriverVersion), "cards": cards}
+        is_new = not known or report != self._reported
+        self._reported = report
+        return {**(report if is_new else {}), "xids": self._xids(), **self._sensors()}
 
     def _is_as_reported(self) -> bool:
         """Whether every card is idle, and has as much in use as at the last look."""
@@ -192,9 +192,9 @@ class Devices:
 
     def limits(self, uuid: str, cgroup: str) -> NvmlReply:
         """Return what a cgroup may have of a card."""
-        found = _GetLimits(os.fsencode(cgroup))
-        self._limits("nvmlDeviceGetMemoryLimits_v1", uuid, found)
-        return {"soft": found.soft_bytes, "hard": found.hard_bytes}
+        limits = _GetLimits(os.fsencode(cgroup))
+        self._limits("nvmlDeviceGetMemoryLimits_v1", uuid, limits)
+        return {"soft": limits.soft_bytes, "hard": limits.hard_bytes}
 
     def _has_limits(self, uuid: str) -> bool:
         """Whether the driver has limits (615 is the first), found by a request for impossible ones.
@@ -295,10 +295,10 @@ class Devices:
         function = self._lists[kind]
         if function is None:
             raise NvmlError(NO_SUCH_CALL, f"the driver's library has no list of {kind} processes")
-        found = self._fill(_PROCESS.size, lambda count, room: int(function(handle, count, room)))
+        entries = self._fill(_PROCESS.size, lambda count, room: int(function(handle, count, room)))
         return [
             [pid, None if size == _UNKNOWN else size, None if part == _NO_INSTANCE else part]
-            for pid, size, part in _PROCESS.iter_unpack(found)
+            for pid, size, part in _PROCESS.iter_unpack(entries)
         ]
 
     def _fill(self, size: int, call: Callable[[Any, Any], int]) -> memoryview:
@@ -360,8 +360,8 @@ class Devices:
 
     def _xids(self) -> list[list[Any]]:
         """Return uuid and number of what has come; "" for a card that is not known."""
-        found: list[list[Any]] = []
-        while self._events is not None and len(found) < _EVENTS_MOST:
+        xids: list[list[Any]] = []
+        while self._events is not None and len(xids) < _EVENTS_MOST:
             try:
                 event = pynvml.nvmlEventSetWait_v2(self._events, 0)
             except pynvml.NVMLError as error:
@@ -369,8 +369,8 @@ class Devices:
                     self._events = None  # GPU_IS_LOST: until the library is reloaded
                 break
             if event.eventType == pynvml.nvmlEventTypeXidCriticalError:
-                found.append([self._uuid_of(event.device), int(event.eventData)])
-        return found
+                xids.append([self._uuid_of(event.device), int(event.eventData)])
+        return xids
 
     def _uuid_of(self, handle: Any) -> str:
         address = ctypes.cast(handle, ctypes.c_void_p).value
@@ -430,10 +430,10 @@ def _node(handle: Any) -> int | None:
     """Return the one node whose memory is the card's; None where there are none or several."""
     words = _NODES_MOST // _WORD_BITS
     scope = pynvml.NVML_AFFINITY_SCOPE_NODE
-    found = call_or_none(pynvml.nvmlDeviceGetMemoryAffinity, handle, words, scope)
+    mask = call_or_none(pynvml.nvmlDeviceGetMemoryAffinity, handle, words, scope)
     nodes = [
         place * _WORD_BITS + bit
-        for place, word in enumerate(found or ())
+        for place, word in enumerate(mask or ())
         for bit in range(_WORD_BITS)
         if word >> bit & 1
     ]
@@ -513,11 +513,11 @@ _READ: Final[Mapping[str, Callable[[Any], int]]] = {
 
 def read_sensors(handle: Any) -> dict[str, int]:
     """Return what NVML tells of one card."""
-    found = {}
+    figures = {}
     for name, function in _READ.items():
         with contextlib.suppress(pynvml.NVMLError):
-            found[name] = function(handle)
-    return found
+            figures[name] = function(handle)
+    return figures
 
 
 # --- one card, or one MIG instance, by its handle ---

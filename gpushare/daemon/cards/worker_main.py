@@ -11,12 +11,13 @@ what it says is read as text with a bound, and taken for true nowhere.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from gpushare.daemon.core import privileges
@@ -25,44 +26,64 @@ CONNECTION: Final = 3
 
 
 def main() -> None:
-    """Answer until gpushared hangs up."""
+    """Answer what is asked of NVML until gpushared hangs up."""
+    run_worker("NVML", privileges.NVML_WORKER, _load, _failure)
+
+
+def _load(library: str) -> Any:
+    from gpushare.daemon.cards import nvml_calls  # noqa: PLC0415 - once privileges are given up
+
+    return nvml_calls.Devices(library)
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    from gpushare.daemon.cards import nvml_calls  # noqa: PLC0415 - as above
+
+    if isinstance(error, nvml_calls.NvmlError):
+        no_limits = error.code in nvml_calls.NO_LIMITS
+        return {"error": str(error), "code": error.code, "no_limits": no_limits}
+    # What a library says may be no text, no list.
+    return {"error": f"NVML sent a response in an unknown format: {error!r}", "code": 0}
+
+
+def run_worker(
+    name: str,
+    capabilities: Collection[int],
+    load: Callable[[str], Any],
+    failure: Callable[[Exception], dict[str, Any]],
+) -> None:
+    """Answer until gpushared hangs up, without the other capabilities.
+
+    `load` returns what has a method for each question, with the library at a path; `failure` is the
+    answer where one raises.
+    """
     # A terminal's ^C is for gpushared, which hangs up.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     privileges.die_with_parent()
     try:
-        privileges.limit_to(privileges.NVML_WORKER)
+        privileges.limit_to(capabilities)
     except OSError as error:
-        sys.stderr.write(f"gpushared: the NVML worker keeps its capabilities: {error}\n")
-    try:
-        serve(CONNECTION)
-    except WorkerClosed:
-        return
+        sys.stderr.write(f"gpushared: the {name} worker keeps its capabilities: {error}\n")
+    with contextlib.suppress(WorkerClosed):
+        _serve(load, failure)
 
 
-def serve(descriptor: int) -> None:
-    """Answer the questions that come on `descriptor`; WorkerClosed at their end."""
-    # After privileges are given up.
-    from gpushare.daemon.cards import nvml_calls  # noqa: PLC0415
-
-    loaded: nvml_calls.Devices | None = None
+def _serve(load: Callable[[str], Any], failure: Callable[[Exception], dict[str, Any]]) -> None:
+    loaded: Any = None
     while True:
-        question = read_message(descriptor)
+        question = read_message(CONNECTION)
         arguments: dict[str, Any] = question["with"]
-        answer: dict[str, Any]
         try:
             if question["ask"] == "load":
                 os.environ.update(arguments["env"])
-                loaded = nvml_calls.Devices(arguments["library"])
+                loaded = load(arguments["library"])
                 answer = loaded.describe()
             else:
                 answer = getattr(loaded, question["ask"])(**arguments)
-        except nvml_calls.NvmlError as error:
-            no_limits = error.code in nvml_calls.NO_LIMITS
-            answer = {"error": str(error), "code": error.code, "no_limits": no_limits}
-        except Exception as error:  # noqa: BLE001 - what a library says may be no text, no list
-            answer = {"error": f"NVML sent a response in an unknown format: {error!r}", "code": 0}
-        write_message(descriptor, {"number": question["number"], "answer": answer})
+        except Exception as error:  # noqa: BLE001 - whatever it is, gpushared has to hear of it
+            answer = failure(error)
+        write_message(CONNECTION, {"number": question["number"], "answer": answer})
 
 
 _LENGTH: Final = struct.Struct("<I")

@@ -102,10 +102,10 @@ class WorkerProcess:
         """Return what it died of, as far as it is dead."""
         if not select.select([self._pidfd], [], [], _END_SECONDS)[0]:
             return "its connection only"
-        found = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOWAIT)
-        if found is None or found.si_code == os.CLD_EXITED:
-            return f"exit status {found.si_status if found else 'unknown'}"
-        return f"signal {signal.Signals(found.si_status).name}"
+        ending = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOWAIT)
+        if ending is None or ending.si_code == os.CLD_EXITED:
+            return f"exit status {ending.si_status if ending else 'unknown'}"
+        return f"signal {signal.Signals(ending.si_status).name}"
 
     def _is_dead(self, seconds: float) -> bool:
         """Whether it has ended; then nothing of it is left."""
@@ -140,10 +140,10 @@ def start_worker(
 
 def worker_command() -> list[str]:
     """Return the worker's command line: an interpreter with two folders and nothing else."""
-    found = importlib.util.find_spec("pynvml")
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec("pynvml")
+    if package is None or package.origin is None:
         raise DriverError("pynvml is not installed; install nvidia-ml-py")
-    return python_command("cards", Path(found.origin).parent)
+    return python_command("cards", Path(package.origin).parent)
 
 
 def python_command(package: str, *folders: Path) -> list[str]:

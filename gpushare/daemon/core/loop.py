@@ -160,12 +160,18 @@ class Loop:
             os.eventfd_read(self._wake)
 
 
-def _run(function: Call, failure: str = "callback-failed") -> None:
-    """Run it; a fault of one tenant's is logged, and not the others'."""
+def _run(function: Call) -> None:
     try:
         function()
-    except Exception:  # noqa: BLE001 - as above
-        log(failure, "error", traceback=traceback.format_exc())
+    except Exception:  # noqa: BLE001 - a fault with one tenant is not the others'
+        log("callback-failed", "error", traceback=traceback.format_exc())
+
+
+def _run_job(job: Call) -> None:
+    try:
+        job()
+    except Exception:  # noqa: BLE001 - the next job is unrelated
+        log("job-failed", "error", traceback=traceback.format_exc())
 
 
 class Task(Generic[T]):
@@ -225,7 +231,7 @@ class Worker:
 
     def _serve(self) -> None:
         while (job := self._jobs.get()) is not None:
-            _run(job, "job-failed")
+            _run_job(job)
 
 
 class WorkerPool:
@@ -278,7 +284,7 @@ class WorkerPool:
                 if job is None:
                     return
                 self._begin(thread)
-            _run(job, "job-failed")
+            _run_job(job)
             with self._changed:
                 del self._begun[thread]
                 self._changed.notify()

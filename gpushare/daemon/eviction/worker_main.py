@@ -9,55 +9,22 @@ worker asks the driver for. It makes no context, so it holds no memory of a card
 from __future__ import annotations
 
 import ctypes
-import os
-import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from gpushare.daemon.cards.worker_main import (
-    CONNECTION,
-    WorkerClosed,
-    read_message,
-    write_message,
-)
+from gpushare.daemon.cards.worker_main import run_worker
 from gpushare.daemon.core import privileges
 
 
 def main() -> None:
     """Answer until gpushared hangs up."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    privileges.die_with_parent()
-    try:
-        privileges.limit_to(privileges.EVICTION_WORKER)
-    except OSError as error:
-        sys.stderr.write(f"gpushared: the eviction worker keeps its capabilities: {error}\n")
-    try:
-        serve(CONNECTION)
-    except WorkerClosed:
-        return
+    run_worker("eviction", privileges.EVICTION_WORKER, CheckpointApi, _failure)
 
 
-def serve(descriptor: int) -> None:
-    """Answer the questions that come on `descriptor`; WorkerClosed at their end."""
-    loaded: CheckpointApi | None = None
-    while True:
-        question = read_message(descriptor)
-        arguments: dict[str, Any] = question["with"]
-        answer: dict[str, Any]
-        try:
-            if question["ask"] == "load":
-                os.environ.update(arguments["env"])
-                loaded = CheckpointApi(arguments["library"])
-                answer = loaded.describe()
-            else:
-                answer = getattr(loaded, question["ask"])(**arguments)
-        except Exception as error:  # noqa: BLE001 - whatever it is, gpushared has to hear of it
-            answer = {"fault": f"{type(error).__name__}: {error}"}
-        write_message(descriptor, {"number": question["number"], "answer": answer})
+def _failure(error: Exception) -> dict[str, Any]:
+    return {"fault": f"{type(error).__name__}: {error}"}
 
 
 RUNNING: Final = 0

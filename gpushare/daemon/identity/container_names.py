@@ -83,10 +83,10 @@ def stored_name(identity: str, bundle: str) -> ContainerName | None:
 
 def recorded_labels(labels: Mapping[str, object], names: Iterable[str]) -> dict[str, str]:
     """Return those of `labels` that gpushare.yaml names; users choose their values."""
-    found = {name: labels[name] for name in names if name in labels}
+    recorded = {name: labels[name] for name in names if name in labels}
     return {
         name: value
-        for name, value in found.items()
+        for name, value in recorded.items()
         if isinstance(value, str) and value.isprintable() and len(value) <= _MOST_LABEL_LETTERS
     }
 
@@ -99,9 +99,9 @@ def ask_engines(identity: str, sockets: Iterable[Path], seconds: float) -> Conta
     if not _DOCKER_ID.fullmatch(identity):
         return None
     for path in sockets:
-        found = _ask(identity, path, seconds)
-        if found is not None and NAME.fullmatch(found.name):
-            return found
+        name = _ask(identity, path, seconds)
+        if name is not None and NAME.fullmatch(name.name):
+            return name
     return None
 
 

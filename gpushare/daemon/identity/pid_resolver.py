@@ -108,12 +108,12 @@ def _is_device(descriptor: str, majors: Collection[int]) -> bool:
 
     Its file system is not asked: it may be the tenant's own (FUSE), and never answer (statx(2)).
     """
-    found = ctypes.create_string_buffer(_STATX_BYTES)
+    buffer = ctypes.create_string_buffer(_STATX_BYTES)
     path = os.fsencode(descriptor)
-    if _statx(_AT_FDCWD, path, _AT_STATX_DONT_SYNC, _STATX_TYPE, found):
+    if _statx(_AT_FDCWD, path, _AT_STATX_DONT_SYNC, _STATX_TYPE, buffer):
         return ctypes.get_errno() not in {errno.ENOENT, errno.ESRCH}  # else closed meanwhile
-    [mode] = struct.unpack_from("H", found, 28)
-    [major] = struct.unpack_from("I", found, 128)
+    [mode] = struct.unpack_from("H", buffer, 28)
+    [major] = struct.unpack_from("I", buffer, 128)
     return stat.S_ISCHR(mode) and major in majors
 
 

@@ -78,8 +78,8 @@ def find_outer(pid: int) -> Process | None:
 
 def start_time(pid: int) -> int | None:
     """Return when process `pid` began, in clock ticks since boot; None if it is gone."""
-    found = find_outer(pid)
-    return None if found is None else found.starttime
+    process = find_outer(pid)
+    return None if process is None else process.starttime
 
 
 def _stat(pid: int) -> list[bytes]:
@@ -91,7 +91,7 @@ def _stat(pid: int) -> list[bytes]:
 
 def _status_values(status: bytes, name: bytes) -> list[bytes]:
     """Return the values of one line of /proc/PID/status; none where it is not there."""
-    return status.partition(b"\n" + name + b":")[2].partition(b"\n")[0].split()
+    return (b"\n" + status).partition(b"\n" + name + b":")[2].partition(b"\n")[0].split()
 
 
 def pid_of(pidfd: int) -> int | None:
@@ -100,8 +100,8 @@ def pid_of(pidfd: int) -> int | None:
     0 where the process is in no pid namespace that this one contains, -1 once it has ended.
     """
     text = _read("self", f"fdinfo/{pidfd}")
-    found = [line.split()[1] for line in text.splitlines() if line.startswith(b"Pid:")]
-    return int(found[0]) if found else None
+    numbers = [line.split()[1] for line in text.splitlines() if line.startswith(b"Pid:")]
+    return int(numbers[0]) if numbers else None
 
 
 def has_ended(pidfd: int) -> bool:
@@ -159,10 +159,10 @@ def _is_lost_pipe(descriptor: Path) -> bool:
         # The name first: any other descriptor may be of a file system that never answers.
         if not descriptor.readlink().name.startswith("exec.fifo"):
             return False
-        found = descriptor.stat()
+        status = descriptor.stat()
     except FileNotFoundError:
         return False
-    return stat.S_ISFIFO(found.st_mode) and not found.st_nlink
+    return stat.S_ISFIFO(status.st_mode) and not status.st_nlink
 
 
 def _is_for_writing(pid: int, descriptor: str) -> bool:
@@ -225,9 +225,9 @@ def cgroups_of(pid: int) -> dict[str, str]:
     A first thread that has ended is in no cgroup of v1 any more, and its process goes on.
     """
     try:
-        found = _cgroups(_read(pid, "cgroup"))
-        if any(path != "/" for name, path in found.items() if name) or _stat(pid)[0] != b"Z":
-            return found
+        paths = _cgroups(_read(pid, "cgroup"))
+        if any(path != "/" for name, path in paths.items() if name) or _stat(pid)[0] != b"Z":
+            return paths
         with os.scandir(f"{_PROC}/{pid}/task") as threads:
             for thread in itertools.islice(threads, _MOST_THREADS):
                 with contextlib.suppress(OSError):  # it has ended as well
@@ -236,16 +236,16 @@ def cgroups_of(pid: int) -> dict[str, str]:
                         return of_thread
     except OSError:
         return {}
-    return found
+    return paths
 
 
 def _cgroups(text: bytes) -> dict[str, str]:
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for line in os.fsdecode(text).splitlines():
         _, names, path = line.split(":", 2)
         for name in names.split(","):
-            found[name] = path
-    return found
+            paths[name] = path
+    return paths
 
 
 def own_cgroup(pid: int, others: Mapping[str, str]) -> str:
@@ -253,10 +253,10 @@ def own_cgroup(pid: int, others: Mapping[str, str]) -> str:
 
     `others` are the paths of a process that is not the tenant's (the hook's, the daemon's).
     """
-    found = cgroups_of(pid)
-    names = [*_PREFERRED, *sorted(set(found) - set(_PREFERRED))]
+    paths = cgroups_of(pid)
+    names = [*_PREFERRED, *sorted(set(paths) - set(_PREFERRED))]
     for name in names:
-        path = found.get(name, "/")
+        path = paths.get(name, "/")
         if path != "/" and not path.startswith("/..") and path != others.get(name):
             return f"{name}:{path}"
     return ""
@@ -378,8 +378,8 @@ def pids_of(cgroup: str, pid: int, cgroups: Cgroups) -> Iterator[int]:
 
 def members(cgroup: str, pid: int, cgroups: Cgroups) -> list[Process]:
     """Return a tenant's processes."""
-    found = map(find_process, pids_of(cgroup, pid, cgroups))
-    return [process for process in found if process is not None]
+    candidates = map(find_process, pids_of(cgroup, pid, cgroups))
+    return [process for process in candidates if process is not None]
 
 
 def open_pidfd(pid: int, starttime: int) -> int | None:

@@ -29,6 +29,7 @@ from typing import Final, Protocol
 
 from gpushare.daemon.mps.partitions import PARTITION_ENV, PartitionCommands, PartitionPool
 from gpushare.daemon.mps.program import (
+    COMMAND_SECONDS,
     MIB,
     TERMINATE_SECONDS,
     ClientRoute,
@@ -261,10 +262,10 @@ class Protocol2:
         """Set it, and compare what is then read."""
         text = self._run(f"set_{setting} {value}\nget_{setting}")
         try:
-            found = read(text.splitlines()[-1] if text else "")
+            value_read = read(text.splitlines()[-1] if text else "")
         except MpsError as error:
             raise MpsError(f"set_{setting} {value}: {text}") from error
-        if found != expected:
+        if value_read != expected:
             raise MpsError(f"set_{setting} {value}: has no effect: {text}")
 
     # Static partitions.
@@ -303,10 +304,10 @@ class Protocol2:
         command = f"sm_partition add {self.program.uuid} {chunks}"
         text = self._run(command)
         # The manual shows the ID alone, drivers print "Partition ID created".
-        found = re.search(rf"{re.escape(self.program.uuid)}/(\S+)", text)
-        if found is None:
+        created = re.search(rf"{re.escape(self.program.uuid)}/(\S+)", text)
+        if created is None:
             raise MpsError(f"{command}: {text}")
-        return found[1]
+        return created[1]
 
     def _remove_partition(self, partition: SmPartition) -> None:
         command = f"sm_partition rm {self.program.uuid} {partition.id}"
@@ -332,15 +333,15 @@ class Protocol2:
 
     def clients(self) -> tuple[MpsProcess, ...]:
         """Return what `ps` lists, a process once."""
-        found = {}
+        clients = {}
         for line in self._run("ps").splitlines():
             pid, _, server, *rest = [*line.split(maxsplit=5), "", "", ""]
             if pid == "PID" or not line.strip():
                 continue
             if not pid.isdecimal() or not server.isdecimal():
                 raise MpsError(f"ps: {line}")
-            found[int(pid)] = MpsProcess(int(pid), int(server), None, rest[2])
-        return tuple(found.values())
+            clients[int(pid)] = MpsProcess(int(pid), int(server), None, rest[2])
+        return tuple(clients.values())
 
     def terminate(self, client: MpsProcess) -> None:
         """End a client's work; one that has ended already is no error."""
@@ -353,15 +354,13 @@ class Protocol2:
         """End the control daemon; servers end after so many seconds."""
         self._run(f"quit -t {max(0, round(seconds))}")
 
-    def _run(self, commands: str, seconds: float | None = None) -> str:
-        if seconds is None:
-            return self.program.run(commands=commands)
+    def _run(self, commands: str, seconds: float = COMMAND_SECONDS) -> str:
         return self.program.run(commands=commands, seconds=seconds)
 
 
 def _number(text: str) -> float:
     """Return the number at the beginning of a text; MpsError."""
-    found = re.match(r"[0-9]+(?:\.[0-9]+)?", text)
-    if found is None:
+    number = re.match(r"[0-9]+(?:\.[0-9]+)?", text)
+    if number is None:
         raise MpsError(f"{text!r} is not a number")
-    return float(found[0])
+    return float(number[0])

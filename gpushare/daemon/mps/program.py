@@ -129,10 +129,10 @@ class ControlProgram:
 
 def size_in_bytes(text: str) -> int:
     """Return the bytes of a limit as the control daemon prints it; MpsError for anything else."""
-    found = re.fullmatch(r"([0-9]+)([KMG])B?", text.strip(), re.IGNORECASE)
-    if found is None:
+    size = re.fullmatch(r"([0-9]+)([KMG])B?", text.strip(), re.IGNORECASE)
+    if size is None:
         raise MpsError(f"{text!r} is not a size with K, M or G")
-    return int(found[1]) << {"K": 10, "M": 20, "G": 30}[found[2].upper()]
+    return int(size[1]) << {"K": 10, "M": 20, "G": 30}[size[2].upper()]
 
 
 MIB = 1 << 20

@@ -115,8 +115,8 @@ class ControlRunner:
 
     def kept(self) -> list[dict[str, Any]]:
         """Return the grants that were kept last."""
-        found = self.folders.read_state().get("grants")
-        return found if isinstance(found, list) else []
+        grants = self.folders.read_state().get("grants")
+        return grants if isinstance(grants, list) else []
 
     def stop(self) -> None:
         """End it: the card is not in MPS mode any more."""
@@ -193,16 +193,16 @@ class ControlRunner:
 
     def _adopt(self) -> bool:
         """Go on with the one that an earlier gpushared has started, if it runs and answers."""
-        found = self.folders.read_state()
+        state = self.folders.read_state()
         try:
-            process = ControlProcess(int(found["pid"]), int(found["starttime"]))
+            process = ControlProcess(int(state["pid"]), int(state["starttime"]))
             program = replace(
-                self._new_program(), protocol=found["protocol"], multiuser=bool(found["multiuser"])
+                self._new_program(), protocol=state["protocol"], multiuser=bool(state["multiuser"])
             )
         except (ProcessLookupError, LookupError, TypeError, ValueError, MpsError):
             return False
         control = control_of(program)
-        if found.get("static") != program.static or not control.is_ready():
+        if state.get("static") != program.static or not control.is_ready():
             process.kill()
             process.close()
             return False
@@ -244,15 +244,16 @@ class ControlRunner:
     def _foreign_server(self) -> int:
         """Return the process of another MPS server that uses the card, 0 for none."""
         card = self._state.observed.usage.cards.get(self._card.uuid)
-        found = [one.pid for one in card.non_tenants if one.name.startswith(_NAME)] if card else []
-        if not found:
+        non_tenants = card.non_tenants if card else ()
+        pids = [process.pid for process in non_tenants if process.name.startswith(_NAME)]
+        if not pids:
             return 0
         own = {self.pid, *self._own_servers()}
-        return next((pid for pid in found if not own & {pid, _parent(pid)}), 0)
+        return next((pid for pid in pids if not own & {pid, _parent(pid)}), 0)
 
     def _own_servers(self) -> list[int]:
         try:
-            return [] if self.control is None else [one.pid for one in self.control.servers()]
+            return [] if self.control is None else [server.pid for server in self.control.servers()]
         except MpsError:
             return []
 
@@ -264,8 +265,8 @@ def _number(cuda_version: str) -> int:
 
 
 def _parent(pid: int) -> int:
-    found = processes.find_outer(pid)
-    return -1 if found is None else found.parent
+    process = processes.find_outer(pid)
+    return -1 if process is None else process.parent
 
 
 #: Runs a program whose /dev/shm is another folder: sys.argv[1], and the program with its arguments.
@@ -342,10 +343,10 @@ class CardFolders:
         """Return what an earlier gpushared has written; nothing if that cannot be read."""
         try:
             with (self.root / _STATE).open("rb") as opened:
-                found = json.loads(opened.read(_MOST_BYTES))
+                state = json.loads(opened.read(_MOST_BYTES))
         except (OSError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return state if isinstance(state, dict) else {}
 
     def write_state(self, state: dict[str, Any]) -> None:
         """Write what a later gpushared has to know; OSError."""

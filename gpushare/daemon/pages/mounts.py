@@ -94,6 +94,8 @@ class TenantMounts:
         At most `size_bytes` can be written to it; `owner` may reach it beside root; `label` is its
         SELinux context. What an earlier tenant of that key left is taken away first. OSError.
         """
+        if not _KEY.fullmatch(key):
+            raise OSError(errno.EINVAL, "not a tenant key", key)
         if size_bytes == self._spare_bytes and not label:
             directory = self._take_spare(key, owner)
             if directory is not None:
@@ -143,8 +145,8 @@ class TenantMounts:
         It is mounted at the first call for these files, and used by all later ones. OSError.
         """
         identity = identify(files)
-        found = self._trees.find(identity)
-        return found or self._ask(lambda: self._trees.make(top, files, identity))
+        tree = self._trees.find(identity)
+        return tree or self._ask(lambda: self._trees.make(top, files, identity))
 
     def stale_trees(self) -> list[str]:
         """Return the names of the trees that no new container gets."""
@@ -220,11 +222,6 @@ class TenantMounts:
                 mounts.enter_namespace(namespace.fileno())
 
     def _make(self, key: str, data: str, owner: int) -> int:
-        if not _KEY.fullmatch(key):
-            raise OSError(errno.EINVAL, "not a tenant key", key)
-        return self._make_named(key, data, owner)
-
-    def _make_named(self, key: str, data: str, owner: int) -> int:
         self._remove(key)
         outer = self.root / key
         outer.mkdir(mode=0o700)
@@ -239,7 +236,7 @@ class TenantMounts:
 
     def _take_spare(self, key: str, owner: int) -> int | None:
         """Make a spare one the tenant's; None where there is none, or an earlier one's is there."""
-        if not self._spares or not _KEY.fullmatch(key):
+        if not self._spares:
             return None
         spare = self._spares.popleft()
         try:
@@ -257,7 +254,7 @@ class TenantMounts:
             name = f"{_SPARE}{self._spares_made}"
             self._spares_made += 1
         try:
-            directory = self._make_named(name, _options(self._spare_bytes), 0)
+            directory = self._make(name, _options(self._spare_bytes), 0)
         except OSError:
             self._spare_bytes = 0  # a container that needs one is refused with the reason
             return
@@ -386,8 +383,8 @@ class LibraryTrees:
                 self._remove(self._root / name)
 
     def _names(self) -> list[str]:
-        found = (entry.name for entry in self._root.iterdir())
-        return sorted(name for name in found if name.startswith(_TREE) and name != _DRAFT)
+        names = (entry.name for entry in self._root.iterdir())
+        return sorted(name for name in names if name.startswith(_TREE) and name != _DRAFT)
 
     def _mount(self, path: Path, top: str, files: Mapping[str, str]) -> None:
         draft = self._root / _DRAFT

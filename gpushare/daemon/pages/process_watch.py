@@ -172,10 +172,10 @@ class TenantSocket:
     def is_there(directory: int) -> bool:
         """Whether there is a socket in the directory open at `directory`."""
         try:
-            found = os.stat(abi.SOCKET_NAME, dir_fd=directory, follow_symlinks=False)
+            status = os.stat(abi.SOCKET_NAME, dir_fd=directory, follow_symlinks=False)
         except OSError:
             return False
-        return stat.S_ISSOCK(found.st_mode)
+        return stat.S_ISSOCK(status.st_mode)
 
     @classmethod
     def listen(cls, key: str, directory: int) -> TenantSocket:

@@ -59,6 +59,11 @@ class ProcessClaim:
     denied_bytes: int  # the size of the last refused allocation
     held: tuple[MemoryUse, ...]
 
+    @property
+    def record(self) -> tuple[int, int, int]:
+        """The record that it is from: a number may be another process's later."""
+        return self.number, self.pid, self.starttime
+
 
 @dataclass(frozen=True)
 class TenantClaims(MemoryUse):
@@ -251,13 +256,9 @@ class StatusPage:
             return 0
         try:
             # Once more, now that no other thread reaps: the record may be another process's by now.
-            now = {claim.number: claim for claim in self.claims(cards)}
+            now = {claim.record for claim in self.claims(cards)}
             dead = [
-                claim
-                for claim in dead
-                if (again := now.get(claim.number)) is not None
-                and (again.pid, again.starttime) == (claim.pid, claim.starttime)
-                and not self._is_locked(claim.number)
+                claim for claim in dead if claim.record in now and not self._is_locked(claim.number)
             ]
             for claim in dead:
                 self._clear(claim.number, cards)

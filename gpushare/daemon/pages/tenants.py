@@ -86,11 +86,11 @@ class Denials:
     def observe(self, claims: Sequence[ProcessClaim]) -> None:
         """Note what is claimed now; one that claims less than before has ended, or called exec."""
         before = self.total
-        held = {(claim.number, claim.pid, claim.starttime): claim.denied for claim in claims}
+        held = {claim.record: claim.denied for claim in claims}
         ended = sum(max(0, denied - held.get(record, 0)) for record, denied in self._held.items())
         self._ended = min(self._ended + ended, MOST_COUNTED)
         for claim in claims:
-            if claim.denied > self._held.get((claim.number, claim.pid, claim.starttime), 0):
+            if claim.denied > self._held.get(claim.record, 0):
                 seen = time.time() if self.watched else None
                 self.last = LastDenial(claim.denied_bytes, claim.pid, seen)
         self._held = held

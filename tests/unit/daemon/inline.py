@@ -93,7 +93,7 @@ class InlineWorker(Worker):
             return False
         self._is_busy = True
         while self._submitted:
-            loop._run(self._submitted.popleft(), "job-failed")
+            loop._run_job(self._submitted.popleft())
         self._is_busy = False
         return True
 
@@ -115,7 +115,7 @@ class InlinePool(WorkerPool):
     def submit(self, job: Callable[[], Any]) -> None:
         """Run `job`."""
         with self._turns.turn():
-            loop._run(job, "job-failed")
+            loop._run_job(job)
 
     def finish(self, seconds: float) -> None:
         """Do nothing."""
