@@ -12,7 +12,6 @@ from __future__ import annotations
 import array
 import contextlib
 import os
-import select
 import signal
 import socket
 import struct
@@ -25,7 +24,7 @@ from typing import Final
 
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
-from gpushare.daemon.core.loop import Worker
+from gpushare.daemon.core.loop import Worker, wait_readable
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.policy import Share, ShareRequest, divide_compute
 from gpushare.daemon.state import DaemonState
@@ -455,9 +454,7 @@ class Scheduler:
             )
             os.close(write_end)
             write_end = -1
-            if not (
-                select.select([read_end], [], [], _START_SECONDS)[0] and os.read(read_end, 256)
-            ):
+            if not (wait_readable(read_end, _START_SECONDS) and os.read(read_end, 256)):
                 os.kill(pid, signal.SIGKILL)
                 status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
                 raise SchedulerLost(f"{command.program} did not start (exit status {status})")
@@ -496,9 +493,9 @@ class Scheduler:
         """Stop the scheduler. Its gates stay as they are: this opens none of them."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGTERM)
-            if not select.select([self.pidfd], [], [], _END_SECONDS)[0]:
+            if not wait_readable(self.pidfd, _END_SECONDS):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-                select.select([self.pidfd], [], [], _END_SECONDS)
+                wait_readable(self.pidfd, _END_SECONDS)
 
     def close(self) -> None:
         """Close our descriptors. The process keeps running, and is waited for if it was a child."""

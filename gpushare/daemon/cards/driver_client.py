@@ -114,41 +114,32 @@ class DriverClient(Protocol):
     @property
     def driver_version(self) -> str:
         """As the driver says it."""
-        ...
 
     @property
     def cuda_version(self) -> str:
         """The newest CUDA that it can do."""
-        ...
 
     @property
     def has_limits(self) -> bool:
         """Whether it can limit the memory of a cgroup; false once it has refused."""
-        ...
 
     def renew(self, library: Path, env: Mapping[str, str]) -> None:
         """Reload the driver's library from its current path."""
-        ...
 
     def cards(self) -> tuple[Card, ...]:
         """Return the cards by index."""
-        ...
 
     def links(self) -> Links:
         """Return how far the cards are from each other."""
-        ...
 
     def sample(self, *, brief: bool = False) -> DriverSample:
         """Return what each process takes of each card."""
-        ...
 
     def set_limits(self, uuid: str, cgroup: Path, limits: DriverLimits) -> None:
         """Limit what the processes of the cgroup whose directory is `cgroup` have of a card."""
-        ...
 
     def limits(self, uuid: str, cgroup: Path) -> DriverLimits:
         """Return the limits of a cgroup on a card, NO_LIMITS where none are set."""
-        ...
 
 
 OK: Final = "ok"

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import select
 import signal
 import socket
 import sys
@@ -25,6 +24,7 @@ from gpushare.daemon.cards import worker_main
 from gpushare.daemon.cards.driver_client import DriverError, DriverTimeout
 from gpushare.daemon.cards.worker_main import CONNECTION
 from gpushare.daemon.core.log import log
+from gpushare.daemon.core.loop import wait_readable
 
 #: The folders come as arguments: -I and -S leave it none but the standard library's.
 _PROGRAM: Final = (
@@ -93,14 +93,12 @@ class WorkerProcess:
             log("driver-worker-abandoned", "error", pid=self.pid, stuck=len(_abandoned))
 
     def _wait(self, until: float) -> None:
-        poll = select.poll()
-        poll.register(self._connection, select.POLLIN)
-        if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
+        if not wait_readable(self._connection, until - time.monotonic()):
             raise DriverTimeout("the NVIDIA driver is not responding")
 
     def _ending(self) -> str:
         """Return what it died of, as far as it is dead."""
-        if not select.select([self._pidfd], [], [], _END_SECONDS)[0]:
+        if not wait_readable(self._pidfd, _END_SECONDS):
             return "its connection only"
         ending = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOWAIT)
         if ending is None or ending.si_code == os.CLD_EXITED:
@@ -109,7 +107,7 @@ class WorkerProcess:
 
     def _is_dead(self, seconds: float) -> bool:
         """Whether it has ended; then nothing of it is left."""
-        if not select.select([self._pidfd], [], [], seconds)[0]:
+        if not wait_readable(self._pidfd, seconds):
             return False
         with contextlib.suppress(ChildProcessError):
             os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED)

@@ -13,6 +13,7 @@ import heapq
 import itertools
 import os
 import queue
+import select
 import selectors
 import socket
 import threading
@@ -323,6 +324,16 @@ class KeyLocks:
             with self._changed:
                 self._held.discard(key)
                 self._changed.notify_all()
+
+
+def wait_readable(fd: int, seconds: float = 0.0) -> bool:
+    """Whether `fd` can be read within so many seconds; a pidfd, once its process has ended.
+
+    Any `fd`: select(2) refuses those above 1023, which a daemon with many containers has.
+    """
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(max(0.0, seconds) * 1000))
 
 
 def boottime() -> float:

@@ -13,7 +13,6 @@ import errno
 import functools
 import itertools
 import os
-import select
 import signal
 import stat
 import threading
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gpushare.daemon.core.loop import wait_readable
 from gpushare.host.cgroups import mountinfo
 from gpushare.oci.bounded_read import read_at_most
 
@@ -106,9 +106,7 @@ def pid_of(pidfd: int) -> int | None:
 
 def has_ended(pidfd: int) -> bool:
     """Whether the process of a pidfd has ended."""
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(0))
+    return wait_readable(pidfd)
 
 
 def is_alive(process: Process) -> bool:

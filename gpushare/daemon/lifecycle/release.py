@@ -9,7 +9,6 @@ All of this runs on the decide thread, and doing it twice has the effect of doin
 from __future__ import annotations
 
 import os
-import select
 import signal
 import threading
 from contextlib import suppress
@@ -18,7 +17,7 @@ from typing import Final
 
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
-from gpushare.daemon.core.loop import boottime
+from gpushare.daemon.core.loop import boottime, wait_readable
 from gpushare.daemon.freezer import Freezer, kill_unbound, runs_unbound
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import container_edits, recover
@@ -72,7 +71,7 @@ def kill_abandoned_init(record: TenantRecord) -> None:
                 "tenant-start-abandoned", "warning", tenant=record.key, id=record.id, pid=record.pid
             )
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            select.select([pidfd], [], [], _KILLED_SECONDS)
+            wait_readable(pidfd, _KILLED_SECONDS)
     except ProcessLookupError:
         return
     finally:

@@ -57,7 +57,7 @@ from gpushare.daemon.mps.program import (
     TenantLimits,
 )
 from gpushare.daemon.mps.runner import CardFolders, ControlRunner
-from gpushare.daemon.pages.status_page import disown_page
+from gpushare.daemon.pages.status_page import disown_page, opened
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.policy import FIXED
@@ -436,14 +436,11 @@ def write_variables(grant: MpsGrant, pages: Pages | None) -> None:
         with contextlib.suppress(FileExistsError):
             os.mkdir(abi.PIPES_NAME, 0o755, dir_fd=pages.directory)
             os.chmod(abi.PIPES_NAME, 0o755, dir_fd=pages.directory)  # noqa: S103 - any user's
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(_VARIABLES_DRAFT, flags, 0o644, dir_fd=pages.directory)
-        try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        with opened(pages.directory, _VARIABLES_DRAFT, flags, 0o644) as fd:
             os.fchmod(fd, 0o644)
             disown_page(fd)
             os.write(fd, text.encode())
-        finally:
-            os.close(fd)
         os.rename(
             _VARIABLES_DRAFT, abi.MPS_NAME, src_dir_fd=pages.directory, dst_dir_fd=pages.directory
         )

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from gpushare.daemon.core.log import log
+from gpushare.daemon.core.loop import wait_readable
 from gpushare.daemon.identity import processes
 from gpushare.daemon.mps.control import MpsControl, control_of
 from gpushare.daemon.mps.program import ControlProgram, MpsError, has_static_partitions, protocol_of
@@ -128,7 +128,7 @@ class ControlRunner:
                 control.quit(_QUIT_SECONDS)
         except MpsError as error:
             log("mps-command-failed", "warning", card=self._card.uuid, error=str(error))
-        if not process.wait(2 * _QUIT_SECONDS):
+        if not process.has_ended(2 * _QUIT_SECONDS):
             process.kill()
         log("mps-control-stopped", card=self._card.uuid, pid=process.pid)
         self._forget()
@@ -395,23 +395,18 @@ class ControlProcess:
             )
         return cls(child.pid, processes.start_time(child.pid) or 0, child)
 
-    def has_ended(self) -> bool:
-        """Whether it has ended; a child is then waited for."""
-        ended = bool(select.select([self.pidfd], [], [], 0)[0])
+    def has_ended(self, seconds: float = 0.0) -> bool:
+        """Whether it has ended within so many seconds; a child is then waited for."""
+        ended = wait_readable(self.pidfd, seconds)
         if ended and self._child is not None:
             self._child.poll()
         return ended
-
-    def wait(self, seconds: float) -> bool:
-        """Whether it has ended within so many seconds."""
-        select.select([self.pidfd], [], [], seconds)
-        return self.has_ended()
 
     def kill(self) -> None:
         """Kill it."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-            self.wait(1.0)
+            self.has_ended(1.0)
 
     def close(self) -> None:
         """Watch it no more; it keeps running."""

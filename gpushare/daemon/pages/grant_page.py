@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpushare import abi
-from gpushare.daemon.pages.status_page import disown_page
+from gpushare.daemon.pages.status_page import disown_page, opened
 
 _FUTEX_WAKE: Final = 1
 _ALL: Final = 0x7FFFFFFF
@@ -78,12 +78,8 @@ class GrantPage:
     """A tenant's grant file, mapped. One thread changes allocations, one the measured fields."""
 
     def __init__(self, directory: int) -> None:
-        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        fd = os.open(abi.GRANT_NAME, flags, dir_fd=directory)
-        try:
+        with opened(directory, abi.GRANT_NAME, os.O_RDWR) as fd:
             self._map = mmap.mmap(fd, abi.GRANT_BYTES)
-        finally:
-            os.close(fd)
         self._generation = ctypes.c_uint32.from_buffer(self._map, abi.GRANT_HEADER_GENERATION)
         self._most = [self.limit_bytes(number) for number in range(self.card_count)]
 
@@ -93,12 +89,8 @@ class GrantPage:
 
         What is not ours is not even mapped.
         """
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        fd = os.open(abi.GRANT_NAME, flags, dir_fd=directory)
-        try:
+        with opened(directory, abi.GRANT_NAME, os.O_RDONLY) as fd:
             header, size = os.pread(fd, _BEGINNING.size, 0), os.fstat(fd).st_size
-        finally:
-            os.close(fd)
         magic, version = _BEGINNING.unpack(header.ljust(_BEGINNING.size, b"\0"))
         if magic != abi.ABI_MAGIC:
             raise OSError(
@@ -114,14 +106,11 @@ class GrantPage:
     def make(cls, directory: int, key: str, cards: Sequence[CardGrant]) -> GrantPage:
         """Write a new grant file in the directory open at `directory`."""
         assert len(cards) <= abi.MAX_CARDS
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(abi.GRANT_NAME, flags, 0o644, dir_fd=directory)
-        try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        with opened(directory, abi.GRANT_NAME, flags, 0o644) as fd:
             os.fchmod(fd, 0o644)
             disown_page(fd)
             os.ftruncate(fd, abi.GRANT_BYTES)
-        finally:
-            os.close(fd)
         grant = cls(directory)
         # Every page that will ever be written is written now: a tenant can fill its tmpfs later,
         # and a store into a page that has no memory then would end the daemon (SIGBUS).

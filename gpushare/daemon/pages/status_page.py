@@ -168,6 +168,20 @@ def disown_page(fd: int) -> None:
         os.fchown(fd, _NOBODYS, -1)
 
 
+@contextlib.contextmanager
+def opened(directory: int, name: str, flags: int, mode: int = 0) -> Iterator[int]:
+    """Open one of a tenant's files in the directory that is open at `directory`; OSError.
+
+    No link is followed, and nothing that a tenant may have put in its place is waited for.
+    """
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    fd = os.open(name, flags, mode, dir_fd=directory)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def give_page(fd: int, owner: int | None) -> None:
     """Let any process that sees a tenant's file write it, or only `owner` if there is one."""
     if owner is None:
@@ -189,14 +203,11 @@ class StatusPage:
     @classmethod
     def make(cls, directory: int, *, owner: int | None = None) -> StatusPage:
         """Write a new status file; anybody may write it, or only `owner` if there is one."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(abi.STATUS_NAME, flags, 0o600, dir_fd=directory)
-        try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        with opened(directory, abi.STATUS_NAME, flags, 0o600) as fd:
             give_page(fd, owner)
             os.ftruncate(fd, abi.STATUS_BYTES)
             os.pwrite(fd, abi.STATUS_HEADER.pack(abi.ABI_MAGIC, abi.ABI_VERSION, 0, 0, 0), 0)
-        finally:
-            os.close(fd)
         return cls(directory)
 
     def close(self) -> None:

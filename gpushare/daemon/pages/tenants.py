@@ -28,6 +28,7 @@ from gpushare.daemon.pages.status_page import (
     StatusPage,
     TenantClaims,
     give_page,
+    opened,
     sum_claims,
 )
 
@@ -35,12 +36,8 @@ from gpushare.daemon.pages.status_page import (
 def make_wakeup(directory: int, *, owner: int | None = None) -> None:
     """Make the wakeup FIFO; any process that sees it may write to it, or only `owner`."""
     os.mkfifo(abi.WAKEUP_NAME, 0o600, dir_fd=directory)
-    flags = os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(abi.WAKEUP_NAME, flags, dir_fd=directory)
-    try:
+    with opened(directory, abi.WAKEUP_NAME, os.O_RDWR) as fd:
         give_page(fd, owner)
-    finally:
-        os.close(fd)
 
 
 #: What a tenant's files may take: both of them, and the variables of an MPS client, twice while

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import resource
 import signal
 import socket
 import threading
@@ -15,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.daemon.core import loop as module
-from gpushare.daemon.core.loop import Loop, Worker, WorkerPool
+from gpushare.daemon.core.loop import Loop, Worker, WorkerPool, wait_readable
 from gpushare.daemon.service import systemd
 
 
@@ -195,3 +197,18 @@ def test_jobs_of_a_pool_that_hang_delay_no_other(monkeypatch: pytest.MonkeyPatch
     assert done.wait(60)
     go_on.set()
     pool.finish(60)
+
+
+def test_a_descriptor_above_1023_can_be_waited_for() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    read_end, write_end = os.pipe()
+    high = fcntl.fcntl(read_end, fcntl.F_DUPFD_CLOEXEC, 1024)
+    try:
+        assert not wait_readable(high)
+        os.write(write_end, b"x")
+        assert wait_readable(high)
+    finally:
+        for fd in (read_end, write_end, high):
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
