@@ -176,7 +176,7 @@ def _serve(state: DaemonState, threads: Threads, loop: Loop, listener: StartingS
     sampling = SamplingLoop(
         state,
         loader,
-        (parts.audit, parts.bypass),
+        parts.audit,
         lambda: watchdog.beat("truth"),
         scheduler.changed,
     )

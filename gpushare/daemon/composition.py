@@ -14,7 +14,7 @@ from typing import Final
 
 from gpushare.config import Config
 from gpushare.daemon.accounts import CardAccounts
-from gpushare.daemon.audit.audit import Audit, BypassControl
+from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.core.log import log, set_owner_lookup
 from gpushare.daemon.core.loop import DaemonClock, Loop, Worker, WorkerPool, boot_id
 from gpushare.daemon.eviction.checkpoint_client import CheckpointClient
@@ -125,7 +125,6 @@ class Parts:
 
     freezer: Freezer
     audit: Audit
-    bypass: BypassControl
     evictions: Evictions
     queue: Queue
     control: RunControl
@@ -152,8 +151,8 @@ def compose(state: DaemonState, checkpoints: CheckpointClient, evict: Worker) ->
     before_kill = BeforeKill(state, evictions)
     frozen = partial(state.decide.submit, state.ledger.changed)
     freezer = Freezer(state.ledger, frozen, before_kill.postpones)
-    audit, bypass = Audit(state, freezer), BypassControl(state, freezer)
-    control = RunControl(state, freezer, audit, bypass)
+    audit = Audit(state, freezer)
+    control = RunControl(state, freezer, audit)
     state.watch.ended.listeners.append(
         lambda key: state.decide.submit(lambda: release.handle_process_end(key, state))
     )
@@ -161,7 +160,7 @@ def compose(state: DaemonState, checkpoints: CheckpointClient, evict: Worker) ->
     state.watch.shortfall.listeners.append(_shortfalls(state, evictions))
     state.tenants.releasing.listeners.append(lambda key: keep_last_figures(key, state))
     operations = Operations(state, control, evictions, queue).bound()
-    return Parts(freezer, audit, bypass, evictions, queue, control, operations)
+    return Parts(freezer, audit, evictions, queue, control, operations)
 
 
 def _shortfalls(state: DaemonState, evictions: Evictions) -> Callable[[str, int, int], None]:

@@ -96,21 +96,26 @@ def divide_compute(claims: Sequence[ShareRequest], card_policy: str = "") -> dic
         claim.key: policy_on(claim.policy, claim.cores, card_policy, is_set=claim.policy_is_set)
         for claim in claims
     }
-    guaranteed, weights = _guarantees_and_weights(claims, policies)
+    guaranteed: dict[str, int] = {}  # permille
+    weights: dict[str, int] = {}  # of the others
+    for claim in claims:
+        reserved = reserved_cores(policies[claim.key], claim.cores)
+        if reserved:
+            guaranteed[claim.key] = reserved * _WHOLE // 100
+        elif policies[claim.key] == "native-burst-share":
+            weights[claim.key] = claim.weight or claim.cores or 1
+        else:
+            weights[claim.key] = 1
     least = max(_LEAST, len(weights)) if weights else 0
     if sum(guaranteed.values()) > _WHOLE - least:
         guaranteed = divide(_WHOLE - least, guaranteed)
     parts = guaranteed | divide(_WHOLE - sum(guaranteed.values()), weights)
-    return {
-        claim.key: _share(claim, parts[claim.key], capped=policies[claim.key] == FIXED)
-        for claim in claims
-    }
-
-
-def _share(claim: ShareRequest, permille: int, *, capped: bool) -> Share:
-    online = claim.class_ == "online"
-    priority = _FIRST if online else _FIRST + 1 + claim.priority
-    return Share(permille, capped=capped, online=online and not capped, priority=priority)
+    shares = {}
+    for claim in claims:
+        capped, online = policies[claim.key] == FIXED, claim.class_ == "online"
+        priority = _FIRST if online else _FIRST + 1 + claim.priority
+        shares[claim.key] = Share(parts[claim.key], capped, online and not capped, priority)
+    return shares
 
 
 def divide(whole: int, weights: Mapping[str, int]) -> dict[str, int]:
@@ -131,23 +136,6 @@ def divide(whole: int, weights: Mapping[str, int]) -> dict[str, int]:
         parts[largest] -= 1
         parts[key] = 1
     return parts
-
-
-def _guarantees_and_weights(
-    claims: Sequence[ShareRequest], policies: Mapping[str, str]
-) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the guarantees in permille by key, and the weights of the others."""
-    guaranteed: dict[str, int] = {}
-    weights: dict[str, int] = {}
-    for claim in claims:
-        reserved = reserved_cores(policies[claim.key], claim.cores)
-        if reserved:
-            guaranteed[claim.key] = reserved * _WHOLE // 100
-        elif policies[claim.key] == "native-burst-share":
-            weights[claim.key] = claim.weight or claim.cores or 1
-        else:
-            weights[claim.key] = 1
-    return guaranteed, weights
 
 
 _CORRECTED_PERCENT: Final = 5.0  # of the card: less may be rounding, and sampling

@@ -85,6 +85,7 @@ class Audit:
         self._unattributed = Unattributed(state.observed)
         self._judge = Judge(state)
         self._freezer = freezer
+        self.bypass = BypassControl(state, freezer)
         self._frozen: frozenset[str] = frozenset()  # by the audit, for any of their cards
         self._generation: DriverGeneration | None = None
         self._waited = 0.0
@@ -103,9 +104,11 @@ class Audit:
             )
         except Exception:  # noqa: BLE001 - see above
             log("driver-sample-failed", "error", traceback=traceback.format_exc())
+        self.bypass.look(now_ns)
 
     def resumed(self, key: str) -> None:
         """Note that an operator lets tenant `key` run, which the audit may have frozen."""
+        self.bypass.resumed(key)
         self._events.put(lambda now_ns: self._judge.spare(key, now_ns + SPARED_NS))
         self._state.sample_now.set()
 

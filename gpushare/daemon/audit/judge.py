@@ -10,7 +10,7 @@ a tenant is at most warned: it could not know what its contexts take.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -397,7 +397,7 @@ class Judge:
         verdicts: dict[TenantOnCard, Verdict] = {}
         tenants = self._tenants(now_ns, look)
         cards = {
-            uuid: _CardClaims.of([one for one in tenants if one.allocation.uuid == uuid], look)
+            uuid: _card_claims(uuid, [one for one in tenants if one.allocation.uuid == uuid], look)
             for uuid in {one.allocation.uuid for one in tenants}
         }
         for tenant in tenants:
@@ -468,7 +468,9 @@ class Judge:
         processes = memory_of([*uses.running, *uses.ended], tenant.before, tenant.after)
         managed = max(tenant.before.managed_bytes, tenant.after.managed_bytes)
         slack = slack_bytes(may, context_bytes, processes, managed)
-        proven = _proven_use(now_ns, tenant, _bounds(look, tenant, card, may, slack))
+        exported = sum(card.exported.values()) - card.exported[record.key]
+        bounds = ClaimBounds(may, slack, exported, card.unlisted_bytes, card.doubled_bytes)
+        proven = _proven_use(now_ns, tenant, bounds)
         if proven is None:
             case.state, _ = next_step(now_ns, None, case.state, choice)
             return Verdict(record, uuid, case.state, choice)
@@ -562,46 +564,28 @@ class Judge:
 
 @dataclass(frozen=True)
 class _CardClaims:
-    """What the tenants of a card claim to export and to have of managed memory, by their key.
+    """Sums of a card that bound what its tenants can claim; None: the driver has no figure."""
 
-    No claim is more than its tenant was ever allowed. `listed_bytes` is the driver's figure.
-    """
-
-    exported: Mapping[str, int]
-    managed: Mapping[str, int]
-    listed_bytes: int
-
-    @classmethod
-    def of(cls, tenants: Sequence[_TenantOnCard], look: AuditInput) -> _CardClaims:
-        def claimed(figure: Callable[[ClaimedUse], int]) -> Mapping[str, int]:
-            most = ((one, max(figure(one.before), figure(one.after))) for one in tenants)
-            return {
-                one.entry.key: min(
-                    size, one.allocation.burst_limit_bytes + one.allocation.managed_bytes
-                )
-                for one, size in most
-            }
-
-        return cls(
-            claimed(lambda claims: claims.exported_bytes),
-            claimed(lambda claims: claims.managed_bytes + claims.spared_bytes),
-            sum(use.bytes or 0 for use in look.sample.uses.get(tenants[0].allocation.uuid, ())),
-        )
+    exported: Mapping[str, int]  # by tenant key
+    unlisted_bytes: int | None
+    doubled_bytes: int | None
 
 
-def _bounds(
-    look: AuditInput, tenant: _TenantOnCard, card: _CardClaims, may_bytes: int, slack_bytes: int
-) -> ClaimBounds:
-    """Return how far the claims of a tenant that may use `may_bytes` can be true."""
-    key, uuid = tenant.place
-    exported = sum(card.exported.values()) - card.exported[key]
+def _card_claims(uuid: str, tenants: Sequence[_TenantOnCard], look: AuditInput) -> _CardClaims:
+    exported: dict[str, int] = {}
+    managed = 0
+    for tenant in tenants:
+        # No claim is more than its tenant was ever allowed.
+        most = tenant.allocation.burst_limit_bytes + tenant.allocation.managed_bytes
+        claims = tenant.before, tenant.after
+        exported[tenant.entry.key] = min(most, max(one.exported_bytes for one in claims))
+        managed += min(most, max(one.managed_bytes + one.spared_bytes for one in claims))
     used = look.sample.used.get(uuid)
     if used is None:
-        return ClaimBounds(may_bytes, slack_bytes, exported)
+        return _CardClaims(exported, None, None)
     # Managed memory is in the card's figure and in no process's, and hides what is listed twice.
-    listed, managed = card.listed_bytes, sum(card.managed.values())
-    unlisted, doubled = max(0, used - listed), max(0, listed - used + managed)
-    return ClaimBounds(may_bytes, slack_bytes, exported, unlisted, doubled)
+    listed = sum(use.bytes or 0 for use in look.sample.uses.get(uuid, ()))
+    return _CardClaims(exported, max(0, used - listed), max(0, listed - used + managed))
 
 
 def _proven_use(now_ns: int, tenant: _TenantOnCard, bounds: ClaimBounds) -> ProvenUse | None:

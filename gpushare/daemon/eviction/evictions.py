@@ -29,7 +29,7 @@ from gpushare.daemon.eviction.preconditions import (
     CannotEvict,
     CannotRestore,
     await_sample,
-    evictable_use,
+    new_eviction,
     rank_of,
     refuse_unevictable,
     refuse_without_free_memory,
@@ -44,6 +44,7 @@ from gpushare.daemon.eviction.steps import (
     EvictionSteps,
     TenantEnded,
 )
+from gpushare.daemon.identity.processes import Cgroups
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.placement.choose import place_request
 from gpushare.daemon.placement.model import CardCapacity
@@ -189,8 +190,9 @@ class Evictions:
         record = self._record(key)
         refuse_unevictable(record, self._state)
         with self._counted("eviction") as took:
-            use = evictable_use(record, self._state)
-            evicted = self._steps.evict(record, use, (cause, reason), held=held)
+            cgroups = Cgroups.mounted()
+            eviction = new_eviction(record, (cause, reason), cgroups, self._state, held=held)
+            evicted = self._steps.evict(record, eviction, cgroups)
         assert evicted.eviction is not None
         log(
             "tenant-evicted",
@@ -221,7 +223,14 @@ class Evictions:
     def _restore(self, record: TenantRecord, to: str, cause: str, reason: str) -> None:
         with self._counted("restore") as took:
             reserved = self._reserved(record, to)
-            self._restore_reserved(reserved)
+            try:
+                await_sample(self._state)
+                refuse_without_free_memory(reserved, self._state)
+            except CannotRestore as error:  # nothing was asked of the driver yet
+                self._waiting.note_fault(record.key, str(error))
+                self._steps.record_evicted(reserved)
+                raise
+            self._steps.restore(reserved)
         before = reserved.eviction
         assert before is not None
         target = tuple(one.uuid for one in reserved.allocations)
@@ -261,16 +270,6 @@ class Evictions:
             return reserved
 
         return state.decide.run(reserve)
-
-    def _restore_reserved(self, record: TenantRecord) -> None:
-        try:
-            await_sample(self._state)
-            refuse_without_free_memory(record, self._state)
-        except CannotRestore as error:  # nothing was asked of the driver yet
-            self._waiting.note_fault(record.key, str(error))
-            self._steps.record_evicted(record)
-            raise
-        self._steps.restore(record)
 
     def _move(self, key: str, name: str, reason: str) -> None:
         state, record = self._state, self._record(key)

@@ -20,7 +20,7 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -36,7 +36,12 @@ from gpushare.daemon.placement.choose import find_obstacle
 from gpushare.daemon.placement.model import Card, CardCapacity
 from gpushare.daemon.placement.request import NoRoom, PlacementRequest, Rank
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.store.record import CardAllocation, EvictedProcess, TenantRecord
+from gpushare.daemon.store.record import (
+    CardAllocation,
+    EvictedProcess,
+    EvictionRecord,
+    TenantRecord,
+)
 from gpushare.errors import UserError
 from gpushare.quota.size import format_size
 
@@ -50,20 +55,6 @@ class CannotEvict(UserError):
 
 class CannotRestore(UserError):
     """The tenant is not restored, and stays as it was; the text says why."""
-
-
-@dataclass(frozen=True)
-class EvictableUse:
-    """What an eviction is about: the processes in their order, and the bytes by card number."""
-
-    processes: tuple[EvictedProcess, ...]
-    card_bytes: tuple[int, ...]
-    cgroups: Cgroups
-
-    @property
-    def bytes(self) -> int:
-        """All of it."""
-        return sum(self.card_bytes)
 
 
 def refuse_unevictable(record: TenantRecord, state: DaemonState) -> None:
@@ -125,20 +116,28 @@ _STATE_TEXTS: Final[Mapping[str, str]] = {
 }
 
 
-def evictable_use(record: TenantRecord, state: DaemonState) -> EvictableUse:
-    """Return what is to be evicted of a tenant; CannotEvict if host memory has no room for it."""
-    cgroups = Cgroups.mounted()
-    use = EvictableUse(
-        driver_processes(record, state, cgroups),
+def new_eviction(
+    record: TenantRecord, why: tuple[str, str], cgroups: Cgroups, state: DaemonState, *, held: bool
+) -> EvictionRecord:
+    """Return the record of an eviction; CannotEvict if host memory has no room for it.
+
+    `why` is the cause, and the reason in words.
+    """
+    eviction = EvictionRecord(
+        "evicting",
+        time.time(),
+        *why,
+        driver_processes(record, cgroups, state),
         tuple(_card_bytes(record, number, state) for number in range(len(record.allocations))),
-        cgroups,
+        tuple(allocation.uuid for allocation in record.allocations),
+        held=held,
     )
-    _refuse_without_memory(record, use, state)
-    return use
+    _refuse_without_memory(record, eviction, cgroups, state)
+    return eviction
 
 
 def driver_processes(
-    record: TenantRecord, state: DaemonState, cgroups: Cgroups
+    record: TenantRecord, cgroups: Cgroups, state: DaemonState
 ) -> tuple[EvictedProcess, ...]:
     """Return the tenant's processes that use the driver, the oldest first; CannotEvict for none.
 
@@ -172,15 +171,17 @@ def _card_bytes(record: TenantRecord, number: int, state: DaemonState) -> int:
     return max(seen, min(claimed, max(limit, allocation.quota_bytes)))
 
 
-def _refuse_without_memory(record: TenantRecord, use: EvictableUse, state: DaemonState) -> None:
-    needed = use.bytes * (100 + _BESIDE_PERCENT) // 100
+def _refuse_without_memory(
+    record: TenantRecord, eviction: EvictionRecord, cgroups: Cgroups, state: DaemonState
+) -> None:
+    needed = eviction.bytes * (100 + _BESIDE_PERCENT) // 100
     evicted = evicted_bytes(state, besides=record.key)
     bound = host_memory_bound(state)
     shown, why = format_size(needed), f"{record.title} cannot be evicted: "
-    if evicted + use.bytes > bound:
+    if evicted + eviction.bytes > bound:
         has = f", of which {format_size(evicted)} is in use" if evicted else ""
         raise CannotEvict(
-            f"{why}it has {format_size(use.bytes)}, and evict.host_memory is "
+            f"{why}it has {format_size(eviction.bytes)}, and evict.host_memory is "
             f"{format_size(bound)}{has}. Restore or stop another container, or raise the key"
         )
     available = available_bytes()
@@ -189,7 +190,7 @@ def _refuse_without_memory(record: TenantRecord, use: EvictableUse, state: Daemo
             f"{why}it needs {shown} of host memory, and this machine has "
             f"{format_size(available)} available"
         )
-    least = least_memory((one.pid for one in use.processes), use.cgroups)
+    least = least_memory((one.pid for one in eviction.processes), cgroups)
     if least is not None and needed > least.left_bytes:
         raise CannotEvict(
             f"{why}it needs {shown} of host memory, and the container's memory limit leaves "

@@ -22,7 +22,6 @@ from gpushare.daemon.eviction.checkpoint_client import CheckpointClient, Checkpo
 from gpushare.daemon.eviction.preconditions import (
     CannotEvict,
     CannotRestore,
-    EvictableUse,
     driver_processes,
     origin,
 )
@@ -34,6 +33,7 @@ from gpushare.daemon.eviction.worker_main import (
     RUNNING,
 )
 from gpushare.daemon.identity import processes
+from gpushare.daemon.identity.processes import Cgroups
 from gpushare.daemon.limits import change_limit
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import EvictedProcess, EvictionRecord, TenantRecord
@@ -62,31 +62,14 @@ class EvictionSteps:
         self._client = client
 
     def evict(
-        self,
-        record: TenantRecord,
-        use: EvictableUse,
-        why: tuple[str, str],
-        *,
-        held: bool = False,
+        self, record: TenantRecord, eviction: EvictionRecord, cgroups: Cgroups
     ) -> TenantRecord:
-        """Evict a tenant whose eviction is possible; CannotEvict, EvictionFailed, TenantEnded.
-
-        `why` is the cause, and the reason in words.
-        """
-        eviction = EvictionRecord(
-            "evicting",
-            time.time(),
-            *why,
-            use.processes,
-            use.card_bytes,
-            tuple(one.uuid for one in record.allocations),
-            held=held,
-        )
+        """Evict a tenant whose eviction is possible; CannotEvict, EvictionFailed, TenantEnded."""
         self.record(record, eviction)
         self._gate(record, closed=True)
         time.sleep(GRACE_SECONDS)
         try:  # no new one can begin by now
-            living = driver_processes(record, self._state, use.cgroups)
+            living = driver_processes(record, cgroups, self._state)
         except CannotEvict:
             self._open(record)
             raise

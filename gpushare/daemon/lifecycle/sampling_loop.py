@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from gpushare.daemon.audit.audit import Audit, BypassControl, IdleBackoff
+from gpushare.daemon.audit.audit import Audit, IdleBackoff
 from gpushare.daemon.eviction.steps import OnCardWatch
 from gpushare.daemon.lifecycle.driver_loader import DriverLoader
 from gpushare.daemon.limits import BurstUpdater
@@ -25,13 +25,13 @@ class SamplingLoop:
         self,
         state: DaemonState,
         loader: DriverLoader,
-        judges: tuple[Audit, BypassControl],
+        audit: Audit,
         beat: Callable[[], None],
         corrected: Callable[[], None],
     ) -> None:
         self._state = state
         self._loader = loader
-        self._audit, self._bypass = judges
+        self._audit = audit
         self._beat = beat
         self._meter = ComputeMeter(state.ledger, state.tenants, state.observed, corrected=corrected)
         self._burst = BurstUpdater(state)
@@ -59,7 +59,6 @@ class SamplingLoop:
         observed.peaks = update_peaks(observed.peaks, observed.usage)
         self._meter.look()
         self._audit.look(sampler.resolver)
-        self._bypass.look()
         self._on_card.look()
         self._idle.note()
         if not observed.usage.stale:

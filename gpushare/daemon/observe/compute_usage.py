@@ -30,7 +30,14 @@ from typing import Final
 
 from gpushare import abi
 from gpushare.daemon.core.log import log
-from gpushare.daemon.observed import NO_FIGURES, WINDOWS, ComputeUsage, Observations, UsageView
+from gpushare.daemon.observed import (
+    NO_FIGURES,
+    WINDOWS,
+    ComputeUsage,
+    Observations,
+    TenantOnCard,
+    UsageView,
+)
 from gpushare.daemon.pages.grant_page import Gate
 from gpushare.daemon.pages.status_page import GateWaits
 from gpushare.daemon.pages.tenants import Pages, Tenants
@@ -79,13 +86,13 @@ class _Point:
 class _Course:
     """One tenant on one card over the last minute."""
 
-    def __init__(self, at_ns: int, waits: Mapping[int, GateWaits] | None = None) -> None:
+    def __init__(self, at_ns: int, waits: Mapping[int, GateWaits]) -> None:
         """Begin at `at_ns`; `waits` is what an earlier daemon had read already."""
         self._points = [_Point(at_ns)]
         self._last = self._points[0]
         self._gate: Gate | None = None
         self._figure_ns = at_ns
-        self._waits = dict(waits or {})
+        self._waits = dict(waits)
         self._waited = _NO_WAITS
         self._active = time.time()
 
@@ -111,7 +118,9 @@ class _Course:
         source = ("" if silent else GATE) if not is_open else (DRIVER if says else "")
         got_ns = self._last.got_ns
         self._step(at_ns, gate, percent, source)
-        self._keep()
+        if at_ns - self._points[-1].at_ns >= _APART_NS:
+            self._points.append(self._last)
+            del self._points[: self._place(max(WINDOWS))]
         if percent or self._last.got_ns > got_ns:
             self._active = time.time()
         since = {seconds: self._since(seconds) for seconds in WINDOWS}
@@ -156,7 +165,10 @@ class _Course:
             claimed_ns = max(0, gate.claimed_ns - before.claimed_ns)
             ungated_ns = max(0, gate.ungated_ns - before.ungated_ns)
             windows = max(0, gate.windows - before.windows)
-        driver_ns = self._driver_ns(at_ns, percent)
+        driver_ns = 0
+        if percent is not None:  # a real card makes a new figure once a second at the latest
+            driver_ns = min(at_ns - self._figure_ns, _SECOND) * percent // 100
+            self._figure_ns = at_ns
         counts = source == GATE
         all_counted = counts and before is not None and before.mode != abi.GATE_OPEN
         missed_ns = min(step_ns, max(0, demand_ns - charged_ns))
@@ -172,23 +184,6 @@ class _Course:
             last.ungated_ns + ungated_ns,
         )
         self._gate = gate
-
-    def _driver_ns(self, at_ns: int, percent: int | None) -> int:
-        """Return the card's time that a new figure of the driver stands for.
-
-        A look may find none: a real card makes one a second at the latest.
-        """
-        if percent is None:
-            return 0
-        since_ns = min(at_ns - self._figure_ns, _SECOND)
-        self._figure_ns = at_ns
-        return since_ns * percent // 100
-
-    def _keep(self) -> None:
-        points, last = self._points, self._last
-        if last.at_ns - points[-1].at_ns >= _APART_NS:
-            points.append(last)
-            del points[: self._place(max(WINDOWS))]
 
     def _since(self, seconds: int) -> _Point:
         """Return the point that is so long ago, the oldest where there is none."""
@@ -223,20 +218,14 @@ class _Course:
         claimed = self._claimed(since)
         if driver is None or claimed is None or counted_ns < _CHECKED_LEAST_NS:
             return False
+        gate = self._gate
+        # Then it cannot have launched anything since, whatever it claims.
+        is_closed = gate is not None and gate.mode == abi.GATE_CLOSED and not gate.hung
+        has_no_window = is_closed and self._last.windows == since.windows
         return (
             driver > max(claimed + _MORE_PERCENT, claimed * _MORE_TIMES)
             or min(driver, self._ungated(since) or 0.0) > _MORE_PERCENT
-            or (driver > _MORE_PERCENT and self._has_no_window(since))
-        )
-
-    def _has_no_window(self, since: _Point) -> bool:
-        """Whether it cannot have launched anything since then, whatever it claims."""
-        gate = self._gate
-        return (
-            gate is not None
-            and gate.mode == abi.GATE_CLOSED
-            and not gate.hung
-            and self._last.windows == since.windows
+            or (driver > _MORE_PERCENT and has_no_window)
         )
 
 
@@ -258,8 +247,8 @@ class ComputeMeter:
         self._tenants = tenants
         self._observed = observed
         self._corrected = corrected
-        self._courses: dict[tuple[str, str], _Course] = {}
-        self._corrections: dict[tuple[str, str], int] = {}
+        self._courses: dict[TenantOnCard, _Course] = {}
+        self._corrections: dict[TenantOnCard, int] = {}
         self._sent_ns = 0
 
     def look(self, now_ns: int | None = None) -> None:
@@ -274,19 +263,15 @@ class ComputeMeter:
             self._observed.compute = MappingProxyType({})
 
     def _look(self, usage: UsageView, at_ns: int) -> None:
-        view: dict[tuple[str, str], ComputeUsage] = {}
-        for record in self._ledger.entries.values():
+        records, view = self._ledger.entries, dict[TenantOnCard, ComputeUsage]()
+        for record in records.values():
             for number, allocation in enumerate(record.allocations):
-                found = self._look_at(record, number, allocation, usage, at_ns)
-                if found is not None:
-                    place = record.key, allocation.uuid
-                    view[place] = found
+                compute = self._look_at(record, number, allocation, usage, at_ns)
+                if compute is not None:
+                    view[record.key, allocation.uuid] = compute
         view = _with_corrections(view)
-        for record in self._ledger.entries.values():
-            for uuid in {allocation.uuid for allocation in record.allocations}:
-                if (found := view.get((record.key, uuid))) is not None:
-                    before = self._observed.compute_of(record.key, uuid)
-                    _log_changes(record, uuid, before, found)
+        for (key, uuid), compute in view.items():
+            _log_changes(records[key], uuid, self._observed.compute_of(key, uuid), compute)
         self._courses = {place: self._courses[place] for place in view}
         self._observed.compute = MappingProxyType(view)
         self._send_corrections(at_ns)
@@ -294,9 +279,9 @@ class ComputeMeter:
     def _send_corrections(self, at_ns: int) -> None:
         before = self._corrections
         self._corrections = {
-            place: found.correction_percent
-            for place, found in self._observed.compute.items()
-            if found.correction_percent
+            place: compute.correction_percent
+            for place, compute in self._observed.compute.items()
+            if compute.correction_percent
         }
         if self._corrections != before or (self._corrections and at_ns - self._sent_ns >= _SEND_NS):
             self._sent_ns = at_ns
@@ -311,20 +296,21 @@ class ComputeMeter:
         at_ns: int,
     ) -> ComputeUsage | None:
         """Return what `record` got of its card `number`; None where its pages are gone."""
-        place = record.key, allocation.uuid
-        course = self._courses.get(place)
-        gate = None
+        gate: Gate | None = None
+        waits: Mapping[int, GateWaits] = {}
+        known_waits = waits
         if not allocation.whole:
             pages = self._tenants.pages.get(record.key)
-            found = None if pages is None else pages.look(_gate_and_waits(number), None)
-            if pages is None or found is None:
+            read = None if pages is None else pages.look(_gate_and_waits(number), None)
+            if pages is None or read is None:
                 return None
-            gate, waits = found
-            if course is None:
-                course = self._courses[place] = _Course(at_ns, waits if pages.adopted else None)
-            course.add_waits(waits)
+            gate, waits = read
+            known_waits = waits if pages.adopted else known_waits
+        place = record.key, allocation.uuid
+        course = self._courses.get(place)
         if course is None:
-            course = self._courses[place] = _Course(at_ns)
+            course = self._courses[place] = _Course(at_ns, known_waits)
+        course.add_waits(waits)
         card = usage.cards.get(allocation.uuid)
         percent = None if usage.stale else usage.utilization.get(place)
         says = not usage.stale and card is not None and card.utilization is not None
@@ -341,28 +327,32 @@ def _gate_and_waits(number: int) -> Callable[[Pages], tuple[Gate, Mapping[int, G
 
 
 def _with_corrections(
-    view: Mapping[tuple[str, str], ComputeUsage],
-) -> dict[tuple[str, str], ComputeUsage]:
+    view: Mapping[TenantOnCard, ComputeUsage],
+) -> dict[TenantOnCard, ComputeUsage]:
     """Compare the charges of each card's tenants with the driver's figures."""
     corrected = dict(view)
     for uuid in {uuid for _, uuid in view}:
         compared = {
-            key: found for (key, card), found in view.items() if card == uuid and found.is_compared
+            key: compute
+            for (key, card), compute in view.items()
+            if card == uuid and compute.is_compared
         }
-        is_bypassed = any(found.gate_bypassed for found in compared.values())
+        is_bypassed = any(compute.gate_bypassed for compute in compared.values())
         corrections = charge_corrections(
             {
-                key: (found.driver_percent or 0.0, found.cores_used[CHECKED] or 0.0)
-                for key, found in compared.items()
+                key: (compute.driver_percent or 0.0, compute.cores_used[CHECKED] or 0.0)
+                for key, compute in compared.items()
             }
         )
         for key, percent in corrections.items():
-            found = replace(compared[key], correction_percent=round(percent))
-            if not found.gate_bypassed and abs(percent) > _MORE_PERCENT:
+            compute = compared[key]
+            if not compute.gate_bypassed and abs(percent) > _MORE_PERCENT:
                 # The charge contains another tenant's work, or lacks what another one claims.
-                found = replace(found, source=DRIVER, cores_used=found.driver)
+                compute = replace(compute, source=DRIVER, cores_used=compute.driver)
             overcharged = is_bypassed and percent < -_MORE_PERCENT
-            corrected[key, uuid] = replace(found, overcharged=overcharged)
+            corrected[key, uuid] = replace(
+                compute, correction_percent=round(percent), overcharged=overcharged
+            )
     return corrected
 
 

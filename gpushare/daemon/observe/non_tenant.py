@@ -115,9 +115,9 @@ _HOSTS: Final = frozenset({"user.slice", "system.slice", "init.scope", "gpushare
 def container_of(cgroups: Mapping[str, str]) -> str:
     """Return "docker 4f5e6d7c8b9a", empty where `cgroups`, by hierarchy, are no container's."""
     for path in dict.fromkeys(cgroups.values()):
-        found = _named(path)
-        if found:
-            return found
+        name = _named(path)
+        if name:
+            return name
     return _unnamed(cgroups)
 
 
@@ -161,12 +161,12 @@ class Unattributed:
     def __init__(self, observed: Observations) -> None:
         self._observed = observed
         self._looks: dict[str, deque[int]] = {}
-        self._much_since_ns: dict[str, int | None] = {}
+        self._much_since_ns: dict[str, int] = {}
         self._told: set[str] = set()
 
     def look(self, now_ns: int, look: AuditInput, memory: Mapping[str, int]) -> None:
         """Take a look in; `memory` is what each card has, by uuid."""
-        found = dict(self._observed.unattributed)
+        unattributed = dict(self._observed.unattributed)
         for uuid, used in look.sample.used.items():
             uses = look.sample.uses.get(uuid)
             if uses is None or any(use.bytes is None for use in uses):
@@ -174,20 +174,18 @@ class Unattributed:
             known = sum(use.bytes or 0 for use in uses) + _managed(look, uuid)
             looks = self._looks.setdefault(uuid, deque(maxlen=_LOOKS))
             looks.append(max(0, used - known))
-            found[uuid] = min(looks)
-            self._note(now_ns, uuid, found[uuid], memory.get(uuid, 0))
-        self._observed.unattributed = MappingProxyType(found)
+            unattributed[uuid] = min(looks)
+            self._note(now_ns, uuid, unattributed[uuid], memory.get(uuid, 0))
+        self._observed.unattributed = MappingProxyType(unattributed)
 
     def _note(self, now_ns: int, uuid: str, size: int, memory_bytes: int) -> None:
         """Tell once of much that lasts, and again after it was less."""
         if size <= max(_MUCH_BYTES, memory_bytes // 20):
-            self._much_since_ns[uuid] = None
+            self._much_since_ns.pop(uuid, None)
             self._told.discard(uuid)
             return
-        since = self._much_since_ns.get(uuid)
-        if since is None:
-            self._much_since_ns[uuid] = now_ns
-        elif now_ns - since >= _LONG_NS and uuid not in self._told:
+        since_ns = self._much_since_ns.setdefault(uuid, now_ns)
+        if now_ns - since_ns >= _LONG_NS and uuid not in self._told:
             self._told.add(uuid)
             log("memory-unattributed-detected", "warning", card=uuid, used_bytes=size)
 
@@ -233,7 +231,7 @@ class UnallocatedContainers:
         do: str,
     ) -> None:
         """Note each container, and do about it what the operator chose: ignore, warn or kill."""
-        found: list[UnallocatedContainer] = []
+        containers: list[UnallocatedContainer] = []
         looks: dict[tuple[int, int, str], int] = {}
         sightings = {
             (uuid, use.pid): one for uuid, uses in look.owned.items() for one, use in uses if one
@@ -242,7 +240,7 @@ class UnallocatedContainers:
             for non_tenant in card.non_tenants if uuid in look.owned else ():
                 sighting = sightings.get((uuid, non_tenant.pid))
                 if not non_tenant.container or sighting is None or sighting.process is None:
-                    continue
+                    continue  # a program of the host, or one that has ended
                 if not sighting.holds or sighting.is_ambiguous:
                     continue
                 container = UnallocatedContainer(
@@ -250,10 +248,10 @@ class UnallocatedContainers:
                 )
                 place = non_tenant.pid, sighting.process.starttime, uuid
                 looks[place] = self._looks.get(place, 0) + 1
-                found.append(container)
+                containers.append(container)
                 _act(container, looks[place], sighting, resolver, keys, do)
         self._looks = looks
-        self._observed.unallocated = tuple(found) if do != "ignore" else ()
+        self._observed.unallocated = tuple(containers) if do != "ignore" else ()
 
 
 def _act(  # noqa: PLR0913, PLR0917 - the process, and what is decided of it

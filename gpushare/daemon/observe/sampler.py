@@ -133,8 +133,7 @@ class UsageSampler:
         if now - self._reaped >= _REAP_SECONDS:
             self._reaped = now
             self._dead.look(records, pages)
-        before, claimed = _accounts(pages)
-        unread = _unread(pages)
+        before, claimed, unread = _read_claims(pages)
         try:
             sample = self._driver.sample()
         except InvalidSample as error:
@@ -155,32 +154,26 @@ class UsageSampler:
         self._note_health(sample)
         if self._is_other(sample.generation):
             return
-        after, claimed_after = _accounts(pages)
-        unread |= _unread(pages)
-        resolver = self._sighted(sample, records)
-        seen = {
-            uuid: tuple((resolver.get(use.pid), use) for use in uses)
+        after, claimed_after, unread_after = _read_claims(pages)
+        pids = {use.pid for uses in sample.uses.values() for use in uses}
+        listed = self.resolver.look(pids, ProcessOwners(records).all_of, records)
+        sightings = {
+            uuid: tuple((listed.get(use.pid), use) for use in uses)
             for uuid, uses in sample.uses.items()
         }
-        owned = {uuid: _owned(uses, records) for uuid, uses in seen.items()}
-        used: dict[tuple[str, str], int] = {}
+        owned = {uuid: _owned(uses, records) for uuid, uses in sightings.items()}
+        used: dict[TenantOnCard, int] = {}
         by_tenant = _by_tenant(owned)
-        for key, held in pages.items():
+        for key, own in pages.items():
             if key in records and records[key].eviction is None:  # else its claims are of before
                 uses = by_tenant.get(key, _NO_USES)
-                used |= self._measure(records[key], held, owned, uses, before[key], after[key])
-        self._forget(pages)
+                used |= self._measure(records[key], own, owned, uses, before[key], after[key])
+        self._overheads = {slot: one for slot, one in self._overheads.items() if slot[0] in pages}
         self._publish(now, sample, owned, used)
-        judged = {uuid: uses for uuid, uses in seen.items() if uuid not in self._unsettled}
+        judged = {uuid: uses for uuid, uses in sightings.items() if uuid not in self._unsettled}
         self.observed.last = AuditInput(
-            records, pages, sample, judged, claimed, claimed_after, unread
+            records, pages, sample, judged, claimed, claimed_after, unread | unread_after
         )
-
-    def _sighted(
-        self, sample: DriverSample, records: Mapping[str, TenantRecord]
-    ) -> Mapping[int, ListedPid]:
-        pids = {use.pid for uses in sample.uses.values() for use in uses}
-        return self.resolver.look(pids, ProcessOwners(records).all_of, records)
 
     def _is_other(self, now: DriverGeneration) -> bool:
         """Whether the driver or its cards have changed: then judge no tenant."""
@@ -211,9 +204,9 @@ class UsageSampler:
         by_card: Mapping[str, list[ProcessUse]],
         before: tuple[TenantClaims, ...],
         after: tuple[TenantClaims, ...],
-    ) -> dict[tuple[str, str], int]:
+    ) -> dict[TenantOnCard, int]:
         """Write what the driver has of a tenant into its page; return what it uses in all."""
-        used: dict[tuple[str, str], int] = {}
+        used: dict[TenantOnCard, int] = {}
         for number, allocation in enumerate(record.allocations):
             uses = by_card.get(allocation.uuid, [])
             if number >= len(after) or number >= len(before):
@@ -244,11 +237,11 @@ class UsageSampler:
         now: float,
         sample: DriverSample,
         owned: Mapping[str, tuple[tuple[str | None, ProcessUse], ...]],
-        used: Mapping[tuple[str, str], int],
+        used: Mapping[TenantOnCard, int],
     ) -> None:
         cards: dict[str, CardUsage] = {}
         by_tenant: dict[str, list[tuple[str, ProcessUse]]] = {}
-        utilization: dict[tuple[str, str], int] = {}
+        utilization: dict[TenantOnCard, int] = {}
         health = dict(self.health.observe(sample, self._cards))
         health |= dict.fromkeys(self._unsettled & health.keys(), _UNSETTLED)
         for uuid in self._cards:
@@ -266,11 +259,12 @@ class UsageSampler:
                 if use.utilization is not None:
                     compute = utilization.get((key, uuid), 0) + use.utilization
                     utilization[key, uuid] = min(100, compute)
-            found = self._non_tenants.observe(now, uuid, tuple(unallocated), first=self._first)
-            busy = sample.utilization.get(uuid)
-            mode = sample.compute_modes.get(uuid, "")
-            cards[uuid] = CardUsage(
-                found.non_tenants, found.non_tenant_bytes, health[uuid], busy, mode
+            usage = self._non_tenants.observe(now, uuid, tuple(unallocated), first=self._first)
+            cards[uuid] = replace(
+                usage,
+                health=health[uuid],
+                utilization=sample.utilization.get(uuid),
+                compute_mode=sample.compute_modes.get(uuid, ""),
             )
         self._first = False
         self.observed.usage = UsageView(
@@ -291,10 +285,6 @@ class UsageSampler:
         }
         self.observed.usage = replace(view, cards=MappingProxyType(cards), stale=why)
 
-    def _forget(self, pages: Mapping[str, Pages]) -> None:
-        for key, number in [slot for slot in self._overheads if slot[0] not in pages]:
-            del self._overheads[key, number]
-
 
 def _shows_contexts(
     overhead: Overhead, account: TenantClaims, measured: int, processes: int
@@ -303,16 +293,15 @@ def _shows_contexts(
     return bool(measured) and overhead.is_settled and 0 < account.contexts <= processes
 
 
-def _accounts(
+def _read_claims(
     pages: Mapping[str, Pages],
-) -> tuple[dict[str, tuple[TenantClaims, ...]], dict[str, tuple[ProcessClaim, ...]]]:
-    """Return what all tenants say now: summed by card, and by process."""
-    sums = {key: held.accounts() for key, held in pages.items()}
-    return sums, {key: held.last_claims() for key, held in pages.items()}
-
-
-def _unread(pages: Mapping[str, Pages]) -> frozenset[str]:
-    return frozenset(key for key, held in pages.items() if not held.is_current)
+) -> tuple[
+    dict[str, tuple[TenantClaims, ...]], dict[str, tuple[ProcessClaim, ...]], frozenset[str]
+]:
+    """Return what all tenants claim, summed by card and by process, and whose claims are old."""
+    sums = {key: own.accounts() for key, own in pages.items()}
+    claims = {key: own.last_claims() for key, own in pages.items()}
+    return sums, claims, frozenset(key for key, own in pages.items() if not own.is_current)
 
 
 def _owned(
@@ -331,12 +320,12 @@ def _by_tenant(
     owned: Mapping[str, tuple[tuple[str | None, ProcessUse], ...]],
 ) -> Mapping[str, Mapping[str, list[ProcessUse]]]:
     """Return the uses by tenant and card."""
-    found: dict[str, dict[str, list[ProcessUse]]] = {}
+    by_tenant: dict[str, dict[str, list[ProcessUse]]] = {}
     for uuid, uses in owned.items():
         for key, use in uses:
             if key is not None:
-                found.setdefault(key, {}).setdefault(uuid, []).append(use)
-    return found
+                by_tenant.setdefault(key, {}).setdefault(uuid, []).append(use)
+    return by_tenant
 
 
 def _published(number: int) -> Callable[[Pages], int]:
@@ -392,13 +381,11 @@ def update_peaks(peaks: Mapping[TenantOnCard, int], usage: UsageView) -> Mapping
     return MappingProxyType({place: max(size, peaks.get(place, 0)) for place, size in used.items()})
 
 
-# --- shares whose programs are clients of an MPS server, as the driver lists them ---
-#
-# A server is reached through a folder: the host's, mounted into the container by a user, or that of
-# a server in the container. Its clients share a fault domain, and what the container's isolation
-# says does not hold for faults. A container with a whole card may run a server as it likes. A
-# container on a card in MPS mode is meant to be a client of the card's server, and mps/clients.py
-# watches it.
+# Shares whose programs are clients of an MPS server, as the driver lists them. A server is reached
+# through a folder: the host's, mounted into the container by a user, or that of a server in the
+# container. Its clients share a fault domain, and what the container's isolation says does not hold
+# for faults. A container with a whole card may run a server as it likes. A container on a card in
+# MPS mode is meant to be a client of the card's server, and mps/clients.py watches it.
 
 
 def mps_clients(record: TenantRecord, uuid: str, usage: UsageView) -> list[int]:
@@ -417,27 +404,32 @@ class MpsClients:
         self, usage: UsageView, records: Mapping[str, TenantRecord], cards: Mapping[str, Card]
     ) -> None:
         """Log those that the last look did not find."""
-        found = {
+        clients = {
             (key, uuid): pids[0]
             for key in usage.processes.keys() & records.keys()
             if records[key].isolation != MPS
             for uuid in cards
             if (pids := mps_clients(records[key], uuid, usage))
         }
-        for key, uuid in sorted(found.keys() - self._known):
+        for key, uuid in sorted(clients.keys() - self._known):
             log(
                 "tenant-uses-mps",
                 "warning",
                 tenant=key,
                 name=records[key].title,
                 card=uuid,
-                pid=found[key, uuid],
+                pid=clients[key, uuid],
                 pod=records[key].of_pod,
             )
-        self._known = frozenset(found)
+        self._known = frozenset(clients)
 
 
-# The records that processes leave behind which ended without a word, or became another program.
+# The records that processes leave behind which ended without a word, or became another program. A
+# process shows life by a lock on its record. That may be gone while the process lives: programs
+# close descriptors that they did not open. A record without a lock is dead only if its process is
+# gone, or does not map the status file any more (execve(2) ends mappings and what the driver gave,
+# and leaves pid and start time as they were). A tenant may have twenty thousand processes, and
+# write records of dead ones without an end: a search ends at its time, and the next pass goes on.
 
 #: Of the processor: a thread that waits for its turn has not looked at anything.
 TENANT_SECONDS: Final = 0.01
@@ -529,12 +521,10 @@ class _Search:
         if host_pid is None:
             return starttime >= self._began  # then it may have come since
         if host_pid not in self._maps:
-            self._maps[host_pid] = self._seconds >= _LOOK_SECONDS or self._may_map(host_pid)
+            began = time.thread_time()
+            self._maps[host_pid] = self._seconds >= _LOOK_SECONDS or processes.may_map(
+                host_pid,
+                self._pages.status.inode,  # Pages.reap calls this, and holds the lock
+            )
+            self._seconds += time.thread_time() - began
         return self._maps[host_pid]
-
-    def _may_map(self, pid: int) -> bool:
-        began = time.thread_time()
-        # Called by Pages.reap, which holds the lock.
-        found = processes.may_map(pid, self._pages.status.inode)
-        self._seconds += time.thread_time() - began
-        return found

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stops containers whose time is over: `time-limit`, counted from the reservation.
+"""Acts on containers whose time is over: `time-limit`, counted from the reservation; `idle.after`.
 
-Times are of CLOCK_BOOTTIME, so a clock that is set ends no container, and a restart of gpushared
-changes none of them. A warning comes before: five minutes, or a tenth of the limit if that is less.
+Times of limits are of CLOCK_BOOTTIME, so a clock that is set ends no container, and a restart of
+gpushared changes none of them. A warning comes before: five minutes, or a tenth of the limit if
+that is less.
 """
 
 from __future__ import annotations
@@ -75,16 +76,14 @@ class TimeLimits:
                 log(
                     "tenant-time-limit-near",
                     "warning",
-                    tenant=record.key,
-                    id=record.id,
-                    name=record.title,
+                    **record.identity,
                     limit_seconds=limit,
                     left_seconds=round(left),
                     pod=record.of_pod,
                 )
 
     def _is_stopping(self, record: TenantRecord) -> bool:
-        return any(one.by == "stop" for one in self._state.ledger.freezes.of(record.key))
+        return self._state.ledger.freezes.by(record.key, "stop") is not None
 
     def _end(self, record: TenantRecord, why: str) -> None:
         if self._is_stopping(record):
@@ -95,14 +94,10 @@ class TimeLimits:
             log(
                 "tenant-time-limit-failed",
                 "error",
-                tenant=record.key,
-                id=record.id,
-                name=record.title,
+                **record.identity,
                 error=str(error),
             )
 
-
-# Finds the containers that hold GPU memory and have not used their cards for `idle.after`.
 
 #: Pauses or stops a tenant, for a reason; a UserError says why it could not.
 Act = Callable[[TenantRecord, str], None]
@@ -121,9 +116,13 @@ class _Holding:
 
 
 class IdleHolders:
-    """Judges the tenants of `state`, all on one thread; `actions` are called by the freeze thread.
+    """Finds the containers that hold GPU memory and have not used their cards for `idle.after`.
 
-    `actions` has what `pause` and `kick` do.
+    The time begins again when the container uses a card, when it holds no memory, when gpushared
+    starts, and when a pause or freeze ends; a container whose use of a card is not known is not
+    idle. Durations are of the monotonic clock, without suspend: a time of day that is set ends no
+    container. All on one thread; `actions`, what `pause` and `kick` do, are called by the freeze
+    thread.
     """
 
     def __init__(self, state: DaemonState, actions: Mapping[str, Act]) -> None:
@@ -175,9 +174,7 @@ class IdleHolders:
     def _act(self, record: TenantRecord, seconds: float) -> None:
         action = self._state.node.config.terms_of(record.namespace).idle.action
         figures = {
-            "tenant": record.key,
-            "id": record.id,
-            "name": record.title,
+            **record.identity,
             "used_bytes": self._held_bytes(record),
             "idle_seconds": int(seconds),
             "action": action,
@@ -198,9 +195,7 @@ def _run(act: Act, record: TenantRecord, why: str, action: str) -> None:
         log(
             "tenant-idle-action-failed",
             "error",
-            tenant=record.key,
-            id=record.id,
-            name=record.title,
+            **record.identity,
             action=action,
             error=str(error),
         )

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from gpushare.daemon.audit.audit import Audit, BypassControl
+from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.freezer import CannotFreeze, Freezer
@@ -40,13 +40,10 @@ class StopRequest:
 class RunControl:
     """Pauses, resumes and stops tenants; the freeze thread's. It overrules the audit."""
 
-    def __init__(
-        self, state: DaemonState, freezer: Freezer, audit: Audit, bypass: BypassControl
-    ) -> None:
+    def __init__(self, state: DaemonState, freezer: Freezer, audit: Audit) -> None:
         self._state = state
         self._freezer = freezer
         self._audit = audit
-        self._bypass = bypass
 
     def pause(self, record: TenantRecord, why: str, by: By = "operator") -> None:
         """Freeze a tenant, through restarts of the daemon, until `resume`; CannotFreeze."""
@@ -138,7 +135,6 @@ class RunControl:
         released = [by for by in _FREEZERS if self._freezer.release(key, by, who)]
         if "audit" in released:
             self._audit.resumed(key)
-            self._bypass.resumed(key)
         return bool(released)
 
 

@@ -22,7 +22,7 @@ import pytest
 from gpushare import abi
 from gpushare.config import Config
 from gpushare.daemon.accounts import CardAccounts
-from gpushare.daemon.audit.audit import Audit, BypassControl
+from gpushare.daemon.audit.audit import Audit
 from gpushare.daemon.cards.context_size import ContextSizes
 from gpushare.daemon.cards.driver_client import (
     NO_LIMITS,
@@ -168,7 +168,6 @@ class FakeDaemon(DaemonState):
     meter: ComputeMeter = field(init=False)
     freezer: Freezer = field(init=False)
     audit: Audit = field(init=False)
-    bypass: BypassControl = field(init=False)
     checkpoints: FakeCheckpoints = field(init=False)
     evictions: Evictions = field(init=False)
     tickets: Queue = field(init=False)
@@ -197,7 +196,7 @@ class FakeDaemon(DaemonState):
     def compose(self) -> None:
         """Make its parts, which follow its ledger."""
         parts = compose(self, self.checkpoints, self.evict_worker)
-        self.freezer, self.audit, self.bypass = parts.freezer, parts.audit, parts.bypass
+        self.freezer, self.audit = parts.freezer, parts.audit
         self.evictions, self.tickets = parts.evictions, parts.queue
         self.ledger.changed.listeners += parts.followers
 
@@ -217,7 +216,7 @@ class FakeDaemon(DaemonState):
 
     @property
     def run_control(self) -> RunControl:
-        return RunControl(self, self.freezer, self.audit, self.bypass)
+        return RunControl(self, self.freezer, self.audit)
 
 
 class _RunAtOnce(threading.Thread):

@@ -47,14 +47,14 @@ class Held:
         self.node.observed.compute = MappingProxyType(self.spent)
         for _ in range(count):
             self.now_ns += LOOK_NS
-            self.node.bypass.look(self.now_ns)
+            self.node.audit.bypass.look(self.now_ns)
             self.node.freezing.run(lambda: None)
         return [*self.asked]
 
     def resumes(self) -> None:
         """An operator resumes the tenant."""
         self.node.ledger.freezes.forget(KEY)
-        self.node.bypass.resumed(KEY)
+        self.node.audit.bypass.resumed(KEY)
 
     def choose(self, compute: str) -> None:
         self.node.node.config = replace(

@@ -30,6 +30,7 @@ SHOWN_ONLY = {
     "mps/clients.py": "since when a tenant has lost its MPS server, as it is shown",
     "mps/card.py": "since when a tenant has lost its MPS server, as it is shown",
     "limits.py": "when a tenant last had a shortfall, as it is shown",
+    "eviction/preconditions.py": "since when a tenant is evicted, as it is shown",
     "eviction/steps.py": "since when a tenant is evicted, as it is shown",
     "eviction/evictions.py": "since when a tenant is restored or waits for it, as it is shown",
     "lifecycle/recover.py": "`created`, as it is shown",
