@@ -3,101 +3,19 @@
 
 The hook sends it while the runtime waits for the hook, so the process cannot have ended and its PID
 cannot have been reused. A launcher that has created a container sends a pidfd, and waits itself.
-
-gpushared asks an engine for a container's name after it was bound, and when a client shows it. The
-ledger keeps the answer.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Final
-
 from gpushare.daemon.core.log import log
-from gpushare.daemon.identity import container_names, processes
+from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.lifecycle import release
+from gpushare.daemon.lifecycle.tenant_names import learn_name
 from gpushare.daemon.limits import DRIVER, requested_backend, set_driver_limits
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
-
-_LEARN_SECONDS: Final = 5.0
-_ENGINE_SECONDS: Final = 0.5  # one engine about one container, while a user waits
-_SHOW_SECONDS: Final = 1.0  # after which the rest is shown by id
-_AGAIN_SECONDS: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-
-
-def learn_name(key: str, state: DaemonState, attempt: int = 0) -> None:
-    """Ask what tenant `key` is called, and again for a while where no engine says; names thread."""
-    record = state.ledger.entries.get(key)
-    if record is None or record.name:
-        return
-    found = _found(record, state, _LEARN_SECONDS)
-    if found is not None:
-        _keep(key, found, state)
-    elif attempt < len(_AGAIN_SECONDS):
-
-        def again() -> None:
-            state.names.submit(lambda: learn_name(key, state, attempt + 1))
-
-        state.loop.call(lambda: state.loop.later(_AGAIN_SECONDS[attempt], again))
-
-
-def with_names(records: Sequence[TenantRecord], state: DaemonState) -> list[TenantRecord]:
-    """Return `records` with the names that engines return at once.
-
-    Those that are only reserved are being started: an engine would not answer.
-    """
-    found = []
-    until = time.monotonic() + _SHOW_SECONDS
-    for record in records:
-        asks = not record.name and record.state != "reserved" and time.monotonic() < until
-        found.append(_with_name(record, state) if asks else record)
-    return found
-
-
-def _found(
-    record: TenantRecord, state: DaemonState, seconds: float
-) -> container_names.ContainerName | None:
-    found = container_names.stored_name(record.id, record.bundle)
-    found = found or container_names.ask_engines(
-        record.id, state.node.config.docker_sockets, seconds
-    )
-    if found is None:
-        return None
-    other = container_names.find_conflict(found.name, record.key, state.ledger.entries)
-    if other is None:
-        return found
-    log(
-        "tenant-name-refused",
-        "warning",
-        tenant=record.key,
-        id=record.id,
-        refused_name=found.name,
-        other=other.key,
-    )
-    return replace(found, name=record.id[:12])  # so that no engine is asked again
-
-
-def _with_name(record: TenantRecord, state: DaemonState) -> TenantRecord:
-    found = _found(record, state, _ENGINE_SECONDS)
-    if found is None:
-        return record
-    _keep(record.key, found, state)
-    return replace(record, name=found.name, engine=found.engine)
-
-
-def _keep(key: str, name: container_names.ContainerName, state: DaemonState) -> None:
-    def rename() -> None:
-        if key in state.ledger.entries:
-            labels = container_names.recorded_labels(name.labels, state.node.config.labels)
-            labels = {**state.ledger.entries[key].labels, **labels}
-            state.ledger.change(key, name=name.name, engine=name.engine, labels=labels)
-
-    state.decide.submit(rename)
 
 
 class ReservationNotFound(UserError):

@@ -17,7 +17,15 @@ from gpushare import protocol
 from gpushare.daemon.eviction.evictions import Evictions
 from gpushare.daemon.freezer import runs_unbound
 from gpushare.daemon.identity import processes
-from gpushare.daemon.lifecycle import bind, create, host_process, queue, release, scheduled
+from gpushare.daemon.lifecycle import (
+    bind,
+    create,
+    host_process,
+    queue,
+    release,
+    scheduled,
+    tenant_names,
+)
 from gpushare.daemon.lifecycle.tenant_names import TenantNotFound, find_tenant
 from gpushare.daemon.operator import cards, reload, resize
 from gpushare.daemon.operator.run_state import RunControl, StopRequest
@@ -217,7 +225,7 @@ class Operations:
             release.sweep_refusals(self._state).wait(_SWEEP_SECONDS)
         entries = self._state.ledger.entries.values()
         records = [record for record in entries if everything or record.state != "none"]
-        named = bind.with_names(records, self._state)
+        named = tenant_names.with_names(records, self._state)
         lookups = status_rows.RowLookups(self._state)
         return (status_rows.tenant_row(record, self._state, lookups) for record in named), {}
 

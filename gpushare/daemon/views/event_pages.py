@@ -10,7 +10,7 @@ from typing import Final
 
 from gpushare import protocol
 from gpushare.daemon.identity.container_names import SHORTEST_ID
-from gpushare.daemon.lifecycle import bind
+from gpushare.daemon.lifecycle import tenant_names
 from gpushare.daemon.lifecycle.tenant_names import TenantNotFound
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.history import EventSubject, History
@@ -29,7 +29,7 @@ def event_page(name: str, since: float, after: int, state: DaemonState) -> Itera
     if (store := state.history) is None:
         return iter(())
     store.settle(_SETTLE_SECONDS)  # the caller may ask for what it just caused
-    records = bind.with_names(list(state.ledger.entries.values()), state)
+    records = tenant_names.with_names(list(state.ledger.entries.values()), state)
     # All pages of one answer are of the same containers.
     subject = store.subjects.pop(name, None) if after else None
     if subject is None:

@@ -23,7 +23,8 @@ from gpushare.daemon.identity import container_names, pid_resolver, processes
 from gpushare.daemon.identity.container_names import ContainerName
 from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.identity.processes import Cgroups, Process, own_cgroup
-from gpushare.daemon.lifecycle.bind import bind, with_names
+from gpushare.daemon.lifecycle.bind import bind
+from gpushare.daemon.lifecycle.tenant_names import with_names
 from gpushare.daemon.observe import sampler
 from gpushare.daemon.observe.sampler import DeadRecords, free_dead_records
 from gpushare.daemon.store.record import TenantRecord

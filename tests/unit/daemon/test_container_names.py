@@ -13,7 +13,7 @@ import pytest
 
 from gpushare.daemon.identity import container_names
 from gpushare.daemon.identity.container_names import ContainerName, name_from_spec
-from gpushare.daemon.lifecycle import bind
+from gpushare.daemon.lifecycle import tenant_names
 from gpushare.daemon.lifecycle.host_process import HostCommand, open_tenant
 from gpushare.daemon.lifecycle.tenant_names import TenantNotFound, find_tenant
 from gpushare.daemon.store.record import TenantRecord
@@ -72,11 +72,11 @@ def test_silent_engines_cost_a_bounded_time(
     def silent(*_: object) -> None:
         now[0] += 0.5
 
-    monkeypatch.setattr(bind, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(tenant_names, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(container_names, "ask_engines", silent)
     entry = TenantRecord(key="0" * 16, state="bound", id=ID)
     with fakes.node(tmp_path) as node:
-        assert bind.with_names([entry] * 100, node) == [entry] * 100
+        assert tenant_names.with_names([entry] * 100, node) == [entry] * 100
     assert now[0] <= 2
 
 
@@ -167,7 +167,7 @@ def test_an_engines_name_that_is_anothers_id_is_not_taken(
 
     monkeypatch.setattr(container_names, "ask_engines", engine)
     node.ledger.add(record(ATTACKER, OTHER_ID, ""))
-    [shown] = bind.with_names([node.ledger.entries[ATTACKER]], node)
+    [shown] = tenant_names.with_names([node.ledger.entries[ATTACKER]], node)
     assert shown.name == OTHER_ID[:12]
     wait_until(lambda: node.ledger.entries[ATTACKER].name != "")
     assert node.ledger.entries[ATTACKER].name == OTHER_ID[:12]
@@ -182,7 +182,7 @@ def test_a_name_of_its_own_and_a_short_one_are_taken(
         container_names, "ask_engines", lambda *_: ContainerName("docker", OTHER_ID[:12])
     )
     node.ledger.add(record(ATTACKER, OTHER_ID, ""))
-    bind.with_names([node.ledger.entries[ATTACKER]], node)
+    tenant_names.with_names([node.ledger.entries[ATTACKER]], node)
     wait_until(lambda: node.ledger.entries[ATTACKER].name == OTHER_ID[:12])
     records = node.ledger.entries
     assert container_names.find_conflict("4f", ATTACKER, records) is None  # many ids begin so
