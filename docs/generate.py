@@ -34,7 +34,7 @@ from gpushare.cli.session import error_report
 from gpushare.client import UnknownTenant
 from gpushare.errors import ErrorCode, ExitStatus
 from gpushare.events import EVENTS, KEPT
-from gpushare.protocol import kubernetes, queue, tenants
+from gpushare.protocol import kubernetes, queue, rows
 from gpushare.protocol.operations import OPERATIONS, REPLY, ROWS, Operation
 from gpushare.quota import effective_request
 from gpushare.quota.errors import BadValue
@@ -493,7 +493,7 @@ def variables_in_code() -> set[str]:
 
 # --- the protocol ---
 
-SHAPES: Final = (protocol, tenants, queue, kubernetes)
+SHAPES: Final = (protocol, rows, queue, kubernetes)
 
 
 def control_socket() -> Iterator[str]:
@@ -519,8 +519,8 @@ def control_socket() -> Iterator[str]:
     yield "## Reply types"
     yield ""
     for module in SHAPES:
-        for one in vars(module).values():
-            if is_typeddict(one) and one.__module__ == module.__name__:
+        for name, one in vars(module).items():
+            if is_typeddict(one) and one.__module__ == module.__name__ and name[0] != "_":
                 yield from ("```python", inspect.getsource(one).rstrip("\n"), "```", "")
 
 

@@ -95,7 +95,7 @@ def _at(now: Metrics, at: float, began: float, number: int) -> Metrics:
             received = (part["utilization"] or 0) * wave
             part["utilization"] = received
             part["gpu_seconds"] = received / 100 * STEP * number
-            part["throttled_seconds"] = STEP * number * 0.4
+            part["compute"]["throttled_ns"] = round(STEP * number * 0.4 * 1e9)
     for card in made.cards:
         parts = [part for one in made.tenants for part in one["cards"]]
         ours = [part for part in parts if part["uuid"] == card["uuid"]]

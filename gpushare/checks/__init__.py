@@ -27,7 +27,7 @@ from gpushare.host import driver, init_system
 from gpushare.host.driver import files
 from gpushare.host.rooted_tree import RootedTree
 from gpushare.oci.elf import platform_of
-from gpushare.protocol import CardStatus
+from gpushare.protocol.rows import CardRow
 from gpushare.setup import low_level_runtime
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ DEFAULTS: Final = (Path("/tmp/nvidia-mps"), Path("/run/nvidia-mps"))  # noqa: S1
 
 
 def check_mps(
-    cards: Sequence[CardStatus], warnings: Iterable[str], folders: Iterable[Path] = DEFAULTS
+    cards: Sequence[CardRow], warnings: Iterable[str], folders: Iterable[Path] = DEFAULTS
 ) -> Iterator[Check]:
     """Check the cards in MPS mode, and look for other control daemons; `warnings` are gpushared's.
 

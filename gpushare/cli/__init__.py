@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from click.shell_completion import CompletionItem
 
-    from gpushare.protocol import CardStatus, DaemonStatus
+    from gpushare.protocol import DaemonStatus
+    from gpushare.protocol.rows import CardRow
 
 __all__ = ["Gpushare", "gpushare", "main"]
 
@@ -153,7 +154,7 @@ def _absent(why: str) -> str:
     )
 
 
-def _present(status: DaemonStatus, cards: list[CardStatus]) -> str:
+def _present(status: DaemonStatus, cards: list[CardRow]) -> str:
     from gpushare.cli.status import available  # noqa: PLC0415 - for no other command
 
     kind = "simulated driver" if status["simulated"] else "driver"
@@ -170,13 +171,13 @@ def _present(status: DaemonStatus, cards: list[CardStatus]) -> str:
     return "\n".join(lines)
 
 
-def _cordon(card: CardStatus) -> str:
+def _cordon(card: CardRow) -> str:
     """Return ", cordoned: ECC errors"; "" for a card that is not cordoned."""
     reason = f": {printable(card['cordon_reason'])}" if card["cordon_reason"] else ""
     return f", cordoned{reason}" if card["cordoned"] else ""
 
 
-def _next(status: DaemonStatus, cards: list[CardStatus]) -> str:
+def _next(status: DaemonStatus, cards: list[CardRow]) -> str:
     if not cards or any(card["health"] != "ok" for card in cards):
         return "gpushare doctor"
     return "gpushare ps" if status["tenants"] else TRY

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from gpushare.cli.session import Session
     from gpushare.client import Client
-    from gpushare.protocol import CardStatus, TenantStatus
+    from gpushare.protocol.rows import CardRow, TenantStatus
 
 LISTED = (
     *("CARD", "UUID", "MODEL", "ALLOWED MODE", "POLICY", "CORDONED", "NUMA", "BEST LINK"),
@@ -119,16 +119,16 @@ def uncordon(session: Session, card: str) -> None:
     session.show(shown, lambda: _listed([shown]))
 
 
-def _is(card: CardStatus, name: str) -> bool:
+def _is(card: CardRow, name: str) -> bool:
     short = len(name) >= 8 and card["uuid"].startswith(name)  # as the daemon takes it
     return short or name in {str(card["index"]), card["uuid"]}
 
 
-def _policies(cards: list[CardStatus]) -> str:
+def _policies(cards: list[CardRow]) -> str:
     return table(POLICY, map(_policy_row, cards))
 
 
-def _policy_row(card: CardStatus) -> tuple[str, ...]:
+def _policy_row(card: CardRow) -> tuple[str, ...]:
     return (
         str(card["index"]),
         card["model"],
@@ -138,11 +138,11 @@ def _policy_row(card: CardStatus) -> tuple[str, ...]:
     )
 
 
-def _listed(cards: list[CardStatus]) -> str:
+def _listed(cards: list[CardRow]) -> str:
     return terminal_table(LISTED, map(_row, cards), DROPPED, colour)
 
 
-def _row(card: CardStatus) -> tuple[str, ...]:
+def _row(card: CardRow) -> tuple[str, ...]:
     return (
         str(card["index"]),
         card["uuid"],
@@ -157,13 +157,13 @@ def _row(card: CardStatus) -> tuple[str, ...]:
     )
 
 
-def _cordoned(card: CardStatus) -> str:
+def _cordoned(card: CardRow) -> str:
     if not card["cordoned"]:
         return "no"
     return f"yes: {printable(card['cordon_reason'])}" if card["cordon_reason"] else "yes"
 
 
-def _best_link(card: CardStatus) -> str:
+def _best_link(card: CardRow) -> str:
     """Return `NV4 1`: the best link, and the indices of the cards at its other end."""
     known = [link for link in card["links"] if link["kind"] != NOT_KNOWN]
     if not known:
@@ -224,7 +224,7 @@ def drain(
         click.get_current_context().exit(ExitStatus.REFUSED)
 
 
-def _moved(tenant: TenantStatus, card: CardStatus, why: str, session: Session) -> bool:
+def _moved(tenant: TenantStatus, card: CardRow, why: str, session: Session) -> bool:
     """Move a tenant to the first card that takes it; whether one did, and report why none did."""
     last: RequestRefused | None = None
     for other in session.client.cards():
@@ -255,13 +255,13 @@ def _stopped(tenant: TenantStatus, timeout: int, why: str, session: Session) -> 
     return True
 
 
-def _on(card: CardStatus, client: Client) -> Iterator[TenantStatus]:
+def _on(card: CardRow, client: Client) -> Iterator[TenantStatus]:
     for tenant in client.tenants():
         if any(part["uuid"] == card["uuid"] for part in tenant["cards"]):
             yield tenant
 
 
-def _waited(card: CardStatus, tenants: list[TenantStatus], session: Session) -> list[TenantStatus]:
+def _waited(card: CardRow, tenants: list[TenantStatus], session: Session) -> list[TenantStatus]:
     """Return when the card is empty; list the remaining containers on stderr as they change."""
     shown: list[str] = []
     try:
@@ -283,7 +283,7 @@ def _waited(card: CardStatus, tenants: list[TenantStatus], session: Session) -> 
     return tenants
 
 
-def _text(card: CardStatus, tenants: list[TenantStatus]) -> str:
+def _text(card: CardRow, tenants: list[TenantStatus]) -> str:
     index = card["index"]
     if not tenants:
         return f"card {index} is cordoned and empty"
@@ -291,7 +291,7 @@ def _text(card: CardStatus, tenants: list[TenantStatus]) -> str:
     return f"card {index} is cordoned; still on it:\n{table(DRAINED, rows)}"
 
 
-def _drained_row(card: CardStatus, tenant: TenantStatus) -> tuple[str, ...]:
+def _drained_row(card: CardRow, tenant: TenantStatus) -> tuple[str, ...]:
     used = sum(part["used_bytes"] for part in tenant["cards"] if part["uuid"] == card["uuid"])
     pid = str(tenant["pid"]) if tenant["pid"] else "-"
     return tenant["name"], tenant["state"], format_size(used), pid

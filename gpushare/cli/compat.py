@@ -24,7 +24,7 @@ from gpushare.oci.rootfs import OldKernelError, Rootfs
 if TYPE_CHECKING:
     from gpushare.cli.session import Session
     from gpushare.compatibility.rules import Version
-    from gpushare.protocol import CardStatus, TenantStatus
+    from gpushare.protocol.rows import CardRow, TenantStatus
 
 STATUS: Final = {"ok": 0, "warn": ExitStatus.DEGRADED, "refuse": ExitStatus.REFUSED}
 _ELSEWHERE: Final = "--driver 580.65.06 --cc 9.0"
@@ -173,7 +173,7 @@ def _machine(
     )
 
 
-def card_facts(card: CardStatus) -> rules.CardFacts:
+def card_facts(card: CardRow) -> rules.CardFacts:
     """Return what the rules of compatibility need of a card."""
     return rules.CardFacts(
         card["model"],

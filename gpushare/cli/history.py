@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpushare.cli.session import Session
-    from gpushare.protocol import CardStatus, HistoryEvent
+    from gpushare.protocol import HistoryEvent
+    from gpushare.protocol.rows import CardRow
 
 UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -196,7 +197,7 @@ def command(session: Session, name: str, since: float) -> None:
 class EventNames:
     """The names of containers and cards, by all events: some are known only after the first."""
 
-    def __init__(self, events: Sequence[HistoryEvent], cards: Sequence[CardStatus]) -> None:
+    def __init__(self, events: Sequence[HistoryEvent], cards: Sequence[CardRow]) -> None:
         self._names = {event["key"]: event["name"] for event in events if event["name"]}
         self._ids = {event["key"]: event["id"] for event in events if event["id"]}
         self._cards = {card["uuid"]: str(card["index"]) for card in cards}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpushare.cli.session import Session
-    from gpushare.protocol import Intervention, TenantCard, TenantStatus
+    from gpushare.protocol.rows import Intervention, TenantCard, TenantStatus
 
 KEY_WIDTH: Final = len("over-quota action") + 2  # the longest label
 
@@ -44,7 +44,7 @@ def command(session: Session, container: str) -> None:
 
 
 def _lines(tenant: TenantStatus) -> Iterator[str]:
-    created = dt.datetime.fromtimestamp(tenant["created_at"], dt.timezone.utc)
+    created = dt.datetime.fromtimestamp(tenant["created"], dt.timezone.utc)
     yield _line("name", tenant_name(tenant))
     yield _line("id", tenant["id"])
     yield _line("engine", tenant["engine"])
@@ -101,7 +101,7 @@ def _mps(tenant: TenantStatus) -> Iterator[str]:
 
 
 def _eviction(tenant: TenantStatus) -> Iterator[str]:
-    evicted = tenant["evicted"]
+    evicted = tenant["eviction"]
     if evicted is None:
         return
     cards = ", ".join(map(str, evicted["from_cards"]))
@@ -135,7 +135,7 @@ def _card(tenant: TenantStatus, card: TenantCard) -> Iterator[str]:
     yield _line("  memory", memory(card))
     if not whole:
         if card["burst_limit_bytes"] > card["quota_bytes"]:
-            now = format_size(card["current_limit_bytes"])
+            now = format_size(card["limit_bytes"])
             most = format_size(card["burst_limit_bytes"])
             yield _line("  burst limit", f"{most}, currently {now}")
             yield _line("  burst used", format_size(card["burst_used_bytes"]))
@@ -150,7 +150,7 @@ def _card(tenant: TenantStatus, card: TenantCard) -> Iterator[str]:
     yield _line("  cores", cores(card))
     yield from _compute(tenant, card, whole=whole)
     if not whole:
-        yield _line("  denied", f"{count(card['denied_allocations'], 'allocation')} over quota")
+        yield _line("  denied", f"{count(tenant['denied_allocations'], 'allocation')} over quota")
 
 
 def _compute(tenant: TenantStatus, card: TenantCard, *, whole: bool) -> Iterator[str]:

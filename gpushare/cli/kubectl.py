@@ -241,7 +241,7 @@ def _container(one: ClusterContainer) -> tuple[str, ...]:
 
 
 def _memory(one: ClusterContainer) -> str:
-    quota, used, limit = one["quota_bytes"], one["used_bytes"], one["current_limit_bytes"]
+    quota, used, limit = one["quota_bytes"], one["used_bytes"], one["limit_bytes"]
     if quota is None:
         return "-"
     if used is None or limit is None:
@@ -258,7 +258,7 @@ def _cores(one: ClusterContainer) -> str:
 def _wide(one: ClusterContainer) -> tuple[str, ...]:
     forced, priority = one["forced_launches"], one["priority"]
     return (
-        "-" if priority is None else status.class_name(priority, is_online=bool(one["online"])),
+        "-" if priority is None else status.class_name(priority, one["class"]),
         "-" if forced is None else str(forced),
         "yes" if one["is_hung"] else "-" if forced is None else "no",
         one["id"][:12] or "-",

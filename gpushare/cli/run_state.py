@@ -16,7 +16,7 @@ from gpushare.quota.size import format_size
 
 if TYPE_CHECKING:
     from gpushare.cli.session import Session
-    from gpushare.protocol import TenantStatus
+    from gpushare.protocol.rows import TenantStatus
 
 
 timeout_option: Final = click.option(
@@ -194,7 +194,7 @@ def move(session: Session, container: str, card: str, reason: str) -> None:
 
 
 def _evicted_line(tenant: TenantStatus) -> str:
-    evicted = tenant["evicted"]
+    evicted = tenant["eviction"]
     if evicted is None:  # its program has asked for it back already
         return _line(tenant, f"evicted and restored to {_cards(tenant)}")
     return _line(tenant, f"evicted, {format_size(evicted['bytes'])} in host memory")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from gpushare.client import Client
     from gpushare.errors import ExitStatus, UserError
-    from gpushare.protocol import TenantStatus
+    from gpushare.protocol.rows import TenantStatus
     from gpushare.quota.node_settings import NodeSetting
 
 

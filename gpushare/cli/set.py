@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from gpushare.cli.session import Session
-    from gpushare.protocol import TenantStatus
+    from gpushare.protocol.rows import TenantStatus
 
 
 # --- the options of `gpushare set` and `run` that stand for keys of a quota ---

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from gpushare.cli.session import Session
     from gpushare.client import Client
     from gpushare.kubernetes.cluster import ClusterCard
-    from gpushare.protocol import CardStatus, ProfileStatus, TenantCard, TenantStatus
+    from gpushare.protocol import ProfileStatus
     from gpushare.protocol.queue import QueueEntry
+    from gpushare.protocol.rows import CardRow, TenantCard, TenantStatus
 
 LS_HEADINGS = (
     *("CARD", "MODEL", "MEMORY", "ALLOCATED", "BURST", "NON-TENANT", "AVAILABLE"),
@@ -74,7 +75,7 @@ def ls(session: Session, profiles: bool) -> None:
         click.get_current_context().exit(ExitStatus.DEGRADED)
 
 
-def _cards(cards: list[CardStatus]) -> str:
+def _cards(cards: list[CardRow]) -> str:
     headings = card_headings(cards)
     rows = [card_cells(card, headings) for card in cards]
     return terminal_table(headings, rows, LS_DROPPED, colour)
@@ -118,13 +119,13 @@ def colour(heading: str, cell: str) -> str:
     return "yellow" if needs_attention.get(heading) else ""
 
 
-def card_headings(cards: Sequence[CardStatus | ClusterCard]) -> tuple[str, ...]:
+def card_headings(cards: Sequence[CardRow | ClusterCard]) -> tuple[str, ...]:
     """Return the columns of a table of `cards`."""
     has_burst = any(card["burst_granted_bytes"] for card in cards)
     return tuple(name for name in LS_HEADINGS if has_burst or name != "BURST")
 
 
-def card_cells(card: CardStatus | ClusterCard, headings: Sequence[str]) -> tuple[str, ...]:
+def card_cells(card: CardRow | ClusterCard, headings: Sequence[str]) -> tuple[str, ...]:
     """Return the cells of a card in these columns; "-" is unknown."""
     tenants = (card["tenants"], card["max_tenants"])
     free = card["cores_available"]
@@ -144,7 +145,7 @@ def card_cells(card: CardStatus | ClusterCard, headings: Sequence[str]) -> tuple
     return tuple(cells[name] for name in headings)
 
 
-def available(card: CardStatus | ClusterCard) -> str:
+def available(card: CardRow | ClusterCard) -> str:
     """Return what a new container can request; "-": unknown, or the card takes none."""
     is_closed = card["cordoned"] or card["health"] not in {"", "ok"}
     return "-" if is_closed else _size(card["available_bytes"])
@@ -154,7 +155,7 @@ def _size(size: int | None) -> str:
     return "-" if size is None else format_size(size)
 
 
-def mode(card: CardStatus | ClusterCard) -> str:
+def mode(card: CardRow | ClusterCard) -> str:
     """Return how a card is used, for example `shared,cordoned`."""
     return ",".join((card["mode"] or "-", *(["cordoned"] if card["cordoned"] else [])))
 
@@ -308,7 +309,7 @@ def row(tenant: TenantStatus, card: TenantCard) -> tuple[str, ...]:
 
 def eviction_state(tenant: TenantStatus) -> str:
     """Return "evicted since 14:05", "restoring", "eviction failed", or "" if it is not evicted."""
-    evicted = tenant["evicted"]
+    evicted = tenant["eviction"]
     if evicted is None:
         return ""
     if evicted["state"] == "failed":
@@ -338,7 +339,7 @@ def _idle(tenant: TenantStatus) -> str:
 
 def memory(card: TenantCard) -> str:
     """Return "3.9/4.0 GiB", "5.0/4.0+2.0 GiB" with burst, "3.7/2.0 GiB over quota"."""
-    return memory_use(card["used_bytes"], card["quota_bytes"], card["current_limit_bytes"])
+    return memory_use(card["used_bytes"], card["quota_bytes"], card["limit_bytes"])
 
 
 def memory_use(used: int, quota: int, limit: int) -> str:
@@ -405,12 +406,12 @@ def _wide(tenant: TenantStatus, card: TenantCard) -> tuple[str, ...]:
 
 def latency_class(tenant: TenantStatus) -> str:
     """Return "online", "offline 5"."""
-    return class_name(tenant["priority"], is_online=tenant["online"])
+    return class_name(tenant["priority"], tenant["class"])
 
 
-def class_name(priority: int, *, is_online: bool) -> str:
+def class_name(priority: int, latency_class: str) -> str:
     """Return the same of a priority."""
-    return "online" if is_online else f"offline {priority}"
+    return "online" if latency_class == "online" else f"offline {priority}"
 
 
 def share(tenant: TenantStatus, card: TenantCard) -> str:

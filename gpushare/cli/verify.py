@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpushare.cli.session import Session
-    from gpushare.protocol import CardStatus
+    from gpushare.protocol.rows import CardRow
     from gpushare.verify.runners import TenantRunner
 
 
@@ -157,9 +157,7 @@ def reported(session: Session, way: str | None) -> Iterator[tuple[TenantRunner, 
         click.get_current_context().exit(ExitStatus.ERROR)
 
 
-def _trial(
-    cards: list[CardStatus], percent: int, time_scale: float, *, single: bool
-) -> ComputeTrial:
+def _trial(cards: list[CardRow], percent: int, time_scale: float, *, single: bool) -> ComputeTrial:
     """Return the trial, on the suitable card that others use least."""
     reasons = {card["index"]: _obstacle(card, percent, single=single) for card in cards}
     fit = [card for card in cards if not reasons[card["index"]]]
@@ -173,7 +171,7 @@ def _trial(
     return ComputeTrial(card["index"], percent, single, others, time_scale)
 
 
-def _obstacle(card: CardStatus, percent: int, *, single: bool) -> str:
+def _obstacle(card: CardRow, percent: int, *, single: bool) -> str:
     """Return why `percent` cannot be tested on `card`, empty if it can."""
     tenants = 1 if single else 2
     need = tenants * compute.MEMORY_BYTES
@@ -274,7 +272,7 @@ def audit(session: Session, self_test: bool, card: int | None, way: str | None) 
         AuditScenario(engine, ourselves(), report, AUDIT_PREFIX, trial=trial).run()
 
 
-def _unused_card(cards: list[CardStatus], wanted: int | None) -> int:
+def _unused_card(cards: list[CardRow], wanted: int | None) -> int:
     """Return the index of the card to use; UserError if it, or every card, is in use."""
     reasons = {card["index"]: _in_use(card) for card in cards}
     if wanted is not None:
@@ -289,7 +287,7 @@ def _unused_card(cards: list[CardStatus], wanted: int | None) -> int:
     return unused[0]
 
 
-def _in_use(card: CardStatus) -> str:
+def _in_use(card: CardRow) -> str:
     """Return why the test must not run on `card`, empty if it can."""
     if card["health"] != "ok":
         return f"is unhealthy ({card['health']})"

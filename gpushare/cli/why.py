@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpushare.cli.session import Session
-    from gpushare.protocol import DeniedAllocation, Why, WhyCard, WhyProcess
+    from gpushare.protocol.rows import DeniedAllocation, Why, WhyCard, WhyProcess
 
 MOST_SHOWN: Final = 20  # processes, the largest first
 NO_DRIVER: Final = (
@@ -75,8 +75,8 @@ def _blocks(report: Why) -> Iterator[list[str]]:
 
 def _findings(report: Why) -> Iterator[str]:
     if not _is_whole(report):
-        yield from wrapped(_denied(report["denied"], report["last_denied_allocation"]))
-    if (evicted := report["evicted"]) is not None:
+        yield from wrapped(_denied(report["denied_allocations"], report["last_denied_allocation"]))
+    if (evicted := report["eviction"]) is not None:
         cards = ", ".join(map(str, evicted["from_cards"]))
         yield from wrapped(
             f"State: {evicted['state']} since {local_time(evicted['since'])}; "
@@ -92,7 +92,7 @@ def _findings(report: Why) -> Iterator[str]:
 
 
 def _card(report: Why, card: WhyCard) -> Iterator[str]:
-    use = format_use(card["used_bytes"], card["quota_bytes"], card["current_limit_bytes"])
+    use = format_use(card["used_bytes"], card["quota_bytes"], card["limit_bytes"])
     yield printable(f"{report['name']}  card {card['index']}  {card['model']}  {use}")
     yield from _whole(card) if _is_whole(report) else _share(card)
     yield from wrapped(f"{card['drift_text'][0].upper()}{card['drift_text'][1:]}.", "  ", "  ")
@@ -109,11 +109,11 @@ def _share(card: WhyCard) -> Iterator[str]:
         if size:
             yield breakdown_line(LABELS.get(part, part), size, _note(part, card))
     yield breakdown_line("used", card["used_bytes"], "total")
-    burst, most = card["current_limit_bytes"] - card["quota_bytes"], card["burst_limit_bytes"]
+    burst, most = card["limit_bytes"] - card["quota_bytes"], card["burst_limit_bytes"]
     yield breakdown_line("quota", card["quota_bytes"])
     if most > card["quota_bytes"]:
         yield breakdown_line("burst", burst, f"burst limit {format_size(most)}")
-    available = card["current_limit_bytes"] - card["used_bytes"]
+    available = card["limit_bytes"] - card["used_bytes"]
     yield breakdown_line("available" if available >= 0 else "over quota", abs(available))
     if most := card["oversubscribed_limit_bytes"]:
         note = f"managed memory beside used, at most {format_size(most)}: oversubscribe"

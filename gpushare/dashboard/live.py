@@ -13,8 +13,9 @@ from gpushare.dashboard.problems import mode_of, problems, waiting
 from gpushare.errors import UserError
 
 if TYPE_CHECKING:
-    from gpushare.protocol import CardStatus, DaemonStatus, TenantStatus
+    from gpushare.protocol import DaemonStatus
     from gpushare.protocol.queue import QueueEntry
+    from gpushare.protocol.rows import CardRow, TenantStatus
 
 _KEPT_SECONDS: Final = 1.0
 _REPLY_SECONDS: Final = 5.0
@@ -56,7 +57,7 @@ class LiveNode:
 
 def _answer(
     status: DaemonStatus | None,
-    cards: list[CardStatus],
+    cards: list[CardRow],
     tenants: list[TenantStatus],
     queue: list[QueueEntry],
 ) -> dict[str, Any]:

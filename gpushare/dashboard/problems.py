@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypedDict
 from gpushare.quota.size import format_size, format_use
 
 if TYPE_CHECKING:
-    from gpushare.protocol import CardStatus, TenantStatus
     from gpushare.protocol.queue import QueueEntry
+    from gpushare.protocol.rows import CardRow, TenantStatus
 
 ProblemLevel = Literal["error", "warning"]
 #: A container that waits for less than this part of the time is not listed.
@@ -36,7 +36,7 @@ class WaitingContainer(TypedDict):
 
 
 def problems(
-    cards: Sequence[CardStatus], tenants: Sequence[TenantStatus], warnings: Sequence[str]
+    cards: Sequence[CardRow], tenants: Sequence[TenantStatus], warnings: Sequence[str]
 ) -> list[DashboardProblem]:
     """Return the problems of a node."""
     found = [
@@ -56,7 +56,9 @@ def waiting(
     """
     found: list[tuple[float, WaitingContainer]] = []
     for tenant in tenants:
-        ratio = tenant["throttled_ratio"]
+        ratio = max(
+            (card["compute"]["throttled"]["1s"] or 0.0 for card in tenant["cards"]), default=0.0
+        )
         if tenant["state"] == "reserved":
             part, reason = 1.0, "reserved, has not started yet"
         elif ratio >= LEAST_THROTTLED:
@@ -100,7 +102,7 @@ def _problem(level: ProblemLevel, text: str, *, card: str = "", key: str = "") -
     return DashboardProblem(level=level, text=text, card=card, key=key)
 
 
-def _of_card(card: CardStatus) -> Iterator[DashboardProblem]:
+def _of_card(card: CardRow) -> Iterator[DashboardProblem]:
     called, uuid = f"Card {card['index']}", card["uuid"]
     if card["health"] != "ok":
         yield _problem("error", f"{called} is unhealthy: {card['health']}", card=uuid)
@@ -130,20 +132,19 @@ def _of_tenant(tenant: TenantStatus) -> Iterator[DashboardProblem]:
     for card in tenant["cards"]:
         where = f"on card {card['index']}"
         if card["over_limit_bytes"]:
-            used = format_use(card["used_bytes"], card["current_limit_bytes"])
+            used = format_use(card["used_bytes"], card["limit_bytes"])
             yield _problem("error", f"{name} is over its quota {where}: {used}", key=key)
         if card["compute"]["is_hung"]:
             yield _problem("error", f"{name} has work {where} that does not seem to end", key=key)
         if card["compute"]["gate_bypassed"]:
             yield _problem("warning", f"{name} bypasses the launch gate {where}", key=key)
-        if card["denied_allocations"]:
-            count = card["denied_allocations"]
-            text = f"{name} was refused {count} allocations over its quota {where} so far"
-            yield _problem("warning", text, key=key)
+    if count := tenant["denied_allocations"]:
+        text = f"{name} was refused {count} allocations over its quota so far"
+        yield _problem("warning", text, key=key)
     mps = tenant["mps"]
     if mps and mps["lost"]:
         yield _problem("error", f"{name} has to be restarted: {mps['lost']}", key=key)
-    evicted = tenant["evicted"]
+    evicted = tenant["eviction"]
     if evicted is not None and evicted["state"] == "failed":
         text = f"{name}: eviction failed, the driver has lost its GPU memory: {evicted['error']}"
         yield _problem("error", text, key=key)

@@ -20,35 +20,40 @@ from gpushare.exporter.metric_family import (
     labeled_container_family,
     tenant_labels,
 )
-from gpushare.metrics_schema import EVICTION_STATES
+from gpushare.protocol.rows import EVICTION_STATES
 
 if TYPE_CHECKING:
-    from gpushare.metrics_schema import TenantCardMetrics, TenantMetrics
+    from gpushare.protocol.rows import TenantCard, TenantRow
 
 FROZEN_BY: Final = ("operator", "idle", "audit")
+#: The names of the sources as the label has them, if not those of the row.
+_SOURCES: Final = {"driver": "nvml"}
 LEVELS: Final = ("driver", "interposer", "audited", "advisory", "exclusive", "mps")
 
 
 def _utilization(snapshot: Snapshot) -> Iterable[MetricSample]:
     for _, part, labels in snapshot.parts:
         if part["utilization"] is not None:
-            yield (*labels, part["source"]), part["utilization"] / 100
+            source = _SOURCES.get(part["utilization_source"], part["utilization_source"])
+            yield (*labels, source), part["utilization"] / 100
 
 
 def _denied(snapshot: Snapshot) -> Iterable[MetricSample]:
     for tenant in snapshot.tenants:
-        yield (*tenant_labels(snapshot, tenant), "over-quota"), tenant["denied"]
+        yield (*tenant_labels(snapshot, tenant), "over-quota"), tenant["denied_since_start"]
 
 
 def _frozen(snapshot: Snapshot) -> Iterable[MetricSample]:
     for tenant in snapshot.tenants:
+        causes = {intervention["by"] for intervention in tenant["interventions"]}
         for by in FROZEN_BY:
-            yield (*tenant_labels(snapshot, tenant), by), float(by in tenant["held"])
+            yield (*tenant_labels(snapshot, tenant), by), float(by in causes)
 
 
 def _stopping(snapshot: Snapshot) -> Iterable[MetricSample]:
     for tenant in snapshot.tenants:
-        yield tenant_labels(snapshot, tenant), float("stop" in tenant["held"])
+        is_stopping = any(one["by"] == "stop" for one in tenant["interventions"])
+        yield tenant_labels(snapshot, tenant), float(is_stopping)
 
 
 def _idle(snapshot: Snapshot) -> Iterable[MetricSample]:
@@ -60,19 +65,26 @@ def _idle(snapshot: Snapshot) -> Iterable[MetricSample]:
 
 def _eviction(snapshot: Snapshot) -> Iterable[MetricSample]:
     for tenant in snapshot.tenants:
+        eviction = tenant["eviction"]
         for state in EVICTION_STATES:
-            is_in = tenant["eviction"] == state
+            is_in = eviction is not None and eviction["state"] == state
             yield (*tenant_labels(snapshot, tenant), state), float(is_in)
 
 
 def _restore_wait(snapshot: Snapshot) -> Iterable[MetricSample]:
     for tenant in snapshot.tenants:
-        since = tenant["restore_waits_since"]
+        eviction = tenant["eviction"]
+        since = None if eviction is None else eviction["waits_since"]
         waited = 0.0 if since is None else max(0.0, snapshot.taken - since)
         yield tenant_labels(snapshot, tenant), waited
 
 
-def _level(tenant: TenantMetrics, _part: TenantCardMetrics) -> Iterable[tuple[str, float]]:
+def _throttled(tenant: TenantRow, part: TenantCard) -> float | None:
+    # Nothing runs before a tenant is bound.
+    return part["compute"]["throttled"]["10s"] if tenant["state"] == "bound" else 0.0
+
+
+def _level(tenant: TenantRow, _part: TenantCard) -> Iterable[tuple[str, float]]:
     for level in LEVELS:
         yield level, float(tenant["isolation"] == level)
 
@@ -81,7 +93,7 @@ FAMILIES: Final = (
     container_family(
         "gpushare_container_memory_quota_bytes",
         "Memory quota of the container on the card.",
-        lambda _, part: part["memory_bytes"],
+        lambda _, part: part["quota_bytes"],
     ),
     container_family(
         "gpushare_container_memory_limit_bytes",
@@ -142,29 +154,29 @@ FAMILIES: Final = (
     container_family(
         "gpushare_container_throttled_seconds_total",
         "Time that threads waited at the launch gate, summed over threads.",
-        lambda _, part: part["throttled_seconds"],
+        lambda _, part: part["compute"]["throttled_ns"] / 1e9,
         "counter",
     ),
     container_family(
         "gpushare_container_throttled_ratio",
         "Part of the last ten seconds in which the container waited for the card.",
-        lambda _, part: part["throttled"],
+        _throttled,
     ),
     container_family(
         "gpushare_container_forced_launches_total",
         "Launches that continued after waiting too long at the gate.",
-        lambda _, part: part["forced"],
+        lambda _, part: part["compute"]["forced_launches"],
         "counter",
     ),
     container_family(
         "gpushare_container_last_active_timestamp_seconds",
         "Last time the container used the card; before that, its start or the start of gpushared.",
-        lambda _, part: part["active"],
+        lambda _, part: part["last_active"],
     ),
     container_family(
         "gpushare_container_memory_over_quota_bytes",
         "Memory above the limit, by the driver's figures.",
-        lambda _, part: part["over_bytes"],
+        lambda _, part: part["over_quota_bytes"],
     ),
     Family(
         "gpushare_container_frozen",
@@ -206,12 +218,12 @@ FAMILIES: Final = (
     container_family(
         "gpushare_container_gate_bypassed",
         "1 if the driver sees clearly more work than passes the launch gate.",
-        lambda _, part: float(part["bypassed"]),
+        lambda _, part: float(part["compute"]["gate_bypassed"]),
     ),
     container_family(
         "gpushare_container_hung",
         "1 if the container has pending work that does not seem to end.",
-        lambda _, part: float(part["hung"]),
+        lambda _, part: float(part["compute"]["is_hung"]),
     ),
     container_family(
         "gpushare_container_priority",
@@ -222,7 +234,7 @@ FAMILIES: Final = (
         "gpushare_container_class_info",
         "1, with the latency class: online is never throttled.",
         "class",
-        lambda tenant, _: [(tenant["class_"], 1.0)],
+        lambda tenant, _: [(tenant["class"], 1.0)],
     ),
     labeled_container_family(
         "gpushare_container_policy_info",

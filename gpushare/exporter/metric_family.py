@@ -24,14 +24,15 @@ from gpushare.errors import UserError
 from gpushare.protocol.kubernetes import NODE_NAME
 
 if TYPE_CHECKING:
-    from gpushare.metrics_schema import CardMetrics, Metrics, TenantCardMetrics, TenantMetrics
+    from gpushare.metrics_schema import Metrics
+    from gpushare.protocol.rows import CardRow, TenantCard, TenantRow
 
 #: Timeout of the daemon's response: Prometheus gives up after ten seconds by default.
 ANSWER_SECONDS: Final = 5.0
 FRESH_SECONDS: Final = 1.0
 MetricType = Literal["gauge", "counter", "histogram"]
 Labels = tuple[str, ...]
-ContainerCard = tuple["TenantMetrics", "TenantCardMetrics", Labels]
+ContainerCard = tuple["TenantRow", "TenantCard", Labels]
 
 OF_NODE: Final[Labels] = ("node",)
 OF_CARD: Final[Labels] = ("node", "gpu_uuid", "gpu_index", "model")
@@ -53,12 +54,12 @@ class Snapshot:
     taken: float = 0.0  # seconds since the epoch
 
     @property
-    def cards(self) -> Sequence[CardMetrics]:
+    def cards(self) -> Sequence[CardRow]:
         """The cards; empty if the daemon did not respond."""
         return () if self.metrics is None else self.metrics.cards
 
     @property
-    def tenants(self) -> Sequence[TenantMetrics]:
+    def tenants(self) -> Sequence[TenantRow]:
         """The containers that have an allocation."""
         return () if self.metrics is None else self.metrics.tenants
 
@@ -93,24 +94,24 @@ class Family:
     source: str = ""
 
 
-def card_labels(snapshot: Snapshot, card: CardMetrics) -> Labels:
+def card_labels(snapshot: Snapshot, card: CardRow) -> Labels:
     """Return the values of OF_CARD."""
     return snapshot.node, card["uuid"], str(card["index"]), card["model"]
 
 
-def driver_name(card: CardMetrics) -> str:
+def driver_name(card: CardRow) -> str:
     """Return the card's name as the driver reports it; its model if gpushared is older."""
     return card["name"]
 
 
 #: The labels of a card's series, and the function that returns their values.
-CardLabels = tuple[Labels, Callable[[Snapshot, "CardMetrics"], Labels]]
+CardLabels = tuple[Labels, Callable[[Snapshot, "CardRow"], Labels]]
 
 
 def card_family(  # noqa: PLR0913 - each has a default
     name: str,
     text: str,
-    value: Callable[[CardMetrics], float | None],
+    value: Callable[[CardRow], float | None],
     labels: CardLabels = (OF_CARD, card_labels),
     *,
     kind: MetricType = "gauge",
@@ -130,7 +131,7 @@ def card_family(  # noqa: PLR0913 - each has a default
 def container_family(
     name: str,
     text: str,
-    value: Callable[[TenantMetrics, TenantCardMetrics], float | None],
+    value: Callable[[TenantRow, TenantCard], float | None],
     kind: MetricType = "gauge",
 ) -> Family:
     """Return a family with one value for each container and card; None means unknown."""
@@ -148,7 +149,7 @@ def labeled_container_family(
     name: str,
     text: str,
     label: str,
-    values: Callable[[TenantMetrics, TenantCardMetrics], Iterable[tuple[str, float]]],
+    values: Callable[[TenantRow, TenantCard], Iterable[tuple[str, float]]],
 ) -> Family:
     """Return a family with values by an additional label."""
 
@@ -160,16 +161,21 @@ def labeled_container_family(
     return Family(name, "gauge", (*OF_CONTAINER, label), text, samples)
 
 
-def tenant_labels(snapshot: Snapshot, tenant: TenantMetrics) -> Labels:
+def tenant_labels(snapshot: Snapshot, tenant: TenantRow) -> Labels:
     """Return the values of OF_TENANT."""
     namespace, pod, name = pod_names(tenant)
     return (
         *(snapshot.node, tenant["id"], name, pod, namespace),
-        *(tenant["mode"], tenant["policy"]),
+        *(mode_of(tenant), tenant["policy"]),
     )
 
 
-def of_pods(snapshot: Snapshot) -> Sequence[TenantMetrics]:
+def mode_of(tenant: TenantRow) -> str:
+    """Return whether a container has a share of its cards, or all of them."""
+    return "exclusive" if tenant["isolation"] == "exclusive" else "shared"
+
+
+def of_pods(snapshot: Snapshot) -> Sequence[TenantRow]:
     """Return the containers of pods, the only ones that other exporters know, by creation time.
 
     Of two containers with the same name, the later one counts.
@@ -178,7 +184,7 @@ def of_pods(snapshot: Snapshot) -> Sequence[TenantMetrics]:
     return sorted(found, key=lambda tenant: tenant["created"])
 
 
-def pod_names(tenant: TenantMetrics) -> tuple[str, str, str]:
+def pod_names(tenant: TenantRow) -> tuple[str, str, str]:
     """Return (namespace, pod, container) of team/train-0/main; for other names, only the container.
 
     A name that a user of the host chose is never a pod's name, whatever its form.
@@ -228,7 +234,7 @@ class SnapshotSource:
         return self._node or self._configured or gethostname()
 
 
-def with_unique_ids(tenants: Sequence[TenantMetrics]) -> list[TenantMetrics]:
+def with_unique_ids(tenants: Sequence[TenantRow]) -> list[TenantRow]:
     """Return `tenants` with unique IDs and valid UTF-8 names.
 
     Two low-level runtimes with separate state folders may both have a container "test".
@@ -237,7 +243,7 @@ def with_unique_ids(tenants: Sequence[TenantMetrics]) -> list[TenantMetrics]:
     return [_distinct(tenant, alone=count[tenant["id"]] == 1) for tenant in tenants]
 
 
-def _distinct(tenant: TenantMetrics, *, alone: bool) -> TenantMetrics:
+def _distinct(tenant: TenantRow, *, alone: bool) -> TenantRow:
     identity = tenant["id"] if alone else f"{tenant['id']}@{tenant['key']}"
     # Invalid UTF-8 has become lone surrogates, which cannot be encoded.
     name = tenant["name"].encode("utf-8", "backslashreplace").decode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from gpushare.exporter.metric_family import (
     OF_CARD,
@@ -22,15 +22,6 @@ from gpushare.metrics_schema import BOUNDS
 if TYPE_CHECKING:
     from gpushare.metrics_schema import NodeMetrics
 
-EvictionField = Literal[
-    "evictions",
-    "restores",
-    "moves",
-    "failures",
-    "eviction_seconds",
-    "restore_seconds",
-    "driver_seconds",
-]
 #: XIDs after which a card is unhealthy. Their series start with 0, because a series that starts
 #: with 1 is not an increase to Prometheus.
 WATCHED: Final = (*("46", "48", "62", "64", "79", "95", "109", "119", "120", "136", "140", "143"),)
@@ -38,7 +29,7 @@ WATCHED: Final = (*("46", "48", "62", "64", "79", "95", "109", "119", "120", "13
 
 def _non_tenant(snapshot: Snapshot) -> Iterable[MetricSample]:
     for card in snapshot.cards:
-        for action, count in card["non_tenant_processes"].items():
+        for action, count in card["non_tenant_actions"].items():
             yield (*card_labels(snapshot, card), action), count
 
 
@@ -50,9 +41,9 @@ def _card_info(snapshot: Snapshot) -> Iterable[MetricSample]:
 def _drift(snapshot: Snapshot) -> Iterable[MetricSample]:
     for card in snapshot.cards:
         found = [
-            part["drift_bytes"]
+            part["expected_bytes"] - (part["driver_bytes"] or 0)
             for _, part, _ in snapshot.parts
-            if part["uuid"] == card["uuid"] and part["drift_bytes"] is not None
+            if part["uuid"] == card["uuid"] and part["expected_bytes"] is not None
         ]
         yield card_labels(snapshot, card), sum(found)
 
@@ -87,7 +78,7 @@ CARD_FAMILIES: Final = (
     card_family(
         "gpushare_card_memory_burst_bytes",
         "Memory that containers may use, or still hold, above their quotas.",
-        lambda card: card["burst_bytes"],
+        lambda card: card["burst_granted_bytes"],
     ),
     card_family(
         "gpushare_card_memory_non_tenant_bytes",
@@ -107,7 +98,7 @@ CARD_FAMILIES: Final = (
     card_family(
         "gpushare_card_cores_allocated_ratio",
         "Share of the card's compute allocated to containers.",
-        lambda card: card["cores_allocated"] / 100,
+        lambda card: (100 - card["cores_available"]) / 100,
     ),
     card_family(
         "gpushare_card_utilization_ratio",
@@ -128,7 +119,7 @@ CARD_FAMILIES: Final = (
     card_family(
         "gpushare_card_healthy",
         "1 if the card is healthy.",
-        lambda card: float(card["healthy"]),
+        lambda card: float(card["health"] == "ok"),
     ),
     Family(
         "gpushare_card_info",
@@ -206,9 +197,9 @@ def _events(snapshot: Snapshot) -> Iterable[MetricSample]:
 
 
 def _evictions(
-    fields: Mapping[str, EvictionField],
+    fields: Mapping[str, str],
 ) -> Callable[[Snapshot], Iterable[MetricSample]]:
-    """Return samples of the fields of EvictionMetrics, by the action that they are about."""
+    """Return samples of the counts of evictions, by the action that they are about."""
 
     def samples(snapshot: Snapshot) -> Iterable[MetricSample]:
         if snapshot.metrics is not None:

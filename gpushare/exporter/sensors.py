@@ -17,15 +17,15 @@ from gpushare.exporter.metric_family import (
 )
 
 if TYPE_CHECKING:
-    from gpushare.metrics_schema import CardMetrics
+    from gpushare.protocol.rows import CardRow
 
-SensorValue = Callable[["CardMetrics"], "float | None"]
+SensorValue = Callable[["CardRow"], "float | None"]
 
 
 def sensor(name: str, factor: float = 1) -> SensorValue:
     """Return what reads the key `name` of CardSensors, times `factor`; None: not known."""
 
-    def value(card: CardMetrics) -> float | None:
+    def value(card: CardRow) -> float | None:
         figures = cast("Mapping[str, int]", card["sensors"])
         return figures[name] * factor if name in figures else None
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from gpushare.metrics_schema import CardMetrics, TenantCardMetrics, TenantMetrics
+    from gpushare.protocol.rows import CardRow, TenantCard, TenantRow
 
 
 #: By unit, how many the file counts as one: it has integers, so that sums are exact.
@@ -40,36 +40,37 @@ class MetricFigure:
         return None if value is None else round(value * self.scale)
 
 
-def _card(key: str) -> Callable[[CardMetrics], float | None]:
+def _card(key: str) -> Callable[[CardRow], float | None]:
     return lambda card: card.get(key)  # type: ignore[return-value]
 
 
-def _sensor(key: str) -> Callable[[CardMetrics], float | None]:
+def _sensor(key: str) -> Callable[[CardRow], float | None]:
     return lambda card: card["sensors"].get(key)  # type: ignore[return-value]
 
 
-def _power(card: CardMetrics) -> float | None:
+def _power(card: CardRow) -> float | None:
     drawn = card["sensors"].get("power_milliwatts")
     return None if drawn is None else drawn / 1000
 
 
-def _part(key: str) -> Callable[[TenantMetrics, TenantCardMetrics], float | None]:
+def _part(key: str) -> Callable[[TenantRow, TenantCard], float | None]:
     return lambda _, card: card.get(key)  # type: ignore[return-value]
 
 
-def _allocated(key: str) -> Callable[[TenantMetrics, TenantCardMetrics], float | None]:
+def _allocated(key: str) -> Callable[[TenantRow, TenantCard], float | None]:
     """Return how to read what a container has of a card; others can get that of an evicted one."""
 
-    def read(container: TenantMetrics, card: TenantCardMetrics) -> float | None:
-        is_evicted = container["eviction"] == "evicted"
+    def read(container: TenantRow, card: TenantCard) -> float | None:
+        eviction = container["eviction"]
+        is_evicted = eviction is not None and eviction["state"] == "evicted"
         return 0 if is_evicted else card.get(key)  # type: ignore[return-value]
 
     return read
 
 
-def _denied(container: TenantMetrics, card: TenantCardMetrics) -> float:
+def _denied(container: TenantRow, card: TenantCard) -> float:
     """Return the denied allocations on the first card: gpushared counts them per container."""
-    return container["denied"] if card is container["cards"][0] else 0
+    return container["denied_since_start"] if card is container["cards"][0] else 0
 
 
 def _by_name(*figures: MetricFigure) -> Mapping[str, MetricFigure]:
@@ -105,7 +106,7 @@ CARD_FIGURES: Final = _by_name(
 
 CONTAINER_FIGURES: Final = _by_name(
     MetricFigure("used_bytes", "bytes", "memory in use", _part("used_bytes")),
-    MetricFigure("memory_bytes", "bytes", "memory quota; 0: evicted", _allocated("memory_bytes")),
+    MetricFigure("quota_bytes", "bytes", "memory quota; 0: evicted", _allocated("quota_bytes")),
     MetricFigure("peak_bytes", "bytes", "the most memory in use so far", _part("peak_bytes")),
     MetricFigure("cores", "percent", "compute requested; 0: none, or evicted", _allocated("cores")),
     MetricFigure("utilization", "percent", "compute received", _part("utilization")),
@@ -116,7 +117,7 @@ CONTAINER_FIGURES: Final = _by_name(
         "throttled_seconds",
         "seconds",
         "time that threads waited at the launch gate",
-        _part("throttled_seconds"),
+        lambda _, card: card["compute"]["throttled_ns"] / 1e9,
         counter=True,
     ),
     MetricFigure("denied", "count", "allocations over the quota", _denied, counter=True),

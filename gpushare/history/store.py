@@ -29,13 +29,14 @@ from gpushare.history.retention import INTERVAL_SECONDS, PERIOD_MS
 from gpushare.history.tables import FILE, KINDS
 
 if TYPE_CHECKING:
-    from gpushare.metrics_schema import EndedTenantMetrics, Metrics, TenantMetrics
+    from gpushare.metrics_schema import Metrics
+    from gpushare.protocol.rows import EndedTenantRow, TenantRow
 import functools
 import pwd
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpushare.metrics_schema import TenantMetrics
+    from gpushare.protocol.rows import TenantRow
 
 
 DAYS: Final = 7
@@ -236,7 +237,7 @@ class HistoryStore:
             self.notice = retention.merge(store, at, self._days, self._room) or self.notice
 
     def _add_last(
-        self, store: sqlite3.Connection, ended: EndedTenantMetrics, started: float, since: float
+        self, store: sqlite3.Connection, ended: EndedTenantRow, started: float, since: float
     ) -> None:
         """Add the sample of a container's end, unless it is there."""
         assert self._seen is not None
@@ -346,7 +347,7 @@ class HistoryStore:
         self._cards[uuid] = number, about
         return int(number)
 
-    def _container(self, store: sqlite3.Connection, tenant: TenantMetrics) -> int:
+    def _container(self, store: sqlite3.Connection, tenant: TenantRow) -> int:
         """Return the number of a container, and keep what there is to know of it up to date."""
         about = container_row(tenant)
         known = self._containers.get(tenant["key"])
@@ -418,7 +419,7 @@ def _user_name(uid: int | None) -> str:
         return str(uid)
 
 
-def container_row(tenant: TenantMetrics) -> tuple[str, ...]:
+def container_row(tenant: TenantRow) -> tuple[str, ...]:
     """Return the values of CONTAINER_COLUMNS."""
     pod = tenant["pod"]
     return (
@@ -430,6 +431,6 @@ def container_row(tenant: TenantMetrics) -> tuple[str, ...]:
         _user_name(tenant["uid"]),
         json.dumps(tenant["labels"], sort_keys=True),
         tenant["engine"],
-        "mps" if tenant["isolation"] == "mps" else tenant["mode"],
+        tenant["isolation"] if tenant["isolation"] in {"mps", "exclusive"} else "shared",
         tenant["policy"],
     )

@@ -20,7 +20,7 @@ from gpushare.protocol.kubernetes import device_name
 
 if TYPE_CHECKING:
     from gpushare.kubernetes import StatusLog
-    from gpushare.protocol import CardStatus
+    from gpushare.protocol.rows import CardRow
 
 _INFORMATION: Final = "proc/driver/nvidia/gpus/*/information"
 _UUID: Final = re.compile(r"^GPU UUID:\s*(GPU-[0-9a-fA-F-]+)\s*$", re.MULTILINE)
@@ -74,7 +74,7 @@ class CardFollower:
         return self._cards
 
 
-def _schedulable(rows: Sequence[CardStatus]) -> tuple[SchedulableCard, ...]:
+def _schedulable(rows: Sequence[CardRow]) -> tuple[SchedulableCard, ...]:
     return tuple(
         SchedulableCard(
             uuid=row["uuid"],
@@ -132,7 +132,7 @@ def node_cards(
     status: Mapping[str, Any],
     pcie_roots: Mapping[str, str] | None = None,
 ) -> NodeCards:
-    """Return the cards in `rows`, gpushared's CardStatus, with what its DaemonStatus adds."""
+    """Return the cards in `rows`, gpushared's CardRow, with what its DaemonStatus adds."""
     roots = pcie_roots or {}
     return NodeCards(
         [_card(row, roots.get(row["uuid"], "")) for row in rows],

@@ -43,44 +43,9 @@ import math
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from gpushare.protocol.kubernetes import NodeMode
-from gpushare.protocol.tenants import (
-    CardComputeUsage,
-    DeniedAllocation,
-    Intervention,
-    ProcessCard,
-    ShortfallReport,
-    TenantCard,
-    TenantEviction,
-    TenantMps,
-    TenantPod,
-    TenantProcess,
-    TenantStatus,
-    Why,
-    WhyCard,
-    WhyProcess,
-    WhyProcessCard,
-)
 
 if TYPE_CHECKING:
     from gpushare.quota.node_settings import NodeSetting
-
-__all__ = [  # beside what is defined here
-    "CardComputeUsage",
-    "DeniedAllocation",
-    "Intervention",
-    "ProcessCard",
-    "ShortfallReport",
-    "TenantCard",
-    "TenantEviction",
-    "TenantMps",
-    "TenantPod",
-    "TenantProcess",
-    "TenantStatus",
-    "Why",
-    "WhyCard",
-    "WhyProcess",
-    "WhyProcessCard",
-]
 
 ACK_SECONDS: Final = 1.0
 START_SECONDS: Final = 30.0
@@ -207,70 +172,12 @@ class HistoryEvent(TypedDict):
     fields: dict[str, Any]  # the remaining fields of the log line
 
 
-class NonTenantProcessStatus(TypedDict):
-    """A non-tenant process that uses memory of a card."""
-
-    pid: int
-    name: str
-    bytes: int
-    container: str  # its container, as "docker 4f5e6d7c8b9a"; empty: a host process
-
-
 class ProfileStatus(TypedDict):
     """A profile of gpushare.yaml."""
 
     name: str
     requests: dict[str, str]  # what it stands for: texts by canonical key
     fits: int  # how many more containers of it the cards have room for
-
-
-class CardLink(TypedDict):
-    """The connection from a card to another card."""
-
-    index: int
-    uuid: str
-    kind: str  # NV4 (number of NVLinks) | PIX | PXB | PHB | NODE | SYS | ?, as nvidia-smi topo -m
-    distance: int  # 1 (nearest) to 70
-
-
-class CardStatus(TypedDict):
-    """One card: its memory and compute, allocated and available."""
-
-    index: int
-    uuid: str
-    model: str
-    brand: str  # as NVIDIA_REQUIRE_ variables name it: tesla, nvidia, geforce; empty: unknown
-    compute_capability: str  # compute capability, "9.0"; empty: unknown
-    is_datacenter: bool  # a card that cuda-compat packages support
-    memory_bytes: int  # NVML's total minus what the driver reserves
-    system_reserved_bytes: int  # reserved for the system by the node's configuration
-    allocated_bytes: int
-    burst_used_bytes: int  # memory in use above the tenants' quotas
-    burst_granted_bytes: int  # usable above quotas now, including burst_used_bytes
-    non_tenant_bytes: int  # memory of non-tenant processes, high-water mark
-    non_tenant_processes: list[NonTenantProcessStatus]
-    unattributed_bytes: int  # in use, but the driver reports no process: attributed to no tenant
-    available_bytes: int  # to a new container; 0 while the card takes none
-    evicted_bytes: int  # of evicted tenants, in host memory; in none of the figures above
-    evicted_tenants: int
-    cores_available: int  # percent of the card
-    tenants: int
-    max_tenants: int
-    mode: str  # "shared" | "exclusive" | "unused"; "mps": its shares are clients of an MPS server
-    utilization: int | None  # percent of time busy, by NVML; None: unknown
-    temperature_celsius: int | None  # None: unknown, as power_milliwatts
-    power_milliwatts: int | None  # drawn now; some ten seconds old at most
-    health: str  # "ok", or the fault
-    policy: str  # compute policy set for its tenants; empty: as requested
-    allowed_mode: str  # accepted requests (node configuration): "any" | "shared" | "exclusive"
-    schedulable_bytes: int  # memory for the scheduler of Kubernetes, including what it allocated
-    schedulable_cores: int  # percent of the card for that scheduler, likewise
-    is_schedulable: bool  # the scheduler may place new pods on it
-    schedulable_reason: str  # why not; begins with a word of UNSCHEDULABLE
-    cordoned: bool  # no new containers are placed on it
-    cordon_reason: str
-    numa_node: int | None  # its NUMA node; None: unknown
-    links: list[CardLink]  # to each other card
 
 
 class MountRow(TypedDict):

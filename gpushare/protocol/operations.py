@@ -22,7 +22,7 @@ from gpushare import protocol
 from gpushare.protocol import kubernetes
 from gpushare.protocol.kubernetes import ClaimDevice
 from gpushare.protocol.queue import QueueEntry, Ticket, TicketStatus
-from gpushare.protocol.tenants import TenantStatus
+from gpushare.protocol.rows import CardRow, TenantStatus
 from gpushare.quota.errors import quoted
 
 
@@ -343,7 +343,7 @@ class ClientOperations:
     def _cards(self) -> Replies:
         """Return the cards, by index, and the profiles of gpushare.yaml.
 
-        CardStatus rows; `profiles`: ProfileStatus of each, if there are any
+        CardRow rows; `profiles`: ProfileStatus of each, if there are any
         """
 
     @operation("tenants", "anyone", ROWS)
@@ -454,17 +454,15 @@ class ClientOperations:
         """Set a setting of the node by a label of its Node object, the source; key alone: reset."""
 
     @operation("card-policy", ROOT, "card", thread="decide", logs_refusal=True)
-    def set_card_policy(self, card: Card, policy: Name | None = None) -> protocol.CardStatus:
+    def set_card_policy(self, card: Card, policy: Name | None = None) -> CardRow:
         """Set the policy of a card's tenants (None: as each requests it); return the card."""
 
     @operation("card-cordon", ROOT, "card", thread="decide", logs_refusal=True)
-    def cordon(
-        self, card: Card, reason: Annotated[str, text(200)] | None = None
-    ) -> protocol.CardStatus:
+    def cordon(self, card: Card, reason: Annotated[str, text(200)] | None = None) -> CardRow:
         """Stop placing tenants on the card with this index or UUID; return the card."""
 
     @operation("card-uncordon", ROOT, "card", thread="decide", logs_refusal=True)
-    def uncordon(self, card: Card) -> protocol.CardStatus:
+    def uncordon(self, card: Card) -> CardRow:
         """Allow new tenants on a card again; return the card."""
 
     @operation("status", "anyone", REPLY)
@@ -475,8 +473,7 @@ class ClientOperations:
     def _metrics(self) -> Replies:
         """Return the figures of the cards, the tenants and the daemon at one time.
 
-        CardMetrics, TenantMetrics and EndedTenantMetrics rows, as card, tenant and ended; `node`:
-        NodeMetrics
+        CardRow, TenantRow and EndedTenantRow rows, as card, tenant and ended; `node`: NodeMetrics
         """
 
     @operation("history", "anyone", ROWS)

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from gpushare.client import Client
 from gpushare.errors import UserError
-from gpushare.protocol import TenantStatus
+from gpushare.protocol.rows import TenantStatus
 from gpushare.quota.size import exact_size, format_size
 from gpushare.verify import ScenarioSteps
 from gpushare.verify.runners import ProbeFailed, ProbeTenant

@@ -98,7 +98,7 @@ static inline uint64_t quota_bytes(unsigned card)
 /* The most that may be used: the quota, or more while the tenant may burst. */
 static inline uint64_t limit_bytes(unsigned card)
 {
-	return atomic_load_explicit(&grant_card(card)->current_limit_bytes, memory_order_relaxed);
+	return atomic_load_explicit(&grant_card(card)->limit_bytes, memory_order_relaxed);
 }
 
 static inline uint64_t free_bytes(uint64_t total, uint64_t used)

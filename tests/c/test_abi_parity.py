@@ -32,7 +32,7 @@ NUMBERS: Final = (
 STRUCTS: Final = {
     "grant_header": "magic abi_version card_count generation unbound heartbeat_ns key evicted mps",
     "grant_card": (
-        "uuid quota_bytes current_limit_bytes context_bytes overhead_bytes cores_percent "
+        "uuid quota_bytes limit_bytes context_bytes overhead_bytes cores_percent "
         "utilization_percent granule_bytes block_bytes managed_limit_bytes gate"
     ),
     "gate": (

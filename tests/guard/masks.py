@@ -17,9 +17,9 @@ from tests.stack import Stack
 
 #: Measured, by whatever happens to run meanwhile.
 MEASURED: Final = frozenset(
-    {"operations", "buckets", "seconds", "cores_used", "cores_used_1s", "cores_source", "throttled"}
-    | {"throttled_ratio", "driver_utilization", "utilization", "gate", "evicted_seconds"}
-    | {"throttled_ns", "throttled_seconds", "gpu_seconds", "idle_since"}
+    {"operations", "buckets", "seconds", "cores_used", "cores_source", "throttled", "gpu_seconds"}
+    | {"driver_utilization", "utilization", "utilization_source", "gate", "evicted_seconds"}
+    | {"throttled_ns", "throttled_seconds", "idle_since"}
     | {"windows", "charged_ns", "overruns", "waited_seconds"}
     | {"queue_oldest_seconds", "queue_waited_seconds", "eviction_seconds", "restore_seconds"}
     | {"driver_seconds"}

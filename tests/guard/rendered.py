@@ -74,7 +74,9 @@ def _reports(place: Path) -> dict[str, Any]:
     actors = [
         world.Actor("team-a/train/main", lambda at: (1 + at / _HOUR, 25, at == _HOUR), uid=1000),
         world.Actor("team-b/serve/main", lambda _: (1, 0, 0), cards=(1,), labels={"team": "b"}),
-        world.Actor("whole", lambda _: (8, 90, 0), cards=(0, 1), mode="exclusive", begin=_HOUR),
+        world.Actor(
+            "whole", lambda _: (8, 90, 0), cards=(0, 1), isolation="exclusive", begin=_HOUR
+        ),
     ]
     world.record(place / FOLDER, actors, 1.9 * _HOUR, restarts=(_HOUR,))
     events = History(place, "boot", days=7.0, most_bytes=1 << 20)

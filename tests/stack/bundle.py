@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpushare.protocol import TenantStatus
+from gpushare.protocol.rows import TenantStatus
 from gpushare.verify import image
 from gpushare.verify.runners import ProbeTenant
 

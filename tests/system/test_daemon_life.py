@@ -72,7 +72,7 @@ def test_a_daemon_that_ends_and_starts_again_keeps_its_tenants(
         assert tenant.ask(f"alloc {4 * GIB}")["result"] == OUT_OF_MEMORY
         stack.start_daemon()
         after = bundle.tenant
-        for field in ("key", "id", "pid", "state", "quota", "isolation", "created_at"):
+        for field in ("key", "id", "pid", "state", "quota", "isolation", "created"):
             assert after[field] == before[field]
         assert after["cards"][0]["tracked_bytes"] == 2 * GIB
         stack.client.set(bundle.id, memory="6GiB")

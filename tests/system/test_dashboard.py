@@ -117,8 +117,8 @@ def test_the_overview_shows_the_cards_that_ls_lists(site: Browser, own: Stack) -
                 f"{card['utilization']} %",
                 f"{card['tenants']}/{card['max_tenants']}",
                 card["mode"],
-                f"{card['temperature_celsius']} °C",
-                f"{round(card['power_milliwatts'] / 1000)} W",
+                f"{card['sensors']['temperature_celsius']} °C",
+                f"{round(card['sensors']['power_milliwatts'] / 1000)} W",
                 card["health"],
             ]
             for card in own.shown("ls")
@@ -134,7 +134,7 @@ def test_the_overview_shows_the_containers_that_ps_lists(site: Browser, own: Sta
             [
                 tenant["name"],
                 str(card["index"]),
-                format_use(card["used_bytes"], card["quota_bytes"], card["current_limit_bytes"]),
+                format_use(card["used_bytes"], card["quota_bytes"], card["limit_bytes"]),
                 card["policy"] or "-",
                 tenant["isolation"],
             ]

@@ -35,13 +35,13 @@ def own() -> Iterator[Stack]:
 
 def state(bundle: Bundle) -> str:
     """Return the state of a container's eviction, "" if it is not evicted."""
-    evicted = bundle.tenant["evicted"]
+    evicted = bundle.tenant["eviction"]
     return "" if evicted is None else evicted["state"]
 
 
 def waits(bundle: Bundle) -> bool:
     """Whether a program of a container waits for its restore."""
-    evicted = bundle.tenant["evicted"]
+    evicted = bundle.tenant["eviction"]
     return evicted is not None and evicted["waits_since"] is not None
 
 
@@ -98,7 +98,7 @@ def test_a_call_gets_the_memory_back_at_once_where_there_is_room(own: Stack) -> 
         own.client.evict(bundle.id, hold=True)
         tenant.tell(f"check {SEED}")
         wait_until(lambda: waits(bundle))
-        assert own.client.restore(bundle.id)["evicted"] is None
+        assert own.client.restore(bundle.id)["eviction"] is None
         assert tenant.answer("check")["different"] == 0
 
 

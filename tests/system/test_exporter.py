@@ -87,9 +87,9 @@ def test_usage_and_refusals_are_counted_across_a_restart_of_the_daemon(
         def figure(name: str, **labels: str) -> float | None:
             return exporter.value(f"gpushare_container_{name}", container_id=bundle.id, **labels)
 
-        wait_until(lambda: figure("memory_used_bytes", kind="buffer") == GIB)
+        wait_until(lambda: figure("memory_used_bytes", kind="buffers") == GIB)
         wait_until(lambda: figure("allocations_denied_total", reason="over-quota") == 1)
-        assert (figure("memory_used_bytes", kind="context") or 0) > 0
+        assert (figure("memory_used_bytes", kind="contexts") or 0) > 0
         wait_until(lambda: (figure("memory_peak_bytes") or 0) >= GIB)
         before = exporter.value("gpushare_daemon_start_time_seconds")
         own.end_daemon(signal.SIGTERM)
@@ -100,7 +100,7 @@ def test_usage_and_refusals_are_counted_across_a_restart_of_the_daemon(
         assert (exporter.value("gpushare_daemon_start_time_seconds") or 0) > (before or 0)
         # Counters begin with 0 again, as Prometheus expects of what was started anew.
         assert figure("allocations_denied_total", reason="over-quota") == 0
-        assert figure("memory_used_bytes", kind="buffer") == GIB
+        assert figure("memory_used_bytes", kind="buffers") == GIB
         tenant.ask(f"alloc {8 * GIB}")
         wait_until(lambda: figure("allocations_denied_total", reason="over-quota") == 1)
     created = exporter.value("gpushare_events_total", event="tenant-released")

@@ -119,7 +119,7 @@ def test_what_a_container_has_is_in_the_history_after_kills_and_the_end(own: Sta
         range_ = (0, time.time() + 60)
         used = reader.series(found, "used_bytes", *range_)
         assert max(step.most for step in used) == status["cards"][0]["used_bytes"] > GIB
-        assert {step.most for step in reader.series(found, "memory_bytes", *range_)} == {4 * GIB}
+        assert {step.most for step in reader.series(found, "quota_bytes", *range_)} == {4 * GIB}
         assert {step.most for step in reader.series(found, "cores", *range_)} == {30}
         [card] = reader.cards(*range_)
         assert card.uuid == status["cards"][0]["uuid"]

@@ -106,7 +106,7 @@ def test_a_report_counts_hours(tmp_path: Path) -> None:
     series = {
         f"gpushare_container_gpu_time_seconds_total{{{PART}}}": "0+15x120 stale",
         f"gpushare_container_memory_quota_bytes{{{PART}}}": f"{4 * GIB}x120 stale",
-        f'gpushare_container_memory_used_bytes{{{PART},kind="buffer"}}': f"{GIB // 2}x120 stale",
+        f'gpushare_container_memory_used_bytes{{{PART},kind="buffers"}}': f"{GIB // 2}x120 stale",
     }
     [by_namespace] = [each for each in panels("reports.json") if each["title"] == "By namespace"]
     [unused] = [each for each in panels("reports.json") if each["title"] == "Unused memory"]

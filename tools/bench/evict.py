@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
 from gpushare.client import Client, DaemonError, DaemonUnreachable, RequestRefused, UnknownTenant
-from gpushare.protocol import TenantStatus
+from gpushare.protocol.rows import TenantStatus
 from gpushare.verify.runners import ProbeFailed, ProbeTenant
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
@@ -115,7 +115,7 @@ class Sequences:
         if not self.running:
             return
         survivor = self.chance.choice(self.running)
-        if self._row(survivor)["evicted"] is None:
+        if self._row(survivor)["eviction"] is None:
             answer = survivor.tenant.ask(f"alloc {61 * GIB}")
             if answer["code"] == 0:
                 raise BenchError(f"{survivor.bundle.id} has more than its quota")
@@ -163,7 +163,7 @@ class Sequences:
 
     def _look(self, survivor: Survivor) -> None:
         """Compare the contents of a container whose memory is on a card."""
-        if self._row(survivor)["evicted"] is not None:
+        if self._row(survivor)["eviction"] is not None:
             return
         answer = survivor.tenant.ask(f"check {survivor.seed}")
         if answer["code"] or answer["different"]:
@@ -174,7 +174,7 @@ class Sequences:
         """Wait until no step is in progress."""
         until = time.monotonic() + PATIENCE_SECONDS
         while any(
-            one["evicted"] is not None and one["evicted"]["state"] not in {"evicted", "failed"}
+            one["eviction"] is not None and one["eviction"]["state"] not in {"evicted", "failed"}
             for one in self.client.tenants()
         ):
             if time.monotonic() > until:
@@ -184,13 +184,13 @@ class Sequences:
     def _compare_ledger(self) -> None:
         """Each card has allocated what its containers have, and the driver lists no others."""
         rows = self.client.tenants()
-        if any(one["evicted"] and one["evicted"]["state"] == "failed" for one in rows):
+        if any(one["eviction"] and one["eviction"]["state"] == "failed" for one in rows):
             raise BenchError("a container is in state failed, and nothing has failed")
         for card in self.client.cards():
             held = [
                 one
                 for one in rows
-                if one["evicted"] is None and one["cards"][0]["uuid"] == card["uuid"]
+                if one["eviction"] is None and one["cards"][0]["uuid"] == card["uuid"]
             ]
             if card["allocated_bytes"] != len(held) * 60 * GIB:
                 raise BenchError(

@@ -302,7 +302,7 @@ def _send(client: Client, command: Signal) -> None:
     """
     fd = os.pidfd_open(command.process.pid)
     try:
-        now = client.tenant(command.container.id)["processes"]
+        now = client.tenant(command.container.tenant["id"])["processes"]
         wanted = (command.process.pid, command.process.container_pid, command.process.name)
         exists = any((row["pid"], row["container_pid"], row["name"]) == wanted for row in now)
         if not exists or select.select([fd], [], [], 0)[0]:
@@ -314,7 +314,7 @@ def _send(client: Client, command: Signal) -> None:
 
 def _change(client: Client, command: ShareChange) -> None:
     cores = None if command.cores is None else str(command.cores)
-    client.set(command.container.id, policy=command.policy, cores=cores)
+    client.set(command.container.tenant["id"], policy=command.policy, cores=cores)
 
 
 class SnapshotPoller:

@@ -7,12 +7,14 @@ import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from gpushare.cli import status
 from gpushare.quota.size import format_size, format_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gpushare.cli.top.snapshot import CardRow, ContainerRow, ProcessRow
+    from gpushare.cli.top.snapshot import ProcessRow, TopCard, TopContainer
+    from gpushare.protocol.rows import TenantEviction
 
 GAP: Final = 2  # columns between two cells
 _NAME: Final = 18  # least width of the name while there are other columns
@@ -39,9 +41,9 @@ class Column:
     heading: str
     width: int
     rank: int
-    of_container: Callable[[ContainerRow], Any]
-    container: Callable[[ContainerRow], str]
-    card: Callable[[CardRow], str] = _empty
+    of_container: Callable[[TopContainer], Any]
+    container: Callable[[TopContainer], str]
+    card: Callable[[TopCard], str] = _empty
     process: Callable[[ProcessRow], str] = _empty
     of_process: Callable[[ProcessRow], Any] | None = None
     right: bool = False
@@ -54,16 +56,21 @@ def _percent(value: int | None) -> str:
     return "-" if value is None else str(value)
 
 
-def _memory(container: ContainerRow) -> str:
-    limit = max(container.limit_bytes, container.memory_bytes)
-    return format_use(container.used_bytes, container.memory_bytes, limit)
+def _memory(container: TopContainer) -> str:
+    part = container.part
+    limit = max(part["limit_bytes"], part["quota_bytes"])
+    return format_use(part["used_bytes"], part["quota_bytes"], limit)
 
 
 def _known(value: float | None) -> float:
     return -1.0 if value is None else value
 
 
-def _marked(one: CardRow | ContainerRow, name: str) -> str:
+def _throttled(container: TopContainer) -> float | None:
+    return container.part["compute"]["throttled"]["1s"]
+
+
+def _marked(one: TopCard | TopContainer, name: str) -> str:
     return f"! {name}" if one.is_troubled else name
 
 
@@ -72,15 +79,23 @@ def _process(process: ProcessRow) -> str:
     return f"{process.pid}{inner} {process.name}"
 
 
-def state(container: ContainerRow) -> str:
+def state(container: TopContainer) -> str:
     """Return the state of a container."""
-    if container.run_state or container.eviction:
-        return container.run_state or container.eviction
-    if container.hung:
+    stopped = status.run_state(container.tenant) or _eviction(container.tenant["eviction"])
+    if stopped:
+        return stopped
+    if container.part["compute"]["is_hung"]:
         return "hung"
-    if container.over_bytes:
+    if container.part["over_limit_bytes"]:
         return "over quota"
-    return "warning" if container.warnings else "ok"
+    return "warning" if container.tenant["warnings"] else "ok"
+
+
+def _eviction(eviction: TenantEviction | None) -> str:
+    if eviction is None:
+        return ""
+    waits = ", waits" if eviction["waits_since"] is not None else ""
+    return "eviction failed" if eviction["state"] == "failed" else f"{eviction['state']}{waits}"
 
 
 COLUMNS: Final[tuple[Column, ...]] = (
@@ -91,7 +106,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
         rank=0,
         of_container=lambda one: (one.name.casefold(), one.key, one.card),
         container=lambda one: _marked(one, one.name),
-        card=lambda one: _marked(one, f"{one.index} {one.model}"),
+        card=lambda one: _marked(one, f"{one.index} {one.row['model']}"),
         process=_process,
         of_process=lambda one: (one.name.casefold(), one.pid),
     ),
@@ -109,9 +124,9 @@ COLUMNS: Final[tuple[Column, ...]] = (
         heading="MEMORY",
         width=16,
         rank=1,
-        of_container=lambda one: one.used_bytes,
+        of_container=lambda one: one.part["used_bytes"],
         container=_memory,
-        card=lambda one: format_use(one.used_bytes, one.memory_bytes, one.memory_bytes),
+        card=lambda one: format_use(one.used_bytes, *[one.row["memory_bytes"]] * 2),
         process=lambda one: "-" if one.bytes is None else format_size(one.bytes),
         of_process=lambda one: _known(one.bytes),
         largest_first=True,
@@ -121,9 +136,9 @@ COLUMNS: Final[tuple[Column, ...]] = (
         heading="CORES%",
         width=6,
         rank=2,
-        of_container=lambda one: _known(one.cores_used.value),
-        container=lambda one: one.cores_used.text,
-        card=lambda one: one.cores_used.text,
+        of_container=lambda one: _known(one.cores("1s").value),
+        container=lambda one: one.cores("1s").text,
+        card=lambda one: one.cores("1s").text,
         process=lambda one: _percent(one.utilization),
         of_process=lambda one: _known(one.utilization),
         right=True,
@@ -134,9 +149,9 @@ COLUMNS: Final[tuple[Column, ...]] = (
         heading="QUOTA%",
         width=6,
         rank=6,
-        of_container=lambda one: one.cores,
-        container=lambda one: str(one.cores) if one.cores else "-",
-        card=lambda one: str(one.cores_allocated),
+        of_container=lambda one: one.part["cores"],
+        container=lambda one: str(one.part["cores"] or "-"),
+        card=lambda one: str(100 - one.row["cores_available"]),
         right=True,
         largest_first=True,
     ),
@@ -145,9 +160,9 @@ COLUMNS: Final[tuple[Column, ...]] = (
         heading="10s",
         width=5,
         rank=9,
-        of_container=lambda one: _known(one.cores_10s.value),
-        container=lambda one: one.cores_10s.text,
-        card=lambda one: one.cores_10s.text,
+        of_container=lambda one: _known(one.cores("10s").value),
+        container=lambda one: one.cores("10s").text,
+        card=lambda one: one.cores("10s").text,
         right=True,
         largest_first=True,
     ),
@@ -156,9 +171,9 @@ COLUMNS: Final[tuple[Column, ...]] = (
         heading="60s",
         width=5,
         rank=10,
-        of_container=lambda one: _known(one.cores_60s.value),
-        container=lambda one: one.cores_60s.text,
-        card=lambda one: one.cores_60s.text,
+        of_container=lambda one: _known(one.cores("60s").value),
+        container=lambda one: one.cores("60s").text,
+        card=lambda one: one.cores("60s").text,
         right=True,
         largest_first=True,
     ),
@@ -167,8 +182,8 @@ COLUMNS: Final[tuple[Column, ...]] = (
         heading="THROT%",
         width=6,
         rank=7,
-        of_container=lambda one: _known(one.throttled),
-        container=lambda one: "-" if one.throttled is None else f"{one.throttled * 100:.0f}",
+        of_container=lambda one: _known(_throttled(one)),
+        container=lambda one: status.throttled(one.part).removesuffix(" %"),
         right=True,
         largest_first=True,
     ),
@@ -177,9 +192,9 @@ COLUMNS: Final[tuple[Column, ...]] = (
         heading="POLICY",
         width=18,
         rank=8,
-        of_container=lambda one: one.policy,
-        container=lambda one: one.policy or "-",
-        card=lambda one: one.policy,
+        of_container=lambda one: one.part["policy"],
+        container=lambda one: one.part["policy"] or "-",
+        card=lambda one: one.row["policy"],
         fits=True,
     ),
     Column(
@@ -187,8 +202,8 @@ COLUMNS: Final[tuple[Column, ...]] = (
         heading="CLASS",
         width=9,
         rank=11,
-        of_container=lambda one: one.level,
-        container=lambda one: one.level,
+        of_container=lambda one: status.latency_class(one.tenant),
+        container=lambda one: status.latency_class(one.tenant),
         fits=True,
     ),
     Column(
@@ -196,9 +211,9 @@ COLUMNS: Final[tuple[Column, ...]] = (
         heading="ISOLATION",
         width=16,
         rank=5,
-        of_container=lambda one: one.isolation,
-        container=lambda one: one.isolation,
-        card=lambda one: one.mode,
+        of_container=lambda one: status.isolation(one.tenant),
+        container=lambda one: status.isolation(one.tenant),
+        card=lambda one: status.mode(one.row),
         fits=True,
     ),
     Column(
@@ -208,7 +223,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
         rank=4,
         of_container=lambda one: (one.is_troubled, state(one)),
         container=state,
-        card=lambda one: one.health,
+        card=lambda one: one.row["health"],
         largest_first=True,
         fits=True,
     ),

@@ -18,7 +18,7 @@ from gpushare.errors import UserError
 from gpushare.quota.size import format_size, format_use
 
 if TYPE_CHECKING:
-    from gpushare.cli.top.snapshot import CardRow, ContainerRow, TopSnapshot
+    from gpushare.cli.top.snapshot import TopCard, TopContainer, TopSnapshot
     from gpushare.history.reader import HistoryReader, Subject
 
 _MOST_SEEN: Final = 1200  # samples of one container or card
@@ -52,13 +52,13 @@ _CONTAINER: Final = (
     _Figure(
         "MEMORY",
         "used_bytes",
-        lambda one: one.used_bytes,
+        lambda one: one.part["used_bytes"],
         _bytes,
-        lambda one: max(one.limit_bytes, one.memory_bytes),
+        lambda one: max(one.part["limit_bytes"], one.part["quota_bytes"]),
         shows_peaks=True,
         style="card",
     ),
-    _Figure("CORES", "utilization", lambda one: one.cores_used.value, _percent),
+    _Figure("CORES", "utilization", lambda one: one.part["compute"]["cores_used"]["1s"], _percent),
 )
 _CARD: Final = (
     _Figure(
@@ -66,15 +66,15 @@ _CARD: Final = (
         "used_bytes",
         lambda one: one.used_bytes,
         _bytes,
-        lambda one: one.memory_bytes,
+        lambda one: one.row["memory_bytes"],
         shows_peaks=True,
         style="card",
     ),
-    _Figure("CARD GPU", "utilization", lambda one: one.utilization, _percent),
+    _Figure("CARD GPU", "utilization", lambda one: one.row["utilization"], _percent),
     _Figure(
         "TEMPERATURE",
         "temperature",
-        lambda one: one.temperature_celsius,
+        lambda one: one.row["sensors"].get("temperature_celsius"),
         lambda value: f"{value:.0f} C",
         shows_peaks=True,
         style="warn",
@@ -82,7 +82,7 @@ _CARD: Final = (
     _Figure(
         "POWER",
         "power",
-        lambda one: None if one.power_milliwatts is None else one.power_milliwatts / 1000,
+        lambda one: one.watts,
         lambda value: f"{value:.0f} W",
         lambda _: 0.0,  # as high as the highest
         shows_peaks=True,
@@ -209,7 +209,7 @@ class GraphSource:
     # --- the metrics history ---
 
     def _stored(
-        self, target: GraphTarget, card: CardRow, until: float
+        self, target: GraphTarget, card: TopCard, until: float
     ) -> dict[str, list[GraphPoint]]:
         """Return the points of the history by figure; none, and `_fault`, if it is unreadable."""
         now = time.monotonic()
@@ -236,25 +236,25 @@ class GraphSource:
 
     @staticmethod
     def _found(
-        reader: HistoryReader, target: GraphTarget, card: CardRow, until: float
+        reader: HistoryReader, target: GraphTarget, card: TopCard, until: float
     ) -> list[tuple[_Place, Sequence[_Figure], Subject]]:
         """Return what the history has of the target: it is among what exists now."""
         recent = until - _RECENT_SECONDS
         subjects: list[tuple[_Place, Sequence[_Figure], Subject]] = [
             (("", card.index), _CARD, one)
             for one in reader.cards(recent, until)
-            if one.uuid == card.uuid
+            if one.uuid == card.row["uuid"]
         ]
         if target.key:
             subjects += [
                 ((target.key, card.index), _CONTAINER, one)
                 for one in reader.containers(recent, until)
-                if one.key == target.key and card.uuid in one.cards
+                if one.key == target.key and card.row["uuid"] in one.cards
             ]
         return subjects
 
     def _points(
-        self, reader: HistoryReader, target: GraphTarget, card: CardRow, until: float
+        self, reader: HistoryReader, target: GraphTarget, card: TopCard, until: float
     ) -> dict[str, list[GraphPoint]]:
         return {
             _stored_name(place, figure): [
@@ -265,7 +265,7 @@ class GraphSource:
                     until - target.seconds,
                     until,
                     target.seconds / _STEPS,
-                    card=card.uuid if place[0] else None,
+                    card=card.row["uuid"] if place[0] else None,
                 )
             ]
             for place, figures, subject in self._subjects
@@ -277,6 +277,6 @@ def _stored_name(place: _Place, figure: _Figure) -> str:
     return f"{'container' if place[0] else 'card'} {figure.name}"
 
 
-def _title(card: CardRow, row: ContainerRow | None) -> str:
-    shown = f"card {card.index} {card.model}"
-    return shown if row is None else f"{row.name} ({row.id[:12]}) on {shown}"
+def _title(card: TopCard, row: TopContainer | None) -> str:
+    shown = f"card {card.index} {card.row['model']}"
+    return shown if row is None else f"{row.name} ({row.tenant['id'][:12]}) on {shown}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from gpushare.cli.text import printable
 from gpushare.cli.top.columns import COLUMNS
 from gpushare.cli.top.graphs import RANGES, GraphTarget
-from gpushare.cli.top.snapshot import CardRow, ContainerRow, ProcessRow
+from gpushare.cli.top.snapshot import ProcessRow, TopCard, TopContainer
 from gpushare.cli.top.view import INTERVALS, TableView, index, rows
 from gpushare.quota.keys import POLICIES
 
@@ -80,7 +80,7 @@ class ScreenAction(Enum):
 class Signal:
     """Send a signal to a process of a container."""
 
-    container: ContainerRow
+    container: TopContainer
     process: ProcessRow
     number: signal.Signals
 
@@ -94,7 +94,7 @@ class Signal:
 class ShareChange:
     """Change the policy or cores of a container; None: no change."""
 
-    container: ContainerRow
+    container: TopContainer
     policy: str | None = None
     cores: int | None = None
 
@@ -259,7 +259,7 @@ def _change(state: UiState, key: str, snapshot: TopSnapshot) -> UiState:
         return _with_message(state, "read-only: to make changes, start top with --allow-changes")
     row = _selected(state, snapshot)
     container = None if row is None else row.owner or row.shown
-    if row is None or not isinstance(container, ContainerRow):
+    if row is None or not isinstance(container, TopContainer):
         return _with_message(state, "select a container or a process first")
     if key == "p":
         return replace(state, mode=InputMode.SET, entry="", target=row)
@@ -292,7 +292,7 @@ def _signal(row: ViewRow, entry: str) -> Signal:
 
 def _set(row: ViewRow, entry: str) -> ShareChange:
     container = row.owner or row.shown
-    assert isinstance(container, ContainerRow)
+    assert isinstance(container, TopContainer)
     policy = cores = None
     for word in entry.replace(",", " ").replace("%", " ").split():
         if word.isdecimal() and 1 <= int(word) <= 99:
@@ -318,9 +318,9 @@ def graph_target(state: UiState, snapshot: TopSnapshot) -> GraphTarget | None:
         return None
     shown = row.owner or row.shown
     seconds, _ = RANGES[state.range]
-    if isinstance(shown, ContainerRow):
+    if isinstance(shown, TopContainer):
         return GraphTarget(shown.key, shown.card, seconds)
-    assert isinstance(shown, CardRow)
+    assert isinstance(shown, TopCard)
     return GraphTarget("", shown.index, seconds)
 
 

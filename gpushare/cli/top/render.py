@@ -10,9 +10,10 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from gpushare.cli import status
 from gpushare.cli.text import count, printable
 from gpushare.cli.top.columns import COLUMNS, GAP, Column, bar, clip, layout, pad, to_ascii, width
-from gpushare.cli.top.snapshot import CardRow, ContainerRow
+from gpushare.cli.top.snapshot import TopCard, TopContainer
 from gpushare.cli.top.view import index, rows
 from gpushare.quota.size import format_size, format_use
 
@@ -93,10 +94,10 @@ def header(snapshot: TopSnapshot, view: TableView | None) -> Line:
     )
 
 
-def meters(cards: Sequence[CardRow], columns: int, *, unicode: bool) -> list[Line]:
+def meters(cards: Sequence[TopCard], columns: int, *, unicode: bool) -> list[Line]:
     """Return a line for each card with its memory and utilization, as bars if there is room."""
-    titles = [f"{card.index} {printable(card.model)}" for card in cards]
-    used = [format_use(card.used_bytes, card.memory_bytes, card.memory_bytes) for card in cards]
+    titles = [f"{card.index} {printable(card.row['model'])}" for card in cards]
+    used = [format_use(card.used_bytes, *[card.row["memory_bytes"]] * 2) for card in cards]
     first, second = max(map(width, titles), default=0), max(map(len, used), default=0)
     return [
         _meter(card, pad(title, first), pad(use, second), columns, unicode)
@@ -104,19 +105,20 @@ def meters(cards: Sequence[CardRow], columns: int, *, unicode: bool) -> list[Lin
     ]
 
 
-def _meter(card: CardRow, title: str, memory: str, columns: int, unicode: bool) -> Line:
-    busy = "-" if card.utilization is None else f"{card.utilization} %"
+def _meter(card: TopCard, title: str, memory: str, columns: int, unicode: bool) -> Line:
+    row = card.row
+    busy = "-" if row["utilization"] is None else f"{row['utilization']} %"
     begin: list[Span] = [(title, "card")]
     if card.is_troubled:
-        begin.append((f"  {printable(card.health)}", "bad"))
+        begin.append((f"  {printable(row['health'])}", "bad"))
     words = [*begin, ("  MEM ", ""), (f" {memory}", ""), ("  GPU ", ""), (f" {busy:>5}", "")]
-    mode: list[Span] = [(f"  {card.mode}", "")]
+    mode: list[Span] = [(f"  {status.mode(row)}", "")]
     if not card.is_troubled:
-        mode.append((f"  {card.health}", "good"))
+        mode.append((f"  {row['health']}", "good"))
     sensors: list[Span] = [(f"  {sensor}", "") for sensor in _sensors(card)]
     evicted: list[Span] = []
-    if card.evicted_bytes:
-        evicted.append((f"  {format_size(card.evicted_bytes)} evicted", "warn"))
+    if row["evicted_bytes"]:
+        evicted.append((f"  {format_size(row['evicted_bytes'])} evicted", "warn"))
     least, most = _BAR_COLUMNS
     for more in (evicted + sensors + mode, evicted + (sensors or mode), evicted, sensors, []):
         room = (columns - sum(width(text) for text, _ in words + more)) // 2
@@ -126,22 +128,23 @@ def _meter(card: CardRow, title: str, memory: str, columns: int, unicode: bool) 
     else:
         return tuple(words)
     long = min(room, most)
-    whole = card.memory_bytes or 1
+    whole = row["memory_bytes"] or 1
     used = card.used_bytes / whole
-    taken = (card.allocated_bytes + card.non_tenant_bytes) / whole
+    taken = (row["allocated_bytes"] + row["non_tenant_bytes"]) / whole
     memory_bar = bar(long, used, taken, ascii_only=not unicode)
-    busy_bar = bar(long, (card.utilization or 0) / 100, ascii_only=not unicode)
+    busy_bar = bar(long, (row["utilization"] or 0) / 100, ascii_only=not unicode)
     words.insert(len(begin) + 1, (memory_bar, _level(used)))
     words.insert(len(begin) + 4, (busy_bar, "good"))
     return tuple(words)
 
 
-def _sensors(card: CardRow) -> Iterator[str]:
+def _sensors(card: TopCard) -> Iterator[str]:
     """Yield "54 C" and "310 W", as far as they are known."""
-    if card.temperature_celsius is not None:
-        yield f"{card.temperature_celsius} C"
-    if card.power_milliwatts is not None:
-        yield f"{card.power_milliwatts / 1000:.0f} W"
+    celsius = card.row["sensors"].get("temperature_celsius")
+    if celsius is not None:
+        yield f"{celsius} C"
+    if card.watts is not None:
+        yield f"{card.watts:.0f} W"
 
 
 def table_lines(
@@ -227,34 +230,35 @@ def _cells(row: ViewRow, name: str, cells: list[tuple[Column, int]]) -> Iterable
 
 
 def _cell(column: Column, row: ViewRow) -> str:
-    if isinstance(row.shown, CardRow):
+    if isinstance(row.shown, TopCard):
         return column.card(row.shown)
-    if isinstance(row.shown, ContainerRow):
+    if isinstance(row.shown, TopContainer):
         return column.container(row.shown)
     return column.process(row.shown)
 
 
-def _name_style(shown: CardRow | ContainerRow | ProcessRow) -> str:
-    if isinstance(shown, CardRow):
+def _name_style(shown: TopCard | TopContainer | ProcessRow) -> str:
+    if isinstance(shown, TopCard):
         return "bad" if shown.is_troubled else "card"
-    if isinstance(shown, ContainerRow):
+    if isinstance(shown, TopContainer):
         return "bad" if shown.is_troubled else "title"
     return "dim"
 
 
 def _style(column: Column, row: ViewRow) -> str:
     shown = row.shown
-    if column.key == "memory" and isinstance(shown, ContainerRow):
-        return _level(shown.used_bytes / shown.limit_bytes if shown.limit_bytes else 0.0)
-    if column.key == "state" and isinstance(shown, CardRow | ContainerRow):
+    if column.key == "memory" and isinstance(shown, TopContainer):
+        used, limit = shown.part["used_bytes"], shown.part["limit_bytes"]
+        return _level(used / limit if limit else 0.0)
+    if column.key == "state" and isinstance(shown, TopCard | TopContainer):
         return "bad" if shown.is_troubled else "warn" if _is_evicted(shown) else "good"
-    if column.key == "throttled" and isinstance(shown, ContainerRow) and shown.throttled:
-        return "warn" if shown.throttled >= 0.5 else ""
-    return "" if isinstance(shown, CardRow | ContainerRow) else "dim"
+    if column.key == "throttled" and isinstance(shown, TopContainer):
+        return "warn" if (shown.part["compute"]["throttled"]["1s"] or 0.0) >= 0.5 else ""
+    return "" if isinstance(shown, TopCard | TopContainer) else "dim"
 
 
-def _is_evicted(shown: CardRow | ContainerRow) -> bool:
-    return isinstance(shown, ContainerRow) and bool(shown.eviction)
+def _is_evicted(shown: TopCard | TopContainer) -> bool:
+    return isinstance(shown, TopContainer) and bool(shown.evicted)
 
 
 def _level(fraction: float) -> str:
@@ -288,65 +292,71 @@ def fit(line: Line, size: Size) -> Line:
 def details(row: ViewRow) -> list[str]:
     """Return the lines of the pane."""
     shown = row.shown
-    if isinstance(shown, CardRow):
+    if isinstance(shown, TopCard):
         lines = list(_card_details(shown))
-    elif isinstance(shown, ContainerRow):
+    elif isinstance(shown, TopContainer):
         lines = list(_container_details(shown))
     else:
         lines = list(_process_details(shown, row.owner))
     return [printable(line) for line in lines]
 
 
-def _card_details(card: CardRow) -> Iterator[str]:
-    yield f"card {card.index}  {card.model}  {card.uuid}"
+def _card_details(card: TopCard) -> Iterator[str]:
+    row = card.row
+    yield f"card {row['index']}  {row['model']}  {row['uuid']}"
     yield (
-        f"memory   {format_size(card.used_bytes)} used, {format_size(card.allocated_bytes)} "
-        f"allocated, {format_size(card.non_tenant_bytes)} non-tenant, "
-        f"{card.available} available"
+        f"memory   {format_size(card.used_bytes)} used, {format_size(row['allocated_bytes'])} "
+        f"allocated, {format_size(row['non_tenant_bytes'])} non-tenant, "
+        f"{status.available(row)} available"
     )
-    if card.evicted_bytes:
-        yield f"evicted  {format_size(card.evicted_bytes)} in host memory"
-    yield (
-        f"compute  used {card.cores_used.text} % in 1 s, {card.cores_10s.text} in 10 s, "
-        f"{card.cores_60s.text} in 60 s, {card.cores_allocated} % allocated"
-    )
-    policy = f"policy {card.policy}" if card.policy else "policy per container"
-    yield f"tenants  {card.tenants}/{card.tenants_max}, {card.mode}, {policy}"
-    yield f"health   {', '.join((card.health, *_sensors(card)))}"
+    if row["evicted_bytes"]:
+        yield f"evicted  {format_size(row['evicted_bytes'])} in host memory"
+    yield f"compute  {_used(card)}, {100 - row['cores_available']} % allocated"
+    policy = f"policy {row['policy']}" if row["policy"] else "policy per container"
+    yield f"tenants  {row['tenants']}/{row['max_tenants']}, {status.mode(row)}, {policy}"
+    yield f"health   {', '.join((row['health'], *_sensors(card)))}"
 
 
-def _container_details(container: ContainerRow) -> Iterator[str]:
+def _used(one: TopCard | TopContainer) -> str:
+    last, lately, long = (one.cores(window).text for window in ("1s", "10s", "60s"))
+    return f"used {last} % in 1 s, {lately} in 10 s, {long} in 60 s"
+
+
+def _container_details(container: TopContainer) -> Iterator[str]:
+    tenant, part = container.tenant, container.part
+    compute = part["compute"]
     yield (
-        f"{container.name}  {container.engine}  {container.id[:12]}  pid {container.pid or '-'}  "
+        f"{container.name}  {tenant['engine']}  {tenant['id'][:12]}  pid {tenant['pid'] or '-'}  "
         f"card {container.card}"
     )
-    over = f", {format_size(container.over_bytes)} over quota" if container.over_bytes else ""
+    over = part["over_limit_bytes"]
     yield (
-        f"memory   {format_size(container.used_bytes)} of {format_size(container.memory_bytes)}"
-        f"{over}, {container.denied} denied"
+        f"memory   {format_size(part['used_bytes'])} of {format_size(part['quota_bytes'])}"
+        f"{f', {format_size(over)} over quota' if over else ''}, "
+        f"{tenant['denied_allocations']} denied"
     )
     if container.evicted:
         yield container.evicted
-    quota = f"{container.cores} %" if container.cores else "-"
-    throttled = "-" if container.throttled is None else f"{container.throttled * 100:.0f} %"
+    quota = f"{part['cores']} %" if part["cores"] else "-"
     yield (
-        f"compute  quota {quota}, used {container.cores_used.text} % in 1 s, "
-        f"{container.cores_10s.text} in 10 s, {container.cores_60s.text} in 60 s, "
-        f"throttled {throttled} of the last second"
+        f"compute  quota {quota}, {_used(container)}, throttled {status.throttled(part)} of the "
+        "last second"
     )
-    yield f"share    {container.share or 'a whole card'}"
+    share = "a whole card" if part["share_percent"] is None else status.share(tenant, part)
+    yield f"share    {share}"
     yield (
-        f"gate     {container.gate or '-'}, {container.overruns} overruns, {container.forced} "
-        f"forced launches, isolation {container.isolation or '-'}"
+        f"gate     {compute['gate'] or '-'}, {compute['overruns']} overruns, "
+        f"{compute['forced_launches']} forced launches, isolation {status.isolation(tenant) or '-'}"
     )
-    if container.hung:
+    if compute["is_hung"]:
         yield "hung     pending work appears never to complete"
-    yield f"quota    {'; '.join(f'{key} {value}' for key, value in container.quota) or '-'}"
-    yield from container.warnings
-    yield from container.notes
+    quota = "; ".join(f"{key} {value}" for key, value in sorted(tenant["quota"].items()))
+    yield f"quota    {quota or '-'}"
+    yield from tenant["warnings"]
+    yield from tenant["notes"]
 
 
-def _process_details(process: ProcessRow, owner: ContainerRow | None) -> Iterator[str]:
+def _process_details(process: ProcessRow, owner: TopContainer | None) -> Iterator[str]:
     used = "-" if process.bytes is None else format_size(process.bytes)
     utilization = "-" if process.utilization is None else f"{process.utilization} %"
     container = "" if owner is None else f"  of {owner.name}, card {owner.card}"
@@ -361,7 +371,7 @@ def _process_details(process: ProcessRow, owner: ContainerRow | None) -> Iterato
 def plain_text(snapshot: TopSnapshot, view: TableView, *, unicode: bool) -> str:
     """Return the content of the screen as text, with all columns and rows."""
     lines = [_plain(line) for line in _plain_lines(snapshot, view, unicode)]
-    by_container = {one.key: one.warnings for one in snapshot.containers}
+    by_container = {one.key: one.tenant["warnings"] for one in snapshot.containers}
     warnings = [printable(warning) for each in by_container.values() for warning in each]
     warnings += map(printable, (*snapshot.evicted, *snapshot.waiting))
     lines += ["", *warnings] if warnings else []

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A snapshot of gpushared's data as rows of `top`: cards, containers, processes.
 
-Only this module of the package uses field names of the protocol. A container that uses several
-cards has a `ContainerRow` for each.
+A container that uses several cards has a `TopContainer` for each.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from gpushare.quota.size import format_size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpushare import protocol
     from gpushare.cli.top.graphs import GraphPage
     from gpushare.client import Client
     from gpushare.protocol.queue import QueueEntry
+    from gpushare.protocol.rows import CardRow, TenantCard, TenantEviction, TenantStatus
 
 
 @dataclass(frozen=True)
@@ -49,77 +48,78 @@ UNKNOWN: Final = Reading(None, "-")
 
 
 @dataclass(frozen=True)
-class ContainerRow:
+class TopContainer:
     """A container on one card."""
 
-    key: str
-    name: str
-    id: str
-    card: int
-    used_bytes: int
-    memory_bytes: int
-    limit_bytes: int
-    over_bytes: int
-    cores: int  # requested; 0: none
-    cores_used: Reading  # in the last second
-    cores_10s: Reading
-    cores_60s: Reading
-    share: str  # as in `gpushare inspect`; empty: a whole card
-    throttled: float | None  # fraction of the last second
-    policy: str
-    level: str  # online, or offline and its priority
-    gate: str
-    isolation: str
-    hung: bool
-    run_state: str  # paused, frozen, stopping; empty: it runs
-    eviction: str  # evicted, "evicted, waits", evicting, restoring, "eviction failed"; or empty
-    forced: int
-    overruns: int
-    denied: int
-    pid: int
-    engine: str
-    quota: tuple[tuple[str, str], ...]
-    evicted: str  # since when, and how much of its memory; empty: it is not evicted
-    warnings: tuple[str, ...]
-    notes: tuple[str, ...]
+    tenant: TenantStatus
+    part: TenantCard
+    evicted: str = ""  # since when, and how much of its memory; empty: it is not evicted
     processes: tuple[ProcessRow, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The container's key."""
+        return self.tenant["key"]
+
+    @property
+    def card(self) -> int:
+        """The index of the card."""
+        return self.part["index"]
+
+    @property
+    def name(self) -> str:
+        """What the user calls the container."""
+        return status.tenant_name(self.tenant)
 
     @property
     def is_troubled(self) -> bool:
         """Whether the container needs attention."""
-        return self.hung or bool(self.over_bytes or self.warnings)
+        is_over = bool(self.part["over_limit_bytes"])
+        return is_over or self.part["compute"]["is_hung"] or bool(self.tenant["warnings"])
+
+    def cores(self, window: str) -> Reading:
+        """Return the compute used in the last "1s", "10s" or "60s"."""
+        value = self.part["compute"]["cores_used"][window]
+        return Reading(value, status.cores_used(self.part, window))
 
 
 @dataclass(frozen=True)
-class CardRow:
-    """A card, with the sums of its containers."""
+class TopCard:
+    """A card, with its containers."""
 
-    index: int
-    uuid: str
-    model: str
-    memory_bytes: int
-    used_bytes: int  # by containers and non-tenant processes
-    allocated_bytes: int
-    non_tenant_bytes: int
-    available: str
-    evicted_bytes: int  # of its evicted containers, in host memory
-    utilization: int | None
-    temperature_celsius: int | None
-    power_milliwatts: int | None
-    cores_allocated: int
-    cores_used: Reading  # sum of the containers
-    cores_10s: Reading
-    cores_60s: Reading
-    policy: str
-    mode: str
-    health: str
-    tenants: int
-    tenants_max: int
+    row: CardRow
+    containers: tuple[TopContainer, ...] = ()
+
+    @property
+    def index(self) -> int:
+        """The index of the card."""
+        return self.row["index"]
+
+    @property
+    def used_bytes(self) -> int:
+        """The memory of containers and of non-tenant processes."""
+        used = sum(container.part["used_bytes"] for container in self.containers)
+        return used + self.row["non_tenant_bytes"]
+
+    @property
+    def watts(self) -> float | None:
+        """The power draw; None: unknown."""
+        drawn = self.row["sensors"].get("power_milliwatts")
+        return None if drawn is None else drawn / 1000
 
     @property
     def is_troubled(self) -> bool:
         """Whether the card is unhealthy."""
-        return self.health != "ok"
+        return self.row["health"] != "ok"
+
+    def cores(self, window: str) -> Reading:
+        """Return the sum over the containers."""
+        parts = [container.cores(window) for container in self.containers]
+        known = [part.value for part in parts if part.value is not None]
+        if not known:
+            return UNKNOWN
+        whole = any(part.text.startswith("~") for part in parts)  # a driver's figure is among them
+        return Reading(sum(known), f"~{sum(known):.0f}" if whole else f"{sum(known):.1f}")
 
 
 @dataclass(frozen=True)
@@ -127,14 +127,14 @@ class TopSnapshot:
     """The state at one time; `taken` is in seconds since the epoch."""
 
     taken: float
-    cards: tuple[CardRow, ...] = ()
-    containers: tuple[ContainerRow, ...] = ()
+    cards: tuple[TopCard, ...] = ()
+    containers: tuple[TopContainer, ...] = ()
     document: dict[str, Any] = field(default_factory=dict, compare=False)  # for --json
     waiting: tuple[str, ...] = ()  # a line for each start that waits for room
     evicted: tuple[str, ...] = ()  # and for each evicted container, first those that wait
     graphs: GraphPage | None = None  # if they are shown
 
-    def on(self, card: int) -> tuple[ContainerRow, ...]:
+    def on(self, card: int) -> tuple[TopContainer, ...]:
         """Return the containers of card `card`."""
         return tuple(one for one in self.containers if one.card == card)
 
@@ -146,21 +146,29 @@ def take_snapshot(client: Client) -> TopSnapshot:
 
 
 def snapshot_of(
-    cards: list[protocol.CardStatus],
-    tenants: list[protocol.TenantStatus],
+    cards: list[CardRow],
+    tenants: list[TenantStatus],
     taken: float,
     waiting: Sequence[QueueEntry] = (),
 ) -> TopSnapshot:
     """Return the snapshot of `cards` and `tenants`, and of the starts that wait for room."""
     containers = tuple(
-        _container(tenant, part, taken)
+        TopContainer(
+            tenant,
+            part,
+            "" if tenant["eviction"] is None else _evicted_text(tenant["eviction"], taken),
+            tuple(_processes(tenant, part["index"])),
+        )
         for tenant in tenants
         if tenant["state"] != "none"
         for part in tenant["cards"]
     )
     return TopSnapshot(
         taken,
-        tuple(_card(card, containers) for card in cards),
+        tuple(
+            TopCard(card, tuple(one for one in containers if one.card == card["index"]))
+            for card in cards
+        ),
         containers,
         {**_document(cards, tenants, taken), "waiting": list(waiting)},
         tuple(map(status.waiting_line, waiting)),
@@ -168,18 +176,18 @@ def snapshot_of(
     )
 
 
-def _evicted_lines(tenants: list[protocol.TenantStatus], taken: float) -> list[str]:
+def _evicted_lines(tenants: list[TenantStatus], taken: float) -> list[str]:
     """Return a line for each evicted container, ending in its name, which may be long."""
     found = [
         (evicted["waits_since"] is None, evicted["since"], status.tenant_name(tenant), evicted)
         for tenant in tenants
-        if (evicted := tenant["evicted"]) is not None
+        if (evicted := tenant["eviction"]) is not None
     ]
     found.sort(key=lambda one: one[:3])
     return [f"{_evicted_text(evicted, taken)}: {name}" for _, _, name, evicted in found]
 
 
-def _evicted_text(evicted: protocol.TenantEviction, taken: float) -> str:
+def _evicted_text(evicted: TenantEviction, taken: float) -> str:
     """Return "evicted since 14:05, waits since 14:09, 24 GiB in host memory"."""
     size, since = format_size(evicted["bytes"]), _clock(evicted["since"], taken)
     if evicted["state"] == "failed":
@@ -196,52 +204,7 @@ def _clock(seconds: float, taken: float) -> str:
     return clock if local_time(taken).startswith(day) else f"{day} {clock}"
 
 
-def _container(
-    tenant: protocol.TenantStatus, part: protocol.TenantCard, taken: float
-) -> ContainerRow:
-    usage, evicted = part["compute"], tenant["evicted"]
-    return ContainerRow(
-        key=tenant["key"],
-        name=status.tenant_name(tenant),
-        id=tenant["id"],
-        card=part["index"],
-        used_bytes=part["used_bytes"],
-        memory_bytes=part["quota_bytes"],
-        limit_bytes=part["current_limit_bytes"],
-        over_bytes=part["over_limit_bytes"],
-        cores=part["cores"],
-        cores_used=_reading(part, "1s"),
-        cores_10s=_reading(part, "10s"),
-        cores_60s=_reading(part, "60s"),
-        share="" if part["share_percent"] is None else status.share(tenant, part),
-        throttled=usage["throttled"]["1s"],
-        policy=part["policy"],
-        level=status.latency_class(tenant),
-        gate=usage["gate"],
-        isolation=status.isolation(tenant),
-        hung=usage["is_hung"],
-        run_state=status.run_state(tenant),
-        eviction="" if evicted is None else _eviction(evicted),
-        evicted="" if evicted is None else _evicted_text(evicted, taken),
-        forced=usage["forced_launches"],
-        overruns=usage["overruns"],
-        denied=part["denied_allocations"],
-        pid=tenant["pid"],
-        engine=tenant["engine"],
-        quota=tuple(sorted(tenant["quota"].items())),
-        warnings=tuple(tenant["warnings"]),
-        notes=tuple(tenant["notes"]),
-        processes=tuple(_processes(tenant, part["index"])),
-    )
-
-
-def _eviction(evicted: protocol.TenantEviction) -> str:
-    """Return the state as a cell of the table."""
-    waits = ", waits" if evicted["waits_since"] is not None else ""
-    return "eviction failed" if evicted["state"] == "failed" else f"{evicted['state']}{waits}"
-
-
-def _processes(tenant: protocol.TenantStatus, card: int) -> list[ProcessRow]:
+def _processes(tenant: TenantStatus, card: int) -> list[ProcessRow]:
     """Return the processes on `card`; one without a card is listed under the tenant's first."""
     first = tenant["cards"][0]["index"]
     found = []
@@ -261,48 +224,7 @@ def _processes(tenant: protocol.TenantStatus, card: int) -> list[ProcessRow]:
     return found
 
 
-def _card(card: protocol.CardStatus, containers: tuple[ContainerRow, ...]) -> CardRow:
-    here = [one for one in containers if one.card == card["index"]]
-    return CardRow(
-        index=card["index"],
-        uuid=card["uuid"],
-        model=card["model"],
-        memory_bytes=card["memory_bytes"],
-        used_bytes=sum(one.used_bytes for one in here) + card["non_tenant_bytes"],
-        allocated_bytes=card["allocated_bytes"],
-        non_tenant_bytes=card["non_tenant_bytes"],
-        available=status.available(card),
-        evicted_bytes=card["evicted_bytes"],
-        utilization=card["utilization"],
-        temperature_celsius=card["temperature_celsius"],
-        power_milliwatts=card["power_milliwatts"],
-        cores_allocated=100 - card["cores_available"],
-        cores_used=_sum([one.cores_used for one in here]),
-        cores_10s=_sum([one.cores_10s for one in here]),
-        cores_60s=_sum([one.cores_60s for one in here]),
-        policy=card["policy"],
-        mode=status.mode(card),
-        health=card["health"],
-        tenants=card["tenants"],
-        tenants_max=card["max_tenants"],
-    )
-
-
-def _reading(part: protocol.TenantCard, window: str) -> Reading:
-    return Reading(part["compute"]["cores_used"][window], status.cores_used(part, window))
-
-
-def _sum(parts: list[Reading]) -> Reading:
-    known = [part.value for part in parts if part.value is not None]
-    if not known:
-        return UNKNOWN
-    whole = any(part.text.startswith("~") for part in parts)  # a driver's figure is among them
-    return Reading(sum(known), f"~{sum(known):.0f}" if whole else f"{sum(known):.1f}")
-
-
-def _document(
-    cards: list[protocol.CardStatus], tenants: list[protocol.TenantStatus], taken: float
-) -> dict[str, Any]:
+def _document(cards: list[CardRow], tenants: list[TenantStatus], taken: float) -> dict[str, Any]:
     """Return the document of --json: the daemon's rows, with the processes in a separate list."""
     processes = [
         {"container": tenant["key"], **process}

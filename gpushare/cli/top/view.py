@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from gpushare.cli.top.columns import COLUMNS, Column
-from gpushare.cli.top.snapshot import CardRow, ContainerRow, ProcessRow, TopSnapshot
+from gpushare.cli.top.snapshot import ProcessRow, TopCard, TopContainer, TopSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,9 +44,9 @@ class ViewRow:
 
     ident: Ident
     depth: int
-    shown: CardRow | ContainerRow | ProcessRow
+    shown: TopCard | TopContainer | ProcessRow
     folds: bool | None = None
-    owner: ContainerRow | None = None  # of a process
+    owner: TopContainer | None = None  # of a process
 
 
 def rows(snapshot: TopSnapshot, view: TableView) -> list[ViewRow]:
@@ -62,12 +62,12 @@ def index(found: list[ViewRow], view: TableView) -> int:
     return max(0, min(view.at, len(found) - 1))
 
 
-def card_ident(card: CardRow) -> Ident:
+def card_ident(card: TopCard) -> Ident:
     """Return the identity of the row of `card`."""
     return ("card", card.index)
 
 
-def container_ident(container: ContainerRow) -> Ident:
+def container_ident(container: TopContainer) -> Ident:
     """Return the identity of the row of `container`."""
     return ("container", container.key, container.card)
 
@@ -87,7 +87,7 @@ def _flat(snapshot: TopSnapshot, view: TableView) -> Iterator[ViewRow]:
     yield from _beneath(_sorted(list(_matching(snapshot.containers, view)), view), view, depth=0)
 
 
-def _beneath(containers: list[ContainerRow], view: TableView, depth: int) -> Iterator[ViewRow]:
+def _beneath(containers: list[TopContainer], view: TableView, depth: int) -> Iterator[ViewRow]:
     for container in containers:
         ident = container_ident(container)
         folded = ident in view.folded
@@ -99,13 +99,13 @@ def _beneath(containers: list[ContainerRow], view: TableView, depth: int) -> Ite
             yield ViewRow(name, depth + 1, process, owner=container)
 
 
-def _matching(containers: tuple[ContainerRow, ...], view: TableView) -> Iterator[ContainerRow]:
+def _matching(containers: tuple[TopContainer, ...], view: TableView) -> Iterator[TopContainer]:
     for container in containers:
         if _matches(container, view.filter) or any(_processes(container, view)):
             yield container
 
 
-def _processes(container: ContainerRow, view: TableView) -> list[ProcessRow]:
+def _processes(container: TopContainer, view: TableView) -> list[ProcessRow]:
     """Return the processes to show: all if the container matches, otherwise those that match."""
     wanted = view.filter.casefold()
     every = _matches(container, view.filter)
@@ -122,16 +122,16 @@ def _processes(container: ContainerRow, view: TableView) -> list[ProcessRow]:
     return sorted(found, key=lambda process: (value(process), process.pid), reverse=backwards)
 
 
-def _matches(container: ContainerRow, wanted: str) -> bool:
+def _matches(container: TopContainer, wanted: str) -> bool:
     wanted = wanted.casefold()
     return (
         wanted in container.name.casefold()
-        or wanted in container.policy
-        or (bool(wanted) and container.id.startswith(wanted))
+        or wanted in container.part["policy"]
+        or (bool(wanted) and container.tenant["id"].startswith(wanted))
     )
 
 
-def _sorted(containers: list[ContainerRow], view: TableView) -> list[ContainerRow]:
+def _sorted(containers: list[TopContainer], view: TableView) -> list[TopContainer]:
     column = _column(view)
     containers.sort(key=lambda one: (one.name, one.key, one.card))
     backwards = column.largest_first is not view.reverse

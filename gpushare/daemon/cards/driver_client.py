@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from gpushare import xid
 from gpushare.daemon.core.log import log
 from gpushare.daemon.placement.model import Card, Links
-from gpushare.metrics_schema import CardSensors
+from gpushare.protocol.rows import CardSensors
 
 
 class DriverError(Exception):

@@ -486,7 +486,7 @@ def _remapped(number: int) -> Callable[[Any], int]:
     return lambda handle: int(pynvml.nvmlDeviceGetRemappedRows(handle)[number])
 
 
-#: What each key of gpushare.metrics_schema.CardSensors is read_sensors with.
+#: What each key of gpushare.protocol.rows.CardSensors is read_sensors with.
 _READ: Final[Mapping[str, Callable[[Any], int]]] = {
     "temperature_celsius": lambda handle: int(
         pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)

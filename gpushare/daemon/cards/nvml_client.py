@@ -53,7 +53,7 @@ from gpushare.daemon.placement.model import (
     MigInstance,
 )
 from gpushare.host.numa import Numa
-from gpushare.metrics_schema import CardSensors
+from gpushare.protocol.rows import CardSensors
 
 _PID_MOST: Final = 1 << 22  # Linux, include/linux/threads.h: PID_MAX_LIMIT
 #: What the sum over processes may be beyond the card's own figure: rounding, and what one of them

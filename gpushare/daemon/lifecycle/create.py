@@ -63,7 +63,7 @@ from gpushare.oci.request import (
     trusted_annotations,
 )
 from gpushare.oci.spec import Spec
-from gpushare.protocol import TenantPod
+from gpushare.protocol.rows import TenantPod
 from gpushare.quota import dialects
 from gpushare.quota.annotations import PodIdentity, pod_of, scoped_name
 from gpushare.quota.dialects import translate

@@ -150,7 +150,7 @@ class GrantPage:
 
     def limit_bytes(self, number: int) -> int:
         """Return what the tenant may use of card `number` now: its quota and burst memory."""
-        return self._card64(number, abi.GRANT_CARD_CURRENT_LIMIT_BYTES).value
+        return self._card64(number, abi.GRANT_CARD_LIMIT_BYTES).value
 
     def managed_limit_bytes(self, number: int) -> int:
         """Return how much managed memory on card `number` does not count against the quota."""
@@ -200,7 +200,7 @@ class GrantPage:
         """
         wanted = memory_bytes if limit_bytes is None else limit_bytes
         assert wanted >= memory_bytes
-        limit = self._card64(number, abi.GRANT_CARD_CURRENT_LIMIT_BYTES)
+        limit = self._card64(number, abi.GRANT_CARD_LIMIT_BYTES)
         memory = self._card64(number, abi.GRANT_CARD_QUOTA_BYTES)
         # A tenant that reads between the two stores must not find a limit below its quota.
         if wanted >= memory.value:
@@ -253,7 +253,7 @@ class GrantPage:
     def set_measured(self, number: int, overhead_bytes: int, utilization: int) -> None:
         """Write what the driver reports: bytes beside the tenant's account, percent of the card."""
         self._card64(number, abi.GRANT_CARD_OVERHEAD_BYTES).value = overhead_bytes
-        offset = _CARDS[number] + abi.GRANT_CARD_UTILISATION_PERCENT
+        offset = _CARDS[number] + abi.GRANT_CARD_UTILIZATION_PERCENT
         self._u32(offset).value = utilization
 
     def beat(self) -> None:

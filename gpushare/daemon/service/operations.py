@@ -29,7 +29,7 @@ from gpushare.daemon.lifecycle import (
 from gpushare.daemon.lifecycle.tenant_names import TenantNotFound, find_tenant
 from gpushare.daemon.operator import cards, reload, resize
 from gpushare.daemon.operator.run_state import RunControl, StopRequest
-from gpushare.daemon.placement.model import Card, CardCapacity
+from gpushare.daemon.placement.model import Card
 from gpushare.daemon.placement.request import NoSuchCard, find_card
 from gpushare.daemon.service.control_request import (
     BoundOperation,
@@ -42,12 +42,16 @@ from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.claim import ClaimedDevice, ClaimRecord
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.store.ticket import TicketKind, TicketRecord, TicketSource
-from gpushare.daemon.views import metrics, status_rows, why
+from gpushare.daemon.views import metrics, why
 from gpushare.daemon.views.daemon_status import status_row
 from gpushare.daemon.views.event_pages import event_page
+from gpushare.daemon.views.queue import profile_rows, queue_rows, ticket_status
+from gpushare.daemon.views.rows import card_rows, interventions
+from gpushare.daemon.views.tenant_status import StatusLookups, tenant_status
 from gpushare.protocol.kubernetes import ClaimDevice
 from gpushare.protocol.operations import OPENER, OPERATIONS, ROOT, MalformedRequest, Operation
 from gpushare.protocol.queue import TicketStatus
+from gpushare.protocol.rows import Intervention
 from gpushare.quota.keys import KEYS, read
 from gpushare.quota.request import ValueSource
 
@@ -181,7 +185,7 @@ class Operations:
     # --- the queue ---
 
     def queue(self) -> ControlReply:
-        return status_rows.queue_rows(self._state), {}
+        return queue_rows(self._state), {}
 
     def queue_take(
         self,
@@ -209,7 +213,7 @@ class Operations:
     def queue_poll(self, ticket: str, secret: str) -> ControlReply:
         record = self._state.ledger.tickets.get(ticket)
         if record is not None and queue.has_secret(record, secret):
-            return reply({**status_rows.ticket_status(record, self._state)})
+            return reply({**ticket_status(record, self._state)})
         waiting, ended = len(self._state.queue.waiting), self._state.queue.ended.get(ticket, "")
         status = TicketStatus(state="ended", position=0, waiting=waiting, reason=ended, since=0.0)
         return reply({**status})
@@ -226,8 +230,8 @@ class Operations:
         entries = self._state.ledger.entries.values()
         records = [record for record in entries if everything or record.state != "none"]
         named = tenant_names.with_names(records, self._state)
-        lookups = status_rows.RowLookups(self._state)
-        return (status_rows.tenant_row(record, self._state, lookups) for record in named), {}
+        lookups = StatusLookups(self._state)
+        return (tenant_status(record, self._state, lookups) for record in named), {}
 
     def tenant(self, name: str) -> ControlReply:
         return self._shown(self._find(name))
@@ -276,13 +280,13 @@ class Operations:
 
     def stop(self, name: str, signal: str, timeout: int, reason: str) -> ControlReply:
         record = self._find(name)
-        row = status_rows.tenant_row(record, self._state)
+        row = tenant_status(record, self._state)
         stop = StopRequest(Signals[f"SIG{signal}"], timeout, reason)
-        after: list[protocol.Intervention] = []
+        after: list[Intervention] = []
 
         def job() -> None:
             self._control.stop(record, stop)
-            after.extend(status_rows.interventions(record, self._state))  # it may end at once
+            after.extend(interventions(record, self._state))  # it may end at once
 
         self._freeze(job)
         return reply({"tenant": {**row, "interventions": after}})
@@ -317,7 +321,7 @@ class Operations:
     def _shown(self, record: TenantRecord) -> ControlReply:
         """Answer with a tenant as it is now; it may have ended meanwhile."""
         now = self._state.ledger.entries.get(record.key, record)
-        return reply({"tenant": status_rows.tenant_row(now, self._state)})
+        return reply({"tenant": tenant_status(now, self._state)})
 
     # --- what a scheduler of Kubernetes has allocated ---
 
@@ -356,12 +360,9 @@ class Operations:
     # --- the node and its cards ---
 
     def cards(self) -> ControlReply:
-        if self._state.node.driver is None:
-            return reply()
-        capacities = self._state.accounts.capacities()
-        profiles = list(status_rows.profile_rows(self._state))
-        rows = (self._card_row(each, capacities) for each in capacities)
-        return rows, {"profiles": profiles} if profiles else {}
+        state = self._state
+        profiles = [] if state.node.driver is None else list(profile_rows(state))
+        return card_rows(state), {"profiles": profiles} if profiles else {}
 
     def card_policy(self, card: str, policy: str | None) -> ControlReply:
         named = self._named(card)
@@ -389,18 +390,7 @@ class Operations:
 
     def _card(self, uuid: str) -> ControlReply:
         """Answer with the card as it is now."""
-        capacities = self._state.accounts.capacities()
-        capacity = next(capacity for capacity in capacities if capacity.card.uuid == uuid)
-        return reply({"card": self._card_row(capacity, capacities)})
-
-    def _card_row(
-        self, capacity: CardCapacity, capacities: Sequence[CardCapacity]
-    ) -> protocol.CardStatus:
-        state, uuid = self._state, capacity.card.uuid
-        fault, sensors = status_rows.scheduling_fault(state), metrics.card_sensors(state, uuid)
-        row = status_rows.card_row(capacity, capacities, state.node.loaded().links, fault, sensors)
-        row["evicted_tenants"], row["evicted_bytes"] = status_rows.evicted_on(uuid, state)
-        return row
+        return reply({"card": next(card_rows(self._state, uuid))})
 
     def status(self) -> ControlReply:
         return reply({**status_row(self._state)})
@@ -408,11 +398,11 @@ class Operations:
     def metrics(self) -> ControlReply:
         state = self._state
         rows: Iterator[tuple[str, Mapping[str, Any]]] = chain(
-            (("card", row) for row in metrics.card_metrics(state)),
-            (("tenant", row) for row in metrics.tenant_metrics(state)),
+            (("card", row) for row in card_rows(state)),
+            (("tenant", row) for row in metrics.tenant_rows(state)),
             # The last: a tenant that is released meanwhile is in it, also if it was among the
             # others.
-            (("ended", row) for row in metrics.ended_metrics(state)),
+            (("ended", row) for row in metrics.ended_rows(state)),
         )
         return ({kind: row} for kind, row in rows), {"node": metrics.daemon_metrics(state)}
 

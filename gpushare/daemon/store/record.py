@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal
 
 from gpushare.daemon.policy import policy_on, reserved_cores
-from gpushare.protocol import TenantPod
+from gpushare.protocol.rows import TenantPod
 from gpushare.quota.effective_request import DEFAULT_PRIORITY
 from gpushare.quota.request import SCHEDULED, RequestRecord
 

@@ -10,12 +10,14 @@ from typing import Final
 import gpushare
 from gpushare import config
 from gpushare.daemon.cards.mps_state import MPS, MpsCardState
+from gpushare.daemon.eviction.checkpoint_client import why_unsupported
+from gpushare.daemon.eviction.preconditions import host_memory_bound
 from gpushare.daemon.limits import best_isolation
 from gpushare.daemon.observed import UnallocatedContainer
 from gpushare.daemon.placement.model import CardCapacity
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.views.metrics import node_name
-from gpushare.daemon.views.status_rows import card_index, eviction_fault
+from gpushare.daemon.views.rows import card_index
 from gpushare.protocol import DaemonStatus
 from gpushare.quota.size import format_size
 
@@ -137,6 +139,15 @@ def status_row(state: DaemonState) -> DaemonStatus:
         kubernetes_mode=state.node.config.kubernetes_mode,
         accepts_node_labels=state.node.config.accepts_node_labels,
         node_settings=dict(state.node.config.node_settings),
-        eviction_fault=eviction_fault(state),
+        eviction_fault=_eviction_fault(state),
         warnings=[text[:_MOST_WARNING_LETTERS] for text in warnings[:_MOST_WARNINGS]],
     )
+
+
+def _eviction_fault(state: DaemonState) -> str:
+    """Return why no container of this node can be evicted, "" if they can."""
+    if state.node.driver is None:
+        return "there is no driver"
+    if host_memory_bound(state) <= 0:
+        return "evict.host_memory of gpushare.yaml is 0"
+    return why_unsupported(state.node.driver.nvml.driver_version)

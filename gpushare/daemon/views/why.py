@@ -1,31 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """The why operation: a breakdown of a tenant's memory. This module changes no state.
 
-The parts of a card are the memory that the tenant's processes recorded, orphaned memory, and memory
-that only the driver reports. They add up to the usage that counts against the quota, whatever a
-tenant wrote. The report also has the driver's own figure, and the difference of the two.
+The kinds of memory are those of the tenant's row. The report also has the difference between the
+account and the driver's own figure, the processes, and advice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.identity import processes
-from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.node import LoadedDriver
-from gpushare.daemon.pages.grant_page import GrantPage
-from gpushare.daemon.pages.status_page import MemoryUse, ProcessClaim, sum_claims
-from gpushare.daemon.pages.tenants import LastDenial, Pages
+from gpushare.daemon.pages.status_page import MemoryUse, ProcessClaim, TenantClaims, sum_claims
+from gpushare.daemon.pages.tenants import LastDenial
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.store.record import CardAllocation, TenantRecord
-from gpushare.daemon.views.status_rows import eviction_row
-from gpushare.daemon.views.tenant_memory import KINDS, card_parts, most_bytes, process_parts
-from gpushare.protocol import (
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.daemon.views.rows import (
+    CardShares,
+    TenantMemory,
+    accounted_memory,
+    card_index,
+    driver_bytes,
+    eviction_row,
+    most_bytes,
+    process_kinds,
+    tenant_card,
+)
+from gpushare.daemon.views.tenant_status import TenantProcessUse, processes_of
+from gpushare.protocol.rows import (
     DeniedAllocation,
     ShortfallReport,
+    TenantCard,
     TenantEviction,
     Why,
     WhyCard,
@@ -36,16 +44,12 @@ from gpushare.quota.size import exact_size, format_size
 
 _MOST_ADVICE: Final = 32  # sentences of a report, which is one packet
 
-# A tenant's processes by the driver: each use with the uuid of its card.
-_Seen = Sequence[tuple[str, ProcessUse]]
-
 
 def explain_memory(record: TenantRecord, state: DaemonState) -> tuple[Why, list[WhyProcess]]:
     """Return the report on a tenant, and the processes that belong to it."""
     pages, driver = state.tenants.pages.get(record.key), state.node.driver
     claims = () if pages is None else _bounded(pages.claims(), record, driver)
-    seen = () if driver is None else state.observed.usage.processes.get(record.key, ())
-    holders = _holders(record, claims, seen, driver) if record.state == "bound" else []
+    holders = _holders(record, claims, state) if record.state == "bound" else []
     report = Why(
         key=record.key,
         id=record.id,
@@ -54,10 +58,10 @@ def explain_memory(record: TenantRecord, state: DaemonState) -> tuple[Why, list[
         reason=record.why,
         isolation=record.isolation,
         idle_since=state.observed.idle.get(record.key),
-        evicted=eviction_row(record, state),
+        eviction=eviction_row(record, state),
         stale_reason="" if driver is None else state.observed.usage.stale,
-        cards=[] if driver is None else _cards(record, pages, claims, seen, state),
-        denied=0 if pages is None else pages.denials.total,
+        cards=[] if driver is None else list(_cards(record, claims, state)),
+        denied_allocations=0 if pages is None else pages.denials.total,
         last_denied_allocation=None if pages is None else _denied(pages.denials.last),
         advice=[],
         notes=list(record.notes),
@@ -114,167 +118,74 @@ def accounting_drift(driver_bytes: int | None, expected_bytes: int, beyond_bytes
 
 
 def _cards(
-    record: TenantRecord,
-    pages: Pages | None,
-    claims: Sequence[ProcessClaim],
-    seen: _Seen,
-    state: DaemonState,
-) -> list[WhyCard]:
-    driver, found = state.node.loaded(), []
-    for number, allocation in enumerate(record.allocations):
-        driver_bytes = _driver_bytes(use for uuid, use in seen if uuid == allocation.uuid)
-        if pages is None or number >= pages.grant.card_count:
-            row = _whole_card(allocation, driver_bytes)
-        else:
-            most = most_bytes(allocation, driver)
-            row = own_share(allocation, number, claims, pages.grant, driver_bytes, most)
-        card = driver.card(allocation.uuid)
-        if card is not None:
-            row["index"], row["model"] = card.index, card.model
-            row["card_memory_bytes"] = card.memory_bytes
-        shortfall = state.observed.shortfalls.get((record.key, allocation.uuid))
-        if shortfall is not None:
-            row["shortfall"] = ShortfallReport(
-                bytes=shortfall.bytes, seen=shortfall.seen, times=shortfall.times
-            )
-        found.append(row)
-    return found
+    record: TenantRecord, claims: Sequence[ProcessClaim], state: DaemonState
+) -> Iterator[WhyCard]:
+    pages, shares = state.tenants.pages.get(record.key), CardShares(state)
+    limits = () if pages is None else pages.grant.managed_limits
+    accounts = sum_claims(claims, len(limits), limits)
+    for number in range(len(record.allocations)):
+        account = accounts[number] if number < len(accounts) else TenantClaims()
+        memory = accounted_memory(record, number, claims, account, state)
+        row = tenant_card(record, number, memory, state, shares)
+        price = pages.grant.context_bytes(number) if pages and number < len(accounts) else 0
+        yield _card(record, memory, row, price, state)
 
 
-def own_share(  # noqa: PLR0913, PLR0917 - a row is put together from all there is
-    allocation: CardAllocation,
-    number: int,
-    claims: Sequence[ProcessClaim],
-    grant: GrantPage,
-    driver_bytes: int | None,
-    most: int,
+def _card(
+    record: TenantRecord, memory: TenantMemory, row: TenantCard, price: int, state: DaemonState
 ) -> WhyCard:
-    """Return the report on card `number` of a tenant whose processes claim `claims`.
-
-    `most` is what the card has: processes together claim no more in the report.
-    """
-    account = sum_claims(claims, number + 1, grant.managed_limits)[number]
-    beyond = grant.overhead_bytes(number)
-    kinds = {**card_parts(claims, number, account, most), "unaccounted": beyond}
-    expected_bytes = min(account.expected_bytes, most)
-    return WhyCard(
-        index=-1,
-        uuid=allocation.uuid,
-        model="?",
-        card_memory_bytes=0,
-        quota_bytes=allocation.quota_bytes,
-        burst_limit_bytes=allocation.burst_limit_bytes,
-        current_limit_bytes=grant.limit_bytes(number),
-        used_bytes=sum(kinds.values()),
-        kinds=kinds,
-        contexts=account.contexts,
-        bytes_per_context=grant.context_bytes(number),
-        pool_cached_bytes=min(account.pool_kept_bytes, most),
-        exported_bytes=min(account.exported_bytes, most),
-        imported_bytes=account.imported_bytes,
-        oversubscribed_bytes=account.spared_bytes,
-        oversubscribed_limit_bytes=account.managed_limit_bytes,
-        expected_bytes=expected_bytes,
-        driver_bytes=driver_bytes,
-        drift_bytes=None if driver_bytes is None else driver_bytes - expected_bytes,
-        drift_text=accounting_drift(driver_bytes, expected_bytes, beyond),
-        shortfall=None,
-    )
-
-
-def _whole_card(allocation: CardAllocation, driver_bytes: int | None) -> WhyCard:
-    used = driver_bytes or 0
-    return WhyCard(
-        index=-1,
-        uuid=allocation.uuid,
-        model="?",
-        card_memory_bytes=0,
-        quota_bytes=allocation.quota_bytes,
-        burst_limit_bytes=allocation.quota_bytes,
-        current_limit_bytes=allocation.quota_bytes,
-        used_bytes=used,
-        kinds={**dict.fromkeys(KINDS, 0), "orphaned": 0, "unaccounted": used},
-        contexts=0,
-        bytes_per_context=0,
-        pool_cached_bytes=0,
-        exported_bytes=0,
-        imported_bytes=0,
-        oversubscribed_bytes=0,
-        oversubscribed_limit_bytes=0,
-        expected_bytes=0,
-        driver_bytes=driver_bytes,
-        drift_bytes=driver_bytes,
-        drift_text="a whole card has no account: its usage is the driver's figure",
-        shortfall=None,
-    )
-
-
-def _driver_bytes(uses: Iterable[ProcessUse]) -> int | None:
-    """Return the sum of the driver's figures; None if it lists processes without a figure."""
-    figures = [use.bytes for use in uses]
-    known = [figure for figure in figures if figure is not None]
-    return sum(known) if known or not figures else None
+    card, account = state.node.loaded().card(row["uuid"]), memory.account
+    seen, expected = row["driver_bytes"], row["expected_bytes"]
+    drift = "a whole card has no account: its usage is the driver's figure"
+    if expected is not None:
+        drift = accounting_drift(seen, expected, row["kinds"]["unaccounted"])
+    shortfall = state.observed.shortfalls.get((record.key, row["uuid"]))
+    return {
+        **row,
+        "model": "?" if card is None else card.model,
+        "card_memory_bytes": 0 if card is None else card.memory_bytes,
+        "bytes_per_context": price,
+        "pool_cached_bytes": min(account.pool_kept_bytes, memory.most_bytes),
+        "exported_bytes": min(account.exported_bytes, memory.most_bytes),
+        "imported_bytes": account.imported_bytes,
+        "drift_bytes": None if seen is None else seen - (expected or 0),
+        "drift_text": drift,
+        "shortfall": None
+        if shortfall is None
+        else ShortfallReport(bytes=shortfall.bytes, seen=shortfall.seen, times=shortfall.times),
+    }
 
 
 # --- its processes ---
 
 
 def _holders(
-    record: TenantRecord, claims: Sequence[ProcessClaim], seen: _Seen, driver: LoadedDriver | None
+    record: TenantRecord, claims: Sequence[ProcessClaim], state: DaemonState
 ) -> list[WhyProcess]:
     """Return the processes with an account, the largest first; then those without."""
-    members = processes.members(record.cgroup, record.pid, processes.Cgroups.mounted())
-    by_claim = {(member.namespaced_pid, member.starttime): member for member in members}
-    indices = _indices(record, driver)
-    # By process: a tenant chooses how many there are, and each is looked up once for each card.
-    used: dict[int, list[tuple[str, ProcessUse]]] = {}
-    for uuid, use in seen:
-        used.setdefault(use.pid, []).append((uuid, use))
-    found = [
-        _holder(claim, by_claim.get((claim.pid, claim.starttime)), indices, used)
-        for claim in claims
-    ]
-    accounted = {row["pid"] for row in found}
-    found += [
-        _holder(None, member, indices, used)
-        for member in members
-        if member.pid in used and member.pid not in accounted
-    ]
-    return sorted(found, key=lambda row: -sum(held["bytes"] for held in row["cards"]))
+    places = [(one.uuid, card_index(one.uuid, state)) for one in record.allocations]
+    listed = processes_of(record, claims, state, processes.Cgroups.mounted())
+    rows = [_holder(one, places) for one in listed]
+    return sorted(rows, key=lambda row: -sum(held["bytes"] for held in row["cards"]))
 
 
-def _indices(record: TenantRecord, driver: LoadedDriver | None) -> list[tuple[str, int]]:
-    """Return uuid and index of the tenant's cards, by its card number."""
-    cards = {} if driver is None else {card.uuid: card.index for card in driver.cards}
-    return [(allocation.uuid, cards.get(allocation.uuid, -1)) for allocation in record.allocations]
-
-
-def _holder(
-    claim: ProcessClaim | None,
-    process: Process | None,
-    indices: Sequence[tuple[str, int]],
-    used: Mapping[int, _Seen],
-) -> WhyProcess:
-    pid = None if process is None else process.pid
-    seen = () if pid is None else used.get(pid, ())
+def _holder(one: TenantProcessUse, places: Sequence[tuple[str, int]]) -> WhyProcess:
+    """Return the row of a process; `places` are uuid and index of the tenant's cards."""
+    process, claim = one.process, one.claim
     cards = []
-    for number, (uuid, index) in enumerate(indices):
+    for number, (uuid, index) in enumerate(places):
         held = claim.held[number] if claim is not None and number < len(claim.held) else MemoryUse()
-        uses = [use for card, use in seen if card == uuid]
+        uses = [use for card, use in one.uses if card == uuid]
         if uses or held != MemoryUse():
             cards.append(_held(index, held, uses))
-    if claim is None:
-        assert process is not None
-        inside, denied, denied_bytes = process.namespaced_pid, 0, 0
-    else:
-        inside, denied, denied_bytes = claim.pid, claim.denied, claim.denied_bytes
+    inside = process.namespaced_pid if process is not None else 0
     return WhyProcess(
-        pid=pid,
-        container_pid=inside,
-        name="?" if pid is None else processes.name_of(pid),
+        pid=None if process is None else process.pid,
+        container_pid=inside if claim is None else claim.pid,
+        name="?" if process is None else processes.name_of(process.pid),
         accounted=claim is not None,
-        denied=denied,
-        denied_bytes=denied_bytes,
+        denied=0 if claim is None else claim.denied,
+        denied_bytes=0 if claim is None else claim.denied_bytes,
         cards=cards,
     )
 
@@ -283,11 +194,11 @@ def _held(index: int, held: MemoryUse, uses: Sequence[ProcessUse]) -> WhyProcess
     return WhyProcessCard(
         index=index,
         bytes=held.held_bytes,
-        kinds={name: size for name, size in process_parts(held).items() if size},
+        kinds={name: size for name, size in process_kinds(held).items() if size},
         contexts=held.contexts,
         exported_bytes=held.exported_bytes,
         imported_bytes=held.imported_bytes,
-        driver_bytes=_driver_bytes(uses) if uses else None,
+        driver_bytes=driver_bytes(use.bytes for use in uses) if uses else None,
     )
 
 
@@ -305,8 +216,8 @@ def advice_for(report: Why, holders: Sequence[WhyProcess]) -> list[str]:
     """
     if report["isolation"] == "exclusive":
         return []
-    if report["evicted"] is not None:
-        return list(_evicted(report["name"], report["evicted"]))
+    if report["eviction"] is not None:
+        return list(_evicted(report["name"], report["eviction"]))
     of_cards = [
         sentence for card in report["cards"] for sentence in _of_card(report, card, holders)
     ]
@@ -360,7 +271,7 @@ def _shortfall(card: WhyCard) -> Iterator[str]:
 
 
 def _over(report: Why, card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator[str]:
-    over = card["used_bytes"] - card["current_limit_bytes"]
+    over = card["used_bytes"] - card["limit_bytes"]
     if over <= 0:
         return
     most = max(holders, key=lambda row: _held_on(row, card), default=None)
@@ -373,7 +284,7 @@ def _over(report: Why, card: WhyCard, holders: Sequence[WhyProcess]) -> Iterator
 
 
 def _burst(report: Why, card: WhyCard) -> Iterator[str]:
-    burst = min(card["used_bytes"], card["current_limit_bytes"]) - card["quota_bytes"]
+    burst = min(card["used_bytes"], card["limit_bytes"]) - card["quota_bytes"]
     if burst > 0:
         change = _enlarge(report, card, card["used_bytes"])
         yield (
@@ -387,7 +298,7 @@ def _too_small(report: Why, card: WhyCard) -> Iterator[str]:
     last = report["last_denied_allocation"]
     if last is None or not last["bytes"]:
         return
-    free = card["current_limit_bytes"] - card["used_bytes"]
+    free = card["limit_bytes"] - card["used_bytes"]
     if 0 <= free < last["bytes"]:
         change = _enlarge(report, card, card["used_bytes"] + last["bytes"])
         yield (
@@ -414,7 +325,7 @@ def _enlarge(report: Why, card: WhyCard, size: int) -> str:
 def _is_short(report: Why, card: WhyCard) -> bool:
     """Whether the container is over quota, or its last refused allocation would fail again."""
     last = report["last_denied_allocation"]
-    return card["current_limit_bytes"] - card["used_bytes"] < (0 if last is None else last["bytes"])
+    return card["limit_bytes"] - card["used_bytes"] < (0 if last is None else last["bytes"])
 
 
 def _cached(report: Why, card: WhyCard) -> Iterator[str]:

@@ -10,7 +10,7 @@ import { cores, eventTable, isolationOf, nameOf, noneOf, stateOf, toCard } from 
 import { change, passes } from "./state.js";
 
 const GRAPHS = [
-  { title: "Memory", figures: ["used_bytes", "memory_bytes", "peak_bytes"] },
+  { title: "Memory", figures: ["used_bytes", "quota_bytes", "peak_bytes"] },
   { title: "Compute received and requested", figures: ["utilization", "cores"] },
   { title: "Threads that wait at the launch gate", figures: ["throttled_seconds"], unit: "count", rate: true, label: "threads" },
   { title: "Denied allocations", figures: ["denied"] },
@@ -73,7 +73,7 @@ function quiet(error) {
 function liveFacts(tenant) {
   const pairs = tenant.cards.flatMap((card) => [
     [`Card ${card.index}`, toCard(card.uuid, card.uuid)],
-    [`Memory on card ${card.index}`, use(card.used_bytes, card.quota_bytes, card.current_limit_bytes)],
+    [`Memory on card ${card.index}`, use(card.used_bytes, card.quota_bytes, card.limit_bytes)],
     [`Cores on card ${card.index}`, cores(card)],
   ]);
   return facts([
@@ -86,7 +86,7 @@ function liveFacts(tenant) {
     ["Mode", tenant.sharing],
     ["Isolation", isolationOf(tenant)],
     ["Policy", tenant.policy],
-    ["Created", time(tenant.created_at)],
+    ["Created", time(tenant.created)],
     ...pairs,
     ["Processes", String(tenant.processes.length)],
     ["Warnings", tenant.warnings.join(" ")],
@@ -113,7 +113,7 @@ function kinds(why) {
     const found = Object.entries(card.kinds).filter(([, bytes]) => bytes).sort(([, one], [, other]) => other - one);
     const rows = found.map(([kind, bytes]) => [kind.replaceAll("_", " "), bar(bytes / card.quota_bytes, size(bytes))]);
     return [
-      el("h3", {}, `Card ${card.index}: ${use(card.used_bytes, card.quota_bytes, card.current_limit_bytes)}`),
+      el("h3", {}, `Card ${card.index}: ${use(card.used_bytes, card.quota_bytes, card.limit_bytes)}`),
       table(`Memory by kind on card ${card.index}`, ["Kind", "Memory"], rows, "No memory in use."),
     ];
   });

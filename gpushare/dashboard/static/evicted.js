@@ -9,23 +9,23 @@ import { evictedState, nameOf, noneOf, toContainer } from "./rows.js";
 export function evictedTable(tenants, now, onlyCard = null) {
   const headings = ["Container", "State", "Since", "In host memory", "On its cards", "From card", "Caused by", "Waits since"];
   const rows = tenants
-    .filter((one) => one.evicted && (onlyCard === null || one.evicted.from_cards.includes(onlyCard)))
+    .filter((one) => one.eviction && (onlyCard === null || one.eviction.from_cards.includes(onlyCard)))
     .map((one) => [
       toContainer(one.key, nameOf(one), "evicted-"),
-      evictedState(one.evicted),
-      time(one.evicted.since),
+      evictedState(one.eviction),
+      time(one.eviction.since),
       size(hostBytes(one)),
       size(one.cards.reduce((sum, card) => sum + card.used_bytes, 0)),
-      one.evicted.from_cards.join(", "),
-      causeOf(one.evicted),
-      one.evicted.waits_since === null ? "-" : time(one.evicted.waits_since),
+      one.eviction.from_cards.join(", "),
+      causeOf(one.eviction),
+      one.eviction.waits_since === null ? "-" : time(one.eviction.waits_since),
     ]);
   return table("Evicted containers", headings, rows, noneOf(now, "No container is evicted."));
 }
 
 // The facts of a container that is evicted.
 export function evictedFacts(tenant) {
-  const evicted = tenant.evicted;
+  const evicted = tenant.eviction;
   if (!evicted) return [];
   return [
     ["In this state since", time(evicted.since)],
@@ -39,6 +39,6 @@ export function evictedFacts(tenant) {
 }
 
 // On the way, and after a failure, the memory counts on the cards.
-const hostBytes = (tenant) => (tenant.evicted.state === "evicted" ? tenant.evicted.bytes : 0);
+const hostBytes = (tenant) => (tenant.eviction.state === "evicted" ? tenant.eviction.bytes : 0);
 
 const causeOf = (evicted) => evicted.cause + (evicted.reason ? `: ${evicted.reason}` : "");

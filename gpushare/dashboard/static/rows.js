@@ -33,8 +33,8 @@ export function cardTable(cards, now) {
     percent(card.utilization),
     `${card.tenants}/${card.max_tenants}`,
     card.mode + (card.cordoned ? ", cordoned" : ""),
-    card.temperature_celsius === null ? "-" : `${card.temperature_celsius} °C`,
-    card.power_milliwatts === null ? "-" : `${Math.round(card.power_milliwatts / 1000)} W`,
+    card.sensors.temperature_celsius === undefined ? "-" : `${card.sensors.temperature_celsius} °C`,
+    card.sensors.power_milliwatts === undefined ? "-" : `${Math.round(card.sensors.power_milliwatts / 1000)} W`,
     el("span", { class: card.health === "ok" ? "ok" : "bad" }, card.health),
   ]);
   return table("Cards", headings, rows, noneOf(now, "There is no card."));
@@ -50,7 +50,7 @@ const STATES = { stop: "stopping", operator: "paused", audit: "frozen" };
 export function stateOf(tenant) {
   const by = tenant.interventions.map((one) => one.by);
   if (by.length) return STATES[by.find((one) => one in STATES)] ?? "frozen";
-  if (tenant.evicted) return evictedState(tenant.evicted);
+  if (tenant.eviction) return evictedState(tenant.eviction);
   if (tenant.idle_since) return "idle";
   return tenant.state === "reserved" ? "reserved" : "running";
 }
@@ -72,7 +72,7 @@ export function tenantTable(tenants, now, onlyCard = "") {
       .map((card, place) => [
         place ? nameOf(tenant) : toContainer(tenant.key, nameOf(tenant)),
         String(card.index),
-        bar(card.used_bytes / card.quota_bytes, use(card.used_bytes, card.quota_bytes, card.current_limit_bytes)),
+        bar(card.used_bytes / card.quota_bytes, use(card.used_bytes, card.quota_bytes, card.limit_bytes)),
         cores(card),
         card.policy || "-",
         card.compute.throttled["10s"] === null ? "-" : percent(card.compute.throttled["10s"] * 100),

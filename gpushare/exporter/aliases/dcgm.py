@@ -14,7 +14,7 @@ from gpushare.exporter.metric_family import Family, Labels, Snapshot, card_famil
 from gpushare.exporter.sensors import sensor
 
 if TYPE_CHECKING:
-    from gpushare.metrics_schema import CardMetrics
+    from gpushare.protocol.rows import CardRow
 
 _MIB: Final = 1 << 20
 _LABELS: Final[Labels] = (
@@ -23,16 +23,14 @@ _LABELS: Final[Labels] = (
 )
 
 
-def _labels(snapshot: Snapshot, card: CardMetrics) -> Labels:
+def _labels(snapshot: Snapshot, card: CardRow) -> Labels:
     index = str(card["index"])
     driver = "" if snapshot.metrics is None else snapshot.metrics.node["driver_version"]
     names = f"nvidia{index}", driver_name(card), snapshot.node, driver
     return (index, card["uuid"], card["bus_id"], *names)
 
 
-def _family(
-    name: str, text: str, source: str, value: Callable[[CardMetrics], float | None]
-) -> Family:
+def _family(name: str, text: str, source: str, value: Callable[[CardRow], float | None]) -> Family:
     name = f"DCGM_FI_DEV_{name}"
     return card_family(name, text, value, (_LABELS, _labels), source=f"gpushare_card_{source}")
 
@@ -41,11 +39,11 @@ def _mib(size: float | None) -> float | None:
     return None if size is None else size / _MIB
 
 
-def _free(card: CardMetrics) -> float | None:
+def _free(card: CardRow) -> float | None:
     return None if card["used_bytes"] is None else card["memory_bytes"] - card["used_bytes"]
 
 
-def _last_xid(card: CardMetrics) -> float:
+def _last_xid(card: CardRow) -> float:
     return float(next(reversed(card["xids"]), 0))
 
 

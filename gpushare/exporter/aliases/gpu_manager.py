@@ -11,12 +11,13 @@ from gpushare.exporter.metric_family import (
     Labels,
     MetricSample,
     Snapshot,
+    mode_of,
     of_pods,
     pod_names,
 )
 
 if TYPE_CHECKING:
-    from gpushare.metrics_schema import TenantCardMetrics, TenantMetrics
+    from gpushare.protocol.rows import TenantCard, TenantRow
 
 _MIB: Final = 1 << 20
 _LABELS: Final[Labels] = ("pod_name", "namespace", "node", "container_name")
@@ -27,7 +28,7 @@ def _family(  # noqa: PLR0913 - a row of a table
     text: str,
     source: str,
     label: str,
-    value: Callable[[TenantMetrics, TenantCardMetrics], float | None],
+    value: Callable[[TenantRow, TenantCard], float | None],
     *,
     each: bool = True,
 ) -> Family:
@@ -50,8 +51,8 @@ def _family(  # noqa: PLR0913 - a row of a table
     return Family(name, "gauge", (*_LABELS, label), text, samples, source)
 
 
-def _requested_cards(tenant: TenantMetrics, part: TenantCardMetrics) -> float:
-    return 1.0 if tenant["mode"] == "exclusive" else part["cores"] / 100
+def _requested_cards(tenant: TenantRow, part: TenantCard) -> float:
+    return 1.0 if mode_of(tenant) == "exclusive" else part["cores"] / 100
 
 
 FAMILIES: Final = (
@@ -82,7 +83,7 @@ FAMILIES: Final = (
         "Memory that the container requests, in MiB.",
         "memory_quota_bytes",
         "req_of_gpu_memory",
-        lambda _, part: part["memory_bytes"] / _MIB,
+        lambda _, part: part["quota_bytes"] / _MIB,
         each=False,
     ),
 )

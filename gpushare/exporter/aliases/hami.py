@@ -20,13 +20,14 @@ from gpushare.exporter.metric_family import (
     Snapshot,
     card_family,
     driver_name,
+    mode_of,
     of_pods,
     pod_names,
 )
 from gpushare.exporter.sensors import sensor
 
 if TYPE_CHECKING:
-    from gpushare.metrics_schema import CardMetrics, TenantCardMetrics, TenantMetrics
+    from gpushare.protocol.rows import CardRow, TenantCard, TenantRow
 
 _ZONE: Final = "vGPU"  # HAMi's label of all series
 _CORES: Final = "100"  # of a card
@@ -62,7 +63,7 @@ class _Named(NamedTuple):
         return replace(self.family, name=self.legacy, labels=labels)
 
 
-def _label(snapshot: Snapshot, card: CardMetrics, label: str) -> str:
+def _label(snapshot: Snapshot, card: CardRow, label: str) -> str:
     values = {
         "node": snapshot.node,
         "device_index": str(card["index"]),
@@ -82,10 +83,10 @@ def _card(
     names: tuple[str, str],
     text: str,
     source: str,
-    value: Callable[[CardMetrics], float | None],
+    value: Callable[[CardRow], float | None],
     labels: Labels = _SCHEDULER,
 ) -> _Named:
-    def of(snapshot: Snapshot, card: CardMetrics) -> Labels:
+    def of(snapshot: Snapshot, card: CardRow) -> Labels:
         return (*(_label(snapshot, card, label) for label in labels), _ZONE)
 
     source = f"gpushare_card_{source}"
@@ -115,7 +116,7 @@ def _container(
     names: tuple[str, str],
     text: str,
     source: str,
-    value: Callable[[Snapshot, TenantCardMetrics], float | None],
+    value: Callable[[Snapshot, TenantCard], float | None],
 ) -> _Named:
     """Return a family of HAMi's monitor: by the number of the card in the container."""
 
@@ -138,7 +139,7 @@ def _allocated(
     names: tuple[str, str],
     text: str,
     source: str,
-    value: Callable[[TenantMetrics, TenantCardMetrics], float],
+    value: Callable[[TenantRow, TenantCard], float],
 ) -> _Named:
     """Return a family of HAMi's scheduler: by the number of the container in its pod.
 
@@ -158,13 +159,13 @@ def _allocated(
     return _Named(family, names[1], _LEGACY_PART)
 
 
-def _buffers(_: Snapshot, part: TenantCardMetrics) -> float:
+def _buffers(_: Snapshot, part: TenantCard) -> float:
     kinds = part["kinds"]
-    return part["used_bytes"] - kinds["context"] - kinds["module"]
+    return part["used_bytes"] - kinds["contexts"] - kinds["modules"]
 
 
-def _cores(tenant: TenantMetrics, part: TenantCardMetrics) -> float:
-    return 100 if tenant["mode"] == "exclusive" else part["cores"]
+def _cores(tenant: TenantRow, part: TenantCard) -> float:
+    return 100 if mode_of(tenant) == "exclusive" else part["cores"]
 
 
 _MONITOR: Final = (
@@ -218,17 +219,17 @@ _MONITOR: Final = (
         ("hami_container_last_kernel_elapsed_seconds", "Device_last_kernel_of_container"),
         "Seconds since the container last used the card; before that, since its start.",
         "last_active_timestamp_seconds",
-        lambda snapshot, part: max(0.0, snapshot.taken - part["active"]),
+        lambda snapshot, part: max(0.0, snapshot.taken - part["last_active"]),
     ),
     _container(
         ("hami_vgpu_memory_context_bytes", ""),
         *("Memory of contexts, in bytes.", "memory_used_bytes"),
-        lambda _, part: part["kinds"]["context"],
+        lambda _, part: part["kinds"]["contexts"],
     ),
     _container(
         ("hami_vgpu_memory_module_bytes", ""),
         *("Memory of modules, in bytes.", "memory_used_bytes"),
-        lambda _, part: part["kinds"]["module"],
+        lambda _, part: part["kinds"]["modules"],
     ),
     _container(
         ("hami_vgpu_memory_buffer_bytes", ""),
@@ -259,7 +260,7 @@ _OF_SCHEDULER: Final = (
     _card(
         ("hami_gpu_core_allocated_ratio", "GPUDeviceCoreAllocated"),
         *("Compute allocated to containers, in percent.", "cores_allocated_ratio"),
-        lambda card: card["cores_allocated"],
+        lambda card: 100 - card["cores_available"],
     ),
     _card(
         ("hami_node_gpu_overview", "nodeGPUOverview"),
@@ -280,7 +281,7 @@ _OF_SCHEDULER: Final = (
     _allocated(
         ("hami_vgpu_memory_allocated_bytes", "vGPUMemoryAllocated"),
         *("Memory allocated to the container, in bytes.", "memory_quota_bytes"),
-        lambda _, part: part["memory_bytes"],
+        lambda _, part: part["quota_bytes"],
     ),
     _allocated(
         ("hami_vgpu_core_allocated_ratio", "vGPUCoreAllocated"),

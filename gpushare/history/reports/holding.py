@@ -68,7 +68,7 @@ class Holding:
 
     def add(self, interval: Interval) -> None:
         """Add the next interval, in the order of time."""
-        used, quota = interval.gauges.get("used_bytes"), interval.gauges.get("memory_bytes")
+        used, quota = interval.gauges.get("used_bytes"), interval.gauges.get("quota_bytes")
         cores = interval.gauges.get("cores")
         received = interval.increases.get("gpu_seconds", 0.0)
         requested = interval.seconds if self.is_exclusive else cores.integral / 100 if cores else 0

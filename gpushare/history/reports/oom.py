@@ -145,7 +145,7 @@ def _record(source: ReportSource, incident: _Incident) -> ReportRecord:
     if incident.card:
         labels["card"] = source.card_name(incident.card)
     used = _Memory(source, container or card, incident, "used_bytes")
-    quota = _Memory(source, container, incident, "memory_bytes").now
+    quota = _Memory(source, container, incident, "quota_bytes").now
     return ReportRecord(
         labels,
         {

@@ -109,7 +109,7 @@ def _grouped(source: ReportSource, by: str) -> Iterator[tuple[str, Interval]]:
 
 
 def _add(moment: _Moment, interval: Interval, *, is_card: bool) -> None:
-    requested, tenants = ("allocated_bytes", "tenants") if is_card else ("memory_bytes", "")
+    requested, tenants = ("allocated_bytes", "tenants") if is_card else ("quota_bytes", "")
     for name, share in (("used_bytes", "used"), (requested, "requested"), (tenants, "tenants")):
         if (extent := interval.gauges.get(name)) is not None:
             setattr(moment, share, getattr(moment, share) + extent.most)

@@ -227,12 +227,13 @@ class EventReporter:
         """Yield containers of which allocations were refused, or that began to wait for long."""
         denied, throttled = {}, set()
         for row in rows:
+            denied[row["key"]] = row["denied_allocations"]
+            # A first look has nothing to compare with, and a restart of gpushared counts anew.
+            before = None if self._denied is None else self._denied.get(row["key"], 0)
+            if before is not None and row["denied_allocations"] > before and row["cards"]:
+                yield OUT_OF_MEMORY, row, {"quota_bytes": row["cards"][0]["quota_bytes"]}
             for card in row["cards"]:
                 key = f"{row['key']} {card['uuid']}"
-                denied[key] = card["denied_allocations"]
-                # A first look has nothing to compare with, and a restart of gpushared counts anew.
-                if self._denied is not None and denied[key] > self._denied.get(key, 0):
-                    yield OUT_OF_MEMORY, row, {"quota_bytes": card["quota_bytes"]}
                 ratio = card["compute"]["throttled"].get(_WINDOW) or 0.0
                 if ratio > THROTTLED_RATIO and card["is_capped"]:
                     throttled.add(key)

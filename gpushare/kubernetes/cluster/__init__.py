@@ -18,7 +18,7 @@ from typing import TypedDict
 
 
 class ClusterCard(TypedDict):
-    """One card. The keys are those of CardStatus; None means unknown."""
+    """One card. The keys are those of CardRow; None means unknown."""
 
     node: str
     source: str  # exporter | kubernetes: then only what the scheduler has allocated is known
@@ -38,28 +38,31 @@ class ClusterCard(TypedDict):
     health: str  # "ok", or the fault; empty: unknown
 
 
-class ClusterContainer(TypedDict):
-    """One container on one card; None means unknown."""
-
-    namespace: str  # empty, as `pod`: of no pod
-    pod: str
-    container: str
-    id: str  # of the engine; empty: unknown
-    node: str
-    source: str  # as in ClusterCard
-    index: int | None
-    uuid: str
-    used_bytes: int | None
-    quota_bytes: int | None
-    current_limit_bytes: int | None  # quota and burst
-    cores: int | None  # percent requested; 0: none
-    cores_used: float | None  # percent of the card over ten seconds
-    cores_source: str  # gate | driver | "" (none)
-    policy: str  # in effect; empty: a whole card, or unknown
-    throttled: float | None  # part of the last ten seconds
-    isolation: str  # empty: unknown
-    online: bool | None  # class online: never waits for its turn
-    priority: int | None  # among offline containers
-    forced_launches: int | None  # since gpushared started
-    is_hung: bool
-    state: str  # running | paused | frozen | stopping; empty: unknown
+#: One container on one card. The keys are those of its row; None means unknown.
+ClusterContainer = TypedDict(
+    "ClusterContainer",
+    {
+        "namespace": str,  # empty, as `pod`: of no pod
+        "pod": str,
+        "container": str,
+        "id": str,  # of the engine; empty: unknown
+        "node": str,
+        "source": str,  # as in ClusterCard
+        "index": int | None,
+        "uuid": str,
+        "used_bytes": int | None,
+        "quota_bytes": int | None,
+        "limit_bytes": int | None,  # quota and burst
+        "cores": int | None,  # percent requested; 0: none
+        "cores_used": float | None,  # percent of the card over ten seconds
+        "cores_source": str,  # gate | driver | "" (none)
+        "policy": str,  # in effect; empty: a whole card, or unknown
+        "throttled": float | None,  # part of the last ten seconds
+        "isolation": str,  # empty: unknown
+        "class": str,  # online | offline; empty: unknown
+        "priority": int | None,  # among offline containers
+        "forced_launches": int | None,  # since gpushared started
+        "is_hung": bool,
+        "state": str,  # running | paused | frozen | stopping; empty: unknown
+    },
+)

@@ -108,7 +108,7 @@ struct gpushare_grant_card *tenant_card(void)
 void tenant_set_memory(uint64_t quota_bytes)
 {
 	tenant_card()->quota_bytes = quota_bytes;
-	tenant_card()->current_limit_bytes = quota_bytes;
+	tenant_card()->limit_bytes = quota_bytes;
 }
 
 void tenant_reset(uint64_t quota_bytes)

@@ -52,7 +52,7 @@ class InterposedTenant:
 
     def set_memory(self, memory_bytes: int, card: int = 0) -> None:
         self.set_u64(card, abi.GRANT_CARD_QUOTA_BYTES, memory_bytes)
-        self.set_u64(card, abi.GRANT_CARD_CURRENT_LIMIT_BYTES, memory_bytes)
+        self.set_u64(card, abi.GRANT_CARD_LIMIT_BYTES, memory_bytes)
 
     def set_context_bytes(self, context_bytes: int, card: int = 0) -> None:
         self.set_u64(card, abi.GRANT_CARD_CONTEXT_BYTES, context_bytes)

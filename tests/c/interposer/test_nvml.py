@@ -79,7 +79,7 @@ def viewer(
 
 def test_a_card_is_the_slice_with_its_own_processes(simulated: ProgramContainer) -> None:
     simulated.tenant.set_context_bytes(10 * MIB)
-    simulated.tenant.set_u32(0, abi.GRANT_CARD_UTILISATION_PERCENT, 37)
+    simulated.tenant.set_u32(0, abi.GRANT_CARD_UTILIZATION_PERCENT, 37)
     holders = [Rank(simulated), Rank(simulated)]
     # Another tenant's, and one that goes around the filter: on the card, not in the list.
     stranger = Rank(simulated.bare())
@@ -87,7 +87,7 @@ def test_a_card_is_the_slice_with_its_own_processes(simulated: ProgramContainer)
     holders[0].ask("alloc(20 * MIB)")
     with viewer(simulated) as ask, viewer(simulated.bare()) as bare:
         assert ask("memory_of(cards()[0])") == [100, 40, 60]
-        simulated.tenant.set_u64(0, abi.GRANT_CARD_CURRENT_LIMIT_BYTES, 150 * MIB)
+        simulated.tenant.set_u64(0, abi.GRANT_CARD_LIMIT_BYTES, 150 * MIB)
         assert ask("memory_of(cards()[0])") == [150, 40, 110]  # with what it may burst to
         simulated.tenant.set_memory(25 * MIB)
         assert ask("memory_of(cards()[0])") == [25, 40, 0]
@@ -143,7 +143,7 @@ def holder(fake_container: FakeContainer) -> Iterator[Rank]:
     container = fake_container(FAKE_UUIDS[1:], 100 * MIB)
     container.env["FAKE_CUDA_DEVICES"] = "1"
     # The card is at 80 % with 40 % of its memory's bus; the slice's busy time is a half of it.
-    container.tenant.set_u32(0, abi.GRANT_CARD_UTILISATION_PERCENT, 40)
+    container.tenant.set_u32(0, abi.GRANT_CARD_UTILIZATION_PERCENT, 40)
     made = Rank(container)
     made.ask("alloc(30 * MIB)")
     container.env["FAKE_NVML_OWN_PID"] = str(made.process.pid)

@@ -141,7 +141,7 @@ def test_what_is_not_retried(
     mib: int, limit: int, error: int, asked: int, machine: FullCard
 ) -> None:
     tenant = machine.container.tenant
-    tenant.set_u64(0, abi.GRANT_CARD_CURRENT_LIMIT_BYTES, limit * MIB)
+    tenant.set_u64(0, abi.GRANT_CARD_LIMIT_BYTES, limit * MIB)
     machine.fill(error=error)
     assert machine.ask(f"result_of(alloc, {mib} * MIB)") == error
     assert machine.failed() == asked

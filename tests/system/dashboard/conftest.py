@@ -37,7 +37,7 @@ def history(tmp_path_factory: pytest.TempPathFactory, end: float) -> Path:
     for number in range(1, SAMPLES):
         if 240 < number <= 300:
             continue
-        part = made.part(used_bytes=number * GIB // 100, throttled_seconds=float(number))
+        part = made.part(used_bytes=number * GIB // 100, throttled_ns=number * 10**9)
         tenant = made.tenant("train", key=KEY, created=first, cards=[part])
         node = made.node(started=first)
         store.write(first + 10 * number, Metrics([made.card()], [tenant], node))

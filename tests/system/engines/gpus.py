@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.client import Client
-from gpushare.protocol import TenantStatus
+from gpushare.protocol.rows import TenantStatus
 from gpushare.verify import image
 from gpushare.verify.runners import ProbeTenant
 from tests.stack import Stack

@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from gpushare import protocol
 from gpushare.client import Client
+from gpushare.protocol.rows import TenantStatus
 from gpushare.verify.runners import ProbeTenant
 from tests.stack import Stack
 from tests.stack.bundle import PROBE, Bundle
@@ -62,7 +62,7 @@ class RuntimeNamespace:
             self._runtimes[name] = LowLevelRuntime(argv, self.stack.root / f"state-{name}")
         return self._runtimes[name]
 
-    def rows(self) -> list[protocol.TenantStatus]:
+    def rows(self) -> list[TenantStatus]:
         return self.client.tenants()
 
     def allocated(self) -> int:
@@ -181,7 +181,7 @@ class RuntimeContainer(Bundle):
     def pid(self) -> int:
         return int(self.through.state(self.id)["pid"])
 
-    def row(self) -> protocol.TenantStatus | None:
+    def row(self) -> TenantStatus | None:
         return next((row for row in self.place.rows() if row["id"] == self.id), None)
 
     @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpushare import abi
 from gpushare.client import Client
-from gpushare.protocol import CardComputeUsage, TenantStatus
+from gpushare.protocol.rows import CardComputeUsage, TenantStatus
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 from tests.stack.program import find

@@ -39,7 +39,7 @@ from gpushare.daemon.cards.driver_client import (
 )
 from gpushare.daemon.cards.nvml_client import Nvml
 from gpushare.daemon.cards.worker_process import WorkerProcess
-from gpushare.metrics_schema import CardSensors
+from gpushare.protocol.rows import CardSensors
 from gpushare.simulator import Simulator, device_file
 from gpushare.simulator.device_file import FalseReading
 from tests.c.simulator.conftest import SimulatorMachine

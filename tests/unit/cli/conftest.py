@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from gpushare import client, protocol
 from gpushare.cli import gpushare
+from tests.unit.rows import GIB, card_row, tenant_card, tenant_row
 
 from .fake_daemon import AnsweringDaemon, Reply, Sockets, rows
 
@@ -20,110 +21,41 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gpushare.protocol import CardStatus, DaemonStatus, TenantCard, TenantStatus
+    from gpushare.protocol import DaemonStatus
+    from gpushare.protocol.rows import CardRow, TenantStatus
 
-GIB = 1 << 30
 Cli = Callable[..., Result]
 
-CARD: CardStatus = {
-    "index": 0,
-    "uuid": "GPU-5b1f2f4e-0000-4000-8000-000000000000",
-    "model": "NVIDIA H200",
-    "brand": "nvidia",
-    "compute_capability": "9.0",
-    "is_datacenter": True,
-    "memory_bytes": 140 * GIB,
-    "system_reserved_bytes": 0,
-    "allocated_bytes": 12 * GIB,
-    "burst_used_bytes": 0,
-    "burst_granted_bytes": 2 * GIB,
-    "non_tenant_bytes": 1181116007,
-    "non_tenant_processes": [{"pid": 812, "name": "Xorg", "bytes": 1181116007, "container": ""}],
-    "unattributed_bytes": 0,
-    "available_bytes": 126 * GIB + 900 * (1 << 20),
-    "evicted_bytes": 0,
-    "evicted_tenants": 0,
-    "cores_available": 10,
-    "tenants": 2,
-    "max_tenants": 16,
-    "mode": "shared",
-    "utilization": 71,
-    "temperature_celsius": 54,
-    "power_milliwatts": 310200,
-    "health": "ok",
-    "policy": "",
-    "allowed_mode": "any",
-    "schedulable_bytes": 140 * GIB,
-    "schedulable_cores": 100,
-    "is_schedulable": True,
-    "schedulable_reason": "",
-    "cordoned": False,
-    "cordon_reason": "",
-    "numa_node": 0,
-    "links": [],
-}
+CARD: CardRow = card_row(
+    model="NVIDIA H200",
+    non_tenant_bytes=1181116007,
+    non_tenant_processes=[{"pid": 812, "name": "Xorg", "bytes": 1181116007, "container": ""}],
+    available_bytes=126 * GIB + 900 * (1 << 20),
+)
 
 
 def tenant(name: str, used: float, quota: float, **more: Any) -> TenantStatus:
     """Return a bound tenant of card 0; `more` replaces its keys, or its card's."""
-    card: TenantCard = {
-        "index": 0,
-        "uuid": CARD["uuid"],
-        "quota_bytes": math.ceil(quota * GIB),
-        "burst_limit_bytes": math.ceil(quota * GIB),
-        "current_limit_bytes": math.ceil(quota * GIB),
-        "used_bytes": math.ceil(used * GIB),
-        "burst_used_bytes": max(0, math.ceil((used - quota) * GIB)),
-        "over_limit_bytes": max(0, math.ceil((used - quota) * GIB)),
-        "tracked_bytes": math.ceil(used * GIB) - (500 << 20),
-        "oversubscribed_bytes": 0,
-        "oversubscribed_limit_bytes": 0,
-        "overhead_bytes": 500 << 20,
-        "contexts": 1,
-        "cores": 30,
-        "policy": "fixed-share",
-        "share_percent": 30.0,
-        "is_capped": True,
-        "cores_used_1s": 29.8,
-        "compute": {
-            "cores_source": "gate",
-            "gate": "window",
-            "cores_used": {"1s": 29.8, "10s": 30.1, "60s": 30.0},
-            "throttled": {"1s": 0.12, "10s": 0.1, "60s": 0.11},
-            "charged_ns": 18 * 10**9,
-            "windows": 600,
-            "overruns": 2,
-            "forced_launches": 1,
-            "throttled_ns": 2500000000,
-            "is_hung": False,
-            "driver_utilization": 31.0,
-            "gate_bypassed": False,
-        },
-        "denied_allocations": 2,
-        "over_quota_state": "",
-    }
+    over = max(0, math.ceil((used - quota) * GIB))
+    sizes = dict.fromkeys(
+        ("quota_bytes", "burst_limit_bytes", "limit_bytes"), math.ceil(quota * GIB)
+    )
+    card = tenant_card(
+        **sizes,
+        used_bytes=math.ceil(used * GIB),
+        burst_used_bytes=over,
+        over_limit_bytes=over,
+        tracked_bytes=math.ceil(used * GIB) - (500 << 20),
+        overhead_bytes=500 << 20,
+    )
     made: TenantStatus = {
-        "key": "0123456789abcdef",
-        "id": "4f5e6d7c8b9a" + "0" * 52,
-        "name": name,
-        "engine": "docker",
-        "pod": None,
-        "state": "bound",
+        **tenant_row(name, engine="docker", denied_allocations=2, cards=[card]),
         "reason": "",
         "pid": 4242,
-        "policy": "fixed-share",
-        "online": False,
-        "priority": 5,
         "weight": 0,
-        "isolation": "interposer",
         "mps": None,
         "over_quota_action": "freeze",
-        "throttled_ratio": 0.12,
-        "created_at": 1763700000.0,
-        "idle_since": None,
         "ends_at": None,
-        "evicted": None,
-        "cards": [card],
         "processes": [
             {
                 "pid": 4242,
@@ -133,7 +65,6 @@ def tenant(name: str, used: float, quota: float, **more: Any) -> TenantStatus:
                 "cards": [{"index": 0, "bytes": math.ceil(used * GIB), "utilization": 29}],
             }
         ],
-        "interventions": [],
         "quota": {"memory": "4GiB env", "cores": "30 env"},
         "notes": [],
         "warnings": [],

@@ -11,12 +11,13 @@ import pytest
 from gpushare.cli import verify
 from gpushare.errors import UserError
 from gpushare.verify.audit import AuditScenario
+from tests.unit.rows import GIB
 
-from .conftest import CARD, GIB
+from .conftest import CARD
 from .fake_daemon import AnsweringDaemon, rows
 
 if TYPE_CHECKING:
-    from gpushare.protocol import CardStatus
+    from gpushare.protocol.rows import CardRow
 
     from .conftest import Cli
 
@@ -30,8 +31,8 @@ UNUSED = {
 }
 
 
-def card(**more: Any) -> CardStatus:
-    return cast("CardStatus", {**CARD, **UNUSED, **more})
+def card(**more: Any) -> CardRow:
+    return cast("CardRow", {**CARD, **UNUSED, **more})
 
 
 def test_the_first_unused_card_is_taken() -> None:

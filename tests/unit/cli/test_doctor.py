@@ -19,7 +19,7 @@ from gpushare.host import cgroups, driver, init_system
 from gpushare.host.driver import DriverMissing, files
 from gpushare.host.driver.device_nodes import CardNodes, DeviceNode
 from gpushare.host.rooted_tree import RootedTree
-from gpushare.protocol import CardStatus
+from gpushare.protocol.rows import CardRow
 from gpushare.setup import low_level_runtime
 
 from .conftest import CARD, STATUS, tenant
@@ -325,7 +325,7 @@ def test_the_processor_is_known_or_refused(tmp_path: Path) -> None:
     assert other.text == "gpushare does not run on riscv64: it knows aarch64, x86_64"
 
 
-def in_mode(mode: str) -> CardStatus:
+def in_mode(mode: str) -> CardRow:
     return {**CARD, "mode": mode}
 
 

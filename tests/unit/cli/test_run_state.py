@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpushare.cli.text import local_time
+from tests.unit.rows import GIB
 
-from .conftest import CARD, GIB, tenant
+from .conftest import CARD, tenant
 from .fake_daemon import refusal, rows
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def test_evictions_are_requested_and_reported(
     evicted: dict[str, Any] | None,
     said: str,
 ) -> None:
-    daemon.answers[words[0]] = now(used=0, evicted=evicted)
+    daemon.answers[words[0]] = now(used=0, eviction=evicted)
     result = cli(*words)
     assert (result.exit_code, result.output.endswith(said)) == (0, True), result.output
     assert daemon.requests == [{"op": words[0], "name": "train", **request_}]
@@ -152,13 +153,13 @@ def test_evictions_are_requested_and_reported(
 def test_ps_shows_since_when_a_container_is_evicted_and_whether_it_waits(
     daemon: AnsweringDaemon, cli: Cli, change: dict[str, Any], shown: str
 ) -> None:
-    daemon.answers["tenants"] = rows(tenant("train", 0, 4, evicted={**EVICTED, **change}))
+    daemon.answers["tenants"] = rows(tenant("train", 0, 4, eviction={**EVICTED, **change}))
     assert f" {shown}  " in cli("ps").output
 
 
 def test_inspect_shows_where_whose_memory_is(daemon: AnsweringDaemon, cli: Cli) -> None:
     held = {**EVICTED, "held": True, "waits_since": SINCE}
-    daemon.answers["tenant"] = now(used=0, evicted=held)
+    daemon.answers["tenant"] = now(used=0, eviction=held)
     output = cli("inspect", "train").output
     assert "by idle, reason: serve had no room" in output
     assert "24 GiB of card 0" in output

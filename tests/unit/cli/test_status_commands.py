@@ -16,8 +16,9 @@ from gpushare.cli.commands import SECTIONS
 from gpushare.cli.status import PS_HEADINGS, WIDE
 from gpushare.protocol import CODE_NOT_FOUND, SET_FIELDS
 from gpushare.quota.keys import POLICIES
+from tests.unit.rows import GIB
 
-from .conftest import CARD, GIB, STATUS, tenant
+from .conftest import CARD, STATUS, tenant
 from .fake_daemon import AnsweringDaemon, refusal, rows
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def test_an_empty_table_says_what_to_type_next(
 
 def test_ps_shows_burst_use_and_tenants_over_quota(cli: Cli, daemon: AnsweringDaemon) -> None:
     burst = tenant(
-        "burst", 5, 4, burst_limit_bytes=8 * GIB, current_limit_bytes=6 * GIB, over_limit_bytes=0
+        "burst", 5, 4, burst_limit_bytes=8 * GIB, limit_bytes=6 * GIB, over_limit_bytes=0
     )
     daemon.answers["tenants"] = rows(burst, tenant("over", 3.7, 2))
     shown = cli("ps").output
@@ -175,7 +176,7 @@ def test_parts_of_a_request_that_were_not_applied_are_shown(
 
 def test_inspect_shows_burst_use(cli: Cli, daemon: AnsweringDaemon) -> None:
     burst = tenant(
-        "train", 5, 4, burst_limit_bytes=8 * GIB, current_limit_bytes=6 * GIB, over_limit_bytes=0
+        "train", 5, 4, burst_limit_bytes=8 * GIB, limit_bytes=6 * GIB, over_limit_bytes=0
     )
     daemon.answers["tenant"] = [{"ok": True, "tenant": burst}]
     lines = cli("inspect", "train").output.splitlines()

@@ -14,12 +14,13 @@ from gpushare.errors import UserError
 from gpushare.verify import Sizes
 from gpushare.verify.compute import ComputeScenario, ComputeTrial
 from gpushare.verify.memory import MemoryScenario
+from tests.unit.rows import GIB
 
-from .conftest import CARD, GIB
+from .conftest import CARD
 from .fake_daemon import AnsweringDaemon, rows
 
 if TYPE_CHECKING:
-    from gpushare.protocol import CardStatus
+    from gpushare.protocol.rows import CardRow
 
     from .conftest import Cli
 
@@ -40,10 +41,8 @@ def test_the_request_is_for_the_remaining_memory_of_the_card(
     assert verify._sizes(available_bytes, cores_available) == sizes
 
 
-def card(**more: Any) -> CardStatus:
-    return cast(
-        "CardStatus", {**CARD, "cores_available": 90, "tenants": 0, "utilization": 0, **more}
-    )
+def card(**more: Any) -> CardRow:
+    return cast("CardRow", {**CARD, "cores_available": 90, "tenants": 0, "utilization": 0, **more})
 
 
 def test_a_share_is_tried_on_the_card_that_others_leave_the_most_time_of() -> None:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpushare.cli.text import local_time
-from gpushare.protocol import Why, WhyCard, WhyProcess, WhyProcessCard
+from gpushare.protocol.rows import Why, WhyCard, WhyProcess, WhyProcessCard
+from tests.unit.rows import GIB, tenant_card
 
-from .conftest import CARD, GIB
+from .conftest import CARD
 from .fake_daemon import AnsweringDaemon, Reply, rows
 
 if TYPE_CHECKING:
@@ -61,22 +62,15 @@ PID   CONTAINER PID  NAME    MEMORY   LARGEST KIND  DRIVER   DENIED
 
 def card(**more: Any) -> WhyCard:
     made: WhyCard = {
-        "index": 0,
-        "uuid": CARD["uuid"],
+        **tenant_card(),
         "model": CARD["model"],
         "card_memory_bytes": CARD["memory_bytes"],
-        "quota_bytes": 4 * GIB,
-        "burst_limit_bytes": 4 * GIB,
-        "current_limit_bytes": 4 * GIB,
         "used_bytes": USED,
         "kinds": dict(PARTS),
-        "contexts": 1,
         "bytes_per_context": 524 * MIB,
         "pool_cached_bytes": 1536 * MIB,
         "exported_bytes": GIB,
         "imported_bytes": 0,
-        "oversubscribed_bytes": 0,
-        "oversubscribed_limit_bytes": 0,
         "expected_bytes": USED - 40 * MIB,
         "driver_bytes": USED,
         "drift_bytes": 40 * MIB,
@@ -117,10 +111,10 @@ def report(**more: Any) -> Why:
         "reason": "",
         "isolation": "interposer",
         "idle_since": None,
-        "evicted": None,
+        "eviction": None,
         "stale_reason": "",
         "cards": [card()],
-        "denied": 2,
+        "denied_allocations": 2,
         "last_denied_allocation": {"bytes": 2 * GIB, "container_pid": 1, "seen": None},
         "advice": [
             (
@@ -165,7 +159,7 @@ def test_no_line_is_wider_than_a_terminal(cli: Cli, daemon: AnsweringDaemon) -> 
         kinds=dict.fromkeys(PARTS, 140 * GIB),
         used_bytes=12 * 140 * GIB,
         burst_limit_bytes=6 * GIB,
-        current_limit_bytes=5 * GIB,
+        limit_bytes=5 * GIB,
         imported_bytes=140 * GIB,
     )
     daemon.answers["why"] = answer(
@@ -207,7 +201,11 @@ def test_a_whole_card_has_no_parts_and_no_drift(cli: Cli, daemon: AnsweringDaemo
     stranger = process(accounted=False, cards=[])
     daemon.answers["why"] = answer(
         report(
-            cards=[whole], isolation="exclusive", advice=[], denied=0, last_denied_allocation=None
+            cards=[whole],
+            isolation="exclusive",
+            advice=[],
+            denied_allocations=0,
+            last_denied_allocation=None,
         ),
         stranger,
     )
@@ -227,7 +225,7 @@ def test_the_last_refusal_has_its_time_where_it_is_known(
     cli: Cli, daemon: AnsweringDaemon, seen: float | None, when: str
 ) -> None:
     last = {"bytes": 2 * GIB, "container_pid": 7, "seen": seen}
-    daemon.answers["why"] = answer(report(denied=1, last_denied_allocation=last))
+    daemon.answers["why"] = answer(report(denied_allocations=1, last_denied_allocation=last))
     said = cli("why", "train").output
     assert re.search(
         rf"^1 allocation was denied, most recently 2 GiB{when} for process 7 in the\s",

@@ -55,10 +55,10 @@ from gpushare.daemon.service.operations import Operations
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
-from gpushare.metrics_schema import CardSensors
 from gpushare.oci import cdi
 from gpushare.oci.driver_files import from_cdi
 from gpushare.oci.elf import this_platform
+from gpushare.protocol.rows import CardSensors
 
 from .fake_checkpoints import FakeCheckpoints
 from .inline import InlinePool, InlineWorker, QuietLoop, SilentSocket, Turns, quick_sleeps

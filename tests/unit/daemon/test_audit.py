@@ -12,7 +12,7 @@ import pytest
 from gpushare.daemon.limits import change_limit
 from gpushare.daemon.observed import Shortfall
 from gpushare.daemon.pages import tenants
-from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.daemon.views.tenant_status import tenant_status
 
 from . import fakes
 from .busy_card import CARD, CONTEXT, BusyCard, BusyProcess, BusyTenant
@@ -197,12 +197,12 @@ def test_the_finding_has_a_reason_and_advice(world: BusyCard, node: FakeDaemon) 
     world.tenants[:] = [tenant]
     world._has(apart(world, tenant), OVER)
     until_frozen(world, tenant, 16, nothing)
-    row = tenant_row(tenant.entry, node)
+    row = tenant_status(tenant.entry, node)
     assert (row["over_quota_action"], row["cards"][0]["over_quota_state"]) == ("freeze", "frozen")
     [warning] = [one for one in row["warnings"] if "bypasses the interposer" in one]
     assert "gpushare set tenant-a --memory SIZE, gpushare resume tenant-a" in warning
     tenant.pages.write_limit(0, 2 * OVER, 2 * OVER)
-    enough = tenant_row(tenant.entry, node)["warnings"]  # though there was no sample since
+    enough = tenant_status(tenant.entry, node)["warnings"]  # though there was no sample since
     assert not [one for one in enough if "bypasses the interposer" in one]
     tenant.pages.write_limit(0, tenant.limit, tenant.limit)
     node.node.overrides.set(tenant.entry.id, {"over-quota-action": "observe"})

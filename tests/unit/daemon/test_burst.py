@@ -23,8 +23,10 @@ from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.placement.model import AllocationUse
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.views.status_rows import card_row, tenant_row
-from gpushare.protocol import CardStatus, HostProcessGrant, TenantCard
+from gpushare.daemon.views.rows import card_rows
+from gpushare.daemon.views.tenant_status import tenant_status
+from gpushare.protocol import HostProcessGrant
+from gpushare.protocol.rows import CardRow, TenantCard
 from gpushare.quota.errors import QuotaError
 
 from . import fakes, registered
@@ -48,12 +50,12 @@ def limit(node: FakeDaemon, tenant: HostProcessGrant) -> int:
 
 
 def shown(node: FakeDaemon, tenant: HostProcessGrant) -> TenantCard:
-    [card] = tenant_row(entry_of(node, tenant), node)["cards"]
+    [card] = tenant_status(entry_of(node, tenant), node)["cards"]
     return card
 
 
-def card(node: FakeDaemon) -> CardStatus:
-    return card_row(node.accounts.capacities()[0])
+def card(node: FakeDaemon) -> CardRow:
+    return next(card_rows(node))
 
 
 def test_unreserved_memory_is_available_for_bursts(node: FakeDaemon) -> None:
@@ -62,7 +64,7 @@ def test_unreserved_memory_is_available_for_bursts(node: FakeDaemon) -> None:
     assert limit(node, tenant) == 100
     row = shown(node, tenant)
     assert (row["quota_bytes"], row["burst_limit_bytes"]) == (10 * GIB, 200 * GIB)
-    assert (row["current_limit_bytes"], row["burst_used_bytes"]) == (100 * GIB, 0)
+    assert (row["limit_bytes"], row["burst_used_bytes"]) == (100 * GIB, 0)
     uses(node, tenant, 60)
     assert shown(node, tenant)["burst_used_bytes"] == 50 * GIB
     both = card(node)

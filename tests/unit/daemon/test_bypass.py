@@ -15,7 +15,7 @@ from gpushare.daemon.freezer import CannotFreeze
 from gpushare.daemon.observed import WINDOWS, ComputeUsage
 from gpushare.daemon.policy import BYPASS_LOOKS
 from gpushare.daemon.store.record import By, FreezeRecord
-from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.daemon.views.tenant_status import tenant_status
 
 from . import fakes
 from .fakes import FakeDaemon
@@ -99,7 +99,7 @@ def test_a_bypass_is_frozen_once_after_several_samples(
     assert held.looks(1) == [FROZEN]
     held.spent[KEY, UUID] = figures(0, 0)
     assert held.looks(200) == []
-    row = tenant_row(held.node.ledger.entries[KEY], held.node)
+    row = tenant_status(held.node.ledger.entries[KEY], held.node)
     assert [(one["by"], one["reason"]) for one in row["interventions"]] == [("audit", WHY)]
     logged = [line for line in capfd.readouterr().err.splitlines() if "gate-bypass-frozen" in line]
     assert [json.loads(line)["name"] for line in logged] == ["train"]

@@ -21,7 +21,7 @@ from gpushare.daemon.operator.cards import cordon_card
 from gpushare.daemon.operator.resize import reset_quota, set_quota
 from gpushare.daemon.placement.request import NoRoom, NoSuchCard
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.daemon.views.status_rows import card_row
+from gpushare.daemon.views.rows import card_rows
 from gpushare.protocol.kubernetes import CLAIM_MOUNT
 from gpushare.protocol.operations import MalformedRequest
 from gpushare.quota.errors import QuotaError
@@ -274,7 +274,7 @@ def test_a_claim_takes_what_others_leave(node: FakeDaemon) -> None:
 def test_the_scheduler_does_not_lose_what_it_allocated(node: FakeDaemon, tmp_path: Path) -> None:
     prepare(node, device(20, 40))
     container(node, tmp_path).create(node)
-    row = card_row(node.accounts.capacities()[0])
+    row = next(card_rows(node))
     assert (row["schedulable_bytes"], row["schedulable_cores"]) == (140 * GIB, 100)
     assert (row["available_bytes"], row["tenants"]) == (120 * GIB, 1)
 

@@ -13,7 +13,7 @@ from gpushare import abi
 from gpushare.daemon.observe.compute_usage import ComputeMeter
 from gpushare.daemon.observed import CardUsage, ComputeUsage, UsageView
 from gpushare.daemon.pages.status_page import GateWaits
-from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.protocol import HostProcessGrant
 
 from . import registered
@@ -130,7 +130,7 @@ def test_the_counts_are_handed_on(course: ScheduledGate) -> None:
     spent = course.look(got_ms=75)
     assert (spent.windows, spent.overruns, spent.is_hung) == (7, 3, True)
     assert spent.charged_ns == 75 * MS
-    [warning] = tenant_row(entry_of(course.node, course.tenant), course.node)["warnings"]
+    [warning] = tenant_status(entry_of(course.node, course.tenant), course.node)["warnings"]
     assert "work is pending that appears never to complete" in warning
 
 
@@ -169,7 +169,7 @@ def test_a_gate_bypass_is_reported_once(
     assert not course.looks(8, got_ms=30).gate_bypassed, "it takes ten seconds to be sure"
     assert course.looks(4, got_ms=30).gate_bypassed
     assert course.spent.driver_percent == pytest.approx(40)
-    row = tenant_row(entry_of(course.node, course.tenant), course.node)
+    row = tenant_status(entry_of(course.node, course.tenant), course.node)
     assert row["warnings"] == [
         "train on card 0: charged 12 %, the driver measured 40 %: work bypasses the launch gate"
     ]
@@ -203,7 +203,7 @@ def test_work_at_a_closed_gate_bypasses_it_though_it_is_claimed(course: Schedule
         course.write(abi.GATE_UNGATED_NS, look * 100 * MS)
         course.look(got_ms=125)
     assert course.spent.gate_bypassed
-    [warning] = tenant_row(entry_of(course.node, course.tenant), course.node)["warnings"]
+    [warning] = tenant_status(entry_of(course.node, course.tenant), course.node)["warnings"]
     assert warning.endswith("measured 50 %: it launches work while its gate is closed")
 
 
@@ -241,7 +241,7 @@ def test_a_container_that_is_slowed_by_another_has_the_drivers_figure(
     assert victim.spent.source == "driver"
     assert victim.spent.cores_used[10] == pytest.approx(36)
     assert (course.spent.correction_percent, victim.spent.correction_percent) == (49, -24)
-    [warning] = tenant_row(row, node)["warnings"]
+    [warning] = tenant_status(row, node)["warnings"]
     assert warning.endswith("another container bypasses the launch gate and slows this one")
     apart = [after - before for before, after in pairwise(corrected)]
     assert max(apart) <= 2 * 10**9  # a correction applies for five seconds

@@ -18,7 +18,7 @@ from gpushare.daemon.observed import CardUsage, UsageView
 from gpushare.daemon.operator.cards import cordon_card, set_card_policy, uncordon_card
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.service.control_request import refusal_packet
-from gpushare.daemon.views import metrics
+from gpushare.daemon.views.rows import card_rows
 from gpushare.protocol import CODE_NOT_FOUND
 
 from . import fakes
@@ -71,9 +71,8 @@ def test_a_card_that_takes_no_new_tenant_has_nothing_available(tmp_path: Path) -
     with node(tmp_path, count=3) as made:
 
         def shown() -> list[object]:
-            rows = [card["available_bytes"] for card in ask(made, "cards")]
-            assert rows == [card["available_bytes"] for card in metrics.card_metrics(made)]
-            return rows
+            assert [*card_rows(made)] == ask(made, "cards")
+            return [card["available_bytes"] for card in card_rows(made)]
 
         every = CARDS[0].memory_bytes
         assert shown() == [every] * 3

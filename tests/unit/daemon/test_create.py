@@ -14,7 +14,7 @@ import pytest
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import bind, create, release
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.views.metrics import tenant_metrics
+from gpushare.daemon.views.metrics import tenant_rows
 from gpushare.errors import UserError
 from gpushare.oci import edits, spec
 from gpushare.quota.errors import QuotaError
@@ -71,7 +71,7 @@ def test_annotations_that_gpushare_yaml_names_become_labels_of_metrics(
     node.node.config = replace(node.node.config, labels=("team", "example.com/cost"))
     annotations = {"team": "red", "other": "x"}
     BundleToCreate(tmp_path / "b", GPU, annotations=annotations).create(node)
-    assert [one["labels"] for one in tenant_metrics(node)] == [{"team": "red"}]
+    assert [one["labels"] for one in tenant_rows(node)] == [{"team": "red"}]
 
 
 def test_a_second_create_before_the_first_was_bound_takes_its_place(

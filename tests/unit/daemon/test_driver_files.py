@@ -19,7 +19,7 @@ from gpushare.daemon.limits import effective_isolation, set_driver_limits
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.quota.request_policy import RequestPolicy
 from tests.unit.host import elf
 
@@ -57,7 +57,7 @@ def test_capabilities_that_a_share_does_not_get_are_noted(node: FakeDaemon, tmp_
         tmp_path / "b", SHARE, "NVIDIA_DRIVER_CAPABILITIES=compute,video,cudnn"
     )
     entry = given(container, node)
-    unknown, past = tenant_row(entry, node)["notes"]
+    unknown, past = tenant_status(entry, node)["notes"]
     assert "no such capability: cudnn" in unknown
     assert past.startswith("not given: video (NVIDIA_DRIVER_CAPABILITIES)")
     assert "allow_bypass_capabilities in gpushare.yaml" in past

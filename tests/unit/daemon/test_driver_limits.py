@@ -20,7 +20,7 @@ from gpushare.daemon.lifecycle.release import adopt_tenants, reconcile_tenants, 
 from gpushare.daemon.limits import change_limit, set_driver_limits, update_burst_limits
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.protocol import HostProcessGrant
 from gpushare.quota.errors import QuotaError
 
@@ -73,7 +73,7 @@ def test_the_driver_holds_each_card_of_a_bound_tenant(
     tenant = bound(node, program, memory="4GiB", count="2")
     four = DriverLimits(4 * GIB, 4 * GIB)
     assert driver.held == {(fakes.card(number).uuid, cgroup): four for number in (0, 1)}
-    assert tenant_row(entry_of(node, tenant), node)["isolation"] == "driver"
+    assert tenant_status(entry_of(node, tenant), node)["isolation"] == "driver"
 
 
 def test_managed_memory_beyond_the_quota_is_within_the_drivers_limit(

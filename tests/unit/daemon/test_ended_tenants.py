@@ -11,7 +11,7 @@ import pytest
 from gpushare import abi
 from gpushare.daemon.lifecycle.release import release_tenant
 from gpushare.daemon.views import metrics
-from gpushare.daemon.views.metrics import ended_metrics
+from gpushare.daemon.views.metrics import ended_rows
 
 from . import registered
 from .fakes import GIB, FakeDaemon
@@ -40,19 +40,19 @@ def test_the_last_figures_have_what_came_after_the_last_look(
     registered.register(fd, 0, os.getpid(), 1)
     waited(fd, 1)
     course.looks(3, got_ms=75)
-    [before] = metrics.tenant_metrics(node)
+    [before] = metrics.tenant_rows(node)
     charge(course, 60)
     waited(fd, 2)
     began = time.time()
     release_tenant(course.tenant["key"], node, "its process has ended")
-    assert not list(metrics.tenant_metrics(node))
-    [last] = ended_metrics(node)
+    assert not list(metrics.tenant_rows(node))
+    [last] = ended_rows(node)
     assert (last["key"], last["created"]) == (before["key"], before["created"])
     assert began <= last["ended"] <= time.time()
     [part], [earlier] = last["cards"], before["cards"]
-    assert part["memory_bytes"] == 4 * GIB
+    assert part["quota_bytes"] == 4 * GIB
     assert part["gpu_seconds"] == pytest.approx(earlier["gpu_seconds"] + 0.060)
-    assert part["throttled_seconds"] == pytest.approx(earlier["throttled_seconds"] + 1)
+    assert part["compute"]["throttled_ns"] == earlier["compute"]["throttled_ns"] + 10**9
     # Any number of clients see it, and the rows of the others are as before.
     for _ in range(2):
         assert [row["ended"] for row in ask(node, "metrics") if "ended" in row] == [last]
@@ -66,10 +66,10 @@ def test_last_figures_go_after_a_minute_and_are_bounded(
     keys = [course.tenant["key"], *(opened(node, memory="1GiB")["key"] for _ in range(3))]
     for key in keys[:3]:
         release_tenant(key, node, "its process has ended")
-    assert [row["key"] for row in ended_metrics(node)] == keys[1:3]
+    assert [row["key"] for row in ended_rows(node)] == keys[1:3]
     real = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: real() + metrics.KEPT_SECONDS + 1)
-    assert not list(ended_metrics(node))
+    assert not list(ended_rows(node))
     release_tenant(keys[3], node, "its process has ended")
     assert [key for key, _ in node.tenants.ended] == keys[3:]
 
@@ -77,10 +77,10 @@ def test_last_figures_go_after_a_minute_and_are_bounded(
 def test_a_fault_of_the_figures_keeps_no_tenant(
     node: FakeDaemon, course: ScheduledGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "tenant_metrics_of", lambda *_: 1 / 0)
+    monkeypatch.setattr(metrics, "tenant_row", lambda *_: 1 / 0)
     release_tenant(course.tenant["key"], node, "its process has ended")
     assert not node.ledger.entries
-    assert not list(ended_metrics(node))
+    assert not list(ended_rows(node))
 
 
 def test_the_second_attempt_to_release_keeps_the_figures_of_the_first(
@@ -95,6 +95,6 @@ def test_the_second_attempt_to_release_keeps_the_figures_of_the_first(
         patch.setattr(node.mounts, "remove", refuse)
         with pytest.raises(OSError, match="busy"):
             release_tenant(course.tenant["key"], node, "its process has ended")
-    [first] = ended_metrics(node)
+    [first] = ended_rows(node)
     release_tenant(course.tenant["key"], node, "its process has ended")
-    assert list(ended_metrics(node)) == [first]
+    assert list(ended_rows(node)) == [first]

@@ -30,8 +30,9 @@ from gpushare.daemon.placement.model import MigInstance
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.record import FreezeRecord
 from gpushare.daemon.store.ticket import TicketSource
-from gpushare.daemon.views.metrics import tenant_metrics
-from gpushare.daemon.views.status_rows import evicted_on, tenant_row
+from gpushare.daemon.views.metrics import tenant_rows
+from gpushare.daemon.views.rows import evicted_on
+from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.daemon.views.why import explain_memory
 from gpushare.errors import UserError
 from gpushare.quota.request_policy import IdlePolicy
@@ -65,14 +66,14 @@ def test_evicted_memory_is_available_and_the_calls_wait(made: EvictableNode) -> 
     assert tenant.is_gated
     assert made.capacity().available_bytes == before + 40 * GIB
     assert [made.node.checkpoints.state(pid) for pid in tenant.pids] == [api.CHECKPOINTED] * 2
-    row = tenant_row(tenant.record, made.node)["evicted"]
+    row = tenant_status(tenant.record, made.node)["eviction"]
     assert row is not None
     assert (row["state"], row["cause"], row["reason"]) == ("evicted", "operator", "lunch")
     assert (row["bytes"], row["from_cards"]) == (40 * GIB, [0])
     assert evicted_on(tenant.card, made.node) == (1, 40 * GIB)
     made.node.observed.waiting = {tenant.key: 7.0}
-    [metric] = tenant_metrics(made.node)
-    assert (metric["eviction"], metric["restore_waits_since"]) == ("evicted", 7.0)
+    [metric] = tenant_rows(made.node)
+    assert metric["eviction"] == {**row, "waits_since": 7.0}
     [part] = metric["cards"]
     assert (part["used_bytes"], part["evicted_bytes"]) == (0, 40 * GIB)
 
@@ -192,7 +193,7 @@ def test_one_that_is_held_waits_for_the_operator(made: EvictableNode) -> None:
     made.node.evictions.want(tenant.key)
     made.settle()
     assert tenant.eviction is not None
-    row = tenant_row(tenant.record, made.node)["evicted"]
+    row = tenant_status(tenant.record, made.node)["eviction"]
     assert row is not None
     assert row["waits_since"] is not None
     made.node.evictions.restore(tenant.key)
@@ -427,10 +428,10 @@ def test_two_that_need_the_same_room_do_not_take_turns(made: EvictableNode) -> N
 def test_a_restored_tenant_is_not_to_be_killed_with_a_driver_that_hangs(
     made: EvictableNode, kill: Kill
 ) -> None:
-    [warning] = tenant_row(kill[0].record, made.node)["warnings"]
+    [warning] = tenant_status(kill[0].record, made.node)["warnings"]
     assert "end it with gpushare stop train, which evicts it first" in warning
     made.driver.driver_version = "615.10"
-    assert not tenant_row(kill[0].record, made.node)["warnings"]
+    assert not tenant_status(kill[0].record, made.node)["warnings"]
 
 
 Kill = tuple[EvictableTenant, BeforeKill, list[str]]
@@ -447,7 +448,7 @@ def kill(made: EvictableNode) -> Kill:
     kills = BeforeKill(made.node, made.node.evictions)
     assert not kills.postpones(tenant.record, lambda: None)  # it was never restored
     made.node.evictions.evict(tenant.key)
-    assert not tenant_row(tenant.record, made.node)["warnings"]
+    assert not tenant_status(tenant.record, made.node)["warnings"]
     made.node.evictions.restore(tenant.key)
     return tenant, kills, again
 
@@ -487,10 +488,10 @@ def test_one_that_waits_and_one_that_is_lost_are_named(made: EvictableNode) -> N
     opened(made.node, memory="100GiB", devices="0")
     made.node.evictions.want(tenant.key)
     made.settle()
-    [warning] = tenant_row(tenant.record, made.node)["warnings"]
+    [warning] = tenant_status(tenant.record, made.node)["warnings"]
     assert "it waits until a card has room" in warning
     report, _ = explain_memory(tenant.record, made.node)
-    assert report["evicted"] is not None
+    assert report["eviction"] is not None
     assert "100 GiB of the memory is in host memory" in report["advice"][0]
     assert "the program waits for its memory" in report["advice"][1]
 

@@ -16,7 +16,7 @@ from gpushare.daemon.pages import tenants
 from gpushare.daemon.pages.status_page import StatusPage
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.daemon.views.why import explain_memory
 from gpushare.protocol import MAX_REPLY_BYTES, HostProcessGrant, encode
 
@@ -106,7 +106,7 @@ def test_no_claim_and_no_name_makes_a_row_that_cannot_be_sent(
     )
     node.sampler.look()
     entry = entry_of(node, tenant)
-    assert len(encode({"row": {**tenant_row(entry, node)}})) <= MAX_REPLY_BYTES
+    assert len(encode({"row": {**tenant_status(entry, node)}})) <= MAX_REPLY_BYTES
     report, rows = explain_memory(entry, node)
     assert len(encode({"ok": True, "why": {**report}})) <= MAX_REPLY_BYTES
     assert max(len(encode({"row": {**row}})) for row in rows) <= MAX_REPLY_BYTES

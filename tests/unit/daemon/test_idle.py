@@ -21,8 +21,8 @@ from gpushare.daemon.observe import time_limits
 from gpushare.daemon.observe.time_limits import IdleHolders
 from gpushare.daemon.observed import AuditFinding, ComputeUsage, UsageView
 from gpushare.daemon.store.record import FreezeRecord, TenantRecord
-from gpushare.daemon.views.metrics import tenant_metrics
-from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.daemon.views.metrics import tenant_rows
+from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.quota.request import RequestRecord, SourceKind
 from gpushare.quota.request_policy import IdlePolicy
 
@@ -107,9 +107,9 @@ def test_it_is_idle_after_the_time_and_reported_once(course: Course) -> None:
     assert course.after(1) == BEGAN
     assert course.after(60) == BEGAN
     assert (course.events, course.acts) == (["tenant-idle-detected"], [])
-    row = tenant_row(course.row(), course.node)
+    row = tenant_status(course.row(), course.node)
     assert (row["idle_since"], row["warnings"]) == (BEGAN, [])
-    assert [one["idle_since"] for one in tenant_metrics(course.node)] == [BEGAN]
+    assert [one["idle_since"] for one in tenant_rows(course.node)] == [BEGAN]
 
 
 def test_warn_also_warns_its_user(course: Course) -> None:
@@ -117,7 +117,7 @@ def test_warn_also_warns_its_user(course: Course) -> None:
     course.after(0)
     course.after(7200)
     assert course.events == ["tenant-idle-warned"]
-    [warning] = tenant_row(course.row(), course.node)["warnings"]
+    [warning] = tenant_status(course.row(), course.node)["warnings"]
     assert "does not use its cards (idle.action: warn)" in warning
 
 

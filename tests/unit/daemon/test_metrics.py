@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,13 @@ from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.observe.compute_usage import DRIVER, GATE
 from gpushare.daemon.observe.sampler import update_peaks
-from gpushare.daemon.observed import WINDOWS, ComputeUsage
+from gpushare.daemon.observed import WINDOWS, CardUsage, ComputeUsage, UsageView
 from gpushare.daemon.operator.cards import cordon_card
-from gpushare.daemon.placement.model import CardCapacity, NonTenantProcess
-from gpushare.daemon.views import metrics
-from gpushare.metrics_schema import ACTIONS, BOUNDS, TenantMetrics
+from gpushare.daemon.placement.model import NonTenantProcess
+from gpushare.daemon.views import metrics, rows
+from gpushare.metrics_schema import BOUNDS
 from gpushare.protocol import HostProcessGrant
+from gpushare.protocol.rows import ACTIONS, TenantRow
 
 from . import fakes, registered
 from .fakes import GIB, FakeDaemon, FakeDriver, card
@@ -31,8 +33,8 @@ from .test_cordon import ask
 UUID = card(0).uuid
 
 
-def row(node: FakeDaemon) -> TenantMetrics:
-    [found] = metrics.tenant_metrics(node)
+def row(node: FakeDaemon) -> TenantRow:
+    [found] = metrics.tenant_rows(node)
     return found
 
 
@@ -75,16 +77,13 @@ def test_a_card_has_its_sensors_as_long_as_the_driver_answers(tmp_path: Path) ->
     driver.sensors = {UUID: {"temperature_celsius": 41, "power_milliwatts": 250_500}}
     with fakes.node(tmp_path, driver) as node:
         node.sampler.look()
-        [found] = metrics.card_metrics(node)
+        [found] = rows.card_rows(node)
         assert found["sensors"] == driver.sensors[UUID]
-        [row] = ask(node, "cards")
-        assert (row["temperature_celsius"], row["power_milliwatts"]) == (41, 250_500)
+        assert [row["sensors"] for row in ask(node, "cards")] == [found["sensors"]]
         driver.fault = "it hangs"
         node.sampler.look()
-        [found] = metrics.card_metrics(node)
+        [found] = rows.card_rows(node)
         assert found["sensors"] == {}
-        [row] = ask(node, "cards")
-        assert (row["temperature_celsius"], row["power_milliwatts"]) == (None, None)
 
 
 def test_the_last_xid_of_a_card_is_the_last_listed(tmp_path: Path) -> None:
@@ -93,7 +92,7 @@ def test_the_last_xid_of_a_card_is_the_last_listed(tmp_path: Path) -> None:
         for number in (31, 43, 31):
             driver.xids = ((UUID, number),)
             node.sampler.look()
-        [found] = metrics.card_metrics(node)
+        [found] = rows.card_rows(node)
     assert list(found["xids"].items()) == [("43", 1), ("31", 2)]
 
 
@@ -108,7 +107,7 @@ def test_the_most_that_was_used_stays(node: FakeDaemon) -> None:
     assert (part["used_bytes"], part["peak_bytes"]) == (2 * GIB, 3 * GIB)
     release.release_tenant(row(node)["key"], node, "it ended")
     uses(node)
-    assert list(metrics.tenant_metrics(node)) == []
+    assert list(metrics.tenant_rows(node)) == []
     assert node.observed.peaks == {}
 
 
@@ -127,16 +126,20 @@ def test_counts_of_an_earlier_daemon_are_not_counted_again(tmp_path: Path) -> No
         waited(fd, 5)
         first.tenants.pages[tenant["key"]].claims()
         first.meter.look()
-        assert (row(first)["denied"], row(first)["cards"][0]["throttled_seconds"]) == (3, 5.0)
+        assert (row(first)["denied_since_start"], waits(first)) == (3, 5 * 10**9)
     with fakes.again(tmp_path) as second:
         release.adopt_tenants(second, second.freezer)
         second.meter.look()
-        assert (row(second)["denied"], row(second)["cards"][0]["throttled_seconds"]) == (0, 0.0)
+        assert (row(second)["denied_since_start"], waits(second)) == (0, 0 * 10**9)
         fd = second.tenants.pages[tenant["key"]].status.fd
         registered.register(fd, 0, os.getpid(), starttime(), denied=5)
         waited(fd, 7)
         second.meter.look()
-        assert (row(second)["denied"], row(second)["cards"][0]["throttled_seconds"]) == (2, 2.0)
+        assert (row(second)["denied_since_start"], waits(second)) == (2, 2 * 10**9)
+
+
+def waits(node: FakeDaemon) -> int:
+    return row(node)["cards"][0]["compute"]["throttled_ns"]
 
 
 def waited(fd: int, seconds: int) -> None:
@@ -147,39 +150,39 @@ def waited(fd: int, seconds: int) -> None:
 @pytest.mark.parametrize(
     ("driver", "source", "gate", "said"),
     [
-        (31.0, GATE, 29.0, (31.0, "nvml")),
+        (31.0, GATE, 29.0, (31.0, "driver")),
         (0.0, GATE, 29.0, (29.0, "gate")),
         (None, GATE, 29.0, (29.0, "gate")),
-        (0.0, GATE, 0.0, (0.0, "nvml")),
-        (12.0, DRIVER, 12.0, (12.0, "nvml")),
+        (0.0, GATE, 0.0, (0.0, "driver")),
+        (12.0, DRIVER, 12.0, (12.0, "driver")),
     ],
 )
-def test_utilisation_is_the_drivers_else_the_gates_else_unknown(
+def test_utilization_is_the_drivers_else_the_gates_else_unknown(
     driver: float | None, source: str, gate: float, said: tuple[float, str]
 ) -> None:
     got = {1: 9.0, 10: gate, 60: 9.0}
     usage = ComputeUsage(driver=dict.fromkeys(WINDOWS, driver), source=source, cores_used=got)
-    assert metrics.busy_cores(usage, running=True) == said
-    assert metrics.busy_cores(ComputeUsage(), running=True) == (None, "")
-    assert metrics.busy_cores(ComputeUsage(), running=False) == (0.0, "gate")
+    assert rows.busy_cores(usage, running=True) == said
+    assert rows.busy_cores(ComputeUsage(), running=True) == (None, "")
+    assert rows.busy_cores(ComputeUsage(), running=False) == (0.0, "gate")
 
 
 def test_a_cards_use_is_the_sum_over_its_processes(node: FakeDaemon) -> None:
     tenant = opened(node, memory="4GiB", cores="30", devices="0")
     bound(node, tenant)
     uses(node, ProcessUse(os.getpid(), GIB, 7), ProcessUse(1, 2 * GIB, None), busy=50)
-    first, second = metrics.card_metrics(node)
+    first, second = rows.card_rows(node)
     assert (first["used_bytes"], first["allocated_bytes"]) == (3 * GIB, 4 * GIB)
-    assert (first["non_tenant_processes"]["ignore"], first["utilization"]) == (1, 50)
-    assert (first["cores_allocated"], first["tenants"]) == (30, 1)
-    assert (second["used_bytes"], second["tenants"], second["healthy"]) == (0, 0, True)
+    assert (first["non_tenant_actions"]["ignore"], first["utilization"]) == (1, 50)
+    assert (first["cores_available"], first["tenants"]) == (70, 1)
+    assert (second["used_bytes"], second["tenants"], second["health"]) == (0, 0, "ok")
     assert not first["cordoned"]
     cordon_card(card(0), "its fan", node)
-    assert [one["cordoned"] for one in metrics.card_metrics(node)] == [True, False]
+    assert [one["cordoned"] for one in rows.card_rows(node)] == [True, False]
     uses(node, ProcessUse(os.getpid(), None, 7), lost=card(1).uuid)
-    first, second = metrics.card_metrics(node)
+    first, second = rows.card_rows(node)
     assert first["used_bytes"] is None
-    assert not second["healthy"]
+    assert second["health"] != "ok"
 
 
 def test_durations_go_into_the_bucket_that_they_are_within() -> None:
@@ -199,13 +202,16 @@ def test_durations_go_into_the_bucket_that_they_are_within() -> None:
 
 
 @pytest.mark.parametrize("unknown", ["ignore", "warn", "kill"])
-def test_processes_of_an_unallocated_container_are_counted_as_configured(unknown: str) -> None:
+def test_processes_of_an_unallocated_container_are_counted_as_configured(
+    node: FakeDaemon, unknown: str
+) -> None:
     host = NonTenantProcess(1, "Xorg", GIB)
     inside = NonTenantProcess(2, "python", GIB, "docker 4f5e6d7c8b9a")
-    capacity = CardCapacity(card(0), non_tenants=(host, inside, inside))
+    node.observed.usage = UsageView(cards={UUID: CardUsage(non_tenants=(host, inside, inside))})
+    node.node.config = replace(node.node.config, unknown=unknown)
     expected = {**dict.fromkeys(ACTIONS, 0), "ignore": 1}
     expected[unknown] += 2
-    assert metrics.non_tenant_processes(capacity, unknown) == expected
+    assert next(rows.card_rows(node))["non_tenant_actions"] == expected
 
 
 def test_a_whole_card_has_the_drivers_figures(node: FakeDaemon) -> None:
@@ -216,7 +222,7 @@ def test_a_whole_card_has_the_drivers_figures(node: FakeDaemon) -> None:
         node.meter.look(10**9 * (1 + look_ns))
     found = row(node)
     [part] = found["cards"]
-    assert (found["mode"], found["isolation"]) == ("exclusive", "exclusive")
+    assert found["isolation"] == "exclusive"
     assert (part["used_bytes"], part["kinds"]["unaccounted"]) == (9 * GIB, 9 * GIB)
-    assert (part["utilization"], part["source"]) == (80.0, "nvml")
-    assert (part["peak_bytes"], part["drift_bytes"]) == (9 * GIB, None)
+    assert (part["utilization"], part["utilization_source"]) == (80.0, "driver")
+    assert (part["peak_bytes"], part["expected_bytes"]) == (9 * GIB, None)

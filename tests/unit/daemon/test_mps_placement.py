@@ -15,7 +15,8 @@ from gpushare.daemon.operator.reload import NotReloaded, reload_config
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.scheduler_sync import shares_on_card
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.daemon.views.status_rows import card_row, tenant_row
+from gpushare.daemon.views.rows import card_rows
+from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.quota.effective_request import resolve_request
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.parse import parse_request
@@ -139,10 +140,10 @@ def test_a_card_whose_mode_was_changed_while_gpushared_was_stopped_is_drained_fi
 
 def test_cards_and_containers_say_that_they_use_mps(node: FakeDaemon) -> None:
     record = created(node, memory="4GiB", backend="mps")
-    rows = [card_row(capacity) for capacity in node.accounts.capacities()]
+    rows = list(card_rows(node))
     assert [row["mode"] for row in rows] == ["unused", "mps"]
     assert [row["is_schedulable"] for row in rows] == [True, False]
-    found = tenant_row(record, node)
+    found = tenant_status(record, node)
     assert found["isolation"] == "mps"
     assert found["mps"] is not None
 

@@ -20,8 +20,8 @@ from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.record import record_from_json
 from gpushare.daemon.store.ticket import TicketRecord, TicketSource
-from gpushare.daemon.views.metrics import tenant_metrics
-from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.daemon.views.metrics import tenant_rows
+from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.daemon.views.why import explain_memory
 from gpushare.protocol import HostProcessGrant
 from gpushare.quota.errors import QuotaError
@@ -97,7 +97,7 @@ def test_it_is_beside_the_use_and_takes_nothing_from_others(node: FakeDaemon) ->
     record = entry_of(node, tenant)
     claim(node, tenant, {abi.KIND_BUFFER: 3 * GIB, abi.KIND_MANAGED: 18 * GIB})
     free = node.accounts.capacities()[0].available_bytes
-    [card] = tenant_row(record, node)["cards"]
+    [card] = tenant_status(record, node)["cards"]
     assert (card["used_bytes"], card["burst_used_bytes"]) == (5 * GIB, 0)
     assert (card["oversubscribed_bytes"], card["oversubscribed_limit_bytes"]) == (
         *(16 * GIB, 16 * GIB),
@@ -107,7 +107,7 @@ def test_it_is_beside_the_use_and_takes_nothing_from_others(node: FakeDaemon) ->
     assert (row["used_bytes"], row["kinds"]["managed"]) == (5 * GIB, 2 * GIB)
     assert row["oversubscribed_bytes"] == 16 * GIB
     assert sum(row["kinds"].values()) == row["used_bytes"]
-    [metric] = [one for one in tenant_metrics(node) if one["key"] == record.key]
+    [metric] = [one for one in tenant_rows(node) if one["key"] == record.key]
     assert metric["cards"][0]["used_bytes"] == 5 * GIB
     assert metric["cards"][0]["oversubscribed_bytes"] == 16 * GIB
     # A card of 140 GiB: nothing but the quota is taken of it.
@@ -119,9 +119,9 @@ def test_whatever_it_claims_all_commands_show_the_same(node: FakeDaemon) -> None
     tenant = opened(node, memory="8GiB", oversubscribe="host:16GiB", devices="0")
     record, most = entry_of(node, tenant), fakes.card().memory_bytes
     claim(node, tenant, {abi.KIND_BUFFER: 2 * most, abi.KIND_MANAGED: 18 * GIB})
-    [row] = tenant_row(record, node)["cards"]
+    [row] = tenant_status(record, node)["cards"]
     [part] = explain_memory(record, node)[0]["cards"]
-    [metric] = [one for one in tenant_metrics(node) if one["key"] == record.key]
+    [metric] = [one for one in tenant_rows(node) if one["key"] == record.key]
     assert row["used_bytes"] == part["used_bytes"] == metric["cards"][0]["used_bytes"] == most
 
 

@@ -128,7 +128,7 @@ def test_a_page_never_has_a_limit_below_its_quota(
             self._word.value = value
             content = (tmp_path / "grant").read_bytes()[abi.grant_card_offset(0) :]
             quota = u64(content, abi.GRANT_CARD_QUOTA_BYTES)
-            found.append((quota, u64(content, abi.GRANT_CARD_CURRENT_LIMIT_BYTES)))
+            found.append((quota, u64(content, abi.GRANT_CARD_LIMIT_BYTES)))
 
     monkeypatch.setattr(page, "_card64", lambda number, field: Word(word_of(number, field)))
     for quota, limit in ((4, 8), (1, 1), (3, 3), (2, 5)):

@@ -31,7 +31,7 @@ from gpushare.daemon.placement.waiting import (
 )
 from gpushare.daemon.store.ledger import Record
 from gpushare.daemon.store.ticket import TicketRecord, TicketSource
-from gpushare.daemon.views.status_rows import queue_rows
+from gpushare.daemon.views.queue import queue_rows
 from gpushare.quota.errors import QuotaError
 
 from . import fakes

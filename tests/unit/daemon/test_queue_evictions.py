@@ -17,7 +17,8 @@ from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.record import FreezeRecord
 from gpushare.daemon.store.ticket import TicketRecord, TicketSource
 from gpushare.daemon.views.metrics import daemon_metrics
-from gpushare.daemon.views.status_rows import queue_rows, tenant_row
+from gpushare.daemon.views.queue import queue_rows
+from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.quota.request_policy import IdlePolicy
 
 from . import evictable
@@ -167,7 +168,7 @@ def test_a_restore_that_waits_is_in_the_queue_and_says_what_it_waits_for(
     assert "card 0 has 40 of 140 GiB available" in first["reason"]
     assert (second["ticket"], second["position"]) == (ticket.id, 2)
     assert daemon_metrics(made.node)["queue_waiting"] == 1
-    (warning,) = tenant_row(tenant.record, made.node)["warnings"]
+    (warning,) = tenant_status(tenant.record, made.node)["warnings"]
     assert "it waits until a card has room (gpushare queue): no card has room" in warning
 
 
@@ -190,7 +191,7 @@ def test_one_that_lacks_something_else_withholds_nothing_and_is_not_tried_withou
         for _ in range(2):
             opened(made.node, memory="1GiB", devices="0")
             made.settle()
-        (warning,) = tenant_row(tenant.record, made.node)["warnings"]
+        (warning,) = tenant_status(tenant.record, made.node)["warnings"]
         assert "gpushared tries again" in warning
     made.look()
     made.node.evictions.look()
@@ -211,7 +212,9 @@ def test_a_paused_container_withholds_nothing_and_is_restored_once_it_goes_on(
     for _ in range(2):
         opened(made.node, memory="1GiB", devices="0")
         made.settle()
-    (warning,) = [one for one in tenant_row(tenant.record, made.node)["warnings"] if "CUDA" in one]
+    (warning,) = [
+        text for text in tenant_status(tenant.record, made.node)["warnings"] if "CUDA" in text
+    ]
     assert f"waits until gpushare resume {tenant.record.title}" in warning
     freezes.forget(tenant.key)
     look(made)

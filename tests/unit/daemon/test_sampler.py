@@ -23,8 +23,9 @@ from gpushare.daemon.pages.grant_page import CardGrant
 from gpushare.daemon.pages.status_page import TenantClaims
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.views.daemon_status import status_row
-from gpushare.daemon.views.status_rows import card_row, tenant_row
-from gpushare.protocol import TenantStatus
+from gpushare.daemon.views.rows import card_rows
+from gpushare.daemon.views.tenant_status import tenant_status
+from gpushare.protocol.rows import TenantStatus
 
 from . import fakes, registered
 from .fake_process import FakeProcess
@@ -68,7 +69,7 @@ class SampledTenant:
 
     @property
     def row(self) -> TenantStatus:
-        return tenant_row(self.node.ledger.entries[KEY], self.node)
+        return tenant_status(self.node.ledger.entries[KEY], self.node)
 
 
 @pytest.fixture
@@ -168,14 +169,14 @@ def test_a_silent_card_reserves_no_contexts(tenant: SampledTenant) -> None:
     tenant.uses(GIB + 500 * MIB, ProcessUse(os.getpid(), GIB))
     tenant.driver.busy = {CARD: 45}
     tenant.looks(4)
-    assert card_row(tenant.node.accounts.capacities()[0])["utilization"] == 45
+    assert next(card_rows(tenant.node))["utilization"] == 45
     (process,) = tenant.row["processes"]
     assert process["cards"] == [{"index": 0, "bytes": GIB + 500 * MIB, "utilization": 40}]
     tenant.driver.lost = frozenset({CARD})
     assert tenant.looks() == [500]
     assert tenant.usage.cards[CARD].non_tenant_bytes == GIB
     assert tenant.usage.cards[CARD].health == "GPU is lost"
-    assert card_row(tenant.node.accounts.capacities()[0])["utilization"] is None
+    assert next(card_rows(tenant.node))["utilization"] is None
     tenant.driver.lost = frozenset()
     tenant.uses(None)  # no figure changes none
     assert tenant.looks() == [500]
@@ -204,8 +205,7 @@ def test_every_sample_is_a_heartbeat(tenant: SampledTenant, tmp_path: Path) -> N
 
 def test_refusals_of_a_process_are_counted_after_its_end(tenant: SampledTenant) -> None:
     def denied() -> int:
-        [card] = tenant.row["cards"]
-        return card["denied_allocations"]
+        return tenant.row["denied_allocations"]
 
     tenant.claim(GIB, pid=1, starttime=1, denied=3)  # dead, and the first look reaps it
     tenant.looks()

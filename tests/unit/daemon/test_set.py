@@ -23,7 +23,8 @@ from gpushare.daemon.operator.resize import (
 )
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.overrides import Overrides
-from gpushare.daemon.views.status_rows import profile_rows, tenant_row
+from gpushare.daemon.views.queue import profile_rows
+from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.protocol import HostProcessGrant
 from gpushare.quota.effective_request import Defaults
 from gpushare.quota.errors import QuotaError
@@ -54,9 +55,9 @@ def test_a_quota_below_the_use_refuses_new_memory_and_takes_none_away(
     pages = node.tenants.pages[tenant["key"]]
     registered.register(pages.status.fd, 0, os.getpid(), 1)
     registered.hold(pages.status.fd, 0, 3 * GIB)
-    row = tenant_row(set_quota(entry_of(node, tenant), {"memory": "1GiB"}, node), node)
+    row = tenant_status(set_quota(entry_of(node, tenant), {"memory": "1GiB"}, node), node)
     [card] = row["cards"]
-    assert (card["quota_bytes"], card["current_limit_bytes"]) == (GIB, GIB)
+    assert (card["quota_bytes"], card["limit_bytes"]) == (GIB, GIB)
     assert (card["used_bytes"], card["over_limit_bytes"]) == (3 * GIB, 2 * GIB)
     assert row["warnings"] == [
         "train uses 3 GiB of 1 GiB on card 0: allocations fail until it frees 2 GiB"
@@ -135,8 +136,8 @@ def test_set_changes_the_page_the_ledger_and_the_next_container(node: FakeDaemon
     assert (entry.priority, entry.class_) == (0, "online")
     assert entry.quota["cores"] == {"value": "40", "source": "operator"}
     assert node.node.overrides.of(tenant["id"]) == asked
-    row = tenant_row(entry, node)
-    assert (row["online"], row["priority"], row["weight"]) == (True, 0, 7)
+    row = tenant_status(entry, node)
+    assert (row["class"], row["priority"], row["weight"]) == ("online", 0, 7)
     page = grant(node, tenant).read_bytes()[4096:]
     assert int.from_bytes(page[abi.GRANT_CARD_QUOTA_BYTES :][:8], "little") == 6 * GIB
     assert int.from_bytes(page[abi.GRANT_CARD_CORES_PERCENT :][:4], "little") == 40
@@ -198,7 +199,7 @@ def test_a_cards_policy_holds_for_its_tenants_and_sets_their_cores_aside(node: F
     assert (permille(node, burst), permille(node, plain)) == (300, 700)
     assert reserved(node, burst) == 30
     assert entry_of(node, burst).policy == "native-burst-share"
-    assert [card["policy"] for card in tenant_row(entry_of(node, burst), node)["cards"]] == [
+    assert [card["policy"] for card in tenant_status(entry_of(node, burst), node)["cards"]] == [
         "fixed-share"
     ]
     with pytest.raises(NoRoom, match="has 70 % of its compute left"):
@@ -267,7 +268,7 @@ def profiled(tmp_path: Path) -> Iterator[FakeDaemon]:
 
 
 def quota_of(profiled: FakeDaemon, tenant: object) -> dict[str, str]:
-    return tenant_row(entry_of(profiled, tenant), profiled)["quota"]  # type: ignore[arg-type]
+    return tenant_status(entry_of(profiled, tenant), profiled)["quota"]  # type: ignore[arg-type]
 
 
 def fits(profiled: FakeDaemon) -> dict[str, int]:
@@ -460,7 +461,7 @@ def test_it_stands_above_the_nodes_and_outlives_the_daemon(node: FakeDaemon) -> 
     tenant = opened(node, memory="4GiB")
     assert node.node.over_quota_action(entry_of(node, tenant)) == "freeze"
     set_over_quota_action(entry_of(node, tenant), "kill", node)
-    assert tenant_row(entry_of(node, tenant), node)["over_quota_action"] == "kill"
+    assert tenant_status(entry_of(node, tenant), node)["over_quota_action"] == "kill"
     assert Overrides(node.node.config.state_dir).of(tenant["id"]) == {"over-quota-action": "kill"}
 
 
@@ -475,4 +476,4 @@ def test_a_whole_card_is_not_judged(node: FakeDaemon) -> None:
     tenant = opened(node, count="1")
     with pytest.raises(NotResizable, match="so the audit does not check it"):
         set_over_quota_action(entry_of(node, tenant), "kill", node)
-    assert tenant_row(entry_of(node, tenant), node)["over_quota_action"] == ""
+    assert tenant_status(entry_of(node, tenant), node)["over_quota_action"] == ""

@@ -11,7 +11,7 @@ from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.observe import time_limits
 from gpushare.daemon.observe.time_limits import TimeLimits, is_near
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.daemon.views.tenant_warnings import warnings_of
+from gpushare.daemon.views.tenant_status import warnings_of
 
 from .fakes import FakeDaemon
 from .operations import opened

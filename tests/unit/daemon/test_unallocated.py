@@ -13,7 +13,7 @@ import pytest
 
 from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.views.daemon_status import status_row
-from gpushare.daemon.views.status_rows import card_row
+from gpushare.daemon.views.rows import card_rows
 
 from . import fakes
 from .busy_card import CARD, BusyCard
@@ -70,7 +70,7 @@ def test_an_unallocated_container_is_reported_once(
     assert events(capfd.readouterr().err) == ["unallocated-container-detected"]
     [warning] = [one for one in status_row(world.node)["warnings"] if "bypasses gpushare" in one]
     assert warning.startswith("process 77 (program) in docker 4f5e6d7c8b9a has 3 GiB of card 0")
-    [row] = card_row(world.node.accounts.capacities()[0])["non_tenant_processes"]
+    [row] = next(card_rows(world.node))["non_tenant_processes"]
     assert (row["pid"], row["container"]) == (PID, "docker 4f5e6d7c8b9a")
     assert ended == []
 
@@ -126,9 +126,9 @@ def test_unaccounted_memory_is_shown_and_reported_if_it_lasts(
     assert events(capfd.readouterr().err) == []
     seen(world, 100)
     assert events(capfd.readouterr().err) == ["memory-unattributed-detected"]
-    assert 8 * GIB <= card_row(world.node.accounts.capacities()[0])["unattributed_bytes"] <= 9 * GIB
+    assert 8 * GIB <= next(card_rows(world.node))["unattributed_bytes"] <= 9 * GIB
     assert world.done == []
     world.more = 0
     seen(world, 1)
-    assert card_row(world.node.accounts.capacities()[0])["unattributed_bytes"] == 0
+    assert next(card_rows(world.node))["unattributed_bytes"] == 0
     assert CARD in world.node.observed.unattributed

@@ -16,8 +16,9 @@ from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.daemon.views import metrics, status_rows, why
-from gpushare.protocol import HostProcessGrant, Why, WhyProcess
+from gpushare.daemon.views import metrics, tenant_status, why
+from gpushare.protocol import HostProcessGrant
+from gpushare.protocol.rows import Why, WhyProcess
 
 from . import registered
 from .fake_process import FakeProcess
@@ -139,7 +140,7 @@ def test_the_last_refusal_outlives_its_process(bound: BoundTenant) -> None:
     bound.refuse(3 * GIB)
     registered.hold(bound.fd, 0, 2 * GIB)
     report, (holder,) = bound.report()
-    assert (report["denied"], holder["denied_bytes"]) == (1, 3 * GIB)
+    assert (report["denied_allocations"], holder["denied_bytes"]) == (1, 3 * GIB)
     last = report["last_denied_allocation"]
     assert last is not None
     assert (last["bytes"], last["container_pid"]) == (3 * GIB, bound.program.pid)
@@ -153,7 +154,7 @@ def test_the_last_refusal_outlives_its_process(bound: BoundTenant) -> None:
     pages = bound.node.tenants.pages[bound.opened["key"]]
     assert pages.reap(lambda _pid, _starttime: False) == 1
     after, holders = bound.report()
-    assert (after["denied"], after["last_denied_allocation"], holders) == (1, last, [])
+    assert (after["denied_allocations"], after["last_denied_allocation"], holders) == (1, last, [])
 
 
 def test_burst_use_is_explained(bound: BoundTenant) -> None:
@@ -190,7 +191,7 @@ def test_a_whole_card_has_the_driver_s_figure_and_no_account(
     report, (holder,) = why.explain_memory(entry_of(node, tenant), node)
     (row,) = report["cards"]
     assert row["used_bytes"] == row["kinds"]["unaccounted"] == sum(row["kinds"].values()) == 3 * GIB
-    assert row["quota_bytes"] == row["current_limit_bytes"] == 140 * GIB
+    assert row["quota_bytes"] == row["limit_bytes"] == 140 * GIB
     assert row["drift_text"].startswith("a whole card has no account")
     assert (holder["accounted"], report["advice"]) == (False, [])
 
@@ -228,8 +229,8 @@ def test_a_page_full_of_the_largest_numbers_is_shown_as_no_more_than_the_card(
         registered.register(bound.fd, number, 200_000 + number, 1, denied=largest)
     bound.node.observed.peaks = {(bound.opened["key"], card(0).uuid): 1 << 52}
     report, holders = bound.report()
-    row = status_rows.tenant_row(bound.entry, bound.node)
-    figures = list(metrics.tenant_metrics(bound.node))
+    row = tenant_status.tenant_status(bound.entry, bound.node)
+    figures = list(metrics.tenant_rows(bound.node))
     for reply in (report, holders, row, figures):
         assert max(numbers(reply)) <= 1 << 53
     memory = card(0).memory_bytes
@@ -261,7 +262,7 @@ def test_a_refused_request_that_fits_by_now_gives_no_advice(bound: BoundTenant) 
     registered.hold(bound.fd, 0, 2 * GIB)
     bound.refuse(GIB)
     report, _ = bound.report()
-    assert (report["denied"], report["advice"]) == (1, [])
+    assert (report["denied_allocations"], report["advice"]) == (1, [])
     bound.refuse(3 * GIB, times=2)
     assert any(
         "most of the memory is buffers" in sentence for sentence in bound.report()[0]["advice"]

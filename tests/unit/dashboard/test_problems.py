@@ -31,10 +31,10 @@ def test_a_node_without_problems_has_none() -> None:
         (
             {"denied_allocations": 2},
             "warning",
-            "train was refused 2 allocations over its quota on card 0 so far",
+            "train was refused 2 allocations over its quota so far",
         ),
         (
-            {"evicted": {"state": "failed", "error": "CUDA_ERROR_X", "waits_since": None}},
+            {"eviction": {"state": "failed", "error": "CUDA_ERROR_X", "waits_since": None}},
             "error",
             "train: eviction failed, the driver has lost its GPU memory: CUDA_ERROR_X",
         ),
@@ -42,7 +42,7 @@ def test_a_node_without_problems_has_none() -> None:
             # That it is idle, too, is no problem: others can get its memory.
             {
                 "idle_since": 4.0,
-                "evicted": {"state": "evicted", "bytes": 3 << 30, "waits_since": 5.0},
+                "eviction": {"state": "evicted", "bytes": 3 << 30, "waits_since": 5.0},
             },
             "warning",
             "train uses CUDA while it is evicted: its restore of 3 GiB waits",
@@ -96,10 +96,10 @@ def test_problems_of_cards_come_with_errors_first() -> None:
 
 def test_who_waits_longest_comes_first() -> None:
     rows = [
-        tenant("free", 1, 4, throttled_ratio=0.01),
-        tenant("slow", 1, 4, throttled_ratio=0.4),
-        tenant("slower", 1, 4, throttled_ratio=0.8),
-        tenant("new", 0, 4, throttled_ratio=0.0, state="reserved"),
+        tenant("free", 1, 4, throttled=0.01),
+        tenant("slow", 1, 4, throttled=0.4),
+        tenant("slower", 1, 4, throttled=0.8),
+        tenant("new", 0, 4, throttled=0.0, state="reserved"),
     ]
     assert [(one["name"], one["reason"]) for one in waiting(rows)] == [
         ("new", "reserved, has not started yet"),

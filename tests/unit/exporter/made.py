@@ -3,120 +3,56 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gpushare.exporter.metric_family import Snapshot
-from gpushare.metrics_schema import BOUNDS, KINDS, Metrics
+from gpushare.metrics_schema import BOUNDS, Metrics
+from tests.unit.rows import GIB, UUID, card_row, tenant_card, tenant_row
 
 if TYPE_CHECKING:
-    from gpushare.metrics_schema import CardMetrics, NodeMetrics, TenantCardMetrics, TenantMetrics
+    from gpushare.metrics_schema import NodeMetrics
+    from gpushare.protocol.rows import CardRow, CardSensors, TenantCard, TenantRow
 
-GIB = 1 << 30
-UUID = "GPU-5b1f2f4e-0000-4000-8000-000000000000"
+__all__ = ["GIB", "UUID", "card", "metrics", "node", "part", "snapshot", "tenant"]
 
-
-def card(index: int = 0, **more: Any) -> CardMetrics:
-    made: CardMetrics = {
-        "index": index,
-        "uuid": f"{UUID[:-1]}{index}",
-        "model": "H200",
-        "name": "NVIDIA H200",
-        "bus_id": "00000000:0F:00.0",
-        "memory_bytes": 140 * GIB,
-        "used_bytes": 5 * GIB,
-        "allocated_bytes": 12 * GIB,
-        "available_bytes": 128 * GIB,
-        "burst_bytes": 2 * GIB,
-        "evicted_bytes": 0,
-        "evicted_tenants": 0,
-        "non_tenant_bytes": 3 * GIB,
-        "cores_allocated": 90,
-        "utilization": 71,
-        "tenants": 2,
-        "max_tenants": 16,
-        "mode": "shared",
-        "cordoned": False,
-        "healthy": True,
-        "health": "ok",
-        "xids": {"79": 1},
-        "non_tenant_processes": {"ignore": 1, "warn": 2, "kill": 0},
-        "sensors": {
-            "temperature_celsius": 41,
-            "memory_temperature_celsius": 47,
-            "power_milliwatts": 250_500,
-            "energy_millijoules": 7_000_250,
-            "sm_clock_mhz": 1980,
-            "memory_clock_mhz": 3201,
-            "memory_copy_percent": 12,
-            "encoder_percent": 3,
-            "decoder_percent": 4,
-            "pcie_replays": 5,
-            "correctable_rows": 6,
-            "uncorrectable_rows": 7,
-            "row_remap_failures": 0,
-            "corrected_ecc_errors": 8,
-            "uncorrected_ecc_errors": 9,
-            "reserved_bytes": 600 << 20,
-        },
-    }
-    made.update(more)  # type: ignore[typeddict-item]
-    return made
+SENSORS: Final[CardSensors] = {
+    "temperature_celsius": 41,
+    "memory_temperature_celsius": 47,
+    "power_milliwatts": 250_500,
+    "energy_millijoules": 7_000_250,
+    "sm_clock_mhz": 1980,
+    "memory_clock_mhz": 3201,
+    "memory_copy_percent": 12,
+    "encoder_percent": 3,
+    "decoder_percent": 4,
+    "pcie_replays": 5,
+    "correctable_rows": 6,
+    "uncorrectable_rows": 7,
+    "row_remap_failures": 0,
+    "corrected_ecc_errors": 8,
+    "uncorrected_ecc_errors": 9,
+    "reserved_bytes": 600 << 20,
+}
 
 
-def part(index: int = 0, **more: Any) -> TenantCardMetrics:
-    made: TenantCardMetrics = {
-        "index": index,
-        "uuid": f"{UUID[:-1]}{index}",
-        "memory_bytes": 4 * GIB,
+def card(index: int = 0, **more: Any) -> CardRow:
+    return card_row(index, **{"sensors": {**SENSORS}, **more})
+
+
+def part(index: int = 0, **more: Any) -> TenantCard:
+    made = {
         "limit_bytes": 6 * GIB,
-        "used_bytes": 3 * GIB,
-        "kinds": {**dict.fromkeys(KINDS, 0), "buffer": 2 * GIB, "context": GIB},
-        "evicted_bytes": 0,
-        "oversubscribed_bytes": 0,
-        "oversubscribed_limit_bytes": 0,
-        "drift_bytes": -1024,
-        "peak_bytes": 3 * GIB,
-        "cores": 30,
+        "expected_bytes": 3 * GIB - 1024,
         "policy": "burst-share",
-        "utilization": 29.5,
-        "source": "nvml",
-        "gpu_seconds": 12.5,
-        "throttled_seconds": 1.5,
-        "throttled": 0.25,
-        "forced": 2,
-        "active": 1763700100.0,
-        "over_bytes": 0,
-        "bypassed": False,
-        "hung": False,
+        "throttled_ns": 1_500_000_000,
+        "throttled": {"1s": 0.12, "10s": 0.25, "60s": 0.11},
+        "forced_launches": 2,
     }
-    made.update(more)  # type: ignore[typeddict-item]
-    return made
+    return tenant_card(index, **{**made, **more})
 
 
-def tenant(name: str = "team/train-0/main", **more: Any) -> TenantMetrics:
-    made: TenantMetrics = {
-        "key": "0123456789abcdef",
-        "id": "4f5e" + "0" * 60,
-        "name": name,
-        "engine": "containerd",
-        "pod": None,
-        "uid": None,
-        "labels": {},
-        "mode": "shared",
-        "policy": "fixed-share",
-        "class_": "offline",
-        "idle_since": None,
-        "eviction": "",
-        "restore_waits_since": None,
-        "priority": 5,
-        "isolation": "interposer",
-        "held": [],
-        "created": 1763700000.0,
-        "denied": 3,
-        "cards": [part()],
-    }
-    made.update(more)  # type: ignore[typeddict-item]
-    return made
+def tenant(name: str = "team/train-0/main", **more: Any) -> TenantRow:
+    return tenant_row(name, **{"id": "4f5e" + "0" * 60, "cards": [part()], **more})
 
 
 def node(**more: Any) -> NodeMetrics:
@@ -155,11 +91,11 @@ def node(**more: Any) -> NodeMetrics:
     return made
 
 
-def metrics(*tenants: TenantMetrics, cards: list[CardMetrics] | None = None) -> Metrics:
+def metrics(*tenants: TenantRow, cards: list[CardRow] | None = None) -> Metrics:
     return Metrics(cards=cards or [card()], tenants=list(tenants), node=node())
 
 
-def snapshot(*tenants: TenantMetrics, cards: list[CardMetrics] | None = None) -> Snapshot:
+def snapshot(*tenants: TenantRow, cards: list[CardRow] | None = None) -> Snapshot:
     return Snapshot("node-1", metrics(*tenants, cards=cards))
 
 

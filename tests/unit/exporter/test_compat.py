@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpushare.exporter.aliases import COMPAT
 from gpushare.exporter.exposition import FAMILIES, expose
 from gpushare.exporter.metric_family import Snapshot
-from gpushare.metrics_schema import KINDS
+from gpushare.protocol.rows import KINDS
 
 from .made import GIB, UUID, card, part, snapshot, tenant
 
@@ -38,11 +38,17 @@ def test_other_exporters_metrics_are_off_by_default() -> None:
 
 
 def test_hami_has_bytes_and_percent_by_pod_and_device() -> None:
-    kinds = {**dict.fromkeys(KINDS, 0), "buffer": GIB, "pool": GIB, "module": MIB, "context": GIB}
+    kinds = {
+        **dict.fromkeys(KINDS, 0),
+        "buffers": GIB,
+        "pools": GIB,
+        "modules": MIB,
+        "contexts": GIB,
+    }
     used = sum(kinds.values())
     made = part(kinds=kinds, used_bytes=used, utilization=29.5)
     labels = {**HAMI, "vdevice_index": "0", "device_uuid": UUID, "zone": "vGPU"}
-    taken = replace(snapshot(tenant(cards=[made])), taken=made["active"] + 60)
+    taken = replace(snapshot(tenant(cards=[made])), taken=made["last_active"] + 60)
     found = {name: value for name, said, value in read(taken, "hami") if said == labels}
     assert found == {
         "hami_vgpu_memory_used_bytes": used,
@@ -59,7 +65,7 @@ def test_hami_has_bytes_and_percent_by_pod_and_device() -> None:
 def test_hami_has_what_is_allocated_by_card_and_container() -> None:
     of_card = {"node": "node-1", "device_uuid": UUID, "device_index": "0", "zone": "vGPU"}
     two = snapshot(
-        tenant("team/train-0/side", id="b", mode="exclusive", cards=[part(cores=0)]),
+        tenant("team/train-0/side", id="b", isolation="exclusive", cards=[part(cores=0)]),
         tenant(),
     )
     found = [
@@ -177,7 +183,7 @@ def test_gpu_manager_has_each_card_and_the_total_in_mib() -> None:
         ("container_request_gpu_memory", *who, "total"): 8 * 1024,
         ("container_request_gpu_utilization", *who, "total"): 0.6,
     }
-    whole = tenant(mode="exclusive", cards=[part(0, cores=0), part(1, cores=0)])
+    whole = tenant(isolation="exclusive", cards=[part(0, cores=0), part(1, cores=0)])
     assert [
         value
         for name, _, value in read(snapshot(whole), "gpu-manager")

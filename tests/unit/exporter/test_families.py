@@ -17,7 +17,7 @@ from gpushare.exporter import sensors
 from gpushare.exporter.exposition import FAMILIES, expose
 from gpushare.exporter.metric_family import OF_CARD, OF_CONTAINER, Snapshot, with_unique_ids
 from gpushare.exporter.node import WATCHED
-from gpushare.metrics_schema import KINDS
+from gpushare.protocol.rows import KINDS
 
 from .made import DOWN, GIB, UUID, card, part, snapshot, tenant
 
@@ -121,10 +121,13 @@ def test_its_figures_are_in_base_units() -> None:
     assert values(taken, "gpushare_build_info", driver="580.159.04", cuda="13.0") == [1]
 
 
+EVICTED = {"state": "evicted", "waits_since": 10.0}
+
+
 def test_an_eviction_has_its_state_memory_and_wait() -> None:
     taken = replace(
         snapshot(
-            tenant(eviction="evicted", restore_waits_since=10.0, cards=[part(evicted_bytes=GIB)]),
+            tenant(eviction=EVICTED, cards=[part(evicted_bytes=GIB)]),
             tenant(id="b" * 64),
         ),
         taken=70.0,
@@ -155,10 +158,10 @@ def test_the_xids_that_end_a_card_are_those_that_the_daemon_takes_for_it() -> No
 
 def test_the_origin_of_a_stop_is_exported() -> None:
     frozen, stopping = "gpushare_container_frozen", "gpushare_container_stopping"
-    taken = snapshot(tenant(held=["audit"]))
+    taken = snapshot(tenant(interventions=[{"by": "audit"}]))
     assert values(taken, frozen, by="audit") == [1]
     assert values(taken, frozen, by="operator") == values(taken, stopping) == [0]
-    taken = snapshot(tenant(held=["stop"]))
+    taken = snapshot(tenant(interventions=[{"by": "stop"}]))
     assert (values(taken, stopping), sum(values(taken, frozen))) == ([1], 0)
 
 
@@ -169,7 +172,7 @@ def test_an_idle_container_has_the_time_for_which_it_is_idle() -> None:
 
 def test_an_unknown_value_has_no_series() -> None:
     taken = snapshot(
-        tenant(cards=[part(utilization=None, source="")]),
+        tenant(cards=[part(utilization=None, utilization_source="")]),
         cards=[card(utilization=None, used_bytes=None)],
     )
     assert values(taken, "gpushare_container_cores_utilization_ratio") == []
@@ -186,9 +189,9 @@ def test_a_container_of_two_cards_is_denied_once() -> None:
 
 def test_drift_is_of_all_containers_of_a_card_and_no_account_has_none() -> None:
     taken = snapshot(
-        tenant("a", id="a", cards=[part(drift_bytes=-10)]),
-        tenant("b", id="b", cards=[part(drift_bytes=30)]),
-        tenant("c", id="c", mode="exclusive", cards=[part(1, drift_bytes=None)]),
+        tenant("a", id="a", cards=[part(expected_bytes=20, driver_bytes=30)]),
+        tenant("b", id="b", cards=[part(expected_bytes=30, driver_bytes=None)]),
+        tenant("c", id="c", isolation="exclusive", cards=[part(1, expected_bytes=None)]),
         cards=[card(0), card(1)],
     )
     assert values(taken, "gpushare_card_accounting_drift_bytes", gpu_index="0") == [20]

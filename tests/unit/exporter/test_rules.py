@@ -37,8 +37,8 @@ class AlertCase:
 def memory(used: int, asked: int, limit: int | None = None) -> Series:
     name = "gpushare_container_memory_used_bytes"
     return {
-        f'{name}{{{PART},kind="buffer"}}': f"{used // 2 * GIB}{ALWAYS}",
-        f'{name}{{{PART},kind="context"}}': f"{(used - used // 2) * GIB}{ALWAYS}",
+        f'{name}{{{PART},kind="buffers"}}': f"{used // 2 * GIB}{ALWAYS}",
+        f'{name}{{{PART},kind="contexts"}}': f"{(used - used // 2) * GIB}{ALWAYS}",
         f"gpushare_container_memory_quota_bytes{{{PART}}}": f"{asked * GIB}{ALWAYS}",
         f"gpushare_container_memory_limit_bytes{{{PART}}}": f"{(limit or asked) * GIB}{ALWAYS}",
     }

@@ -74,7 +74,7 @@ def test_sums_agree_with_the_raw_counters(tmp_path: Path) -> None:
 def test_usage_is_per_container_card_and_label(tmp_path: Path) -> None:
     actors = [
         Actor("train", steady(2, 25), cards=(0, 1), labels={"team": "red"}),
-        Actor("serve", steady(1, 10), mode="exclusive", quota=140, cores=0),
+        Actor("serve", steady(1, 10), isolation="exclusive", quota=140, cores=0),
     ]
     record(tmp_path, actors, 2 * HOUR)
     with read(tmp_path, 0, 3 * HOUR) as source:

@@ -11,7 +11,8 @@ import pytest
 from gpushare.history.reader import HistoryReader
 from gpushare.history.store import MOST_BYTES, HistoryStore, most_bytes_of
 from gpushare.history.tables import FILE
-from gpushare.metrics_schema import Metrics, TenantMetrics
+from gpushare.metrics_schema import Metrics
+from gpushare.protocol.rows import TenantRow
 from tests.unit.exporter import made
 
 from .test_store import DAY, T0, folder
@@ -36,7 +37,7 @@ class BusyNode:
         self._next = 0.0
         self._number = 1000
 
-    def _container(self, number: int, created: float = T0 - 10) -> TenantMetrics:
+    def _container(self, number: int, created: float = T0 - 10) -> TenantRow:
         pod = {"namespace": "team", "name": f"job-{number}", "uid": "0", "container": "main"}
         part = made.part(uuid=self.cards[number % len(self.cards)]["uuid"], gpu_seconds=0.0)
         about = {"key": f"{number:016x}", "id": f"{number:064x}", "pod": pod, "cards": [part]}
@@ -54,7 +55,7 @@ class BusyNode:
             figures["used_bytes"] = self._chance.randrange(4 * made.GIB)
             figures["utilization"] = 100 * self._chance.random()
             figures["gpu_seconds"] += 10 * self._chance.random()
-            figures["throttled_seconds"] += self._chance.random()
+            figures["compute"]["throttled_ns"] += self._chance.randrange(10**9)
         for card in self.cards:
             card["utilization"] = self._chance.randrange(101)
             card["used_bytes"] = self._chance.randrange(140 * made.GIB)
@@ -63,7 +64,7 @@ class BusyNode:
         return Metrics(cards=self.cards, tenants=self._lasting, node=made.node(started=T0 - DAY))
 
 
-def _lasts(tenant: TenantMetrics) -> bool:
+def _lasts(tenant: TenantRow) -> bool:
     return int(tenant["key"], 16) < 1000
 
 

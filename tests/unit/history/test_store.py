@@ -28,7 +28,7 @@ def metrics(*tenants: Any, cards: Any = None, **node: Any) -> Metrics:
 
 
 def container(key: str = KEY, created: float = T0 - 10, **part: Any) -> Any:
-    figures = {"gpu_seconds": 0.0, "throttled_seconds": 0.0, **part}
+    figures = {"gpu_seconds": 0.0, "throttled_ns": 0, **part}
     return made.tenant(f"team/{key}/main", key=key, created=created, cards=[made.part(**figures)])
 
 
@@ -188,7 +188,7 @@ def with_ended(*rows: Any, tenants: Any = ()) -> Metrics:
 
 def test_a_container_of_three_seconds_between_two_samples_is_counted_once(folder: Path) -> None:
     store = HistoryStore(folder)
-    short = ended(5.5, created=T0 + 2.5, gpu_seconds=1.25, used_bytes=100, memory_bytes=400)
+    short = ended(5.5, created=T0 + 2.5, gpu_seconds=1.25, used_bytes=100, quota_bytes=400)
     store.write(T0, metrics())
     for at in (10, 20, 30):  # it is in several answers
         store.write(T0 + at, with_ended(short))
@@ -199,7 +199,7 @@ def test_a_container_of_three_seconds_between_two_samples_is_counted_once(folder
         assert (who.first, who.last) == (T0 + 5.5, T0 + 5.5)
         assert reader.total(who, "gpu_seconds", T0, T0 + 60) == 1.25
         assert reader.total(who, "used_bytes", T0, T0 + 60) == 300
-        assert reader.total(who, "memory_bytes", T0, T0 + 60) == 1200
+        assert reader.total(who, "quota_bytes", T0, T0 + 60) == 1200
         [bucket] = reader.series(who, "used_bytes", T0, T0 + 60)
         assert (bucket.start, bucket.seconds) == (T0 + 2.5, 3)
         assert len(list(intervals(reader, "container", T0, T0 + 60))) == 1
@@ -208,8 +208,8 @@ def test_a_container_of_three_seconds_between_two_samples_is_counted_once(folder
 def test_the_end_of_a_container_is_its_last_sample(folder: Path) -> None:
     store = HistoryStore(folder)
     user = {"uid": os.getuid()}
-    running = {**container(gpu_seconds=2.0, throttled_seconds=0.5, used_bytes=100), **user}
-    last = ended(7, gpu_seconds=5.0, throttled_seconds=0.75, used_bytes=300)
+    running = {**container(gpu_seconds=2.0, throttled_ns=500_000_000, used_bytes=100), **user}
+    last = ended(7, gpu_seconds=5.0, throttled_ns=750_000_000, used_bytes=300)
     store.write(T0, metrics(running))
     # It was released while gpushared answered: its row is a moment older than its end.
     store.write(T0 + 10, with_ended(last, tenants=[running]))

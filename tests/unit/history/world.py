@@ -35,7 +35,6 @@ class Actor:
     cores: int = 50
     begin: float = 0.0
     end: float = float("inf")
-    mode: str = "shared"
     uid: int | None = None
     labels: dict[str, str] = field(default_factory=dict)
     isolation: str = "interposer"
@@ -62,11 +61,10 @@ class Actor:
             self.name,
             key=self.key or self.name,
             id=(self.key or self.name).encode().hex().ljust(64, "0")[:64],
-            mode=self.mode,
             isolation=self.isolation,
-            eviction="evicted" if self.evicted[0] < at <= self.evicted[1] else "",
+            eviction={"state": "evicted"} if self.evicted[0] < at <= self.evicted[1] else None,
             created=T0 + self.begin,
-            denied=self.denied,
+            denied_since_start=self.denied,
             uid=self.uid,
             labels=self.labels,
             pod={"namespace": namespace, "name": pod, "uid": "", "container": "main"}
@@ -75,13 +73,13 @@ class Actor:
             cards=[
                 made.part(
                     card,
-                    memory_bytes=int(self.quota * GIB),
+                    quota_bytes=int(self.quota * GIB),
                     used_bytes=int(gib * GIB),
                     peak_bytes=int(gib * GIB),
                     cores=self.cores,
                     utilization=percent,
                     gpu_seconds=self.gpu_seconds,
-                    throttled_seconds=0.0,
+                    throttled_ns=0,
                 )
                 for card in self.cards
             ],
@@ -119,7 +117,7 @@ def record(
                     if part["index"] == card
                 ),
                 allocated_bytes=sum(
-                    part["memory_bytes"]
+                    part["quota_bytes"]
                     for row in rows
                     for part in row["cards"]
                     if part["index"] == card

@@ -14,7 +14,7 @@ from gpushare.client import Client, DaemonUnreachable
 from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.api.labels import label_value, labels_of
 from gpushare.kubernetes.cards import OUTAGE, OUTAGE_SECONDS, POLL_SECONDS, CardFollower, NodeCards
-from gpushare.protocol import CardStatus
+from gpushare.protocol.rows import CardRow
 
 from .made import GIB, card, node
 
@@ -38,11 +38,11 @@ class Daemon(Client):
         self.now = 100.0
         self.asked = 0
 
-    def cards(self) -> list[CardStatus]:
+    def cards(self) -> list[CardRow]:
         self.asked += 1
         if self.rows is None:
             raise DaemonUnreachable("gpushared is not running: start it")
-        return cast("list[CardStatus]", self.rows)
+        return cast("list[CardRow]", self.rows)
 
     def after(self, seconds: float) -> Daemon:
         self.now += seconds

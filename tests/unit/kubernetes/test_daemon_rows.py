@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.daemon.views.daemon_status import status_row
-from gpushare.daemon.views.status_rows import tenant_row
+from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.kubernetes.api.events import PodContainer, pod_of, pod_of_event
 from tests.unit.daemon import fakes
 from tests.unit.daemon.bundles import ContainerdBundles
@@ -36,7 +36,7 @@ def test_the_row_of_a_container_names_its_pod(node: FakeDaemon, tmp_path: Path) 
     asked = {"gpushare.io/memory": "4GiB", "io.kubernetes.cri.sandbox-uid": UID}
     engine = ContainerdBundles(tmp_path, asked)
     made = engine.container("train").create(node)
-    row = tenant_row(node.ledger.entries[made["key"]], node)
+    row = tenant_status(node.ledger.entries[made["key"]], node)
     assert pod_of(row["pod"]) == PodContainer("team", "job-1", UID, "train")
 
 

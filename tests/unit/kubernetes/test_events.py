@@ -33,7 +33,6 @@ def tenant(key: str, namespace: str, pod: str, uid: str, container: str) -> dict
     card = {
         "uuid": "GPU-1",
         "quota_bytes": 4 * GIB,
-        "denied_allocations": 0,
         "is_capped": True,
         "share_percent": 30.0,
         "cores": 30,
@@ -43,6 +42,7 @@ def tenant(key: str, namespace: str, pod: str, uid: str, container: str) -> dict
         "key": key,
         "name": f"{namespace}/{pod}/{container}",
         "pod": {"namespace": namespace, "name": pod, "uid": uid, "container": container},
+        "denied_allocations": 0,
         "cards": [card],
     }
 
@@ -174,10 +174,10 @@ def test_pods_of_other_namespaces_are_never_named(
 def test_a_refused_allocation_is_reported_when_it_happens(
     reporter: EventReporter, node: FakeGpushared, cluster: StandInApiServer
 ) -> None:
-    node.containers[0]["cards"][0]["denied_allocations"] = 7  # before the first look
+    node.containers[0]["denied_allocations"] = 7  # before the first look
     reporter.step()
     assert not events(cluster)
-    node.containers[0]["cards"][0]["denied_allocations"] = 8
+    node.containers[0]["denied_allocations"] = 8
     reporter.step()
     reporter.step()
     (message,) = said(cluster)
@@ -185,7 +185,7 @@ def test_a_refused_allocation_is_reported_when_it_happens(
         "container train: an allocation of GPU memory was refused: "
         "it would exceed the quota of 4 GiB"
     )
-    node.containers[0]["cards"][0]["denied_allocations"] = 0  # gpushared counts anew
+    node.containers[0]["denied_allocations"] = 0  # gpushared counts anew
     reporter.step()
     assert len(events(cluster)) == 1
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare.cli.top.snapshot import (
-    CardRow,
-    ContainerRow,
     ProcessRow,
-    Reading,
+    TopCard,
+    TopContainer,
     TopSnapshot,
     snapshot_of,
 )
-from tests.unit.cli.conftest import CARD, GIB, tenant
+from tests.unit.cli.conftest import CARD, tenant
+from tests.unit.rows import GIB
 
 TAKEN = 1763700000.0
 
@@ -26,7 +26,7 @@ def machine() -> TopSnapshot:
     serve = tenant("serve", 5.2, 8, cores=60, cores_got=41.0, policy="burst-share", throttled=0.0)
     serve |= {"key": "b" * 16, "id": "b" * 64}
     notebook = tenant("notebook", 1, 2, index=1, cores=0, cores_got=None, policy="best-effort")
-    notebook |= {"key": "c" * 16, "id": "c" * 64, "online": True}
+    notebook |= {"key": "c" * 16, "id": "c" * 64, "class": "online"}
     notebook["cards"][0]["compute"] |= {"cores_source": "", "gate": "closed"}
     notebook["processes"] = [
         {
@@ -41,16 +41,12 @@ def machine() -> TopSnapshot:
     return snapshot_of([CARD, other], [train, serve, notebook], TAKEN)
 
 
-def reading(value: float | None) -> Reading:
-    """Return a reading."""
-    return Reading(value, "-" if value is None else f"{value:.1f}")
-
-
-def container(name: str, card: int = 0, **more: Any) -> ContainerRow:
-    """Return the container train of `machine`, called `name`."""
-    made = replace(machine().containers[0], name=name, key=name, id=name * 3, card=card)
-    made = replace(made, processes=())
-    return replace(made, **more)
+def container(
+    name: str, card: int = 0, processes: tuple[ProcessRow, ...] = (), **more: Any
+) -> TopContainer:
+    """Return a container of this name; `more` replaces keys of its row."""
+    row: Any = tenant(name, 3.9, 4, index=card, key=name, id=name * 3, **more)
+    return TopContainer(row, row["cards"][0], processes=processes)
 
 
 def process(pid: int, name: str = "python", **more: Any) -> ProcessRow:
@@ -58,6 +54,7 @@ def process(pid: int, name: str = "python", **more: Any) -> ProcessRow:
     return replace(ProcessRow(pid, pid - 1, name, GIB, 10), **more)
 
 
-def card(index: int = 0, **more: Any) -> CardRow:
+def card(index: int = 0, **more: Any) -> TopCard:
     """Return a card."""
-    return replace(machine().cards[0], index=index, **more)
+    row: Any = {**CARD, "index": index, **more}
+    return TopCard(row)

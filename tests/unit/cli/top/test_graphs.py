@@ -26,12 +26,12 @@ from gpushare.cli.top.graphs import (
 )
 from gpushare.cli.top.keys import InputMode, UiState, graph_target, press
 from gpushare.cli.top.render import Size, fit
-from gpushare.cli.top.snapshot import CardRow, TopSnapshot
+from gpushare.cli.top.snapshot import TopCard, TopSnapshot
 from gpushare.errors import UserError
 from gpushare.history.reader import HistoryReader
 from tests.unit.history.world import GIB, T0, UUIDS, Actor, record
 
-from .made import TAKEN, card, container, machine, reading
+from .made import TAKEN, card, container, machine
 
 TRAIN = GraphTarget("train", 0, 600)
 CARD = GraphTarget("", 0, 600)
@@ -130,8 +130,8 @@ def no_history() -> HistoryReader:
 
 def seen(at: float, used: float = 1.0, cores: float | None = 10.0, **more: Any) -> TopSnapshot:
     """Return a snapshot `at` seconds after TAKEN, with a container of `used` GiB."""
-    row = container("train", used_bytes=int(used * GIB), cores_used=reading(cores))
-    shown = card(used_bytes=int(used * GIB), **more)
+    row = container("train", used_bytes=int(used * GIB), cores_got=cores)
+    shown = replace(card(non_tenant_bytes=0, **more), containers=(row,))
     return TopSnapshot(TAKEN + at, (shown,), (row,))
 
 
@@ -186,7 +186,9 @@ def history(tmp_path: Path) -> Callable[[], HistoryReader]:
 def of_history(at: float, used: float) -> TopSnapshot:
     """Return what top sees `at` seconds after the history began."""
     made = seen(0, used)
-    cards: tuple[CardRow, ...] = (replace(made.cards[0], uuid=UUIDS[0]),)
+    cards: tuple[TopCard, ...] = (
+        replace(card(uuid=UUIDS[0], non_tenant_bytes=0), containers=made.containers),
+    )
     return replace(made, taken=T0 + at, cards=cards)
 
 

@@ -20,7 +20,7 @@ from gpushare.cli.top.keys import (
 from gpushare.cli.top.snapshot import TopSnapshot
 from gpushare.cli.top.view import TableView, index, rows
 
-from .made import machine
+from .made import container, machine
 
 PAGE = 3
 
@@ -169,7 +169,7 @@ def test_an_invalid_share_is_reported(entry: str) -> None:
 
 
 def test_a_name_is_no_command_to_the_terminal() -> None:
-    evil = replace(machine().containers[0], name="\x1b[2J")
+    evil = container("\x1b[2J")
     state = UiState(mode=InputMode.CONFIRM, unconfirmed=ShareChange(evil, None, 3))
     assert "\x1b" not in prompt(state)
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from gpushare.cli.text import local_time
 from gpushare.cli.top.columns import COLUMNS, width
 from gpushare.cli.top.render import Frame, Size, details, frame, meters, plain_text
-from gpushare.cli.top.snapshot import ContainerRow, TopSnapshot, snapshot_of
+from gpushare.cli.top.snapshot import TopContainer, TopSnapshot, snapshot_of
 from gpushare.cli.top.view import TableView, rows
-from tests.unit.cli.conftest import CARD, GIB, tenant
+from tests.unit.cli.conftest import CARD, tenant
+from tests.unit.rows import GIB
 
 from .made import TAKEN, card, container, machine
 
@@ -83,7 +84,7 @@ def test_on_eighty_columns_there_are_memory_share_isolation_and_state() -> None:
 
 def evicted_machine(**more: Any) -> TopSnapshot:
     made: Any = tenant("notebook", 0, 24, id="d" * 64, key="d" * 16)
-    made["evicted"] = {
+    made["eviction"] = {
         "state": "evicted",
         "since": TAKEN - 3600,
         "cause": "idle",
@@ -95,13 +96,13 @@ def evicted_machine(**more: Any) -> TopSnapshot:
         "error": "",
         **more,
     }
-    made["warnings"] = ["notebook uses CUDA"] if made["evicted"]["waits_since"] else []
+    made["warnings"] = ["notebook uses CUDA"] if made["eviction"]["waits_since"] else []
     one: Any = {**CARD, "evicted_bytes": 24 * GIB, "evicted_tenants": 1}
     return snapshot_of([one], [tenant("train", 3.9, 4), made], TAKEN)
 
 
 def _name_of(shown: object) -> str:
-    return shown.name if isinstance(shown, ContainerRow) else ""
+    return shown.name if isinstance(shown, TopContainer) else ""
 
 
 def clock(seconds: float) -> str:
@@ -179,8 +180,8 @@ def test_the_selected_row_is_always_seen() -> None:
 
 
 def test_a_tenant_over_quota_or_hung_is_marked() -> None:
-    over = container("over", over_bytes=1)
-    hung = container("stuck", hung=True)
+    over = container("over", over_limit_bytes=1)
+    hung = container("stuck", compute={"is_hung": True})
     snapshot = TopSnapshot(0.0, (card(),), (over, hung, container("well")))
     shown = screen(140, snapshot=snapshot)
     assert styles(shown, "! over") == styles(shown, "! stuck") == {"bad"}

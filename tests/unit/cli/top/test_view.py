@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from gpushare.cli.top.columns import COLUMNS
-from gpushare.cli.top.snapshot import CardRow, ContainerRow, TopSnapshot, snapshot_of
+from gpushare.cli.top.snapshot import TopCard, TopContainer, TopSnapshot, snapshot_of
 from gpushare.cli.top.view import TableView, index, rows
-from tests.unit.cli.conftest import CARD, GIB, tenant
+from tests.unit.cli.conftest import CARD, tenant
+from tests.unit.rows import GIB
 
-from .made import TAKEN, card, container, machine, process, reading
+from .made import TAKEN, card, container, machine, process
 
 
 def shown(snapshot: TopSnapshot, view: TableView) -> list[str]:
@@ -22,13 +23,13 @@ def shown(snapshot: TopSnapshot, view: TableView) -> list[str]:
     lines = []
     for row in rows(snapshot, view):
         one = row.shown
-        what = f"card {one.index}" if isinstance(one, CardRow) else one.name
+        what = f"card {one.index}" if isinstance(one, TopCard) else one.name
         lines.append("  " * row.depth + what)
     return lines
 
 
 def names(snapshot: TopSnapshot, view: TableView) -> list[str]:
-    return [row.shown.name for row in rows(snapshot, view) if isinstance(row.shown, ContainerRow)]
+    return [row.shown.name for row in rows(snapshot, view) if isinstance(row.shown, TopContainer)]
 
 
 TREE = [
@@ -65,17 +66,17 @@ def test_a_card_s_containers_are_in_the_order_of_a_column(
     sort: str, reverse: bool, order: list[str]
 ) -> None:
     containers = (
-        container("b", cores_used=reading(30.0), policy="fixed-share"),
-        container("a", cores_used=reading(10.0), policy="fixed-share"),
-        container("c", cores_used=reading(None), policy="best-effort", over_bytes=1),
+        container("b", cores_got=30.0, policy="fixed-share"),
+        container("a", cores_got=10.0, policy="fixed-share"),
+        container("c", cores_got=None, policy="best-effort", over_limit_bytes=1),
     )
     snapshot = TopSnapshot(0.0, (card(),), containers)
     assert names(snapshot, TableView(sort=sort, reverse=reverse)) == order
 
 
 def test_every_column_orders_containers_of_which_nothing_is_known() -> None:
-    nothing = container("x", cores_used=reading(None), throttled=None, processes=(process(2),))
-    snapshot = TopSnapshot(0.0, (card(),), (nothing, replace(nothing, key="y", name="y")))
+    nothing: Any = {"cores_got": None, "throttled": None, "processes": (process(2),)}
+    snapshot = TopSnapshot(0.0, (card(),), (container("x", **nothing), container("y", **nothing)))
     for column in COLUMNS:
         assert sorted(names(snapshot, TableView(sort=column.key))) == ["x", "y"]
 
@@ -121,7 +122,7 @@ def test_a_container_on_two_cards_is_on_each_with_the_processes_that_are_there()
     ]
     other: Any = {**CARD, "index": 1}
     shown = snapshot_of([CARD, other], [both], TAKEN)
-    assert [(one.card, one.cores_used.value) for one in shown.containers] == [(0, 29.8), (1, 7.0)]
+    assert [(one.card, one.cores("1s").value) for one in shown.containers] == [(0, 29.8), (1, 7.0)]
     assert [process.name for process in shown.on(0)[0].processes] == ["quiet"]
     assert [(one.pid, one.bytes, one.utilization) for one in shown.on(1)[0].processes] == [
         (4242, GIB, 6)
@@ -130,15 +131,14 @@ def test_a_container_on_two_cards_is_on_each_with_the_processes_that_are_there()
 
 def test_a_card_has_the_sums_of_its_containers_quotas_and_use() -> None:
     first, second = machine().cards
-    assert first.cores_used.text == "70.8"
-    assert (
-        first.used_bytes == sum(one.used_bytes for one in machine().on(0)) + first.non_tenant_bytes
-    )
-    assert (first.cores_allocated, second.cores_used.text) == (90, "-")
+    assert first.cores("1s").text == "70.8"
+    used = sum(one.part["used_bytes"] for one in machine().on(0))
+    assert first.used_bytes == used + CARD["non_tenant_bytes"]
+    assert second.cores("1s").text == "-"
 
 
 def test_a_sum_with_a_figure_of_the_driver_is_in_whole_percent_too() -> None:
     alone = tenant(
         "train", 1, 4, compute={"cores_source": "driver", "gate": "open"}, cores_got=97.4
     )
-    assert snapshot_of([CARD], [alone], TAKEN).cards[0].cores_used.text == "~97"
+    assert snapshot_of([CARD], [alone], TAKEN).cards[0].cores("1s").text == "~97"

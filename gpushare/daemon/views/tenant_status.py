@@ -1,19 +1,179 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a tenant, in sentences. This module changes no state."""
+"""What `ps` and `inspect` show of a tenant: its row, its processes, and what is wrong with it.
+
+This module changes no state.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Final, Literal, NamedTuple
 
-from gpushare.daemon.cards.mps_state import MPS
+from gpushare.daemon.cards.driver_client import ProcessUse
+from gpushare.daemon.cards.mps_state import MPS, MpsCardState
 from gpushare.daemon.eviction.evictions import kill_hangs
+from gpushare.daemon.identity import processes
 from gpushare.daemon.observe.sampler import mps_clients
-from gpushare.daemon.observe.time_limits import is_near, seconds_left
+from gpushare.daemon.observe.time_limits import ends_at, is_near, seconds_left
+from gpushare.daemon.pages.status_page import ProcessClaim
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.protocol import Intervention, TenantCard
-from gpushare.quota.request import TIME_LIMIT
+from gpushare.daemon.views.rows import CardShares, card_index, driver_bytes, tenant_row
+from gpushare.protocol import MAX_REPLY_BYTES
+from gpushare.protocol.rows import (
+    Intervention,
+    ProcessCard,
+    TenantCard,
+    TenantMps,
+    TenantProcess,
+    TenantStatus,
+)
+from gpushare.quota.request import TIME_LIMIT, recorded_text
 from gpushare.quota.size import format_size
+
+# The most that fit one packet.
+_MOST_ROW_BYTES: Final = MAX_REPLY_BYTES - 1024
+_SURELY_FEW: Final = 24  # entries that fit whatever they contain
+_SHORTENED: Final[tuple[Literal["processes", "warnings", "notes"], ...]] = (
+    "processes",
+    "warnings",
+    "notes",
+)
+_MOST_PROCESSES: Final = 192
+_MOST_USES: Final = 256  # of all processes together, one for each card that a process uses
+
+
+class StatusLookups(CardShares):
+    """What the rows of one answer have in common, looked up once: a node has many mounts."""
+
+    @cached_property
+    def cgroups(self) -> processes.Cgroups:
+        """The mounted cgroup hierarchies."""
+        return processes.Cgroups.mounted()
+
+
+def tenant_status(
+    record: TenantRecord, state: DaemonState, lookups: StatusLookups | None = None
+) -> TenantStatus:
+    """Return one row of `gpushare ps`; `lookups` are those of the other rows of the answer."""
+    lookups = lookups or StatusLookups(state)
+    row = tenant_row(record, state, lookups)
+    return _within_packet(
+        {
+            **row,
+            "reason": record.why,
+            "pid": record.pid,
+            "weight": record.weight,
+            "mps": _mps(record, state),
+            "over_quota_action": state.node.over_quota_action(record) if record.shared else "",
+            "ends_at": ends_at(record),
+            "processes": _process_rows(record, state, lookups) if record.state == "bound" else [],
+            "quota": {key: recorded_text(value) for key, value in record.quota.items()},
+            "notes": list(record.notes),
+            "warnings": list(warnings_of(record, row["cards"], row["interventions"], state)),
+        }
+    )
+
+
+def _mps(record: TenantRecord, state: DaemonState) -> TenantMps | None:
+    """Return what a tenant has of its card's MPS server, None for one that is no client."""
+    if record.isolation != MPS or not record.allocations:
+        return None
+    grant, loss = state.node.mps.grant_of(record.key), state.node.mps.loss_of(record.key)
+    card = state.node.mps.cards.get(record.allocations[0].uuid, MpsCardState())
+    limit = grant.memory_limit if grant else ""
+    return TenantMps(
+        share=grant.share if grant else "",
+        percentage=grant.percentage if grant else 100,
+        chunks=grant.chunks if grant else 0,
+        memory_limit="cgroup" if record.key in state.tenants.limited_clients else limit,
+        server_state=card.server_state,
+        lost=loss.reason if loss else "",
+    )
+
+
+def _within_packet(row: TenantStatus) -> TenantStatus:
+    """Return `row` short enough for a packet: one tenant must not keep the others from being shown.
+
+    What is left out, as far as it has to be, is the end of the lists that a tenant makes long.
+    """
+
+    def is_too_long() -> bool:
+        return len(json.dumps(row, separators=(",", ":"))) > _MOST_ROW_BYTES
+
+    if len(row["processes"]) + len(row["warnings"]) + len(row["notes"]) <= _SURELY_FEW:
+        return row
+    for key in _SHORTENED:
+        while row[key] and is_too_long():
+            row[key] = row[key][: len(row[key]) // 2]
+    return row
+
+
+class TenantProcessUse(NamedTuple):
+    """A process of a tenant, with an account or a use of cards that the driver reports."""
+
+    process: processes.Process | None  # None: exited, or not among the container's processes
+    claim: ProcessClaim | None  # None: it has no account
+    uses: Sequence[tuple[str, ProcessUse]] = ()  # each with the uuid of its card
+
+
+def processes_of(
+    record: TenantRecord,
+    claims: Sequence[ProcessClaim],
+    state: DaemonState,
+    cgroups: processes.Cgroups,
+) -> list[TenantProcessUse]:
+    """Return the processes of a tenant that use the driver; those with an account come first."""
+    # By process: a tenant chooses how many there are, and each is looked up once for each card.
+    used: dict[int, list[tuple[str, ProcessUse]]] = {}
+    if state.node.driver is not None:
+        for uuid, use in state.observed.usage.processes.get(record.key, ()):
+            used.setdefault(use.pid, []).append((uuid, use))
+    members = processes.members(record.cgroup, record.pid, cgroups)
+    by_claim = {(member.namespaced_pid, member.starttime): member for member in members}
+    listed = []
+    for claim in claims:
+        member = by_claim.get((claim.pid, claim.starttime))
+        uses = used.get(member.pid, ()) if member else ()
+        listed.append(TenantProcessUse(member, claim, uses))
+    known = {one.process.pid for one in listed if one.process}
+    unaccounted = [one for one in members if one.pid in used and one.pid not in known]
+    return listed + [TenantProcessUse(one, None, used[one.pid]) for one in unaccounted]
+
+
+def _process_rows(
+    record: TenantRecord, state: DaemonState, lookups: StatusLookups
+) -> list[TenantProcess]:
+    pages = state.tenants.pages.get(record.key)
+    claims = () if pages is None else pages.claims()
+    listed = processes_of(record, claims, state, lookups.cgroups)
+    running = {one.process.pid: (one.process, one.uses) for one in listed if one.process}
+    rows: list[TenantProcess] = []
+    left = _MOST_USES
+    for _, (process, uses) in sorted(running.items())[:_MOST_PROCESSES]:
+        rows.append(_process_row(process, uses[:left], state))
+        left -= len(uses[:left])
+    return rows
+
+
+def _process_row(
+    process: processes.Process, uses: Sequence[tuple[str, ProcessUse]], state: DaemonState
+) -> TenantProcess:
+    return TenantProcess(
+        pid=process.pid,
+        container_pid=process.namespaced_pid,
+        name=processes.name_of(process.pid),
+        bytes=driver_bytes(use.bytes for _, use in uses) if uses else None,
+        cards=[
+            ProcessCard(index=card_index(uuid, state), bytes=use.bytes, utilization=use.utilization)
+            for uuid, use in uses
+        ],
+    )
+
+
+# --- what is wrong with it ---
 
 
 def warnings_of(
@@ -151,7 +311,7 @@ def _over_quota_warnings(
     if found is None or found.choice == "observe":
         return
     if (
-        found.used_bytes <= card["current_limit_bytes"]
+        found.used_bytes <= card["limit_bytes"]
     ):  # its quota was raised since: the next sample reports it
         return
     used, may = format_size(found.used_bytes), format_size(found.may_bytes)
@@ -168,7 +328,7 @@ def _over_quota_warnings(
 
 def _over(record: TenantRecord, card: TenantCard) -> str:
     used, limit, over = map(
-        format_size, (card["used_bytes"], card["current_limit_bytes"], card["over_limit_bytes"])
+        format_size, (card["used_bytes"], card["limit_bytes"], card["over_limit_bytes"])
     )
     return (
         f"{record.title} uses {used} of {limit} on card {card['index']}: "

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a new container would get, and which starts wait. This module changes no state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from typing import Final
+
+from gpushare.daemon.core.loop import boottime
+from gpushare.daemon.placement.choose import find_obstacle
+from gpushare.daemon.placement.model import AllocationUse, CardCapacity
+from gpushare.daemon.placement.request import PlacementRequest
+from gpushare.daemon.placement.waiting import WaitingRequest
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.record import TenantRecord
+from gpushare.daemon.store.ticket import TicketRecord
+from gpushare.daemon.views.rows import card_index
+from gpushare.protocol import ProfileStatus
+from gpushare.protocol.queue import QueueEntry, TicketStatus
+from gpushare.quota.effective_request import resolve_request
+from gpushare.quota.keys import request_from
+from gpushare.quota.request import PROFILE, RequestedValue, ValueSource
+from gpushare.quota.request_policy import ShareProfile
+from gpushare.quota.size import format_size
+
+# --- the node's profiles, and how many more containers of each the cards have room for ---
+
+_SOURCE: Final = ValueSource("default", PROFILE)
+
+
+def profile_rows(state: DaemonState) -> Iterator[ProfileStatus]:
+    """Yield the row of each profile, in the order of gpushare.yaml."""
+    terms = state.node.config.terms
+    capacities = state.accounts.capacities()
+    for profile in terms.profiles.values():
+        request = _request(profile, terms.defaults.policy)
+        yield ProfileStatus(
+            name=profile.name,
+            requests=dict(profile.values),
+            fits=sum(_fits(request, capacity) for capacity in capacities),
+        )
+
+
+def _request(profile: ShareProfile, policy: str | None) -> PlacementRequest:
+    named = RequestedValue(profile.name, profile.name, _SOURCE)
+    effective = resolve_request(request_from(profile.layer(named)))
+    return PlacementRequest(
+        memory_bytes=effective.memory_bytes,
+        memory_percent=effective.memory_percent,
+        memory_limit_bytes=effective.memory_limit_bytes,
+        cores=effective.cores,
+        policy=profile.values.get("policy") or policy or effective.policy,
+    )
+
+
+def _fits(request: PlacementRequest, capacity: CardCapacity) -> int:
+    """Return how many more of a request a card has room for, one placed after the other."""
+    more: list[AllocationUse] = []
+    for number in count():
+        held = (*capacity.allocations, *more)
+        if find_obstacle(request, replace(capacity, allocations=held)) is not None:
+            return number
+        wanted = request.wanted_of(capacity)
+        more.append(AllocationUse("", wanted.memory_bytes, wanted.cores))
+    raise AssertionError
+
+
+# --- the queue: who waits, in which order, and why ---
+
+
+def queue_rows(state: DaemonState) -> Iterator[QueueEntry]:
+    """Yield a row for each that was granted, then for each that waits, in the order of grants."""
+    tickets = state.ledger.tickets
+    for ticket in tickets.values():
+        if ticket.is_granted:
+            yield _granted(ticket, state)
+    for position, one in enumerate(state.queue.waiting, 1):
+        record = state.ledger.entries.get(one.ticket)
+        if one.container and record is not None:
+            yield _restore(record, one, position, state)
+        found = tickets.get(one.ticket)
+        if found is not None and not found.is_granted:
+            yield _waiting(found, one, position, state)
+
+
+def ticket_status(ticket: TicketRecord, state: DaemonState) -> TicketStatus:
+    """Return what has become of a ticket that has not ended."""
+    waiting = [one.ticket for one in state.queue.waiting]
+    position = 0 if ticket.is_granted or ticket.id not in waiting else waiting.index(ticket.id) + 1
+    return TicketStatus(
+        state="granted" if ticket.is_granted else "waiting",
+        position=position,
+        waiting=len(waiting),
+        reason=_reason(ticket, state),
+        since=ticket.arrived,
+    )
+
+
+def _reason(ticket: TicketRecord, state: DaemonState) -> str:
+    if ticket.is_granted:
+        return ""
+    if state.node.driver is None:
+        return state.node.no_driver_reason
+    return state.ledger.integrity.why or state.queue.reasons.get(ticket.id, "")
+
+
+def _granted(ticket: TicketRecord, state: DaemonState) -> QueueEntry:
+    indices = [card_index(allocation.uuid, state) for allocation in ticket.allocations]
+    first = ticket.allocations[0]
+    cores = f" and {first.cores} % of its compute" if first.cores and not first.whole else ""
+    return QueueEntry(
+        ticket=ticket.id,
+        state="granted",
+        position=0,
+        name=ticket.name,
+        kind=ticket.kind,
+        uid=ticket.uid,
+        pid=ticket.pid,
+        requests="a whole card" if first.whole else f"{format_size(first.quota_bytes)}{cores}",
+        count=len(ticket.allocations),
+        memory_bytes=None if first.whole else first.quota_bytes,
+        cores=first.cores,
+        priority=ticket.priority,
+        since=ticket.arrived,
+        granted=ticket.granted,
+        cards=[index for index in indices if index >= 0],
+        ends_in_seconds=max(0.0, ticket.expires - boottime()),
+        reason="",
+    )
+
+
+def _restore(
+    record: TenantRecord, one: WaitingRequest, position: int, state: DaemonState
+) -> QueueEntry:
+    return QueueEntry(
+        ticket="",
+        state="waiting",
+        position=position,
+        name=one.container,
+        kind="restore",
+        uid=record.uid,
+        pid=record.pid,
+        requests=str(one.request),
+        count=one.request.count,
+        memory_bytes=one.request.memory_bytes,
+        cores=one.request.cores,
+        priority=one.request.rank[1],
+        since=one.since,
+        granted=0.0,
+        cards=[],
+        ends_in_seconds=None,
+        reason=state.queue.reasons.get(one.ticket, ""),
+    )
+
+
+def _waiting(
+    ticket: TicketRecord, one: WaitingRequest, position: int, state: DaemonState
+) -> QueueEntry:
+    now = boottime()
+    return QueueEntry(
+        ticket=ticket.id,
+        state="waiting",
+        position=position,
+        name=ticket.name,
+        kind=ticket.kind,
+        uid=ticket.uid,
+        pid=ticket.pid,
+        requests=str(one.request),
+        count=one.request.count,
+        memory_bytes=one.request.memory_bytes,
+        cores=one.request.cores,
+        priority=ticket.priority,
+        since=ticket.arrived,
+        granted=0.0,
+        cards=[],
+        ends_in_seconds=max(0.0, ticket.deadline - now) if ticket.deadline else None,
+        reason=_reason(ticket, state),
+    )

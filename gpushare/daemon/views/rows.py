@@ -1,0 +1,495 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of cards and tenants (gpushare/protocol/rows.py), each computed here and nowhere else.
+
+`ps`, `ls`, `why` and the metrics select from them. This module changes no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from gpushare import abi
+from gpushare.daemon import scheduler_sync
+from gpushare.daemon.cards.mps_state import MPS
+from gpushare.daemon.identity import processes
+from gpushare.daemon.node import LoadedDriver
+from gpushare.daemon.observe.compute_usage import CHECKED, GATE
+from gpushare.daemon.observed import ComputeUsage
+from gpushare.daemon.pages.status_page import MemoryUse, ProcessClaim, TenantClaims
+from gpushare.daemon.placement.model import NO_NODE, CardCapacity
+from gpushare.daemon.policy import Share
+from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.record import CardAllocation, TenantRecord
+from gpushare.protocol.rows import (
+    ACTIONS,
+    CardComputeUsage,
+    CardLink,
+    CardRow,
+    CardSensors,
+    Intervention,
+    NonTenantProcessStatus,
+    TenantCard,
+    TenantEviction,
+    TenantRow,
+)
+
+_MOST_NON_TENANTS: Final = 64  # they fit a packet
+
+
+# --- cards ---
+
+
+def card_rows(state: DaemonState, uuid: str = "") -> Iterator[CardRow]:
+    """Yield a row for each card, or for the card `uuid`."""
+    if state.node.driver is None:
+        return
+    capacities = state.accounts.capacities()
+    for capacity in capacities:
+        if uuid in {"", capacity.card.uuid}:
+            yield _card_row(capacity, capacities, state)
+
+
+def _card_row(
+    capacity: CardCapacity, capacities: Sequence[CardCapacity], state: DaemonState
+) -> CardRow:
+    card, links = capacity.card, state.node.loaded().links
+    fault = scheduling_fault(state)
+    reason = fault or _unschedulable(capacity)
+    is_closed = fault or capacity.health != "ok" or capacity.cordoned is not None
+    node, evicted = links.node(card.uuid), evicted_on(card.uuid, state)
+    largest_first = sorted(capacity.non_tenants, key=lambda process: -process.bytes)
+    return CardRow(
+        index=card.index,
+        uuid=card.uuid,
+        model=card.model,
+        name=card.name or card.model,
+        brand=card.brand,
+        bus_id=card.bus_id,
+        compute_capability=".".join(map(str, card.capability or ())),
+        is_datacenter=card.datacenter,
+        memory_bytes=card.memory_bytes,
+        system_reserved_bytes=capacity.reserve_bytes,
+        used_bytes=_used_bytes(capacity, state),
+        allocated_bytes=capacity.allocated_bytes,
+        burst_used_bytes=capacity.burst_used_bytes,
+        burst_granted_bytes=capacity.burst_granted_bytes,
+        non_tenant_bytes=capacity.non_tenant_bytes,
+        non_tenant_processes=[
+            NonTenantProcessStatus(
+                pid=process.pid,
+                name=process.name,
+                bytes=process.bytes,
+                container=process.container,
+            )
+            for process in largest_first[:_MOST_NON_TENANTS]
+        ],
+        non_tenant_actions=_non_tenant_actions(capacity, state.node.config.unknown),
+        unattributed_bytes=capacity.unattributed_bytes,
+        available_bytes=0 if is_closed else capacity.available_bytes,
+        evicted_bytes=evicted.bytes,
+        evicted_tenants=evicted.tenants,
+        cores_available=capacity.cores_available,
+        tenants=len(capacity.allocations),
+        max_tenants=capacity.max_tenants,
+        mode=_mode(capacity),
+        utilization=capacity.utilization,
+        sensors=_sensors(card.uuid, state),
+        health=capacity.health,
+        xids={
+            str(number): count
+            for (uuid, number), count in state.observed.xids.items()
+            if uuid == card.uuid
+        },
+        policy=capacity.policy,
+        allowed_mode=capacity.mode,
+        schedulable_bytes=capacity.schedulable_bytes,
+        schedulable_cores=capacity.schedulable_cores,
+        is_schedulable=not reason,
+        schedulable_reason=reason,
+        cordoned=capacity.cordoned is not None,
+        cordon_reason=capacity.cordoned or "",
+        numa_node=None if node == NO_NODE else node,
+        links=[
+            CardLink(
+                index=other.card.index, uuid=other.card.uuid, kind=link.kind, distance=link.distance
+            )
+            for other in capacities
+            if other.card.uuid != card.uuid
+            for link in (links.link(card.uuid, other.card.uuid),)
+        ],
+    )
+
+
+def scheduling_fault(state: DaemonState) -> str:
+    """Return why no container gets a card of this node now, "" if they do."""
+    if state.node.driver_fault:
+        return f"driver: {state.node.driver_fault}"
+    return f"integrity: {state.ledger.integrity.why}" if state.ledger.integrity.why else ""
+
+
+def _unschedulable(capacity: CardCapacity) -> str:
+    if capacity.health != "ok":
+        return f"unhealthy: {capacity.health}"
+    if capacity.cordoned is not None:
+        return f"cordoned: {capacity.cordoned}" if capacity.cordoned else "cordoned"
+    if capacity.backend == MPS:
+        return "mps: it takes only containers that request the backend mps"
+    return ""
+
+
+def _mode(capacity: CardCapacity) -> str:
+    if capacity.backend == MPS:
+        return MPS
+    if not capacity.holders:
+        return "unused"
+    return "exclusive" if capacity.exclusive else "shared"
+
+
+def _used_bytes(capacity: CardCapacity, state: DaemonState) -> int | None:
+    figures = [
+        use.bytes
+        for seen in state.observed.usage.processes.values()
+        for uuid, use in seen
+        if uuid == capacity.card.uuid
+    ]
+    known = [figure for figure in figures if figure is not None]
+    non_tenants = sum(process.bytes for process in capacity.non_tenants)
+    return sum(known) + non_tenants if len(known) == len(figures) else None
+
+
+def _non_tenant_actions(capacity: CardCapacity, unknown: str) -> dict[str, int]:
+    actions = [unknown if process.container else "ignore" for process in capacity.non_tenants]
+    return {action: actions.count(action) for action in ACTIONS}
+
+
+def _sensors(uuid: str, state: DaemonState) -> CardSensors:
+    """Return what the sensors of a card said last; nothing if the driver does not answer."""
+    last = state.observed.last
+    return {} if last is None else last.sample.sensors.get(uuid, {})
+
+
+class EvictedOnCard(NamedTuple):
+    """The evicted tenants that a card's memory came from."""
+
+    tenants: int
+    bytes: int
+
+
+def evicted_on(uuid: str, state: DaemonState) -> EvictedOnCard:
+    """Return the tenants whose memory was evicted from a card, and its bytes."""
+    sizes = [
+        size
+        for record in state.ledger.entries.values()
+        if record.is_off_card and record.eviction is not None
+        for card, size in zip(record.eviction.cards, record.eviction.card_bytes, strict=False)
+        if card == uuid
+    ]
+    return EvictedOnCard(len(sizes), sum(sizes))
+
+
+def card_index(uuid: str, state: DaemonState) -> int:
+    """Return the index of a card, -1 if it is gone."""
+    card = None if state.node.driver is None else state.node.driver.card(uuid)
+    return -1 if card is None else card.index
+
+
+# --- tenants ---
+
+
+class CardShares:
+    """The compute share of each tenant, by card: looked up once for all rows of an answer."""
+
+    def __init__(self, state: DaemonState) -> None:
+        self._state = state
+        self._of_card: dict[str, dict[str, Share]] = {}
+
+    def of(self, key: str, uuid: str) -> Share | None:
+        """Return the share of a tenant on a card; None while it takes no turns there."""
+        if uuid not in self._of_card:
+            self._of_card[uuid] = scheduler_sync.shares_on_card(uuid, self._state)
+        return self._of_card[uuid].get(key)
+
+
+def tenant_row(record: TenantRecord, state: DaemonState, shares: CardShares) -> TenantRow:
+    """Return the row of a tenant."""
+    pages = state.tenants.pages.get(record.key)
+    claims, accounts = ((), ()) if pages is None else pages.claims_and_sums()
+    cards = []
+    for number in range(0 if state.node.driver is None else len(record.allocations)):
+        account = accounts[number] if number < len(accounts) else TenantClaims()
+        memory = memory_of(record, number, claims, account, state)
+        cards.append(tenant_card(record, number, memory, state, shares))
+    return {
+        "key": record.key,
+        "id": record.id,
+        "name": record.title,
+        "engine": record.engine,
+        "pod": record.of_pod,
+        "uid": _user(record),
+        "labels": dict(record.labels),
+        "state": record.state,
+        "policy": record.policy,
+        "class": record.class_,
+        "priority": record.priority,
+        "isolation": record.isolation,
+        "interventions": interventions(record, state),
+        "created": record.created,
+        "idle_since": state.observed.idle.get(record.key),
+        "eviction": eviction_row(record, state),
+        "denied_allocations": 0 if pages is None else pages.denials.total,
+        "denied_since_start": 0 if pages is None else pages.denials.seen,
+        "cards": cards,
+    }
+
+
+def _user(record: TenantRecord) -> int | None:
+    if record.engine == "host":
+        return record.uid
+    return processes.owner_of(record.pid) if record.state == "bound" else None
+
+
+def interventions(record: TenantRecord, state: DaemonState) -> list[Intervention]:
+    """Return what froze, paused or is stopping a tenant."""
+    freezes = state.ledger.freezes.of(record.key)
+    return [Intervention(by=freeze.by, reason=freeze.why, since=freeze.since) for freeze in freezes]
+
+
+def eviction_row(record: TenantRecord, state: DaemonState) -> TenantEviction | None:
+    """Return where the GPU memory of a tenant is, None if it is on its cards."""
+    eviction = record.eviction
+    if eviction is None:
+        return None
+    return TenantEviction(
+        state=eviction.state,
+        since=eviction.since,
+        cause=eviction.cause,
+        reason=eviction.reason,
+        bytes=eviction.bytes,
+        from_cards=[card_index(uuid, state) for uuid in eviction.cards],
+        held=eviction.held,
+        waits_since=state.observed.waiting.get(record.key),
+        error=eviction.error,
+    )
+
+
+def tenant_card(
+    record: TenantRecord, number: int, memory: TenantMemory, state: DaemonState, shares: CardShares
+) -> TenantCard:
+    """Return a tenant's part of its card `number`, of which it uses `memory`."""
+    allocation, observed = record.allocations[number], state.observed
+    place = record.key, allocation.uuid
+    card = None if state.node.driver is None else state.node.driver.card(allocation.uuid)
+    compute, finding = observed.compute_of(*place), observed.findings.get(place)
+    share, used_bytes = shares.of(*place), memory.used_bytes
+    most_bytes = allocation.burst_limit_bytes if card is None else card.memory_bytes
+    utilization, source = busy_cores(compute, running=record.state == "bound")
+    return TenantCard(
+        index=-1 if card is None else card.index,
+        uuid=allocation.uuid,
+        quota_bytes=allocation.quota_bytes,
+        burst_limit_bytes=allocation.burst_limit_bytes,
+        limit_bytes=memory.limit_bytes,
+        used_bytes=used_bytes,
+        kinds=dict(memory.kinds),
+        burst_used_bytes=max(0, used_bytes - allocation.quota_bytes),
+        over_limit_bytes=max(0, used_bytes - memory.limit_bytes),
+        tracked_bytes=used_bytes - memory.overhead_bytes,
+        overhead_bytes=memory.overhead_bytes,
+        contexts=memory.account.contexts,
+        evicted_bytes=record.evicted_bytes(number) if record.is_off_card else 0,
+        oversubscribed_bytes=memory.account.spared_bytes,
+        oversubscribed_limit_bytes=allocation.managed_bytes,
+        peak_bytes=max(used_bytes, min(observed.peaks.get(place, 0), most_bytes)),
+        expected_bytes=memory.expected_bytes,
+        driver_bytes=_driver_bytes(record.key, allocation.uuid, state),
+        over_quota_bytes=max(0, finding.used_bytes - finding.may_bytes) if finding else 0,
+        over_quota_state=finding.level if finding else "",
+        cores=allocation.cores,
+        policy=record.policy_on(allocation, state.node.policy_of(allocation.uuid)),
+        share_percent=None if share is None else share.permille / 10,
+        is_capped=share is not None and share.capped,
+        utilization=utilization,
+        utilization_source=source,
+        gpu_seconds=compute.got_ns / 1e9,
+        last_active=max(compute.last_active, record.created),
+        compute=_compute_usage(compute),
+    )
+
+
+def _driver_bytes(key: str, uuid: str, state: DaemonState) -> int | None:
+    seen = state.observed.usage.processes.get(key, ())
+    return driver_bytes(use.bytes for card, use in seen if card == uuid)
+
+
+def driver_bytes(figures: Iterable[int | None]) -> int | None:
+    """Return the sum of the driver's figures; None if it lists processes and has none of any."""
+    listed = list(figures)
+    known = [figure for figure in listed if figure is not None]
+    return sum(known) if known or not listed else None
+
+
+def busy_cores(compute: ComputeUsage, *, running: bool) -> tuple[float | None, str]:
+    """Return percent of the card over ten seconds, and the source: the driver, or the gate.
+
+    The driver's figure comes first. If it has none, or reports 0 for a tenant that the gate charged
+    (drivers do, for cards that are newer than they are), the gate's is used.
+    """
+    charged = compute.cores_used[CHECKED] if compute.source == GATE else None
+    measured = compute.driver_percent
+    if measured is not None and (measured or not charged):
+        return measured, "driver"
+    if charged is not None:
+        return charged, "gate"
+    # Nothing runs before a tenant is bound: that it has used nothing is known.
+    return (None, "") if running else (0.0, "gate")
+
+
+def _compute_usage(compute: ComputeUsage) -> CardComputeUsage:
+    return CardComputeUsage(
+        cores_source=compute.source,
+        gate=compute.gate,
+        cores_used={f"{seconds}s": _rounded(got) for seconds, got in compute.cores_used.items()},
+        throttled={f"{seconds}s": _rounded(part) for seconds, part in compute.throttled.items()},
+        charged_ns=compute.charged_ns,
+        windows=compute.windows,
+        overruns=compute.overruns,
+        forced_launches=compute.forced_launches,
+        throttled_ns=compute.throttled_ns,
+        is_hung=compute.is_hung,
+        driver_utilization=_rounded(compute.driver_percent),
+        gate_bypassed=compute.gate_bypassed,
+    )
+
+
+def _rounded(figure: float | None) -> float | None:
+    return None if figure is None else round(figure, 3)
+
+
+# --- a tenant's memory on a card: its kinds add up to what counts against the quota, whatever the
+# tenant wrote about itself ---
+
+#: The kinds that a process records itself, in the order of the report.
+_RECORDED: Final[Mapping[str, int]] = {
+    "buffers": abi.KIND_BUFFER,
+    "managed": abi.KIND_MANAGED,
+    "pools": abi.KIND_POOL,
+    "physical": abi.KIND_PHYSICAL,
+    "arrays": abi.KIND_ARRAY,
+    "graphs": abi.KIND_GRAPH,
+    "modules": abi.KIND_MODULE,
+    "context_limits": abi.KIND_CONTEXT_LIMIT,
+    "external": abi.KIND_EXTERNAL,
+    "contexts": abi.KIND_CONTEXT,
+}
+_OVERHEAD: Final = ("contexts", "modules", "unaccounted")
+
+
+@dataclass(frozen=True)
+class TenantMemory:
+    """What a tenant uses of one card; `account` is the sum of its processes' claims there."""
+
+    kinds: Mapping[str, int]  # bytes, by KINDS
+    limit_bytes: int  # what it may use now
+    account: TenantClaims = field(default_factory=TenantClaims)
+    most_bytes: int = 0  # the most that it may claim
+    expected_bytes: int | None = None  # the driver's figure, by the account; None: it has none
+
+    @property
+    def used_bytes(self) -> int:
+        """What counts against the quota."""
+        return sum(self.kinds.values())
+
+    @property
+    def overhead_bytes(self) -> int:
+        """What of it no allocation of the tenant's requested; 0 without an account."""
+        if self.expected_bytes is None:
+            return 0
+        return sum(self.kinds[name] for name in _OVERHEAD)
+
+
+def memory_of(
+    record: TenantRecord,
+    number: int,
+    claims: Iterable[ProcessClaim],
+    account: TenantClaims,
+    state: DaemonState,
+) -> TenantMemory:
+    """Return what a tenant uses of its card `number`; an evicted tenant uses nothing."""
+    if record.is_off_card:
+        return TenantMemory(_kinds({}, 0), record.allocations[number].quota_bytes, account)
+    return accounted_memory(record, number, claims, account, state)
+
+
+def accounted_memory(
+    record: TenantRecord,
+    number: int,
+    claims: Iterable[ProcessClaim],
+    account: TenantClaims,
+    state: DaemonState,
+) -> TenantMemory:
+    """Return the memory in the account of a tenant; without one, the driver's figure."""
+    allocation, pages = record.allocations[number], state.tenants.pages.get(record.key)
+    if pages is None or number >= pages.grant.card_count:
+        seen = state.observed.usage.driver_bytes(record.key, allocation.uuid)
+        return TenantMemory(_kinds({}, seen), allocation.quota_bytes)
+    most = most_bytes(allocation, state.node.driver)
+    return TenantMemory(
+        _kinds(_claimed(claims, number, account, most), pages.grant.overhead_bytes(number)),
+        pages.grant.limit_bytes(number),
+        account,
+        most,
+        min(account.expected_bytes, most),
+    )
+
+
+def _kinds(claimed: Mapping[str, int], unaccounted: int) -> dict[str, int]:
+    return {**dict.fromkeys(_RECORDED, 0), "orphaned": 0, **claimed, "unaccounted": unaccounted}
+
+
+def most_bytes(allocation: CardAllocation, driver: LoadedDriver | None) -> int:
+    """Return the most that a tenant may claim of a card: its memory, and host memory beyond it.
+
+    Of a card that is gone, it is what is allocated of it.
+    """
+    card = None if driver is None else driver.card(allocation.uuid)
+    most = allocation.burst_limit_bytes if card is None else card.memory_bytes
+    return most + allocation.managed_bytes
+
+
+def process_kinds(held: MemoryUse) -> dict[str, int]:
+    """Return what a process holds, by kind.
+
+    The kinds add up to the total: the recorded bytes of a kind are capped by the bytes that remain,
+    and buffers are the rest. The two are not read at the same moment, and the tenant may write
+    anything.
+    """
+    sizes, rest = dict.fromkeys(_RECORDED, 0), held.held_bytes
+    for name, kind in _RECORDED.items():
+        if kind != abi.KIND_BUFFER:
+            sizes[name] = min(held.kinds[kind], rest)
+            rest -= sizes[name]
+    sizes["buffers"] = rest
+    return sizes
+
+
+def _claimed(
+    claims: Iterable[ProcessClaim], number: int, account: TenantClaims, most: int
+) -> dict[str, int]:
+    """Return what processes claim of card `number`, by kind, and what is orphaned there.
+
+    Managed memory that host memory is reserved for does not count. The rest is at most what the
+    card has, which is `most` without that.
+    """
+    sizes = dict.fromkeys(_RECORDED, 0)
+    for claim in claims:
+        for name, size in process_kinds(claim.held[number]).items():
+            sizes[name] += size
+    sizes["orphaned"] = account.orphaned_bytes
+    sizes["managed"] = max(0, sizes["managed"] - account.spared_bytes)
+    left = most - account.spared_bytes
+    for name, size in sizes.items():
+        sizes[name] = min(size, left)
+        left -= sizes[name]
+    return sizes
