@@ -55,7 +55,6 @@ _libc.syscall.argtypes = (
     *(ctypes.c_long, ctypes.c_int, ctypes.c_char_p),
     *(ctypes.POINTER(_OpenHow), ctypes.c_size_t),
 )
-_HOW_BYTES: Final = ctypes.sizeof(_OpenHow)
 
 
 class Rootfs:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from gpushare.quota.errors import BadValue
 from gpushare.quota.request import Percent, Value
@@ -46,22 +46,37 @@ class WholeNumber:
         return value
 
 
-class PercentOfMemory:
-    """Reads a percentage of a card's memory, exactly: `25`, `12.5`, or the ratio `100/3`."""
+class PatternReader:
+    """Reads a text that matches `pattern`."""
 
-    pattern: Final = r"[0-9]{1,16}([.][0-9]{1,16}|/[0-9]{1,16})?"
+    pattern: ClassVar[str]
+    wrong: ClassVar[tuple[str, str]]  # the rule that any other text violates, and the fix
 
     @property
     def error(self) -> BadValue:
         """What is wrong with any other text."""
-        fix = "write a number up to 100, e.g. 25, 12.5 or 100/3"
-        return BadValue("is not a percentage of a card's memory", fix)
+        return BadValue(*self.wrong)
 
-    def __call__(self, text: str) -> Percent:
-        """Return the percentage, above 0 and at most 100; BadValue if there is none."""
+    def matched(self, text: str) -> str:
+        """Return `text` without spaces around it; BadValue if it does not match."""
         stripped = text.strip()
         if not re.fullmatch(self.pattern, stripped, re.ASCII):
             raise self.error
+        return stripped
+
+
+class PercentOfMemory(PatternReader):
+    """Reads a percentage of a card's memory, exactly: `25`, `12.5`, or the ratio `100/3`."""
+
+    pattern = r"[0-9]{1,16}([.][0-9]{1,16}|/[0-9]{1,16})?"
+    wrong = (
+        "is not a percentage of a card's memory",
+        "write a number up to 100, e.g. 25, 12.5 or 100/3",
+    )
+
+    def __call__(self, text: str) -> Percent:
+        """Return the percentage, above 0 and at most 100; BadValue if there is none."""
+        stripped = self.matched(text)
         if stripped.isdigit():
             percent: Percent = int(stripped)
         else:
@@ -101,65 +116,47 @@ class Choice:
         return value
 
 
-class Name:
+class Name(PatternReader):
     """Reads a name."""
 
-    pattern: Final = "[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
-
-    @property
-    def error(self) -> BadValue:
-        """What is wrong with any other text."""
-        return BadValue("is not a name", "write lower-case letters, digits, - and ., e.g. small")
+    pattern = "[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
+    wrong = "is not a name", "write lower-case letters, digits, - and ., e.g. small"
 
     def __call__(self, text: str) -> Value:
         """Return the name; BadValue if it is none."""
-        stripped = text.strip()
-        if not re.fullmatch(self.pattern, stripped, re.ASCII):
-            raise self.error
-        return stripped
+        return self.matched(text)
 
 
 parse_name: Final = Name()
 
 
-class Duration:
+class Duration(PatternReader):
     """Reads a time with its unit, as seconds."""
 
-    pattern: Final = "[1-9][0-9]{0,5}[smhd]"
-
-    @property
-    def error(self) -> BadValue:
-        """What is wrong with any other text."""
-        fix = "write a whole number with the unit s, m, h or d, e.g. 30m"
-        return BadValue("is not a duration", fix)
+    pattern = "[1-9][0-9]{0,5}[smhd]"
+    wrong = "is not a duration", "write a whole number with the unit s, m, h or d, e.g. 30m"
 
     def __call__(self, text: str) -> int:
         """Return the seconds of `30m`; BadValue if it is no duration."""
-        stripped = text.strip()
-        if not re.fullmatch(self.pattern, stripped, re.ASCII):
-            raise self.error
+        stripped = self.matched(text)
         return int(stripped[:-1]) * _UNITS[stripped[-1]]
 
 
 parse_duration: Final = Duration()
 
 
-class ShortWait:
+class ShortWait(PatternReader):
     """Reads how long a create may wait for room, as seconds."""
 
-    pattern: Final = "([1-9]|[12][0-9]|30)s"
-
-    @property
-    def error(self) -> BadValue:
-        """What is wrong with any other text."""
-        rule = "is not a time that a create can wait, while its engine holds the container's lock"
-        return BadValue(rule, "write 1s to 30s; gpushare run --wait waits longer")
+    pattern = "([1-9]|[12][0-9]|30)s"
+    wrong = (
+        "is not a time that a create can wait, while its engine holds the container's lock",
+        "write 1s to 30s; gpushare run --wait waits longer",
+    )
 
     def __call__(self, text: str) -> int:
         """Return the seconds of `20s`; BadValue if it is none, or too long."""
-        stripped = text.strip()
-        if not re.fullmatch(self.pattern, stripped, re.ASCII):
-            raise self.error
+        stripped = self.matched(text)
         return int(stripped[:-1])
 
 
@@ -171,21 +168,15 @@ NO_WAIT_IN_PODS: Final = (
 )
 
 
-class Oversubscription:
+class Oversubscription(PatternReader):
     """Reads where memory beyond the quota may be: `none`, `host`, or a bound as in `host:8GiB`."""
 
-    pattern: Final = r"none|host(:[1-9][0-9]{0,15}([KMGT]iB?|[kmgt]))?"
-
-    @property
-    def error(self) -> BadValue:
-        """What is wrong with any other text."""
-        return BadValue("is not a valid value", "write none, host, or a size as in host:8GiB")
+    pattern = r"none|host(:[1-9][0-9]{0,15}([KMGT]iB?|[kmgt]))?"
+    wrong = "is not a valid value", "write none, host, or a size as in host:8GiB"
 
     def __call__(self, text: str) -> str:
         """Return the text; BadValue if it is none of them."""
-        stripped = text.strip()
-        if not re.fullmatch(self.pattern, stripped, re.ASCII):
-            raise self.error
+        stripped = self.matched(text)
         oversubscribed_bytes(stripped)
         return stripped
 

@@ -53,9 +53,8 @@ def find_runtime(root: Path = Path("/"), default: str | None = None) -> Path:
     wraps, takes precedence over PROGRAMS.
     """
     for name in (*unwrap(default, root), *PROGRAMS):
-        for path in [Path(name)] if "/" in name else [Path(at) / name for at in FOLDERS]:
-            if path.is_absolute() and _usable(under_root(root, path)):
-                return path
+        if path := _found(name, root):
+            return path
     raise NoRuntime(f"{' or '.join(PROGRAMS)} not found in {', '.join(FOLDERS)}. Install runc")
 
 
@@ -64,9 +63,8 @@ def chosen_runtime(name: str, root: Path = Path("/")) -> Path:
 
     It may be one that an engine's default runtime does not run.
     """
-    for path in [Path(name)] if "/" in name else [Path(at) / name for at in FOLDERS]:
-        if path.is_absolute() and _usable(under_root(root, path)):
-            return path
+    if path := _found(name, root):
+        return path
     where = "" if "/" in name else f" in {', '.join(FOLDERS)}"
     raise NoRuntime(f"--low-level {name}: no low-level runtime{where}. Install it, or choose runc")
 
@@ -77,9 +75,8 @@ def faster_runtime(runtime: Path, root: Path = Path("/")) -> str:
     is_refused = root == Path("/") and cgroups.layout(mounts) == "hybrid"
     if runtime.name == "crun" or is_refused:
         return ""
-    for path in (Path(at) / "crun" for at in FOLDERS):
-        if _usable(under_root(root, path)):
-            return f"{path} is installed: {CRUN_GAIN}. To use it: gpushare setup --low-level crun"
+    if path := _found("crun", root):
+        return f"{path} is installed: {CRUN_GAIN}. To use it: gpushare setup --low-level crun"
     return ""
 
 
@@ -130,6 +127,13 @@ def runtime_version(path: Path) -> str:
     if done.returncode or "version" not in first:
         raise NoRuntime(f"{path} --version prints {first or done.stderr.strip()!r}: not a runtime")
     return first
+
+
+def _found(name: str, root: Path) -> Path | None:
+    """Return the usable runtime of a name, or of an absolute path, under `root`."""
+    paths = [Path(name)] if "/" in name else [Path(folder) / name for folder in FOLDERS]
+    usable = (path for path in paths if path.is_absolute() and _usable(under_root(root, path)))
+    return next(usable, None)
 
 
 def _usable(path: Path) -> bool:

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -168,10 +169,10 @@ def _cdi(made: InstallRecord, found: driver.InstalledDriver) -> Generator[SetupS
     libcuda = _real(made.root, found.library(driver.CUDA))
     for path in NVIDIA_CDI:
         # A spec of nvidia-ctk can be used if it belongs to this driver.
-        if str(libcuda) in _text(under_root(made.root, path)):
+        if str(libcuda) in read_text(under_root(made.root, path)):
             yield SetupStep(f"driver {found.version}, CDI spec {path}")
             return path
-    if _text(under_root(made.root, CDI)) == text:
+    if read_text(under_root(made.root, CDI)) == text:
         yield SetupStep(f"driver {found.version}, CDI spec {CDI}")
     else:
         yield SetupStep(
@@ -189,7 +190,7 @@ def _links(made: InstallRecord, libraries: dict[str, Path]) -> Iterator[SetupSte
         elif place.exists() and not place.is_symlink():
             raise SetupError(f"{link} exists and is not a link created by gpushare. Move it away")
         else:
-            yield SetupStep(f"link {link} -> {target}", _later(made.link, link, target))
+            yield SetupStep(f"link {link} -> {target}", partial(made.link, link, target))
 
 
 def _command(made: InstallRecord) -> Iterator[SetupStep]:
@@ -210,10 +211,7 @@ def _command(made: InstallRecord) -> Iterator[SetupStep]:
 def _units(made: InstallRecord, texts: dict[str, str]) -> Iterator[SetupStep]:
     for name, text in texts.items():
         path = UNITS / name
-        if _text(under_root(made.root, path)) == text:
-            yield SetupStep(f"unit {path}")
-        else:
-            yield SetupStep(f"write {path}", _later(made.write, path, text))
+        yield _unit(made, path, text, partial(made.write, path, text))
     if made.root != Path("/"):
         yield from (wanted_at_boot(made, name, texts[name]) for name in texts)
     elif init_system.has_systemd():
@@ -221,6 +219,13 @@ def _units(made: InstallRecord, texts: dict[str, str]) -> Iterator[SetupStep]:
     else:
         program = Path(sys.prefix) / "bin/gpushared"
         yield SetupStep(f"start the daemon: {program} (systemd is not running)", yours=True)
+
+
+def _unit(made: InstallRecord, path: Path, text: str, write: Callable[[], object]) -> SetupStep:
+    """Return the step that calls `write` if the unit at `path` is not `text`."""
+    if read_text(under_root(made.root, path)) == text:
+        return SetupStep(f"unit {path}")
+    return SetupStep(f"write {path}", write)
 
 
 def wanted_at_boot(made: InstallRecord, name: str, text: str) -> SetupStep:
@@ -304,17 +309,19 @@ def _reread(made: InstallRecord, name: str, location: ConfigLocation) -> Iterato
 
 def unit_files() -> dict[str, str]:
     """Return the systemd units by name, with the path of this installation's gpushared."""
+    return {name: packaged_unit(name, "gpushared") for name in (SOCKET, SERVICE)}
+
+
+def packaged_unit(name: str, program: str) -> str:
+    """Return the unit `name` of this package with the path of this installation's `program`."""
     folders = [Path(folder) for folder in gpushare.__path__]
     folders += [folder.parent / "packaging/systemd" for folder in folders]
     for folder in folders:
-        if (folder / SERVICE).is_file():
-            program = Path(sys.prefix) / "bin/gpushared"
-            texts = {
-                name: (folder / name).read_text(encoding="utf-8") for name in (SOCKET, SERVICE)
-            }
-            started = re.compile(r"(?m)^(Exec\w+=[-+@:!]*)/\S*/gpushared\b")
-            return {name: started.sub(rf"\g<1>{program}", text) for name, text in texts.items()}
-    raise SetupError(f"{SERVICE} is not in {folders[0]}. Reinstall the package")
+        if (folder / name).is_file():
+            text = (folder / name).read_text(encoding="utf-8")
+            started = re.compile(rf"(?m)^((?:#   )?Exec\w+=[-+@:!]*)/\S*/{program}\b")
+            return started.sub(rf"\g<1>{Path(sys.prefix) / 'bin' / program}", text)
+    raise SetupError(f"{name} is not in {folders[0]}. Reinstall the package")
 
 
 def systemctl(*words: str) -> None:
@@ -328,17 +335,6 @@ def systemctl(*words: str) -> None:
 def _real(root: Path, path: Path) -> Path:
     """Return `path` as a path of the machine under `root`."""
     return Path("/") / path.relative_to(root.resolve())
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return ""
-
-
-def _later(function: Callable[..., object], *arguments: Any) -> Callable[[], object]:
-    return lambda: function(*arguments)
 
 
 # --- the step of setup that writes /etc/gpushare/gpushare.yaml, or completes the user's own ---
@@ -478,11 +474,8 @@ class OptionalUnit:
         except UserError as error:
             raise SetupError(f"{self.option}: {error}") from error
         self._refuse_home(made.root)
-        text, place = self.text(), under_root(made.root, self.path)
-        if place.is_file() and place.read_text(encoding="utf-8") == text:
-            yield SetupStep(f"unit {self.path}")
-        else:
-            yield SetupStep(f"write {self.path}", lambda: self._write(made, text))
+        text = self.text()
+        yield _unit(made, self.path, text, partial(self._write, made, text))
         if made.root != Path("/"):
             yield wanted_at_boot(made, self.name, text)
         elif init_system.has_systemd():
@@ -493,14 +486,7 @@ class OptionalUnit:
 
     def text(self) -> str:
         """Return the unit with the path of this installation's program."""
-        folders = [Path(folder) for folder in gpushare.__path__]
-        folders += [folder.parent / "packaging/systemd" for folder in folders]
-        for folder in folders:
-            if (folder / self.name).is_file():
-                text = (folder / self.name).read_text(encoding="utf-8")
-                started = re.compile(rf"(?m)^((?:#   )?ExecStart=)/\S*/{self.program}\b")
-                return started.sub(rf"\g<1>{self._executable()}", text)
-        raise SetupError(f"{self.name} is not in {folders[0]}. Reinstall the package")
+        return packaged_unit(self.name, self.program)
 
     def _refuse_home(self, root: Path) -> None:
         """Raise SetupError if the unit's dynamic user could not read the program."""
