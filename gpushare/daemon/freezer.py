@@ -12,7 +12,7 @@ meanwhile.
 
 A cgroup that an engine has paused is not thawed here. A tenant that an engine thaws although it is
 frozen here is frozen again at the next look. All of this is the freeze thread's
-(`DaemonState.freezing`), but for `is_frozen` and `freezes_of`.
+(`DaemonState.freezing`).
 """
 
 from __future__ import annotations
@@ -59,18 +59,10 @@ class Freezer:
         self._killed: dict[str, Callable[[], None]] = {}  # to be called when a kill is complete
         self._postpones_kill = postpones_kill
 
-    def is_frozen(self, key: str) -> bool:
-        """Whether tenant `key` is frozen, or is about to be."""
-        return self._ledger.is_frozen(key)
-
-    def freezes_of(self, key: str) -> tuple[FreezeRecord, ...]:
-        """Return the decisions on tenant `key`."""
-        return self._ledger.freezes.of(key)
-
     def freeze(self, key: str, by: By, why: str) -> None:
         """Freeze tenant `key`; CannotFreeze: nothing was changed."""
         record = self._running(key)
-        before = self.freezes_of(key)
+        before = self._ledger.freezes.of(key)
         cgroup, group = self._group(record, before)
         is_set = group.is_set()
         if is_set and self._ledger.freezes.by(key, by):
@@ -96,7 +88,9 @@ class Freezer:
         own = self._ledger.freezes.by(key, by)
         if own is None:
             return False
-        others = [freeze.by for freeze in self.freezes_of(key) if freeze.by not in {by, "stop"}]
+        others = [
+            freeze.by for freeze in self._ledger.freezes.of(key) if freeze.by not in {by, "stop"}
+        ]
         thaws = not others and own.thaws
         group = cgroup_freezer(own.cgroup, Cgroups.mounted()) if thaws else None
         if group is not None:
@@ -138,7 +132,7 @@ class Freezer:
             except OSError as error:
                 log("tenant-freeze-failed", "error", tenant=key, error=str(error))
         for record in self._ledger.entries.values():
-            if record.state == "bound" and not self.freezes_of(record.key):
+            if record.state == "bound" and not self._ledger.freezes.of(record.key):
                 self._adopt_frozen(record)
         self.enforce()
 
@@ -166,7 +160,7 @@ class Freezer:
                 kill = self._ledger.freezes.by(key, "stop")
                 if kill is not None and kill.due <= boottime():
                     self._kill(record, kill.why)
-                elif self.is_frozen(key):
+                elif self._ledger.is_frozen(key):
                     self._freeze_again(record, freezes)
                 elif self._ledger.freezes.by(key, "unknown"):
                     _, group = self._group(record, freezes)
@@ -407,10 +401,10 @@ def expected_cgroup(cgroups_path: object, identity: str, maker: int) -> str:
         return ""
     cgroups = _hierarchies()
     for hierarchy in _HIERARCHIES:
-        found = f"{hierarchy}:{path}"
-        directory = cgroups.directory(found)
+        cgroup = f"{hierarchy}:{path}"
+        directory = cgroups.directory(cgroup)
         if directory is not None:
-            return "" if directory.exists() and cgroups.is_populated(found) else found
+            return "" if directory.exists() and cgroups.is_populated(cgroup) else cgroup
     return ""
 
 

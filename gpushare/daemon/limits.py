@@ -217,6 +217,7 @@ def _write(capacity: CardCapacity, limits: Mapping[str, int], state: DaemonState
 
 
 _LOG_AGAIN_NS: Final = 10 * 10**9
+_NO_SHORTFALL: Final = Shortfall(0, 0.0, 0, times=0)
 
 
 def handle_shortfall(key: str, card_number: int, size_bytes: int, state: DaemonState) -> bool:
@@ -252,8 +253,8 @@ def forget_shortfalls(key: str, state: DaemonState) -> None:
 
 def _note_shortfall(record: TenantRecord, uuid: str, size_bytes: int, state: DaemonState) -> None:
     place, now_ns = (record.key, uuid), time.monotonic_ns()
-    before = state.observed.shortfalls.get(place)
-    logged_ns = None if before is None else before.logged_ns
+    before = state.observed.shortfalls.get(place, _NO_SHORTFALL)
+    logged_ns = before.logged_ns
     if logged_ns is None or now_ns - logged_ns >= _LOG_AGAIN_NS:
         logged_ns = now_ns
         log(
@@ -264,8 +265,7 @@ def _note_shortfall(record: TenantRecord, uuid: str, size_bytes: int, state: Dae
             card=uuid,
             requested_bytes=size_bytes,
         )
-    times = 1 if before is None else before.times + 1
-    noted = Shortfall(size_bytes, time.time(), now_ns, times, logged_ns)
+    noted = Shortfall(size_bytes, time.time(), now_ns, before.times + 1, logged_ns)
     state.observed.shortfalls = MappingProxyType({**state.observed.shortfalls, place: noted})
 
 

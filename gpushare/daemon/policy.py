@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From policies, percents and weights to parts of a card's time.
+"""Parts of a card's time for policies, percents and weights, and the steps against bypasses; pure.
 
 | policy | part | more, while others leave it |
 |---|---|---|
@@ -49,7 +49,7 @@ def reserved_cores(policy: str, cores: int) -> int:
 
 @dataclass(frozen=True)
 class ShareRequest:
-    """What one tenant asks of one card's compute, by the keys of a quota (gpushare/quota)."""
+    """A tenant's request for one card's compute, by the keys of a quota (gpushare/quota)."""
 
     key: str
     policy: str
@@ -168,7 +168,6 @@ FROZEN_LOOKS: Final = 3
 CALM_LOOKS: Final = 4  # one look that misses a process is two in which nothing is agreed on
 KILLED_NS: Final = 2 * 10**9
 SPARED_NS: Final = 60 * 10**9  # after an operator resumed it
-AGAIN_NS: Final = 5 * 10**9
 
 
 @dataclass(frozen=True)
@@ -189,7 +188,7 @@ class QuotaSample:
 
     @property
     def over_bytes(self) -> int:
-        """What it has above all that it may; 0 within the slack."""
+        """The memory above all that it may have; 0 within the slack."""
         over = self.used_bytes - self.may_bytes
         return over if over > self.slack_bytes else 0
 
@@ -201,7 +200,7 @@ class QuotaSample:
 
 @dataclass(frozen=True)
 class EscalationState:
-    """How far it went with a container on one card. Times are of a monotonic clock."""
+    """The steps taken against a container on one card. Times are of a monotonic clock."""
 
     level: EscalationLevel = "quiet"
     looks: int = 0  # above, in a row
@@ -219,6 +218,19 @@ def next_step(
     kill_after_ns: int | None = None,
 ) -> tuple[EscalationState, tuple[Action, ...]]:
     """Return how far it is after a sample, and what is to be done; None is one without figures.
+
+    | step | when | choice |
+    |---|---|---|
+    | seen | two samples in a row above | warn: its operator and its user are told; or observe |
+    | frozen | one more | freeze: its allocations fail, and it computes nothing |
+    | killed | more than a tenth above for two seconds, or while another has a shortfall | kill |
+    | killed | frozen while another cannot get its quota, for `kill_after_ns` | freeze |
+
+    Above is more than it may have and the slack, in what two samples agree on. A frozen container
+    keeps its memory: so with `freeze` the last step is taken as well, but only when another has a
+    shortfall, and the driver's figures have shown for `kill_after_ns` that the card cannot give
+    that one its quota. A sample that says nothing (the driver did not answer, or is another one
+    now) restarts the counting, and what was done stays so. Four samples that are not above end it.
 
     `kill_after_ns` is how long a frozen tenant may keep another from its quota; None: for ever. Of
     several actions the first comes first. Nothing is done again that was done, but for `kill`:
@@ -323,6 +335,10 @@ def entitlement(  # noqa: PLR0913, PLR0917 - all that it depends on
     kept_bytes: int | None = None,
 ) -> Entitlement:
     """Return what a tenant may have whose limit is `limit_bytes` now.
+
+    It may have its limit, and what it took while that was higher. A limit falls when burst memory
+    goes to another tenant, and when an operator shrinks a quota. Nothing takes back what a program
+    has by then: it keeps it, gets nothing more, and is not over its quota because of it.
 
     `used_bytes` is the most that the driver's figures show at this look, `ever_bytes` the most that
     the tenant was ever allowed: what it has of that when it is seen first (`before` is None) it may

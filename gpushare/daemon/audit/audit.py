@@ -134,32 +134,26 @@ class Audit:
     def _look(self, look: AuditInput | None, resolver: PidResolver, now_ns: int) -> None:
         while not self._events.empty():
             self._events.get()(now_ns)
-        if look is not None and self._is_another(look):
-            self._judge.begin_anew(now_ns)
-            look = None
         if look is not None:
-            self._look_at_non_tenants(now_ns, look, resolver)
+            before, self._generation = self._generation, look.sample.generation
+            if before is not None and before != self._generation:
+                self._judge.begin_anew(now_ns)
+                look = None
+        driver, action = self._state.node.driver, self._state.node.config.unknown
+        if look is not None and driver is not None:
+            self._unallocated.look(look, resolver, ProcessOwners(look.entries).all_of, action)
+            memory = {card.uuid: card.memory_bytes for card in driver.cards}
+            self._unattributed.look(now_ns, look, memory)
         verdicts = self._judge.look(now_ns, look)
         for verdict in verdicts.values():
             self._enforce(verdict)
         self._release(verdicts)
         self._publish(verdicts)
 
-    def _look_at_non_tenants(self, now_ns: int, look: AuditInput, resolver: PidResolver) -> None:
-        """Look at what is no tenant's."""
-        driver, action = self._state.node.driver, self._state.node.config.unknown
-        if driver is not None:
-            self._unallocated.look(look, resolver, ProcessOwners(look.entries).all_of, action)
-            memory = {card.uuid: card.memory_bytes for card in driver.cards}
-            self._unattributed.look(now_ns, look, memory)
-
-    def _is_another(self, look: AuditInput) -> bool:
-        """Whether the driver, its parts or its cards are not those of the look before."""
-        before, self._generation = self._generation, look.sample.generation
-        return before is not None and before != self._generation
-
     def _enforce(self, verdict: Verdict) -> None:
         """Have done what a verdict says of one tenant on one card, but for a thaw."""
+        if not verdict.actions:
+            return
         key, why = verdict.entry.key, ""
         if verdict.sample is not None:
             card = self._state.node.card(verdict.uuid)
@@ -277,7 +271,7 @@ class IdleBackoff:
 
     @property
     def slower(self) -> int:
-        """How many times the usual period the next look may wait."""
+        """The number of usual periods that the next look may wait."""
         return SLOWER if self._looks >= SETTLED_LOOKS else 1
 
     def look(self, sampler: UsageSampler) -> bool:

@@ -47,7 +47,7 @@ _LEAST_BYTES: Final = 64 << 20
 
 
 class ProcessClaimedUse(NamedTuple):
-    """What a process claims to use itself, to export to others, and to map of others' memory.
+    """The claims of a process: memory of its own, exported to others, and mapped of others.
 
     `context_bytes` is the part of `own_bytes` that was charged for contexts.
     """
@@ -63,8 +63,9 @@ _NOTHING: Final = ProcessClaimedUse(0, 0)
 
 @dataclass(frozen=True)
 class ClaimedUse:
-    """What a tenant's processes claim of one card, by (pid in their namespace, start time)."""
+    """The claims of a tenant's processes on one card."""
 
+    # By pid in their namespace, and start time.
     by_process: Mapping[tuple[int, int], ProcessClaimedUse] = field(default_factory=dict)
     managed_bytes: int = 0  # as far as it counts against the quota
     spared_bytes: int = 0  # managed memory that does not
@@ -75,13 +76,13 @@ class ClaimedUse:
 
     @property
     def exported_bytes(self) -> int:
-        """What they claim to export together: of memory that they claim to have."""
+        """The memory that they claim to export together, of what they claim to have."""
         return sum(min(one.exported_bytes, one.own_bytes) for one in self.by_process.values())
 
 
 @dataclass(frozen=True)
 class ClaimBounds:
-    """How far a tenant's claims can be true on one card at one sample; None: not known.
+    """The bounds of a tenant's true claims on one card at one sample; None: not known.
 
     `own_bytes` is what it may use, `slack_bytes` what the audit tolerates above that, and
     `exported_bytes` what other tenants export. `unlisted_bytes` is in use on the card, and the
@@ -105,7 +106,7 @@ class UseBounds(NamedTuple):
 
 @dataclass(frozen=True)
 class ProvenUse:
-    """What a tenant uses: memory that the driver lists for its processes, and all."""
+    """The proven use of a tenant: memory that the driver lists for its processes, and all."""
 
     listed: UseBounds
     all: UseBounds
@@ -127,38 +128,65 @@ def claimed_use(
 
     So much managed memory as `managed_limit_bytes` does not count against its quota.
     """
-    found: dict[tuple[int, int], ProcessClaimedUse] = {}
+    by_process: dict[tuple[int, int], ProcessClaimedUse] = {}
     managed = 0
     for claim in claims:
-        held = claim.held[number]
-        kept = held.kinds[abi.KIND_MANAGED]
+        use = claim.held[number]
+        kept = use.kinds[abi.KIND_MANAGED]
         managed += kept
-        before = found.get((claim.pid, claim.starttime), _NOTHING)
-        found[claim.pid, claim.starttime] = ProcessClaimedUse(
-            before.own_bytes + max(0, held.held_bytes - kept),
-            before.mapped_bytes + held.imported_bytes,
-            before.exported_bytes + held.exported_bytes,
-            before.context_bytes + held.kinds[abi.KIND_CONTEXT],
+        before = by_process.get((claim.pid, claim.starttime), _NOTHING)
+        by_process[claim.pid, claim.starttime] = ProcessClaimedUse(
+            before.own_bytes + max(0, use.held_bytes - kept),
+            before.mapped_bytes + use.imported_bytes,
+            before.exported_bytes + use.exported_bytes,
+            before.context_bytes + use.kinds[abi.KIND_CONTEXT],
         )
     spared = min(managed, managed_limit_bytes)
-    return ClaimedUse(found, managed - spared, spared)
+    return ClaimedUse(by_process, managed - spared, spared)
 
 
 def memory_of(
     uses: Iterable[tuple[Process, ProcessUse]], before: ClaimedUse, after: ClaimedUse
 ) -> list[ProcessMemory]:
     """Return the memory of each process, by the smaller of its claims before and after a sample."""
-    found = []
-    for process, use in uses:
-        claims = before.of(process), after.of(process)
-        own = min(one.own_bytes for one in claims)
-        charged = min(one.context_bytes for one in claims)
-        found.append(ProcessMemory(use.bytes or 0, own, charged))
-    return found
+    return [
+        ProcessMemory(
+            use.bytes or 0,
+            min(claims.of(process).own_bytes for claims in (before, after)),
+            min(claims.of(process).context_bytes for claims in (before, after)),
+        )
+        for process, use in uses
+    ]
 
 
 class UseHistory:
-    """One tenant on one card, from sample to sample."""
+    """The use of one tenant on one card that is proven, from sample to sample.
+
+    Neither the driver's figures nor the tenant's own claims are of one moment. The driver is
+    asked for one process after another, and while it answers memory moves from one process of a
+    tenant to the next: the sum may then be twice what there ever was. And claims are what the
+    tenant writes. So of each process counts
+
+        the least of: its claim before the sample, after it, and the driver's figure
+        and the driver's figure above all that its claims explained in the last seconds
+
+    and only what two samples in a row agree on, of a process that was there in both. A tenant
+    within its quota has the second part small, for its claims are written before the driver is
+    asked; one that bypasses the library has all in the second part, at once.
+
+    Claims may be forged, so they explain only what can be true: a process has no more than its
+    tenant may, and maps no more than others export. A tenant that stays within these bounds and
+    moves on by new processes, or forges its claims in step with the samples, is judged by a
+    second measure, which knows no claims: what the driver reported for `ABOVE_NS` of the last
+    `WINDOW_NS`, in however many stretches. A sum that is read piece by piece is too high by
+    chance for less than that. Of it, memory that several processes map is counted once as far
+    as the card's own figure shows that the driver lists memory more than once.
+
+    The driver lists managed memory for no process. The tenant's claim is believed as far as the
+    card has memory that is listed for no process. It is compared with a limit of its own
+    (`ProvenUse.all`): a claim of managed memory never excuses memory that the driver does list
+    (`ProvenUse.listed`).
+    """
 
     def __init__(self, now_ns: int) -> None:
         self._processes: dict[tuple[int, int], _Process] = {}
@@ -171,31 +199,31 @@ class UseHistory:
     def look(
         self,
         now_ns: int,
-        seen: Sequence[tuple[Process, int]],
+        sizes: Sequence[tuple[Process, int]],
         before: ClaimedUse,
         after: ClaimedUse,
         bounds: ClaimBounds,
     ) -> ProvenUse:
         """Return what a sample proves.
 
-        `seen` are the tenant's processes with the driver's figure for each, `before` and `after`
+        `sizes` are the tenant's processes with the driver's figure for each, `before` and `after`
         their claims before the driver was asked and afterwards.
         """
         if now_ns - self._since_ns >= PERIOD_NS:
             self._begin_period(now_ns)
         now = {
             (process.pid, process.starttime): self._process(process, size, before, after, bounds)
-            for process, size in seen
+            for process, size in sizes
         }
         agreed = sum(
-            min(found.least_bytes, self._processes[which].least_bytes)
-            for which, found in now.items()
+            min(process.least_bytes, self._processes[which].least_bytes)
+            for which, process in now.items()
             if which in self._processes
         )
-        total = sum(size for _, size in seen)
+        total = sum(size for _, size in sizes)
         doubled = sum(
             min(_mapped(process, before, bounds), _mapped(process, after, bounds))
-            for process, _ in seen
+            for process, _ in sizes
         )
         if bounds.doubled_bytes is not None:
             doubled = min(doubled, bounds.doubled_bytes)
@@ -204,7 +232,7 @@ class UseHistory:
         managed = claimed if bounds.unlisted_bytes is None else min(claimed, bounds.unlisted_bytes)
         sure_managed = min(managed, self._managed_bytes)
         self._processes, self._managed_bytes = now, managed
-        alone = max(sum(found.least_bytes for found in now.values()), sure)
+        alone = max(sum(process.least_bytes for process in now.values()), sure)
         most = max(total, sure)
         listed = UseBounds(sure, most, alone)
         most += max(before.managed_bytes, after.managed_bytes)
@@ -318,7 +346,7 @@ _LACKS_NS: Final = 5 * 10**9  # how long a report of a shortfall counts
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found of one tenant on one card, and what is to be done; `sample` None: nothing."""
+    """The judgement of one tenant on one card, and the actions; `sample` None: nothing is known."""
 
     entry: TenantRecord
     uuid: str
@@ -331,7 +359,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _ListedUse:
     """The driver's figures of one tenant's processes on one card.
 
     `ended` have passed their descriptors on: they are listed for longer than it takes to end.
@@ -349,7 +377,7 @@ class _TenantOnCard:
     number: int  # of the card, as the tenant counts
     allocation: CardAllocation
     case: _QuotaCase
-    uses: _Seen | None  # None: the card did not answer
+    uses: _ListedUse | None  # None: the card did not answer
     before: ClaimedUse  # what it claimed before the driver was asked
     after: ClaimedUse  # the same, after the driver had answered
 
@@ -361,7 +389,7 @@ class _TenantOnCard:
 
 @dataclass
 class _QuotaCase:
-    """What is known of one tenant on one card from look to look."""
+    """The history of one tenant on one card."""
 
     history: UseHistory
     state: EscalationState = field(default_factory=EscalationState)
@@ -417,7 +445,7 @@ class Judge:
 
     def _tenants(self, now_ns: int, look: AuditInput) -> list[_TenantOnCard]:
         """Return the shared tenants of a look, on each of their cards."""
-        seen = self._by_place(now_ns, look)
+        listed = self._by_place(now_ns, look)
         tenants = []
         for record in look.entries.values():
             if record.state != "bound" or not record.shared:
@@ -425,7 +453,7 @@ class Judge:
             for number, allocation in enumerate(record.allocations):
                 place = record.key, allocation.uuid
                 case = self._cases.setdefault(place, _QuotaCase(UseHistory(now_ns)))
-                uses = seen.get(place, _Seen()) if allocation.uuid in look.owned else None
+                uses = listed.get(place, _ListedUse()) if allocation.uuid in look.owned else None
                 before, after = (
                     case.claimed(claims.get(record.key, ()), number, allocation)
                     for claims in (look.before, look.after)
@@ -433,21 +461,21 @@ class Judge:
                 tenants.append(_TenantOnCard(record, number, allocation, case, uses, before, after))
         return tenants
 
-    def _by_place(self, now_ns: int, look: AuditInput) -> Mapping[TenantOnCard, _Seen]:
+    def _by_place(self, now_ns: int, look: AuditInput) -> Mapping[TenantOnCard, _ListedUse]:
         """Return the driver's figures of each tenant's processes."""
-        places: dict[TenantOnCard, _Seen] = {}
+        places: dict[TenantOnCard, _ListedUse] = {}
         ended: dict[Process, int] = {}
         for uuid, uses in look.owned.items():
             for sighting, use in uses:
                 if sighting is None or (key := sighting.key) is None:
                     continue
-                seen = places.setdefault((key, uuid), _Seen())
+                listed = places.setdefault((key, uuid), _ListedUse())
                 if sighting.process is not None:
-                    seen.running.append((sighting.process, use))
+                    listed.running.append((sighting.process, use))
                 elif sighting.ended is not None:
                     since_ns = ended[sighting.ended] = self._ended.get(sighting.ended, now_ns)
                     if now_ns - since_ns >= ENDED_NS:
-                        seen.ended.append((sighting.ended, use))
+                        listed.ended.append((sighting.ended, use))
         self._ended = ended
         return places
 
@@ -464,7 +492,7 @@ class Judge:
         limits = _limits(look.pages.get(record.key), tenant)
         known = case.entitlements[0]
         may = max(limits.now_bytes, limits.ever_bytes) if known is None else known.may_bytes
-        uses = tenant.uses or _Seen()
+        uses = tenant.uses or _ListedUse()
         processes = memory_of([*uses.running, *uses.ended], tenant.before, tenant.after)
         managed = max(tenant.before.managed_bytes, tenant.after.managed_bytes)
         slack = slack_bytes(may, context_bytes, processes, managed)
@@ -616,7 +644,7 @@ def _above(ended: list[tuple[Process, int]], may_bytes: int) -> list[tuple[Proce
 
 
 class _Limits(NamedTuple):
-    """What a tenant may use now, the most that it was ever allowed, and what it may keep of that.
+    """The limits of a tenant: now, the most that it ever had, and what it may keep of that.
 
     `kept_bytes` is None where no limit was lowered since this daemon started.
     """

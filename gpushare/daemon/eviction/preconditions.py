@@ -98,12 +98,12 @@ def _why_not_claimed(pages: Pages, cards: int) -> str:
     claims = pages.claims()
     if not claims:
         return "none of its programs uses a card"
-    held = [one for claim in claims for one in claim.held[:cards]]
-    if any(one.kinds[abi.KIND_MANAGED] for one in held):
+    uses = [use for claim in claims for use in claim.held[:cards]]
+    if any(use.kinds[abi.KIND_MANAGED] for use in uses):
         return "it has managed memory (cudaMallocManaged), which the driver cannot evict"
-    if any(one.exported_bytes or one.imported_bytes for one in held):
+    if any(use.exported_bytes or use.imported_bytes for use in uses):
         return "its processes share GPU memory (CUDA IPC), which the driver cannot evict"
-    if any(one.kinds[abi.KIND_EXTERNAL] for one in held):
+    if any(use.kinds[abi.KIND_EXTERNAL] for use in uses):
         return "it has imported memory of another API, which the driver cannot evict"
     return ""
 
@@ -164,11 +164,11 @@ def _card_bytes(record: TenantRecord, number: int, state: DaemonState) -> int:
     A claim counts only up to the quota, or what the tenant may use above it.
     """
     allocation, pages = record.allocations[number], state.tenants.pages.get(record.key)
-    seen = state.observed.usage.driver_bytes(record.key, allocation.uuid)
+    driver_bytes = state.observed.usage.driver_bytes(record.key, allocation.uuid)
     if pages is None:
-        return seen
+        return driver_bytes
     claimed, limit, _ = pages.use(number)
-    return max(seen, min(claimed, max(limit, allocation.quota_bytes)))
+    return max(driver_bytes, min(claimed, max(limit, allocation.quota_bytes)))
 
 
 def _refuse_without_memory(
@@ -224,7 +224,7 @@ _NO_LIMIT: Final = 1 << 60  # of v1: a number of pages that is as good as none
 
 
 class MemoryLimit(NamedTuple):
-    """What a memory cgroup has left, in bytes."""
+    """The memory that a cgroup has left."""
 
     cgroup: str
     left_bytes: int

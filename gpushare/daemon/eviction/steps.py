@@ -21,7 +21,6 @@ from gpushare.daemon.core.log import log
 from gpushare.daemon.eviction.checkpoint_client import CheckpointClient, CheckpointError
 from gpushare.daemon.eviction.preconditions import (
     CannotEvict,
-    CannotRestore,
     driver_processes,
     origin,
 )
@@ -91,7 +90,8 @@ class EvictionSteps:
 
         The record is of state "restoring" by now: the room is reserved.
         """
-        eviction = _eviction_of(record)
+        eviction = record.eviction
+        assert eviction is not None
         pairs = self._pairs(record)
         try:
             for process in self._living(eviction):
@@ -105,7 +105,8 @@ class EvictionSteps:
 
         After a restart, and where a worker was killed in the middle. CheckpointError: not known.
         """
-        eviction = _eviction_of(record)
+        eviction = record.eviction
+        assert eviction is not None
         living = self._living(eviction)
         states = [self._client.state(one.pid) for one in living]
         if FAILED in states:
@@ -266,13 +267,14 @@ class EvictionSteps:
     def _gate(self, record: TenantRecord, *, closed: bool) -> None:
         pages = self._state.tenants.pages.get(record.key)
         if pages is not None:
-            pages.look(lambda held: held.grant.set_evicted(evicted=closed), None)
+            pages.look(lambda opened: opened.grant.set_evicted(evicted=closed), None)
 
     def record_evicted(
         self, record: TenantRecord, eviction: EvictionRecord | None = None
     ) -> TenantRecord:
         """Record that the tenant's memory is in host memory, by `eviction` or the record's own."""
-        eviction = eviction or _eviction_of(record)
+        eviction = eviction or record.eviction
+        assert eviction is not None
         return self.record(record, replace(eviction, state="evicted", since=time.time()))
 
     def record(self, record: TenantRecord, eviction: EvictionRecord | None) -> TenantRecord:
@@ -309,12 +311,6 @@ def _while_it_lives(process: EvictedProcess) -> Iterator[None]:
             raise
 
 
-def _eviction_of(record: TenantRecord) -> EvictionRecord:
-    if record.eviction is None:
-        raise CannotRestore(f"{record.title} is not evicted")
-    return record.eviction
-
-
 _SEEN_TIMES: Final = 2  # samples in a row: one may be older than the eviction
 
 
@@ -323,19 +319,19 @@ class OnCardWatch:
 
     def __init__(self, state: DaemonState) -> None:
         self._state = state
-        self._seen: dict[str, int] = {}  # in how many samples in a row, by key
+        self._looks: dict[str, int] = {}  # in how many samples in a row, by key
 
     def look(self) -> None:
         """Report evicted tenants with memory on a card, once each."""
         usage = self._state.observed.usage
         if usage.stale:
             return
-        seen = {}
+        looks = {}
         for record in self._state.ledger.entries.values():
             used = sum(use.bytes or 0 for _, use in usage.processes.get(record.key, ()))
             if not record.is_off_card or not used:
                 continue
-            seen[record.key] = self._seen.get(record.key, 0) + 1
-            if seen[record.key] == _SEEN_TIMES:
+            looks[record.key] = self._looks.get(record.key, 0) + 1
+            if looks[record.key] == _SEEN_TIMES:
                 log("tenant-evicted-on-card", "error", **record.identity, used_bytes=used)
-        self._seen = seen
+        self._looks = looks

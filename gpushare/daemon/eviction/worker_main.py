@@ -85,11 +85,11 @@ class CheckpointApi:
 
     def state(self, pid: int) -> dict[str, Any]:
         """Return the `state` of process `pid` beside the answer."""
-        found = ctypes.c_int(-1)
+        state = ctypes.c_int(-1)
         answer = self._call(
-            lambda: self._cuda.cuCheckpointProcessGetState(pid, ctypes.byref(found))
+            lambda: self._cuda.cuCheckpointProcessGetState(pid, ctypes.byref(state))
         )
-        return {**answer, "state": found.value}
+        return {**answer, "state": state.value}
 
     def lock(self, pids: Sequence[int], timeout_ms: int) -> dict[str, Any]:
         """Lock all of `pids` at the same time; `answers` has one for each.
@@ -159,10 +159,10 @@ class CheckpointApi:
         }
 
     def _name(self, code: int) -> str:
-        found = ctypes.c_char_p()
-        if self._cuda.cuGetErrorName(code, ctypes.byref(found)) != SUCCESS or not found.value:
+        name = ctypes.c_char_p()
+        if self._cuda.cuGetErrorName(code, ctypes.byref(name)) != SUCCESS or not name.value:
             return f"error {code}"
-        return found.value.decode(errors="replace")
+        return name.value.decode(errors="replace")
 
 
 def _uuid(text: str) -> ctypes.Array[ctypes.c_ubyte]:

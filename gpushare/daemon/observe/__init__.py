@@ -1,1 +1,1 @@
-"""What the daemon measures: driver samples, usage by container, dead processes."""
+"""Measurements: driver samples, usage by container, dead processes."""

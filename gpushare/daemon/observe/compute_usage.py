@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each tenant got of each of its cards over the last second, the last ten, the last sixty.
+"""The compute of each tenant on each of its cards, over the last second, the last ten and sixty.
 
 Where the gate counts, the scheduler's charge is what it got, and what it wanted beyond that is what
 it waited. An open gate counts nothing (a tenant alone on a card pays nothing for being measured),

@@ -81,7 +81,7 @@ class UsageSampler:
         self._learned = learned
         self._generation: DriverGeneration | None = None
         self._unsettled: frozenset[str] = frozenset()  # cards that are not understood yet
-        self._mps = MpsClients()
+        self._mps_clients: frozenset[TenantOnCard] = frozenset()
         self._fault = ""  # of the driver: what was logged last
         self._first = True
         self._dead = DeadRecords()
@@ -273,7 +273,29 @@ class UsageSampler:
             MappingProxyType(utilization),
             MappingProxyType(dict(used)),
         )
-        self._mps.note(self.observed.usage, self._ledger.entries, self._cards)
+        self._note_mps_clients()
+
+    def _note_mps_clients(self) -> None:
+        """Log each share that has become a client of an MPS server since the last look."""
+        usage, records = self.observed.usage, self._ledger.entries
+        clients = {
+            (key, uuid): pids[0]
+            for key in usage.processes.keys() & records.keys()
+            if records[key].isolation != MPS
+            for uuid in self._cards
+            if (pids := mps_clients(records[key], uuid, usage))
+        }
+        for key, uuid in sorted(clients.keys() - self._mps_clients):
+            log(
+                "tenant-uses-mps",
+                "warning",
+                tenant=key,
+                name=records[key].title,
+                card=uuid,
+                pid=clients[key, uuid],
+                pod=records[key].of_pod,
+            )
+        self._mps_clients = frozenset(clients)
 
     def _go_stale(self, why: str) -> None:
         """Keep what was known, marked as stale; cards that have changed are not allocated."""
@@ -348,7 +370,7 @@ _LOOKS: Final = 4
 
 
 class Overhead:
-    """What the driver has beside a tenant's account on one card: the least of the last looks.
+    """The driver's memory beside a tenant's account on one card: the least of the last looks.
 
     `published_bytes` is the last published figure, of an earlier daemon: until there are enough
     samples it stands, for otherwise each restart would give all contexts' memory to their buffers.
@@ -394,36 +416,6 @@ def mps_clients(record: TenantRecord, uuid: str, usage: UsageView) -> list[int]:
     return [use.pid for card, use in uses if card == uuid and use.is_mps]
 
 
-class MpsClients:
-    """Logs each share that has become a client of an MPS server; the truth thread's."""
-
-    def __init__(self) -> None:
-        self._known: frozenset[TenantOnCard] = frozenset()
-
-    def note(
-        self, usage: UsageView, records: Mapping[str, TenantRecord], cards: Mapping[str, Card]
-    ) -> None:
-        """Log those that the last look did not find."""
-        clients = {
-            (key, uuid): pids[0]
-            for key in usage.processes.keys() & records.keys()
-            if records[key].isolation != MPS
-            for uuid in cards
-            if (pids := mps_clients(records[key], uuid, usage))
-        }
-        for key, uuid in sorted(clients.keys() - self._known):
-            log(
-                "tenant-uses-mps",
-                "warning",
-                tenant=key,
-                name=records[key].title,
-                card=uuid,
-                pid=clients[key, uuid],
-                pod=records[key].of_pod,
-            )
-        self._known = frozenset(clients)
-
-
 # The records that processes leave behind which ended without a word, or became another program. A
 # process shows life by a lock on its record. That may be gone while the process lives: programs
 # close descriptors that they did not open. A record without a lock is dead only if its process is
@@ -444,7 +436,7 @@ def free_dead_records(record: TenantRecord, pages: Pages) -> None:
 
     Nothing happens to a tenant that is not bound: its processes are not known yet.
     """
-    _free(_Search(record, pages), record, pages, time.thread_time() + _LOOK_SECONDS)
+    _Search(pages).free(record, time.thread_time() + _LOOK_SECONDS)
 
 
 class DeadRecords:
@@ -465,9 +457,9 @@ class DeadRecords:
             if now >= until:
                 self._next = key
                 return
-            search = self._searches.get(key) or _Search(records[key], pages[key])
+            search = self._searches.get(key) or _Search(pages[key])
             try:
-                done = _free(search, records[key], pages[key], now + TENANT_SECONDS)
+                done = search.free(records[key], now + TENANT_SECONDS)
             except OSError as error:  # the others do not wait for it
                 log("process-records-free-failed", "error", tenant=key, error=str(error))
                 done = True
@@ -477,23 +469,10 @@ class DeadRecords:
                 self._searches[key] = search
 
 
-def _free(search: _Search, record: TenantRecord, pages: Pages, until: float) -> bool:
-    """Go on with a search until it is over, and free what it found dead; False: it is not over."""
-    if record.state != "bound" or not pages.has_unlocked(until):
-        return True
-    if not search.go_on(until):
-        return False
-    reaped = pages.reap(search.is_alive)
-    if reaped:
-        log("process-records-freed", tenant=record.key, processes=reaped)
-    return True
-
-
 class _Search:
     """Looks for a tenant's processes, which is rarely needed: they hold their locks."""
 
-    def __init__(self, record: TenantRecord, pages: Pages) -> None:
-        self._record = record
+    def __init__(self, pages: Pages) -> None:
         self._pages = pages
         self._left: Iterator[int] | None = None
         self._began = 0  # in ticks since boot
@@ -501,12 +480,22 @@ class _Search:
         self._maps: dict[int, bool] = {}  # pid -> whether it may map the status file
         self._seconds = 0.0  # spent on finding that out
 
-    def go_on(self, until: float) -> bool:
+    def free(self, record: TenantRecord, until: float) -> bool:
+        """Go on with the search until it is over, and free what it found dead; False: it is not."""
+        if record.state != "bound" or not self._pages.has_unlocked(until):
+            return True
+        if not self._go_on(record, until):
+            return False
+        reaped = self._pages.reap(self._is_alive)
+        if reaped:
+            log("process-records-freed", tenant=record.key, processes=reaped)
+        return True
+
+    def _go_on(self, record: TenantRecord, until: float) -> bool:
         """Look at more of the processes, at one at least; True when all were looked at."""
         if self._left is None:
             self._began = int(boottime() * processes.TICKS_PER_SECOND)
-            record, cgroups = self._record, Cgroups.mounted()
-            self._left = processes.pids_of(record.cgroup, record.pid, cgroups)
+            self._left = processes.pids_of(record.cgroup, record.pid, Cgroups.mounted())
         for pid in self._left:
             process = processes.find_process(pid)
             if process is not None:
@@ -515,7 +504,7 @@ class _Search:
                 return False
         return True
 
-    def is_alive(self, pid: int, starttime: int) -> bool:
+    def _is_alive(self, pid: int, starttime: int) -> bool:
         """Whether the process is there and may map the status file; as it numbers itself."""
         host_pid = self._pids.get((pid, starttime))
         if host_pid is None:

@@ -47,7 +47,7 @@ class RunControl:
 
     def pause(self, record: TenantRecord, why: str, by: By = "operator") -> None:
         """Freeze a tenant, through restarts of the daemon, until `resume`; CannotFreeze."""
-        if any(freeze.by == "stop" for freeze in self._freezer.freezes_of(record.key)):
+        if self._state.ledger.freezes.by(record.key, "stop"):
             raise CannotFreeze(f"{record.title} is being stopped and cannot be paused")
         self._freezer.freeze(record.key, by, why)
 

@@ -83,14 +83,6 @@ class Recorder:
         self.calls.append(("release", key))
         return True
 
-    def is_frozen(self, key: str) -> bool:
-        del key
-        return False
-
-    def freezes_of(self, key: str) -> tuple[()]:
-        del key
-        return ()
-
     def kill(self, key: str, why: str, killed: Callable[[], None]) -> None:
         assert why
         self.calls.append(("kill", key))

@@ -102,16 +102,16 @@ def again(node: FakeDaemon) -> FakeDaemon:
 
 
 def words(node: FakeDaemon) -> list[str]:
-    return [freeze.by for freeze in node.freezer.freezes_of(KEY)]
+    return [freeze.by for freeze in node.ledger.freezes.of(KEY)]
 
 
 def test_a_tenant_is_frozen_while_any_reason_remains(held: FakeDaemon, group: FakeCgroup) -> None:
     held.freezer.freeze(KEY, "audit", "over by 1 GiB")
     held.freezer.freeze(KEY, "operator", "maintenance")
     assert held.freezer.release(KEY, "audit")
-    assert (group.frozen, held.freezer.is_frozen(KEY)) == (True, True)
+    assert (group.frozen, held.ledger.is_frozen(KEY)) == (True, True)
     assert held.freezer.release(KEY, "operator")
-    assert (group.frozen, held.freezer.is_frozen(KEY)) == (False, False)
+    assert (group.frozen, held.ledger.is_frozen(KEY)) == (False, False)
     assert not held.freezer.release(KEY, "operator")
 
 
@@ -219,7 +219,7 @@ def test_on_a_full_disk_a_container_is_frozen_all_the_same(
 ) -> None:
     full.freezer.freeze(KEY, "audit", "over")
     assert group.frozen
-    assert full.freezer.is_frozen(KEY)
+    assert full.ledger.is_frozen(KEY)
     assert "freeze-record-failed" in capfd.readouterr().err
     assert full.freezer.release(KEY, "audit")
     assert not group.frozen
@@ -299,12 +299,12 @@ def test_a_second_stop_does_not_postpone_the_first(
     del group
     monkeypatch.setattr(run_state, "_send_signal", lambda *_: None)
     stop(held, 10)
-    (first,) = held.freezer.freezes_of(KEY)
+    (first,) = held.ledger.freezes.of(KEY)
     stop(held, 3600)
-    (second,) = held.freezer.freezes_of(KEY)
+    (second,) = held.ledger.freezes.of(KEY)
     assert second.due == first.due
     stop(held, 1)
-    (third,) = held.freezer.freezes_of(KEY)
+    (third,) = held.ledger.freezes.of(KEY)
     assert third.due < first.due
 
 

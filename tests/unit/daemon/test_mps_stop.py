@@ -57,7 +57,7 @@ def test_a_server_that_does_not_answer_delays_the_kill_by_some_seconds(
     client.node.mps.terminate = lambda _key, _then: None
     stop(client, "KILL")
     run_loop(client)
-    (promised,) = client.freezer.freezes_of(KEY)
+    (promised,) = client.ledger.freezes.of(KEY)
     assert (promised.by, group.killed) == ("stop", False)
     client.ledger.freezes.put(replace(promised, due=1.0))
     client.freezer.enforce()
