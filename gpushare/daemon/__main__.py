@@ -275,13 +275,13 @@ def _refuse_writable(folder: Path) -> None:
 
 def _metrics_history(state: DaemonState) -> MetricsHistory:
     """Return what keeps the metrics history's process running, as soon as the loop does."""
-    kept = MetricsHistory(
+    history = MetricsHistory(
         state.loop,
         lambda: process_arguments(state.node.config, reload.read_gid(state.node.config)),
     )
-    state.loop.call(kept.check)
-    state.loop.every(lambda: state.node.config.timing.reconcile_interval_seconds, kept.check)
-    return kept
+    state.loop.call(history.check)
+    state.loop.every(lambda: state.node.config.timing.reconcile_interval_seconds, history.check)
+    return history
 
 
 def _on_signals(loop: Loop, state: DaemonState) -> None:

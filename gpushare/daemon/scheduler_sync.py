@@ -15,7 +15,6 @@ import os
 import signal
 import socket
 import struct
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +23,7 @@ from typing import Final
 
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
-from gpushare.daemon.core.loop import Worker, wait_readable
+from gpushare.daemon.core.loop import Backoff, Worker, wait_readable
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.policy import Share, ShareRequest, divide_compute
 from gpushare.daemon.state import DaemonState
@@ -32,11 +31,6 @@ from gpushare.daemon.store.record import TenantRecord
 
 PROGRAM: Final = "gpushare-scheduler"
 SOCKET: Final = "scheduler.sock"
-# Between attempts: at once, and longer each time where it ends again soon.
-_FIRST_WAIT_SECONDS: Final = 0.1
-_LONGEST_WAIT_SECONDS: Final = 5.0
-_STEADY_SECONDS: Final = 10.0
-
 TenantShares = tuple[tuple[str, Share], ...]  # by the tenant's card number: UUID, and what it gets
 
 
@@ -116,8 +110,7 @@ class SchedulerSync:
         self._scheduler: Scheduler | None = None
         self._sent: dict[str, tuple[Pages, TenantShares]] = {}
         self._rejected: dict[str, str] = {}  # by key, why the scheduler rejected it
-        self._started = 0.0
-        self._wait_seconds = 0.0  # before it is started again
+        self._backoff = Backoff(0.1, longest=5.0, steady=10.0, at_once=True)
         self._waits = False
         self._closed = False
 
@@ -263,7 +256,7 @@ class SchedulerSync:
 
     def _use(self, scheduler: Scheduler) -> None:
         """Send the shares to a scheduler from now on, and start another one when it ends."""
-        self._started = time.monotonic()
+        self._backoff.note_start()
         self._scheduler = scheduler
         self._state.node.scheduler_pid = scheduler.pid
         loop = self._state.loop
@@ -286,10 +279,7 @@ class SchedulerSync:
         if self._scheduler is not None:
             self._scheduler.end()  # it may hang
             self._disconnect()
-        if time.monotonic() - self._started > _STEADY_SECONDS:
-            self._wait_seconds = 0.0
-        wait = self._wait_seconds
-        self._wait_seconds = min(max(_FIRST_WAIT_SECONDS, 2 * wait), _LONGEST_WAIT_SECONDS)
+        wait = self._backoff.wait_seconds()
         self._waits = True
         self._state.loop.call(lambda: self._state.loop.later(wait, self._again))
 

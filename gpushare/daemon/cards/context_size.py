@@ -16,7 +16,6 @@ votes the lower counts.
 from __future__ import annotations
 
 import json
-import secrets
 import statistics
 import subprocess
 import threading
@@ -30,6 +29,7 @@ from typing import Any, Final, NamedTuple
 from gpushare.daemon.cards.driver_client import DriverClient, DriverError
 from gpushare.daemon.core.log import log
 from gpushare.daemon.placement.model import Card
+from gpushare.oci.bounded_read import replace_file
 
 _NAME: Final = "contexts.json"
 _START_SECONDS: Final = 60.0  # a first context on a machine without persistence mode takes 10 s
@@ -40,10 +40,15 @@ _MOST_VOTES: Final = 63  # of the last tenants; one with fewer containers than h
 
 
 class DriverFigures(NamedTuple):
-    """What is measured of a driver on cards of one model."""
+    """What is measured of a driver on cards of one model.
+
+    To multiples of `granule_bytes` it rounds small buffers up, of `block_bytes` large ones; 0: not
+    measured, so that NVIDIA's is assumed.
+    """
 
     context_bytes: int
-    rounding: Rounding
+    granule_bytes: int = 0
+    block_bytes: int = 0
 
 
 class ContextSizes:
@@ -111,36 +116,30 @@ class ContextSizes:
         if now != before:
             log("context-size-learned", model=card.model, bytes=now)
 
-    def rounding(self, card: Card) -> Rounding:
-        """Return to what the driver rounds buffers on the card up; zeros where it is not known."""
+    def rounding(self, card: Card) -> tuple[int, int]:
+        """Return to what the driver rounds small and large buffers up; 0 where it is not known."""
         with self._lock:
-            figures = self._measured.get(self._key(card))
-        return NOT_MEASURED if figures is None else figures.rounding
+            figures = self._measured.get(self._key(card), DriverFigures(0))
+        return figures.granule_bytes, figures.block_bytes
 
     def keep(self, card: Card, figures: DriverFigures) -> None:
         """Note measured figures, and write them to disk."""
         with self._lock:
             self._measured = {**self._measured, self._key(card): figures}
-            measured = {
-                key: [known.context_bytes, *known.rounding] for key, known in self._measured.items()
-            }
+            measured = self._measured
             self._publish()
-        granule_bytes, block_bytes = figures.rounding
         log(
             "context-size-measured",
             model=card.model,
             bytes=figures.context_bytes,
-            granule_bytes=granule_bytes,
-            block_bytes=block_bytes,
+            granule_bytes=figures.granule_bytes,
+            block_bytes=figures.block_bytes,
         )
-        draft = self._file.with_name(f".{_NAME}.{secrets.token_hex(4)}")
         try:
-            draft.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
-            draft.replace(self._file)
+            replace_file(self._file, (json.dumps(measured, indent=1) + "\n").encode(), 0o600)
         except OSError as error:
             # A cache: it is measured again next time.
             log("context-size-write-failed", "warning", file=str(self._file), error=str(error))
-            draft.unlink(missing_ok=True)
 
     def _publish(self) -> None:
         """Publish what is known of this driver. Of two votes the lower is in the middle."""
@@ -165,7 +164,7 @@ class ContextSizes:
             contents = json.loads(self._file.read_text(encoding="utf-8"))
             rows = {str(key): [int(value) for value in values] for key, values in contents.items()}
             return {
-                key: DriverFigures(size, Rounding(granule, block))
+                key: DriverFigures(size, granule, block)
                 for key, (size, granule, block) in rows.items()
                 if size > 0 and granule >= 0 and block >= 0
             }
@@ -256,10 +255,10 @@ def _measured(
         raise ValueError(f"gpushare-probe did not create a context: {answer}")
     settled_at = [settled()]
     try:
-        rounding = measure_rounding(added)
+        granule, block = measure_rounding(added)
     except (DriverError, ValueError, OSError):
-        rounding = NOT_MEASURED  # the size of a context is known all the same
-    return DriverFigures(settled_at[0], rounding)
+        granule = block = 0  # the size of a context is known all the same
+    return DriverFigures(settled_at[0], granule, block)
 
 
 def _read_event(program: subprocess.Popen[bytes], event: str) -> dict[str, Any]:
@@ -287,25 +286,16 @@ _USUAL_GRANULE: Final = 512
 _USUAL_BLOCK: Final = 2 << 20
 
 
-class Rounding(NamedTuple):
-    """Of small and of large buffers; 0: not measured, so that NVIDIA's is assumed."""
+def measure_rounding(added: Callable[[int, int], int]) -> tuple[int, int]:
+    """Return to what a driver rounds small and large buffers up.
 
-    granule_bytes: int
-    block_bytes: int
-
-
-NOT_MEASURED: Final = Rounding(0, 0)
-
-
-def measure_rounding(added: Callable[[int, int], int]) -> Rounding:
-    """Return a driver's rounding; `added` takes (size, count) buffers and returns the growth.
-
-    Growth that no rounding explains, also that of a driver which reports no such figures, is no
-    measurement. No value above NVIDIA's is taken: it would be a block that several buffers share.
+    `added` takes (size, count) buffers and returns the growth. Growth that no rounding explains,
+    also that of a driver which reports no such figures, is no measurement. No value above NVIDIA's
+    is taken: it would be a block that several buffers share.
     """
     small, rest = divmod(added(1, _SMALL), _SMALL)
     granule = small if not rest and 0 < small <= _USUAL_GRANULE else 0
     large, rest = divmod(added(_LARGE_BYTES, _LARGE), _LARGE)
     above = large - _LARGE_BYTES + 1  # of a power of two up to a block, just that
     is_known = not rest and 0 < above <= _USUAL_BLOCK and above.bit_count() == 1
-    return Rounding(granule, above if is_known else 0)
+    return granule, above if is_known else 0

@@ -70,10 +70,7 @@ class MpsCardState:
     pid: int = 0
     protocol: int = 0
     is_multiuser: bool = False
-    has_partitions: bool = False
     server_state: str = ""  # as NVIDIA names it; "": no server runs
-    server_pids: tuple[int, ...] = ()
-    client_pids: frozenset[int] = frozenset()  # of the host
     # By tenant:
     grants: Mapping[str, MpsGrant] = field(default_factory=dict)
     losses: Mapping[str, MpsLoss] = field(default_factory=dict)

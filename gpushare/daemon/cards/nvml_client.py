@@ -42,7 +42,7 @@ from gpushare.daemon.cards.driver_client import (
 )
 from gpushare.daemon.cards.worker_process import WorkerLost, WorkerProcess
 from gpushare.daemon.core.log import log
-from gpushare.daemon.core.loop import T, Task
+from gpushare.daemon.core.loop import Backoff, T, Task
 from gpushare.daemon.placement.model import (
     NO_LINKS,
     NO_NODE,
@@ -394,14 +394,15 @@ class Nvml:
         # All below is the thread's.
         self._worker: WorkerProcess | None = None
         self._loads = 0
-        self._loaded_at = 0.0
+        self._backoff = Backoff(
+            _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS, _STEADY_SECONDS, at_once=True
+        )
         self._xids: tuple[tuple[str, int], ...] = ()  # not handed on yet
         self._sensors: Mapping[str, CardSensors] = {}  # by uuid, as last read
         self._sampled: DriverSample | None = None  # the last, if it was read
         self._sampled_of: object = None  # which library it was
         self._unhealthy = False
         self._again_seconds = _AGAIN_SECONDS
-        self._wait_seconds = 0.0
         self._not_before = 0.0
         self._why = ""
         threading.Thread(target=self._serve, name="driver", daemon=True).start()
@@ -504,12 +505,7 @@ class Nvml:
 
     def _fail(self, why: str) -> None:
         """Let go of the worker, and of another one for a while where that has just been tried."""
-        if time.monotonic() - self._loaded_at > _STEADY_SECONDS:
-            self._wait_seconds = 0.0
-        self._not_before = time.monotonic() + self._wait_seconds
-        self._wait_seconds = min(
-            max(_FIRST_WAIT_SECONDS, 2 * self._wait_seconds), _LONGEST_WAIT_SECONDS
-        )
+        self._not_before = time.monotonic() + self._backoff.wait_seconds()
         self._why = why
         self._let_go()
 
@@ -527,7 +523,7 @@ class Nvml:
     def _ready(self) -> None:
         """See that there is a worker that has loaded the library."""
         if self._worker is not None:
-            if self._unhealthy and time.monotonic() - self._loaded_at > self._again_seconds:
+            if self._unhealthy and time.monotonic() - self._backoff.since > self._again_seconds:
                 self._load_beside(self._worker)
             return
         if time.monotonic() < self._not_before:
@@ -548,7 +544,7 @@ class Nvml:
     def _load(self) -> None:
         """Start a worker and have it load the library; its answer describes the driver."""
         self._worker = worker_process.start_worker()
-        self._loaded_at = time.monotonic()
+        self._backoff.note_start()
         arguments = {"library": str(self.library), "env": self._env}
         try:
             loaded = driver_description(self._call_worker("load", arguments))

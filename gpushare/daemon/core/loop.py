@@ -304,6 +304,33 @@ class WorkerPool:
                 self._changed.wait(min(short) + _SHORT_SECONDS - now)
 
 
+class Backoff:
+    """How long to wait before what has ended is started again: longer each time.
+
+    The waits are none, if `at_once`, then `first` seconds, and twice as long each time up to
+    `longest`. An end after `steady` seconds counts as the first again.
+    """
+
+    def __init__(
+        self, first: float, longest: float, steady: float, *, at_once: bool = False
+    ) -> None:
+        self.since = 0.0  # when it was started last, monotonic
+        self._first, self._longest, self._steady = first, longest, steady
+        self._beginning = self._next = 0.0 if at_once else first
+
+    def note_start(self) -> None:
+        """Note that it is started now."""
+        self.since = time.monotonic()
+
+    def wait_seconds(self) -> float:
+        """Return the wait after an end."""
+        if time.monotonic() - self.since > self._steady:
+            self._next = self._beginning
+        wait = self._next
+        self._next = min(max(self._first, 2 * wait), self._longest)
+        return wait
+
+
 class KeyLocks:
     """One lock for each key that is in use: jobs of one container come one after another."""
 

@@ -190,7 +190,7 @@ class CardServer:
         """Note that the control daemon has ended, and with it all clients."""
         loss = MpsLoss("the MPS control daemon of its card has ended", time.time())
         losses = {**self.state.losses, **dict.fromkeys(self._clients.tenants(), loss)}
-        self._set(losses=losses, server_state="", server_pids=(), client_pids=frozenset())
+        self._set(losses=losses, server_state="")
 
     def _restore(
         self, control: MpsControl, known: Iterable[tuple[MpsSettings, ClientRoute | None]]
@@ -386,13 +386,13 @@ class ServerLogs:
         The value is whether the fault stayed with the client's static partition: from r610 on, most
         do ("Using Static SM Partitioning").
         """
-        found: dict[int, bool] = {}
+        culprits: dict[int, bool] = {}
         for path in self._paths():
             for line in self._new_text(path).splitlines():
                 named = _CLIENT.search(line) if _FAULT.search(line) else None
                 if named is not None:
-                    found[int(named[1])] = bool(_PARTITION.search(line))
-        return found
+                    culprits[int(named[1])] = bool(_PARTITION.search(line))
+        return culprits
 
     def _paths(self) -> list[Path]:
         """Return server.log: of protocol 3, each server has one in a folder of its name."""
@@ -491,14 +491,11 @@ class ClientWatch:
             again = {owners[pid] for pid in owners.keys() - self._owners.keys()}
             losses = {key: loss for key, loss in losses.items() if key not in again}
         self._owners, self._is_faulted = owners, is_faulted
-        pids = frozenset(client.pid for client in clients)
         return replace(
             before,
             server_state=_FAULT_STATE if is_faulted else next(iter(states), ""),
-            server_pids=tuple(server.pid for server in servers if server.pid),
-            client_pids=pids,
             losses=losses,
-            bypasses=self._bypassing(pids),
+            bypasses=self._bypassing(frozenset(client.pid for client in clients)),
         )
 
     def _fault(self, culprits: Mapping[int, bool], owners: Mapping[int, str]) -> dict[str, MpsLoss]:

@@ -15,24 +15,22 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from gpushare.daemon.core.log import log
-from gpushare.daemon.core.loop import wait_readable
+from gpushare.daemon.core.loop import Backoff, wait_readable
 from gpushare.daemon.identity import processes
 from gpushare.daemon.mps.control import MpsControl, control_of
 from gpushare.daemon.mps.program import ControlProgram, MpsError, has_static_partitions, protocol_of
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.state import DaemonState
+from gpushare.oci.bounded_read import replace_file
 
 #: What has happened since the last look. "adopted": an earlier gpushared's was found.
 RunChange = Literal["", "started", "adopted", "ended"]
 
-_FIRST_WAIT_SECONDS: Final = 0.5
-_LONGEST_WAIT_SECONDS: Final = 60.0
-_STEADY_SECONDS: Final = 60.0  # after which a restart is the first again
 _READY_SECONDS: Final = 30.0  # without persistence mode, a card takes long to initialize
 _QUIT_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.05
@@ -54,8 +52,7 @@ class ControlRunner:
         self._state = state
         self._partitions = partitions
         self._process: ControlProcess | None = None
-        self._wait_seconds = _FIRST_WAIT_SECONDS
-        self._started = 0.0
+        self._backoff = Backoff(0.5, longest=60.0, steady=60.0)
         self._next_start = 0.0
         self._has_multiuser = True  # until the driver refuses it
         self._is_first = True
@@ -141,7 +138,7 @@ class ControlRunner:
 
     def _start(self) -> bool:
         """Start one, and wait until it answers; whether it does."""
-        self._started = time.monotonic()
+        self._backoff.note_start()
         try:
             self.folders.make()
             program = self._new_program()
@@ -151,7 +148,7 @@ class ControlRunner:
             return False
         control = control_of(program)
         while not control.is_ready():
-            if process.has_ended() or time.monotonic() > self._started + _READY_SECONDS:
+            if process.has_ended() or time.monotonic() > self._backoff.since + _READY_SECONDS:
                 return self._give_up(process, program)
             time.sleep(_POLL_SECONDS)
         self.control, self.fault = control, ""
@@ -178,17 +175,15 @@ class ControlRunner:
 
     def _failed(self, why: str) -> None:
         """Note why none runs, and when the next one is tried."""
-        if time.monotonic() - self._started > _STEADY_SECONDS:
-            self._wait_seconds = _FIRST_WAIT_SECONDS
-        self._next_start = time.monotonic() + self._wait_seconds
+        wait_seconds = self._backoff.wait_seconds()
+        self._next_start = time.monotonic() + wait_seconds
         log(
             "mps-control-failed",
             "error",
             card=self._card.uuid,
             error=why,
-            retry_seconds=self._wait_seconds,
+            retry_seconds=wait_seconds,
         )
-        self._wait_seconds = min(2 * self._wait_seconds, _LONGEST_WAIT_SECONDS)
         self.fault = f"its MPS control daemon does not run: {why}"
 
     def _adopt(self) -> bool:
@@ -207,7 +202,8 @@ class ControlRunner:
             process.close()
             return False
         self._process, self.control = process, control
-        self._started, self.fault = time.monotonic(), ""
+        self._backoff.note_start()
+        self.fault = ""
         log("mps-control-adopted", card=self._card.uuid, pid=process.pid)
         return True
 
@@ -288,7 +284,6 @@ _MOST_BYTES: Final = 1 << 20
 _MOST_LOG_BYTES: Final = 4 << 20  # of each log: they are on a tmpfs
 
 
-@dataclass(frozen=True)
 class CardFolders:
     """Where the control daemon of one card has its files.
 
@@ -298,27 +293,16 @@ class CardFolders:
     a mount namespace of its own, and the card's containers the same: no container sees the host's.
     """
 
-    root: Path
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.pipe = root / "p"  # for its sockets
+        self.log = root / "log"  # for its logs, and those of its servers
+        self.shared_memory = root / "shm"  # its /dev/shm
 
     @classmethod
     def of(cls, run_dir: Path, uuid: str) -> CardFolders:
         """Return those of a card."""
         return cls(run_dir / "mps" / hashlib.sha256(uuid.encode()).hexdigest()[:8])
-
-    @property
-    def pipe(self) -> Path:
-        """Its sockets."""
-        return self.root / "p"
-
-    @property
-    def log(self) -> Path:
-        """Its logs, and those of its servers."""
-        return self.root / "log"
-
-    @property
-    def shared_memory(self) -> Path:
-        """Its /dev/shm."""
-        return self.root / "shm"
 
     def make(self) -> None:
         """Make them; any user's process reaches the sockets, once its container has the folder."""
@@ -350,10 +334,7 @@ class CardFolders:
 
     def write_state(self, state: dict[str, Any]) -> None:
         """Write what a later gpushared has to know; OSError."""
-        draft = self.root / f".{_STATE}"
-        draft.write_text(json.dumps(state), encoding="utf-8")
-        draft.chmod(0o600)
-        draft.rename(self.root / _STATE)
+        replace_file(self.root / _STATE, json.dumps(state).encode(), 0o600)
 
     def forget_state(self) -> None:
         """Remove it: the control daemon has ended."""

@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from gpushare.config import Config
 from gpushare.daemon.core.log import log
-from gpushare.daemon.core.loop import Loop
+from gpushare.daemon.core.loop import Backoff, Loop
 from gpushare.history import FOLDER
 
 #: The folder comes as an argument: -I and -S leave it none but the standard library's.
@@ -40,8 +39,7 @@ class MetricsHistory:
         self._loop, self._arguments = loop, arguments
         self._running: Sequence[str] | None = None  # its arguments
         self._input = self._output = self._pidfd = -1
-        self._started = 0.0
-        self._wait_seconds = 0.0
+        self._backoff = Backoff(_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS, _STEADY_SECONDS)
         self._waits = False
         self._closed = False
 
@@ -63,7 +61,7 @@ class MetricsHistory:
         self._end_input()
 
     def _start(self, arguments: Sequence[str]) -> None:
-        self._started = time.monotonic()
+        self._backoff.note_start()
         ends: list[int] = []
         try:
             ends += os.pipe2(os.O_CLOEXEC)
@@ -120,13 +118,8 @@ class MetricsHistory:
     def _later(self, fault: str) -> None:
         """Start another one: soon, and later each time where it ends again soon."""
         self._tell(fault)
-        if time.monotonic() - self._started > _STEADY_SECONDS:
-            self._wait_seconds = 0.0
-        self._wait_seconds = min(
-            max(_FIRST_WAIT_SECONDS, 2 * self._wait_seconds), _LONGEST_WAIT_SECONDS
-        )
         self._waits = True
-        self._loop.later(self._wait_seconds, self._again)
+        self._loop.later(self._backoff.wait_seconds(), self._again)
 
     def _again(self) -> None:
         self._waits = False

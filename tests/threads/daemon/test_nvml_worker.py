@@ -21,10 +21,8 @@ import pytest
 from gpushare import simulator
 from gpushare.daemon.cards import context_size, nvml_calls, nvml_client, worker_process
 from gpushare.daemon.cards.context_size import (
-    NOT_MEASURED,
     ContextProbe,
     DriverFigures,
-    Rounding,
     measure_context,
 )
 from gpushare.daemon.cards.driver_client import (
@@ -544,7 +542,7 @@ def test_a_context_has_the_size_of_the_probes_once_it_is_stable(
     driver.during = grow
     monkeypatch.setattr(context_size, "_LOOK_SECONDS", 0.001)
     found = measure_context(card(), driver, probe(tmp_path, SPEAKS), excused.append)
-    assert found == DriverFigures(500 * MIB, Rounding(0, 2 * MIB))
+    assert found == DriverFigures(500 * MIB, 0, 2 * MIB)
     assert len(set(excused)) == 1
     assert not Path(f"/proc/{excused[0]}").exists()
 
@@ -562,7 +560,7 @@ def test_a_probe_that_ends_after_its_context_has_a_size(
     monkeypatch.setattr(context_size, "_LOOK_SECONDS", 0.001)
     ends = SPEAKS.partition("for line in")[0] + "sys.stdin.readline()\n"
     found = measure_context(card(), driver, probe(tmp_path, ends), excused.append)
-    assert found == DriverFigures(500 * MIB, NOT_MEASURED)
+    assert found == DriverFigures(500 * MIB)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpushare.daemon.cards.context_size import (
-    NOT_MEASURED,
     ContextSizes,
     DriverFigures,
-    Rounding,
     measure_rounding,
 )
 from gpushare.daemon.store.overrides import Overrides, OverridesError
@@ -79,7 +77,7 @@ def test_the_oldest_settings_are_forgotten_first(
 
 
 def test_a_measured_context_is_kept_by_model_and_driver_version(tmp_path: Path) -> None:
-    figures = DriverFigures(500 * MIB, Rounding(256, 4096))
+    figures = DriverFigures(500 * MIB, 256, 4096)
     ContextSizes(tmp_path, "580").keep(card(0), figures)
     assert ContextSizes(tmp_path, "580").rounding(card(1)) == (256, 4096)
     assert ContextSizes(tmp_path, "581").rounding(card(0)) == (0, 0)
@@ -93,7 +91,7 @@ def test_reported_context_sizes_count_until_one_is_measured(tmp_path: Path) -> N
     for seen in (600, 500, 700):
         contexts.learn(card(), "a", seen * MIB)
     assert contexts.sizes.get(card().model, 0) == 500 * MIB
-    contexts.keep(card(), DriverFigures(520 * MIB, NOT_MEASURED))
+    contexts.keep(card(), DriverFigures(520 * MIB))
     contexts.learn(card(), "a", 100 * MIB)
     assert contexts.sizes.get(card().model, 0) == 520 * MIB
 
