@@ -543,7 +543,7 @@ class Nvml:
 
     def _load(self) -> None:
         """Start a worker and have it load the library; its answer describes the driver."""
-        self._worker = worker_process.start_worker()
+        self._worker = worker_process.start_worker(worker_process.worker_command(), "NVML worker")
         self._backoff.note_start()
         arguments = {"library": str(self.library), "env": self._env}
         try:

@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,7 +46,7 @@ class WorkerLost(DriverError):
 class WorkerProcess:
     """A running worker. One thread starts, asks and ends it, and lives as long as it does."""
 
-    def __init__(self, argv: Sequence[str], name: str = "NVML worker") -> None:
+    def __init__(self, argv: Sequence[str], name: str) -> None:
         """Start it; OSError. PR_SET_PDEATHSIG ends it with the thread that calls this."""
         self.name = name
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -119,9 +119,7 @@ class WorkerProcess:
         return self._is_dead(0)
 
 
-def start_worker(
-    command: Callable[[], list[str]] | None = None, name: str = "NVML worker"
-) -> WorkerProcess:
+def start_worker(argv: Sequence[str], name: str) -> WorkerProcess:
     """Start a worker; DriverError where it cannot be, or too many hang already."""
     _abandoned[:] = [child for child in _abandoned if not child.is_gone()]
     if len(_abandoned) >= MOST_ABANDONED:
@@ -131,13 +129,13 @@ def start_worker(
             f"(pid {pids}); reboot, or see dmesg"
         )
     try:
-        return WorkerProcess((command or worker_command)(), name)
+        return WorkerProcess(argv, name)
     except OSError as error:
         raise DriverError(f"{sys.executable}: {error.strerror}") from error
 
 
 def worker_command() -> list[str]:
-    """Return the worker's command line: an interpreter with two folders and nothing else."""
+    """Return the NVML worker's command line: an interpreter with two folders and nothing else."""
     package = importlib.util.find_spec("pynvml")
     if package is None or package.origin is None:
         raise DriverError("pynvml is not installed; install nvidia-ml-py")

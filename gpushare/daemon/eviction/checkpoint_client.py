@@ -168,7 +168,7 @@ class CheckpointClient:
         return answer
 
     def _start(self, driver: LoadedDriver) -> None:
-        self._worker = worker_process.start_worker(lambda: python_command("eviction"), NAME)
+        self._worker = worker_process.start_worker(python_command("eviction"), NAME)
         self._excuse(self._worker.pid)
         arguments = {"library": str(driver.files.cuda.host_path), "env": driver.env}
         answer = self._call("load", arguments, LOAD_SECONDS)
