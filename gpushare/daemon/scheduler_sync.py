@@ -233,6 +233,7 @@ class SchedulerSync:
             self._scheduler.end()
             self._disconnect()
         if self._scheduler is None:
+            self._backoff.note_start()  # also of one that cannot be started
             started = Scheduler.start(command)
             self._use(started)
             log("scheduler-started", pid=started.pid, time_scale=command.time_scale)
@@ -383,11 +384,11 @@ class SchedulerLost(Exception):
 
 @dataclass(frozen=True)
 class SchedulerCommand:
-    """How the scheduler is started; `time_scale` is what it multiplies its own durations by."""
+    """The command that starts the scheduler."""
 
     program: Path
     socket: Path
-    time_scale: int = 1
+    time_scale: int = 1  # what it multiplies its own durations by
 
     @property
     def argv(self) -> list[str]:

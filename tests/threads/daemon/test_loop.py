@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.daemon.core import loop as module
-from gpushare.daemon.core.loop import Loop, Worker, WorkerPool, wait_readable
+from gpushare.daemon.core.loop import Backoff, Loop, Worker, WorkerPool, wait_readable
 from gpushare.daemon.service import systemd
 
 
@@ -212,3 +212,20 @@ def test_a_descriptor_above_1023_can_be_waited_for() -> None:
         for fd in (read_end, write_end, high):
             os.close(fd)
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_the_waits_grow_until_it_has_run_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    backoff = Backoff(0.5, longest=3.0, steady=10.0, at_once=True)
+
+    def waits(count: int) -> list[float]:
+        found = []
+        for _ in range(count):
+            backoff.note_start()
+            found.append(backoff.wait_seconds())
+        return found
+
+    assert waits(6) == [0.0, 0.5, 1.0, 2.0, 3.0, 3.0]
+    now += 11.0
+    assert [backoff.wait_seconds(), *waits(1)] == [0.0, 0.5]
