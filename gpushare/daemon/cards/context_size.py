@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one CUDA context takes of a card: measured once per model and driver version, then kept.
+"""The size of a CUDA context on a card: measured once per model and driver version, then kept.
 
 `gpushare-probe` makes a context against the real driver, and NVML says what its process then holds;
 with it is measured to what the driver rounds buffers up (at the end of this file). Where that
@@ -40,15 +40,11 @@ _MOST_VOTES: Final = 63  # of the last tenants; one with fewer containers than h
 
 
 class DriverFigures(NamedTuple):
-    """What is measured of a driver on cards of one model.
-
-    To multiples of `granule_bytes` it rounds small buffers up, of `block_bytes` large ones; 0: not
-    measured, so that NVIDIA's is assumed.
-    """
+    """Measurements of a driver on cards of one model; 0: none, so that NVIDIA's is assumed."""
 
     context_bytes: int
-    granule_bytes: int = 0
-    block_bytes: int = 0
+    granule_bytes: int = 0  # small buffers are rounded up to a multiple of it
+    block_bytes: int = 0  # and large ones of this
 
 
 class ContextSizes:
@@ -174,7 +170,7 @@ class ContextSizes:
 
 @dataclass(frozen=True)
 class ContextProbe:
-    """How to run gpushare-probe against `library`, the driver's libcuda."""
+    """gpushare-probe, and the environment to run it in against `library`, the driver's libcuda."""
 
     program: Path
     library: Path

@@ -33,17 +33,17 @@ class InvalidSample(DriverError):
 
 @dataclass(frozen=True)
 class ProcessUse:
-    """What one process takes of one card, as the driver says; `bytes` None: it does not say."""
+    """One process on one card, as the driver reports it."""
 
     pid: int  # in the daemon's pid namespace
-    bytes: int | None
+    bytes: int | None  # None: the driver does not say
     utilization: int | None = None  # percent of the card's time, None: not known
     is_mps: bool = False  # a client of an MPS server
 
 
 @dataclass(frozen=True)
 class DriverGeneration:
-    """What the figures of a sample are of; if it differs from the last one's, judge no tenant."""
+    """The driver and cards of a sample; if they differ from the last one's, judge no tenant."""
 
     driver: str = ""  # its version
     cards: tuple[tuple[int, str], ...] = ()  # index and uuid, as the driver lists them
@@ -95,10 +95,10 @@ class DriverSample:
 
 @dataclass(frozen=True)
 class DriverLimits:
-    """What the processes of a cgroup may have of a card: `soft` is theirs, `hard` the most."""
+    """The limits of a cgroup's processes on a card."""
 
-    soft_bytes: int
-    hard_bytes: int
+    soft_bytes: int  # what is theirs
+    hard_bytes: int  # the most that they may have
 
     def __str__(self) -> str:
         """Return `soft 4294967296, hard 8589934592 bytes`."""
@@ -154,7 +154,7 @@ _MIG: Final = (
 
 
 class Health:
-    """What is wrong with each card: XIDs, cards that do not answer, and cards that MIG divides.
+    """The health of each card: XIDs, cards that do not answer, and cards that MIG divides.
 
     `note` and `observe` are the truth thread's; `xids` anybody's.
     """

@@ -43,30 +43,25 @@ class MpsLoss:
 
 @dataclass(frozen=True)
 class MpsGrant:
-    """What one tenant has of the MPS server of its card.
-
-    `folder` is the pipe directory on the host, `variables` are for its processes. `uid` is the
-    host's user of its processes. `percentage` of the card's multiprocessors is its ceiling;
-    `chunks` of a static partition hold if `share` is "space".
-    """
+    """The part of one tenant in the MPS server of its card."""
 
     key: str
-    uid: int
-    folder: str
+    uid: int  # the host's user of its processes
+    folder: str  # the pipe directory on the host
     shared_memory: str = ""  # the folder that server and client share at /dev/shm; "": none
     hidden: tuple[str, ...] = ()  # names in `folder` that the container must not reach
     share: MpsShare = ""
-    percentage: int = 100
-    chunks: int = 0
+    percentage: int = 100  # its ceiling of the card's multiprocessors
+    chunks: int = 0  # of its static partition, if `share` is "space"
     memory_limit: MpsMemoryLimit = ""
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)  # for its processes
 
 
 @dataclass(frozen=True)
 class MpsCardState:
-    """The control daemon of one card. `fault` is why no container can join, "" if they can."""
+    """The control daemon of one card."""
 
-    fault: str = ""
+    fault: str = ""  # why no container can join; "": they can
     pid: int = 0
     protocol: int = 0
     is_multiuser: bool = False

@@ -92,7 +92,7 @@ _MOST_BYTES: Final = 8 << 20
 
 
 class InvalidMessage(ValueError):
-    """What came is no message."""
+    """Bytes that are no message came."""
 
 
 class WorkerClosed(ConnectionError):

@@ -33,21 +33,19 @@ Sink = Callable[[float, str, str, Mapping[str, Any]], None]
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error"})
 _STDERR: Final = 2
 _encode: Final = json.JSONEncoder(separators=(",", ":"), default=str).encode
-_sinks: tuple[Sink, ...] = ()
+_sinks: list[Sink] = []
 _lock = threading.RLock()  # a signal's handler logs in the midst of another line
 _counts: Counter[str] = Counter()
 
 
 def attach_listener(sink: Sink) -> None:
     """Tell `sink` of every event from now on."""
-    global _sinks  # noqa: PLW0603 - there is one log
-    _sinks = (*_sinks, sink)
+    _sinks.append(sink)
 
 
 def detach_listener(sink: Sink) -> None:
     """Tell `sink` no more."""
-    global _sinks  # noqa: PLW0603 - as above
-    _sinks = tuple(other for other in _sinks if other != sink)
+    _sinks.remove(sink)
 
 
 def event_count(event: str) -> int:
@@ -66,14 +64,11 @@ _MOST_SOURCES: Final = 4096  # the one that was seen least recently is forgotten
 
 @dataclass
 class Allowance:
-    """How much one source may still cause: `burst` at once, `rate` a second in the long run.
+    """The amount that one source may still cause."""
 
-    `at` is in seconds of a monotonic clock.
-    """
-
-    burst: float
-    rate: float
-    at: float = 0.0
+    burst: float  # at once
+    rate: float  # a second, in the long run
+    at: float = 0.0  # when something was last taken, in seconds of a monotonic clock
     dropped: int = 0  # how often there was not enough left
     left: float = field(init=False)
 
@@ -109,7 +104,7 @@ class Allowances:
 
 
 class LogBudget:
-    """What each source may still log, in bytes. `owner_of` returns the owner of a tenant's key.
+    """The bytes that each source may still log. `owner_of` returns the owner of a tenant's key.
 
     An owner is "uid N" for a host process of a user other than root, "namespace NAME" for a
     container of a pod, and "" otherwise.
@@ -202,7 +197,7 @@ def log(event: str, level: str = "info", **fields: Any) -> None:
             return
     with contextlib.suppress(OSError):
         os.write(_STDERR, line.encode() + b"\n")
-    for sink in _sinks:
+    for sink in tuple(_sinks):
         sink(now, event, level, fields)
 
 

@@ -305,7 +305,7 @@ class WorkerPool:
 
 
 class Backoff:
-    """How long to wait before what has ended is started again: longer each time.
+    """The wait before what has ended is started again: longer each time.
 
     The waits are none, if `at_once`, then `first` seconds, and twice as long each time up to
     `longest`. An end after `steady` seconds counts as the first again.

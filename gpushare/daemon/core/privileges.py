@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon gives up at its start: the only module that calls prctl(2).
+"""Privileges, given up at the daemon's start: the only module that calls prctl(2).
 
 python-prctl does it where it is installed; it is not required (it needs libcap's headers to be
 built, and is GPL), and the same few calls are made through ctypes without it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user calls a container: the engine's name, namespace/id or namespace/pod/container.
+"""Names of containers, as users know them: the engine's, namespace/id, namespace/pod/container.
 
 A name is for people: nothing is enforced by it, and an engine that does not answer costs nothing
 but the name. Docker is asked over its socket, only after the container was bound: while it starts,

@@ -118,7 +118,7 @@ def _is_device(descriptor: str, majors: Collection[int]) -> bool:
 
 
 class ProcessOwners:
-    """Which tenant a process belongs to, for one look."""
+    """The tenants that processes belong to, for one look."""
 
     def __init__(self, records: Mapping[str, TenantRecord]) -> None:
         bound = [record for record in records.values() if record.state == "bound"]

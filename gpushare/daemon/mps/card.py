@@ -51,12 +51,11 @@ from gpushare.daemon.mps.control import MpsControl
 from gpushare.daemon.mps.partitions import PARTITION_ENV
 from gpushare.daemon.mps.program import (
     ClientRoute,
-    ControlProgram,
     MpsError,
     MpsProcess,
     TenantLimits,
 )
-from gpushare.daemon.mps.runner import CardFolders, ControlRunner
+from gpushare.daemon.mps.runner import ControlRunner
 from gpushare.daemon.pages.status_page import disown_page, opened
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.placement.model import Card
@@ -247,7 +246,20 @@ class CardServer:
     def _granted(
         self, control: MpsControl, settings: MpsSettings, limits: TenantLimits, route: ClientRoute
     ) -> MpsGrant:
-        grant = grant_of(control.program, limits, settings, route)
+        has_namespaces = control.program.protocol == 3
+        share: MpsShare = "percentage" if limits.cores_percent < 100 else ""
+        grant = MpsGrant(
+            settings.key,
+            settings.uid,
+            str(route.pipe_folder),
+            "" if has_namespaces else str(self.runner.folders.shared_memory),
+            tuple(name for name in route.hidden if (route.pipe_folder / name).exists()),
+            share="space" if PARTITION_ENV in route.env else share,
+            percentage=limits.cores_percent,
+            chunks=limits.chunks or 0,
+            memory_limit="namespace" if has_namespaces else "server",
+            variables=dict(route.env),
+        )
         self._settings[settings.key] = settings
         self._leaving.discard(settings.key)  # the same container, started once more
         self._set(grants={**self.state.grants, settings.key: grant})
@@ -309,12 +321,12 @@ def _kept_grants(grants: Iterable[dict[str, Any]]) -> Iterator[tuple[MpsSettings
 
 @dataclass(frozen=True)
 class MpsSettings:
-    """What a tenant's limits are made from. `cores` is 0 without a ceiling; `uid` is the host's."""
+    """The quota of a tenant, as far as its limits follow from it."""
 
     key: str
-    uid: int
+    uid: int  # the host's
     memory_bytes: int
-    cores: int
+    cores: int  # 0 without a ceiling
     priority: int
 
 
@@ -335,29 +347,6 @@ def limits_of(settings: MpsSettings, chunks: int | None = None) -> TenantLimits:
     """Return the limits for the control daemon, with a static partition of so many chunks."""
     return TenantLimits(
         settings.memory_bytes, settings.cores or 100, priority=settings.priority, chunks=chunks
-    )
-
-
-def grant_of(
-    program: ControlProgram, limits: TenantLimits, settings: MpsSettings, route: ClientRoute
-) -> MpsGrant:
-    """Return what a tenant has, for its container and for clients of gpushared."""
-    has_namespaces = program.protocol == 3
-    share: MpsShare = "percentage" if limits.cores_percent < 100 else ""
-    if PARTITION_ENV in route.env:
-        share = "space"
-    folders = CardFolders(program.pipe_folder.parent)
-    return MpsGrant(
-        settings.key,
-        settings.uid,
-        str(route.pipe_folder),
-        "" if has_namespaces else str(folders.shared_memory),
-        tuple(name for name in route.hidden if (route.pipe_folder / name).exists()),
-        share=share,
-        percentage=limits.cores_percent,
-        chunks=limits.chunks or 0,
-        memory_limit="namespace" if has_namespaces else "server",
-        variables=dict(route.env),
     )
 
 

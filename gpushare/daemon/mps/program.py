@@ -146,18 +146,15 @@ class MpsError(Exception):
 class TenantLimits:
     """The limits of one container on one card.
 
-    memory_bytes holds for EACH process of the container (in protocol 3, the manual does not say
-    whether it does, or holds for their sum) and is rounded up to whole MiB, the unit of the control
-    daemon; the interposer library counts the sum of all processes to the byte. cores_percent is 1
-    to 100, a ceiling and no reservation. priority is 0 (normal) or 1 (below normal), a hint.
-    chunks: the size of a static partition of its own, None without one; with static partitions the
-    driver ignores cores_percent.
+    The memory limit holds for EACH process of the container (in protocol 3, the manual does not say
+    whether it does, or holds for their sum); the interposer library counts the sum of all processes
+    to the byte. With static partitions the driver ignores cores_percent.
     """
 
-    memory_bytes: int
-    cores_percent: int
-    priority: int = 0
-    chunks: int | None = None
+    memory_bytes: int  # rounded up to whole MiB, the unit of the control daemon
+    cores_percent: int  # 1 to 100, a ceiling and no reservation
+    priority: int = 0  # 0 (normal) or 1 (below normal), a hint
+    chunks: int | None = None  # the size of a static partition of its own, None without one
 
     def __post_init__(self) -> None:
         """Refuse what no control daemon takes; ValueError."""
@@ -178,7 +175,7 @@ class TenantLimits:
 
 @dataclass(frozen=True)
 class ClientRoute:
-    """How the processes of a container reach their server, with their limits.
+    """The way of a container's processes to their server, with their limits.
 
     pipe_folder is the one folder of the control daemon that the container gets, read-write (a
     socket is connected to); its path inside the container goes into CUDA_MPS_PIPE_DIRECTORY, which
@@ -255,7 +252,7 @@ class SmPartition:
 
 @dataclass(frozen=True)
 class SmPartitions:
-    """How a card is divided. Read, never computed: the size of a chunk depends on the card.
+    """The division of a card. Read, never computed: the size of a chunk depends on the card.
 
     The multiprocessors of a partition need not be chunks times a constant, for a remainder may
     be added to one of them.

@@ -285,7 +285,7 @@ _MOST_LOG_BYTES: Final = 4 << 20  # of each log: they are on a tmpfs
 
 
 class CardFolders:
-    """Where the control daemon of one card has its files.
+    """The folders of the control daemon of one card.
 
     Below the run directory, with short names: a socket's path has at most 107 bytes. Server and
     clients of protocol 2 share files of a fixed name in /dev/shm (cuda.shm.*,

@@ -1,1 +1,1 @@
-"""What daemon and tenant share: the two pages, the wakeup FIFO and the socket."""
+"""Files that daemon and tenant share: the two pages, the wakeup FIFO and the socket."""

@@ -42,7 +42,7 @@ class LayoutMismatch(OSError):
 
 @dataclass(frozen=True)
 class CardGrant:
-    """What a tenant has of one card, for its grant page."""
+    """The allocation of a tenant on one card, for its grant page."""
 
     uuid: str
     memory_bytes: int
@@ -55,23 +55,20 @@ class CardGrant:
 
 @dataclass(frozen=True)
 class Gate:
-    """What a card's gate says at one moment, as the scheduler wrote it; times in CLOCK_MONOTONIC.
+    """The gate of a card at one moment, as the scheduler wrote it.
 
-    `charged_ns` is the card's time that the tenant had since it was added, `claimed_ns` what its
-    processes claim of it, whatever others claim, `demand_ns` the time in which it had work or
-    waited for the gate, `ungated_ns` the part of `claimed_ns` with work that was submitted while
-    the gate was closed. None of them is counted while the gate is open.
+    The four times that add up are not counted while the gate is open.
     """
 
     mode: int  # abi.GATE_...
-    heartbeat_ns: int
-    charged_ns: int
+    heartbeat_ns: int  # in CLOCK_MONOTONIC
+    charged_ns: int  # of the card's time, that the tenant had since it was added
     windows: int
     overruns: int
-    demand_ns: int
+    demand_ns: int  # in which it had work or waited for the gate
     hung: bool
-    claimed_ns: int
-    ungated_ns: int
+    claimed_ns: int  # of the card's time, that its processes claim, whatever others claim
+    ungated_ns: int  # of those, with work that was submitted while the gate was closed
 
 
 class GrantPage:
@@ -128,12 +125,12 @@ class GrantPage:
 
     @property
     def generation(self) -> int:
-        """How often an allocation was changed."""
+        """The number of changes of an allocation."""
         return self._generation.value
 
     @property
     def card_count(self) -> int:
-        """How many cards the tenant has."""
+        """The number of the tenant's cards."""
         return self._u32(abi.GRANT_HEADER_CARD_COUNT).value
 
     def context_bytes(self, number: int) -> int:

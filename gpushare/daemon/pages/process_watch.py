@@ -35,16 +35,14 @@ _PAUSE_SECONDS = 0.5
 
 
 class ProcessWatch:
-    """What is watched, and what happens there, on the main thread.
-
-    `ended` is with the key of a tenant whose process has ended, `restore` with that of one of which
-    a call of the driver waits for its restore, and `shortfall` with a tenant's key, its card number
-    and the bytes that it could not allocate.
-    """
+    """The processes and sockets that are watched, on the main thread."""
 
     def __init__(self, loop: Loop) -> None:
+        #: With the key of a tenant whose process has ended.
         self.ended: Signal[[str]] = Signal()
+        #: With a tenant's key, its card number and the bytes that it could not allocate.
         self.shortfall: Signal[[str, int, int]] = Signal()
+        #: With the key of a tenant of which a call of the driver waits for its restore.
         self.restore: Signal[[str]] = Signal()
         self._loop = loop
         self._pidfds: dict[str, int] = {}

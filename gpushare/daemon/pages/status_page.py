@@ -24,13 +24,10 @@ from gpushare import abi
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """What one process says that it holds on one card, or all processes together.
+    """The memory on one card that one process claims, or all processes together."""
 
-    `kinds` has bytes by `abi.KIND_...`; `held_bytes` is all of them and what is pending.
-    """
-
-    held_bytes: int = 0
-    kinds: tuple[int, ...] = (0,) * abi.KINDS
+    held_bytes: int = 0  # of all kinds, and what is pending
+    kinds: tuple[int, ...] = (0,) * abi.KINDS  # bytes by `abi.KIND_...`
     contexts: int = 0
     pool_kept_bytes: int = 0
     exported_bytes: int = 0
@@ -50,14 +47,14 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class ProcessClaim:
-    """What one process says of itself: `held` by card number."""
+    """The claims of one process about itself."""
 
     number: int
     pid: int  # in its own pid namespace
     starttime: int
     denied: int
     denied_bytes: int  # the size of the last refused allocation
-    held: tuple[MemoryUse, ...]
+    held: tuple[MemoryUse, ...]  # by card number
 
     @property
     def record(self) -> tuple[int, int, int]:
@@ -67,12 +64,9 @@ class ProcessClaim:
 
 @dataclass(frozen=True)
 class TenantClaims(MemoryUse):
-    """What a tenant's processes say that they hold of one card; `imported_bytes` is the most.
+    """The memory on one card that a tenant's processes claim; `imported_bytes` is the most."""
 
-    So much managed memory as `managed_limit_bytes` does not count against the quota.
-    """
-
-    managed_limit_bytes: int = 0
+    managed_limit_bytes: int = 0  # so much managed memory does not count against the quota
 
     @property
     def spared_bytes(self) -> int:
@@ -86,7 +80,7 @@ class TenantClaims(MemoryUse):
 
     @property
     def expected_bytes(self) -> int:
-        """What the driver should have of it: all but managed memory."""
+        """The part of it that the driver should report: all but managed memory."""
         return max(0, self.held_bytes - self.kinds[abi.KIND_MANAGED]) + self.orphaned_bytes
 
     def used_bytes(self, overhead_bytes: int) -> int:
@@ -138,7 +132,7 @@ MOST_COUNTED: Final = 1 << 53
 
 @dataclass(frozen=True)
 class GateWaits:
-    """What processes claim of their waits at a gate: threads' time, and launches that gave up."""
+    """The waits at a gate that processes claim: threads' time, and launches that gave up."""
 
     throttled_ns: int = 0
     forced: int = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon holds open for each tenant: its pages, its socket, its process.
+"""Tenants, as far as the daemon holds something of them open: pages, a socket, a process.
 
 The decide thread adds and closes; the truth and read threads read under the tenant's lock, for a
 descriptor that was closed may be another tenant's by now.
@@ -63,13 +63,13 @@ class LastDenial:
 
 @dataclass
 class Denials:
-    """How many allocations a tenant was refused, also those of processes that have ended.
+    """The allocations that a tenant was refused, also those of processes that have ended.
 
     A record ends with its process. Its last count is kept in this object as long as the daemon
-    runs. `last` is the last refusal: a program seldom outlives it for long.
+    runs.
     """
 
-    last: LastDenial | None = None
+    last: LastDenial | None = None  # a program seldom outlives it for long
     watched: bool = False  # so that what is new was refused since the last look
     seen: int = 0  # of `total`, those of which it was looked on
     _ended: int = 0
@@ -77,7 +77,7 @@ class Denials:
 
     @property
     def total(self) -> int:
-        """How many it were at the last look, at most MOST_COUNTED."""
+        """Their number at the last look, at most MOST_COUNTED."""
         return min(self._ended + sum(self._held.values()), MOST_COUNTED)
 
     def observe(self, claims: Sequence[ProcessClaim]) -> None:
