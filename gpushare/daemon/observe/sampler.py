@@ -48,7 +48,6 @@ from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 
 _REAP_SECONDS: Final = 1.0
-_NO_USES: Final[Mapping[str, list[ProcessUse]]] = MappingProxyType({})
 _UNSETTLED: Final = "it has just changed and is being sampled again"
 
 
@@ -161,15 +160,13 @@ class UsageSampler:
             uuid: tuple((listed.get(use.pid), use) for use in uses)
             for uuid, uses in sample.uses.items()
         }
-        owned = {uuid: _owned(uses, records) for uuid, uses in sightings.items()}
+        owned, others = _by_owner(sightings, records)
         used: dict[TenantOnCard, int] = {}
-        by_tenant = _by_tenant(owned)
         for key, own in pages.items():
             if key in records and records[key].eviction is None:  # else its claims are of before
-                uses = by_tenant.get(key, _NO_USES)
-                used |= self._measure(records[key], own, owned, uses, before[key], after[key])
+                used |= self._measure(records[key], own, owned, others, before[key], after[key])
         self._overheads = {slot: one for slot, one in self._overheads.items() if slot[0] in pages}
-        self._publish(now, sample, owned, used)
+        self._publish(now, sample, owned, others, used)
         judged = {uuid: uses for uuid, uses in sightings.items() if uuid not in self._unsettled}
         self.observed.last = AuditInput(
             records, pages, sample, judged, claimed, claimed_after, unread | unread_after
@@ -200,15 +197,15 @@ class UsageSampler:
         self,
         record: TenantRecord,
         pages: Pages,
+        owned: Mapping[TenantOnCard, list[ProcessUse]],
         answered: Container[str],
-        by_card: Mapping[str, list[ProcessUse]],
         before: tuple[TenantClaims, ...],
         after: tuple[TenantClaims, ...],
     ) -> dict[TenantOnCard, int]:
         """Write what the driver has of a tenant into its page; return what it uses in all."""
         used: dict[TenantOnCard, int] = {}
         for number, allocation in enumerate(record.allocations):
-            uses = by_card.get(allocation.uuid, [])
+            uses = owned.get((record.key, allocation.uuid), [])
             if number >= len(after) or number >= len(before):
                 continue
             overhead = self._overheads.get((record.key, number))
@@ -222,8 +219,9 @@ class UsageSampler:
                 measured = pages.look(_published(number), 0)
             share = min(100, sum(use.utilization or 0 for use in uses))
             pages.look(_write(number, measured, share), None)
-            if _shows_contexts(overhead, after[number], measured, len(uses)):
-                contexts = after[number].contexts
+            contexts = after[number].contexts
+            if measured and overhead.is_settled and 0 < contexts <= len(uses):
+                # Beside its account are its contexts, as far as that can be seen.
                 price = pages.look(_priced(number), 0)  # no context is charged at more than that
                 each = measured // contexts + min(
                     after[number].kinds[abi.KIND_CONTEXT] // contexts, price
@@ -236,30 +234,28 @@ class UsageSampler:
         self,
         now: float,
         sample: DriverSample,
-        owned: Mapping[str, tuple[tuple[str | None, ProcessUse], ...]],
+        owned: Mapping[TenantOnCard, list[ProcessUse]],
+        others: Mapping[str, list[ProcessUse]],
         used: Mapping[TenantOnCard, int],
     ) -> None:
         cards: dict[str, CardUsage] = {}
-        by_tenant: dict[str, list[tuple[str, ProcessUse]]] = {}
+        processes: dict[str, list[tuple[str, ProcessUse]]] = {}
         utilization: dict[TenantOnCard, int] = {}
+        for (key, uuid), uses in owned.items():
+            processes.setdefault(key, []).extend((uuid, use) for use in uses)
+            percents = [use.utilization for use in uses if use.utilization is not None]
+            if percents:
+                utilization[key, uuid] = min(100, sum(percents))
+            for use in uses:
+                self._non_tenants.excuse(use.pid, now)
         health = dict(self.health.observe(sample, self._cards))
         health |= dict.fromkeys(self._unsettled & health.keys(), _UNSETTLED)
         for uuid in self._cards:
-            if uuid not in owned:
+            if uuid not in others:
                 known = self.observed.usage.cards.get(uuid, CardUsage())
                 cards[uuid] = replace(known, health=health[uuid], utilization=None)
                 continue
-            unallocated = []
-            for key, use in owned[uuid]:
-                if key is None:
-                    unallocated.append(use)
-                    continue
-                self._non_tenants.excuse(use.pid, now)
-                by_tenant.setdefault(key, []).append((uuid, use))
-                if use.utilization is not None:
-                    compute = utilization.get((key, uuid), 0) + use.utilization
-                    utilization[key, uuid] = min(100, compute)
-            usage = self._non_tenants.observe(now, uuid, tuple(unallocated), first=self._first)
+            usage = self._non_tenants.observe(now, uuid, tuple(others[uuid]), first=self._first)
             cards[uuid] = replace(
                 usage,
                 health=health[uuid],
@@ -269,7 +265,7 @@ class UsageSampler:
         self._first = False
         self.observed.usage = UsageView(
             MappingProxyType(cards),
-            MappingProxyType({key: tuple(uses) for key, uses in by_tenant.items()}),
+            MappingProxyType({key: tuple(uses) for key, uses in processes.items()}),
             MappingProxyType(utilization),
             MappingProxyType(dict(used)),
         )
@@ -308,13 +304,6 @@ class UsageSampler:
         self.observed.usage = replace(view, cards=MappingProxyType(cards), stale=why)
 
 
-def _shows_contexts(
-    overhead: Overhead, account: TenantClaims, measured: int, processes: int
-) -> bool:
-    """Whether what is beside a tenant's account is its contexts, as far as that can be seen."""
-    return bool(measured) and overhead.is_settled and 0 < account.contexts <= processes
-
-
 def _read_claims(
     pages: Mapping[str, Pages],
 ) -> tuple[
@@ -326,28 +315,24 @@ def _read_claims(
     return sums, claims, frozenset(key for key, own in pages.items() if not own.is_current)
 
 
-def _owned(
-    uses: tuple[tuple[ListedPid | None, ProcessUse], ...], records: Mapping[str, TenantRecord]
-) -> tuple[tuple[str | None, ProcessUse], ...]:
-    """Return the uses with their tenants. That of an ended process may be gone as well."""
+def _by_owner(
+    sightings: Mapping[str, tuple[tuple[ListedPid | None, ProcessUse], ...]],
+    records: Mapping[str, TenantRecord],
+) -> tuple[Mapping[TenantOnCard, list[ProcessUse]], Mapping[str, list[ProcessUse]]]:
+    """Return the uses by tenant and card, and by card those of no tenant.
 
-    def key_of(sighting: ListedPid | None) -> str | None:
-        key = None if sighting is None else sighting.key
-        return key if key in records else None
-
-    return tuple((key_of(sighting), use) for sighting, use in uses)
-
-
-def _by_tenant(
-    owned: Mapping[str, tuple[tuple[str | None, ProcessUse], ...]],
-) -> Mapping[str, Mapping[str, list[ProcessUse]]]:
-    """Return the uses by tenant and card."""
-    by_tenant: dict[str, dict[str, list[ProcessUse]]] = {}
-    for uuid, uses in owned.items():
-        for key, use in uses:
-            if key is not None:
-                by_tenant.setdefault(key, {}).setdefault(uuid, []).append(use)
-    return by_tenant
+    The tenant of an ended process may be gone as well.
+    """
+    owned: dict[TenantOnCard, list[ProcessUse]] = {}
+    others: dict[str, list[ProcessUse]] = {uuid: [] for uuid in sightings}
+    for uuid, uses in sightings.items():
+        for sighting, use in uses:
+            key = None if sighting is None else sighting.key
+            if key is None or key not in records:
+                others[uuid].append(use)
+            else:
+                owned.setdefault((key, uuid), []).append(use)
+    return owned, others
 
 
 def _published(number: int) -> Callable[[Pages], int]:
