@@ -62,22 +62,15 @@ class ShareRequest:
 
 @dataclass(frozen=True)
 class Share:
-    """A tenant's part of one card, as scheduler/card.h has it.
+    """A tenant's part of one card, as scheduler/card.h has it."""
 
-    `permille` (1..1000) is what it gets while all tenants want more than theirs; `capped`: and
-    never more. `online`: it never waits, and while it works the others do; it is not capped then.
-    `priority` is of those that are not online: 0 comes first, strictly. A claim's begins at 1 here.
-
-    `measured`: the driver measures the card's tenants. `correction_permille` is what it measured of
-    this one lately beyond what its gate counted; negative: what the gate counted although other
-    tenants had it.
-    """
-
-    permille: int
-    capped: bool
-    online: bool
-    priority: int
-    measured: bool = False
+    permille: int  # 1..1000: what it gets while all tenants want more than theirs
+    capped: bool  # it never gets more
+    online: bool  # it never waits, and while it works the others do; it is not capped then
+    priority: int  # of those that are not online: 0 comes first, strictly; a claim's begins at 1
+    measured: bool = False  # the driver measures the card's tenants
+    # The driver's measure of this tenant lately beyond what its gate counted; negative: what the
+    # gate counted although other tenants had it.
     correction_permille: int = 0
 
 
@@ -172,18 +165,13 @@ SPARED_NS: Final = 60 * 10**9  # after an operator resumed it
 
 @dataclass(frozen=True)
 class QuotaSample:
-    """One container on one card at one look.
+    """One container on one card at one look."""
 
-    `used_bytes` is the least that it surely has, `may_bytes` what it may have, and `slack_bytes`
-    what is above that and still nothing. `has_shortfall`: another tenant of this card has a
-    shortfall. `shortfall_bytes` is what the card has too little, by the driver's figures, for the
-    quota of a tenant that has reported one.
-    """
-
-    used_bytes: int
+    used_bytes: int  # the least that it surely has
     may_bytes: int
-    slack_bytes: int = 0
-    has_shortfall: bool = False
+    slack_bytes: int = 0  # above `may_bytes` and still nothing
+    has_shortfall: bool = False  # another tenant of this card has one
+    # By the driver's figures, what the card lacks for the quota of a tenant that has reported one.
     shortfall_bytes: int = 0
 
     @property

@@ -47,15 +47,12 @@ _LEAST_BYTES: Final = 64 << 20
 
 
 class ProcessClaimedUse(NamedTuple):
-    """The claims of a process: memory of its own, exported to others, and mapped of others.
-
-    `context_bytes` is the part of `own_bytes` that was charged for contexts.
-    """
+    """The claims of a process on one card."""
 
     own_bytes: int
-    mapped_bytes: int
-    exported_bytes: int = 0
-    context_bytes: int = 0
+    mapped_bytes: int  # of others' memory
+    exported_bytes: int = 0  # to others
+    context_bytes: int = 0  # the part of `own_bytes` that was charged for contexts
 
 
 _NOTHING: Final = ProcessClaimedUse(0, 0)
@@ -82,26 +79,21 @@ class ClaimedUse:
 
 @dataclass(frozen=True)
 class ClaimBounds:
-    """The bounds of a tenant's true claims on one card at one sample; None: not known.
+    """The bounds of a tenant's true claims on one card at one sample; None: not known."""
 
-    `own_bytes` is what it may use, `slack_bytes` what the audit tolerates above that, and
-    `exported_bytes` what other tenants export. `unlisted_bytes` is in use on the card, and the
-    driver lists it for no process; `doubled_bytes` is what it lists more than once at the most.
-    """
-
-    own_bytes: int
-    slack_bytes: int = 0
-    exported_bytes: int = 0
-    unlisted_bytes: int | None = None
-    doubled_bytes: int | None = None
+    own_bytes: int  # what it may use
+    slack_bytes: int = 0  # above that, and tolerated
+    exported_bytes: int = 0  # by other tenants
+    unlisted_bytes: int | None = None  # in use on the card, and listed for no process
+    doubled_bytes: int | None = None  # listed more than once, at the most
 
 
 class UseBounds(NamedTuple):
-    """Bytes: what a tenant surely uses, what it uses at the most, and by this sample alone."""
+    """The use of a tenant, in bytes."""
 
     sure_bytes: int
     most_bytes: int
-    alone_bytes: int
+    alone_bytes: int  # by this sample alone
 
 
 @dataclass(frozen=True)
@@ -297,11 +289,11 @@ def _mapped(process: Process, claims: ClaimedUse, bounds: ClaimBounds) -> int:
 
 
 class ProcessMemory(NamedTuple):
-    """A process on one card: the driver's figure, its claims, and what of these is for contexts."""
+    """The memory of a process on one card."""
 
     driver_bytes: int
     claimed_bytes: int = 0
-    charged_bytes: int = 0
+    charged_bytes: int = 0  # of these, for contexts
 
 
 def slack_bytes(
@@ -360,12 +352,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class _ListedUse:
-    """The driver's figures of one tenant's processes on one card.
-
-    `ended` have passed their descriptors on: they are listed for longer than it takes to end.
-    """
+    """The driver's figures of one tenant's processes on one card."""
 
     running: list[tuple[Process, ProcessUse]] = field(default_factory=list)
+    # Those that have passed their descriptors on: they are listed for longer than it takes to end.
     ended: list[tuple[Process, ProcessUse]] = field(default_factory=list)
 
 
@@ -644,14 +634,11 @@ def _above(ended: list[tuple[Process, int]], may_bytes: int) -> list[tuple[Proce
 
 
 class _Limits(NamedTuple):
-    """The limits of a tenant: now, the most that it ever had, and what it may keep of that.
-
-    `kept_bytes` is None where no limit was lowered since this daemon started.
-    """
+    """The limits of a tenant on one card."""
 
     now_bytes: int
-    ever_bytes: int
-    kept_bytes: int | None
+    ever_bytes: int  # the most that it ever had
+    kept_bytes: int | None  # what it may keep of that; None: no limit was lowered by this daemon
 
 
 def _limits(pages: Pages | None, tenant: _TenantOnCard) -> _Limits:

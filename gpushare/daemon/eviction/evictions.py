@@ -39,11 +39,7 @@ from gpushare.daemon.eviction.preconditions import (
     why_not_to,
     write_cards,
 )
-from gpushare.daemon.eviction.steps import (
-    EvictionFailed,
-    EvictionSteps,
-    TenantEnded,
-)
+from gpushare.daemon.eviction.steps import EvictionFailed, EvictionSteps, TenantEnded
 from gpushare.daemon.identity.processes import Cgroups
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.placement.choose import place_request
@@ -630,11 +626,11 @@ Cause = Literal["idle", "offline"]
 
 @dataclass(frozen=True)
 class EvictionCandidate:
-    """A tenant that may be evicted; `idle_since` is of the epoch, 0.0: it is not idle."""
+    """A tenant that may be evicted."""
 
     key: str
     cause: Cause
-    idle_since: float = 0.0
+    idle_since: float = 0.0  # of the epoch; 0.0: it is not idle
     priority: int = 0  # 0 is the most important
     bytes: int = 0
 

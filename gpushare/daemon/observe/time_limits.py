@@ -91,12 +91,7 @@ class TimeLimits:
         try:
             self._stop(record, why)
         except UserError as error:  # the next look tries it again
-            log(
-                "tenant-time-limit-failed",
-                "error",
-                **record.identity,
-                error=str(error),
-            )
+            log("tenant-time-limit-failed", "error", **record.identity, error=str(error))
 
 
 #: Pauses or stops a tenant, for a reason; a UserError says why it could not.
@@ -105,14 +100,11 @@ Act = Callable[[TenantRecord, str], None]
 
 @dataclass(frozen=True)
 class _Holding:
-    """Memory that is held without work, since `began` (monotonic) or `since` (epoch), in seconds.
+    """Memory that is held without work."""
 
-    `active` is when the tenant was last seen to work, as it is shown.
-    """
-
-    active: float
-    began: float
-    since: float
+    active: float  # when the tenant was last seen to work, as it is shown
+    began: float  # monotonic seconds
+    since: float  # the same, of the epoch
 
 
 class IdleHolders:
@@ -192,10 +184,5 @@ def _run(act: Act, record: TenantRecord, why: str, action: str) -> None:
     try:
         act(record, why)
     except UserError as error:
-        log(
-            "tenant-idle-action-failed",
-            "error",
-            **record.identity,
-            action=action,
-            error=str(error),
-        )
+        tenant = record.identity
+        log("tenant-idle-action-failed", "error", **tenant, action=action, error=str(error))
