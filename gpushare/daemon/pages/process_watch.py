@@ -23,6 +23,7 @@ import socket
 import stat
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -60,7 +61,7 @@ class ProcessWatch:
         self._sockets[tenant_socket.key] = tenant_socket
         tenant_socket.shortfall.listeners.append(partial(self.shortfall, tenant_socket.key))
         tenant_socket.restore.listeners.append(partial(self.restore, tenant_socket.key))
-        self._loop.read(tenant_socket.listener.fileno(), lambda: self._accept(tenant_socket))
+        self._loop.read(tenant_socket.listener.fileno(), partial(self._accept, tenant_socket))
 
     def forget(self, key: str) -> None:
         """Watch tenant `key` no more."""
@@ -78,8 +79,9 @@ class ProcessWatch:
         self.ended(key)
 
     def _accept(self, tenant_socket: TenantSocket) -> None:
+        again = partial(self._accept, tenant_socket)
         if not tenant_socket.arrivals.take(time.monotonic()):
-            self._pause(tenant_socket)
+            self._pause(tenant_socket.listener, again)
             return
         try:
             connection = tenant_socket.accept(self._most_of(tenant_socket))
@@ -88,10 +90,10 @@ class ProcessWatch:
                 raise
             # With no descriptor free the listener stays ready.
             log("descriptors-exhausted", "error", tenant=tenant_socket.key)
-            self._pause(tenant_socket)
+            self._pause(tenant_socket.listener, again)
             return
         if connection is not None:
-            self._loop.read(connection.fileno(), lambda: self._receive(tenant_socket, connection))
+            self._loop.read(connection.fileno(), partial(self._receive, tenant_socket, connection))
 
     def _most_of(self, tenant_socket: TenantSocket) -> int:
         """Return how many connections a tenant may have: no crowd takes the daemon's descriptors.
@@ -104,19 +106,14 @@ class ProcessWatch:
         others -= len(tenant_socket.connections)
         return max(capacity // max(1, len(self._sockets)), capacity - others)
 
-    def _pause(self, tenant_socket: TenantSocket, connection: socket.socket | None = None) -> None:
+    def _pause(self, paused: socket.socket, read: Callable[[], None]) -> None:
         """Leave a tenant's listener, or one of its connections, alone for a while."""
-        paused = connection or tenant_socket.listener
         fd = paused.fileno()
         self._loop.forget(fd)
 
         def resume() -> None:
-            if self._sockets.get(tenant_socket.key) is not tenant_socket:
-                return
-            if connection is None:
-                self._loop.read(fd, lambda: self._accept(tenant_socket))
-            elif connection in tenant_socket.connections:
-                self._loop.read(fd, lambda: self._receive(tenant_socket, connection))
+            if paused.fileno() == fd:  # not closed meanwhile
+                self._loop.read(fd, read)
 
         self._loop.later(_PAUSE_SECONDS, resume)
 
@@ -126,7 +123,7 @@ class ProcessWatch:
             self._loop.forget(fd)
         elif tenant_socket.is_flooded:
             # A tenant that sends without end would keep the main thread busy.
-            self._pause(tenant_socket, connection)
+            self._pause(connection, partial(self._receive, tenant_socket, connection))
 
     def _close_pidfd(self, key: str) -> None:
         pidfd = self._pidfds.pop(key, None)
