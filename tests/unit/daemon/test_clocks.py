@@ -27,7 +27,6 @@ SHOWN_ONLY = {
     "audit/audit.py": "since when a tenant is over quota, as it is shown",
     "observe/compute_usage.py": "when a tenant was last at work, as it is shown",
     "freezer.py": "since when a tenant is frozen, as it is shown",
-    "mps/clients.py": "since when a tenant has lost its MPS server, as it is shown",
     "mps/card.py": "since when a tenant has lost its MPS server, as it is shown",
     "limits.py": "when a tenant last had a shortfall, as it is shown",
     "eviction/preconditions.py": "since when a tenant is evicted, as it is shown",
