@@ -45,10 +45,13 @@ def scheduled_shares(state: DaemonState) -> dict[str, TenantShares]:
     uuids = {allocation.uuid for record in running for allocation in record.allocations}
     by_card = {uuid: _corrected_shares(uuid, state) for uuid in uuids}
     return {
-        record.key: tuple((one.uuid, by_card[one.uuid][record.key]) for one in record.allocations)
+        record.key: tuple(
+            (allocation.uuid, by_card[allocation.uuid][record.key])
+            for allocation in record.allocations
+        )
         for record in running
         # The ledger may have changed meanwhile: then we are called again.
-        if all(record.key in by_card[one.uuid] for one in record.allocations)
+        if all(record.key in by_card[allocation.uuid] for allocation in record.allocations)
     }
 
 

@@ -179,7 +179,7 @@ def card_sensors(answer: Mapping[str, Any]) -> Mapping[str, CardSensors]:
     No tenant is judged by them.
     """
     try:
-        return {str(uuid): _sensors(found) for uuid, found in answer["sensors"].items()}
+        return {str(uuid): _sensors(figures) for uuid, figures in answer["sensors"].items()}
     except (AttributeError, KeyError):
         return {}
 
@@ -212,7 +212,7 @@ def _parts(
             parts[uuid] = known.get(uuid)
         elif card["parts"] is not None:
             parts[uuid] = tuple(str(part) for part in card["parts"])
-    return tuple((uuid, found) for uuid, found in parts.items() if found is not None)
+    return tuple((uuid, listed) for uuid, listed in parts.items() if listed is not None)
 
 
 def _card(reported: Mapping[str, Any]) -> Card:
@@ -274,8 +274,8 @@ def _uses(reported: Mapping[str, Any], was: int | None) -> tuple[ProcessUse, ...
     lists = [_held(reported[kind], name, total) for kind in ("compute", "graphics", "mps")]
     shares = {int(pid): int(percent) for pid, percent in reported["shares"]}
     held: dict[int, int | None] = {}
-    for one in lists:
-        for pid, size in one.items():
+    for listed in lists:
+        for pid, size in listed.items():
             before = held.get(pid)
             # In several lists with the same figure, or with what it took between two of them.
             held[pid] = size if before is None else max(before, size or 0)

@@ -274,7 +274,7 @@ class Protocol2:
         """Return what `lspart` lists."""
         text = self._run("lspart")
         device: tuple[int, ...] = ()
-        found = []
+        partitions = []
         for line in text.splitlines():
             first, *rest = line.split() or [""]
             if not first or not self.program.uuid.startswith(first):
@@ -285,19 +285,19 @@ class Protocol2:
                     device = tuple(map(int, words))
                 elif len(words) == 3:
                     sizes = (int(words[1]), int(words[2]))
-                    found.append(SmPartition("", words[0], *sizes, in_use="Yes" in rest))
+                    partitions.append(SmPartition("", words[0], *sizes, in_use="Yes" in rest))
             except ValueError as error:
                 raise MpsError(f"lspart: {line}") from error
         if not device:
             raise MpsError(f"lspart does not list {self.program.uuid}: {text}")
         free_chunks, used_chunks, free_multiprocessors, _ = device
-        used = sum(partition.multiprocessors for partition in found)
+        used = sum(partition.multiprocessors for partition in partitions)
         return SmPartitions(
             free_chunks,
             free_multiprocessors,
             free_chunks + used_chunks,
             free_multiprocessors + used,
-            tuple(found),
+            tuple(partitions),
         )
 
     def _add_partition(self, chunks: int) -> str:

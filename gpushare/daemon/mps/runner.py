@@ -351,10 +351,10 @@ class ControlProcess:
         """Hold process `pid`; ProcessLookupError if it has ended, or is another by now."""
         self.pid, self.starttime, self._child = pid, starttime, child
         # A child keeps its PID until it is waited for, also one that has ended already.
-        found = processes.open_pidfd(pid, starttime) if child is None else os.pidfd_open(pid)
-        if found is None:
+        pidfd = processes.open_pidfd(pid, starttime) if child is None else os.pidfd_open(pid)
+        if pidfd is None:
             raise ProcessLookupError(f"process {pid} has ended")
-        self.pidfd = found
+        self.pidfd = pidfd
 
     @classmethod
     def start(cls, program: ControlProgram, folders: CardFolders) -> ControlProcess:
