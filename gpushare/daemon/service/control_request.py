@@ -153,7 +153,7 @@ _CODES: Final = (
     (protocol.CODE_NOT_FOUND, (TenantNotFound, ReservationNotFound)),
     (protocol.CODE_FORBIDDEN, (Forbidden,)),
     (protocol.CODE_INVALID, (MalformedRequest, protocol.ProtocolError)),
-    (protocol.CODE_REFUSED, (UserError,)),
+    (protocol.CODE_REFUSED, (QuotaError, UserError)),
     (protocol.CODE_INTERNAL, (SpecError, CdiError, OSError)),
 )
 

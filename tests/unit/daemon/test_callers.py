@@ -8,10 +8,21 @@ from typing import Any
 
 import pytest
 
-from gpushare.daemon.service.control_request import ControlRequest, Forbidden, Peer
+from gpushare import protocol
+from gpushare.daemon.lifecycle.bind import ReservationNotFound
+from gpushare.daemon.lifecycle.tenant_names import TenantNotFound
+from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.service.control_request import (
+    ControlRequest,
+    Forbidden,
+    Peer,
+    refusal_packet,
+)
 from gpushare.daemon.service.control_server import find_operation
 from gpushare.daemon.service.operations import Operations
+from gpushare.oci.spec import SpecError
 from gpushare.protocol.operations import OPERATIONS, MalformedRequest
+from gpushare.quota.errors import QuotaError
 
 from .fakes import FakeDaemon
 
@@ -143,3 +154,30 @@ def outcome(request: ControlRequest, node: FakeDaemon) -> type[Exception] | None
     except Exception as error:  # noqa: BLE001 - whichever it is
         return type(error)
     return None
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (QuotaError("--memory", "4Q", "is no size", "use 4GiB"), protocol.CODE_REFUSED),
+        (NoRoom("no card has room"), protocol.CODE_REFUSED),
+        (TenantNotFound("no container is named train", ["train-2"]), protocol.CODE_NOT_FOUND),
+        (ReservationNotFound("it has expired"), protocol.CODE_NOT_FOUND),
+        (Forbidden("this requires root"), protocol.CODE_FORBIDDEN),
+        (MalformedRequest("op is none of these"), protocol.CODE_INVALID),
+        (SpecError("config.json is no JSON"), protocol.CODE_INTERNAL),
+        (OSError(28, "No space left on device", "ledger"), protocol.CODE_INTERNAL),
+    ],
+)
+def test_the_code_of_a_refusal_says_whose_fault_it_is(error: Exception, code: str) -> None:
+    packet = refusal_packet(error)
+    assert packet is not None
+    assert packet["code"] == code
+    if isinstance(error, QuotaError):
+        assert (packet["key"], packet["value"], packet["fix"]) == ("--memory", "4Q", "use 4GiB")
+    if isinstance(error, TenantNotFound):
+        assert packet["candidates"] == ["train-2"]
+
+
+def test_a_fault_of_ours_is_no_refusal() -> None:
+    assert refusal_packet(KeyError("key")) is None
