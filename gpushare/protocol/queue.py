@@ -5,9 +5,6 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-#: How a ticket ended.
-TicketEnd = Literal["cancelled", "timed-out", "expired", "started", "client-ended", "refused"]
-
 
 class Ticket(TypedDict):
     """A new ticket. Whoever shows the `secret` starts with what was granted to it."""
@@ -22,7 +19,9 @@ class TicketStatus(TypedDict):
     state: Literal["waiting", "granted", "ended"]
     position: int  # among those that wait, from 1; 0: it does not wait
     waiting: int  # how many wait
-    reason: str  # why it does not fit; or how it ended: a TicketEnd, and why
+    # Why it does not fit; or how it ended: cancelled | timed-out | expired | started | client-ended
+    # | refused, and why
+    reason: str
     since: float  # seconds since the epoch: when it was taken
 
 

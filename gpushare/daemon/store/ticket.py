@@ -26,8 +26,6 @@ TicketKind = Literal["command", "container", "create"]
 
 #: A ticket's ID; it is a part of file names.
 ID: Final = re.compile(r"[0-9a-f]{8}", re.ASCII)
-#: What the holder of a ticket shows, and nobody can guess.
-SECRET: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 PREFIX: Final = "ticket-"  # of the file in the ledger
 
 
