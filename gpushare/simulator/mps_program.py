@@ -139,10 +139,6 @@ def _apply(control: MpsControlDaemon, path: Path) -> None:
     apply_configuration(control, tomlkit.parse(text).unwrap())
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 # --- the configuration file of protocol 3, which the control daemon applies once, when it starts
 # ---
 #
@@ -201,3 +197,7 @@ def _check(table: Mapping[str, Any], known: tuple[str, ...], where: str) -> None
     unknown = set(table) - set(known)
     if unknown:
         raise MpsCommandError(f"{f'{where}.' if where else ''}{min(unknown)}: unknown key")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
