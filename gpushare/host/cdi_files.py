@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What engines on this host read or mount: CDI specs, gpushare's own among them, and folders.
+"""Files that engines on this host read or mount: CDI specs, with gpushare's own, and folders.
 
 An engine reads every spec in these folders, and refuses devices that two files of one folder
 define. gpushare's own specs have names that begin with `gpushare`, and are written again after a

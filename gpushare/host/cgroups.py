@@ -40,7 +40,7 @@ def hierarchies(mountinfo: str) -> list[Path]:
 
     Only mounts of a hierarchy's root count.
     """
-    found: list[Path] = []
+    roots: list[Path] = []
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         fields, rest = before.split(), after.split()
@@ -49,8 +49,8 @@ def hierarchies(mountinfo: str) -> list[Path]:
             continue
         if rest[0] == "cgroup" and _WITHOUT & set(rest[2].split(",")):
             continue
-        found.append(Path(fields[4]))
-    return found
+        roots.append(Path(fields[4]))
+    return roots
 
 
 def layout(mountinfo: str) -> str:

@@ -147,10 +147,10 @@ def _path(place: MountPath) -> str:
     return f"/proc/self/fd/{place}" if isinstance(place, int) else str(place)
 
 
-def _check(done: int, what: MountPath) -> None:
+def _check(done: int, subject: MountPath) -> None:
     if done < 0:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), _path(what))
+        raise OSError(number, os.strerror(number), _path(subject))
 
 
 # --- the private mount namespace of a host process started by `gpushare run` ---
@@ -191,8 +191,8 @@ def enter_new_namespace(rows: Sequence[MountRow], search: str = "") -> None:
 
 def filters(rows: Iterable[MountRow]) -> dict[str, Path]:
     """Return the interposer libraries in `rows`: their paths on the host, by SONAME."""
-    found = [(Path(row["destination"]), Path(row["source"])) for row in rows]
-    return {name.name: source for name, source in found if name.parent == FILTERS}
+    mounted = [(Path(row["destination"]), Path(row["source"])) for row in rows]
+    return {name.name: source for name, source in mounted if name.parent == FILTERS}
 
 
 def _make_room() -> None:

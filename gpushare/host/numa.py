@@ -60,9 +60,9 @@ class Numa:
         for root, kind in self._hierarchies():
             for group in _above(root, cgroups_path):
                 for cpus, mems in _FILES[kind]:
-                    found = Cpuset(_list(group / cpus), _list(group / mems))
-                    if found.cpus:
-                        return found
+                    cpuset = Cpuset(_list(group / cpus), _list(group / mems))
+                    if cpuset.cpus:
+                        return cpuset
         status = dict(
             line.split(":", 1)
             for line in _text(self.proc / "self/status").splitlines()
@@ -167,14 +167,14 @@ def _narrowed(
 
 def parse(text: str) -> frozenset[int]:
     """Return the numbers of a list; ValueError where it is none."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.strip().split(","):
         low, _, high = part.strip().partition("-")
         first, last = int(low), int(high or low)
         if not 0 <= first <= last < _MOST:
             raise ValueError(f"{part!r} is no range")
-        found.update(range(first, last + 1))
-    return frozenset(found)
+        numbers.update(range(first, last + 1))
+    return frozenset(numbers)
 
 
 def shown(numbers: Iterable[int]) -> str:

@@ -41,8 +41,8 @@ class RootedTree:
             if target.startswith("/"):
                 done.clear()
             todo += _parts(target)
-        found = "/" + "/".join(done)
-        return found if self.at(found).exists() else None
+        real_path = "/" + "/".join(done)
+        return real_path if self.at(real_path).exists() else None
 
     def at(self, path: str) -> Path:
         """Return the path on this machine of `path`, which must not contain links."""
@@ -57,8 +57,8 @@ class RootedTree:
 
     def glob(self, pattern: str) -> list[str]:
         """Return the paths that match `pattern`, sorted; links in folders are not followed."""
-        found = self.top.glob(pattern.lstrip("/"))
-        return sorted("/" + str(path.relative_to(self.top)) for path in found)
+        matches = self.top.glob(pattern.lstrip("/"))
+        return sorted("/" + str(path.relative_to(self.top)) for path in matches)
 
     def text(self, path: str) -> str:
         """Return the text of a small kernel file, empty if it does not exist."""

@@ -121,11 +121,11 @@ def _depth_of_unbalanced(data: bytes) -> int:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"the key {json.dumps(twice)[:80]} is a duplicate")
-    return found
+    return members
 
 
 def _refuse_constant(name: str) -> Any:

@@ -45,13 +45,13 @@ class CdiDeviceNode:
         if self.major is not None and self.minor is not None:
             return Device(self.path, self.type or "c", self.major, self.minor)
         try:
-            found = Path(self.host_path).stat()
+            status = Path(self.host_path).stat()
         except OSError as error:
             raise CdiError(f"{self.host_path}: {error.strerror}; is the driver loaded?") from error
-        if not (stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode)):
+        if not (stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)):
             raise CdiError(f"{self.host_path} is not a device")
-        kind: Literal["c", "b"] = "c" if stat.S_ISCHR(found.st_mode) else "b"
-        return Device(self.path, kind, os.major(found.st_rdev), os.minor(found.st_rdev))
+        kind: Literal["c", "b"] = "c" if stat.S_ISCHR(status.st_mode) else "b"
+        return Device(self.path, kind, os.major(status.st_rdev), os.minor(status.st_rdev))
 
 
 @dataclass(frozen=True)
@@ -98,16 +98,16 @@ class CdiSpec:
         """
         edits = self.edits
         for names in cards:
-            found = next((name for name in names if name in self.devices), None)
-            if found is None and self.devices.keys() == {"all"}:
-                found = "all"  # one node is every card (WSL 2)
-            if found is None:
+            listed = next((name for name in names if name in self.devices), None)
+            if listed is None and self.devices.keys() == {"all"}:
+                listed = "all"  # one node is every card (WSL 2)
+            if listed is None:
                 known = ", ".join(sorted(self.devices)) or "none"
                 raise CdiError(
                     f"{self.kind} has no device {' or '.join(names)} (it has {known}); "
                     "make the spec again, e.g. nvidia-ctk cdi generate"
                 )
-            edits += self.devices[found]
+            edits += self.devices[listed]
         return edits
 
     @functools.cached_property
@@ -197,9 +197,9 @@ def _hook(entry: Mapping[str, Any]) -> str:
     return f"hook {entry.get('hookName')}: {' '.join(str(arg) for arg in args)}"
 
 
-def _object(value: object, what: str) -> Mapping[str, Any]:
+def _object(value: object, subject: str) -> Mapping[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-        raise CdiError(f"{what} is not an object")
+        raise CdiError(f"{subject} is not an object")
     return value
 
 

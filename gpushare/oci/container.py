@@ -51,7 +51,7 @@ _STATUS: Final = ("bind", "rw", "nosuid", "nodev", "noexec")
 
 @dataclass(frozen=True)
 class HostFiles:
-    """What is the same for every container of this machine."""
+    """The files that are the same for every container of this machine."""
 
     driver: DriverFiles
     filters: Filters
@@ -60,7 +60,7 @@ class HostFiles:
 
 @dataclass(frozen=True)
 class ContainerEdits:
-    """What a container gets: edits of its spec, and names for its loader's cache.
+    """Edits of a container's spec, and names for its loader's cache.
 
     `nodes` are what the devices of its edits were made from.
     """
@@ -478,18 +478,18 @@ def _resolved(rootfs: Rootfs, path: str, mounts: Sequence[EngineMount]) -> str:
     """Return `path` without the links of the layer; those that `mounts` cover do not count."""
     literal = posixpath.normpath(f"/{path.lstrip('/')}")
     try:
-        found = rootfs.resolve(path)
-        if found == literal:
-            return found
-        found = ""
+        real = rootfs.resolve(path)
+        if real == literal:
+            return real
+        real = ""
         names = [name for name in path.split("/") if name]
         for number, name in enumerate(names):
-            if top_mount(mounts, f"{found}/{name}") is not None:
-                return posixpath.normpath("/".join((found, *names[number:])))
-            found = rootfs.resolve(f"{found}/{name}").rstrip("/")
+            if top_mount(mounts, f"{real}/{name}") is not None:
+                return posixpath.normpath("/".join((real, *names[number:])))
+            real = rootfs.resolve(f"{real}/{name}").rstrip("/")
     except RootfsError:
         return literal
-    return found or "/"
+    return real or "/"
 
 
 @dataclass(frozen=True)
@@ -502,12 +502,12 @@ class LibraryTree:
 
 def tree_files(driver: DriverFiles, filters: Filters) -> dict[str, str]:
     """Return the sources of the libraries of every share of `driver`, by destination."""
-    found = {mount.destination: mount.source for mount in driver_mounts(driver)}
-    found[f"{PRIVATE}/{CUDA}"] = filters.cuda
-    found[f"{PRIVATE}/{NVML}"] = filters.nvml
+    sources = {mount.destination: mount.source for mount in driver_mounts(driver)}
+    sources[f"{PRIVATE}/{CUDA}"] = filters.cuda
+    sources[f"{PRIVATE}/{NVML}"] = filters.nvml
     for library in drivers.shared_libraries(driver, frozenset()):
-        found[f"{PRIVATE}/{library.soname}"] = library.host_path
-    return found
+        sources[f"{PRIVATE}/{library.soname}"] = library.host_path
+    return sources
 
 
 def with_tree(placed: PlacedEdits, tree: LibraryTree) -> PlacedEdits:

@@ -81,15 +81,15 @@ def find(rootfs: Rootfs) -> Compat | None:
                 for match in names
                 if match[2] == release and (match[1] == "libcuda" or is_compute(match[1]))
             }
-            found = Compat(version(release), files)
-            if newest is None or found.version > newest.version:
-                newest = found
+            compat = Compat(version(release), files)
+            if newest is None or compat.version > newest.version:
+                newest = compat
     return newest
 
 
 def keep(
     rootfs: Rootfs,
-    found: Compat,
+    compat: Compat,
     store: Path,
     used: Collection[str] = (),
     check: Callable[[], None] = lambda: None,
@@ -103,7 +103,7 @@ def keep(
     while not _copies.acquire(timeout=_WAIT_SECONDS):
         check()
     try:
-        return _keep(_Source(rootfs, found, check), store, used)
+        return _keep(_Source(rootfs, compat, check), store, used)
     finally:
         _copies.release()
 
@@ -190,8 +190,8 @@ def _copied(source: int, target: Path, limit: int, check: Callable[[], None]) ->
 
 
 def _digest(fd: int, check: Callable[[], None]) -> str:
-    seen = os.fstat(fd)
-    key = (seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
+    status = os.fstat(fd)
+    key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     known = _known.get(key)
     if known is None:
         digest = hashlib.sha256()
@@ -214,10 +214,10 @@ def _blocks(fd: int, check: Callable[[], None]) -> Iterator[bytes]:
 @contextmanager
 def _opened(rootfs: Rootfs, path: str) -> Iterator[int]:
     """Open a regular file of the image for reading; CompatError for anything else."""
-    with rootfs.open(path, os.O_PATH) as found:
-        if not stat.S_ISREG(os.fstat(found).st_mode):
+    with rootfs.open(path, os.O_PATH) as opened:
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
             raise CompatError(f"has {path}, which is no regular file")
-        fd = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(f"/proc/self/fd/{opened}", os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield fd
     finally:

@@ -66,14 +66,14 @@ _GRAPHICS_NODES: Final = re.compile(r"/dev/(dri/.*|nvidia-modeset)", re.ASCII)
 
 @dataclass(frozen=True)
 class DriverCapabilities:
-    """What the variable says. `unknown` are words of it that are no capability."""
+    """The content of the variable. `unknown` are words of it that are no capability."""
 
     wanted: frozenset[str] = DEFAULT
     unknown: tuple[str, ...] = ()
 
     @property
     def uninterposed(self) -> tuple[str, ...]:
-        """What of it goes past the interposer, in the order of the documentation."""
+        """The capabilities that bypass the interposer, in the order of the documentation."""
         return tuple(name for name in ALL if name in self.wanted & UNINTERPOSED)
 
 
@@ -152,7 +152,7 @@ class Library:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """What it is called besides its SONAME: in the CDI spec, and with its version."""
+        """Its names besides its SONAME: in the CDI spec, and with its version."""
         paths = (self.container_path, self.host_path)
         return tuple(dict.fromkeys(PurePosixPath(path).name for path in paths))
 
@@ -337,10 +337,10 @@ def _library(mount: CdiMount) -> Library:
 
 
 def _one(libraries: tuple[Library, ...], soname: str, cdi: CdiSpec) -> Library:
-    found = [library for library in libraries if library.soname == soname]
-    if not found:
+    matches = [library for library in libraries if library.soname == soname]
+    if not matches:
         raise CdiError(f"{cdi.kind} mounts no {soname}: it is not a driver's CDI spec")
-    return min(found, key=_unlikeliness)
+    return min(matches, key=_unlikeliness)
 
 
 def _unlikeliness(library: Library) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is put into a spec, and how it is taken out again.
+"""The edits of a spec, and how they are taken out again.
 
 `apply` keeps a record of what it added and took out, in a property of its own at the top of the
 document (a runtime ignores properties that it does not know). `strip` undoes what the record says
@@ -131,7 +131,7 @@ class Hook:
 
 @dataclass(frozen=True)
 class Edits:
-    """What a container gets. Mounts are made in this order, after those of the engine.
+    """The edits of one container. Mounts are made in this order, after those of the engine.
 
     `cpus` and `mems` stand in place of what the spec says; empty: that stays.
     """
@@ -216,7 +216,7 @@ def _added(edits: Edits) -> dict[SpecPath, list[SpecItem]]:
 
 @dataclass(frozen=True)
 class _Change:
-    """What happens to one list of the spec."""
+    """The change of one list of the spec."""
 
     path: SpecPath
     added: list[SpecItem]
@@ -251,13 +251,13 @@ def _missing(spec: Spec, path: SpecPath) -> list[tuple[int, bool]]:
 
     `null` is not the same as missing, and must come back as what it was.
     """
-    made: list[tuple[int, bool]] = []
+    levels: list[tuple[int, bool]] = []
     for length in range(1, len(path) + 1):
         if spec.at(*path[:length]) is None:
             parent = spec.at(*path[: length - 1]) if length > 1 else spec.document
             was_null = parent is not None and path[length - 1] in parent
-            made.append((length, was_null))
-    return made
+            levels.append((length, was_null))
+    return levels
 
 
 def _set(spec: Spec, path: SpecPath, text: str, record: dict[str, Any]) -> Spec:
@@ -296,10 +296,10 @@ def _undo(spec: Spec, path: SpecPath, change: Mapping[str, Any]) -> Spec:
 
 
 def _unmake(
-    spec: Spec, path: SpecPath, made: Sequence[tuple[int, bool]], *, text: bool = False
+    spec: Spec, path: SpecPath, levels: Sequence[tuple[int, bool]], *, text: bool = False
 ) -> Spec:
     stripped = spec.with_value(path, None) if text else spec
-    for length, was_null in sorted(made, reverse=True):
+    for length, was_null in sorted(levels, reverse=True):
         here = path[:length]
         rest = stripped.at(*here)
         if length < len(path) and rest:

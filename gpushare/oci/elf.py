@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an ELF file says of itself: its SONAME, its machine, its loader. Source: elf(5).
+"""The header of an ELF file: its SONAME, its machine, its loader. Source: elf(5).
 
 By its loader, the program that a container starts with can load the driver, or not. The driver's
 libraries, and the interposer library, are made for glibc. musl's loader cannot load them, and into
@@ -95,15 +95,19 @@ def _soname(file: BinaryIO) -> str | None:
         kind, offset, address, length = struct.unpack_from("<I4xQQ8xQ", raw)
         segments.append((kind, offset, address, length))
     names = None
-    found = None
+    soname_offset = None
     for tag, value in _dynamic(file, segments):
         if tag == _DT_SONAME:
-            found = value
+            soname_offset = value
         elif tag == _DT_STRTAB:
             names = value
-    if found is None or names is None:
+    if soname_offset is None or names is None:
         return None
-    return _read(file, _offset(names, segments) + found, _LONGEST_NAME).split(b"\0")[0].decode()
+    return (
+        _read(file, _offset(names, segments) + soname_offset, _LONGEST_NAME)
+        .split(b"\0")[0]
+        .decode()
+    )
 
 
 def _dynamic(file: BinaryIO, segments: list[tuple[int, int, int, int]]) -> list[tuple[int, int]]:

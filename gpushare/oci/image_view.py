@@ -43,7 +43,7 @@ from gpushare.oci.rootfs import (
 _MOST_BYTES: Final = 512 << 10  # of contents and paths that are kept of one image
 _MOST_LOOKS: Final = 4096
 
-#: What a name is: where a link leads, the letter of another kind, or None: there is nothing.
+#: The kind of a name: where a link leads, the letter of another kind, or None: there is nothing.
 NameKind: TypeAlias = "str | None"
 _DIRECTORY: Final = "d"
 _FILE: Final = "f"
@@ -54,13 +54,13 @@ _LINK: Final = "l"  # and the text behind it
 _ContentKey: TypeAlias = "tuple[str, int, bool]"  # path, bytes, whether the file has no more
 
 
-#: What was created: the kind and the path of each name.
+#: The created names: the kind and the path of each.
 Created: TypeAlias = "tuple[tuple[str, str], ...]"
 
 
 @dataclass(frozen=True)
 class DirectorySeen:
-    """What was seen of the directory at `path`, which contains no link.
+    """The observed part of the directory at `path`, which contains no link.
 
     `names` are those that were looked up. Where all names mattered, `stamp` is what the directory
     is known by, and `listing` a digest of the names.
@@ -121,13 +121,13 @@ class ImageView(Rootfs):
 
     def directory_stamp(self, path: str) -> tuple[int, ...]:
         """Return what the directory at `path` is known by; empty: it is none."""
-        found = self._directory_at(path)
-        return self._list(found)[0] if found is not None else ()
+        fd = self._directory_at(path)
+        return self._list(fd)[0] if fd is not None else ()
 
     def names(self, directory: str) -> list[str]:
         """Return the names in `directory`, as Rootfs does."""
-        found = self._directory_at(directory)
-        return list(self._list(found)[1]) if found is not None else []
+        fd = self._directory_at(directory)
+        return list(self._list(fd)[1]) if fd is not None else []
 
     def read(self, path: str, limit: int) -> bytes | None:
         """Return the content of the regular file at `path`, as Rootfs does."""
@@ -181,7 +181,7 @@ class ImageView(Rootfs):
 
     @property
     def created(self) -> Created:
-        """What was created here so far, in this order."""
+        """The names that were created here so far, in this order."""
         return tuple(self._created)
 
     def create(self, created: Created) -> None:
@@ -360,11 +360,11 @@ class ImageView(Rootfs):
             fd = self._directory(parent)
             if fd is None:
                 raise RootfsError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-            found = os.open(name, _LOOK, dir_fd=fd)
+            opened = os.open(name, _LOOK, dir_fd=fd)
             try:
-                data = read_regular(found, path, limit, whole=whole)
+                data = read_regular(opened, path, limit, whole=whole)
             finally:
-                os.close(found)
+                os.close(opened)
             self._contents[key] = data
         return self._contents[key]
 
@@ -407,7 +407,7 @@ _MOST: Final = 64  # entries; one has a few hundred names and at most 512 KiB of
 
 @dataclass(frozen=True)
 class PreparedImage:
-    """What was worked out for a container of an image.
+    """The result of the preparation for a container of an image.
 
     `wanted` are its edits with every mount where it goes, for a tenant whose folder was
     `tenant_directory`; `created` are the mount points that were missing in its layer.
@@ -458,10 +458,10 @@ class PreparedImages:
         with self._lock:
             if not self._is_under(made_under):
                 return None
-            found = self._entries.get(request)
-            if found is not None:
+            prepared = self._entries.get(request)
+            if prepared is not None:
                 self._entries.move_to_end(request)
-        return found if found is not None and image.matches(found.seen) else None
+        return prepared if prepared is not None and image.matches(prepared.seen) else None
 
     def keep(
         self, made_under: tuple[object, ...], request: Hashable, prepared: PreparedImage

@@ -30,7 +30,7 @@ _CDI_VARIABLES: Final = ("NVIDIA_CTK_LIBCUDA_DIR",)
 
 @dataclass(frozen=True)
 class InjectedGpu:
-    """What an engine put into a spec for a GPU.
+    """The parts of a spec that an engine put there for a GPU.
 
     `cards` is what it asks for, None for nothing; `taken` is what has to go, for `edits.apply`:
     the indices of the entries in each list.
@@ -96,14 +96,14 @@ def _kinds(
     spec: Spec, hooks: Mapping[SpecPath, Sequence[int]]
 ) -> dict[HookKind, Mapping[str, Any]]:
     """Return the last hook of each kind: what it says is what counts."""
-    found: dict[HookKind, Mapping[str, Any]] = {}
+    hook_by_kind: dict[HookKind, Mapping[str, Any]] = {}
     for path, indices in hooks.items():
         for index in indices:
             hook = spec.entries(*path)[index]
             kind = hook_kind(hook)
             assert kind is not None
-            found[kind] = hook
-    return found
+            hook_by_kind[kind] = hook
+    return hook_by_kind
 
 
 def _cards(
@@ -122,7 +122,9 @@ def _cards(
     minors, instances = card_minors(spec, nodes, bound), instance_nodes(spec, nodes, driver)
     if not instances:
         return _of_nodes(spec, minors)
-    beside = set(minors) - {minor for one in instances.values() for minor in one}
+    beside = set(minors) - {
+        minor for instance_minors in instances.values() for minor in instance_minors
+    }
     if beside:
         rule = f"passes MIG instances, and beside them /dev/nvidia{min(beside)}, a whole card"
         raise QuotaError(_NODES, None, rule, "pass one or the other")
@@ -152,14 +154,14 @@ def _of_hooks_d(spec: Spec) -> bool:
 def _variables(spec: Spec, kinds: Mapping[HookKind, Mapping[str, Any]]) -> list[int]:
     """Return the indices of the variables that an engine set for the hook, or a CDI device."""
     entries = [(index, *entry.partition("=")[::2]) for index, entry in enumerate(spec.env)]
-    found = {index for index, name, _ in entries if name in _CDI_VARIABLES}
+    cdi_variables = {index for index, name, _ in entries if name in _CDI_VARIABLES}
     visible = [(index, value) for index, name, value in entries if name == VISIBLE_DEVICES]
     if visible:
         index, value = visible[-1]
         by_hook = "runtime-hook" in kinds and not _of_hooks_d(spec)
         if by_hook or value.strip() == "void":
-            found.add(index)
-    return sorted(found)
+            cdi_variables.add(index)
+    return sorted(cdi_variables)
 
 
 # What nvidia-ctk lists (nvidia-container-toolkit, pkg/nvcdi/driver-nvml.go and
@@ -232,17 +234,17 @@ def card_nodes(spec: Spec, driver: DriverFiles) -> list[int]:
     every node of the host: nothing is refused, and none but the known ones are found.
     """
     known = {node.path for node in driver.cdi.everything.nodes}
-    found = []
+    nodes = []
     for index, device in enumerate(spec.entries(*DEVICES)):
         path = _text(device, "path")
         capability = _CAPABILITY.fullmatch(path)
         if capability and path not in known and not spec.is_privileged():
             raise _capability(path, int(capability[1]))
         if _CARD.fullmatch(path) or _CONTROL.fullmatch(path) or path in known or _is_drm(device):
-            found.append(index)
+            nodes.append(index)
         elif is_nvidia_node(device) and not spec.is_privileged():
             raise unknown(f"device {path}")
-    return found
+    return nodes
 
 
 def is_nvidia_node(device: Mapping[str, Any]) -> bool:
@@ -255,14 +257,14 @@ def bound_nodes(spec: Spec) -> list[int]:
 
     QuotaError as `card_nodes`.
     """
-    found = []
+    nodes = []
     for index, mount in enumerate(spec.entries(*MOUNTS)):
         source = _text(mount, "source")
         if _CARD.fullmatch(source) or _CONTROL.fullmatch(source):
-            found.append(index)
+            nodes.append(index)
         elif source.startswith("/dev/nvidia") and not spec.is_privileged():
             raise unknown(f"mount of {source}")
-    return found
+    return nodes
 
 
 def card_minors(spec: Spec, nodes: Sequence[int], mounts: Sequence[int]) -> tuple[int, ...]:
@@ -292,14 +294,14 @@ def instance_nodes(
         return {}
     devices = spec.entries(*DEVICES)
     placed = {_text(devices[index], "path") for index in nodes}
-    found: dict[frozenset[str], tuple[str, tuple[int, ...]]] = {}
+    nodes_by_paths: dict[frozenset[str], tuple[str, tuple[int, ...]]] = {}
     for name, edits in driver.cdi.devices.items():
         paths = [node.path for node in edits.nodes]
         capabilities = frozenset(path for path in paths if _CAPABILITY.fullmatch(path))
         if name != "all" and capabilities and capabilities <= placed:
             cards = tuple(int(match[1]) for path in paths if (match := _CARD.fullmatch(path)))
-            found.setdefault(capabilities, (name, cards))
-    return dict(found.values())
+            nodes_by_paths.setdefault(capabilities, (name, cards))
+    return dict(nodes_by_paths.values())
 
 
 def node_rules(spec: Spec, nodes: Iterable[int]) -> list[int]:
@@ -421,8 +423,8 @@ def is_passed(argument: str) -> bool:
 
 def arguments(hook: Mapping[str, Any]) -> list[str]:
     """Return a hook's arguments, whatever is none of a string left out."""
-    found = hook.get("args")
-    return [word for word in found if isinstance(word, str)] if isinstance(found, list) else []
+    args = hook.get("args")
+    return [word for word in args if isinstance(word, str)] if isinstance(args, list) else []
 
 
 def cards(text: str, source: str) -> EngineCards | None:

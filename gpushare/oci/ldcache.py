@@ -149,13 +149,13 @@ def _start(data: bytes) -> int:
 
 def _entry(strings: _Read, raw: tuple[int, ...], hwcaps: Sequence[bytes]) -> LdCacheEntry:
     flags, name, path, os_version, hwcap = raw
-    found = None
+    hwcap_set = None
     if hwcap & _HWCAP_EXTENSION:
         index = hwcap & 0xFFFFFFFF
         if index >= len(hwcaps):
             raise LoaderCacheError("names a sub-directory that it does not list")
-        found, hwcap = hwcaps[index], 0
-    return LdCacheEntry(strings.at(name), strings.at(path), flags, os_version, hwcap, found)
+        hwcap_set, hwcap = hwcaps[index], 0
+    return LdCacheEntry(strings.at(name), strings.at(path), flags, os_version, hwcap, hwcap_set)
 
 
 class _Read:
@@ -259,21 +259,21 @@ def _place(entries: Sequence[LdCacheEntry], entry: LdCacheEntry) -> int:
     return bisect_left(entries, True, key=lambda other: not _precedes(other, entry))
 
 
-def _precedes(one: LdCacheEntry, other: LdCacheEntry) -> bool:
-    """Whether `one` stands before `other`.
+def _precedes(entry: LdCacheEntry, other: LdCacheEntry) -> bool:
+    """Whether `entry` stands before `other`.
 
     The loader searches by halves: names falling, then flags falling (elf/cache.c, compare).
     """
-    order = compare_names(one.name, other.name)
-    return order > 0 or (order == 0 and one.flags > other.flags)
+    order = compare_names(entry.name, other.name)
+    return order > 0 or (order == 0 and entry.flags > other.flags)
 
 
-def compare_names(one: bytes, other: bytes) -> int:
+def compare_names(name: bytes, other: bytes) -> int:
     """Return less than, equal to or more than 0, as glibc's _dl_cache_libcmp does.
 
     Runs of digits compare as numbers, and a digit comes after any other character.
     """
-    left, right = one + b"\0", other + b"\0"
+    left, right = name + b"\0", other + b"\0"
     i = j = 0
     while left[i]:
         if _is_digit(left[i]):

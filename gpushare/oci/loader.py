@@ -303,9 +303,9 @@ def _directories_kept(cache: bytes, flags: int) -> tuple[str, ...]:
 
 
 def _directories_in(cache: bytes, flags: int) -> tuple[str, ...]:
-    found = (
+    directories = (
         os.fsdecode(entry.path.rpartition(b"/")[0])
         for entry in ldcache.parse(cache).entries
         if entry.flags == flags and _CACHED.fullmatch(entry.name)
     )
-    return tuple(itertools.islice(dict.fromkeys(found), _MOST_CACHED))
+    return tuple(itertools.islice(dict.fromkeys(directories), _MOST_CACHED))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container requests by its config.json: read in one place, for `create` and for `explain`.
+"""The request in a container's config.json: read in one place, for `create` and for `explain`.
 
 The annotations of its pod are in the spec of the pod's sandbox, whose bundle is beside its own.
 Podman has the names of containers in its storage.
@@ -65,10 +65,10 @@ def name_in_podman_pod(bundle: str, annotations: Mapping[str, str]) -> str | Non
 def _listed(path: Path) -> list[dict[str, Any]]:
     try:
         with path.open("rb") as file:
-            found = json.loads(read_at_most(file.fileno(), _MOST_BYTES))
+            rows = json.loads(read_at_most(file.fileno(), _MOST_BYTES))
     except (OSError, ValueError, RecursionError):
         return []
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
 def _host_name(storage: Path, sandbox: str) -> str:
@@ -89,7 +89,7 @@ def _host_name(storage: Path, sandbox: str) -> str:
 
 @dataclass(frozen=True)
 class SpecRequest:
-    """What a container requests: by keys, and by the `cards` that its engine put into its spec."""
+    """The request of a container: by keys, and by the `cards` that its engine put into its spec."""
 
     quota: QuotaRequest
     cards: EngineCards | None

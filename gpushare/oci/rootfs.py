@@ -95,18 +95,18 @@ class Rootfs:
 
     def is_directory(self, path: str) -> bool:
         """Whether `path` leads to a directory."""
-        found = self._stat(path)
-        return found is not None and stat.S_ISDIR(found.st_mode)
+        status = self._stat(path)
+        return status is not None and stat.S_ISDIR(status.st_mode)
 
     def is_file(self, path: str) -> bool:
         """Whether `path` leads to a regular file."""
-        found = self._stat(path)
-        return found is not None and stat.S_ISREG(found.st_mode)
+        status = self._stat(path)
+        return status is not None and stat.S_ISREG(status.st_mode)
 
     def directory_stamp(self, path: str) -> tuple[int, ...]:
         """Return what the directory at `path` and its names are known by; empty: it is none."""
-        found = self._stat(path)
-        return () if found is None or not stat.S_ISDIR(found.st_mode) else _stamp(found)
+        status = self._stat(path)
+        return () if status is None or not stat.S_ISDIR(status.st_mode) else _stamp(status)
 
     def names(self, directory: str) -> list[str]:
         """Return the names in `directory`, sorted; empty where it is none, or absurdly large."""
@@ -122,16 +122,16 @@ class Rootfs:
         RootfsError where it is no regular file or longer than `limit` bytes.
         """
         try:
-            with self.open(path, os.O_PATH) as found:
-                return read_regular(found, path, limit)
+            with self.open(path, os.O_PATH) as fd:
+                return read_regular(fd, path, limit)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def head(self, path: str, size: int) -> bytes | None:
         """Return the first `size` bytes of the regular file at `path`; None where there is none."""
         try:
-            with self.open(path, os.O_PATH) as found:
-                return read_regular(found, path, size, whole=False)
+            with self.open(path, os.O_PATH) as fd:
+                return read_regular(fd, path, size, whole=False)
         except OSError:
             return None
 
@@ -158,9 +158,9 @@ class Rootfs:
         directory, _, name = path.rpartition("/")
         with self._made(directory) as fd:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            made = os.open(name, flags, 0o600, dir_fd=fd)
-            _own_as_above(fd, made, 0o644)
-            os.close(made)
+            new_fd = os.open(name, flags, 0o600, dir_fd=fd)
+            _own_as_above(fd, new_fd, 0o644)
+            os.close(new_fd)
 
     def make_link(self, path: str, target: str) -> None:
         """Create a symbolic link to `target` at `path`, which contains no link; OSError."""
@@ -195,11 +195,11 @@ class Rootfs:
             directory = self._open_made(above or ".")
         try:
             os.mkdir(name, 0o700, dir_fd=directory)
-            made = _openat2(directory, name, os.O_RDONLY | os.O_DIRECTORY, resolve)
-            _own_as_above(directory, made, 0o755)
+            new_fd = _openat2(directory, name, os.O_RDONLY | os.O_DIRECTORY, resolve)
+            _own_as_above(directory, new_fd, 0o755)
         finally:
             os.close(directory)
-        return made
+        return new_fd
 
     def resolve(self, path: str) -> str:
         """Return where a mount at `path` really lands: an absolute path without links.
@@ -343,22 +343,22 @@ def stamp_of(directory: int) -> tuple[int, ...]:
     return _stamp(os.fstat(directory))
 
 
-def _stamp(found: os.stat_result) -> tuple[int, ...]:
+def _stamp(status: os.stat_result) -> tuple[int, ...]:
     # Not the device: each container has an overlay of its own, and a directory of a lower layer
     # keeps its inode in all of them.
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def read_regular(found: int, path: str, limit: int, *, whole: bool = True) -> bytes:
-    """Return at most `limit` bytes of the file at `path`, which `found` names (O_PATH).
+def read_regular(path_fd: int, path: str, limit: int, *, whole: bool = True) -> bytes:
+    """Return at most `limit` bytes of the file at `path`, which `path_fd` names (O_PATH).
 
     RootfsError where it is no regular file, or has more bytes and the `whole` of it is wanted.
     """
     # Looked at before it is opened: opening a device or a pipe already does something.
-    if not stat.S_ISREG(os.fstat(found).st_mode):
+    if not stat.S_ISREG(os.fstat(path_fd).st_mode):
         raise RootfsError(errno.EINVAL, "not a regular file", path)
     # The descriptor names the file that was looked at; /proc opens that file, by no name again.
-    fd = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(f"/proc/self/fd/{path_fd}", os.O_RDONLY | os.O_CLOEXEC)
     try:
         if not whole:
             return os.pread(fd, limit, 0)

@@ -41,12 +41,12 @@ class Spec:
     @property
     def annotations(self) -> Mapping[str, str]:
         """The container's annotations; empty where there are none."""
-        found = self.at("annotations")
-        if found is None:
+        section = self.at("annotations")
+        if section is None:
             return {}
-        if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+        if not isinstance(section, dict) or not all(isinstance(v, str) for v in section.values()):
             raise SpecError("annotations is not an object of strings")
-        return found
+        return section
 
     @property
     def env(self) -> Sequence[str]:
@@ -112,13 +112,13 @@ class Spec:
 
         The lists of a spec hold objects, process.env strings; SpecError where one does not.
         """
-        found = self.at(*path)
-        if found is None:
+        section = self.at(*path)
+        if section is None:
             return []
         kind, called = (str, "strings") if path[-1] == "env" else (dict, "objects")
-        if not isinstance(found, list) or not all(isinstance(entry, kind) for entry in found):
+        if not isinstance(section, list) or not all(isinstance(entry, kind) for entry in section):
             raise SpecError(f"{'.'.join(path)} is not a list of {called}")
-        return found
+        return section
 
     def with_value(self, path: Sequence[str], value: Any) -> Spec:
         """Return the spec with `value` at `path`, made where it is missing; None takes it out."""

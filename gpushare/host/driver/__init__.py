@@ -140,11 +140,11 @@ class InstalledDriver:
 
     def parts(self) -> dict[str, int]:
         """Return the number of files of each capability; `other` counts files without one."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for file in self.files:
             name = of_file(file.host_path) or "other"
-            found[name] = found.get(name, 0) + 1
-        return found
+            counts[name] = counts.get(name, 0) + 1
+        return counts
 
     def _mount(self, file: DriverFile) -> dict[str, Any]:
         options = [*_OPTIONS, "noexec"] if file.socket else _OPTIONS
@@ -168,7 +168,7 @@ def find(root: Path = Path("/"), *, search: str = "") -> InstalledDriver:
         raise DriverMissing(_why_none(root, search))
     # The loader may also find another version, for example of a cuda-compat package.
     tree, libcuda, version = next(
-        (found for found in candidates if found[2] == running), candidates[0]
+        (candidate for candidate in candidates if candidate[2] == running), candidates[0]
     )
     beside = libcuda.rpartition("/")[0]
     files = [*driver_files.libraries(tree, beside, version, platform)]
@@ -209,12 +209,12 @@ def _candidates(
 ) -> Iterator[tuple[RootedTree, str, str]]:
     """Yield each libcuda that may belong to the driver: its tree, real path and version."""
     host = RootedTree(root)
-    seen: set[tuple[Path, str]] = set()
+    known: set[tuple[Path, str]] = set()
     for tree, name in (*_names(host, search, platform), *_names_in_container(host, platform)):
         real = tree.file(name)
-        if real is None or (tree.top, real) in seen:
+        if real is None or (tree.top, real) in known:
             continue
-        seen.add((tree.top, real))
+        known.add((tree.top, real))
         match = _VERSION.fullmatch(real.rpartition("/")[2])
         if match is not None and driver_files.is_library(tree, real, platform):
             yield tree, real, match[1]
@@ -238,7 +238,7 @@ def _names_in_container(host: RootedTree, platform: Platform) -> Iterator[tuple[
 
 def _why_none(root: Path, search: str) -> str:
     """Return why no driver was found, with a fix."""
-    found = driver_files.library_paths(CUDA, root=root, search=search)
+    paths = driver_files.library_paths(CUDA, root=root, search=search)
     host, platform = RootedTree(root), this_platform()
     if host.glob(f"/usr/lib/{platform.multiarch}/tegra/libcuda.so*") or host.glob(
         f"/usr/lib/{platform.multiarch}/nvidia/libcuda.so.1.*"
@@ -247,11 +247,11 @@ def _why_none(root: Path, search: str) -> str:
             "this is a Jetson: its GPU is part of the processor and has no dedicated memory, so "
             "gpushare cannot share it by quota"
         )
-    if found and not found[0].stat().st_size:
-        return f"{found[0]} is empty: a placeholder of an image, not a driver"
-    if found:
+    if paths and not paths[0].stat().st_size:
+        return f"{paths[0]} is empty: a placeholder of an image, not a driver"
+    if paths:
         return (
-            f"{found[0]} was not installed by NVIDIA's driver (which installs a 64-bit library "
+            f"{paths[0]} was not installed by NVIDIA's driver (which installs a 64-bit library "
             "with the driver's version in its name). Set driver.cdi_spec in gpushare.yaml"
         )
     return (
@@ -314,15 +314,15 @@ def _wsl_node(host: RootedTree) -> DeviceNode | None:
 
 def _wsl_files(host: RootedTree, platform: Platform) -> tuple[DriverFile, ...]:
     """Return the libraries, nvidia-smi, and the folders from which they load other libraries."""
-    found = []
+    files = []
     place = loader_folder(host, platform) or _LIBRARIES
     for name in _NAMES:
         real = host.file(f"{_LIBRARIES}/{name}")
         if real is not None:
-            found.append(DriverFile(real, f"{place}/{name}"))
+            files.append(DriverFile(real, f"{place}/{name}"))
     smi = host.file(f"{_LIBRARIES}/nvidia-smi")
     if smi is not None:
-        found.append(DriverFile(smi, "/usr/bin/nvidia-smi"))
+        files.append(DriverFile(smi, "/usr/bin/nvidia-smi"))
     stores = {path.rpartition("/")[0] for path in host.glob("/usr/lib/wsl/drivers/*/libcuda.so*")}
-    found += [DriverFile(store, store) for store in sorted(stores)]
-    return tuple(found)
+    files += [DriverFile(store, store) for store in sorted(stores)]
+    return tuple(files)

@@ -74,7 +74,7 @@ def card_nodes(root: RootedTree) -> tuple[CardNodes, ...]:
     """Return the usable GPUs: in a container, the module also lists the host's other GPUs."""
     present = set(root.glob("/dev/nvidia[0-9]*"))
     known = device_majors(root)
-    found: list[CardNodes] = []
+    cards: list[CardNodes] = []
     for folder in root.glob("/proc/driver/nvidia/gpus/*"):
         fields = dict(
             re.findall(
@@ -86,9 +86,9 @@ def card_nodes(root: RootedTree) -> tuple[CardNodes, ...]:
         if not minor.isdigit() or "GPU UUID" not in fields or (present and path not in present):
             continue
         address = folder.rpartition("/")[2]
-        found.append(
+        cards.append(
             CardNodes(
-                index=len(found),
+                index=len(cards),
                 uuid=fields["GPU UUID"],
                 minor=int(minor),
                 address=address,
@@ -96,16 +96,16 @@ def card_nodes(root: RootedTree) -> tuple[CardNodes, ...]:
                 instances=_instances(root, int(minor), known.get("nvidia-caps")),
             )
         )
-    return tuple(found)
+    return tuple(cards)
 
 
 def control_nodes(root: RootedTree) -> tuple[DeviceNode, ...]:
     """Return the nodes that belong to no card, from /dev, or otherwise from the kernel."""
     numbered = {node.path: node for node in kernel_control_nodes(root)}
-    found = (
-        _here(root, path) or numbered.get(path) for path in (f"/dev/{one}" for one in _CONTROL)
+    nodes = (
+        _here(root, path) or numbered.get(path) for path in (f"/dev/{name}" for name in _CONTROL)
     )
-    return tuple(node for node in found if node is not None)
+    return tuple(node for node in nodes if node is not None)
 
 
 def kernel_control_nodes(root: RootedTree) -> tuple[DeviceNode, ...]:
@@ -166,7 +166,7 @@ def _drm(root: RootedTree, address: str) -> tuple[DeviceNode, ...]:
 def _instances(root: RootedTree, minor: int, major: int | None) -> tuple[Instance, ...]:
     if major is None:
         return ()
-    found = []
+    instances = []
     for folder in root.glob(f"{_CAPABILITIES}/gpu{minor}/mig/gi*/ci*"):
         match = re.search(r"/gi(\d+)/ci(\d+)$", folder)
         above = folder.rpartition("/")[0]
@@ -177,8 +177,8 @@ def _instances(root: RootedTree, minor: int, major: int | None) -> tuple[Instanc
                 for number in numbers
                 if number is not None
             )
-            found.append(Instance(int(match[1]), int(match[2]), nodes))
-    return tuple(sorted(found, key=lambda instance: (instance.gpu, instance.compute)))
+            instances.append(Instance(int(match[1]), int(match[2]), nodes))
+    return tuple(sorted(instances, key=lambda instance: (instance.gpu, instance.compute)))
 
 
 def _capability(root: RootedTree, folder: str) -> int | None:
@@ -228,20 +228,20 @@ def prepare_driver(
 
     `run` runs a program and returns the reason for its failure, "" for success.
     """
-    made = PreparedNodes()
+    prepared = PreparedNodes()
     if not has_card(root):
-        return made
+        return prepared
     known = device_majors(root)
     if not known.keys() >= set(_MODULES) and "nvidia-frontend" not in known:
-        _load(made, run or _run)
+        _load(prepared, run or _run)
     rights = _of_driver(root)
     if not rights.leave:
         for node in _missing(root):
-            _make(root, node, rights, made)
+            _make(root, node, rights, prepared)
     for node, own in _capabilities(root):
         if not own.leave and not _is_there(root, node):
-            _make(root, node, own, made)
-    return made
+            _make(root, node, own, prepared)
+    return prepared
 
 
 def has_card(root: RootedTree) -> bool:
@@ -253,7 +253,7 @@ def has_card(root: RootedTree) -> bool:
     )
 
 
-def _load(made: PreparedNodes, run: Callable[[Sequence[str]], str]) -> None:
+def _load(prepared: PreparedNodes, run: Callable[[Sequence[str]], str]) -> None:
     """Load the modules, with NVIDIA's own program if it is installed."""
     program = shutil.which("nvidia-modprobe")
     if program is not None:
@@ -263,9 +263,9 @@ def _load(made: PreparedNodes, run: Callable[[Sequence[str]], str]) -> None:
     for command in commands:
         why = run(command)
         if why:
-            made.problems.append(f"{' '.join(command)}: {why}")
+            prepared.problems.append(f"{' '.join(command)}: {why}")
             return
-        made.ran.append(" ".join(command))
+        prepared.ran.append(" ".join(command))
 
 
 def _run(command: Sequence[str]) -> str:
@@ -291,13 +291,13 @@ def _missing(root: RootedTree) -> Iterator[DeviceNode]:
 
 
 def _minors(root: RootedTree) -> list[int]:
-    found = []
+    minors = []
     for folder in root.glob("/proc/driver/nvidia/gpus/*"):
         match = re.search(
             r"^Device Minor:\s*(\d+)\s*$", root.text(f"{folder}/information"), re.MULTILINE
         )
-        found += [int(match[1])] if match else []
-    return sorted(found)
+        minors += [int(match[1])] if match else []
+    return sorted(minors)
 
 
 def _of_driver(root: RootedTree) -> _Rights:
@@ -327,8 +327,8 @@ def _capabilities(root: RootedTree) -> Iterator[tuple[DeviceNode, _Rights]]:
 
 
 def _numbers(root: RootedTree, path: str) -> dict[str, int]:
-    found = re.findall(r"^(\w+):\s*(\d+)\s*$", root.text(path), re.MULTILINE)
-    return {name: int(number) for name, number in found}
+    rows = re.findall(r"^(\w+):\s*(\d+)\s*$", root.text(path), re.MULTILINE)
+    return {name: int(number) for name, number in rows}
 
 
 def _is_there(root: RootedTree, node: DeviceNode) -> bool:
@@ -340,7 +340,7 @@ def _is_there(root: RootedTree, node: DeviceNode) -> bool:
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == os.makedev(node.major, node.minor)
 
 
-def _make(root: RootedTree, node: DeviceNode, rights: _Rights, made: PreparedNodes) -> None:
+def _make(root: RootedTree, node: DeviceNode, rights: _Rights, prepared: PreparedNodes) -> None:
     place = root.at(node.path)
     draft = place.with_name(f".{place.name}.gpushare")
     try:
@@ -353,6 +353,6 @@ def _make(root: RootedTree, node: DeviceNode, rights: _Rights, made: PreparedNod
         draft.chmod(rights.mode)
         draft.replace(place)  # the node never appears with other permissions
     except OSError as error:
-        made.problems.append(f"{node.path}: {error.strerror}")
+        prepared.problems.append(f"{node.path}: {error.strerror}")
         return
-    made.nodes.append(node.path)
+    prepared.nodes.append(node.path)

@@ -123,7 +123,7 @@ def libraries(
     That folder comes first. A file that is found through two paths is yielded once.
     """
     place = loader_folder(tree, platform) or beside
-    seen: set[str] = set()
+    known: set[str] = set()
     for folder in dict.fromkeys((beside, *folders(platform))):
         for beneath in _BENEATH:
             patterns = [f"lib*.so.{version}"]
@@ -135,11 +135,11 @@ def libraries(
                     if real is None or not is_library(tree, real, platform):
                         continue
                     target = _target(tree, path, real, place)
-                    if target not in seen:
-                        seen.add(target)
+                    if target not in known:
+                        known.add(target)
                         yield DriverFile(real, target)
     # Some programs load libcuda without the version.
-    if f"{place}/libcuda.so.1" in seen and (real := tree.file(f"{beside}/libcuda.so.{version}")):
+    if f"{place}/libcuda.so.1" in known and (real := tree.file(f"{beside}/libcuda.so.{version}")):
         yield DriverFile(real, f"{place}/libcuda.so")
 
 
@@ -216,16 +216,16 @@ def library_paths(soname: str, *, root: Path = Path("/"), search: str = "") -> l
     names = _cached(tree, soname, platform.cache_flags)
     defaults = (*platform.library_directories, "/lib64", "/usr/lib", "/lib")
     names += [f"{folder}/{soname}" for folder in defaults]
-    found: dict[Path, None] = {}
+    paths: dict[Path, None] = {}
     for named in directories:
         name = Path(named) / soname
         if name.is_file():
-            found.setdefault(name.resolve())
+            paths.setdefault(name.resolve())
     for path in names:
         real = tree.real(path)
         if real is not None and tree.at(real).is_file():
-            found.setdefault(tree.at(real))
-    return list(found)
+            paths.setdefault(tree.at(real))
+    return list(paths)
 
 
 def _cached(tree: RootedTree, soname: str, flags: int) -> list[str]:
