@@ -71,7 +71,7 @@ class HostMemory:
 
     @property
     def most_bytes(self) -> int:
-        """What one container may have on each card."""
+        """The bytes that one container may have on each card."""
         most = self.host_memory_bytes
         return most if self.container_bytes is None else min(most, self.container_bytes)
 
@@ -84,7 +84,7 @@ class HostMemory:
 
 @dataclass(frozen=True)
 class EvictPolicy:
-    """What may be evicted. Requests of an operator are bounded by `host_memory_bytes` alone.
+    """The policy for evictions. Requests of an operator are bounded by `host_memory_bytes` alone.
 
     `host_memory_bytes` is for all evicted containers together; None: half of the machine's memory,
     0: nothing is evicted. `offline`: containers of class offline are evicted for a request of class
@@ -167,8 +167,10 @@ class Config:
             plain,
             terms=plain.terms.labelled(settings),
             users=plain.users.labelled(settings),
-            namespaces=tuple((name, one.labelled(settings)) for name, one in plain.namespaces),
-            kubernetes_mode=next(one for one in MODES if one == mode),
+            namespaces=tuple(
+                (name, section.labelled(settings)) for name, section in plain.namespaces
+            ),
+            kubernetes_mode=next(section for section in MODES if section == mode),
             node_settings=dict(settings),
             of_file=plain,
         )
@@ -177,8 +179,8 @@ class Config:
         """Return which requests a card accepts, and the maximum number of shares."""
         values: dict[str, Any] = {}
         where: dict[str, str] = {}
-        found = [(section.nearness(index, uuid, model), section) for section in self.cards]
-        for near, section in sorted(found, key=lambda one: -one[0]):
+        sections = [(section.nearness(index, uuid, model), section) for section in self.cards]
+        for near, section in sorted(sections, key=lambda one: -one[0]):
             if near:
                 values = {**section.values, **values}
                 where = {**section.where, **where}
@@ -217,12 +219,12 @@ def section_of(namespace: str, sections: list[str]) -> str | None:
 
 def load(file: Path | None = None) -> Config:
     """Read `file`, or DEFAULT_FILE where it exists; ConfigError if it cannot be used."""
-    found = file or DEFAULT_FILE
+    path = file or DEFAULT_FILE
     # Before the text is read: what is written in between must look newer than what was read.
-    written_ns = _written_ns(found)
+    written_ns = _written_ns(path)
     if file is None and not written_ns:
         return Config(written_ns=0)
-    return replace(parse(text_of(found), found), written_ns=written_ns)
+    return replace(parse(text_of(path), path), written_ns=written_ns)
 
 
 def outdated(config: Config) -> bool:

@@ -12,7 +12,7 @@ _RATES: Final = ("gpu_hour", "gib_hour")
 
 @dataclass(frozen=True)
 class Rate:
-    """What one hour of a whole card's compute costs, and one GiB of its memory for an hour."""
+    """The price of one hour of a whole card's compute, and of one GiB of its memory for an hour."""
 
     gpu_hour: float = 0.0
     gib_hour: float = 0.0
@@ -32,8 +32,8 @@ class Prices:
 
     def rate_of(self, model: str) -> Rate:
         """Return the rate of the first of `models` whose words are in `model`, or that of all."""
-        found = (rate for words, rate in self.models if words.casefold() in model.casefold())
-        return next(found, self.rate)
+        rates = (rate for words, rate in self.models if words.casefold() in model.casefold())
+        return next(rates, self.rate)
 
 
 def prices(given: Mapping[str, Any]) -> Prices:
@@ -50,8 +50,8 @@ def prices(given: Mapping[str, Any]) -> Prices:
     )
 
 
-def _rate(given: Mapping[str, Any], otherwise: Rate) -> Rate:
-    values = {key: given.get(key) for key in _RATES}
+def _rate(section: Mapping[str, Any], otherwise: Rate) -> Rate:
+    values = {key: section.get(key) for key in _RATES}
     return Rate(
         **{
             key: getattr(otherwise, key) if value is None else float(value)

@@ -163,7 +163,7 @@ def terms(document: ConfigDocument, section: KeyPath = NODE) -> RequestPolicy:
     ceilings = section_values(document, section, "max_per_request")
     together = section_values(document, section, "max_per_card")
     most = USERS_MAX_PER_REQUEST if section == USERS else MaxPerRequest()
-    held = replace(
+    most_per_request = replace(
         most,
         **ceilings.fields(_MAX_PER_REQUEST),
         where={**most.where, **_where(document, ceilings)},
@@ -177,8 +177,8 @@ def terms(document: ConfigDocument, section: KeyPath = NODE) -> RequestPolicy:
     return RequestPolicy(
         **{field: audit[key] for key, field in _AUDIT.items() if key in audit},
         **({} if compat is None else {"compat": compat}),
-        defaults=held.limit_defaults(defaults),
-        max_per_request=held,
+        defaults=most_per_request.limit_defaults(defaults),
+        max_per_request=most_per_request,
         max_per_card=replace(
             all_have,
             **together.fields(_MAX_PER_CARD),
@@ -199,30 +199,30 @@ def _idle(document: ConfigDocument, section: KeyPath) -> IdlePolicy:
 
 
 def _dialects(document: ConfigDocument, section: KeyPath) -> Dialects:
-    found = section_values(document, section, "dialects")
-    values = dict(found.values)
+    dialects = section_values(document, section, "dialects")
+    values = dict(dialects.values)
     names = values.pop("accept", _ALL)
     accept = None if names == _ALL else frozenset(names)
     if "unaccepted" in values:
         values["others"] = values.pop("unaccepted")
-    return Dialects(**values, accept=accept, where=_where(document, found))
+    return Dialects(**values, accept=accept, where=_where(document, dialects))
 
 
 def _total(document: ConfigDocument, section: KeyPath) -> MaxPerNode:
-    found = section_values(document, section, "max_per_node")
-    where = _where(document, found)
+    totals = section_values(document, section, "max_per_node")
+    where = _where(document, totals)
     models: dict[str, MaxPerNode] = {}
     own: dict[str, Any] = {}
-    for key, value in found.values.items():
+    for key, value in totals.values.items():
         way, _, last = key.rpartition(".")
-        field, made = _MAX_PER_NODE[last]
+        field, convert = _MAX_PER_NODE[last]
         if not way:
-            own[field] = made(value)
+            own[field] = convert(value)
             continue
         model = way.removeprefix(f"{_MODELS}.")
         before = models.get(model, MaxPerNode())
         where_of_model = {**before.where, last: where[key]}
-        models[model] = replace(before, **{field: made(value)}, where=where_of_model)
+        models[model] = replace(before, **{field: convert(value)}, where=where_of_model)
     return MaxPerNode(**own, models=models, where=where)
 
 
@@ -235,8 +235,10 @@ def built_in(section: KeyPath, part: str) -> dict[str, Any]:
         }
     if (section, part) != (USERS, "max_per_card"):
         return {}
-    found = {key: getattr(USERS_MAX_PER_CARD, field) for key, (field, _) in _MAX_PER_CARD.items()}
-    return {key: value for key, value in found.items() if value is not None}
+    ceilings = {
+        key: getattr(USERS_MAX_PER_CARD, field) for key, (field, _) in _MAX_PER_CARD.items()
+    }
+    return {key: value for key, value in ceilings.items() if value is not None}
 
 
 def check(document: ConfigDocument, section: KeyPath) -> None:
@@ -259,8 +261,8 @@ def check(document: ConfigDocument, section: KeyPath) -> None:
 
 
 def _check_dialects(document: ConfigDocument, section: KeyPath) -> None:
-    found = section_values(document, section, "dialects")
-    names = found.values.get("accept", _ALL)
+    dialects = section_values(document, section, "dialects")
+    names = dialects.values.get("accept", _ALL)
     if names == _ALL or not names:
         return
     # Imported here: the clients read this package for its defaults and need no tables.
@@ -272,7 +274,7 @@ def _check_dialects(document: ConfigDocument, section: KeyPath) -> None:
             fix = (
                 f"did you mean {close[0]}?" if close else "the dialects are " + ", ".join(DIALECTS)
             )
-            place = (*found.places["accept"], number)
+            place = (*dialects.places["accept"], number)
             _problem(document, section, place, f"{quoted(name)} is not a dialect; {fix}")
 
 
@@ -282,10 +284,10 @@ def _problem(document: ConfigDocument, section: KeyPath, place: KeyPath, text: s
         document.problem(place, text)
 
 
-def _where(document: ConfigDocument, found: SectionValues) -> dict[str, str]:
+def _where(document: ConfigDocument, values: SectionValues) -> dict[str, str]:
     return {
         key: f"{'.'.join(map(str, place))}, {at(document.file, document.line(place))}"
-        for key, place in found.places.items()
+        for key, place in values.places.items()
     }
 
 
@@ -298,9 +300,9 @@ def profiles(document: ConfigDocument) -> dict[str, ShareProfile]:
 
 
 def _check_profiles(document: ConfigDocument) -> None:
-    for name, one in profiles(document).items():
-        given = document.section((PROFILES, name))
-        has = [key for key in ("memory", "equal") if given.get(key) is not None]
+    for name, share_profile in profiles(document).items():
+        section = document.section((PROFILES, name))
+        has = [key for key in ("memory", "equal") if section.get(key) is not None]
         if len(has) != 1:
             both = "sets memory twice; keep one of memory and equal"
             text = both if has else "sets no memory; add memory: 4GiB or equal: 4"
@@ -308,7 +310,7 @@ def _check_profiles(document: ConfigDocument) -> None:
             continue
         source = ValueSource("default", key_of((PROFILES, name)))
         try:
-            resolve_request(request_from(one.layer(RequestedValue(name, name, source))))
+            resolve_request(request_from(share_profile.layer(RequestedValue(name, name, source))))
         except QuotaError as error:
             document.problem((PROFILES, name), f"{error.rule}; {error.fix}")
 
@@ -461,20 +463,20 @@ class ConfigDocument:
 
     def at(self, place: KeyPath) -> Any:
         """Return the value at `place`; None where it, or a part of the way, is not there."""
-        found: Any = self.content
+        value: Any = self.content
         for part in place:
-            if isinstance(found, dict):
-                found = found.get(part)
-            elif isinstance(found, list) and isinstance(part, int):
-                found = found[part]
+            if isinstance(value, dict):
+                value = value.get(part)
+            elif isinstance(value, list) and isinstance(part, int):
+                value = value[part]
             else:
                 return None
-        return found
+        return value
 
     def section(self, place: KeyPath) -> Mapping[str, Any]:
         """Return the mapping at `place`; empty where it is not there."""
-        found = self.at(place)
-        return found if isinstance(found, dict) else {}
+        value = self.at(place)
+        return value if isinstance(value, dict) else {}
 
     def line(self, place: KeyPath) -> int:
         """Return the line of the value at `place`, or of the nearest that is there around it."""
@@ -489,9 +491,9 @@ class ConfigDocument:
         """Have `value` be at `place`, from `origin` and not from the file."""
         section = self.content
         for part in place[:-1]:
-            found = section.get(str(part)) or {}
-            section[str(part)] = found
-            section = found
+            current = section.get(str(part)) or {}
+            section[str(part)] = current
+            section = current
         section[str(place[-1])] = value
         self._overlaid[place] = origin
 
@@ -510,7 +512,7 @@ class ConfigDocument:
         return node.text if node.style else read(node.text)
 
     def _mapping(self, node: YamlNode, place: KeyPath) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for entry in node.entries:
             line = entry.key.line
             if entry.key.kind != "scalar":
@@ -523,8 +525,8 @@ class ConfigDocument:
                 self.problems.append(ConfigProblem(line, key_of(path), first))
                 continue
             self.lines[path] = line
-            found[entry.key.text] = self._value(entry.value, path)
-        return found
+            mapping[entry.key.text] = self._value(entry.value, path)
+        return mapping
 
 
 NAME: Final = "gpushare.schema.json"
@@ -543,8 +545,8 @@ def load_schema() -> dict[str, Any]:
     installed = [Path(folder) for folder in gpushare.__path__]
     for place in (Path(__file__).parents[2] / "configs", *installed):
         if (place / NAME).is_file():
-            found: dict[str, Any] = json.loads((place / NAME).read_text(encoding="utf-8"))
-            return found
+            schema: dict[str, Any] = json.loads((place / NAME).read_text(encoding="utf-8"))
+            return schema
     where = installed[0] / NAME
     raise ConfigError(where, ConfigProblem(0, "", "is missing; reinstall gpushare"))
 
@@ -656,9 +658,9 @@ def _sizes(content: Mapping[str, Any], whole: Mapping[str, Any]) -> Iterator[Key
         elif isinstance(value, dict):
             others = part.get("additionalProperties")
             for name, below in value.items():
-                found = part.get("properties", {}).get(name, others)
-                if isinstance(found, dict):
-                    yield from walk(below, found, (*place, name))
+                described = part.get("properties", {}).get(name, others)
+                if isinstance(described, dict):
+                    yield from walk(below, described, (*place, name))
 
     return walk(content, whole, ())
 

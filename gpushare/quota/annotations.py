@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What annotations request for this container: its own, and those of its pod.
+"""The requests in annotations for this container: its own, and those of its pod.
 
 containerd and CRI-O write which pod a container is in over whatever the pod's author wrote under
 these names. docker and podman take any annotation from their users, so there they mean nothing:
@@ -92,7 +92,7 @@ class Annotation(NamedTuple):
 
 @dataclass
 class Annotated:
-    """What annotations request, each layer above the next.
+    """The requests in annotations, each layer above the next.
 
     `own` is from the maker of the container (a device plugin through the kubelet), `scoped` from
     the pod's author for this container, `of_pod` from the pod's author for any container; the first
@@ -124,7 +124,7 @@ def read_annotations(
     names no container is taken for the pod's.
     """
     pod = pod_of(annotations)
-    found = Annotated()
+    annotated = Annotated()
     scoped: list[_Scoped] = []
     unscoped: dict[str, Annotation] = {}
     for full_name, text in annotations.items():
@@ -141,25 +141,31 @@ def read_annotations(
         elif pod is not None and (of_pod is None or of_pod.get(full_name) == text):
             unscoped[name] = Annotation(ValueSource("pod annotation", full_name), text)
         elif value := diagnostics.read(name, source, text, KEYS):
-            found.own[name] = value
+            annotated.own[name] = value
     if pod is None:
-        return found
-    for one in (one for one in scoped if one.container == pod.container):
-        if one.key == VENDOR:
-            found.vendor = Annotation(one.source, one.text)
-        elif value := diagnostics.read(one.key, one.source, one.text, KEYS):
-            found.scoped[one.key] = value
+        return annotated
+    for annotation in (
+        annotation for annotation in scoped if annotation.container == pod.container
+    ):
+        if annotation.key == VENDOR:
+            annotated.vendor = Annotation(annotation.source, annotation.text)
+        elif value := diagnostics.read(annotation.key, annotation.source, annotation.text, KEYS):
+            annotated.scoped[annotation.key] = value
     _read_unscoped(
-        unscoped, pod.container, sorted({one.container for one in scoped}), found, diagnostics
+        unscoped,
+        pod.container,
+        sorted({annotation.container for annotation in scoped}),
+        annotated,
+        diagnostics,
     )
-    return found
+    return annotated
 
 
 def _read_unscoped(
     unscoped: Mapping[str, Annotation],
     here: str,
     named: list[str],
-    found: Annotated,
+    annotated: Annotated,
     diagnostics: Diagnostics,
 ) -> None:
     """Read the pod's annotations that name no container, if they are for container `here`.
@@ -167,19 +173,19 @@ def _read_unscoped(
     `named` are the containers that others name.
     """
     if not named or named == [here]:
-        found.of_pod = _read_all(unscoped, diagnostics)
-        found.unnamed = None if named else next(iter(found.of_pod.values()), None)
+        annotated.of_pod = _read_all(unscoped, diagnostics)
+        annotated.unnamed = None if named else next(iter(annotated.of_pod.values()), None)
         return
     if here in named:
         diagnostics += _ambiguous(unscoped, here, named)
     else:
-        found.notes.append(
+        annotated.notes.append(
             f"the annotations of the pod are for {', '.join(map(quoted, named[:_SHOWN]))}, "
             f"and this is {quoted(here)}"
         )
     unread = Diagnostics()
     _read_all(unscoped, unread)
-    diagnostics += [replace(one, applies=False) for one in unread]
+    diagnostics += [replace(annotation, applies=False) for annotation in unread]
 
 
 def _read_all(texts: Mapping[str, Annotation], diagnostics: Diagnostics) -> Layer:

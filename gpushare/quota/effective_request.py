@@ -66,12 +66,12 @@ class Defaults:
 
     def labelled(self, settings: Mapping[str, NodeSetting]) -> Defaults:
         """Return the defaults with those of the node that its labels set."""
-        found = {
+        labels = {
             key: settings[setting]["value"]
             for key, setting in (("policy", POLICY), ("placement", PLACEMENT))
             if setting in settings and key not in self.own
         }
-        return replace(self, **found)  # type: ignore[arg-type]
+        return replace(self, **labels)  # type: ignore[arg-type]
 
     def fill(self, layer: Layer, *, has_cards: bool = False) -> None:
         """Put into `layer` what it lacks; a request for nothing stays one.

@@ -371,22 +371,22 @@ class Diagnostics(list[Diagnostic]):
 
     def raise_first(self) -> None:
         """Raise the first problem that refuses this container."""
-        for one in self:
-            if one.applies:
-                raise one.error
+        for diagnostic in self:
+            if diagnostic.applies:
+                raise diagnostic.error
 
 
 def from_record(record: RequestRecord) -> Layer:
     """Return the values that `to_record` recorded; each source has the name of its key."""
     return {
-        key: read(key, ValueSource(one["source"], key), one["value"], KEYS)
-        for key, one in record.items()
+        key: read(key, ValueSource(row["source"], key), row["value"], KEYS)
+        for key, row in record.items()
     }
 
 
 def request_from(values: Mapping[str, RequestedValue]) -> QuotaRequest:
     """Return the request that `values` make, by canonical key."""
-    fields = {KEYS[key].field: one.value for key, one in values.items()}
+    fields = {KEYS[key].field: value.value for key, value in values.items()}
     return QuotaRequest(**fields, requested=values)  # type: ignore[arg-type]
 
 

@@ -55,7 +55,7 @@ NODE_SETTINGS: Final[Mapping[str, Key]] = {
         "The cards on which no container is placed, by UUID.",
     ),
 }
-#: What the labels of gpushare that set something begin with.
+#: The beginning of gpushare's labels that set something.
 OWN: Final = f"{ANNOTATION_PREFIX}wanted-"
 #: Their settings: the first one that has the value is set.
 OWN_LABELS: Final[Mapping[str, tuple[str, ...]]] = {

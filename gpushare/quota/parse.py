@@ -69,7 +69,7 @@ _CONTAINER_NAME: Final = "io.kubernetes.cri.container-name"
 
 @dataclass(frozen=True)
 class ParsedRequest:
-    """What a container requests on a node, without refused values."""
+    """The request of a container on a node, without refused values."""
 
     request: QuotaRequest
     diagnostics: Diagnostics
@@ -82,7 +82,7 @@ class ParsedRequest:
 
 @dataclass(frozen=True)
 class ParsedManifest:
-    """What a container of a manifest requests.
+    """The request of a container of a manifest.
 
     `dialects` has an entry for each dialect that is used, `own` what gpushare's own keys request,
     `requested` the combined request. `notes` say what was not applied, and why.
@@ -127,9 +127,9 @@ def parse_request(  # noqa: PLR0913 - one argument a source
     meanings: list[str] = []
     if dialects is not None:
         # Cards that are in the spec are what it says of cards, and more exactly.
-        seen = env if cards is None else {**env, VISIBLE_DEVICES: "void"}
+        variables = env if cards is None else {**env, VISIBLE_DEVICES: "void"}
         reads_env = trust != "ignore"
-        texts = annotations, of_pod, seen
+        texts = annotations, of_pod, variables
         of_env, meanings = _translate(
             texts, annotated, of_env, dialects, diagnostics, reads_env=reads_env
         )
@@ -204,19 +204,22 @@ def parse_manifest(
     recorded = _recorded(annotated, diagnostics)
     if recorded is not None:
         texts = {
-            where: {**found, **recorded.texts.get(where, {})} for where, found in texts.items()
+            where: {**place_texts, **recorded.texts.get(where, {})}
+            for where, place_texts in texts.items()
         }
-    values = [value for where, found in texts.items() for value in TABLES.find(where, found)]
+    values = [
+        value for where, place_texts in texts.items() for value in TABLES.find(where, place_texts)
+    ]
     dialects = combine(values, strict=strict, position=position, container=container)
-    diagnostics += [problem for one in dialects for problem in one.problems]
+    diagnostics += [problem for dialect in dialects for problem in dialect.problems]
     layers = [
         DialectLayer(OURS, own),
-        *(DialectLayer(one.dialect.title, one.layer) for one in dialects),
+        *(DialectLayer(request.dialect.title, request.layer) for request in dialects),
     ]
     if strict:
         diagnostics += _conflicts(layers)
     merged = merge_dialects(layers)
-    notes += [note for one in dialects for note in one.notes]
+    notes += [note for request in dialects for note in request.notes]
     return ParsedManifest(
         tuple(dialects),
         own,
@@ -255,18 +258,20 @@ def _translate(  # noqa: PLR0913 - what is read, and where it goes
     annotations, of_pod, env = texts
     translator = Translator(TABLES, dialects, pod_of(annotations), of_pod)
     recorded = _recorded(annotated, diagnostics)
-    found = translator.translate(annotations, env, reads_env=reads_env, recorded=recorded)
-    diagnostics += found.diagnostics
-    annotated.notes += found.notes
-    if found.layers:
+    translation = translator.translate(annotations, env, reads_env=reads_env, recorded=recorded)
+    diagnostics += translation.diagnostics
+    annotated.notes += translation.notes
+    if translation.layers:
         ours = annotated.own, annotated.scoped, annotated.of_pod, of_env
         if dialects.mode == "strict":
-            diagnostics += _conflicts(by_dialect(ours, found.layers))
-        merged = merge_places(ours, found.layers)
-        annotated.notes += [note for one in merged for note in one.notes]
-        annotated.own, annotated.scoped, annotated.of_pod, of_env = (one.layer for one in merged)
-    annotated.unnamed = annotated.unnamed or found.unnamed
-    return of_env, found.meanings
+            diagnostics += _conflicts(by_dialect(ours, translation.layers))
+        merged = merge_places(ours, translation.layers)
+        annotated.notes += [note for merged_layer in merged for note in merged_layer.notes]
+        annotated.own, annotated.scoped, annotated.of_pod, of_env = (
+            merged_layer.layer for merged_layer in merged
+        )
+    annotated.unnamed = annotated.unnamed or translation.unnamed
+    return of_env, translation.meanings
 
 
 def _recorded(annotated: Annotated, diagnostics: Diagnostics) -> RecordedKeys | None:
@@ -320,20 +325,20 @@ def _conflicts(layers: Iterable[DialectLayer]) -> list[Diagnostic]:
 
 
 def _of_env(env: Mapping[str, str], diagnostics: Diagnostics) -> Layer:
-    found = {
+    layer = {
         name: diagnostics.read(name, ValueSource("env", name), text, BY_ENV)
         for name, text in env.items()
         if is_quota(name)
     }
-    return {BY_ENV[name].name: value for name, value in found.items() if value is not None}
+    return {BY_ENV[name].name: value for name, value in layer.items() if value is not None}
 
 
 def _of_keys(kind: SourceKind, values: Mapping[str, str], diagnostics: Diagnostics) -> Layer:
-    found = {
+    layer = {
         name: diagnostics.read(name, ValueSource(kind, name), text, KEYS)
         for name, text in values.items()
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in layer.items() if value is not None}
 
 
 # --- how requests for one container combine: by the place where each is written, and by dialect ---
@@ -359,7 +364,7 @@ _MODEST: Final = {"class": "offline", "oversubscribe": "none"}
 
 @dataclass
 class GrantedLayers:
-    """What the sources read so far grant, and notes on what those below them did not get.
+    """The keys that the sources read so far grant, and notes on what lower sources did not get.
 
     `cards` names what put cards into the spec before any source was read; empty: nothing did.
     `refinable` are keys that a lower source may add, although they ask for more: the scheduler
@@ -472,7 +477,7 @@ OURS: Final = "gpushare"
 
 @dataclass(frozen=True)
 class DialectLayer:
-    """What is requested in one dialect, by its title."""
+    """The request in one dialect, by its title."""
 
     title: str
     layer: Layer
@@ -490,22 +495,24 @@ def merge_dialects(layers: Iterable[DialectLayer]) -> MergedLayer:
     """Return the combined request of several dialects: of two values the smaller."""
     notes: list[str] = []
     merged: Layer = {}
-    for one in layers:
-        merged = _less(merged, one.layer, notes) if merged and one.layer else merged or one.layer
+    for layer in layers:
+        merged = (
+            _less(merged, layer.layer, notes) if merged and layer.layer else merged or layer.layer
+        )
     return MergedLayer(dict(merged), tuple(notes))
 
 
 def dialect_conflict(layers: Iterable[DialectLayer]) -> Diagnostic | None:
     """Return the problem that a strict node has with requests in two dialects; None if in one."""
-    requesting = [one for one in layers if one.layer]
+    requesting = [layer for layer in layers if layer.layer]
     if len(requesting) < 2:
         return None
     first, second = requesting[:2]
-    one, other = next(iter(first.layer.values())), next(iter(second.layer.values()))
+    value, other = next(iter(first.layer.values())), next(iter(second.layer.values()))
     beside = f"{other.source} {quoted(other.shown)}"
     rule = f"uses {first.title} keys, and {beside} uses {second.title} keys"
     fix = "keep one of the two, or set dialects.mode to lenient to apply the smaller value"
-    return Diagnostic(QuotaError(str(one.source), one.shown, rule, fix), one.source)
+    return Diagnostic(QuotaError(str(value.source), value.shown, rule, fix), value.source)
 
 
 def _less(first: Layer, second: Layer, notes: list[str]) -> Layer:
@@ -591,6 +598,9 @@ def by_dialect(
     """Return what is requested in each dialect, in whatever place, our own keys first."""
     layers: dict[str, Layer] = {}
     for place in Precedence:
-        for one in (DialectLayer(OURS, ours[place]), *theirs.get(place, ())):
-            layers[one.title] = {**one.layer, **layers.get(one.title, {})}
+        for dialect_layer in (DialectLayer(OURS, ours[place]), *theirs.get(place, ())):
+            layers[dialect_layer.title] = {
+                **dialect_layer.layer,
+                **layers.get(dialect_layer.title, {}),
+            }
     return [DialectLayer(title, layer) for title, layer in layers.items()]

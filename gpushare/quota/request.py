@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container requests, in canonical keys, each value with the place where it was written.
+"""The request of a container in canonical keys, each value with the place where it was written.
 
 CUDA's base images carry `NVIDIA_VISIBLE_DEVICES=all`, so that variable alone says nothing about
 what the caller wants: it gives no GPU, and is the reason shown by `gpushare ps -a`.
@@ -77,7 +77,7 @@ class RequestedValue:
 
 
 PROFILE: Final = "profile"
-#: What one source requests, by canonical key.
+#: The request of one source, by canonical key.
 Layer: TypeAlias = "dict[str, RequestedValue]"
 
 
@@ -105,7 +105,7 @@ REFINING_KEYS: Final = (*COMPUTE_KEYS, IDLE_AFTER, TIME_LIMIT)
 
 @dataclass(frozen=True)
 class ScheduledAllocation:
-    """What the scheduler of Kubernetes allocated to a container.
+    """The allocation of a container by the scheduler of Kubernetes.
 
     `layer` stands above all other sources but the operator, which may narrow it. Of `refinable`,
     they may set a key that it does not contain.
@@ -128,7 +128,9 @@ RequestRecord: TypeAlias = Mapping[str, RecordedValue]
 
 def to_record(values: Mapping[str, RequestedValue]) -> dict[str, RecordedValue]:
     """Return `values` as the ledger keeps them; keys.from_record reads them again."""
-    return {key: {"value": one.text, "source": one.source.kind} for key, one in values.items()}
+    return {
+        key: {"value": value.text, "source": value.source.kind} for key, value in values.items()
+    }
 
 
 def recorded_text(value: RecordedValue) -> str:
@@ -151,7 +153,7 @@ class Diagnostic:
 
 @dataclass(frozen=True)
 class QuotaRequest:
-    """What a container requests. A key that was not set is None (or an empty tuple).
+    """The request of a container. A key that was not set is None (or an empty tuple).
 
     memory_bytes, memory_percent and memory_limit_bytes are per card; cores is percent of a card,
     1..100; devices are indices or UUIDs; allow and deny are models or UUIDs; compute_capability are
@@ -190,8 +192,8 @@ class QuotaRequest:
 
     def has_memory(self) -> bool:
         """Whether memory is requested, as a size, as a percentage or by a profile."""
-        given = self.memory_bytes, self.memory_percent, self.profile
-        return any(one is not None for one in given)
+        amounts = self.memory_bytes, self.memory_percent, self.profile
+        return any(amount is not None for amount in amounts)
 
     def is_set(self, key: str) -> bool:
         """Whether the operator set `key`, so that no ceiling applies to it."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node allows in requests (gpushare.yaml); its defaults are in effective_request.
+"""The rules of a node for requests (gpushare.yaml); its defaults are in effective_request.
 
 A request above a ceiling is refused, from every source and in every place: a container that
 got less than it requests would find out much later, by an allocation that fails. Only what was not
@@ -338,9 +338,9 @@ def _least(value: int | None, most: int | None) -> int | None:
 # their source. Beside it, in the same place, none of them may be set: of the two neither is
 # obvious.
 
-#: What a profile may set, and what may therefore not be set beside one.
+#: The keys that a profile may set, and that may therefore not be set beside one.
 SET_BY_PROFILE: Final = ("memory", "memory-percent", "memory-limit", "cores", "policy", "weight")
-#: What is wrong with a profile beside them, and what to do.
+#: The rule against a profile beside them, and the fix.
 CONFLICT: Final = (
     "sets memory and compute, and so do other keys beside it",
     "keep the profile or the other keys",
@@ -354,7 +354,7 @@ _WITHOUT_CORES: Final = frozenset({"best-effort", EQUAL_SHARE, "native-burst-sha
 
 @dataclass(frozen=True)
 class ShareProfile:
-    """What a profile requests: texts by canonical key."""
+    """The keys of a profile: texts by canonical key."""
 
     name: str
     values: Mapping[str, str]
@@ -370,7 +370,7 @@ class ShareProfile:
 ShareProfiles: TypeAlias = "Mapping[str, ShareProfile]"
 
 
-def profile(name: str, given: Mapping[str, Any]) -> ShareProfile:
+def profile(name: str, section: Mapping[str, Any]) -> ShareProfile:
     """Return the profile of a section of gpushare.yaml, whose form has been checked.
 
     `equal: N` is one of N equal parts of a card, exactly: its memory and, unless the policy
@@ -378,11 +378,11 @@ def profile(name: str, given: Mapping[str, Any]) -> ShareProfile:
     """
     values = {
         key.replace("_", "-"): str(value)
-        for key, value in given.items()
+        for key, value in section.items()
         if value is not None and key != "equal"
     }
     policy = values.get("policy")
-    if (parts := given.get("equal")) is not None:
+    if (parts := section.get("equal")) is not None:
         whole, rest = divmod(100, parts)
         values["memory-percent"] = str(whole) if not rest else f"100/{parts}"
         if policy not in _WITHOUT_CORES and "cores" not in values:
@@ -420,7 +420,7 @@ def expand_change(change: Mapping[str, str], profiles: ShareProfiles) -> dict[st
     layer = {key: read(key, ValueSource("option", key), text, KEYS) for key, text in change.items()}
     expanded = expand(layer, profiles, diagnostics)
     diagnostics.raise_first()
-    return {key: one.text for key, one in expanded.items()}
+    return {key: value.text for key, value in expanded.items()}
 
 
 def profile_of(layer: Layer, named: Mapping[str, RequestedValue]) -> RequestedValue | None:
@@ -430,9 +430,9 @@ def profile_of(layer: Layer, named: Mapping[str, RequestedValue]) -> RequestedVa
 
 
 def _known(named: RequestedValue, profiles: ShareProfiles) -> ShareProfile:
-    found = profiles.get(str(named.value))
-    if found is not None:
-        return found
+    profile_named = profiles.get(str(named.value))
+    if profile_named is not None:
+        return profile_named
     if not profiles:
         bad = BadValue("names a profile, and this node has none", "add profiles to gpushare.yaml")
     else:

@@ -30,7 +30,7 @@ class WholeNumber:
 
     @property
     def error(self) -> BadValue:
-        """What is wrong with any other text."""
+        """The error for any other text."""
         return BadValue(
             f"is not {self.what}", f"write a whole number from {self.low} to {self.high}"
         )
@@ -54,7 +54,7 @@ class PatternReader:
 
     @property
     def error(self) -> BadValue:
-        """What is wrong with any other text."""
+        """The error for any other text."""
         return BadValue(*self.wrong)
 
     def matched(self, text: str) -> str:
@@ -105,7 +105,7 @@ class Choice:
 
     @property
     def error(self) -> BadValue:
-        """What is wrong with any other text."""
+        """The error for any other text."""
         return BadValue("is not a valid value", "write " + either(self.words))
 
     def __call__(self, text: str) -> Value:
@@ -194,7 +194,7 @@ def oversubscribed_bytes(text: str) -> int | None:
 
 def less_oversubscribed(higher: Value, lower: Value) -> Value:
     """Return the value with less host memory."""
-    sizes = [oversubscribed_bytes(str(one)) for one in (higher, lower)]
+    sizes = [oversubscribed_bytes(str(text)) for text in (higher, lower)]
     if sizes[1] is None:
         return higher
     return lower if sizes[0] is None or sizes[1] < sizes[0] else higher

@@ -46,7 +46,9 @@ class Tables:
         self.dialects = tuple(dialects)
         self._by_where: dict[KeyLocation, _Index] = {}
         for where in LOCATIONS:
-            rows = [(one, row) for one in dialects for row in one.rows if row.where == where]
+            rows = [
+                (dialect, row) for dialect in dialects for row in dialect.rows if row.where == where
+            ]
             exact: dict[str, tuple[KeyMatch, ...]] = {}
             for one, row in rows:
                 if row.pattern is None:
@@ -60,8 +62,8 @@ class Tables:
         return sorted(
             {
                 f"{row.name.partition('/')[0]}/*" if "/" in row.name else row.name
-                for one in self.dialects
-                for row in one.rows
+                for dialect in self.dialects
+                for row in dialect.rows
                 if row.where == "annotation" and (row.key or row.names_container)
             }
         )
@@ -144,8 +146,8 @@ def values_for_other_containers(
     `container` (empty) and `position` (None) of this one may not be known: then a value that may be
     for it is.
     """
-    found = {value.name: _other(value, values, container, position) for value in values}
-    return {name: other for name, other in found.items() if other}
+    others = {value.name: _other(value, values, container, position) for value in values}
+    return {name: other for name, other in others.items() if other}
 
 
 def _other(
@@ -157,7 +159,7 @@ def _other(
     naming = any(row.names_container for row in value.dialect.rows)
     if not naming or value.row.names_container or value.row.where != "annotation":
         return ""
-    named = next((one.text.strip() for one in beside if one.row.names_container), "")
+    named = next((neighbor.text.strip() for neighbor in beside if neighbor.row.names_container), "")
     if named:
         return "" if container in ("", named) else f"container {quoted(named)}"
     return "the first container of the pod" if position else ""
@@ -254,12 +256,12 @@ def _of_container(
     elif here is not None and here >= places:
         rule = f"has {places} items, but this is container {here + 1} of its pod"
         bad = BadValue(rule, "write one for each container of the pod, 0 where it has no GPU")
-    elif not (found := amount.amounts[here or 0]) and any(
+    elif not (own := amount.amounts[here or 0]) and any(
         other.is_request and other is not value for other in amounts.words
     ):
         bad = BadValue("is 0 for this container, which requests a GPU", "write 1 or more")
     else:
-        return found or None
+        return own or None
     amounts.problem(value, bad)
     return None
 
@@ -269,7 +271,7 @@ def _over(value: VendorValue, amount: Fraction | str, amounts: Amounts) -> Fract
     if not value.row.fraction_of:
         return amount
     assert isinstance(amount, Fraction)
-    other = next((one for one in amounts.words if one.row.name == value.row.fraction_of), None)
+    other = next((word for word in amounts.words if word.row.name == value.row.fraction_of), None)
     try:
         whole = None if other is None else other.row.unit.read(other.text)
     except BadValue:
@@ -371,7 +373,7 @@ def _canonical(key: str, amount: Fraction | str) -> str:
 
 @dataclass(frozen=True)
 class DialectRequest:
-    """What a container requests in one dialect; `layer` is empty if no value is a request.
+    """The request of a container in one dialect; `layer` is empty if no value is a request.
 
     `meant` has for the name of a value what became of it: canonical `key=text`, or why nothing.
     """
@@ -424,8 +426,8 @@ def _holds(key: str, before: SourcedAmount, now: SourcedAmount) -> bool:
     return before[1].is_request or not now[1].is_request
 
 
-def _by_uuid(held: SourcedAmount) -> bool:
-    return all(name.startswith(_UUIDS) for name in str(held[0]).split(","))
+def _by_uuid(amount: SourcedAmount) -> bool:
+    return all(name.startswith(_UUIDS) for name in str(amount[0]).split(","))
 
 
 class Amounts:
@@ -638,19 +640,21 @@ def _assume(amounts: Amounts) -> None:
     if not amounts.asks or amounts.found.get("cores", (None,))[0] == _WHOLE:
         return
     _request_backend(amounts)
-    for one in amounts.dialect.assumed:
-        if one.requires and one.requires not in amounts.found:
+    for assumption in amounts.dialect.assumed:
+        if assumption.requires and assumption.requires not in amounts.found:
             continue
-        if not amounts.found.keys().isdisjoint((one.key, *one.without)):
+        if not amounts.found.keys().isdisjoint((assumption.key, *assumption.without)):
             continue
-        if one.like:
-            if one.like in amounts.found:
-                amounts.found[one.key] = amounts.found[one.like]
+        if assumption.like:
+            if assumption.like in amounts.found:
+                amounts.found[assumption.key] = amounts.found[assumption.like]
         else:
             value = next(iter(amounts.found.values()))[1] if amounts.found else amounts.words[0]
-            number = Fraction(one.text) if one.key in _PERCENTS else one.text
-            amounts.found[one.key] = number, value
-            amounts.notes.append(f"{amounts.dialect.title}: {one.key} {one.text}, {one.why}")
+            number = Fraction(assumption.text) if assumption.key in _PERCENTS else assumption.text
+            amounts.found[assumption.key] = number, value
+            amounts.notes.append(
+                f"{amounts.dialect.title}: {assumption.key} {assumption.text}, {assumption.why}"
+            )
 
 
 def _request_backend(amounts: Amounts) -> None:
@@ -676,7 +680,7 @@ def _check(amounts: Amounts) -> None:
     """Apply the dialect's rules to the request, if all of it could be read."""
     if amounts.problems:
         return  # a rule may only be broken for want of what could not
-    per_card = PerCard({key: one for key, (one, _) in amounts.found.items()}, amounts.cards())
+    per_card = PerCard({key: amount for key, (amount, _) in amounts.found.items()}, amounts.cards())
     for rule in amounts.dialect.rules:
         broken = rule.check(per_card)
         if broken is not None and broken[0] in amounts.found:

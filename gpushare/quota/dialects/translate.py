@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container's annotations and environment request in other systems' keys.
+"""The requests of a container's annotations and environment in other systems' keys.
 
 Each value keeps the place of its source, so that a dialect's request is above or beneath the rest
 as a key of ours in the same place would be. A value that only says how stands no higher than the
@@ -28,7 +28,7 @@ _SHOWN: Final = 4  # containers that a note names
 
 @dataclass
 class Translation:
-    """What is requested, by place and dialect. `notes` say what was not applied, and why.
+    """The requests by place and dialect. `notes` say what was not applied, and why.
 
     `meanings` say what was, in canonical keys. `unnamed` is a pod's that names no container.
     """
@@ -120,7 +120,7 @@ class Translator:
         translation: Translation,
     ) -> list[VendorValue]:
         """Return the values of the annotations that are for this container, the highest first."""
-        found: dict[Precedence, list[VendorValue]] = {}
+        by_place: dict[Precedence, list[VendorValue]] = {}
         named: dict[str, set[str]] = {}
         for value in _addressed(self.tables.find("annotation", annotations), self.pod):
             if value.container:
@@ -128,17 +128,19 @@ class Translator:
                 if value.row.role != "record":  # a scheduler's note on what it placed is no request
                     named.setdefault(value.dialect.name, set()).add(value.container)
                 if self.pod is not None and value.container == self.pod.container:
-                    found.setdefault(Precedence.SCOPED, []).append(value)
+                    by_place.setdefault(Precedence.SCOPED, []).append(value)
             elif self._is_of_pod(value):
                 source = ValueSource("pod annotation", value.name)
-                found.setdefault(Precedence.OF_POD, []).append(replace(value, source=source))
+                by_place.setdefault(Precedence.OF_POD, []).append(replace(value, source=source))
             else:
-                found.setdefault(Precedence.OWN, []).append(value)
-        if Precedence.OF_POD in found:
-            found[Precedence.OF_POD] = self._for_this(found[Precedence.OF_POD], named, translation)
-        for place in sorted(found):
-            places |= {value.source: place for value in found[place]}
-        return [value for place in sorted(found) for value in found[place]]
+                by_place.setdefault(Precedence.OWN, []).append(value)
+        if Precedence.OF_POD in by_place:
+            by_place[Precedence.OF_POD] = self._for_this(
+                by_place[Precedence.OF_POD], named, translation
+            )
+        for place in sorted(by_place):
+            places |= {value.source: place for value in by_place[place]}
+        return [value for place in sorted(by_place) for value in by_place[place]]
 
     def _is_of_pod(self, value: VendorValue) -> bool:
         if self.pod is None:
@@ -228,9 +230,15 @@ def has_request(tables: Tables, annotations: Mapping[str, str]) -> bool:
 def scoped_annotation(tables: Tables, annotations: Mapping[str, str]) -> str:
     """Return the first of `annotations` that requests for one container of a pod; empty if none."""
     values = tables.find("annotation", annotations)
-    requesting = {one.dialect.name for one in values if one.is_request}
-    scoped = (one for one in values if one.container or one.row.names_container)
-    return next((one.name for one in scoped if one.dialect.name in requesting), "")
+    requesting = {value.dialect.name for value in values if value.is_request}
+    scoped = (
+        annotation
+        for annotation in values
+        if annotation.container or annotation.row.names_container
+    )
+    return next(
+        (annotation.name for annotation in scoped if annotation.dialect.name in requesting), ""
+    )
 
 
 def container_selector(tables: Tables, annotation: str) -> str:
@@ -294,7 +302,7 @@ def _says_only_how(values: Iterable[VendorValue]) -> list[str]:
     for value in {value.source: value for value in values}.values():
         if value.row.key and value.name != VISIBLE_DEVICES and _says(value):
             by_dialect.setdefault(value.dialect.title, []).append(value)
-    return [_only_how(title, found) for title, found in by_dialect.items()]
+    return [_only_how(title, dialect_values) for title, dialect_values in by_dialect.items()]
 
 
 def _only_how(title: str, values: Sequence[VendorValue]) -> str:
@@ -323,8 +331,8 @@ def _meaning(request: DialectRequest) -> str:
         keys.setdefault(requested.source, []).append(f"{key} {requested.text}")
         written[requested.source] = requested.shown
     parts = (
-        f"{printable(str(source))} {quoted(written[source])} is {' and '.join(found)}"
-        for source, found in keys.items()
+        f"{printable(str(source))} {quoted(written[source])} is {' and '.join(key_meaning)}"
+        for source, key_meaning in keys.items()
     )
     return f"{request.dialect.title}: {', '.join(parts)}"
 
@@ -363,10 +371,10 @@ def recorded_keys(text: str) -> RecordedKeys:
     texts: dict[KeyLocation, dict[str, str]] = {where: {} for where in RECORDED}
     position = None
     for line in text.splitlines():
-        if found := _POSITION.fullmatch(line):
-            position = int(found[1])
+        if match := _POSITION.fullmatch(line):
+            position = int(match[1])
             continue
-        where = next((one for one in RECORDED if line.startswith(f"{one} ")), None)
+        where = next((location for location in RECORDED if line.startswith(f"{location} ")), None)
         name, equals, value = line.partition(" ")[2].partition("=")
         if where is None or not equals:
             raise BadValue(f"has the line {quoted(line)}, which is no vendor's key", _FIX)

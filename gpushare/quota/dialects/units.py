@@ -382,8 +382,8 @@ def first_of(name: str, values: Mapping[str, str | None]) -> Unit:
     single = _choice(name, values)
 
     def read(text: str) -> Amount:
-        found = [single.read(word) for word in str(_names(text)).split(",")]
-        return next((one for one in found if one is not None), None)
+        amounts = [single.read(word) for word in str(_names(text)).split(",")]
+        return next((amount for amount in amounts if amount is not None), None)
 
     return Unit(name, read)
 

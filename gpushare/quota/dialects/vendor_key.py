@@ -93,12 +93,12 @@ class VendorKey:
 
     @property
     def prefix(self) -> str:
-        """What every name of a row with a place for something begins with; else all of it."""
+        """The beginning of every name of a row with a place for something; else all of it."""
         return self.name.partition("{")[0]
 
     @cached_property
     def pattern(self) -> re.Pattern[str] | None:
-        """What the names of a row with a place for something are like; None for a plain name."""
+        """The pattern of the names of a row with a place for something; None for a plain name."""
         if "{" not in self.name:
             return None
         text = re.escape(self.name)
@@ -161,14 +161,14 @@ class Dialect:
 
     @property
     def translation(self) -> str:
-        """What brings its limits and labels to a runtime, for people."""
+        """The component that brings its limits and labels to a runtime, for people."""
         places = {row.where for row in self.rows if row.role in {"request", "option"}}
-        found = [self.translated_by] if self.translated_by else []
+        parts = [self.translated_by] if self.translated_by else []
         if places & {"limit", "label"}:
-            found.append("an admission policy of gpushare's chart, to an annotation")
+            parts.append("an admission policy of gpushare's chart, to an annotation")
         if places != {"claim"}:
-            found.append("`gpushare convert`, to keys of gpushare")
-        *first, last = found
+            parts.append("`gpushare convert`, to keys of gpushare")
+        *first, last = parts
         return f"{'; '.join(first)}; or {last}" if first else last
 
 
@@ -197,7 +197,7 @@ class VendorValue:
 
 
 class PerCard(NamedTuple):
-    """What each card gets, by canonical key (cores of 100 are a whole card), and how many cards."""
+    """The part of each card, by canonical key (cores of 100 are a whole card), and the count."""
 
     amounts: Mapping[str, Fraction | str]
     cards: int
@@ -287,8 +287,8 @@ def needs(
     """
     forms = ("memory", "memory-percent") if other == "memory" else (other,)
 
-    def check(found: PerCard) -> Violation | None:
-        if not found.has(key) or found.whole or any(map(found.has, (*forms, *unless))):
+    def check(per_card: PerCard) -> Violation | None:
+        if not per_card.has(key) or per_card.whole or any(map(per_card.has, (*forms, *unless))):
             return None
         return key, BadValue(f"requires {other}", fix)
 
@@ -299,8 +299,8 @@ def needs(
 def excludes(key: str, what: str, rule: str, fix: str) -> DialectRule:
     """`key` is not requested beside `what`, a key or `key=value`."""
 
-    def check(found: PerCard) -> Violation | None:
-        return (key, BadValue(rule, fix)) if found.has(key) and found.has(what) else None
+    def check(per_card: PerCard) -> Violation | None:
+        return (key, BadValue(rule, fix)) if per_card.has(key) and per_card.has(what) else None
 
     return DialectRule(f"{key} not beside {what}", check)
 
@@ -309,8 +309,8 @@ def whole_without(key: str) -> DialectRule:
     """Whole cards are requested without `key`: they have all of it."""
     bad = BadValue("must not be set for whole cards, which include all of it", "omit it")
 
-    def check(found: PerCard) -> Violation | None:
-        return (key, bad) if found.whole and found.has(key) else None
+    def check(per_card: PerCard) -> Violation | None:
+        return (key, bad) if per_card.whole and per_card.has(key) else None
 
     return DialectRule(f"whole cards without {key}", check)
 
@@ -319,8 +319,8 @@ def least_each(size: int, *, more: bool = False) -> DialectRule:
     """Memory of at least `size` bytes, or of `more`, on each card where there are several."""
     low, than = exact_size(size), "more than " if more else ""
 
-    def check(found: PerCard) -> Violation | None:
-        memory, cards = found.amounts.get("memory"), found.cards
+    def check(per_card: PerCard) -> Violation | None:
+        memory, cards = per_card.amounts.get("memory"), per_card.cards
         if cards < 2 or not isinstance(memory, Fraction):
             return None
         if memory > size or (memory == size and not more):
@@ -336,8 +336,8 @@ def most_cards(most: int) -> DialectRule:
     """Parts of at most `most` cards."""
     bad = BadValue(f"requests shares of more than {most} cards", f"write {most} or less")
 
-    def check(found: PerCard) -> Violation | None:
-        above = found.cards > most and found.has("count") and not found.whole
+    def check(per_card: PerCard) -> Violation | None:
+        above = per_card.cards > most and per_card.has("count") and not per_card.whole
         return ("count", bad) if above else None
 
     return DialectRule(f"parts of {most} cards at most", check)
@@ -346,10 +346,10 @@ def most_cards(most: int) -> DialectRule:
 def several_only(key: str, value: str) -> DialectRule:
     """Parts of several cards are requested under this value of `key` only."""
 
-    def check(found: PerCard) -> Violation | None:
-        if found.cards < 2 or found.whole or found.amounts.get(key, value) == value:
+    def check(per_card: PerCard) -> Violation | None:
+        if per_card.cards < 2 or per_card.whole or per_card.amounts.get(key, value) == value:
             return None
-        rule = f"requires a single card, but shares of {found.cards} are requested"
+        rule = f"requires a single card, but shares of {per_card.cards} are requested"
         return key, BadValue(rule, f"write {value}")
 
     return DialectRule(f"parts of several cards only with {key}={value}", check)
@@ -359,11 +359,11 @@ def one_card(key: str, value: str = "") -> DialectRule:
     """With `key` there is one card only (and with `value`, only where it says that)."""
     what = f"{key}={value}" if value else key
 
-    def check(found: PerCard) -> Violation | None:
-        if found.cards < 2 or not found.has(what):
+    def check(per_card: PerCard) -> Violation | None:
+        if per_card.cards < 2 or not per_card.has(what):
             return None
         return key, BadValue(
-            f"requires a single card, but {found.cards} are requested", "request one card"
+            f"requires a single card, but {per_card.cards} are requested", "request one card"
         )
 
     return DialectRule(f"one card only with {what}", check)
@@ -372,14 +372,14 @@ def one_card(key: str, value: str = "") -> DialectRule:
 def step_each(key: str, step: int) -> DialectRule:
     """A multiple of `step` on each card, once a total is divided."""
 
-    def check(found: PerCard) -> Violation | None:
-        amount = found.amounts.get(key)
+    def check(per_card: PerCard) -> Violation | None:
+        amount = per_card.amounts.get(key)
         if not isinstance(amount, Fraction) or not amount % step:
             return None
-        each = f" {amount} on each card, which is" if found.cards > 1 else ""
+        each = f" {amount} on each card, which is" if per_card.cards > 1 else ""
         low = max(step, int(amount // step) * step)
         rule = f"is{each} not a multiple of {step}"
-        return key, BadValue(rule, f"write e.g. {low * found.cards}")
+        return key, BadValue(rule, f"write e.g. {low * per_card.cards}")
 
     return DialectRule(f"{key} of each card a multiple of {step}", check)
 
@@ -387,8 +387,8 @@ def step_each(key: str, step: int) -> DialectRule:
 def not_above(key: str, other: str) -> DialectRule:
     """`key` is not above `other`."""
 
-    def check(found: PerCard) -> Violation | None:
-        amount, most = found.amounts.get(key), found.amounts.get(other)
+    def check(per_card: PerCard) -> Violation | None:
+        amount, most = per_card.amounts.get(key), per_card.amounts.get(other)
         if not (isinstance(amount, Fraction) and isinstance(most, Fraction)) or amount <= most:
             return None
         limit = exact_size(int(most))
@@ -400,8 +400,8 @@ def not_above(key: str, other: str) -> DialectRule:
 def not_both(key: str, other: str, fix: str) -> DialectRule:
     """One of two keys that say the same in two forms."""
 
-    def check(found: PerCard) -> Violation | None:
-        both = found.has(key) and found.has(other) and not found.whole
+    def check(per_card: PerCard) -> Violation | None:
+        both = per_card.has(key) and per_card.has(other) and not per_card.whole
         return (key, BadValue("sets the same value in another form", fix)) if both else None
 
     return DialectRule(f"{key} or {other}, not both", check, strict=False)
