@@ -97,7 +97,7 @@ class YamlNode:
         """The keys and indices that lead to it from the root, as they are written."""
         if self.parent is None:
             return ()
-        keys = [one.key.text for one in self.parent.entries if self in {one.key, one.value}]
+        keys = [entry.key.text for entry in self.parent.entries if self in {entry.key, entry.value}]
         return (*self.parent.path, keys[0] if keys else self.parent.items.index(self))
 
     @property

@@ -67,15 +67,18 @@ class ConsoleResource:
     @property
     def row(self) -> VendorKey | None:
         """The row of its dialect; None for gpushare's own."""
-        found = TABLES.find("limit", {self.key: ""})
-        return found[-1].row if found else None
+        matches = TABLES.find("limit", {self.key: ""})
+        return matches[-1].row if matches else None
 
     def data(self, group: ResourceGroup) -> dict[str, str]:
         """Return the data of its ConfigMap."""
         row = self.row
-        related = [one.key for one in group.resources if one.key != self.key]
+        related = [resource.key for resource in group.resources if resource.key != self.key]
         excluded = [
-            one.key for other in GROUPS.values() if other is not group for one in other.resources
+            sibling.key
+            for other in GROUPS.values()
+            if other is not group
+            for sibling in other.resources
         ]
         title = {"en": group.title, "zh": group.title_zh}
         return {
@@ -254,22 +257,22 @@ def check_resources(file: ManifestFile, groups: Iterable[str] = ()) -> list[Mani
 
     The resources of `groups` must be there; of a group that is not named, all or none.
     """
-    found: list[ManifestFinding] = []
+    findings: list[ManifestFinding] = []
     by_key: dict[str, Document] = {}
     for document in file.documents:
-        found += check_alauda(document)
+        findings += check_alauda(document)
         key = document.data.get("key")
         if key is not None and document.name.startswith("cf-crl-"):
             first = by_key.setdefault(key.text, document)
             if first is not document:
                 rule = f"is also the key of the ConfigMap in line {first.line}"
-                found.append(value_finding("data.key", key, rule, "delete one of the two"))
+                findings.append(value_finding("data.key", key, rule, "delete one of the two"))
     named = set(groups)
-    wrong = {(one.line, one.column) for one in found}
+    wrong = {(finding.line, finding.column) for finding in findings}
     for group in GROUPS.values():
         differ = _check_group(group, by_key, is_named=group.name in named)
-        found += [one for one in differ if not one.line or (one.line, one.column) not in wrong]
-    return sorted(set(found))
+        findings += [one for one in differ if not one.line or (one.line, one.column) not in wrong]
+    return sorted(set(findings))
 
 
 def _check_group(
@@ -306,8 +309,8 @@ def _differences(document: Document, wanted: Mapping[str, str]) -> Iterator[Mani
                 f"data.{name}", value, "differs from gpushare's", f"write {text}", WARNING
             )
         elif name in _LISTS:
-            listed = {one.strip() for one in value.text.split(",")}
-            missing = [one for one in text.split(",") if one not in listed]
+            listed = {item.strip() for item in value.text.split(",")}
+            missing = [item for item in text.split(",") if item not in listed]
             if missing:
                 rule = f"does not have {', '.join(missing)}"
                 yield value_finding(f"data.{name}", value, rule, "add them", WARNING)

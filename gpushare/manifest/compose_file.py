@@ -58,14 +58,14 @@ def _inherited(
 
     Of a service in another file nothing is known here.
     """
-    found: dict[str, ManifestValue] = {}
+    inherited: dict[str, ManifestValue] = {}
     unknown: dict[str, None] = {}
     for above in reversed(_line(root, name)):
         node = value_at(root, "services", above, key)
         known, shell = _known(values_of_either(node, ("services", above, key)))
-        found |= known
+        inherited |= known
         unknown |= dict.fromkeys((*shell, *_from_shell(node)))
-    return found, tuple(name for name in unknown if name not in found)
+    return inherited, tuple(name for name in unknown if name not in inherited)
 
 
 def _first(root: YamlNode, name: str, key: str) -> YamlNode | None:
@@ -86,15 +86,15 @@ def _line(root: YamlNode, name: str) -> list[str]:
 
 def _known(values: dict[str, ManifestValue]) -> tuple[dict[str, ManifestValue], tuple[str, ...]]:
     """Return `values` as compose writes them out, and the names of those that a shell decides."""
-    found: dict[str, ManifestValue] = {}
+    known: dict[str, ManifestValue] = {}
     unknown: list[str] = []
     for name, value in values.items():
         text = written_out(value.text)
         if text is None:
             unknown.append(name)
         else:
-            found[name] = ManifestValue(text, value.place, value.key_node, value.value_node)
-    return found, tuple(unknown)
+            known[name] = ManifestValue(text, value.place, value.key_node, value.value_node)
+    return known, tuple(unknown)
 
 
 def written_out(text: str) -> str | None:
@@ -136,10 +136,10 @@ def _cards(service: YamlNode) -> EngineCards | None:
                 "gpu" in capabilities or source == "gpus"
             ):
                 return _of_device(f"compose {source}", device)
-    found = [
+    matches = [
         _CDI.fullmatch(scalar_text(item) or "") for item in items(value_at(service, "devices"))
     ]
-    names = tuple(match["name"] for match in found if match)
+    names = tuple(match["name"] for match in matches if match)
     if not names:
         return None
     return EngineCards(

@@ -57,9 +57,9 @@ def _definitions(root: YamlNode) -> Iterator[tuple[YamlNode, KeyPath]]:
 def _entry(node: YamlNode | None, key: str) -> tuple[str, YamlNode | None]:
     """Return the spelling of `key` that is there, and its value."""
     capital = key[0].upper() + key[1:]
-    found = fields(node)
-    spelling = capital if capital in found else key
-    return spelling, found[spelling].value if spelling in found else None
+    entries = fields(node)
+    spelling = capital if capital in entries else key
+    return spelling, entries[spelling].value if spelling in entries else None
 
 
 def _get(node: YamlNode | None, *way: str) -> YamlNode | None:
@@ -86,15 +86,15 @@ def _pod(document: Document, node: YamlNode, place: KeyPath) -> Pod:
 
 
 def _env(node: YamlNode, place: KeyPath) -> dict[str, ManifestValue]:
-    found: dict[str, ManifestValue] = {}
+    variables: dict[str, ManifestValue] = {}
     key, environment = _entry(node, "environment")
     for number, item in enumerate(items(environment)):
         name, (spelling, value) = _get(item, "name"), _entry(item, "value")
         if name is not None and name.kind == "scalar" and value is not None:
-            made = value_of(MappingEntry(name, value), (*place, key, number, spelling))
-            if made is not None:
-                found[name.text] = made
-    return found
+            variable = value_of(MappingEntry(name, value), (*place, key, number, spelling))
+            if variable is not None:
+                variables[name.text] = variable
+    return variables
 
 
 def _task(node: YamlNode, place: KeyPath) -> Iterator[tuple[str, ManifestValue]]:

@@ -26,14 +26,14 @@ from gpushare.manifest.model import (
 from gpushare.text_position import KeyPath, UnreadableText
 from gpushare.yaml_nodes import YamlNode, fields, items, parse, scalar_text, text_at, value_at
 
-#: What the file of a device plugin begins with: NVIDIA's, and HAMi's two.
+#: The first key in the file of a device plugin: NVIDIA's, and HAMi's two.
 _PLUGIN: Final = ("sharing", "nodeconfig", "nvidia")
 _PLUGIN_KEY: Final = re.compile(rf'^[\s{{"]*(?:{"|".join(_PLUGIN)})"?\s*:', re.MULTILINE)
 _MAX_TEXTS: Final = 64  # of ConfigMaps in one file that are read as files themselves
 _CLAIMS: Final = frozenset({"ResourceClaim", "ResourceClaimTemplate", "DeviceClass"})
 
 
-#: What a container has and hardly anything else does, one of which is there.
+#: Keys of containers and of hardly anything else, one of which is there.
 _SIGNS: Final = frozenset({"image", "resources", "env", "command", "args"})
 #: KServe's runtimes, each with resources of its own beneath spec.predictor. Source: KServe's
 #: v1beta1 PredictorSpec.
@@ -94,12 +94,12 @@ class KubernetesReader:
 
     def _plugin(self, document: Document) -> dict[str, ManifestValue]:
         """Return what the texts of a ConfigMap say to a device plugin."""
-        found: dict[str, ManifestValue] = {}
+        settings: dict[str, ManifestValue] = {}
         for value in document.data.values():
             if self._texts < _MAX_TEXTS and _PLUGIN_KEY.search(value.text):
                 self._texts += 1
-                found = {**plugin_settings(self._within(value), value.place), **found}
-        return found
+                settings = {**plugin_settings(self._within(value), value.place), **settings}
+        return settings
 
     def _within(self, value: ManifestValue) -> YamlNode | None:
         """Return the root of the YAML that `value` holds, its marks those of the whole file."""
@@ -118,12 +118,12 @@ class KubernetesReader:
 
 def plugin_settings(root: YamlNode | None, place: KeyPath) -> dict[str, ManifestValue]:
     """Return what the file of a device plugin says, by dotted keys."""
-    found: dict[str, ManifestValue] = {}
+    settings: dict[str, ManifestValue] = {}
     for name in _PLUGIN:
         if name in fields(root):
             leaves = first_leaf_values(value_at(root, name), (*place, name))
-            found |= {f"{name}.{key}": value for key, value in leaves.items()}
-    return found
+            settings |= {f"{name}.{key}": value for key, value in leaves.items()}
+    return settings
 
 
 def claim_values(root: YamlNode) -> dict[str, ManifestValue]:
@@ -136,28 +136,33 @@ def claim_values(root: YamlNode) -> dict[str, ManifestValue]:
     way: tuple[str, ...] = ("spec",)
     if "spec" in fields(value_at(root, *way)):
         way = ("spec", "spec")  # a template's
-    found: dict[str, ManifestValue] = {}
+    claimed: dict[str, ManifestValue] = {}
     requests = (*way, "devices", "requests")
     for number, request in enumerate(items(value_at(root, *requests))):
         exactly = value_at(request, "exactly")  # v1 has it one deeper than its betas
         here: KeyPath = (*requests, number, "exactly") if exactly else (*requests, number)
-        found = {**_request_values(exactly or request, here), **found}
+        claimed = {**_request_values(exactly or request, here), **claimed}
     for configs in ((*way, "devices", "config"), (*way, "config")):
         for number, config in enumerate(items(value_at(root, *configs))):
             here = (*configs, number, "opaque", "parameters")
-            found = {**first_leaf_values(value_at(config, "opaque", "parameters"), here), **found}
-    return found
+            claimed = {
+                **first_leaf_values(value_at(config, "opaque", "parameters"), here),
+                **claimed,
+            }
+    return claimed
 
 
 def _request_values(request: YamlNode, place: KeyPath) -> dict[str, ManifestValue]:
-    found = dict(first_leaf_values(request, place))
-    of_class, count = found.get("deviceClassName"), found.get("count")
+    requested = dict(first_leaf_values(request, place))
+    of_class, count = requested.get("deviceClassName"), requested.get("count")
     if of_class is not None:
-        every = found.get("allocationMode")
+        every = requested.get("allocationMode")
         number = count or of_class
         text = "all" if every is not None and every.text == "All" else count.text if count else "1"
-        found[of_class.text] = ManifestValue(text, number.place, number.key_node, number.value_node)
-    return found
+        requested[of_class.text] = ManifestValue(
+            text, number.place, number.key_node, number.value_node
+        )
+    return requested
 
 
 def find_pods(document: Document) -> Iterator[Pod]:
@@ -245,8 +250,8 @@ def _described(node: YamlNode, place: KeyPath) -> Iterator[tuple[YamlNode, KeyPa
 
 def _is_container(item: YamlNode, place: KeyPath) -> bool:
     """Whether an item of `containers` is one: a name is enough in what is called a spec."""
-    found = fields(item)
-    return not _SIGNS.isdisjoint(found) or (place[-1:] == ("spec",) and "name" in found)
+    keys = fields(item)
+    return not _SIGNS.isdisjoint(keys) or (place[-1:] == ("spec",) and "name" in keys)
 
 
 def _container(pod: Pod, node: YamlNode, place: KeyPath, position: int, *, init: bool) -> Container:
@@ -288,12 +293,12 @@ def _unknown_variables(env: YamlNode | None) -> Iterator[str]:
 
 def _claims(node: YamlNode) -> dict[str, tuple[str, str]]:
     """Return for each claim of a pod the kind and name of the object that says what is claimed."""
-    found: dict[str, tuple[str, str]] = {}
+    claims: dict[str, tuple[str, str]] = {}
     for item in items(value_at(node, "resourceClaims")):
         name = text_at(item, "name")
         for kind in ("ResourceClaimTemplate", "ResourceClaim"):
             key = f"{kind[0].lower()}{kind[1:]}Name"
             value = scalar_text(value_at(item, key)) or scalar_text(value_at(item, "source", key))
             if value:
-                found[name] = kind, value
-    return found
+                claims[name] = kind, value
+    return claims

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a file of manifests contains: documents, their pods, and the containers of those.
+"""The content of a file of manifests: documents, their pods, and the containers of those.
 
 Every text of the file is a ManifestValue, which knows its position, and so does a ManifestFinding.
 The functions that read the forms in which names and texts are written omit what has another shape
@@ -126,12 +126,12 @@ class Container:
         """Its command line, as far as the manifest says it; a shell's line is one argument."""
         keys = (("entrypoint",), ("entryPoint",), ("command",), ("args",), ("process", "args"))
         nodes = [value_at(self.node, *path) for path in keys]
-        words = [one for node in nodes for one in (items(node) or (node,))]
+        words = [item for node in nodes for item in (items(node) or (node,))]
         return tuple(text for text in map(scalar_text, words) if text)
 
     @property
     def scheduled(self) -> str:
-        """What the Kubernetes scheduler allocates to it of a card, by gpushare-node; or ""."""
+        """The part of a card that the Kubernetes scheduler allocates by gpushare-node; or ""."""
         for name, value in self.limits.items():
             if name.startswith(ANNOTATION_PREFIX):
                 return f"limit {name}={value.text}"
@@ -154,7 +154,7 @@ class Container:
 
     def values(self, kind: str) -> ManifestValues:
         """Return its values where sources of that kind are (gpushare.quota.Source)."""
-        found: Mapping[str, ManifestValues] = {
+        values_by_kind: Mapping[str, ManifestValues] = {
             "env": self.env,
             "annotation": self.annotations,
             "pod annotation": self.annotations,
@@ -163,7 +163,7 @@ class Container:
             "claim": self.claim,
             "task": self.task,
         }
-        return found.get(kind, {})
+        return values_by_kind.get(kind, {})
 
     @property
     def line(self) -> int:
@@ -230,8 +230,8 @@ class Document:
     def values(self, kind: str) -> ManifestValues:
         """Return the object's own values where sources of that kind are: for the operator's."""
         if self.kind == "Node":
-            found = {"node label": self.labels, "node annotation": self.annotations}
-            return found.get(kind, {})
+            values_by_kind = {"node label": self.labels, "node annotation": self.annotations}
+            return values_by_kind.get(kind, {})
         return {"plugin": self.plugin, "claim": self.claim}.get(kind, {})
 
     def __str__(self) -> str:
@@ -258,12 +258,12 @@ class ManifestFile:
 
 def values_of_mapping(node: YamlNode | None, place: KeyPath) -> dict[str, ManifestValue]:
     """Return the values of a mapping from names to scalars: annotations, limits, data."""
-    found: dict[str, ManifestValue] = {}
+    values: dict[str, ManifestValue] = {}
     for name, entry in fields(node).items():
         value = value_of(entry, (*place, name))
         if value is not None:
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 def value_of(entry: MappingEntry, place: KeyPath) -> ManifestValue | None:
@@ -274,26 +274,26 @@ def value_of(entry: MappingEntry, place: KeyPath) -> ManifestValue | None:
 
 def values_of_named(node: YamlNode | None, place: KeyPath) -> dict[str, ManifestValue]:
     """Return the values of a list of `{name: ..., value: ...}`; of a name twice the last."""
-    found: dict[str, ManifestValue] = {}
+    values: dict[str, ManifestValue] = {}
     for number, item in enumerate(items(node)):
         name, value = value_at(item, "name"), value_at(item, "value")
         if name is None or name.kind != "scalar" or value is None:
             continue
-        made = value_of(MappingEntry(name, value), (*place, number, "value"))
-        if made is not None:
-            found[name.text] = made
-    return found
+        named_value = value_of(MappingEntry(name, value), (*place, number, "value"))
+        if named_value is not None:
+            values[name.text] = named_value
+    return values
 
 
 def values_of_pairs(node: YamlNode | None, place: KeyPath) -> dict[str, ManifestValue]:
     """Return the values of a list of `NAME=VALUE`; one without `=` has its value elsewhere."""
-    found: dict[str, ManifestValue] = {}
+    values: dict[str, ManifestValue] = {}
     for number, item in enumerate(items(node)):
         if item.kind == "scalar":
             name, equals, text = item.text.partition("=")
             if equals:
-                found[name] = ManifestValue(text, (*place, number), item, item)
-    return found
+                values[name] = ManifestValue(text, (*place, number), item, item)
+    return values
 
 
 def values_of_either(node: YamlNode | None, place: KeyPath) -> dict[str, ManifestValue]:
@@ -322,10 +322,10 @@ def _leaf(entry: MappingEntry, place: KeyPath, key: str) -> Iterator[tuple[str, 
 
 def first_leaf_values(node: YamlNode | None, place: KeyPath) -> ManifestValues:
     """Return the leaves by key; of a key that several items of a list have the first."""
-    found: dict[str, ManifestValue] = {}
+    values: dict[str, ManifestValue] = {}
     for key, value in leaf_values(node, place):
-        found.setdefault(key, value)
-    return found
+        values.setdefault(key, value)
+    return values
 
 
 @dataclass(frozen=True, order=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container requests by all that a manifest says, with the position of every problem.
+"""The request of a container by all that a manifest says, with the position of every problem.
 
 A container runtime sees the environment and annotations; limits, labels and claims are for the
 kubelet, schedulers and their plugins. All of them are read here, in their vendors' meaning
@@ -70,7 +70,7 @@ class KeyRefusal(NamedTuple):
 
 @dataclass(frozen=True)
 class ManifestRequest:
-    """What a container requests.
+    """The request of a container.
 
     `dialects` has an entry for each dialect that is used, `own` what gpushare's own keys request,
     and `requested` is what all of it comes to. `problems` are values that are refused, `notes` what
@@ -112,11 +112,15 @@ def request_of(container: Container, *, strict: bool) -> ManifestRequest:
 
 def _problems(container: Container, diagnostics: Iterable[Diagnostic]) -> list[KeyRefusal]:
     """Return what is refused, in the order of the file."""
-    found = [KeyRefusal(one.error, _at(container, one.source)) for one in diagnostics]
-    placed = [
-        (one.value.line, one.value.column) if one.value else (sys.maxsize, 0) for one in found
+    problems = [
+        KeyRefusal(diagnostic.error, _at(container, diagnostic.source))
+        for diagnostic in diagnostics
     ]
-    return [one for _, _, one in sorted(zip(placed, range(len(found)), found, strict=True))]
+    placed = [
+        (problem.value.line, problem.value.column) if problem.value else (sys.maxsize, 0)
+        for problem in problems
+    ]
+    return [one for _, _, one in sorted(zip(placed, range(len(problems)), problems, strict=True))]
 
 
 def settings_of(document: Document) -> list[LocatedValue]:
@@ -141,9 +145,9 @@ def _at(container: Container, source: ValueSource | None) -> ManifestValue | Non
 def _unreachable(
     container: Container, dialects: tuple[DialectRequest, ...]
 ) -> Iterator[LocatedValue]:
-    for one in dialects:
+    for dialect in dialects:
         for word in {
-            word.source: word for word in one.words
+            word.source: word for word in dialect.words
         }.values():  # one key may say two things
             value = _at(container, word.source)
             if (
@@ -156,7 +160,7 @@ def _unreachable(
 
 @dataclass(frozen=True)
 class NodeRequest:
-    """What a container requests on a node, and what that comes to; or why it is `refused`.
+    """The request of a container on a node, and the effective request; or why it is `refused`.
 
     `notes` are what this reading cannot know.
     """

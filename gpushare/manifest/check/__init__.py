@@ -66,17 +66,17 @@ class Checked:
 
 def check(file: ManifestFile, *, strict: bool) -> Checked:
     """Return the findings in `file`; `strict` enforces every vendor's own rules."""
-    found = list(_duplicate_keys(file))
+    findings = list(_duplicate_keys(file))
     asking = 0
     for document in file.documents:
-        found += _check_document(document)
+        findings += _check_document(document)
         for container in document.containers:
             request = request_of(container, strict=strict)
             asking += request.asks or container.cards is not None or bool(container.scheduled)
-            found += [*check_resources(container), *check_unknown_keys(container)]
-            found += check_request(container, request, strict=strict)
+            findings += [*check_resources(container), *check_unknown_keys(container)]
+            findings += check_request(container, request, strict=strict)
     # Containers of a pod share its annotations, and aliases are read once for each of their uses.
-    return Checked(file.path, tuple(sorted(set(found))), len(file.containers), asking)
+    return Checked(file.path, tuple(sorted(set(findings))), len(file.containers), asking)
 
 
 def report_unreadable(error: ManifestError) -> Checked:
@@ -123,10 +123,10 @@ def check_request(
     container: Container, request: ManifestRequest, *, strict: bool
 ) -> Iterator[ManifestFinding]:
     """Yield the findings in the request of a container."""
-    for one in request.problems:
-        error = one.error
-        if one.value is not None:
-            yield value_finding(error.where, one.value, error.rule, error.fix)
+    for problem in request.problems:
+        error = problem.error
+        if problem.value is not None:
+            yield value_finding(error.where, problem.value, error.rule, error.fix)
         else:
             text = error.value or ""
             yield node_finding(error.where, container.node, error.rule, error.fix, value=text)
@@ -161,30 +161,34 @@ def _untranslated_keys(
 
     A refused key has its refusal already.
     """
-    refused = {one.value.place for one in request.problems if one.value is not None}
-    found = sorted(
+    refused = {problem.value.place for problem in request.problems if problem.value is not None}
+    untranslated = sorted(
         (
-            one
-            for one in request.unreachable
-            if one.word.dialect is dialect_request.dialect and one.value.place not in refused
+            located
+            for located in request.unreachable
+            if located.word.dialect is dialect_request.dialect
+            and located.value.place not in refused
         ),
-        key=lambda one: (one.value.line, one.value.column),
+        key=lambda located: (located.value.line, located.value.column),
     )
-    if not found:
+    if not untranslated:
         return
-    sources = {one.word.source for one in found}
+    sources = {located.word.source for located in untranslated}
     means = [
-        f"{key}={one.text}" for key, one in dialect_request.layer.items() if one.source in sources
+        f"{key}={located.text}"
+        for key, located in dialect_request.layer.items()
+        if located.source in sources
     ]
     unseen = "not passed to the container runtime"
     fix = f"translated by: {dialect_request.dialect.translation}"
-    word, first = found[0]
-    if len(found) == 1:
+    word, first = untranslated[0]
+    if len(untranslated) == 1:
         rule = f"means {' '.join(means)}, and is {unseen}" if means else f"is {unseen}"
         yield value_finding(value_title(word), first, rule, fix, INFO)
         return
     rule = f"mean {' '.join(means)}, and are {unseen}" if means else f"are {unseen}"
-    key = f"{_list_sources([one.word.source for one in found])} ({dialect_request.dialect.title})"
+    listed = _list_sources([located.word.source for located in untranslated])
+    key = f"{listed} ({dialect_request.dialect.title})"
     yield node_finding(key, first.value_node, rule, fix, level=INFO)
 
 
@@ -220,7 +224,7 @@ def _refused_request(container: Container, request: ManifestRequest) -> Iterator
 def _missing_runtime(container: Container, request: ManifestRequest) -> Iterator[ManifestFinding]:
     """Yield a container with a request and without a runtime that reads it."""
     reaching = any(
-        one.source.kind in _REACHING and key in _PARTS for key, one in request.requested.items()
+        value.source.kind in _REACHING and key in _PARTS for key, value in request.requested.items()
     )
     if not reaching or container.document.kind in {"oci", "ecs"}:
         return
@@ -295,9 +299,9 @@ def _missing_containers(pod: Pod) -> Iterator[ManifestFinding]:
         if name.startswith(ANNOTATION_PREFIX + _SCOPE)
     }
     texts = {name: value.text for name, value in pod.annotations.items()}
-    for found in TABLES.find("annotation", texts):
-        if found.container:
-            scoped[found.name] = pod.annotations[found.name], found.container
+    for annotation in TABLES.find("annotation", texts):
+        if annotation.container:
+            scoped[annotation.name] = pod.annotations[annotation.name], annotation.container
     for name, (value, container) in scoped.items():
         if container and container not in names:
             yield key_finding(
@@ -433,10 +437,10 @@ def check_unknown_keys(container: Container) -> Iterator[ManifestFinding]:
 
 
 def _check_key(where: KeyLocation, name: str, value: ManifestValue) -> Iterator[ManifestFinding]:
-    found = list(_misplaced_key(where, name, value))
-    yield from found
+    findings = list(_misplaced_key(where, name, value))
+    yield from findings
     dialect = _dialect_of(name)
-    if found or dialect is None:
+    if findings or dialect is None:
         return
     key = f"{where} {name}"
     close = get_close_matches(name, _known_names(where), n=1, cutoff=0.8)
@@ -462,11 +466,15 @@ def _misplaced_key(
 
 
 def _dialect_of(name: str) -> Dialect | None:
-    found = (one for one in TABLES.dialects if one.domains and name.startswith(one.domains))
-    return next(found, None)
+    dialects = (
+        dialect
+        for dialect in TABLES.dialects
+        if dialect.domains and name.startswith(dialect.domains)
+    )
+    return next(dialects, None)
 
 
 @cache
 def _known_names(where: KeyLocation) -> tuple[str, ...]:
-    rows = (row for one in TABLES.dialects for row in one.rows if row.where == where)
+    rows = (row for dialect in TABLES.dialects for row in dialect.rows if row.where == where)
     return tuple(dict.fromkeys(row.name for row in rows if row.pattern is None))

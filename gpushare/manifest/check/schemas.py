@@ -26,12 +26,12 @@ def _mapping(
     properties: Schema, *, required: Sequence[str] = (), closed: bool = False, null: bool = False
 ) -> dict[str, Any]:
     """Return the schema of a mapping; `closed`: other keys are errors, `null`: it may be empty."""
-    found: dict[str, Any] = {"type": ["object", "null"] if null else "object"}
+    schema: dict[str, Any] = {"type": ["object", "null"] if null else "object"}
     if required:
-        found["required"] = list(required)
+        schema["required"] = list(required)
     if closed:
-        found["additionalProperties"] = False
-    return {**found, "properties": properties}
+        schema["additionalProperties"] = False
+    return {**schema, "properties": properties}
 
 
 def _nested(schema: Schema, *keys: str) -> Schema:
@@ -214,12 +214,12 @@ def check_shape(document: Document) -> Iterator[ManifestFinding]:
 
 def _check_object(document: Document) -> Iterator[ManifestFinding]:
     metadata = value_at(document.root, "metadata")
-    seen = set()
+    positions = set()
     own: list[tuple[YamlNode, KeyPath]] = [] if metadata is None else [(metadata, ("metadata",))]
     of_pods = [pod.metadata for pod in document.pods if pod.metadata is not None]
     for node, place in (*own, *of_pods):
-        if id(node) not in seen:
-            seen.add(id(node))
+        if id(node) not in positions:
+            positions.add(id(node))
             yield from check_schema(node, METADATA, place)
     if document.kind == "ConfigMap":
         yield from check_schema(document.root, DATA, ())
@@ -227,7 +227,7 @@ def _check_object(document: Document) -> Iterator[ManifestFinding]:
         yield from check_schema(document.root, SCHEDULER, ())
     yield from _check_pod(document)
     for pod in document.pods:
-        described = [(one.node, one.place) for one in pod.containers]
+        described = [(container.node, container.place) for container in pod.containers]
         for key in ("initContainers", "containers"):
             listed = enumerate(items(value_at(pod.node, key)))
             described += [(item, (*pod.place, key, number)) for number, item in listed]
@@ -310,7 +310,7 @@ def _findings(error: ValidationError, root: YamlNode, above: KeyPath) -> Iterato
     elif error.validator == "type":
         yield node_finding(key, node, *_other_type(node, part), value=value)
     elif error.validator == "enum":
-        choices = [str(one) for one in part["enum"]]
+        choices = [str(choice) for choice in part["enum"]]
         fix = "write " + (choices[0] if len(choices) == 1 else "one of " + ", ".join(choices))
         close = get_close_matches(value, choices, n=1, cutoff=0.6) if len(choices) > 1 else []
         fix += f"; did you mean {close[0]}?" if close else ""
@@ -326,9 +326,9 @@ def _at(node: YamlNode, place: KeyPath) -> YamlNode:
         if isinstance(part, int):
             node = items(node)[part]
             continue
-        found = fields(node)
+        children = fields(node)
         capital = part[:1].upper() + part[1:]
-        node = (found.get(part) or found[capital]).value
+        node = (children.get(part) or children[capital]).value
     return node
 
 

@@ -58,7 +58,7 @@ class Converted:
     @property
     def lost(self) -> tuple[ConversionNote, ...]:
         """The keys that the target does not support."""
-        return tuple(one for one in self.notes if one.what == "lost")
+        return tuple(note for note in self.notes if note.what == "lost")
 
 
 def convert(file: ManifestFile, target: Target) -> Converted:
@@ -77,20 +77,20 @@ def convert(file: ManifestFile, target: Target) -> Converted:
         work.note_comments(comments, text)
     except CannotEdit as error:
         raise CannotConvert(file, [(error.line, str(error))]) from error
-    made = Converted(
+    converted = Converted(
         file,
         target,
         text,
         tuple(sorted(work.notes, key=lambda one: one.line)),
         tuple(located.container for located, _, _ in work.rewritten),
     )
-    verify(file, made.text, work)
-    return made
+    verify(file, converted.text, work)
+    return converted
 
 
 def move_comments(work: FileConversion) -> list[str]:
     """Move the comments of removed keys to the new ones; return all of them."""
-    found: list[str] = []
+    comments: list[str] = []
     takers: dict[int, list[_Recipient]] = {}
     for located, rendered, new in work.rewritten:
         plan, _, path = work.placed(located.container)
@@ -98,10 +98,10 @@ def move_comments(work: FileConversion) -> list[str]:
             takers.setdefault(id(plan), []).append(_Recipient(path, located, rendered, new))
     for plan in work.plans.values():
         for path, gone in plan.comments():
-            found += [*gone.above, *gone.behind.values()]
+            comments += [*gone.above, *gone.behind.values()]
             if id(plan) in takers:
                 _move_to(takers[id(plan)], path, gone)
-    return found
+    return comments
 
 
 class _Recipient(NamedTuple):
@@ -113,20 +113,23 @@ class _Recipient(NamedTuple):
 
 def _move_to(takers: list[_Recipient], path: KeyPath, gone: RemovedComments) -> None:
     """Move the comments of one collection to its container, or to the pod's first."""
-    _, located, rendered, new = max(takers, key=lambda one: _shared(one.path, path))
+    _, located, rendered, new = max(takers, key=lambda item: _shared(item.path, path))
     above = list(gone.above)
     for name, comment in gone.behind.items():
-        found = next((one for one in (*located.to_convert, *located.own) if one.name == name), None)
-        if found is None:
+        key = next(
+            (item for item in (*located.to_convert, *located.own) if item.name == name),
+            None,
+        )
+        if key is None:
             above.append(comment)
             continue
-        taker = _replacement(found, rendered, new)
-        if taker is not None and _new_text(taker) == found.value.text:
+        taker = _replacement(key, rendered, new)
+        if taker is not None and _new_text(taker) == key.value.text:
             taker.behind = comment
         else:  # it may be about the number that was
-            written_out = f"# {name}: {found.value.text}  {comment}"
+            written_out = f"# {name}: {key.value.text}  {comment}"
             (above if taker is None else taker.above).append(written_out)
-    new[0].above += [one for one in above if one not in new[0].above]
+    new[0].above += [item for item in above if item not in new[0].above]
 
 
 def _shared(first: KeyPath, second: KeyPath) -> int:
@@ -134,13 +137,11 @@ def _shared(first: KeyPath, second: KeyPath) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _replacement(
-    found: LocatedKey, rendered: RenderedRequest, new: list[NewText]
-) -> NewText | None:
-    """Return the entry that replaces `found`."""
-    names = {one.name for one in rendered.written if one.key == found.key}
+def _replacement(key: LocatedKey, rendered: RenderedRequest, new: list[NewText]) -> NewText | None:
+    """Return the entry that replaces `key`."""
+    names = {entry.name for entry in rendered.written if entry.key == key.key}
     scoped = tuple(f".{name.rpartition('/')[2]}" for name in names)
-    return next((one for one in new if one.key in names or one.key.endswith(scoped)), None)
+    return next((entry for entry in new if entry.key in names or entry.key.endswith(scoped)), None)
 
 
 def _new_text(new: NewText) -> str:
@@ -149,7 +150,7 @@ def _new_text(new: NewText) -> str:
 
 def verify(file: ManifestFile, text: str, work: FileConversion) -> None:
     """Read the new text; CannotConvert if it is another request."""
-    again = {_key_of(one): one for one in read(file.path, text).containers}
+    again = {_key_of(container): container for container in read(file.path, text).containers}
     done = {id(located.container): rendered for located, rendered, _ in work.rewritten}
     reasons = [
         (before.line, f"{before.name}: {why}")
@@ -171,14 +172,14 @@ def _differences(
     if after is None:
         yield "it cannot be recognized as a container without its resources; add its image"
         return
-    first, now = (request_of(one, strict=False).requested for one in (before, after))
+    first, now = (request_of(item, strict=False).requested for item in (before, after))
     if rendered is None:
-        if {key: one.value for key, one in first.items()} != {
-            key: one.value for key, one in now.items()
+        if {key: item.value for key, item in first.items()} != {
+            key: item.value for key, item in now.items()
         }:
             yield "its request would change, because it shares what was converted"
         return
-    lost = dropped_fields(one.key for one in rendered.lost)
+    lost = dropped_fields(item.key for item in rendered.lost)
     try:
         differing = differing_fields(meaning_of(first), meaning_of(now))
     except QuotaError as error:
@@ -187,11 +188,11 @@ def _differences(
     for name in differing:
         if name not in lost:
             by = next(
-                (f", by {one.source}" for key, one in now.items() if field_of(key) == name),
+                (f", by {item.source}" for key, item in now.items() if field_of(key) == name),
                 "",
             )
             yield f"its {name} would change{by}; remove that key and convert again"
-    before_too = {refusal_text(one) for one in request_of(before, strict=True).problems}
+    before_too = {refusal_text(item) for item in request_of(before, strict=True).problems}
     for problem in request_of(after, strict=True).problems:
         if refusal_text(problem) not in before_too:
             yield refusal_text(problem)

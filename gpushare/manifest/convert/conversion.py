@@ -40,7 +40,7 @@ from gpushare.yaml_nodes import YamlNode, value_at
 NoteKind: TypeAlias = Literal["lost", "left", "note"]
 
 
-#: What separates documents: a line of dashes with its comment, or dashes before a document.
+#: The separator of documents: a line of dashes with its comment, or dashes before a document.
 _SEPARATOR: Final = re.compile(r"(?m)(^(?:---|\.\.\.)(?:[ \t]*(?:#.*)?\r?\n|[ \t]))")
 _COMMENT: Final = re.compile(r"(?m)(?:^|(?<=\s))(#.*)")
 _LONGEST: Final = 63  # what Kubernetes lets an annotation's name have behind its slash
@@ -105,15 +105,15 @@ class FileConversion:
     def note_comments(self, removed: Sequence[str], text: str) -> None:
         """Note the removed comments that are no longer in `text`; CannotEdit for others."""
         before = self.file.text
-        counts = [Counter(one.rstrip() for one in _COMMENT.findall(of)) for of in (before, text)]
+        counts = [Counter(raw.rstrip() for raw in _COMMENT.findall(of)) for of in (before, text)]
         fewer = counts[0] - counts[1]
         texts = [n for root in self.file.roots for n in root.walk() if "#" in n.text]
-        for found in _COMMENT.finditer(before) if fewer else ():
-            comment, at = found[1].rstrip(), found.start(1)
+        for match in _COMMENT.finditer(before) if fewer else ():
+            comment, at = match[1].rstrip(), match.start(1)
             if comment not in fewer or any(node.start <= at < node.end for node in texts):
                 continue
             line = before.count("\n", 0, at) + 1
-            if not any(comment in one for one in removed):
+            if not any(comment in raw for raw in removed):
                 why = f"the comment {comment} would be lost; move it away from braces or alias"
                 raise CannotEdit(why, line)
             if comment not in text:
@@ -126,14 +126,14 @@ class FileConversion:
         for pod in document.pods:
             asking = [
                 located
-                for located in (self._locate(one) for one in pod.containers)
+                for located in map(self._locate, pod.containers)
                 if located is not None and (located.to_convert or located.kept or located.alone)
             ]
             for container in pod.containers:
                 self._note_unknown(container)
-            changing = [one for one in asking if one.to_convert and one.layer]
-            for one in asking:
-                self._note_kept(one)
+            changing = [request for request in asking if request.to_convert and request.layer]
+            for request in asking:
+                self._note_kept(request)
             if changing:
                 try:
                     self._pod(pod, changing)
@@ -181,50 +181,50 @@ class FileConversion:
 
     def _note_kept(self, located: LocatedRequest) -> None:
         """Note the keys that stay, or that are removed without a replacement."""
-        for found in located.alone:
-            assert found.word is not None
-            why = found.word.row.instead or "no other system has an equivalent"
-            self._note(found.value, found.name, "left", f"not converted: {why}")
-        for found in located.kept:
-            assert found.word is not None
-            row = found.word.row
-            title = found.word.dialect.title
+        for key in located.alone:
+            assert key.word is not None
+            why = key.word.row.instead or "no other system has an equivalent"
+            self._note(key.value, key.name, "left", f"not converted: {why}")
+        for key in located.kept:
+            assert key.word is not None
+            row = key.word.row
+            title = key.word.dialect.title
             if row.where == "claim":
                 why = f"claims are not converted: {title} continues to serve this one"
-                self._note(found.value, found.name, "left", why)
+                self._note(key.value, key.name, "left", why)
             elif row.where == "limit":
                 why = row.instead or f"{self.target.title} has no equivalent of this {title} limit"
-                self._note(found.value, found.name, "lost", f"removed: {why}")
-                self._remove(located.container, found)
+                self._note(key.value, key.name, "lost", f"removed: {why}")
+                self._remove(located.container, key)
             elif row.role != "record" and row.instead:
-                self._note(found.value, found.name, "left", f"it has no effect here; {row.instead}")
+                self._note(key.value, key.name, "left", f"it has no effect here; {row.instead}")
             else:
                 why = f"only {title} reads it ({row.meaning.rstrip('.')})"
-                self._note(found.value, found.name, "left", why)
+                self._note(key.value, key.name, "left", why)
 
     # --- a pod ---
 
     def _pod(self, pod: Pod, asking: Sequence[LocatedRequest]) -> None:
         surface = surface_of(pod.document.kind)
-        made: list[tuple[LocatedRequest, RenderedRequest]] = []
+        requests: list[tuple[LocatedRequest, RenderedRequest]] = []
         for located in asking:
             try:
                 quota = request_from(located.layer)
-                made.append((located, render(located.layer, quota, self.target, surface)))
+                requests.append((located, render(located.layer, quota, self.target, surface)))
             except Untranslatable as error:
                 self.reasons.append((located.line, f"{located.container.name}: {error}"))
             except QuotaError as error:
                 self.reasons.append((located.line, str(error)))
-        if len(made) < len(asking):
+        if len(requests) < len(asking):
             return
-        for located, rendered in made:
+        for located, rendered in requests:
             for note in located.request.notes:
                 self._note(located.container, located.container.name, "note", note)
             for lost in rendered.lost:
                 self._note_lost(located, lost)
             self._note_policy(located)
-        self._agree(made)
-        for located, rendered in made:
+        self._agree(requests)
+        for located, rendered in requests:
             self.rewritten.append((located, rendered, self._write(pod, located, rendered)))
         self._runtime(pod)
 
@@ -237,7 +237,10 @@ class FileConversion:
         ):
             return
         for row in (
-            row for one in located.request.dialects if one.layer for row in one.dialect.rows
+            row
+            for dialect in located.request.dialects
+            if dialect.layer
+            for row in dialect.dialect.rows
         ):
             if row.setting == POLICY:
                 why = (
@@ -248,8 +251,10 @@ class FileConversion:
 
     def _note_lost(self, located: LocatedRequest, lost: DroppedKey) -> None:
         source = located.layer[lost.key].source.name if lost.key in located.layer else ""
-        found = next((one for one in located.to_convert if one.name == source), None)
-        value: ManifestValue | Container = found.value if found else located.container
+        key_lost = next(
+            (converted for converted in located.to_convert if converted.name == source), None
+        )
+        value: ManifestValue | Container = key_lost.value if key_lost else located.container
         self._note(value, source or lost.key, "lost", f"{lost.key} {lost.text}: {lost.why}")
 
     def placed(self, part: Container | Pod) -> tuple[DocumentEdits, YamlNode, KeyPath]:
@@ -257,17 +262,17 @@ class FileConversion:
         path = (*part.document.root.path, *part.place)
         return self.plans[id(part.node.root)], part.node, path
 
-    def _remove(self, container: Container, found: LocatedKey) -> None:
-        value = found.value
+    def _remove(self, container: Container, key: LocatedKey) -> None:
+        value = key.value
         plan, _, _ = self.placed(container)
         path = (*container.document.root.path, *value.place)
-        if found.word is not None and found.word.row.where == "label":
+        if key.word is not None and key.word.row.where == "label":
             selected = value_at(container.document.root, "spec", "selector")
             if selected is not None and any(
-                node.kind == "scalar" and node.text == found.name for node in selected.walk()
+                node.kind == "scalar" and node.text == key.name for node in selected.walk()
             ):
                 why = "kept, because the selector uses it"
-                self._note(value, found.name, "left", why)
+                self._note(value, key.name, "left", why)
                 return
         for depth in range(len(path) - 1, 0, -1):
             if isinstance(path[depth], int):  # NAME=VALUE, or {name: ..., value: ...}
@@ -280,21 +285,23 @@ class FileConversion:
 
     # --- what is written ---
 
-    def _agree(self, made: Sequence[tuple[LocatedRequest, RenderedRequest]]) -> None:
+    def _agree(self, requests: Sequence[tuple[LocatedRequest, RenderedRequest]]) -> None:
         """Drop annotations in which the containers of a pod differ."""
         if self.target.scoped:
             return
         first: dict[str, RenderedKey] = {}
-        for located, rendered in made:
-            for one in [one for one in rendered.written if one.where == "annotation"]:
-                if first.setdefault(one.name, one).text != one.text:
+        for located, rendered in requests:
+            for annotation in [
+                annotation for annotation in rendered.written if annotation.where == "annotation"
+            ]:
+                if first.setdefault(annotation.name, annotation).text != annotation.text:
                     why = (
-                        f"{one.name} applies to the whole pod, and another container needs "
+                        f"{annotation.name} applies to the whole pod, and another container needs "
                         "another value"
                     )
-                    rendered.lost.append(DroppedKey(one.key, one.text, why))
+                    rendered.lost.append(DroppedKey(annotation.key, annotation.text, why))
                     self._note_lost(located, rendered.lost[-1])
-                    rendered.written.remove(one)
+                    rendered.written.remove(annotation)
 
     def _write(self, pod: Pod, located: LocatedRequest, rendered: RenderedRequest) -> list[NewText]:
         """Replace the keys of a request by those of the target; return the new entries."""
@@ -302,51 +309,51 @@ class FileConversion:
         new: dict[RenderedKey, NewText] = {}
         stays: set[tuple[str, str]] = set()
         # New limits are quoted as the old ones are.
-        quoted = any(one.value.value_node.style for one in located.limits_to_convert[:1])
-        for one in rendered.written:
-            name = self._name(pod, located.container, one)
-            value: str | int | Quoted = one.text
-            if one.where == "limit":
-                value = Quoted(one.text) if quoted else int(one.text)
-            stays.add((name, one.text))
-            new[one] = NewText(name, value)
+        quoted = any(entry.value.value_node.style for entry in located.limits_to_convert[:1])
+        for entry in rendered.written:
+            name = self._name(pod, located.container, entry)
+            value: str | int | Quoted = entry.text
+            if entry.where == "limit":
+                value = Quoted(entry.text) if quoted else int(entry.text)
+            stays.add((name, entry.text))
+            new[entry] = NewText(name, value)
         standing: set[str] = set()
-        for found in (*located.to_convert, *located.own):
-            if (found.name, found.value.text) in stays and not found.of_requests:
-                standing.add(found.name)
+        for key in (*located.to_convert, *located.own):
+            if (key.name, key.value.text) in stays and not key.of_requests:
+                standing.add(key.name)
             else:
-                self._remove(located.container, found)
+                self._remove(located.container, key)
         plan, node, path = self.placed(located.container)
         here = EditTarget(plan, node, path)
-        written = {one: made for one, made in new.items() if made.key not in standing}
-        if limits := [made for one, made in written.items() if one.where == "limit"]:
+        written = {entry: made for entry, made in new.items() if made.key not in standing}
+        if limits := [made for entry, made in written.items() if entry.where == "limit"]:
             here.limits(limits, self._limits(located))
-        if env := [made for one, made in written.items() if one.where == "env"]:
+        if env := [made for entry, made in written.items() if entry.where == "env"]:
             here.variables(env, surface)
-        if of_pod := [made for one, made in written.items() if one.where == "annotation"]:
+        if of_pod := [made for entry, made in written.items() if entry.where == "annotation"]:
             self._annotate(pod, of_pod)
         return list(written.values())
 
     def _limits(self, located: LocatedRequest) -> tuple[YamlNode, KeyPath] | None:
         """Return the mapping in which limits are converted, which an alias may have brought."""
-        for found in located.limits_to_convert:
-            if not found.of_requests and (mapping := found.value.key_node.parent):
-                path = (*located.container.document.root.path, *found.value.place[:-1])
+        for limit in located.limits_to_convert:
+            if not limit.of_requests and (mapping := limit.value.key_node.parent):
+                path = (*located.container.document.root.path, *limit.value.place[:-1])
                 return mapping, path
         return None
 
-    def _name(self, pod: Pod, container: Container, one: RenderedKey) -> str:
+    def _name(self, pod: Pod, container: Container, written: RenderedKey) -> str:
         """Return the name of a key, with the container's if the pod has others."""
         joined = pod.document.kind in SERVING or container.place[-1:] == ("container",)
         alone = len(pod.containers) == 1 and not joined  # others come in the cluster
-        if one.where != "annotation" or not self.target.scoped or alone:
-            return one.name
+        if written.where != "annotation" or not self.target.scoped or alone:
+            return written.name
         why = ""
         if not container.name:
             why = "a request needs the container's name; add one"
         elif sum(other.name == container.name for other in pod.containers) > 1:
             why = f"two containers of this pod are named {container.name}; rename one"
-        domain, _, key = one.name.partition("/")
+        domain, _, key = written.name.partition("/")
         name = f"container.{container.name}.{key}"
         if len(name) > _LONGEST:
             why = f"the annotation {domain}/{name} is too long for Kubernetes; rename the container"
@@ -358,9 +365,9 @@ class FileConversion:
         plan, node, path = self.placed(pod)
         here = EditTarget(plan, node, path)
         there = {key: value.text for key, value in pod.annotations.items()}
-        fresh = [one for one in new if there.get(one.key) != one.value]
-        wished = {one.key for one in self._annotated.setdefault(id(pod), [])}
-        fresh = [one for one in fresh if one.key not in wished]
+        fresh = [entry for entry in new if there.get(entry.key) != entry.value]
+        wished = {entry.key for entry in self._annotated.setdefault(id(pod), [])}
+        fresh = [entry for entry in fresh if entry.key not in wished]
         self._annotated[id(pod)] += fresh
         if fresh:
             serving = pod.document.kind in SERVING
@@ -405,7 +412,9 @@ class FileConversion:
         """Note the labels of a vendor's nodes that the pod selects."""
         selector = node.get("nodeSelector")
         texts = (
-            {} if selector is None else {one.key.text: one.value.text for one in selector.entries}
+            {}
+            if selector is None
+            else {entry.key.text: entry.value.text for entry in selector.entries}
         )
         for word in TABLES.find("node label", texts):
             if word.dialect.name != self.target.dialect:
@@ -469,7 +478,7 @@ class EditTarget:
     def variables(self, new: Sequence[NewText], surface: Surface) -> None:
         """Put `new`, names with texts, into the environment of this container."""
         if surface == "kubernetes":
-            items = [(_first_entry("name", one), NewText("value", one.value)) for one in new]
+            items = [(_first_entry("name", entry), NewText("value", entry.value)) for entry in new]
             self.plan.add_items(self.path, "env", list(items))
         elif surface == "ecs":
             capital = self.node.get("Name") is not None
@@ -482,10 +491,10 @@ class EditTarget:
                     "environment",
                 )
             )
-            items = [(_first_entry(name, one), NewText(value, one.value)) for one in new]
+            items = [(_first_entry(name, entry), NewText(value, entry.value)) for entry in new]
             self.plan.add_items(self.path, key, list(items))
         elif (there := self.node.get("environment")) is not None and there.kind == "sequence":
-            lines = [f"{one.key}={_value_text(one)}" for one in new]
+            lines = [f"{entry.key}={_value_text(entry)}" for entry in new]
             self.plan.add_items(self.path, "environment", list(lines))
         else:
             self.plan.add(self.path, ("environment",), new)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is to change in a document, by the paths at which it is read, and the text with it.
+"""The changes of a document, by the paths at which it is read, and the text with them.
 
 An alias or a merge key may bring one text to several paths. A change is made where the text is
 written, and the result is read again: what differs from the plan refuses the document.
@@ -36,7 +36,7 @@ from ruamel.yaml.tokens import CommentToken
 from gpushare.text_position import KeyPath, UnreadableText, key_of
 from gpushare.yaml_nodes import YamlNode, find, parse
 
-#: What goes with the last entry or item in it.
+#: The text that goes with the last entry or item in it.
 PRUNED: Final = frozenset(
     [
         "annotations",
@@ -60,7 +60,7 @@ _JSON_INDENT: Final = re.compile(r"\n([ \t]+)")
 
 @dataclass
 class _Site:
-    """What changes in a collection: keys or items that go, and what comes."""
+    """The changes of a collection: keys or items that go, and entries that come."""
 
     node: YamlNode
     path: KeyPath
@@ -124,8 +124,8 @@ class DocumentEdits:
         self._after.setdefault(path, after)
         if site is not None:
             self._written_in[path] = site
-        for one in new:
-            _merge(self._new.setdefault(path, []), one)
+        for entry in new:
+            _merge(self._new.setdefault(path, []), entry)
 
     def add_items(self, path: KeyPath, name: str, new: Sequence[Data]) -> None:
         """Put items into the list `name` of the mapping at `path`."""
@@ -157,23 +157,23 @@ class DocumentEdits:
             for site in sorted(self._sites.values(), key=lambda site: -len(site.node.path))
             if site.going
         ]
-        for site, found in sorted(removed, key=lambda one: one[0].node.start):
-            yield site.path, found
+        for site, removal in sorted(removed, key=lambda one: one[0].node.start):
+            yield site.path, removal
 
     def apply(self) -> str:
         """Return the text of the document with its changes; CannotEdit if it had others."""
         if not self._sites:
             return self._text
         if self._tree is None:
-            made = self._json(self._changed(_loaded(self._text), _json_value))
+            text = self._json(self._changed(_loaded(self._text), _json_value))
         else:
             for site in self._sites.values():
                 if site.new:
                     self._tree.insert(site.node, site.new, self._after.get(site.path))
-            made = self._tree.text()
+            text = self._tree.text()
         with suppress(CannotEdit):  # where lines are indented in two ways then
-            return self._verified(_restored(self._text, self._unchanged, made))
-        return self._verified(made)
+            return self._verified(_restored(self._text, self._unchanged, text))
+        return self._verified(text)
 
     def _prune(self) -> None:
         """Let a collection go that has nothing left in it."""
@@ -229,12 +229,12 @@ class DocumentEdits:
                 raise CannotEdit(why, key.line)
 
     def _json(self, data: Any) -> str:
-        found = _JSON_INDENT.search(self._text)
-        indent, ascii_only = found[1] if found else None, self._text.isascii()
+        indent_match = _JSON_INDENT.search(self._text)
+        indent, ascii_only = indent_match[1] if indent_match else None, self._text.isascii()
         return json.dumps(data, indent=indent, ensure_ascii=ascii_only) + "\n"
 
-    def _changed(self, data: Any, made: Callable[[Data], Any]) -> Any:
-        """Return `data`, which the document has, with the changes; `made` makes what comes."""
+    def _changed(self, data: Any, converted: Callable[[Data], Any]) -> Any:
+        """Return `data`, which the document has, with the changes; `converted` makes what comes."""
         going: dict[KeyPath, list[Any]] = {}
         places: dict[KeyPath, int] = {}
         for path in self._going:
@@ -250,11 +250,13 @@ class DocumentEdits:
             at = len(of) if after not in of else 0 if after == "" else list(of).index(after) + 1
             at = places.get(path, 0 if after == "" else at)
             if isinstance(of, list):
-                of[at:at] = [made(one) for one in new]
+                of[at:at] = [converted(entry) for entry in new]
                 continue
-            of.update({one.key: made(one.value) for one in new if one.key in of})
+            of.update({entry.key: converted(entry.value) for entry in new if entry.key in of})
             tail = [(key, of.pop(key)) for key in list(of)[at:]]
-            of.update({one.key: made(one.value) for one in new if one.key not in dict(tail)})
+            of.update(
+                {entry.key: converted(entry.value) for entry in new if entry.key not in dict(tail)}
+            )
             of.update(tail)
         return data
 
@@ -267,10 +269,10 @@ class DocumentEdits:
         first, second = self._changed(_content(self._root), _content_of), _content(root)
         leaves = [list(_leaves(one)) for one in (first, second)]
         if any(entry.is_merge for node in self._root.walk() for entry in node.entries):
-            leaves = [sorted(one, key=repr) for one in leaves]  # their order has no meaning
+            leaves = [sorted(leaf, key=repr) for leaf in leaves]  # their order has no meaning
         pairs = zip_longest(*leaves, fillvalue=((), None))
-        found = next(((one[0], other[0]) for one, other in pairs if one != other), None)
-        path = found and found[found[1] not in dict(leaves[0])]
+        difference = next(((one[0], other[0]) for one, other in pairs if one != other), None)
+        path = difference and difference[difference[1] not in dict(leaves[0])]
         while path is not None:
             if node := find(self._root, path):
                 why = f"{key_of(path)} would change, too; write out what an alias shares with it"
@@ -286,7 +288,7 @@ def _restored(text: str, unchanged: str, made: str) -> str:
     """
     if text == unchanged:
         return made
-    before, plain, after = (one.splitlines(keepends=True) for one in (text, unchanged, made))
+    before, plain, after = (part.splitlines(keepends=True) for part in (text, unchanged, made))
     equal = SequenceMatcher(None, plain, after).get_matching_blocks()
     parts = []
     for _, start, end, first, last in SequenceMatcher(None, plain, before).get_opcodes():
@@ -311,9 +313,9 @@ def _loaded(text: str) -> Any:
 
 def _json_value(value: Data) -> Any:
     if isinstance(value, tuple):
-        return {one.key: _json_value(one.value) for one in value}
+        return {item.key: _json_value(item.value) for item in value}
     if isinstance(value, list):
-        return [_json_value(one) for one in value]
+        return [_json_value(item) for item in value]
     return value.text if isinstance(value, Quoted) else value
 
 
@@ -356,12 +358,12 @@ def _nested(way: Sequence[str], new: Sequence[NewText]) -> list[NewText]:
 
 def _merge(into: list[NewText], new: NewText) -> None:
     """Put a mapping beside others that are new, or into the one of its name."""
-    for number, one in enumerate(into):
-        if one.key == new.key and isinstance(one.value, tuple) and isinstance(new.value, tuple):
-            inner = list(one.value)
+    for number, item in enumerate(into):
+        if item.key == new.key and isinstance(item.value, tuple) and isinstance(new.value, tuple):
+            inner = list(item.value)
             for entry in new.value:
                 _merge(inner, entry)
-            into[number] = replace(one, value=tuple(inner))
+            into[number] = replace(item, value=tuple(inner))
             return
     into.append(new)
 
@@ -419,10 +421,10 @@ class DocumentTree:
         return written.getvalue().replace("\n", self._break)
 
     def _at(self, node: YamlNode) -> Any:
-        found = self._root
+        node_there = self._root
         for step in node.path:
-            found = found[step]
-        return found
+            node_there = node_there[step]
+        return node_there
 
     def _place(self, node: YamlNode) -> tuple[Any, Any]:
         """Return the collection that an item, a key or its value is in, and its place there."""
@@ -434,13 +436,13 @@ class DocumentTree:
 
         `replaced`: something is inserted where the first of them is.
         """
-        found = RemovedComments()
+        removed = RemovedComments()
         parts = sorted(parts, key=attrgetter("start"))
         for part in reversed(parts):
             holder, key = self._place(part)
             at = _index(holder, key)
             below = self._cut(holder, key)
-            self._take_comments(holder, key, found)
+            self._take_comments(holder, key, removed)
             del holder[key]
             if isinstance(key, str):
                 holder.ca.items.pop(key, None)
@@ -452,15 +454,15 @@ class DocumentTree:
                     blank = max(
                         (n for n, line in enumerate(lines, 1) if not line.strip()), default=0
                     )
-                    found.above[:0] = [line.strip() for line in lines[blank:]]
+                    removed.above[:0] = [line.strip() for line in lines[blank:]]
                     below = "".join(lines[:blank]) + below
                 self._paste(holder, at, below)
             elif not holder and part.parent and part.parent.parent:
                 outer, name = self._place(part.parent)
                 self._paste(outer, _index(outer, name) + 1, below)
             else:
-                found.above += [line.strip() for line in below.splitlines() if line.strip()]
-        return found
+                removed.above += [line.strip() for line in below.splitlines() if line.strip()]
+        return removed
 
     def insert(
         self, site: YamlNode, new: Sequence[NewText] | Sequence[Data], after: str | None
@@ -471,50 +473,50 @@ class DocumentTree:
         """
         holder, column = self._at(site), self._column(site)
         fresh = []
-        for one in new:
-            if isinstance(one, NewText) and one.key in holder:
-                below = self._cut(holder, one.key)
-                holder[one.key] = self._built(one.value, column + self._step)
-                self._paste(holder, _index(holder, one.key) + 1, below)
+        for entry in new:
+            if isinstance(entry, NewText) and entry.key in holder:
+                below = self._cut(holder, entry.key)
+                holder[entry.key] = self._built(entry.value, column + self._step)
+                self._paste(holder, _index(holder, entry.key) + 1, below)
             else:
-                fresh.append(one)
+                fresh.append(entry)
         at = _index(holder, after) + 1 if after in holder else 0 if after == "" else len(holder)
         if id(holder) in self._places:
             at, below = self._places[id(holder)]
         else:
             below = self._cut(holder, _key_at(holder, at - 1)) if at else ""
-        for number, one in enumerate(fresh, at):
-            self._put(holder, number, one, column)
+        for number, entry in enumerate(fresh, at):
+            self._put(holder, number, entry, column)
         self._paste(holder, at + len(fresh), below)
 
-    def _put(self, holder: Any, at: int, one: NewText | Data, column: int) -> None:
+    def _put(self, holder: Any, at: int, entry: NewText | Data, column: int) -> None:
         """Put an entry or an item with its comments at a place; lines begin at `column`."""
         above: list[str] = []
         key: Any = at
-        if isinstance(one, NewText):
-            above, key = one.above, _scalar(one.key)
-            within = self._offset if isinstance(one.value, list) else self._step
-            holder.insert(at, key, self._built(one.value, column + within))
+        if isinstance(entry, NewText):
+            above, key = entry.above, _scalar(entry.key)
+            within = self._offset if isinstance(entry.value, list) else self._step
+            holder.insert(at, key, self._built(entry.value, column + within))
         else:
-            if isinstance(one, tuple):
-                above, one = one[0].above, (replace(one[0], above=[]), *one[1:])
-            holder.insert(at, self._built(one, column + self._dash))
+            if isinstance(entry, tuple):
+                above, entry = entry[0].above, (replace(entry[0], above=[]), *entry[1:])
+            holder.insert(at, self._built(entry, column + self._dash))
         if holder.fa.flow_style():
             return
         if above:
             text = "".join(" " * column + comment + "\n" for comment in above)
             _slots(holder, key)[_ABOVE] = [_token(text)]
-        if isinstance(one, NewText) and one.behind:
-            _slots(holder, key)[_BEHIND[type(holder)]] = _token(f" {one.behind}\n")
+        if isinstance(entry, NewText) and entry.behind:
+            _slots(holder, key)[_BEHIND[type(holder)]] = _token(f" {entry.behind}\n")
 
     def _built(self, value: Data, column: int) -> Any:
         """Return a value for a tree; the lines of a collection begin at `column`."""
         if not isinstance(value, (tuple, list)):
             return _scalar(value)
-        made = CommentedMap() if isinstance(value, tuple) else CommentedSeq()
-        for number, one in enumerate(value):
-            self._put(made, number, one, column)
-        return made
+        collection = CommentedMap() if isinstance(value, tuple) else CommentedSeq()
+        for number, entry in enumerate(value):
+            self._put(collection, number, entry, column)
+        return collection
 
     def _column(self, site: YamlNode) -> int:
         """Return the column of the entries, or of the dashes, of a collection."""
@@ -560,18 +562,18 @@ class DocumentTree:
             slots[behind] = _token("" if isinstance(holder[key], _BLOCK_TEXTS) else "\n")
         slots[behind].value += below
 
-    def _take_comments(self, holder: Any, key: Any, found: RemovedComments) -> None:
+    def _take_comments(self, holder: Any, key: Any, removed: RemovedComments) -> None:
         """Collect the comments of an entry and of what is within it."""
         for number, slot in enumerate(holder.ca.items.get(key, ())):
             for token in slot if isinstance(slot, list) else [slot] if slot else []:
                 for line, text in enumerate(token.value.splitlines()):
                     if text.strip() and line == 0 and number == 2 and isinstance(key, str):
-                        found.behind.setdefault(key, text)
+                        removed.behind.setdefault(key, text)
                     elif text.strip():
-                        found.above.append(text.strip())
+                        removed.above.append(text.strip())
         if self._is_written(holder, key):
             for at in range(len(holder[key])):
-                self._take_comments(holder[key], _key_at(holder[key], at), found)
+                self._take_comments(holder[key], _key_at(holder[key], at), removed)
 
 
 def _indentation(root: YamlNode) -> tuple[int, int, int]:
@@ -615,7 +617,7 @@ def _scalar(value: str | int | Quoted) -> str:
 
 # --- what is written into a document, and why one cannot be edited ---
 
-#: What is written: a string, a number, a mapping, or a list of these.
+#: The data that is written: a string, a number, a mapping, or a list of these.
 Data: TypeAlias = "str | int | Quoted | tuple[NewText, ...] | list[Data]"
 
 

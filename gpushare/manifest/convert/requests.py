@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container requests, where its keys are, and whether two requests are the same."""
+"""The request of a container, the place of its keys, and the comparison of two requests."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class LocatedRequest:
     @property
     def limits_to_convert(self) -> list[LocatedKey]:
         """The limits and requests among the keys of other dialects."""
-        return [one for one in self.to_convert if one.word and one.word.row.where == "limit"]
+        return [key for key in self.to_convert if key.word and key.word.row.where == "limit"]
 
     @property
     def layer(self) -> Layer:
@@ -82,8 +82,8 @@ class LocatedRequest:
     @property
     def line(self) -> int:
         """The line of the first word of it."""
-        found = next(iter((*self.to_convert, *self.own)), None)
-        return found.value.line if found else self.container.line
+        first = next(iter((*self.to_convert, *self.own)), None)
+        return first.value.line if first else self.container.line
 
 
 def locate_request(container: Container, dialect: str) -> LocatedRequest:
@@ -95,21 +95,21 @@ def locate_request(container: Container, dialect: str) -> LocatedRequest:
     to_convert, kept, own, alone = [], [], [], []
     for spoken in request.dialects:
         for word in spoken.words:
-            for found in _located_keys(container, word):
+            for located in _located_keys(container, word):
                 if spoken.dialect.name == dialect:
-                    own.append(found)
+                    own.append(located)
                 elif _is_translated(word, spoken):
-                    to_convert.append(found)
+                    to_convert.append(located)
                 elif spoken.layer:
-                    kept.append(found)
+                    kept.append(located)
                 elif word.row.role == "request" and not word.row.key and not word.row.is_visible:
-                    alone.append(found)
+                    alone.append(located)
     ours = list(_gpushare_keys(container))
     if dialect:
         to_convert += ours
     else:
         own += ours
-    gives = tuple(found for found in own if found.key)
+    gives = tuple(located for located in own if located.key)
     return LocatedRequest(container, request, tuple(to_convert), tuple(kept), gives, tuple(alone))
 
 

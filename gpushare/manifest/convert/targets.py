@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What manifests are converted to: which canonical key becomes which key, in which unit.
+"""The targets of conversions: which canonical key becomes which key, in which unit.
 
 Tables like those of gpushare/quota/dialects, in the other direction. A converted text is read
 again, and must make the same request (`verify` in convert/__init__.py).
@@ -64,7 +64,7 @@ class Target:
     words: Mapping[Surface, tuple[TargetKey, ...]]
     dialect: str = ""
     scoped: bool = False
-    #: What sets a key that the target has no row for.
+    #: The way to set a key that the target has no row for.
     elsewhere: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -269,14 +269,14 @@ def render(layer: Layer, quota: QuotaRequest, target: Target, surface: Surface) 
         value = values[key]
         text = layer[key].text if key in layer and layer[key].value == value else _text(key, value)
         of_key = [row for row in rows if row.key == key]
-        found = _render_key(of_key, value, text if target.name == "gpushare" else None)
-        if isinstance(found, str):
-            why = found or f"{target.title} has no key for it"
+        rendered_key = _render_key(of_key, value, text if target.name == "gpushare" else None)
+        if isinstance(rendered_key, str):
+            why = rendered_key or f"{target.title} has no key for it"
             if key in target.elsewhere:
                 why = f"{target.title} sets it by {target.elsewhere[key]}"
             made.lost.append(DroppedKey(key, text, why))
             continue
-        row, rendered = found
+        row, rendered = rendered_key
         made.written.append(RenderedKey(key, row.name, row.where, rendered.text))
         if rendered.but:
             made.lost.append(DroppedKey(key, text, rendered.but))
@@ -306,7 +306,7 @@ def _text(key: str, value: Value) -> str:
 
 
 def _gpushare_values(
-    values: CanonicalValues, effective: EffectiveRequest, _made: RenderedRequest
+    values: CanonicalValues, effective: EffectiveRequest, _rendered: RenderedRequest
 ) -> CanonicalValues:
     if effective.kind == "shared" and values.get("count") == 1:
         return {key: value for key, value in values.items() if key != "count"}
@@ -314,7 +314,7 @@ def _gpushare_values(
 
 
 def _hami_values(
-    values: CanonicalValues, effective: EffectiveRequest, made: RenderedRequest
+    values: CanonicalValues, effective: EffectiveRequest, rendered: RenderedRequest
 ) -> CanonicalValues:
     """Cards are always counted, and a whole one is all of its compute."""
     kept = dict(values)
@@ -324,7 +324,7 @@ def _hami_values(
             kept["allow"] = devices
         else:
             why = "HAMi selects cards by UUID: use those of gpushare ls, or omit the key"
-            made.lost.append(DroppedKey("devices", ",".join(devices), why))
+            rendered.lost.append(DroppedKey("devices", ",".join(devices), why))
     first: CanonicalValues = {"count": effective.count or 1}
     if effective.kind == "exclusive":
         kept = {key: kept[key] for key in kept if key not in {"memory", "memory-percent"}}
@@ -333,7 +333,7 @@ def _hami_values(
 
 
 def _qgpu_values(
-    values: CanonicalValues, effective: EffectiveRequest, made: RenderedRequest
+    values: CanonicalValues, effective: EffectiveRequest, rendered: RenderedRequest
 ) -> CanonicalValues:
     """Whole cards are N x 100 of compute; a part is of one card, and has memory and compute."""
     kept = {key: value for key, value in values.items() if key != "count"}
@@ -341,7 +341,7 @@ def _qgpu_values(
     if effective.kind == "exclusive":
         kept = {key: kept[key] for key in kept if key not in {"memory", "memory-percent", "weight"}}
         if cards > 1 and kept.get("class") == "offline":
-            _drop(kept, made, "class", "an offline pod of qGPU has one card")
+            _drop(kept, rendered, "class", "an offline pod of qGPU has one card")
         return {**kept, "cores": cards * 100}
     if cards > 1:
         raise Untranslatable(f"qGPU shares one card at a time, and {cards} are requested")
@@ -349,9 +349,9 @@ def _qgpu_values(
         raise Untranslatable("qGPU needs memory in GiB, not in percent; use memory")
     if kept.get("class") == "online":
         for key in ("cores", "weight"):
-            _drop(kept, made, key, "an online pod of qGPU only requests memory")
+            _drop(kept, rendered, key, "an online pod of qGPU only requests memory")
     elif "cores" in kept:
-        _drop(kept, made, "weight", "qGPU takes it instead of cores, not in addition")
+        _drop(kept, rendered, "weight", "qGPU takes it instead of cores, not in addition")
     elif _greedy(kept):
         del kept["policy"]  # which qgpu-core-greedy is
     else:
@@ -365,9 +365,9 @@ def _greedy(kept: CanonicalValues) -> bool:
     return isinstance(weight, int) and 0 < weight <= 100 and kept.get("policy") == _BY_WEIGHT
 
 
-def _drop(kept: CanonicalValues, made: RenderedRequest, key: str, why: str) -> None:
+def _drop(kept: CanonicalValues, rendered: RenderedRequest, key: str, why: str) -> None:
     if key in kept:
-        made.lost.append(DroppedKey(key, str(kept.pop(key)), why))
+        rendered.lost.append(DroppedKey(key, str(kept.pop(key)), why))
 
 
 _ADAPTERS: Final[
