@@ -24,10 +24,10 @@ from gpushare.errors import UserError
 def check_libraries() -> None:
     """Raise UserError if an optional dependency is missing; none is imported."""
     try:
-        found = all(map(importlib.util.find_spec, ("grpc", "google.protobuf.message_factory")))
+        has_all = all(map(importlib.util.find_spec, ("grpc", "google.protobuf.message_factory")))
     except ModuleNotFoundError:  # of a package above
-        found = False
-    if not found:
+        has_all = False
+    if not has_all:
         raise UserError(
             "grpcio or protobuf is not installed. "
             f"Run {sys.executable} -m pip install grpcio protobuf "

@@ -161,8 +161,8 @@ def _card(row: Mapping[str, Any], pcie_root: str) -> OfferedCard:
 
 
 def _capability(text: str) -> tuple[int, int] | None:
-    found = re.fullmatch(r"([0-9]+)\.([0-9]+)", text)
-    return (int(found[1]), int(found[2])) if found else None
+    match = re.fullmatch(r"([0-9]+)\.([0-9]+)", text)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def pcie_roots(root: Path = Path("/")) -> dict[str, str]:
@@ -171,7 +171,7 @@ def pcie_roots(root: Path = Path("/")) -> dict[str, str]:
     Source: NVIDIA driver README, "/proc interface"; Kubernetes, the attribute
     `resource.kubernetes.io/pcieRoot`.
     """
-    found = {}
+    roots = {}
     for file in root.glob(_INFORMATION):
         try:
             text = file.read_text("ascii", "replace")
@@ -183,5 +183,5 @@ def pcie_roots(root: Path = Path("/")) -> dict[str, str]:
         device = root / "sys/bus/pci/devices" / address[1].lower()
         place = _ROOT.search("/" + str(device.resolve().relative_to(root.resolve())))
         if place is not None:
-            found[uuid[1]] = place[1]
-    return found
+            roots[uuid[1]] = place[1]
+    return roots

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `gpushare-node` reads from the Kubernetes API server and writes to it."""
+"""The objects that `gpushare-node` reads from the Kubernetes API server and writes to it."""

@@ -118,7 +118,9 @@ def claim_of(body: Object) -> AllocatedClaim:
         namespace=metadata["namespace"],
         name=metadata["name"],
         pods=tuple(
-            one["uid"] for one in reserved if one["resource"] == "pods" and not one.get("apiGroup")
+            user["uid"]
+            for user in reserved
+            if user["resource"] == "pods" and not user.get("apiGroup")
         ),
         devices=tuple(
             _device(result, configuration)
@@ -164,14 +166,14 @@ def _parameters(request: str, configuration: Collection[Mapping[str, Any]]) -> d
 
     The entries are in this order already. Source: resource.k8s.io/v1, DeviceAllocationResult.
     """
-    found: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     parent = request.partition("/")[0]  # of an alternative: `gpu/small`
     for entry in configuration:
         names, opaque = entry.get("requests") or [], entry.get("opaque") or {}
         applies = not names or request in names or parent in names
         if applies and opaque.get("driver") == DRIVER:
-            found |= read_parameters(opaque.get("parameters"))
-    return found
+            parameters |= read_parameters(opaque.get("parameters"))
+    return parameters
 
 
 def read_parameters(parameters: Any) -> dict[str, str]:
@@ -184,7 +186,7 @@ def read_parameters(parameters: Any) -> dict[str, str]:
             f"parameters: {kind[0]} {kind[1]} is unknown. "
             f"Use apiVersion: {PARAMETERS_VERSION}, kind: {PARAMETERS_KIND}"
         )
-    found = {}
+    texts = {}
     for key, value in parameters.items():
         if key in {"apiVersion", "kind"}:
             continue
@@ -192,8 +194,8 @@ def read_parameters(parameters: Any) -> dict[str, str]:
             raise BadClaim(f"parameters: {key}: unknown. Use {', '.join(PARAMETERS)}")
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise BadClaim(f"parameters: {key}: not text or a whole number. Quote it")
-        found[key] = str(value)
-    return found
+        texts[key] = str(value)
+    return texts
 
 
 def _with_ready(
@@ -201,18 +203,21 @@ def _with_ready(
 ) -> list[Object]:
     """Return the device statuses with ours; those of other drivers stay as they are."""
     current = status.get("devices") or []
-    kept = [one for one in current if one.get("driver") != DRIVER]
-    since = {_identity(one): one.get("conditions") or [] for one in current if one not in kept}
+    kept = [entry for entry in current if entry.get("driver") != DRIVER]
+    since = {
+        _identity(entry): entry.get("conditions") or [] for entry in current if entry not in kept
+    }
     value = "True" if is_ready else "False"
     for device in claim.devices:
-        one: Object = {"driver": DRIVER, "pool": device.pool, "device": device.device}
+        entry: Object = {"driver": DRIVER, "pool": device.pool, "device": device.device}
         if device.share:
-            one["shareID"] = device.share
+            entry["shareID"] = device.share
         before: Mapping[str, Any] = next(
-            (had for had in since.get(_identity(one), []) if had.get("type") == "Ready"), {}
+            (had for had in since.get(_identity(entry), []) if had.get("type") == "Ready"),
+            {},
         )
         changed = before.get("lastTransitionTime") if before.get("status") == value else None
-        one["conditions"] = [
+        entry["conditions"] = [
             {
                 "type": "Ready",
                 "status": value,
@@ -221,12 +226,12 @@ def _with_ready(
                 "lastTransitionTime": changed or now,
             }
         ]
-        kept.append(one)
+        kept.append(entry)
     return kept
 
 
-def _identity(one: Mapping[str, Any]) -> tuple[str, str, str]:
-    return one.get("pool", ""), one.get("device", ""), one.get("shareID", "")
+def _identity(status: Mapping[str, Any]) -> tuple[str, str, str]:
+    return status.get("pool", ""), status.get("device", ""), status.get("shareID", "")
 
 
 # --- the claims that are prepared here, their status and their users ---
@@ -393,8 +398,8 @@ class _FollowedClaim:
         self.watch = WatchedObjects(api, path, query, changed=self._compare)
 
     def _compare(self) -> None:
-        for one in self.watch.objects():
-            claim = claim_of(one)
+        for body in self.watch.objects():
+            claim = claim_of(body)
             if claim.uid == self._uid and set(claim.pods) != self._pods:
                 self._changed(claim)
                 self._pods = set(claim.pods)

@@ -100,7 +100,7 @@ class Credentials:
 
     @property
     def base_path(self) -> str:
-        """What comes before every path, as some gateways require; usually empty."""
+        """The prefix of every path, as some gateways require; usually empty."""
         return urlsplit(self.server).path.rstrip("/")
 
     def authorization(self) -> str:
@@ -125,7 +125,7 @@ class Credentials:
                 with _PemFile(self.certificate) as certificate, _PemFile(self.key) as key:
                     context.load_cert_chain(certificate.path, key.path)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            names = [str(one) for one in (self.ca, self.certificate, self.key) if one]
+            names = [str(file) for file in (self.ca, self.certificate, self.key) if file]
             files = ", ".join(name for name in names if not name.startswith("-----")) or "PEM text"
             raise BadCredentials(
                 f"certificates for {self.server} ({files}): {_why(error)}"
@@ -156,9 +156,9 @@ def service_account(
     folder: Path = SERVICE_ACCOUNT, environment: dict[str, str] | None = None
 ) -> Credentials:
     """Return the credentials of this pod's service account; BadCredentials outside a pod."""
-    found = os.environ if environment is None else environment
-    host = found.get("KUBERNETES_SERVICE_HOST", "")
-    port = found.get("KUBERNETES_SERVICE_PORT", "443")
+    variables = os.environ if environment is None else environment
+    host = variables.get("KUBERNETES_SERVICE_HOST", "")
+    port = variables.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not (folder / "token").exists():
         raise BadCredentials(
             f"not in a pod with a service account: KUBERNETES_SERVICE_HOST or {folder}/token is "
@@ -228,12 +228,12 @@ def _document(path: Path) -> Mapping[str, Any]:
     if len(text) > _MOST_BYTES:
         raise BadCredentials(f"kubeconfig {path}: larger than {_MOST_BYTES >> 20} MiB")
     try:
-        found = yaml.safe_load(text)
+        loaded = yaml.safe_load(text)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise BadCredentials(f"kubeconfig {path}: {error}") from error
-    if not isinstance(found, dict) or found.get("kind") != "Config":
+    if not isinstance(loaded, dict) or loaded.get("kind") != "Config":
         raise BadCredentials(f"kubeconfig {path}: not a kubeconfig (kind: Config)")
-    return found
+    return loaded
 
 
 def _named(path: Path, document: Mapping[str, Any], kind: str, name: str) -> Mapping[str, Any]:
@@ -241,9 +241,9 @@ def _named(path: Path, document: Mapping[str, Any], kind: str, name: str) -> Map
     entries = document.get(f"{kind}s")
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict) and entry.get("name") == name:
-            found = entry.get(kind)
-            if isinstance(found, dict):
-                return found
+            section = entry.get(kind)
+            if isinstance(section, dict):
+                return section
     raise BadCredentials(f'kubeconfig {path}: there is no {kind} "{name}"')
 
 
@@ -262,9 +262,9 @@ def _path(path: Path, section: Mapping[str, Any], key: str) -> Path | None:
     """Return the file that `key` names, relative to the kubeconfig."""
     if not section.get(key):
         return None
-    found = path.parent / str(section[key])
-    _refuse_kubelets(found)
-    return found
+    file = path.parent / str(section[key])
+    _refuse_kubelets(file)
+    return file
 
 
 def _refuse_kubelets(path: Path) -> None:

@@ -150,11 +150,11 @@ def message_of(
     """Return the message of an event of `container`, without the names in `others`."""
     shown = {name: _shown(name, value) for name, value in fields.items()}
     try:
-        said = text.message.format_map(shown)
+        message = text.message.format_map(shown)
     except KeyError:  # of a gpushared of another version
-        said = text.message.partition("{")[0]
-    said = without_names(said.rstrip(": "), others)
-    return f"container {container}: {said}"[:MESSAGE_CHARACTERS]
+        message = text.message.partition("{")[0]
+    message = without_names(message.rstrip(": "), others)
+    return f"container {container}: {message}"[:MESSAGE_CHARACTERS]
 
 
 def without_names(text: str, names: Collection[str]) -> str:
@@ -276,7 +276,7 @@ def _about(
         return [own]
     if event["key"] or event["id"] or not event["card"]:
         return []
-    users = [row["key"] for row in rows if event["card"] in {one["uuid"] for one in row["cards"]}]
+    users = [row["key"] for row in rows if event["card"] in {card["uuid"] for card in row["cards"]}]
     return [pods[key] for key in users if key in pods]
 
 

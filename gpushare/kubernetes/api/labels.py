@@ -72,8 +72,8 @@ def label_value(text: str) -> str:
     Source: Kubernetes, "Labels and Selectors": 63 characters, letters or digits at both ends, and
     `-`, `_` and `.` between.
     """
-    made = re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:_VALUE_CHARACTERS]
-    return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9]+$", "", made)
+    value = re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:_VALUE_CHARACTERS]
+    return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9]+$", "", value)
 
 
 def labels_of(node: NodeCards) -> dict[str, str]:
@@ -81,12 +81,12 @@ def labels_of(node: NodeCards) -> dict[str, str]:
 
     `gpu.memory` is in MiB, as GPU feature discovery writes it.
     """
-    found = {MODE_LABEL: node.mode}
+    labels = {MODE_LABEL: node.mode}
     if not node.cards:
-        return found
+        return labels
     capabilities = [card.compute_capability for card in node.cards if card.compute_capability]
     models = {card.model for card in node.cards}
-    found |= {
+    labels |= {
         _PREFIX + "isolation": node.isolation,
         _PREFIX + "gpu.count": str(len(node.cards)),
         _PREFIX + "gpu.product": models.pop() if len(models) == 1 else _MIXED,
@@ -94,16 +94,16 @@ def labels_of(node: NodeCards) -> dict[str, str]:
     }
     if capabilities:
         least = min(capabilities)
-        found |= {
+        labels |= {
             _PREFIX + "gpu.compute.major": str(least[0]),
             _PREFIX + "gpu.compute.minor": str(least[1]),
         }
     parts = ("major", "minor", "revision")
-    found |= _version(_PREFIX + "cuda.driver-version.", node.driver_version, parts)
-    found |= _version(_PREFIX + "cuda.runtime-version.", node.cuda_version, parts[:2])
+    labels |= _version(_PREFIX + "cuda.driver-version.", node.driver_version, parts)
+    labels |= _version(_PREFIX + "cuda.runtime-version.", node.cuda_version, parts[:2])
     cuda = _version("", node.cuda_version, parts[:2])
-    found |= {f"cuda-{part}-version": cuda[part] for part in parts[:2] if part in cuda}
-    valid = {name: label_value(value) for name, value in found.items()}
+    labels |= {f"cuda-{part}-version": cuda[part] for part in parts[:2] if part in cuda}
+    valid = {name: label_value(value) for name, value in labels.items()}
     return {name: value for name, value in valid.items() if value}
 
 
@@ -159,7 +159,7 @@ CHANGED: Final = "GpuSettingChanged"
 
 
 class WantedSettings(NamedTuple):
-    """What labels set, by key, and what is wrong with them.
+    """The settings in labels, by key, and the problems with them.
 
     The settings in `kept` are to stay as they are: one of their labels is wrong.
     """
@@ -180,23 +180,27 @@ def settings_of(node: Object) -> WantedSettings:
     """Return what the labels and annotations of a Node object set."""
     labels = node["metadata"].get("labels") or {}
     annotations = node["metadata"].get("annotations") or {}
-    found = [
+    label_values = [
         *_own(labels),
         *_vendors("node label", labels),
         *_vendors("node annotation", annotations),
     ]
-    problems = [one.problem for one in found if one.problem]
+    problems = [value.problem for value in label_values if value.problem]
     settings: dict[str, NodeSetting] = {}
     kept = set()
     for key in NODE_SETTINGS:
-        candidates = [one for one in found if one.key == key]
-        first = [one for one in candidates if one.is_own] or candidates
-        valid = {one.setting["value"]: one.setting for one in first if one.setting is not None}
-        if any(one.setting is None for one in first):
+        candidates = [label for label in label_values if label.key == key]
+        first = [candidate for candidate in candidates if candidate.is_own] or candidates
+        valid = {
+            label.setting["value"]: label.setting for label in first if label.setting is not None
+        }
+        if any(label.setting is None for label in first):
             kept.add(key)
         elif len(valid) > 1:
             kept.add(key)
-            values = " and ".join(f"{one['source']} ({one['value']})" for one in valid.values())
+            values = " and ".join(
+                f"{label['source']} ({label['value']})" for label in valid.values()
+            )
             fixes = ["Remove one", *(f"set {own}" for own in OWN_LABELS if key in OWN_LABELS[own])]
             problems.append(f"{key} is not clear: {values} disagree. {', or '.join(fixes)}.")
         elif valid:
@@ -218,17 +222,17 @@ def _own(labels: Mapping[str, str]) -> Iterator[_LabelValue]:
 
 
 def _vendors(where: KeyLocation, texts: Mapping[str, str]) -> Iterator[_LabelValue]:
-    for found in TABLES.find(where, dict(sorted(texts.items()))):
-        key, title = found.row.setting, found.dialect.title
+    for word in TABLES.find(where, dict(sorted(texts.items()))):
+        key, title = word.row.setting, word.dialect.title
         if not key:
             continue
         try:
-            value = NODE_SETTINGS[key].parse(str(found.row.unit.read(found.text)))
+            value = NODE_SETTINGS[key].parse(str(word.row.unit.read(word.text)))
         except BadValue as bad:
-            error = QuotaError(str(found.source), found.text, bad.rule, bad.fix)
+            error = QuotaError(str(word.source), word.text, bad.rule, bad.fix)
             yield _LabelValue(key, None, is_own=False, problem=f"{title}: {error}")
         else:
-            setting = NodeSetting(value=str(value), source=str(found.source))
+            setting = NodeSetting(value=str(value), source=str(word.source))
             yield _LabelValue(key, setting, is_own=False)
 
 

@@ -87,12 +87,12 @@ def refusal(request: str, status: int, body: Any) -> ApiError:
     """
     kind = body if isinstance(body, dict) and body.get("kind") == "Status" else {}
     reason = str(kind.get("reason") or "")
-    said = str(kind.get("message") or body or "no reason given")[:_MESSAGE_CHARACTERS]
+    reason_text = str(kind.get("message") or body or "no reason given")[:_MESSAGE_CHARACTERS]
     fix = _FIXES.get(status)
-    message = f"{request}: {status} {said}{f'. Fix: {fix}' if fix else ''}"
-    found = ApiExists if reason == "AlreadyExists" else _CLASSES.get(status, ApiError)
-    error = found(message, status, reason)
-    error.said = said
+    message = f"{request}: {status} {reason_text}{f'. Fix: {fix}' if fix else ''}"
+    error_class = ApiExists if reason == "AlreadyExists" else _CLASSES.get(status, ApiError)
+    error = error_class(message, status, reason)
+    error.said = reason_text
     return error
 
 
@@ -179,15 +179,15 @@ class ApiServer:
     def all_of(self, path: str, query: Query | None = None) -> tuple[list[Object], str]:
         """Return all objects of a collection, and the resourceVersion of that state."""
         while True:
-            found: list[Object] = []
+            objects: list[Object] = []
             page = {**(query or {}), "limit": _PAGE}
             try:
                 while True:
                     answer = self.get(path, page)
-                    found += answer.get("items") or []
+                    objects += answer.get("items") or []
                     metadata = answer.get("metadata") or {}
                     if not metadata.get("continue"):
-                        return found, str(metadata.get("resourceVersion") or "")
+                        return objects, str(metadata.get("resourceVersion") or "")
                     page["continue"] = str(metadata["continue"])
             except ApiExpired:  # between two pages: begin again
                 if "continue" not in page:
@@ -235,18 +235,20 @@ class ApiServer:
 
     def open_connection(self, seconds: float) -> http.client.HTTPConnection:
         """Return an open connection; `seconds` limits each wait on it. ApiUnreachable."""
-        one = self.credentials
+        credentials = self.credentials
         connection: http.client.HTTPConnection = (
-            _TlsConnection(one)
-            if one.is_encrypted
-            else http.client.HTTPConnection(one.host, one.port, timeout=CONNECT_SECONDS)
+            _TlsConnection(credentials)
+            if credentials.is_encrypted
+            else http.client.HTTPConnection(
+                credentials.host, credentials.port, timeout=CONNECT_SECONDS
+            )
         )
         try:
             with Deadline(connection, CONNECT_SECONDS):
                 connection.connect()
         except FAILURES as error:
             connection.close()
-            raise ApiUnreachable(f"{one.server}: {_text(error)}") from error
+            raise ApiUnreachable(f"{credentials.server}: {_text(error)}") from error
         connection.sock.settimeout(seconds)
         return connection
 
@@ -375,16 +377,16 @@ def pauses(longest: float = _LONGEST_PAUSE) -> Iterator[float]:
 
 def decode_answer(what: str, response: http.client.HTTPResponse, content: bytes) -> Object:
     """Return the object in an answer; ApiError for a refusal, or what is no object."""
-    found: Any = None
+    decoded: Any = None
     try:
-        found = json.loads(content) if content else {}
+        decoded = json.loads(content) if content else {}
     except (ValueError, RecursionError):
-        found = content[:200].decode("utf-8", "replace")
+        decoded = content[:200].decode("utf-8", "replace")
     if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
-        if isinstance(found, dict):
-            return found
+        if isinstance(decoded, dict):
+            return decoded
         raise ApiUnreachable(f"{what}: the answer is not a JSON object of at most 64 MiB")
-    error = refusal(what, response.status, found)
+    error = refusal(what, response.status, decoded)
     with contextlib.suppress(ValueError):
         error.retry_after = min(float(response.headers.get("Retry-After", "0")), _LONGEST_PAUSE)
     raise error
@@ -486,9 +488,9 @@ class WatchedObjects:
             self._closed.wait(next(waits))
 
     def _list(self) -> str:
-        found, version = self._api.all_of(self._path, self._query)
+        objects, version = self._api.all_of(self._path, self._query)
         with self._lock:
-            self._objects = {_key(one): one for one in found}
+            self._objects = {_key(body): body for body in objects}
         self.is_synced, self.fault = True, ""
         self._changed()
         return version
@@ -504,21 +506,21 @@ class WatchedObjects:
             "timeoutSeconds": str(max(seconds, 1)),
         }
         for event in self._events(ApiRequest("GET", self._path, query), seconds + _GRACE_SECONDS):
-            kind, one = event.get("type"), event.get("object")
-            if not isinstance(one, dict):
+            kind, body = event.get("type"), event.get("object")
+            if not isinstance(body, dict):
                 raise ApiUnreachable(f"watch {self._path}: an event without an object")
             if kind == "ERROR":
-                message = f"watch {self._path}: {one.get('message')}"
-                raise (ApiExpired if one.get("code") == HTTPStatus.GONE else ApiError)(message)
+                message = f"watch {self._path}: {body.get('message')}"
+                raise (ApiExpired if body.get("code") == HTTPStatus.GONE else ApiError)(message)
             if kind != "BOOKMARK":
                 with self._lock:
                     if kind == "DELETED":
-                        self._objects.pop(_key(one), None)
+                        self._objects.pop(_key(body), None)
                     else:
-                        self._objects[_key(one)] = one
+                        self._objects[_key(body)] = body
                 self._changed()
             self.fault = ""
-            yield str(one["metadata"]["resourceVersion"])
+            yield str(body["metadata"]["resourceVersion"])
 
     def _events(self, request: ApiRequest, seconds: float) -> Iterator[dict[str, Any]]:
         until = time.monotonic() + seconds
@@ -549,6 +551,6 @@ class WatchedObjects:
         self.fault = fault
 
 
-def _key(one: Object) -> str:
-    metadata = one["metadata"]
+def _key(body: Object) -> str:
+    metadata = body["metadata"]
     return f"{metadata.get('namespace', '')}/{metadata['name']}"

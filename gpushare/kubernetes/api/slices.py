@@ -31,7 +31,7 @@ from gpushare.protocol.kubernetes import DRIVER
 
 API_VERSION: Final = "resource.k8s.io/v1"
 SLICES: Final = f"/apis/{API_VERSION}/resourceslices"
-#: What a slice may have if any of its devices has a taint.
+#: The most devices of a slice if any of them has a taint.
 DEVICES_MOST: Final = 64
 _NAME_CHARACTERS: Final = 253
 _ATTEMPTS: Final = 5
@@ -51,7 +51,7 @@ class SlicePublisher:
         self._uid = ""
         self._written: list[Object] | None = None
         self._fault: NoSharedDevices | None = None
-        #: What was sent and what was kept, by the slice's name.
+        #: The slices as sent and as kept, by name.
         self._echoes: dict[str, tuple[list[Object], list[Object]]] = {}
 
     def write(self, node: NodeCards) -> None:
@@ -79,8 +79,8 @@ class SlicePublisher:
     def remove(self) -> None:
         """Delete all slices of this driver on this node; ApiError."""
         with contextlib.suppress(NoSharedDevices):  # then it has none
-            for one in self._found():
-                metadata = one["metadata"]
+            for body in self._found():
+                metadata = body["metadata"]
                 self._api.delete(path_of(SLICES, metadata["name"]), metadata["uid"])
         self._written = None
 
@@ -104,13 +104,13 @@ class SlicePublisher:
 
     def _publish(self, devices: list[Object]) -> list[Object] | None:
         """Bring the slices to `devices`; return what the server kept, None if nothing changed."""
-        found = self._found()
+        published = self._found()
         parts = [devices[at : at + DEVICES_MOST] for at in range(0, len(devices), DEVICES_MOST)]
         names = [self._name(number) for number in range(len(parts))]
-        if self._is_current(found, names, parts):
+        if self._is_current(published, names, parts):
             return None
-        generation = 1 + max((_generation(one) for one in found), default=0)
-        known = {one["metadata"]["name"]: one for one in found}
+        generation = 1 + max((_generation(one) for one in published), default=0)
+        known = {one["metadata"]["name"]: one for one in published}
         for name, one in known.items():
             if name not in names:
                 self._api.delete(path_of(SLICES, name), one["metadata"]["uid"])
@@ -127,12 +127,12 @@ class SlicePublisher:
         return kept
 
     def _is_current(
-        self, found: Sequence[Object], names: Sequence[str], parts: Sequence[list[Object]]
+        self, published: Sequence[Object], names: Sequence[str], parts: Sequence[list[Object]]
     ) -> bool:
-        by_name = {one["metadata"]["name"]: one for one in found}
+        by_name = {body["metadata"]["name"]: body for body in published}
         return (
             set(by_name) == set(names)
-            and len({_generation(one) for one in found}) <= 1
+            and len({_generation(body) for body in published}) <= 1
             and all(
                 by_name[name]["spec"]["pool"]["resourceSliceCount"] == len(names)
                 and self._has(name, part, _devices(by_name[name]))
@@ -140,9 +140,9 @@ class SlicePublisher:
             )
         )
 
-    def _has(self, name: str, part: list[Object], found: list[Object]) -> bool:
+    def _has(self, name: str, part: list[Object], published: list[Object]) -> bool:
         """Whether a slice has these devices, or what the server made of them before."""
-        return same_devices(part, found) or self._echoes.get(name) == (part, found)
+        return same_devices(part, published) or self._echoes.get(name) == (part, published)
 
     def _has_lost(self, wanted: list[Object], kept: list[Object]) -> bool:
         """Whether the server dropped what must then be published in another way.
@@ -205,13 +205,13 @@ class SlicePublisher:
         return self._node[: _NAME_CHARACTERS - len(tail) - 17].rstrip(".-") + f"-{digest}{tail}"
 
 
-def _generation(one: Object) -> int:
-    return int(one["spec"]["pool"]["generation"])
+def _generation(body: Object) -> int:
+    return int(body["spec"]["pool"]["generation"])
 
 
-def _devices(one: Object) -> list[Object]:
-    found: list[Object] = one["spec"].get("devices") or []
-    return found
+def _devices(body: Object) -> list[Object]:
+    devices: list[Object] = body["spec"].get("devices") or []
+    return devices
 
 
 # --- the devices of this node's ResourceSlices, and the quantities in them. Pure ---
@@ -243,12 +243,12 @@ def devices_of(node: NodeCards, *, with_taints: bool = True) -> list[Object]:
     A card on which nothing new may be placed has a taint; without `with_taints` it is left out, as
     is a card without memory to schedule.
     """
-    found = [
+    devices = [
         _device(card, node)
         for card in node.cards
         if card.schedulable_bytes >= 2 * MEMORY_STEP and (with_taints or not card.reason)
     ]
-    return sorted(found, key=lambda device: str(device["name"]))
+    return sorted(devices, key=lambda device: str(device["name"]))
 
 
 def _device(card: OfferedCard, node: NodeCards) -> Object:
@@ -290,24 +290,24 @@ def _amount(all_of_it: str, least: int, step: int, card: OfferedCard, default: s
     A policy is valid only if the capacity is at least one step; of nothing, a request that names
     no amount takes nothing.
     """
-    found: Object = {"value": all_of_it}
+    capacity: Object = {"value": all_of_it}
     if card.only_whole:
-        found["requestPolicy"] = {"default": all_of_it, "validValues": [all_of_it]}
+        capacity["requestPolicy"] = {"default": all_of_it, "validValues": [all_of_it]}
     elif all_of_it != "0":
         valid = {"min": format_quantity(least), "step": format_quantity(step), "max": all_of_it}
-        found["requestPolicy"] = {"default": default or all_of_it, "validRange": valid}
-    return found
+        capacity["requestPolicy"] = {"default": default or all_of_it, "validRange": valid}
+    return capacity
 
 
 def _attributes(card: OfferedCard, node: NodeCards) -> Object:
-    found: Object = {
+    attributes: Object = {
         "uuid": {"string": card.uuid},
         "index": {"int": card.index},
         "model": {"string": card.model.encode()[:_STRING_BYTES].decode(errors="ignore")},
         "mig": {"bool": card.is_instance},
     }
     if node.isolation:
-        found["isolation"] = {"string": node.isolation}
+        attributes["isolation"] = {"string": node.isolation}
     versions = {
         "driverVersion": node.driver_version,
         "cudaDriverVersion": node.cuda_version,
@@ -316,13 +316,13 @@ def _attributes(card: OfferedCard, node: NodeCards) -> Object:
     for name, text in versions.items():
         version = semantic_version(text)
         if version:
-            found[name] = {"version": version}
+            attributes[name] = {"version": version}
     if card.numa_node is not None:
-        found["numaNode"] = {"int": card.numa_node}
-        found[_STANDARD + "numaNode"] = {"int": card.numa_node}
+        attributes["numaNode"] = {"int": card.numa_node}
+        attributes[_STANDARD + "numaNode"] = {"int": card.numa_node}
     if card.pcie_root:
-        found[_STANDARD + "pcieRoot"] = {"string": card.pcie_root}
-    return found
+        attributes[_STANDARD + "pcieRoot"] = {"string": card.pcie_root}
+    return attributes
 
 
 def semantic_version(text: str) -> str:
@@ -333,9 +333,9 @@ def semantic_version(text: str) -> str:
     return ".".join([*numbers, "0", "0"][:3])
 
 
-def same_devices(wanted: list[Object], found: list[Object]) -> bool:
+def same_devices(wanted: list[Object], current: list[Object]) -> bool:
     """Whether the server has these devices; it may write a quantity in another way."""
-    return [_plain(device) for device in wanted] == [_plain(device) for device in found]
+    return [_plain(device) for device in wanted] == [_plain(device) for device in current]
 
 
 def _plain(device: Object) -> Any:
@@ -347,9 +347,9 @@ def _plain(device: Object) -> Any:
 
 def _numbers(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _numbers(one) for key, one in value.items()}
+        return {key: _numbers(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_numbers(one) for one in value]
+        return [_numbers(item) for item in value]
     return parse_quantity(value) if isinstance(value, str) else value
 
 
@@ -359,10 +359,10 @@ class BadQuantity(ValueError):
 
 def parse_quantity(text: str) -> int:
     """Return a quantity as a whole number, rounded away from zero as Kubernetes does."""
-    found = _QUANTITY.fullmatch(text)
-    if found is None:
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
         raise BadQuantity(f'"{text}" is not a quantity such as 20Gi or 40')
-    sign, number, suffix = found.groups()
+    sign, number, suffix = match.groups()
     amount = Fraction(f"0{number}" if number.startswith(".") else number.rstrip("."))
     if suffix in _BINARY:
         amount *= 1 << _BINARY[suffix]

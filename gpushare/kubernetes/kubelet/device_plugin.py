@@ -130,8 +130,8 @@ class DevicePlugin:
         """
         path = self._folder / _CHECKPOINT
         try:
-            found: Any = json.loads(path.read_text(encoding="utf-8"))
-            known = found["Data"]["RegisteredDevices"].get(self._resource.name) or ()
+            checkpoint: Any = json.loads(path.read_text(encoding="utf-8"))
+            known = checkpoint["Data"]["RegisteredDevices"].get(self._resource.name) or ()
             others = [str(device) for device in known if not memory_units.is_own(str(device))]
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return  # it cannot be known

@@ -249,15 +249,15 @@ class DraPlugin:
 
 def _parameters(claim: AllocatedClaim) -> dict[str, str]:
     """Return the parameters of all devices; UserError if two of them differ."""
-    found: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     for device in claim.devices:
         for key, value in device.parameters.items():
-            if found.setdefault(key, value) != value:
+            if parameters.setdefault(key, value) != value:
                 raise UserError(
-                    f"parameters: {key} is {found[key]} and {value} for different requests. Use "
-                    "one value, or one claim for each"
+                    f"parameters: {key} is {parameters[key]} and {value} for different requests. "
+                    "Use one value, or one claim for each"
                 )
-    return found
+    return parameters
 
 
 def _health(card: SchedulableCard) -> int:

@@ -93,10 +93,10 @@ class GrpcServer:
 def inode(path: Path) -> tuple[int, int] | None:
     """Return what tells a socket from one that replaced it; None if there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_ctime_ns
+    return status.st_ino, status.st_ctime_ns
 
 
 def call(path: Path, service: ServiceDescriptor, name: str, request: Values) -> None:
@@ -115,8 +115,8 @@ def call(path: Path, service: ServiceDescriptor, name: str, request: Values) -> 
 
 
 def _serialize(kind: Descriptor, fields: Values) -> bytes:
-    found: bytes = GetMessageClass(kind)(**fields).SerializeToString()
-    return found
+    data: bytes = GetMessageClass(kind)(**fields).SerializeToString()
+    return data
 
 
 def _handlers(

@@ -99,11 +99,11 @@ def devices(cards: Iterable[SchedulableCard], resource: MemoryResource) -> list[
     The first ids of a card are healthy, as many as the scheduler may hand out. Ids are allocated
     from the first on, so that unhealthy ones are rarely in use.
     """
-    made = list(cards)
-    _refuse_too_many(made, resource)
+    listed = list(cards)
+    _refuse_too_many(listed, resource)
     return [
         _device(card, number, is_healthy=number < card.schedulable_bytes // resource.unit_bytes)
-        for card in made
+        for card in listed
         for number in range(_count(card, resource.unit_bytes))
     ]
 
@@ -160,18 +160,18 @@ def _card_count(size: int, capacity: Mapping[str, int]) -> int:
     )
 
 
-def _others(numbers: Sequence[int], held: Sequence[int]) -> list[int]:
-    return [number for number in numbers if number not in set(held)]
+def _others(numbers: Sequence[int], units: Sequence[int]) -> list[int]:
+    return [number for number in numbers if number not in set(units)]
 
 
 def _by_card(ids: Iterable[str]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    units: dict[str, list[int]] = {}
     for device in ids:
         match = _ID.fullmatch(device)
         if match is None:
             raise NoDevices(f"{device} is not a device of gpushare-node")
-        found.setdefault(match[1], []).append(int(match[2]))
-    return {uuid: sorted(numbers) for uuid, numbers in sorted(found.items())}
+        units.setdefault(match[1], []).append(int(match[2]))
+    return {uuid: sorted(numbers) for uuid, numbers in sorted(units.items())}
 
 
 def _count(card: SchedulableCard, unit_bytes: int) -> int:
