@@ -56,23 +56,23 @@ class Check:
 def check_engines(launcher: Path | None) -> Iterator[Check]:
     """Check the engines; if one has the runtime, the others need not have it."""
     present = [engine for engine in ENGINES.values() if engine.is_present()]
-    found = [engine_status(engine, launcher) for engine in present]
-    anywhere = any(one.launcher is not None for one in found)
-    for one in found:
-        if not (anywhere and one.word in {"unregistered", "refused"}):
-            yield from _engine(one)
-        if one.engine == "docker" and one.launcher is not None:
+    statuses = [engine_status(engine, launcher) for engine in present]
+    anywhere = any(one.launcher is not None for one in statuses)
+    for status in statuses:
+        if not (anywhere and status.word in {"unregistered", "refused"}):
+            yield from _engine(status)
+        if status.engine == "docker" and status.launcher is not None:
             yield check_docker_gpus()
     if not present:
         text = f"no container engine ({', '.join(ENGINES)}): only `gpushare run` works"
         yield Check("warn", text, "install docker")
 
 
-def _engine(one: EngineStatus) -> Iterator[Check]:
-    level: CheckLevel = "ok" if one.well else "fail" if one.launcher is not None else "warn"
-    where = f" ({one.file})" if one.file else ""
-    yield Check(level, f"{one.engine}: {one.text}{where}", one.fix)
-    yield from (Check("warn", f"{one.engine}: {remark}") for remark in one.remarks)
+def _engine(status: EngineStatus) -> Iterator[Check]:
+    level: CheckLevel = "ok" if status.well else "fail" if status.launcher is not None else "warn"
+    where = f" ({status.file})" if status.file else ""
+    yield Check(level, f"{status.engine}: {status.text}{where}", status.fix)
+    yield from (Check("warn", f"{status.engine}: {remark}") for remark in status.remarks)
 
 
 # The PATH that systemd sets for dockerd, which searches it once at its start (moby,
@@ -143,15 +143,15 @@ def check_mps(
 
     A control daemon of somebody else is only in the way of a card in MPS mode.
     """
-    found = [card for card in cards if card["mode"] == "mps"]
+    mps_cards = [card for card in cards if card["mode"] == "mps"]
     faults = " ".join(warnings)
-    for card in found:
+    for card in mps_cards:
         if f"card {card['index']} is in MPS mode, and " not in faults:
             tenants = f"{card['tenants']} of at most {card['max_tenants']} containers"
             yield Check(
                 "ok", f"card {card['index']} is in MPS mode, its control daemon runs, {tenants}"
             )
-    for folder in folders if found else ():
+    for folder in folders if mps_cards else ():
         if (folder / "control").exists():
             yield Check(
                 "warn",
@@ -336,15 +336,15 @@ def check_driver(status: DaemonStatus | None) -> Iterator[Check]:
         if status["simulated"]:
             return
     try:
-        found = driver.find()
+        installed = driver.find()
     except driver.DriverMissing as error:
         yield Check("fail", f"driver: {error}")
         return
     if status is None or not status["driver_version"]:
-        yield Check("ok", f"driver {found.version}, {len(found.cards)} cards")
-    yield from _loaded(found)
-    yield from _links(found)
-    yield from _char_links(found)
+        yield Check("ok", f"driver {installed.version}, {len(installed.cards)} cards")
+    yield from _loaded(installed)
+    yield from _links(installed)
+    yield from _char_links(installed)
 
 
 def _limits(version: str) -> Iterator[Check]:
@@ -357,30 +357,30 @@ def _limits(version: str) -> Iterator[Check]:
         )
 
 
-def _loaded(found: driver.InstalledDriver) -> Iterator[Check]:
+def _loaded(installed: driver.InstalledDriver) -> Iterator[Check]:
     module = driver.kernel_version()
     if module is None and not Path("/proc/driver/nvidia/version").exists():
         yield Check("fail", "the kernel module nvidia is not loaded", "modprobe nvidia")
-    elif module is not None and module != found.version:
+    elif module is not None and module != installed.version:
         yield Check(
             "fail",
-            f"kernel module {module}, libraries {found.version}: versions must match",
+            f"kernel module {module}, libraries {installed.version}: versions must match",
             "reboot",
         )
-    if not any(node.path == "/dev/nvidia-uvm" for node in found.control):
+    if not any(node.path == "/dev/nvidia-uvm" for node in installed.control):
         yield Check("fail", "nvidia-uvm is not loaded: CUDA cannot start", "nvidia-modprobe -u -c0")
 
 
-def _links(found: driver.InstalledDriver) -> Iterator[Check]:
+def _links(installed: driver.InstalledDriver) -> Iterator[Check]:
     for name in (driver.CUDA, driver.NVML):
         link = driver.LINKS / name
-        if link.is_symlink() and link.resolve() != found.library(name):
-            yield Check("fail", f"{link} does not belong to driver {found.version}", SETUP)
+        if link.is_symlink() and link.resolve() != installed.library(name):
+            yield Check("fail", f"{link} does not belong to driver {installed.version}", SETUP)
 
 
-def _char_links(found: driver.InstalledDriver) -> Iterator[Check]:
+def _char_links(installed: driver.InstalledDriver) -> Iterator[Check]:
     """Check /dev/char: without the links, a `systemctl daemon-reload` removes running GPUs."""
-    for node in (*found.control, *(node for card in found.cards for node in card.nodes)):
+    for node in (*installed.control, *(node for card in installed.cards for node in card.nodes)):
         link = CHAR / f"{node.major}:{node.minor}"
         if Path(node.path).exists() and not link.exists():
             yield Check(

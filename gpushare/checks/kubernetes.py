@@ -65,10 +65,10 @@ class NodeFacts:
     def configuration(self) -> Mapping[str, Any]:
         """Return the kubelet's KubeletConfiguration, empty if it cannot be read."""
         try:
-            found = yaml.safe_load((self.folder / "config.yaml").read_bytes())
+            loaded = yaml.safe_load((self.folder / "config.yaml").read_bytes())
         except (OSError, yaml.YAMLError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return loaded if isinstance(loaded, dict) else {}
 
 
 def check_node(facts: NodeFacts, node: Object | None) -> Iterator[Check]:
@@ -144,14 +144,16 @@ def _settings(node: Object, current: Mapping[str, NodeSetting]) -> Iterator[Chec
 
 def _runtime_classes(api: ApiServer, mode: str) -> Iterator[Check]:
     try:
-        found = [one for one in api.all_of(RUNTIME_CLASSES)[0] if one.get("handler") == HANDLER]
+        classes = [
+            body for body in api.all_of(RUNTIME_CLASSES)[0] if body.get("handler") == HANDLER
+        ]
     except UserError as error:
         yield _unread("RuntimeClass", error)
         return
-    for one in found:
-        selector = (one.get("scheduling") or {}).get("nodeSelector") or {}
+    for body in classes:
+        selector = (body.get("scheduling") or {}).get("nodeSelector") or {}
         if selector.get(MODE_LABEL) == mode:
-            yield Check("ok", f"RuntimeClass {one['metadata']['name']}: for nodes of mode {mode}")
+            yield Check("ok", f"RuntimeClass {body['metadata']['name']}: for nodes of mode {mode}")
             return
     text = f"RuntimeClass: none has handler {HANDLER} and nodeSelector {MODE_LABEL}: {mode}"
     yield Check("warn", text, _APPLY % mode)
@@ -160,7 +162,7 @@ def _runtime_classes(api: ApiServer, mode: str) -> Iterator[Check]:
 def _slices(api: ApiServer, name: str) -> Iterator[Check]:
     query = {"fieldSelector": f"spec.driver={DRIVER},spec.nodeName={name}"}
     try:
-        found = api.all_of(SLICES, query)[0]
+        slices = api.all_of(SLICES, query)[0]
     except ApiNotFound:
         fix = "upgrade to Kubernetes 1.34, or set kubernetes: {mode: plugin}"
         yield Check("fail", "the cluster has no resource.k8s.io/v1", fix)
@@ -168,7 +170,7 @@ def _slices(api: ApiServer, name: str) -> Iterator[Check]:
     except UserError as error:
         yield _unread("ResourceSlices", error)
         return
-    devices = [device for one in found for device in one["spec"].get("devices") or []]
+    devices = [device for published in slices for device in published["spec"].get("devices") or []]
     if not devices:
         yield Check("fail", f"ResourceSlices of {DRIVER}: none on this node", _START)
         return
@@ -251,12 +253,12 @@ def _sockets(facts: NodeFacts) -> Iterator[Check]:
     }
     for pattern in wanted.get(facts.mode, ()):
         try:
-            found = [path for path in facts.folder.glob(pattern) if path.is_socket()]
+            sockets = [path for path in facts.folder.glob(pattern) if path.is_socket()]
         except PermissionError:
             yield Check("warn", f"{facts.folder}/{pattern}: not readable", "run it as root")
             continue
-        if found:
-            yield Check("ok", f"socket {found[0]}")
+        if sockets:
+            yield Check("ok", f"socket {sockets[0]}")
         else:
             fix = "start the kubelet" if pattern.endswith("kubelet.sock") else _START
             yield Check("fail", f"no socket {facts.folder}/{pattern}", fix)
@@ -270,5 +272,5 @@ def _unread(what: str, error: UserError) -> Check:
 
 
 def _version(text: str) -> Version | None:
-    found = re.search(r"\bv?([0-9]+)\.([0-9]+)\.[0-9]+", text)
-    return (int(found[1]), int(found[2])) if found else None
+    match = re.search(r"\bv?([0-9]+)\.([0-9]+)\.[0-9]+", text)
+    return (int(match[1]), int(match[2])) if match else None

@@ -32,8 +32,8 @@ UndoneBy = Literal["json", "toml", "yaml", "own"]
 class BadConfiguration(Exception):
     """A configuration that cannot be edited: the reason, and its `line` (0: unknown)."""
 
-    def __init__(self, what: str, line: int = 0) -> None:
-        super().__init__(what)
+    def __init__(self, reason: str, line: int = 0) -> None:
+        super().__init__(reason)
         self.line = line
 
 

@@ -65,9 +65,9 @@ class Configuration(Syntax):
         The handler is a copy of the current default with gpushare's BinaryName and annotations, so
         that the administrator's settings (SystemdCgroup) apply to it too.
         """
-        found = toml_text.parse(text)
-        wanted = found or {"version": self.version}
-        edited = text if found else toml_text.append(text, f"version = {self.version}")
+        content = toml_text.parse(text)
+        wanted = content or {"version": self.version}
+        edited = text if content else toml_text.append(text, f"version = {self.version}")
         base = plugin_key(wanted)
         section = toml_text.table_at(wanted, base)
         runtimes = section.setdefault("runtimes", {})
@@ -140,9 +140,9 @@ def _with_table(text: str, name: TomlKey, content: TomlTable) -> str:
     return toml_text.append(text, f"\n{MARK}\n{toml_text.format_table(name, content)}")
 
 
-def plugin_key(found: TomlTable) -> TomlKey:
+def plugin_key(content: TomlTable) -> TomlKey:
     """Return the key of CRI's runtimes in a file of this version."""
-    version = found.get("version", 1 if found else 2)
+    version = content.get("version", 1 if content else 2)
     if version not in _PLUGINS:
         raise BadConfiguration(
             f"version = {version} is not supported ({min(_PLUGINS)} to {max(_PLUGINS)} are)"
@@ -150,14 +150,14 @@ def plugin_key(found: TomlTable) -> TomlKey:
     return ("plugins", _PLUGINS[version], "containerd")
 
 
-def cri_section(found: TomlTable) -> TomlTable:
-    """Return CRI's table of runtimes in `found`, empty if there is none."""
-    return toml_text.table_at(copy.deepcopy(found), plugin_key(found))
+def cri_section(content: TomlTable) -> TomlTable:
+    """Return CRI's table of runtimes in `content`, empty if there is none."""
+    return toml_text.table_at(copy.deepcopy(content), plugin_key(content))
 
 
-def registered_launcher(found: TomlTable) -> Path | None:
-    """Return the launcher of gpushare's handler in `found`, None if there is no handler."""
-    handler = cri_section(found).get("runtimes", {}).get(NAME)
+def registered_launcher(content: TomlTable) -> Path | None:
+    """Return the launcher of gpushare's handler in `content`, None if there is no handler."""
+    handler = cri_section(content).get("runtimes", {}).get(NAME)
     return Path(handler.get("options", {}).get("BinaryName", "")) if handler else None
 
 
@@ -184,10 +184,10 @@ def default_handler(section: TomlTable) -> TomlTable:
     runtimes = section.get("runtimes", {})
     chosen = section.get(DEFAULT, _RUNC)
     # microk8s' template contains ${RUNTIME}, and gpushare may already be the default.
-    found: TomlTable = (
+    handler: TomlTable = (
         (runtimes.get(chosen) if chosen != NAME else None) or runtimes.get(_RUNC) or {}
     )
-    return found
+    return handler
 
 
 MAIN: Final = Path("/etc/containerd/config.toml")
@@ -226,16 +226,16 @@ def locate(root: Path = Path("/"), main: Path | None = None) -> ConfigLocation:
 
 def read_files(root: Path, main: Path) -> dict[Path, toml_text.TomlTable]:
     """Return the content of each file in the order in which containerd reads them, `main` first."""
-    found: dict[Path, toml_text.TomlTable] = {}
+    contents: dict[Path, toml_text.TomlTable] = {}
     pending = [main]
     while pending:
         path = pending.pop(0)
-        if path in found:
+        if path in contents:
             continue
-        found[path] = toml_text.read(path)
-        for pattern in _patterns(found[path], root, path):
+        contents[path] = toml_text.read(path)
+        for pattern in _patterns(contents[path], root, path):
             pending += sorted(Path("/").glob(pattern.lstrip("/")))
-    return found
+    return contents
 
 
 def drop_in_path(root: Path, main: Path, content: toml_text.TomlTable) -> Path | None:
@@ -250,11 +250,11 @@ def drop_in_path(root: Path, main: Path, content: toml_text.TomlTable) -> Path |
 def merge_files(files: list[toml_text.TomlTable], *, deep: bool) -> toml_text.TomlTable:
     """Return the configuration that containerd builds from its files, in reading order."""
     result: toml_text.TomlTable = copy.deepcopy(files[0])
-    for found in files[1:]:
+    for file in files[1:]:
         plugins = result.setdefault("plugins", {})
-        for name, content in found.get("plugins", {}).items():
+        for name, content in file.get("plugins", {}).items():
             plugins[name] = _deep(plugins.get(name), content) if deep else copy.deepcopy(content)
-        disabled = found.get("disabled_plugins", [])
+        disabled = file.get("disabled_plugins", [])
         result["disabled_plugins"] = [*result.get("disabled_plugins", []), *disabled]
     return result
 
@@ -288,8 +288,8 @@ def _last_with_cri(files: dict[Path, toml_text.TomlTable]) -> Path:
     return paths[0]
 
 
-def _plugin_named(found: toml_text.TomlTable) -> bool:
-    return plugin_key(found)[1] in found.get("plugins", {})
+def _plugin_named(content: toml_text.TomlTable) -> bool:
+    return plugin_key(content)[1] in content.get("plugins", {})
 
 
 def _later_default(files: dict[Path, toml_text.TomlTable], ours: Path) -> str:
@@ -349,12 +349,12 @@ def locate_file(path: Path, root: Path = Path("/")) -> ConfigLocation | None:
         folder = under_root(root, sign)
         if folder not in path.parents or not folder.is_dir():
             continue
-        found = locate(root)
+        location = locate(root)
         if path == folder / GENERATED:
             raise EngineError(
-                f"{found.owner} regenerates {path} at each start. Use --config {found.path}"
+                f"{location.owner} regenerates {path} at each start. Use --config {location.path}"
             )
-        return replace(found, files=(ConfigFile(path, found.syntax),))
+        return replace(location, files=(ConfigFile(path, location.syntax),))
     return None
 
 

@@ -116,16 +116,16 @@ def locate(root: Path = Path("/"), file: Path | None = None) -> ConfigLocation:
     )
 
 
-def registered_launcher(found: TomlTable) -> Path | None:
-    """Return the launcher of gpushare's handler in `found`, None if there is no handler."""
-    runtime = toml_text.table_at(copy.deepcopy(found), _RUNTIME)
+def registered_launcher(content: TomlTable) -> Path | None:
+    """Return the launcher of gpushare's handler in `content`, None if there is no handler."""
+    runtime = toml_text.table_at(copy.deepcopy(content), _RUNTIME)
     handler = runtime.get("runtimes", {}).get(NAME)
     return Path(str(handler.get("runtime_path", ""))) if handler else None
 
 
-def default_name(found: TomlTable) -> str | None:
-    """Return the name of the default handler in `found`."""
-    chosen = toml_text.table_at(copy.deepcopy(found), _RUNTIME).get(_DEFAULT)
+def default_name(content: TomlTable) -> str | None:
+    """Return the name of the default handler in `content`."""
+    chosen = toml_text.table_at(copy.deepcopy(content), _RUNTIME).get(_DEFAULT)
     return str(chosen) if chosen else None
 
 
@@ -134,8 +134,8 @@ def default_handler(around: TomlTable) -> TomlTable:
     runtime = toml_text.table_at(copy.deepcopy(around), _RUNTIME)
     runtimes = runtime.get("runtimes", {})
     chosen = runtime.get(_DEFAULT) or ("crun" if "crun" in runtimes else "runc")
-    found: TomlTable = runtimes.get(chosen) or {}
-    return found
+    handler: TomlTable = runtimes.get(chosen) or {}
+    return handler
 
 
 def _around(root: Path, ours: Path) -> tuple[TomlTable, str]:

@@ -89,8 +89,8 @@ def _refuse_sealed(root: Path) -> None:
 def _installed(root: Path) -> bool:
     if any(under_root(root, Path(program)).exists() for program in PROGRAMS):
         return True
-    found = shutil.which("dockerd") if root == Path("/") else None
-    return found is not None and not found.startswith("/snap/")
+    dockerd = shutil.which("dockerd") if root == Path("/") else None
+    return dockerd is not None and not dockerd.startswith("/snap/")
 
 
 def _conflict(start: systemd_unit.UnitStart | None, flag: str) -> str:
@@ -115,28 +115,28 @@ class DaemonJson(Syntax):
 
     def register(self, text: str, launcher: Path, *, default: bool) -> str:
         """Return `text` with the runtime, as Docker's default if requested."""
-        found = _read(text)
+        content = _read(text)
         taken = self.runtimes_taken or (self.default_taken if default else "")
         if taken:
             raise BadConfiguration(taken)
         edited = text if text.strip() else "{\n}\n"
-        if found.get(_RUNTIMES, {}).get(NAME) != {"path": str(launcher)}:
+        if content.get(_RUNTIMES, {}).get(NAME) != {"path": str(launcher)}:
             edited = json_text.set_member(edited, [_RUNTIMES, NAME], {"path": str(launcher)})
-        if default and found.get(_DEFAULT) != NAME:
+        if default and content.get(_DEFAULT) != NAME:
             edited = json_text.set_member(edited, [_DEFAULT], NAME)
         return edited
 
     def unregister(self, text: str, original: str) -> str:
         """Return `text` without the runtime; the default as in `original`."""
-        found = _read(text)
+        content = _read(text)
         edited = text
-        if found.get(_DEFAULT) == NAME:
+        if content.get(_DEFAULT) == NAME:
             before = _read(original).get(_DEFAULT)
             if before in {None, NAME}:
                 edited = json_text.remove_member(edited, [_DEFAULT])
             else:
                 edited = json_text.set_member(edited, [_DEFAULT], before)
-        if set(found.get(_RUNTIMES, {})) == {NAME}:
+        if set(content.get(_RUNTIMES, {})) == {NAME}:
             return json_text.remove_member(edited, [_RUNTIMES])
         return json_text.remove_member(edited, [_RUNTIMES, NAME])
 
@@ -152,11 +152,11 @@ class DaemonJson(Syntax):
     def default_program(self, file: Path) -> str | None:
         """Return the program of the default runtime in `file`; None for docker's own, or ours."""
         try:
-            found = _read(read_text(file))
+            content = _read(read_text(file))
         except BadConfiguration:
             return None  # `register` reports the error
-        chosen = found.get(_DEFAULT)
-        entry = found.get(_RUNTIMES, {}).get(chosen) if chosen != NAME else None
+        chosen = content.get(_DEFAULT)
+        entry = content.get(_RUNTIMES, {}).get(chosen) if chosen != NAME else None
         if isinstance(entry, dict) and entry.get("path"):
             return str(entry["path"])
         return str(chosen) if chosen not in {None, NAME, "runc"} else None
@@ -174,7 +174,7 @@ def is_removed_by_reload(before: str, after: str) -> bool:
 
 
 def _read(text: str) -> dict[str, Any]:
-    found = json_text.parse(text) if text.strip() else {}
-    if not isinstance(found.get(_RUNTIMES, {}), dict):
+    content = json_text.parse(text) if text.strip() else {}
+    if not isinstance(content.get(_RUNTIMES, {}), dict):
         raise BadConfiguration(f'"{_RUNTIMES}" is not an object')
-    return found
+    return content

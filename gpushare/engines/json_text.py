@@ -30,12 +30,12 @@ class JsonMember:
 def parse(text: str) -> dict[str, Any]:
     """Return the object in `text`; BadConfiguration for other JSON, or a duplicate key."""
     try:
-        found = json.loads(text, object_pairs_hook=_unique)
+        loaded = json.loads(text, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
         raise BadConfiguration(error.msg, error.lineno) from error
-    if not isinstance(found, dict):
+    if not isinstance(loaded, dict):
         raise BadConfiguration("is not a JSON object", 1)
-    return found
+    return loaded
 
 
 def set_member(text: str, path: Sequence[str], value: Any) -> str:
@@ -49,10 +49,10 @@ def set_member(text: str, path: Sequence[str], value: Any) -> str:
         known = next((member for member in members if member.name == name), None)
         last = number == len(path) - 1
         if known is None:
-            made: Any = value
+            nested: Any = value
             for outer in reversed(path[number + 1 :]):
-                made = {outer: made}
-            return _insert(text, start, depth, name, made)
+                nested = {outer: nested}
+            return _insert(text, start, depth, name, nested)
         if last:
             shown = _shown(text, value, depth)
             return text[: known.value] + shown + text[known.end :]
@@ -83,12 +83,12 @@ def remove_member(text: str, path: Sequence[str]) -> str:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise BadConfiguration(f'duplicate key "{twice}"')
-    return found
+    return members
 
 
 def _members(text: str, start: int) -> list[JsonMember]:
@@ -108,9 +108,9 @@ def _members(text: str, start: int) -> list[JsonMember]:
 
 
 def _skip(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    assert found is not None
-    return found.end()
+    match = _SPACE.match(text, at)
+    assert match is not None
+    return match.end()
 
 
 def _insert(text: str, start: int, depth: int, name: str, value: Any) -> str:
@@ -140,5 +140,5 @@ def _on_one_line(text: str) -> bool:
 
 
 def _indent(text: str) -> str:
-    found = _INDENT.search(text)
-    return found.group(1) if found else "    "
+    match = _INDENT.search(text)
+    return match.group(1) if match else "    "

@@ -59,7 +59,7 @@ def find_processes(
     """
     if booted is None:
         booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    found: list[EngineProcess] = []
+    processes: list[EngineProcess] = []
     for folder in proc.glob("[0-9]*"):
         try:
             stat = os.fsdecode((folder / "stat").read_bytes())
@@ -71,8 +71,8 @@ def find_processes(
         if before.partition("(")[2] == name[:15] and fields[0] not in _ENDED and _is_ours(folder):
             ticks = int(fields[_STARTTIME])
             started = booted + ticks / os.sysconf("SC_CLK_TCK")
-            found.append(EngineProcess(int(folder.name), tuple(words), started))
-    return sorted(found, key=lambda process: process.started)
+            processes.append(EngineProcess(int(folder.name), tuple(words), started))
+    return sorted(processes, key=lambda process: process.started)
 
 
 def _is_ours(folder: Path) -> bool:
@@ -133,13 +133,13 @@ def query_crio(_place: ConfigLocation) -> RuntimeReport:
         output = _run(*command)
         if isinstance(output, str):
             try:
-                found = toml_text.parse(output)
+                content = toml_text.parse(output)
             except BadConfiguration as error:
                 return RuntimeReport(
                     None, reason=f"{' '.join(command)} did not print TOML: {error}"
                 )
-            launcher = crio.registered_launcher(found)
-            return RuntimeReport(launcher is not None, crio.default_name(found) == NAME, launcher)
+            launcher = crio.registered_launcher(content)
+            return RuntimeReport(launcher is not None, crio.default_name(content) == NAME, launcher)
     return RuntimeReport(None, reason="crio is not running or not installed")
 
 
@@ -156,12 +156,12 @@ def query_podman(_place: ConfigLocation) -> RuntimeReport:
     return RuntimeReport(True, default, _path(runtime.get("path")))
 
 
-def _of_status(found: dict[str, Any]) -> RuntimeReport:
+def _of_status(status: dict[str, Any]) -> RuntimeReport:
     """Return the answer in CRI's Status; its keys are Go's or TOML's, depending on the version."""
-    runtimes = found.get("runtimes") or {}
+    runtimes = status.get("runtimes") or {}
     handler = runtimes.get(NAME) or {}
     options = handler.get("options") or {}
-    default = found.get("defaultRuntimeName", found.get(containerd.DEFAULT)) == NAME
+    default = status.get("defaultRuntimeName", status.get(containerd.DEFAULT)) == NAME
     return RuntimeReport(bool(handler), default, _path(options.get("BinaryName")))
 
 
@@ -195,10 +195,10 @@ def query_files(location: ConfigLocation) -> RuntimeReport:
         missing = shutil.which("containerd") is None
         return RuntimeReport(None if missing else False, reason=output.reason)
     try:
-        found = toml_text.parse(output)
+        content = toml_text.parse(output)
     except BadConfiguration as error:
         return RuntimeReport(None, reason=f"{' '.join(words)}: {error}")
-    answer = _of_tree(found)
+    answer = _of_tree(content)
     return (
         answer
         if answer.known
@@ -222,9 +222,9 @@ def _of_generated(location: ConfigLocation) -> RuntimeReport:
     )
 
 
-def _of_tree(found: toml_text.TomlTable) -> RuntimeReport:
-    launcher = containerd.registered_launcher(found)
-    default = containerd.cri_section(found).get(containerd.DEFAULT) == NAME
+def _of_tree(content: toml_text.TomlTable) -> RuntimeReport:
+    launcher = containerd.registered_launcher(content)
+    default = containerd.cri_section(content).get(containerd.DEFAULT) == NAME
     return RuntimeReport(launcher is not None, default, launcher)
 
 

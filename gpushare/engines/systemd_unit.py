@@ -49,12 +49,12 @@ class UnitStart:
 
     def values(self, *flags: str) -> list[str]:
         """Return the values of `flags`, in the order of the command line."""
-        found: list[str] = []
+        flag_values: list[str] = []
         for word, following in zip(self.words, (*self.words[1:], ""), strict=True):
             name, equals, value = word.partition("=")
             if name in flags:
-                found.append(value if equals else following)
-        return found
+                flag_values.append(value if equals else following)
+        return flag_values
 
 
 def unit_start(service: str, root: Path = Path("/")) -> UnitStart | None:
@@ -126,8 +126,8 @@ class UnitDropIn(OwnFile):
 
     def registered(self, text: str) -> Path | None:
         """Return the launcher whose registration created it, None for another program's file."""
-        found = _LAUNCHER.search(text)
-        return Path(found[1]) if found else None
+        match = _LAUNCHER.search(text)
+        return Path(match[1]) if match else None
 
 
 def ordering_drop_ins(services: tuple[str, ...], root: Path = Path("/")) -> tuple[ConfigFile, ...]:

@@ -51,13 +51,13 @@ def read(path: Path) -> TomlTable:
         raise located(path, error) from error
 
 
-def table_at(found: TomlTable, path: TomlKey) -> TomlTable:
+def table_at(table: TomlTable, path: TomlKey) -> TomlTable:
     """Return the table at `path`, which is created if it does not exist."""
     for name in path:
-        found = found.setdefault(name, {})
-        if not isinstance(found, dict):
+        table = table.setdefault(name, {})
+        if not isinstance(table, dict):
             raise BadConfiguration(f"{name} is not a table")
-    return found
+    return table
 
 
 def format_table(name: TomlKey, content: TomlTable) -> str:
@@ -115,17 +115,17 @@ def parse_table(text: str, name: TomlKey) -> TomlTable:
         if section.name[: len(name)] == name
         for line in lines[section.start : section.end]
     ]
-    found = parse("\n".join(kept) + "\n")
+    table = parse("\n".join(kept) + "\n")
     for part in name:
-        found = found.get(part, {})
-    return found
+        table = table.get(part, {})
+    return table
 
 
 def set_string(text: str, name: TomlKey, key: str, value: str | None) -> str:
     """Return `text` with `key` of the table `name` set to a string, or removed if it is None."""
     lines = text.splitlines(keepends=True)
     plain = [line.rstrip("\r\n") for line in lines]
-    section = next((found for found in _sections(plain) if found.name == name), None)
+    section = next((candidate for candidate in _sections(plain) if candidate.name == name), None)
     if section is None:
         return text if value is None else append(text, format_table(name, {key: value}))
     line = re.compile(rf"(\s*{re.escape(key)}\s*=\s*)(\"[^\"]*\"|'[^']*')(.*)")
@@ -179,12 +179,12 @@ def _sections(lines: list[str]) -> list[Section]:
 
 def _parts(header: str) -> TomlKey:
     try:
-        found = tomlkit.parse(header.strip() + "\n").unwrap()
+        table = tomlkit.parse(header.strip() + "\n").unwrap()
     except TOMLKitError:
         return ()  # a line of an array or a string that looks like a header
     parts: list[str] = []
-    while found:
-        ((name, found),) = found.items()
+    while table:
+        ((name, table),) = table.items()
         parts.append(name)
     return tuple(parts)
 
@@ -199,9 +199,9 @@ def _is_only(lines: list[str], section: Section, number: int) -> bool:
     return all(not line.strip() for line in others)
 
 
-def _filled(found: Any) -> Any:
-    """Return `found` without empty tables, which have no effect."""
-    if not isinstance(found, dict):
-        return found
-    kept = {name: _filled(value) for name, value in found.items()}
+def _filled(content: Any) -> Any:
+    """Return `content` without empty tables, which have no effect."""
+    if not isinstance(content, dict):
+        return content
+    kept = {name: _filled(value) for name, value in content.items()}
     return {name: value for name, value in kept.items() if value != {}}

@@ -58,7 +58,7 @@ class RecordedEdit:
 
 @dataclass(frozen=True)
 class EngineCommands:
-    """What makes an engine read its files again; "-" if there is no such command.
+    """The commands that make an engine read its files again; "-" if there is no such command.
 
     `reload` does not disturb containers, so that gpushare-undo runs it. `restart` is advice.
     """
@@ -85,16 +85,16 @@ class InstallRecord:
     @classmethod
     def read(cls, root: Path = Path("/")) -> InstallRecord:
         """Return the record under `root`, an empty one if gpushare is not set up."""
-        made = cls(root)
+        record = cls(root)
         try:
             lines = under_root(root, UNDO).read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
-            return made
+            return record
         for line in lines:
             mark, *fields = line.split("\t")
             if mark == _LINE:
-                made._add(*fields)
-        return made
+                record._add(*fields)
+        return record
 
     def _add(self, kind: str, *fields: str) -> None:
         match kind, *fields:

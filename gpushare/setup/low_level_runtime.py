@@ -145,8 +145,8 @@ def _usable(path: Path) -> bool:
 def _of_nvidia(root: Path) -> list[str]:
     """Return the runtimes that NVIDIA's runtime searches. Source: its config.toml, `runtimes`."""
     try:
-        found = toml_text.parse(read_text(under_root(root, NVIDIA_CONFIG)))
+        configuration = toml_text.parse(read_text(under_root(root, NVIDIA_CONFIG)))
     except BadConfiguration:
         return []
-    named = found.get(NVIDIA, {}).get("runtimes", [])
+    named = configuration.get(NVIDIA, {}).get("runtimes", [])
     return [name for name in named if isinstance(name, str)]

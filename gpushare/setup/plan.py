@@ -65,15 +65,15 @@ class SetupOptions:
     source: install.InstallSource | None = None  # None: the C programs of this Python package
 
 
-def plan_setup(made: InstallRecord, wanted: SetupOptions) -> Iterator[SetupStep]:
+def plan_setup(record: InstallRecord, wanted: SetupOptions) -> Iterator[SetupStep]:
     """Yield the steps for the machine under `made.root`; each must be performed before the next.
 
     Iterating without performing any step raises every error before anything is changed.
     """
-    root, units = made.root, unit_files()
+    root, units = record.root, unit_files()
     locations = {engine.name: engine.locate(root, None) for engine in wanted.engines}
     defaults = [location.default for location in locations.values() if location.default]
-    named = wanted.low_level or made.low_level
+    named = wanted.low_level or record.low_level
     if named:
         runtime = low_level_runtime.chosen_runtime(named, root)
     else:
@@ -84,28 +84,28 @@ def plan_setup(made: InstallRecord, wanted: SetupOptions) -> Iterator[SetupStep]
     yield SetupStep(f"low-level runtime {runtime} ({shown})")
     if offer := low_level_runtime.faster_runtime(runtime, root):
         yield SetupStep(offer)
-    programs = yield from _programs(made, runtime, wanted)
+    programs = yield from _programs(record, runtime, wanted)
     if wanted.simulate is not None:
-        yield from _simulated(made, wanted.simulate)
-        cdi, links = SIMULATOR / "cdi.json", _simulated_libraries(made, programs)
+        yield from _simulated(record, wanted.simulate)
+        cdi, links = SIMULATOR / "cdi.json", _simulated_libraries(record, programs)
     else:
-        found = driver.find(root)
-        cdi = yield from _cdi(made, found)
-        links = {name: _real(root, found.library(name)) for name in (driver.CUDA, driver.NVML)}
-    yield from _links(made, links)
-    yield from _command(made)
-    yield from plan_configuration(made, cdi, wanted.mode)
-    yield from _units(made, units)
+        installed = driver.find(root)
+        cdi = yield from _cdi(record, installed)
+        links = {name: _real(root, installed.library(name)) for name in (driver.CUDA, driver.NVML)}
+    yield from _links(record, links)
+    yield from _command(record)
+    yield from plan_configuration(record, cdi, wanted.mode)
+    yield from _units(record, units)
     for name, location in locations.items():
-        yield from _registration(made, name, location)
+        yield from _registration(record, name, location)
 
 
 def _programs(
-    made: InstallRecord, runtime: Path, wanted: SetupOptions
+    record: InstallRecord, runtime: Path, wanted: SetupOptions
 ) -> Generator[SetupStep, None, install.Installation]:
     """Yield the step that copies the programs; return their place on the machine."""
     socket = config.Config().socket
-    prefix = under_root(made.root, install.PREFIX)
+    prefix = under_root(record.root, install.PREFIX)
     source = wanted.source
     target = install.planned(prefix, runtime=runtime, socket=socket, source=source)
     where = install.PREFIX / target.root.name
@@ -115,16 +115,16 @@ def _programs(
         return install.Installation(where)
 
     def copy() -> None:
-        made.low_level = wanted.low_level or made.low_level
-        made.tree(install.PREFIX)
+        record.low_level = wanted.low_level or record.low_level
+        record.tree(install.PREFIX)
         install.activate(install.install(prefix, runtime=runtime, socket=socket, source=source))
 
     yield SetupStep(f"copy programs and libraries to {where}", copy)
     return install.Installation(where)
 
 
-def _simulated(made: InstallRecord, profile: str) -> Iterator[SetupStep]:
-    folder = under_root(made.root, SIMULATOR)
+def _simulated(record: InstallRecord, profile: str) -> Iterator[SetupStep]:
+    folder = under_root(record.root, SIMULATOR)
     if (folder / "cdi.json").exists():
         yield SetupStep(f"simulated cards in {SIMULATOR} exist (for other cards, run --undo first)")
         return
@@ -134,8 +134,8 @@ def _simulated(made: InstallRecord, profile: str) -> Iterator[SetupStep]:
         raise SetupError(f"--simulate: {error}") from error
 
     def create() -> None:
-        made.tree(SIMULATOR)
-        _create_cards(made.root, folder, profile)
+        record.tree(SIMULATOR)
+        _create_cards(record.root, folder, profile)
 
     yield SetupStep(f"create simulated cards of profile {profile} in {SIMULATOR}", create)
 
@@ -152,9 +152,9 @@ def _create_cards(root: Path, folder: Path, profile: str) -> None:
     cdi.write_text(cdi.read_text(encoding="utf-8").replace(f'"{root}/'.replace("//", "/"), '"/'))
 
 
-def _simulated_libraries(made: InstallRecord, programs: install.Installation) -> dict[str, Path]:
+def _simulated_libraries(record: InstallRecord, programs: install.Installation) -> dict[str, Path]:
     """Return the simulated driver's libraries, by SONAME."""
-    cdi = under_root(made.root, SIMULATOR) / "cdi.json"
+    cdi = under_root(record.root, SIMULATOR) / "cdi.json"
     if not cdi.exists():  # a dry run: as `_create_cards` is going to choose them
         return {name: programs.simulator / name for name in (driver.CUDA, driver.NVML)}
     spec = json.loads(cdi.read_text(encoding="utf-8"))
@@ -163,57 +163,60 @@ def _simulated_libraries(made: InstallRecord, programs: install.Installation) ->
     return {file.name: file for file in files if file.name in {driver.CUDA, driver.NVML}}
 
 
-def _cdi(made: InstallRecord, found: driver.InstalledDriver) -> Generator[SetupStep, None, Path]:
+def _cdi(
+    record: InstallRecord, installed: driver.InstalledDriver
+) -> Generator[SetupStep, None, Path]:
     """Yield the step that writes a CDI spec; return the path of the spec to use."""
-    text = json.dumps(found.cdi(), indent=2) + "\n"
-    libcuda = _real(made.root, found.library(driver.CUDA))
+    text = json.dumps(installed.cdi(), indent=2) + "\n"
+    libcuda = _real(record.root, installed.library(driver.CUDA))
     for path in NVIDIA_CDI:
         # A spec of nvidia-ctk can be used if it belongs to this driver.
-        if str(libcuda) in read_text(under_root(made.root, path)):
-            yield SetupStep(f"driver {found.version}, CDI spec {path}")
+        if str(libcuda) in read_text(under_root(record.root, path)):
+            yield SetupStep(f"driver {installed.version}, CDI spec {path}")
             return path
-    if read_text(under_root(made.root, CDI)) == text:
-        yield SetupStep(f"driver {found.version}, CDI spec {CDI}")
+    if read_text(under_root(record.root, CDI)) == text:
+        yield SetupStep(f"driver {installed.version}, CDI spec {CDI}")
     else:
         yield SetupStep(
-            f"driver {found.version}: write its CDI spec to {CDI}", lambda: made.write(CDI, text)
+            f"driver {installed.version}: write its CDI spec to {CDI}",
+            lambda: record.write(CDI, text),
         )
     return CDI
 
 
-def _links(made: InstallRecord, libraries: dict[str, Path]) -> Iterator[SetupStep]:
+def _links(record: InstallRecord, libraries: dict[str, Path]) -> Iterator[SetupStep]:
     for name, target in libraries.items():
         link = driver.LINKS / name
-        place = under_root(made.root, link)
+        place = under_root(record.root, link)
         if place.is_symlink() and place.readlink() == target:
             yield SetupStep(f"{link} -> {target}")
         elif place.exists() and not place.is_symlink():
             raise SetupError(f"{link} exists and is not a link created by gpushare. Move it away")
         else:
-            yield SetupStep(f"link {link} -> {target}", partial(made.link, link, target))
+            yield SetupStep(f"link {link} -> {target}", partial(record.link, link, target))
 
 
-def _command(made: InstallRecord) -> Iterator[SetupStep]:
+def _command(record: InstallRecord) -> Iterator[SetupStep]:
     """Yield the step that links `gpushare` into the PATH if it is in a virtual environment."""
     program = Path(sys.prefix) / "bin/gpushare"
-    place = under_root(made.root, COMMAND)
+    place = under_root(record.root, COMMAND)
     packaged = PACKAGED_COMMAND.resolve() == program
     if packaged or program.parent in {PACKAGED_COMMAND.parent, COMMAND.parent}:
         return
     if place.is_symlink() and place.readlink() == program:
         yield SetupStep(f"{COMMAND} -> {program}")
-    elif (place.exists() or place.is_symlink()) and str(COMMAND) not in made.links:
+    elif (place.exists() or place.is_symlink()) and str(COMMAND) not in record.links:
         yield SetupStep(f"{COMMAND} belongs to another program; use {program}", yours=True)
     else:
-        yield SetupStep(f"link {COMMAND} -> {program}", lambda: made.link(COMMAND, program))
+        yield SetupStep(f"link {COMMAND} -> {program}", lambda: record.link(COMMAND, program))
 
 
-def _units(made: InstallRecord, texts: dict[str, str]) -> Iterator[SetupStep]:
+def _units(record: InstallRecord, texts: dict[str, str]) -> Iterator[SetupStep]:
     for name, text in texts.items():
         path = UNITS / name
-        yield _unit(made, path, text, partial(made.write, path, text))
-    if made.root != Path("/"):
-        yield from (wanted_at_boot(made, name, texts[name]) for name in texts)
+        yield _unit(record, path, text, partial(record.write, path, text))
+    if record.root != Path("/"):
+        yield from (wanted_at_boot(record, name, texts[name]) for name in texts)
     elif init_system.has_systemd():
         yield SetupStep("start gpushared now and at boot", _start)
     else:
@@ -221,22 +224,22 @@ def _units(made: InstallRecord, texts: dict[str, str]) -> Iterator[SetupStep]:
         yield SetupStep(f"start the daemon: {program} (systemd is not running)", yours=True)
 
 
-def _unit(made: InstallRecord, path: Path, text: str, write: Callable[[], object]) -> SetupStep:
+def _unit(record: InstallRecord, path: Path, text: str, write: Callable[[], object]) -> SetupStep:
     """Return the step that calls `write` if the unit at `path` is not `text`."""
-    if read_text(under_root(made.root, path)) == text:
+    if read_text(under_root(record.root, path)) == text:
         return SetupStep(f"unit {path}")
     return SetupStep(f"write {path}", write)
 
 
-def wanted_at_boot(made: InstallRecord, name: str, text: str) -> SetupStep:
+def wanted_at_boot(record: InstallRecord, name: str, text: str) -> SetupStep:
     """Return the step that enables a unit in an image, where systemd is not running."""
-    found = re.search(r"(?m)^WantedBy=(\S+)$", text)
-    target = found[1] if found else "multi-user.target"
+    match = re.search(r"(?m)^WantedBy=(\S+)$", text)
+    target = match[1] if match else "multi-user.target"
     link = UNITS / f"{target}.wants" / name
-    place = under_root(made.root, link)
+    place = under_root(record.root, link)
     if place.is_symlink() and place.readlink() == UNITS / name:
         return SetupStep(f"{name} is started at boot")
-    return SetupStep(f"start {name} at boot", lambda: made.link(link, UNITS / name))
+    return SetupStep(f"start {name} at boot", lambda: record.link(link, UNITS / name))
 
 
 def _start() -> None:
@@ -247,13 +250,15 @@ def _start() -> None:
     systemctl("start", SOCKET, SERVICE)
 
 
-def _registration(made: InstallRecord, name: str, location: ConfigLocation) -> Iterator[SetupStep]:
+def _registration(
+    install_record: InstallRecord, name: str, location: ConfigLocation
+) -> Iterator[SetupStep]:
     launcher = install.Installation(install.PREFIX / install.CURRENT).launcher
     changes = config_files.configure(location, launcher, default=False)
-    shown = Path("/") / location.path.relative_to(made.root)
+    shown = Path("/") / location.path.relative_to(install_record.root)
 
     def record() -> None:
-        record_registration(made, name, location, launcher, changes)
+        record_registration(install_record, name, location, launcher, changes)
 
     def apply() -> None:
         record()
@@ -262,18 +267,18 @@ def _registration(made: InstallRecord, name: str, location: ConfigLocation) -> I
 
     if not any(change.needed for change in changes):
         registered = f"{name}: runtime gpushare registered ({shown})"
-        yield SetupStep(registered, None if name in made.engines else record)
+        yield SetupStep(registered, None if name in install_record.engines else record)
         return
     diff = "".join(change.diff() for change in changes)
     yield SetupStep(f"{name}: register the runtime in {shown}", apply, diff)
     yield from (SetupStep(f"{name}: {remark}") for change in changes for remark in change.remarks)
-    if made.root == Path("/") and init_system.has_systemd():
+    if install_record.root == Path("/") and init_system.has_systemd():
         yield SetupStep("systemctl daemon-reload", lambda: systemctl("daemon-reload"))
-    yield from _reread(made, name, location)
+    yield from _reread(install_record, name, location)
 
 
 def record_registration(
-    made: InstallRecord,
+    record: InstallRecord,
     engine: str,
     location: ConfigLocation,
     launcher: Path,
@@ -281,7 +286,9 @@ def record_registration(
 ) -> None:
     """Record what gpushare-undo has to restore, before the changes are made."""
     undone_by = (file.syntax.undone_by for file in location.files)
-    made.register(engine, _commands(location), launcher, list(zip(undone_by, changes, strict=True)))
+    record.register(
+        engine, _commands(location), launcher, list(zip(undone_by, changes, strict=True))
+    )
 
 
 def _commands(location: ConfigLocation) -> EngineCommands:
@@ -293,11 +300,11 @@ def _commands(location: ConfigLocation) -> EngineCommands:
     return EngineCommands(reload if location.reloads else "-", restart)
 
 
-def _reread(made: InstallRecord, name: str, location: ConfigLocation) -> Iterator[SetupStep]:
+def _reread(record: InstallRecord, name: str, location: ConfigLocation) -> Iterator[SetupStep]:
     """Yield the step that makes an engine read its configuration again, if one is needed."""
     if not location.apply:
         return
-    if made.root != Path("/"):
+    if record.root != Path("/"):
         yield SetupStep(f"{name} reads it at its next start")
     elif location.reloads and init_system.has_systemd():
         # If the engine is not running, the command succeeds and does nothing.
@@ -350,21 +357,21 @@ _ADDED: Final = re.compile(rf"(?m)^ *(\w+: \{{)?(cdi_spec|mode): \S+?\}}?{re.esc
 
 
 def plan_configuration(
-    made: InstallRecord, cdi: Path, wanted: NodeMode | None
+    record: InstallRecord, cdi: Path, wanted: NodeMode | None
 ) -> Iterator[SetupStep]:
     """Yield the step that sets driver.cdi_spec, and kubernetes.mode if it is `wanted`."""
     path = config.DEFAULT_FILE
-    place = under_root(made.root, path)
+    place = under_root(record.root, path)
     text = read_text(place)
     keys = {("driver", "cdi_spec"): str(cdi)}
     if mode := wanted or (_loaded(text, path).get("kubernetes") or {}).get("mode"):
         keys["kubernetes", "mode"] = mode
-    if not place.exists() or made.owns(path):
+    if not place.exists() or record.owns(path):
         after = f"{_NOTE}\n" + "".join(
             f"{section}:\n  {key}: {value}\n" for (section, key), value in keys.items()
         )
         what = f"write {path} (driver.cdi_spec: {cdi})"
-        done = None if text == after else lambda: made.write(path, after)
+        done = None if text == after else lambda: record.write(path, after)
         yield SetupStep(what if done else f"configuration {path}", done)
         return
     loaded = _loaded(text, path)
@@ -378,7 +385,7 @@ def plan_configuration(
     change = FileChange(place, text, after, original)
 
     def complete() -> None:
-        made.edit("gpushare", [("yaml", change)])
+        record.edit("gpushare", [("yaml", change)])
         change.apply()
 
     added = ", ".join(f"{section}.{key}" for section, key in keys)
@@ -463,21 +470,21 @@ class OptionalUnit:
         """Where setup writes the unit."""
         return UNITS / self.name
 
-    def is_in(self, made: InstallRecord) -> bool:
+    def is_in(self, record: InstallRecord) -> bool:
         """Whether setup has installed it."""
-        return str(self.path) in made.files
+        return str(self.path) in record.files
 
-    def plan(self, made: InstallRecord) -> Iterator[SetupStep]:
+    def plan(self, record: InstallRecord) -> Iterator[SetupStep]:
         """Yield the steps that install and start it; SetupError if it could not run."""
         try:
             self.check_libraries()
         except UserError as error:
             raise SetupError(f"{self.option}: {error}") from error
-        self._refuse_home(made.root)
+        self._refuse_home(record.root)
         text = self.text()
-        yield _unit(made, self.path, text, partial(self._write, made, text))
-        if made.root != Path("/"):
-            yield wanted_at_boot(made, self.name, text)
+        yield _unit(record, self.path, text, partial(self._write, record, text))
+        if record.root != Path("/"):
+            yield wanted_at_boot(record, self.name, text)
         elif init_system.has_systemd():
             yield SetupStep(f"start {self.program}, now and at boot", self._start)
         else:
@@ -502,10 +509,10 @@ class OptionalUnit:
     def _executable(self) -> Path:
         return Path(sys.prefix) / "bin" / self.program
 
-    def _write(self, made: InstallRecord, text: str) -> None:
+    def _write(self, record: InstallRecord, text: str) -> None:
         if self.credentials is not None:
-            made.node = str(self._executable()), str(self.credentials)
-        made.write(self.path, text)
+            record.node = str(self._executable()), str(self.credentials)
+        record.write(self.path, text)
 
     def _start(self) -> None:
         systemctl("daemon-reload")
