@@ -38,8 +38,8 @@ def open_image(name: str, pid: int = 0) -> Iterator[ImageTarget]:
         opened = open_directory(Path(name))
     else:
         opened = _by_engine(name)
-    with opened as found:
-        yield found
+    with opened as target:
+        yield target
 
 
 def _by_engine(name: str) -> AbstractContextManager[ImageTarget]:
@@ -49,18 +49,18 @@ def _by_engine(name: str) -> AbstractContextManager[ImageTarget]:
             f"{name}: neither docker nor podman is installed. Name a path, for example ./rootfs."
         )
     reasons = []
-    for one in engines:
+    for engine in engines:
         try:
-            inspected = one.container(name) or one.image(name)
+            inspected = engine.container(name) or engine.image(name)
         except NotFound as error:
             reasons.append(str(error))
             continue
         if inspected is None:
-            reasons.append(f"{one.name} has no image or container of that name")
+            reasons.append(f"{engine.name} has no image or container of that name")
         elif inspected.pid:
             return open_container(name, inspected.pid, inspected.variables, inspected.args)
         else:
-            return one.opened(inspected)
+            return engine.opened(inspected)
     raise NotFound(
         f"{name}: {'; '.join(reasons)}. Pull the image, or name a path, for example ./rootfs."
     )
@@ -247,7 +247,7 @@ def _syscall(number: int, *arguments: object) -> int:
 
 @dataclass(frozen=True)
 class InspectedImage:
-    """What an engine reports of an image or a container. `pid` 0: it is not running.
+    """An engine's report of an image or a container. `pid` 0: it is not running.
 
     `layers` are directories of its files, the topmost first; empty if unknown.
     """
@@ -268,29 +268,31 @@ class ImageEngine:
 
     def container(self, name: str) -> InspectedImage | None:
         """Return a container, None if there is none of that name; NotFound if the engine fails."""
-        found = self._inspect("container", name)
-        if found is None:
+        inspected = self._inspect("container", name)
+        if inspected is None:
             return None
-        args = (str(found.get("Path", "")), *map(str, found.get("Args") or ()))
-        state = found.get("State") or {}
+        args = (str(inspected.get("Path", "")), *map(str, inspected.get("Args") or ()))
+        state = inspected.get("State") or {}
         return InspectedImage(
             "container",
             name,
-            variables_of((found.get("Config") or {}).get("Env")),
+            variables_of((inspected.get("Config") or {}).get("Env")),
             tuple(arg for arg in args if arg),
             int(state.get("Pid") or 0) if state.get("Running") else 0,
-            _layers(found),
+            _layers(inspected),
         )
 
     def image(self, name: str) -> InspectedImage | None:
         """Return an image, None if there is none of that name; NotFound if the engine fails."""
-        found = self._inspect("image", name)
-        if found is None:
+        inspected = self._inspect("image", name)
+        if inspected is None:
             return None
-        config = found.get("Config") or {}
+        config = inspected.get("Config") or {}
         args = [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())]
         variables = variables_of(config.get("Env"))
-        return InspectedImage("image", name, variables, tuple(map(str, args)), 0, _layers(found))
+        return InspectedImage(
+            "image", name, variables, tuple(map(str, args)), 0, _layers(inspected)
+        )
 
     @contextmanager
     def opened(self, inspected: InspectedImage) -> Iterator[ImageTarget]:
@@ -311,10 +313,10 @@ class ImageEngine:
         except _UnknownName:
             return None
         try:
-            [found] = json.loads(output)
+            [rows] = json.loads(output)
         except ValueError as error:
             raise NotFound(f"{self.name} gave an unknown answer") from error
-        return found if isinstance(found, dict) else None
+        return rows if isinstance(rows, dict) else None
 
     def _ask(self, *args: str) -> str:
         try:
@@ -355,9 +357,9 @@ def installed_engines() -> list[ImageEngine]:
     return [ImageEngine(name) for name in _PROGRAMS if shutil.which(name)]
 
 
-def _layers(found: Mapping[str, Any]) -> tuple[Path, ...]:
+def _layers(driver_data: Mapping[str, Any]) -> tuple[Path, ...]:
     """Return the directories of an overlay's layers, as docker and podman tell them."""
-    driver = found.get("GraphDriver") or {}
+    driver = driver_data.get("GraphDriver") or {}
     data = driver.get("Data") or {}
     if not str(driver.get("Name", "")).startswith("overlay"):
         return ()

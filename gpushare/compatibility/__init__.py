@@ -71,9 +71,9 @@ RULES: Final = {
 @functools.lru_cache(maxsize=256)  # the same few images are started over and over
 def evaluate_image(image: Image, machine: Machine) -> tuple[CompatibilityFinding, ...]:
     """Return the findings of every rule, the gravest first; a rule that is met yields ok."""
-    found = list(_findings(image, machine))
+    findings = list(_findings(image, machine))
     order = {"refuse": 0, "warn": 1, "ok": 2}
-    return tuple(sorted(found, key=lambda finding: order[finding.level]))
+    return tuple(sorted(findings, key=lambda finding: order[finding.level]))
 
 
 def _findings(image: Image, machine: Machine) -> Iterator[CompatibilityFinding]:
@@ -94,11 +94,11 @@ def _check_runtimes(image: Image, machine: Machine) -> Iterator[CompatibilityFin
     first = image.runtimes[0]
     yield from rules.check_runtime(first, image, machine)
     yield from rules.check_toolkit(first, machine)
-    seen = {first.version[:2]}
+    versions = {first.version[:2]}
     for other in image.runtimes[1:]:
-        if other.version[:2] in seen:
+        if other.version[:2] in versions:
             continue
-        seen.add(other.version[:2])
+        versions.add(other.version[:2])
         ill = [
             finding
             for finding in (
@@ -141,16 +141,16 @@ def _check_requirement(
     card: CardFacts,
 ) -> CompatibilityFinding | None:
     """Return the finding for one variable on one card, None if it is met."""
-    held = holds(expression, facts)
-    if held:
+    is_met = holds(expression, facts)
+    if is_met:
         return None
     text = printable(",".join(factor.text for factor in expression[0]))
     more = f" (or {len(expression) - 1} alternatives)" if len(expression) > 1 else ""
     here = ", ".join(f"{key} {_text(key, value)}" for key, value in facts.items() if value)
     numbers = {key: _text(key, value) for key, value in facts.items() if value}
-    if held is None:
+    if is_met is None:
         ill = [factor for word in expression for factor in word if factor.problem]
-        problems = [f"{quoted(one.text, _SHOWN)}: {printable(one.problem)}" for one in ill]
+        problems = [f"{quoted(failed.text, _SHOWN)}: {printable(failed.problem)}" for failed in ill]
         unknown = [key for key, value in facts.items() if not value]
         why = "; ".join(problems[:2]) or f"{', '.join(unknown)} is unknown on this machine"
         what = f"{name} cannot be evaluated: {why}"
@@ -168,8 +168,8 @@ def _check_requirement(
 
 def _distinct_cards(machine: Machine) -> tuple[CardFacts, ...]:
     """Return the cards that differ in what can be required; without any, one unknown card."""
-    found = {(card.brand, card.capability): card for card in reversed(machine.cards)}
-    return tuple(found.values()) or (CardFacts(),)
+    distinct = {(card.brand, card.capability): card for card in reversed(machine.cards)}
+    return tuple(distinct.values()) or (CardFacts(),)
 
 
 def _facts(machine: Machine, cuda: Version, card: CardFacts) -> dict[str, Version | str | None]:
@@ -239,12 +239,12 @@ def find_requirements(variables: Mapping[str, str]) -> tuple[tuple[str, str], ..
 
     Verdicts are kept for the next start: what is in them must be small.
     """
-    found = (
+    shortened = (
         (name[:MOST_CHARACTERS], text[: MOST_CHARACTERS + 1])
         for name, text in variables.items()
         if name.startswith(PREFIX) and not name.startswith(JETPACK) and text.strip()
     )
-    return tuple(sorted(itertools.islice(found, MOST_REQUIREMENTS)))
+    return tuple(sorted(itertools.islice(shortened, MOST_REQUIREMENTS)))
 
 
 def is_disabled(variables: Mapping[str, str]) -> bool:
@@ -288,19 +288,19 @@ def _factor(text: str) -> Factor:
     return Factor(text, name, compared, strip_zeros(version))
 
 
-def _all(found: Iterable[bool | None]) -> bool | None:
+def _all(answers: Iterable[bool | None]) -> bool | None:
     known: bool | None = True
-    for one in found:
-        if one is False:
+    for answer in answers:
+        if answer is False:
             return False
-        known = known and one
+        known = known and answer
     return known
 
 
-def _any(found: Iterable[bool | None]) -> bool | None:
+def _any(answers: Iterable[bool | None]) -> bool | None:
     known: bool | None = False
-    for one in found:
-        if one:
+    for answer in answers:
+        if answer:
             return True
-        known = None if one is None else known
+        known = None if answer is None else known
     return known

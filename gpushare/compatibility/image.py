@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an image declares and contains: CUDA runtimes, requirements, precisions.
+"""The CUDA facts of an image, declared and contained: runtimes, requirements, precisions.
 
 Its root is read beneath the root's descriptor, by name only, and only directories are opened: a
 file counts if the name leads to a regular file within the image. A directory that has not changed
@@ -38,7 +38,7 @@ _TOOLKIT: Final = re.compile(r"cuda(-[0-9]+\.[0-9.]+)?", re.ASCII)
 _PYTHON: Final = re.compile(r"python3(\.[0-9]+)?", re.ASCII)
 _PARTS: Final = re.compile(r"cuda_runtime|cu[0-9]{2}", re.ASCII)
 
-#: What a directory is known by.
+#: The identity of a directory.
 Stamp: TypeAlias = "tuple[int, ...]"
 
 _OF_NVIDIA: Final = re.compile(r"/usr/local/(nvidia|cuda(-[0-9.]+)?)", re.ASCII)
@@ -70,7 +70,7 @@ _PRECISION_OPTIONS: Final = frozenset(
     {"--dtype", "--torch-dtype", "--quantization", "--quantize", "--kv-cache-dtype"}
 )
 _PRECISION_VARIABLES: Final = ("DTYPE", "QUANTIZE", "KV_CACHE_DTYPE")
-#: What a value begins with, and the format that it is.
+#: The beginning of a value, and its format.
 _FORMATS: Final = (
     ("bfloat16", "bfloat16"),
     ("bf16", "bfloat16"),
@@ -93,17 +93,17 @@ def find_runtimes(
     Python packages bring, which programs of theirs find by a path of their own.
     """
     looks = _DirectoryReader(rootfs)
-    found: list[Runtime] = []
-    seen: set[Stamp] = set()
+    runtimes: list[Runtime] = []
+    stamps: set[Stamp] = set()
     for directory in _directories(looks, variables, platform):
         stamp, names = looks.at(directory)
-        if stamp in seen:
+        if stamp in stamps:
             continue  # under another name: /usr/local/cuda is a link to cuda-12.4
-        seen.add(stamp)
-        found += _runtimes_in(looks, directory, names)
-        if len(found) >= _MOST_RUNTIMES:
+        stamps.add(stamp)
+        runtimes += _runtimes_in(looks, directory, names)
+        if len(runtimes) >= _MOST_RUNTIMES:
             break
-    return tuple(found)
+    return tuple(runtimes)
 
 
 def is_relevant(name: str) -> bool:
@@ -142,14 +142,14 @@ class _DirectoryReader:
 def _directories(
     looks: _DirectoryReader, variables: Mapping[str, str], platform: Platform
 ) -> Iterator[str]:
-    seen: set[str] = set()
+    known: set[str] = set()
     for directory in itertools.chain(
         _absolute_paths(_variable(variables, "LD_LIBRARY_PATH")),
         _system(looks, platform),
         _packages(looks, variables),
     ):
-        if directory not in seen:
-            seen.add(directory)
+        if directory not in known:
+            known.add(directory)
             yield directory
 
 
@@ -239,12 +239,12 @@ def _of_wheel(looks: _DirectoryReader, directory: str, major: int) -> Version | 
 def image_facts(
     variables: Mapping[str, str],
     args: Sequence[str],
-    found: Sequence[Runtime] = (),
+    runtimes: Sequence[Runtime] = (),
     own_driver: Version = (),
 ) -> Image:
     """Return the facts of an image with that environment and command, and what was found in it."""
     return Image(
-        runtimes=_with_declared(tuple(found), variables),
+        runtimes=_with_declared(tuple(runtimes), variables),
         requires=compatibility.find_requirements(variables),
         disabled=compatibility.is_disabled(variables),
         compat=own_driver,
@@ -263,36 +263,38 @@ def inspect_image(
 
     `package` is the cuda-compat in it, as gpushare.oci.cuda_compat finds it.
     """
-    found = find_runtimes(rootfs, variables, platform)
+    runtimes = find_runtimes(rootfs, variables, platform)
     return image_facts(
-        variables, args, found, () if package is None else strip_zeros(package.version)
+        variables, args, runtimes, () if package is None else strip_zeros(package.version)
     )
 
 
-def _with_declared(found: tuple[Runtime, ...], variables: Mapping[str, str]) -> tuple[Runtime, ...]:
-    """Return `found`, made finer by what the environment says, or what that says alone."""
+def _with_declared(
+    runtimes: tuple[Runtime, ...], variables: Mapping[str, str]
+) -> tuple[Runtime, ...]:
+    """Return `runtimes`, made finer by what the environment says, or what that says alone."""
     for name in _VERSION_VARIABLES:
         declared = parse_exactly(variables.get(name, "").partition("-")[0])
         if declared is None or len(declared) > 4:
             continue
-        if not found:
+        if not runtimes:
             return (Runtime(declared, name),)
-        first = found[0]
+        first = runtimes[0]
         if len(first.version) == 1 and first.version[0] == declared[0]:
-            return (Runtime(declared, first.where), *found[1:])
-    return found
+            return (Runtime(declared, first.where), *runtimes[1:])
+    return runtimes
 
 
 def requested_precisions(
     args: Sequence[str], variables: Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
     """Return (format, source) of everything that is declared, each format once."""
-    found: dict[str, str] = {}
+    precisions: dict[str, str] = {}
     for option, value in (*_options(args), *_variables(variables)):
         name = _precision_of(value)
-        if name is not None and len(found) < _MOST_HINTS:
-            found.setdefault(name, f"{option}={printable(value, 40)}")
-    return tuple(found.items())
+        if name is not None and len(precisions) < _MOST_HINTS:
+            precisions.setdefault(name, f"{option}={printable(value, 40)}")
+    return tuple(precisions.items())
 
 
 def _options(args: Sequence[str]) -> Iterator[tuple[str, str]]:

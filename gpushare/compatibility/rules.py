@@ -316,11 +316,11 @@ def _distinct_cards(
     machine: Machine,
 ) -> Iterator[tuple[Version, CardFacts, Architecture | None]]:
     """Yield each compute capability once, with a card that has it and its architecture."""
-    found: dict[Version, CardFacts] = {}
+    distinct: dict[Version, CardFacts] = {}
     for card in machine.cards:
         if card.capability is not None:
-            found.setdefault(card.capability, card)
-    for capability, card in found.items():
+            distinct.setdefault(card.capability, card)
+    for capability, card in distinct.items():
         yield capability, card, ARCHITECTURES.get(capability)
 
 
@@ -480,8 +480,8 @@ BACKENDS: Final[tuple[Backend, ...]] = ("interposer", "exclusive", "mps", "mig")
 @functools.lru_cache(maxsize=256)
 def parse_version(text: str) -> Version | None:
     """Return the version that `text` is, None where it is none: `12.4.1`, `550.54.15`."""
-    found = parse_exactly(text)
-    return None if found is None else strip_zeros(found)
+    version = parse_exactly(text)
+    return None if version is None else strip_zeros(version)
 
 
 def parse_exactly(text: str) -> Version | None:
@@ -532,7 +532,7 @@ class CardFacts:
 
 @dataclass(frozen=True)
 class Machine:
-    """What an image is to run on. `driver` and `cuda` are the host's driver, empty: not known."""
+    """The machine for an image. `driver` and `cuda` are the host's driver, empty: not known."""
 
     driver: Version = ()
     cuda: Version = ()
@@ -551,7 +551,7 @@ class Runtime:
 
 @dataclass(frozen=True)
 class Image:
-    """What an image says of itself, and what is in it.
+    """The facts of an image: declared by it, and contained in it.
 
     `runtimes` in the order in which a program finds them. `requires` are its NVIDIA_REQUIRE_
     variables with what they say; `disabled`: none is to be looked at. `compat` is the version of
@@ -568,7 +568,7 @@ class Image:
 
 @dataclass(frozen=True)
 class CompatibilityFinding:
-    """What one rule says: `what` in a sentence, the figures it rests on, and what to do."""
+    """The result of one rule: `what` in a sentence, the figures it rests on, and what to do."""
 
     level: CompatibilityLevel
     rule: str
@@ -605,4 +605,4 @@ def _finding(
 
 def worst(findings: tuple[CompatibilityFinding, ...]) -> CompatibilityLevel:
     """Return the gravest level of `findings`, ok where there is none."""
-    return max((found.level for found in findings), key=LEVELS.index, default="ok")
+    return max((finding.level for finding in findings), key=LEVELS.index, default="ok")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `gpushare explain` knows of codes and topics: texts beside this file, and our own tables."""
+"""The entries of `gpushare explain`: texts beside this file, and gpushare's own tables."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ _COMPATIBILITY_DO: Final = (
     "existing container."
 )
 EVENT_GROUP: Final = "Events"
-#: What is to be read about events whose names begin so; the first that fits.
+#: The pages to read about events whose names begin so; the first that fits.
 _EVENT_SEE: Final = (
     ("over-quota-", ("frozen", "docs/how-to/over-quota.md")),
     ("unallocated-container-", ("audit", "docs/explanation/audit.md")),
@@ -183,7 +183,7 @@ _XID_SEE: Final = ("docs/how-to/recover-a-card.md",)
 
 def dialect_entries() -> list[KnowledgeEntry]:
     """Return an entry for each dialect."""
-    return [_dialect_entry(one) for one in DIALECTS.values()]
+    return [_dialect_entry(dialect) for dialect in DIALECTS.values()]
 
 
 def _dialect_entry(dialect: Dialect) -> KnowledgeEntry:
@@ -207,7 +207,7 @@ def _lines(dialect: Dialect) -> Iterator[str]:
     notes = [*dialect.notes, *(_assumed(dialect))]
     if notes:
         yield ""
-        yield from (f"- {_sentence(one)}" for one in notes)
+        yield from (f"- {_sentence(note)}" for note in notes)
     if any(not row.is_visible for row in dialect.rows):
         yield ""
         yield (
@@ -229,9 +229,10 @@ def _key(row: VendorKey) -> str:
 
 
 def _assumed(dialect: Dialect) -> Iterator[str]:
-    for one in dialect.assumed:
-        amount = f"the amount of {one.like}" if one.like else one.text
-        yield f"Without {one.key}, it is {amount}{f': {one.why}' if one.why else ''}"
+    for assumption in dialect.assumed:
+        amount = f"the amount of {assumption.like}" if assumption.like else assumption.text
+        why = f": {assumption.why}" if assumption.why else ""
+        yield f"Without {assumption.key}, it is {amount}{why}"
 
 
 def _sentence(text: str) -> str:
@@ -266,11 +267,11 @@ def _event_entry(name: str, what: str) -> KnowledgeEntry:
 
 def xid_entries() -> list[KnowledgeEntry]:
     """Return an entry for each XID that gpushare describes, by number."""
-    found = {
+    described = {
         **{number: _fatal(number, *what) for number, what in xid.FATAL.items()},
         **{number: _of_a_program(number, what) for number, what in xid.OF_A_PROGRAM.items()},
     }
-    return [found[number] for number in sorted(found)]
+    return [described[number] for number in sorted(described)]
 
 
 def unknown_xid(number: int) -> KnowledgeEntry:
@@ -357,11 +358,11 @@ _KERNELS: Final = re.compile(r"\bxid \([^)]*\): ([0-9]{1,4})", re.IGNORECASE)
 @functools.cache
 def all_entries() -> tuple[KnowledgeEntry, ...]:
     """Return every entry, codes before topics."""
-    found = [entry for name, group in _FILES[:4] for entry in read_entries(HERE / name, group)]
-    found += xid_entries()
-    found += [entry for name, group in _FILES[4:] for entry in read_entries(HERE / name, group)]
+    entries = [entry for name, group in _FILES[:4] for entry in read_entries(HERE / name, group)]
+    entries += xid_entries()
+    entries += [entry for name, group in _FILES[4:] for entry in read_entries(HERE / name, group)]
     return (
-        *found,
+        *entries,
         *dialect_entries(),
         *compatibility_entries(),
         *event_entries(),
@@ -387,23 +388,23 @@ def find_entries(words: str) -> list[KnowledgeEntry]:
 
 def similar_names(words: str) -> list[str]:
     """Return names that `words` may have been meant for, the closest first; at most 3."""
-    start = next((one for one in _OURS if words.startswith(one)), "")
+    start = next((prefix for prefix in _OURS if words.startswith(prefix)), "")
     known = {_folded(name): entry.name for entry in all_entries() for name in _shortened(entry)}
     known |= {
         _folded(name.removeprefix(start)): entry.name
         for entry in all_entries()
         for name in (entry.name, *entry.also)
     }
-    found = get_close_matches(_folded(words.removeprefix(start)), known, n=6, cutoff=0.75)
-    return list(dict.fromkeys(known[name] for name in found))[:3]
+    close = get_close_matches(_folded(words.removeprefix(start)), known, n=6, cutoff=0.75)
+    return list(dict.fromkeys(known[name] for name in close))[:3]
 
 
 def _entries_of_number(table: str, number: int) -> list[KnowledgeEntry]:
     groups = _TABLES.get(_folded(table), (CUDA, RUNTIME, NVML, XIDS, EXIT))
-    found = [one for one in all_entries() if one.number == number and one.group in groups]
-    if not found and groups == (XIDS,):
+    entries = [one for one in all_entries() if one.number == number and one.group in groups]
+    if not entries and groups == (XIDS,):
         return [unknown_xid(number)]
-    return sorted(found, key=lambda entry: groups.index(entry.group))
+    return sorted(entries, key=lambda entry: groups.index(entry.group))
 
 
 def _entries_of_message(text: str) -> list[KnowledgeEntry]:
@@ -444,5 +445,5 @@ def _folded(name: str) -> str:
     return re.sub(r"[\W_]", "", name.casefold())
 
 
-def _unique(found: Iterable[KnowledgeEntry]) -> list[KnowledgeEntry]:
-    return list({(entry.group, entry.name): entry for entry in found}.values())
+def _unique(entries: Iterable[KnowledgeEntry]) -> list[KnowledgeEntry]:
+    return list({(entry.group, entry.name): entry for entry in entries}.values())

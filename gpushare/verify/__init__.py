@@ -115,8 +115,8 @@ class ScenarioSteps:
 
     def cards(self) -> list[dict[str, Any]]:
         """Return the rows of `gpushare ls`."""
-        found: list[dict[str, Any]] = json.loads(self.cli_output("ls", "--json"))
-        return found
+        cards: list[dict[str, Any]] = json.loads(self.cli_output("ls", "--json"))
+        return cards
 
     def card(self, index: int) -> dict[str, Any]:
         """Return the row of card `index`."""

@@ -138,9 +138,9 @@ class AuditScenario(ScenarioSteps):
     @staticmethod
     def _wait(condition: Callable[[], _Result], seconds: float) -> _Result:
         deadline = time.monotonic() + seconds
-        while not (found := condition()) and time.monotonic() < deadline:
+        while not (result := condition()) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
-        return found
+        return result
 
 
 def _is_detected(row: TenantStatus) -> bool:
@@ -148,7 +148,7 @@ def _is_detected(row: TenantStatus) -> bool:
 
 
 def _is_frozen(row: TenantStatus) -> bool:
-    return any(one["by"] == "audit" for one in row["interventions"])
+    return any(intervention["by"] == "audit" for intervention in row["interventions"])
 
 
 def _is_acted_on(row: TenantStatus) -> bool:

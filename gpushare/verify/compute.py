@@ -37,7 +37,7 @@ _KERNEL_NS: Final = 1_000_000
 
 @dataclass(frozen=True)
 class ComputeTrial:
-    """What is tested: `percent` of card `index`; `others`: the card is used by others.
+    """One trial: `percent` of card `index`; `others`: the card is used by others.
 
     `single` runs without a second tenant. `time_scale` is the factor by which a simulated card
     multiplies every duration: the scheduler's windows are longer by it, so the test takes longer.
@@ -88,7 +88,7 @@ class Outcome:
     @property
     def together(self) -> float | None:
         """The usage of all tenants together."""
-        known = [one.charged for one in self.measured if one.charged is not None]
+        known = [percent.charged for percent in self.measured if percent.charged is not None]
         return sum(known) if len(known) == len(self.measured) else None
 
     @property
@@ -158,35 +158,37 @@ class ComputeScenario(ScenarioSteps):
     def _sample(self, tenants: list[ProbeTenant]) -> list[ChargedTime]:
         """Return the compute usage of each tenant at one time."""
         rows = self.tenants()
-        found = []
+        samples = []
         for tenant in tenants:
             if tenant.name not in rows:
                 raise ProbeFailed(f"{tenant.name} is no longer listed")
             cards = {card["index"]: card["compute"] for card in rows[tenant.name]["cards"]}
-            found.append(cards[self.trial.index])
-        return found
+            samples.append(cards[self.trial.index])
+        return samples
 
-    def _check(self, found: Outcome) -> None:
+    def _check(self, outcome: Outcome) -> None:
         percent = self.trial.percent
-        for measured in found.measured:
+        for measured in outcome.measured:
             self.report.say(str(measured))
-        off = "-" if found.error is None else f"{found.error:.1f} points"
-        self.report.say(f"requested {percent} %, off by {off}; together {_percent(found.together)}")
-        share = found.measured[0]
+        off = "-" if outcome.error is None else f"{outcome.error:.1f} points"
+        self.report.say(
+            f"requested {percent} %, off by {off}; together {_percent(outcome.together)}"
+        )
+        share = outcome.measured[0]
         both = "" if share.driver is None else " and by the driver's"
         others = "; others used the card" if self.trial.others else ""
         self.report.check(
             f"{share.name} got its {percent} %, within {TOLERANCE:g} points, by gpushare's{both} "
             "figures",
-            not found.trouble and found.error is not None and found.error <= TOLERANCE,
-            found.trouble or f"{share}{others}",
-            found.figures,
+            not outcome.trouble and outcome.error is not None and outcome.error <= TOLERANCE,
+            outcome.trouble or f"{share}{others}",
+            outcome.figures,
         )
         if not self.trial.single and not self.trial.others:
             self.report.check(
                 f"nothing is lost: together they got {_TOGETHER:g} % or more",
-                (found.together or 0.0) >= _TOGETHER,
-                f"{_percent(found.together)} together",
+                (outcome.together or 0.0) >= _TOGETHER,
+                f"{_percent(outcome.together)} together",
             )
 
 

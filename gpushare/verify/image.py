@@ -103,11 +103,11 @@ def _layer(probe: Path, extra: dict[str, bytes]) -> bytes:
     with tarfile.open(fileobj=layer, mode="w") as tar:
         for directory in ("proc", "sys", "dev", "tmp", "run"):
             _add_directory(tar, directory)
-        made: set[str] = set()
+        folders: set[str] = set()
         for path, data in files.items():
             for parent in reversed(Path(path.lstrip("/")).parents):
-                if str(parent) not in made and str(parent) != ".":
-                    made.add(str(parent))
+                if str(parent) not in folders and str(parent) != ".":
+                    folders.add(str(parent))
                     _add_directory(tar, str(parent))
             _add_file(tar, path.lstrip("/"), data, mode=0o755)
     return layer.getvalue()

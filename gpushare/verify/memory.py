@@ -122,8 +122,8 @@ class MemoryScenario(ScenarioSteps):
 
         def servers() -> dict[str, str]:
             rows = self.tenants()
-            found = {name: rows[name].get("mps") or {} for name in names if name in rows}
-            return {name: mps.get("server_state", "") for name, mps in found.items()}
+            servers_by_name = {name: rows[name].get("mps") or {} for name in names if name in rows}
+            return {name: mps.get("server_state", "") for name, mps in servers_by_name.items()}
 
         self.report.check(
             "both are clients of the card's MPS server, which is active",
@@ -177,13 +177,13 @@ class MemoryScenario(ScenarioSteps):
             after,
         )
         now = other.ask("info")
-        one = other.ask(f"alloc {fill['granule']}")
+        allocated = other.ask(f"alloc {fill['granule']}")
         self.report.check(
             f"{other.name} still has its memory and can allocate, unless it is full itself",
-            now == neighbour and (one["code"] == 0) == (neighbour["free"] >= fill["granule"]),
-            f"{neighbour} became {now}, {one}",
+            now == neighbour and (allocated["code"] == 0) == (neighbour["free"] >= fill["granule"]),
+            f"{neighbour} became {now}, {allocated}",
         )
-        if one["code"] == 0:
+        if allocated["code"] == 0:
             other.ask("free")
 
     def _grown(self, tenant: ProbeTenant) -> None:
@@ -311,34 +311,34 @@ def check_limits(steps: ScenarioSteps, tenant: ProbeTenant) -> None:
 def check_breakdown(steps: ScenarioSteps, tenant: ProbeTenant) -> None:
     """Allocate some memory through each path and check its line in the breakdown."""
     steps.report.title(f"Where is the memory of {tenant.name}?")
-    one = steps.sizes.small // 32
+    chunk = steps.sizes.small // 32
     tenant.ask("free")
     for api in PARTS:
-        tenant.ask(f"alloc {api} {one}")
+        tenant.ask(f"alloc {api} {chunk}")
     denied = tenant.ask(f"alloc {steps.sizes.small}")
-    found: dict[str, Any] = {}
+    breakdown: dict[str, Any] = {}
 
     def is_explained() -> bool:
-        found.update(json.loads(steps.cli_output("why", tenant.name, "--json")))
-        return _explained(found["cards"][0])
+        breakdown.update(json.loads(steps.cli_output("why", tenant.name, "--json")))
+        return _explained(breakdown["cards"][0])
 
     explained = wait_until(is_explained)
     steps.show("why", tenant.name)
-    card = found["cards"][0]
+    card = breakdown["cards"][0]
     steps.report.check(
         "the lines add up to its used memory, which is its quota less its free memory",
         sum(card["kinds"].values()) == card["used_bytes"]
         and card["used_bytes"] == card["quota_bytes"] - tenant.ask("info")["free"],
         card,
     )
-    taken = {part: one * list(PARTS.values()).count(part) for part in PARTS.values()}
+    taken = {part: chunk * list(PARTS.values()).count(part) for part in PARTS.values()}
     steps.report.check(
-        f"each path has its line, with the {format_size(one)} allocated through it",
+        f"each path has its line, with the {format_size(chunk)} allocated through it",
         all(card["kinds"][part] >= size for part, size in taken.items()),
         card["kinds"],
     )
     steps.report.check("no memory that the driver reports is missing from the sum", explained, card)
-    last = found["last_denied_allocation"]
+    last = breakdown["last_denied_allocation"]
     steps.report.check(
         f"the denied allocation is reported: {format_size(steps.sizes.small)}",
         denied["result"] == OUT_OF_MEMORY
@@ -359,7 +359,7 @@ def _explained(card: Mapping[str, Any]) -> bool:
 # Both request most of what a card has available, so only one of them has room at a time. What the
 # first one has written is compared after its restore, which its own call of the driver asks for.
 
-#: What the sleeping container writes: more is only slower.
+#: The bytes that the sleeping container writes: more is only slower.
 CONTENT_BYTES: Final = 256 << 20
 LEAST_BYTES: Final = GIB  # of a quota: a context, and the content
 _SEED: Final = 20
@@ -411,13 +411,15 @@ class EvictionScenario(ScenarioSteps):
         self.show("evict", sleeper.name)
         self.show("ps")
         evicted = self._eviction(sleeper)
-        held = 0 if evicted is None else int(evicted["bytes"])
+        evicted_bytes = 0 if evicted is None else int(evicted["bytes"])
         self.report.check(
             "its memory is in host memory, and the card has room",
-            evicted is not None and evicted["state"] == "evicted" and held >= CONTENT_BYTES,
+            evicted is not None
+            and evicted["state"] == "evicted"
+            and evicted_bytes >= CONTENT_BYTES,
             evicted,
         )
-        return held
+        return evicted_bytes
 
     def _used(self, guest: ProbeTenant, memory: int) -> None:
         info = guest.ask("info")

@@ -93,16 +93,16 @@ class ProbeTenant:
             self._readers[1].join(timeout=5)
             raise ProbeFailed(f"{self.name} did not respond to {event}: {self.errors}")
         try:
-            found = json.loads(line)
+            answer_read = json.loads(line)
         except ValueError as error:
             raise ProbeFailed(f"{self.name} sent {line!r} for {event}") from error
-        if not isinstance(found, dict) or found.get("event") != event:
-            raise ProbeFailed(f"{self.name} sent {found} for {event}")
-        return found
+        if not isinstance(answer_read, dict) or answer_read.get("event") != event:
+            raise ProbeFailed(f"{self.name} sent {answer_read} for {event}")
+        return answer_read
 
     @property
     def errors(self) -> str:
-        """What the probe and its engine have written to stderr, on one line."""
+        """The text that the probe and its engine have written to stderr, on one line."""
         lines = (line.strip() for line in self._errors)
         return " | ".join(line for line in lines if line) or "nothing on stderr"
 
@@ -288,7 +288,7 @@ class HostRunner:
 
     def kill(self, name: str) -> list[str]:
         """Return the command that kills tenant `name`."""
-        found = subprocess.run(
+        inspected = subprocess.run(
             [*self.cli, "--json", "inspect", name],
             check=True,
             capture_output=True,
@@ -296,7 +296,7 @@ class HostRunner:
             env=environment(self),
         )
         # The shell's own: a small machine has no program of that name.
-        return ["sh", "-c", f"kill -KILL {json.loads(found.stdout)['pid']}"]
+        return ["sh", "-c", f"kill -KILL {json.loads(inspected.stdout)['pid']}"]
 
     def remove(self, name: str) -> None:
         """A host process leaves nothing with an engine."""
