@@ -80,7 +80,10 @@ def cdi_spec(device: Path, folder: Path, uuids: tuple[str, ...], seed: str = "")
     for index in range(len(uuids) if seed else 0):
         for number in range(INSTANCES_MOST):
             numbers = capability_numbers(index, number)
-            caps = [node(f"/dev/nvidia-caps/nvidia-cap{one}", _CAPS + one) for one in numbers]
+            caps = [
+                node(f"/dev/nvidia-caps/nvidia-cap{capability}", _CAPS + capability)
+                for capability in numbers
+            ]
             edits = {"deviceNodes": [nodes[index], *caps]}
             names = (f"{index}:{number}", f"MIG-{instance_uuid(seed, index, number)}")
             devices += [{"name": name, "containerEdits": edits} for name in names]
@@ -180,27 +183,27 @@ def create(  # noqa: PLR0913 - all but the first have defaults, and the last two
         for card in range(cards)
         for index in range(len(mig))
     )
-    made = Simulator(root / "device", root / "cdi.json", uuids, instances)
-    write_device(made.device, content)
-    spec = cdi_spec(made.device, folder.absolute(), uuids, seed if "mig" in loaded else "")
-    made.cdi.write_text(json.dumps(spec, indent=2) + "\n", encoding="utf-8")
-    _write_mps_control(made)
-    return made
+    simulator = Simulator(root / "device", root / "cdi.json", uuids, instances)
+    write_device(simulator.device, content)
+    spec = cdi_spec(simulator.device, folder.absolute(), uuids, seed if "mig" in loaded else "")
+    simulator.cdi.write_text(json.dumps(spec, indent=2) + "\n", encoding="utf-8")
+    _write_mps_control(simulator)
+    return simulator
 
 
-def _write_mps_control(made: Simulator) -> None:
+def _write_mps_control(simulator: Simulator) -> None:
     """Write the program that starts the MPS control daemon of these cards, and sends it commands.
 
     It uses this interpreter, whatever the environment in which it is started.
     """
-    made.mps_control.write_text(
+    simulator.mps_control.write_text(
         "#!/bin/sh\n"
-        f": ${{{DEVICE_ENV}:={shlex.quote(str(made.device))}}}\n"
+        f": ${{{DEVICE_ENV}:={shlex.quote(str(simulator.device))}}}\n"
         f"export {DEVICE_ENV}\n"
         f'exec {shlex.quote(sys.executable)} -I -m gpushare.simulator.mps_program "$@"\n',
         encoding="utf-8",
     )
-    made.mps_control.chmod(0o755)
+    simulator.mps_control.chmod(0o755)
 
 
 @contextmanager
@@ -295,13 +298,13 @@ def partition(device: Path, mig: Sequence[str], profile: str | Path = "h200") ->
         header = _header(descriptor)
         cards, time_scale = header.card_count, header.time_scale_q16 / REAL_TIME_Q16
         check_instances(loaded, cards, mig)
-        made = [
+        instances = [
             instance
             for card in range(cards)
             for instance in instance_profiles(loaded, card, mig, time_scale)
         ]
         behind = ctypes.sizeof(Header) + cards * ctypes.sizeof(Profile)
-        os.pwrite(descriptor, b"".join(map(bytes, made)), behind)
-        count = bytes(ctypes.c_uint32(len(made)))
+        os.pwrite(descriptor, b"".join(map(bytes, instances)), behind)
+        count = bytes(ctypes.c_uint32(len(instances)))
         os.pwrite(descriptor, count, Header.instance_count.offset)
-    return tuple(f"MIG-{uuid.UUID(bytes=bytes(instance.uuid))}" for instance in made)
+    return tuple(f"MIG-{uuid.UUID(bytes=bytes(instance.uuid))}" for instance in instances)

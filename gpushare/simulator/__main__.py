@@ -29,11 +29,11 @@ def main(arguments: list[str] | None = None) -> int:
     verb.add_argument("--time-scale", type=float, default=1, help="factor for every duration")
     options = vars(parser.parse_args(arguments))
     try:
-        made = create(**options)
+        simulator = create(**options)
     except (OSError, ProfileError) as error:
         sys.stderr.write(f"gpushare: {error}\n")
         return 1
-    sys.stdout.write(f"export {DEVICE_ENV}={made.device}\n")
+    sys.stdout.write(f"export {DEVICE_ENV}={simulator.device}\n")
     return 0
 
 

@@ -248,7 +248,7 @@ def check_places(profile: dict[str, Any], mig: Sequence[str]) -> None:
     for name in mig:
         kind = profile["mig"][name]
         ranges = (range(start, start + kind["memory_eighths"]) for start in kind["starts"])
-        free = next((one for one in ranges if taken.isdisjoint(one)), None)
+        free = next((place for place in ranges if taken.isdisjoint(place)), None)
         if free is None or mig.count(name) > kind["count"]:
             raise ValueError(f"mig={' '.join(mig)}: there is no place for {name}")
         taken.update(free)
@@ -258,17 +258,17 @@ def _instance_profile(
     profile: dict[str, Any], card: int, index: int, name: str, time_scale: float
 ) -> Profile:
     """Return an instance of a card: a card with a part of the memory and multiprocessors."""
-    made = card_profile(profile, card, time_scale)
+    instance = card_profile(profile, card, time_scale)
     eighths = profile["mig"][name]["memory_eighths"]
-    made.name = f"{profile['name']} MIG {name}".encode()
-    made.memory_bytes = made.memory_bytes * eighths // 8 // UNIT_BYTES * UNIT_BYTES
-    made.reserved_bytes = made.reserved_bytes * eighths // 8 // UNIT_BYTES * UNIT_BYTES
-    made.multiprocessors = profile["mig"][name]["multiprocessors"]
-    made.slices = int(name[0])
-    made.parent = card + 1
-    made.gpu_instance = index + 1  # 0 is the whole card's
-    made.uuid[:] = instance_uuid(str(profile["uuid_seed"]), card, index).bytes
-    return made
+    instance.name = f"{profile['name']} MIG {name}".encode()
+    instance.memory_bytes = instance.memory_bytes * eighths // 8 // UNIT_BYTES * UNIT_BYTES
+    instance.reserved_bytes = instance.reserved_bytes * eighths // 8 // UNIT_BYTES * UNIT_BYTES
+    instance.multiprocessors = profile["mig"][name]["multiprocessors"]
+    instance.slices = int(name[0])
+    instance.parent = card + 1
+    instance.gpu_instance = index + 1  # 0 is the whole card's
+    instance.uuid[:] = instance_uuid(str(profile["uuid_seed"]), card, index).bytes
+    return instance
 
 
 def device_content(

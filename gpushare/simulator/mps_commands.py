@@ -171,10 +171,10 @@ def _lspart(daemon: ControlDaemon, _: list[str]) -> str:
         used = (partitions.total(device) - chunks, device.multiprocessors - multiprocessors)
         counts = (str(chunks), str(used[0]), str(multiprocessors), str(used[1]))
         rows.append((short, "-", *counts, "-"))
-        for one in partitions.of(device):
-            busy = server is not None and server.uses(one, partitions)
-            sizes = ("-", str(one.chunks), "-", str(one.multiprocessors))
-            rows.append((short, one.id, *sizes, "Yes" if busy else "-"))
+        for partition in partitions.of(device):
+            busy = server is not None and server.uses(partition, partitions)
+            sizes = ("-", str(partition.chunks), "-", str(partition.multiprocessors))
+            rows.append((short, partition.id, *sizes, "Yes" if busy else "-"))
     return "\n".join(" ".join(f"{word:<12}" for word in row).rstrip() for row in rows)
 
 

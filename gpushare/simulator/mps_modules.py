@@ -33,13 +33,13 @@ def run_command(daemon: ControlDaemon, arguments: list[str], uid: int) -> tuple[
         daemon.quit(0)
         return 0, ""
     module, verb, *rest = [*arguments, ""][: max(len(arguments), 2)]
-    found = _COMMANDS.get((module, verb))
-    if found is None:
+    handler = _COMMANDS.get((module, verb))
+    if handler is None:
         return 1, f"Unknown command: {module} {verb}"
-    run, known = found
+    run, known = handler
     words = [word for word in rest if "=" not in word and not word.startswith("--")]
-    given = [word.removeprefix("--").partition("=") for word in rest if word not in words]
-    options = {name: value for name, _, value in given}
+    pairs = [word.removeprefix("--").partition("=") for word in rest if word not in words]
+    options = {name: value for name, _, value in pairs}
     if set(options) - {*known, *(("format",) if verb in ("list", "describe") else ())}:
         return 1, f"{module} {verb}: unknown option --{min(set(options) - set(known))}"
     try:
@@ -136,9 +136,9 @@ def _partition_create(daemon: ControlDaemon, request: ModuleRequest) -> str:
     request.check_owner(server.uid)
     device = _idle_device(daemon, request.option("device"))
     name = check_name(request.word(0, "the name"))
-    if any(one.name == name for one in daemon.state.partitions.of(device)):
+    if any(other.name == name for other in daemon.state.partitions.of(device)):
         raise MpsCommandError(f"SM partition '{name}' already exists")
-    made = daemon.state.partitions.add(
+    partition = daemon.state.partitions.add(
         device,
         int(request.option("chunks")),
         name,
@@ -147,7 +147,7 @@ def _partition_create(daemon: ControlDaemon, request: ModuleRequest) -> str:
     )
     return (
         f"SM partition '{name}' created on device {device.uuid} "
-        f"(sm-count={made.multiprocessors})\nCUDA_MPS_SM_PARTITION={made.variable}"
+        f"(sm-count={partition.multiprocessors})\nCUDA_MPS_SM_PARTITION={partition.variable}"
     )
 
 
@@ -174,17 +174,17 @@ def _partition_list(daemon: ControlDaemon, request: ModuleRequest) -> Rows:
     )
     rows = [
         (
-            one.server,
-            one.device.uuid,
-            one.name,
-            str(one.chunks),
-            str(one.multiprocessors),
-            str(one.remainder).lower(),
+            partition.server,
+            partition.device.uuid,
+            partition.name,
+            str(partition.chunks),
+            str(partition.multiprocessors),
+            str(partition.remainder).lower(),
             "created",
-            one.id,
+            partition.id,
         )
-        for one in partitions.listed(daemon.state.devices.every)
-        if named is None or one.server == named
+        for partition in partitions.listed(daemon.state.devices.every)
+        if named is None or partition.server == named
     ]
     for device in daemon.state.devices.every:
         chunks, multiprocessors = partitions.free(device)

@@ -152,10 +152,10 @@ def _namespace_create(daemon: ControlDaemon, request: ModuleRequest) -> str:
 
 
 def _namespace(daemon: ControlDaemon, request: ModuleRequest, server: str) -> tuple[MpsServer, str]:
-    found, name = server_of(daemon, server), request.word(0, "the namespace")
-    if name not in found.namespaces:
+    place, name = server_of(daemon, server), request.word(0, "the namespace")
+    if name not in place.namespaces:
         raise MpsCommandError(f"Namespace '{name}' not found")
-    return found, name
+    return place, name
 
 
 def _clients_of(server: MpsServer, namespace: str) -> list[MpsClient]:

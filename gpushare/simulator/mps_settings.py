@@ -35,10 +35,10 @@ def credentials(connection: socket.socket) -> tuple[int, int]:
 
 def size_of(text: str, units: str = "GM") -> int:
     """Return the bytes of an integer with a unit; MpsCommandError for anything else."""
-    found = re.fullmatch(rf"([0-9]+)([{units}])B?", text.strip())
-    if found is None:
+    match = re.fullmatch(rf"([0-9]+)([{units}])B?", text.strip())
+    if match is None:
         raise MpsCommandError(f"{text}: not an integer with {' or '.join(units)}")
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,8 @@ class MpsDevices:
 
     def only(self, names: Iterable[str]) -> MpsDevices:
         """Return those of that name, without a word about names that none has."""
-        found = (self.named(name.strip()) for name in names)
-        return replace(self, every=tuple(device for device in found if device is not None))
+        devices = (self.named(name.strip()) for name in names)
+        return replace(self, every=tuple(device for device in devices if device is not None))
 
     def named(self, name: str) -> MpsDevice | None:
         """Return a device by its number or its UUID; None for another name."""
@@ -115,10 +115,12 @@ class MpsDevices:
     def abbreviated(self, name: str) -> MpsDevice:
         """Return a device by its number or the beginning of its UUID; MpsCommandError."""
         exact = self.named(name)
-        found = [exact] if exact else [one for one in self.every if one.uuid.startswith(name)]
-        if len(found) != 1 or not name:
+        matches = (
+            [exact] if exact else [device for device in self.every if device.uuid.startswith(name)]
+        )
+        if len(matches) != 1 or not name:
             raise MpsCommandError(f"Device {name} not found")
-        return found[0]
+        return matches[0]
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,7 @@ class MpsLimits:
         if any(devices.named(name.strip()) is None for name, _, _ in entries):
             allowed.pinned = {}  # one wrong entry: see simulator/README.md
             return allowed
-        given = self.pinned_bytes(devices)
+        limits = self.pinned_bytes(devices)
         for name, _, value in entries:
             device = devices.named(name.strip())
             assert device is not None
@@ -215,7 +217,7 @@ class MpsLimits:
                 size = size_of(value)
             except MpsCommandError:
                 continue
-            if size < given.get(device.uuid, size + 1):
+            if size < limits.get(device.uuid, size + 1):
                 allowed.set_pinned([device.uuid, value.strip()])
         return allowed
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a simulated MPS control daemon has, and what its commands work on."""
+"""The state of a simulated MPS control daemon, on which its commands work."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class MpsState:
 
 
 class ControlDaemon(Protocol):
-    """What commands work on."""
+    """The state on which commands work."""
 
     state: MpsState
 
@@ -285,11 +285,11 @@ class MpsPartitions:
         # Base64 of which a part is a slash, as those of drivers can be.
         code = bytes((self._protocol, 0xFF, 0xC0 | self._next)).ljust(_ID_BYTES, b"\0")
         self._next += 1
-        made = MpsPartition(
+        partition = MpsPartition(
             base64.b64encode(code).decode(), name, server, device, chunks, size, whole
         )
-        self._every.append(made)
-        return made
+        self._every.append(partition)
+        return partition
 
     def remove(self, partition: MpsPartition) -> None:
         """Delete a partition."""

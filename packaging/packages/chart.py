@@ -15,7 +15,8 @@ from .workspace import Workspace
 
 NAME: Final = "gpushare"
 SOURCE: Final = Path("packaging/helm") / NAME
-#: What templates read, beside the chart's own files. helm reads nothing outside of a chart.
+# : The files that templates read, beside the chart's own files. helm reads nothing outside of a
+# chart.
 _READ_BY_TEMPLATES: Final = ("configs/prometheus/*.yaml", "configs/grafana/*.json")
 _VERSION: Final = re.compile(r"(?m)^(version|appVersion): \S+$")
 
@@ -49,9 +50,12 @@ def files(workspace: Workspace) -> dict[str, bytes]:
     """Return the contents by name: Chart.yaml, with the version of gpushare, is the first."""
     source = workspace.root / SOURCE
     chart = (source / "Chart.yaml").read_text(encoding="utf-8")
-    found = {"Chart.yaml": _VERSION.sub(rf"\1: {workspace.version}", chart).encode()}
-    for top, pattern in ((source, "**/*"), *((workspace.root, one) for one in _READ_BY_TEMPLATES)):
+    chart_files = {"Chart.yaml": _VERSION.sub(rf"\1: {workspace.version}", chart).encode()}
+    for top, pattern in (
+        (source, "**/*"),
+        *((workspace.root, name) for name in _READ_BY_TEMPLATES),
+    ):
         for path in sorted(top.glob(pattern)):
             if path.is_file():
-                found.setdefault(str(path.relative_to(top)), path.read_bytes())
-    return found | {"LICENSE": (workspace.root / "LICENSE").read_bytes()}
+                chart_files.setdefault(str(path.relative_to(top)), path.read_bytes())
+    return chart_files | {"LICENSE": (workspace.root / "LICENSE").read_bytes()}

@@ -26,16 +26,16 @@ On Debian systems, its full text is in /usr/share/common-licenses/Apache-2.0."""
 
 def write(place: Path, licence: Path, parts: Sequence[LicensedPart]) -> None:
     """Write `place` in Debian's format, with the texts of all licences."""
-    found = [_HEAD.rstrip() + "\n" + _indented(_shortened(licence.read_text(encoding="utf-8")))]
+    texts = [_HEAD.rstrip() + "\n" + _indented(_shortened(licence.read_text(encoding="utf-8")))]
     for licensed in sorted(parts, key=lambda each: each.part.name):
         part = licensed.part
         text = "\n\n".join(map(_shortened, licensed.texts))
-        found.append(
+        texts.append(
             f"Files: {part.name}\nCopyright: as in the text below\n"
             f"Comment: {part.name} {part.version} ({part.licence})\n"
             f"License: {part.licence.replace(' ', '-')}-{part.name}\n{_indented(text)}"
         )
-    place.write_text("\n".join(found), encoding="utf-8")
+    place.write_text("\n".join(texts), encoding="utf-8")
 
 
 def _shortened(text: str) -> str:

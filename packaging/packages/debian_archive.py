@@ -19,9 +19,9 @@ def fetch(workspace: Workspace, suite: str, package: str) -> Path:
     apt's lists and options are those of this machine, but the lists of releases are kept apart.
     """
     folder = workspace.cache / "debian" / suite
-    found = sorted(folder.glob(f"{package}_*.deb"))
-    if found:
-        return found[-1]
+    archives = sorted(folder.glob(f"{package}_*.deb"))
+    if archives:
+        return archives[-1]
     (folder / "lists/partial").mkdir(parents=True, exist_ok=True)
     (folder / "status").touch()
     source = f"deb [signed-by={KEYRING}] {_mirror()} {suite} main\n"
@@ -48,9 +48,9 @@ def _mirror() -> str:
         check=True,
     ).stdout
     words = (line.split(maxsplit=2) for line in listed.splitlines())
-    found = [
+    addresses = [
         address
         for kind, component, address in words
         if kind == "Packages" and component == "main" and address.rstrip("/").endswith("/debian")
     ]
-    return found[0] if found else MIRROR
+    return addresses[0] if addresses else MIRROR

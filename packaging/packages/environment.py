@@ -32,7 +32,7 @@ REQUIREMENTS: Final = Path("packaging/packages/requirements.txt")
 _PLATFORMS: Final = ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
 #: Distributions that have their licence at the beginning of a module only.
 _IN_MODULES: Final = {"nvidia_ml_py": ("pynvml.py",)}
-#: What authors wrote before there were licence expressions.
+#: The licence names from before there were licence expressions.
 _SPDX: Final = {
     "BSD": "BSD-3-Clause",
     "3-Clause BSD License": "BSD-3-Clause",

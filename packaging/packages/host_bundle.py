@@ -51,12 +51,12 @@ def make(workspace: Workspace, stage: Path, own: Path) -> HostBundle:
     staged_python = stage / python.relative_to("/")
     interpreter.make(workspace, root, staged_python, python)
     environment = PrivateEnvironment(place, stage, interpreter.VERSION, python / "bin/python3")
-    found = environment.fill(workspace, own, ARCHITECTURE)
+    installed = environment.fill(workspace, own, ARCHITECTURE)
     interpreter.add_prctl(root, environment.modules)
     _copy_licences(root, environment.place / "share/licences")
     _compile(workspace, interpreter.argv(root, staged_python), environment)
     parts = [root.part(name, licence) for name, licence in interpreter.LICENCES.items()]
-    parts += [*(licensed.part for licensed in found), *wheel.STATIC_PARTS]
+    parts += [*(licensed.part for licensed in installed), *wheel.STATIC_PARTS]
     return HostBundle(stage, place, tuple(parts))
 
 

@@ -58,9 +58,9 @@ def modules(root: Path) -> dict[str, bytes]:
     """Return the modules of gpushare that the program may import, by their paths."""
     finder = ModuleFinder([str(root)], excludes=list(_LEFT_OUT))
     finder.import_hook(_PROGRAM)
-    files = [Path(getattr(one, "__file__", "") or "") for one in finder.modules.values()]
-    found = [file for file in files if file.is_relative_to(root / "gpushare")]
-    return {str(file.relative_to(root)): file.read_bytes() for file in found}
+    files = [Path(getattr(module, "__file__", "") or "") for module in finder.modules.values()]
+    inside = [file for file in files if file.is_relative_to(root / "gpushare")]
+    return {str(file.relative_to(root)): file.read_bytes() for file in inside}
 
 
 def zipped(contents: Mapping[str, bytes], epoch: int) -> bytes:
@@ -78,10 +78,10 @@ def zipped(contents: Mapping[str, bytes], epoch: int) -> bytes:
 def _click(workspace: Workspace) -> Path:
     """Return the wheel of click that the other packages contain too."""
     text = (workspace.root / REQUIREMENTS).read_text(encoding="utf-8")
-    found = re.search(r"(?m)^click==\S+(?: \\\n.*)*\n", text)
-    if found is None:
+    match = re.search(r"(?m)^click==\S+(?: \\\n.*)*\n", text)
+    if match is None:
         raise PackageError(f"{REQUIREMENTS} has no line for click")
-    (wheel,) = download(workspace, found[0], "click")
+    (wheel,) = download(workspace, match[0], "click")
     return wheel
 
 

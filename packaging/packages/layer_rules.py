@@ -46,7 +46,7 @@ _BELOW: Final = f"""\
 ?memory-limit && ?memory && isQuantity({_LIMIT}) && isQuantity({_AMOUNT}) &&
     quantity({_LIMIT}).isLessThan(quantity({_AMOUNT}))"""
 
-#: What no node accepts.
+#: Requests that no node accepts.
 CONTRADICTIONS: Final = (
     Rule(
         "memory",
@@ -80,7 +80,7 @@ CONTRADICTIONS: Final = (
 _OPTIONS: Final = [
     name for name in KEYS if name not in {*SET_BY_PROFILE[:4], "profile", "count", "devices"}
 ]
-#: What a node refuses if it has no `defaults` of memory and cores.
+#: Requests that a node refuses if it has no `defaults` of memory and cores.
 INCOMPLETE: Final = (
     Rule(
         "memory-limit",
@@ -124,9 +124,9 @@ def in_layers(rules: Iterable[Rule]) -> str:
     """
     parts = [
         f"""\
-  variables.layers.filter(l, {_keyed(one.condition)}).map(l,
-    variables.requests.filter(r, r.name == l + "{one.key}")[0].where + {_keyed(one.rest)})"""
-        for one in rules
+  variables.layers.filter(l, {_keyed(rule.condition)}).map(l,
+    variables.requests.filter(r, r.name == l + "{rule.key}")[0].where + {_keyed(rule.rest)})"""
+        for rule in rules
     ]
     mixed = "variables.scoped.size() > 0 && variables.unscoped.size() > 0"
     return f"!variables.alone || {mixed} ? [] :\n" + " +\n".join(parts)
@@ -135,9 +135,9 @@ def in_layers(rules: Iterable[Rule]) -> str:
 def _keyed(expression: str) -> str:
     """Replace `?key` and `$key` in an expression of a layer."""
 
-    def written(found: re.Match[str]) -> str:
-        name = f'l + "{found[2]}"'
-        if found[1] == "?":
+    def written(match: re.Match[str]) -> str:
+        name = f'l + "{match[2]}"'
+        if match[1] == "?":
             return f"({name} in variables.annotations)"
         return f"string(variables.annotations[{name}]).trim()"
 

@@ -55,15 +55,15 @@ images:
 
 def manifests(workspace: Workspace, helm: Path) -> dict[str, str]:
     """Return the text of each file of FOLDER by its path there."""
-    found = {_KUSTOMIZATION: _TOP % workspace.version}
+    texts = {_KUSTOMIZATION: _TOP % workspace.version}
     with tempfile.TemporaryDirectory(prefix="gpushare-chart-") as source:
         chart.unpack(workspace, Path(source))
         for folder, values in VALUES.items():
             files = {"namespace.yaml": _NAMESPACE} | _rendered(Path(source), helm, values)
-            found |= {f"{folder}/{name}": text for name, text in files.items()}
+            texts |= {f"{folder}/{name}": text for name, text in files.items()}
             listed = "".join(RECENT.get(name, "  - %s\n") % name for name in files)
-            found[f"{folder}/{_KUSTOMIZATION}"] = f"{_LICENCE}{_KIND}resources:\n{listed}"
-    return found
+            texts[f"{folder}/{_KUSTOMIZATION}"] = f"{_LICENCE}{_KIND}resources:\n{listed}"
+    return texts
 
 
 def _rendered(source: Path, helm: Path, values: dict[str, str]) -> dict[str, str]:

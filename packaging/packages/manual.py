@@ -70,10 +70,10 @@ def _prepare(command: click.Command) -> None:
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):
-            found = command.get_command(context, name)
-            assert found is not None
-            command.add_command(found, name)
-            _prepare(found)
+            subcommand = command.get_command(context, name)
+            assert subcommand is not None
+            command.add_command(subcommand, name)
+            _prepare(subcommand)
 
 
 def compress(path: Path) -> None:

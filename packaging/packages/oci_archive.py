@@ -22,7 +22,7 @@ _INDEX: Final = "application/vnd.oci.image.index.v1+json"
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """What an image says of itself.
+    """The metadata of an image.
 
     Attributes:
         name: the name with which engines load it.

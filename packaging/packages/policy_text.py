@@ -45,6 +45,6 @@ def refusal(rule: str, fix: str) -> str:
 
 def quantity(size: str) -> str:
     """Return the expression of a size as a quantity of Kubernetes, if it can be read as one."""
-    letters = "".join(f'.replace("{one}", "{one.upper()}i")' for one in "kmgt")
+    letters = "".join(f'.replace("{letter}", "{letter.upper()}i")' for letter in "kmgt")
     plain = '.replace("ib", "").replace("i", "").replace("b", "")'
     return f'{size}.lowerAscii().replace(" ", ""){plain}{letters}'

@@ -18,7 +18,7 @@ from .workspace import Workspace, run
 _PACKAGER: Final = "The gpushare developers <gpushare@packages.invalid>"
 _ZSH: Final = Path("usr/share/zsh/vendor-completions")
 _SPEC: Final = Path("packaging/rpm/gpushare.spec")
-#: What rpmbuild would take from this machine or from the clock, and what it would change in files.
+#: Settings against what rpmbuild takes from this machine or the clock, and changes in files.
 _MACROS: Final = {
     "_binary_payload": "w10.zstdio",
     "_build_id_links": "none",
@@ -57,7 +57,7 @@ def make_from(workspace: Workspace, own: Path) -> Artifact:
     selinux.compile_module(workspace, stage / "usr/share/selinux/packages/gpushare.pp")
     deb.fix_modes(stage, host_bundle.PROGRAMS)
     licences = sorted({part.licence for part in bundle.parts} | {"Apache-2.0"})
-    expression = " AND ".join(f"({one})" if " " in one else one for one in licences)
+    expression = " AND ".join(f"({licence})" if " " in licence else licence for licence in licences)
     date = datetime.fromtimestamp(workspace.epoch, timezone.utc)
     macros = _MACROS | {
         "_rpmdir": str(folder),

@@ -32,11 +32,11 @@ def make(workspace: Workspace) -> list[Artifact]:
 def _write_sorted(source: Path, target: Path, epoch: int) -> None:
     """Copy an archive with its members in order; the hook lists them as the file system does."""
     with (
-        tarfile.open(source) as found,
+        tarfile.open(source) as tar,
         target.open("wb") as file,
         # Without a name in its header.
         gzip.GzipFile("", "wb", fileobj=file, mtime=epoch) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for member in sorted(found.getmembers(), key=lambda member: member.name):
-            archive.addfile(member, found.extractfile(member) if member.isfile() else None)
+        for member in sorted(tar.getmembers(), key=lambda member: member.name):
+            archive.addfile(member, tar.extractfile(member) if member.isfile() else None)

@@ -97,7 +97,7 @@ variables.names.map(n, n.startsWith({text(_SCOPED)})
      "where": "pod annotation " + n + "=" +
        {_SHOWN.replace("T", "string(variables.annotations[n])")}}})"""
 
-#: What a container may get besides by our annotations.
+#: The requests that a container may make besides our annotations.
 _ALONE: Final = f"""\
 !(variables.runtimeClass in CLASSES) && !has(variables.template.spec.resourceClaims) &&
 !variables.containers.exists(c, has(c.resources) && has(c.resources.limits) &&
@@ -109,7 +109,10 @@ variables.annotations.all(n, !(n in VENDOR) && !PREFIXES.exists(p, n.startsWith(
 def _vendor_annotations() -> tuple[list[str], list[str]]:
     """Return the vendors' annotations that request something: names, and beginnings of names."""
     rows = [
-        row for one in TABLES.dialects for row in one.rows if row.where == "annotation" and row.key
+        row
+        for dialect in TABLES.dialects
+        for row in dialect.rows
+        if row.where == "annotation" and row.key
     ]
     names = sorted({row.name for row in rows if row.pattern is None})
     return names, sorted({row.prefix for row in rows if row.pattern is not None})
@@ -118,8 +121,8 @@ def _vendor_annotations() -> tuple[list[str], list[str]]:
 def _alone() -> str:
     names, prefixes = _vendor_annotations()
     classes = text([_class_of(mode) for mode in _GRANTS])
-    found = _ALONE.replace("VENDOR", text(names)).replace("PREFIXES", text(prefixes))
-    return found.replace("CLASSES", classes)
+    condition = _ALONE.replace("VENDOR", text(names)).replace("PREFIXES", text(prefixes))
+    return condition.replace("CLASSES", classes)
 
 
 def _variables(strictness: Strictness) -> dict[str, str]:
@@ -376,8 +379,8 @@ def policy(strictness: Strictness, namespace: str = RELEASE_NAMESPACE) -> Object
                 {"name": "changed", "expression": changed},
             ],
             "variables": [
-                {"name": name, "expression": one}
-                for name, one in (_variables(strictness) | findings).items()
+                {"name": name, "expression": variable}
+                for name, variable in (_variables(strictness) | findings).items()
             ],
             "validations": [_validation(name) for name in findings],
         },
@@ -395,11 +398,11 @@ def _rule(group: str, resources: list[str], operations: list[str]) -> Object:
 
 def files() -> dict[str, str]:
     """Return the specs of the policy by their files' names, which the chart's template reads."""
-    found = {}
-    for one in STRICTNESS:
-        spec = yaml.dump(policy(one)["spec"], Dumper=_Dumper, sort_keys=False, width=100)
-        found[f"validating-policy-{one}.yaml"] = _HEAD + spec
-    return found
+    texts = {}
+    for strictness in STRICTNESS:
+        spec = yaml.dump(policy(strictness)["spec"], Dumper=_Dumper, sort_keys=False, width=100)
+        texts[f"validating-policy-{strictness}.yaml"] = _HEAD + spec
+    return texts
 
 
 class _Dumper(yaml.SafeDumper):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node accepts of vendors' limits: tables and expressions for the validating policy.
+"""The vendors' limits that a node accepts: tables and expressions for the validating policy.
 
 gpushare.quota decides: each number that a limit may have is read with the vendor's table, alone and
 beside each other limit of the vendor. The tables contain what is refused then, with its message.
@@ -49,7 +49,7 @@ class VendorLimits:
 @cache
 def vendor_limits(*, strict: bool) -> VendorLimits:
     """Return the tables of a lenient node, or of a strict one."""
-    found = VendorLimits()
+    limits = VendorLimits()
     names = Counter((row.where, row.name) for one in TABLES.dialects for row in one.rows)
     for dialect in TABLES.dialects:
         rows = {
@@ -61,9 +61,9 @@ def vendor_limits(*, strict: bool) -> VendorLimits:
             if row.pattern is None and not isinstance(_read(row, 1, strict=strict), str)
         }
         for name, row in rows.items():
-            _add_values(found, dialect, row, rows, strict=strict)
-            _add_rules(found, rows, name, strict=strict)
-    return found
+            _add_values(limits, dialect, row, rows, strict=strict)
+            _add_rules(limits, rows, name, strict=strict)
+    return limits
 
 
 def _read(row: VendorKey, number: int, *, strict: bool) -> BadValue | str | None:
@@ -81,7 +81,7 @@ def _read(row: VendorKey, number: int, *, strict: bool) -> BadValue | str | None
 
 
 def _add_values(
-    found: VendorLimits,
+    limits: VendorLimits,
     dialect: Dialect,
     row: VendorKey,
     others: Iterable[str],
@@ -112,19 +112,19 @@ def _add_values(
         if len(messages) == 1
         else BadValue(f"is not {row.unit.name}", f"write {shown}")
     )
-    found.accepted[row.name] = ranges
-    found.accepted_advice[row.name] = f" ({dialect.title})" + advice(error)
+    limits.accepted[row.name] = ranges
+    limits.accepted_advice[row.name] = f" ({dialect.title})" + advice(error)
 
 
 def _ranges(numbers: list[int]) -> list[list[int]]:
     """Return the same as first, last and step."""
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for number in numbers:
-        if found and (found[-1][0] == found[-1][1] or number - found[-1][1] == found[-1][2]):
-            found[-1][1:] = [number, number - found[-1][1]]
+        if ranges and (ranges[-1][0] == ranges[-1][1] or number - ranges[-1][1] == ranges[-1][2]):
+            ranges[-1][1:] = [number, number - ranges[-1][1]]
         else:
-            found.append([number, number, 1])
-    return found
+            ranges.append([number, number, 1])
+    return ranges
 
 
 def _shown(numbers: list[int]) -> str:
@@ -137,7 +137,7 @@ def _shown(numbers: list[int]) -> str:
 
 
 def _add_rules(
-    found: VendorLimits, rows: Mapping[str, VendorKey], name: str, *, strict: bool
+    limits: VendorLimits, rows: Mapping[str, VendorKey], name: str, *, strict: bool
 ) -> None:
     part = _number(rows[name], strict=strict)
     alone = _refused({name: part}, strict=strict)
@@ -149,22 +149,22 @@ def _add_rules(
         ]
         if beside:
             if rows[name].key == "cores":
-                found.percent.append(name)
-            found.needs[name] = beside
-            found.needs_advice[name] = alone.removeprefix(f"limit {name}={part}")
+                limits.percent.append(name)
+            limits.needs[name] = beside
+            limits.needs_advice[name] = alone.removeprefix(f"limit {name}={part}")
     for other, row in rows.items():
         if name == other or row.key != "cores" or _refused({other: 100}, strict=strict):
             continue
         message = _refused({other: 100, name: part}, strict=strict)
         if message.startswith(f"limit {name}="):
-            found.not_beside[name] = other
-            found.not_beside_advice[name] = message.removeprefix(f"limit {name}={part}")
+            limits.not_beside[name] = other
+            limits.not_beside_advice[name] = message.removeprefix(f"limit {name}={part}")
 
 
 def _number(row: VendorKey, *, strict: bool) -> int:
     """Return a number that requests a part of a card."""
     tried = (30, 1, 1024)
-    return next(one for one in tried if _read(row, one, strict=strict) is None)
+    return next(amount for amount in tried if _read(row, amount, strict=strict) is None)
 
 
 def _refused(limits: Mapping[str, int], *, strict: bool) -> str:

@@ -34,17 +34,17 @@ LICENCES: Final = {
 
 def make(workspace: Workspace) -> list[Artifact]:
     """Build the wheels of all architectures."""
-    found = [up_to_date(workspace, architecture) for architecture in ARCHITECTURES]
-    return [Artifact(workspace.publish(path), STATIC_PARTS) for path in found]
+    wheels = [up_to_date(workspace, architecture) for architecture in ARCHITECTURES]
+    return [Artifact(workspace.publish(path), STATIC_PARTS) for path in wheels]
 
 
 def up_to_date(workspace: Workspace, architecture: str) -> Path:
     """Return the wheel of one architecture; it is built only if its inputs have changed."""
     stamp = workspace.stamp(f"wheel-{architecture}")
     inputs = workspace.inputs(everything=False)
-    found = sorted(_folder(workspace, architecture).glob("done/*.whl"))
-    if found and stamp.is_file() and stamp.read_text(encoding="utf-8") == inputs:
-        return found[0]
+    wheels = sorted(_folder(workspace, architecture).glob("done/*.whl"))
+    if wheels and stamp.is_file() and stamp.read_text(encoding="utf-8") == inputs:
+        return wheels[0]
     built = make_one(workspace, architecture)
     stamp.write_text(inputs, encoding="utf-8")
     return built
@@ -88,8 +88,8 @@ def make_one(workspace: Workspace, architecture: str) -> Path:
 
 def only_file(folder: Path, pattern: str) -> Path:
     """Return the one file of `folder` that matches; PackageError if there is another number."""
-    found = sorted(folder.glob(pattern))
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found) or "none"
+    matches = sorted(folder.glob(pattern))
+    if len(matches) != 1:
+        names = ", ".join(path.name for path in matches) or "none"
         raise PackageError(f"{folder}: expected one {pattern}, found {names}")
-    return found[0]
+    return matches[0]

@@ -43,9 +43,9 @@ class Workspace:
 
         The time is SOURCE_DATE_EPOCH, or otherwise that of the commit.
         """
-        given = os.environ.get("SOURCE_DATE_EPOCH", "")
-        if given.isdecimal():
-            return cls(root, build, int(given))
+        epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+        if epoch.isdecimal():
+            return cls(root, build, int(epoch))
         try:
             told = run(["git", "log", "-1", "--format=%ct"], cwd=root)
         except PackageError as error:
@@ -59,10 +59,10 @@ class Workspace:
     def version(self) -> str:
         """The version of gpushare."""
         text = (self.root / "gpushare/__init__.py").read_text(encoding="utf-8")
-        found = re.search(r'(?m)^__version__ = "([^"]+)"$', text)
-        if found is None:
+        match = re.search(r'(?m)^__version__ = "([^"]+)"$', text)
+        if match is None:
             raise PackageError(f"{self.root}/gpushare/__init__.py has no __version__")
-        return found[1]
+        return match[1]
 
     @property
     def dist(self) -> Path:

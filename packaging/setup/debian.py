@@ -32,7 +32,7 @@ LEFT_OUT = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a root is made of: the name of its link in BUILD, a release, and packages."""
+    """The parts of a root: the name of its link in BUILD, a release, and packages."""
 
     name: str
     suite: str
@@ -71,9 +71,10 @@ ENGINES = Recipe(
 NEWER_CONTAINERD = Recipe(
     "debian14", "forky", ("busybox-static", "containerd", "netbase", "runc"), script="sid"
 )
-#: What a server without engines has, and what gpushare's package depends on.
+#: The packages of a server without engines, and the dependencies of gpushare's package.
 BARE = ("dbus", "python3", "runc", "systemd-sysv")
-#: What the rpm and the image are made of (packaging/packages/host_bundle.py), with its licences.
+# : The packages that the rpm and the image are made of (packaging/packages/host_bundle.py), with
+# its licences.
 SOURCE = Recipe(
     "source12",
     "bookworm",
