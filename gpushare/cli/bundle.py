@@ -67,7 +67,7 @@ class NotAvailable(UserError):
 
 @dataclass(frozen=True)
 class BugReport:
-    """What was collected, by the name of its file, and why the rest was not."""
+    """The collected parts, by the name of the file, and why the rest is missing."""
 
     parts: Mapping[str, Any]
     missing: Mapping[str, str]
@@ -75,10 +75,10 @@ class BugReport:
     @property
     def reasons(self) -> dict[str, list[str]]:
         """The missing parts, by the reason."""
-        found: dict[str, list[str]] = {}
+        names_by_reason: dict[str, list[str]] = {}
         for name, why in self.missing.items():
-            found.setdefault(why, []).append(name)
-        return found
+            names_by_reason.setdefault(why, []).append(name)
+        return names_by_reason
 
     def redacted(self, pseudonyms: Pseudonyms) -> BugReport:
         """Return the report with pseudonyms in place of the names that are in it."""
@@ -95,16 +95,16 @@ class BugReport:
 def collect(socket: Path, checks: Callable[[Client], Iterator[Check]]) -> BugReport:
     """Return the report of this machine, with the result of `checks`."""
     client = Client(socket, start_seconds=0)
-    found: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     missing: dict[str, str] = {}
     for name, part in _parts(client, checks):
         try:
-            found[name] = part()
+            parts[name] = part()
         except (UserError, OSError, subprocess.SubprocessError) as error:
             missing[name] = str(error)
         except (LookupError, TypeError, ValueError) as error:  # a gpushared of another version
             missing[name] = repr(error)
-    return BugReport(found, missing)
+    return BugReport(parts, missing)
 
 
 def write(report: BugReport, path: Path, *, is_redacted: bool) -> None:
@@ -145,9 +145,9 @@ def _add(archive: tarfile.TarFile, name: str, text: str) -> None:
 
 def _readme(report: BugReport, *, is_redacted: bool) -> str:
     names = "were replaced by pseudonyms" if is_redacted else "are as they were found"
-    made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    written_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     lines = [
-        f"Report of gpushare {gpushare.__version__}, {made}",
+        f"Report of gpushare {gpushare.__version__}, {written_at}",
         "",
         f"Names of containers, pods, images, users and of this host {names}.",
         "IDs, paths and names of processes are never replaced.",
@@ -254,8 +254,8 @@ def _lines_with(text: str, words: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _journal(what: str, *options: str) -> str:
-    """Return the journal's lines by the options of journalctl(1); `what` is what they are of."""
+def _journal(subject: str, *options: str) -> str:
+    """Return the journal's lines by the options of journalctl(1); `subject` is what they are of."""
     try:
         found = _output("journalctl", "--no-pager", "--quiet", f"--lines={_LINES}", *options)
     except FileNotFoundError as error:
@@ -263,7 +263,7 @@ def _journal(what: str, *options: str) -> str:
     except subprocess.CalledProcessError as error:
         raise NotAvailable(f"journalctl: {error.stderr.strip() or error}") from error
     if not found.strip():
-        raise NotAvailable(f"this user finds no line of {what} in the journal. Use sudo.")
+        raise NotAvailable(f"this user finds no line of {subject} in the journal. Use sudo.")
     return found
 
 
@@ -343,8 +343,8 @@ class Pseudonyms:
         return "\n".join(self._replaced_line(line) for line in text.splitlines())
 
     def _replaced_line(self, line: str) -> str:
-        found = _object(line)
-        return str(self.replaced(line)) if found is None else json.dumps(self.replaced(found))
+        record = _object(line)
+        return str(self.replaced(line)) if record is None else json.dumps(self.replaced(record))
 
 
 def machine_key() -> bytes:
@@ -397,34 +397,34 @@ def names_in(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _object(line: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(line)
+        loaded = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return loaded if isinstance(loaded, dict) else None
 
 
 def _in_fields(value: Any) -> Iterator[tuple[str, str]]:
     if isinstance(value, list):
-        for one in value:
-            yield from _in_fields(one)
+        for item in value:
+            yield from _in_fields(item)
     elif isinstance(value, Mapping):
         kinds = {**_FIELDS, "name": "pod"} if "namespace" in value else _FIELDS
-        for key, one in value.items():
-            if key in kinds and isinstance(one, str):
-                yield kinds[key], one
-                if one.count("/") == 2:  # namespace/pod/container: a container of Kubernetes
-                    yield from zip(("namespace", "pod", "container"), one.split("/"), strict=True)
+        for key, item in value.items():
+            if key in kinds and isinstance(item, str):
+                yield kinds[key], item
+                if item.count("/") == 2:  # namespace/pod/container: a container of Kubernetes
+                    yield from zip(("namespace", "pod", "container"), item.split("/"), strict=True)
             elif key != "processes":
-                yield from _in_fields(one)
+                yield from _in_fields(item)
 
 
 def _in_configuration(text: str) -> Iterator[tuple[str, str]]:
     try:
-        found = yaml.safe_load(text)
+        loaded = yaml.safe_load(text)
     except yaml.YAMLError:
         return
-    found = found if isinstance(found, dict) else {}
-    yield from (("namespace", str(name)) for name in found.get("namespaces") or ())
-    kubernetes = found.get("kubernetes")
+    loaded = loaded if isinstance(loaded, dict) else {}
+    yield from (("namespace", str(name)) for name in loaded.get("namespaces") or ())
+    kubernetes = loaded.get("kubernetes")
     if isinstance(kubernetes, dict):
         yield "host", str(kubernetes.get("node", ""))

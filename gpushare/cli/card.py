@@ -90,7 +90,7 @@ def policy(session: Session, card: str | None, policy: str | None, reset: bool) 
     if card is not None and (policy or reset):
         cards = [session.client.set_card_policy(card, policy)]
     else:
-        cards = [one for one in session.client.cards() if card is None or _is(one, card)]
+        cards = [row for row in session.client.cards() if card is None or _is(row, card)]
     if card is not None and not cards:
         text, fix = f"there is no card {card}", "See gpushare ls."
         raise UserError(f"{text}. {fix}", code=ErrorCode.NOT_FOUND, key="CARD", value=card, fix=fix)
@@ -213,7 +213,7 @@ def drain(
     why = reason or f"draining card {cordoned['index']}"
     refused: list[TenantStatus] = []
     if move:
-        refused = [one for one in tenants if not _moved(one, cordoned, why, session)]
+        refused = [tenant for tenant in tenants if not _moved(tenant, cordoned, why, session)]
         tenants = list(_on(cordoned, client))
     if stop:
         refused = [one for one in tenants if not _stopped(one, timeout, why, session)]

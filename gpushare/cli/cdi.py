@@ -63,13 +63,13 @@ def generate(
 
     No NVIDIA tool is required. When the driver changes, gpushared writes the default file again.
     """
-    found = driver.find(driver_root)
-    document = found.channels_cdi() if imex_channels else found.cdi()
+    installed = driver.find(driver_root)
+    document = installed.channels_cdi() if imex_channels else installed.cdi()
     if document is None:
         raise UserError("the kernel has no IMEX channels: nvidia-caps-imex-channels is not loaded")
     if not document["devices"]:
         raise UserError(
-            f"driver {found.version} is installed, but /proc/driver/nvidia/gpus has no card. "
+            f"driver {installed.version} is installed, but /proc/driver/nvidia/gpus has no card. "
             "Load the driver (modprobe nvidia), or see nvidia-smi."
         )
     if output is None:
@@ -85,16 +85,21 @@ def generate(
         cdi_files.refuse_conflict(output)
     changed = cdi_files.write_spec(output, text)
     names = [device["name"] for device in document["devices"]]
-    data = {"output": str(output), "driver": found.version, "changed": changed, "devices": names}
-    session.show(data, lambda: "\n".join(_written(found, output, names, changed=changed)))
+    data = {
+        "output": str(output),
+        "driver": installed.version,
+        "changed": changed,
+        "devices": names,
+    }
+    session.show(data, lambda: "\n".join(_written(installed, output, names, changed=changed)))
 
 
 def _written(
-    found: driver.InstalledDriver, output: Path, names: list[str], *, changed: bool
+    installed: driver.InstalledDriver, output: Path, names: list[str], *, changed: bool
 ) -> Iterator[str]:
-    parts = ", ".join(f"{name} {count}" for name, count in sorted(found.parts().items()))
+    parts = ", ".join(f"{name} {count}" for name, count in sorted(installed.parts().items()))
     yield f"{'wrote' if changed else 'unchanged'}: {output}"
-    yield f"driver {found.version}: {parts}"
+    yield f"driver {installed.version}: {parts}"
     yield f"devices: {', '.join(names)}"
 
 

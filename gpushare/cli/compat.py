@@ -37,12 +37,12 @@ def _version(_ctx: click.Context, _parameter: click.Parameter, text: Any) -> Any
         return tuple(_version(_ctx, _parameter, one) for one in text)
     if text is None:
         return None
-    found = parse_version(text)
-    if found is None:
+    parsed = parse_version(text)
+    if parsed is None:
         raise click.BadParameter(
             f"{text!r} is not a version. Use, for example, 580.65.06, 12.4 or 7.0."
         )
-    return found
+    return parsed
 
 
 @shared.command("compat")
@@ -102,7 +102,8 @@ def command(
     tenant = None
     if elsewhere:
         cards = tuple(
-            rules.CardFacts("", one, brand.lower(), mig, _for_centres(brand)) for one in cc
+            rules.CardFacts("", capability, brand.lower(), mig, _for_centres(brand))
+            for capability in cc
         )
         machine = rules.Machine(
             driver or (), cuda or drivers.newest_cuda(driver or ()), cards, backend
@@ -119,20 +120,20 @@ def command(
             raise DaemonUnreachable(f"{error}. Or describe a machine: {_ELSEWHERE}") from error
     with ProgressLine(as_json=session.json) as progress:
         progress.step(f"reading {name}")
-        with images.open_image(name, tenant["pid"] if tenant is not None else 0) as found:
-            image, note = _look(found)
+        with images.open_image(name, tenant["pid"] if tenant is not None else 0) as target:
+            image, note = _look(target)
     findings = compatibility.evaluate_image(image, machine)
     worst = rules.worst(findings)
     answer = {
-        "name": found.name,
-        "kind": found.kind,
+        "name": target.name,
+        "kind": target.kind,
         "note": note,
         "result": worst,
         "image": _image(image),
         "machine": _shown(machine),
-        "findings": [asdict(one) for one in findings],
+        "findings": [asdict(finding) for finding in findings],
     }
-    session.show(answer, lambda: _text(found, note, machine, findings))
+    session.show(answer, lambda: _text(target, note, machine, findings))
     if STATUS[worst]:
         click.get_current_context().exit(STATUS[worst])
 
@@ -187,33 +188,33 @@ def _for_centres(brand: str) -> bool | None:
     return brand.lower() in {"tesla", "nvidia"} if brand else None
 
 
-def _look(found: images.ImageTarget) -> tuple[rules.Image, str]:
+def _look(target: images.ImageTarget) -> tuple[rules.Image, str]:
     """Return the facts of an image, and a note about what could not be read."""
-    if found.root_fd is None:
-        return facts.image_facts(found.variables, found.args), found.note
-    rootfs = Rootfs(found.root_fd)
+    if target.root_fd is None:
+        return facts.image_facts(target.variables, target.args), target.note
+    rootfs = Rootfs(target.root_fd)
     try:
         package = packages.find(rootfs)
         platform = this_platform()
         return facts.inspect_image(
-            rootfs, found.variables, found.args, platform, package
-        ), found.note
+            rootfs, target.variables, target.args, platform, package
+        ), target.note
     except OldKernelError as error:
-        return facts.image_facts(found.variables, found.args), str(error)
+        return facts.image_facts(target.variables, target.args), str(error)
 
 
 def _text(
-    found: images.ImageTarget,
+    target: images.ImageTarget,
     note: str,
     machine: rules.Machine,
     findings: tuple[rules.CompatibilityFinding, ...],
 ) -> str:
-    lines = [printable(f"{found.kind} {found.name} on {_place(machine)}")]
+    lines = [printable(f"{target.kind} {target.name} on {_place(machine)}")]
     if note:
         lines.append(printable(note))
-    for one in findings:
-        word = click.style(f"{one.level:<7}", fg=COLOURS[one.level])
-        lines.append(word + printable(str(one)))
+    for finding in findings:
+        word = click.style(f"{finding.level:<7}", fg=COLOURS[finding.level])
+        lines.append(word + printable(str(finding)))
     return "\n".join(lines)
 
 
@@ -231,8 +232,8 @@ def _place(machine: rules.Machine) -> str:
 def _image(image: rules.Image) -> dict[str, Any]:
     return {
         "runtimes": [
-            {"version": ".".join(map(str, one.version)), "where": one.where}
-            for one in image.runtimes
+            {"version": ".".join(map(str, runtime.version)), "where": runtime.where}
+            for runtime in image.runtimes
         ],
         "requires": dict(image.requires),
         "requires_disabled": image.disabled,

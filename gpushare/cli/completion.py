@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SHELLS: Final = ("bash", "zsh", "fish")
 _VARIABLE: Final = "_GPUSHARE_COMPLETE"
 _REPLY_SECONDS: Final = 0.5
-#: What a shell takes as one plain word. `gpushare run --name` takes any text, of any user.
+#: A text that a shell takes as one plain word. `gpushare run --name` takes any text, of any user.
 _SAFE: Final = re.compile(r"[A-Za-z0-9][\w.,:/@+-]*", re.ASCII).fullmatch
 
 
@@ -55,8 +55,8 @@ def script(root: click.Command, shell: str) -> str:
 
     kind = get_completion_class(shell)
     assert kind is not None
-    made = kind(root, {}, "gpushare", _VARIABLE)
-    return made.source_template % made.source_vars()
+    completer = kind(root, {}, "gpushare", _VARIABLE)
+    return completer.source_template % completer.source_vars()
 
 
 def complete(

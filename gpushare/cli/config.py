@@ -91,18 +91,16 @@ def check(session: Session, file: Path | None) -> None:
     there is a problem, the exit status is 1.
     """
     problems: tuple[settings.ConfigProblem, ...] = ()
-    found, exists = _file(session, file)
+    path, exists = _file(session, file)
     try:
         if exists:
-            settings.checked(settings.text_of(found), found)
+            settings.checked(settings.text_of(path), path)
     except settings.ConfigError as error:
         problems = error.problems
         if not session.json:
             raise
-    data = {"file": str(found), "problems": [vars(problem) for problem in problems]}
-    session.show(
-        data, lambda: f"{found}: ok" if exists else f"{found}: no such file, using defaults"
-    )
+    data = {"file": str(path), "problems": [vars(problem) for problem in problems]}
+    session.show(data, lambda: f"{path}: ok" if exists else f"{path}: no such file, using defaults")
     if problems:
         click.get_current_context().exit(ExitStatus.ERROR)
 
@@ -129,13 +127,13 @@ for _command in (show, schema, check, reload):
 
 def _document(session: Session, file: Path | None) -> ConfigDocument:
     """Return the given file, otherwise the daemon's or the default one; an empty one for none."""
-    found, exists = _file(session, file)
-    return settings.checked(settings.text_of(found) if exists else "", found)
+    path, exists = _file(session, file)
+    return settings.checked(settings.text_of(path) if exists else "", path)
 
 
-def _overlay(document: ConfigDocument, found: Mapping[str, NodeSetting]) -> None:
+def _overlay(document: ConfigDocument, settings_by_key: Mapping[str, NodeSetting]) -> None:
     """Put what labels of this node set into `document`."""
-    for key, setting in found.items():
+    for key, setting in settings_by_key.items():
         section, _, name = key.partition(".")
         places: list[KeyPath] = [(section, name)]
         value: object = setting["value"]
@@ -157,8 +155,8 @@ def _file(session: Session, file: Path | None) -> tuple[Path, bool]:
             value=str(file),
             fix="Name another file.",
         )
-    found = file or session.config_file() or config.DEFAULT_FILE
-    return found, found.exists()
+    path = file or session.config_file() or config.DEFAULT_FILE
+    return path, path.exists()
 
 
 def _rows(document: ConfigDocument, namespace: str | None, *, users: bool) -> Iterable[SettingRow]:
@@ -205,7 +203,7 @@ def section_rows(
     document: ConfigDocument, place: KeyPath, *, only_own: bool = False
 ) -> Iterator[SettingRow]:
     """Yield what holds in a section, with what it has from the whole node if not `only_own`."""
-    held = settings.terms(document, place).defaults
+    defaults = settings.terms(document, place).defaults
     for part in (
         "defaults",
         "max_per_request",
@@ -227,7 +225,7 @@ def section_rows(
             elif not only_own or values.places[key] == path:
                 origin = document.origin(values.places[key])
                 yield _limited_row(
-                    SettingRow(key_of(path), values.values[key], origin), part, key, held
+                    SettingRow(key_of(path), values.values[key], origin), part, key, defaults
                 )
     yield from _words(document, place, only_own=only_own)
 
@@ -254,8 +252,8 @@ def _limited_row(row: SettingRow, part: str, key: str, defaults: Defaults) -> Se
 def _leaves(
     document: ConfigDocument, part: Mapping[str, Any], whole: Mapping[str, Any], place: KeyPath
 ) -> Iterator[SettingRow]:
-    for name, found in part["properties"].items():
-        below, path = resolved(found, whole), (*place, name)
+    for name, described in part["properties"].items():
+        below, path = resolved(described, whole), (*place, name)
         value = document.at(path)
         if "properties" in below:
             yield from _leaves(document, below, whole, path)

@@ -58,36 +58,39 @@ def command(
     """
     if in_place and (file == STDIN or output is not None):
         raise click.UsageError("--in-place requires a FILE other than -, and no --output.")
-    made = convert(read(file), TARGETS[target])
-    for one in made.notes:
-        session.note(f"{made.file.path}:{one.line}: {_KINDS[one.what]}: {one.key}: {one.why}")
-    if strict and made.lost:
-        text = f"nothing was written: {len(made.lost)} without an equivalent (--strict)"
+    converted = convert(read(file), TARGETS[target])
+    for note in converted.notes:
+        session.note(
+            f"{converted.file.path}:{note.line}: {_KINDS[note.what]}: {note.key}: {note.why}"
+        )
+    if strict and converted.lost:
+        text = f"nothing was written: {len(converted.lost)} without an equivalent (--strict)"
         raise UserError(text, code=ErrorCode.INVALID)
     written = Path(file) if in_place else output
-    if written is not None and (made.changed or not in_place):
-        _write(written, made.text)
+    if written is not None and (converted.changed or not in_place):
+        _write(written, converted.text)
     if session.json:
-        session.show(_data(made, written), str)
+        session.show(_data(converted, written), str)
     elif written is None:
-        click.echo(made.text, nl=False)
-    if not made.changed:
-        session.note(f"{made.file.path}: nothing to change")
+        click.echo(converted.text, nl=False)
+    if not converted.changed:
+        session.note(f"{converted.file.path}: nothing to change")
 
 
-def _data(made: Converted, written: Path | None) -> dict[str, Any]:
+def _data(converted: Converted, written: Path | None) -> dict[str, Any]:
     return {
-        "file": made.file.path,
-        "to": made.target.name,
-        "changed": made.changed,
+        "file": converted.file.path,
+        "to": converted.target.name,
+        "changed": converted.changed,
         "containers": [
-            {"name": one.name, "of": str(one.document), "line": one.line} for one in made.containers
+            {"name": container.name, "of": str(container.document), "line": container.line}
+            for container in converted.containers
         ],
         "notes": [
-            {"line": one.line, "key": one.key, "what": one.what, "why": one.why}
-            for one in made.notes
+            {"line": note.line, "key": note.key, "what": note.what, "why": note.why}
+            for note in converted.notes
         ],
-        **({"text": made.text} if written is None else {"output": str(written)}),
+        **({"text": converted.text} if written is None else {"output": str(written)}),
     }
 
 

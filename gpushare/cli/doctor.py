@@ -86,16 +86,16 @@ def command(
         _write_bundle(session, bundle, run, redact=redact)
         return
     checks = run(session.client)
-    found = []
+    checks_done = []
     for check in checks:
-        found.append(check)
+        checks_done.append(check)
         if not session.json:
             word = click.style(f"{check.level:<6}", fg=COLOURS[check.level])
             fix = f"; {check.fix}" if check.fix else ""
             click.echo(word + printable(check.text + fix))
     if session.json:
-        session.show([asdict(check) for check in found], str)
-    if any(check.level == "fail" for check in found):
+        session.show([asdict(check) for check in checks_done], str)
+    if any(check.level == "fail" for check in checks_done):
         click.get_current_context().exit(ExitStatus.DEGRADED)
 
 
@@ -105,13 +105,13 @@ def _write_bundle(
     # Not at the top: the checks need neither archives nor users.
     from gpushare.cli import bundle  # noqa: PLC0415
 
-    found = bundle.collect(session.socket, run)
+    report = bundle.collect(session.socket, run)
     if redact:
-        found = found.redacted(bundle.Pseudonyms())
-    bundle.write(found, path, is_redacted=redact)
+        report = report.redacted(bundle.Pseudonyms())
+    bundle.write(report, path, is_redacted=redact)
     lines = [f"{path}: check its content before you attach it to a bug report"]
-    lines += [f"  without {', '.join(names)}: {why}" for why, names in found.reasons.items()]
-    data = {"file": str(path), "parts": list(found.parts), "missing": dict(found.missing)}
+    lines += [f"  without {', '.join(names)}: {why}" for why, names in report.reasons.items()]
+    data = {"file": str(path), "parts": list(report.parts), "missing": dict(report.missing)}
     session.show(data, lambda: "\n".join(map(printable, lines)))
 
 

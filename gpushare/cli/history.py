@@ -146,12 +146,12 @@ _ACTORS: Final = {
 
 def parse_duration(_ctx: click.Context, _parameter: click.Parameter, text: str) -> float:
     """Return a duration such as 90s, 15m, 1h or 7d in seconds."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
-    if found is None:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
+    if match is None:
         raise click.BadParameter(
             f"{text!r} is not a duration. Use, for example, 90s, 15m, 1h or 7d."
         )
-    return float(found[1]) * UNITS[found[2]]
+    return float(match[1]) * UNITS[match[2]]
 
 
 @shared.command("history")

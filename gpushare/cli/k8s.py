@@ -73,8 +73,8 @@ def resources(session: Session, form: str, groups: tuple[str, ...], file: str | 
 def _yaml(items: Iterable[dict[str, Any]]) -> str:
     import yaml  # noqa: PLC0415 - not for --json
 
-    made = yaml.safe_dump_all(items, sort_keys=False, allow_unicode=True, width=100)
-    return str(made).rstrip("\n")
+    text = yaml.safe_dump_all(items, sort_keys=False, allow_unicode=True, width=100)
+    return str(text).rstrip("\n")
 
 
 def _check(session: Session, form: str, file: str, findings: list[ManifestFinding]) -> None:
@@ -82,7 +82,7 @@ def _check(session: Session, form: str, file: str, findings: list[ManifestFindin
         {"format": form, "file": file, "findings": [asdict(one) for one in findings]},
         lambda: "\n".join(_lines(file, findings)),
     )
-    levels = {one.level for one in findings}
+    levels = {finding.level for finding in findings}
     if ERROR in levels:
         click.get_current_context().exit(ExitStatus.ERROR)
     if WARNING in levels:
@@ -90,12 +90,14 @@ def _check(session: Session, form: str, file: str, findings: list[ManifestFindin
 
 
 def _lines(file: str, findings: list[ManifestFinding]) -> list[str]:
-    lines = [f"{printable(at(file, one.line, one.column))}: {one}" for one in findings]
-    found = {
-        what: sum(one.level == level for one in findings)
-        for what, level in (("problem", ERROR), ("difference", WARNING))
+    lines = [
+        f"{printable(at(file, finding.line, finding.column))}: {finding}" for finding in findings
+    ]
+    counts = {
+        noun: sum(one.level == level for one in findings)
+        for noun, level in (("problem", ERROR), ("difference", WARNING))
     }
-    summary = ", ".join(count(number, what) for what, number in found.items() if number)
+    summary = ", ".join(count(number, noun) for noun, number in counts.items() if number)
     return [*lines, f"{printable(file)}: {summary or 'ok'}"]
 
 

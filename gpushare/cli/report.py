@@ -148,15 +148,15 @@ def command(
             below / 100,
             least,
         )
-        made = make_report(report, source, by or "")
+        table = make_report(report, source, by or "")
     form = "json" if session.json else form
-    text = _text(made) if form == TABLE else FORMATS[form](made)
+    text = _text(table) if form == TABLE else FORMATS[form](table)
     if output is not None:
         output.write_text(click.unstyle(text), encoding="utf-8", newline="")
     else:
         click.echo(text, nl=False)
-    if not made.rows and form == TABLE:
-        click.echo(f"nothing to report from {period_text(made)}", err=True)
+    if not table.rows and form == TABLE:
+        click.echo(f"nothing to report from {period_text(table)}", err=True)
 
 
 def _reader(config: Config) -> HistoryReader:
@@ -184,8 +184,8 @@ def _events(
     except PermissionError:
         pass
     try:
-        found = session.client.history("", since)
-        return [one for one in found if one["event"] in events and one["time"] < until]
+        recent = session.client.history("", since)
+        return [event for event in recent if event["event"] in events and event["time"] < until]
     except DaemonUnreachable as error:
         raise UserError(
             "gpushared does not run, and only root can read its events. Use sudo.",
@@ -201,10 +201,10 @@ def _text(report: ReportTable) -> str:
     rows = [report.cells(row) for row in report.rows]
     if report.total:
         rows.append(total_cells(report))
-    return "\n".join([_table(report, rows), *(f"note: {one}" for one in report.notes), ""])
+    return "\n".join([_table(report, rows), *(f"note: {note}" for note in report.notes), ""])
 
 
 def _table(report: ReportTable, rows: list[list[str]]) -> str:
-    headings = {one: one.heading.upper() for one in report.columns}
+    headings = {column: column.heading.upper() for column in report.columns}
     dropped = [headings[one] for one in reversed(report.columns) if one.optional]
     return terminal_table(list(headings.values()), rows, dropped, lambda *_: "")

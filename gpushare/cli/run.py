@@ -378,7 +378,7 @@ _CDI: Final = "nvidia.com/gpu="
 
 @dataclass
 class EngineRequest:
-    """What an engine's command requests; `place` is where an option of `run` can be added."""
+    """The request of an engine's command; `place` is where an option of `run` can be added."""
 
     place: int
     variables: dict[str, str] = field(default_factory=dict)
@@ -406,31 +406,31 @@ def engine_request(argv: Sequence[str]) -> EngineRequest | None:
     place = _after_run(argv)
     if place is None:
         return None
-    found = EngineRequest(place)
+    request = EngineRequest(place)
     devices: list[str] = []
     for option, value in _options(argv[place:]):
         if option in {"-e", "--env"}:
-            _put_variable(value, found.variables)
+            _put_variable(value, request.variables)
         elif option == "--env-file":
             for line in _lines(value):
-                _put_variable(line, found.variables)
+                _put_variable(line, request.variables)
         elif option == "--annotation":
             name, _, text = value.partition("=")
-            found.annotations[name] = text
+            request.annotations[name] = text
         elif option == "--gpus":
-            found.cards = value
+            request.cards = value
         elif option == "--device" and value.startswith(_CDI):
             devices.append(value.removeprefix(_CDI))
         elif option == "--name":
-            found.name = value
-    if devices and not found.cards:
-        found.cards = "all" if "all" in devices else f"device={','.join(devices)}"
+            request.name = value
+    if devices and not request.cards:
+        request.cards = "all" if "all" in devices else f"device={','.join(devices)}"
     # Only these are read; a request to gpushared has a limited length.
     wanted = ("GPUSHARE_", "NVIDIA_VISIBLE_DEVICES", "ALIYUN_", "VOLCANO_", "CUDA_", "HAMI_")
-    found.variables = {
-        name: text for name, text in found.variables.items() if name.startswith(wanted)
+    request.variables = {
+        name: text for name, text in request.variables.items() if name.startswith(wanted)
     }
-    return found
+    return request
 
 
 def with_ticket(argv: Sequence[str], place: int) -> tuple[str, ...]:

@@ -82,8 +82,8 @@ def configure(
     If the engine is a systemd unit, it starts after the socket of gpushared from the next boot on.
     Afterwards, the command asks the running engine whether it has loaded the runtime.
     """
-    found = find(engine)
-    place = found.locate(Path("/"), config.absolute() if config else None)
+    chosen = find(engine)
+    place = chosen.locate(Path("/"), config.absolute() if config else None)
     program = _installed() if launcher is None else launcher.absolute()
     changes = config_files.configure(place, program, default=set_as_default)
     remarks = [
@@ -92,12 +92,12 @@ def configure(
     ]
     if not dry_run:
         if config is None:  # a file of the user's choice is also theirs to restore
-            _record(found.name, place, program, changes)
+            _record(chosen.name, place, program, changes)
         _apply(changes)
     answer = None
     if config is None and not dry_run:
-        answer = _fresh(found.query(place), program, default=set_as_default)
-    _report(session, found, place, changes, answer, remarks, dry_run=dry_run)
+        answer = _fresh(chosen.query(place), program, default=set_as_default)
+    _report(session, chosen, place, changes, answer, remarks, dry_run=dry_run)
 
 
 @shared.command("unconfigure", example="gpushare runtime unconfigure --runtime docker")
@@ -107,14 +107,14 @@ def unconfigure(session: Session, engine: str, config: Path | None, dry_run: boo
 
     If the file was not edited in the meantime, it is restored byte for byte.
     """
-    found = find(engine)
-    place = found.locate(Path("/"), config.absolute() if config else None)
+    chosen = find(engine)
+    place = chosen.locate(Path("/"), config.absolute() if config else None)
     changes = config_files.unconfigure(place)
     if not docker_config.reload_suffices(place, changes):
         place = replace(place, apply=place.restart, reloads=False)
     if not dry_run:
         _apply(changes)
-    _report(session, found, place, changes, None, [], dry_run=dry_run)
+    _report(session, chosen, place, changes, None, [], dry_run=dry_run)
 
 
 @shared.command("status", example="gpushare runtime status --runtime containerd")
@@ -134,10 +134,10 @@ def show(session: Session, engine: str | None) -> None:
     engines = [find(engine)] if engine else list(ENGINES.values())
     installation = install.current()
     launcher = installation.launcher if installation else None
-    found = [engine_status(one, launcher) for one in engines]
-    session.show([_row(one) for one in found], lambda: "\n".join(_shown(found)))
-    bad = any(one.word in {"broken", "unread"} for one in found)
-    if bad or not any(one.well for one in found):
+    statuses = [engine_status(one, launcher) for one in engines]
+    session.show([_row(status) for status in statuses], lambda: "\n".join(_shown(statuses)))
+    bad = any(one.word in {"broken", "unread"} for one in statuses)
+    if bad or not any(one.well for one in statuses):
         click.get_current_context().exit(ExitStatus.DEGRADED)
 
 
@@ -170,9 +170,9 @@ def _of_launcher(program: Path, engine: str) -> list[str]:
 
 def _record(engine: str, place: ConfigLocation, program: Path, changes: list[FileChange]) -> None:
     """Have gpushare-undo restore these files too, if setup has left it."""
-    made = InstallRecord.read()
-    if made.engines:
-        record_registration(made, engine, place, program, changes)
+    record = InstallRecord.read()
+    if record.engines:
+        record_registration(record, engine, place, program, changes)
 
 
 def _apply(changes: list[FileChange]) -> None:
@@ -253,12 +253,15 @@ def _next(
     return lines
 
 
-def _row(one: EngineStatus) -> dict[str, Any]:
-    paths = {"file": one.file and str(one.file), "launcher": one.launcher and str(one.launcher)}
-    return {**asdict(one), **paths, "remarks": list(one.remarks)}
+def _row(status: EngineStatus) -> dict[str, Any]:
+    paths = {
+        "file": status.file and str(status.file),
+        "launcher": status.launcher and str(status.launcher),
+    }
+    return {**asdict(status), **paths, "remarks": list(status.remarks)}
 
 
-def _shown(found: list[EngineStatus]) -> list[str]:
+def _shown(statuses: list[EngineStatus]) -> list[str]:
     rows = [
         (
             one.engine,
@@ -267,14 +270,14 @@ def _shown(found: list[EngineStatus]) -> list[str]:
             "yes" if one.default else "-",
             {True: "yes", False: "no", None: "-"}[one.known],
         )
-        for one in found
+        for one in statuses
     ]
     lines = [table(("ENGINE", "RUNTIME", "CONFIG FILE", "DEFAULT", "LOADED"), rows)]
-    by_name = len(found) == 1
-    for one in found:
-        if one.word in {"refused", "broken", "unread"} or (one.word == "absent" and by_name):
-            lines.append(f"{one.engine}: {one.text}")
-        lines += [f"{one.engine}: {remark}" for remark in one.remarks]
-        if one.fix:
-            lines.append(f"next: {one.fix}")
+    by_name = len(statuses) == 1
+    for status in statuses:
+        if status.word in {"refused", "broken", "unread"} or (status.word == "absent" and by_name):
+            lines.append(f"{status.engine}: {status.text}")
+        lines += [f"{status.engine}: {remark}" for remark in status.remarks]
+        if status.fix:
+            lines.append(f"next: {status.fix}")
     return lines

@@ -88,9 +88,9 @@ def error_report(error: Exception) -> ErrorReport:
         return ErrorReport(_code(error), str(error), error.key, error.value, error.fix)
     if isinstance(error, OSError):
         return _system_error(error)
-    what = f"{type(error).__name__}: {error}"
+    message = f"{type(error).__name__}: {error}"
     fix = "For a traceback, set GPUSHARE_LOG=debug."
-    return ErrorReport(ErrorCode.INTERNAL, f"internal error: {what}. {fix}", fix=fix)
+    return ErrorReport(ErrorCode.INTERNAL, f"internal error: {message}. {fix}", fix=fix)
 
 
 def print_error(text: str) -> None:
@@ -111,8 +111,8 @@ class GpushareCommand(click.Command):
             return super().parse_args(ctx, args)
         except click.BadParameter as error:
             if error.param is not None and not isinstance(error, click.MissingParameter):
-                given, _, _ = self.make_parser(ctx).parse_args(words)
-                ctx.meta[_VALUE] = given.get(error.param.name or "")
+                values, _, _ = self.make_parser(ctx).parse_args(words)
+                ctx.meta[_VALUE] = values.get(error.param.name or "")
             raise
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # --- the options of `gpushare set` and `run` that stand for keys of a quota ---
 
-#: What the value is called, and the help.
+#: The name of the value, and the help.
 _HELP: Final[Mapping[str, tuple[str, str]]] = {
     "profile": ("NAME", "A profile of the node: see gpushare ls --profiles."),
     "memory": ("SIZE", "Memory quota on each card, for example 4GiB."),

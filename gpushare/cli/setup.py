@@ -97,19 +97,19 @@ def command(
     if undoing:
         done = _undo(session, root, dry_run=dry_run)
     else:
-        made = InstallRecord.read(root)
+        record = InstallRecord.read(root)
         units = [*([EXPORTER] if metrics else []), *([NODE] if mode else [])]
         if again:
-            runtimes = (*made.engines, *runtimes)
-            units += [unit for unit in (EXPORTER, NODE) if unit.is_in(made) and unit not in units]
-            if simulate is None and str(SIMULATOR) in made.trees:
+            runtimes = (*record.engines, *runtimes)
+            units += [unit for unit in (EXPORTER, NODE) if unit.is_in(record) and unit not in units]
+            if simulate is None and str(SIMULATOR) in record.trees:
                 simulate = ""  # the cards that exist, whatever their profile
         wanted = SetupOptions(_engines(runtimes, root), simulate, low_level, mode)
         done = []
-        if not again or made.files:
-            for _ in _plan(made, wanted, units):
+        if not again or record.files:
+            for _ in _plan(record, wanted, units):
                 pass  # raises what prevents the setup before the first step is performed
-            done = _carry_out(session, _plan(made, wanted, units), dry_run=dry_run)
+            done = _carry_out(session, _plan(record, wanted, units), dry_run=dry_run)
     if session.json:
         session.show(done, lambda: "")
     elif not done:
@@ -120,7 +120,7 @@ def command(
         click.echo(_next(wanted))
 
 
-#: What to try after setup, by engine; "": without one, a command without a container.
+#: The command to try after setup, by engine; "": without one, a command without a container.
 _TRY: Final = {
     "docker": "docker run --rm --runtime=gpushare -e GPUSHARE_MEMORY=1GiB {container}",
     "podman": "podman run --rm --runtime=gpushare -e GPUSHARE_MEMORY=1GiB {container}",
@@ -141,11 +141,11 @@ def _next(wanted: SetupOptions) -> str:
 
 
 def _plan(
-    made: InstallRecord, wanted: SetupOptions, units: Sequence[OptionalUnit]
+    record: InstallRecord, wanted: SetupOptions, units: Sequence[OptionalUnit]
 ) -> Iterator[SetupStep]:
-    yield from plan_setup(made, wanted)
+    yield from plan_setup(record, wanted)
     for unit in units:
-        yield from unit.plan(made)
+        yield from unit.plan(record)
 
 
 def _engines(names: tuple[str, ...], root: Path) -> tuple[Engine, ...]:

@@ -45,17 +45,21 @@ def create(
     The folder gets a device file and a CDI specification, which you set in gpushare.yaml.
     """
     try:
-        made = simulator.create(directory, profile, cards=cards, driver_version=driver_version)
+        simulated = simulator.create(directory, profile, cards=cards, driver_version=driver_version)
     except device_file.ProfileError as error:
         raise UserError(str(error), code=ErrorCode.USAGE) from error
-    data = {"device": str(made.device), "cdi": str(made.cdi), "mps_control": str(made.mps_control)}
+    data = {
+        "device": str(simulated.device),
+        "cdi": str(simulated.cdi),
+        "mps_control": str(simulated.mps_control),
+    }
     session.show(
         data,
         lambda: "\n".join(
             [
-                f"device {made.device} (GPUSHARE_SIM_DEVICE, for programs on this host)",
-                f"mps    {made.mps_control} (nvidia-cuda-mps-control of these cards)",
-                f"next: in /etc/gpushare/gpushare.yaml, driver.cdi_spec: {made.cdi}",
+                f"device {simulated.device} (GPUSHARE_SIM_DEVICE, for programs on this host)",
+                f"mps    {simulated.mps_control} (nvidia-cuda-mps-control of these cards)",
+                f"next: in /etc/gpushare/gpushare.yaml, driver.cdi_spec: {simulated.cdi}",
             ]
         ),
     )
@@ -111,8 +115,8 @@ def driver(session: Session, device: Path, version: str, mismatch: bool) -> None
 @click.option("--profile", default="h200", show_default=True, help="Card model.")
 def mig(session: Session, device: Path, instances: tuple[str, ...], profile: str) -> None:
     """Partition the simulated cards into MIG instances, or undo that without INSTANCES."""
-    made = _live(lambda: simulator.partition(device, instances, profile))
-    session.show({"instances": list(made)}, lambda: "\n".join(made) or "no card is partitioned")
+    uuids = _live(lambda: simulator.partition(device, instances, profile))
+    session.show({"instances": list(uuids)}, lambda: "\n".join(uuids) or "no card is partitioned")
 
 
 def _faults(kind: str, value: str) -> dict[str, int]:

@@ -154,7 +154,14 @@ class _Supervisor:
             self._say(f"{self._name} is frozen, and gpushared does not say why: {error}")
             return
         self._name = row["name"] or self._name
-        why = next((one for one in row["interventions"] if one["by"] in _FREEZERS), None)
+        why = next(
+            (
+                intervention
+                for intervention in row["interventions"]
+                if intervention["by"] in _FREEZERS
+            ),
+            None,
+        )
         if why is None:
             return
         self._told = _FREEZERS[why["by"]]
@@ -170,7 +177,7 @@ class _Supervisor:
         """Have the command stopped if a signal that ends programs was sent to it."""
         pending, _ = _signals(self._command.pid)
         pending &= ~self._ignored
-        sent = next((one for one in _ENDS if pending >> (one - 1) & 1), None)
+        sent = next((ending for ending in _ENDS if pending >> (ending - 1) & 1), None)
         if sent is None or self._told == _STOPPED or not self._may_ask():
             return
         why = f"{sent.name} was sent to it while it was {self._told}"

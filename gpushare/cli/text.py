@@ -206,8 +206,8 @@ def _padded(name: str, cells: Sequence[str], colour: Callable[[str, str], str]) 
     """Return the cells of a column, styled and equally wide."""
     styled = [click.style(name, bold=True)]
     for cell in cells[1:]:
-        found = colour(name, cell)
-        styled.append(click.style(cell, fg=found) if found else cell)
+        color = colour(name, cell)
+        styled.append(click.style(cell, fg=color) if color else cell)
     wide = _widest(cells)
     return [text + " " * (wide - len(cell)) for text, cell in zip(styled, cells, strict=True)]
 

@@ -49,29 +49,31 @@ def command(session: Session, files: tuple[str, ...], strict: bool, quiet: bool)
     checked = [_checked(path, strict=strict) for path in _paths(files)]
     levels = (ERROR, WARNING) if quiet else (ERROR, WARNING, INFO)
     session.show(
-        {"strict": strict, "files": [_data(one, levels) for one in checked]},
+        {"strict": strict, "files": [_data(file_checked, levels) for file_checked in checked]},
         lambda: printable_lines(checked, levels),
     )
-    if any(one.count(ERROR) for one in checked):
+    if any(file_checked.count(ERROR) for file_checked in checked):
         click.get_current_context().exit(ExitStatus.ERROR)
-    if strict and any(one.count(WARNING) for one in checked):
+    if strict and any(file_checked.count(WARNING) for file_checked in checked):
         click.get_current_context().exit(ExitStatus.DEGRADED)
 
 
 def _paths(files: tuple[str, ...]) -> list[str]:
     """Return the files to check, those of folders in order."""
-    found: list[str] = []
+    paths: list[str] = []
     for name in files:
         path = Path(name)
         if name == STDIN or not path.is_dir():
-            found.append(name)
+            paths.append(name)
             continue
-        within = sorted(one for one in path.rglob("*") if one.suffix in SUFFIXES and one.is_file())
+        within = sorted(
+            inside for inside in path.rglob("*") if inside.suffix in SUFFIXES and inside.is_file()
+        )
         if not within:
             text = f"{name} contains no .yaml, .yml or .json file"
             raise UserError(text, code=ErrorCode.NOT_FOUND, key="FILE", value=name)
-        found += map(str, within)
-    return list(dict.fromkeys(found))
+        paths += map(str, within)
+    return list(dict.fromkeys(paths))
 
 
 def _checked(path: str, *, strict: bool) -> Checked:
@@ -86,13 +88,13 @@ def _data(checked: Checked, levels: tuple[str, ...]) -> dict[str, Any]:
         "file": checked.path,
         "containers": checked.containers,
         "asking": checked.asking,
-        "findings": [asdict(one) for one in checked.findings if one.level in levels],
+        "findings": [asdict(finding) for finding in checked.findings if finding.level in levels],
     }
 
 
 def printable_lines(checked: list[Checked], levels: tuple[str, ...]) -> str:
     """Return a line for each finding, and one for each file."""
-    return "\n".join(line for one in checked for line in _lines(one, levels))
+    return "\n".join(line for file_checked in checked for line in _lines(file_checked, levels))
 
 
 def _lines(checked: Checked, levels: tuple[str, ...]) -> Iterator[str]:
@@ -101,6 +103,6 @@ def _lines(checked: Checked, levels: tuple[str, ...]) -> Iterator[str]:
             yield f"{printable(at(checked.path, finding.line, finding.column))}: {finding}"
     request = "requests" if checked.asking == 1 else "request"
     scope = f"{count(checked.containers, 'container')}, {checked.asking} {request} a GPU"
-    found = {"problem": checked.count(ERROR), "warning": checked.count(WARNING)}
-    summary = ", ".join(count(number, what) for what, number in found.items() if number)
+    counts = {"problem": checked.count(ERROR), "warning": checked.count(WARNING)}
+    summary = ", ".join(count(number, noun) for noun, number in counts.items() if number)
     yield f"{printable(checked.path)}: {summary or 'ok'} ({scope})"

@@ -114,11 +114,11 @@ def _explain_file(session: Session, path: str, file: Path | None) -> None:
     )
     others = [] if path == STDIN or path.endswith(_SUFFIXES) else knowledge.find_entries(path)
     session.show(
-        {**data, "others": [one.name for one in others]},
+        {**data, "others": [other.name for other in others]},
         lambda: "\n".join(manifest_lines(data)),
     )
     if others:
-        names = ", ".join(one.name for one in others)
+        names = ", ".join(other.name for other in others)
         also = f"This explains the file {path}. It can also mean {names}."
         session.note("\n".join(wrapped(also)))
 
@@ -134,9 +134,9 @@ def _cards(session: Session) -> tuple[CardFacts, ...]:
 
 
 def _explain_entry(session: Session, subject: str, file: Path | None) -> None:
-    found = knowledge.find_entries(subject)
-    if found:
-        session.show(_entry_data(found), lambda: "\n".join(_entry_lines(found)))
+    entries = knowledge.find_entries(subject)
+    if entries:
+        session.show(_entry_data(entries), lambda: "\n".join(_entry_lines(entries)))
         return
     from gpushare.cli.explain import manifest  # noqa: PLC0415
 
@@ -150,9 +150,9 @@ def _explain_entry(session: Session, subject: str, file: Path | None) -> None:
     session.show(data, lambda: "\n".join(image_lines(data)))
 
 
-def _entry_lines(found: list[KnowledgeEntry]) -> Iterator[str]:
+def _entry_lines(entries: list[KnowledgeEntry]) -> Iterator[str]:
     """Yield the text of the first entry, and the names of the others."""
-    first, *others = found
+    first, *others = entries
     yield f"{first.name}{_called(first)}"
     yield ""
     yield from wrapped(first.what)
@@ -196,11 +196,16 @@ def _unknown(subject: str, nor: str = "") -> str:
     )
 
 
-def _entry_data(found: list[KnowledgeEntry]) -> dict[str, Any]:
+def _entry_data(entries: list[KnowledgeEntry]) -> dict[str, Any]:
     """Return the JSON document: the first entry, and the names of the others."""
-    first, *others = found
+    first, *others = entries
     data = _data(first)
-    return {**data, **first.parts, "see": list(first.see), "others": [one.name for one in others]}
+    return {
+        **data,
+        **first.parts,
+        "see": list(first.see),
+        "others": [other.name for other in others],
+    }
 
 
 def _entry_list(every: Iterable[KnowledgeEntry]) -> list[dict[str, Any]]:

@@ -92,8 +92,8 @@ def explain_manifest(
     """
     manifest = read(path, text)
     node = _node(file, is_named=is_named and file is not None)
-    containers = [_container(one, manifest, node, cards) for one in manifest.containers]
-    settings = [found for document in manifest.documents for found in _settings(document)]
+    containers = [_container(container, manifest, node, cards) for container in manifest.containers]
+    settings = [setting for document in manifest.documents for setting in _settings(document)]
     if not containers and not settings:
         raise UserError(
             f"{path}: no container and no GPU setting. Use a manifest of Kubernetes or docker "
@@ -144,11 +144,11 @@ def _container(
     there = _with_scheduled(container, there)
     ignored = [
         {
-            **_at(found.value),
-            **_key(found.word.source.kind, found.value, found.word.name),
-            "translated_by": found.word.dialect.translated_by,
+            **_at(unreachable.value),
+            **_key(unreachable.word.source.kind, unreachable.value, unreachable.word.name),
+            "translated_by": unreachable.word.dialect.translated_by,
         }
-        for found in request.unreachable
+        for unreachable in request.unreachable
     ]
     return {
         "of": str(container.document),
@@ -162,7 +162,7 @@ def _container(
         "applied": _applied(there),
         "effective": None if there.effective is None else _effective(there.effective, container),
         "refused": there.refused,
-        "problems": [str(one.error) for one in request.problems],
+        "problems": [str(problem.error) for problem in request.problems],
         "notes": list(
             dict.fromkeys([*_notes(container, request, there), *_precisions(container, cards)])
         ),
@@ -312,8 +312,8 @@ def _precisions(container: Container, cards: tuple[CardFacts, ...]) -> Iterator[
     image = Image(precisions=requested_precisions(container.arguments, variables))
     if not cards:
         yield from describe_precisions(image)
-    for found in check_precisions(image, Machine(cards=cards)):
-        yield f"{found.what}; {found.fix}"
+    for finding in check_precisions(image, Machine(cards=cards)):
+        yield f"{finding.what}; {finding.fix}"
 
 
 def _named(container: Container) -> str:
@@ -358,10 +358,10 @@ def explain_image(name: str, file: Path | None, *, is_named: bool) -> dict[str, 
 
     `docker run --runtime=gpushare NAME` requests what the variables of the image request.
     """
-    found = _inspected(name)
-    if found is None:
+    inspected = _inspected(name)
+    if inspected is None:
         return None
-    env = [f"{variable}={text}" for variable, text in found.variables.items()]
+    env = [f"{variable}={text}" for variable, text in inspected.variables.items()]
     spec = {"ociVersion": "1.0.2", "process": {"env": env}, "root": {"path": "rootfs"}}
     data = explain_manifest("-", file, is_named=is_named, text=json.dumps(spec))
     (explained_container,) = data["containers"]
@@ -369,7 +369,7 @@ def explain_image(name: str, file: Path | None, *, is_named: bool) -> dict[str, 
         key: explained_container[key]
         for key in ("keys", "cards", "applied", "effective", "refused", "notes", "problems")
     }
-    toolkit = found.variables.get("CUDA_VERSION", "")
+    toolkit = inspected.variables.get("CUDA_VERSION", "")
     for row in rest["keys"]:
         del row["line"], row["column"]  # of the generated text
     return {"kind": "image", "name": name, "node": data["node"], "cuda": toolkit, **rest}
@@ -379,11 +379,11 @@ def _inspected(name: str) -> InspectedImage | None:
     # Not at the top: a manifest needs no engine.
     from gpushare import images  # noqa: PLC0415
 
-    for one in images.installed_engines():
+    for engine in images.installed_engines():
         try:
-            found = one.image(name)
+            inspected = engine.image(name)
         except images.NotFound:
             continue  # it does not respond to this user; another engine may
-        if found is not None:
-            return found
+        if inspected is not None:
+            return inspected
     return None
