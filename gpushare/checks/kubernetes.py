@@ -221,16 +221,13 @@ def _containerd(facts: NodeFacts, text: str) -> Iterator[Check]:
         fix = "upgrade it to 1.7 or newer, or set kubernetes: {mode: plugin}"
         yield Check("fail", f"{name}: ignores CDI, by which a claim reaches a container", fix)
     else:
-        enabled = re.search(r"^\s*enable_cdi\s*=\s*(true|false)", _dump(facts), re.MULTILINE)
+        dump = facts.run("containerd", "config", "dump")
+        enabled = re.search(r"^\s*enable_cdi\s*=\s*(true|false)", dump, re.MULTILINE)
         if (enabled is None and version < (2, 0)) or (enabled and enabled[1] == "false"):
             fix = "set enable_cdi = true in containerd's CRI plugin, and restart it"
             yield Check("fail", f"{name}: CDI is off", fix)
         else:
             yield Check("ok", f"{name}, with CDI")
-
-
-def _dump(facts: NodeFacts) -> str:
-    return facts.run("containerd", "config", "dump")
 
 
 def _cgroups(facts: NodeFacts, kubelet: Version | None) -> Check:

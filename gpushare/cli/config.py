@@ -68,7 +68,8 @@ def show(session: Session, file: Path | None, namespace: str | None, users: bool
     rows = list(_rows(document, namespace, users=users))
     data = [{"key": row.key, "value": row.value, "from": row.origin} for row in rows]
     empty = f"{document.file} sets no default and no limit here except the capacity of a card"
-    session.show(data, lambda: table(HEADINGS, [_cells(row) for row in rows]) if rows else empty)
+    cells = [(row.key, _text(row.value), row.origin) for row in rows]
+    session.show(data, lambda: table(HEADINGS, cells) if rows else empty)
 
 
 @shared.command("schema", example="gpushare config schema")
@@ -166,10 +167,6 @@ def _rows(document: ConfigDocument, namespace: str | None, *, users: bool) -> It
         return node_rows(document)
     name = config.section_of(namespace, settings.namespaces(document))
     return section_rows(document, () if name is None else settings.of_namespace(name))
-
-
-def _cells(row: SettingRow) -> tuple[str, str, str]:
-    return row.key, _text(row.value), row.origin
 
 
 def _text(value: Any) -> str:

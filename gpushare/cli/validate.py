@@ -50,7 +50,7 @@ def command(session: Session, files: tuple[str, ...], strict: bool, quiet: bool)
     levels = (ERROR, WARNING) if quiet else (ERROR, WARNING, INFO)
     session.show(
         {"strict": strict, "files": [_data(file_checked, levels) for file_checked in checked]},
-        lambda: printable_lines(checked, levels),
+        lambda: "\n".join(line for file in checked for line in _lines(file, levels)),
     )
     if any(file_checked.count(ERROR) for file_checked in checked):
         click.get_current_context().exit(ExitStatus.ERROR)
@@ -92,12 +92,8 @@ def _data(checked: Checked, levels: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def printable_lines(checked: list[Checked], levels: tuple[str, ...]) -> str:
-    """Return a line for each finding, and one for each file."""
-    return "\n".join(line for file_checked in checked for line in _lines(file_checked, levels))
-
-
 def _lines(checked: Checked, levels: tuple[str, ...]) -> Iterator[str]:
+    """Yield a line for each finding, and one for the file."""
     for finding in checked.findings:
         if finding.level in levels:
             yield f"{printable(at(checked.path, finding.line, finding.column))}: {finding}"

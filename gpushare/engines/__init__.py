@@ -164,7 +164,7 @@ def _registered(
     status = replace(
         status,
         launcher=launcher,
-        current=None if installed is None else _same(launcher, installed),
+        current=None if installed is None else launcher.resolve() == installed.resolve(),
         default=_is_default(location),
         remarks=_remarks(location),
     )
@@ -222,10 +222,6 @@ def _remarks(location: ConfigLocation) -> tuple[str, ...]:
         return tuple(file.syntax.remarks(file.path.read_text(encoding="utf-8")))
     except BadConfiguration as error:
         return (str(error),)
-
-
-def _same(launcher: Path, installed: Path) -> bool:
-    return launcher == installed or launcher.resolve() == installed.resolve()
 
 
 def _beneath(root: Path, path: Path) -> Path:

@@ -283,13 +283,10 @@ def _last_with_cri(files: dict[Path, toml_text.TomlTable]) -> Path:
     """Return the last file that configures CRI, or the first file if none does."""
     paths = list(files)
     for path in reversed(paths):
-        if cri_section(files[path]) or _plugin_named(files[path]):
+        content = files[path]
+        if cri_section(content) or plugin_key(content)[1] in content.get("plugins", {}):
             return path
     return paths[0]
-
-
-def _plugin_named(content: toml_text.TomlTable) -> bool:
-    return plugin_key(content)[1] in content.get("plugins", {})
 
 
 def _later_default(files: dict[Path, toml_text.TomlTable], ours: Path) -> str:

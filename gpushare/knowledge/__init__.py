@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -181,11 +182,6 @@ _XID_NOT_FATAL: Final = (
 _XID_SEE: Final = ("docs/how-to/recover-a-card.md",)
 
 
-def dialect_entries() -> list[KnowledgeEntry]:
-    """Return an entry for each dialect."""
-    return [_dialect_entry(dialect) for dialect in DIALECTS.values()]
-
-
 def _dialect_entry(dialect: Dialect) -> KnowledgeEntry:
     return KnowledgeEntry(
         dialect.name,
@@ -240,18 +236,9 @@ def _sentence(text: str) -> str:
     return f"{sentence[0].upper()}{sentence[1:]}"
 
 
-def compatibility_entries() -> list[KnowledgeEntry]:
-    """Return an entry for each rule, by its id."""
+def _compatibility_entry(name: str, what: str) -> KnowledgeEntry:
     parts = {"text": _COMPATIBILITY_TEXT, "do": _COMPATIBILITY_DO}
-    return [
-        KnowledgeEntry(name, COMPATIBILITY, what, see=_COMPATIBILITY_SEE, parts=parts)
-        for name, what in RULES.items()
-    ]
-
-
-def event_entries() -> list[KnowledgeEntry]:
-    """Return an entry for each event."""
-    return [_event_entry(name, what) for name, what in sorted(EVENTS.items())]
+    return KnowledgeEntry(name, COMPATIBILITY, what, see=_COMPATIBILITY_SEE, parts=parts)
 
 
 def _event_entry(name: str, what: str) -> KnowledgeEntry:
@@ -363,9 +350,9 @@ def all_entries() -> tuple[KnowledgeEntry, ...]:
     entries += [entry for name, group in _FILES[4:] for entry in read_entries(HERE / name, group)]
     return (
         *entries,
-        *dialect_entries(),
-        *compatibility_entries(),
-        *event_entries(),
+        *map(_dialect_entry, DIALECTS.values()),
+        *starmap(_compatibility_entry, RULES.items()),
+        *starmap(_event_entry, sorted(EVENTS.items())),
     )
 
 

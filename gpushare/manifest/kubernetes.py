@@ -89,7 +89,7 @@ class KubernetesReader:
             claimed = claim_values(root)
             document.claim = {} if OWN_CLASS in claimed else claimed  # those of other drivers
         else:
-            document.pods = list(find_pods(document))
+            document.pods = list(_walk(document, root, (), None))
         yield document
 
     def _plugin(self, document: Document) -> dict[str, ManifestValue]:
@@ -165,13 +165,8 @@ def _request_values(request: YamlNode, place: KeyPath) -> dict[str, ManifestValu
     return requested
 
 
-def find_pods(document: Document) -> Iterator[Pod]:
-    """Yield the pods of `document`, in the order in which they are written."""
-    yield from _walk(document, document.root, (), None)
-
-
 def _walk(document: Document, node: YamlNode, place: KeyPath, above: Pod | None) -> Iterator[Pod]:
-    """Yield the pods at `node` and beneath; `above` has the metadata that is nearest to it."""
+    """Yield the pods at `node` and beneath, as written; `above` has the nearest metadata."""
     if node.kind == "sequence":
         for number, item in enumerate(items(node)):
             yield from _walk(document, item, (*place, number), above)

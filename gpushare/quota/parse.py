@@ -437,11 +437,9 @@ class GrantedLayers:
         if other in self.layer:
             return f"{self.layer[other].source} sets memory in the other form"
         if (self.layer or self.cards) and self._enlarges(name, requested):
-            return f"it would exceed what {self._granting_source()} grants"
+            source = next(iter(self.layer.values())).source if self.layer else self.cards
+            return f"it would exceed what {source} grants"
         return None
-
-    def _granting_source(self) -> str:
-        return str(next(iter(self.layer.values())).source) if self.layer else self.cards
 
     def _enlarges(self, name: str, requested: RequestedValue) -> bool:
         """Whether a key that no higher source set would give more than the higher ones."""

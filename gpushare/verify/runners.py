@@ -207,7 +207,7 @@ class Docker:
         """Return the command that starts tenant `name`."""
         return [
             *("docker", "run", "--rm", "-i", "--network", "none", "--name", name),
-            *(f"--runtime={self.runtime}", *_docker_env(quota)),
+            *(f"--runtime={self.runtime}", *_env_options(quota)),
             "gpushare-probe",
             *((image.PROGRAM, *command) if command else ()),
         ]
@@ -248,7 +248,7 @@ class Containerd:
         """Return the command that starts tenant `name`."""
         return [
             *("ctr", "run", "--rm", "--runc-binary", str(self.launcher)),
-            *(*_ctr_env(quota), f"docker.io/library/{image.TAG}", name),
+            *(*_env_options(quota), f"docker.io/library/{image.TAG}", name),
             *(image.PROGRAM, *command),
         ]
 
@@ -305,11 +305,7 @@ class HostRunner:
         """There is no image."""
 
 
-def _docker_env(quota: Mapping[str, str]) -> list[str]:
-    return [word for key, value in quota.items() for word in ("-e", f"{_variable(key)}={value}")]
-
-
-def _ctr_env(quota: Mapping[str, str]) -> list[str]:
+def _env_options(quota: Mapping[str, str]) -> list[str]:
     return [word for key, value in quota.items() for word in ("--env", f"{_variable(key)}={value}")]
 
 

@@ -78,7 +78,7 @@ def command(session: Session, words: tuple[str, ...], file: Path | None) -> None
     """
     subject = " ".join(words)
     if not subject:
-        session.show(_entry_list(knowledge.all_entries()), lambda: "\n".join(_topic_lines()))
+        session.show(list(map(_data, knowledge.all_entries())), lambda: "\n".join(_topic_lines()))
     elif subject == STDIN or _is_file(subject):
         _explain_file(session, subject, file)
     elif subject.startswith(("/", "./", "../")):
@@ -206,11 +206,6 @@ def _entry_data(entries: list[KnowledgeEntry]) -> dict[str, Any]:
         "see": list(first.see),
         "others": [other.name for other in others],
     }
-
-
-def _entry_list(every: Iterable[KnowledgeEntry]) -> list[dict[str, Any]]:
-    """Return all entries without their texts."""
-    return [_data(entry) for entry in every]
 
 
 def _data(entry: KnowledgeEntry) -> dict[str, Any]:
