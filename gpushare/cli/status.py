@@ -114,7 +114,7 @@ def colour(heading: str, cell: str) -> str:
         "MODE": cell.endswith(",cordoned"),
         "CORDONED": cell != "no",
         "CORES USED/QUOTA": cell in RUN_STATES.values() or cell.startswith(("?", "evict")),
-        "ISOLATION": cell == "advice",
+        "ISOLATION": cell == "advisory",
     }
     return "yellow" if needs_attention.get(heading) else ""
 
@@ -221,9 +221,9 @@ def ps(session: Session, everything: bool, wide: bool) -> None:
     through after waiting too long), and whether the work is HUNG.
 
     ISOLATION is how the quota is enforced: driver (by a limit in the NVIDIA driver, and the
-    interposer library), interposer, audit (the container has video or graphics, which bypass the
-    interposer library and are charged later), exclusive (a whole card, without a quota), or advice
-    (a host process, which can bypass its quota).
+    interposer library), interposer, audited (the container has video or graphics, which bypass the
+    interposer library and are charged later), exclusive (a whole card, without a quota), mps (by
+    the card's MPS server), or advisory (a host process, which can bypass its quota).
 
     On a terminal that is too narrow, columns are left out in this order, and the last line names
     them: THROTTLED, POLICY, CARD, CORES. If that does not suffice, the longest texts are shortened.

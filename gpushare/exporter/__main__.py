@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import socket
@@ -58,6 +59,9 @@ class ExporterServer:
             return refused
         if request.path == "/":
             return Response(body=_WELCOME)
+        if request.path == "/rows":
+            rows = json.dumps(self._source.snapshot().document())
+            return Response(body=rows.encode(), content_type="application/json")
         if request.path != "/metrics":
             return Response(HTTPStatus.NOT_FOUND)
         text, content_type = expose(

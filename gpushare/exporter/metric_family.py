@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gpushare.client import Client
 from gpushare.errors import UserError
@@ -62,6 +62,11 @@ class Snapshot:
     def tenants(self) -> Sequence[TenantRow]:
         """The containers that have an allocation."""
         return () if self.metrics is None else self.metrics.tenants
+
+    def document(self) -> dict[str, Any]:
+        """Return the rows as they are, for `kubectl gpushare`; no `daemon`: it did not respond."""
+        daemon = None if self.metrics is None else self.metrics.node
+        return {"cards": [*self.cards], "tenants": [*self.tenants], "daemon": daemon}
 
     @cached_property
     def parts(self) -> Sequence[ContainerCard]:

@@ -234,7 +234,7 @@ class TenantRow(_Class):
     state: str  # reserved | bound | none (with all=True: no GPU requested)
     policy: str  # its own
     priority: int  # among offline tenants, 0 is served first
-    isolation: str  # driver | interposer | audit | advice | exclusive | mps
+    isolation: str  # driver | interposer | audited | advisory | exclusive | mps
     interventions: list[Intervention]  # frozen while there is one by operator, idle or audit
     created: float
     idle_since: float | None  # None: not idle by idle of gpushare.yaml

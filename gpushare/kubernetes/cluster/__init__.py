@@ -7,7 +7,7 @@ does not answer. Everything is read, nothing is changed.
 | module | content |
 |---|---|
 | kubectl | the API server, through `kubectl proxy` |
-| figures | rows from the metrics of a node's exporter |
+| figures | rows from the exporter of a node |
 | allocations | rows from nodes, pods, ResourceSlices and ResourceClaims |
 | survey | which nodes have gpushare, and the rows of all of them |
 """

@@ -183,7 +183,7 @@ class ClusterSurvey:
         metadata = pod["metadata"]
         name = f"{metadata['namespace']}/{metadata['name']}"
         target = f"{quote(metadata['name'], safe='')}:{_metrics_port(pod)}"
-        path = f"{path_of(PODS, '', metadata['namespace'])}/{target}/proxy/metrics"
+        path = f"{path_of(PODS, '', metadata['namespace'])}/{target}/proxy/rows"
         try:
             token = self._token(pod)
             text = self._text(path, {TOKEN_HEADER: token} if token else {})

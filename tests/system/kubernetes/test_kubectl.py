@@ -19,7 +19,6 @@ import pytest
 
 from gpushare.cli.kubectl import PS_HEADINGS
 from gpushare.cli.status import LS_HEADINGS
-from gpushare.exporter.exposition import expose
 from gpushare.exporter.metric_family import Snapshot
 from gpushare.kubernetes.api.slices import SLICES, devices_of
 from gpushare.kubernetes.cluster import kubectl as transport
@@ -51,10 +50,10 @@ def exporter(snapshot: Snapshot, token: str = "") -> Iterator[tuple[str, int]]:
             if token and not is_authorized(headers, token.encode()):
                 self.send_error(401)
                 return
-            assert self.path == "/metrics"
-            text, kind = expose(snapshot)
+            assert self.path == "/rows"
+            text = json.dumps(snapshot.document()).encode()
             self.send_response(200)
-            self.send_header("Content-Type", kind)
+            self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
             self.wfile.write(text)
@@ -75,16 +74,19 @@ def kubectl(tmp_path: Path, cluster: StandInApiServer) -> Kubectl:
     return Kubectl(tmp_path, cluster, token="operator")
 
 
+POD = {"namespace": "team", "name": "train-0", "uid": "uid-1", "container": "main"}
+
+
 @pytest.fixture
 def busy() -> Iterator[tuple[str, int]]:
     """The exporter of a node with two cards and two containers."""
     tenants = [
-        figures.tenant(),
-        figures.tenant("train", id="host-1", engine="host", held=["operator"]),
+        figures.tenant(pod=POD),
+        figures.tenant("train", id="host-1", engine="host", interventions=[{"by": "operator"}]),
     ]
     cards = [
         figures.card(),
-        figures.card(1, burst_bytes=0, mode="unused", cordoned=True, health="XID 79"),
+        figures.card(1, burst_granted_bytes=0, mode="unused", cordoned=True, health="XID 79"),
     ]
     with exporter(figures.snapshot(*tenants, cards=cards), TOKEN) as address:
         yield address
@@ -286,7 +288,7 @@ def test_a_program_for_authentication_runs_once(
         (("/api/v1/nodes", 403), "Injected. Fix: bind the roles gpushare-view", 3),
         (("/api/v1/nodes", 401), "Injected. Fix: log in again", 3),
         (("/api/v1/nodes", 503), "the API server does not answer: Injected", 1),
-        (("/proxy/metrics", 403), "gpu-1: Injected. Fix: bind the roles gpushare-view", 4),
+        (("/proxy/rows", 403), "gpu-1: Injected. Fix: bind the roles gpushare-view", 4),
         (("/secrets/", 403), "gpu-1: Injected. Fix: bind the roles gpushare-view", 4),
     ],
 )
@@ -329,10 +331,10 @@ def test_errors_of_kubectl_and_of_the_command_line_have_their_status(
     assert kubectl.run("gpushare", "ls", "--kubeconfig", config).returncode == 4
 
 
-@pytest.mark.parametrize("text", ["", "<html>", 'gpushare_up{node="n"} 1', "gpushare_up x"])
+@pytest.mark.parametrize("text", ["", "<html>", "[]", "{}", '{"daemon": 1}'])
 def test_an_answer_that_is_not_an_exporters_is_a_problem_of_its_node(text: str) -> None:
-    with pytest.raises(BadFigures, match=r"not a metric|another version"):
-        node_figures("gpu-1", text + '\ngpushare_card_info{gpu_uuid="u"} 1\n')
+    with pytest.raises(BadFigures, match=r"not a gpushare-exporter's|another version"):
+        node_figures("gpu-1", text)
 
 
 def test_a_pod_outside_the_charts_namespace_is_not_asked(

@@ -85,4 +85,4 @@ def test_the_exporters_pod_of_the_chart_is_found(
     cluster.put(secret, {"data": {"token": "eHh4eHh4eHh4eHh4eHh4eHh4"}})
     kubectl.run("gpushare", "ls")
     assert f"GET {secret}" in cluster.requests
-    assert f"GET {EXPORTER}:10418/proxy/metrics" in cluster.requests
+    assert f"GET {EXPORTER}:10418/proxy/rows" in cluster.requests
