@@ -79,7 +79,7 @@ INVARIANTS: Final = (
         f"{_DAEMON}/lifecycle/bind.py",
         "if process.parent != record.maker:",
         "if process.parent == 0:",
-        (f"{_TESTS}/test_unbound.py::test_a_launcher_binds_no_process_but_its_own_child",),
+        (f"{_TESTS}/test_binding.py::test_a_launcher_binds_no_process_but_its_own_child",),
     ),
     Invariant(
         "unbound-keeps-its-reservation",
@@ -87,7 +87,7 @@ INVARIANTS: Final = (
         f"{_DAEMON}/lifecycle/release.py",
         "if not runs_unbound(record):",
         "if runs_unbound is not None:",
-        (f"{_TESTS}/test_unbound.py::test_a_container_without_its_launcher_keeps_its_reservation",),
+        (f"{_TESTS}/test_binding.py::test_a_container_without_its_launcher_keeps_its_reservation",),
     ),
     Invariant(
         "no-request-no-gpu",
@@ -158,7 +158,7 @@ INVARIANTS: Final = (
         f"{_DAEMON}/lifecycle/create.py",
         " != pod.container), None",
         ' == ""), None',
-        (f"{_TESTS}/test_pods.py::test_a_second_container_is_refused_with_the_names_to_write",),
+        (f"{_TESTS}/test_create.py::test_a_second_container_is_refused_with_the_names_to_write",),
     ),
     # --- nothing is allocated twice ---
     Invariant(
@@ -215,7 +215,7 @@ INVARIANTS: Final = (
         f"{_DAEMON}/policy.py",
         "guaranteed = divide(_WHOLE - least, guaranteed)",
         "guaranteed = dict(guaranteed)",
-        (f"{_TESTS}/test_compute_policy.py::test_no_share_is_allocated_twice_and_none_is_zero",),
+        (f"{_TESTS}/test_compute_usage.py::test_no_share_is_allocated_twice_and_none_is_zero",),
     ),
     # --- how long a reservation lasts ---
     Invariant(
@@ -307,7 +307,7 @@ INVARIANTS: Final = (
         f"{_DAEMON}/limits.py",
         "return 0 < size <= used <= ",
         "return 0 < size or used <= ",
-        (f"{_TESTS}/test_shortfall.py::test_a_report_that_its_own_page_contradicts_is_ignored",),
+        (f"{_TESTS}/test_burst.py::test_a_report_that_its_own_page_contradicts_is_ignored",),
     ),
     Invariant(
         "charged-time-has-passed",
@@ -349,7 +349,7 @@ INVARIANTS: Final = (
         "if is_inside and not is_tenants:",
         "if is_inside and not paths:",
         (
-            f"{_TESTS}/test_tenant_cgroup.py::test_a_cgroup_with_an_unrelated_process_is_refused_with_its_name",
+            f"{_TESTS}/test_binding.py::test_a_cgroup_with_an_unrelated_process_is_refused_with_its_name",
         ),
     ),
     # --- in the tenant's process ---
@@ -388,7 +388,7 @@ INVARIANTS: Final = (
         f"{_DAEMON}/core/log.py",
         "admitted = (self._sources if source else self._own).take(name, now, size)",
         "admitted = True",
-        (f"{_TESTS}/test_log_budget.py::test_endless_refusals_of_one_user_do_not_fill_the_log",),
+        (f"{_TESTS}/test_events.py::test_endless_refusals_of_one_user_do_not_fill_the_log",),
     ),
     Invariant(
         "evidence-kept",
@@ -412,7 +412,7 @@ INVARIANTS: Final = (
         f"{_DAEMON}/lifecycle/create.py",
         "and not is_of_kubelet(original, bundle.path),",
         "or not is_of_kubelet(original, bundle.path),",
-        (f"{_TESTS}/test_refusal_names.py::test_a_pods_refusal_names_no_other_pod",),
+        (f"{_TESTS}/test_create.py::test_a_pods_refusal_names_no_other_pod",),
     ),
     Invariant(
         "claims-bounded",
@@ -449,7 +449,7 @@ INVARIANTS: Final = (
         f"{_DAEMON}/lifecycle/queue.py",
         "found += self._restores.requests(self._next_number())",
         "pass",
-        (f"{_TESTS}/test_queue_evictions.py::test_no_start_overtakes_a_restore_that_waits",),
+        (f"{_TESTS}/test_queue.py::test_no_start_overtakes_a_restore_that_waits",),
     ),
     Invariant(
         "evicted-for-one",
@@ -457,12 +457,7 @@ INVARIANTS: Final = (
         f"{_DAEMON}/lifecycle/queue.py",
         "is not None and not state.queue.claimants:",
         "is not None:",
-        (
-            (
-                f"{_TESTS}/test_queue_evictions.py"
-                "::test_what_is_evicted_for_a_start_is_not_granted_to_a_ticket"
-            ),
-        ),
+        (f"{_TESTS}/test_queue.py::test_what_is_evicted_for_a_start_is_not_granted_to_a_ticket",),
     ),
     Invariant(
         "ticket-is-no-way-around",

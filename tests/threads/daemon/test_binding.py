@@ -22,9 +22,8 @@ from tests.system.waiting import wait_until
 from tests.unit.daemon.bundles import BundleToCreate
 from tests.unit.daemon.fakes import FakeDaemon
 from tests.unit.daemon.operations import entry_of, grant, opened
-from tests.unit.daemon.test_binding import shown
-from tests.unit.daemon.test_slow_images import SHARE
-from tests.unit.daemon.test_unbound import bind_made, made_by, pidfd_of
+from tests.unit.daemon.test_binding import bind_made, made_by, pidfd_of, shown
+from tests.unit.daemon.test_driver_files import SHARE
 
 
 def test_a_bundle_that_does_not_answer_keeps_no_thread_but_one(

@@ -14,7 +14,7 @@ from gpushare.daemon.limits import BurstUpdater
 from gpushare.daemon.observe.non_tenant import NonTenantUse
 from tests.unit.daemon.fakes import GIB, FakeDaemon
 from tests.unit.daemon.operations import opened
-from tests.unit.daemon.test_burst import burst, limit
+from tests.unit.daemon.test_burst import bursting, limit
 from tests.unit.daemon.test_claims import CLAIM, POD, a_node, container, device, prepare
 from tests.unit.daemon.test_freezer import KEY, FakeCgroup, group, held
 from tests.unit.daemon.test_sampler import CARD
@@ -43,7 +43,7 @@ def test_a_deciding_thread_that_is_busy_delays_no_freeze_and_no_kill(
 def test_burst_limits_are_updated_after_each_sample_and_never_concurrently(
     node: FakeDaemon,
 ) -> None:
-    first, tenant = opened(node, memory="100GiB", devices="0"), burst(node)
+    first, tenant = opened(node, memory="100GiB", devices="0"), bursting(node)
     node.decide.finish(5)  # what is submitted now waits
     release_tenant(first["key"], node, "it has ended")
     lending = BurstUpdater(node)

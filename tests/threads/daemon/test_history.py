@@ -31,7 +31,7 @@ from gpushare.protocol import HistoryEvent
 from tests.system.waiting import wait_until
 from tests.unit.daemon import fakes
 from tests.unit.daemon.fakes import FakeDaemon
-from tests.unit.daemon.test_log_budget import KEY, OTHER
+from tests.unit.daemon.test_events import KEY, OTHER
 
 Open = Callable[..., History]
 

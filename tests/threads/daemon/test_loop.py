@@ -52,15 +52,6 @@ def test_an_answer_is_sent_before_queued_jobs_run(loop: Loop) -> None:
     assert seen == ["the answer", "what follows"]
 
 
-def test_timers_come_by_time(loop: Loop) -> None:
-    seen: list[str] = []
-    loop.later(0.03, loop.stop)
-    loop.later(0.02, lambda: seen.append("second"))
-    loop.later(0.01, lambda: seen.append("first"))
-    loop.run()
-    assert seen == ["first", "second"]
-
-
 def test_a_callback_that_fails_is_logged_and_the_next_one_runs(
     loop: Loop, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,7 +19,7 @@ import pynvml
 import pytest
 
 from gpushare import simulator
-from gpushare.daemon.cards import context_size, nvml_calls, nvml_client, worker_process
+from gpushare.daemon.cards import context_size, nvml_client, worker_process
 from gpushare.daemon.cards.context_size import (
     ContextProbe,
     DriverFigures,
@@ -27,7 +27,6 @@ from gpushare.daemon.cards.context_size import (
 )
 from gpushare.daemon.cards.driver_client import (
     DriverError,
-    DriverGeneration,
     DriverLimits,
     DriverSample,
     DriverTimeout,
@@ -37,9 +36,7 @@ from gpushare.daemon.cards.driver_client import (
 )
 from gpushare.daemon.cards.nvml_client import Nvml
 from gpushare.daemon.cards.worker_process import WorkerProcess
-from gpushare.protocol.rows import CardSensors
 from gpushare.simulator import Simulator, device_file
-from gpushare.simulator.device_file import FalseReading
 from tests.c.simulator.conftest import SimulatorMachine
 from tests.c.simulator.mps_daemon import mps_daemon
 from tests.system.waiting import wait_until
@@ -368,22 +365,6 @@ def test_a_brief_look_sees_whatever_takes_memory(machine: SimulatorMachine, driv
     wait_until(lambda: driver.sample(brief=True).uses == idle.uses)
 
 
-def test_the_sensors_are_those_of_the_card(cards: Simulator, driver: Nvml) -> None:
-    """Those of an idle H200 by its profile; energy is not simulated."""
-    assert set(nvml_calls._READ) == set(CardSensors.__annotations__)
-    profile = json.loads((device_file.libraries() / "profiles" / "h200.json").read_text())
-    found = driver.sample().sensors
-    assert set(found) == set(cards.uuids)
-    for figures in found.values():
-        assert set(figures) == set(CardSensors.__annotations__) - {"energy_millijoules"}
-        assert figures["temperature_celsius"] == profile["temperature_idle_celsius"]
-        assert figures["memory_temperature_celsius"] == profile["temperature_idle_celsius"]
-        assert figures["power_milliwatts"] == profile["power_idle_milliwatts"]
-        assert figures["sm_clock_mhz"] == profile["clock_sm_mhz"]
-        assert figures["memory_clock_mhz"] == profile["clock_memory_mhz"]
-        assert figures["reserved_bytes"] > 0
-
-
 def test_the_clients_of_an_mps_server_are_known_by_the_drivers_list(
     machine: SimulatorMachine, driver: Nvml
 ) -> None:
@@ -424,43 +405,6 @@ def test_the_compute_mode_of_a_card_is_seen(cards: Simulator, driver: Nvml) -> N
     }
 
 
-@pytest.mark.parametrize(
-    ("lie", "why"),
-    [
-        (FalseReading.BYTES, "holds"),
-        (FalseReading.TWICE, "listed with"),
-        (FalseReading.USED, "its processes hold"),
-        (FalseReading.TOTAL, "and had"),
-        (FalseReading.PID, "there is no process"),
-    ],
-    ids=["bytes", "twice", "used", "total", "pid"],
-)
-def test_an_impossible_figure_is_detected(
-    machine: SimulatorMachine, driver: Nvml, lie: FalseReading, why: str
-) -> None:
-    device = machine.simulator.device
-    with machine.started("tenant.py") as tenant:
-        assert tenant.ask("init") == 0
-        assert tenant.ask("context") == 0
-        assert tenant.ask(f"alloc {4 << 30}")[0] == 0
-        [use] = driver.sample().uses[machine.simulator.uuids[0]]
-        assert use.pid == tenant.ask("pid")
-        simulator.fail(device, lies=lie)
-        with pytest.raises(InvalidSample, match=why):
-            driver.sample()
-        simulator.fail(device)
-        assert driver.sample().uses[machine.simulator.uuids[0]]
-
-
-def test_a_missing_figure_is_not_impossible(machine: SimulatorMachine, driver: Nvml) -> None:
-    with machine.started("tenant.py") as tenant:
-        assert tenant.ask("init") == 0
-        assert tenant.ask("context") == 0
-        simulator.fail(machine.simulator.device, lies=FalseReading.UNSAID)
-        [use] = driver.sample().uses[machine.simulator.uuids[0]]
-        assert use.bytes is None
-
-
 def test_a_card_that_is_lost_at_the_loading_is_taken_when_it_answers(cards: Simulator) -> None:
     simulator.fail(cards.device, 0, lost=1)
     driver = Nvml(device_file.libraries() / "libnvidia-ml.so.1", cards.env, 20.0)
@@ -494,20 +438,6 @@ def test_each_mig_instance_is_a_card_behind_the_cards(cards: Simulator, driver: 
     simulator.partition(cards.device, [])
     assert driver.sample().health == {}
     assert driver.cards() == before
-
-
-def test_between_files_and_module_there_is_no_driver(cards: Simulator, driver: Nvml) -> None:
-    """A program with the old library loaded continues; one that loads the new one is refused."""
-    library = device_file.libraries() / "libnvidia-ml.so.1"
-    simulator.change_driver(cards.device, init_error=device_file.MISMATCH)
-    assert driver.sample().generation.driver == "580.65.06"
-    with pytest.raises(DriverError, match=r"version mismatch"):
-        driver.renew(library, cards.env)
-    simulator.change_driver(cards.device, "590.10.01")
-    driver.renew(library, cards.env)
-    expected = DriverGeneration("590.10.01", tuple(enumerate(cards.uuids)))
-    assert driver.sample().generation == expected
-    assert (driver.driver_version, driver.cuda_version) == ("590.10.01", "13.0")
 
 
 def probe(folder: Path, code: str) -> ContextProbe:
@@ -574,8 +504,3 @@ def test_a_probe_that_ends_after_its_context_has_a_size(
 )
 def test_a_probe_that_fails_is_no_figure(tmp_path: Path, code: str) -> None:
     assert measure_context(card(), FakeDriver(), probe(tmp_path, code), lambda _: None) is None
-
-
-def test_no_probe_is_no_figure(tmp_path: Path) -> None:
-    missing = ContextProbe(tmp_path / "none", tmp_path, {})
-    assert measure_context(card(), FakeDriver(), missing, lambda _: None) is None

@@ -14,7 +14,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,17 +23,15 @@ from gpushare.daemon.identity.container_names import ContainerName
 from gpushare.daemon.identity.pid_resolver import PidResolver
 from gpushare.daemon.identity.processes import Cgroups, Process, own_cgroup
 from gpushare.daemon.lifecycle.bind import bind
-from gpushare.daemon.lifecycle.tenant_names import with_names
 from gpushare.daemon.observe import sampler
 from gpushare.daemon.observe.sampler import DeadRecords, free_dead_records
-from gpushare.daemon.store.record import TenantRecord
 from gpushare.protocol import HostProcessGrant
 from tests.system.waiting import wait_until
-from tests.unit.daemon import fakes, registered
+from tests.unit.daemon import registered
 from tests.unit.daemon.fakes import GIB, FakeDaemon
 from tests.unit.daemon.operations import entry_of, opened
 from tests.unit.daemon.test_container_names import ID
-from tests.unit.daemon.test_pid_resolver import end, keys, sightings
+from tests.unit.daemon.test_sampler import end, keys, sightings
 
 __all__ = ["sightings"]
 
@@ -179,35 +176,6 @@ def test_a_cgroup_that_is_gone_is_empty(cgroups: Cgroups) -> None:
         assert cgroups.processes(cgroup) == []
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        # A kubelet with systemd, and with cgroupfs; one with systemd before a containerd without,
-        # whose runc takes three words for one name; podman with systemd.
-        "/kubepods.slice/kubepods-pod4f1c.slice/cri-containerd-ab12.scope",
-        "/kubepods/burstable/pod4f1c/ab12",
-        "/kubepods-burstable-pod4f1c.slice:cri-containerd:ab12",
-        "/machine.slice/libpod-ab12.scope/container",
-    ],
-)
-def test_whatever_it_is_called_a_cgroup_is_found_again(
-    monkeypatch: pytest.MonkeyPatch, cgroups: Cgroups, tmp_path: Path, path: str
-) -> None:
-    lines = f"1:devices:{path}\n0::{path}\n"
-    monkeypatch.setattr(processes, "_read", lambda _pid, _name: lines.encode())
-    for hierarchy, file, said in (
-        ("", "v2", ("cgroup.events", "populated 1\n")),
-        ("devices", "v1", ("cgroup.procs", "12\n")),
-    ):
-        found = own_cgroup(7, {"devices": "/", "": "/" if hierarchy == "" else path})
-        assert found == f"{hierarchy}:{path}"
-        assert not cgroups.is_populated(found)
-        folder = tmp_path / file / path.lstrip("/")
-        folder.mkdir(parents=True)
-        (folder / said[0]).write_text(said[1])
-        assert cgroups.is_populated(found)
-
-
 @contextmanager
 def waiting(
     folder: Path, name: str, *, executes: bool, deleted: bool = True, writes: bool = False
@@ -317,13 +285,6 @@ def test_a_process_goes_on_without_its_first_thread() -> None:
     assert found is not None
 
 
-def test_the_cgroups_of_a_process_are_known_when_its_first_thread_has_ended(
-    two_threads: subprocess.Popen[bytes],
-) -> None:
-    assert processes.cgroups_of(two_threads.pid) == processes.cgroups_of(os.getpid())
-    assert processes.find_process(two_threads.pid) is not None, "it goes on"
-
-
 def test_memory_of_an_ended_process_belongs_to_its_tenant(
     sightings: PidResolver, program: subprocess.Popen[bytes]
 ) -> None:
@@ -375,58 +336,10 @@ def test_the_name_is_read_from_docker(tmp_path: Path) -> None:
     assert asked[0].startswith(f"GET /containers/{ID}/json HTTP/1.1\r\n".encode())
 
 
-def test_labels_that_gpushare_yaml_names_are_recorded(tmp_path: Path) -> None:
-    labels = {"team": "red", "secret": "x", "odd": "a\x1b", "long": "x" * 500}
-    answer = http({"Name": "/train", "Config": {"Labels": labels}})
-    with fakes.node(tmp_path) as node, engine(tmp_path / "e.sock", answer):
-        names = ("team", "odd", "long", "none")
-        sockets = (tmp_path / "e.sock",)
-        config = replace(node.node.config, docker_sockets=sockets, labels=names)
-        told = replace(node, node=replace(node.node, config=config))
-        record = TenantRecord(key="0" * 16, state="bound", id=ID, labels={"cost": "7"})
-        node.ledger.add(record)
-        with_names([record], told)
-        wait_until(lambda: node.ledger.entries[record.key].name == "train")
-        assert node.ledger.entries[record.key].labels == {"cost": "7", "team": "red"}
-
-
 def test_only_an_id_of_dockers_form_is_looked_up(tmp_path: Path) -> None:
     with engine(tmp_path / "docker.sock", http({"Name": "/train"})) as asked:
         assert container_names.ask_engines("../images/x", [tmp_path / "docker.sock"], 5) is None
     assert not asked
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        http({"message": "no such container"}, "404 Not Found"),
-        http({"Name": 'x" onclick'}),
-        http({"Names": []}),
-        http({"Name": "/train", "Config": {"Labels": 5}}),
-        http(["train"]),
-        b"HTTP/1.1 200 OK\r\n\r\nnot json",
-        b"",
-    ],
-)
-def test_an_answer_that_makes_no_sense_is_no_name(tmp_path: Path, answer: bytes) -> None:
-    with engine(tmp_path / "docker.sock", answer):
-        assert container_names.ask_engines(ID, [tmp_path / "docker.sock"], 5) is None
-
-
-def test_a_container_that_got_no_gpu_is_called_by_its_name_too(tmp_path: Path) -> None:
-    with fakes.node(tmp_path) as node, engine(tmp_path / "e.sock", http({"Name": "/web"})) as asked:
-        config = replace(node.node.config, docker_sockets=(tmp_path / "e.sock",))
-        told = replace(node, node=replace(node.node, config=config))
-        none, starting = (
-            TenantRecord(key="0" * 16, state=state, id=ID) for state in ("none", "reserved")
-        )
-        node.ledger.add(none)
-        assert [entry.name for entry in with_names([none, starting], told)] == [
-            "web",
-            "",
-        ]
-        assert len(asked) == 1
-        wait_until(lambda: node.ledger.entries[none.key].name == "web")
 
 
 def test_an_engine_that_says_nothing_costs_the_name_only(tmp_path: Path) -> None:
@@ -536,15 +449,6 @@ def test_an_unreadable_process_counts_as_alive(
 
     monkeypatch.setattr(processes, "_read", refused)
     assert charged() == GIB
-
-
-def test_maps_of_more_than_is_read_may_have_the_file(
-    user: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = Path(__file__).stat().st_ino
-    assert not processes.may_map(user.pid, other)
-    monkeypatch.setattr(processes, "_MOST_BYTES", 1000)
-    assert processes.may_map(user.pid, other)
 
 
 @pytest.mark.usefixtures("user")

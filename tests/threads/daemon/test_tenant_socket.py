@@ -8,7 +8,6 @@ import ctypes
 import mmap
 import os
 import socket
-import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -112,14 +111,6 @@ def test_a_message_that_no_library_of_ours_sends_ends_the_connection(
     assert not heard
 
 
-def test_the_longest_text_is_received(
-    tenant: TenantSocket, caller: socket.socket, heard: Logged
-) -> None:
-    caller.send(message(abi.MESSAGE_LOG, 3, 7, b"x" * abi.MESSAGE_TEXT_BYTES))
-    assert hear(tenant)
-    assert len(heard[0][2]["text"]) == abi.MESSAGE_TEXT_BYTES
-
-
 def test_descriptors_never_arrive(tenant: TenantSocket, caller: socket.socket) -> None:
     before = open_count()
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0] * 200))]
@@ -141,16 +132,6 @@ def test_a_flood_is_dropped_and_the_connection_lives(
     assert len(heard) == 201
 
 
-def test_as_many_processes_as_a_tenant_may_have_can_greet_at_once(
-    tenant: TenantSocket, caller: socket.socket, heard: Logged
-) -> None:
-    for pid in range(1, abi.MAX_PROCESSES + 1):
-        caller.send(message(abi.MESSAGE_HELLO, 0, pid))
-        assert hear(tenant)
-    assert len(heard) == abi.MAX_PROCESSES
-    assert not tenant.is_flooded
-
-
 def test_the_allowance_comes_back_and_is_not_hoarded() -> None:
     allowance = Allowance(200.0, 20.0)
     assert sum(allowance.take(1000.0) for _ in range(500)) == 200
@@ -165,11 +146,6 @@ def test_an_end_is_noticed(tenant: TenantSocket, caller: socket.socket) -> None:
     assert hear(tenant), "it says nothing yet"
     caller.close()
     assert not hear(tenant)
-
-
-def test_a_tenant_of_any_uid_may_speak(tenant: TenantSocket, tmp_path: Path) -> None:
-    del tenant
-    assert stat.S_IMODE((tmp_path / "socket").stat().st_mode) == 0o666
 
 
 def lack(card: int, size: int) -> bytes:

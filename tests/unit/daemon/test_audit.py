@@ -1,26 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit on a card on which much happens: the innocent are never touched, the others are."""
+"""The audit never touches the innocent; unallocated use, false claims, non-tenants."""
 
 from __future__ import annotations
 
+import json
+import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from gpushare.daemon.cards.driver_client import ProcessUse
+from gpushare.daemon.identity import processes
+from gpushare.daemon.identity.processes import Process
+from gpushare.daemon.lifecycle.bind import bind
 from gpushare.daemon.limits import change_limit
+from gpushare.daemon.observe.non_tenant import HighWater, container_of
 from gpushare.daemon.observed import Shortfall
 from gpushare.daemon.pages import tenants
+from gpushare.daemon.pages.status_page import StatusPage
+from gpushare.daemon.pages.tenants import Pages
+from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.views.daemon_status import status_row
+from gpushare.daemon.views.rows import card_rows
 from gpushare.daemon.views.tenant_status import tenant_status
+from gpushare.daemon.views.why import explain_memory
+from gpushare.protocol import MAX_REPLY_BYTES, HostProcessGrant, encode
 
-from . import fakes
+from . import fakes, registered
 from .busy_card import CARD, CONTEXT, BusyCard, BusyProcess, BusyTenant
-from .fakes import FakeDaemon
+from .fake_process import FakeProcess
+from .fakes import GIB, FakeDaemon, FakeDriver
+from .operations import entry_of, opened
 
-GIB = 1 << 30
 #: Of 25 faults that were put into the judgement it finds nine, each within 900.
 LOOKS = 1_000
+
+
 OVER = 120 * GIB  # whatever becomes of its quota
 
 
@@ -192,25 +212,6 @@ def test_an_operators_resume_holds_for_a_minute(world: BusyCard, node: FakeDaemo
     assert calls == ["hold", "release", "hold"]
 
 
-def test_the_finding_has_a_reason_and_advice(world: BusyCard, node: FakeDaemon) -> None:
-    tenant = begin(world)
-    world.tenants[:] = [tenant]
-    world._has(apart(world, tenant), OVER)
-    until_frozen(world, tenant, 16, nothing)
-    row = tenant_status(tenant.entry, node)
-    assert (row["over_quota_action"], row["cards"][0]["over_quota_state"]) == ("freeze", "frozen")
-    [warning] = [one for one in row["warnings"] if "bypasses the interposer" in one]
-    assert "gpushare set tenant-a --memory SIZE, gpushare resume tenant-a" in warning
-    tenant.pages.write_limit(0, 2 * OVER, 2 * OVER)
-    enough = tenant_status(tenant.entry, node)["warnings"]  # though there was no sample since
-    assert not [one for one in enough if "bypasses the interposer" in one]
-    tenant.pages.write_limit(0, tenant.limit, tenant.limit)
-    node.node.overrides.set(tenant.entry.id, {"over-quota-action": "observe"})
-    for _ in range(3):
-        world.look()
-    assert world.recorder.calls[-1] == ("release", tenant.key)
-
-
 def test_a_neighbours_shortfall_is_reason_enough(world: BusyCard, node: FakeDaemon) -> None:
     """A slight excess with action kill: another tenant's claim alone kills nothing."""
     guilty, victim = begin(world), world.tenants[1]
@@ -242,3 +243,247 @@ def test_tenants_cannot_request_samples_without_limit(
         assert node.audit.wait()
     assert not node.sample_now.is_set()
     assert all(0 < seconds <= 0.05 for seconds in slept[1:])
+
+
+PID = 77
+
+
+CONTAINER = f"/docker/4f5e6d7c8b9a{'0' * 52}"
+
+
+@pytest.fixture
+def lone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BusyCard]:
+    driver = BusyCard(seed=6)
+    with fakes.node(tmp_path, driver) as node:
+        driver.settle(node, monkeypatch)
+        driver.noise = False
+        driver.tenant("a", 4)
+        yield driver
+
+
+@pytest.fixture
+def ended(lone: BusyCard, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """What was sent to which process, by pidfd: the PID stands for it."""
+    sent: list[tuple[int, int]] = []
+    truth = lone.node.sampler
+    monkeypatch.setattr(truth.resolver, "descriptor", lambda pid: pid)
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda *sent_: sent.append(sent_))
+    return sent
+
+
+def come(lone: BusyCard, cgroup: str) -> None:
+    """Have a process of no tenant take 3 GiB of the card."""
+    lone.there[PID] = Process(PID, 1, 1, PID), cgroup
+    lone.clients[PID] = 3 * GIB
+
+
+def seen(lone: BusyCard, looks: int) -> None:
+    for _ in range(looks):
+        lone.look()
+
+
+def events(said: str) -> list[str]:
+    found = [json.loads(line) for line in said.splitlines()]
+    return [
+        line["event"] for line in found if line["event"].startswith(("unallocated-", "memory-un"))
+    ]
+
+
+def test_an_unallocated_container_is_reported_once(
+    lone: BusyCard, ended: list[tuple[int, int]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    seen(lone, 3)
+    come(lone, CONTAINER)
+    seen(lone, 20)
+    assert events(capfd.readouterr().err) == ["unallocated-container-detected"]
+    [warning] = [one for one in status_row(lone.node)["warnings"] if "bypasses gpushare" in one]
+    assert warning.startswith("process 77 (program) in docker 4f5e6d7c8b9a has 3 GiB of card 0")
+    [row] = next(card_rows(lone.node))["non_tenant_processes"]
+    assert (row["pid"], row["container"]) == (PID, "docker 4f5e6d7c8b9a")
+    assert ended == []
+
+
+def test_it_is_ended_where_the_operator_chose_so(
+    lone: BusyCard, ended: list[tuple[int, int]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    lone.node.node.config = replace(lone.node.node.config, unknown="kill")
+    come(lone, CONTAINER)
+    seen(lone, 3)
+    assert ended == []
+    seen(lone, 3)
+    assert (PID, signal.SIGKILL) in ended
+    assert "unallocated-container-killed" in events(capfd.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "action"),
+    [("/user.slice/session-2.scope", "kill"), ("/", "kill"), (CONTAINER, "ignore")],
+)
+def test_a_program_of_the_host_is_never_killed_or_reported(
+    lone: BusyCard,
+    ended: list[tuple[int, int]],
+    cgroup: str,
+    action: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    lone.node.node.config = replace(lone.node.node.config, unknown=action)
+    come(lone, cgroup)
+    seen(lone, 20)
+    assert (ended, status_row(lone.node)["warnings"]) == ([], [])
+    assert events(capfd.readouterr().err) == []
+
+
+def test_a_ghost_is_not_ended(
+    lone: BusyCard, ended: list[tuple[int, int]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It was a container's, and its PID now belongs to a process of another."""
+    lone.node.node.config = replace(lone.node.node.config, unknown="kill")
+    come(lone, CONTAINER)
+    lone.look()
+    lone.there[PID] = Process(PID, 2, 1, PID), CONTAINER
+    seen(lone, 20)
+    assert ended == []
+    assert "unallocated-container-killed" not in events(capfd.readouterr().err)
+
+
+def test_unaccounted_memory_is_shown_and_reported_if_it_lasts(
+    lone: BusyCard, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lone.more, lone.pages_out, lone.shares = 9 * GIB, False, False
+    seen(lone, 3)
+    assert events(capfd.readouterr().err) == []
+    seen(lone, 100)
+    assert events(capfd.readouterr().err) == ["memory-unattributed-detected"]
+    assert 8 * GIB <= next(card_rows(lone.node))["unattributed_bytes"] <= 9 * GIB
+    assert lone.done == []
+    lone.more = 0
+    seen(lone, 1)
+    assert next(card_rows(lone.node))["unattributed_bytes"] == 0
+    assert CARD in lone.node.observed.unattributed
+
+
+@pytest.fixture
+def lying_driver() -> FakeDriver:
+    return FakeDriver()
+
+
+@pytest.fixture
+def lying_node(tmp_path: Path, lying_driver: FakeDriver) -> Iterator[FakeDaemon]:
+    with fakes.node(tmp_path, lying_driver) as made:
+        yield made
+
+
+def started(
+    lying_node: FakeDaemon, program: FakeProcess, **quota: str
+) -> tuple[HostProcessGrant, Pages]:
+    tenant = opened(lying_node, **quota)
+    bind(tenant["key"], tenant["id"], program.pid, 0, lying_node)
+    process = processes.find_process(program.pid)
+    assert process is not None
+    pages = lying_node.tenants.pages[tenant["key"]]
+    registered.register(pages.status.fd, 0, program.pid, process.starttime)
+    return tenant, pages
+
+
+def test_a_well_timed_lower_claim_does_not_reduce_the_drivers_figure(
+    lying_node: FakeDaemon, lying_driver: FakeDriver, program: FakeProcess
+) -> None:
+    """Claimed before each look at the driver and withdrawn after it, overhead is never seen."""
+    _, pages = started(lying_node, program, memory="4GiB")
+    lying_driver.uses = {CARD: (ProcessUse(program.pid, 60 * GIB),)}
+    lying_driver.during = lambda: registered.hold(pages.status.fd, 0, GIB)
+    with registered.life(pages.status.fd, 0):
+        for _ in range(4):
+            registered.hold(pages.status.fd, 0, 60 * GIB)
+            lying_node.sampler.look()
+    with pytest.raises(NoRoom, match=r"has 80 of 140 GiB available \(train 4 and 56 above it\)"):
+        opened(lying_node, memory="81GiB")
+    opened(lying_node, memory="80GiB")
+
+
+def test_no_claim_and_no_name_makes_a_row_that_cannot_be_sent(
+    lying_node: FakeDaemon,
+    lying_driver: FakeDriver,
+    monkeypatch: pytest.MonkeyPatch,
+    program: FakeProcess,
+) -> None:
+    tenant, pages = started(lying_node, program, memory="4GiB")
+    most = (1 << 64) - 1
+    named = [processes.Process(4194304 - number, 1, 1, 4194304) for number in range(1024)]
+    for number in range(1024):
+        registered.register(
+            pages.status.fd, number, (1 << 32) - 1, most, denied=most, denied_bytes=most
+        )
+        registered.hold(pages.status.fd, number, most, contexts=(1 << 32) - 1)
+    lying_driver.uses = {CARD: tuple(ProcessUse(one.pid, 1 << 50) for one in named)}
+    monkeypatch.setattr(processes, "members", lambda *_: named)
+    monkeypatch.setattr(processes, "name_of", lambda _: "\x01" * 15)
+    monkeypatch.setattr(processes, "cgroups_of", lambda _: {})
+    monkeypatch.setattr(StatusPage, "_is_locked", lambda *_: True)
+    fakes.all_are_there(monkeypatch)
+    monkeypatch.setattr(
+        "gpushare.daemon.identity.pid_resolver.ProcessOwners.all_of",
+        lambda *_: frozenset({tenant["key"]}),
+    )
+    lying_node.sampler.look()
+    entry = entry_of(lying_node, tenant)
+    assert len(encode({"row": {**tenant_status(entry, lying_node)}})) <= MAX_REPLY_BYTES
+    report, rows = explain_memory(entry, lying_node)
+    assert len(encode({"ok": True, "why": {**report}})) <= MAX_REPLY_BYTES
+    assert max(len(encode({"row": {**row}})) for row in rows) <= MAX_REPLY_BYTES
+
+
+def test_claims_that_are_costly_to_read_are_read_less_often(
+    lying_node: FakeDaemon, program: FakeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for what a limit depends on: that is always what the page says now."""
+    _, pages = started(lying_node, program, memory="4GiB")
+    monkeypatch.setattr(tenants, "COSTLY_SECONDS", -1.0)
+    monkeypatch.setattr(tenants, "_PAUSE_TIMES", 1e9)
+    registered.hold(pages.status.fd, 0, GIB)
+    assert (pages.accounts()[0].held_bytes, pages.is_current) == (GIB, True)
+    registered.hold(pages.status.fd, 0, 2 * GIB)
+    assert (pages.accounts()[0].held_bytes, pages.is_current) == (GIB, False)
+    assert pages.use(0)[0] == 2 * GIB
+
+
+def test_it_halves_its_distance_every_half_life() -> None:
+    mark = HighWater(60)
+    mark.observe(0, 8 * GIB)
+    assert mark.observe(60, 0) == 4 * GIB
+    assert mark.observe(120, 2 * GIB) == 3 * GIB
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 200 * GIB)), min_size=1))
+def test_the_estimate_is_never_below_the_observed_use(looks: list[tuple[float, int]]) -> None:
+    mark, now = HighWater(60), 0.0
+    for waited, seen in looks:
+        now += waited
+        assert mark.observe(now, seen) >= seen
+
+
+ID = "4f5e6d7c8b9a" + "0" * 52
+
+
+POD = "pod1c0ffee0-0000-4000-8000-000000000000"
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        (f"/docker/{ID}", "docker 4f5e6d7c8b9a"),
+        (f"/system.slice/docker-{ID}.scope", "docker 4f5e6d7c8b9a"),
+        (f"/kubepods/burstable/{POD}/{ID}", "containerd 4f5e6d7c8b9a"),
+        (f"/kubepods.slice/x.slice/cri-containerd-{ID}.scope", "containerd 4f5e6d7c8b9a"),
+        (f"/kubepods.slice/x.slice/crio-{ID}.scope", "cri-o 4f5e6d7c8b9a"),
+        (f"/machine.slice/libpod-{ID}.scope", "podman 4f5e6d7c8b9a"),
+        (f"/machine.slice/libpod-{ID}.scope/container", "podman 4f5e6d7c8b9a"),
+        (f"/docker/{ID}/docker/{'b' * 64}", "docker " + "b" * 12),
+        ("/user.slice/user-1000.slice/session-2.scope", ""),
+        ("/system.slice/nvidia-persistenced.service", ""),
+        ("/", ""),
+    ],
+)
+def test_an_engines_container_is_distinguished_from_the_hosts_own(path: str, said: str) -> None:
+    assert container_of({"": path}) == said
+    assert container_of({"": "/", "devices": path, "pids": path, "freezer": path}) == said

@@ -1,27 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bind, release, expiry and restarts: how long a reservation lasts."""
+"""bind, open, release and expiry: how long a reservation lasts, and which cgroup may be frozen."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gpushare.daemon import freezer
+from gpushare.daemon.core.loop import boottime
+from gpushare.daemon.freezer import CannotFreeze, freezable_groups
 from gpushare.daemon.identity import processes
-from gpushare.daemon.lifecycle import release
+from gpushare.daemon.identity.processes import Cgroups
+from gpushare.daemon.lifecycle import create, release
 from gpushare.daemon.lifecycle.bind import ReservationNotFound, bind
+from gpushare.daemon.lifecycle.host_process import open_tenant
+from gpushare.daemon.node import NoDriver
 from gpushare.daemon.operator.resize import NotResizable, set_quota
+from gpushare.daemon.pages.mounts import TenantMounts
+from gpushare.daemon.pages.process_watch import TenantSocket
 from gpushare.daemon.service.control_request import Forbidden
 from gpushare.daemon.store.record import TenantRecord
+from gpushare.protocol import HostProcessGrant
+from gpushare.protocol.operations import MalformedRequest
+from gpushare.quota.errors import QuotaError
 from tests.system.waiting import wait_until
 
-from . import fakes
+from .bundles import BundleToCreate
 from .fake_process import FakeProcess
-from .fakes import FakeDaemon
-from .operations import entry_of, opened
+from .fakes import FakeDaemon, entry
+from .operations import ME, entry_of, opened
 
 
 def test_bind_notes_the_process_and_doing_it_twice_changes_nothing(
@@ -189,17 +203,6 @@ def test_a_container_that_got_nothing_is_forgotten_with_its_bundle(
     assert not node.ledger.entries
 
 
-def test_a_tenant_that_exited_unnoticed_is_released(tmp_path: Path, program: FakeProcess) -> None:
-    with fakes.node(tmp_path) as first:
-        tenant = opened(first, memory="4GiB")
-        bind(tenant["key"], tenant["id"], program.pid, os.getpid(), first)
-    program.kill()
-    program.wait()
-    with fakes.again(tmp_path) as second:
-        release.adopt_tenants(second, second.freezer)
-        wait_until(lambda: not second.ledger.entries)
-
-
 def test_the_next_container_gets_the_reservation_of_a_dead_runtime(
     node: FakeDaemon,
 ) -> None:
@@ -221,3 +224,362 @@ def test_a_container_that_got_nothing_says_so_when_it_is_named(
     assert node.ask("tenant", name="we")["tenant"]["reason"] == "no GPU was asked"
     with pytest.raises(NotResizable, match="web has no GPU: no GPU was asked"):
         set_quota(entry, {"memory": "4GiB"}, node)
+
+
+CGROUP = ":/engine/4f1c"
+
+
+def made_by(node: FakeDaemon, maker: int, started: int | None = None) -> HostProcessGrant:
+    """Return a reservation that process `maker` is to bind."""
+    tenant = opened(node, memory="1GiB")
+    start = started if started is not None else processes.start_time(maker) or 0
+    record = replace(entry_of(node, tenant), engine="runc", cgroup=CGROUP)
+    node.ledger.add(replace(record, maker=maker, maker_starttime=start))
+    return tenant
+
+
+@contextmanager
+def pidfd_of(pid: int) -> Iterator[int]:
+    pidfd = os.pidfd_open(pid)
+    try:
+        yield pidfd
+    finally:
+        os.close(pidfd)
+
+
+def bind_made(node: FakeDaemon, tenant: HostProcessGrant, *fds: int) -> None:
+    """Bind as the launcher does that created the container."""
+    node.ask("bind", fds=fds, key=tenant["key"], id=tenant["id"])
+
+
+def test_a_descriptor_that_is_no_pidfd_binds_nothing(node: FakeDaemon, tmp_path: Path) -> None:
+    tenant = made_by(node, os.getpid())
+    with tmp_path.joinpath("file").open("w") as file:
+        for fds in ((file.fileno(),), (file.fileno(), file.fileno())):
+            with pytest.raises(MalformedRequest, match="pidfd"):
+                bind_made(node, tenant, *fds)
+    assert entry_of(node, tenant).state == "reserved"
+
+
+def test_a_process_that_has_ended_is_not_bound(node: FakeDaemon) -> None:
+    tenant = made_by(node, os.getpid())
+    with FakeProcess() as ended, pidfd_of(ended.pid) as pidfd:
+        ended.kill()
+        ended.wait()
+        with pytest.raises(ReservationNotFound):
+            bind_made(node, tenant, pidfd)
+
+
+def test_only_the_launcher_that_reserved_binds(node: FakeDaemon, program: FakeProcess) -> None:
+    tenant = made_by(node, os.getppid())
+    with (
+        pidfd_of(program.pid) as pidfd,
+        pytest.raises(ReservationNotFound, match=f"process {os.getppid()} reserved it"),
+    ):
+        bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node, pidfd=pidfd)
+    other = made_by(node, os.getpid(), started=1)  # the number was another's before
+    with pidfd_of(program.pid) as pidfd, pytest.raises(ReservationNotFound, match="reserved it"):
+        bind(other["key"], other["id"], program.pid, os.getpid(), node, pidfd=pidfd)
+
+
+def test_a_launcher_binds_no_process_but_its_own_child(node: FakeDaemon) -> None:
+    tenant = made_by(node, os.getpid())
+    with (
+        pidfd_of(os.getppid()) as pidfd,
+        pytest.raises(ReservationNotFound, match="is not a child of process"),
+    ):
+        bind(tenant["key"], tenant["id"], os.getppid(), os.getpid(), node, pidfd=pidfd)
+
+
+def test_neither_binds_for_the_other(node: FakeDaemon, program: FakeProcess) -> None:
+    tenant = made_by(node, os.getpid())
+    with pytest.raises(ReservationNotFound, match="its launcher binds it"):
+        bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
+    hooked = opened(node, memory="1GiB")
+    with pidfd_of(program.pid) as pidfd, pytest.raises(ReservationNotFound, match="its hook binds"):
+        bind(hooked["key"], hooked["id"], program.pid, os.getpid(), node, pidfd=pidfd)
+
+
+def test_a_container_without_its_launcher_keeps_its_reservation(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    populated, killed = [True], []
+    monkeypatch.setattr(
+        processes.Cgroups, "is_populated", lambda _self, group: group == CGROUP and populated[0]
+    )
+
+    class KillableCgroup:
+        def kill(self, seconds: float) -> bool:
+            killed.append(seconds)
+            populated[0] = False
+            return True
+
+    monkeypatch.setattr(freezer, "cgroup_freezer", lambda *_: None if killed else KillableCgroup())
+    tenant = made_by(node, os.getpid(), started=1)
+    node.ask("release", key=tenant["key"], id=tenant["id"])
+    assert entry_of(node, tenant).state == "reserved", "a hint released what still runs"
+    node.decide.run(lambda: release.handle_process_end(tenant["key"], node))
+    wait_until(lambda: not node.ledger.entries)
+    assert killed
+
+
+def test_a_slow_launcher_keeps_its_reservation_beyond_its_time(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes.Cgroups, "is_populated", lambda *_: True)
+    tenant = made_by(node, os.getpid())
+    node.ledger.add(replace(entry_of(node, tenant), expires=0.0))
+    release.reconcile_tenants(node, node.freezer)
+    assert entry_of(node, tenant).state == "reserved"
+    monkeypatch.setattr(processes.Cgroups, "is_populated", lambda *_: False)
+    release.reconcile_tenants(node, node.freezer)
+    assert not node.ledger.entries
+
+
+@pytest.mark.parametrize(
+    ("binds", "setting", "known", "expected"),
+    [
+        (True, "launcher", CGROUP, "launcher"),
+        (True, "launcher", "", "hook"),
+        (True, "hook", CGROUP, "hook"),
+        (False, "launcher", CGROUP, "hook"),
+    ],
+)
+def test_the_reply_and_the_spec_say_which_program_binds(
+    node: FakeDaemon, tmp_path: Path, *, binds: bool, setting: str, known: str, expected: str
+) -> None:
+    node.node.config = replace(node.node.config, bind=setting)
+    made = BundleToCreate(tmp_path / "b", "GPUSHARE_MEMORY=4GiB")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(create, "expected_cgroup", lambda *_: known)
+        answer = made.create(node, maker=os.getpid(), binds=binds)
+    assert answer["bind"] == expected
+    hooks = made.document()["hooks"]
+    stages = {stage for stage in hooks if any("--key" in hook["args"] for hook in hooks[stage])}
+    assert stages == ({"createRuntime"} if expected == "hook" else set())
+    record = node.ledger.entries[answer["key"]]
+    assert record.cgroup == (known if expected == "launcher" else "")
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/docker/4f1c", "/docker/4f1c"),
+        ("system.slice:docker:4f1c", "/system.slice/docker-4f1c.scope"),
+        (
+            "kubepods-besteffort.slice:cri-containerd:4f1c",
+            "/kubepods.slice/kubepods-besteffort.slice/cri-containerd-4f1c.scope",
+        ),
+        ("machine.slice::4f1c", "/machine.slice/4f1c.scope"),
+        ("/user.slice", ""),
+        ("relative/4f1c", ""),
+        ("/../4f1c", ""),
+        (":docker:4f1c", ""),
+        ("-.slice:docker:4f1c", ""),
+        (None, ""),
+    ],
+)
+def test_the_cgroup_that_a_spec_describes(path: object, expected: str) -> None:
+    assert freezer.own_path(path, "4f1c") == expected
+
+
+def test_a_cgroup_in_which_something_runs_is_nobodys_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted = processes.Cgroups(f"1 2 0:1 / {tmp_path} rw - cgroup2 cgroup2 rw")
+    monkeypatch.setattr(freezer, "_hierarchies", lambda: mounted)
+    group = tmp_path / "engine/4f1c"
+    found = freezer.expected_cgroup("/engine/4f1c", "4f1c", os.getpid())
+    assert found == CGROUP
+    group.mkdir(parents=True)
+    for populated, expected in (("0", CGROUP), ("1", "")):
+        (group / "cgroup.events").write_text(f"populated {populated}\n")
+        found = freezer.expected_cgroup("/engine/4f1c", "4f1c", os.getpid())
+        assert found == expected
+    assert not freezer.expected_cgroup("/engine/4f1c", "4f1c", 0)
+
+
+FILES = {"": "cgroup.freeze", "freezer": "freezer.state", "devices": "devices.list"}
+
+
+V1 = ("devices", "freezer")
+
+
+V2 = ("",)
+
+
+HYBRID = (*V1, *V2)
+# What runtimes make of it, and in which hierarchy an entry would name it.
+PATHS = [
+    "/docker/c0ffee",
+    "/system.slice/docker-c0ffee.scope",
+    "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice/cri-containerd-c0.scope",
+    "/kubepods/burstable/pod1/c0ffee",
+    "/machine.slice/libpod-c0ffee.scope/container",
+    "/gpushare/host-c0ffee",
+]
+
+
+class Tree:
+    """Cgroup hierarchies as folders, and the processes in them."""
+
+    def __init__(self, root: Path, hierarchies: tuple[str, ...]) -> None:
+        self.root = root
+        self.hierarchies = hierarchies
+        self.paths: dict[int, dict[str, str]] = {}
+        self.cgroups = Cgroups("".join(self._mount(name) for name in hierarchies))
+
+    def _mount(self, name: str) -> str:
+        kind = f"cgroup cgroup rw,{name}" if name else "cgroup2 cgroup2 rw"
+        return f"31 23 0:28 / {self._folder(name)} rw - {kind}\n"
+
+    def _folder(self, name: str) -> Path:
+        return self.root / (name or "unified")
+
+    def put(self, pid: int, path: str | Mapping[str, str]) -> None:
+        """Put process `pid` at `path` of every hierarchy, or of each at its own."""
+        paths = dict.fromkeys(self.hierarchies, path) if isinstance(path, str) else dict(path)
+        self.paths[pid] = paths
+        for name, where in paths.items():
+            folder = self._folder(name)
+            for part in where.strip("/").split("/"):
+                folder /= part
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / FILES[name]).touch()
+            with (folder / "cgroup.procs").open("a") as file:
+                file.write(f"{pid}\n")
+
+
+@pytest.fixture(params=[V1, V2, HYBRID], ids=["v1", "v2", "hybrid"])
+def tree(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    made = Tree(tmp_path, request.param)
+    monkeypatch.setattr(processes, "cgroups_of", lambda pid: made.paths.get(pid, {}))
+    return made
+
+
+def tenant(tree: Tree, path: str, pid: int = 7) -> TenantRecord:
+    first = "" if tree.hierarchies == V2 else "devices"
+    return replace(entry(), state="bound", pid=pid, cgroup=f"{first}:{path}")
+
+
+def found(tree: Tree, one: TenantRecord, *others: TenantRecord) -> list[str]:
+    entries = {other.key: other for other in (one, *others)}
+    return list(freezable_groups(one, entries, tree.cgroups))
+
+
+def wanted(tree: Tree, path: str) -> list[str]:
+    return [f"{name}:{path}" for name in ("", "freezer") if name in tree.hierarchies]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_containers_cgroup_is_found_as_each_runtime_names_it(tree: Tree, path: str) -> None:
+    tree.put(7, path)
+    tree.put(8, f"{path}/nested/deeper")
+    tree.put(9, "/docker/other")
+    assert found(tree, tenant(tree, path)) == wanted(tree, path)
+
+
+def test_another_path_in_the_hierarchy_of_the_freezer_is_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = Tree(tmp_path, HYBRID)
+    monkeypatch.setattr(processes, "cgroups_of", lambda pid: tree.paths.get(pid, {}))
+    tree.put(7, {"devices": "/docker/a", "freezer": "/elsewhere/a", "": "/user.slice"})
+    tree.put(8, {"devices": "/", "freezer": "/", "": "/user.slice"})
+    assert found(tree, tenant(tree, "/docker/a")) == ["freezer:/elsewhere/a"]
+
+
+@pytest.mark.parametrize("hierarchies", [V1, HYBRID])
+def test_a_cgroup_with_an_unrelated_process_is_refused_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hierarchies: tuple[str, ...]
+) -> None:
+    """In its own hierarchy it is alone; in those that freeze it is beside its shim."""
+    tree = Tree(tmp_path, hierarchies)
+    monkeypatch.setattr(processes, "cgroups_of", lambda pid: tree.paths.get(pid, {}))
+    monkeypatch.setattr(processes, "name_of", lambda pid: f"program-{pid}")
+    shared = dict.fromkeys(hierarchies[1:], "/shared")
+    tree.put(7, {"devices": "/docker/a", **shared})
+    tree.put(8, {"devices": "/", **shared})
+    with pytest.raises(
+        CannotFreeze, match=r"process 8 \(program-8\), which does not belong to the container"
+    ):
+        found(tree, tenant(tree, "/docker/a"))
+
+
+def test_a_cgroup_that_leaves_one_of_its_processes_out_is_refused(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, V1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "cgroups_of", lambda pid: tree.paths.get(pid, {}))
+        tree.put(7, "/docker/a")
+        tree.put(8, {"devices": "/docker/a", "freezer": "/"})
+        with pytest.raises(CannotFreeze, match="does not contain its process 8"):
+            found(tree, tenant(tree, "/docker/a"))
+
+
+def test_the_root_cgroup_belongs_to_no_tenant(tree: Tree) -> None:
+    tree.put(7, "/")
+    with pytest.raises(CannotFreeze):
+        found(tree, tenant(tree, "/"))
+    with pytest.raises(CannotFreeze, match="shares its cgroup"):
+        found(tree, replace(tenant(tree, "/"), cgroup=""))
+
+
+@pytest.mark.parametrize("inner", ["/pod/a", "/pod/a/inner"])
+def test_a_tenant_with_another_tenant_in_its_cgroup_is_refused(tree: Tree, inner: str) -> None:
+    tree.put(7, "/pod/a")
+    tree.put(8, inner)
+    other = replace(tenant(tree, inner, pid=8), key="1" * 16, name="inner")
+    with pytest.raises(CannotFreeze, match="inner is in its cgroup"):
+        found(tree, tenant(tree, "/pod/a"), other)
+
+
+def test_a_reused_pid_is_not_followed(tree: Tree) -> None:
+    """Its first process has ended, and its PID belongs to an unrelated process."""
+    tree.put(8, "/docker/a")
+    tree.put(7, "/user.slice/stranger")
+    assert found(tree, tenant(tree, "/docker/a")) == wanted(tree, "/docker/a")
+
+
+def test_open_reserves_and_makes_the_pages(node: FakeDaemon) -> None:
+    tenant = opened(node, memory="4GiB", cores="30")
+    entry = entry_of(node, tenant)
+    assert (entry.state, entry.engine, entry.name) == ("reserved", "host", "train")
+    assert (entry.policy, entry.isolation) == ("fixed-share", "interposer")
+    assert entry.quota == {
+        "memory": {"value": "4GiB", "source": "option"},
+        "cores": {"value": "30", "source": "option"},
+    }
+    assert re.fullmatch(r"host-[0-9a-f]{8}", tenant["id"])
+    directory = Path(tenant["directory"])
+    names = sorted(path.name for path in directory.iterdir())
+    assert names == ["grant", "socket", "status", "wakeup"]
+    assert boottime() < entry.expires <= boottime() + node.node.config.timing.bind_timeout_seconds
+
+
+@pytest.mark.parametrize(("owner", "name"), [(TenantMounts, "make"), (TenantSocket, "listen")])
+def test_pages_or_a_socket_that_cannot_be_made_leave_nothing(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(owner, name, fail)
+    with pytest.raises(OSError, match="No space left"):
+        opened(node, memory="1GiB")
+    assert not node.ledger.entries
+    assert not node.tenants.pages
+    assert node.mounts.made() == []
+
+
+def test_a_rootless_tenant_gets_no_whole_card(node: FakeDaemon) -> None:
+    with pytest.raises(
+        QuotaError, match=r"^run: whole cards require root\. Use sudo, or add --memory 4GiB\."
+    ):
+        open_tenant(replace(ME, rootless=True), {"count": "1"}, node, node.room)
+    assert not node.ledger.entries
+
+
+def test_a_missing_driver_is_reported_as_such(node: FakeDaemon) -> None:
+    node.node.driver, node.node.no_driver_reason = None, "no driver: no CDI spec"
+    with pytest.raises(NoDriver, match="no CDI spec; see gpushare doctor"):
+        opened(node, memory="1GiB")

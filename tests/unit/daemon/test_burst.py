@@ -1,41 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Burst limits: available memory is granted, and reserved memory never is."""
+"""Memory beyond the quota: burst limits, managed memory, and reports of a shortfall."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare import abi
+from gpushare.config import parse
+from gpushare.daemon import limits
+from gpushare.daemon.audit.judge import Judge
+from gpushare.daemon.cards.driver_client import DriverSample, ProcessUse
+from gpushare.daemon.lifecycle import release
+from gpushare.daemon.lifecycle.host_process import open_tenant
+from gpushare.daemon.lifecycle.queue import Applicant
+from gpushare.daemon.lifecycle.recover import _allocations
 from gpushare.daemon.limits import (
     STEP_BYTES,
     BurstUpdater,
     burst_limits,
+    handle_shortfall,
     reclaim_burst,
     update_burst_limits,
     withhold_burst,
 )
+from gpushare.daemon.observed import AuditInput, Shortfall, UsageView
 from gpushare.daemon.operator.resize import set_quota
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.placement.model import AllocationUse
 from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.store.record import record_from_json
+from gpushare.daemon.store.ticket import TicketRecord, TicketSource
+from gpushare.daemon.views.metrics import tenant_rows
 from gpushare.daemon.views.rows import card_rows
 from gpushare.daemon.views.tenant_status import tenant_status
+from gpushare.daemon.views.why import explain_memory
 from gpushare.protocol import HostProcessGrant
 from gpushare.protocol.rows import CardRow, TenantCard
 from gpushare.quota.errors import QuotaError
 
 from . import fakes, registered
-from .fakes import GIB, MIB, FakeDaemon
-from .inline import InlineWorker
-from .operations import entry_of, opened
+from .bundles import BundleToCreate
+from .fakes import GIB, MIB, FakeDaemon, FakeDriver
+from .operations import ME, entry_of, opened
 
 
-def burst(node: FakeDaemon, memory: str = "10GiB", limit: str = "200GiB") -> HostProcessGrant:
+def bursting(node: FakeDaemon, memory: str = "10GiB", limit: str = "200GiB") -> HostProcessGrant:
     return opened(node, memory=memory, memory_limit=limit, devices="0")
 
 
@@ -60,7 +78,7 @@ def card(node: FakeDaemon) -> CardRow:
 
 def test_unreserved_memory_is_available_for_bursts(node: FakeDaemon) -> None:
     opened(node, memory="40GiB", devices="0")
-    tenant = burst(node)
+    tenant = bursting(node)
     assert limit(node, tenant) == 100
     row = shown(node, tenant)
     assert (row["quota_bytes"], row["burst_limit_bytes"]) == (10 * GIB, 200 * GIB)
@@ -73,7 +91,7 @@ def test_unreserved_memory_is_available_for_bursts(node: FakeDaemon) -> None:
 
 
 def test_burst_memory_is_withdrawn_before_a_reservation_is_made(node: FakeDaemon) -> None:
-    tenant = burst(node)
+    tenant = bursting(node)
     assert limit(node, tenant) == 140
     opened(node, memory="100GiB", devices="0")
     assert limit(node, tenant) == 40
@@ -83,7 +101,7 @@ def test_an_allocation_during_the_withdrawal_is_detected(
     node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It allocates between the first sample and the new limit: that memory is not reserved."""
-    tenant = burst(node)
+    tenant = bursting(node)
     during(monkeypatch, lambda: uses(node, tenant, 50))
     with pytest.raises(NoRoom, match=r"has 90 of 140 GiB available \(train 10 and 40 burst\)"):
         opened(node, memory="100GiB", devices="0")
@@ -95,7 +113,7 @@ def test_a_tenant_that_claims_more_at_each_sample_delays_no_reservation(
     node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What one claims, the other's limit has to shrink by, and the decide thread would go on."""
-    rises, _ = burst(node, "5GiB"), burst(node, "5GiB")
+    rises, _ = bursting(node, "5GiB"), bursting(node, "5GiB")
     grows = opened(node, memory="10GiB", devices="0")
     claims = iter(range(30 * 1024, 45 * 1024, 8))
     during(monkeypatch, lambda: uses(node, rises, next(claims) / 1024))
@@ -118,19 +136,11 @@ def during(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None
 
 
 def test_a_reservation_that_fits_beside_bursts_withdraws_nothing(node: FakeDaemon) -> None:
-    tenant = burst(node, "10GiB", "40GiB")
+    tenant = bursting(node, "10GiB", "40GiB")
     rooms = node.accounts.capacities()
     assert not reclaim_burst({fakes.card(0).uuid: 100 * GIB}, rooms, node)
     assert reclaim_burst({fakes.card(0).uuid: 101 * GIB}, rooms, node)
     assert limit(node, tenant) == 39
-
-
-def test_without_burst_limits_nothing_is_computed(node: FakeDaemon) -> None:
-    opened(node, memory="100GiB", devices="0")
-    node.decide.finish(5)
-    BurstUpdater(node).again()
-    assert isinstance(node.decide, InlineWorker)
-    assert not node.decide._submitted
 
 
 def test_a_limit_below_the_memory_is_refused_and_both_are_named(node: FakeDaemon) -> None:
@@ -138,7 +148,7 @@ def test_a_limit_below_the_memory_is_refused_and_both_are_named(node: FakeDaemon
         opened(node, memory="10GiB", memory_limit="8GiB")
     with pytest.raises(QuotaError, match=r'=8GiB: below --memory-percent "10", 14GiB'):
         opened(node, memory_percent="10", memory_limit="8GiB")
-    tenant = burst(node)
+    tenant = bursting(node)
     with pytest.raises(QuotaError, match=r"=8GiB: below the memory 10GiB of train"):
         set_quota(entry_of(node, tenant), {"memory-limit": "8GiB"}, node)
 
@@ -149,7 +159,7 @@ def test_stale_figures_grant_no_burst_memory(tmp_path: Path) -> None:
         truth = node.sampler
         driver.fault = "it hangs"
         truth.look()
-        tenant = burst(node)
+        tenant = bursting(node)
         assert limit(node, tenant) == 10
         driver.fault = ""
         truth.look()
@@ -159,7 +169,7 @@ def test_stale_figures_grant_no_burst_memory(tmp_path: Path) -> None:
 
 def test_what_is_withheld_is_given_again_without_a_sample(node: FakeDaemon) -> None:
     """An idle node is not sampled for up to a minute."""
-    tenant, uuid = burst(node), fakes.card().uuid
+    tenant, uuid = bursting(node), fakes.card().uuid
     updater = BurstUpdater(node)
     withhold_burst(uuid, node)
     updater.again_when_due()
@@ -180,12 +190,9 @@ def parts(draw: st.DrawFn) -> AllocationUse:
 
 
 cards = st.lists(parts(), max_size=6)
+
+
 capacities = st.integers(0, 64 * GIB)
-
-
-def part(memory_gib: float, most_gib: float = 0, used_gib: float = 0) -> AllocationUse:
-    memory, most, used = (int(gib * GIB) for gib in (memory_gib, most_gib, used_gib))
-    return AllocationUse("", memory, burst_limit_bytes=max(memory, most), used_bytes=used)
 
 
 def taken(one: AllocationUse) -> int:
@@ -224,13 +231,317 @@ def test_no_tenant_gets_more_while_another_that_wants_it_has_less(
             )
 
 
-def test_two_that_want_the_same_get_the_same_and_small_wishes_are_met_first() -> None:
-    limits = burst_limits(100 * GIB, [part(10, 100), part(10, 100), part(10, 15)])
-    assert limits == (int(42.5 * GIB), int(42.5 * GIB), 15 * GIB)
+TEXT = "oversubscribe: {host_memory: 64GiB, per_container: 32GiB}"
 
 
-def test_growing_non_tenant_use_reduces_the_largest_burst_first() -> None:
-    limits = burst_limits(
-        60 * GIB, [part(10, 100, used_gib=50), part(10, 100, used_gib=20), part(10)]
+@pytest.fixture
+def host_node(tmp_path: Path) -> Iterator[FakeDaemon]:
+    driver = FakeDriver(fakes.card(0), fakes.card(1))
+    with fakes.node(tmp_path, driver, parse(TEXT, Path("gpushare.yaml"))) as made:
+        yield made
+
+
+def managed(node: FakeDaemon, tenant: HostProcessGrant) -> list[int]:
+    return [one.managed_bytes for one in entry_of(node, tenant).allocations]
+
+
+@pytest.mark.parametrize(("asked", "gib"), [("host", 32), ("host:8GiB", 8), ("host:32Gi", 32)])
+def test_a_container_gets_what_it_asks_for_or_what_the_node_gives(
+    host_node: FakeDaemon, asked: str, gib: int
+) -> None:
+    tenant = opened(host_node, memory="4GiB", oversubscribe=asked)
+    assert managed(host_node, tenant) == [gib * GIB]
+    grant = host_node.tenants.pages[tenant["key"]].grant
+    assert grant.managed_limit_bytes(0) == gib * GIB
+    assert (grant.memory_bytes(0), grant.limit_bytes(0)) == (4 * GIB, 4 * GIB)
+
+
+def test_the_node_never_promises_more_host_memory_than_it_has(host_node: FakeDaemon) -> None:
+    first = opened(host_node, memory="4GiB", oversubscribe="host", count="1")
+    opened(host_node, memory="1GiB", oversubscribe="host:8GiB", count="2")
+    with pytest.raises(NoRoom, match=r"48 GiB of 64 GiB .* is reserved .*32 GiB") as refused:
+        opened(host_node, memory="1GiB", oversubscribe="host:9GiB", count="2")
+    assert "no host memory is left for 18 GiB of managed memory" in str(refused.value)
+    opened(host_node, memory="1GiB", oversubscribe="host:16GiB")
+    with pytest.raises(NoRoom, match="no host memory is left"):
+        opened(host_node, memory="1GiB", oversubscribe="host:1GiB")
+    host_node.decide.run(lambda: release.release_tenant(first["key"], host_node, "it has ended"))
+    opened(host_node, memory="1GiB", oversubscribe="host:32GiB")
+
+
+def test_it_is_within_the_containers_own_memory_limit(
+    host_node: FakeDaemon, tmp_path: Path
+) -> None:
+    def limited(identity: str, limit: int, **quota: str) -> BundleToCreate:
+        env = {"memory": "1GiB", "oversubscribe": "host:4GiB", **quota}
+        variables = [f"GPUSHARE_{key.upper()}={text}" for key, text in env.items()]
+        linux = {"resources": {"memory": {"limit": limit}}}
+        return BundleToCreate(tmp_path / identity, *variables, identity=identity, linux=linux)
+
+    with pytest.raises(QuotaError, match=r"needs 4GiB of host memory, and .* limit is 3GiB"):
+        limited("a", 3 * GIB).create(host_node)
+    with pytest.raises(QuotaError, match="needs 8GiB of host memory on 2 cards"):
+        limited("b", 5 * GIB, count="2").create(host_node)
+    assert limited("c", 4 * GIB).create(host_node)["mode"] == "shared"
+    assert limited("d", -1).create(host_node)["mode"] == "shared"
+
+
+def claim(node: FakeDaemon, tenant: HostProcessGrant, kinds: dict[int, int]) -> None:
+    """Write a process that holds `kinds`, in bytes, on the tenant's first card."""
+    fd = node.tenants.pages[tenant["key"]].status.fd
+    registered.register(fd, 0, 7, 1)
+    noted = {kind: size for kind, size in kinds.items() if kind != abi.KIND_BUFFER}
+    registered.hold(fd, 0, sum(kinds.values()), kinds=noted)
+
+
+def test_it_is_beside_the_use_and_takes_nothing_from_others(host_node: FakeDaemon) -> None:
+    tenant = opened(host_node, memory="8GiB", oversubscribe="host:16GiB", devices="0")
+    record = entry_of(host_node, tenant)
+    claim(host_node, tenant, {abi.KIND_BUFFER: 3 * GIB, abi.KIND_MANAGED: 18 * GIB})
+    free = host_node.accounts.capacities()[0].available_bytes
+    [card] = tenant_status(record, host_node)["cards"]
+    assert (card["used_bytes"], card["burst_used_bytes"]) == (5 * GIB, 0)
+    assert (card["oversubscribed_bytes"], card["oversubscribed_limit_bytes"]) == (
+        *(16 * GIB, 16 * GIB),
     )
-    assert limits == (30 * GIB, 20 * GIB, 10 * GIB)
+    report, _ = explain_memory(record, host_node)
+    [row] = report["cards"]
+    assert (row["used_bytes"], row["kinds"]["managed"]) == (5 * GIB, 2 * GIB)
+    assert row["oversubscribed_bytes"] == 16 * GIB
+    assert sum(row["kinds"].values()) == row["used_bytes"]
+    [metric] = [one for one in tenant_rows(host_node) if one["key"] == record.key]
+    assert metric["cards"][0]["used_bytes"] == 5 * GIB
+    assert metric["cards"][0]["oversubscribed_bytes"] == 16 * GIB
+    # A card of 140 GiB: nothing but the quota is taken of it.
+    assert free == host_node.accounts.capacities()[1].available_bytes - 8 * GIB
+
+
+def test_whatever_it_claims_all_commands_show_the_same(host_node: FakeDaemon) -> None:
+    """Nobody holds more than the card has, beside what is in host memory."""
+    tenant = opened(host_node, memory="8GiB", oversubscribe="host:16GiB", devices="0")
+    record, most = entry_of(host_node, tenant), fakes.card().memory_bytes
+    claim(host_node, tenant, {abi.KIND_BUFFER: 2 * most, abi.KIND_MANAGED: 18 * GIB})
+    [row] = tenant_status(record, host_node)["cards"]
+    [part] = explain_memory(record, host_node)[0]["cards"]
+    [metric] = [one for one in tenant_rows(host_node) if one["key"] == record.key]
+    assert row["used_bytes"] == part["used_bytes"] == metric["cards"][0]["used_bytes"] == most
+
+
+def test_set_keeps_it_and_a_restart_finds_it(host_node: FakeDaemon) -> None:
+    tenant = opened(host_node, memory="8GiB", oversubscribe="host:16GiB")
+    host_node.decide.run(
+        lambda: set_quota(entry_of(host_node, tenant), {"memory": "6GiB"}, host_node)
+    )
+    record = entry_of(host_node, tenant)
+    assert [(one.quota_bytes, one.managed_bytes) for one in record.allocations] == [
+        (6 * GIB, 16 * GIB)
+    ]
+    grant = host_node.tenants.pages[record.key].grant
+    assert (grant.memory_bytes(0), grant.managed_limit_bytes(0)) == (6 * GIB, 16 * GIB)
+    assert record_from_json(record.to_json()).allocations == record.allocations
+    # Also where only the pages are left of it.
+    assert _allocations(grant) == tuple(
+        replace(one, memory_limit_bytes=None) for one in record.allocations
+    )
+
+
+def ticket(node: FakeDaemon, **quota: str) -> TicketRecord:
+    applicant = Applicant("job", 0, os.getpid(), is_rootless=False)
+    source = TicketSource({"memory": "4GiB", **quota}, {}, {})
+    return node.decide.run(lambda: node.tickets.take(applicant, source)[0])
+
+
+def test_a_grant_of_the_queue_reserves_host_memory(host_node: FakeDaemon) -> None:
+    first = opened(host_node, memory="4GiB", oversubscribe="host")
+    granted = ticket(host_node, oversubscribe="host:24GiB")
+    assert granted.managed_bytes == 24 * GIB
+    waiting = ticket(host_node, oversubscribe="host:16GiB")
+    assert not waiting.is_granted
+    assert "no host memory is left for 16 GiB" in host_node.queue.reasons[waiting.id]
+    assert f"ticket {granted.id} 24 GiB" in host_node.queue.reasons[waiting.id]
+    assert not host_node.queue.withheld
+    with pytest.raises(NoRoom, match="56 GiB of 64 GiB"):
+        opened(host_node, memory="1GiB", oversubscribe="host:9GiB")
+    tenant = open_tenant(
+        ME,
+        {"memory": "4GiB", "oversubscribe": "host:24GiB"},
+        host_node,
+        host_node.room,
+        host_node.ledger.tickets[granted.id],
+    )
+    assert managed(host_node, tenant) == [24 * GIB]
+    host_node.decide.run(lambda: release.release_tenant(first["key"], host_node, "it has ended"))
+    host_node.decide.run(lambda: None)
+    assert host_node.ledger.tickets[waiting.id].managed_bytes == 16 * GIB
+
+
+def test_a_ticket_for_more_host_memory_than_there_ever_is_is_refused(host_node: FakeDaemon) -> None:
+    with pytest.raises(QuotaError, match="for shares: a whole card has no quota"):
+        opened(host_node, oversubscribe="host", cores="100")
+    with pytest.raises(QuotaError, match=r"exceeds oversubscribe.per_container"):
+        ticket(host_node, oversubscribe="host:33GiB")
+    text = "oversubscribe: {host_memory: 40GiB, per_container: 32GiB}"
+    host_node.node.config = parse(text, Path("gpushare.yaml"))
+    with pytest.raises(QuotaError, match=r"needs 64GiB on 2 cards, above oversubscribe.host_mem"):
+        ticket(host_node, oversubscribe="host:32GiB", count="2")
+    assert not host_node.ledger.tickets
+
+
+def test_it_is_off_by_default(tmp_path: Path) -> None:
+    with fakes.node(tmp_path, FakeDriver()) as plain:
+        with pytest.raises(QuotaError, match=r"oversubscribe.*host: off on this node"):
+            opened(plain, memory="4GiB", oversubscribe="host")
+        assert managed(plain, opened(plain, memory="4GiB", oversubscribe="none")) == [0]
+
+
+CARD = fakes.card(0).uuid
+
+
+def reserves(node: FakeDaemon, tenant: HostProcessGrant, gib: int) -> None:
+    """Let a process of the tenant hold so much by its own page."""
+    fd = node.tenants.pages[tenant["key"]].status.fd
+    registered.register(fd, 0, os.getpid(), 1)
+    registered.hold(fd, 0, gib * GIB)
+
+
+def takes(node: FakeDaemon, gib: int) -> None:
+    """Let a non-tenant use so much by the driver's figures, and take a sample."""
+    driver = node.node.loaded()
+    driver.nvml.uses[CARD] = (ProcessUse(pid=1, bytes=gib * GIB),)  # type: ignore[attr-defined]
+    node.sampler.look()
+
+
+@pytest.fixture
+def victim(node: FakeDaemon) -> HostProcessGrant:
+    tenant = opened(node, memory="40GiB", devices="0")
+    reserves(node, tenant, 30)
+    takes(node, 120)
+    return tenant
+
+
+def lacked(node: FakeDaemon, tenant: HostProcessGrant) -> tuple[int, int] | None:
+    lack = explain_memory(entry_of(node, tenant), node)[0]["cards"][0]["shortfall"]
+    return None if lack is None else (lack["bytes"] // GIB, lack["times"])
+
+
+def test_a_confirmed_report_is_recorded_and_shown(
+    node: FakeDaemon, victim: HostProcessGrant
+) -> None:
+    assert lacked(node, victim) is None
+    assert handle_shortfall(victim["key"], 0, 30 * GIB, node)
+    assert handle_shortfall(victim["key"], 0, 20 * GIB, node)
+    assert lacked(node, victim) == (20, 2)
+    report, _ = explain_memory(entry_of(node, victim), node)
+    assert report["advice"][0].startswith("shortfall (2 times): ")
+    assert "Last request: 20 GiB. " in report["advice"][0]
+    assert node.sample_now.is_set()
+
+
+@pytest.mark.parametrize(
+    ("number", "gib"),
+    [(1, 30), (-1, 30), (99, 30), (0, 0), (0, 41), (0, 31)],
+    ids=["no such card", "below none", "far from any", "nothing", "above all", "not reserved"],
+)
+def test_a_report_that_its_own_page_contradicts_is_ignored(
+    number: int, gib: int, node: FakeDaemon, victim: HostProcessGrant
+) -> None:
+    assert not handle_shortfall(victim["key"], number, gib * GIB, node)
+    assert lacked(node, victim) is None
+
+
+def test_a_card_that_is_not_full_is_looked_at_again_and_nothing_else(
+    node: FakeDaemon, victim: HostProcessGrant
+) -> None:
+    takes(node, 60)
+    node.sample_now.clear()
+    assert not handle_shortfall(victim["key"], 0, 30 * GIB, node)
+    assert node.sample_now.is_set()
+    takes(node, 120)
+    assert handle_shortfall(victim["key"], 0, 30 * GIB, node)
+
+
+def test_a_card_that_managed_memory_has_filled_is_full(
+    node: FakeDaemon, victim: HostProcessGrant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver reports no figure of its processes, but one of the card."""
+    takes(node, 60)
+    look = node.observed.last
+    assert look is not None
+    assert not handle_shortfall(victim["key"], 0, 30 * GIB, node)
+    sample = replace(look.sample, used={CARD: 120 * GIB})
+    monkeypatch.setattr(node.observed, "last", replace(look, sample=sample))
+    assert handle_shortfall(victim["key"], 0, 30 * GIB, node)
+
+
+def test_the_card_grants_no_more_burst_memory(
+    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = opened(node, memory="40GiB", devices="0")
+    reserves(node, victim, 30)
+    borrower = opened(node, memory="10GiB", memory_limit="100GiB", devices="0")
+    reserves(node, borrower, 15)
+    grant = node.tenants.pages[borrower["key"]].grant
+    assert grant.limit_bytes(0) == 100 * GIB
+    node.sampler.look()
+    monkeypatch.setattr(limits, "_is_full", lambda *_: True)
+    assert limits.handle_shortfall(victim["key"], 0, 30 * GIB, node)
+    assert grant.limit_bytes(0) == 15 * GIB  # what it uses of it, it keeps
+    update_burst_limits(node)
+    assert grant.limit_bytes(0) == 15 * GIB
+    node.withheld[CARD] = 0.0
+    update_burst_limits(node)
+    assert grant.limit_bytes(0) == 100 * GIB
+
+
+TOTAL = fakes.card(0).memory_bytes
+
+
+GUILTY, VICTIM, OTHER = "a" * 16, "b" * 16, "c" * 16
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[FakeDaemon]:
+    with fakes.node(tmp_path) as made:
+        for key in (GUILTY, VICTIM, OTHER):
+            made.ledger.add(replace(fakes.entry(key, memory_gib=40), state="bound"))
+        yield made
+
+
+def look(three: FakeDaemon, free_bytes: int, used: dict[str, int]) -> None:
+    """Publish a sample by which the card has `free_bytes`, and tenants have `used`."""
+    processes = {
+        key: ((CARD, ProcessUse(pid=number + 1, bytes=size)),)
+        for number, (key, size) in enumerate(used.items())
+    }
+    sample = DriverSample(time.monotonic_ns(), {CARD: ()}, {}, {}, used={CARD: TOTAL - free_bytes})
+    three.observed.usage = UsageView(processes=processes)
+    three.observed.last = AuditInput(three.ledger.entries, {}, sample, {}, {}, {})
+
+
+def report(three: FakeDaemon, key: str, size: int = GIB) -> None:
+    one = Shortfall(size, time.time(), time.monotonic_ns())
+    three.observed.shortfalls = MappingProxyType({(key, CARD): one})
+
+
+def short(three: FakeDaemon) -> int:
+    return Judge(three)._shortfall_bytes((GUILTY, CARD))
+
+
+def test_a_card_that_cannot_give_a_reporting_tenant_its_quota_is_short(three: FakeDaemon) -> None:
+    look(three, 4 * GIB, {GUILTY: 80 * GIB, VICTIM: 10 * GIB})
+    assert short(three) == 0
+    report(three, VICTIM)
+    assert short(three) == 26 * GIB  # of the 30 that it has not used
+
+
+@pytest.mark.parametrize(
+    ("free", "victim", "reports"),
+    [(30, 10, VICTIM), (0, 40, VICTIM), (0, 0, GUILTY)],
+    ids=["the card has the memory", "its whole quota is in use", "its own report"],
+)
+def test_a_forged_report_makes_no_card_short_that_has_the_memory(
+    three: FakeDaemon, free: int, victim: int, reports: str
+) -> None:
+    look(three, free * GIB, {GUILTY: 80 * GIB, VICTIM: victim * GIB})
+    report(three, reports, 39 * GIB)
+    assert short(three) == 0

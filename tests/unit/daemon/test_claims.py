@@ -19,7 +19,7 @@ from gpushare.daemon.lifecycle import scheduled as module
 from gpushare.daemon.lifecycle.scheduled import ClaimChanged, UnknownClaim, UnknownPod
 from gpushare.daemon.operator.cards import cordon_card
 from gpushare.daemon.operator.resize import reset_quota, set_quota
-from gpushare.daemon.placement.request import NoRoom, NoSuchCard
+from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.rows import card_rows
 from gpushare.protocol.kubernetes import CLAIM_MOUNT
@@ -34,7 +34,11 @@ from .fakes import GIB, FakeDaemon, FakeDriver
 from .operations import opened
 
 CLAIM = "7d0c2b1e-0000-4000-8000-000000000001"
+
+
 POD = "0a1b"
+
+
 CARDS = [fakes.card(index).uuid for index in range(2)]
 
 
@@ -290,6 +294,8 @@ def test_all_of_a_card_is_the_whole_card(node: FakeDaemon, tmp_path: Path, cores
 
 
 SHARE: list[dict[str, Any]] = [device(20, 40)]
+
+
 WHOLE: list[dict[str, Any]] = [device(140, 100)]
 
 
@@ -344,13 +350,6 @@ def test_the_containers_of_a_claim_have_its_profile_each(node: FakeDaemon, tmp_p
     assert allocated(node) == [20, 0]
     with pytest.raises(NoRoom):
         container(node, tmp_path, "c").create(node)
-
-
-def test_burst_memory_never_comes_from_a_reservation(node: FakeDaemon) -> None:
-    opened(node, memory="20GiB", memory_limit="140GiB", devices="0")
-    prepare(node, device(100))
-    [tenant] = node.ledger.entries.values()
-    assert node.tenants.pages[tenant.key].grant.limit_bytes(0) <= 40 * GIB
 
 
 def test_the_operator_resizes_within_the_claim(node: FakeDaemon, tmp_path: Path) -> None:
@@ -409,19 +408,3 @@ def test_a_malformed_claim_is_refused(node: FakeDaemon, change: dict[str, Any]) 
     with pytest.raises(MalformedRequest):
         node.ask("claim-prepare", **{**fields, **change})
     assert node.ledger.claims == {}
-
-
-def test_a_claim_that_cannot_be_published_can_be_prepared_again(
-    node: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(scheduled, "write_spec", fakes.no_space)
-        with pytest.raises(OSError, match="No space"):
-            prepare(node, device(20))
-    assert prepare(node, device(20))["cdi"] == [f"gpushare.io/claim={CLAIM}"]
-    assert allocated(node) == [20, 0]
-
-
-def test_a_card_that_is_not_there_is_refused(node: FakeDaemon) -> None:
-    with pytest.raises(NoSuchCard):
-        prepare(node, {**device(1), "card": "GPU-9"})

@@ -1,27 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a tenant got: by its gate, by the driver where the gate counts nothing, or unknown."""
+"""What a tenant is to get, what it got, and when it is frozen for a bypass of the gate."""
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from types import MappingProxyType
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpushare import abi
+from gpushare.daemon.freezer import CannotFreeze
 from gpushare.daemon.observe.compute_usage import ComputeMeter
-from gpushare.daemon.observed import CardUsage, ComputeUsage, UsageView
+from gpushare.daemon.observed import WINDOWS, CardUsage, ComputeUsage, UsageView
 from gpushare.daemon.pages.status_page import GateWaits
+from gpushare.daemon.policy import (
+    BYPASS_LOOKS,
+    ShareRequest,
+    charge_corrections,
+    divide_compute,
+    policy_on,
+    reserved_cores,
+)
+from gpushare.daemon.store.record import By, FreezeRecord
 from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.protocol import HostProcessGrant
+from gpushare.quota.keys import POLICIES
 
-from . import registered
+from . import fakes, registered
 from .fakes import FakeDaemon
 from .operations import entry_of, opened
 
 LOOK_NS = 250_000_000
+
+
 MS = 1_000_000
+
+
 UUID = "GPU-0000"
 
 
@@ -91,19 +112,6 @@ def test_the_charged_time_is_the_usage(course: ScheduledGate) -> None:
     assert (spent.source, spent.gate) == ("gate", "window")
     assert spent.cores_used == {1: 30.0, 10: 30.0, 60: 30.0}
     assert spent.throttled == {1: 0.7, 10: 0.7, 60: 0.7}
-
-
-def test_each_time_is_its_own(course: ScheduledGate) -> None:
-    course.looks(60, got_ms=0)
-    course.looks(9, got_ms=50)
-    spent = course.looks(1, got_ms=250)
-    assert spent.cores_used[1] == pytest.approx(100)
-    assert spent.cores_used[10] == pytest.approx(28)
-    assert spent.cores_used[60] == pytest.approx(28 / 6)
-
-
-def test_one_sample_gives_no_figure(course: ScheduledGate) -> None:
-    assert course.look(got_ms=75).cores_used == {1: None, 10: None, 60: None}
 
 
 def test_nothing_is_known_while_the_scheduler_is_silent(course: ScheduledGate) -> None:
@@ -256,3 +264,256 @@ def test_a_failed_sample_does_not_stop_the_sampling(
         patched.setattr(pages.status, "waits", lambda _card: 1 / 0)
         assert course.look() == ComputeUsage()
     assert course.looks(2, got_ms=75).cores_used[1] == pytest.approx(30)
+
+
+GUARANTEED = ("fixed-share", "burst-share")
+
+
+CARD_POLICIES = ("", *POLICIES)
+
+
+def claim(key: str, policy: str = "best-effort", cores: int = 0, weight: int = 0) -> ShareRequest:
+    return ShareRequest(key, policy, cores, weight, "offline", 5)
+
+
+@st.composite
+def claims(draw: st.DrawFn) -> list[ShareRequest]:
+    made = []
+    for number in range(draw(st.integers(0, 20))):
+        policy = draw(st.sampled_from(POLICIES))
+        made.append(
+            ShareRequest(
+                key=f"{number:02}",
+                policy=policy,
+                cores=draw(st.integers(policy in GUARANTEED, 100)),
+                weight=draw(st.integers(0, 1000)),
+                class_=draw(st.sampled_from(["online", "offline"])),
+                priority=draw(st.integers(0, 9)),
+                policy_is_set=draw(st.booleans()),
+            )
+        )
+    return made
+
+
+card_policies = st.sampled_from(CARD_POLICIES)
+
+
+@given(claims(), card_policies)
+def test_no_share_is_allocated_twice_and_none_is_zero(
+    found: list[ShareRequest], card_policy: str
+) -> None:
+    given_to = divide_compute(found, card_policy)
+    parts = {key: share.permille for key, share in given_to.items()}
+    policies = {
+        one.key: policy_on(one.policy, one.cores, card_policy, is_set=one.policy_is_set)
+        for one in found
+    }
+    reserved = {one.key: reserved_cores(policies[one.key], one.cores) * 10 for one in found}
+    others = [key for key, cores in reserved.items() if not cores]
+    assert parts.keys() == reserved.keys()
+    assert sum(parts.values()) <= 1000
+    assert min(parts.values(), default=1) >= 1
+    if others:  # they have at least one percent, and all that is left
+        assert sum(parts[key] for key in others) >= 10
+        assert sum(parts.values()) == 1000
+    if sum(reserved.values()) + (max(10, len(others)) if others else 0) <= 1000:
+        assert all(parts[key] == permille or not permille for key, permille in reserved.items())
+    for one in found:
+        share, online = given_to[one.key], one.class_ == "online"
+        assert share.capped == (policies[one.key] == "fixed-share")
+        assert share.online == (online and not share.capped)
+        assert share.priority == (0 if online else one.priority + 1)
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=16), st.integers(0, 99))
+def test_the_remaining_compute_is_divided_by_weight(weights: list[int], cores: int) -> None:
+    found = [claim(f"{i:02}", "native-burst-share", 0, w) for i, w in enumerate(weights)]
+    fixed = [claim("fixed", "fixed-share", cores)] if cores else []
+    given_to = divide_compute([*found, *fixed])
+    rest = sum(given_to[one.key].permille for one in found)
+    for one in found:
+        exact = rest * one.weight / sum(weights)
+        # A tenant with less than 1 permille gets it from the largest.
+        assert given_to[one.key].permille - exact < 1 or given_to[one.key].permille == 1
+        assert exact - given_to[one.key].permille < 1 + len(weights)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ([claim("a"), claim("b")], [500, 500]),
+        ([claim("a"), claim("b"), claim("c")], [334, 333, 333]),
+        ([claim("a", "fixed-share", 30), claim("b", "fixed-share", 60)], [300, 600]),
+        ([claim("a", "burst-share", 30), claim("b")], [300, 700]),
+        ([claim("a", "native-burst-share", 0, 3), claim("b")], [750, 250]),
+        ([claim("a", "native-burst-share", 60), claim("b", "native-burst-share", 20)], [750, 250]),
+        ([claim("a", "best-effort", 90, 9), claim("b")], [500, 500]),
+        (
+            [claim("a", "fixed-share", 60), claim("b", "burst-share", 40), claim("c")],
+            [594, 396, 10],
+        ),
+        ([claim("a", "fixed-share", 100)], [1000]),
+    ],
+)
+def test_parts_in_permille(found: list[ShareRequest], expected: list[int]) -> None:
+    assert [share.permille for share in divide_compute(found).values()] == expected
+
+
+def test_the_cards_policy_replaces_requests_but_no_operators_set() -> None:
+    asked, was_set = claim("a", "fixed-share", 30), claim("b", "fixed-share", 30)
+    given_to = divide_compute([asked, replace(was_set, policy_is_set=True)], "best-effort")
+    assert (given_to["a"].permille, given_to["a"].capped) == (700, False)
+    assert (given_to["b"].permille, given_to["b"].capped) == (300, True)
+
+
+def test_no_more_is_compensated_than_is_owed() -> None:
+    found = charge_corrections({"a": (20, 10), "b": (10, 40), "c": (10, 20)})
+    assert found == {"a": 10, "b": pytest.approx(-7.5), "c": pytest.approx(-2.5)}
+
+
+@given(st.dictionaries(st.text(max_size=2), st.tuples(st.floats(0, 100), st.floats(0, 100))))
+def test_all_compensation_was_owed(figures: dict[str, tuple[float, float]]) -> None:
+    found = charge_corrections(figures)
+    owed = sum(percent for percent in found.values() if percent > 0)
+    assert -sum(percent for percent in found.values() if percent < 0) <= owed + 1e-6
+
+
+KEY, OTHER = "a" * 16, "b" * 16
+
+
+@dataclass
+class Held:
+    """A node whose one tenant bypasses the gate, and the calls of its freezer."""
+
+    node: FakeDaemon
+    now_ns: int = 10**12
+    asked: list[tuple[str, str, str]] = field(default_factory=list)
+    fault: str = ""
+    spent: dict[tuple[str, str], ComputeUsage] = field(default_factory=dict)
+
+    def freeze(self, key: str, by: By, why: str) -> None:
+        if self.fault:
+            raise CannotFreeze(self.fault)
+        self.asked.append((key, by, why))
+        self.node.ledger.freezes.put(FreezeRecord(key, by, why, 1.0))
+
+    def looks(self, count: int = BYPASS_LOOKS) -> list[tuple[str, str, str]]:
+        """Return what was asked in so many looks."""
+        self.asked.clear()
+        self.node.observed.compute = MappingProxyType(self.spent)
+        for _ in range(count):
+            self.now_ns += LOOK_NS
+            self.node.audit.bypass.look(self.now_ns)
+            self.node.freezing.run(lambda: None)
+        return [*self.asked]
+
+    def resumes(self) -> None:
+        """An operator resumes the tenant."""
+        self.node.ledger.freezes.forget(KEY)
+        self.node.audit.bypass.resumed(KEY)
+
+    def choose(self, compute: str) -> None:
+        self.node.node.config = replace(
+            self.node.node.config, terms=replace(self.node.node.config.terms, compute=compute)
+        )
+
+
+def figures(percent: float, charged: float, **more: Any) -> ComputeUsage:
+    got = {1: charged, 10: charged, 60: charged}
+    return ComputeUsage(
+        source="gate",
+        cores_used=got,
+        throttled=dict.fromkeys(got, 0.0),
+        driver=dict.fromkeys(WINDOWS, percent),
+        lately_percent=percent,
+        **more,
+    )
+
+
+@pytest.fixture
+def held(node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    made = Held(node)
+    monkeypatch.setattr(node.freezer, "freeze", made.freeze)
+    for key, policy, cores in ((KEY, "burst-share", 30), (OTHER, "burst-share", 70)):
+        entry = fakes.entry(key, cores=cores)
+        node.ledger.add(replace(entry, state="bound", policy=policy, pid=4, starttime=5))
+    made.choose("freeze")
+    made.spent[KEY, UUID] = figures(60, 0, gate_bypassed=True)
+    made.spent[OTHER, UUID] = figures(40, 40)
+    yield made
+    node.ledger.close()
+
+
+WHY = "bypasses the launch gate: the driver measured 60 % of the card, and it may have 30 %"
+
+
+FROZEN = (KEY, "audit", WHY)
+
+
+def test_a_bypass_is_frozen_once_after_several_samples(
+    held: Held, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert held.looks(BYPASS_LOOKS - 1) == []
+    assert held.looks(1) == [FROZEN]
+    held.spent[KEY, UUID] = figures(0, 0)
+    assert held.looks(200) == []
+    row = tenant_status(held.node.ledger.entries[KEY], held.node)
+    assert [(one["by"], one["reason"]) for one in row["interventions"]] == [("audit", WHY)]
+    logged = [line for line in capfd.readouterr().err.splitlines() if "gate-bypass-frozen" in line]
+    assert [json.loads(line)["name"] for line in logged] == ["train"]
+
+
+def test_one_sample_within_the_part_begins_the_count_again(held: Held) -> None:
+    for _ in range(3):
+        assert held.looks(BYPASS_LOOKS - 1) == []
+        held.spent[KEY, UUID] = figures(34, 0, gate_bypassed=True)
+        assert held.looks(1) == []
+        held.spent[KEY, UUID] = figures(60, 0, gate_bypassed=True)
+    assert held.looks() == [FROZEN]
+
+
+def test_only_who_chose_it_has_it(held: Held) -> None:
+    held.choose("warn")
+    assert held.looks(20) == []
+
+
+def test_a_capped_container_is_frozen_even_on_an_idle_card(held: Held) -> None:
+    entry = held.node.ledger.entries[KEY]
+    held.node.ledger.add(replace(entry, policy="fixed-share"))
+    held.spent[OTHER, UUID] = figures(0, 0)
+    assert held.looks() == [FROZEN]
+
+
+def test_exclusive_and_online_tenants_are_never_frozen(held: Held) -> None:
+    entry = held.node.ledger.entries[KEY]
+    held.node.ledger.add(replace(entry, class_="online"))
+    assert held.looks(20) == []
+    [allocation] = entry.allocations
+    held.node.ledger.add(replace(entry, allocations=(replace(allocation, whole=True),)))
+    assert held.looks(20) == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ComputeUsage(),
+        figures(60, 0, gate_bypassed=True, silent=True),
+        figures(60, 60),
+    ],
+    ids=["nothing", "silent", "through the gate"],
+)
+def test_without_figures_of_a_bypass_none_is_frozen(held: Held, said: ComputeUsage) -> None:
+    held.spent[KEY, UUID] = said
+    assert held.looks(40) == []
+
+
+def test_a_container_frozen_for_another_reason_is_left_alone(held: Held) -> None:
+    held.node.ledger.freezes.put(FreezeRecord(KEY, "operator", "maintenance", 1.0))
+    assert held.looks(40) == []
+
+
+def test_an_operators_resume_is_respected_for_a_minute(held: Held) -> None:
+    assert held.looks() == [FROZEN]
+    held.resumes()
+    assert held.looks(4 * 59) == []
+    assert held.looks(8) == [FROZEN]

@@ -1,33 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""create: the edited bundle, and the reservation that is made for it."""
+"""create: the edited bundle, its reservation, the containers of a pod, and what is refused."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpushare import config
+from gpushare.config import Config
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import bind, create, release
-from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.views.metrics import tenant_rows
+from gpushare.daemon.observed import CardUsage, UsageView
+from gpushare.daemon.operator.resize import reset_quota, set_quota
+from gpushare.daemon.placement.model import NonTenantProcess
+from gpushare.daemon.placement.request import NoRoom, NoSuchCard
+from gpushare.daemon.service import control_request
+from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.errors import UserError
 from gpushare.oci import edits, spec
+from gpushare.oci.request import sandbox_annotations, trusted_annotations
+from gpushare.protocol.kubernetes import ALLOCATION_MOUNT, NodeMode
+from gpushare.protocol.operations import MalformedRequest
+from gpushare.quota.annotations import pod_of
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.request_policy import Dialects
 
 from . import fakes
 from .bundles import BundleToCreate, ContainerdBundles
 from .fake_process import FakeProcess
-from .fakes import GIB, FakeDaemon
+from .fakes import GIB, FakeDaemon, FakeDriver
+from .operations import opened
 
 GPU = "GPUSHARE_MEMORY=4GiB"
+
+
 SANDBOX = {"io.kubernetes.cri.container-type": "sandbox"}
+
+
 CARD = {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}
+
+
 RULE = {"allow": True, "type": "c", "major": 195, "minor": 0, "access": "rwm"}
 
 
@@ -63,15 +84,6 @@ def test_a_self_declared_sandbox_does_not_keep_an_unmetered_card(
     second = BundleToCreate(tmp_path / "second", **with_a_card(SANDBOX))
     with pytest.raises(QuotaError, match="is allocated exclusively to"):
         second.create(node)
-
-
-def test_annotations_that_gpushare_yaml_names_become_labels_of_metrics(
-    node: FakeDaemon, tmp_path: Path
-) -> None:
-    node.node.config = replace(node.node.config, labels=("team", "example.com/cost"))
-    annotations = {"team": "red", "other": "x"}
-    BundleToCreate(tmp_path / "b", GPU, annotations=annotations).create(node)
-    assert [one["labels"] for one in tenant_rows(node)] == [{"team": "red"}]
 
 
 def test_a_second_create_before_the_first_was_bound_takes_its_place(
@@ -205,14 +217,6 @@ def hold(node: FakeDaemon, terms: Dialects) -> None:
     )
 
 
-def test_a_container_of_another_system_has_its_share(tmp_path: Path, node: FakeDaemon) -> None:
-    made = BundleToCreate(tmp_path / "b", *HAMI).create(node)
-    entry = node.ledger.entries[made["key"]]
-    [allocation] = entry.allocations
-    assert (allocation.quota_bytes, allocation.cores, entry.policy) == (4 * GIB, 30, "fixed-share")
-    assert entry.quota["memory"] == {"value": "4GiB", "source": "env"}
-
-
 def test_one_that_is_not_taken_is_refused(tmp_path: Path, node: FakeDaemon) -> None:
     hold(node, Dialects(accept=frozenset()))
     with pytest.raises(QuotaError, match="Write GPUSHARE_MEMORY=4GiB GPUSHARE_CORES=30, or add"):
@@ -226,11 +230,531 @@ def test_advice_uses_the_dialect_of_the_request(tmp_path: Path, node: FakeDaemon
         engine.container("proxy").create(node)
 
 
-def test_a_pod_names_its_container_in_its_own_dialect(tmp_path: Path, node: FakeDaemon) -> None:
-    asked = {"gpu-fraction": "0.5", "gpu-fraction-container-name": "train"}
-    engine = ContainerdBundles(tmp_path, asked)
-    assert engine.container("proxy").create(node)["mode"] == "none"
-    made = engine.container("train").create(node)
-    assert node.ledger.entries[made["key"]].quota == {
-        "memory-percent": {"value": "50", "source": "annotation"}
+MEMORY = {"gpushare.io/memory": "4GiB"}
+
+
+class PodNode:
+    """A node, and the bundles of the pods on it."""
+
+    def __init__(self, folder: Path, node: FakeDaemon) -> None:
+        self.folder, self.node = folder, node
+
+    def pod(self, asked: dict[str, str] | None = None, **of: Any) -> ContainerdBundles:
+        """Return a pod whose annotations are `asked`; without, 4 GiB for no container by name."""
+        return ContainerdBundles(self.folder, MEMORY if asked is None else asked, **of)
+
+    def create(self, container: BundleToCreate, maker: int = 0) -> TenantRecord:
+        key = container.create(self.node, maker=maker)["key"]
+        return self.node.ledger.entries[key]
+
+    @contextmanager
+    def running(self, container: BundleToCreate) -> Iterator[TenantRecord]:
+        """Create the container and run a process in it: it is bound, and ends with this."""
+        made = self.create(container)
+        with FakeProcess() as process:
+            bind.bind(made.key, container.identity, process.pid, os.getpid(), self.node)
+            try:
+                yield self.node.ledger.entries[made.key]
+            finally:
+                process.kill()
+
+    @property
+    def allocated(self) -> int:
+        return sum(room.allocated_bytes for room in self.node.accounts.capacities())
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[PodNode]:
+    with fakes.node(tmp_path) as made:
+        yield PodNode(tmp_path, made)
+
+
+def test_a_second_container_is_refused_with_the_names_to_write(one: PodNode) -> None:
+    pod = one.pod()
+    train, proxy = pod.container("train"), pod.container("proxy")
+    before = proxy.text()
+    with one.running(train), pytest.raises(QuotaError) as refused:
+        one.create(proxy)
+    assert str(refused.value) == (
+        "pod annotation gpushare.io/memory=4GiB: names no container, and train of pod team/job-1 "
+        "has it. Use gpushare.io/container.train.memory, and gpushare.io/container.proxy.memory "
+        "if this one needs a share of a GPU too."
+    )
+    assert proxy.text() == before
+    assert one.allocated == 4 * GIB
+
+
+def test_two_containers_that_are_named_get_their_own(one: PodNode) -> None:
+    names = {"train": "4GiB", "eval": "2GiB"}
+    pod = one.pod({f"gpushare.io/container.{name}.memory": text for name, text in names.items()})
+    for name in names:
+        assert one.create(pod.container(name)).shared
+    assert one.allocated == 6 * GIB
+    proxy = one.create(pod.container("proxy"))
+    assert proxy.state == "none"
+    assert 'are for "eval", "train", and this is "proxy"' in proxy.why
+
+
+def test_an_init_container_gives_it_back_before_the_next_asks(one: PodNode) -> None:
+    """The card has room for one of them at a time."""
+    asked = {"gpushare.io/memory": "100GiB"}
+    pod, beside = one.pod(asked), one.pod(asked, pod="77aa")
+    for attempt, name in enumerate(("fetch", "warm", "train")):
+        with one.running(pod.container(name)):
+            assert one.allocated == 100 * GIB
+            with pytest.raises(NoRoom):
+                one.create(beside.container("other", attempt=attempt))
+
+
+def test_what_the_operator_set_outlives_a_restart_by_the_kubelet(one: PodNode) -> None:
+    """The kubelet makes a container with another ID, in the same pod and under the same name."""
+    pod = one.pod()
+    with one.running(pod.container("train")) as record:
+        set_quota(record, {"memory": "6GiB", "cores": "20"}, one.node)
+    with one.running(pod.container("train", attempt=1)) as record:
+        assert (record.id, record.allocations[0].quota_bytes) == ("train-1", 6 * GIB)
+        assert record.allocations[0].cores == 20
+        reset_quota(record, [], one.node)
+        assert one.allocated == 4 * GIB
+    with one.running(pod.container("train", attempt=2)):
+        assert one.allocated == 4 * GIB, "a reset outlives it too"
+
+
+@pytest.mark.parametrize("hidden", ["gone", "damaged", "a link", "a path"])
+def test_where_the_sandbox_cannot_be_seen_all_is_the_pod_s(one: PodNode, hidden: str) -> None:
+    pod = one.pod({})
+    sandbox = pod.tasks / "5a4d"
+    if hidden == "a path":
+        pod.pod = "../.."
+        (one.folder / "config.json").write_text(json.dumps({"annotations": {}}))
+    elif hidden == "damaged":
+        (sandbox / "config.json").write_text("{")
+    else:
+        sandbox.rename(pod.tasks / "moved")
+    if hidden == "a link":
+        sandbox.symlink_to(pod.tasks / "moved")
+    quota = one.create(pod.container("train", memory="4GiB")).quota
+    assert quota == {"memory": {"value": "4GiB", "source": "pod annotation"}}
+
+
+def test_a_cri_o_sandbox_is_found_beside_its_container(tmp_path: Path) -> None:
+    sandbox = tmp_path / "overlay-containers" / "5a4d" / "userdata"
+    sandbox.mkdir(parents=True)
+    (sandbox / "config.json").write_text(json.dumps({"annotations": MEMORY}))
+    beside = tmp_path / "overlay-containers" / "c1" / "userdata"
+    assert sandbox_annotations({**MEMORY, **_of_sandbox("5a4d")}, str(beside)) == MEMORY
+    assert sandbox_annotations({**MEMORY, **_of_sandbox("77aa")}, str(beside)) is None
+
+
+def _of_sandbox(identity: str) -> dict[str, str]:
+    """Return what CRI-O says of a container of that sandbox."""
+    return {
+        "io.kubernetes.container.name": "train",
+        "io.kubernetes.cri-o.SandboxID": identity,
     }
+
+
+TASK = "/run/containerd/io.containerd.runtime.v2.task"
+
+
+@pytest.mark.parametrize(
+    ("bundle", "is_believed"),
+    [
+        (f"{TASK}/k8s.io/4f1c", True),
+        ("/run/containers/storage/overlay-containers/4f1c/userdata", True),
+        ("/var/run/containers/storage/overlay-containers/4f1c/userdata/", True),
+        ("/tmp/bundle", True),  # root's own runc
+        (f"{TASK}/moby/4f1c", False),
+        (f"{TASK}/default/4f1c", False),
+        ("/var/lib/containers/storage/overlay-containers/4f1c/userdata", False),
+        ("/srv/run/containers/overlay-containers/4f1c/userdata", False),
+    ],
+)
+def test_only_a_pod_engine_s_annotations_are_trusted(bundle: str, is_believed: bool) -> None:
+    annotations = {
+        "io.kubernetes.cri.container-name": "train",
+        "io.container.manager": "cri-o",
+        **MEMORY,
+    }
+    said = trusted_annotations(bundle, annotations)
+    assert (pod_of(said) is not None) == is_believed
+    assert said["gpushare.io/memory"] == "4GiB"
+
+
+def test_docker_containers_belong_to_no_pod_despite_annotations(one: PodNode) -> None:
+    moby = one.pod(tasks=Path("io.containerd.runtime.v2.task/moby"))
+    for name in ("train", "eval"):
+        # Nor is the environment's trust lowered by it.
+        record = one.create(moby.container(name, "GPUSHARE_COUNT=1"))
+        assert record.namespace == ""
+        assert record.quota == {"memory": {"value": "4GiB", "source": "annotation"}}
+        assert "would exceed" in record.notes[0]
+
+
+FIRST_CARD = fakes.card(0).uuid
+
+
+class PluginNode:
+    """A node with the device plugin, and the pods that the kubelet starts on it."""
+
+    def __init__(self, folder: Path, node: FakeDaemon) -> None:
+        self.folder, self.node = folder, node
+
+    def ask(self, op: str, uid: int = 0, **fields: Any) -> Any:
+        return self.node.ask(op, uid, **fields)
+
+    def allocated(self, gib: int, card: str = FIRST_CARD) -> str:
+        """Return the folder of an allocation."""
+        return str(self.ask("allocation", card=card, memory_bytes=gib * GIB)["folder"])
+
+    def container(
+        self,
+        *folders: str,
+        at: str = ALLOCATION_MOUNT,
+        env: str = "A=b",
+        name: str = "train",
+        **asked: str,
+    ) -> BundleToCreate:
+        """Return a pod's container in which the kubelet has mounted `folders`."""
+        keys = {f"gpushare.io/{key}": text for key, text in asked.items()}
+        made = ContainerdBundles(self.folder, keys).container(name, env)
+        document = made.document()
+        mount = {"destination": at, "type": "bind", "options": ["rbind", "ro"]}
+        document["mounts"] = [
+            {"destination": "/proc", "type": "proc", "source": "proc"},
+            *({**mount, "source": one} for one in folders),
+        ]
+        (made.folder / "config.json").write_text(json.dumps(document))
+        return made
+
+    def create(self, container: BundleToCreate) -> TenantRecord:
+        key = container.create(self.node)["key"]
+        return self.node.ledger.entries[key]
+
+    def schedulable(self, index: int = 0) -> tuple[int, int]:
+        row = self.ask("cards")[index]
+        return row["schedulable_bytes"] // GIB, row["schedulable_cores"]
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Iterator[PluginNode]:
+    driver = FakeDriver(fakes.card(0), fakes.card(1))
+    with fakes.node(tmp_path, driver, Config(kubernetes_mode="plugin")) as made:
+        yield PluginNode(tmp_path, made)
+
+
+def test_the_folder_names_the_allocation_and_every_user_may_enter_it(plugin: PluginNode) -> None:
+    path = Path(plugin.allocated(4))
+    assert path == plugin.node.node.config.run_dir.resolve() / "allocations" / FIRST_CARD / str(
+        4 * GIB
+    )
+    for each in (path, path.parent, path.parent.parent):
+        assert stat.S_IMODE(each.stat().st_mode) == 0o755
+    assert plugin.allocated(4) == str(path)  # asked for again, as for another container
+    assert not list(path.iterdir())
+
+
+def test_a_folder_is_made_for_root_and_for_a_card_that_is_there(plugin: PluginNode) -> None:
+    with pytest.raises(control_request.Forbidden):
+        plugin.ask("allocation", uid=1000, card=FIRST_CARD, memory_bytes=GIB)
+    with pytest.raises(NoSuchCard):
+        plugin.allocated(4, card="../../etc")
+    with pytest.raises(MalformedRequest):
+        plugin.allocated(0)
+    with pytest.raises(QuotaError, match=r"more than the 140GiB of card 0\. Allocate less"):
+        plugin.allocated(141)
+    plugin.node.node.config = replace(plugin.node.node.config, kubernetes_mode="dra")
+    with pytest.raises(QuotaError, match=r"kubernetes\.mode: dra\. Set kubernetes\.mode to plu"):
+        plugin.allocated(4)
+
+
+def test_a_container_gets_what_the_plugin_allocated_and_not_the_mount(plugin: PluginNode) -> None:
+    second = fakes.card(1).uuid
+    train = plugin.container(plugin.allocated(8, second))
+    record = plugin.create(train)
+    assert [(one.uuid, one.quota_bytes) for one in record.allocations] == [(second, 8 * GIB)]
+    assert record.quota["memory"] == {"value": "8GiB", "source": "device plugin"}
+    destinations = [mount["destination"] for mount in train.document()["mounts"]]
+    assert ALLOCATION_MOUNT not in destinations
+    assert "/proc" in destinations
+
+
+@pytest.mark.parametrize(
+    ("asked", "gib"),
+    [
+        ({"memory": "100GiB", "memory-limit": "120GiB"}, 8),
+        ({"container.train.memory": "2GiB", "memory": "100GiB", "devices": "1", "count": "2"}, 2),
+    ],
+)
+def test_annotations_of_the_pod_never_raise_memory(
+    plugin: PluginNode, asked: dict[str, str], gib: int
+) -> None:
+    train = plugin.container(plugin.allocated(8), env="GPUSHARE_MEMORY=50GiB", **asked)
+    [allocation] = plugin.create(train).allocations
+    assert (allocation.quota_bytes, allocation.burst_limit_bytes) == (gib * GIB, gib * GIB)
+    assert allocation.uuid == FIRST_CARD
+
+
+def test_annotations_of_the_pod_set_the_compute_that_nobody_allocated(plugin: PluginNode) -> None:
+    asked = {"cores": "30", "policy": "burst-share", "priority": "2", "class": "online"}
+    record = plugin.create(plugin.container(plugin.allocated(8), **asked))
+    assert (record.allocations[0].cores, record.policy) == (30, "burst-share")
+    assert (record.priority, record.class_) == (2, "online")
+
+
+def test_a_part_of_a_card_never_becomes_the_whole_card(plugin: PluginNode) -> None:
+    record = plugin.create(plugin.container(plugin.allocated(8), cores="100"))
+    assert record.shared
+    assert any("cores" in note and "would exceed" in note for note in record.notes)
+
+
+@pytest.mark.parametrize("mode", ["plugin", "dra"])
+@pytest.mark.parametrize("key", ["memory", "container.train.memory", "memory-percent", "count"])
+def test_a_pod_with_annotations_alone_is_refused_with_the_fix(
+    plugin: PluginNode, mode: NodeMode, key: str
+) -> None:
+    value = {"memory-percent": "10", "count": "1"}.get(key, "4GiB")
+    plugin.node.node.config = replace(plugin.node.node.config, kubernetes_mode=mode)
+    train = plugin.container(**{key: value})
+    before = train.text()
+    with pytest.raises(QuotaError) as refused:
+        plugin.create(train)
+    assert f"annotation gpushare.io/{key}={value}: cannot be used" in str(refused.value)
+    assert f"(kubernetes.mode: {mode})" in str(refused.value)
+    assert "select nodes with the label gpushare.io/mode=annotations." in str(refused.value)
+    assert train.text() == before
+
+
+@pytest.mark.parametrize("mode", ["annotations", "dra"])
+def test_an_allocation_on_a_node_of_another_mode_is_refused(
+    plugin: PluginNode, mode: NodeMode
+) -> None:
+    train = plugin.container(plugin.allocated(4))
+    plugin.node.node.config = replace(plugin.node.node.config, kubernetes_mode=mode)
+    with pytest.raises(QuotaError, match=r"select nodes .* gpushare.io/mode=plugin\.") as refused:
+        plugin.create(train)
+    assert "device plugin" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("forged", "at"),
+    [
+        ("/tmp/allocations/GPU-0000/1073741824", ALLOCATION_MOUNT),
+        ("{run}/allocations/GPU-0000/1073741824/x", ALLOCATION_MOUNT),
+        ("{run}/allocations/GPU-0000", ALLOCATION_MOUNT),
+        ("{run}/allocations/GPU-0000/4GiB", ALLOCATION_MOUNT),
+        ("{run}/allocations/GPU-0000/-1", ALLOCATION_MOUNT),
+        ("{run}/allocations/GPU-0000/01", ALLOCATION_MOUNT),
+        ("{run}/allocations/../GPU-0000/1", ALLOCATION_MOUNT),
+        ("{run}/tenants/GPU-0000/1073741824", ALLOCATION_MOUNT),
+        ("{run}/allocations/GPU-0000/1073741824", "/data"),
+    ],
+)
+def test_a_mount_that_is_nearly_an_allocation_is_none(
+    plugin: PluginNode, forged: str, at: str
+) -> None:
+    source = forged.format(run=plugin.node.node.config.run_dir.resolve())
+    train = plugin.container(source, at=at)
+    assert plugin.create(train).state == "none"
+    assert train.document()["mounts"][-1]["source"] == source
+
+
+@pytest.mark.parametrize("second", [8, 4])
+def test_two_parts_of_one_card_are_refused(plugin: PluginNode, second: int) -> None:
+    train = plugin.container(plugin.allocated(4), plugin.allocated(second))
+    with pytest.raises(QuotaError, match="allocated 2 different parts of cards"):
+        plugin.create(train)
+
+
+def test_the_scheduler_has_the_card_less_what_others_hold(plugin: PluginNode) -> None:
+    assert plugin.schedulable() == (140, 100)
+    plugin.create(plugin.container(plugin.allocated(8), name="pod"))
+    assert plugin.schedulable() == (140, 100)  # the scheduler knows of its own
+    opened(plugin.node, memory="10GiB", cores="30", devices="0")
+    assert plugin.schedulable() == (130, 70)
+    opened(plugin.node, count="1", devices="1")
+    assert plugin.schedulable(1) == (0, 0)
+
+
+#: Of another namespace, of this machine and of another user: none of it is a pod's to know.
+SECRETS = ("payroll", "salary", "secret", "Xorg", "4711", "host-99", "alice")
+
+
+@pytest.fixture
+def full_node(tmp_path: Path) -> Iterator[FakeDaemon]:
+    driver = fakes.FakeDriver(fakes.card(0), fakes.card(1))
+    with fakes.node(tmp_path, driver) as made:
+        fill(made)
+        yield made
+
+
+def fill(full_node: FakeDaemon, cores: int = 90) -> None:
+    """Have both cards nearly full, with 23 and 11 GiB available."""
+    for index, gib in ((0, 100), (1, 120)):
+        uuid = fakes.card(index).uuid
+        for number, name in enumerate(("payroll/salary-0/secret", "alice")):
+            key = f"{index}{number}" * 8
+            part = CardAllocation(uuid, (gib - 20 if number == 0 else 17) * GIB, cores // 2)
+            record = replace(fakes.entry(key), id=f"host-99{key}", name=name, allocations=(part,))
+            full_node.ledger.add(replace(record, policy="fixed-share", namespace="payroll"))
+    full_node.observed.usage = UsageView(
+        cards={
+            fakes.card(index).uuid: CardUsage(
+                non_tenants=(NonTenantProcess(4711, "Xorg", 20 * GIB),), non_tenant_bytes=20 * GIB
+            )
+            for index in (0, 1)
+        }
+    )
+
+
+REQUESTS: dict[str, Mapping[str, str]] = {
+    "memory": {"gpushare.io/memory": "100GiB"},
+    "percent": {"gpushare.io/memory-percent": "90"},
+    "cores": {"gpushare.io/memory": "1GiB", "gpushare.io/cores": "50"},
+    "both": {"gpushare.io/memory": "100GiB", "gpushare.io/cores": "50"},
+    "two cards": {"gpushare.io/memory": "20GiB", "gpushare.io/count": "2"},
+    "whole": {"gpushare.io/count": "1"},
+    "named": {"gpushare.io/memory": "100GiB", "gpushare.io/devices": "1"},
+    "burst": {"gpushare.io/memory": "100GiB", "gpushare.io/memory-limit": "120GiB"},
+}
+
+
+def refusal(container: BundleToCreate, full_node: FakeDaemon) -> str:
+    with pytest.raises((UserError, QuotaError)) as caught:
+        container.create(full_node)
+    return str(caught.value)
+
+
+def names_nobody(text: str) -> bool:
+    # No quota of others either: 80, 100 and 17 GiB.
+    return not any(secret in text for secret in SECRETS) and not re.search(r"\b(80|17)\b", text)
+
+
+@pytest.mark.parametrize("what", REQUESTS)
+def test_a_pods_refusal_names_no_other_pod(
+    full_node: FakeDaemon, tmp_path: Path, what: str
+) -> None:
+    container = ContainerdBundles(tmp_path, REQUESTS[what]).container("train")
+    text = refusal(container, full_node)
+    assert names_nobody(text), text
+
+
+@pytest.mark.parametrize("what", ["memory", "percent", "both", "two cards", "named"])
+def test_the_memory_that_a_refusal_suggests_fits(
+    full_node: FakeDaemon, tmp_path: Path, what: str
+) -> None:
+    asked = dict(REQUESTS[what])
+    text = refusal(ContainerdBundles(tmp_path / "1", asked).container("train"), full_node)
+    [(size, cores)] = re.findall(
+        r"; at most ([0-9.]+) GiB(?: and ([0-9]+) % of the compute)? would fit$", text
+    )
+    assert "available" in text
+    asked.pop("gpushare.io/memory-percent", None)
+    if cores:
+        asked["gpushare.io/cores"] = cores
+    asked["gpushare.io/memory"] = f"{size}GiB"
+    made = ContainerdBundles(tmp_path / "2", asked).container("train").create(full_node)
+    assert made["mode"] == "shared"
+
+
+def test_refusals_name_no_tenant_of_exclusive_and_full_cards(
+    full_node: FakeDaemon, tmp_path: Path
+) -> None:
+    whole = CardAllocation(fakes.card(0).uuid, 140 * GIB, 100, whole=True)
+    full_node.ledger.release("00" * 8)
+    full_node.ledger.release("01" * 8)
+    full_node.ledger.add(
+        replace(fakes.entry("e" * 16), name="payroll/x/secret", allocations=(whole,))
+    )
+    full_node.node.config = replace(full_node.node.config, max_tenants=2)
+    text = refusal(
+        ContainerdBundles(tmp_path, {"gpushare.io/memory": "1GiB"}).container("train"), full_node
+    )
+    assert names_nobody(text), text
+    assert "card 0 is allocated exclusively" in text
+    assert "card 1 has 2 tenants of at most 2" in text
+
+
+ON_DOCKER = "io.containerd.runtime.v2.task/moby/4f1c"
+
+
+BIG = "GPUSHARE_MEMORY=100GiB"
+
+
+def test_on_a_plain_docker_host_the_refusal_names_the_other_containers(
+    full_node: FakeDaemon, tmp_path: Path
+) -> None:
+    text = refusal(BundleToCreate(tmp_path / ON_DOCKER, BIG), full_node)
+    assert "payroll/salary-0/secret 80" in text
+    assert "by pid 4711 Xorg" in text
+
+
+FILE = Path("/etc/gpushare/gpushare.yaml")
+
+
+TOTAL = """\
+namespaces:
+  team:
+    max_per_node:
+      memory: 20GiB
+      cores: 120
+      cards: 2
+      tenants: 3
+      models:
+        A100: {memory: 6GiB}
+"""
+
+
+MODELS = ("H200", "H200", "A100-PCIE-40GB")
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (
+            [{"memory": "8GiB"}, {"memory": "8GiB"}, {"memory": "5GiB"}],
+            (
+                "no card can be allocated for 5 GiB: namespace team would have 21 GiB of all cards "
+                "together, above 20 GiB (namespaces.team.max_per_node.memory, "
+                "/etc/gpushare/gpushare.yaml:4): team/job-1/train-0 8 GiB, team/job-1/train-1 8 "
+                "GiB; request less (pod annotation gpushare.io/memory) or see gpushare ps"
+            ),
+        ),
+        (
+            [{"memory": "1GiB", "cores": "60"}] * 2 + [{"memory": "1GiB", "cores": "1"}],
+            "would have 121 % of the compute of all cards together, above 120 % of the compute (",
+        ),
+        (
+            [{"memory": "1GiB", "devices": "0,1"}, {"memory": "1GiB", "devices": "2"}],
+            "/etc/gpushare/gpushare.yaml:6): team/job-1/train-0 on 0 1; see gpushare ps",
+        ),
+        ([{"memory": "1GiB"}] * 4, "namespace team would have 4 tenants, above 3 tenants"),
+        (
+            [{"memory": "4GiB", "allow": "A100"}, {"memory": "4GiB", "devices": "2"}],
+            "8 GiB of A100, above 6 GiB (namespaces.team.max_per_node.models.A100.memory, ",
+        ),
+        ([{"memory": "8GiB"}, {"memory": "8GiB"}, {"memory": "4GiB"}], ""),
+    ],
+)
+def test_the_total_of_a_namespace_over_all_cards_is_bounded(
+    tmp_path: Path, asked: list[dict[str, str]], told: str
+) -> None:
+    cards = [fakes.card(index, 140, model) for index, model in enumerate(MODELS)]
+    with fakes.node(tmp_path, FakeDriver(*cards), config.parse(TOTAL, FILE)) as made:
+
+        def create(pod: str, namespace: str = "team", **quota: str) -> None:
+            keys = {f"gpushare.io/{key}": text for key, text in quota.items()}
+            engine = ContainerdBundles(tmp_path, keys, pod=pod, namespace=namespace)
+            assert engine.container(f"train-{pod}").create(made)["mode"] == "shared"
+
+        for number, one in enumerate(asked):
+            if told and number + 1 == len(asked):
+                with pytest.raises(NoRoom, match=re.escape(told)):
+                    create(str(number), **one)
+            else:
+                create(str(number), **one)
+        keys = list(made.ledger.entries)
+        create("x", "other", memory="30GiB")
+        for key in keys:
+            release.release_tenant(key, made, "it ended")
+        create("y", memory="20GiB")

@@ -1,25 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parts of the driver a container gets, and what is noted of it."""
+"""Which parts of the driver a container gets, from a prepared, a slow or an unknown image."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpushare.config import Config
-from gpushare.daemon.lifecycle import container_edits, release
+from gpushare.daemon.lifecycle import container_edits, create, release
 from gpushare.daemon.lifecycle.container_edits import IncompatibleImage
+from gpushare.daemon.lifecycle.old_installations import renew_tree
 from gpushare.daemon.limits import effective_isolation, set_driver_limits
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.placement.request import NoRoom
+from gpushare.daemon.store.ledger import ReservationLost
 from gpushare.daemon.store.record import TenantRecord
-from gpushare.daemon.views.tenant_status import tenant_status
+from gpushare.oci import image_view
+from gpushare.oci.cdi import CdiDeviceNode
+from gpushare.oci.container import ContainerEdits
+from gpushare.oci.image_view import ImageView, PreparedImage, Seen
 from gpushare.quota.request_policy import RequestPolicy
 from tests.unit.host import elf
 
@@ -28,6 +34,8 @@ from .bundles import BundleToCreate
 from .fakes import FakeDaemon, FakeDriver
 
 SHARE = "GPUSHARE_MEMORY=4GiB"
+
+
 NEWER = "590.10.01"
 
 
@@ -52,21 +60,6 @@ def with_compat(container: BundleToCreate, version: str = NEWER) -> None:
     (folder / f"libcuda.so.{version}").write_bytes(elf.library("libcuda.so.1"))
 
 
-def test_capabilities_that_a_share_does_not_get_are_noted(node: FakeDaemon, tmp_path: Path) -> None:
-    container = BundleToCreate(
-        tmp_path / "b", SHARE, "NVIDIA_DRIVER_CAPABILITIES=compute,video,cudnn"
-    )
-    entry = given(container, node)
-    unknown, past = tenant_status(entry, node)["notes"]
-    assert "no such capability: cudnn" in unknown
-    assert past.startswith("not given: video (NVIDIA_DRIVER_CAPABILITIES)")
-    assert "allow_bypass_capabilities in gpushare.yaml" in past
-    assert entry.isolation == "interposer"
-    # It is still there after a restart of the daemon.
-    with fakes.again(tmp_path) as after:
-        assert after.ledger.entries[entry.key].notes == entry.notes
-
-
 def test_driver_limits_cover_memory_that_bypasses_the_interposer(tmp_path: Path) -> None:
     with fakes.node(tmp_path, config=Config(allow_uninterposed=True)) as node:
         container = BundleToCreate(tmp_path / "b", SHARE, "NVIDIA_DRIVER_CAPABILITIES=video")
@@ -74,31 +67,6 @@ def test_driver_limits_cover_memory_that_bypasses_the_interposer(tmp_path: Path)
         # Without a driver that has limits, or where it refuses, it is the audit's again.
         assert set_driver_limits(entry, node) == "audited"
         assert effective_isolation(replace(entry, isolation="driver")) == "audited"
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (elf.program("/lib/ld-musl-x86_64.so.1"), "uses musl"),
-        (elf.program(None), "is statically linked"),
-        (elf.library_of_32_bit(), "is built for another architecture or for 32 bits"),
-    ],
-    ids=["musl", "static", "32 bits"],
-)
-def test_a_program_that_loads_no_driver_gets_a_note_about_mediation(
-    content: bytes, says: str, node: FakeDaemon, tmp_path: Path
-) -> None:
-    container = BundleToCreate(tmp_path / "b", SHARE)
-    (container.folder / "rootfs/bin").mkdir()
-    (container.folder / "rootfs/bin/sh").write_bytes(content)
-    [note] = given(container, node).notes
-    assert note.startswith(f"/bin/sh {says}")
-    assert "the audit charges their memory" in note
-
-
-def test_malformed_arguments_delay_nothing(node: FakeDaemon, tmp_path: Path) -> None:
-    process = {"args": [None, 4], "env": ["PATH=/bin", SHARE], "cwd": 7}
-    assert given(BundleToCreate(tmp_path / "b", process=process), node).notes == ()
 
 
 def test_a_newer_compat_is_the_containers_driver(node: FakeDaemon, tmp_path: Path) -> None:
@@ -165,9 +133,17 @@ def test_an_unused_copy_is_removed_after_a_day(node: FakeDaemon, tmp_path: Path)
 
 
 TOO_NEW = "CUDA_VERSION=14.0.1"  # of a driver of CUDA 13.0
+
+
 H200 = replace(fakes.card(0), brand="nvidia", capability=(9, 0))
+
+
 V100 = replace(fakes.card(0, 32, "V100"), brand="tesla", capability=(7, 0))
+
+
 H200_BESIDE = fakes.card(1).uuid
+
+
 REFUSE = Config(terms=RequestPolicy(compat="refuse"))
 
 
@@ -177,27 +153,6 @@ def machine(
 ) -> Iterator[FakeDaemon]:
     with fakes.node(tmp_path, FakeDriver(card), config=config or Config()) as made:
         yield made
-
-
-def test_by_default_an_incompatibility_is_noted_and_logged(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with machine(tmp_path) as node:
-        [note] = given(BundleToCreate(tmp_path / "b", SHARE, TOO_NEW), node).notes
-    assert "(driver-too-old); use an image with CUDA 13.0 or older" in note
-    logged = capfd.readouterr().err
-    assert '"event":"tenant-image-incompatible"' in logged
-    assert '"refused":false' in logged
-
-
-def test_where_the_node_says_so_it_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
-    with machine(tmp_path, REFUSE) as node:
-        container = BundleToCreate(tmp_path / "b", SHARE, TOO_NEW)
-        before = container.text()
-        with pytest.raises(IncompatibleImage, match=r"\(driver-too-old\); use an image with"):
-            container.create(node)
-        assert node.ledger.entries == {}
-        assert container.text() == before
 
 
 def mixed(tmp_path: Path, config: Config | None = None) -> AbstractContextManager[FakeDaemon]:
@@ -244,17 +199,6 @@ def test_with_action_ignore_an_image_gets_no_note(tmp_path: Path) -> None:
         assert given(BundleToCreate(tmp_path / "b", SHARE, TOO_NEW), node).notes == ()
 
 
-def test_a_whole_card_has_no_interposer_to_be_older(tmp_path: Path) -> None:
-    with machine(tmp_path) as node:
-        notes = []
-        for number, asked in enumerate((SHARE, "GPUSHARE_COUNT=1")):
-            container = BundleToCreate(tmp_path / f"b{number}", asked, "CUDA_VERSION=13.9.0")
-            key = container.create(node)["key"]
-            notes.append(["baseline" in note for note in node.ledger.entries[key].notes])
-            release.release_tenant(key, node, "the next is to have the card")
-        assert notes == [[False, True], [False]]
-
-
 def test_files_in_the_root_are_read_beneath_it(tmp_path: Path) -> None:
     with machine(tmp_path, REFUSE) as node:
         container = BundleToCreate(tmp_path / "b", SHARE)
@@ -267,3 +211,306 @@ def test_files_in_the_root_are_read_beneath_it(tmp_path: Path) -> None:
         (lib / outside.name).touch()
         with pytest.raises(IncompatibleImage, match=r"/usr/lib64/libcudart|CUDA 14\.0"):
             container.create(node)
+
+
+LIBRARIES = "rootfs/usr/lib/x86_64-linux-gnu"
+
+
+ASKED = "GPUSHARE_MEMORY=4GiB"
+
+
+class ImageNode:
+    """A node, and the containers of an image that are created on it."""
+
+    def __init__(self, folder: Path, node: FakeDaemon) -> None:
+        self.folder, self.node = folder, node
+        self.looked: list[str] = []  # containers whose images were looked at
+
+    def made(self, identity: str, *env: str, **changes: Any) -> BundleToCreate:
+        container = BundleToCreate(
+            self.folder / identity, ASKED, *env, identity=identity, **changes
+        )
+        (container.folder / LIBRARIES).mkdir(parents=True)
+        (container.folder / LIBRARIES / "libc.so.6").write_text("libc")
+        (container.folder / "rootfs/usr/lib64/ld-linux-x86-64.so.2").write_text("the loader")
+        return container
+
+    def create(self, identity: str, *env: str, **changes: Any) -> None:
+        self.made(identity, *env, **changes).create(self.node)
+
+
+@pytest.fixture
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ImageNode]:
+    choose = container_edits.choose_files
+    with fakes.node(tmp_path / "node") as node:
+        found = ImageNode(tmp_path, node)
+
+        def noted(*words: Any) -> container_edits.DriverFileChoice:
+            found.looked.append(words[2].id)
+            return choose(*words)
+
+        monkeypatch.setattr(container_edits, "choose_files", noted)
+        yield found
+
+
+def tree(container: BundleToCreate) -> list[tuple[str, str]]:
+    root = container.folder / "rootfs"
+    return sorted(
+        (str(path.relative_to(root)), str(path.readlink()) if path.is_symlink() else "")
+        for path in root.rglob("*")
+    )
+
+
+def test_two_containers_of_an_image_get_the_same_edits(image: ImageNode) -> None:
+    first, second = image.made("first"), image.made("second", "HOSTNAME=second")
+    key, other = first.create(image.node)["key"], second.create(image.node)["key"]
+    assert key != other
+    mounts, others = first.document()["mounts"], second.document()["mounts"]
+    assert others == [{**mount, "source": mount["source"].replace(key, other)} for mount in mounts]
+    assert [hook["args"][-1] for hook in second.document()["hooks"]["createRuntime"]][1:] == [other]
+    assert tree(first) == tree(second)
+    assert image.looked == ["first"]
+
+
+@pytest.mark.parametrize(
+    ("env", "changes"),
+    [
+        (("NVIDIA_DRIVER_CAPABILITIES=all",), {}),
+        ((), {"mounts": [{"destination": "/data", "type": "bind", "options": ["rbind"]}]}),
+        ((), {"process": {"args": ["other"], "env": [ASKED], "cwd": "/"}}),
+    ],
+)
+def test_a_container_that_asks_for_more_is_looked_at(
+    image: ImageNode, env: tuple[str, ...], changes: dict[str, Any]
+) -> None:
+    image.create("first")
+    image.create("second", *env, **changes)
+    assert image.looked == ["first", "second"]
+
+
+def test_an_image_with_a_driver_of_its_own_is_looked_at(image: ImageNode) -> None:
+    image.create("first")
+    second = image.made("second")
+    (second.folder / LIBRARIES / "libcuda.so.535.1").write_text("the image's")
+    second.create(image.node)
+    assert image.looked == ["first", "second"]
+    covered = [mount["destination"] for mount in second.document()["mounts"]]
+    assert "/usr/lib/x86_64-linux-gnu/libcuda.so.535.1" in covered
+
+
+def test_a_link_that_appears_meanwhile_is_seen(
+    image: ImageNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the comparison and the mount points, another process may write to the root."""
+    image.create("first")
+    second = image.made("second")
+    create = ImageView.create
+
+    def raced(view: ImageView, created: Any) -> None:
+        (second.folder / LIBRARIES / "libcuda.so.1").symlink_to("/elsewhere")
+        create(view, created)
+
+    monkeypatch.setattr(ImageView, "create", raced)
+    second.create(image.node)
+    assert image.looked == ["first", "second"]
+
+
+def test_all_is_forgotten_under_another_configuration_or_driver(image: ImageNode) -> None:
+    image.create("a")
+    image.node.node.config = replace(image.node.node.config)
+    image.create("b")
+    driver = image.node.node.loaded()
+    image.node.node.driver = replace(driver, files=replace(driver.files))
+    image.create("c")
+    image.create("d")
+    assert image.looked == ["a", "b", "c"]
+
+
+def test_the_numbers_of_devices_are_read_for_each_container(tmp_path: Path) -> None:
+    """The driver's modules are loaded again, and a device has another number."""
+    device = tmp_path / "nvidia-uvm"
+    device.symlink_to("/dev/null")
+    prepared = PreparedImage(
+        seen=Seen((), ()),
+        created=(),
+        wanted=ContainerEdits(nodes=(CdiDeviceNode("/dev/nvidia-uvm", str(device)),)),
+        cache=None,
+        tenant_directory="/run/first",
+    )
+    numbers = []
+    for name in ("null", "zero"):
+        device.unlink()
+        device.symlink_to(f"/dev/{name}")
+        [found] = prepared.edits_of("/run/second", ()).devices
+        numbers.append((found.major, found.minor))
+    assert numbers == [(1, 3), (1, 5)]
+
+
+def test_no_environment_is_kept(image: ImageNode) -> None:
+    secret = "hunter2" * 1000
+    image.create("first", f"PASSWORD={secret}")
+    [(request, prepared)] = image.node.prepared_images._entries.items()
+    assert "hunter2" not in f"{request}{prepared}"
+
+
+def test_so_many_are_kept(image: ImageNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_view, "_MOST", 2)
+    for number, memory in enumerate(("1", "2", "3", "1")):
+        env = f"PATH=/{memory}"
+        image.create(f"c{number}", env)
+    assert image.looked == ["c0", "c1", "c2", "c3"]
+
+
+def test_a_create_without_a_client_ends_and_releases_its_reservation(
+    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = BundleToCreate(tmp_path / "b", SHARE)
+    folder = container.folder / "rootfs/usr/local/cuda/compat"
+    folder.mkdir(parents=True)
+    with (folder / "libcuda.so.999.10").open("wb") as library:
+        library.truncate(1 << 30)
+    before = container.text()
+    blocks = 0
+    read = os.pread
+
+    def count(*arguments: Any) -> bytes:
+        nonlocal blocks
+        blocks += 1
+        return read(*arguments)
+
+    monkeypatch.setattr(os, "pread", count)
+    with container.bundle() as bundle, pytest.raises(create.CreateAbandoned):
+        create.create(replace(bundle, is_abandoned=lambda: blocks > 3), node, node.room)
+    assert blocks < 100  # of a thousand
+    assert not node.ledger.entries
+    assert container.text() == before
+    store = node.node.config.state_dir / "compat"
+    assert not store.exists() or not list(store.iterdir())
+
+
+def test_a_reservation_that_is_lost_meanwhile_leaves_the_bundle_as_it_was(
+    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = BundleToCreate(tmp_path / "b", SHARE)
+    before = container.text()
+    choose = container_edits.choose_files
+
+    def expire(*arguments: Any) -> Any:
+        node.decide.run(lambda: release.release_tenant(arguments[2].key, node, "it expired"))
+        return choose(*arguments)
+
+    monkeypatch.setattr(container_edits, "choose_files", expire)
+    with pytest.raises(ReservationLost, match="was released while"):
+        container.create(node)
+    assert container.text() == before
+    assert not node.ledger.entries
+
+
+TOP = "/opt/gpushare"
+
+
+PROCESS = {"args": ["sh"], "env": ["PATH=/bin", "GPUSHARE_MEMORY=4GiB"], "cwd": "/"}
+
+
+class MountedTrees:
+    """What gpushared has mounted, by its own account."""
+
+    def __init__(self) -> None:
+        self.path = Path("/run/tree-1")
+        self.stale = ["tree-0"]
+        self.dropped: list[str] = []
+        self.asked = 0
+
+    def library_tree(self, top: str, files: Mapping[str, str]) -> Path:
+        self.asked += 1
+        assert top == TOP
+        assert f"{TOP}/lib/libcuda.so.1" in files
+        return self.path
+
+    def stale_trees(self) -> list[str]:
+        return self.stale
+
+    def drop_trees(self, names: Collection[str]) -> None:
+        self.dropped.extend(names)
+
+
+@pytest.fixture
+def tree_node(tmp_path: Path) -> Iterator[FakeDaemon]:
+    with fakes.node(tmp_path / "node") as made:
+        yield made
+
+
+@pytest.fixture
+def trees(tree_node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> MountedTrees:
+    made = MountedTrees()
+    for name in ("library_tree", "stale_trees", "drop_trees"):
+        monkeypatch.setattr(tree_node.mounts, name, getattr(made, name))
+    return made
+
+
+def top_mount(folder: Path, tree_node: FakeDaemon, *env: str, **changes: Any) -> dict[str, Any]:
+    """Create a container of one and the same image; return its mount at TOP."""
+    container = BundleToCreate(
+        folder, "GPUSHARE_MEMORY=4GiB", *env, identity=folder.name, **changes
+    )
+    (container.folder / "rootfs/usr/lib64/libc.so.6").write_text("libc")
+    container.create(tree_node)
+    found: dict[str, dict[str, Any]] = {
+        mount["destination"]: mount for mount in container.document()["mounts"]
+    }
+    return found[TOP]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"linux": {"mountLabel": "system_u:object_r:container_file_t:s0"}},
+        {"linux": {"namespaces": [{"type": "mount"}, {"type": "user"}]}},
+        {"process": {**PROCESS, "capabilities": {"bounding": ["CAP_KILL", "CAP_SYS_ADMIN"]}}},
+        {"process": {**PROCESS, "capabilities": {"ambient": ["cap_sys_admin"]}}},
+    ],
+    ids=["SELinux label", "user namespace", "may mount", "ambient"],
+)
+@pytest.mark.usefixtures("trees")
+def test_a_container_that_cannot_have_it_gets_single_mounts(
+    tree_node: FakeDaemon, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    assert top_mount(tmp_path / "first", tree_node)["type"] == "bind"
+    assert top_mount(tmp_path / "second", tree_node, **changes)["type"] == "tmpfs"
+
+
+def test_without_a_tree_a_container_gets_single_mounts(
+    tree_node: FakeDaemon,
+    trees: MountedTrees,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    top_mount(tmp_path / "first", tree_node)
+    monkeypatch.setattr(tree_node.mounts, "library_tree", fakes.no_space)
+    assert top_mount(tmp_path / "second", tree_node)["type"] == "tmpfs"
+    assert "library-tree-failed" in capfd.readouterr().err
+    monkeypatch.setattr(tree_node.mounts, "library_tree", trees.library_tree)
+    assert top_mount(tmp_path / "third", tree_node)["source"] == str(trees.path)
+
+
+def test_it_is_mounted_before_a_container_comes(tree_node: FakeDaemon, trees: MountedTrees) -> None:
+    """As soon as there is a driver."""
+    driver, tree_node.node.driver = tree_node.node.driver, None
+    renew_tree(tree_node)
+    assert trees.asked == 0
+    tree_node.node.driver = driver
+    renew_tree(tree_node)
+    assert trees.asked == 1
+
+
+def test_an_earlier_tree_goes_once_no_container_is_starting(
+    tree_node: FakeDaemon, trees: MountedTrees
+) -> None:
+    """One that is may not have mounted it yet."""
+    tree_node.ledger.add(fakes.entry())
+    renew_tree(tree_node)
+    assert trees.dropped == []
+    tree_node.ledger.release(fakes.entry().key)
+    renew_tree(tree_node)
+    assert trees.dropped == trees.stale

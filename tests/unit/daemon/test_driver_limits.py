@@ -3,38 +3,60 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpushare.config import HostMemory
-from gpushare.daemon.cards.driver_client import DriverError, DriverLimits
+from gpushare.config import Config, HostMemory
+from gpushare.daemon.cards.driver_client import (
+    DriverError,
+    DriverLimits,
+    InvalidSample,
+    ProcessUse,
+)
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import bind as binding
+from gpushare.daemon.lifecycle import driver_loader
 from gpushare.daemon.lifecycle.bind import BackendFailed, bind
+from gpushare.daemon.lifecycle.driver_loader import DriverLoader
 from gpushare.daemon.lifecycle.release import adopt_tenants, reconcile_tenants, release_tenant
 from gpushare.daemon.limits import change_limit, set_driver_limits, update_burst_limits
+from gpushare.daemon.node import NoDriver
+from gpushare.daemon.observe.sampler import UsageSampler
 from gpushare.daemon.operator.resize import set_quota
+from gpushare.daemon.placement.model import Card
+from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.store.record import TenantRecord
+from gpushare.daemon.views.daemon_status import status_row
 from gpushare.daemon.views.tenant_status import tenant_status
+from gpushare.host import driver
+from gpushare.oci import cdi
+from gpushare.oci.driver_files import DriverFiles, from_cdi
 from gpushare.protocol import HostProcessGrant
 from gpushare.quota.errors import QuotaError
+from tests.unit.host.layouts import DEBIAN, Host, ubuntu_server
 
 from . import fakes
+from .bundles import BundleToCreate
 from .fake_process import FakeProcess
 from .fakes import GIB, MIB, FakeDaemon, FakeDriver
 from .operations import entry_of, opened
 
-CARD = fakes.card(0).uuid
+UUID = fakes.card(0).uuid
+
+
 CGROUP = ":/tenant"
 
 
 @pytest.fixture
-def driver() -> FakeDriver:
+def limits_driver() -> FakeDriver:
     made = FakeDriver(fakes.card(0), fakes.card(1))
     made.has_limits = True
     return made
@@ -53,46 +75,52 @@ def cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def node(tmp_path: Path, driver: FakeDriver, cgroup: Path) -> Iterator[FakeDaemon]:
+def limits_node(tmp_path: Path, limits_driver: FakeDriver, cgroup: Path) -> Iterator[FakeDaemon]:
     del cgroup
-    with fakes.node(tmp_path, driver) as made:
+    with fakes.node(tmp_path, limits_driver) as made:
         yield made
 
 
 def bound(
-    node: FakeDaemon, program: FakeProcess | subprocess.Popen[bytes], **quota: str
+    limits_node: FakeDaemon, program: FakeProcess | subprocess.Popen[bytes], **quota: str
 ) -> HostProcessGrant:
-    tenant = opened(node, **quota)
-    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
+    tenant = opened(limits_node, **quota)
+    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), limits_node)
     return tenant
 
 
 def test_the_driver_holds_each_card_of_a_bound_tenant(
-    node: FakeDaemon, driver: FakeDriver, program: FakeProcess, cgroup: Path
+    limits_node: FakeDaemon, limits_driver: FakeDriver, program: FakeProcess, cgroup: Path
 ) -> None:
-    tenant = bound(node, program, memory="4GiB", count="2")
+    tenant = bound(limits_node, program, memory="4GiB", count="2")
     four = DriverLimits(4 * GIB, 4 * GIB)
-    assert driver.held == {(fakes.card(number).uuid, cgroup): four for number in (0, 1)}
-    assert tenant_status(entry_of(node, tenant), node)["isolation"] == "driver"
+    assert limits_driver.held == {(fakes.card(number).uuid, cgroup): four for number in (0, 1)}
+    assert tenant_status(entry_of(limits_node, tenant), limits_node)["isolation"] == "driver"
 
 
 def test_managed_memory_beyond_the_quota_is_within_the_drivers_limit(
-    node: FakeDaemon, driver: FakeDriver, program: FakeProcess, cgroup: Path
+    limits_node: FakeDaemon, limits_driver: FakeDriver, program: FakeProcess, cgroup: Path
 ) -> None:
     """The driver counts it while it is in system memory."""
-    node.node.config = replace(node.node.config, oversubscribe=HostMemory(32 * GIB))
-    tenant = bound(node, program, memory="4GiB", oversubscribe="host:8GiB")
-    assert entry_of(node, tenant).isolation == "driver"
-    assert driver.held[CARD, cgroup] == DriverLimits(4 * GIB, 12 * GIB)
+    limits_node.node.config = replace(limits_node.node.config, oversubscribe=HostMemory(32 * GIB))
+    tenant = bound(limits_node, program, memory="4GiB", oversubscribe="host:8GiB")
+    assert entry_of(limits_node, tenant).isolation == "driver"
+    assert limits_driver.held[UUID, cgroup] == DriverLimits(4 * GIB, 12 * GIB)
 
 
 def test_a_driver_may_round_a_limit_but_not_change_it(
-    node: FakeDaemon, driver: FakeDriver, program: FakeProcess
+    limits_node: FakeDaemon, limits_driver: FakeDriver, program: FakeProcess
 ) -> None:
-    driver.rounds_to = 2 * MIB
-    assert entry_of(node, bound(node, program, memory="1000001KiB")).isolation == "driver"
-    driver.rounds_to = GIB
-    assert entry_of(node, bound(node, program, memory="3500MiB")).isolation == "interposer"
+    limits_driver.rounds_to = 2 * MIB
+    assert (
+        entry_of(limits_node, bound(limits_node, program, memory="1000001KiB")).isolation
+        == "driver"
+    )
+    limits_driver.rounds_to = GIB
+    assert (
+        entry_of(limits_node, bound(limits_node, program, memory="3500MiB")).isolation
+        == "interposer"
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,17 +132,20 @@ def test_a_driver_may_round_a_limit_but_not_change_it(
     ],
 )
 def test_without_limits_of_the_driver_the_interposer_holds_and_nothing_is_left(
-    node: FakeDaemon,
-    driver: FakeDriver,
+    limits_node: FakeDaemon,
+    limits_driver: FakeDriver,
     program: FakeProcess,
     capfd: pytest.CaptureFixture[str],
     quota: dict[str, str],
     driver_has: dict[str, object],
     reported: int,
 ) -> None:
-    vars(driver).update(driver_has)
-    assert entry_of(node, bound(node, program, memory="4GiB", **quota)).isolation == "interposer"
-    assert driver.held == {}
+    vars(limits_driver).update(driver_has)
+    assert (
+        entry_of(limits_node, bound(limits_node, program, memory="4GiB", **quota)).isolation
+        == "interposer"
+    )
+    assert limits_driver.held == {}
     assert capfd.readouterr().err.count('"event":"driver-limit-set-failed"') == reported
 
 
@@ -126,78 +157,87 @@ def test_without_limits_of_the_driver_the_interposer_holds_and_nothing_is_left(
     ],
 )
 def test_a_backend_that_cannot_hold_a_share_is_refused(
-    node: FakeDaemon, backend: str, why: str
+    limits_node: FakeDaemon, backend: str, why: str
 ) -> None:
     with pytest.raises(QuotaError, match=f"^--backend={backend}: {why}"):
-        opened(node, memory="4GiB", backend=backend)
-    assert not node.ledger.entries
+        opened(limits_node, memory="4GiB", backend=backend)
+    assert not limits_node.ledger.entries
 
 
 def test_a_request_for_the_driver_backend_fails_without_it(
-    node: FakeDaemon, driver: FakeDriver, program: FakeProcess
+    limits_node: FakeDaemon, limits_driver: FakeDriver, program: FakeProcess
 ) -> None:
     assert (
-        entry_of(node, bound(node, program, memory="4GiB", backend="driver")).isolation == "driver"
+        entry_of(
+            limits_node, bound(limits_node, program, memory="4GiB", backend="driver")
+        ).isolation
+        == "driver"
     )
-    driver.refusal = "no"
+    limits_driver.refusal = "no"
     with pytest.raises(
-        BackendFailed, match="requests backend driver, and the driver does not enforce"
+        BackendFailed,
+        match="requests backend driver, and the driver does not enforce",
     ):
-        bound(node, program, memory="4GiB", backend="driver")
-    driver.has_limits = False
+        bound(limits_node, program, memory="4GiB", backend="driver")
+    limits_driver.has_limits = False
     with pytest.raises(
-        QuotaError, match=r"backend=driver: needs memory limits, which driver 580.65.06"
+        QuotaError,
+        match=r"backend=driver: needs memory limits, which driver 580.65.06",
     ):
-        opened(node, memory="4GiB", backend="driver")
+        opened(limits_node, memory="4GiB", backend="driver")
 
 
 def test_a_host_process_that_could_walk_around_everything_stays_advice(
-    node: FakeDaemon, driver: FakeDriver
+    limits_node: FakeDaemon, limits_driver: FakeDriver
 ) -> None:
     entry = TenantRecord("0" * 16, "bound", "x", isolation="advisory", cgroup=CGROUP)
-    assert set_driver_limits(entry, node) == "advisory"
-    assert driver.held == {}
+    assert set_driver_limits(entry, limits_node) == "advisory"
+    assert limits_driver.held == {}
 
 
 def test_quota_changes_and_burst_limits_reach_the_driver(
-    node: FakeDaemon, driver: FakeDriver, program: FakeProcess, cgroup: Path
+    limits_node: FakeDaemon, limits_driver: FakeDriver, program: FakeProcess, cgroup: Path
 ) -> None:
-    tenant = bound(node, program, memory="10GiB", memory_limit="200GiB", devices="0")
-    assert driver.held[CARD, cgroup] == DriverLimits(10 * GIB, 140 * GIB)
-    other = opened(node, memory="100GiB", devices="0")
-    assert driver.held[CARD, cgroup] == DriverLimits(10 * GIB, 40 * GIB)
-    set_quota(entry_of(node, tenant), {"memory": "20GiB", "memory-limit": "30GiB"}, node)
-    assert driver.held[CARD, cgroup] == DriverLimits(20 * GIB, 30 * GIB)
-    set_quota(entry_of(node, tenant), {"memory-limit": "200GiB"}, node)
-    release_tenant(other["key"], node, "it has ended")
-    update_burst_limits(node)
-    assert driver.held[CARD, cgroup] == DriverLimits(20 * GIB, 140 * GIB)
+    tenant = bound(limits_node, program, memory="10GiB", memory_limit="200GiB", devices="0")
+    assert limits_driver.held[UUID, cgroup] == DriverLimits(10 * GIB, 140 * GIB)
+    other = opened(limits_node, memory="100GiB", devices="0")
+    assert limits_driver.held[UUID, cgroup] == DriverLimits(10 * GIB, 40 * GIB)
+    set_quota(
+        entry_of(limits_node, tenant), {"memory": "20GiB", "memory-limit": "30GiB"}, limits_node
+    )
+    assert limits_driver.held[UUID, cgroup] == DriverLimits(20 * GIB, 30 * GIB)
+    set_quota(entry_of(limits_node, tenant), {"memory-limit": "200GiB"}, limits_node)
+    release_tenant(other["key"], limits_node, "it has ended")
+    update_burst_limits(limits_node)
+    assert limits_driver.held[UUID, cgroup] == DriverLimits(20 * GIB, 140 * GIB)
 
 
 def test_the_limits_end_with_the_tenant(
-    node: FakeDaemon, driver: FakeDriver, program: FakeProcess, cgroup: Path
+    limits_node: FakeDaemon, limits_driver: FakeDriver, program: FakeProcess, cgroup: Path
 ) -> None:
-    tenant = bound(node, program, memory="4GiB")
-    release_tenant(tenant["key"], node, "it has ended")
-    assert driver.held == {}
-    tenant = bound(node, program, memory="4GiB")
+    tenant = bound(limits_node, program, memory="4GiB")
+    release_tenant(tenant["key"], limits_node, "it has ended")
+    assert limits_driver.held == {}
+    tenant = bound(limits_node, program, memory="4GiB")
     cgroup.rmdir()
-    release_tenant(tenant["key"], node, "it has ended")  # and the driver's limits with the cgroup
-    assert len(driver.held) == 1
+    release_tenant(
+        tenant["key"], limits_node, "it has ended"
+    )  # and the driver's limits with the cgroup
+    assert len(limits_driver.held) == 1
 
 
 def test_a_daemon_that_starts_again_sets_them_again(
-    tmp_path: Path, driver: FakeDriver, program: FakeProcess, cgroup: Path
+    tmp_path: Path, limits_driver: FakeDriver, program: FakeProcess, cgroup: Path
 ) -> None:
-    with fakes.node(tmp_path, driver) as before:
+    with fakes.node(tmp_path, limits_driver) as before:
         tenant = bound(before, program, memory="4GiB", devices="0")
-    driver.held.clear()
-    with fakes.node(tmp_path, driver) as after:
+    limits_driver.held.clear()
+    with fakes.node(tmp_path, limits_driver) as after:
         adopt_tenants(after, after.freezer)
-        assert driver.held == {(CARD, cgroup): DriverLimits(4 * GIB, 4 * GIB)}
+        assert limits_driver.held == {(UUID, cgroup): DriverLimits(4 * GIB, 4 * GIB)}
         assert entry_of(after, tenant).isolation == "driver"
-    driver.has_limits = False
-    with fakes.node(tmp_path, driver) as after:
+    limits_driver.has_limits = False
+    with fakes.node(tmp_path, limits_driver) as after:
         adopt_tenants(after, after.freezer)
         assert entry_of(after, tenant).isolation == "interposer"
 
@@ -207,34 +247,34 @@ def silent(*_: object) -> None:
 
 
 def test_limits_of_a_silent_driver_are_corrected_when_it_answers(
-    node: FakeDaemon,
-    driver: FakeDriver,
+    limits_node: FakeDaemon,
+    limits_driver: FakeDriver,
     program: FakeProcess,
     cgroup: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its program was configured for more than the driver would allocate."""
-    tenant = bound(node, program, memory="10GiB", devices="0")
+    tenant = bound(limits_node, program, memory="10GiB", devices="0")
     with monkeypatch.context() as patched:
-        patched.setattr(driver, "set_limits", silent)
-        set_quota(entry_of(node, tenant), {"memory": "20GiB"}, node)
-        reconcile_tenants(node, node.freezer)
-        assert driver.held[CARD, cgroup] == DriverLimits(10 * GIB, 10 * GIB)
-        assert entry_of(node, tenant).isolation == "interposer"
-    reconcile_tenants(node, node.freezer)
-    assert driver.held[CARD, cgroup] == DriverLimits(20 * GIB, 20 * GIB)
-    assert entry_of(node, tenant).isolation == "driver"
-    driver.held.clear()
-    reconcile_tenants(node, node.freezer)
-    assert driver.held == {}, "once is enough"
+        patched.setattr(limits_driver, "set_limits", silent)
+        set_quota(entry_of(limits_node, tenant), {"memory": "20GiB"}, limits_node)
+        reconcile_tenants(limits_node, limits_node.freezer)
+        assert limits_driver.held[UUID, cgroup] == DriverLimits(10 * GIB, 10 * GIB)
+        assert entry_of(limits_node, tenant).isolation == "interposer"
+    reconcile_tenants(limits_node, limits_node.freezer)
+    assert limits_driver.held[UUID, cgroup] == DriverLimits(20 * GIB, 20 * GIB)
+    assert entry_of(limits_node, tenant).isolation == "driver"
+    limits_driver.held.clear()
+    reconcile_tenants(limits_node, limits_node.freezer)
+    assert limits_driver.held == {}, "once is enough"
 
 
 def test_a_driver_that_loads_late_gets_the_changes_made_before(
-    tmp_path: Path, driver: FakeDriver, program: FakeProcess, cgroup: Path
+    tmp_path: Path, limits_driver: FakeDriver, program: FakeProcess, cgroup: Path
 ) -> None:
-    with fakes.node(tmp_path, driver) as before:
+    with fakes.node(tmp_path, limits_driver) as before:
         tenant = bound(before, program, memory="4GiB", devices="0")
-    with fakes.node(tmp_path, driver) as after:
+    with fakes.node(tmp_path, limits_driver) as after:
         loaded, after.node.driver = after.node.driver, None
         adopt_tenants(after, after.freezer)
         reconcile_tenants(after, after.freezer)
@@ -242,4 +282,310 @@ def test_a_driver_that_loads_late_gets_the_changes_made_before(
         change_limit(entry_of(after, tenant), 0, 5 * GIB, after)
         after.node.driver = loaded
         reconcile_tenants(after, after.freezer)
-        assert driver.held == {(CARD, cgroup): DriverLimits(4 * GIB, 5 * GIB)}
+        assert limits_driver.held == {(UUID, cgroup): DriverLimits(4 * GIB, 5 * GIB)}
+
+
+CARD, OTHER = fakes.card(0), fakes.card(1)
+
+
+@pytest.fixture
+def changing_driver() -> FakeDriver:
+    return FakeDriver(CARD, OTHER)
+
+
+@pytest.fixture
+def changing(tmp_path: Path, changing_driver: FakeDriver) -> Iterator[FakeDaemon]:
+    with fakes.node(tmp_path, changing_driver) as made:
+        truth = made.sampler
+        loader = DriverLoader(made)
+        loader.sampler = truth
+        truth._changed = lambda now: made.decide.submit(lambda: loader.take_over(now))
+        truth.look()
+        yield made
+
+
+@pytest.fixture
+def truth(changing: FakeDaemon) -> UsageSampler:
+    return changing.sampler
+
+
+def events(capfd: pytest.CaptureFixture[str], *names: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines() if line[:1] == "{"]
+    return [line for line in lines if line["event"] in names]
+
+
+def changed(changing: FakeDaemon) -> None:
+    """Look, have the change understood, and look again."""
+    changing.sampler.look()
+    changing.decide.run(lambda: None)
+    changing.sampler.look()
+
+
+def health(changing: FakeDaemon, card: Card = CARD) -> str:
+    return changing.observed.usage.cards[card.uuid].health
+
+
+def test_a_card_under_mig_keeps_its_reservations_and_takes_no_new_ones(
+    changing: FakeDaemon, changing_driver: FakeDriver
+) -> None:
+    opened(changing, memory="4GiB", devices="0")
+    changing_driver.parts = {CARD.uuid: ()}
+    changed(changing)
+    with pytest.raises(NoRoom, match="MIG is enabled"):
+        opened(changing, memory="4GiB", devices="0")
+    assert len(changing.ledger.entries) == 1
+    [warning] = [text for text in status_row(changing)["warnings"] if "MIG" in text]
+    assert "card 0" in warning
+    changing_driver.parts = {}
+    changed(changing)
+    opened(changing, memory="4GiB", devices="0")
+
+
+def test_reservations_follow_the_uuid_when_indices_change(
+    changing: FakeDaemon, changing_driver: FakeDriver
+) -> None:
+    opened(changing, memory="4GiB", devices="0")
+    changing_driver._cards = (replace(OTHER, index=0), replace(CARD, index=1))
+    changed(changing)
+    allocated = {room.card.index: room.allocated_bytes for room in changing.accounts.capacities()}
+    assert allocated == {0: 0, 1: 4 * GIB}
+
+
+def test_a_lost_card_frees_nothing_and_is_healthy_again_when_it_answers(
+    changing: FakeDaemon,
+    changing_driver: FakeDriver,
+    truth: UsageSampler,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    opened(changing, memory="4GiB", devices="0")
+    changing_driver.lost, changing_driver.xids = frozenset({CARD.uuid}), ((CARD.uuid, 79),)
+    truth.look()
+    assert health(changing).startswith("XID 79: it has fallen off the bus")
+    assert health(changing, OTHER) == "ok"
+    with pytest.raises(NoRoom, match="XID 79"):
+        opened(changing, memory="4GiB", devices="0")
+    assert [room.allocated_bytes for room in changing.accounts.capacities()] == [4 * GIB, 0]
+    changing_driver.lost = frozenset()
+    truth.look()
+    assert health(changing) == "ok"
+    names = ["card-xid-reported", "card-unhealthy", "card-recovered"]
+    assert [line["event"] for line in events(capfd, *names)] == names
+
+
+def test_an_xid_that_makes_a_card_unfit_lasts_until_it_was_reset(
+    changing: FakeDaemon, changing_driver: FakeDriver, truth: UsageSampler
+) -> None:
+    changing_driver.xids = ((CARD.uuid, 95),)
+    truth.look()
+    truth.look()
+    assert health(changing).startswith("XID 95")
+    changing_driver.lost = frozenset({CARD.uuid})
+    truth.look()
+    changing_driver.lost = frozenset()
+    truth.look()
+    assert health(changing) == "ok"
+
+
+@pytest.mark.parametrize("number", [13, 31, 43, 45, 94, 12345])
+def test_an_xid_of_a_program_is_counted_and_no_fault_of_the_card(
+    changing: FakeDaemon,
+    changing_driver: FakeDriver,
+    truth: UsageSampler,
+    number: int,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    changing_driver.uses = {CARD.uuid: (ProcessUse(4242, GIB),)}
+    changing_driver.xids = ((CARD.uuid, number), (CARD.uuid, number))
+    truth.look()
+    assert health(changing) == "ok"
+    assert truth.health.xids == {(CARD.uuid, number): 2}
+    said = events(capfd, "card-xid-reported")
+    assert [(line["xid"], line["processes"]) for line in said] == [(number, [4242])] * 2
+
+
+def test_impossible_figures_are_reported_and_accuse_no_container(
+    changing: FakeDaemon,
+    changing_driver: FakeDriver,
+    truth: UsageSampler,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def lie() -> None:
+        raise InvalidSample("card 0: process 7 holds more than there is")
+
+    monkeypatch.setattr(changing_driver, "during", lie)
+    truth.look()
+    truth.look()
+    assert truth.observed.usage.stale == "card 0: process 7 holds more than there is"
+    monkeypatch.setattr(changing_driver, "during", lambda: None)
+    truth.look()
+    assert truth.observed.usage.stale == ""
+    names = ["driver-sample-rejected", "driver-recovered"]
+    assert [line["event"] for line in events(capfd, *names)] == names
+    assert changing.node.driver is not None
+
+
+SHARE = "GPUSHARE_MEMORY=4GiB"
+
+
+NEWER = "590.10.01"
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """A machine with the driver that the node's NVML is of."""
+    made = ubuntu_server(tmp_path / "host")
+    upgrade(made, FakeDriver.driver_version)
+    monkeypatch.setattr(driver_loader, "ROOT", made.root)
+    return made
+
+
+@pytest.fixture
+def upgraded(tmp_path: Path, host: Host) -> Iterator[FakeDaemon]:
+    """A node whose spec is its own, of that driver."""
+    del host
+    config = Config(cdi=tmp_path / "state/driver.json")
+    with fakes.node(tmp_path, config=config) as made:
+        assert made.node.driver is not None
+        made.node.driver = replace(
+            made.node.driver, files=driver_loader.load_driver_files(made.node.config)
+        )
+        made.node.fingerprint = driver_loader.driver_fingerprint(
+            made.node.driver.files, simulated=False
+        )
+        yield made
+
+
+def install(host: Host, version: str) -> None:
+    """Put the files of another version in place, as a package manager does."""
+    shutil.rmtree(host.root / DEBIAN.lstrip("/"))
+    host.version = version
+    host.write(f"{DEBIAN}/libc.so.6")
+    host.libraries(DEBIAN, {"libcuda": "1", "libnvidia-ml": "1", "libnvidia-ptxjitcompiler": "1"})
+
+
+def upgrade(host: Host, version: str) -> None:
+    install(host, version)
+    host.write("proc/driver/nvidia/version", f"NVRM version: x  Kernel Module  {version}  Wed\n")
+
+
+@pytest.fixture
+def nvml(upgraded: FakeDaemon) -> FakeDriver:
+    made = upgraded.node.loaded().nvml
+    assert isinstance(made, FakeDriver)
+    return made
+
+
+def create(upgraded: FakeDaemon, folder: Path) -> str:
+    """Create a container; return the real libcuda that it has."""
+    container = BundleToCreate(folder, SHARE, identity=folder.name)
+    container.create(upgraded)
+    mounts = {entry["destination"]: entry["source"] for entry in container.document()["mounts"]}
+    return str(mounts["/opt/gpushare/driver/libcuda.so.1"])
+
+
+def test_libraries_without_their_module_are_not_used(
+    upgraded: FakeDaemon, host: Host, tmp_path: Path
+) -> None:
+    assert create(upgraded, tmp_path / "before").endswith(FakeDriver.driver_version)
+    install(host, NEWER)
+    with pytest.raises(NoDriver) as caught:
+        create(upgraded, tmp_path / "meanwhile")
+    text = str(caught.value)
+    assert f"libraries are {NEWER}, and its kernel module is {FakeDriver.driver_version}" in text
+    assert "reboot" in text
+    assert len(upgraded.ledger.entries) == 1
+    assert text in status_row(upgraded)["warnings"]
+
+
+def test_files_that_disappeared_are_not_used(
+    upgraded: FakeDaemon, host: Host, tmp_path: Path
+) -> None:
+    for path in (host.root / DEBIAN.lstrip("/")).glob("libcuda*"):
+        path.unlink()
+    with pytest.raises(NoDriver, match="Install NVIDIA's driver"):
+        create(upgraded, tmp_path / "b")
+
+
+def test_a_new_driver_with_its_module_is_loaded_and_used(
+    upgraded: FakeDaemon, host: Host, tmp_path: Path
+) -> None:
+    upgrade(host, NEWER)
+    assert create(upgraded, tmp_path / "b").endswith(NEWER)
+    assert upgraded.node.loaded().nvml.driver_version == NEWER
+    assert not upgraded.node.driver_fault
+    written = json.loads((upgraded.node.config.state_dir / "driver.json").read_text())
+    assert any(NEWER in mount["hostPath"] for mount in written["containerEdits"]["mounts"])
+
+
+def test_a_new_driver_that_does_not_answer_is_not_used(
+    upgraded: FakeDaemon, nvml: FakeDriver, host: Host, tmp_path: Path
+) -> None:
+    nvml.refuses_to_load = "NVML: Driver/library version mismatch"
+    upgrade(host, NEWER)
+    with pytest.raises(NoDriver, match="is not responding: NVML: Driver/library version mismatch"):
+        create(upgraded, tmp_path / "meanwhile")
+    nvml.refuses_to_load = ""
+    assert create(upgraded, tmp_path / "b").endswith(NEWER)
+
+
+def test_a_driver_whose_version_differs_from_its_files_is_not_used(
+    upgraded: FakeDaemon, nvml: FakeDriver, host: Host, tmp_path: Path
+) -> None:
+    nvml.version_of = lambda _: "585.1"
+    upgrade(host, NEWER)
+    with pytest.raises(NoDriver, match=f"libraries are {NEWER}, and the driver reports 585.1"):
+        create(upgraded, tmp_path / "b")
+
+
+def test_a_spec_of_another_program_is_never_overwritten(tmp_path: Path, host: Host) -> None:
+    theirs = tmp_path / "nvidia.json"
+    theirs.write_text(json.dumps(driver.find(host.root).cdi()))
+    with fakes.node(tmp_path, config=Config(cdi=theirs)) as upgraded:
+        upgraded.node.driver = replace(
+            upgraded.node.loaded(), files=driver_loader.load_driver_files(upgraded.node.config)
+        )
+        upgraded.node.fingerprint = driver_loader.driver_fingerprint(
+            upgraded.node.driver.files, simulated=False
+        )
+        before = theirs.read_bytes()
+        install(host, NEWER)
+        with pytest.raises(NoDriver, match=f"nvidia-ctk cdi generate --output={theirs}"):
+            create(upgraded, tmp_path / "b")
+        assert theirs.read_bytes() == before
+
+
+def test_the_driver_is_mounted_even_if_the_spec_cannot_be_kept(
+    tmp_path: Path, host: Host, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "state").write_text("no folder")
+    config = Config(state_dir=tmp_path / "state", cdi=tmp_path / "state/driver.json")
+    assert driver_loader.load_driver_files(config).cuda.host_path.endswith(host.version)
+    assert "driver-cdi-spec-write-failed" in capfd.readouterr().err
+
+
+def nodes(*entries: tuple[str, int, int]) -> DriverFiles:
+    keys = ("path", "type", "major", "minor")
+    devices = [dict(zip(keys, (path, "c", *rest), strict=True)) for path, *rest in entries]
+    mounts = [
+        {"hostPath": f"/x/{name}", "containerPath": f"/x/{name}"}
+        for name in ("libcuda.so.1", "libnvidia-ml.so.1")
+    ]
+    document = {
+        "cdiVersion": "0.5.0",
+        "kind": "nvidia.com/gpu",
+        "devices": [{"name": "0", "containerEdits": {}}],
+        "containerEdits": {"deviceNodes": devices, "mounts": mounts},
+    }
+    return from_cdi(cdi.from_document(document))
+
+
+def test_nodes_have_links_by_their_numbers(tmp_path: Path) -> None:
+    """systemd looks there when it writes a container's device rules anew."""
+    folder = tmp_path / "char"
+    files = nodes(("/dev/null", 1, 3), ("/dev/zero", 1, 5), ("/dev/nvidia99", 195, 99))
+    assert driver_loader.link_devices(files, folder) == ["1:3", "1:5"]
+    assert (folder / "1:3").stat().st_rdev == os.makedev(1, 3)
+    assert not (folder / "195:99").is_symlink()
+    assert driver_loader.link_devices(files, folder) == []
+    assert driver_loader.link_devices(nodes(("/dev/null", 1, 4)), tmp_path) == []  # it is 1:3

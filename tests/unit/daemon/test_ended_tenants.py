@@ -17,8 +17,8 @@ from . import registered
 from .fakes import GIB, FakeDaemon
 from .operations import opened
 from .test_compute_usage import MS, ScheduledGate
-from .test_cordon import ask
 from .test_metrics import waited
+from .test_placement import ask_node as ask
 
 
 @pytest.fixture

@@ -1,19 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is logged and what gpushare/events.py lists are the same."""
+"""What is logged is listed, cannot be made to grow, and is written without privileges."""
 
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 import gpushare.daemon
 from gpushare.cli.history import TEXTS
 from gpushare.daemon.audit.audit import _figures
 from gpushare.daemon.audit.judge import Verdict
+from gpushare.daemon.core import privileges
+from gpushare.daemon.core.log import (
+    Allowances,
+    event_count,
+    log,
+    report_suppressed,
+    set_owner_lookup,
+)
 from gpushare.daemon.policy import EscalationState, QuotaSample
-from gpushare.events import EVENTS, KEPT
+from gpushare.events import EVENTS, KEPT, LASTING, SENT_BY_TENANTS, UNCHARGED
 
 from . import fakes
 
@@ -40,17 +52,132 @@ def test_every_event_that_is_listed_is_logged() -> None:
     assert sorted(EVENTS.keys() - {event for _, event in logged()}) == []
 
 
-def test_every_kept_name_is_an_event() -> None:
-    assert sorted(KEPT - EVENTS.keys()) == []
-
-
-def test_event_names_are_words_with_hyphens() -> None:
-    assert [name for name in EVENTS if not re.fullmatch(r"[a-z]+(-[a-z]+)*", name)] == []
-
-
 def test_figures_of_a_container_over_quota_are_those_that_history_shows() -> None:
     sample = QuotaSample(used_bytes=6, may_bytes=4)
     verdict = Verdict(fakes.entry(), fakes.card(0).uuid, EscalationState(), "freeze", sample)
     fields = _figures(verdict).keys() | {"reason"}
     for event in ("over-quota-detected", "over-quota-warned", "over-quota-frozen"):
         assert {*re.findall(r"{(\w+)}", TEXTS[event])} <= fields, event
+
+
+KEY, OTHER = "a" * 16, "b" * 16
+
+
+BURST = 256 << 10
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The lines that are written."""
+    written: list[bytes] = []
+    monkeypatch.setattr("os.write", lambda _fd, line: written.append(line))
+    return written
+
+
+def events(lines: list[bytes]) -> list[str]:
+    return [json.loads(line)["event"] for line in lines]
+
+
+def test_endless_refusals_of_one_user_do_not_fill_the_log(lines: list[bytes]) -> None:
+    before = event_count("caller-refused")
+    for number in range(20_000):
+        log("caller-refused", "warning", op="open", pid=number, uid=1000, error="x" * 200)
+    assert sum(map(len, lines)) < BURST + 4096
+    assert event_count("caller-refused") - before == 20_000  # each one is counted
+    log("caller-refused", "warning", op="open", pid=1, uid=1001, error="another user")
+    assert json.loads(lines[-1])["uid"] == 1001
+    written = len(lines)
+    report_suppressed()
+    [report] = [json.loads(line) for line in lines[written:]]
+    assert report["event"] == "log-lines-suppressed"
+    assert report["lines"] == 20_000 - (written - 1)
+    report_suppressed()
+    assert len(lines) == written + 1  # nothing more to report
+
+
+def test_a_user_of_many_uids_fills_no_log_either(lines: list[bytes]) -> None:
+    for uid in range(100_000, 120_000):
+        for _ in range(2):
+            log("caller-refused", "warning", op="open", pid=1, uid=uid, error="x" * 200)
+    assert sum(map(len, lines)) < (1 << 20) + 8192
+
+
+def test_the_messages_of_a_tenant_hide_nothing_that_is_known_of_it(lines: list[bytes]) -> None:
+    for _ in range(20_000):
+        log("tenant-log-received", "error", tenant=KEY, container_pid=1, text="\0" * 1000)
+    assert sum(map(len, lines)) < BURST + 8192
+    lines.clear()
+    log("over-quota-frozen", "warning", tenant=KEY, used_bytes=1)
+    log("tenant-released", tenant=KEY, reason="its process has ended")
+    log("tenant-log-received", "error", tenant=OTHER, container_pid=1, text="of another")
+    assert events(lines) == ["over-quota-frozen", "tenant-released", "tenant-log-received"]
+
+
+def test_the_budget_of_a_tenant_outlives_it(lines: list[bytes]) -> None:
+    """A container that starts again and again under the same key does not begin anew."""
+    for _ in range(5000):
+        log("tenant-log-received", "error", tenant=KEY, container_pid=1, text="x" * 1000)
+    log("tenant-released", tenant=KEY, reason="its process has ended")
+    lines.clear()
+    for _ in range(100):
+        log("tenant-log-received", "error", tenant=KEY, container_pid=1, text="x" * 1000)
+    assert len(lines) <= 2
+
+
+def test_host_processes_of_a_user_are_charged_to_the_user(lines: list[bytes]) -> None:
+    set_owner_lookup(lambda _key: "uid 1000")
+    for number in range(20_000):
+        log("tenant-reserved", tenant=f"{number:016x}", name="x" * 100)
+    set_owner_lookup(lambda _key: "")
+    log("tenant-released", tenant=f"{19_999:016x}", name="x" * 100)  # its record is gone by then
+    assert sum(map(len, lines)) < BURST + 4096
+
+
+def test_a_user_cannot_hide_evidence_behind_the_refusals_of_other_uids(
+    lines: list[bytes],
+) -> None:
+    for uid in range(100_000, 120_000):
+        log("caller-refused", "warning", op="open", pid=1, uid=uid, error="x" * 200)
+    lines.clear()
+    set_owner_lookup(lambda _key: "uid 100000")
+    log("over-quota-frozen", "warning", tenant=KEY, used_bytes=1)
+    set_owner_lookup(lambda _key: "")
+    assert events(lines) == ["over-quota-frozen"]
+
+
+def test_as_many_sources_as_there_are_take_no_memory_without_end() -> None:
+    allowances = Allowances(1.0, 1.0)
+    for number in range(50_000):
+        assert allowances.take(str(number), 0.0)
+    assert len(allowances._of) <= 4096
+
+
+def test_the_classes_of_events_are_events() -> None:
+    assert sorted((LASTING | UNCHARGED | SENT_BY_TENANTS) - EVENTS.keys()) == []
+    assert LASTING <= KEPT
+    assert not SENT_BY_TENANTS & (LASTING | UNCHARGED | KEPT)
+
+
+PACKAGE = Path(__file__).parents[3] / "gpushare"
+
+
+def settings(name: str) -> list[str]:
+    """Return what the unit says of `name`, line by line."""
+    unit = (PACKAGE.parent / "packaging/systemd/gpushared.service").read_text()
+    lines = (line.partition("=") for line in unit.splitlines())
+    return [value for key, _, value in lines if key == name]
+
+
+def test_the_unit_leaves_the_capabilities_that_the_daemon_keeps() -> None:
+    kept = {f"CAP_{why.partition(':')[0]}" for why in privileges.KEPT.values()}
+    assert set(" ".join(settings("CapabilityBoundingSet")).split()) == kept
+
+
+def test_the_unit_gives_the_daemon_the_priority_that_it_takes() -> None:
+    assert settings("Nice") == [str(privileges.PRIORITY)]
+
+
+def test_without_root_the_message_asks_for_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(privileges.NotRoot, match="must be root"):
+        privileges.require_root()

@@ -14,14 +14,14 @@ import pytest
 
 from gpushare import abi, config
 from gpushare.daemon import scheduler_sync
-from gpushare.daemon.cards.driver_client import DriverSample, ProcessUse
+from gpushare.daemon.cards.driver_client import DriverSample
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.eviction import preconditions
 from gpushare.daemon.eviction import worker_main as api
 from gpushare.daemon.eviction.checkpoint_client import CheckpointError
 from gpushare.daemon.eviction.evictions import BeforeKill
 from gpushare.daemon.eviction.preconditions import CannotRestore, MemoryLimit
-from gpushare.daemon.eviction.steps import EvictionFailed, OnCardWatch
+from gpushare.daemon.eviction.steps import EvictionFailed
 from gpushare.daemon.identity import processes
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.queue import Applicant
@@ -45,8 +45,14 @@ from .operations import opened
 from .registered import hold
 
 LEAST_MEMORY = preconditions.least_memory
+
+
 OUT_OF_MEMORY = CheckpointError("restore: CUDA_ERROR_OUT_OF_MEMORY", 2)
+
+
 REFUSED = CheckpointError("checkpoint: CUDA_ERROR_NOT_SUPPORTED", 801)
+
+
 SLOW = CheckpointError("lock: CUDA_ERROR_NOT_READY", 600)
 
 
@@ -496,21 +502,6 @@ def test_one_that_waits_and_one_that_is_lost_are_named(made: EvictableNode) -> N
     assert "the program waits for its memory" in report["advice"][1]
 
 
-def test_memory_of_an_evicted_tenant_that_the_driver_lists_is_reported_once(
-    made: EvictableNode, capfd: pytest.CaptureFixture[str]
-) -> None:
-    tenant, watch = made.tenant(), OnCardWatch(made.node)
-    made.node.evictions.evict(tenant.key)
-    made.look()
-    watch.look()
-    assert "tenant-evicted-on-card" not in capfd.readouterr().err
-    made.driver.uses = {tenant.card: (ProcessUse(tenant.pids[0], GIB),)}
-    for _ in range(4):
-        made.node.sampler.look()
-        watch.look()
-    assert capfd.readouterr().err.count("tenant-evicted-on-card") == 1
-
-
 def test_an_evicted_tenant_takes_no_turn_and_learns_no_context(made: EvictableNode) -> None:
     tenant = made.tenant(gib=4, cores="30")
     assert tenant.key in scheduler_sync.shares_on_card(tenant.card, made.node)
@@ -553,6 +544,8 @@ def test_a_driver_that_says_nothing_is_asked_again_and_loses_nobody(made: Evicta
 
 
 SEQUENCES = 30
+
+
 STEPS = 25
 
 

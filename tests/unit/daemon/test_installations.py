@@ -124,19 +124,6 @@ def test_an_installation_may_be_used_by_a_hidden_process(
     assert versions.sweep() == []
 
 
-def test_a_prefix_that_cannot_be_written_is_no_error(
-    versions: Versions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*_: object) -> None:
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr(Path, "rename", refused)
-    monkeypatch.setattr(os, "utime", refused)
-    assert versions.sweep() == []
-    assert versions.install("a") == versions.oldest
-    assert versions.left == names(versions.oldest, versions.before, versions.now)
-
-
 def test_nothing_else_beneath_the_prefix_is_touched(versions: Versions) -> None:
     for name in ("notes", ".hidden", "0.1.0-not-a-sum", "0.1.0-0123456789abc"):
         (versions.prefix / name).mkdir()
@@ -145,16 +132,6 @@ def test_nothing_else_beneath_the_prefix_is_touched(versions: Versions) -> None:
     before = versions.left
     assert versions.sweep() == [versions.oldest.root.name]
     assert versions.left == before - names(versions.oldest)
-
-
-def test_remains_of_a_killed_installation_are_removed(versions: Versions) -> None:
-    draft = versions.prefix / f".{versions.now.root.name}.01234567"
-    (draft / "lib").mkdir(parents=True)
-    assert versions.sweep() == [versions.oldest.root.name]
-    assert draft.is_dir()
-    age(draft)
-    assert versions.sweep() == []
-    assert not draft.exists()
 
 
 def test_nothing_is_removed_during_an_installation(versions: Versions) -> None:

@@ -28,7 +28,7 @@ from gpushare.protocol.rows import ACTIONS, TenantRow
 from . import fakes, registered
 from .fakes import GIB, FakeDaemon, FakeDriver, card
 from .operations import opened
-from .test_cordon import ask
+from .test_placement import ask_node as ask
 
 UUID = card(0).uuid
 
@@ -138,10 +138,6 @@ def test_counts_of_an_earlier_daemon_are_not_counted_again(tmp_path: Path) -> No
         assert (row(second)["denied_since_start"], waits(second)) == (2, 2 * 10**9)
 
 
-def waits(node: FakeDaemon) -> int:
-    return row(node)["cards"][0]["compute"]["throttled_ns"]
-
-
 def waited(fd: int, seconds: int) -> None:
     work = abi.WORK.pack(0, 0, 0, 0, 0, 0, 0, seconds * 10**9, 0, 0)
     os.pwrite(fd, work, abi.status_work_offset(0))
@@ -226,3 +222,7 @@ def test_a_whole_card_has_the_drivers_figures(node: FakeDaemon) -> None:
     assert (part["used_bytes"], part["kinds"]["unaccounted"]) == (9 * GIB, 9 * GIB)
     assert (part["utilization"], part["utilization_source"]) == (80.0, "driver")
     assert (part["peak_bytes"], part["expected_bytes"]) == (9 * GIB, None)
+
+
+def waits(node: FakeDaemon) -> int:
+    return row(node)["cards"][0]["compute"]["throttled_ns"]

@@ -28,10 +28,9 @@ from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.daemon_status import status_row
 
 from . import fakes
-from .fakes import FakeDaemon, FakeDriver, card, entry
+from .fakes import GIB, FakeDaemon, FakeDriver, card, entry
 from .test_mps_placement import configured
 
-GIB = 1 << 30
 CARD = card(0)
 
 

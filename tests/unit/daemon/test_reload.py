@@ -27,7 +27,7 @@ from gpushare.daemon.operator.reload import (
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.views.daemon_status import status_row
 from gpushare.quota.errors import QuotaError
-from gpushare.quota.node_settings import ALLOWED_MODE, CORDONED, PLACEMENT, POLICY
+from gpushare.quota.node_settings import ALLOWED_MODE, CORDONED, POLICY
 from gpushare.quota.request_policy import RequestPolicy
 
 from . import fakes
@@ -169,7 +169,11 @@ def test_every_key_either_holds_at_once_or_takes_a_restart() -> None:
 
 
 QGPU = "node label tke.cloud.tencent.com/qgpu-schedule-policy"
+
+
 OWN = "node label gpushare.io/wanted-policy"
+
+
 ACK = "node label ack.node.gpu.schedule"
 
 
@@ -204,16 +208,6 @@ def test_it_is_kept_by_the_next_gpushared_while_gpushare_node_is_away(tmp_path: 
     assert json.loads((tmp_path / "state/node-labels.json").read_text()) == {
         OWN: {POLICY: "fixed-share"}
     }
-
-
-def test_a_damaged_file_is_set_aside_for_the_last_good_one(tmp_path: Path) -> None:
-    with labelled(tmp_path) as made:
-        set_node_setting(POLICY, "burst-share", QGPU, made)
-    (tmp_path / "state/node-labels.json").write_text('{"x": {"defaults.policy": "first-come"}}')
-    with labelled(tmp_path) as after:
-        assert policy(after) == "burst-share"
-        [warning] = [one for one in status_row(after)["warnings"] if "node-labels.json" in one]
-        assert "kubectl label node" in warning
 
 
 def test_the_mode_of_all_cards_applies_to_new_requests_and_is_named(tmp_path: Path) -> None:
@@ -262,21 +256,6 @@ def test_a_label_cannot_lift_a_maximum(tmp_path: Path) -> None:
         assert policy(made) == "fixed-share"
 
 
-def test_a_namespace_with_a_default_of_its_own_keeps_it(tmp_path: Path) -> None:
-    text = (
-        "defaults: {policy: fixed-share}\n"
-        "namespaces:\n"
-        "  own: {defaults: {policy: fixed-share}}\n"
-        "  inherits: {max_per_card: {tenants: 8}}\n"
-        "  limited: {max_per_request: {policies: [fixed-share]}}\n"
-    )
-    with labelled(tmp_path, text) as made:
-        set_node_setting(POLICY, "best-effort", QGPU, made)
-        terms = [made.node.config.terms_of(name) for name in ("", "inherits", "own", "limited")]
-        found = [one.defaults.policy for one in (made.node.config.users, *terms)]
-        assert found == [*["best-effort"] * 3, *["fixed-share"] * 2]
-
-
 def test_a_node_can_refuse_its_labels(tmp_path: Path) -> None:
     with labelled(tmp_path) as made:
         set_node_setting(POLICY, "burst-share", QGPU, made)
@@ -306,23 +285,3 @@ def test_hamis_annotation_cordons_cards_and_running_containers_stay(tmp_path: Pa
         cordon_card(made.accounts.capacities()[0].card, "fan", made)
         reset_node_setting(CORDONED, made)
         assert [capacity.cordoned for capacity in made.accounts.capacities()] == ["fan", None]
-
-
-def test_a_label_sets_the_policy_of_new_containers_and_of_no_other(tmp_path: Path) -> None:
-    with labelled(tmp_path, "defaults: {policy: best-effort}") as made:
-        before = opened(made, memory="1GiB", cores="10")
-        set_node_setting(POLICY, "burst-share", QGPU, made)
-        assert policy(made) == "burst-share"
-        assert policy(made, policy="fixed-share") == "fixed-share"
-        assert entry_of(made, before).policy == "best-effort"
-        reset_node_setting(POLICY, made)
-        assert policy(made) == "best-effort"
-
-
-def test_the_placement_is_that_of_requests_without_one(tmp_path: Path) -> None:
-    with labelled(tmp_path) as made:
-        set_node_setting(PLACEMENT, "spread", "node label ack.node.gpu.placement", made)
-        used = {entry_of(made, opened(made, memory="1GiB")).allocations[0].uuid for _ in range(2)}
-        assert len(used) == 2
-        packed = opened(made, memory="1GiB", placement="binpack")
-        assert entry_of(made, packed).allocations[0].uuid in used

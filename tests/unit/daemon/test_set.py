@@ -1,19 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""set and set --reset: the ledger, the page and the next container, at once or not at all."""
+"""set and set --reset, and the settings kept on disk: the record, the page, the next container."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpushare import abi
-from gpushare.config import Config, parse
+from gpushare import abi, config
+from gpushare.config import parse
 from gpushare.daemon import scheduler_sync
+from gpushare.daemon.cards.context_size import (
+    ContextSizes,
+    DriverFigures,
+    measure_rounding,
+)
 from gpushare.daemon.lifecycle.bind import bind
+from gpushare.daemon.lifecycle.host_process import open_tenant
 from gpushare.daemon.operator.cards import set_card_policy
 from gpushare.daemon.operator.resize import (
     NotResizable,
@@ -22,18 +30,17 @@ from gpushare.daemon.operator.resize import (
     set_quota,
 )
 from gpushare.daemon.placement.request import NoRoom
-from gpushare.daemon.store.overrides import Overrides
+from gpushare.daemon.store.overrides import Overrides, OverridesError
 from gpushare.daemon.views.queue import profile_rows
 from gpushare.daemon.views.tenant_status import tenant_status
 from gpushare.protocol import HostProcessGrant
-from gpushare.quota.effective_request import Defaults
 from gpushare.quota.errors import QuotaError
-from gpushare.quota.request_policy import RequestPolicy
 
 from . import fakes, registered
+from .bundles import BundleToCreate, ContainerdBundles
 from .fake_process import FakeProcess
 from .fakes import GIB, MIB, FakeDaemon, FakeDriver, card
-from .operations import entry_of, grant, opened
+from .operations import ME, entry_of, grant, opened
 
 
 def test_set_refuses_more_than_is_available(node: FakeDaemon) -> None:
@@ -143,24 +150,6 @@ def test_set_changes_the_page_the_ledger_and_the_next_container(node: FakeDaemon
     assert int.from_bytes(page[abi.GRANT_CARD_CORES_PERCENT :][:4], "little") == 40
 
 
-@pytest.mark.parametrize(
-    ("default", "asked", "expected"),
-    [
-        (None, {}, "fixed-share"),
-        ("burst-share", {}, "burst-share"),
-        (None, {"cores": "30", "policy": "burst-share"}, "burst-share"),
-    ],
-)
-def test_cores_keep_the_policy_requested_or_take_that_of_create(
-    tmp_path: Path, default: str | None, asked: dict[str, str], expected: str
-) -> None:
-    config = Config(terms=RequestPolicy(Defaults(policy=default)))
-    with fakes.node(tmp_path, config=config) as node:
-        tenant = opened(node, memory="4GiB", **asked)
-        set_of(node, tenant, cores="50")
-        assert entry_of(node, tenant).policy == expected
-
-
 def test_more_cores_than_the_card_has_left_are_refused_with_the_numbers(node: FakeDaemon) -> None:
     tenant = opened(node, memory="4GiB", cores="30", devices="0")
     opened(node, memory="4GiB", cores="60", devices="0")
@@ -218,15 +207,6 @@ def test_a_best_effort_card_reserves_no_cores(node: FakeDaemon) -> None:
     assert node.node.policy_of("GPU-0000") == "best-effort"
     other = opened(node, memory="4GiB", cores="90", devices="1")
     assert permille(node, other) == 900
-
-
-def test_a_daemon_that_ended_between_file_and_ledger_settles_it(tmp_path: Path) -> None:
-    with fakes.node(tmp_path) as before:
-        tenant = opened(before, memory="4GiB", cores="30")
-        before.node.card_overrides.set("GPU-0000", {"policy": "best-effort"})
-    with fakes.again(tmp_path) as after:
-        assert reserved(after, tenant) == 0
-        assert after.accounts.capacities()[0].cores_available == 100
 
 
 @pytest.mark.parametrize("policy", ["fixed-share", "burst-share", "best-effort"])
@@ -328,6 +308,8 @@ ASKED: Mapping[str, str] = {
     "idle-after": "2h",
     "time-limit": "8h",
 }
+
+
 SET: Mapping[str, str] = {
     "memory": "6GiB",
     "memory-limit": "8GiB",
@@ -375,19 +357,6 @@ def test_a_container_whose_request_is_lost_keeps_its_cores(
     assert (changed.policy, reserved(node, tenant)) == ("fixed-share", 30)
 
 
-def test_all_that_was_set_is_as_it_was(node: FakeDaemon) -> None:
-    tenant = as_asked(node)
-    before = entry_of(node, tenant)
-    page = grant(node, tenant).read_bytes()
-    set_quota(before, SET, node)
-    assert entry_of(node, tenant) != before
-    assert reset_quota(entry_of(node, tenant), (), node) == before
-    assert entry_of(node, tenant) == before
-    assert node.node.overrides.of(tenant["id"]) == {}
-    offset = 4096 + abi.GRANT_CARD_CORES_PERCENT
-    assert grant(node, tenant).read_bytes()[offset : offset + 4] == page[offset : offset + 4]
-
-
 @pytest.mark.parametrize("key", SET)
 def test_one_key_goes_back_and_the_others_stay(node: FakeDaemon, key: str) -> None:
     tenant = as_asked(node)
@@ -398,21 +367,6 @@ def test_one_key_goes_back_and_the_others_stay(node: FakeDaemon, key: str) -> No
     others = {name: row for name, row in changed.quota.items() if name != key}
     assert {name: row for name, row in after.quota.items() if name != key} == others
     assert node.node.overrides.of(tenant["id"]).keys() == SET.keys() - {key}
-
-
-def test_memory_reserved_by_others_meanwhile_is_not_taken_back(node: FakeDaemon) -> None:
-    tenant = opened(node, memory="100GiB", cores="80", devices="0")
-    set_quota(entry_of(node, tenant), {"memory": "4GiB", "cores": "10"}, node)
-    opened(node, memory="100GiB", cores="50", devices="0")
-    before = entry_of(node, tenant)
-    with pytest.raises(NoRoom, match="cannot grow train by 96 GiB"):
-        reset_quota(before, ["memory"], node)
-    with pytest.raises(NoRoom, match="no room for 80 % of its compute"):
-        reset_quota(before, ["cores"], node)
-    with pytest.raises(NoRoom):
-        reset_quota(before, (), node)
-    assert entry_of(node, tenant) == before
-    assert node.node.overrides.of(tenant["id"]) == {"memory": "4GiB", "cores": "10"}
 
 
 @pytest.mark.parametrize("keys", [(), ["memory"], ["weight", "cores"]])
@@ -465,15 +419,245 @@ def test_it_stands_above_the_nodes_and_outlives_the_daemon(node: FakeDaemon) -> 
     assert Overrides(node.node.config.state_dir).of(tenant["id"]) == {"over-quota-action": "kill"}
 
 
-def test_an_unknown_choice_is_refused(node: FakeDaemon) -> None:
-    tenant = opened(node, memory="4GiB")
-    with pytest.raises(QuotaError, match="Write observe, warn, freeze or kill"):
-        set_over_quota_action(entry_of(node, tenant), "shoot", node)
-    assert node.node.overrides.of(tenant["id"]) == {}
-
-
 def test_a_whole_card_is_not_judged(node: FakeDaemon) -> None:
     tenant = opened(node, count="1")
     with pytest.raises(NotResizable, match="so the audit does not check it"):
         set_over_quota_action(entry_of(node, tenant), "kill", node)
     assert tenant_status(entry_of(node, tenant), node)["over_quota_action"] == ""
+
+
+def test_a_setting_that_cannot_be_written_is_not_in_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overrides = Overrides(tmp_path)
+    overrides.set("one", {"memory": "4GiB"})
+
+    def full(_fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        overrides.set("one", {"memory": "6GiB"})
+    assert overrides.of("one") == {"memory": "4GiB"}
+    monkeypatch.undo()
+    assert Overrides(tmp_path).of("one") == {"memory": "4GiB"}
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"one": {"speed": "1"}}', "\0" * 64, None])
+def test_damaged_settings_are_set_aside_and_the_last_good_ones_hold(
+    tmp_path: Path, content: str | None
+) -> None:
+    first = Overrides(tmp_path)
+    first.set("one", {"memory": "4GiB"})
+    first.set("two", {"memory": "6GiB"})
+    file = tmp_path / "overrides.json"
+    whole = file.read_text()
+    if content is None:
+        file.unlink()
+    else:
+        file.write_text(content)
+    found = Overrides(tmp_path)
+    assert (found.of("one"), found.of("two")) == ({"memory": "4GiB"}, {"memory": "6GiB"})
+    assert "the last settings of `gpushare set` remain in effect" in found.notice
+    if content is not None:
+        assert (tmp_path / "overrides.json.damaged-1").read_text() == content
+        assert file.read_text() == whole
+        assert Overrides(tmp_path).notice == ""
+
+
+def test_an_operators_own_correction_is_taken_and_kept(tmp_path: Path) -> None:
+    Overrides(tmp_path).set("one", {"memory": "4GiB"})
+    (tmp_path / "overrides.json").write_text('{"one": {"memory": "8GiB"}}')
+    assert Overrides(tmp_path).of("one") == {"memory": "8GiB"}
+    (tmp_path / "overrides.json").write_text("{")
+    assert Overrides(tmp_path).of("one") == {"memory": "8GiB"}
+
+
+def test_a_measured_context_is_kept_by_model_and_driver_version(tmp_path: Path) -> None:
+    figures = DriverFigures(500 * MIB, 256, 4096)
+    ContextSizes(tmp_path, "580").keep(card(0), figures)
+    assert ContextSizes(tmp_path, "580").rounding(card(1)) == (256, 4096)
+    assert ContextSizes(tmp_path, "581").rounding(card(0)) == (0, 0)
+    assert ContextSizes(tmp_path, "580").sizes.get(card(1).model, 0) == 500 * MIB
+    assert ContextSizes(tmp_path, "580").sizes.get(card(0, model="T4").model, 0) == 0
+    assert ContextSizes(tmp_path, "581").sizes.get(card(0).model, 0) == 0
+
+
+def test_reported_context_sizes_count_until_one_is_measured(tmp_path: Path) -> None:
+    contexts = ContextSizes(tmp_path, "580")
+    for seen in (600, 500, 700):
+        contexts.learn(card(), "a", seen * MIB)
+    assert contexts.sizes.get(card().model, 0) == 500 * MIB
+    contexts.keep(card(), DriverFigures(520 * MIB))
+    contexts.learn(card(), "a", 100 * MIB)
+    assert contexts.sizes.get(card().model, 0) == 520 * MIB
+
+
+@pytest.mark.parametrize("lie", [1, 100 * GIB])
+def test_a_false_context_count_decides_nothing(tmp_path: Path, lie: int) -> None:
+    contexts = ContextSizes(tmp_path, "580")
+    for _ in range(3):
+        contexts.learn(card(), "liar", lie)
+        lie -= 1
+    for honest, seen in (("a", 520), ("b", 500)):
+        contexts.learn(card(), honest, seen * MIB)
+    assert 500 * MIB <= contexts.sizes.get(card().model, 0) <= 520 * MIB
+    assert ContextSizes(tmp_path, "580").sizes.get(card().model, 0) == 0, "hearsay is not kept"
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"H200 580": "much"}', '{"H200 580": 5}', '{"H200 580": [-5, 0, 0]}']
+)
+def test_a_damaged_cache_is_measured_anew(tmp_path: Path, content: str) -> None:
+    (tmp_path / "contexts.json").write_text(content)
+    assert not ContextSizes(tmp_path, "580").is_measured(card())
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "rounding"),
+    [
+        (2 * MIB, 4 * 4 * MIB, (0, 2 * MIB)),  # NVIDIA's: a block, and two blocks each
+        (0, 4 * 4 * MIB, (0, 2 * MIB)),  # small buffers in a block that was there
+        (64, 4 * (2 * MIB + 1), (1, 1)),  # another: as requested
+        (64 * 256, 4 * (2 * MIB + 4096), (256, 4096)),
+        (64 * 256 + 1, 4 * (2 * MIB + 4096) + 1, (0, 0)),  # no rounding explains it
+        (-5, 0, (0, 0)),
+        (64 * 1024, 4 * 8 * MIB, (0, 0)),
+    ],
+)
+def test_the_rounding_follows_from_the_drivers_figures(
+    small: int, large: int, rounding: tuple[int, int]
+) -> None:
+    assert measure_rounding(lambda _, count: small if count == 64 else large) == rounding
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", '{"one": 4}', '{"one": {"policy": "fastest"}}', '{"one": {"memory": "4"}}'],
+)
+def test_damaged_settings_are_not_taken_for_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / "overrides.json").write_text(content)
+    with pytest.raises(OverridesError, match="remove it to continue without them"):
+        Overrides(tmp_path)
+
+
+FILE = Path("/etc/gpushare/gpushare.yaml")
+
+
+NOBODY = replace(ME, rootless=True, uid=65534)
+
+
+@contextmanager
+def limited_node(folder: Path, text: str, cards: int = 1) -> Iterator[FakeDaemon]:
+    driver = FakeDriver(*(fakes.card(index) for index in range(cards)))
+    with fakes.node(folder, driver, config.parse(text, FILE)) as made:
+        yield made
+
+
+def annotated(folder: Path, **asked: str) -> BundleToCreate:
+    annotations = {f"gpushare.io/{key.replace('_', '-')}": text for key, text in asked.items()}
+    return BundleToCreate(folder, annotations=annotations)
+
+
+def test_a_namespace_may_trust_the_environment_otherwise(tmp_path: Path) -> None:
+    with limited_node(tmp_path, 'namespaces: {"dev-*": {trust: {env: request}}}\n') as made:
+        for namespace, given in (("dev-y", "shared"), ("team", "none")):
+            engine = ContainerdBundles(tmp_path, {}, pod=namespace, namespace=namespace)
+            container = engine.container(f"train-{namespace}", "GPUSHARE_MEMORY=1GiB")
+            assert container.create(made, "weak")["mode"] == given
+
+
+BYTES, PERCENT = "max_per_request: {memory: 8GiB}\n", "max_per_request: {memory_percent: 5}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "told"),
+    [
+        (BYTES, {"memory_percent": "50"}, "would give 70 GiB, above the ceiling 8 GiB (max_per"),
+        (PERCENT, {"memory": "8GiB"}, "would give 8 GiB, above the ceiling 7 GiB (max_per"),
+        (BYTES, {"memory_percent": "1", "memory_limit": "8GiB"}, ""),
+        (PERCENT, {"memory": "7GiB"}, ""),
+    ],
+)
+def test_a_ceiling_in_the_other_unit_is_enforced_per_card(
+    tmp_path: Path, text: str, asked: dict[str, str], told: str
+) -> None:
+    with limited_node(tmp_path, text) as made:
+        container = annotated(tmp_path / "b", **asked)
+        if not told:
+            assert container.create(made)["mode"] == "shared"
+            return
+        with pytest.raises(NoRoom, match=re.escape(told)):
+            container.create(made)
+        assert not made.ledger.entries
+
+
+@pytest.mark.parametrize(("most", "given"), [(1, False), (2, True)])
+def test_a_request_for_all_cards_obeys_the_ceiling_of_their_number(
+    tmp_path: Path, most: int, given: bool
+) -> None:
+    hook = {"path": "/usr/bin/nvidia-container-runtime-hook", "args": ["hook", "prestart"]}
+    env = ("NVIDIA_VISIBLE_DEVICES=all", "GPUSHARE_MEMORY=1GiB")
+    refused = pytest.raises(NoRoom, match=r"all 2 cards .* ceiling 1 \(max_per_request.count")
+    with limited_node(tmp_path, f"max_per_request: {{count: {most}}}\n", cards=2) as made:
+        container = BundleToCreate(tmp_path / "b", *env, hooks={"prestart": [hook]})
+        with nullcontext() if given else refused:
+            assert container.create(made)["mode"] == "shared"
+
+
+# --- together ---
+
+
+TOGETHER = """\
+namespaces:
+  team:
+    max_per_card:
+      memory: 10GiB
+      cores: 50
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        ({"memory": "8GiB"}, {"memory": "3GiB"}, "11 GiB in all, above 10 GiB (namespaces.team"),
+        ({"memory": "2GiB", "memory-limit": "8GiB"}, {"memory": "3GiB"}, "11 GiB in all, above"),
+        ({"memory": "1GiB", "cores": "30"}, {"memory": "1GiB", "cores": "30"}, "60 % of its comp"),
+        ({"memory": "8GiB"}, {"memory": "2GiB"}, ""),
+    ],
+)
+def test_the_maximum_of_a_namespace_holds_on_each_card(
+    tmp_path: Path, first: dict[str, str], second: dict[str, str], told: str
+) -> None:
+    def container(pod: str, asked: dict[str, str], namespace: str = "team") -> BundleToCreate:
+        annotations = {f"gpushare.io/{key}": text for key, text in asked.items()}
+        engine = ContainerdBundles(tmp_path, annotations, pod=pod, namespace=namespace)
+        return engine.container(f"train-{pod}")
+
+    with limited_node(tmp_path, TOGETHER) as made:
+        container("one", first).create(made)
+        if told:
+            with pytest.raises(NoRoom, match=re.escape(f"would give namespace team {told}")):
+                container("two", second).create(made)
+        else:
+            container("two", second).create(made)
+        assert container("three", {"memory": "4GiB"}, "other").create(made)["mode"] == "shared"
+
+
+# --- users ---
+
+
+def test_a_user_may_not_reserve_more_than_half_of_a_card(tmp_path: Path) -> None:
+    with limited_node(tmp_path, "") as made:
+        with pytest.raises(NoRoom) as refused:
+            open_tenant(NOBODY, {"memory": "100GiB"}, made, made.room)
+        assert "card 0 would give user 65534 100 GiB in all, above 70 GiB" in str(refused.value)
+        open_tenant(NOBODY, {"memory": "40GiB"}, made, made.room)
+        with pytest.raises(NoRoom, match="user 65534 80 GiB in all, above 70 GiB"):
+            open_tenant(NOBODY, {"memory": "40GiB"}, made, made.room)
+        with pytest.raises(NoRoom, match="user 65534 120 GiB in all, above 70 GiB"):
+            open_tenant(NOBODY, {"memory": "1GiB", "memory-limit": "80GiB"}, made, made.room)
+        # Another user has a half of his own, and root is the operator.
+        open_tenant(replace(NOBODY, uid=1000), {"memory": "40GiB"}, made, made.room)
+        open_tenant(ME, {"memory": "50GiB"}, made, made.room)

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from gpushare.daemon.cards import nvml_calls, nvml_client
 from gpushare.daemon.cards.driver_client import DriverSample, InvalidSample, ProcessUse
-from gpushare.daemon.cards.nvml_client import links_from_facts, nvlink_link, pcie_link
-from gpushare.daemon.placement.model import NO_NODE, UNKNOWN
+from gpushare.daemon.cards.nvml_client import links_from_facts
+from gpushare.daemon.placement.model import NO_NODE
 
 from . import scripted_worker
-from .scripted_worker import GIB, LOOK
+from .fakes import GIB
+from .scripted_worker import LOOK
 
 OF = nvml_client.driver_description(scripted_worker.ANSWERS["load"])
 
@@ -154,22 +155,6 @@ def test_through_switches_the_card_with_fewer_links_says_how_many() -> None:
 )
 def test_levels_are_called_as_nvidia_smi_calls_them(level: int, kind: str) -> None:
     assert link(facts(card("a"), card("b"), level=level)) == kind
-
-
-def test_missing_topology_stays_unknown() -> None:
-    found = links_from_facts(facts(card(None), card(None)), lambda _: 0)
-    assert found.link("A", "B") == UNKNOWN
-    assert found.node("A") == NO_NODE
-
-
-def test_every_nvlink_is_nearer_than_any_pcie_and_more_of_them_are_nearer() -> None:
-    nvlinks = [nvlink_link(count).distance for count in range(1, 19)]
-    levels = [pcie_link(level).distance for level in (0, 10, 20, 30, 40, 50)]
-    assert nvlinks == sorted(nvlinks, reverse=True)
-    assert levels == sorted(levels)
-    assert min(nvlinks) > 0
-    assert max(nvlinks) < min(levels)
-    assert max(levels) < UNKNOWN.distance
 
 
 def test_the_kernel_says_the_node_where_nvml_does_not() -> None:
