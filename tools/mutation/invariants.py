@@ -121,7 +121,7 @@ INVARIANTS: Final = (
         "gpushare/oci/edits.py",
         "if not self.env:",
         "if self.env is None:",
-        ("tests/unit/oci/test_edits.py::test_a_hook_without_env_or_timeout_cannot_be_written",),
+        ("tests/unit/oci/test_spec.py::test_a_hook_without_env_or_timeout_cannot_be_written",),
     ),
     # --- what is requested ---
     Invariant(

@@ -1,18 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
+"""CDI, and what engines write for their options for GPUs, each with and without a quota."""
+
+from __future__ import annotations
+
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from gpushare.oci import cdi, driver_files
-from gpushare.oci.cdi import CdiDeviceNode, CdiError, CdiMount
-from gpushare.oci.driver_files import DriverCapabilities
-from gpushare.oci.edits import Device
-from tests.unit.oci.examples import LIBRARIES, VERSION, cdi_document
-
-NOTHING: frozenset[str] = frozenset()
+from gpushare.oci import cdi, driver_files, edits, injected_gpu
+from gpushare.oci import edits as editing
+from gpushare.oci.cdi import CdiDeviceNode, CdiError
+from gpushare.oci.driver_files import DriverFiles
+from gpushare.oci.edits import Device, Edits
+from gpushare.oci.spec import Spec, parse
+from gpushare.quota.effective_request import EffectiveRequest, resolve_request
+from gpushare.quota.errors import QuotaError
+from gpushare.quota.parse import parse_request
+from gpushare.quota.request import EngineCards, visible_devices
+from tests.unit.oci.examples import (
+    DENY_ALL,
+    LIBRARIES,
+    NULL_RULE,
+    SETKEY,
+    cdi_document,
+    cdi_form,
+    containerd_form,
+    docker_spec,
+    hook_form,
+    library_mount,
+    node,
+    rule,
+)
 
 
 def fault(document: object) -> str:
@@ -25,45 +46,12 @@ def changed(**top: Any) -> dict[str, Any]:
     return {**cdi_document(), **top}
 
 
-def test_json_and_yaml_read_the_same(tmp_path: Path) -> None:
-    as_json, as_yaml = tmp_path / "nvidia.json", tmp_path / "nvidia.yaml"
-    as_json.write_text(json.dumps(cdi_document()))
-    as_yaml.write_text(yaml.safe_dump(cdi_document()))
-    read = cdi.load(as_json, yaml.safe_load)
-    assert read == cdi.load(as_yaml, yaml.safe_load)
-    assert (read.kind, sorted(read.devices)) == ("nvidia.com/gpu", ["0", "1", "GPU-0", "GPU-1"])
-
-
-def test_a_card_is_found_by_any_of_its_names() -> None:
-    spec = cdi.from_document(cdi_document())
-    paths = [node.path for node in spec.edits_for([("GPU-7", "1")]).nodes]
-    assert paths == [
-        "/dev/nvidiactl",
-        "/dev/nvidia-modeset",
-        "/dev/nvidia-uvm",
-        "/dev/nvidia1",
-        "/dev/dri/renderD129",
-    ]
-
-
 def test_a_card_that_the_spec_has_not_is_named() -> None:
     with pytest.raises(CdiError) as caught:
         cdi.from_document(cdi_document()).edits_for([("GPU-0",), ("GPU-7", "7")])
     assert str(caught.value) == (
         "nvidia.com/gpu has no device GPU-7 or 7 (it has 0, 1, GPU-0, GPU-1); "
         "make the spec again, e.g. nvidia-ctk cdi generate"
-    )
-
-
-def test_files_of_two_cards_are_listed_once() -> None:
-    edits = cdi.from_document(cdi_document()).edits_for([("0",), ("1",)])
-    assert len(edits.nodes) == len(set(edits.nodes)) == 7
-    assert len(edits.mounts) == len(set(edits.mounts))
-
-
-def test_hooks_are_reported_and_not_taken() -> None:
-    assert cdi.from_document(cdi_document()).edits.not_taken == (
-        f"hook createContainer: nvidia-cdi-hook update-ldcache --folder {LIBRARIES}",
     )
 
 
@@ -114,41 +102,9 @@ def test_a_spec_that_cannot_be_used_is_refused(document: object, message: str) -
     assert fault(document) == message
 
 
-def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "nvidia.json"
-    path.write_text('{"kind": 1, "kind": 2}')
-    with pytest.raises(CdiError) as caught:
-        cdi.load(path, yaml.safe_load)
-    assert str(caught.value) == f'{path}: the key "kind" is a duplicate'
-
-
-def test_the_driver_is_the_64_bit_libraries() -> None:
-    found = driver_files.from_cdi(cdi.from_document(cdi_document()))
-    assert found.cuda.host_path == f"{LIBRARIES}/libcuda.so.{VERSION}"
-    assert found.nvml.host_path == f"{LIBRARIES}/libnvidia-ml.so.{VERSION}"
-    assert found.directories == (LIBRARIES,)
-
-
 def test_a_spec_without_libcuda_is_no_driver() -> None:
     with pytest.raises(CdiError, match="mounts no libcuda"):
         driver_files.from_cdi(cdi.from_document(changed(containerEdits={})))
-
-
-def test_a_shared_container_gets_compute_and_utility_alone() -> None:
-    spec = cdi.from_document(cdi_document())
-    found = driver_files.from_cdi(spec)
-    edits = spec.edits_for([("0",)])
-    assert [library.stem for library in found.libraries if library.is_compute] == [
-        "libnvidia-ptxjitcompiler"
-    ]
-    assert [mount.container_path for mount in driver_files.shared_files(edits, found, NOTHING)] == [
-        "/usr/bin/nvidia-smi"
-    ]
-    assert [node.path for node in driver_files.shared_nodes(edits, NOTHING)] == [
-        "/dev/nvidiactl",
-        "/dev/nvidia-uvm",
-        "/dev/nvidia0",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -167,34 +123,9 @@ def test_libraries_that_bypass_libcuda_are_no_part_of_a_share(name: str, compute
     assert driver_files.Library(f"/x/{name}", f"/x/{name}", name).is_compute == compute
 
 
-def test_whole_cards_get_everything_that_is_no_library_of_the_main_folder() -> None:
-    spec = cdi.from_document(cdi_document())
-    found = driver_files.from_cdi(spec)
-    others = driver_files.other_files(spec.edits_for([("0",)]), found)
-    assert [mount.container_path for mount in others] == [
-        "/usr/bin/nvidia-smi",
-        "/usr/bin/nvidia-cuda-mps-control",
-        f"/usr/lib/i386-linux-gnu/libcuda.so.{VERSION}",
-    ]
-    assert isinstance(others[0], CdiMount)
-
-
-@pytest.mark.parametrize("value", ["", " ", ",", None])
-def test_without_the_variable_it_is_compute_and_utility(value: str | None) -> None:
-    asked = driver_files.requested_capabilities(
-        {} if value is None else {driver_files.VARIABLE: value}
-    )
-    assert asked == DriverCapabilities(frozenset({"compute", "utility"}))
-
-
 def test_all_is_everything_that_there_is() -> None:
     asked = driver_files.requested_capabilities({driver_files.VARIABLE: "compute,all"})
     assert asked.uninterposed == ("video", "graphics", "display", "ngx", "compat32")
-
-
-def test_an_unknown_capability_is_reported_separately() -> None:
-    asked = driver_files.requested_capabilities({driver_files.VARIABLE: "video, compute,vdieo"})
-    assert asked == DriverCapabilities(frozenset({"video", "compute"}), ("vdieo",))
 
 
 @pytest.mark.parametrize(
@@ -203,12 +134,10 @@ def test_an_unknown_capability_is_reported_separately() -> None:
         ("/usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05", "compute"),
         ("/etc/OpenCL/vendors/nvidia.icd", "compute"),
         ("/usr/lib64/libnvidia-ml.so.1", "utility"),
-        ("/usr/bin/nvidia-smi", "utility"),
         ("/usr/bin/nvidia-cuda-mps-server", "compute"),
         ("/usr/lib64/libnvidia-encode.so.580.95.05", "video"),
         ("/usr/lib64/libnvidia-ngx.so.1", "ngx"),
         ("/usr/share/glvnd/egl_vendor.d/10_nvidia.json", "graphics"),
-        ("/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json", "graphics"),
         ("/usr/lib64/xorg/modules/drivers/nvidia_drv.so", "display"),
         ("/usr/lib/i386-linux-gnu/libcuda.so.580.95.05", "compat32"),
         ("/lib/firmware/nvidia/580.95.05/gsp_ga10x.bin", None),
@@ -217,3 +146,377 @@ def test_an_unknown_capability_is_reported_separately() -> None:
 )
 def test_a_file_implies_its_capability(path: str, capability: str | None) -> None:
     assert driver_files.of_file(path) == capability
+
+
+HOOK = "docker run --gpus"
+NODES = "the CDI device or --device"
+
+
+def cleaned(document: dict[str, Any], driver: DriverFiles) -> Any:
+    spec = Spec(document)
+    return editing.apply(spec, Edits(), injected_gpu.find(spec, driver).taken).document
+
+
+def asked(document: dict[str, Any], driver: DriverFiles) -> EngineCards | None:
+    return injected_gpu.find(Spec(document), driver).cards
+
+
+def refusal(document: dict[str, Any], driver: DriverFiles) -> str:
+    with pytest.raises(QuotaError) as caught:
+        injected_gpu.find(Spec(document), driver)
+    return str(caught.value)
+
+
+def test_hooks_are_reported_and_not_taken() -> None:
+    assert cdi.from_document(cdi_document()).edits.not_taken == (
+        f"hook createContainer: nvidia-cdi-hook update-ldcache --folder {LIBRARIES}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("visible", "cards"),
+    [
+        ("0", EngineCards(HOOK, count=1)),
+        ("0,1", EngineCards(HOOK, count=2)),
+        ("1", EngineCards(HOOK, devices=("1",))),
+        ("1,0", EngineCards(HOOK, devices=("1", "0"))),
+        ("GPU-4f1c", EngineCards(HOOK, devices=("GPU-4f1c",))),
+        ("all", EngineCards(HOOK, all_cards=True)),
+        ("nvidia.com/gpu=1", EngineCards(HOOK, devices=("1",))),
+        ("none", None),
+        ("void", None),
+    ],
+)
+def test_the_hook_form_asks_with_the_last_visible_devices(
+    nvidia_driver: DriverFiles, visible: str, cards: EngineCards | None
+) -> None:
+    assert asked(hook_form(visible), nvidia_driver) == cards
+    assert cleaned(hook_form(visible), nvidia_driver)["hooks"] == {"prestart": [SETKEY]}
+
+
+def test_a_mig_instance_is_asked_for_with_its_capabilities() -> None:
+    """As engines pass a CDI device."""
+    caps = [node(f"/dev/nvidia-caps/nvidia-cap{number}", number, 508) for number in (12, 13)]
+    host = cdi_document()
+    edits = {"deviceNodes": [{"path": "/dev/nvidia0"}, *({"path": one["path"]} for one in caps)]}
+    host["devices"] += [{"name": name, "containerEdits": edits} for name in ("0:0", "MIG-1")]
+    made = driver_files.from_cdi(cdi.from_document(host))
+    document = cdi_form(0)
+    document["linux"]["devices"] += caps
+    assert asked(document, made) == EngineCards(NODES, devices=("0:0",))
+    document["linux"]["devices"].append(node("/dev/nvidia1", 1))
+    assert refusal(document, made).startswith(f"{NODES}: passes MIG instances, and beside them")
+
+
+def test_an_instance_that_is_named_as_before_driver_470_is_refused(
+    nvidia_driver: DriverFiles,
+) -> None:
+    assert refusal(hook_form("MIG-GPU-4f1c/1/0"), nvidia_driver) == (
+        "docker run --gpus=MIG-GPU-4f1c/1/0: a MIG instance that the driver's CDI spec does not "
+        "list. Name it as gpushare ls does (MIG-4f1c... or 0:1), or generate the CDI spec again."
+    )
+
+
+def test_a_node_of_a_card_that_our_own_spec_does_not_list_is_taken_out(
+    nvidia_driver: DriverFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vendors = {"card7": "0x10de", "renderD140": "0x1002"}
+    for name, vendor in vendors.items():
+        folder = tmp_path / name / "device"
+        folder.mkdir(parents=True)
+        (folder / "vendor").write_text(f"{vendor}\n")
+    monkeypatch.setattr(injected_gpu, "DRM", tmp_path)
+    document = cdi_form(0)
+    theirs = node("/dev/dri/renderD140", 140, 226)
+    document["linux"]["devices"] += [node("/dev/dri/card7", 7, 226), theirs]
+    assert cleaned(document, nvidia_driver)["linux"]["devices"] == [theirs]
+
+
+def test_a_node_that_is_a_mount_is_a_request_too(nvidia_driver: DriverFiles) -> None:
+    document = docker_spec()
+    mount = {**library_mount("x"), "source": "/dev/nvidia1", "destination": "/dev/nvidia1"}
+    document["mounts"].append(mount)
+    assert asked(document, nvidia_driver) == EngineCards(NODES, minors=(1,))
+    assert cleaned(document, nvidia_driver)["mounts"] == docker_spec()["mounts"]
+
+
+@pytest.mark.parametrize("wide", [rule(None), {**rule(None), "minor": -1}, rule(7)])
+def test_a_rule_for_cards_never_stays_even_without_a_node(
+    nvidia_driver: DriverFiles, wide: dict[str, Any]
+) -> None:
+    document = docker_spec()
+    document["linux"]["resources"]["devices"].append(wide)
+    assert asked(document, nvidia_driver) is None
+    left = cleaned(document, nvidia_driver)
+    assert left["linux"]["resources"]["devices"] == [DENY_ALL, NULL_RULE]
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        (node("/dev/nvidia-caps/nvidia-cap1", 1, 510), "device /dev/nvidia-caps/nvidia-cap1"),
+        (node("/dev/nvidia-fs0", 0, 507), "device /dev/nvidia-fs0"),
+        (node("/dev/nvidia-new", 0, 511), "device /dev/nvidia-new"),
+        (node("/dev/harmless", 0), "device /dev/harmless"),
+    ],
+)
+def test_an_unknown_node_of_nvidias_is_refused(
+    nvidia_driver: DriverFiles, device: dict[str, Any], message: str
+) -> None:
+    document = docker_spec()
+    document["linux"]["devices"] = [device]
+    assert refusal(document, nvidia_driver) == (
+        f"{message}: an NVIDIA component that gpushare does not recognize. "
+        "Remove it, or use the runc runtime."
+    )
+
+
+def test_a_folder_of_nodes_is_refused(nvidia_driver: DriverFiles) -> None:
+    document = docker_spec()
+    mount = {**library_mount("x"), "source": "/dev/nvidia-caps", "destination": "/dev/nvidia-caps"}
+    document["mounts"].append(mount)
+    assert refusal(document, nvidia_driver).startswith(
+        "mount of /dev/nvidia-caps: an NVIDIA component"
+    )
+
+
+def test_an_unknown_file_that_came_with_a_card_is_refused(nvidia_driver: DriverFiles) -> None:
+    document = cdi_form(0)
+    path = "/usr/lib/x86_64-linux-gnu/nvidia-future/plugin"
+    document["mounts"].append({**library_mount("x"), "source": path, "destination": path})
+    assert refusal(document, nvidia_driver).startswith(f"mount {path}: an NVIDIA component")
+
+
+def test_models_of_nvidias_are_the_users_own(nvidia_driver: DriverFiles) -> None:
+    document = cdi_form(0)
+    models = {**library_mount("x"), "source": "/srv/nvidia", "destination": "/srv/nvidia"}
+    document["mounts"].append(models)
+    assert cleaned(document, nvidia_driver)["mounts"] == [*docker_spec()["mounts"], models]
+
+
+def test_an_unknown_hook_of_nvidias_is_refused(nvidia_driver: DriverFiles) -> None:
+    document = docker_spec()
+    document["hooks"]["startContainer"] = [{"path": "/opt/nvidia-future-hook"}]
+    assert refusal(document, nvidia_driver).startswith(
+        "hook /opt/nvidia-future-hook: an NVIDIA component"
+    )
+
+
+def test_another_program_that_starts_one_of_nvidias_is_refused(nvidia_driver: DriverFiles) -> None:
+    document = containerd_form("--device=0")
+    document["hooks"]["prestart"][-1]["args"][3] = "/opt/nvidia-container-future"
+    assert refusal(document, nvidia_driver).startswith(
+        "hook /usr/bin/containerd with /opt/nvidia-container-future: an NVIDIA component"
+    )
+
+
+def test_a_control_node_without_a_card_is_refused(nvidia_driver: DriverFiles) -> None:
+    document = docker_spec()
+    document["linux"]["devices"] = [node("/dev/nvidiactl", 255)]
+    assert refusal(document, nvidia_driver) == (
+        "the CDI device or --device: parts of the NVIDIA driver are passed without a card. "
+        "Pass a card, or request a share: -e GPUSHARE_MEMORY=4GiB alone."
+    )
+
+
+def test_a_privileged_monitor_that_mounts_the_driver_asks_for_no_card(
+    nvidia_driver: DriverFiles,
+) -> None:
+    document = docker_spec()
+    document["linux"]["devices"] = [node("/dev/nvidia0", 0), node("/dev/nvidiactl", 255)]
+    document["linux"]["resources"]["devices"] = [DENY_ALL, {"allow": True, "access": "rwm"}]
+    document["mounts"].append(library_mount("libnvidia-ml.so.1"))
+    assert injected_gpu.find(Spec(document), nvidia_driver) == injected_gpu.InjectedGpu()
+    assert cleaned(document, nvidia_driver) == document
+
+
+SPECS = Path(__file__).parent / "specs"
+GIB = 1 << 30
+UUID = "GPU-6b8313de-f300-5003-b7d6-1e2588d16c0c"
+NVIDIAS_MAJORS = {195, 234, 508}
+#: Of another vendor, or of none: they never go.
+OTHERS = ("/opt/npu/", "libnetwork-setkey")
+
+
+@dataclass(frozen=True)
+class Which:
+    """The cards of a request: as many of any (None: all), those named, or those of the nodes."""
+
+    count: int | None = None
+    devices: tuple[str, ...] = ()
+    minors: tuple[int, ...] = ()
+
+
+ALL = Which()
+ONE = Which(1)
+TWO = Which(2)
+
+REQUESTS = {
+    "docker-20.10-gpus-all": ALL,
+    "docker-20.10-gpus-1": ONE,
+    "docker-20.10-gpus-2": TWO,
+    "docker-20.10-gpus-uuid": Which(1, (UUID,)),
+    "docker-20.10-gpus-capabilities": ALL,
+    "docker-20.10-gpus-privileged": ONE,
+    "docker-20.10-gpus-mig": Which(1, ("0:1",)),
+    "docker-26.1-gpus-2": TWO,
+    "docker-26.1-cdi-0": ONE,
+    "docker-26.1-cdi-1": Which(1, minors=(1,)),
+    "docker-26.1-cdi-all": TWO,
+    "docker-26.1-cdi-privileged": ONE,
+    "docker-26.1-cdi-beside-another": ONE,
+    "docker-28.0-gpus-1-graphics": Which(1, ("1",)),
+    "docker-28.3-gpus-1": ONE,
+    "docker-29.0-gpus-all": TWO,
+    "ctr-1.7-gpus-0": ONE,
+    "containerd-2.0-cri-cdi-1": Which(1, minors=(1,)),
+    "podman-4.3-cdi-1": Which(1, minors=(1,)),
+    "podman-4.3-cdi-all": Which(2, minors=(0, 1)),
+    "podman-5.4-cdi-1": Which(1, minors=(1,)),
+    "podman-5.4-cdi-all": Which(2, minors=(0, 1)),
+    "podman-5.4-gpus-0": Which(1, minors=(0,)),
+}
+NO_REQUESTS = (
+    "docker-20.10-gpus-0",
+    "docker-26.1-another",
+    "docker-28.0-gpus-0",
+    "podman-4.3-hooks-d",
+    "podman-5.4-hooks-d",
+)
+REFUSED = {
+    "docker-26.1-cdi-mig": "device /dev/nvidia-caps/nvidia-cap30: a MIG instance that",
+    "docker-26.1-cdi-management": "device /dev/nvidia-caps/nvidia-cap1: an NVIDIA component",
+    "docker-26.1-cdi-gds": "device /dev/nvidia-fs0: an NVIDIA component",
+}
+
+
+def load(name: str) -> Spec:
+    return parse((SPECS / f"{name}.json").read_bytes())
+
+
+@pytest.fixture(params=["nvidia-ctk's spec", "a spec of ours"])
+def host(request: pytest.FixtureRequest) -> DriverFiles:
+    """The driver by the engine's CDI spec, and by one that lists much less."""
+    document = json.loads((SPECS / "cdi/nvidia.json").read_text())
+    if request.param == "a spec of ours":
+        common = document["containerEdits"]
+        nvml = ("libcuda.so.", "libnvidia-ml.so.")
+        files = [m for m in common["mounts"] if any(name in m["hostPath"] for name in nvml)]
+        document["containerEdits"] = {"mounts": files, "deviceNodes": common["deviceNodes"][3:]}
+        # Which /dev/dri nodes are NVIDIA's, the kernel would say; this machine has none.
+        for device in document["devices"]:
+            device["containerEdits"].pop("hooks", None)
+    return driver_files.from_cdi(cdi.from_document(document))
+
+
+def taken_out(spec: Spec, host: DriverFiles) -> Spec:
+    return edits.apply(spec, Edits(), injected_gpu.find(spec, host).taken)
+
+
+def given(spec: Spec, host: DriverFiles, *variables: str) -> EffectiveRequest:
+    asked = spec.with_value(("process", "env"), [*spec.env, *variables])
+    return resolve_request(
+        parse_request(asked.annotations, asked.variables, trust="request").valid(),
+        visible=visible_devices(asked.variables),
+        cards=injected_gpu.find(asked, host).cards,
+    )
+
+
+def test_every_recorded_spec_is_in_one_table() -> None:
+    names = {path.stem for path in SPECS.glob("*.json")}
+    assert names == {*REQUESTS, *NO_REQUESTS, *REFUSED}
+    assert len(names) == len(REQUESTS) + len(NO_REQUESTS) + len(REFUSED)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_request_alone_is_for_whole_cards(name: str, host: DriverFiles) -> None:
+    found, wanted = given(load(name), host), REQUESTS[name]
+    assert found.kind == "exclusive"
+    assert (found.count, found.devices, found.minors) == (
+        wanted.count,
+        wanted.devices,
+        wanted.minors,
+    )
+
+
+@pytest.mark.parametrize(
+    "asked", [("GPUSHARE_MEMORY=4GiB",), ("GPUSHARE_MEMORY=4GiB", "GPUSHARE_CORES=30")]
+)
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_request_with_a_quota_is_for_shares_of_as_many(
+    name: str, asked: tuple[str, ...], host: DriverFiles
+) -> None:
+    found, wanted = given(load(name), host, *asked), REQUESTS[name]
+    assert (found.kind, found.memory_bytes, found.cores) == (
+        "shared",
+        4 * GIB,
+        30 if len(asked) > 1 else 0,
+    )
+    assert (found.count, found.devices, found.minors) == (
+        wanted.count,
+        wanted.devices,
+        wanted.minors,
+    )
+
+
+@pytest.mark.parametrize("name", NO_REQUESTS)
+def test_a_container_without_card_requests_gets_none_and_may_request_a_share(
+    name: str, host: DriverFiles
+) -> None:
+    assert given(load(name), host).kind == "none"
+    found = given(load(name), host, "GPUSHARE_MEMORY=4GiB")
+    assert (found.kind, found.count) == ("shared", 1)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("asked", [(), ("GPUSHARE_MEMORY=4GiB",)])
+def test_cards_that_cannot_be_passed_are_refused_by_name(
+    name: str, asked: tuple[str, ...], host: DriverFiles
+) -> None:
+    with pytest.raises(QuotaError) as refused:
+        given(load(name), host, *asked)
+    assert str(refused.value).startswith(REFUSED[name])
+
+
+def leftovers(document: dict[str, Any], *, privileged: bool) -> list[str]:
+    """Return whatever of NVIDIA's is in a config.json."""
+    linux = document["linux"]
+    hooks = [hook for stage in document.get("hooks", {}).values() for hook in stage]
+    asked = ("NVIDIA_DRIVER_CAPABILITIES=", "NVIDIA_VISIBLE_DEVICES=all")  # the caller's own
+    variables = [entry for entry in document["process"]["env"] if not entry.startswith(asked)]
+    parts = [*document["mounts"], *hooks, *variables]
+    if not privileged:
+        rules = linux["resources"]["devices"]
+        numbered = [*linux.get("devices", []), *(rule for rule in rules if rule["allow"])]
+        parts += [entry for entry in numbered if entry.get("major") in NVIDIAS_MAJORS]
+    words = ("nvidia", "libcuda", "libnv", "nvoptix", "195,", "234,", "508,")
+    shown = [json.dumps(part).lower() for part in parts]
+    return [text for text in shown if any(word in text for word in words)]
+
+
+@pytest.mark.parametrize("name", [*REQUESTS, *NO_REQUESTS])
+def test_nothing_that_the_engine_put_in_for_it_is_left(name: str, host: DriverFiles) -> None:
+    spec = load(name)
+    left = dict(taken_out(spec, host).document)
+    left.pop(edits.RECORD, None)
+    assert leftovers(left, privileged=spec.is_privileged()) == []
+
+
+@pytest.mark.parametrize("name", [*REQUESTS, *NO_REQUESTS])
+def test_edits_of_others_stay_unchanged(name: str, host: DriverFiles) -> None:
+    spec = load(name)
+    left = dict(taken_out(spec, host).document)
+    left.pop(edits.RECORD, None)
+    before, after = spec.document, left
+    assert list(before) == list(after)
+    for text in OTHERS:
+        hooks = json.dumps(before.get("hooks", {}))
+        assert json.dumps(after.get("hooks", {})).count(text) == hooks.count(text)
+        mounts = json.dumps(before["mounts"])
+        assert json.dumps(after["mounts"]).count(text) == mounts.count(text)
+    paths = [d["path"] for d in before["linux"].get("devices", []) if "npu" in d["path"]]
+    assert [d["path"] for d in after["linux"].get("devices", []) if "npu" in d["path"]] == paths
+    if "NPU=0" in spec.env:
+        assert {"allow": True, "type": "c", "major": 240, "minor": 0, "access": "rwm"} in after[
+            "linux"
+        ]["resources"]["devices"]

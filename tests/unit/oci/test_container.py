@@ -1,37 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container with a GPU gets, in the images of several distributions."""
+"""What a container with a GPU gets: mounts, loader caches, and cuda-compat of its image."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
+import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpushare.oci import cdi, container, driver_files, ldcache, loader
-from gpushare.oci.container import ContainerEdits, HostFiles
-from gpushare.oci.edits import Mount
+from gpushare.oci import cdi, container, cuda_compat, driver_files, ldcache, loader
+from gpushare.oci.cdi import CdiError
+from gpushare.oci.container import (
+    OURS,
+    PRIVATE,
+    ContainerEdits,
+    CoveredPath,
+    HostFiles,
+    LibraryTree,
+    PlacedEdits,
+)
+from gpushare.oci.cuda_compat import Compat, CompatError
+from gpushare.oci.driver_files import DriverFiles
+from gpushare.oci.edits import Edits, Mount
 from gpushare.oci.elf import platform_of
 from gpushare.oci.loader import CacheEntry, Filters
-from gpushare.oci.rootfs import Rootfs
+from gpushare.oci.rootfs import Rootfs, RootfsError
+from gpushare.oci.spec import Spec
 from tests.unit.host import elf
-from tests.unit.oci.examples import (
-    LIBRARIES,
-    VERSION,
-    cdi_document,
-    opened,
-)
+from tests.unit.oci.examples import LIBRARIES, VERSION, cdi_document, opened
 
 CUDA = "/usr/local/lib/gpushare/1-abc/lib/libcuda.so.1"
+
+
 NVML = "/usr/local/lib/gpushare/1-abc/lib/libnvidia-ml.so.1"
+
+
 TENANT = "/run/gpushare/tenants/4f1c"
+
+
 PROGRAM = "/usr/local/lib/gpushare/1-abc/bin/gpushare-hook"
+
+
 HOOK = container.binding_hook(PROGRAM, "/run/g.sock", "4f1c")
+
+
 HOOKS = (HOOK,)
+
+
 CARD = [("GPU-0", "0")]
+
+
 SOURCES = Path(__file__).parents[3]
+
+
 PLATFORM = platform_of("x86_64")
 
 
@@ -152,23 +182,6 @@ def test_the_libraries_are_where_the_loader_of_the_image_looks(
     assert libc != "usr/lib" or "/usr/lib64/libcuda.so.1" not in sources(wanted)
 
 
-@pytest.mark.parametrize("libc", ["usr/lib64", "usr/lib/x86_64-linux-gnu", "lib64", "nowhere"])
-def test_a_restart_gets_the_same_whatever_mount_points_the_first_start_left(
-    root: Path, host: HostFiles, rootfs: Rootfs, libc: str
-) -> None:
-    (root / libc).mkdir(parents=True)
-    (root / libc / "libc.so.6").write_text("libc")
-    first = shared(host, rootfs)
-    for mount in first.edits.mounts:
-        place = root / mount.destination[1:]
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if mount.destination == container.TENANT_DIR:
-            place.mkdir()
-        else:
-            place.touch()
-    assert shared(host, rootfs) == first
-
-
 def test_the_filter_goes_over_whatever_the_image_calls_libcuda(
     debian: Path, host: HostFiles, rootfs: Rootfs
 ) -> None:
@@ -232,20 +245,6 @@ def test_whole_cards_get_the_driver_and_no_filter(host: HostFiles, rootfs: Rootf
         "/dev/nvidia0",
         "/dev/dri/renderD128",
     ]
-
-
-def test_the_cache_is_made_and_a_second_time_left_alone(
-    debian: Path, host: HostFiles, rootfs: Rootfs, tmp_path: Path
-) -> None:
-    wanted = shared(host, rootfs)
-    assert loader.install_cache(rootfs, wanted.cache, PLATFORM, tmp_path) is None
-    made = debian / "etc/ld.so.cache"
-    names = [entry.name for entry in ldcache.parse(made.read_bytes()).entries]
-    assert names[0] == f"libnvidia-ptxjitcompiler.so.{VERSION}".encode()
-    assert b"libcuda.so.1" in names
-    inode = made.stat().st_ino
-    assert loader.install_cache(rootfs, wanted.cache, PLATFORM, tmp_path) is None
-    assert made.stat().st_ino == inode
 
 
 def test_an_image_without_glibc_gets_no_cache(
@@ -326,13 +325,6 @@ def test_the_hosts_own_cache_is_never_replaced(
     assert Path(mount.source).read_bytes() != before
 
 
-def test_another_machine_has_its_own_names() -> None:
-    arm = platform_of("aarch64")
-    assert arm.library_directories == ("/usr/lib/aarch64-linux-gnu", "/usr/lib64")
-    with pytest.raises(ValueError, match="gpushare does not run on mips: it knows aarch64, x86_64"):
-        platform_of("mips")
-
-
 def graphical() -> HostFiles:
     """A driver of which every capability has a part."""
     document = cdi_document()
@@ -368,36 +360,6 @@ def test_a_share_gets_only_allowed_capabilities_that_bypass_the_library(rootfs: 
         "libnvidia-of-tomorrow.so.1",
     }
     assert not [device for device in video.edits.devices if "dri" in device.path]
-
-
-@pytest.mark.usefixtures("debian")
-def test_opencl_comes_to_a_share_that_may_have_everything(rootfs: Rootfs) -> None:
-    everything = container.shared(
-        graphical(),
-        CARD,
-        rootfs=rootfs,
-        hooks=HOOKS,
-        tenant_directory=TENANT,
-        extra=driver_files.UNINTERPOSED,
-    )
-    opencl = {f"libnvidia-opencl.so.{VERSION}", "nvidia.icd", "10_nvidia.json"}
-    assert opencl <= names(everything)
-    assert {"/dev/nvidia-modeset", "/dev/dri/renderD128"} <= {
-        device.path for device in everything.edits.devices
-    }
-
-
-@pytest.mark.usefixtures("debian")
-def test_an_exclusive_card_gets_the_requested_capabilities(rootfs: Rootfs) -> None:
-    given = container.whole(
-        graphical(), CARD, rootfs=rootfs, hooks=HOOKS, wanted=driver_files.DEFAULT
-    )
-    # OpenCL is a part of compute, and an unknown file is mounted for all.
-    assert {f"libnvidia-opencl.so.{VERSION}", "nvidia.icd", "libnvidia-of-tomorrow.so.1"} <= names(
-        given
-    )
-    assert not names(given) & {"libnvidia-encode.so.1", f"libnvidia-glcore.so.{VERSION}"}
-    assert not [device for device in given.edits.devices if "dri" in device.path]
 
 
 @pytest.mark.usefixtures("debian")
@@ -439,3 +401,371 @@ def test_a_32_bit_libcuda_that_is_listed_first_is_not_taken(tmp_path: Path) -> N
     document["containerEdits"]["mounts"] = mounts
     found = driver_files.from_cdi(cdi.from_document(document))
     assert (found.cuda.host_path, found.nvml.host_path) == (str(wide), "/y/libnvidia-ml.so.1")
+
+
+DRIVER = driver_files.from_cdi(cdi.from_document(cdi_document()))
+
+
+HOST = HostFiles(DRIVER, Filters("/g/libcuda.so.1", "/g/libnvidia-ml.so.1"), PLATFORM)
+
+
+PATHS = (
+    *("/", "/opt", "/opt/gpushare", PRIVATE, "/opt/gpushare/tenant", "/usr", "/usr/lib", LIBRARIES),
+    *("/lib", "/usr/lib64", "/usr/bin", "/usr/bin/nvidia-smi", f"{LIBRARIES}/libcuda.so.1", "/etc"),
+    *("/etc/ld.so.cache", "/libraries", "/libraries/../../../opt", "/usr/local", "/data"),
+)
+
+
+OPTIONS = (["rbind"], ["bind", "ro"], ["rbind", "rshared"])
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rootfs]:
+    root = tmp_path_factory.mktemp("image")
+    for folder in (LIBRARIES[1:], "usr/lib64", "usr/bin", "etc", "usr/local"):
+        (root / folder).mkdir(parents=True)
+    (root / "lib").symlink_to("usr/lib")
+    (root / "libraries").symlink_to(f"..{LIBRARIES}")
+    (root / "usr/lib64/ld-linux-x86-64.so.2").write_text("the loader")
+    (root / LIBRARIES[1:] / "libc.so.6").write_text("libc")
+    with opened(root) as rootfs:
+        yield rootfs
+
+
+def bind(destination: str, *options: str) -> dict[str, Any]:
+    found = list(options) or ["rbind"]
+    return {"destination": destination, "type": "bind", "source": "/srv", "options": found}
+
+
+def tmpfs(destination: str) -> dict[str, Any]:
+    return {"destination": destination, "type": "tmpfs", "source": "tmpfs"}
+
+
+def wanted(rootfs: Rootfs) -> ContainerEdits:
+    return container.shared(HOST, [("0",)], rootfs=rootfs, hooks=(), tenant_directory="/run/t")
+
+
+def placed(rootfs: Rootfs, *mounts: dict[str, Any]) -> PlacedEdits:
+    return container.place(wanted(rootfs), Spec({"mounts": list(mounts)}), rootfs, DRIVER)
+
+
+def with_cache(found: PlacedEdits, rootfs: Rootfs, keep: Path) -> Edits:
+    merged = container.merged_cache(found, rootfs, PLATFORM)
+    return container.with_cache(found, merged, rootfs, keep)
+
+
+def assert_outside(rootfs: Rootfs, found: PlacedEdits) -> None:
+    """Each mount point is in the layer, in an empty file system, or in a mount of ours."""
+    ours: list[str] = []
+    for mount in found.wanted.edits.mounts:
+        path = rootfs.resolve(mount.destination)
+        in_ours = any(path.startswith(f"{parent}/") for parent in ours)
+        top = container.top_mount(found.engines, path)
+        assert in_ours or top is None or top.is_fresh, (path, top)
+        ours.append(path)
+
+
+BINDS = st.builds(
+    lambda path, options: bind(path, *options), st.sampled_from(PATHS), st.sampled_from(OPTIONS)
+)
+
+
+MOUNTS = st.lists(BINDS | st.builds(tmpfs, st.sampled_from(PATHS)), max_size=4)
+
+
+@given(MOUNTS)
+def test_no_mount_is_placed_in_a_volume(image: Rootfs, mounts: list[dict[str, Any]]) -> None:
+    with contextlib.suppress(CoveredPath):
+        assert_outside(image, placed(image, *mounts))
+
+
+def test_the_loaders_cache_names_the_private_directory(image: Rootfs, tmp_path: Path) -> None:
+    """Also where an earlier start left links in the layer, which the volume covers."""
+    placed(image)
+    found = placed(image, bind("/libraries"))
+    assert found.volume == LIBRARIES
+    assert {Path(entry.path).parent for entry in found.wanted.cache} == {Path(PRIVATE)}
+    edits = with_cache(found, image, tmp_path)
+    assert edits == found.wanted.edits  # the cache was replaced in the layer
+    with pytest.raises(CoveredPath, match=f"at {LIBRARIES} covers the loader's directory"):
+        with_cache(placed(image, bind("/libraries"), bind("/etc")), image, tmp_path)
+
+
+def test_a_file_that_a_volume_covers_is_noted(image: Rootfs) -> None:
+    found = placed(image, bind("/usr/bin"))
+    assert found.notes == ("not mounted: /usr/bin/nvidia-smi: a volume covers it",)
+
+
+def test_files_of_the_image_in_our_directory_stay_visible(tmp_path: Path) -> None:
+    for name, tmpfs_at in (("app", PRIVATE), ("driver", OURS)):
+        root = tmp_path / name
+        (root / "opt/gpushare" / name).mkdir(parents=True)
+        with opened(root) as rootfs:
+            mounts = placed(rootfs).wanted.edits.mounts
+        assert [mount.destination for mount in mounts if mount.type == "tmpfs"] == [tmpfs_at]
+
+
+def test_a_mount_of_the_engine_in_our_directory_stays_visible(image: Rootfs) -> None:
+    found = placed(image, bind("/opt/gpushare/data"))
+    assert found.wanted.edits.mounts[0].destination == PRIVATE
+    assert placed(image, tmpfs("/opt")).wanted.edits.mounts[0].destination == OURS
+
+
+@pytest.mark.parametrize("path", ["/", "/opt", "/opt/gpushare", "/opt/gpushare/driver"])
+def test_a_mount_that_cannot_move_names_its_volume(image: Rootfs, path: str) -> None:
+    with pytest.raises(CoveredPath, match=f"the volume at {path} covers /opt/gpushare/driver/"):
+        placed(image, bind(path))
+
+
+def test_the_hosts_own_root_gets_no_file_of_ours_among_its_libraries(tmp_path: Path) -> None:
+    """A container may have the host's root: what is missing there is not made."""
+    with opened(Path("/")) as rootfs:
+        edits = with_cache(placed(rootfs), rootfs, tmp_path)
+    ours = ("/opt/gpushare/", PRIVATE)
+    for mount in edits.mounts:
+        assert mount.destination.startswith(ours) or Path(mount.destination).exists()
+    assert [mount for mount in edits.mounts if mount.destination == f"{PRIVATE}/libcuda.so.1"]
+
+
+# --- one mount in place of the single mounts of the libraries ---
+
+TREE = LibraryTree("/run/tree", container.tree_files(DRIVER, HOST.filters))
+
+
+TENANT_MOUNT = "/opt/gpushare/tenant"
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> Iterator[Rootfs]:
+    """An image with the C library."""
+    (tmp_path / LIBRARIES[1:]).mkdir(parents=True)
+    (tmp_path / LIBRARIES[1:] / "libc.so.6").write_text("libc")
+    with opened(tmp_path) as rootfs:
+        yield rootfs
+
+
+def ours(found: PlacedEdits) -> list[Mount]:
+    return [m for m in found.wanted.edits.mounts if f"{m.destination}/".startswith(f"{OURS}/")]
+
+
+def test_it_stands_for_the_tmpfs_and_all_libraries_in_it(loaded: Rootfs) -> None:
+    single = placed(loaded)
+    found = container.with_tree(single, TREE)
+    assert [(m.source, m.destination) for m in ours(found)] == [
+        ("/run/tree", OURS),
+        ("/run/t", TENANT_MOUNT),
+        ("/run/t/status", f"{TENANT_MOUNT}/status"),
+    ]
+    assert {"rbind", "rprivate", "ro", "nosuid", "nodev"} <= set(ours(found)[0].options)
+    for mount in ours(single)[1:-2]:
+        assert TREE.files[mount.destination] == mount.source
+    others = [m for m in single.wanted.edits.mounts if m not in ours(single)]
+    assert [m for m in found.wanted.edits.mounts if m not in ours(found)] == others
+    assert replace(found, wanted=single.wanted) == single  # nothing else has changed
+
+
+def test_a_container_with_another_library_has_single_mounts(loaded: Rootfs) -> None:
+    """A newer cuda-compat of the loaded is its libcuda."""
+    single = placed(loaded)
+    other = {**TREE.files, "/opt/gpushare/driver/libcuda.so.1": "/other/libcuda.so.1"}
+    assert container.with_tree(single, LibraryTree("/run/tree", other)) is single
+
+
+def test_a_container_with_whole_cards_has_single_mounts(loaded: Rootfs) -> None:
+    whole = container.whole(HOST, [("0",)], rootfs=loaded, hooks=())
+    single = container.place(whole, Spec({"mounts": []}), loaded, DRIVER)
+    assert container.with_tree(single, TREE) is single
+
+
+def test_a_mount_of_the_engine_beside_ours_stays_visible(loaded: Rootfs) -> None:
+    data = {"destination": f"{OURS}/data", "type": "bind", "source": "/srv", "options": ["rbind"]}
+    single = placed(loaded, data)
+    assert container.with_tree(single, TREE) is single
+
+
+def keep(folder: Path, content: bytes, age: float = 0.0) -> Path:
+    path = loader._kept(folder, content)
+    if age:
+        then = time.time() - age
+        os.utime(path, (then, then))
+    return path
+
+
+def test_caches_that_are_used_no_more_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader, "_MOST_KEPT", 8)
+    old = [keep(tmp_path, b"old %d" % number, 7200 - number) for number in range(8)]
+    used = keep(tmp_path, b"old 0")  # by another container, just now
+    new = keep(tmp_path, b"new")
+    assert used == old[0]
+    assert sorted(tmp_path.iterdir()) == sorted([old[0], *old[2:], new])
+
+
+def test_the_size_is_bounded_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "_MOST_KEPT_BYTES", 10_000)
+    for number in range(20):
+        keep(tmp_path, bytes([number]) * 3000, 7200 - number)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 10_000
+
+
+def test_a_cache_whose_container_may_not_be_made_yet_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader, "_MOST_KEPT", 2)
+    kept = [keep(tmp_path, b"%d" % number) for number in range(5)]
+    assert sorted(tmp_path.iterdir()) == sorted(kept)
+
+
+def test_an_open_cache_outlives_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a container's mount of it does."""
+    monkeypatch.setattr(loader, "_MOST_KEPT", 1)
+    with keep(tmp_path, b"mounted", 7200).open("rb") as mounted:
+        keep(tmp_path, b"another")
+        assert mounted.read() == b"mounted"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+NEWER = "590.10.01"
+
+
+FOLDER = "usr/local/cuda/compat"
+
+
+def package(root: Path, version: str = NEWER, folder: str = FOLDER, padding: bytes = b"") -> Path:
+    """Install a compat package as NVIDIA's images have it."""
+    place = root / folder
+    place.mkdir(parents=True, exist_ok=True)
+    for name in ("libcuda", "libnvidia-ptxjitcompiler", "libnvidia-gpucomp"):
+        soname = f"{name}.so.{version}" if name.endswith("gpucomp") else f"{name}.so.1"
+        (place / f"{name}.so.{version}").write_bytes(elf.library(soname) + padding)
+        if not (place / soname).exists():
+            (place / soname).symlink_to(f"{name}.so.{version}")
+    return place
+
+
+def found(rootfs: Rootfs) -> Compat:
+    package_found = cuda_compat.find(rootfs)
+    assert package_found is not None
+    return package_found
+
+
+def test_the_newest_package_is_found_with_its_parts(root: Path, rootfs: Rootfs) -> None:
+    assert cuda_compat.find(rootfs) is None
+    package(root, "550.54.15", "usr/local/cuda-12.4/compat")
+    package(root, NEWER, "usr/local/cuda-13.1/compat")
+    newest = found(rootfs)
+    assert (newest.version, newest.text) == ((590, 10, 1), NEWER)
+    assert sorted(newest.files) == [
+        f"libcuda.so.{NEWER}",
+        f"libnvidia-gpucomp.so.{NEWER}",
+        f"libnvidia-ptxjitcompiler.so.{NEWER}",
+    ]
+
+
+def test_a_package_is_copied_once(root: Path, rootfs: Rootfs, tmp_path: Path) -> None:
+    store = tmp_path / "compat"
+    package(root)
+    first = cuda_compat.keep(rootfs, found(rootfs), store)
+    assert first.stat().st_mode & 0o777 == 0o755
+    copy = first / f"libcuda.so.{NEWER}"
+    assert copy.read_bytes() == (root / FOLDER / copy.name).read_bytes()
+    assert copy.stat().st_mode & 0o777 == 0o644
+    inode = copy.stat().st_ino
+    # Another image with the same package.
+    other = root / "usr/local/cuda-13.1/compat"
+    package(root, folder="usr/local/cuda-13.1/compat")
+    assert cuda_compat.keep(rootfs, found(rootfs), store) == first
+    assert other.exists()
+    assert copy.stat().st_ino == inode
+    assert [path.name for path in store.iterdir()] == [first.name]
+
+
+def test_a_link_to_the_host_is_the_images(root: Path, rootfs: Rootfs, tmp_path: Path) -> None:
+    place = package(root)
+    target = place / f"libcuda.so.{NEWER}"
+    target.unlink()
+    target.symlink_to("/etc/passwd")
+    with pytest.raises((FileNotFoundError, RootfsError)):
+        cuda_compat.keep(rootfs, found(rootfs), tmp_path / "compat")
+    assert not (tmp_path / "compat").exists()
+
+
+def test_a_package_of_endless_size_is_refused_unread(
+    root: Path, rootfs: Rootfs, tmp_path: Path
+) -> None:
+    place = package(root)
+    os.truncate(place / f"libcuda.so.{NEWER}", cuda_compat.MOST_BYTES + 1)
+    with pytest.raises(CompatError, match="over 1024 MiB"):
+        cuda_compat.keep(rootfs, found(rootfs), tmp_path / "compat")
+
+
+def test_a_full_store_removes_the_oldest_unused_copy(
+    root: Path, rootfs: Rootfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "compat"
+    copies = []
+    for number in range(3):
+        package(root, padding=bytes([number]) * 1000)
+        copies.append(cuda_compat.keep(rootfs, found(rootfs), store))
+        os.utime(copies[-1], (number, number))
+    one = sum(path.stat().st_size for path in copies[0].iterdir())
+    monkeypatch.setattr(cuda_compat, "STORE_BYTES", 3 * one)
+    package(root, padding=b"x" * 1000)
+    fourth = cuda_compat.keep(rootfs, found(rootfs), store, used={copies[0].name})
+    assert {path.name for path in store.iterdir()} == {
+        copies[0].name,
+        copies[2].name,
+        fourth.name,
+    }
+    package(root, padding=b"y" * 1000)
+    everyone = {path.name for path in store.iterdir()}
+    with pytest.raises(CompatError, match="full"):
+        cuda_compat.keep(rootfs, found(rootfs), store, used=everyone)
+
+
+def test_the_copy_is_the_real_library_and_the_filter_goes_over_the_images(
+    root: Path, rootfs: Rootfs, tmp_path: Path, nvidia_driver: DriverFiles
+) -> None:
+    package(root)
+    folder = cuda_compat.keep(rootfs, found(rootfs), tmp_path / "compat")
+    newer = driver_files.with_compat(nvidia_driver, folder)
+    host = HostFiles(newer, Filters("/filter/libcuda.so.1", "/filter/nvml"), platform_of("x86_64"))
+    given = container.shared(
+        host, [("0",)], rootfs=rootfs, hooks=(), tenant_directory="/run/tenant"
+    )
+    mounts = {mount.destination: mount.source for mount in given.edits.mounts}
+    assert mounts["/opt/gpushare/driver/libcuda.so.1"] == f"{folder}/libcuda.so.{NEWER}"
+    # libcuda loads the parts of its own version, and NVML is the kernel's.
+    jit = f"{folder}/libnvidia-ptxjitcompiler.so.{NEWER}"
+    assert mounts[f"{LIBRARIES}/libnvidia-ptxjitcompiler.so.1"] == jit
+    assert f"{LIBRARIES}/libnvidia-gpucomp.so.{NEWER}" in mounts
+    nvml = mounts["/opt/gpushare/driver/libnvidia-ml.so.1"]
+    assert nvml == f"{LIBRARIES}/libnvidia-ml.so.{VERSION}"
+    assert mounts[f"/{FOLDER}/libcuda.so.{NEWER}"] == "/filter/libcuda.so.1"
+    assert mounts[f"/{FOLDER}/libnvidia-ptxjitcompiler.so.{NEWER}"] == jit
+
+
+def test_whole_cards_have_the_copy_by_every_name(
+    root: Path, rootfs: Rootfs, tmp_path: Path, nvidia_driver: DriverFiles
+) -> None:
+    package(root)
+    folder = cuda_compat.keep(rootfs, found(rootfs), tmp_path / "compat")
+    newer = driver_files.with_compat(nvidia_driver, folder)
+    host = HostFiles(newer, Filters("/f", "/n"), platform_of("x86_64"))
+    given = container.whole(host, [("0",)], rootfs=rootfs, hooks=())
+    mounts = {mount.destination: mount.source for mount in given.edits.mounts}
+    copy = f"{folder}/libcuda.so.{NEWER}"
+    assert mounts[f"{LIBRARIES}/libcuda.so.1"] == mounts[f"/{FOLDER}/libcuda.so.{NEWER}"] == copy
+
+
+def test_a_file_that_is_no_libcuda_is_refused(tmp_path: Path, nvidia_driver: DriverFiles) -> None:
+    (tmp_path / f"libcuda.so.{NEWER}").write_bytes(elf.library("libother.so.1"))
+    with pytest.raises(CdiError, match=r"no libcuda\.so\.1"):
+        driver_files.with_compat(nvidia_driver, tmp_path)
+    (tmp_path / f"libcuda.so.{NEWER}").write_bytes(elf.library("../libcuda.so.1"))
+    with pytest.raises(CdiError, match="can be looked for"):
+        driver_files.with_compat(nvidia_driver, tmp_path)
+    (tmp_path / f"libcuda.so.{NEWER}").write_bytes(b"no library")
+    with pytest.raises(CdiError, match="ELF"):
+        driver_files.with_compat(nvidia_driver, tmp_path)

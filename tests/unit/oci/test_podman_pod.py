@@ -70,11 +70,6 @@ def test_a_container_in_no_pod_is_none_of_a_pod(storage: Path) -> None:
         requested(storage, TRAIN, SCOPED)
 
 
-def test_a_user_s_annotation_names_no_container(storage: Path) -> None:
-    claimed = {**SCOPED, **IN_POD, "io.kubernetes.container.name": "train"}
-    assert not requested(storage, SIDE, claimed)
-
-
 @pytest.mark.parametrize("name", ["other", "", 3, None, "job"])
 def test_a_pod_with_another_host_name_is_refused_with_the_way_that_works(
     storage: Path, name: object
