@@ -7,7 +7,6 @@ import json
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import Result
@@ -23,7 +22,11 @@ Cli = Callable[..., Result]
 
 
 ID = "4f5e6d7c8b9a" + "0" * 52
+
+
 EVENT = event("tenant-reserved", key="0123456789abcdef", id=ID, name="team-a/llama-0/serve")
+
+
 LINE = {"event": "tenant-reserved", "name": "team-a/llama-0/serve", "id": ID}
 
 
@@ -111,23 +114,6 @@ def test_an_answer_of_another_version_costs_only_its_part(
 
 
 @pytest.mark.usefixtures("serving")
-def test_logs_come_from_the_journal(cli: Cli, tmp_path: Path) -> None:
-    program(
-        tmp_path,
-        "journalctl",
-        'case "$*" in\n'
-        '*--unit=gpushared*) echo \'{"event":"daemon-ready"}\';;\n'
-        "*--unit=docker*) echo dockerd: gpushare: GPUSHARE_MEMORY=4Q; echo dockerd: other;;\n"
-        "*--dmesg*) echo NVRM: Xid 79; echo usb;;\n"
-        "esac",
-    )
-    found = made(cli, tmp_path)
-    assert found["gpushared.log"] == '{"event":"daemon-ready"}\n'
-    assert found["launcher.log"] == "dockerd: gpushare: GPUSHARE_MEMORY=4Q\n"
-    assert found["kernel.log"] == "NVRM: Xid 79\n"
-
-
-@pytest.mark.usefixtures("serving")
 def test_redacted_it_has_no_name_and_one_pseudonym_for_each(cli: Cli, tmp_path: Path) -> None:
     words = f"alice ran registry.corp/llama:7 as llama of team-b on gpu-7, {ID}, gpushare"
     program(
@@ -167,14 +153,6 @@ def test_a_name_is_replaced_where_it_stands_alone(text: str, is_replaced: bool) 
     known = Pseudonyms(b"1")
     known.add([("container", "llama")])
     assert ("llama" not in known.replaced(text)) == is_replaced
-
-
-def test_keys_of_a_document_and_words_of_gpushare_are_not_names() -> None:
-    known = Pseudonyms(b"1")
-    known.add([("container", "name"), ("container", "docker"), ("container", ID)])
-    part: dict[str, Any] = {"name": "name", "engine": "docker", "id": ID}
-    assert known.replaced(part) == {**part, "name": known.replaced("name")}
-    assert known.replaced("name") != "name"
 
 
 def test_without_an_id_of_the_machine_no_two_reports_agree(

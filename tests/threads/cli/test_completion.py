@@ -27,6 +27,8 @@ COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
 _gpushare_completion gpushare
 printf '%s\\n' "${COMPREPLY[@]}"
 """
+
+
 ZSH = """\
 compdef() { : }
 _describe() { printf '%s\\n' "${(@)completions_with_descriptions%%:*}" }
@@ -37,6 +39,8 @@ words=("${(@s: :)LINE}")
 CURRENT=${#words}
 _gpushare_completion
 """
+
+
 FISH = """\
 gpushare completion fish | source
 complete --do-complete "$LINE" | string split -f 1 \\t
@@ -95,13 +99,10 @@ def test_each_shell_completes_commands_containers_and_cards(
     [
         ("gpushare ", list(COMMANDS)),
         ("gpushare card policy ", ["0", CARD["uuid"]]),
-        ("gpushare card policy 0 b", ["burst-share", "best-effort"]),
         ("gpushare stop train serv", ["serve"]),
-        ("gpushare evict tr", ["train"]),
         ("gpushare move train --card ", ["0", CARD["uuid"]]),
         ("gpushare queue cancel ", ["3f2a8c01"]),
         ("gpushare history tr", ["train"]),
-        ("gpushare set train --policy n", ["native-burst-share"]),
         ("gpushare set train --over-quota k", ["kill"]),
         ("gpushare set train --reset weight,me", ["weight,memory", "weight,memory-limit"]),
         ("gpushare explain gate-bypass-d", ["files: default", "gate-bypass-detected"]),
@@ -111,13 +112,6 @@ def test_each_shell_completes_commands_containers_and_cards(
 def test_what_bash_offers(daemon: AnsweringDaemon, line: str, offered: list[str]) -> None:
     daemon.answers["queue"] = rows({"ticket": "3f2a8c01", "name": "", "requests": "4 GiB"})
     assert dict.fromkeys(in_bash(daemon, line)) == dict.fromkeys(offered)
-
-
-def test_the_socket_of_the_line_is_the_one_that_is_asked(
-    daemon: AnsweringDaemon, tmp_path: Path
-) -> None:
-    assert in_bash(daemon, f"gpushare --socket {tmp_path}/none why ") == [""]
-    assert in_bash(daemon, f"gpushare why --socket {daemon.path} t") == ["train"]
 
 
 def test_nothing_is_offered_that_a_shell_would_execute(daemon: AnsweringDaemon) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,16 +92,3 @@ def test_another_file_stays_as_it_is(tmp_path: Path) -> None:
         "xid", file, 79, fails=True
     )
     assert file.read_text() == "precious"
-
-
-def test_the_mps_control_program_of_new_cards_is_named_and_runs(tmp_path: Path) -> None:
-    made = json.loads(said("--json", "create", tmp_path / "cards"))
-    done = subprocess.run(
-        [made["mps_control"]],
-        input="get_server_list\n",
-        env={"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (1, "Cannot find MPS control daemon process\n")

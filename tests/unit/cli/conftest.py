@@ -5,24 +5,20 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from gpushare import client, protocol
 from gpushare.cli import gpushare
+from gpushare.protocol import DaemonStatus
+from gpushare.protocol.rows import CardRow, TenantStatus
 from tests.unit.rows import GIB, card_row, tenant_card, tenant_row
 
 from .fake_daemon import AnsweringDaemon, Reply, Sockets, rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from gpushare.protocol import DaemonStatus
-    from gpushare.protocol.rows import CardRow, TenantStatus
 
 Cli = Callable[..., Result]
 

@@ -6,17 +6,15 @@ from __future__ import annotations
 import socket
 import threading
 from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpushare import client, protocol, wait_policy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 Reply = dict[str, Any]
 

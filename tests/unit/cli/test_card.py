@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare card`: cards, and how they are taken out of service."""
+"""`gpushare card`, pause to move, `gpushare queue`, and what the command of an engine requests."""
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpushare.cli import run
+from gpushare.cli.run import EngineRequest, engine_request, with_ticket
+from gpushare.cli.session import Session
 from gpushare.errors import ExitStatus
+from gpushare.protocol import CODE_INTERNAL
+from tests.unit.rows import GIB
 
-from .conftest import CARD, tenant
-from .fake_daemon import rows
-
-if TYPE_CHECKING:
-    from .conftest import Cli
-    from .fake_daemon import AnsweringDaemon
+from .conftest import CARD, Cli, tenant
+from .fake_daemon import AnsweringDaemon, Reply, refusal, rows
 
 LINKS = [
     {"index": 1, "uuid": "GPU-1", "kind": "NV12", "distance": 1},
@@ -26,33 +28,6 @@ LINKS = [
 
 def card(**more: Any) -> dict[str, Any]:
     return {**CARD, "links": LINKS, **more}
-
-
-def test_card_ls_shows_what_an_operator_needs(cli: Cli, daemon: AnsweringDaemon) -> None:
-    shown: dict[str, Any] = {
-        "numa_node": None,
-        "links": [],
-        "allowed_mode": "exclusive",
-        "cordoned": True,
-    }
-    other = card(index=1, uuid="GPU-9", **shown, cordon_reason="fan\x1b[2J", policy="burst-share")
-    daemon.answers["cards"] = rows(card(), other)
-    result = cli("card", "ls")
-    assert result.output.splitlines() == [
-        (
-            "CARD  UUID                                      MODEL        ALLOWED MODE  "
-            "POLICY         CORDONED      NUMA  BEST LINK  TENANTS  AVAILABLE"
-        ),
-        (
-            "0     GPU-5b1f2f4e-0000-4000-8000-000000000000  NVIDIA H200  any           "
-            "per container  no            0     NV12 1,3   2/16     126 GiB"
-        ),
-        (
-            "1     GPU-9                                     NVIDIA H200  exclusive     "
-            "burst-share    yes: fan?[2J  ?     -          2/16     -"
-        ),
-    ]
-    assert json.loads(cli("card", "ls", "--json").output)[0]["links"] == LINKS
 
 
 def test_cordon_and_uncordon_show_the_card_as_it_is_now(cli: Cli, daemon: AnsweringDaemon) -> None:
@@ -66,21 +41,6 @@ def test_cordon_and_uncordon_show_the_card_as_it_is_now(cli: Cli, daemon: Answer
         {"op": "card-cordon", "card": "0"},
         {"op": "card-uncordon", "card": "0"},
     ]
-
-
-def test_drain_cordons_and_shows_the_remaining_tenants(cli: Cli, daemon: AnsweringDaemon) -> None:
-    daemon.answers["card-cordon"] = [{"ok": True, "card": card(cordoned=True)}]
-    elsewhere = tenant("serve", 1, 4, uuid="GPU-other")
-    daemon.answers["tenants"] = rows(tenant("train", 1, 4), elsewhere)
-    assert cli("card", "drain", "0").output == (
-        "card 0 is cordoned; still on it:\n"
-        "CONTAINER  STATE  MEMORY USED  PID\n"
-        "train      bound  1 GiB        4242\n"
-    )
-    answer = json.loads(cli("card", "drain", "0", "--json").output)
-    assert [one["name"] for one in answer["tenants"]] == ["train"]
-    daemon.answers["tenants"] = rows(elsewhere)
-    assert cli("card", "drain", "0").output == "card 0 is cordoned and empty\n"
 
 
 def test_drain_waits_until_the_last_has_ended(
@@ -134,3 +94,261 @@ def test_an_interrupted_wait_leaves_the_card_cordoned_and_says_how_to_undo_it(
         "To undo this, run: gpushare card uncordon 0\n"
     )
     assert [one["op"] for one in daemon.requests].count("card-uncordon") == 0
+
+
+def now(used: float = 3.9, **more: Any) -> list[Reply]:
+    return [{"ok": True, "tenant": tenant("train", used, 4, **more)}]
+
+
+@pytest.mark.parametrize(
+    ("words", "request_", "said"),
+    [
+        (("pause", "train"), {"op": "pause", "name": "train"}, "train: paused\n"),
+        (
+            ("pause", "train", "--reason", "why"),
+            {"op": "pause", "name": "train", "reason": "why"},
+            "train: paused\n",
+        ),
+        (("resume", "train"), {"op": "resume", "name": "train"}, "train: resumed\n"),
+        (
+            ("stop", "train"),
+            {"op": "stop", "name": "train", "signal": "TERM", "timeout": 10},
+            "train: sent SIGTERM, will be killed in 10 s\n",
+        ),
+        (
+            ("stop", "train", "--signal", "KILL", "--reason", "why"),
+            {"op": "stop", "name": "train", "signal": "KILL", "timeout": 10, "reason": "why"},
+            "train: killed\n",
+        ),
+        (
+            ("stop", "train", "--timeout", "0"),
+            {"op": "stop", "name": "train", "signal": "TERM", "timeout": 0},
+            "train: killed\n",
+        ),
+    ],
+)
+def test_requests_and_their_messages(
+    cli: Cli, daemon: AnsweringDaemon, words: tuple[str, ...], request_: Reply, said: str
+) -> None:
+    daemon.answers[words[0]] = now()
+    shown = cli(*words)
+    assert (shown.exit_code, shown.output) == (0, said)
+    assert daemon.requests == [request_]
+
+
+SINCE = 1763700000.0
+
+
+EVICTED: dict[str, Any] = {
+    "state": "evicted",
+    "since": SINCE,
+    "cause": "idle",
+    "reason": "serve had no room",
+    "bytes": 24 * GIB,
+    "from_cards": [0],
+    "held": False,
+    "waits_since": None,
+    "error": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "request_", "evicted", "said"),
+    [
+        (("evict", "train"), {}, EVICTED, "train: evicted, 24 GiB in host memory\n"),
+        (("evict", "train", "--hold"), {"hold": True}, EVICTED, "24 GiB in host memory\n"),
+        (("evict", "train"), {}, None, "train: evicted and restored to card 0\n"),
+        (("restore", "train"), {}, None, "train: restored to card 0\n"),
+        (("move", "train", "--card", "0"), {"card": "0"}, None, "train: moved to card 0\n"),
+        (("restore", "train", "--reason", "why"), {"reason": "why"}, None, "restored to card 0\n"),
+    ],
+)
+def test_evictions_are_requested_and_reported(
+    daemon: AnsweringDaemon,
+    cli: Cli,
+    words: tuple[str, ...],
+    request_: dict[str, Any],
+    evicted: dict[str, Any] | None,
+    said: str,
+) -> None:
+    daemon.answers[words[0]] = now(used=0, eviction=evicted)
+    result = cli(*words)
+    assert (result.exit_code, result.output.endswith(said)) == (0, True), result.output
+    assert daemon.requests == [{"op": words[0], "name": "train", **request_}]
+
+
+def test_inspect_shows_where_whose_memory_is(daemon: AnsweringDaemon, cli: Cli) -> None:
+    held = {**EVICTED, "held": True, "waits_since": SINCE}
+    daemon.answers["tenant"] = now(used=0, eviction=held)
+    output = cli("inspect", "train").output
+    assert "by idle, reason: serve had no room" in output
+    assert "24 GiB of card 0" in output
+    assert "until gpushare restore train" in output
+    assert "for its restore since" in output
+
+
+def test_a_drain_moves_to_the_next_card_that_takes_it(daemon: AnsweringDaemon, cli: Cli) -> None:
+    other = {**CARD, "index": 1, "uuid": "GPU-1"}
+    daemon.answers["card-cordon"] = [{"ok": True, "card": {**CARD, "cordoned": True}}]
+    daemon.answers["cards"] = rows({**CARD, "cordoned": True}, other)
+    daemon.answers["tenants"] = rows(tenant("train", 1, 4))
+    daemon.answers["move"] = refusal("refused", "train cannot be moved to card 1: no device node")
+    result = cli("card", "drain", "0", "--move")
+    assert result.exit_code == 3
+    assert "no device node" in result.output
+    assert [one["card"] for one in daemon.requests if one["op"] == "move"] == ["GPU-1"]
+
+
+def entry(**changes: Any) -> dict[str, Any]:
+    return {
+        "ticket": "3f2a8c01",
+        "state": "waiting",
+        "position": 1,
+        "name": "train",
+        "kind": "command",
+        "uid": 0,
+        "pid": 4242,
+        "requests": "8 GiB",
+        "count": 1,
+        "memory_bytes": 8 << 30,
+        "cores": 0,
+        "priority": 5,
+        "since": time.time() - 185,
+        "granted": 0.0,
+        "cards": [],
+        "ends_in_seconds": None,
+        "reason": "no card has room for 8 GiB",
+        **changes,
+    }
+
+
+def test_a_ticket_is_cancelled(cli: Cli, daemon: AnsweringDaemon) -> None:
+    daemon.answers["queue-cancel"] = [{"ok": True, "ticket": "3f2a8c01", "name": "train"}]
+    assert cli("queue", "cancel", "3f2a8c01").output == "train: cancelled\n"
+    assert daemon.requests[-1] == {"op": "queue-cancel", "ticket": "3f2a8c01"}
+
+
+def test_ps_shows_who_waits(cli: Cli, daemon: AnsweringDaemon) -> None:
+    daemon.answers["queue"] = rows(entry())
+    line = (
+        "train has waited 3 min for 8 GiB (ticket 3f2a8c01, position 1): no card has room for 8 GiB"
+    )
+    assert cli("ps").output.splitlines()[-1] == line
+    daemon.answers["tenants"] = rows()
+    assert cli("ps").output.splitlines() == [line]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("--wait=10", "--memory", "1GiB"), 125, '--wait "10" is not a duration'),
+        (("--wait", "--memory", "1GiB"), 125, "ticket 3f2a8c01: it was cancelled"),
+    ],
+)
+def test_a_wait_that_fails_has_the_status_of_gpushare_s_errors(
+    cli: Cli, daemon: AnsweringDaemon, words: tuple[str, ...], status: int, said: str
+) -> None:
+    daemon.answers["queue-take"] = [{"ok": True, "ticket": "3f2a8c01", "secret": "0" * 32}]
+    ended = {"state": "ended", "position": 0, "waiting": 0, "since": 0.0}
+    daemon.answers["queue-poll"] = [{"ok": True, **ended, "reason": "cancelled"}]
+    result = cli("run", *words, "--", "true")
+    assert result.exit_code == status
+    assert said in result.stderr
+
+
+def test_the_options_of_a_quota_do_not_stand_beside_an_engine_s_command(cli: Cli) -> None:
+    result = cli("run", "--wait", "--memory", "1GiB", "--", "docker", "run", "image")
+    assert result.exit_code == 125
+    assert result.stderr == (
+        "gpushare: --memory: with --wait, the request of a container is read from the engine's "
+        "command. Add -e GPUSHARE_MEMORY=1GiB to its options instead.\n"
+    )
+
+
+def test_on_a_terminal_the_progress_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    progress = run._Progress(Session(), {"ticket": "3f2a8c01", "secret": "0" * 32})
+    progress.show("position 2 of 3: no card has room for 8 GiB: card 0 has 2 of 140 GiB")
+    progress.show("position 1 of 3: \x1b[2J")
+    progress.end("ticket 3f2a8c01 was granted")
+    first, second, last = capsys.readouterr().err.split("\r\x1b[K")[1:]
+    assert len(first) == 59
+    assert first.startswith("gpushare: waiting for room (ticket 3f2a8c01, 0:00): posi")
+    assert "\x1b" not in second
+    assert last == "gpushare: ticket 3f2a8c01 was granted\n"
+
+
+def test_a_gpushared_that_restarts_is_waited_for(
+    cli: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.answers["queue-take"] = [{"ok": True, "ticket": "3f2a8c01", "secret": "0" * 32}]
+    daemon.answers["queue-poll"] = refusal(CODE_INTERNAL, "gpushared failed")
+
+    def answer(_seconds: float) -> None:
+        ended = {"state": "ended", "position": 0, "waiting": 0, "since": 0.0}
+        daemon.answers["queue-poll"] = [{"ok": True, **ended, "reason": "timed-out"}]
+
+    monkeypatch.setattr(time, "sleep", answer)
+    result = cli("run", "--wait=1h", "--memory", "1GiB", "--", "true")
+    assert result.exit_code == 124
+    first, last = result.stderr.splitlines()
+    assert first.endswith("gpushared does not respond; the ticket stays valid")
+    assert last == "gpushare: ticket 3f2a8c01: no room was found in time. Nothing was started."
+
+
+def found(*words: str) -> EngineRequest:
+    request = engine_request(words)
+    assert request is not None
+    return request
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("docker", "run", "-e", "GPUSHARE_MEMORY=4GiB", "image"),
+        ("docker", "run", "--env=GPUSHARE_MEMORY=4GiB", "image"),
+        ("docker", "container", "run", "--env", "GPUSHARE_MEMORY=4GiB", "image"),
+        ("/usr/bin/docker", "--context", "run", "run", "-eGPUSHARE_MEMORY=4GiB", "image"),
+        ("podman", "--log-level=debug", "run", "-it", "--rm", "-ite", "GPUSHARE_MEMORY=4GiB", "i"),
+        ("nerdctl", "-D", "run", "-d", "--name", "x", "-e", "GPUSHARE_MEMORY=4GiB", "image"),
+        ("docker", "run", "-v", "/a:/b", "-e", "GPUSHARE_MEMORY=4GiB", "i", "-e", "GPUSHARE_X=1"),
+        ("docker", "run", "-e", "GPUSHARE_MEMORY=4GiB", "--", "i", "-e", "GPUSHARE_CORES=9"),
+    ],
+)
+def test_variables_are_read_before_the_image(words: tuple[str, ...]) -> None:
+    assert found(*words).variables == {"GPUSHARE_MEMORY": "4GiB"}
+
+
+def test_files_annotations_and_cards_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "env"
+    file.write_text("# comment\nGPUSHARE_CORES=30\n\nPATH=/bin\nGPUSHARE_POLICY\n")
+    monkeypatch.setenv("GPUSHARE_POLICY", "burst-share")
+    request = found(
+        *("docker", "run", "--env-file", str(file), "--annotation", "gpushare.io/memory=4GiB"),
+        *("--gpus", "2", "--name", "train", "image"),
+    )
+    assert request.variables == {"GPUSHARE_CORES": "30", "GPUSHARE_POLICY": "burst-share"}
+    assert request.annotations == {"gpushare.io/memory": "4GiB"}
+    assert (request.cards, request.name) == ("2", "train")
+    cdi = found("podman", "run", "--device", "nvidia.com/gpu=0", "--device=nvidia.com/gpu=1", "i")
+    assert cdi.cards == "device=0,1"
+    assert found("podman", "run", "--device", "nvidia.com/gpu=all", "i").cards == "all"
+
+
+@pytest.mark.parametrize(
+    "words", [("python", "run"), ("docker", "ps"), ("docker", "compose", "run", "x"), ("docker",)]
+)
+def test_other_commands_are_none_of_an_engine(words: tuple[str, ...]) -> None:
+    assert engine_request(words) is None
+
+
+def test_the_ticket_s_secret_is_not_among_the_arguments() -> None:
+    words = ("docker", "--debug", "run", "--rm", "image", "run")
+    assert with_ticket(words, found(*words).place) == (
+        *("docker", "--debug", "run", "--env", "GPUSHARE_TICKET", "--rm", "image", "run"),
+    )

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare config`: what holds and which line says so; every problem at once."""
+"""`gpushare config` and `gpushare cdi`: what holds, which line says so, every problem at once."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import os
+import shutil
+from pathlib import Path
 
 import pytest
+import yaml
+from click.testing import Result
 from jsonschema import Draft202012Validator
 
-from .conftest import STATUS
-from .fake_daemon import AnsweringDaemon
+from gpushare import config
+from gpushare.host import cdi_files, driver
+from tests.unit.host.layouts import UUIDS, debian, run_installer
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from click.testing import Result
-
-    from .conftest import Cli
+from .conftest import Cli
 
 TEXT = """\
 max_tenants: 4
@@ -45,19 +45,6 @@ def rows(result: Result) -> dict[str, tuple[object, str]]:
     return {row["key"]: (row["value"], row["from"]) for row in json.loads(result.stdout)}
 
 
-def test_show_has_each_value_in_effect_and_its_line(cli: Cli, file: Path) -> None:
-    shown = rows(cli("config", "show", "--config", str(file), "--json"))
-    assert shown["max_tenants"] == (4, f"{file}:1")
-    assert shown["system_reserved"] == ("0B", "default")
-    assert shown["read_group"] == (None, "-")
-    assert shown["max_per_request.memory"] == ("4GiB", f"{file}:4")
-    assert shown["defaults.memory"] == ("4GiB", f"{file}:2, limited to max_per_request.memory")
-    assert shown["users.max_per_card.tenants"] == (2, f"{file}:7")
-    assert shown["users.max_per_card.memory_percent"] == (50, "default")
-    assert shown["namespaces.team.trust.env"] == ("request", f"{file}:9")
-    assert "namespaces.team.defaults.memory" not in shown
-
-
 def test_show_of_a_namespace_includes_the_values_of_the_node(cli: Cli, file: Path) -> None:
     shown = rows(cli("config", "show", "--config", str(file), "--namespace", "team", "--json"))
     assert shown == {
@@ -69,60 +56,6 @@ def test_show_of_a_namespace_includes_the_values_of_the_node(cli: Cli, file: Pat
     assert shown["namespaces.dev-*.max_per_request.memory_limit"] == ("16GiB", f"{file}:5")
     shown = rows(cli("config", "show", "--config", str(file), "--namespace", "other", "--json"))
     assert shown["max_per_request.memory"] == ("4GiB", f"{file}:4")
-
-
-def test_show_of_users(cli: Cli, file: Path) -> None:
-    shown = rows(cli("config", "show", "--config", str(file), "--users", "--json"))
-    assert shown["users.max_per_request.memory"] == ("4GiB", f"{file}:4")
-    assert shown["users.max_per_card.cores"] == (50, "default")
-    result = cli("config", "show", "--config", str(file), "--users", "--namespace", "team")
-    assert result.exit_code == 2
-
-
-def test_show_is_a_table(cli: Cli, file: Path) -> None:
-    lines = cli("config", "show", "--config", str(file), "--users").output.splitlines()
-    assert lines[0].split() == ["KEY", "VALUE", "SOURCE"]
-    assert lines[1].split()[:2] == ["users.defaults.memory", "4GiB"]
-
-
-LABELLED = {
-    "defaults.policy": {
-        "value": "burst-share",
-        "source": "node label tke.cloud.tencent.com/qgpu-schedule-policy",
-    },
-    "cards.allowed_mode": {"value": "shared", "source": "node label ack.node.gpu.schedule"},
-    "cards.cordoned": {"value": "GPU-1,GPU-2", "source": "node annotation hami.io/device-cordon"},
-    "kubernetes.mode": {"value": "dra", "source": "node label gpushare.io/wanted-mode"},
-}
-
-
-def test_show_names_the_label_of_the_node_that_sets_a_key(
-    cli: Cli, daemon: AnsweringDaemon, file: Path
-) -> None:
-    file.write_text(file.read_text() + 'cards: {"0": {allowed_mode: exclusive, max_tenants: 3}}\n')
-    status = {"ok": True, **STATUS, "config": str(file), "node_settings": LABELLED}
-    daemon.answers["status"] = [status]
-    shown = rows(cli("config", "show", "--json"))
-    policy = ("burst-share", "node label tke.cloud.tencent.com/qgpu-schedule-policy")
-    mode = ("shared", "node label ack.node.gpu.schedule")
-    assert shown["defaults.policy"] == policy
-    assert shown["kubernetes.mode"] == ("dra", "node label gpushare.io/wanted-mode")
-    assert (shown["cards.0.allowed_mode"], shown["cards.*.allowed_mode"]) == (mode, mode)
-    assert shown["cards.0.max_tenants"][0] == 3
-    assert shown["cards.GPU-2.cordoned"] == (True, "node annotation hami.io/device-cordon")
-    team = rows(cli("config", "show", "--namespace", "team", "--json"))
-    assert team["namespaces.team.defaults.policy"] == policy
-    assert rows(cli("config", "show", "--config", str(file), "--json"))["defaults.policy"] == (
-        "fixed-share",
-        "default",
-    )
-
-
-def test_check_is_content_with_a_good_file(cli: Cli, file: Path) -> None:
-    result = cli("config", "check", str(file))
-    assert (result.exit_code, result.output) == (0, f"{file}: ok\n")
-    result = cli("config", "check", str(file), "--json")
-    assert json.loads(result.stdout) == {"file": str(file), "problems": []}
 
 
 def test_check_reports_every_problem_at_once(cli: Cli, file: Path) -> None:
@@ -148,3 +81,78 @@ def test_schema_is_a_json_schema(cli: Cli) -> None:
     Draft202012Validator.check_schema(printed)
     assert printed["properties"]["max_per_request"]
     assert json.loads(cli("config", "schema", "--json").output) == printed
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of specs in place of /etc/cdi, and no configuration."""
+    made = tmp_path / "cdi"
+    monkeypatch.setattr(cdi_files, "FOLDERS", (made,))
+    monkeypatch.setattr(cdi_files, "OWN", made / "gpushare.json")
+    monkeypatch.setattr(config, "DEFAULT_FILE", tmp_path / "gpushare.yaml")
+    return made
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    return debian(tmp_path / "host").root
+
+
+def test_generate_writes_to_the_engines_folder(cli: Cli, folder: Path, host: Path) -> None:
+    result = cli("cdi", "generate", "--driver-root", str(host))
+    assert result.exit_code == 0, result.output
+    assert f"wrote: {folder}/gpushare.json" in result.output
+    assert "devices: 0, GPU-1111" in result.output
+    assert json.loads((folder / "gpushare.json").read_text()) == driver.find(host).cdi()
+    again = cli("cdi", "generate", "--driver-root", str(host))
+    assert "unchanged" in again.output
+
+
+def test_yaml_says_the_same_as_json(cli: Cli, host: Path) -> None:
+    """A program that reads only one of them reads the same."""
+    words = ("cdi", "generate", "--driver-root", str(host), "--output", "-")
+    text = cli(*words, "--format", "yaml").output
+    assert yaml.safe_load(text) == json.loads(cli(*words).output)
+
+
+def test_generate_leaves_the_spec_that_is_there_alone(cli: Cli, folder: Path, host: Path) -> None:
+    nvidia = folder / "nvidia.yaml"
+    folder.mkdir()
+    nvidia.write_text(yaml.safe_dump(driver.find(host).cdi()))
+    result = cli("cdi", "generate", "--driver-root", str(host))
+    assert result.exit_code == 1
+    assert f"{nvidia} already defines nvidia.com/gpu" in result.output
+    assert list(folder.iterdir()) == [nvidia]
+
+
+def test_a_driver_without_a_card_is_no_spec(cli: Cli, folder: Path, host: Path) -> None:
+    shutil.rmtree(host / "proc/driver/nvidia/gpus")
+    result = cli("cdi", "generate", "--driver-root", str(host))
+    assert result.exit_code == 1
+    assert "modprobe nvidia" in result.output
+    assert not folder.exists()
+
+
+def test_list_shows_devices_and_where_they_are_from(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    host = run_installer(tmp_path / "mig").root
+    assert cli("cdi", "generate", "--driver-root", str(host)).exit_code == 0
+    (folder / "broken.json").write_text("{")
+    lines = cli("cdi", "list").output.splitlines()
+    assert lines[0].split() == ["DEVICE", "NODES", "SOURCE", "STATE"]
+    assert any(f"nvidia.com/gpu={UUIDS[1]}" in line and "nvidia0" in line for line in lines)
+    assert any("nvidia.com/gpu=0:gi1:ci0" in line and "nvidia-cap21" in line for line in lines)
+    # Nothing of the folder's machine is on this one.
+    assert "of another driver" in lines[-1]
+    assert any(line.startswith("- ") and "broken.json" in line for line in lines)
+
+
+def test_an_output_that_is_no_regular_file_is_written_to_and_stays(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert cdi_files.write_spec(pipe, "text")
+        assert os.read(reader, 16) == b"text"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()

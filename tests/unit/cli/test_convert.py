@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare convert`: what it writes where, what it says, and its exit status."""
+"""`gpushare convert`, `validate`, `compat` and `k8s resources`: output and exit status."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from gpushare.cli import gpushare
+from gpushare.protocol import CODE_NOT_FOUND
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from .conftest import Cli
+from .conftest import CARD, Cli, tenant
+from .fake_daemon import AnsweringDaemon, refusal, rows
 
 POD = """\
 kind: Pod
@@ -29,6 +28,8 @@ spec:
         nvidia.com/gpumem: 3000
         nvidia.com/gpucores: 30
 """
+
+
 OURS = """\
 kind: Pod
 metadata: {name: p, annotations: {gpushare.io/memory: 3000MiB, gpushare.io/cores: "30"}}
@@ -54,12 +55,6 @@ def test_it_writes_to_stdout_and_leaves_the_file(cli: Cli, pod: Path) -> None:
     assert pod.read_text() == POD
 
 
-def test_stdin_is_a_file_called_dash() -> None:
-    result = CliRunner().invoke(gpushare, ["convert", "-", "--to", "gpushare"], input=POD)
-    assert result.exit_code == 0, result.output
-    assert result.stdout == OURS
-
-
 def test_in_place_keeps_mode_and_link(cli: Cli, pod: Path, tmp_path: Path) -> None:
     pod.chmod(0o640)
     link = tmp_path / "link.yaml"
@@ -73,13 +68,6 @@ def test_in_place_keeps_mode_and_link(cli: Cli, pod: Path, tmp_path: Path) -> No
     again = cli("convert", str(link), "--to", "gpushare", "--in-place")
     assert "nothing to change" in again.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.yaml", "pod.yaml"]
-
-
-def test_an_output_is_another_file(cli: Cli, pod: Path, tmp_path: Path) -> None:
-    result = cli("convert", str(pod), "--to", "gpushare", "-o", str(tmp_path / "new.yaml"))
-    assert result.exit_code == 0, result.output
-    assert (tmp_path / "new.yaml").read_text() == OURS
-    assert pod.read_text() == POD
 
 
 @pytest.mark.parametrize("where", [["--in-place"], ["--json"], []], ids=str)
@@ -116,3 +104,189 @@ def test_json_has_the_conversion_and_its_notes(cli: Cli, pod: Path) -> None:
 def test_in_place_and_another_output_are_a_contradiction(cli: Cli, pod: Path) -> None:
     assert cli("convert", str(pod), "--to", "hami", "-i", "-o", "x.yaml").exit_code == 2
     assert cli("convert", "-", "--to", "hami", "-i").exit_code == 2
+
+
+RIGHT = "services: {a: {image: i, runtime: gpushare, environment: {GPUSHARE_MEMORY: 4GiB}}}\n"
+
+
+WRONG = "services: {a: {image: i, environment: {GPUSHARE_MEMORY: 4Q, GPUSHARE_CORES: 130}}}\n"
+
+
+WARNED = "services: {a: {image: i, runtime: gpushare, environment: {GPUSHARE_CORES: 30}}}\n"
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., str]:
+    def write(name: str, text: str) -> str:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def test_every_problem_of_every_file_is_reported(cli: Cli, write: Callable[..., str]) -> None:
+    first, second = write("a.yaml", WRONG), write("b.yaml", "a: [\n")
+    result = cli("validate", "--quiet", first, second)
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        f"{first}:1:57: env GPUSHARE_MEMORY=4Q: not a size. Write e.g. 4GiB.",
+        (
+            f"{first}:1:77: env GPUSHARE_CORES=130: not a share of a card in percent. "
+            "Write a whole number from 1 to 100."
+        ),
+        f"{first}: 2 problems (1 container, 1 requests a GPU)",
+        f"{second}:2:1: not YAML: did not find expected node content",
+        f"{second}: 1 problem (0 containers, 0 request a GPU)",
+    ]
+
+
+def test_warnings_alone_are_another_status_where_strict(
+    cli: Cli, write: Callable[..., str]
+) -> None:
+    file = write("compose.yaml", WARNED)
+    assert cli("validate", file).exit_code == 4
+    assert cli("validate", "--lenient", file).exit_code == 0
+    assert "1 warning (1 container" in cli("validate", "--lenient", file).stdout
+
+
+def test_a_folder_is_its_manifests(cli: Cli, write: Callable[..., str], tmp_path: Path) -> None:
+    write("sub/b.yml", RIGHT)
+    write("a.json", "{}")
+    write("notes.txt", "services: [")
+    result = cli("validate", str(tmp_path))
+    assert result.exit_code == 0
+    assert [line.partition(":")[0] for line in result.stdout.splitlines()] == [
+        str(tmp_path / "a.json"),
+        str(tmp_path / "sub" / "b.yml"),
+    ]
+
+
+def test_a_folder_without_manifests_is_not_what_was_meant(cli: Cli, tmp_path: Path) -> None:
+    result = cli("validate", str(tmp_path))
+    assert result.exit_code == 1
+    assert "contains no .yaml, .yml or .json file" in result.stderr
+
+
+def test_control_sequences_are_not_printed(cli: Cli, write: Callable[..., str]) -> None:
+    file = write("compose.yaml", 'services: {a: {image: i, environment: {"GPUSHARE_\\e[2J": x}}}\n')
+    assert "\x1b" not in cli("validate", file).stdout
+
+
+WRITE = ("k8s", "resources", "--format", "alauda")
+
+
+def test_the_exit_status_says_whether_something_is_wrong_or_only_differs(
+    cli: Cli, tmp_path: Path
+) -> None:
+    right = cli(*WRITE).stdout
+    file = tmp_path / "resources.yaml"
+    file.write_text(right.replace("defaultValue: '20'", "defaultValue: '30'"))
+    line = file.read_text().splitlines().index("  defaultValue: '30'") + 1
+    differs = cli(*WRITE, "--check", str(file))
+    assert differs.exit_code == 4
+    assert differs.stdout == (
+        f"{file}:{line}:17: warning: data.defaultValue=30: differs from gpushare's. Write 20.\n"
+        f"{file}: 1 difference\n"
+    )
+    file.write_text(right.replace("namespace: kube-public", "namespace: default", 1))
+    wrong = cli(*WRITE, "--check", str(file), "--json")
+    assert wrong.exit_code == 1
+    (finding,) = json.loads(wrong.stdout)["findings"]
+    assert (finding["line"], finding["level"]) == (5, "error")
+    file.write_text("")
+    assert cli(*WRITE, "--check", str(file), "--group", "mps").exit_code == 1
+
+
+def bundle(folder: Path, *env: str, files: tuple[str, ...] = (), args: str = "sh") -> str:
+    for name in files:
+        file = folder / "rootfs" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    (folder / "rootfs").mkdir(parents=True, exist_ok=True)
+    document = {"root": {"path": "rootfs"}, "process": {"args": args.split(), "env": list(env)}}
+    (folder / "config.json").write_text(json.dumps(document))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("env", "args", "status", "told"),
+    [
+        ("CUDA_VERSION=14.0.1", "sh", 3, "refuse CUDA 14.0 is newer than the driver's CUDA 13.0"),
+        ("CUDA_VERSION=13.2.0", "sh", 4, "warn   CUDA 13.2 is newer than the driver's CUDA 13.0"),
+        ("CUDA_VERSION=11.8.0", "sh", 4, "warn   CUDA 11.8 in CUDA_VERSION is 2 major versions"),
+        ("NVIDIA_REQUIRE_CUDA=cuda>=13.1", "sh", 3, "refuse NVIDIA_REQUIRE_CUDA requires cuda>="),
+        ("NVIDIA_REQUIRE_CUDA=brand=nvidia", "sh", 0, "ok     NVIDIA_REQUIRE_CUDA is met"),
+        ("PATH=/bin", "vllm --quantization nvfp4", 4, "warn   --quantization=nvfp4 requests fp4"),
+    ],
+)
+def test_the_result_is_the_exit_status(
+    env: str,
+    args: str,
+    status: int,
+    told: str,
+    cli: Cli,
+    daemon: AnsweringDaemon,
+    tmp_path: Path,
+) -> None:
+    assert daemon.acknowledge
+    result = cli("compat", bundle(tmp_path / "b", env, args=args))
+    assert told in result.output
+    assert result.exit_code == status
+
+
+def test_it_judges_for_another_machine_without_a_daemon(cli: Cli, tmp_path: Path) -> None:
+    path = bundle(tmp_path / "b", "CUDA_VERSION=12.4.1", args="vllm serve --dtype bfloat16")
+    result = cli("compat", path, "--driver", "550.54.15", "--cc", "7.0", "--brand", "Tesla")
+    assert "on driver 550.54.15 (CUDA 12.4), 1 card: a card (7.0), interposer\n" in result.output
+    assert "--dtype=bfloat16 requests bfloat16" in result.output
+    assert result.exit_code == 4
+    assert cli("compat", path, "--driver", "470.57.02").exit_code == 3
+    assert cli("compat", path, "--cuda", "12.4").exit_code == 0
+    assert cli("compat", path, "--cuda", "11.8", "--driver", "999.1").exit_code == 3
+    assert cli("compat", path, "--cuda", "13.0", "--cc", "8.0", "--mig").exit_code == 0
+    mps = ("compat", path, "--cuda", "13.0", "--cc", "8.0", "--backend", "mps")
+    assert cli(*mps).exit_code == 0
+    assert cli(*mps, "--mig").exit_code == 3
+
+
+def test_a_container_of_gpushare_is_judged_on_the_cards_that_it_has(
+    cli: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    (root / "usr/lib64").mkdir(parents=True)
+    (root / "usr/lib64/libcudart.so.13.0.96").touch()
+    train = tenant("train", 1, 4, pid=os.getpid())
+    old = {**CARD, "index": 1, "uuid": "GPU-1", "model": "V100", "compute_capability": "7.0"}
+    daemon.answers |= {
+        "tenant": [{"ok": True, "tenant": train}],
+        "cards": rows(CARD, old),
+    }
+    monkeypatch.setattr("gpushare.images._process_strings", lambda *_: ["CUDA_VERSION=13.0.1"])
+    result = cli("compat", "train", "--json")
+    said = json.loads(result.output)
+    assert (said["kind"], said["result"]) == ("container", "ok")
+    assert [card["name"] for card in said["machine"]["cards"]] == ["NVIDIA H200"]
+    assert said["machine"]["driver"] == "580.159.04"
+
+
+def test_a_path_that_is_no_image_is_reported(
+    cli: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.answers["tenant"] = refusal(CODE_NOT_FOUND, "no container", candidates=[])
+    monkeypatch.setattr("gpushare.images._PROGRAMS", ())
+    result = cli("compat", "cuda:12.4")
+    assert (
+        "neither docker nor podman is installed. Name a path, for example ./rootfs"
+    ) in result.output
+    assert result.exit_code == 1
+
+
+def test_an_image_cannot_write_to_the_terminal(
+    cli: Cli, daemon: AnsweringDaemon, tmp_path: Path
+) -> None:
+    assert daemon.acknowledge
+    result = cli("compat", bundle(tmp_path / "b", "NVIDIA_REQUIRE_X=\x1b[2Ja\nb>=1"))
+    assert "\x1b" not in result.output
+    assert len(result.output.splitlines()) == 3

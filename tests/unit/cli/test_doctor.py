@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,16 +21,21 @@ from gpushare.host.rooted_tree import RootedTree
 from gpushare.protocol.rows import CardRow
 from gpushare.setup import low_level_runtime
 
-from .conftest import CARD, STATUS, tenant
+from .conftest import CARD, STATUS, Cli, tenant
 from .fake_daemon import AnsweringDaemon, rows
 
-if TYPE_CHECKING:
-    from .conftest import Cli
-
 RELOAD = f"; {init_system.advice('systemctl reload docker')}"
+
+
 RESTART = init_system.advice("systemctl restart gpushared")
+
+
 CGROUP2 = "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+
+
 SEE = "(gpushare explain isolation)"
+
+
 V1 = "31 1 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
 
 
@@ -127,36 +131,6 @@ def test_without_problems_every_line_is_ok(cli: Cli, machine: CheckedMachine) ->
 
 
 @pytest.mark.usefixtures("machine")
-def test_without_a_scheduler_doctor_reports_that_shares_are_not_enforced(
-    cli: Cli, daemon: AnsweringDaemon
-) -> None:
-    fault = "no scheduler enforces compute shares: process 78 has ended"
-    without = {**STATUS, "simulated": True, "scheduler_pid": 0, "warnings": [fault]}
-    daemon.answers["status"] = [{"ok": True, **without}]
-    output = cli("doctor").output
-    assert f"warn  {fault}" in output
-    assert ": enforces compute shares" not in output
-
-
-@pytest.mark.usefixtures("machine")
-def test_a_private_daemon_skips_the_machine_s_engines(cli: Cli, daemon: AnsweringDaemon) -> None:
-    private = {**STATUS, "simulated": True, "run_dir": "/tmp/demo/run"}
-    daemon.answers["status"] = [{"ok": True, **private, "config": "/tmp/demo/gpushare.yaml"}]
-    output = cli("doctor").output
-    assert "ok    docker, containerd, crio, podman: not checked" in output
-    assert "registered" not in output
-    # A run_dir that /etc/gpushare/gpushare.yaml names is the machine's.
-    daemon.answers["status"] = [{"ok": True, **private}]
-    assert "ok    docker: runtime gpushare registered" in cli("doctor").output
-
-
-@pytest.mark.usefixtures("machine", "simulated")
-def test_json_has_level_text_and_fix(cli: Cli) -> None:
-    found = json.loads(cli("doctor", "--json").output)
-    assert {"level": "ok", "text": "cgroup v2", "fix": ""} in found
-
-
-@pytest.mark.usefixtures("machine")
 def test_a_daemon_that_is_down_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
         raise DriverMissing("the loader finds no libcuda.so.1: install it")
@@ -167,17 +141,6 @@ def test_a_daemon_that_is_down_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
     lines = result.output.splitlines()
     assert lines[0].startswith("fail  daemon: gpushared is not running")
     assert lines[1] == "fail  driver: the loader finds no libcuda.so.1: install it"
-
-
-def test_of_simulated_cards_the_host_s_driver_does_not_matter(
-    cli: Cli, machine: CheckedMachine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(driver, "find", None)
-    mounts = [{"hostPath": f"{machine.root}/cdi.json", "containerPath": "/dev/gpushare-sim"}]
-    (machine.root / "cdi.json").write_text(json.dumps({"containerEdits": {"mounts": mounts}}))
-    lines = cli("doctor").output.splitlines()
-    assert lines[0].startswith("fail  daemon: gpushared is not running")
-    assert lines[1] == "ok    simulated driver: as configured"
 
 
 REGISTERED = "docker: runtime gpushare registered"
@@ -289,10 +252,6 @@ def of(root: Path, *files: str, architecture: str = "x86_64") -> list[Check]:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(content)
     return list(check_machine(root, architecture))
-
-
-def test_a_usual_server_has_no_findings(tmp_path: Path) -> None:
-    assert of(tmp_path, "sys/fs/selinux/enforce=0", "etc/nvidia/gridd.conf.template") == []
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ The commands and their options are those of click's tree, so that none can be fo
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -21,13 +23,8 @@ from gpushare.errors import ErrorCode, ExitStatus
 from gpushare.exporter import __main__ as exporter
 from gpushare.kubernetes import __main__ as node
 
+from .conftest import Cli
 from .fake_daemon import AnsweringDaemon, DaemonLink, Reply, refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from .conftest import Cli
 
 #: The commands that ask gpushared, with valid words.
 DAEMON: dict[str, tuple[str, ...]] = {

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare explain`: codes and topics, as text and as JSON, with no daemon there."""
+"""`gpushare explain` of codes and topics, of files and of images, with no daemon there."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import Result
 
 from gpushare import images
-from gpushare.cli.text import WIDTH, wrapped
+from gpushare.cli.text import WIDTH
+from gpushare.images import InspectedImage, NotFound
 
-if TYPE_CHECKING:
-    from .conftest import Cli
+from .conftest import STATUS, Cli, tenant
+from .fake_daemon import AnsweringDaemon
 
 
 @pytest.fixture(autouse=True)
@@ -30,22 +35,6 @@ def test_a_code_is_shown_with_its_names_causes_and_fixes(cli: Cli) -> None:
         assert part in result.stdout
 
 
-def test_a_number_of_several_tables_names_the_others(cli: Cli) -> None:
-    text = cli("explain", "2").stdout
-    assert text.startswith("CUDA_ERROR_OUT_OF_MEMORY")
-    assert "This is CUDA_ERROR_OUT_OF_MEMORY (CUDA). It can also mean:" in text
-    assert "  NVML_ERROR_INVALID_ARGUMENT: " in text
-    assert cli("explain", "exit", "2").stdout.startswith("exit-2\n")
-
-
-def test_without_an_argument_the_topics_are_listed_by_group(cli: Cli) -> None:
-    lines = cli("explain").stdout.splitlines()
-    for group in ("Requests", "Enforcement", "Manifests", "Vendors", "Versions", "Troubles"):
-        assert group in lines
-    assert any(line.startswith("  isolation ") for line in lines)
-    assert max(map(len, lines)) <= WIDTH
-
-
 def test_an_unknown_word_is_an_error_with_suggestions(cli: Cli) -> None:
     result = cli("explain", "isolatoin")
     assert result.exit_code == 1
@@ -57,16 +46,6 @@ def test_an_unknown_word_is_an_error_with_suggestions(cli: Cli) -> None:
     assert "no such file, container" in other.stderr
 
 
-def test_as_json_it_is_the_same_in_parts(cli: Cli) -> None:
-    data = json.loads(cli("--json", "explain", "802").stdout)
-    assert data["name"] == "CUDA_ERROR_SYSTEM_NOT_READY"
-    assert (data["kind"], data["group"], data["number"]) == ("code", "CUDA", 802)
-    assert data["also"] == ["cudaErrorSystemNotReady"]
-    assert "doctor" in data["do"]
-    every = json.loads(cli("explain", "--json").stdout)
-    assert {"isolation", "hami", "xid-79", "no-room"} <= {entry["name"] for entry in every}
-
-
 @pytest.mark.parametrize("word", ["\x1b[31m", "../../etc/passwd", "a" * 5000])
 def test_an_argument_cannot_write_to_the_terminal(cli: Cli, word: str) -> None:
     result = cli("explain", word)
@@ -75,8 +54,191 @@ def test_an_argument_cannot_write_to_the_terminal(cli: Cli, word: str) -> None:
     assert len(result.output) < 400
 
 
-def test_a_command_in_a_text_stays_on_one_line() -> None:
-    text = f"{'word ' * 12}`sudo gpushare set NAME --memory 6GiB` and more"
-    lines = list(wrapped(text))
-    assert any("`sudo gpushare set NAME --memory 6GiB`" in line for line in lines)
-    assert max(map(len, lines)) <= WIDTH
+Explain = Callable[..., Result]
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: train
+  namespace: team
+  annotations:
+    gpushare.io/container.train.memory: 4GiB
+spec:
+  runtimeClassName: gpushare
+  containers:
+    - name: train
+      image: x
+      env:
+        - {name: GPUSHARE_MEMORY, value: 8GiB}
+        - {name: CUDA_DEVICE_MEMORY_LIMIT, value: 2g}
+    - name: side
+      image: y
+      resources: {limits: {nvidia.com/gpumem: 4096, nvidia.com/gpucores: 30}}
+"""
+
+
+COMPOSE = """\
+services:
+  train:
+    image: x
+    environment:
+      GPUSHARE_MEMORY: 4GiB
+      GPUSHARE_CORES: "30"
+"""
+
+
+NEEDS_AMPERE = """\
+services:
+  train:
+    image: x
+    command: vllm serve --dtype=bfloat16
+    environment:
+      GPUSHARE_MEMORY: 4GiB
+"""
+
+
+@pytest.fixture
+def explain(cli: Cli, tmp_path: Path) -> Explain:
+    """Explain a text as a file, for a node that says nothing, or `config`."""
+
+    def run(text: str, *options: str, config: str = "", name: str = "manifest.yaml") -> Result:
+        (tmp_path / name).write_text(text)
+        (tmp_path / "gpushare.yaml").write_text(config)
+        file = str(tmp_path / "gpushare.yaml")
+        return cli("explain", str(tmp_path / name), "--config", file, *options)
+
+    return run
+
+
+def containers(result: Result) -> dict[str, dict[str, Any]]:
+    assert result.exit_code == 0, result.output
+    return {one["name"]: one for one in json.loads(result.stdout)["containers"]}
+
+
+def test_keys_are_shown_with_meaning_and_translator_and_the_source_that_applies(
+    explain: Explain,
+) -> None:
+    found = containers(explain(POD, "--json"))
+    train, side = found["train"], found["side"]
+    written = {(row["line"], row["key"]): row for row in train["keys"]}
+    scoped = written[7, "gpushare.io/container.train.memory"]
+    assert (scoped["vendor"], scoped["means"]) == ("gpushare", "memory=4GiB")
+    hami = written[15, "CUDA_DEVICE_MEMORY_LIMIT"]
+    assert (hami["where"], hami["value"], hami["vendor"]) == ("env", "2g", "HAMi")
+    assert train["applied"]["memory"] == {
+        "text": "2GiB",
+        "written": "2g",
+        "source": "env CUDA_DEVICE_MEMORY_LIMIT",
+    }
+    assert any("GPUSHARE_MEMORY" in note and "was not applied" in note for note in train["notes"])
+    assert {row["key"] for row in side["ignored"]} == {"nvidia.com/gpumem", "nvidia.com/gpucores"}
+    assert all("device plugin" in row["translated_by"] for row in side["ignored"])
+    assert side["combined"] == {"memory": "4GiB", "cores": "30"}
+    assert (side["applied"], side["effective"]["kind"]) == ({}, "none")
+
+
+def test_a_wrong_value_is_shown_with_the_refusal(explain: Explain) -> None:
+    wrong = COMPOSE.replace("4GiB", "4G")
+    train = containers(explain(wrong, "--json"))["train"]
+    assert ": ambiguous: " in train["refused"]
+    assert train["problems"] == [train["refused"]]
+    assert (train["effective"], train["applied"]) == (None, {})
+
+
+def test_an_engines_card_options_are_read(explain: Explain) -> None:
+    devices = "[{driver: nvidia, count: 2, capabilities: [gpu]}]"
+    text = COMPOSE.partition("    environment")[0]
+    text += f"    deploy: {{resources: {{reservations: {{devices: {devices}}}}}}}\n"
+    train = containers(explain(text, "--json"))["train"]
+    assert train["cards"]["count"] == 2
+    assert (train["effective"]["kind"], train["effective"]["count"]) == ("exclusive", 2)
+    assert "    2 cards from " in explain(text).stdout
+
+
+def test_the_file_of_the_gpushared_that_answers_is_the_nodes(
+    cli: Cli, daemon: AnsweringDaemon, tmp_path: Path
+) -> None:
+    (tmp_path / "compose.yaml").write_text(COMPOSE)
+    config = tmp_path / "own.yaml"
+    config.write_text("defaults: {policy: burst-share}\n")
+    daemon.answers["status"] = [{"ok": True, **STATUS, "config": str(config)}]
+    data = json.loads(cli("--json", "explain", str(tmp_path / "compose.yaml")).stdout)
+    assert data["node"] == str(config)
+    assert data["containers"][0]["effective"]["policy"] == "burst-share"
+    config.write_text("defaults: {policy: none-such}\n")
+    data = json.loads(cli("--json", "explain", str(tmp_path / "compose.yaml")).stdout)
+    assert data["node"].startswith(f"gpushare's defaults ({config}:")
+    assert data["containers"][0]["effective"]["policy"] == "fixed-share"
+
+
+def test_what_a_precision_needs_of_a_card_is_a_note(explain: Explain) -> None:
+    notes = containers(explain(NEEDS_AMPERE, "--json"))["train"]["notes"]
+    needed = "needs a card of compute capability 8.0 or newer; on others, use --dtype=half"
+    assert f"--dtype=bfloat16 requests bfloat16, which {needed}" in notes
+
+
+CUDA = {
+    "CUDA_VERSION": "12.4.1",
+    "NVIDIA_VISIBLE_DEVICES": "all",
+    "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+    "NVIDIA_REQUIRE_CUDA": "cuda>=12.4",
+}
+
+
+@dataclass
+class FakeEngine:
+    """docker, with some images; `asked` are the names that it was asked for."""
+
+    images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    why: str = ""
+    asked: list[str] = field(default_factory=list)
+
+    def image(self, name: str) -> InspectedImage | None:
+        self.asked.append(name)
+        if self.why:
+            raise NotFound(self.why)
+        found = self.images.get(name)
+        return None if found is None else InspectedImage("image", name, found)
+
+
+@pytest.fixture
+def docker(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    made = FakeEngine({"cuda:12.4": CUDA, "plain": {}})
+    monkeypatch.setattr(images, "installed_engines", lambda: [FakeEngine(why="no daemon"), made])
+    return made
+
+
+@pytest.mark.usefixtures("docker")
+def test_an_images_variables_are_shown_as_no_request(cli: Cli) -> None:
+    data = json.loads(cli("--json", "explain", "cuda:12.4").stdout)
+    assert (data["kind"], data["name"], data["cuda"]) == ("image", "cuda:12.4", "12.4.1")
+    said = {row["key"]: row for row in data["keys"]}
+    assert said["NVIDIA_VISIBLE_DEVICES"]["vendor"] == "NVIDIA"
+    assert said["NVIDIA_REQUIRE_CUDA"]["value"] == "cuda>=12.4"
+    assert (data["effective"]["kind"], data["applied"]) == ("none", {})
+    assert "alone requests no GPU" in data["effective"]["why"]
+    text = cli("explain", "cuda:12.4").stdout
+    assert text.startswith("image cuda:12.4\n  Request of the image\n    env NVIDIA_VISIBLE")
+    assert "The image has CUDA 12.4.1. To check whether it runs on this machine, run" in text
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_a_container_of_this_node_is_sent_to_where_it_is_shown(
+    cli: Cli, docker: FakeEngine, daemon: AnsweringDaemon
+) -> None:
+    daemon.answers["tenant"] = [{"ok": True, "tenant": tenant("team/job-1/train", 1, 4)}]
+    result = cli("explain", "team/job-1/train")
+    assert result.exit_code == 0
+    assert "`gpushare inspect team/job-1/train`" in result.stdout
+    assert "`gpushare why team/job-1/train`" in result.stdout
+    assert docker.asked == []
+
+
+def test_codes_and_messages_are_not_looked_up_as_images(cli: Cli, docker: FakeEngine) -> None:
+    docker.images = {"memory": CUDA}
+    assert cli("explain", "memory").stdout.startswith("memory\n")
+    assert "is unknown" in cli("explain", "a message that nobody wrote").stderr
+    assert docker.asked == []
+    assert "Did you mean isolation" in cli("explain", "isolaton").stderr
+    assert docker.asked == ["isolaton"]

@@ -1,28 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare verify`: what it asks for of a card that others use, and what stops it."""
+"""`gpushare verify` and `gpushare audit --self-test`: which card they use, and how they judge."""
 
 from __future__ import annotations
 
-import json
+import os
 import re
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
 from gpushare.cli import verify
 from gpushare.errors import UserError
+from gpushare.protocol.rows import CardRow
 from gpushare.verify import Sizes
-from gpushare.verify.compute import ComputeScenario, ComputeTrial
-from gpushare.verify.memory import MemoryScenario
+from gpushare.verify.compute import ComputeTrial
 from tests.unit.rows import GIB
 
-from .conftest import CARD
-from .fake_daemon import AnsweringDaemon, rows
-
-if TYPE_CHECKING:
-    from gpushare.protocol.rows import CardRow
-
-    from .conftest import Cli
+from .conftest import CARD, Cli
+from .fake_daemon import AnsweringDaemon
 
 
 @pytest.mark.parametrize(
@@ -71,38 +66,102 @@ def test_a_card_with_too_little_available_memory_is_reported(
         verify._trial([card(**more)], 30, 1.0, single=False)
 
 
-@pytest.mark.parametrize(
-    ("words", "percent"),
-    [(["--cores"], 30), (["--cores", "40"], 40), (["--cores", "--single"], 30)],
-)
-def test_a_share_may_be_named(
-    cli: Cli,
-    daemon: AnsweringDaemon,
-    monkeypatch: pytest.MonkeyPatch,
-    words: list[str],
-    percent: int,
-) -> None:
-    tried: list[ComputeTrial] = []
-
-    def run(self: ComputeScenario) -> bool:
-        tried.append(self.trial)
-        return self.report.check("it ran", True, figures={"requested_percent": percent})
-
-    daemon.answers["cards"] = rows(card())
-    monkeypatch.setattr(ComputeScenario, "run", run)
-    monkeypatch.setattr(MemoryScenario, "run", lambda _: pytest.fail("memory was not asked for"))
-    result = cli("verify", "--runtime", "host", "--json", *words)
-    assert result.exit_code == 0, result.output
-    assert tried == [ComputeTrial(0, percent, "--single" in words)]
-    assert json.loads(result.stdout)[0]["figures"] == {"requested_percent": percent}
-
-
-def test_single_requires_cores(cli: Cli, daemon: AnsweringDaemon) -> None:
-    assert cli("verify", "--single").exit_code == 2
-    assert cli("verify", "--cores", "0").exit_code == 2
-    assert daemon.requests == []
-
-
 def test_a_full_card_is_reported() -> None:
     with pytest.raises(UserError, match="4 GiB available"):
         verify._sizes(3 * GIB, 100)
+
+
+UNUSED = {
+    "tenants": 0,
+    "utilization": 0,
+    "non_tenant_processes": [],
+    "cordoned": False,
+    "allowed_mode": "any",
+    "available_bytes": 100 * GIB,
+}
+
+
+def unused_card(**more: Any) -> CardRow:
+    return cast("CardRow", {**CARD, **UNUSED, **more})
+
+
+def test_the_first_unused_card_is_taken() -> None:
+    assert (
+        verify._unused_card(
+            [unused_card(tenants=1), unused_card(index=1), unused_card(index=2)], None
+        )
+        == 1
+    )
+    assert verify._unused_card([unused_card(), unused_card(index=1)], 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"tenants": 2}, "card 0 has 2 tenants"),
+        ({"utilization": 7}, "card 0 is used by processes without a quota"),
+        ({"non_tenant_processes": [{"pid": 1}]}, "card 0 is used by processes without a quota"),
+        ({"cordoned": True}, "card 0 is cordoned"),
+        ({"health": "XID 79"}, "card 0 is unhealthy (XID 79)"),
+        ({"allowed_mode": "exclusive"}, "card 0 accepts no shares (cards.allowed_mode)"),
+        ({"available_bytes": 2 * GIB}, "card 0 has 2 GiB available, of 3 GiB required"),
+    ],
+)
+def test_a_card_in_use_is_refused_with_the_reason(more: dict[str, Any], why: str) -> None:
+    with pytest.raises(UserError) as refused:
+        verify._unused_card([unused_card(**more)], None)
+    assert str(refused.value) == f"the test requires an unused card: {why}"
+
+
+def test_a_card_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^there is no card 3\. See gpushare ls\.$"):
+        verify._unused_card([unused_card()], 3)
+    with pytest.raises(UserError, match=r"^there is no card\. See gpushare ls\.$"):
+        verify._unused_card([], None)
+
+
+def test_it_needs_its_option_and_root(
+    cli: Cli, daemon: AnsweringDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("audit").exit_code == 2
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    result = cli("audit", "--self-test")
+    assert result.exit_code == 3
+    assert result.stderr == "gpushare: gpushare audit --self-test requires root. Use sudo.\n"
+    assert daemon.requests == []
+
+
+class AuditedTenantClient:
+    """A client whose tenant goes through `states`, one state a look; the last one stays."""
+
+    def __init__(self, action: str, states: list[dict[str, Any]], isolation: str) -> None:
+        self.row: dict[str, Any] = {
+            "name": "bypass",
+            "key": "k",
+            "over_quota_action": action,
+            "warnings": [],
+        }
+        self.row |= {"isolation": isolation, "interventions": [], "cards": [{}]}
+        self.states = states
+        self.stopped: list[str] = []
+
+    def tenants(self) -> list[dict[str, Any]]:
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        if self.stopped or state.get("gone"):
+            return []
+        cards = [{"over_quota_state": state.get("over", "")}]
+        return [{**self.row, "cards": cards, **state}]
+
+    def stop(self, name: str, *_: object) -> None:
+        self.stopped.append(name)
+
+
+NOTHING: dict[str, Any] = {}
+
+
+PROBE = """#!/bin/sh
+echo '{"event": "driver", "code": 0}'
+read line
+echo '{"event": "alloc", "code": %d}'
+exec cat
+"""

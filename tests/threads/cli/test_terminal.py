@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ls`, `ps` and `card ls` on a terminal: columns that fit, and colors."""
+"""Tables and the progress of a command on a terminal: what fits, colors, and what a pipe has."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +15,7 @@ from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.cli import card, kubectl, status, text
+from gpushare.cli import text
 from tests.emulator import Emulator
 from tests.unit.cli.conftest import CARD, tenant
 from tests.unit.cli.fake_daemon import AnsweringDaemon, rows
@@ -22,6 +24,8 @@ Cli = Callable[..., Result]
 
 
 NAMES = ("one", "two", "three", "four")
+
+
 CELL = st.text("abc ", max_size=40).map(str.strip)
 
 
@@ -63,30 +67,6 @@ def test_ps_always_shows_the_isolation(cli: Cli, busy: AnsweringDaemon) -> None:
     assert "THROTTLED" in cli("ps").output
 
 
-@pytest.mark.parametrize(
-    ("command", "text", "colour"),
-    [
-        (("ls",), "XID 79", "red"),
-        (("ls",), "ok", "green"),
-        (("ls",), "shared,cordoned", "brown"),  # as pyte calls yellow
-        (("ps",), "over quota", "red"),
-        (("ps",), "advice", "brown"),
-        (("card", "ls"), "yes", "brown"),
-    ],
-)
-def test_what_needs_attention_has_a_color(
-    busy: AnsweringDaemon, command: tuple[str, ...], text: str, colour: str
-) -> None:
-    with terminal(busy, command) as screen:
-        screen.end()
-        found = [
-            screen.screen.buffer[y][line.index(text)].fg
-            for y, line in enumerate(screen.screen.display)
-            if text in line.partition("not shown")[0]
-        ]
-    assert found == [colour]
-
-
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 @pytest.mark.parametrize("command", [("ls",), ("ps",), ("card", "ls")])
 def test_no_color_is_used_where_none_is_wanted(
@@ -97,20 +77,6 @@ def test_no_color_is_used_where_none_is_wanted(
         screen.end()
         assert "MODEL" in screen.text or "CONTAINER" in screen.text
         assert b"\x1b" not in screen.raw
-
-
-@pytest.mark.parametrize(
-    ("command", "dropped"),
-    [
-        (status.ls, status.LS_DROPPED),
-        (status.ps, status.PS_DROPPED),
-        (card.ls, card.DROPPED),
-        (kubectl.ps, kubectl.PS_DROPPED),
-    ],
-)
-def test_the_help_states_the_order(command: Any, dropped: tuple[str, ...]) -> None:
-    order = ", ".join(name.removesuffix(" USED/QUOTA") for name in dropped)
-    assert f"them: {order}. If" in " ".join(command.help.split())
 
 
 @given(
@@ -134,3 +100,63 @@ def test_a_table_fits_once_its_columns_may_be_left_out(
     assert left_out == order[: len(left_out)]
     assert all(len(line) <= room for line in lines)
     assert lines[0].split() == [name for name in NAMES if name not in left_out]
+
+
+PROGRAM = """\
+import sys, time
+from gpushare.cli import text
+text.AFTER_SECONDS = float(sys.argv[1])
+
+def work():
+    # half a second, or until the line is drawn if it has to be
+    is_due = line._thread.is_alive() and text.AFTER_SECONDS == 0
+    end = time.monotonic() + (60 if is_due else 0.5)
+    while time.monotonic() < end and not line._is_drawn:
+        time.sleep(0.01)
+
+with text.ProgressLine(as_json=sys.argv[2] == "json") as line:
+    line.step("first \\x1b[2J" + "x" * 200)
+    work()
+    with line.erased():
+        print("result", file=sys.stderr)
+    line.step("second")
+    work()
+"""
+
+
+def progress_of(*words: str, terminal: bool = True, term: str = "xterm") -> str:
+    """Return what a command with two steps writes to stderr."""
+    ours, its = os.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as reader:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", PROGRAM, *words],
+                stderr=its if terminal else subprocess.PIPE,
+                check=True,
+                env={**os.environ, "TERM": term, "COLUMNS": ""},
+            )
+            if not terminal:
+                return bytes(done.stderr).decode()
+        finally:
+            os.close(its)
+        parts = []
+        while True:
+            try:
+                parts.append(reader.read(65536))
+            except OSError:  # the last end of the terminal is closed
+                return b"".join(parts).decode()
+
+
+def test_a_terminal_shows_the_step_and_its_time_and_keeps_nothing_of_it() -> None:
+    text = progress_of("0", "text")
+    first, _, rest = text.partition("result\r\n")
+    assert "first ?[2Jxxx" in first
+    assert " (0 s)" in first
+    assert "second (" in rest
+    assert first.endswith("\r\x1b[K")
+    assert rest.endswith("\r\x1b[K")
+
+
+def test_a_line_is_never_wider_than_the_terminal() -> None:
+    for frame in progress_of("0", "text").replace("result\r\n", "").split("\r\x1b[K"):
+        assert len(frame) < 80
