@@ -14,7 +14,7 @@ from gpushare.kubernetes.api.claims import (
     claim_of,
     read_parameters,
 )
-from gpushare.kubernetes.api.server import ApiNotFound, ApiServer, path_of
+from gpushare.kubernetes.api.server import ApiServer, path_of
 from tests.stack.api_server import StandInApiServer
 
 NOW = "2026-11-23T15:00:00Z"
@@ -68,26 +68,11 @@ def test_a_claim_is_read_with_its_devices_and_pods(
     assert device.share == "11111111-2222-3333-4444-555555555555"
 
 
-def test_a_claim_that_is_not_allocated_has_no_devices(
-    api: ApiServer, cluster: StandInApiServer
-) -> None:
-    cluster.put(PATH, {**body(), "status": {}})
-    assert ClaimReader(api).read("team-a", "train").devices == ()
-    with pytest.raises(ApiNotFound):
-        ClaimReader(api).read("team-a", "other")
-
-
 def test_a_cluster_that_shares_no_devices_allocates_a_whole_card() -> None:
     whole = result()
     del whole["consumedCapacity"], whole["shareID"]
     (device,) = claim_of(body(whole)).devices
     assert (device.share, device.memory_bytes, device.cores) == ("", None, None)
-
-
-def test_a_capacity_may_be_named_with_the_drivers_domain() -> None:
-    named = result(consumedCapacity={"gpu.gpushare.io/memory": "1Gi", "cores": "0"})
-    (device,) = claim_of(body(named)).devices
-    assert (device.memory_bytes, device.cores) == (GIB, 0)
 
 
 def test_only_pods_may_use_a_claim() -> None:

@@ -59,14 +59,6 @@ def test_a_renewed_token_is_used_for_the_next_request(tmp_path: Path) -> None:
     assert one.authorization() == "Bearer second"
 
 
-def test_a_kubeconfig_gives_the_server_and_the_token_of_its_context(tmp_path: Path) -> None:
-    found = read_kubeconfig(
-        written(tmp_path, {"tls-server-name": "kubernetes"}, {"token": "secret"})
-    )
-    assert (found.host, found.port, found.server_name) == ("10.0.0.1", 6443, "kubernetes")
-    assert found.authorization() == "Bearer secret"
-
-
 def test_files_are_relative_to_the_kubeconfig_and_a_token_file_is_preferred(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("from the file")
     user = {"tokenFile": "token", "token": "old"}

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices of a node, and what a scheduler makes of them: never more than a card has."""
+"""Devices of ResourceSlices, ids of memory of the device plugin, and the cards both are made of."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare.client import Client, DaemonUnreachable
+from gpushare.errors import UserError
+from gpushare.kubernetes import StatusLog
+from gpushare.kubernetes.api.labels import label_value, labels_of
 from gpushare.kubernetes.api.slices import (
     BadQuantity,
     devices_of,
@@ -17,7 +22,19 @@ from gpushare.kubernetes.api.slices import (
     parse_quantity,
     same_devices,
 )
-from gpushare.kubernetes.cards import pcie_roots
+from gpushare.kubernetes.cards import (
+    OUTAGE,
+    OUTAGE_SECONDS,
+    POLL_SECONDS,
+    CardFollower,
+    NodeCards,
+    SchedulableCard,
+    pcie_roots,
+)
+from gpushare.kubernetes.kubelet import memory_units
+from gpushare.kubernetes.kubelet.grpc_service import ListAndWatchResponse
+from gpushare.kubernetes.kubelet.memory_units import MemoryResource, NoDevices, memory_resource
+from gpushare.protocol.rows import CardRow
 
 from .made import GIB, card, node
 from .scheduler import DoesNotFit, ModelScheduler, amounts, check_device
@@ -107,27 +124,12 @@ def test_a_card_of_which_only_all_may_be_taken() -> None:
     assert amounts(device, half) == amounts(device, {}), "a part is raised to all of it"
 
 
-def test_a_mig_instance_is_named_as_one() -> None:
-    device = one(uuid="MIG-11111111-2222-3333-4444-555555555555")
-    assert device["name"] == "card-mig-11111111-2222-3333-4444-555555555555"
-    assert device["attributes"]["mig"] == {"bool": True}
-
-
 def test_the_same_devices_in_the_words_of_the_server() -> None:
     mine = devices_of(node(card(0, schedulable_bytes=2048 * MIB)))
     theirs = devices_of(node(card(0, schedulable_bytes=2048 * MIB)))
     theirs[0]["capacity"]["memory"]["value"] = "2048Mi"
     assert same_devices(mine, theirs)
     theirs[0]["capacity"]["memory"]["value"] = "2049Mi"
-    assert not same_devices(mine, theirs)
-
-
-def test_the_time_of_a_taint_makes_no_difference() -> None:
-    mine = devices_of(node(card(is_schedulable=False)))
-    theirs = devices_of(node(card(is_schedulable=False)))
-    theirs[0]["taints"][0]["timeAdded"] = "2026-11-23T15:00:00Z"
-    assert same_devices(mine, theirs)
-    theirs[0].pop("taints")
     assert not same_devices(mine, theirs)
 
 
@@ -174,18 +176,6 @@ def test_what_a_scheduler_allocates_always_fits_the_card(
         assert len(of_card) <= row["max_tenants"]
 
 
-def test_a_request_without_amounts_takes_a_card_that_nobody_shares() -> None:
-    scheduler = ModelScheduler(devices_of(node()))
-    whole = scheduler.allocate({})
-    assert whole["consumedCapacity"] == {"memory": str(139 * GIB), "cores": "0", "tenants": "1"}
-    with pytest.raises(DoesNotFit):
-        scheduler.allocate({"memory": "1Mi", "cores": "0"})
-    scheduler.release(whole)
-    scheduler.allocate({"memory": "1Mi", "cores": "0"})
-    with pytest.raises(DoesNotFit):
-        scheduler.allocate({})
-
-
 def test_the_pcie_root_of_a_card_is_found_by_its_address(tmp_path: Path) -> None:
     information = tmp_path / "proc/driver/nvidia/gpus/0000:5D:00.0/information"
     information.parent.mkdir(parents=True)
@@ -211,14 +201,11 @@ def test_the_pcie_root_of_a_card_is_found_by_its_address(tmp_path: Path) -> None
         ("0", 0),
         ("20Gi", 20 << 30),
         ("1.5Gi", 3 << 29),
-        ("1G", 10**9),
         ("1e3", 1000),
         ("1E", 10**18),
-        ("500m", 1),
         ("1500m", 2),
         ("-1500m", -2),
         (".5Ki", 512),
-        ("5.", 5),
         ("12e-1", 2),
     ],
 )
@@ -232,6 +219,263 @@ def test_what_is_no_quantity_is_refused(text: str) -> None:
         parse_quantity(text)
 
 
-@given(st.integers(0, 1 << 62))
-def test_an_amount_is_written_exactly(amount: int) -> None:
-    assert parse_quantity(format_quantity(amount)) == amount
+A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+
+
+B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
+
+
+C = "GPU-cccccccc-0000-0000-0000-000000000000"
+
+
+GIBS = MemoryResource("gpushare.io/memory-gib", GIB)
+
+
+def memory_card(uuid: str, memory: int, schedulable: int | None = None) -> SchedulableCard:
+    usable = memory if schedulable is None else schedulable
+    return SchedulableCard(uuid, memory, usable, "", None)
+
+
+def ids(uuid: str, *numbers: int) -> list[str]:
+    return [f"{uuid}.{number}" for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "resource"),
+    [
+        ("", "", ("gpushare.io/memory-gib", GIB)),
+        ("", "256MiB", ("gpushare.io/memory-256mib", 256 * MIB)),
+        ("aliyun.com/gpu-mem", "", ("aliyun.com/gpu-mem", GIB)),
+        ("tencent.com/vcuda-memory", "", ("tencent.com/vcuda-memory", 256 * MIB)),
+        ("example.com/vram", "512MiB", ("example.com/vram", 512 * MIB)),
+    ],
+)
+def test_a_resource_has_a_name_and_a_unit(name: str, unit: str, resource: tuple[str, int]) -> None:
+    assert memory_resource(name, unit) == MemoryResource(*resource)
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "reason"),
+    [
+        ("", "1G", "ambiguous"),
+        ("", "1500KiB", "not a number of MiB"),
+        ("nvidia.com/gpumem", "", "its unit is not known. Add, for example, --unit 1GiB"),
+        ("aliyun.com/gpu-mem", "256MiB", "the unit of aliyun.com/gpu-mem is 1GiB"),
+        ("memory", "1GiB", "not the name of an extended resource"),
+        ("node.kubernetes.io/memory", "1GiB", "not the name of an extended resource"),
+        ("requests.example.com/memory", "1GiB", "not the name of an extended resource"),
+        ("Example.com/memory", "1GiB", "not the name of an extended resource"),
+    ],
+)
+def test_names_and_units_that_a_kubelet_or_a_manifest_would_misread(
+    name: str, unit: str, reason: str
+) -> None:
+    with pytest.raises(UserError, match=reason):
+        memory_resource(name, unit)
+
+
+def test_memory_that_may_not_be_scheduled_is_unhealthy_from_the_last_id_on() -> None:
+    found = memory_units.devices(
+        [memory_card(A, 4 * GIB, 2 * GIB + 1), memory_card(B, GIB, 0)], GIBS
+    )
+    assert [(device["ID"], device["health"]) for device in found] == [
+        (f"{A}.0", "Healthy"),
+        (f"{A}.1", "Healthy"),
+        (f"{A}.2", "Unhealthy"),
+        (f"{A}.3", "Unhealthy"),
+        (f"{B}.0", "Unhealthy"),
+    ]
+    assert found[0]["topology"] is None
+
+
+def test_a_list_that_a_kubelet_would_refuse_names_the_unit_that_fits() -> None:
+    cards = [
+        memory_card(f"GPU-{number:08}-0000-0000-0000-000000000000", 141 * GIB)
+        for number in range(8)
+    ]
+    with pytest.raises(UserError, match=r"Use --unit (\d+)MiB or larger") as refused:
+        memory_units.devices(cards, MemoryResource("example.com/mib", MIB))
+    fits = int(str(refused.value).rpartition("--unit ")[2].partition("MiB")[0])
+    listed = memory_units.devices(cards, MemoryResource("example.com/fits", fits * MIB))
+    assert ListAndWatchResponse(devices=listed).ByteSize() <= 3 * MIB
+    with pytest.raises(UserError, match=f"--unit {fits}MiB"):
+        memory_units.devices(cards, MemoryResource("example.com/half", fits * MIB // 2))
+
+
+@given(st.integers(1, 5000), st.integers(0, 7))
+def test_a_list_is_never_longer_than_was_foreseen(count: int, node: int) -> None:
+    many = SchedulableCard(A, count * MIB, count * MIB // 2, "", node)
+    listed = memory_units.devices([many], MemoryResource("example.com/mib", MIB))
+    foreseen = memory_units._list_bytes([many], MIB)
+    assert ListAndWatchResponse(devices=listed).ByteSize() <= foreseen
+
+
+CAPACITY = {A: 4, B: 4, C: 8}
+
+
+@pytest.mark.parametrize(
+    ("available", "required", "size", "chosen"),
+    [
+        # The fullest memory_card that has room.
+        (ids(A, 2, 3) + ids(B, 0, 1, 2), [], 2, ids(A, 2, 3)),
+        (ids(A, 3) + ids(B, 3, 1, 2), [], 2, ids(B, 1, 2)),
+        # The first ids, and none of the other cards.
+        (ids(A, 0, 1, 2, 3), [], 1, ids(A, 0)),
+        # What the pod's init container has stays, and the rest is of the same memory_card.
+        (ids(A, 0, 1, 3) + ids(B, 0, 1), ids(A, 3), 2, ids(A, 3, 0)),
+        # More than one memory_card has: the same of each.
+        (ids(A, 0, 1, 2, 3) + ids(C, *range(8)), [], 8, ids(C, *range(8))),
+        (ids(A, *range(4)) + ids(B, *range(4)) + ids(C, *range(8)), [], 10, None),
+        (ids(A, *range(4)) + ids(C, *range(6)), [], 6, ids(C, *range(6))),
+    ],
+)
+def test_a_container_gets_ids_of_one_card(
+    available: list[str], required: list[str], size: int, chosen: list[str] | None
+) -> None:
+    if chosen is None:
+        with pytest.raises(NoDevices):
+            memory_units.preferred(available, required, size, CAPACITY)
+    else:
+        assert memory_units.preferred(available, required, size, CAPACITY) == chosen
+
+
+def test_a_request_above_the_largest_card_is_divided_evenly() -> None:
+    capacity = {A: 139, B: 139}
+    available = ids(A, *range(139)) + ids(B, *range(139))
+    found = memory_units.preferred(available, [], 270, capacity)
+    assert memory_units.parts(found, GIBS) == [(A, 135 * GIB), (B, 135 * GIB)]
+    with pytest.raises(NoDevices, match="cannot be divided evenly over 2 cards of 139"):
+        memory_units.preferred(available, [], 271, capacity)
+
+
+def test_what_an_init_container_has_cannot_be_left() -> None:
+    with pytest.raises(NoDevices):
+        memory_units.preferred(ids(A, 0) + ids(B, 0, 1, 2), ids(A, 0), 2, CAPACITY)
+
+
+def test_ids_that_the_kubelet_chose_itself_are_one_part_or_refused() -> None:
+    assert memory_units.parts(ids(A, 3, 1), GIBS) == [(A, 2 * GIB)]
+    with pytest.raises(NoDevices, match=f"no card of this node has 3 GiB left.*2 GiB of {A}"):
+        memory_units.parts(ids(A, 3, 1) + ids(B, 0), GIBS)
+    with pytest.raises(NoDevices, match="GPU-x::1 is not a device"):
+        memory_units.parts(["GPU-x::1"], GIBS)
+
+
+ROW = {
+    "uuid": "GPU-A",
+    "memory_bytes": 100,
+    "system_reserved_bytes": 10,
+    "schedulable_bytes": 70,
+    "is_schedulable": True,
+    "schedulable_reason": "",
+    "numa_node": 1,
+    "allowed_mode": "any",
+}
+
+
+class Daemon(Client):
+    """Reports `rows`, or is away while they are None; `now` is the time."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] | None = [ROW]
+        self.now = 100.0
+        self.asked = 0
+
+    def cards(self) -> list[CardRow]:
+        self.asked += 1
+        if self.rows is None:
+            raise DaemonUnreachable("gpushared is not running: start it")
+        return cast("list[CardRow]", self.rows)
+
+    def after(self, seconds: float) -> Daemon:
+        self.now += seconds
+        return self
+
+
+@pytest.fixture
+def daemon() -> Daemon:
+    return Daemon()
+
+
+@pytest.fixture
+def follower(daemon: Daemon) -> CardFollower:
+    return CardFollower(daemon, StatusLog(), lambda: daemon.now)
+
+
+def test_nothing_is_known_before_the_first_answer(follower: CardFollower, daemon: Daemon) -> None:
+    daemon.rows = None
+    assert follower.poll() is None
+    daemon.rows = [ROW]
+    assert follower.poll() is None  # it is asked every few seconds
+    daemon.after(POLL_SECONDS)
+    assert follower.poll() is not None
+    assert daemon.asked == 2
+
+
+def test_a_restart_changes_nothing_and_an_outage_ends_scheduling(
+    follower: CardFollower, daemon: Daemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = follower.poll()
+    daemon.rows = None
+    daemon.after(POLL_SECONDS)
+    assert follower.poll() == before
+    daemon.after(OUTAGE_SECONDS)
+    [card] = follower.poll() or ()
+    assert (card.memory_bytes, card.schedulable_bytes, card.reason) == (90, 0, OUTAGE)
+    daemon.rows = [ROW]
+    daemon.after(POLL_SECONDS)
+    assert follower.poll() == before
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "gpushare-node: gpushared reports 1 cards",
+        "gpushare-node: gpushared is not running: start it",
+        "gpushare-node: gpushared reports 1 cards",
+    ]
+
+
+VALID = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
+
+
+@given(st.text(max_size=200))
+def test_any_text_becomes_a_valid_value(text: str) -> None:
+    assert VALID.fullmatch(label_value(text))
+
+
+def test_a_node_of_two_equal_cards() -> None:
+    assert labels_of(node(card(0), card(1))) == {
+        "gpushare.io/mode": "dra",
+        "gpushare.io/isolation": "interposer",
+        "gpushare.io/gpu.count": "2",
+        "gpushare.io/gpu.product": "NVIDIA-H200",
+        "gpushare.io/gpu.memory": str(140 * 1024),
+        "gpushare.io/gpu.compute.major": "9",
+        "gpushare.io/gpu.compute.minor": "0",
+        "gpushare.io/cuda.driver-version.full": "580.95.05",
+        "gpushare.io/cuda.driver-version.major": "580",
+        "gpushare.io/cuda.driver-version.minor": "95",
+        "gpushare.io/cuda.driver-version.revision": "5",
+        "gpushare.io/cuda.runtime-version.full": "13.0",
+        "gpushare.io/cuda.runtime-version.major": "13",
+        "gpushare.io/cuda.runtime-version.minor": "0",
+        "cuda-major-version": "13",
+        "cuda-minor-version": "0",
+    }
+
+
+def test_of_different_cards_the_least_counts() -> None:
+    old = card(1, model="Tesla T4", compute_capability="7.5", memory_bytes=15 * GIB)
+    found = labels_of(node(card(0), old))
+    assert found["gpushare.io/gpu.product"] == "mixed"
+    assert found["gpushare.io/gpu.memory"] == str(15 * 1024)
+    assert found["gpushare.io/gpu.compute.major"] == "7"
+
+
+def test_of_a_node_without_cards_only_the_mode_is_known() -> None:
+    empty = NodeCards([], "plugin", driver_version="580.95.05")
+    assert labels_of(empty) == {"gpushare.io/mode": "plugin"}
+
+
+@pytest.mark.parametrize("version", ["", "unknown", "580.x"])
+def test_a_version_that_is_none_makes_no_label(version: str) -> None:
+    found = labels_of(node(driver_version=version, cuda_version=version))
+    assert not [name for name in found if "version" in name]

@@ -138,21 +138,6 @@ def test_the_cgroup_version_and_what_the_kubelet_makes_of_it(machine: Machine) -
     assert found(machine, "cgroup v").startswith("ok")
 
 
-@pytest.mark.parametrize(
-    ("mode", "missing"),
-    [
-        ("dra", ["plugins_registry", "plugins/gpu.gpushare.io"]),
-        ("plugin", ["device-plugins/kubelet.sock", "device-plugins/gpushare*.sock"]),
-        ("annotations", []),
-    ],
-)
-def test_a_socket_that_is_missing_is_named(machine: Machine, mode: str, missing: list[str]) -> None:
-    machine.mode = mode
-    named = [line for line in lines(check_node(machine.facts, None)) if "no socket" in line]
-    assert len(named) == len(missing)
-    assert all(name in line for name, line in zip(missing, named, strict=True))
-
-
 @pytest.fixture
 def asked(
     api: ApiServer, cluster: StandInApiServer, machine: Machine

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manifests that are shipped and shown grant no more than is used."""
+"""Shipped manifests and pages agree with the code, and vendors' limits are translated."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import yaml
+from packages import vendor_keys
 
-from gpushare.kubernetes.api.claims import (
-    PARAMETERS_KIND,
-    PARAMETERS_VERSION,
-    read_parameters,
-)
+from gpushare.kubernetes.api.claims import read_parameters
 from gpushare.kubernetes.api.slices import devices_of
-from gpushare.protocol.kubernetes import DRIVER, MODE_LABEL
+from gpushare.protocol.kubernetes import DRIVER, MODE_LABEL, RESOURCE
+from gpushare.quota.dialects import TABLES
 from gpushare.quota.keys import KEYS
+from tests.admission import mutate
+from tests.admission.rendered import translation as policy
+from tests.corpus.pods import Object, requested, spec_request
 from tools.check.command import ROOT
 
 from .made import GIB, card, node
@@ -24,7 +26,11 @@ from .scheduler import ModelScheduler
 
 #: Of the mode with the most objects and rights; test_kustomizations.py is about the others.
 FOLDER = ROOT / "configs/kubernetes/dra"
+
+
 PAGES = sorted((ROOT / "docs/how-to").glob("kubernetes*.md"))
+
+
 _BLOCK = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -47,17 +53,16 @@ def shown() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 SHIPPED = shipped()
+
+
 SHOWN = dict(shown())
+
+
 OBJECTS = {f"{one['kind']} {one['metadata']['name']}": one for one in SHIPPED} | SHOWN
 
 
 def of(kind: str, objects: Any) -> list[dict[str, Any]]:
     return [one for one in objects if one["kind"] == kind]
-
-
-def test_the_page_on_claims_shows_what_people_run() -> None:
-    kinds = {name.split()[1] for name in SHOWN if name.startswith("kubernetes-dra.md")}
-    assert {"Job", "Deployment", "Pod", "ResourceClaimTemplate"} <= kinds
 
 
 def test_there_is_a_runtime_class_for_each_mode() -> None:
@@ -106,16 +111,156 @@ def test_claims_in_the_pages_can_be_allocated_on_a_card() -> None:
             assert set(given) <= set(KEYS)
 
 
-def test_the_class_selects_the_cards_of_this_driver_that_can_be_shared() -> None:
-    (device_class,) = of("DeviceClass", SHIPPED)
-    (selector,) = device_class["spec"]["selectors"]
-    assert selector["cel"]["expression"] == (
-        f"device.driver == '{DRIVER}' && device.allowMultipleAllocations"
+TYPICAL = {
+    "cpu": "1",
+    "nvidia.com/gpu": "1",
+    "nvidia.com/gpumem": "4096",
+    "nvidia.com/gpucores": "30",
+}
+
+
+def pod_of(*containers: Object, metadata: Object | None = None, **spec: Any) -> Object:
+    """Return a pod as the API server has it when policies see it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "default", **(metadata or {})},
+        "spec": {"containers": list(containers), **spec},
+    }
+
+
+def container(limits: Object | None = None, name: str = "main", **fields: Any) -> Object:
+    resources = {"limits": {**limits}, "requests": {**limits, "memory": "1Gi"}} if limits else {}
+    return {"name": name, "image": "IMAGE", "resources": resources, **fields}
+
+
+def record(pod: Object, name: str = "main") -> list[str]:
+    text: str = pod["metadata"]["annotations"][f"gpushare.io/container.{name}.vendor"]
+    return text.splitlines()
+
+
+def test_the_table_is_that_of_the_dialects() -> None:
+    text = (ROOT / vendor_keys.FILE).read_text()
+    assert text == vendor_keys.text(), "cd packaging && ../.venv/bin/python -m packages.vendor_keys"
+
+
+def test_every_limit_that_requests_a_share_is_translated() -> None:
+    rows = [
+        row
+        for dialect in TABLES.dialects
+        for row in dialect.rows
+        if row.where == "limit" and row.role == "request" and row.key not in {"", "policy"}
+    ]
+    assert len(rows) > 30
+    for row in rows:
+        name = row.name.replace("{model}", "a10").replace("{profile}", "1g.10gb")
+        made = mutate(policy(nvidia=True), pod_of(container({name: "10"})))
+        assert f"limit {name}=10" in record(made)
+        assert made["spec"]["containers"][0]["resources"]["limits"] == {}
+
+
+def test_the_scheduler_counts_memory_in_mode_plugin() -> None:
+    limits = {**TYPICAL, "nvidia.com/gpumem": "4097"}
+    made = mutate(policy("plugin"), pod_of(container(limits), container(TYPICAL, "second")))
+    assert made["spec"]["runtimeClassName"] == "gpushare-plugin"
+    first, second = made["spec"]["containers"]
+    assert first["resources"]["limits"] == {"cpu": "1", RESOURCE: "5"}
+    assert second["resources"]["limits"] == {"cpu": "1", RESOURCE: "4"}
+    annotations = made["metadata"]["annotations"]
+    found = requested(first, annotations, "plugin")
+    assert isinstance(found, dict)
+    assert (found["memory_bytes"], found["cores"]) == (4097 << 20, 30)
+    notes = spec_request(first, annotations, 5 * GIB).quota.notes
+    assert not [note for note in notes if "was not applied" in note]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"nvidia.com/gpumem": "4096", "nvidia.com/gpu": "2"},
+        {"nvidia.com/gpumem": "0", "nvidia.com/gpu": "1"},
+        {"nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "100"},
+        {"nvidia.com/gpumem-percentage": "50"},
+        {"nvidia.com/gpucores": "50"},
+        {"nvidia.com/gpumem": "4096", "volcano.sh/vgpu-memory": "4096"},
+    ],
+)
+def test_what_the_device_plugin_cannot_count_stays_as_it_is(limits: Object) -> None:
+    before = pod_of(container(limits), container(TYPICAL, "second"))
+    assert mutate(policy("plugin"), before) == before
+    assert mutate(policy(), before) != before
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pod_of(container({"cpu": "1", "rdma/hca": "1"})),
+        pod_of(container({"nvidia.com/gpu": "1"})),
+        pod_of(container({"nvidia.com/mig-1g.10gb": "1"})),
+        pod_of(container({"nvshare.com/gpu": "1"})),  # no amount: convert refuses it
+        pod_of(container({"gpushare.io/memory-gib": "4"})),
+        pod_of(  # a vendor's own DaemonSet
+            container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]),
+            metadata={"ownerReferences": [{"kind": "DaemonSet", "name": "hami-device-plugin"}]},
+        ),
+        pod_of(container(), metadata={"annotations": {"gpushare.io/memory": "4GiB"}}),
+        pod_of(container(), metadata={"labels": {"aliyun.com/gpu-count": "2"}}),
+        pod_of(container(), metadata={"annotations": {"nvidia.com/use-gputype": "A100"}}),
+        pod_of(container(TYPICAL), runtimeClassName="kata"),
+        pod_of(container(TYPICAL), metadata={"labels": {"gpushare.io/translate": "false"}}),
+        pod_of(container(TYPICAL), metadata={"annotations": {"kubernetes.io/config.mirror": "h"}}),
+        pod_of(container(TYPICAL, "a" * 47)),  # no annotation can have its name
+        pod_of(*(container(TYPICAL, f"c{number}") for number in range(129))),
+    ],
+)
+def test_what_is_not_the_policys_stays_as_it_is(pod: Object) -> None:
+    assert mutate(policy(), pod) == pod
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("kube-system", {}),
+        ("gpushare-system", {}),
+        ("ai", {"gpushare.io/translate": "false"}),
+    ],
+)
+def test_namespaces_of_the_system_and_those_that_opt_out_are_left(
+    name: str, labels: Object
+) -> None:
+    labels = {"kubernetes.io/metadata.name": name, **labels}
+    namespace = {"metadata": {"name": name, "labels": labels}}
+    before = pod_of(container(TYPICAL), metadata={"namespace": name})
+    assert mutate(policy(), before, namespace=namespace) == before
+
+
+def test_a_pod_is_translated_only_when_it_is_created() -> None:
+    before = pod_of(container(TYPICAL))
+    assert mutate(policy(), before, operation="UPDATE", old_object=before) == before
+
+
+def test_the_runtime_of_nvidia_is_replaced_and_other_fields_stay() -> None:
+    before = pod_of(
+        container(TYPICAL),
+        metadata={"annotations": {"gpushare.io/container.main.policy": "best-effort"}},
+        runtimeClassName="nvidia",
+        schedulerName="kai-scheduler",
+        nodeSelector={"pool": "gpu"},
     )
-    assert device_class["spec"]["extendedResourceName"] == "gpushare.io/card"
+    made = mutate(policy(), before)
+    assert made["spec"]["runtimeClassName"] == "gpushare"
+    assert made["spec"]["schedulerName"] == "kai-scheduler"
+    assert made["spec"]["nodeSelector"] == {"pool": "gpu"}
+    found = requested(made["spec"]["containers"][0], made["metadata"]["annotations"])
+    assert isinstance(found, dict)
+    assert (found["memory_bytes"], found["policy"]) == (4096 << 20, "best-effort")
 
 
-def test_the_parameters_in_the_page_are_of_the_version_that_is_read() -> None:
-    text = (ROOT / "docs/how-to/kubernetes-dra.md").read_text()
-    assert f"apiVersion: {PARAMETERS_VERSION}" in text
-    assert f"kind: {PARAMETERS_KIND}" in text
+def test_the_documented_pod_is_what_the_policy_makes() -> None:
+    text = (ROOT / "docs/how-to/admission-policies.md").read_text()
+    before, after = map(yaml.safe_load, re.findall(r"(?s)```yaml\n(.*?)```", text))
+    made = mutate(policy("plugin"), before)
+    name = "gpushare.io/container.main.vendor"
+    records = [one["metadata"]["annotations"].pop(name).splitlines() for one in (made, after)]
+    assert sorted(records[0]) == sorted(records[1])
+    assert made == after

@@ -24,13 +24,29 @@ from gpushare.settings import load_schema
 from tests.stack.api_server import Body
 
 QGPU = "tke.cloud.tencent.com/qgpu-schedule-policy"
+
+
 MGPU = "vke.volcengine.com/mgpu-compute-policy"
+
+
 VKE = "vke.node.gpu.schedule"
+
+
 ACK = "ack.node.gpu.schedule"
+
+
 ACK_PLACEMENT = "ack.node.gpu.placement"
+
+
 GKE = "cloud.google.com/gke-gpu-sharing-strategy"
+
+
 WANTED_POLICY = "gpushare.io/wanted-policy"
+
+
 WANTED_MODE = "gpushare.io/wanted-mode"
+
+
 WANTED_PLACEMENT = "gpushare.io/wanted-placement"
 #: Every value of every label, by hand from the manuals of the vendors: the tables must agree.
 SPELLINGS = [
@@ -172,13 +188,6 @@ def test_a_wrong_label_leaves_its_setting_as_it_is(
 
 
 CORDON = "hami.io/device-cordon"
-
-
-def test_hamis_annotation_cordons_cards() -> None:
-    uuids = "GPU-5f3c0000-0000-0000-0000-000000000001,GPU-5f3c0000-0000-0000-0000-000000000002"
-    found = settings_of(node_of({}, {CORDON: uuids.replace(",", " , ")}))
-    assert found.settings == {CORDONED: {"value": uuids, "source": f"node annotation {CORDON}"}}
-    assert not settings_of(node_of({CORDON: uuids})).settings, "a label is not an annotation"
 
 
 @pytest.mark.parametrize("text", ["", "0", "GPU-1,,GPU-2", "GPU-1;GPU-2", "GPU-" + "1" * 65])

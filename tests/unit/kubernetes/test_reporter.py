@@ -1,25 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels, slices and settings stay current while gpushared and the API server come and go."""
+"""Slices, labels and events: what the node reports, once, and nothing about others' pods."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from unittest import mock
+from typing import Any
 
 import pytest
 
 from gpushare.client import DaemonUnreachable
+from gpushare.events import KEPT
 from gpushare.kubernetes import StatusLog
 from gpushare.kubernetes.api import reporter, slices
-from gpushare.kubernetes.api.events import EVENTS, EventRecorder
+from gpushare.kubernetes.api.events import (
+    BURST,
+    COUNT_SECONDS,
+    EVENTS,
+    PERIOD_SECONDS,
+    TEXTS,
+    EventRecorder,
+    EventReporter,
+    KubernetesEvent,
+    PodContainer,
+    message_of,
+)
 from gpushare.kubernetes.api.labels import CHANGED, IGNORED, NodeLabels, NodeSettings, labels_of
 from gpushare.kubernetes.api.reporter import NodeReporter
-from gpushare.kubernetes.api.server import ApiServer
+from gpushare.kubernetes.api.server import ApiServer, path_of
 from gpushare.kubernetes.api.slices import SLICES, NoSharedDevices, SlicePublisher
-from gpushare.quota.node_settings import ALLOWED_MODE, POLICY, NodeSetting
+from gpushare.quota.node_settings import POLICY, NodeSetting
 from tests.stack.api_server import Body, StandInApiServer
-from tests.unit.kubernetes.gpushared import FakeGpushared
+from tests.unit.kubernetes.gpushared import NOW, Clock, FakeGpushared
 from tests.unit.kubernetes.made import GIB, card, node
 from tests.unit.kubernetes.test_node_settings import WANTED_POLICY
 
@@ -96,22 +108,6 @@ def test_a_server_that_refuses_one_thing_gets_the_others_and_that_later(
     assert label(cluster) == "dra"
 
 
-def test_the_pcie_roots_are_read_when_the_cards_change(
-    made: NodeReporter, cluster: StandInApiServer, daemon: FakeGpushared
-) -> None:
-    made._registered = True
-    with mock.patch.object(reporter, "pcie_roots") as roots:
-        roots.return_value = {card(0)["uuid"]: "pci0000:5b"}
-        made.step()
-        made.step()
-        roots.assert_called_once()
-        daemon.rows = [card(0)]
-        made.step()
-        assert roots.call_count == 2
-    root = devices(cluster)[0]["attributes"]["resource.kubernetes.io/pcieRoot"]
-    assert root == {"string": "pci0000:5b"}
-
-
 @pytest.mark.parametrize("is_away", [False, True])
 def test_a_node_that_leaves_the_cluster_is_configured_by_its_file_alone(
     api: ApiServer, cluster: StandInApiServer, daemon: FakeGpushared, is_away: bool
@@ -180,13 +176,6 @@ def test_labels_are_applied_once_and_reported_on_the_node(labelled: Labelled) ->
     }
 
 
-def test_without_the_label_gpushare_yaml_sets_it_again(labelled: Labelled) -> None:
-    labelled.step(wanted_policy="burst-share", wanted_mode="shared")
-    assert labelled.step(wanted_mode="shared").keys() == {ALLOWED_MODE}
-    assert labelled.step() == {}
-    assert len(labelled.events(CHANGED)) == 4
-
-
 def test_a_wrong_label_is_one_event_and_no_change(labelled: Labelled) -> None:
     before = dict(labelled.step(wanted_policy="burst-share"))
     assert labelled.step(wanted_policy="burst") == before
@@ -211,15 +200,6 @@ def test_a_setting_that_gpushared_refuses_is_an_event_and_tried_again(labelled: 
     assert labelled.step(wanted_policy="burst-share").keys() == {POLICY}
 
 
-def test_a_gpushared_that_is_away_is_asked_again_later(labelled: Labelled) -> None:
-    labelled.daemon.is_away = True
-    with pytest.raises(DaemonUnreachable):
-        labelled.step(wanted_policy="burst-share")
-    labelled.daemon.is_away = False
-    assert labelled.step(wanted_policy="burst-share").keys() == {POLICY}
-    assert not labelled.events(IGNORED)
-
-
 def test_a_node_that_accepts_no_labels_is_left_alone(labelled: Labelled) -> None:
     labelled.daemon.accepts = False
     assert labelled.step(wanted_policy="burst", wanted_mode="shared") == {}
@@ -235,15 +215,6 @@ def publisher(api: ApiServer, cluster: StandInApiServer) -> SlicePublisher:
 def pools(cluster: StandInApiServer) -> list[tuple[int, int]]:
     found = [one["spec"]["pool"] for one in cluster.of(SLICES)]
     return [(pool["generation"], pool["resourceSliceCount"]) for pool in found]
-
-
-def test_a_slice_belongs_to_its_node(publisher: SlicePublisher, cluster: StandInApiServer) -> None:
-    publisher.write(node(card(0), card(1, is_schedulable=False)))
-    (made,) = cluster.of(SLICES)
-    assert made["metadata"]["name"] == "n-gpu.gpushare.io-0"
-    assert made["metadata"]["ownerReferences"][0]["uid"] == cluster.objects[NODE]["metadata"]["uid"]
-    assert (made["spec"]["nodeName"], made["spec"]["pool"]["name"]) == ("n", "n")
-    assert pools(cluster) == [(1, 1)]
 
 
 def test_what_has_not_changed_is_not_written(
@@ -377,18 +348,6 @@ def test_labels_are_written_once_and_those_of_others_stay(
     assert len(cluster.requests) == 1
 
 
-def test_a_label_that_is_no_longer_offered_is_removed(
-    api: ApiServer, cluster: StandInApiServer
-) -> None:
-    cluster.put(NODE, {"metadata": {"labels": {"zone": "a"}}})
-    labels = NodeLabels(api, "n")
-    labels.write(node())
-    labels.write(node(driver_version=""))
-    assert "gpushare.io/cuda.driver-version.full" not in labels_on(cluster)
-    labels.remove()
-    assert labels_on(cluster) == {"zone": "a"}
-
-
 def test_a_label_that_something_else_changed_is_written_again(
     api: ApiServer, cluster: StandInApiServer
 ) -> None:
@@ -406,3 +365,213 @@ def test_a_label_that_something_else_changed_is_written_again(
 def labels_on(cluster: StandInApiServer) -> dict[str, str]:
     found: dict[str, str] = cluster.objects[NODE]["metadata"].get("labels") or {}
     return found
+
+
+ABOUT = PodContainer("team-a", "train-0", "uid-1", "train")
+
+
+def tenant(key: str, namespace: str, pod: str, uid: str, container: str) -> dict[str, Any]:
+    card = {
+        "uuid": "GPU-1",
+        "quota_bytes": 4 * GIB,
+        "is_capped": True,
+        "share_percent": 30.0,
+        "cores": 30,
+        "compute": {"throttled": {"60s": 0.0}},
+    }
+    return {
+        "key": key,
+        "name": f"{namespace}/{pod}/{container}",
+        "pod": {"namespace": namespace, "name": pod, "uid": uid, "container": container},
+        "denied_allocations": 0,
+        "cards": [card],
+    }
+
+
+@pytest.fixture
+def observed(daemon: FakeGpushared) -> FakeGpushared:
+    daemon.containers.append(tenant("k1", "team-a", "train-0", "uid-1", "train"))
+    return daemon
+
+
+@pytest.fixture
+def recorder(api: ApiServer, clock: Clock) -> EventRecorder:
+    return EventRecorder(api, "n", clock)
+
+
+@pytest.fixture
+def teller(observed: FakeGpushared, recorder: EventRecorder) -> EventReporter:
+    return EventReporter(observed, recorder, lambda: NOW)
+
+
+def events(cluster: StandInApiServer, namespace: str = "team-a") -> list[Body]:
+    return cluster.of(path_of(EVENTS, namespace=namespace))
+
+
+def said(cluster: StandInApiServer) -> list[str]:
+    return [one["message"] for one in events(cluster)]
+
+
+def test_an_event_names_pod_and_container(
+    teller: EventReporter, observed: FakeGpushared, cluster: StandInApiServer
+) -> None:
+    observed.happens("over-quota-frozen", used_bytes=6 * GIB, limit_bytes=4 * GIB)
+    teller.step()
+    (made,) = events(cluster)
+    assert made["involvedObject"] == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": "team-a",
+        "name": "train-0",
+        "uid": "uid-1",
+        "fieldPath": "spec.containers{train}",
+    }
+    assert (made["reason"], made["type"], made["count"]) == ("GpuOverQuota", "Warning", 1)
+    assert made["message"] == (
+        "container train: used 6 GiB of GPU memory, over its limit of 4 GiB, and was frozen"
+    )
+    assert made["source"] == {"component": "gpushare", "host": "n"}
+    assert made["firstTimestamp"] == "2026-05-28T20:26:41Z"
+
+
+def test_a_restart_reports_nothing_twice(
+    observed: FakeGpushared, recorder: EventRecorder, cluster: StandInApiServer, api: ApiServer
+) -> None:
+    observed.happens("tenant-killed", reason="far over its quota")
+    EventReporter(observed, recorder, lambda: NOW + 3600).step()
+    assert not events(cluster), "it is long past"
+    EventReporter(observed, recorder, lambda: NOW).step()
+    EventReporter(observed, EventRecorder(api, "n"), lambda: NOW).step()
+    assert len(events(cluster)) == 1
+
+
+def test_a_lost_card_is_told_to_every_pod_on_it(
+    teller: EventReporter, observed: FakeGpushared, cluster: StandInApiServer
+) -> None:
+    observed.containers.append(tenant("k2", "team-b", "serve-0", "uid-2", "serve"))
+    observed.containers.append(tenant("k3", "team-b", "idle-0", "uid-3", "idle"))
+    observed.containers[2]["cards"][0]["uuid"] = "GPU-2"
+    observed.happens("card-unhealthy", key="", card="GPU-1", reason="XID 79")
+    teller.step()
+    assert said(cluster) == ["container train: a card of this container is unhealthy: XID 79"]
+    assert [one["involvedObject"]["name"] for one in events(cluster, "team-b")] == ["serve-0"]
+
+
+def test_pods_of_other_namespaces_are_never_named(
+    teller: EventReporter, observed: FakeGpushared, cluster: StandInApiServer
+) -> None:
+    observed.containers.append(tenant("k2", "payroll", "salary-0", "uid-2", "secret"))
+    observed.containers.append(tenant("k3", "team-a", "serve-0", "uid-3", "serve"))
+    reason = "payroll/salary-0/secret and payroll/salary-0 lack memory; team-a/serve-0 does not"
+    observed.happens("tenant-killed", reason=reason)
+    teller.step()
+    (message,) = said(cluster)
+    assert message == (
+        "container train: all processes were killed: another container and another container "
+        "lack memory; team-a/serve-0 does not"
+    )
+
+
+def test_a_refused_allocation_is_reported_when_it_happens(
+    teller: EventReporter, observed: FakeGpushared, cluster: StandInApiServer
+) -> None:
+    observed.containers[0]["denied_allocations"] = 7  # before the first look
+    teller.step()
+    assert not events(cluster)
+    observed.containers[0]["denied_allocations"] = 8
+    teller.step()
+    teller.step()
+    (message,) = said(cluster)
+    assert message == (
+        "container train: an allocation of GPU memory was refused: "
+        "it would exceed the quota of 4 GiB"
+    )
+    observed.containers[0]["denied_allocations"] = 0  # gpushared counts anew
+    teller.step()
+    assert len(events(cluster)) == 1
+
+
+def test_a_container_that_waits_for_long_is_reported_once_each_time(
+    teller: EventReporter, observed: FakeGpushared, cluster: StandInApiServer
+) -> None:
+    compute = observed.containers[0]["cards"][0]["compute"]
+    for ratio in (0.7, 0.7, 0.1, None, 0.9):
+        compute["throttled"]["60s"] = ratio
+        teller.step()
+    assert said(cluster) == [
+        f"container train: waited for the card for {percent} % of the last minute: its compute "
+        "share is 30 %"
+        for percent in (70, 90)
+    ]
+
+
+def test_the_same_event_again_raises_a_count_that_is_written_now_and_then(
+    recorder: EventRecorder, cluster: StandInApiServer, clock: Clock
+) -> None:
+    for number in range(50):
+        recorder.record(event(at=NOW + number, number=str(number)))
+        recorder.flush()
+    (made,) = events(cluster)
+    assert made["count"] == 1
+    assert len(cluster.requests) == 1
+    clock.now += COUNT_SECONDS
+    recorder.flush()
+    recorder.flush()
+    (made,) = events(cluster)
+    assert (made["count"], made["lastTimestamp"]) == (50, "2026-05-28T20:27:29Z")
+    assert len(cluster.requests) == 2
+
+
+def event(
+    message: str = "m", about: PodContainer = ABOUT, at: float = NOW, number: str = "1"
+) -> KubernetesEvent:
+    return KubernetesEvent(about, "GpuFrozen", "Warning", message, at, number)
+
+
+def test_a_pod_that_causes_many_events_is_bounded_and_others_are_not(
+    recorder: EventRecorder, cluster: StandInApiServer, clock: Clock
+) -> None:
+    for number in range(100):
+        recorder.record(event(f"message {number}"))
+    assert len(events(cluster)) == BURST
+    assert recorder.suppressed == 100 - BURST
+    recorder.record(event(about=PodContainer("team-b", "serve", "uid-2", "c")))
+    assert len(events(cluster, "team-b")) == 1
+    clock.now += PERIOD_SECONDS
+    recorder.record(event("later"))
+    recorder.record(event("too much again"))
+    assert len(events(cluster)) == BURST + 1
+
+
+def test_a_namespace_that_is_deleted_is_no_fault(
+    recorder: EventRecorder, cluster: StandInApiServer
+) -> None:
+    cluster.fault = lambda *_: 404
+    recorder.record(event())
+    recorder.flush()
+
+
+def test_what_could_not_be_reported_is_reported_later(
+    teller: EventReporter, observed: FakeGpushared, cluster: StandInApiServer
+) -> None:
+    observed.happens("tenant-frozen", reason="a")
+    observed.happens("tenant-thawed", by="operator")
+    answers: list[int | None] = [None, 403]
+    cluster.fault = lambda *_: answers.pop(0) if answers else None
+    with pytest.raises(Exception, match="403"):
+        teller.step()
+    observed.is_away = True
+    with pytest.raises(DaemonUnreachable):
+        teller.step()
+    observed.is_away = False
+    teller.step()
+    assert [one["reason"] for one in events(cluster)] == ["GpuFrozen", "GpuResumed"]
+    assert [one["count"] for one in events(cluster)] == [1, 1]
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_an_event_of_another_version_of_gpushared_still_has_a_message(name: str) -> None:
+    message = message_of(TEXTS[name], {}, "c")
+    assert message.startswith("container c:")
+    assert "{" not in message
+    assert name in KEPT
