@@ -130,7 +130,7 @@ INVARIANTS: Final = (
         "gpushare/quota/parse.py",
         "if (self.layer or self.cards) and self._enlarges(name, requested):",
         "if self.cards and self._enlarges(name, requested):",
-        (f"{_QUOTA}/test_sources.py::test_env_adds_nothing_to_a_grant_that_would_enlarge_it",),
+        (f"{_QUOTA}/test_precedence.py::test_env_adds_nothing_to_a_grant_that_would_enlarge_it",),
     ),
     Invariant(
         "max-per-request",

@@ -1,21 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The effective request: defaults, combinations of keys, profiles, and sizes."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpushare.quota.effective_request import (
     Defaults,
     EffectiveRequest,
     resolve_request,
-    whole_cards_refused,
 )
-from gpushare.quota.errors import QuotaError
+from gpushare.quota.errors import BadValue, QuotaError
+from gpushare.quota.keys import KEYS
 from gpushare.quota.parse import parse_request
-from gpushare.quota.request import EngineCards, visible_devices
+from gpushare.quota.request import EngineCards, Percent, QuotaRequest, to_record
+from gpushare.quota.request_policy import profile
+from gpushare.quota.size import MAX_BYTES, exact_size, format_size, format_use, parse_size
+from gpushare.quota.values import format_percent
 
 GIB = 1 << 30
+
+
 GPUS = EngineCards("docker run --gpus", count=2)
 
 
-def given(
+def resolved(
     env: dict[str, str] | None = None,
     *,
     visible: str | None = None,
@@ -29,12 +43,12 @@ def given(
 
 def refusal(env: dict[str, str], cards: EngineCards | None = None) -> str:
     with pytest.raises(QuotaError) as caught:
-        given(env, cards=cards)
+        resolved(env, cards=cards)
     return str(caught.value)
 
 
 def test_without_a_request_the_notes_say_what_to_add() -> None:
-    nothing = given()
+    nothing = resolved()
     assert (nothing.kind, nothing.count) == ("none", 0)
     assert nothing.why == (
         "no GPU was requested; to get one, "
@@ -43,7 +57,7 @@ def test_without_a_request_the_notes_say_what_to_add() -> None:
 
 
 def test_the_images_visible_devices_alone_give_nothing() -> None:
-    nothing = given(visible="all")
+    nothing = resolved(visible="all")
     assert nothing.kind == "none"
     assert nothing.why == (
         'NVIDIA_VISIBLE_DEVICES="all" alone requests no GPU; to get one, '
@@ -74,38 +88,22 @@ def test_env_that_is_not_trusted_is_the_reason_for_nothing() -> None:
 def test_cards_without_memory_are_whole_cards(
     env: dict[str, str], cards: EngineCards | None, count: int | None, devices: tuple[str, ...]
 ) -> None:
-    whole = given(env, cards=cards)
+    whole = resolved(env, cards=cards)
     assert (whole.kind, whole.count, whole.devices) == ("exclusive", count, devices)
-
-
-def test_memory_alone_is_best_effort() -> None:
-    share = given({"MEMORY": "4GiB"})
-    assert (share.kind, share.memory_bytes, share.cores) == ("shared", 4 * GIB, 0)
-    assert (share.policy, share.count) == ("best-effort", 1)
-
-
-def test_memory_as_a_percentage_stays_one_until_the_card_is_known() -> None:
-    share = given({"MEMORY_PERCENT": "50"})
-    assert (share.kind, share.memory_bytes, share.memory_percent) == ("shared", None, 50)
-
-
-def test_memory_and_cores_are_a_fixed_share() -> None:
-    share = given({"MEMORY": "4GiB", "CORES": "30"})
-    assert (share.kind, share.cores, share.policy) == ("shared", 30, "fixed-share")
 
 
 def test_the_nodes_policy_and_the_containers_own_come_before_fixed_share() -> None:
     node = Defaults(policy="burst-share")
-    assert given({"MEMORY": "4GiB", "CORES": "30"}, defaults=node).policy == "burst-share"
-    own = given({"MEMORY": "4GiB", "CORES": "30", "POLICY": "best-effort"}, defaults=node)
+    assert resolved({"MEMORY": "4GiB", "CORES": "30"}, defaults=node).policy == "burst-share"
+    own = resolved({"MEMORY": "4GiB", "CORES": "30", "POLICY": "best-effort"}, defaults=node)
     assert own.policy == "best-effort"
 
 
 def test_defaults_fill_memory_for_cores_and_for_cards_where_the_node_says_so() -> None:
     defaults = Defaults(memory_bytes=2 * GIB)
-    assert given({"CORES": "30"}, defaults=defaults).memory_bytes == 2 * GIB
-    assert given({"COUNT": "1"}, defaults=defaults).kind == "exclusive"
-    share = given(cards=GPUS, defaults=Defaults(memory_bytes=2 * GIB, shared_by_default=True))
+    assert resolved({"CORES": "30"}, defaults=defaults).memory_bytes == 2 * GIB
+    assert resolved({"COUNT": "1"}, defaults=defaults).kind == "exclusive"
+    share = resolved(cards=GPUS, defaults=Defaults(memory_bytes=2 * GIB, shared_by_default=True))
     assert (share.kind, share.memory_bytes, share.count) == ("shared", 2 * GIB, 2)
 
 
@@ -147,35 +145,204 @@ def test_a_key_and_an_engine_with_different_cards_are_refused() -> None:
     )
 
 
-def test_a_refusal_of_exclusive_cards_has_the_syntax_of_a_share() -> None:
-    error = whole_cards_refused(
-        parse_request({}, {}).valid(), GPUS, "asks for whole cards, and card 0 is shared"
-    )
-    assert str(error) == (
-        "docker run --gpus: asks for whole cards, and card 0 is shared. For a share, "
-        "add -e GPUSHARE_MEMORY=4GiB (in a pod: the annotation gpushare.io/memory=4GiB)."
-    )
+ANNOTATION = "gpushare.io/profile"
+
+
+GIVEN: dict[str, dict[str, Any]] = {
+    "small": {"memory": "8GiB", "cores": 10, "policy": "burst-share"},
+    "big": {"memory": "40GiB", "cores": 50},
+    "third": {"equal": 3},
+    "seat": {"equal": 4, "policy": "best-effort"},
+    "turn": {"equal": 4, "policy": "equal-share"},
+}
+
+
+PROFILES = {name: profile(name, resolved) for name, resolved in GIVEN.items()}
+
+
+def asked(
+    annotations: dict[str, str] | None = None, env: dict[str, str] | None = None, **more: Any
+) -> QuotaRequest:
+    return parse_request(annotations or {}, env or {}, profiles=PROFILES, **more).valid()
+
+
+def profile_refusal(*sources: dict[str, str], **more: Any) -> str:
+    with pytest.raises(QuotaError) as caught:
+        asked(*sources, **more)
+    return str(caught.value)
+
+
+def test_a_profile_stands_for_its_values() -> None:
+    quota = asked({ANNOTATION: "small"})
+    assert (quota.memory_bytes, quota.cores, quota.policy) == (8 * GIB, 10, "burst-share")
+    assert to_record(quota.requested) == {
+        "memory": {"value": "8GiB", "source": "annotation"},
+        "cores": {"value": "10", "source": "annotation"},
+        "policy": {"value": "burst-share", "source": "annotation"},
+        "profile": {"value": "small", "source": "annotation"},
+    }
+    assert quota.requested["memory"].shown == "small"
+    assert asked({}, {"GPUSHARE_PROFILE": "small"}).memory_bytes == 8 * GIB
+    assert asked(options={"profile": "big"}).cores == 50
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("name", "percent", "cores", "policy", "weight"),
     [
-        ({"memory": "6G"}, "--memory=6G: ambiguous: 6 GiB = 6442450944 bytes"),
-        ({"cores": "30"}, "--cores=30: requests cores without memory. Add --memory, e.g."),
-        ({"weight": "3"}, "--weight=3: requires a memory or card request. Add --memory 4GiB."),
-        (
-            {"memory": "4GiB", "policy": "fixed-share"},
-            "--policy=fixed-share: requires cores, but none are requested. Add --cores, e.g. 30.",
-        ),
+        ("third", Fraction(100, 3), 33, "fixed-share", 0),
+        ("seat", 25, 0, "best-effort", 0),
+        ("turn", 25, 0, "native-burst-share", 1),
     ],
 )
-def test_a_command_line_is_answered_with_its_options(options: dict[str, str], message: str) -> None:
-    with pytest.raises(QuotaError) as refused:
-        resolve_request(parse_request({}, {}, options=options).valid())
-    assert str(refused.value).startswith(message)
+def test_equal_parts_are_exact(
+    name: str, percent: Fraction, cores: int, policy: str, weight: int
+) -> None:
+    effective = resolve_request(asked({ANNOTATION: name}))
+    assert effective.memory_percent == percent
+    assert (effective.cores, effective.policy, effective.weight) == (cores, policy, weight)
 
 
-@pytest.mark.parametrize("value", ["", "void", "none", " ", None])
-def test_values_of_visible_devices_that_ask_for_nothing(value: str | None) -> None:
-    assert visible_devices({} if value is None else {"NVIDIA_VISIBLE_DEVICES": value}) is None
-    assert visible_devices({"NVIDIA_VISIBLE_DEVICES": "GPU-4f1c,1"}) == "GPU-4f1c,1"
+@pytest.mark.parametrize("key", ["memory", "memory-percent", "memory-limit", "cores", "weight"])
+def test_no_key_of_memory_or_compute_may_stand_beside_it(key: str) -> None:
+    beside = {ANNOTATION: "small", f"gpushare.io/{key}": "64GiB" if "memo" in key else "20"}
+    if key == "memory-percent":
+        beside[f"gpushare.io/{key}"] = "20"
+    assert profile_refusal(beside) == (
+        "annotation gpushare.io/profile=small: sets memory and compute, and so do other keys "
+        "beside it. Keep the profile or the other keys."
+    )
+
+
+def test_a_lower_source_narrows_a_profile() -> None:
+    quota = asked({ANNOTATION: "big"}, {"GPUSHARE_MEMORY": "4GiB"}, trust="reduce")
+    assert (quota.memory_bytes, quota.cores, quota.profile) == (4 * GIB, 50, None)
+    quota = asked({ANNOTATION: "small"}, {"GPUSHARE_PROFILE": "big"}, trust="reduce")
+    assert (quota.memory_bytes, quota.cores, quota.profile) == (8 * GIB, 10, "small")
+    quota = asked({"gpushare.io/memory": "40GiB"}, {"GPUSHARE_PROFILE": "small"})
+    assert (quota.memory_bytes, quota.profile) == (8 * GIB, "small")
+
+
+def test_what_the_operator_sets_is_no_profile_any_more() -> None:
+    quota = asked({ANNOTATION: "small"}, operator={"memory": "2GiB"})
+    assert (quota.memory_bytes, quota.cores, quota.profile) == (2 * GIB, 10, None)
+    quota = asked({ANNOTATION: "small"}, operator={"memory": "2GiB", "profile": "tiny"})
+    assert (quota.memory_bytes, quota.profile) == (2 * GIB, "tiny")
+
+
+def test_an_unknown_profile_is_refused_with_those_there_are() -> None:
+    assert "not a profile of this node. Did you mean small?" in profile_refusal(
+        {ANNOTATION: "smell"}
+    )
+    shown = profile_refusal({ANNOTATION: "x"})
+    assert "The profiles are small, big, third, seat, turn" in shown
+    with pytest.raises(QuotaError, match=r"this node has none. Add profiles"):
+        parse_request({ANNOTATION: "small"}, {}).valid()
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("4GiB", 4 * GIB),
+        ("4Gi", 4 * GIB),
+        ("4g", 4 * GIB),
+        ("4gib", 4 * GIB),
+        (" 4 GiB\n", 4 * GIB),
+        ("512MiB", 512 << 20),
+        ("512m", 512 << 20),
+        ("1.5GiB", 3 * GIB // 2),
+        ("0.1MiB", None),
+        ("2TiB", 2 << 40),
+        ("1k", 1024),
+        ("4096B", 4096),
+        ("4096b", 4096),
+    ],
+)
+def test_units_are_binary(text: str, size: int | None) -> None:
+    if size is None:
+        with pytest.raises(BadValue, match=r"is not a whole number of bytes; write e\.g\. 104857B"):
+            parse_size(text)
+    else:
+        assert parse_size(text) == size
+
+
+REFUSED = """
+4G => is ambiguous: 4 GiB = 4294967296 bytes, or 4000000000 bytes; write 4GiB or 4000000000B
+4GB => is ambiguous: 4 GiB = 4294967296 bytes, or 4000000000 bytes; write 4GiB or 4000000000B
+512M => is ambiguous: 512 MiB = 536870912 bytes, or 512000000 bytes; write 512MiB or 512000000B
+3.7GiB => is not a whole number of bytes; write e.g. 3788MiB
+0 => must be greater than zero; write e.g. 4GiB, or omit the key to request no GPU
+4 => has no unit: 4 bytes or 4 GiB; write 4GiB, or 4B for bytes
+4Q => is not a size; write e.g. 4GiB
+ => is not a size; write e.g. 4GiB
+-4GiB => is not a size; write e.g. 4GiB
+4GiBB => is not a size; write e.g. 4GiB
+4e9 => is not a size; write e.g. 4GiB
+٤GiB => is not a size; write e.g. 4GiB
+0GiB => must be greater than zero; write e.g. 4GiB, or omit the key to request no GPU
+99999999999999999999GiB => exceeds the memory of any card; write e.g. 4GiB
+"""
+
+
+@pytest.mark.parametrize("row", REFUSED.replace("\n    ", " ").strip().splitlines())
+def test_an_ambiguous_or_invalid_size_is_refused(row: str) -> None:
+    text, message = row.split(" => ")
+    with pytest.raises(BadValue) as caught:
+        parse_size(text)
+    assert str(caught.value) == message
+
+
+@given(st.integers(min_value=1, max_value=MAX_BYTES))
+def test_an_exact_size_reads_as_the_same_bytes(size: int) -> None:
+    assert parse_size(exact_size(size)) == size
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [
+        (140 * GIB + GIB // 2, "140 GiB"),
+        (12 * GIB, "12 GiB"),
+        (GIB + GIB // 8, "1.1 GiB"),
+        (4 * GIB, "4 GiB"),
+        (512 << 20, "512 MiB"),
+        (GIB - 1, "1023 MiB"),
+        (1000, "1000 B"),
+        (0, "0 B"),
+    ],
+)
+def test_sizes_in_tables_are_rounded_down(size: int, shown: str) -> None:
+    assert format_size(size) == shown
+
+
+def test_use_is_shown_in_the_unit_of_the_quota() -> None:
+    assert format_use(4 * GIB - 1, 4 * GIB) == "3.9/4.0 GiB"
+    assert format_use(0, 8 * GIB) == "0.0/8.0 GiB"
+    assert format_use(100 << 20, 512 << 20) == "100.0/512.0 MiB"
+
+
+read_percent = KEYS["memory-percent"].parse
+
+
+@pytest.mark.parametrize(
+    ("text", "percent", "shown"),
+    [
+        ("25", 25, "25 %"),
+        (" 12.5 ", Fraction(25, 2), "12.5 %"),
+        ("80/3", Fraction(80, 3), "26.67 %"),
+        ("200/2", 100, "100 %"),
+        ("0.01", Fraction(1, 100), "0.01 %"),
+    ],
+)
+def test_a_percentage_is_read_exactly(text: str, percent: Percent, shown: str) -> None:
+    found = read_percent(text)
+    assert found == percent
+    assert isinstance(found, (int, Fraction))
+    assert format_percent(found) == shown
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "0.0", "0/3", "1/0", "100.01", "301/3", "-1", "1e1", "x"]
+)
+def test_what_is_no_percentage_is_refused(text: str) -> None:
+    with pytest.raises(BadValue, match="not a percentage of a card's memory") as refusal:
+        read_percent(text)
+    assert refusal.value.fix == "write a number up to 100, e.g. 25, 12.5 or 100/3"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Precedence: each source beneath each other, for each key."""
+"""Sources of a request: what each may say, which takes precedence, and containers of one pod."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from gpushare.quota.annotations import pod_of, without_pod
 from gpushare.quota.effective_request import Defaults, EffectiveRequest, resolve_request
 from gpushare.quota.errors import QuotaError
 from gpushare.quota.keys import KEYS, POLICIES
 from gpushare.quota.parse import parse_request
-from gpushare.quota.request import EngineCards, QuotaRequest
-from gpushare.quota.request_policy import EnvTrust
+from gpushare.quota.request import EngineCards, QuotaRequest, ValueSource
+from gpushare.quota.request_policy import Dialects, EnvTrust
+from tests.unit.quota.records import rows
 
 GIB = 1 << 30
 POD = {"io.kubernetes.cri.container-name": "train", "io.kubernetes.cri.sandbox-id": "5a4d"}
@@ -43,7 +45,7 @@ VALUES = {
     "time-limit": ("30m", "8h"),
     "wait": ("5s", "30s"),
 }
-#: A profile stands for some of these (test_profiles.py).
+#: A profile stands for some of these (test_effective_request.py).
 assert set(VALUES) == set(KEYS) - {"profile"}
 
 
@@ -138,20 +140,6 @@ def test_an_environment_may_make_whole_cards_a_share_of_them(env: dict[str, str]
         share = resolve_request(words.read("reduce", given_cards), cards=given_cards)
         assert (share.kind, share.memory_bytes) == ("shared", 2 * GIB)
         assert share.cores == int(env.get("cores", "0"))
-
-
-def test_an_environment_does_not_add_cards_to_those_of_the_engine() -> None:
-    cards = EngineCards("docker run --gpus", count=2)
-    for env in ({"devices": "0,1,2"}, {"count": "3"}):
-        with pytest.raises(QuotaError, match="docker run --gpus"):
-            resolve_request(Words(**{**SILENT, "env": env}).read("request", cards), cards=cards)
-
-
-def test_an_environment_reduces_the_nodes_default_and_never_raises_it() -> None:
-    defaults = Defaults(memory_bytes=4 * GIB, cores=20)
-    for text, expected in (("2GiB", 2 * GIB), ("40GiB", 4 * GIB)):
-        words = Words(**{**SILENT, "pod": {"cores": "10"}, "env": {"memory": text}})
-        assert words.read("reduce", None, defaults).memory_bytes == expected
 
 
 # --- any words at all ---
@@ -291,3 +279,256 @@ def test_the_operator_s_value_takes_precedence(
     for key, text in operator.items():
         assert quota.requested[key].source.kind == "operator"
         assert value(quota, key) == KEYS[key].parse(text)
+
+
+CRI_POD = {
+    "io.kubernetes.cri.container-name": "train",
+    "io.kubernetes.cri.container-type": "container",
+}
+
+
+def parse_refusal(annotations: dict[str, str], env: dict[str, str]) -> str:
+    with pytest.raises(QuotaError) as caught:
+        parse_request(annotations, env).valid()
+    return str(caught.value)
+
+
+def test_every_problem_is_collected_with_its_source_and_the_rest_is_read() -> None:
+    annotations = {"gpushare.io/memory": "4GiB", "gpushare.io/cores": "lots"}
+    env = {"GPUSHARE_WEIGHT": "heavy", "GPUSHARE_COUNTT": "1", "CUDA_DEVICE_MEMORY_LIMIT": "4Q"}
+    parsed = parse_request(annotations, env, dialects=Dialects())
+    assert [one.source for one in parsed.diagnostics] == [
+        ValueSource("annotation", "gpushare.io/cores"),
+        ValueSource("env", "GPUSHARE_WEIGHT"),
+        ValueSource("env", "GPUSHARE_COUNTT"),
+        ValueSource("env", "CUDA_DEVICE_MEMORY_LIMIT"),
+    ]
+    assert parsed.request.memory_bytes == 4 * GIB
+    with pytest.raises(QuotaError, match=r"^annotation gpushare\.io/cores"):
+        parsed.valid()
+
+
+def test_an_error_in_an_annotation_for_another_container_refuses_nothing() -> None:
+    annotations = {
+        **CRI_POD,
+        "gpushare.io/container.side.memory": "1GiB",
+        "gpushare.io/cores": "lots",
+    }
+    parsed = parse_request(annotations, {})
+    assert [(one.source.name, one.applies) for one in parsed.diagnostics if one.source] == [
+        ("gpushare.io/cores", False)
+    ]
+    assert not parsed.valid().requested
+
+
+#: A text of each key, and its value.
+SPELLED: dict[str, tuple[str, object]] = {
+    "memory": ("4GiB", 4 * GIB),
+    "memory-percent": ("50", 50),
+    "memory-limit": ("8GiB", 8 * GIB),
+    "cores": ("30", 30),
+    "count": ("2", 2),
+    "devices": ("0,GPU-4f1c", ("0", "GPU-4f1c")),
+    "allow": ("A100,H200", ("A100", "H200")),
+    "deny": ("T4", ("T4",)),
+    "compute-capability": ("8.0+, < 10.0", (">=8.0", "<10.0")),
+    "policy": ("burst-share", "burst-share"),
+    "weight": ("3", 3),
+    "priority": ("0", 0),
+    "class": ("offline", "offline"),
+    "placement": ("spread", "spread"),
+    "numa": ("bind", "bind"),
+    "oversubscribe": ("host", "host"),
+    "backend": ("interposer", "interposer"),
+    "idle-after": ("30m", 1800),
+    "time-limit": ("8h", 8 * 3600),
+    "wait": ("20s", 20),
+}
+
+
+def test_every_key_is_read_from_annotations_and_from_env() -> None:
+    assert set(SPELLED) == set(KEYS) - {"profile"}  # which stands for some of them
+    for asked in (
+        parse_request({KEYS[name].annotation: text for name, (text, _) in SPELLED.items()}, {}),
+        parse_request({}, {KEYS[name].env: text for name, (text, _) in SPELLED.items()}),
+    ):
+        found = asked.valid()
+        for name, (text, value) in SPELLED.items():
+            assert getattr(found, KEYS[name].field) == value, name
+            assert found.requested[name].text == text
+
+
+REFUSALS = """\
+annotation gpushare.io/memory=4Q: not a size. Write e.g. 4GiB.
+env GPUSHARE_MEMORY=4G: ambiguous: 4 GiB = 4294967296 bytes, or 4000000000 bytes.
+    Write 4GiB or 4000000000B.
+env GPUSHARE_CORES=0: not a share of a card in percent. Write a whole number from 1 to 100.
+annotation gpushare.io/cores=101: not a share of a card in percent.
+    Write a whole number from 1 to 100.
+annotation gpushare.io/memroy=4GiB: unknown key. Did you mean gpushare.io/memory?
+env GPUSHARE_MEMORY_PERCENTAGE=50: unknown key. Did you mean GPUSHARE_MEMORY_PERCENT?
+env GPUSHARE_memory=4GiB: unknown key. Did you mean GPUSHARE_MEMORY?
+annotation gpushare.io/policy=fair: not a valid value.
+    Write fixed-share, burst-share, best-effort or native-burst-share.
+annotation gpushare.io/devices=first: not a list of cards.
+    Write indices or UUIDs, e.g. 0,2 or GPU-4f1c...
+annotation gpushare.io/devices=0,0: lists a name twice. Write each name once.
+annotation gpushare.io/count=17: not a number of cards. Write a whole number from 1 to 16.
+annotation gpushare.io/container.app.memory=4GiB: for container "app" of a pod,
+    and this container is not in a pod. Write gpushare.io/memory.
+annotation gpushare.io/container.memory=4GiB: must name a container and a key.
+    Write gpushare.io/container.NAME.memory."""
+
+
+@pytest.mark.parametrize("message", REFUSALS.replace("\n    ", " ").splitlines())
+def test_a_refusal_names_key_value_rule_and_fix(message: str) -> None:
+    where, _, rest = message.partition(" ")
+    name, _, text = rest.partition(": ")[0].partition("=")
+    assert parse_refusal(
+        *({name: text} if where == one else {} for one in ("annotation", "env"))
+    ) == (message)
+
+
+def test_a_refusal_escapes_what_a_terminal_would_obey() -> None:
+    assert parse_refusal({"gpushare.io/memory": 'x"\n\x1b[31m'}, {}) == (
+        'annotation gpushare.io/memory="x\\"\\n\\x1b[31m": not a size. Write e.g. 4GiB.'
+    )
+
+
+def test_memory_in_another_form_does_not_get_around_a_grant() -> None:
+    asked = parse_request(
+        {"gpushare.io/memory": "1GiB"}, {"GPUSHARE_MEMORY_PERCENT": "100"}
+    ).valid()
+    assert (asked.memory_bytes, asked.memory_percent) == (GIB, None)
+    assert "sets memory in the other form" in asked.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("GPUSHARE_COUNT", "4"),
+        ("GPUSHARE_DEVICES", "0,1"),
+        ("GPUSHARE_MEMORY_LIMIT", "64GiB"),
+        ("GPUSHARE_CORES", "100"),
+        ("GPUSHARE_CORES", "30"),
+        ("GPUSHARE_POLICY", "native-burst-share"),
+        ("GPUSHARE_WEIGHT", "9"),
+        ("GPUSHARE_BACKEND", "interposer"),
+        ("GPUSHARE_PRIORITY", "0"),
+        ("GPUSHARE_CLASS", "online"),
+        ("GPUSHARE_OVERSUBSCRIBE", "host"),
+    ],
+)
+def test_env_adds_nothing_to_a_grant_that_would_enlarge_it(name: str, value: str) -> None:
+    asked = parse_request({"gpushare.io/memory": "1GiB"}, {name: value}).valid()
+    assert set(asked.requested) == {"memory"}
+    assert "it would exceed what annotation gpushare.io/memory grants" in asked.notes[0]
+
+
+def test_under_kubernetes_env_alone_asks_for_nothing() -> None:
+    asked = parse_request(CRI_POD, {"GPUSHARE_MEMORY": "4GiB"}).valid()
+    assert not asked.requested
+    assert asked.notes == (
+        (
+            'env GPUSHARE_MEMORY "4GiB" was not applied: '
+            "the environment may only shrink what an annotation grants (trust.env)"
+        ),
+    )
+
+
+@given(st.dictionaries(st.text(max_size=12).map(lambda t: "GPUSHARE_" + t), st.text(max_size=12)))
+def test_any_environment_is_read_or_refused_in_one_line(env: dict[str, str]) -> None:
+    fault = ""
+    try:
+        parse_request({}, env).valid()
+    except QuotaError as error:
+        fault = str(error)
+    assert fault.isprintable()
+
+
+CONTAINERD = {
+    "io.kubernetes.cri.container-name": "train",
+    "io.kubernetes.cri.container-type": "container",
+    "io.kubernetes.cri.sandbox-id": "5a4d",
+    "io.kubernetes.cri.sandbox-name": "job-1",
+    "io.kubernetes.cri.sandbox-namespace": "team",
+}
+CRI_O = {
+    "io.kubernetes.container.name": "train",
+    "io.kubernetes.cri-o.ContainerType": "container",
+    "io.kubernetes.cri-o.SandboxID": "5a4d",
+    "io.kubernetes.pod.name": "job-1",
+    "io.kubernetes.pod.namespace": "team",
+}
+PROXY = {**CONTAINERD, "io.kubernetes.cri.container-name": "proxy"}
+
+
+def scoped(container: str = "train", key: str = "memory", text: str = "4GiB") -> dict[str, str]:
+    return {f"gpushare.io/container.{container}.{key}": text}
+
+
+@pytest.mark.parametrize("annotations", [CONTAINERD, CRI_O])
+def test_either_engine_s_annotations_identify_the_pod(annotations: dict[str, str]) -> None:
+    pod = pod_of(annotations)
+    assert pod is not None
+    assert (pod.container, pod.sandbox, pod.namespace, pod.name) == (
+        *("train", "5a4d", "team", "job-1"),
+    )
+    assert str(pod) == "team/job-1"
+
+
+@pytest.mark.parametrize("annotations", [CONTAINERD, CRI_O])
+def test_untrusted_annotations_identify_no_pod(annotations: dict[str, str]) -> None:
+    mine = {"gpushare.io/memory": "4GiB", "org.example/x": "y"}
+    assert without_pod({**annotations, **mine}) == mine
+    assert pod_of(mine) is None
+
+
+@pytest.mark.parametrize("annotations", [CONTAINERD, CRI_O])
+def test_a_scoped_annotation_reaches_its_container_alone(annotations: dict[str, str]) -> None:
+    asked = scoped() | scoped("sidecar", text="nonsense of another program")
+    assert parse_request({**annotations, **asked}, {}).valid().memory_bytes == 4 * GIB
+
+
+def test_a_sidecar_gets_nothing_of_another_containers_request_and_a_note() -> None:
+    quota = parse_request({**PROXY, **scoped()}, {}).valid()
+    assert not quota.requested
+    told = 'the annotations of the pod are for "train", and this is "proxy"'
+    assert quota.notes == (told,)
+    assert resolve_request(quota).why.startswith(f"no GPU: {told}; ")
+
+
+def test_an_annotation_without_a_container_applies_to_the_only_named_one() -> None:
+    annotations = scoped() | {"gpushare.io/placement": "spread", "gpushare.io/memory": "2GiB"}
+    asked = parse_request({**CONTAINERD, **annotations}, {}).valid()
+    assert (asked.placement, asked.memory_bytes) == ("spread", 2 * GIB)
+    assert not parse_request({**PROXY, **annotations}, {}).valid().requested
+
+
+def test_an_annotation_without_a_container_is_refused_if_two_are_named() -> None:
+    annotations = {**scoped(), **scoped("eval"), "gpushare.io/placement": "spread"}
+    with pytest.raises(QuotaError) as refused:
+        parse_request({**CONTAINERD, **annotations}, {}).valid()
+    assert str(refused.value) == (
+        "pod annotation gpushare.io/placement=spread: names no container, "
+        "but other annotations name train and eval. Write gpushare.io/container.train.placement."
+    )
+    assert not parse_request({**PROXY, **annotations}, {}).valid().requested
+
+
+def test_an_annotation_that_the_pod_has_too_is_the_pods() -> None:
+    of_pod = {"gpushare.io/memory": "2GiB"}
+    annotations = {**CONTAINERD, **of_pod}
+    for seen in (of_pod, None):
+        asked = parse_request(annotations, {}, of_pod=seen).valid()
+        assert rows(asked.requested) == {"memory": "2GiB pod annotation"}
+    assert rows(parse_request(annotations, {}, of_pod={}).valid().requested) == {
+        "memory": "2GiB annotation"
+    }
+
+
+def test_a_scope_outside_of_a_pod_is_refused() -> None:
+    with pytest.raises(
+        QuotaError, match=r"and this container is not in a pod. Write gpushare\.io/memory."
+    ):
+        parse_request(scoped(), {}).valid()

@@ -1,33 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other systems' requests come to beside our own: precedence, trust, pods, two at once."""
+"""Other systems' requests: what each table's keys come to, alone, recorded and beside our own."""
 
+from __future__ import annotations
+
+import contextlib
+import re
 from collections.abc import Mapping
+from contextlib import suppress
+from fractions import Fraction
+from pathlib import Path
+from typing import Final
 
 import hypothesis
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.quota.annotations import PodIdentity
-from gpushare.quota.dialects.parse import Tables
+from gpushare.quota.dialects import DIALECTS, units
+from gpushare.quota.dialects.clouds import POLICIES
+from gpushare.quota.dialects.parse import DialectRequest, Tables, combine
 from gpushare.quota.dialects.translate import Translator
-from gpushare.quota.dialects.units import MIBS, NAMES, TEXT
-from gpushare.quota.dialects.vendor_key import Dialect, VendorKey
-from gpushare.quota.effective_request import (
-    Defaults,
-    EffectiveRequest,
-    resolve_request,
-)
-from gpushare.quota.errors import QuotaError
+from gpushare.quota.dialects.units import MIBS, NAMES, TEXT, ByCard, ByContainer
+from gpushare.quota.dialects.vendor_key import Dialect, KeyLocation, VendorKey
+from gpushare.quota.effective_request import Defaults, EffectiveRequest, resolve_request
+from gpushare.quota.errors import BadValue, QuotaError
 from gpushare.quota.keys import KEYS
+from gpushare.quota.node_settings import APPLIED, NODE_SETTINGS
 from gpushare.quota.parse import Precedence, parse_request
 from gpushare.quota.request import EngineCards, QuotaRequest
-from gpushare.quota.request_policy import Dialects, EnvTrust, MaxPerRequest
+from gpushare.quota.request_policy import DialectMode, Dialects, EnvTrust
+from tests.corpus import vendor_keys
 from tests.unit.quota.records import rows
 from tests.unit.quota.test_precedence import ENGINE, NODE, SAID, assert_at_most, most
 
 GIB = 1 << 30
+
+
 LENIENT, STRICT = Dialects(), Dialects("strict")
+
+
 HAMI = {"CUDA_DEVICE_MEMORY_LIMIT": "4g", "CUDA_DEVICE_SM_LIMIT": "30"}
+
+
 POD = {"io.kubernetes.cri.container-name": "train", "io.kubernetes.cri.sandbox-id": "5a4d"}
 
 # A vendor that asks by annotations, as no test of these can rest on a vendor's table.
@@ -52,6 +67,8 @@ ACME = Dialect(
         VendorKey("ACME_COUNT", "Models.", NAMES, "deny", where="env", role="option"),
     ),
 )
+
+
 TABLES = Tables([ACME])
 
 
@@ -72,7 +89,7 @@ def read(
     ).valid()
 
 
-def given(quota: QuotaRequest) -> EffectiveRequest:
+def resolved(quota: QuotaRequest) -> EffectiveRequest:
     return resolve_request(quota)
 
 
@@ -89,60 +106,7 @@ def test_a_container_with_another_systems_keys_gets_its_request() -> None:
     quota = read({}, HAMI)
     assert (quota.memory_bytes, quota.cores) == (4 * GIB, 30)
     assert rows(quota.requested) == {"memory": "4GiB env", "cores": "30 env"}
-    assert given(quota).policy == "fixed-share"
-
-
-def test_the_translation_is_noted() -> None:
-    [note] = read({}, HAMI).notes
-    assert note == (
-        'HAMi: env CUDA_DEVICE_MEMORY_LIMIT "4g" is memory 4GiB, '
-        'env CUDA_DEVICE_SM_LIMIT "30" is cores 30'
-    )
-
-
-def test_without_dialects_none_is_read() -> None:
-    assert parse_request({}, HAMI).valid() == QuotaRequest()
-
-
-def test_a_refusal_has_the_vendors_key_and_the_text_as_it_was_written() -> None:
-    quota = read({}, {"CUDA_DEVICE_MEMORY_LIMIT": "16384m"})
-    ceilings = MaxPerRequest(memory_bytes=8 * GIB)
-    with pytest.raises(QuotaError) as refused:
-        ceilings.refuse_above(quota, given(quota))
-    assert str(refused.value) == (
-        "env CUDA_DEVICE_MEMORY_LIMIT=16384m: exceeds the maximum, 8GiB. Request 8GiB or less."
-    )
-
-
-def test_overrides_take_precedence_over_dialects() -> None:
-    quota = read({}, HAMI, operator={"memory": "2GiB"})
-    assert quota.memory_bytes == 2 * GIB
-    assert rows(quota.before_operator)["memory"] == "4GiB env"
-    assert any('CUDA_DEVICE_MEMORY_LIMIT "4g" was not applied' in note for note in quota.notes)
-
-
-def test_cards_that_an_engine_put_in_become_shares_of_them() -> None:
-    cards = EngineCards("docker run --gpus", count=2)
-    quota = read({}, HAMI, cards=cards)
-    shared = resolve_request(quota, cards=cards)
-    assert (shared.kind, shared.count, shared.memory_bytes) == ("shared", 2, 4 * GIB)
-
-
-def test_a_modifier_without_effect_is_noted() -> None:
-    env = {"GPUSHARE_MEMORY": "4GiB", "GPU_CORE_UTILIZATION_POLICY": "force"}
-    quota = read({}, env)
-    assert rows(quota.requested) == {"memory": "4GiB env"}
-    [note] = quota.notes
-    assert note == (
-        'env GPU_CORE_UTILIZATION_POLICY (HAMi) "force" was not applied: it is only an option, and '
-        "no HAMi key requests a GPU"
-    )
-
-
-def test_cards_that_an_engine_put_in_are_not_named_once_more() -> None:
-    env = {"NVIDIA_GPU_MEMORY_REQUEST": "4096", "NVIDIA_VISIBLE_DEVICES": "0"}
-    cards = EngineCards("docker run --gpus (nvidia hook)", count=1)
-    assert resolve_request(read({}, env, cards=cards), cards=cards).devices == ()
+    assert resolved(quota).policy == "fixed-share"
 
 
 # --- trust ---
@@ -185,14 +149,6 @@ def test_a_strict_node_refuses_two_dialects_and_names_both() -> None:
     )
 
 
-def test_an_annotation_passed_on_by_a_binder_is_no_second_dialect() -> None:
-    annotations = {**POD, "nvidia.com/container.train.gpu-memory.request": "4Gi"}
-    env = {"NVIDIA_GPU_MEMORY_REQUEST": "4096", "NVIDIA_GPU_MEMORY_LIMIT": "8192"}
-    quota = read(annotations, env, dialects=STRICT, trust="request")
-    assert quota.memory_bytes == 4 * GIB
-    assert read({}, env, dialects=STRICT, trust="request").memory_limit_bytes == 8 * GIB
-
-
 @pytest.mark.parametrize(("ours", "taken"), [("8GiB", 4), ("2GiB", 2)])
 def test_a_lenient_node_uses_the_smaller_request_and_notes_it(ours: str, taken: int) -> None:
     quota = read({}, {"GPUSHARE_MEMORY": ours, **HAMI})
@@ -203,19 +159,6 @@ def test_a_lenient_node_uses_the_smaller_request_and_notes_it(ours: str, taken: 
         else ("CUDA_DEVICE_MEMORY_LIMIT", "GPUSHARE_MEMORY")
     )
     assert any(note.startswith(f"env {left}") and kept in note for note in quota.notes)
-
-
-def test_of_a_whole_card_and_a_part_a_lenient_node_takes_the_part() -> None:
-    share = given(read({}, {"CUDA_DEVICE_SM_LIMIT": "100", "GPUSHARE_MEMORY": "2GiB"}))
-    assert (share.kind, share.memory_bytes) == ("shared", 2 * GIB)
-
-
-def test_cards_that_a_scheduler_noted_are_no_requests_of_containers() -> None:
-    noted = {
-        "vke.volcengine.com/gpu-index-container-train": "0,1",
-        "vke.volcengine.com/container-multiple-gpu": "2",
-    }
-    assert "Resource limits are not passed" in refusal({**POD, **noted})
 
 
 # --- dialects that are not taken ---
@@ -264,14 +207,6 @@ def test_annotations_of_a_pod_are_beneath_the_containers_own() -> None:
     assert own.layers[Precedence.OWN][0].layer["memory"].source.kind == "annotation"
 
 
-def test_one_that_names_no_container_is_for_the_only_one_that_asks() -> None:
-    found = translator().translate({"acme.io/mem": "1024"}, {})
-    assert found.unnamed is not None
-    assert str(found.unnamed.source) == "pod annotation acme.io/mem"
-    scoped = translator().translate({"acme.io/container.train.mem": "512"}, {})
-    assert scoped.unnamed is None
-
-
 def test_a_pods_requests_for_another_container_are_not_this_ones() -> None:
     annotations = {"acme.io/container.proxy.mem": "512", "acme.io/mem": "1024"}
     found = translator().translate(annotations, {})
@@ -315,8 +250,14 @@ def test_a_modifier_has_no_more_trust_than_its_request() -> None:
 # --- any words at all ---
 
 SIZES = st.integers(1, 100).map(lambda size: f"{size}g")
+
+
 PERCENTS = st.integers(0, 100).map(str)
+
+
 MIB_TEXTS = st.integers(1, 100 << 10).map(str)
+
+
 THEIRS = st.fixed_dictionaries(
     {},
     optional={
@@ -358,3 +299,237 @@ def test_other_systems_variables_never_exceed_annotations(
     low = most(beside, cards)
     if low is not None:
         assert_at_most(low, high, beside, above)
+
+
+# --- what no vendor of today needs all of: a table of the test's own ---
+
+CARDS, PART, SWITCH, WHOLE = "x.y/cards", "PART", "SWITCH", "WHOLE"
+
+
+ANY: Final = Dialect(
+    "any",
+    "Any",
+    rows=(
+        VendorKey(CARDS, "", units.CARDS_BY_CONTAINER, "count", where="annotation", role="option"),
+        VendorKey(
+            "x.y/mem",
+            "",
+            units.MIBS,
+            "memory",
+            where="annotation",
+            role="request",
+            summed=True,
+        ),
+        VendorKey("x.y/how", "", POLICIES, "policy", where="annotation", role="option"),
+        VendorKey("x.y/deny", "", units.NAMES, "deny", where="annotation", role="option"),
+        VendorKey("x.y/not-these", "", units.NAMES, "deny", where="annotation", role="option"),
+        VendorKey("x.y/allow", "", units.NAMES, "allow", where="annotation", role="option"),
+        VendorKey("x.y/only-these", "", units.NAMES, "allow", where="annotation", role="option"),
+        VendorKey(
+            SWITCH, "A switch.", units.SWITCH, where="env", role="request", requires="MEMORY"
+        ),
+        VendorKey(
+            "MEMORY", "", units.BYTES, "memory", where="env", role="request", requires=SWITCH
+        ),
+        VendorKey(
+            PART, "", units.PARTS, "memory-percent", where="env", role="request", fraction_of=WHOLE
+        ),
+        VendorKey(WHOLE, "", units.PARTS, where="env", role="request", requires=PART),
+    ),
+)
+
+
+def spoken(
+    words: dict[str, str],
+    where: KeyLocation = "annotation",
+    *,
+    strict: bool = True,
+    at: int | None = 0,
+) -> DialectRequest:
+    [found] = combine(Tables([ANY]).find(where, words), strict=strict, position=at)
+    return found
+
+
+def problems(found: DialectRequest) -> list[str]:
+    return [f"{one.error.rule}; {one.error.fix}" for one in found.problems]
+
+
+def test_a_place_without_cards_asks_for_nothing_and_may_not_beside_a_request() -> None:
+    assert (spoken({CARDS: "2,0"}, at=1).layer, spoken({CARDS: "2,0"}, at=1).problems) == ({}, ())
+    words = {CARDS: "2,0", "x.y/mem": "1024"}
+    assert problems(spoken(words, at=1)) == [
+        "is 0 for this container, which requests a GPU; write 1 or more"
+    ]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(("word", "text"), [(SWITCH, "1"), (WHOLE, "15")])
+def test_a_modifier_alone_is_refused(word: str, text: str, *, strict: bool) -> None:
+    other = {SWITCH: "MEMORY", WHOLE: PART}[word]
+    assert problems(spoken({word: text}, "env", strict=strict)) == [
+        f"has no effect without {other}; write {other} too"
+    ]
+
+
+@pytest.mark.parametrize("off", [{}, {SWITCH: "0"}])
+def test_a_switch_that_the_vendor_wants_on_is_left_by_a_lenient_node(off: dict[str, str]) -> None:
+    words = {"MEMORY": "1024", **off}
+    assert problems(spoken(words, "env")) == [f"has no effect without {SWITCH}; write {SWITCH} too"]
+    found = spoken(words, "env", strict=False)
+    assert found.layer["memory"].text == "1KiB"
+    assert "as Any requires" in found.notes[0]
+
+
+NAME = "io.kubernetes.cri.container-name"
+
+
+HAMI_LINES = (
+    "position 0\nlimit nvidia.com/gpu=1\nlimit nvidia.com/gpumem=4096\nlimit nvidia.com/gpucores=30"
+)
+
+
+def read_record(
+    text: str,
+    beside: Mapping[str, str] | None = None,
+    *,
+    container: str = "main",
+    env: dict[str, str] | None = None,
+    mode: DialectMode = "lenient",
+) -> QuotaRequest:
+    texts = {"gpushare.io/container.main.vendor": text, **(beside or {})}
+    return parse_request(
+        {**texts, NAME: container},
+        env or {},
+        of_pod=texts,
+        defaults=Defaults(),
+        dialects=Dialects(mode=mode),
+    ).valid()
+
+
+def test_limits_request_for_the_container_that_is_named() -> None:
+    found = read_record(HAMI_LINES)
+    assert found.requested["memory"].shown == "4096"
+    assert {key: f"{one.text} {one.source}" for key, one in found.requested.items()} == {
+        "count": "1 limit nvidia.com/gpu",
+        "memory": "4GiB limit nvidia.com/gpumem",
+        "cores": "30 limit nvidia.com/gpucores",
+    }
+    assert not read_record(HAMI_LINES, container="proxy").requested
+
+
+def test_what_the_pod_says_in_its_environment_is_no_images_choice() -> None:
+    text = f"{HAMI_LINES}\nenv GPU_CORE_UTILIZATION_POLICY=disable"
+    env = {"GPU_CORE_UTILIZATION_POLICY": "disable"}
+    assert read_record(text, env=env).requested["policy"].value == "best-effort"
+    assert "policy" not in read_record(HAMI_LINES, env=env).requested
+
+
+def test_annotations_beside_the_record_count_once() -> None:
+    text = f"{HAMI_LINES}\nannotation nvidia.com/use-gputype=A100"
+    found = read_record(text, {"nvidia.com/use-gputype": "A100"})
+    assert found.requested["allow"].value == ("A100",)
+    assert not [note for note in found.notes if "was not applied" in note]
+
+
+def test_our_own_keys_beside_it_are_a_second_dialect() -> None:
+    ours = {"gpushare.io/container.main.memory": "2GiB"}
+    assert read_record(HAMI_LINES, ours).requested["memory"].text == "2GiB"
+    with pytest.raises(QuotaError, match=r"uses gpushare keys, and limit nvidia\.com/gpu "):
+        read_record(HAMI_LINES, ours, mode="strict")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nonsense",
+        "limit nvidia.com/gpumem",
+        "node nvidia.com/gpu=1",
+        "position x",
+        "position " + "9" * 5000,
+        "position \u0661",
+        "",
+    ],
+)
+def test_a_line_that_no_policy_writes_is_refused(line: str) -> None:
+    with pytest.raises(QuotaError, match=r"container\.main\.vendor.*which is no vendor's key"):
+        read_record(f"{HAMI_LINES}\n{line}\nlimit nvidia.com/priority=1")
+
+
+LINES = st.tuples(
+    st.sampled_from(["position ", "limit ", "label ", "annotation ", "env ", ""]),
+    st.sampled_from(["nvidia.com/gpumem=", "aliyun.com/gpu-count=", "gpu-fraction=", ""]),
+    st.text(max_size=12) | st.integers().map(str),
+).map("".join)
+
+
+@given(st.lists(LINES, max_size=6).map("\n".join))
+def test_whatever_an_author_writes_is_a_request_or_refused(text: str) -> None:
+    with contextlib.suppress(QuotaError):
+        assert all(one.source.kind != "default" for one in read_record(text).requested.values())
+
+
+CONFIGURATION = Path(__file__).parents[4] / "docs/reference/configuration.md"
+
+
+SETTINGS = set(re.findall(r"^\| `([a-zA-Z_.]+)`", CONFIGURATION.read_text(), re.MULTILINE))
+
+
+TOP = {setting.partition(".")[0] for setting in SETTINGS}
+
+every_dialect = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
+
+
+@every_dialect
+def test_a_key_is_listed_once_per_source(dialect: Dialect) -> None:
+    names = [(row.where, row.name, row.key) for row in dialect.rows]
+    assert len(set(names)) == len(names)
+
+
+@every_dialect
+def test_a_row_translates_to_a_key_of_ours_or_names_a_substitute(dialect: Dialect) -> None:
+    for row in dialect.rows:
+        assert row.setting in NODE_SETTINGS or not row.setting
+        assert row.instead.startswith(APPLIED) is bool(row.setting)
+        assert row.key in KEYS or not row.key
+        if row.role in {"record", "setting"}:
+            assert not row.key
+        elif not row.key:
+            assert row.instead or row.requires, row.name
+
+
+@every_dialect
+def test_every_setting_that_a_table_names_exists(dialect: Dialect) -> None:
+    for row in dialect.rows:
+        for said in re.findall(r"\b[a-z_]+\.[A-Za-z_.]+[a-z_]", row.instead):
+            if said.partition(".")[0] in TOP:
+                assert said in SETTINGS, row.name
+
+
+@pytest.mark.parametrize("text", ["1", "", "x" * 4096, "9" * 400, "1\n2", "\u0661", "1,,2", "0=1g"])
+@every_dialect
+def test_a_text_of_another_system_is_an_amount_or_no_value(dialect: Dialect, text: str) -> None:
+    for row in dialect.rows:
+        with suppress(BadValue):
+            amount = row.unit.read(text)
+            assert amount is None or isinstance(amount, Fraction | str | ByCard | ByContainer)
+
+
+def test_nodes_make_of_vendors_keys_what_is_expected() -> None:
+    """After a change that is meant, `python -m tests.corpus update` writes it."""
+    assert vendor_keys.text() == vendor_keys.FILE.read_text(encoding="utf-8")
+
+
+def test_every_key_is_among_them_and_has_a_meaning() -> None:
+    """But for the settings and the annotations of nodes."""
+    tried = set()
+    for keys in vendor_keys.containers():
+        tried |= {id(value.row) for value in keys.values}
+        for one in combine(keys.values, strict=False, position=keys.position):
+            if not one.layer and not one.problems:
+                assert all(one.meant.get(word.name) for word in one.words), keys.line
+    rows = [(name, row) for name, dialect in DIALECTS.items() for row in dialect.rows]
+    assert not [
+        (name, row.where, row.name)
+        for name, row in rows
+        if id(row) not in tried and row.role != "setting" and row.where != "node annotation"
+    ]
