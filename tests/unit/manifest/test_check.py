@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a manifest: each error where it stands, with the key, the rule and the fix."""
+"""What is wrong with a manifest, line and fix; containers whose share the scheduler allocates."""
 
 from __future__ import annotations
 
 import json
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +13,7 @@ from gpushare.manifest import read
 from gpushare.manifest.check import check
 from gpushare.manifest.model import ERROR, INFO, ManifestFinding
 
-from .test_others import TASK
-from .test_request import pod
+from .test_formats import TASK, pod
 
 
 def findings(text: str, *, strict: bool = True) -> list[ManifestFinding]:
@@ -198,16 +198,6 @@ def test_a_key_that_reaches_no_runtime_is_reported_with_meaning_and_translator()
     assert line.endswith("or `gpushare convert`, to keys of gpushare.")
 
 
-def test_several_keys_that_reach_no_runtime_give_one_finding_per_container() -> None:
-    text = pod("limits: {nvidia.com/gpu: 2, nvidia.com/gpumem: 3000, nvidia.com/gpucores: 30}")
-    (line,) = told(text, INFO)
-    assert (
-        "info: limits nvidia.com/gpu, nvidia.com/gpumem, nvidia.com/gpucores (HAMi): "
-        "mean count=2 memory=3000MiB cores=30, and are not passed to the container runtime. "
-        "Translated by: "
-    ) in line
-
-
 def test_unsupported_features_of_another_system_are_notes() -> None:
     text = pod("limits: {nvidia.com/gpu.shared: 1}")
     assert told(text) == told(text, "warning") == []
@@ -268,3 +258,42 @@ def test_a_label_of_gpushares_own_that_sets_nothing(label: str, said: str) -> No
     labels = f"{{gpushare.io/{label}, gpushare.io/mode: x}}"
     (line,) = told(f"kind: Node\nmetadata: {{labels: {labels}}}\n")
     assert f": node label gpushare.io/{said}" in line
+
+
+DOCS = Path(__file__).parents[3] / "docs/how-to"
+
+
+def blocks(page: str) -> list[str]:
+    """Return the manifests of a page."""
+    text = (DOCS / page).read_text()
+    return [part.partition("```")[0] for part in text.split("```yaml\n")[1:]]
+
+
+def with_pods(page: str) -> list[str]:
+    return [text for text in blocks(page) if "containers:" in text]
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["kubernetes.md", "kubernetes-annotations.md", "kubernetes-plugin.md", "kubernetes-dra.md"],
+)
+def test_the_pods_of_the_how_tos_request_a_gpu_and_have_no_finding(
+    tmp_path: Path, page: str
+) -> None:
+    texts = [text for text in with_pods(page) if "nvidia.com/" not in text]
+    assert texts
+    for number, text in enumerate(texts):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(text)
+        found = check(read(str(file)), strict=False)
+        assert (found.findings, found.asking) == ((), found.containers)
+
+
+def test_a_claim_of_another_driver_is_still_read(tmp_path: Path) -> None:
+    text = with_pods("kubernetes-dra.md")[0].replace(
+        "deviceClassName: gpushare", "deviceClassName: hami-core-gpu.project-hami.io"
+    )
+    file = tmp_path / "claim.yaml"
+    file.write_text(text.replace("runtimeClassName: gpushare-dra", "runtimeClassName: other"))
+    found = check(read(str(file)), strict=False)
+    assert any("HAMi DRA" in finding.key for finding in found.findings)

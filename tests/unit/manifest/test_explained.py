@@ -139,13 +139,6 @@ def test_edits_of_the_daemon_are_removed_first(node: FakeDaemon, tmp_path: Path)
     assert explained(container) == before
 
 
-def test_a_request_of_an_nvidia_hook_is_not_read_without_a_driver(tmp_path: Path) -> None:
-    hook = {"path": "/usr/bin/nvidia-container-runtime-hook", "args": ["x", "prestart"]}
-    hooks = {"prestart": [hook]}
-    there = explained(plain("NVIDIA_VISIBLE_DEVICES=0", hooks=hooks)(tmp_path))
-    assert any("this machine has no driver" in note for note in there.notes)
-
-
 def test_explain_says_what_the_scheduler_allocates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,8 +17,7 @@ from gpushare.manifest.check import check
 from gpushare.manifest.model import ManifestError
 from gpushare.text_position import at
 from tests.unit.manifest.test_alauda_resources import ALAUDA
-from tests.unit.manifest.test_kubernetes import CLAIM, POD
-from tests.unit.manifest.test_others import COMPOSE, TASK
+from tests.unit.manifest.test_formats import CLAIM, COMPOSE, POD, TASK
 
 TEXTS: Final = (
     *(textwrap.dedent(text) for text in (POD, CLAIM, ALAUDA, COMPOSE)),
@@ -29,6 +28,8 @@ TEXTS: Final = (
     "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n",
     "kind: Node\nmetadata: {labels: {ack.node.gpu.schedule: cgpu, volcano.sh/x: y}}\n",
 )
+
+
 PIECES: Final = (
     *("", " ", "\n", "\t", ":", "- ", "{", "}", "[", "]", '"', "'", "&a ", "*a", "<<: *a", "|\n"),
     *("#", "null", "true", "1", "-1", "0.5", "4GiB", "é", "\x00", "\x1b", "${A:-b}", "---\n"),
@@ -36,6 +37,8 @@ PIECES: Final = (
     *("nvidia.com/gpu: 2", "gpushare.io/container.train.cores: '30'", "env", "resources"),
     *("limits", "sharing:", "items:"),
 )
+
+
 ROUNDS: Final = 150
 
 

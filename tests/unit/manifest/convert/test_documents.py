@@ -115,19 +115,6 @@ def test_another_runtime_class_stays_and_is_reported() -> None:
     assert "kata is kept" in told(made, "runtimeClassName")
 
 
-def test_of_two_systems_keys_the_smaller_request_is_written() -> None:
-    text = pod(f"resources: {{limits: {LIMITS}}}", "{gpushare.io/memory: 512MiB}")
-    made = converted(text)
-    annotations = yaml.safe_load(made.text)["metadata"]["annotations"]
-    assert annotations == {"gpushare.io/memory": "512MiB", "gpushare.io/cores": "30"}
-    assert "gpumem" not in made.text
-    assert "requests less" in told(made, "c")
-    back = converted(text, "hami")
-    limits = yaml.safe_load(back.text)["spec"]["containers"][0]["resources"]["limits"]
-    assert limits == {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 512, "nvidia.com/gpucores": 30}
-    assert "gpushare.io" not in back.text
-
-
 def test_pod_wide_values_of_the_target_are_reported_where_containers_differ() -> None:
     made = converted(
         """\
@@ -194,30 +181,6 @@ def test_a_config_json_gets_annotations() -> None:
         }
         """
     )
-
-
-def test_both_parts_of_a_service_of_kserve_have_their_own() -> None:
-    made = converted(
-        """\
-        kind: InferenceService
-        metadata:
-          name: s
-        spec:
-          predictor:
-            model:
-              resources: {limits: {nvidia.com/gpu: 1}}
-          transformer:
-            containers:
-            - name: kserve-container
-              image: i
-              resources: {limits: {nvidia.com/gpumem: 1024, nvidia.com/gpucores: 10}}
-        """
-    )
-    spec = yaml.safe_load(made.text)["spec"]
-    scope = "gpushare.io/container.kserve-container"
-    assert spec["predictor"]["annotations"] == {f"{scope}.count": "1"}
-    assert spec["transformer"]["annotations"] == {f"{scope}.memory": "1GiB", f"{scope}.cores": "10"}
-    assert "annotations" not in yaml.safe_load(made.text)["metadata"]
 
 
 def test_annotations_that_two_pods_share_are_refused() -> None:
@@ -295,21 +258,3 @@ def test_a_document_larger_than_a_mebibyte_is_refused() -> None:
 def test_a_document_that_would_lose_a_comment_is_refused() -> None:
     text = pod(f"resources: {{limits: {LIMITS}}}").replace("{name: p,", "{name: p, # mine\n ")
     assert "f.yaml:2: the comment # mine would be lost" in refused(text)
-
-
-def test_lines_that_are_written_in_another_way_stay() -> None:
-    """Lists with and without indentation, spaces in braces, YAML 1.1, and texts over lines."""
-    kept = """\
-    - name: c
-      image:   i
-      args:
-        - "a"   # first
-        - { b: 010 }
-      command: [ sh,
-        -c ]
-      tty: yes
-"""
-    text = f"kind: Pod\nmetadata:\n  name: p\nspec:\n  containers:\n{kept}"
-    made = converted(f"{text}      resources:\n        limits: {LIMITS}\n")
-    assert kept in made.text
-    assert made.text.count("\n") == text.count("\n") + 4

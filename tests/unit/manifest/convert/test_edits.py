@@ -37,46 +37,6 @@ def holds(text: str, expected: str) -> None:
     assert text == textwrap.dedent(expected)
 
 
-def test_an_entry_is_removed_with_its_line_and_with_parents_left_empty() -> None:
-    text = edited(
-        """\
-        a: 1
-        resources:
-          # about all of it
-          limits:
-            gpu: 1   # one
-        b: 2   # stays
-        """,
-        (("resources", "limits"), ["gpu"], []),
-    )
-    holds(text, "a: 1\nb: 2   # stays\n")
-
-
-def test_a_new_entry_takes_the_line_of_the_first_that_goes() -> None:
-    text = edited(
-        """\
-        limits:
-            cpu: 4
-            # of the card
-            old: 1
-            memory: 2Gi
-            other: 2
-        """,
-        (("limits",), ["old", "other"], [NewText("new", "30"), NewText("more", 5)]),
-    )
-    holds(
-        text,
-        """\
-        limits:
-            cpu: 4
-            # of the card
-            new: "30"
-            more: 5
-            memory: 2Gi
-        """,
-    )
-
-
 def test_the_first_key_behind_a_dash_goes_and_the_next_takes_its_place() -> None:
     text = edited("- gone: 1\n  name: x\n- name: y\n", ((0,), ["gone"], []))
     holds(text, "- name: x\n- name: y\n")
@@ -127,6 +87,8 @@ def test_an_anchored_item_that_goes_is_written_out_at_its_alias() -> None:
 
 
 WORDS = st.sampled_from(["cpu", "memory", "x/y", "30", "true", "a b", "#no", "null", "~", "- x"])
+
+
 VALUES: st.SearchStrategy[Any] = st.recursive(
     WORDS | st.integers(0, 99),
     lambda inner: (

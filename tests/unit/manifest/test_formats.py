@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is read of the objects of Kubernetes, of compose and task files, and of YAML itself."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from gpushare import yaml_nodes
+from gpushare.manifest import read
+from gpushare.manifest.compose_file import written_out
+from gpushare.manifest.model import Container, ManifestError, ManifestFile, ManifestValues
+from gpushare.manifest.request import ManifestRequest, request_of, settings_of
+from gpushare.quota.request import EngineCards
+from gpushare.yaml_nodes import (
+    MANIFEST_RULES,
+    MAX_VALUES,
+    fields,
+    kind_name,
+    parse,
+    scalar_text,
+    value_at,
+)
+
+
+def manifest(text: str) -> ManifestFile:
+    return read("pod.yaml", textwrap.dedent(text))
+
+
+def texts(values: ManifestValues) -> dict[str, str]:
+    return {name: value.text for name, value in values.items()}
+
+
+def only(file: ManifestFile) -> Container:
+    (container,) = file.containers
+    return container
+
+
+POD = """\
+    apiVersion: v1
+    kind: Pod
+    metadata:
+      name: train
+      namespace: team
+      labels: {app: x}
+      annotations:
+        gpushare.io/memory: 4GiB
+    spec:
+      runtimeClassName: gpushare
+      initContainers:
+        - {name: fetch, image: i}
+      containers:
+        - name: train
+          image: pytorch
+          env:
+            - name: CUDA_DEVICE_MEMORY_LIMIT
+              value: 4g
+            - {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+            - {name: EMPTY}
+          resources:
+            limits:
+              nvidia.com/gpu: 1
+            requests: {nvidia.com/gpu: "1"}
+        - {name: side, image: i}
+"""
+
+
+def test_a_pod_has_everything_with_its_place() -> None:
+    file = manifest(POD)
+    (document,) = file.documents
+    assert str(document) == "Pod team/train"
+    assert [(one.name, one.position, one.init) for one in document.containers] == [
+        ("fetch", 0, True),
+        ("train", 0, False),
+        ("side", 1, False),
+    ]
+    train = document.containers[1]
+    assert train.image == "pytorch"
+    assert train.pod.runtime_class == "gpushare"
+    assert texts(train.annotations) == {"gpushare.io/memory": "4GiB"}
+    assert texts(train.labels) == {"app": "x"}
+    assert texts(train.env) == {"CUDA_DEVICE_MEMORY_LIMIT": "4g"}
+    assert train.unknown == ("NODE",)
+    assert texts(train.limits) == texts(train.requests) == {"nvidia.com/gpu": "1"}
+    value = train.env["CUDA_DEVICE_MEMORY_LIMIT"]
+    assert (value.line, value.column) == (18, 18)
+    assert value.place == ("spec", "containers", 0, "env", 0, "value")
+    assert value.key_node.text == "CUDA_DEVICE_MEMORY_LIMIT"
+    node = train.limits["nvidia.com/gpu"].value_node
+    assert file.text[node.start : node.end] == "1"
+
+
+def test_a_list_is_its_items_and_documents_follow_each_other() -> None:
+    pod = "{kind: Pod, metadata: {name: N}, spec: {containers: [{name: c, image: i}]}}"
+    text = f"# nothing\n---\n{{kind: List, items: [{pod}, {{kind: Service}}]}}\n---\n{pod}\n---\n"
+    found = [(str(document), document.line) for document in manifest(text).documents]
+    assert found == [("Pod N", 3), ("Service", 3), ("Pod N", 5)]
+
+
+CLAIM = """\
+    apiVersion: resource.k8s.io/v1
+    kind: ResourceClaimTemplate
+    metadata: {name: half}
+    spec:
+      spec:
+        devices:
+          requests:
+            - name: gpu
+              exactly:
+                deviceClassName: gpu.nvidia.com
+                count: 2
+                capacity: {requests: {memory: 4Gi}}
+          config:
+            - requests: [gpu]
+              opaque:
+                driver: gpu.nvidia.com
+                parameters:
+                  kind: GpuConfig
+                  sharing: {strategy: MPS, mpsConfig: {defaultActiveThreadPercentage: 50}}
+"""
+
+
+COMPOSE = """\
+    name: app
+    x-env: &env
+      GPUSHARE_MEMORY: 4GiB
+    services:
+      train:
+        image: pytorch
+        runtime: gpushare
+        environment:
+          <<: *env
+          GPUSHARE_CORES: 30
+          FROM_SHELL:
+          SIZE: ${SIZE}
+          LATER: ${LATER:-8GiB}
+        annotations: [gpushare.io/placement=spread]
+      serve:
+        build: .
+        environment:
+          - GPUSHARE_MEMORY=8GiB
+          - HOME
+"""
+
+
+def test_a_service_of_compose_has_its_environment_from_a_mapping_or_a_list() -> None:
+    file = manifest(COMPOSE)
+    train, serve = file.containers
+    assert train.document.kind == "compose"
+    assert (train.name, train.image, train.runtime) == ("train", "pytorch", "gpushare")
+    assert texts(train.env) == {
+        "GPUSHARE_MEMORY": "4GiB",
+        "GPUSHARE_CORES": "30",
+        "LATER": "8GiB",
+    }
+    assert train.unknown == ("SIZE", "FROM_SHELL")
+    assert texts(train.annotations) == {"gpushare.io/placement": "spread"}
+    assert train.env["GPUSHARE_MEMORY"].line == 3
+    assert texts(serve.env) == {"GPUSHARE_MEMORY": "8GiB"}
+    value = serve.env["GPUSHARE_MEMORY"]
+    assert (value.line, value.column, value.key_node is value.value_node) == (18, 9, True)
+    assert serve.unknown == ("HOME",)
+
+
+def test_a_service_overrides_the_service_that_it_extends() -> None:
+    file = manifest(
+        """\
+        services:
+          base: {image: i, runtime: gpushare, environment: {A: "1", B: "1"}}
+          mid: {extends: {service: base}, environment: [B=2]}
+          top: {extends: mid, image: i, environment: {C: "3"}}
+          loop: {extends: loop, environment: {A: "1"}}
+          other: {extends: {file: x.yaml, service: base}, environment: {A: "1"}}
+        """
+    )
+    _, mid, top, loop, other = file.containers
+    assert (texts(mid.env), mid.runtime) == ({"A": "1", "B": "2"}, "gpushare")
+    assert texts(top.env) == {"A": "1", "B": "2", "C": "3"}
+    assert texts(loop.env) == texts(other.env) == {"A": "1"}
+    assert other.runtime == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("4GiB", "4GiB"),
+        ("${A:-4}GiB", "4GiB"),
+        ("${A-4}${B:-}", "4"),
+        ("$$A", "$A"),
+        ("$A", None),
+        ("${A}", None),
+        ("${A:?say it}", None),
+        ("${A:-${B}}", None),
+    ],
+)
+def test_variables_of_compose_are_written_out_where_they_have_a_default(
+    text: str, expected: str | None
+) -> None:
+    assert written_out(text) == expected
+
+
+DEPLOY = "deploy: {{resources: {{reservations: {{devices: [{{{}}}]}}}}}}"
+
+
+@pytest.mark.parametrize(
+    ("service", "expected"),
+    [
+        (
+            DEPLOY.format("driver: nvidia, count: 2, capabilities: [gpu]"),
+            EngineCards("compose deploy devices", count=2),
+        ),
+        (
+            DEPLOY.format("device_ids: ['0', GPU-1], capabilities: [gpu, utility]"),
+            EngineCards("compose deploy devices", devices=("0", "GPU-1")),
+        ),
+        (
+            DEPLOY.format("driver: '${D-nvidia}', count: '${N:-1}', capabilities: [gpu]"),
+            EngineCards("compose deploy devices", count=1),
+        ),
+        (DEPLOY.format("capabilities: [tpu]"), None),
+        ("gpus: all", EngineCards("compose gpus", all_cards=True)),
+        ("gpus: [{driver: nvidia, count: 1}]", EngineCards("compose gpus", count=1)),
+        ("devices: [nvidia.com/gpu=0, /dev/fuse]", EngineCards("compose devices", devices=("0",))),
+        ("devices: [nvidia.com/gpu=all]", EngineCards("compose devices", all_cards=True)),
+        ("devices: [/dev/fuse]", None),
+    ],
+)
+def test_cards_that_compose_asks_docker_for(service: str, expected: EngineCards | None) -> None:
+    container = only(manifest(f"services: {{a: {{image: i, {service}}}}}"))
+    assert container.cards == expected
+
+
+TASK = {
+    "family": "train",
+    "containerDefinitions": [
+        {
+            "name": "a",
+            "image": "i",
+            "environment": [{"name": "CUDA_MPS_CLIENT_PRIORITY", "value": "1"}],
+            "resourceRequirements": [
+                {
+                    "type": "GPU",
+                    "sharingStrategy": {"nvidiaMps": {"memory": 4096, "maxComputePercent": 50}},
+                }
+            ],
+        },
+        {"name": "b", "image": "i", "resourceRequirements": [{"type": "GPU", "value": "2"}]},
+    ],
+}
+
+
+def test_a_missing_or_binary_file_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match="none: No such file or directory; name another file"):
+        read(tmp_path / "none")
+    (tmp_path / "bytes").write_bytes(b"a: b\n\xff\n")
+    with pytest.raises(ManifestError, match=r"bytes:2: not UTF-8 text; save it as UTF-8"):
+        read(tmp_path / "bytes")
+
+
+MAX_DEPTH = MANIFEST_RULES.max_depth
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(ManifestError) as raised:
+        read("pod.yaml", text)
+    return str(raised.value)
+
+
+def test_columns_count_characters_of_the_text() -> None:
+    text = "é: ü\nlimits:\n  nvidia.com/gpu: '1'\n"
+    value = value_at(parse(text).roots[0], "limits", "nvidia.com/gpu")
+    assert value is not None
+    assert (value.line, value.column) == (3, 19)
+    assert text[value.start : value.end] == "'1'"
+
+
+def test_merged_keys_are_below_written_ones_and_keep_their_position() -> None:
+    text = "a: &a {K: '1', L: '2'}\nb: &b {K: '3'}\nenv:\n  <<: [*b, *a]\n  L: '4'\n"
+    env = fields(value_at(parse(text).roots[0], "env"))
+    assert {name: scalar_text(entry.value) for name, entry in env.items()} == {"K": "3", "L": "4"}
+    assert env["K"].value.line == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("yes", "true or false"),
+        ("010", "a number"),
+        ("1.5", "a number"),
+        ("1:30", "text"),
+        ("2024-01-01", "text"),
+        ("4Gi", "text"),
+        ("~", "nothing"),
+        ("!!str 1", "text"),
+        ("! 1", "text"),
+        ("{}", "a mapping"),
+    ],
+)
+def test_a_scalar_has_the_type_that_kubernetes_reads(text: str, expected: str) -> None:
+    value = value_at(parse(f"a: {text}\n").roots[0], "a")
+    assert value is not None
+    assert kind_name(value) == expected
+
+
+def test_a_key_that_is_there_twice_is_kept_and_the_first_holds() -> None:
+    composed = parse("a:\n  K: '1'\n  K: '2'\n")
+    assert scalar_text(value_at(composed.roots[0], "a", "K")) == "1"
+    (twice,) = composed.duplicates
+    assert (twice.key.line, twice.first.line) == (3, 2)
+
+
+def bomb() -> str:
+    levels = (f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+    return "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(levels)
+
+
+def merge_bomb() -> str:
+    keys = ",".join(f"k{n}: 1" for n in range(5000))
+    return f"a: &a {{{keys}}}\nb: {{<<: [{','.join(['*a'] * 5000)}]}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (bomb(), f"pod.yaml:6:5: comes to over {MAX_VALUES} values; use fewer aliases"),
+        (merge_bomb(), f"pod.yaml:2:9: comes to over {MAX_VALUES} values; use fewer aliases"),
+        ("a: &a [*a]\n", "pod.yaml:1:8: *a stands within itself; write it out"),
+        ("a: *b\n", "pod.yaml:1:4: *b has no &b before it"),
+        ("[" * 65, f"pod.yaml:1:65: nested more than {MAX_DEPTH} deep; write it flatter"),
+        ("é: é\na: \x07\n", "pod.yaml:2: has the character U+0007; take it out"),
+        ("a: [1\n", "pod.yaml:2:1: not YAML: did not find expected ',' or ']'"),
+        ("a:\n\tb: 1\n", "not YAML: found character that cannot start any token; indent with "),
+        ("a: {{ .Values.x }}\nb: ]\n", "pod.yaml:1:4: a template of Helm, not YAML yet; write "),
+    ],
+)
+def test_an_unreadable_text_is_reported_with_its_position_and_the_fix(
+    text: str, expected: str
+) -> None:
+    assert expected in refusal(text)
+
+
+def test_depth_counts_the_values_of_aliases() -> None:
+    deep = "".join(f"a{n}: &a{n} [[[[[[[[[[*a{n - 1}]]]]]]]]]]\n" for n in range(1, 9))
+    assert f"nested more than {MAX_DEPTH} deep" in refusal(f"a0: &a0 [x]\n{deep}")
+
+
+def test_values_are_counted_over_all_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yaml_nodes, "MAX_VALUES", 100)
+    with pytest.raises(ManifestError, match="comes to over 100 values; split the file"):
+        read("pod.yaml", "---\na: [1, 2]\n" * 30)
+
+
+def test_anchors_do_not_reach_the_next_document() -> None:
+    assert "*a has no &a before it" in refusal("a: &a 1\n---\nb: *a\n")
+
+
+def request(text: str, *, strict: bool = True) -> ManifestRequest:
+    return request_of(only(manifest(text)), strict=strict)
+
+
+def pod(resources: str = "", annotations: str = "", env: str = "") -> str:
+    return (
+        f"kind: Pod\nmetadata: {{annotations: {{{annotations}}}}}\nspec:\n  containers:\n"
+        f"    - name: c\n      image: i\n      env: [{env}]\n      resources: {{{resources}}}\n"
+    )
+
+
+def test_every_error_is_reported_with_its_value() -> None:
+    found = request(
+        pod(
+            "limits: {nvidia.com/gpumem: x}",
+            "gpushare.io/memory: 4Q, gpushare.io/coers: '30', gpushare.io/container.c.count: '0'",
+            "{name: GPUSHARE_WEIGHT, value: heavy}",
+        )
+    )
+    assert [(one.error.where, one.value.line if one.value else 0) for one in found.problems] == [
+        ("pod annotation gpushare.io/memory", 2),
+        ("pod annotation gpushare.io/coers", 2),
+        ("annotation gpushare.io/container.c.count", 2),
+        ("env GPUSHARE_WEIGHT", 7),
+        ("limit nvidia.com/gpumem (HAMi)", 8),
+    ]
+    assert "did you mean gpushare.io/cores?" in found.problems[1].error.fix
+
+
+def test_the_labels_of_a_node_are_its_operators() -> None:
+    (document,) = manifest(
+        "kind: Node\nmetadata: {labels: {tke.cloud.tencent.com/qgpu-schedule-policy: fs}}\n"
+    ).documents
+    (found,) = settings_of(document)
+    assert found.word.dialect.name == "qgpu"
+    assert found.value.line == 2
