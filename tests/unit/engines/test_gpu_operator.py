@@ -140,25 +140,3 @@ def test_the_operator_comes_and_goes_while_gpushare_stays(node: OperatorNode) ->
     node.remove_gpushare()
     assert node.read(MAIN) == toml_text.parse(ORIGINALS[node.version])
     assert list(machine.files(node.root)) == [str(MAIN)]
-
-
-def test_gpushare_goes_before_an_operator_that_came_after_it(node: OperatorNode) -> None:
-    node.install_gpushare()
-    node.install_operator()
-    node.install_gpushare()
-    node.remove_gpushare()
-    assert node.read(FOLDER / "99-nvidia.toml") == node.drop_in()
-    left = node.read(MAIN)
-    assert left.pop("imports") == [IMPORT]
-    assert left == toml_text.parse(ORIGINALS[node.version])
-    assert node.handlers().keys() == {*HANDLERS, "runc"}
-
-
-def test_an_operator_goes_before_the_gpushare_that_came_after_it(node: OperatorNode) -> None:
-    node.install_operator()
-    node.install_gpushare()
-    node.remove_operator()
-    node.install_gpushare()
-    assert node.handlers().keys() == {"runc", "gpushare"}
-    node.remove_gpushare()
-    assert node.read(MAIN) == toml_text.parse(ORIGINALS[node.version])

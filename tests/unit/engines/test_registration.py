@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare runtime configure` and `unconfigure`: files, what is kept of them, what is undone."""
+"""`gpushare runtime configure`: what it adds, and that unconfigure leaves every byte as it was."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from gpushare.cli import gpushare
 from gpushare.engines import config_files, find
 from gpushare.engines.config_files import backup_path
 from gpushare.host.init_system import advice
+
+from . import machine
 
 LAUNCHER = "/opt/gpushare-test/bin/gpushare-runtime"
 DOCKER = b'{\n\t"x": 1e3,\n\t"default-runtime": "runc"\n}'
@@ -51,20 +53,6 @@ def test_undone_byte_for_byte(tmp_path: Path, engine: str, content: bytes) -> No
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_missing_launcher_is_reported(tmp_path: Path) -> None:
-    result = configure("docker", tmp_path / "daemon.json")
-    assert f"warn: {LAUNCHER} does not exist. docker cannot start containers" in result.output
-    found = configure("docker", tmp_path / "daemon.json", "--launcher", "/bin/true")
-    assert "warn" not in found.output
-
-
-def test_an_engine_gets_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    configure("docker", tmp_path / "daemon.json", "--launcher", "here/gpushare-runtime")
-    launcher = registered("docker", tmp_path / "daemon.json")
-    assert launcher == tmp_path / "here/gpushare-runtime"
-
-
 @pytest.mark.parametrize("engine", ["docker", "containerd"])
 def test_a_file_that_was_not_there_is_gone_again(tmp_path: Path, engine: str) -> None:
     file = tmp_path / "made" / "config"
@@ -72,30 +60,6 @@ def test_a_file_that_was_not_there_is_gone_again(tmp_path: Path, engine: str) ->
     assert file.exists()
     assert unconfigure(engine, file).exit_code == 0
     assert list(file.parent.iterdir()) == []
-
-
-@pytest.mark.parametrize(("engine", "content"), [("docker", DOCKER), ("containerd", CONTAINERD)])
-def test_a_dry_run_shows_the_diff_and_writes_nothing(
-    tmp_path: Path, engine: str, content: bytes
-) -> None:
-    file = tmp_path / "config"
-    file.write_bytes(content)
-    result = configure(engine, file, "--dry-run")
-    assert f"+++ {file}" in result.output
-    assert LAUNCHER in result.output
-    how = advice(find(engine).locate(Path("/"), file).apply)
-    assert f"\nnext: the same without --dry-run, then {how}" in result.output
-    assert file.read_bytes() == content
-    assert list(tmp_path.iterdir()) == [file]
-
-
-def test_an_edit_since_is_kept(tmp_path: Path) -> None:
-    file = tmp_path / "daemon.json"
-    file.write_bytes(DOCKER)
-    configure("docker", file, "--set-as-default")
-    file.write_bytes(file.read_bytes().replace(b"1e3", b"2e3"))
-    unconfigure("docker", file)
-    assert file.read_bytes() == DOCKER.replace(b"1e3", b"2e3")
 
 
 def test_an_upgrade_keeps_the_first_backup(tmp_path: Path) -> None:
@@ -119,16 +83,6 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert LAUNCHER in real.read_text()
 
 
-def test_a_broken_file_is_named_with_its_line_and_left(tmp_path: Path) -> None:
-    file = tmp_path / "daemon.json"
-    file.write_text('{\n  "debug": true,\n}')
-    result = configure("docker", file)
-    assert result.exit_code == 1
-    assert result.stderr.startswith(f"gpushare: {file}:3: ")
-    assert "Nothing was changed" in result.stderr
-    assert file.read_text() == '{\n  "debug": true,\n}'
-
-
 def test_json_has_the_diff_and_the_next_command(tmp_path: Path) -> None:
     file = tmp_path / "daemon.json"
     said = json.loads(configure("docker", file, "--dry-run", "--json").output)
@@ -142,3 +96,44 @@ def test_removing_a_missing_entry_changes_nothing(tmp_path: Path) -> None:
     file.write_bytes(DOCKER)
     assert unconfigure("docker", file).output == f"{file}: nothing to change\n"
     assert file.read_bytes() == DOCKER
+
+
+WITHOUT_CRI = "containerd-docker-ce"
+
+
+def files_after(name: str) -> dict[str, str]:
+    return machine.files(machine.MACHINES / name / "after")
+
+
+@pytest.mark.parametrize("name", machine.NAMES)
+def test_each_distribution_gets_the_configuration_it_needs(name: str, tmp_path: Path) -> None:
+    before = machine.files(machine.make(name, tmp_path))
+    machine.configure(name, tmp_path, default=machine.may_be_default(name))
+    assert machine.files(tmp_path) == before | files_after(name)
+
+
+@pytest.mark.parametrize("name", machine.NAMES)
+def test_a_second_time_changes_nothing(name: str, tmp_path: Path) -> None:
+    machine.make(name, tmp_path)
+    machine.configure(name, tmp_path, default=machine.may_be_default(name))
+    after = machine.files(tmp_path)
+    machine.configure(name, tmp_path, default=machine.may_be_default(name))
+    machine.configure(name, tmp_path, default=False)
+    assert machine.files(tmp_path) == after
+
+
+@pytest.mark.parametrize("name", machine.NAMES)
+@pytest.mark.parametrize("default", [False, True])
+def test_undone_nothing_is_left(name: str, default: bool, tmp_path: Path) -> None:
+    before = machine.files(machine.make(name, tmp_path))
+    machine.configure(name, tmp_path, default=default and machine.may_be_default(name))
+    assert machine.files(tmp_path) != before
+    machine.unconfigure(name, tmp_path)
+    assert machine.files(tmp_path) == before
+    assert not [path for path in tmp_path.rglob("*") if path.name.endswith(".before-gpushare")]
+
+
+def test_a_disabled_cri_is_reported(tmp_path: Path) -> None:
+    place = find("containerd").locate(machine.make(WITHOUT_CRI, tmp_path), None)
+    (change,) = config_files.configure(place, machine.LAUNCHER, default=False)
+    assert "the CRI plugin is disabled (disabled_plugins)" in change.remarks[0]

@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is found of the driver on hosts as packagers leave them, and the CDI spec that says it."""
+"""What is found of a host: the driver and its devices, NUMA nodes, cgroups, the init system."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import stat
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
 
-from gpushare.host import driver
+from gpushare.host import cgroups, driver
 from gpushare.host.driver import DriverMissing, files
-from gpushare.oci import cdi, ldcache
-from gpushare.oci.driver_files import from_cdi
+from gpushare.host.driver.device_nodes import prepare_driver
+from gpushare.host.numa import NO_NODE, Cpuset, Numa
+from gpushare.host.rooted_tree import RootedTree
+from gpushare.oci import ldcache
 from gpushare.oci.elf import this_platform
 from tests.unit.host import elf
 from tests.unit.host.layouts import (
@@ -30,10 +35,6 @@ from tests.unit.host.layouts import (
 HERE = Path(__file__).parent
 
 
-def sources(spec: dict[str, Any]) -> list[str]:
-    return [mount["hostPath"] for mount in spec["containerEdits"]["mounts"]]
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_spec_of_a_packagers_driver_is_as_recorded(layout: str, tmp_path: Path) -> None:
     LAYOUTS[layout](tmp_path)
@@ -46,17 +47,6 @@ def test_engines_may_read_the_spec(layout: str, tmp_path: Path) -> None:
     LAYOUTS[layout](tmp_path)
     schema = json.loads((HERE / "cdi.schema.json").read_text())
     jsonschema.validate(driver.find(tmp_path).cdi(), schema)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_gpushared_finds_both_libraries_in_it(layout: str, tmp_path: Path) -> None:
-    LAYOUTS[layout](tmp_path)
-    spec = driver.find(tmp_path).cdi()
-    found = from_cdi(cdi.from_document(spec))
-    # Where the loader of the host's own distribution looks, under the name that programs ask for.
-    assert found.cuda.container_path in {"/usr/lib64/libcuda.so.1", f"{DEBIAN}/libcuda.so.1"}
-    assert found.nvml.directory == found.cuda.directory
-    assert {found.cuda.host_path, found.nvml.host_path} <= set(sources(spec))
 
 
 def test_a_32_bit_library_is_not_the_drivers(tmp_path: Path) -> None:
@@ -90,13 +80,6 @@ def test_the_kernels_version_is_read_of_both_kinds_of_module(tmp_path: Path) -> 
     assert driver.kernel_version(tmp_path) == "570.86.10"
 
 
-def test_the_majors_are_those_of_this_boot(tmp_path: Path) -> None:
-    host = debian(tmp_path)
-    host.write("proc/devices", "Character devices:\n195 nvidia\n241 nvidia-uvm\n")
-    nodes = cdi.from_document(driver.find(tmp_path).cdi()).edits.nodes
-    assert {node.path: node.major for node in nodes}["/dev/nvidia-uvm"] == 241
-
-
 def test_imex_channels_are_a_kind_of_their_own(tmp_path: Path) -> None:
     host = debian(tmp_path)
     assert driver.find(tmp_path).channels_cdi() is None
@@ -108,13 +91,6 @@ def test_imex_channels_are_a_kind_of_their_own(tmp_path: Path) -> None:
     jsonschema.validate(spec, json.loads((HERE / "cdi.schema.json").read_text()))
     [device] = spec["devices"]
     assert (spec["kind"], device["name"]) == ("nvidia.com/imex-channel", "0")
-
-
-def test_the_capabilities_of_a_file_are_reported(tmp_path: Path) -> None:
-    parts = driver.find(run_installer(tmp_path).root).parts()
-    assert parts["video"] == 3  # encode, cuvid, vdpau
-    assert parts["ngx"] == 1
-    assert parts["other"] == 3  # two firmwares, the socket of persistenced
 
 
 def test_wsl_without_a_driver_of_windows_says_so(tmp_path: Path) -> None:
@@ -145,13 +121,6 @@ def test_a_placeholder_is_no_driver(tmp_path: Path) -> None:
 def test_only_cards_with_a_node_are_this_containers(tmp_path: Path) -> None:
     debian(tmp_path).write("dev/nvidia0")
     assert [card.uuid for card in driver.find(tmp_path).cards] == [UUIDS[1]]
-
-
-def test_a_driver_without_a_library_says_which(tmp_path: Path) -> None:
-    found = driver.find(debian(tmp_path).root)
-    assert found.library(driver.CUDA).name == "libcuda.so.550.163.01"
-    with pytest.raises(DriverMissing, match=r"no libother\.so\.1"):
-        found.library("libother.so.1")
 
 
 def test_a_spec_of_an_earlier_driver_is_stale(tmp_path: Path) -> None:
@@ -203,3 +172,305 @@ def test_a_cache_that_is_none_counts_as_empty(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/ld.so.cache").write_bytes(b"no cache")
     assert files.library_paths(driver.CUDA, root=tmp_path) == []
+
+
+V1 = "32 31 0:29 / {root}/cpuset rw,relatime - cgroup cgroup rw,cpuset\n"
+
+
+V2 = "32 31 0:29 / {root}/unified rw,relatime - cgroup2 cgroup2 rw\n"
+
+
+def put(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text + "\n")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Numa:
+    sys, proc = tmp_path / "sys", tmp_path / "proc"
+    nodes = sys / "devices/system/node"
+    for number, cpus in enumerate(("0-7", "8-15", "16-17")):
+        put(nodes / f"node{number}" / "cpulist", cpus)
+    put(nodes / "has_memory", "0-1")
+    put(sys / "bus/pci/devices/0000:18:00.0/numa_node", "1")
+    put(sys / "bus/pci/devices/0000:19:00.0/numa_node", "-1")
+    put(proc / "self/status", "Name:\tx\nCpus_allowed_list:\t0-9\nMems_allowed_list:\t0-1")
+    put(proc / "self/mountinfo", "")
+    return Numa(sys, proc)
+
+
+def mounted(machine: Numa, *lines: str) -> Path:
+    root = machine.sys / "fs/cgroup"
+    (machine.proc / "self/mountinfo").write_text("".join(lines).format(root=root))
+    return root
+
+
+def test_a_card_s_numa_node_is_the_kernels(machine: Numa) -> None:
+    assert machine.node_of("0000:18:00.0") == 1
+    assert machine.node_of("0000:19:00.0") == NO_NODE
+    assert machine.node_of("0000:1a:00.0") == NO_NODE
+
+
+def test_several_nodes_are_all_their_cpus(machine: Numa) -> None:
+    assert machine.of([0, 1]) == Cpuset(frozenset(range(16)), frozenset({0, 1}))
+    # A node of CPUs alone has no memory to be kept to.
+    assert machine.of([2]) == Cpuset(frozenset({16, 17}), frozenset())
+    assert machine.of([7]) == Cpuset()
+
+
+def test_without_cpusets_the_process_affinity_counts(machine: Numa) -> None:
+    assert machine.allowed("/docker/4f1c") == Cpuset(frozenset(range(10)), frozenset({0, 1}))
+
+
+def test_the_nearest_cgroup_above_the_container_sets_its_cpus(machine: Numa) -> None:
+    root = mounted(machine, V1) / "cpuset"
+    put(root / "cpuset.effective_cpus", "0-15")
+    put(root / "cpuset.effective_mems", "0-1")
+    put(root / "docker/cpuset.effective_cpus", "4-11")
+    put(root / "docker/cpuset.effective_mems", "1")
+    assert machine.allowed("/docker/4f1c") == Cpuset(frozenset(range(4, 12)), frozenset({1}))
+    # A group of it that is not there yet is made below the one that is.
+    assert machine.allowed("/docker/new/4f1c").cpus == frozenset(range(4, 12))
+    assert machine.allowed("/other/4f1c").cpus == frozenset(range(16))
+    assert machine.allowed("").cpus == frozenset(range(16))
+    assert machine.allowed("/../../docker/4f1c").cpus == frozenset(range(4, 12))
+
+
+def test_a_slice_of_systemd_is_below_those_of_its_name(machine: Numa) -> None:
+    root = mounted(machine, V2) / "unified"
+    put(root / "cpuset.cpus.effective", "0-15")
+    put(root / "cpuset.mems.effective", "0-1")
+    slice_ = root / "kubepods.slice/kubepods-burstable.slice"
+    put(slice_ / "cpuset.cpus.effective", "2-3")
+    put(slice_ / "cpuset.mems.effective", "0")
+    for name in ("kubepods-burstable.slice", "kubepods-burstable-pod12.slice"):
+        found = machine.allowed(f"{name}:cri-containerd:4f1c")
+        assert found == Cpuset(frozenset({2, 3}), frozenset({0})), name
+    assert machine.allowed("system.slice:docker:4f1c").cpus == frozenset(range(16))
+
+
+def test_a_hierarchy_of_which_a_part_is_mounted_says_nothing(machine: Numa) -> None:
+    part = V1.replace("0:29 / ", "0:29 /docker/77 ")
+    root = mounted(machine, part) / "cpuset"
+    put(root / "cpuset.effective_cpus", "0")
+    assert machine.allowed("/x").cpus == frozenset(range(10))
+
+
+UUID = "GPU-11111111-0000-4000-8000-000000000000"
+
+
+LOADED = "Character devices:\n  1 mem\n195 nvidia\n511 nvidia-uvm\n\nBlock devices:\n  8 sd\n"
+
+
+NOTHING = "Character devices:\n  1 mem\n\nBlock devices:\n  8 sd\n"
+
+
+class MachineWithModprobe:
+    """Its files, and a modprobe that loads what it is given."""
+
+    def __init__(self, root: Path, *, loaded: bool) -> None:
+        self.root = root
+        self.ran: list[list[str]] = []
+        self.why = ""
+        (root / "dev").mkdir()
+        self.write("sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n")
+        self.write("sys/bus/pci/devices/0000:01:00.0/class", "0x030200\n")
+        self.write("proc/devices", NOTHING)
+        if loaded:
+            self.load()
+
+    def write(self, path: str, text: str) -> None:
+        place = self.root / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+
+    def load(self) -> None:
+        self.write("proc/devices", LOADED)
+        for minor in (1, 0):
+            information = f"GPU UUID: \t {UUID}\nDevice Minor: \t {minor}\n"
+            self.write(f"proc/driver/nvidia/gpus/0000:0{minor}:00.0/information", information)
+
+    def run(self, command: Sequence[str]) -> str:
+        self.ran.append(list(command))
+        if not self.why:
+            self.load()
+        return self.why
+
+    def node(self, name: str) -> tuple[int, int, int]:
+        status = (self.root / "dev" / name).stat()
+        assert stat.S_ISCHR(status.st_mode)
+        return os.major(status.st_rdev), os.minor(status.st_rdev), stat.S_IMODE(status.st_mode)
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without NVIDIA's own program."""
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+
+
+def made(machine: MachineWithModprobe) -> list[str]:
+    done = prepare_driver(RootedTree(machine.root), machine.run)
+    assert not done.problems
+    return done.nodes
+
+
+@pytest.mark.usefixtures("plain")
+def test_modules_are_loaded_and_nodes_made_as_the_driver_would(tmp_path: Path) -> None:
+    machine = MachineWithModprobe(tmp_path, loaded=False)
+    names = ["nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"]
+    assert made(machine) == [f"/dev/{name}" for name in names]
+    assert machine.ran == [["modprobe", "nvidia"], ["modprobe", "nvidia-uvm"]]
+    assert [machine.node(name) for name in names] == [
+        (195, 0, 0o666),
+        (195, 1, 0o666),
+        (195, 255, 0o666),
+        (511, 0, 0o666),
+        (511, 1, 0o666),
+    ]
+    assert sorted(path.name for path in (tmp_path / "dev").iterdir()) == sorted(names)
+
+
+@pytest.mark.usefixtures("plain")
+def test_done_again_it_does_nothing(tmp_path: Path) -> None:
+    machine = MachineWithModprobe(tmp_path, loaded=True)
+    assert made(machine)
+    assert made(machine) == []
+    assert machine.ran == []
+
+
+def test_nvidias_own_program_loads_where_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    machine = MachineWithModprobe(tmp_path, loaded=False)
+    assert "/dev/nvidia1" in made(machine)
+    assert machine.ran == [["/usr/bin/nvidia-modprobe", "-u", "-c", "0"]]
+
+
+@pytest.mark.usefixtures("plain")
+def test_nodes_follow_the_drivers_parameters(tmp_path: Path) -> None:
+    machine = MachineWithModprobe(tmp_path, loaded=True)
+    machine.write(
+        "proc/driver/nvidia/params",
+        "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 44\nDeviceFileMode: 432\n",
+    )
+    made(machine)
+    assert machine.node("nvidiactl") == (195, 255, 0o660)
+    assert (tmp_path / "dev/nvidiactl").stat().st_gid == 44
+
+
+@pytest.mark.usefixtures("plain")
+def test_a_driver_configured_without_nodes_gets_none(tmp_path: Path) -> None:
+    machine = MachineWithModprobe(tmp_path, loaded=True)
+    machine.write("proc/driver/nvidia/params", "ModifyDeviceFiles: 0\n")
+    assert made(machine) == []
+
+
+@pytest.mark.usefixtures("plain")
+def test_a_node_of_another_major_is_made_anew(tmp_path: Path) -> None:
+    """The major of nvidia-uvm is given out when the module is loaded."""
+    machine = MachineWithModprobe(tmp_path, loaded=True)
+    made(machine)
+    machine.write("proc/devices", LOADED.replace("511", "510"))
+    assert made(machine) == ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
+    assert machine.node("nvidia-uvm") == (510, 0, 0o666)
+
+
+@pytest.mark.usefixtures("plain")
+def test_the_nodes_of_mig_instances_are_made(tmp_path: Path) -> None:
+    machine = MachineWithModprobe(tmp_path, loaded=True)
+    machine.write("proc/devices", LOADED.replace("511", "236 nvidia-caps\n511"))
+    folder = "proc/driver/nvidia/capabilities"
+    access = "DeviceFileMinor: {}\nDeviceFileMode: 292\nDeviceFileModify: {}\n"
+    machine.write(f"{folder}/mig/config", access.format(1, 1).replace("292", "256"))
+    machine.write(f"{folder}/gpu0/mig/gi1/access", access.format(12, 1))
+    machine.write(f"{folder}/gpu0/mig/gi1/ci0/access", access.format(13, 0))
+    assert [path for path in made(machine) if "caps" in path] == [
+        "/dev/nvidia-caps/nvidia-cap1",
+        "/dev/nvidia-caps/nvidia-cap12",
+    ]
+    assert machine.node("nvidia-caps/nvidia-cap1") == (236, 1, 0o400)
+    assert machine.node("nvidia-caps/nvidia-cap12") == (236, 12, 0o444)
+
+
+def _other_vendor(machine: MachineWithModprobe) -> None:
+    machine.write("sys/bus/pci/devices/0000:01:00.0/vendor", "0x1002\n")
+
+
+def _audio(machine: MachineWithModprobe) -> None:
+    machine.write("sys/bus/pci/devices/0000:01:00.0/class", "0x040300\n")
+
+
+@pytest.mark.parametrize("change", [_other_vendor, _audio])
+def test_a_machine_without_a_card_is_left_alone(
+    tmp_path: Path, change: Callable[[MachineWithModprobe], None]
+) -> None:
+    machine = MachineWithModprobe(tmp_path, loaded=False)
+    change(machine)
+    assert made(machine) == []
+    assert machine.ran == []
+
+
+@pytest.mark.usefixtures("plain")
+def test_a_module_that_is_not_installed_is_reported_once_and_no_node_made(tmp_path: Path) -> None:
+    machine = MachineWithModprobe(tmp_path, loaded=False)
+    machine.why = "FATAL: Module nvidia not found"
+    done = prepare_driver(RootedTree(tmp_path), machine.run)
+    assert done.problems == ["modprobe nvidia: FATAL: Module nvidia not found"]
+    assert list((tmp_path / "dev").iterdir()) == []
+
+
+MOUNT_V2 = "30 1 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n"
+
+
+MOUNT_V1 = (
+    "31 1 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+    "32 1 0:28 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
+    "33 1 0:29 / /sys/fs/cgroup/systemd rw - cgroup systemd rw,xattr,name=systemd\n"
+)
+
+
+NESTED = "34 1 0:30 /docker/4f5e /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n"
+
+
+def test_cpuset_and_a_container_s_own_part_are_left_out() -> None:
+    assert cgroups.hierarchies(MOUNT_V2 + MOUNT_V1 + NESTED) == [
+        Path("/sys/fs/cgroup"),
+        Path("/sys/fs/cgroup/memory"),
+        Path("/sys/fs/cgroup/systemd"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mountinfo", "layout"),
+    [(MOUNT_V2, "v2"), (MOUNT_V1, "v1"), (MOUNT_V1 + MOUNT_V2, "hybrid"), ("", "none")],
+)
+def test_the_layout_has_a_name(mountinfo: str, layout: str) -> None:
+    assert cgroups.layout(mountinfo) == layout
+
+
+def test_joined_in_every_hierarchy_that_lets_it_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "two/gpushare").write_text("not a folder")
+    monkeypatch.setattr(
+        cgroups,
+        "mountinfo",
+        lambda: "".join(f"1 1 0:1 / {tmp_path}/{n} rw - cgroup2 c rw\n" for n in ("one", "two")),
+    )
+    (group,) = cgroups.join("host-1", 42)
+    assert (group / "cgroup.procs").read_text() == "42\n"
+    # The kernel's files are no obstacle to rmdir(2); these are.
+    assert not cgroups._remove(group)
+    (group / "cgroup.procs").unlink()
+    (tmp_path / "two/gpushare").unlink()
+    assert cgroups.remove("host-1")
+    assert list((tmp_path / "one").iterdir()) == []
+
+
+def test_no_hierarchy_at_all_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "mountinfo", lambda: "")
+    with pytest.raises(OSError, match="no cgroup hierarchy"):
+        cgroups.join("host-1")

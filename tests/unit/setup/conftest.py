@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +12,6 @@ from gpushare.setup import plan
 
 from .machine import UNITS, make
 from .test_install import make_source
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

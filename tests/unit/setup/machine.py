@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.unit.host import elf
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 VERSION = "580.159.04"
 UUIDS = (

@@ -56,15 +56,6 @@ def test_everything_is_installed_where_the_launcher_searches(tmp_path: Path) -> 
     assert sorted(path.name for path in made.root.parent.iterdir()) == [made.root.name]
 
 
-def test_installing_again_writes_nothing(tmp_path: Path) -> None:
-    source = make_source(tmp_path)
-    made = install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source)
-    before = made.launcher.stat()
-    assert install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source) == made
-    after = made.launcher.stat()
-    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-
-
 def test_a_changed_file_is_not_taken_for_ours(tmp_path: Path) -> None:
     source = make_source(tmp_path)
     made = install.install(tmp_path / "to", runtime=RUNC, socket=SOCKET, source=source)

@@ -1,26 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare setup --root`: what it makes, twice, and that --undo leaves nothing behind."""
+"""`gpushare setup`: what it makes, twice, again, and that --undo leaves nothing behind."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from gpushare.cli import gpushare
 from gpushare.engines import config_files, find
-from gpushare.setup import low_level_runtime, plan
+from gpushare.setup import InstallRecord, SetupError, low_level_runtime, plan
+from gpushare.setup.plan import EXPORTER, NODE, OptionalUnit
 
 from .machine import UNITS, VERSION, write
 from .test_install import snapshot
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def setup(root: Path, *more: str) -> Result:
@@ -50,19 +48,6 @@ def test_it_makes_everything_a_container_needs(machine: Path) -> None:
         "next: gpushare doctor\n"
         "then: docker run --rm --runtime=gpushare -e GPUSHARE_MEMORY=1GiB IMAGE nvidia-smi\n"
     )
-
-
-@pytest.mark.parametrize("engine", ["docker", "podman", None])
-def test_on_simulated_cards_it_names_a_program_that_is_there(
-    machine: Path, engine: str | None
-) -> None:
-    if engine is None:
-        shutil.rmtree(machine / "etc/docker")
-    said = setup(machine, "--simulate", "t4", *(["--runtime", engine] if engine else [])).output
-    tried = said.splitlines()[-1].split()
-    assert tried[:3] == ["then:", engine or "gpushare", "run"]
-    (program,) = [word.partition(":")[0] for word in tried if word.startswith("/usr/")]
-    assert (machine / program[1:]).is_file()
 
 
 @pytest.mark.parametrize("options", [(), ("--simulate", "t4"), ("--kubernetes", "plugin")])
@@ -187,12 +172,6 @@ def test_an_obstacle_is_reported_before_any_change(
     assert snapshot(machine) == before
 
 
-def test_the_command_is_on_every_user_s_path(machine: Path) -> None:
-    setup(machine)
-    link = machine / "usr/local/bin/gpushare"
-    assert link.readlink() == Path(sys.prefix) / "bin/gpushare"
-
-
 def test_another_program_s_command_stays(machine: Path) -> None:
     write(machine / "usr/local/bin/gpushare", "theirs")
     result = setup(machine)
@@ -241,3 +220,181 @@ def test_the_unit_hides_no_file_that_setup_keeps() -> None:
     assert plan.CDI.is_relative_to("/var/lib/gpushare")
     assert "StateDirectory=gpushare\n" in unit
     assert "StateDirectoryMode=0755\n" in unit
+
+
+def test_a_machine_that_is_not_set_up_stays_as_it_is(machine: Path) -> None:
+    before = snapshot(machine)
+    result = setup(machine, "--again")
+    assert (result.exit_code, result.output) == (0, "gpushare is not set up on this machine\n")
+    assert snapshot(machine) == before
+
+
+def test_the_engines_and_units_of_earlier_setups_get_the_new_version(
+    machine: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert setup(machine, "--runtime", "podman", "--kubernetes", "plugin").exit_code == 0
+    node = machine / "etc/systemd/system/gpushare-node.service"
+    node.unlink()
+    docker = (machine / "etc/docker/daemon.json").read_text()
+    monkeypatch.setattr("gpushare.__version__", "9.9.9")
+    monkeypatch.setattr(plan, "unit_files", lambda: {"gpushared.service": "[Service]\n"})
+    result = setup(machine, "--again")
+    assert result.exit_code == 0, result.output
+    assert "podman: runtime gpushare registered" in result.output
+    current = machine / "usr/local/lib/gpushare/current"
+    assert current.readlink().name.startswith("9.9.9-")
+    unit = machine / "etc/systemd/system/gpushared.service"
+    assert unit.read_text() == "[Service]\n"
+    assert node.is_file()
+    assert (machine / "etc/docker/daemon.json").read_text() == docker
+
+
+OPTIONS = {EXPORTER: ("--metrics",), NODE: ("--kubernetes", "plugin")}
+
+
+def mode_of(machine: Path) -> str | None:
+    loaded = yaml.safe_load((machine / "etc/gpushare/gpushare.yaml").read_text())
+    found: str | None = loaded.get("kubernetes", {}).get("mode")
+    return found
+
+
+def test_the_mode_is_configured_and_stays(machine: Path) -> None:
+    assert setup(machine).exit_code == 0
+    assert mode_of(machine) is None
+    assert setup(machine, "--kubernetes", "plugin").exit_code == 0
+    assert setup(machine).exit_code == 0
+    assert mode_of(machine) == "plugin"
+    assert setup(machine, "--kubernetes", "dra").exit_code == 0
+    assert mode_of(machine) == "dra"
+
+
+def test_a_mode_is_not_written_into_a_file_that_was_edited(machine: Path) -> None:
+    setup(machine, "--kubernetes", "plugin")
+    with (machine / "etc/gpushare/gpushare.yaml").open("a") as mine:
+        mine.write("max_tenants: 4\n")
+    assert setup(machine, "--kubernetes", "plugin").exit_code == 0
+    refused = setup(machine, "--kubernetes", "dra")
+    assert refused.exit_code == 1
+    assert "another kubernetes.mode. Set it to dra" in " ".join(refused.output.split())
+    assert mode_of(machine) == "plugin"
+
+
+def test_without_the_library_nothing_is_begun(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    result = setup(machine, *OPTIONS[NODE])
+    assert result.exit_code == 1
+    said = " ".join(result.output.split())
+    assert f"{sys.executable} -m pip install grpcio protobuf" in said
+    assert not (machine / "etc/gpushare").exists()
+
+
+@pytest.mark.parametrize("prefix", ["/root/venv", "/home/me/venv"])
+def test_an_exporter_that_its_user_cannot_read_is_refused(
+    monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    monkeypatch.setattr(sys, "prefix", prefix)
+    with pytest.raises(SetupError, match="/opt/gpushare"):
+        list(EXPORTER.plan(InstallRecord(Path("/"))))
+
+
+def settings(unit: OptionalUnit) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in unit.text().splitlines() if "=" in line[1:])
+
+
+def test_the_exporter_may_speak_to_two_kinds_of_socket_and_do_nothing_else() -> None:
+    said = settings(EXPORTER)
+    assert said["RestrictAddressFamilies"] == "AF_UNIX AF_INET AF_INET6"
+    assert said["CapabilityBoundingSet"] == ""
+    assert said["DynamicUser"] == "yes"
+
+
+def test_gpushare_node_is_root_without_capabilities() -> None:
+    """It owns the kubelet's folders and is root to gpushared, and needs no more than that."""
+    said = settings(NODE)
+    assert said["CapabilityBoundingSet"] == ""
+    assert said["ProtectSystem"] == "strict"
+    assert said["ReadWritePaths"] == "-/var/lib/kubelet"
+    assert "User" not in said
+
+
+def program(root: Path, path: str) -> Path:
+    file = root / path.lstrip("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("")
+    file.chmod(0o755)
+    return file
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for path in ("/usr/bin/runc", "/usr/bin/crun", "/usr/bin/nvidia-container-runtime"):
+        program(tmp_path, path)
+    return tmp_path
+
+
+def nvidia(root: Path, runtimes: str) -> None:
+    config = root / "etc/nvidia-container-runtime/config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(f"[nvidia-container-runtime]\nruntimes = {runtimes}\n")
+
+
+@pytest.mark.parametrize(
+    ("default", "found"),
+    [
+        (None, "/usr/bin/runc"),
+        ("crun", "/usr/bin/crun"),
+        ("/usr/bin/crun", "/usr/bin/crun"),
+        ("/opt/gone", "/usr/bin/runc"),
+        ("nvidia-container-runtime", "/usr/bin/runc"),
+        ("/usr/bin/nvidia-container-runtime.cdi", "/usr/bin/runc"),
+    ],
+)
+def test_the_low_level_runtime_is_the_engines_current_one(
+    root: Path, default: str | None, found: str
+) -> None:
+    assert str(low_level_runtime.find_runtime(root, default)) == found
+
+
+def test_beneath_nvidia_s_runtime_it_is_the_one_that_nvidia_s_runs(root: Path) -> None:
+    nvidia(root, '["docker-runc", "/usr/bin/crun", "runc"]')
+    assert str(low_level_runtime.find_runtime(root, "nvidia-container-runtime")) == "/usr/bin/crun"
+
+
+def test_beneath_our_launcher_it_is_the_launchers_configured_one(root: Path) -> None:
+    conf = root / "usr/local/lib/gpushare/current/bin/gpushare-runtime.conf"
+    program(root, "/usr/local/lib/gpushare/current/bin/gpushare-runtime")
+    conf.write_text("runtime = /usr/bin/crun\nsocket = /s\n")
+    assert (
+        str(low_level_runtime.find_runtime(root, "/anywhere/gpushare-runtime")) == "/usr/bin/crun"
+    )
+
+
+@pytest.mark.parametrize("wrapper", ["nvidia-container-runtime", "gpushare-runtime"])
+def test_a_runc_that_is_a_link_to_a_wrapper_is_passed_over(root: Path, wrapper: str) -> None:
+    program(root, f"/usr/bin/{wrapper}")
+    (root / "usr/bin/runc").unlink()
+    (root / "usr/bin/runc").symlink_to(wrapper)
+    assert str(low_level_runtime.find_runtime(root)) == "/usr/bin/crun"
+
+
+@pytest.mark.parametrize(
+    "path", ["/var/lib/rancher/k3s/data/current/bin/runc", "/var/lib/k0s/bin/runc"]
+)
+def test_a_distribution_s_own_is_found(tmp_path: Path, path: str) -> None:
+    program(tmp_path, path)
+    assert str(low_level_runtime.find_runtime(tmp_path)) == path
+
+
+def test_another_runtime_than_the_default_is_reported(tmp_path: Path) -> None:
+    launcher = program(tmp_path, "/bin/gpushare-runtime")
+    crun, runc = program(tmp_path, "/crun"), program(tmp_path, "/runc")
+    launcher.with_name("gpushare-runtime.conf").write_text(f"runtime = {runc}\nsocket = /s\n")
+    assert low_level_runtime.runtime_mismatch(launcher, str(runc)) == []
+    assert low_level_runtime.runtime_mismatch(launcher, None) == []
+    (said,) = low_level_runtime.runtime_mismatch(launcher, str(crun))
+    assert (
+        said == f"the default runtime runs {crun}, gpushare-runtime runs {runc}: `gpushare setup`"
+    )

@@ -1,18 +1,173 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where each engine is configured, and what is refused with its reason."""
+"""Where each engine is configured: the change goes in, and every other byte stays."""
 
 from __future__ import annotations
 
 import json
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tomlkit
 
-from gpushare.engines import config_files, find
-from gpushare.engines.config_files import EngineError
+from gpushare.engines import config_files, docker_config, find
+from gpushare.engines.config_files import BadConfiguration, EngineError
+from gpushare.engines.containerd import Configuration, cri_section
+from gpushare.engines.docker_config import DaemonJson
 from gpushare.engines.podman import HookFile
+from gpushare.quota.dialects import DIALECTS, TABLES
 
 from . import machine
+
+LAUNCHER = Path("/usr/local/lib/gpushare/current/bin/gpushare-runtime")
+
+DOCKER = DaemonJson()
+
+
+def test_an_upgrade_replaces_the_path_alone() -> None:
+    before = DOCKER.register('{"x-unknown": 1.50}', LAUNCHER, default=True)
+    other = Path("/opt/other/gpushare-runtime")
+    after = DOCKER.register(before, other, default=False)
+    assert after == before.replace(str(LAUNCHER), str(other))
+    assert DOCKER.registered(after) == other
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what"),
+    [
+        ('{\n  "debug": true,\n}', 3, "property name"),
+        ('{\n  "debug": true\n  "x": 1\n}', 3, "delimiter"),
+        ("[]", 1, "not a JSON object"),
+        ('{"runtimes": []}', 0, "not an object"),
+        ('{"a": 1, "a": 2}', 0, "duplicate key"),
+    ],
+)
+def test_a_broken_file_is_refused(text: str, line: int, what: str) -> None:
+    with pytest.raises(BadConfiguration, match=what) as caught:
+        DOCKER.register(text, LAUNCHER, default=False)
+    assert caught.value.line == line
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "forgotten"),
+    [
+        ({"runtimes": {"gpushare": {}}}, {}, False),
+        ({"runtimes": {"gpushare": {}, "x": {}}}, {"runtimes": {"x": {}}}, True),
+        (
+            {"runtimes": {"gpushare": {}, "x": {}}, "default-runtime": "gpushare"},
+            {"runtimes": {"x": {}}},
+            False,
+        ),
+        (
+            {"runtimes": {"gpushare": {}, "x": {}}, "default-runtime": "gpushare"},
+            {"runtimes": {"x": {}}, "default-runtime": "x"},
+            True,
+        ),
+    ],
+)
+def test_a_reload_discards_only_warnings_that_come_again(
+    before: dict[str, Any], after: dict[str, Any], forgotten: bool
+) -> None:
+    assert docker_config.is_removed_by_reload(json.dumps(before), json.dumps(after)) is forgotten
+
+
+CONTAINERD = Configuration()
+MARK = "# gpushare: `gpushare runtime unconfigure --runtime containerd` removes this\n"
+
+V2 = """\
+# kept by hand
+version = 2
+
+[plugins]
+  [plugins."io.containerd.grpc.v1.cri"]
+    sandbox_image = "registry.k8s.io/pause:3.9" # pinned
+
+    [plugins."io.containerd.grpc.v1.cri".containerd]
+      default_runtime_name = 'runc' # for now
+      snapshotter = "overlayfs"
+
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+        runtime_type = "io.containerd.runc.v2"
+        pod_annotations = ["io.example/*"]
+
+        [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+          SystemdCgroup = true
+
+# the end
+[timeouts]
+  "io.containerd.timeout.bolt.open" = "0s"
+"""
+
+OTHERS = ", ".join(f'"{glob}"' for glob in TABLES.annotation_globs())
+
+
+def test_later_edits_stay() -> None:
+    after = CONTAINERD.register(V2, LAUNCHER, default=False) + "\n# mine\n[metrics]\n  x = 1\n"
+    assert CONTAINERD.unregister(after, V2) == V2 + "\n# mine\n[metrics]\n  x = 1\n"
+
+
+def test_an_upgrade_moves_the_handler_keeps_its_options_and_completes_it() -> None:
+    earlier = CONTAINERD.register(V2, LAUNCHER, default=False).replace(f", {OTHERS}", "")
+    other = Path("/opt/other")
+    after = CONTAINERD.register(f"{earlier}  Root = '/run/mine'\n", other, default=False)
+    handler = cri_section(tomlkit.parse(after).unwrap())["runtimes"]["gpushare"]
+    options = {"SystemdCgroup": True, "Root": "/run/mine", "BinaryName": str(other)}
+    assert handler["options"] == options
+    others = TABLES.annotation_globs()
+    assert handler["pod_annotations"] == ["io.example/*", "gpushare.io/*", *others]
+    assert after.count(MARK) == 1
+
+
+def test_a_default_of_another_kind_is_not_copied() -> None:
+    kata = V2.replace("'runc' # for now", "'kata'").replace(
+        "\n# the end",
+        '\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.kata]\n'
+        '  runtime_type = "io.containerd.kata.v2"\n# the end',
+    )
+    after = tomlkit.parse(CONTAINERD.register(kata, LAUNCHER, default=False)).unwrap()
+    handler = after["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]["gpushare"]
+    assert handler["runtime_type"] == "io.containerd.runc.v2"
+    assert handler["options"]["SystemdCgroup"] is True
+
+
+def test_a_shape_that_text_cannot_be_added_to_is_refused() -> None:
+    inline = 'version = 2\nplugins = {"io.containerd.grpc.v1.cri" = {containerd = {}}}\n'
+    with pytest.raises(BadConfiguration, match="cannot be edited safely"):
+        CONTAINERD.register(inline, LAUNCHER, default=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what"),
+    [
+        ("version = 2\n[plugins\n", 2, "line 2"),
+        ("version = 5\n", 0, "version = 5 is not supported"),
+        ('version = 2\nplugins = "x"\n', 0, "plugins is not a table"),
+    ],
+)
+def test_a_broken_file_is_refused_with_its_line(text: str, line: int, what: str) -> None:
+    with pytest.raises(BadConfiguration, match=what) as caught:
+        CONTAINERD.register(text, LAUNCHER, default=False)
+    assert caught.value.line == line
+
+
+def test_annotations_of_other_systems_are_passed_on() -> None:
+    after = tomlkit.parse(CONTAINERD.register("", LAUNCHER, default=False)).unwrap()
+    handler = cri_section(after)["runtimes"]["gpushare"]
+    asking = [
+        row.name.replace("{container}", "train")
+        for dialect in DIALECTS.values()
+        for row in dialect.rows
+        if row.where == "annotation" and row.role == "request"
+    ]
+    assert "gpu-fraction" in asking
+    # As path.Match of Go: a star is no slash.
+    for name in asking:
+        assert any(
+            fnmatchcase(name, glob) and name.count("/") == glob.count("/")
+            for glob in handler["pod_annotations"]
+        )
+
 
 K3S = "var/lib/rancher/k3s/agent/etc/containerd"
 
@@ -219,15 +374,6 @@ def test_a_podman_file_with_a_table_of_its_own_is_left(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="has its own table \\[engine\\]"):
         config_files.configure(place, machine.LAUNCHER, default=False)
     assert file.read_text() == '[engine]\n# mine\nruntime = "crun"\n'
-
-
-def test_podman_s_list_that_adds_is_read_as_such(tmp_path: Path) -> None:
-    conf = 'runtime_supports_json = ["site", {append = true}]\n'
-    write(tmp_path / "etc/containers/containers.conf", f"[engine]\n{conf}")
-    place = find("podman").locate(tmp_path, None)
-    (first, _) = config_files.configure(place, machine.LAUNCHER, default=False)
-    assert first.after is not None
-    assert '"crun-vm", "site", "gpushare", "gpushare-runtime"]' in first.after
 
 
 def test_a_later_default_of_crio_is_reported(tmp_path: Path) -> None:
