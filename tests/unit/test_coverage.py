@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
-from libhook.table import coverage, elf, generate
+from libhook.table import coverage, elf
 from libhook.table.coverage import assign, exported, flaws, read, refusals, unlike
 
 TEXT = """\
@@ -95,39 +94,12 @@ def test_a_line_is_for_all_forms_of_its_name_but_those_with_a_line_of_their_own(
     }
 
 
-def test_a_line_without_a_reason_has_its_group_s() -> None:
-    assert [(entry.group, entry.reason) for entry in read(TEXT)][2:] == [
-        ("Memory", "Asks only."),
-        ("Settings", 'NVML_ERROR_NO_PERMISSION: changes the "card".'),
-    ]
-
-
-@pytest.mark.parametrize(
-    "line", ["cuMemFree", "cuMemFree closed - why", "cuMemFree passes always why", "free passes -"]
-)
-def test_a_line_that_cannot_be_read_is_refused_by_its_number(line: str) -> None:
-    with pytest.raises(coverage.CoverageError, match="line 10 is not NAME CLASS AUDIT REASON"):
-        read(TEXT + line)
-
-
-def test_lines_about_all_symbols_are_right() -> None:
-    assert found(TEXT) == ""
-
-
 def test_a_new_symbol_is_shown_with_the_line_to_add() -> None:
     said = found(TEXT, [*SYMBOLS, "cuMemTake", "cuMemTake_v2", "cuMemTake_ptsz"])
     assert "not classified" in said
     assert said.count("cuMemTake ") == 1
     (line,) = [line for line in said.splitlines() if "cuMemTake" in line]
     assert read(line.strip())[0].name == "cuMemTake"
-
-
-def test_a_line_about_no_symbol_of_its_own_is_found() -> None:
-    said = found(TEXT + "nvmlDeviceNever     passes    -          why")
-    assert said == (
-        "coverage.txt:10: nvmlDeviceNever matches no symbol that another line does not cover"
-    )
-    assert "coverage.txt:4: cuMemAlloc matches no symbol" in found(TEXT, [*SYMBOLS[3:]])
 
 
 @pytest.mark.parametrize(
@@ -149,25 +121,6 @@ def test_a_line_that_says_too_little_is_found(line: str, flaw: str) -> None:
     assert flaw in said
 
 
-def test_two_classes_do_not_share_a_reason() -> None:
-    said = found(TEXT + "nvmlDeviceTell      passes    -", [*SYMBOLS, "nvmlDeviceTell"])
-    assert said == (
-        "coverage.txt:10: nvmlDeviceTell is passes, but its group's reason is for refused"
-    )
-
-
-def test_a_line_without_any_reason_is_found() -> None:
-    assert "cuMemGetAccess has no reason" in found(TEXT.replace("> Asks only.\n", ""))
-
-
-def test_a_name_that_sounds_like_an_allocation_is_known_and_no_other() -> None:
-    takes = "cuMemAllocPitch cuArrayCreate cuMemImportX cuIpcOpenMemHandle cuModuleLoad cuMemMap"
-    takes += " cuGraphInstantiate cuGLMapBufferObject cuLibraryLoadData"
-    assert [name for name in takes.split() if not coverage.TAKES.search(name)] == []
-    gives = "cuModuleUnload cuMemUnmap cuFuncIsLoaded cuMemFree"
-    assert [name for name in gives.split() if coverage.TAKES.search(name)] == []
-
-
 def test_a_library_that_handles_a_function_differently_is_found() -> None:
     lines = assign(read(TEXT), SYMBOLS)
     names = frozenset(SYMBOLS) - {"cuMemAlloc_v2_ptsz"}
@@ -185,10 +138,3 @@ def test_refused_entry_points_are_listed_with_the_error_and_the_reason() -> None
     assert text.splitlines()[-1] == (
         "NVML_REFUSED(nvmlDeviceSetMode_v1, NVML_ERROR_NO_PERMISSION, \"changes the 'card'\")"
     )
-
-
-def test_a_file_that_is_no_library_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert generate.compare(tmp_path / "none") == 1
-    assert "No such file" in capsys.readouterr().err

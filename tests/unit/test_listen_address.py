@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +14,6 @@ from gpushare.listen_address import (
     parse_address,
     refuse_open,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DEFAULT = "127.0.0.1:10418"
 TOKEN = "0123456789abcdef"

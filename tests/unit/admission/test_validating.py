@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The validating policy refuses what a node refuses, and `gpushare validate` reports."""
+"""The validating policy refuses what a node refuses, and recorded limits of vendors."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from packages.validating_policy import FOLDER, STRICTNESS, Strictness, files, policy
+from packages.vendor_limits import vendor_limits
 
 from gpushare.daemon.lifecycle.scheduled import of_another_mode
 from gpushare.daemon.limits import UNSUPPORTED
@@ -16,7 +17,7 @@ from gpushare.manifest import read
 from gpushare.manifest.request import request_on_node
 from gpushare.protocol.kubernetes import NodeMode
 from gpushare.quota.keys import KEYS
-from gpushare.quota.request_policy import RequestPolicy, profile
+from gpushare.quota.request_policy import Dialects, RequestPolicy, profile
 from gpushare.quota.values import NO_WAIT_IN_PODS, Choice, Duration, PercentOfMemory, WholeNumber
 from tests.admission import violations
 from tools.check.command import ROOT
@@ -28,7 +29,11 @@ def failing_closed(made: dict[str, Any]) -> dict[str, Any]:
 
 
 POLICIES = {one: failing_closed(policy(one)) for one in STRICTNESS}
+
+
 PROFILES = {"small": profile("small", {"memory": "4GiB"})}
+
+
 PLAIN = RequestPolicy(profiles=PROFILES)
 
 
@@ -190,12 +195,6 @@ def limited(body: dict[str, Any], limits: dict[str, str]) -> dict[str, Any]:
     return body
 
 
-def test_an_allocation_of_the_scheduler_is_refined_by_annotations() -> None:
-    annotations = {"gpushare.io/cores": "30"}
-    body = pod(annotations, ("train", "side"), runtimeClassName="gpushare-plugin")
-    assert refused(limited(body, {"gpushare.io/memory-gib": "4"}), "strict") == []
-
-
 @pytest.mark.parametrize(
     ("runtime_class", "mode", "limits"),
     [
@@ -216,7 +215,11 @@ def test_a_request_by_annotation_is_refused_where_the_scheduler_allocates(
 
 
 WRONG = {"metadata": {"annotations": {"gpushare.io/memory": "4Q"}}}
+
+
 TEMPLATE = WRONG | {"spec": {"containers": [{"name": "c"}]}}
+
+
 WORKLOADS = [
     *(
         {"apiVersion": "apps/v1", "kind": kind, "spec": {"template": TEMPLATE}}
@@ -259,3 +262,30 @@ def test_the_files_of_the_chart_are_those_of_the_tables() -> None:
     command = "cd packaging && ../.venv/bin/python -m packages.validating_policy"
     for name, text in files().items():
         assert (ROOT / FOLDER / name).read_text(encoding="utf-8") == text, command
+
+
+NODES: Final = {one: RequestPolicy(dialects=Dialects(mode=one)) for one in STRICTNESS}
+
+
+NUMBERS: Final = (0, 1, 30, 257)
+
+
+def recorded(limits: dict[str, int]) -> dict[str, str]:
+    lines = ["position 0", *(f"limit {name}={number}" for name, number in limits.items())]
+    return {"gpushare.io/container.train.vendor": "\n".join(lines)}
+
+
+@pytest.mark.parametrize("strictness", STRICTNESS)
+def test_a_limit_is_refused_only_where_a_node_refuses_it(strictness: Strictness) -> None:
+    for name in vendor_limits(strict=True).accepted:
+        for number in NUMBERS:
+            body = pod(recorded({name: number}))
+            assert not refused(body, strictness) or list(on_node(body, NODES[strictness])), name
+
+
+@pytest.mark.parametrize("line", ["label a=b", "annotation a=b", "env A=b", "limit a=x"])
+def test_keys_in_other_places_may_change_what_a_limit_means(line: str) -> None:
+    annotations = recorded({"nvidia.com/gpucores": 101})
+    [(name, text)] = annotations.items()
+    assert refused(pod({name: f"{text}\n{line}"}), "strict") == []
+    assert refused(pod(annotations), "strict") != []

@@ -17,6 +17,8 @@ from gpushare.oci.elf import platform_of
 from gpushare.oci.rootfs import Rootfs
 
 PLATFORM = platform_of("x86_64")
+
+
 NVIDIA = {
     "PATH": "/usr/local/nvidia/bin:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin",
     "LD_LIBRARY_PATH": "/usr/local/nvidia/lib:/usr/local/nvidia/lib64",
@@ -66,15 +68,6 @@ def test_the_runtime_of_nvidias_images_is_found(root: Path, rootfs: Rootfs) -> N
     assert {version for version, _ in found(rootfs)} == {"12.4.127"}
 
 
-def test_ubuntus_and_condas_are_found(root: Path, rootfs: Rootfs) -> None:
-    put(root, "usr/lib/x86_64-linux-gnu/libcudart.so.11.5.117", "libcudart.so.11.0")
-    put(root, "opt/conda/lib/libcudart.so.12.1.105", "libcudart.so.12")
-    assert found(rootfs) == [
-        ("11.5.117", "/usr/lib/x86_64-linux-gnu/libcudart.so.11.5.117"),
-        ("12.1.105", "/opt/conda/lib/libcudart.so.12.1.105"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("packages", "part", "wheel", "version"),
     [
@@ -93,23 +86,6 @@ def test_a_wheels_version_is_that_of_its_package(
     assert found(rootfs, PATH="/app/.venv/bin:/usr/bin") == [(major, f"/{name}")]
     put(root, f"{packages}/nvidia_cuda_runtime{wheel}.dist-info/METADATA")
     assert found(rootfs, PATH="/app/.venv/bin:/usr/bin") == [(version, f"/{name}")]
-
-
-def test_the_first_of_ld_library_path_is_found_first(root: Path, rootfs: Rootfs) -> None:
-    put(root, "usr/local/cuda/lib64/libcudart.so.12.4.127")
-    put(root, "opt/own/libcudart.so.11.8.89")
-    own = {"LD_LIBRARY_PATH": "/nothing:/opt/own:relative"}
-    assert [version for version, _ in found(rootfs, **own)] == ["11.8.89", "12.4.127"]
-    assert [version for version, _ in found(rootfs)] == ["12.4.127"]
-
-
-def test_the_version_of_the_environment_holds_without_a_library(rootfs: Rootfs) -> None:
-    assert found(rootfs, CUDA_VERSION="12.0.1") == [("12.0.1", "CUDA_VERSION")]
-    assert found(rootfs, NV_CUDA_CUDART_VERSION="12.0.146-1") == [
-        ("12.0.146", "NV_CUDA_CUDART_VERSION")
-    ]
-    assert found(rootfs, CUDA_VERSION="none of yours") == []
-    assert found(rootfs, CUDA_VERSION="1.2.3.4.5.6") == []
 
 
 def test_the_environment_makes_a_bare_name_finer_and_corrects_no_file(
@@ -181,12 +157,6 @@ def test_no_more_directories_are_read_than_a_start_may_wait_for(
     assert 0 < len(read) <= 32
 
 
-def test_a_name_that_would_forge_a_line_is_shown_harmless(root: Path, rootfs: Rootfs) -> None:
-    put(root, "a\nb/libcudart.so.12.4.127")
-    [(_, where)] = found(rootfs, LD_LIBRARY_PATH="/a\nb")
-    assert where.isprintable()
-
-
 def test_a_known_image_is_not_read_again_unless_it_changed(
     root: Path, rootfs: Rootfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,11 +168,6 @@ def test_a_known_image_is_not_read_again_unless_it_changed(
     assert images_found[0].version == (12, 4, 127)
     put(root, "usr/lib64/libcudart.so.13.0.96")
     assert [version for version, _ in found(rootfs)] == ["12.4.127", "13.0.96"]
-
-
-def test_the_images_own_driver_is_reported(root: Path, rootfs: Rootfs) -> None:
-    put(root, "usr/local/cuda/compat/libcuda.so.580.65.06")
-    assert look(rootfs).compat == (580, 65, 6)
 
 
 @pytest.mark.parametrize(

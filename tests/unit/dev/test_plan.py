@@ -71,11 +71,3 @@ def test_a_compiler_that_would_remove_something_is_left_to_the_user() -> None:
     todo = plan.make(facts_without("gcc"), lambda _: plan.Simulation(("gcc",), ("gcc-snapshot",)))
     message = "package gcc would remove gcc-snapshot: install it manually if that is acceptable"
     assert todo == plan.Plan(impossible=(message,))
-
-
-def test_without_apt_missing_programs_and_their_purpose_are_named() -> None:
-    bare = plan.Facts(dict.fromkeys(EVERYTHING), frozenset(), frozenset(), apt=False)
-    todo = plan.make(bare, adds_only)
-    assert not todo.install
-    for need, message in zip(plan.NEEDS, todo.impossible, strict=True):
-        assert message == f"{need.program} is missing: it {need.purpose}"
