@@ -342,3 +342,8 @@ def test_a_layout_of_another_size_is_recognized_by_its_first_bytes(
     with pytest.raises(LayoutMismatch, match=f"have version {abi.ABI_VERSION + 1}"):
         GrantPage.adopt(directory)
     os.close(directory)
+
+
+def test_a_uuid_that_does_not_fit_is_an_error(directory: int) -> None:
+    with pytest.raises(ValueError, match="longer than the 47 bytes"):
+        GrantPage.make(directory, "0" * 16, [CardGrant("GPU-" + "x" * 48, GIB, 0, 0)])

@@ -444,6 +444,16 @@ def test_a_setting_that_cannot_be_written_is_not_in_force(
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_the_oldest_settings_are_forgotten_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpushare.daemon.store.overrides._MOST", 3)
+    overrides = Overrides(tmp_path)
+    for identity in ("a", "b", "c", "a", "d"):
+        overrides.set(identity, {"memory": "1GiB"})
+    assert [bool(overrides.of(identity)) for identity in "abcd"] == [True, False, True, True]
+
+
 @pytest.mark.parametrize("content", ["", "{", '{"one": {"speed": "1"}}', "\0" * 64, None])
 def test_damaged_settings_are_set_aside_and_the_last_good_ones_hold(
     tmp_path: Path, content: str | None

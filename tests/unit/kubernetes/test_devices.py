@@ -29,6 +29,7 @@ from gpushare.kubernetes.cards import (
     CardFollower,
     NodeCards,
     SchedulableCard,
+    node_cards,
     pcie_roots,
 )
 from gpushare.kubernetes.kubelet import memory_units
@@ -36,7 +37,7 @@ from gpushare.kubernetes.kubelet.grpc_service import ListAndWatchResponse
 from gpushare.kubernetes.kubelet.memory_units import MemoryResource, NoDevices, memory_resource
 from gpushare.protocol.rows import CardRow
 
-from .made import GIB, card, node
+from .made import GIB, STATUS, card, node
 from .scheduler import DoesNotFit, ModelScheduler, amounts, check_device
 
 MIB = 1 << 20
@@ -75,6 +76,9 @@ def test_the_attributes_are_what_selectors_ask_for() -> None:
         "numaNode": {"int": 1},
         "resource.kubernetes.io/numaNode": {"int": 1},
     }
+    (device,) = devices_of(node_cards([card()], STATUS, {card()["uuid"]: "pci0000:5b"}))
+    root = device["attributes"]["resource.kubernetes.io/pcieRoot"]
+    assert root == {"string": "pci0000:5b"}
 
 
 @given(

@@ -505,6 +505,21 @@ def test_a_container_that_waits_for_long_is_reported_once_each_time(
     ]
 
 
+def test_an_event_that_the_server_forgot_is_made_anew(
+    recorder: EventRecorder, cluster: StandInApiServer, clock: Clock
+) -> None:
+    recorder.record(event())
+    (made,) = events(cluster)
+    cluster.remove(path_of(EVENTS, made["metadata"]["name"], "team-a"))
+    recorder.record(event(number="2"))
+    clock.now += COUNT_SECONDS
+    recorder.flush()
+    recorder.record(event(number="3"))
+    assert len(events(cluster)) == 1
+    recorder.record(event(at=NOW + 3500, number="4"))
+    assert len(events(cluster)) == 2, "an hour later"
+
+
 def test_the_same_event_again_raises_a_count_that_is_written_now_and_then(
     recorder: EventRecorder, cluster: StandInApiServer, clock: Clock
 ) -> None:

@@ -392,3 +392,12 @@ def test_the_labels_of_a_node_are_its_operators() -> None:
     (found,) = settings_of(document)
     assert found.word.dialect.name == "qgpu"
     assert found.value.line == 2
+
+
+def test_of_a_configmap_only_what_reads_as_a_plugins_file_is_one() -> None:
+    plugin = "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 10}]}}"
+    text = f"version: v1\\n{plugin}"
+    file = manifest(f'kind: ConfigMap\ndata: {{note: "sharing: [", any: "{text}"}}\n')
+    (document,) = file.documents
+    assert document.plugin["sharing.timeSlicing.resources.replicas"].text == "10"
+    assert set(document.data) == {"note", "any"}
