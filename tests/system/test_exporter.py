@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.exporter.exposition import FAMILIES
+from gpushare.kubernetes.cluster.figures import node_figures
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 from tests.stack.program import find
@@ -64,6 +65,10 @@ def test_a_container_has_its_series_before_it_calls_cuda_and_loses_them_at_its_e
             "shared",
             "fixed-share",
         )
+        figures = node_figures("node-1", exporter.ask("/rows")[1])
+        assert (len(figures.cards), figures.problem) == (2, "")
+        [row] = [one for one in figures.containers if one["id"] == bundle.id]
+        assert (row["quota_bytes"], row["cores"], row["used_bytes"]) == (4 * GIB, 30, 0)
     bundle.remove()
     wait_until(lambda: not exporter.series(OF_PARTS[0], container_id=bundle.id))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -88,6 +89,12 @@ def test_metrics_are_at_their_path_alone(address: Address) -> None:
     assert call(address, "GET", "/").status == 200
     for path in ("/metrics/", "//metrics", "/../metrics", "/favicon.ico", "/etc/passwd"):
         assert call(address, "GET", path).status == 404
+
+
+def test_rows_are_at_a_path_of_their_own(address: Address) -> None:
+    answer = call(address, "GET", "/rows")
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
+    assert json.loads(answer.read()) == {"cards": [], "tenants": [], "daemon": None}
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get"])
