@@ -72,6 +72,15 @@ def test_a_row_is_made_again_only_if_something_in_it_may_be_another(node: FakeDa
     assert row(node)["idle_since"] == 7.0
 
 
+def test_a_row_follows_the_share_that_another_container_takes(node: FakeDaemon) -> None:
+    opened(node, memory="4GiB")
+    [alone] = metrics.tenant_rows(node)
+    opened(node, memory="1GiB")
+    beside, _ = metrics.tenant_rows(node)
+    shares = [row["cards"][0]["share_percent"] for row in (alone, beside)]
+    assert shares == [100.0, 50.0]
+
+
 def test_a_card_has_its_sensors_as_long_as_the_driver_answers(tmp_path: Path) -> None:
     driver = FakeDriver()
     driver.sensors = {UUID: {"temperature_celsius": 41, "power_milliwatts": 250_500}}
