@@ -223,7 +223,7 @@ def _adopt(state: DaemonState, freezer: Freezer) -> None:
     """
     release.adopt_tenants(state, freezer)
     release.reconcile_tenants(state, freezer)
-    scheduled.adopt(state)
+    scheduled.adopt(state.node, state.ledger)
 
 
 def _sweep_installations(state: DaemonState) -> None:

@@ -37,11 +37,13 @@ from gpushare.daemon.cards.driver_client import NO_LIMITS, DriverError, DriverLi
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.identity.processes import Cgroups
-from gpushare.daemon.node import LoadedDriver
-from gpushare.daemon.observed import Shortfall
+from gpushare.daemon.node import LoadedDriver, Node
+from gpushare.daemon.observed import Observations, Shortfall
+from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.placement.model import AllocationUse, CardCapacity
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.quota.request import QuotaRequest
 
@@ -177,15 +179,15 @@ def reclaim_burst(
     if not shrunk:
         for capacity in capacities:
             if wanted.get(capacity.card.uuid, 0) > 0:
-                _keep_counted(capacity, state)
+                _keep_counted(capacity, state.ledger, state.tenants)
     return shrunk
 
 
-def _keep_counted(capacity: CardCapacity, state: DaemonState) -> None:
+def _keep_counted(capacity: CardCapacity, ledger: Ledger, tenants: Tenants) -> None:
     """Let each tenant of a card keep what `capacity` counts, and no more (Pages.kept)."""
     for use in capacity.allocations:
-        pages = state.tenants.pages.get(use.key)
-        for number, allocation in enumerate(state.ledger.entries[use.key].allocations):
+        pages = tenants.pages.get(use.key)
+        for number, allocation in enumerate(ledger.entries[use.key].allocations):
             if pages is not None and allocation.uuid == capacity.card.uuid:
                 counted = max(use.used_bytes, use.limit_bytes)
                 pages.kept[number] = min(counted, pages.kept.get(number, counted))
@@ -228,32 +230,34 @@ def handle_shortfall(key: str, card_number: int, size_bytes: int, state: DaemonS
     record = state.ledger.entries.get(key)
     if record is None or not record.shared or not 0 <= card_number < len(record.allocations):
         return False
-    if not _is_within_quota(record, card_number, size_bytes, state):
+    if not _is_within_quota(record, card_number, size_bytes, state.tenants):
         return False
     allocation = record.allocations[card_number]
     uuid = allocation.uuid
-    if not _is_full(uuid, size_bytes, state):
+    if not _is_full(uuid, size_bytes, state.node, state.observed):
         state.sample_now.set()  # it reports again, and the card may have been filled just now
         return False
     # By the driver: the tenant's own page has these bytes reserved, now or a sample ago.
     used_bytes = state.observed.usage.driver_bytes(key, uuid)
     if size_bytes > allocation.quota_bytes - used_bytes:
         return False
-    _note_shortfall(record, uuid, size_bytes, state)
+    _note_shortfall(record, uuid, size_bytes, state.observed)
     state.sample_now.set()
     withhold_burst(uuid, state)
     return True
 
 
-def forget_shortfalls(key: str, state: DaemonState) -> None:
+def forget_shortfalls(key: str, observed: Observations) -> None:
     """Forget the reports of a tenant that has ended."""
-    kept = {place: one for place, one in state.observed.shortfalls.items() if place[0] != key}
-    state.observed.shortfalls = MappingProxyType(kept)
+    kept = {place: one for place, one in observed.shortfalls.items() if place[0] != key}
+    observed.shortfalls = MappingProxyType(kept)
 
 
-def _note_shortfall(record: TenantRecord, uuid: str, size_bytes: int, state: DaemonState) -> None:
+def _note_shortfall(
+    record: TenantRecord, uuid: str, size_bytes: int, observed: Observations
+) -> None:
     place, now_ns = (record.key, uuid), time.monotonic_ns()
-    before = state.observed.shortfalls.get(place, _NO_SHORTFALL)
+    before = observed.shortfalls.get(place, _NO_SHORTFALL)
     logged_ns = before.logged_ns
     if logged_ns is None or now_ns - logged_ns >= _LOG_AGAIN_NS:
         logged_ns = now_ns
@@ -266,21 +270,21 @@ def _note_shortfall(record: TenantRecord, uuid: str, size_bytes: int, state: Dae
             requested_bytes=size_bytes,
         )
     noted = Shortfall(size_bytes, time.time(), now_ns, before.times + 1, logged_ns)
-    state.observed.shortfalls = MappingProxyType({**state.observed.shortfalls, place: noted})
+    observed.shortfalls = MappingProxyType({**observed.shortfalls, place: noted})
 
 
-def _is_within_quota(record: TenantRecord, number: int, size: int, state: DaemonState) -> bool:
+def _is_within_quota(record: TenantRecord, number: int, size: int, tenants: Tenants) -> bool:
     """Whether the tenant is within its quota, by its page, which has `size` reserved."""
-    pages = state.tenants.pages.get(record.key)
+    pages = tenants.pages.get(record.key)
     if pages is None:
         return False
     used, _, _ = pages.use(number)
     return 0 < size <= used <= record.allocations[number].quota_bytes
 
 
-def _is_full(uuid: str, size: int, state: DaemonState) -> bool:
+def _is_full(uuid: str, size: int, node: Node, observed: Observations) -> bool:
     """Whether the driver's last figures have little more than `size` left of a card."""
-    card, look = state.node.card(uuid), state.observed.last
+    card, look = node.card(uuid), observed.last
     free = None if card is None or look is None else look.free_bytes(card)
     return card is not None and free is not None and free < size + card.little_bytes
 
@@ -375,7 +379,7 @@ def requested_backend(record: TenantRecord) -> str:
 _ROUNDING_BYTES: Final = 2 << 20
 
 
-def set_driver_limits(record: TenantRecord, state: DaemonState) -> str:
+def set_driver_limits(record: TenantRecord, node: Node, tenants: Tenants) -> str:
     """Set the limits of a bound tenant, and return what holds its quota from now on.
 
     They are on the container's cgroup, for each card: soft is the quota, hard is what the tenant
@@ -383,25 +387,25 @@ def set_driver_limits(record: TenantRecord, state: DaemonState) -> str:
     process of the cgroup, also for one that bypasses the library, and end with the cgroup. They
     have to read back unchanged. An isolation other than the interposer's or the driver's stays.
     """
-    otherwise, driver = effective_isolation(record), state.node.driver
+    otherwise, driver = effective_isolation(record), node.driver
     if driver_backend(record, driver) != DRIVER:
         return otherwise
     if driver is None:
-        state.tenants.limits_left.add(record.key)  # by an earlier daemon: they hold on
+        tenants.limits_left.add(record.key)  # by an earlier daemon: they hold on
         return DRIVER
     directory = _directory(record)
     if directory is None:
         return otherwise
-    pages = state.tenants.pages.get(record.key)
+    pages = tenants.pages.get(record.key)
     limits = [
         allocation.quota_bytes if pages is None else pages.grant.limit_bytes(number)
         for number, allocation in enumerate(record.allocations)
     ]
-    if not _impose(record, dict(enumerate(limits)), directory, state, driver):
+    if not _impose(record, dict(enumerate(limits)), directory, tenants, driver):
         return otherwise
-    state.tenants.limits_left.discard(record.key)
+    tenants.limits_left.discard(record.key)
     if record.isolation == MPS:  # it stays what it is, and the driver holds it too
-        state.tenants.limited_clients.add(record.key)
+        tenants.limited_clients.add(record.key)
         return MPS
     return DRIVER
 
@@ -415,20 +419,20 @@ def retry_driver_limits(state: DaemonState) -> None:
         if record is None or record.state != "bound":
             state.tenants.limits_left.discard(key)
             continue
-        isolation = set_driver_limits(record, state)
+        isolation = set_driver_limits(record, state.node, state.tenants)
         if isolation != record.isolation:
             state.ledger.change(key, isolation=isolation)
 
 
-def mark_limits_lost(state: DaemonState) -> None:
+def mark_limits_lost(ledger: Ledger, tenants: Tenants) -> None:
     """Set all limits of the driver again: a replaced driver knows none of them."""
-    entries = state.ledger.entries.items()
-    state.tenants.limits_left.update(key for key, record in entries if is_held(record, state))
+    entries = ledger.entries.items()
+    tenants.limits_left.update(key for key, record in entries if is_held(record, tenants))
 
 
-def is_held(record: TenantRecord, state: DaemonState) -> bool:
+def is_held(record: TenantRecord, tenants: Tenants) -> bool:
     """Whether the driver's limits hold a tenant's quota, alone or beside an MPS server's."""
-    return record.isolation == DRIVER or record.key in state.tenants.limited_clients
+    return record.isolation == DRIVER or record.key in tenants.limited_clients
 
 
 def change_limit(record: TenantRecord, number: int, limit_bytes: int, state: DaemonState) -> None:
@@ -455,22 +459,22 @@ def change_limit(record: TenantRecord, number: int, limit_bytes: int, state: Dae
         _follow(record, number, limit_bytes, state)
 
 
-def clear_driver_limits(record: TenantRecord, state: DaemonState) -> None:
+def clear_driver_limits(record: TenantRecord, node: Node, tenants: Tenants) -> None:
     """Clear the limits of a tenant that is released, where its cgroup is still there."""
     directory = _directory(record)
-    driver = state.node.driver if is_held(record, state) else None
+    driver = node.driver if is_held(record, tenants) else None
     if driver is not None and directory is not None and directory.is_dir():
-        _clear(record, directory, state, driver)
-    state.tenants.limited_clients.discard(record.key)
+        _clear(record, directory, tenants, driver)
+    tenants.limited_clients.discard(record.key)
 
 
 def _follow(record: TenantRecord, number: int, limit_bytes: int, state: DaemonState) -> None:
     """Have the driver hold the new limit too, where it holds this tenant's."""
     directory = _directory(record)
-    driver = state.node.driver if is_held(record, state) else None
+    driver = state.node.driver if is_held(record, state.tenants) else None
     if driver is None or directory is None:
         return
-    if not _impose(record, {number: limit_bytes}, directory, state, driver):
+    if not _impose(record, {number: limit_bytes}, directory, state.tenants, driver):
         state.ledger.change(record.key, isolation=effective_isolation(record))
 
 
@@ -478,7 +482,7 @@ def _impose(
     record: TenantRecord,
     limits: Mapping[int, int],
     directory: Path,
-    state: DaemonState,
+    tenants: Tenants,
     driver: LoadedDriver,
 ) -> bool:
     """Set a tenant's limits by card number; False: the driver takes them not, and has none now."""
@@ -498,20 +502,20 @@ def _impose(
     except DriverError as error:
         tenant = {"tenant": record.key, "name": record.title}
         log("driver-limit-set-failed", "warning", **tenant, reason=str(error))
-        state.tenants.limited_clients.discard(record.key)
-        _clear(record, directory, state, driver)
+        tenants.limited_clients.discard(record.key)
+        _clear(record, directory, tenants, driver)
         return False
     return True
 
 
-def _clear(record: TenantRecord, directory: Path, state: DaemonState, driver: LoadedDriver) -> None:
+def _clear(record: TenantRecord, directory: Path, tenants: Tenants, driver: LoadedDriver) -> None:
     """Clear the limits, now or, where the driver does not do it, as soon as it does."""
-    state.tenants.limits_left.discard(record.key)
+    tenants.limits_left.discard(record.key)
     for allocation in record.allocations:
         try:
             driver.nvml.set_limits(allocation.uuid, directory, NO_LIMITS)
         except DriverError as error:
-            state.tenants.limits_left.add(record.key)
+            tenants.limits_left.add(record.key)
             log(
                 "driver-limit-removal-failed",
                 "warning",

@@ -24,9 +24,11 @@ from typing import Final
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.core.loop import Backoff, Worker, wait_readable
+from gpushare.daemon.node import Node
 from gpushare.daemon.pages.tenants import Pages
 from gpushare.daemon.policy import Share, ShareRequest, divide_compute
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 
 PROGRAM: Final = "gpushare-scheduler"
@@ -41,7 +43,9 @@ def scheduled_shares(state: DaemonState) -> dict[str, TenantShares]:
     reserved takes no time yet, and a frozen or evicted one no more: the others get its share, and
     it does not count as hung.
     """
-    running = [record for record in state.ledger.entries.values() if _is_scheduled(record, state)]
+    running = [
+        record for record in state.ledger.entries.values() if _is_scheduled(record, state.ledger)
+    ]
     uuids = {allocation.uuid for record in running for allocation in record.allocations}
     by_card = {uuid: _corrected_shares(uuid, state) for uuid in uuids}
     return {
@@ -55,7 +59,7 @@ def scheduled_shares(state: DaemonState) -> dict[str, TenantShares]:
     }
 
 
-def shares_on_card(uuid: str, state: DaemonState) -> dict[str, Share]:
+def shares_on_card(uuid: str, node: Node, ledger: Ledger) -> dict[str, Share]:
     """Return the share of each tenant on a card.
 
     Frozen and whole-card tenants have none, and the clients of an MPS server run together.
@@ -70,12 +74,12 @@ def shares_on_card(uuid: str, state: DaemonState) -> dict[str, Share]:
             priority=record.priority,
             policy_is_set=record.is_set("policy"),
         )
-        for record in state.ledger.entries.values()
+        for record in ledger.entries.values()
         for allocation in record.allocations
-        if allocation.uuid == uuid and not allocation.whole and _may_run(record, state)
+        if allocation.uuid == uuid and not allocation.whole and _may_run(record, ledger)
         if record.isolation != MPS
     ]
-    return divide_compute(claims, state.node.policy_of(uuid))
+    return divide_compute(claims, node.policy_of(uuid))
 
 
 def _corrected_shares(uuid: str, state: DaemonState) -> dict[str, Share]:
@@ -88,18 +92,18 @@ def _corrected_shares(uuid: str, state: DaemonState) -> dict[str, Share]:
             measured=measured,
             correction_permille=10 * state.observed.compute_of(key, uuid).correction_percent,
         )
-        for key, share in shares_on_card(uuid, state).items()
+        for key, share in shares_on_card(uuid, state.node, state.ledger).items()
     }
 
 
-def _is_scheduled(record: TenantRecord, state: DaemonState) -> bool:
+def _is_scheduled(record: TenantRecord, ledger: Ledger) -> bool:
     is_gated = record.shared and record.isolation != MPS
-    return is_gated and record.state == "bound" and _may_run(record, state)
+    return is_gated and record.state == "bound" and _may_run(record, ledger)
 
 
-def _may_run(record: TenantRecord, state: DaemonState) -> bool:
+def _may_run(record: TenantRecord, ledger: Ledger) -> bool:
     """Whether a tenant takes turns: not while it is frozen, or its memory off its cards."""
-    return record.eviction is None and not state.ledger.is_frozen(record.key)
+    return record.eviction is None and not ledger.is_frozen(record.key)
 
 
 class SchedulerSync:

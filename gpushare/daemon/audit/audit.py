@@ -405,7 +405,7 @@ class BypassControl:
         compute = self._state.observed.compute_of(key, uuid)
         if compute.lately_percent is None or compute.silent or not compute.gate_bypassed:
             return ""
-        shares = scheduler_sync.shares_on_card(uuid, self._state)
+        shares = scheduler_sync.shares_on_card(uuid, self._state.node, self._state.ledger)
         own = shares.pop(key, None)
         if own is None:
             return ""  # the ledger has changed meanwhile

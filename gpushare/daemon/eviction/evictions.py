@@ -41,6 +41,7 @@ from gpushare.daemon.eviction.preconditions import (
 )
 from gpushare.daemon.eviction.steps import EvictionFailed, EvictionSteps, TenantEnded
 from gpushare.daemon.identity.processes import Cgroups
+from gpushare.daemon.node import Node
 from gpushare.daemon.observed import Observations
 from gpushare.daemon.placement.choose import place_request
 from gpushare.daemon.placement.model import CardCapacity
@@ -221,7 +222,7 @@ class Evictions:
             reserved = self._reserved(record, to)
             try:
                 await_sample(self._state)
-                refuse_without_free_memory(reserved, self._state)
+                refuse_without_free_memory(reserved, self._state.node, self._state.observed)
             except CannotRestore as error:  # nothing was asked of the driver yet
                 self._waiting.note_fault(record.key, str(error))
                 self._steps.record_evicted(reserved)
@@ -262,7 +263,7 @@ class Evictions:
             allocations = restored_allocations(now, to, state)
             eviction = replace(now.eviction, state="restoring", since=time.time())
             reserved = state.ledger.evict(now.key, eviction, allocations)
-            write_cards(reserved, state)
+            write_cards(reserved, state.tenants)
             return reserved
 
         return state.decide.run(reserve)
@@ -278,7 +279,7 @@ class Evictions:
             if is_there:
                 raise CannotRestore(f"{record.title} is on card {card.index} already")
             refuse_unevictable(record, state)  # whatever the card is
-        why = "" if is_there else why_not_to(record, card, state)
+        why = "" if is_there else why_not_to(record, card, state.node)
         if why:
             raise CannotRestore(f"{record.title} cannot be moved to card {card.index}: {why}")
         if record.eviction is None:
@@ -460,11 +461,11 @@ class _Attempt:
     done: bool = False
 
 
-def kill_hangs(record: TenantRecord, state: DaemonState) -> bool:
+def kill_hangs(record: TenantRecord, node: Node) -> bool:
     """Whether the kill of a tenant may hang the host: its driver has restored it."""
-    if not record.is_restored or record.eviction is not None or state.node.driver is None:
+    if not record.is_restored or record.eviction is not None or node.driver is None:
         return False
-    return major_version(state.node.driver.nvml.driver_version) == KILL_HANGS
+    return major_version(node.driver.nvml.driver_version) == KILL_HANGS
 
 
 class BeforeKill:
@@ -488,7 +489,7 @@ class BeforeKill:
             del self._attempts[key]
         attempt = self._attempts.get(record.key)
         if attempt is None:
-            if not kill_hangs(record, self._state):
+            if not kill_hangs(record, self._state.node):
                 return False
             attempt = self._attempts[record.key] = _Attempt(time.monotonic() + PATIENCE_SECONDS)
             self._state.requests.submit(lambda: self._evict(record, attempt, again))

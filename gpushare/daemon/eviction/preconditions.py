@@ -31,11 +31,14 @@ from gpushare.daemon.eviction.checkpoint_client import why_no_moves, why_unsuppo
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Cgroups
 from gpushare.daemon.limits import reclaim_burst, reclaim_rounds
-from gpushare.daemon.pages.tenants import Pages
+from gpushare.daemon.node import Node
+from gpushare.daemon.observed import Observations
+from gpushare.daemon.pages.tenants import Pages, Tenants
 from gpushare.daemon.placement.choose import find_obstacle
 from gpushare.daemon.placement.model import Card, CardCapacity
 from gpushare.daemon.placement.request import NoRoom, PlacementRequest, Rank
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import (
     CardAllocation,
     EvictedProcess,
@@ -76,7 +79,7 @@ def why_not(record: TenantRecord, state: DaemonState) -> str:
     unsupported = why_unsupported(driver.nvml.driver_version)
     if unsupported:
         return unsupported
-    if host_memory_bound(state) <= 0:
+    if host_memory_bound(state.node) <= 0:
         return "evict.host_memory of gpushare.yaml is 0"
     if not record.shared:
         return "it has whole cards, and no library that could ask for its restore"
@@ -127,23 +130,26 @@ def new_eviction(
         "evicting",
         time.time(),
         *why,
-        driver_processes(record, cgroups, state),
-        tuple(_card_bytes(record, number, state) for number in range(len(record.allocations))),
+        driver_processes(record, cgroups, state.observed, state.tenants),
+        tuple(
+            _card_bytes(record, number, state.observed, state.tenants)
+            for number in range(len(record.allocations))
+        ),
         tuple(allocation.uuid for allocation in record.allocations),
         held=held,
     )
-    _refuse_without_memory(record, eviction, cgroups, state)
+    _refuse_without_memory(record, eviction, cgroups, state.node, state.ledger)
     return eviction
 
 
 def driver_processes(
-    record: TenantRecord, cgroups: Cgroups, state: DaemonState
+    record: TenantRecord, cgroups: Cgroups, observed: Observations, tenants: Tenants
 ) -> tuple[EvictedProcess, ...]:
     """Return the tenant's processes that use the driver, the oldest first; CannotEvict for none.
 
     They are those that have registered in its pages, and those that the driver lists.
     """
-    usage, pages = state.observed.usage, state.tenants.pages.get(record.key)
+    usage, pages = observed.usage, tenants.pages.get(record.key)
     claims = () if pages is None else pages.claims()
     claimed = {(claim.pid, claim.starttime) for claim in claims}
     listed = {use.pid for _, use in usage.processes.get(record.key, ())}
@@ -158,13 +164,13 @@ def driver_processes(
     return tuple(EvictedProcess(process.pid, process.starttime) for process in members)
 
 
-def _card_bytes(record: TenantRecord, number: int, state: DaemonState) -> int:
+def _card_bytes(record: TenantRecord, number: int, observed: Observations, tenants: Tenants) -> int:
     """Return what a tenant has of a card: by the driver, and where its figures are old by itself.
 
     A claim counts only up to the quota, or what the tenant may use above it.
     """
-    allocation, pages = record.allocations[number], state.tenants.pages.get(record.key)
-    driver_bytes = state.observed.usage.driver_bytes(record.key, allocation.uuid)
+    allocation, pages = record.allocations[number], tenants.pages.get(record.key)
+    driver_bytes = observed.usage.driver_bytes(record.key, allocation.uuid)
     if pages is None:
         return driver_bytes
     claimed, limit, _ = pages.use(number)
@@ -172,11 +178,11 @@ def _card_bytes(record: TenantRecord, number: int, state: DaemonState) -> int:
 
 
 def _refuse_without_memory(
-    record: TenantRecord, eviction: EvictionRecord, cgroups: Cgroups, state: DaemonState
+    record: TenantRecord, eviction: EvictionRecord, cgroups: Cgroups, node: Node, ledger: Ledger
 ) -> None:
     needed = eviction.bytes * (100 + _BESIDE_PERCENT) // 100
-    evicted = evicted_bytes(state, besides=record.key)
-    bound = host_memory_bound(state)
+    evicted = evicted_bytes(ledger, besides=record.key)
+    bound = host_memory_bound(node)
     shown, why = format_size(needed), f"{record.title} cannot be evicted: "
     if evicted + eviction.bytes > bound:
         has = f", of which {format_size(evicted)} is in use" if evicted else ""
@@ -198,18 +204,18 @@ def _refuse_without_memory(
         )
 
 
-def evicted_bytes(state: DaemonState, besides: str = "") -> int:
+def evicted_bytes(ledger: Ledger, besides: str = "") -> int:
     """Return the host memory that evicted tenants have, or are about to; not that of `besides`."""
     return sum(
         record.eviction.bytes
-        for record in state.ledger.entries.values()
+        for record in ledger.entries.values()
         if record.eviction is not None and record.key != besides
     )
 
 
-def host_memory_bound(state: DaemonState) -> int:
+def host_memory_bound(node: Node) -> int:
     """Return how much host memory evicted tenants may have together."""
-    bound = state.node.config.evict.host_memory_bytes
+    bound = node.config.evict.host_memory_bytes
     return total_bytes() // 2 if bound is None else bound
 
 
@@ -309,7 +315,7 @@ def restored_allocations(
     try:
         return _on(record, [one.uuid for one in record.allocations], state)
     except NoRoom:
-        for other in other_cards(record, state):
+        for other in other_cards(record, state.node):
             try:
                 return _on(record, (other.uuid,), state)
             except NoRoom:
@@ -317,19 +323,19 @@ def restored_allocations(
         raise
 
 
-def other_cards(record: TenantRecord, state: DaemonState) -> list[Card]:
+def other_cards(record: TenantRecord, node: Node) -> list[Card]:
     """Return the cards to which a tenant could be moved, whatever their room."""
     return [
         card
-        for card in state.node.loaded().cards
+        for card in node.loaded().cards
         if card.uuid not in {one.uuid for one in record.allocations}
-        and not why_not_to(record, card, state)
+        and not why_not_to(record, card, node)
     ]
 
 
-def why_not_to(record: TenantRecord, card: Card, state: DaemonState) -> str:
+def why_not_to(record: TenantRecord, card: Card, node: Node) -> str:
     """Return why a tenant can never be moved to `card`, "" if it can where that has room."""
-    driver = state.node.loaded()
+    driver = node.loaded()
     why = why_no_moves(driver.nvml.driver_version)
     if why:
         return why
@@ -380,10 +386,10 @@ def _on(
     )
 
 
-def restore_request(record: TenantRecord, state: DaemonState) -> PlacementRequest:
+def restore_request(record: TenantRecord, node: Node) -> PlacementRequest:
     """Return what the queue has to find for a tenant: its own cards, or one it can be moved to."""
     own = [allocation.uuid for allocation in record.allocations]
-    others = [card.uuid for card in other_cards(record, state)]
+    others = [card.uuid for card in other_cards(record, node)]
     parts = [_wanted(record, number) for number in range(len(own))]
     most = max(parts, key=lambda one: one.memory_bytes or 0)
     return replace(most, count=len(own), devices=(*own, *others))
@@ -429,13 +435,13 @@ def await_sample(state: DaemonState) -> None:
         time.sleep(_LOOK_SECONDS)
 
 
-def refuse_without_free_memory(record: TenantRecord, state: DaemonState) -> None:
+def refuse_without_free_memory(record: TenantRecord, node: Node, observed: Observations) -> None:
     """Raise CannotRestore if the driver has less free than is to be restored, by its last sample.
 
     The room is reserved by now. What takes it is in no allocation: memory of a program that
     bypasses its quota, or of one that has just ended.
     """
-    look, driver = state.observed.last, state.node.loaded()
+    look, driver = observed.last, node.loaded()
     for number, allocation in enumerate(record.allocations):
         card = driver.card(allocation.uuid)
         free = None if look is None or card is None else look.free_bytes(card)
@@ -451,9 +457,9 @@ def refuse_without_free_memory(record: TenantRecord, state: DaemonState) -> None
             )
 
 
-def write_cards(record: TenantRecord, state: DaemonState) -> None:
+def write_cards(record: TenantRecord, tenants: Tenants) -> None:
     """Have the tenant's page name the cards of its allocations."""
-    pages = state.tenants.pages.get(record.key)
+    pages = tenants.pages.get(record.key)
     for number, allocation in enumerate(record.allocations):
         if pages is not None and pages.grant.uuid(number) != allocation.uuid:
             pages.grant.set_uuid(number, allocation.uuid)

@@ -13,7 +13,9 @@ from gpushare.daemon.identity.processes import Process
 from gpushare.daemon.lifecycle import release
 from gpushare.daemon.lifecycle.tenant_names import learn_name
 from gpushare.daemon.limits import DRIVER, requested_backend, set_driver_limits
+from gpushare.daemon.node import Node
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
 
@@ -42,7 +44,7 @@ def bind(  # noqa: PLR0913 - as the request has them
     ReservationNotFound: it expired, or `identity` or `pid` is not its own. BackendFailed: see
     there.
     """
-    record = owned_record(key, identity, state)
+    record = owned_record(key, identity, state.node, state.ledger)
     process = processes.find_outer(pid) if pid > 0 else None
     if process is None:
         raise ReservationNotFound(f"there is no process {pid} to bind {record.title} to")
@@ -52,7 +54,7 @@ def bind(  # noqa: PLR0913 - as the request has them
         return record
     if record.cgroup or pidfd is not None:
         _refuse_unmade(record, process, peer_pid, pidfd)
-    _refuse_forged(record, process, state)
+    _refuse_forged(record, process, state.ledger)
     cgroup = _cgroup(record, pid, peer_pid)
     with state.ledger.changed.deferred(state.loop.soon):
         bound = state.ledger.change(
@@ -102,7 +104,7 @@ def _refuse_unmade(
         raise ReservationNotFound(f"{refused}it has ended")
 
 
-def _refuse_forged(record: TenantRecord, process: Process, state: DaemonState) -> None:
+def _refuse_forged(record: TenantRecord, process: Process, ledger: Ledger) -> None:
     """Refuse a process that a state on a hook's stdin cannot truly name; ReservationNotFound.
 
     What another tenant's process uses would be charged to both, and freezing one would freeze both.
@@ -112,7 +114,7 @@ def _refuse_forged(record: TenantRecord, process: Process, state: DaemonState) -
     if record.engine != "host" and process.starttime < record.maker_starttime:
         raise ReservationNotFound(f"{refused}it is older than the reservation")
     paths = processes.cgroups_of(process.pid) if record.engine == "host" else {}
-    for other in state.ledger.entries.values():
+    for other in ledger.entries.values():
         is_nested_run = other.engine == record.engine == "host"
         if other.key == record.key or other.state != "bound" or is_nested_run:
             continue
@@ -128,7 +130,7 @@ def _hold(record: TenantRecord, state: DaemonState) -> TenantRecord:
 
     The tenant is bound by then: what was set is cleared with it, whatever happens in between.
     """
-    isolation = set_driver_limits(record, state)
+    isolation = set_driver_limits(record, state.node, state.tenants)
     if isolation != record.isolation:
         record = state.ledger.change(record.key, isolation=isolation)
     if isolation != DRIVER == requested_backend(record):
@@ -140,11 +142,11 @@ def _hold(record: TenantRecord, state: DaemonState) -> TenantRecord:
     return record
 
 
-def owned_record(key: str, identity: str, state: DaemonState) -> TenantRecord:
+def owned_record(key: str, identity: str, node: Node, ledger: Ledger) -> TenantRecord:
     """Return the record of `key`, if it is of container `identity`; ReservationNotFound."""
-    record = state.ledger.entries.get(key)
+    record = ledger.entries.get(key)
     if record is None or record.state == "none" or record.id != identity:
-        seconds = state.node.config.timing.bind_timeout_seconds
+        seconds = node.config.timing.bind_timeout_seconds
         raise ReservationNotFound(
             f"the reservation of {identity} does not exist or has expired: starting took longer "
             f"than {seconds:g} s (timing.bind_timeout_seconds), or gpushared was reinstalled"

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gpushare.daemon.node import Node
 from gpushare.daemon.placement.request import Bounds, NoRoom, TenantCardUsage
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.claim import reservations
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.store.ticket import TicketRecord
 from gpushare.quota.request import QuotaRequest
@@ -16,25 +18,27 @@ from gpushare.quota.size import exact_size, format_size
 from gpushare.quota.values import oversubscribed_bytes
 
 
-def of_user(uid: int, request: ResolvedRequest, state: DaemonState, without: str = "") -> Bounds:
+def of_user(
+    uid: int, request: ResolvedRequest, node: Node, ledger: Ledger, without: str = ""
+) -> Bounds:
     """Return what holds for a request of a user without root.
 
     What is reserved for the user's tickets counts, but for that in the file `without`.
     """
-    own = [one for one in state.ledger.holders if one.is_rootless and one.uid == uid]
-    parts = _parts([one for one in own if one.file != without], state)
+    own = [one for one in ledger.holders if one.is_rootless and one.uid == uid]
+    parts = _parts([one for one in own if one.file != without], node)
     return _bounds(request, f"user {uid}", parts)
 
 
-def of_namespace(namespace: str, request: ResolvedRequest, state: DaemonState) -> Bounds:
+def of_namespace(namespace: str, request: ResolvedRequest, node: Node, ledger: Ledger) -> Bounds:
     """Return what holds for a request in a namespace; empty: of a container in none.
 
     What a claim has reserved counts, also while no container has it.
     """
     if not namespace:
         return _bounds(request, "", ())
-    records = [one for one in state.ledger.entries.values() if one.namespace == namespace]
-    parts = (*_parts(records, state), *_of_claims(namespace, state))
+    records = [one for one in ledger.entries.values() if one.namespace == namespace]
+    parts = (*_parts(records, node), *_of_claims(namespace, node, ledger))
     return _bounds(request, f"namespace {namespace}", parts)
 
 
@@ -52,13 +56,13 @@ def _bounds(request: ResolvedRequest, whose: str, parts: tuple[TenantCardUsage, 
 
 
 def _parts(
-    holders: Iterable[TenantRecord | TicketRecord], state: DaemonState
+    holders: Iterable[TenantRecord | TicketRecord], node: Node
 ) -> tuple[TenantCardUsage, ...]:
-    driver = state.node.loaded()
+    driver = node.loaded()
     return tuple(
         TenantCardUsage(
             *(one.file, one.title, card, allocation.burst_limit_bytes),
-            one.reserved_cores(allocation, state.node.policy_of(allocation.uuid)),
+            one.reserved_cores(allocation, node.policy_of(allocation.uuid)),
         )
         for one in holders
         for allocation in one.allocations
@@ -66,13 +70,13 @@ def _parts(
     )
 
 
-def _of_claims(namespace: str, state: DaemonState) -> tuple[TenantCardUsage, ...]:
-    claims = [claim for claim in state.ledger.claims.values() if claim.namespace == namespace]
-    tenants = state.ledger.entries.values()
+def _of_claims(namespace: str, node: Node, ledger: Ledger) -> tuple[TenantCardUsage, ...]:
+    claims = [claim for claim in ledger.claims.values() if claim.namespace == namespace]
+    tenants = ledger.entries.values()
     return tuple(
         TenantCardUsage(use.key, use.tenant, card, use.quota_bytes, use.cores)
-        for card in state.node.loaded().cards
-        for use in reservations(card.uuid, claims, tenants, state.node.policy_of(card.uuid))
+        for card in node.loaded().cards
+        for use in reservations(card.uuid, claims, tenants, node.policy_of(card.uuid))
         if use.quota_bytes or use.cores
     )
 
@@ -126,16 +130,16 @@ def managed_bytes(
         rule = f"{needs}, above oversubscribe.host_memory, {most}"
         fix = f"use host:{exact_size(limits.host_memory_bytes // cards)} or less"
         raise quota.refuse(_KEY, rule, fix)
-    _check_host_memory(size * cards, own, state)
+    _check_host_memory(size * cards, own, state.node, state.ledger)
     return size
 
 
-def _check_host_memory(size: int, own: frozenset[str], state: DaemonState) -> None:
+def _check_host_memory(size: int, own: frozenset[str], node: Node, ledger: Ledger) -> None:
     """Raise NoRoom if there are not `size` bytes beside the others than `own`."""
-    most = state.node.config.oversubscribe.host_memory_bytes
+    most = node.config.oversubscribe.host_memory_bytes
     others = {
         one.title: reserved
-        for one in state.ledger.holders
+        for one in ledger.holders
         if one.file not in own and (reserved := one.managed_bytes)
     }
     taken = sum(others.values())

@@ -26,11 +26,13 @@ from gpushare.config import Config
 from gpushare.daemon.cards.mps_state import PIPE_ENV, PIPES
 from gpushare.daemon.core.log import log
 from gpushare.daemon.limits import AUDITED, INTERPOSER
-from gpushare.daemon.node import LoadedDriver
+from gpushare.daemon.node import LoadedDriver, Node
+from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.placement.choose import place_request
 from gpushare.daemon.placement.model import NO_NODE, Card, CardCapacity, Links
 from gpushare.daemon.placement.request import ImageNeed, NoRoom, PlacedCard, PlacementRequest
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.errors import UserError
 from gpushare.host.numa import Bound, bind
@@ -70,7 +72,7 @@ def edits_of(
         () if record.cgroup else (hook,),  # else its launcher binds it
         str(state.mounts.path(record.key)),
         libraries,
-        mount_libraries(state) if _can_have_tree(original, record) else None,
+        mount_libraries(state.node, state.mounts) if _can_have_tree(original, record) else None,
         cards[0][0] if len(cards) > len(record.allocations) else "",
     )
     made_under = (driver.files, driver.cards, driver.nvml, state.node.config)
@@ -79,9 +81,9 @@ def edits_of(
         known = state.prepared_images.find(made_under, request, image)
         if known is not None:
             with suppress(OSError):  # it is not as it was any more: looked at again
-                return _as_prepared(known, image, tenant, state)
+                return _as_prepared(known, image, tenant, state.node)
     chosen = choose_files(original, image, record, state, check)
-    wanted = _wanted(chosen, image, tenant, state)
+    wanted = _wanted(chosen, image, tenant, state.node)
     placed = container.place(wanted, original, image, chosen.files)
     if tenant.tree is not None:
         placed = container.with_tree(placed, tenant.tree)
@@ -92,7 +94,7 @@ def edits_of(
     if request is not None and seen is not None and is_plain:
         prepared = PreparedImage(seen, image.created, placed.wanted, cache, tenant.directory)
         state.prepared_images.keep(made_under, request, prepared)
-    return container.with_cache(placed, cache, image, _kept_caches(state))
+    return container.with_cache(placed, cache, image, _kept_caches(state.node))
 
 
 @dataclass(frozen=True)
@@ -115,11 +117,11 @@ def _filters(libraries: Path) -> loader.Filters:
     return loader.Filters(str(libraries / CUDA), str(libraries / NVML))
 
 
-def mount_libraries(state: DaemonState) -> LibraryTree | None:
+def mount_libraries(node: Node, mounts: TenantMounts) -> LibraryTree | None:
     """Return the libraries of every share, mounted as one tree; None: they cannot be."""
-    files = container.tree_files(state.node.loaded().files, _filters(state.node.libraries))
+    files = container.tree_files(node.loaded().files, _filters(node.libraries))
     try:
-        return LibraryTree(str(state.mounts.library_tree(OURS, files)), files)
+        return LibraryTree(str(mounts.library_tree(OURS, files)), files)
     except OSError as error:
         log("library-tree-failed", "warning", error=str(error))
         return None
@@ -142,9 +144,9 @@ def _wanted(
     chosen: DriverFileChoice,
     image: ImageView,
     tenant: _TenantParts,
-    state: DaemonState,
+    node: Node,
 ) -> container.ContainerEdits:
-    host = container.HostFiles(chosen.files, _filters(tenant.libraries), state.node.platform)
+    host = container.HostFiles(chosen.files, _filters(tenant.libraries), node.platform)
     if not tenant.shared:
         return container.whole(
             host, tenant.cards, rootfs=image, hooks=tenant.hooks, wanted=chosen.wanted
@@ -160,14 +162,12 @@ def _wanted(
     )
 
 
-def _as_prepared(
-    known: PreparedImage, image: ImageView, tenant: _TenantParts, state: DaemonState
-) -> Edits:
+def _as_prepared(known: PreparedImage, image: ImageView, tenant: _TenantParts, node: Node) -> Edits:
     edits = known.edits_of(tenant.directory, tenant.hooks)
     image.create(known.created)
     if known.cache is None:
         return edits
-    mount = loader.put_cache(image, known.cache, _kept_caches(state))
+    mount = loader.put_cache(image, known.cache, _kept_caches(node))
     return container.ContainerEdits(edits).with_mount(mount)
 
 
@@ -230,8 +230,8 @@ def _cards(
     ]
 
 
-def _kept_caches(state: DaemonState) -> Path:
-    return state.node.config.state_dir / "ldcache"
+def _kept_caches(node: Node) -> Path:
+    return node.config.state_dir / "ldcache"
 
 
 BIND: Final = "bind"
@@ -258,15 +258,15 @@ def numa_binding(original: Spec, record: TenantRecord, state: DaemonState) -> Bo
         allowed = state.node.numa.allowed(path if isinstance(path, str) else "")
         found = bind(original, state.node.numa.of(nodes.values()), allowed)
     if found.notes:
-        state.in_start(lambda: _note_binding(record, found.notes, state))
+        state.in_start(lambda: _note_binding(record, found.notes, state.ledger))
         for note in found.notes:
             log("tenant-request-adjusted", tenant=record.key, name=record.title, note=note)
     return found
 
 
-def _note_binding(record: TenantRecord, notes: Sequence[str], state: DaemonState) -> None:
-    known = state.ledger.require(record)
-    state.ledger.describe(record.key, notes, known.uninterposed, known.compat)
+def _note_binding(record: TenantRecord, notes: Sequence[str], ledger: Ledger) -> None:
+    known = ledger.require(record)
+    ledger.describe(record.key, notes, known.uninterposed, known.compat)
 
 
 # --- what a container on a card in MPS mode gets beside its share: the way to the server ---
@@ -283,12 +283,12 @@ _NOTHING_OPTIONS: Final = ("bind", "ro", "nosuid", "noexec")
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - fixed: where CUDA looks for cuda.shm.*
 
 
-def with_server(edits: Edits, original: Spec, record: TenantRecord, state: DaemonState) -> Edits:
+def with_server(edits: Edits, original: Spec, record: TenantRecord, node: Node) -> Edits:
     """Return `edits` with what makes the container of `record` a client of its card's server.
 
     MpsRefused: it cannot be one.
     """
-    grant = state.node.mps.admit(record.key, host_uid(original))
+    grant = node.mps.admit(record.key, host_uid(original))
     mounts = [Mount(grant.folder, PIPES, _PIPE_OPTIONS)]
     # A device without a use: no socket is behind it.
     mounts += [Mount(_NOTHING, f"{PIPES}/{name}", _NOTHING_OPTIONS) for name in grant.hidden]
@@ -331,19 +331,19 @@ class IncompatibleImage(UserError):
 
 
 def compatibility_notes(
-    original: Spec, rootfs: Rootfs, package: Compat | None, record: TenantRecord, state: DaemonState
+    original: Spec, rootfs: Rootfs, package: Compat | None, record: TenantRecord, node: Node
 ) -> list[str]:
     """Return what is noted of the container of `record`; IncompatibleImage where it is refused.
 
     `package` is the image's own libcuda, if it has one.
     """
-    policy = state.node.config.terms_of(record.namespace).compat
+    policy = node.config.terms_of(record.namespace).compat
     if policy == IGNORE:
         return []
-    driver = state.node.loaded()
+    driver = node.loaded()
     cards = [card for one in record.allocations if (card := driver.card(one.uuid)) is not None]
     machine = machine_facts(cards, driver, shared=record.shared)
-    image = image_facts(original, rootfs, package, state)
+    image = image_facts(original, rootfs, package, node)
     ill = problems(compatibility.evaluate_image(image, machine))
     for one in ill:
         _log(one, record, refused=policy == REFUSE and one.level == "refuse")
@@ -356,13 +356,9 @@ def compatibility_notes(
     return [str(one) for one in ill[:_MOST_NOTES]]
 
 
-def image_facts(
-    original: Spec, rootfs: Rootfs, package: Compat | None, state: DaemonState
-) -> rules.Image:
+def image_facts(original: Spec, rootfs: Rootfs, package: Compat | None, node: Node) -> rules.Image:
     """Return what the image of a container needs; `package` is its own libcuda."""
-    return images.inspect_image(
-        rootfs, original.variables, _args(original), state.node.platform, package
-    )
+    return images.inspect_image(rootfs, original.variables, _args(original), node.platform, package)
 
 
 def machine_facts(cards: Sequence[Card], driver: LoadedDriver, *, shared: bool) -> rules.Machine:
@@ -446,16 +442,16 @@ def choose_files(
     notes = list(_of_capabilities(requested, record, state.node.config))
     extra = frozenset[str]()
     if record.shared:
-        notes += _of_program(original, rootfs, state)
+        notes += _of_program(original, rootfs, state.node)
         if state.node.config.allow_uninterposed:
             extra = frozenset(requested.uninterposed)
     package = cuda_compat.find(rootfs)
-    notes += compatibility_notes(original, rootfs, package, record, state)
+    notes += compatibility_notes(original, rootfs, package, record, state.node)
     files, copy, compat_notes = _of_compat(rootfs, package, record, state, check)
     notes += compat_notes
     is_plain = not (notes or extra or copy)
     if not is_plain:
-        state.in_start(lambda: _keep(record, notes, extra, copy, state))
+        state.in_start(lambda: _keep(record, notes, extra, copy, state.ledger))
     return DriverFileChoice(files, requested.wanted, extra, is_plain)
 
 
@@ -464,16 +460,16 @@ def keep_notes(record: TenantRecord, notes: Sequence[str], state: DaemonState) -
 
     def keep() -> None:
         known = state.ledger.require(record)
-        _keep(known, list(notes), frozenset(known.uninterposed), known.compat, state)
+        _keep(known, list(notes), frozenset(known.uninterposed), known.compat, state.ledger)
 
     if notes:
         state.in_start(keep)
 
 
-def sweep_compat(state: DaemonState) -> None:
+def sweep_compat(node: Node, ledger: Ledger) -> None:
     """Remove the copies of cuda-compat packages that no container has had for a day."""
     try:
-        for name in cuda_compat.sweep(compat_folder(state.node.config), _used(state)):
+        for name in cuda_compat.sweep(compat_folder(node.config), _used(ledger)):
             log("cuda-compat-removed", copy=name)
     except OSError as error:
         log("cuda-compat-removal-failed", "warning", error=str(error))
@@ -485,12 +481,12 @@ def compat_folder(config: Config) -> Path:
 
 
 def _keep(
-    record: TenantRecord, notes: list[str], extra: frozenset[str], copy: str, state: DaemonState
+    record: TenantRecord, notes: list[str], extra: frozenset[str], copy: str, ledger: Ledger
 ) -> None:
-    state.ledger.require(record)
-    state.ledger.describe(record.key, notes, sorted(extra), copy)
+    ledger.require(record)
+    ledger.describe(record.key, notes, sorted(extra), copy)
     if extra and record.isolation == INTERPOSER:
-        state.ledger.change(record.key, isolation=AUDITED)
+        ledger.change(record.key, isolation=AUDITED)
     for note in notes:
         log("tenant-request-adjusted", tenant=record.key, name=record.title, note=note)
 
@@ -513,12 +509,12 @@ def _of_capabilities(
         )
 
 
-def _of_program(original: Spec, rootfs: Rootfs, state: DaemonState) -> Iterator[str]:
+def _of_program(original: Spec, rootfs: Rootfs, node: Node) -> Iterator[str]:
     words = original.at("process", "args")
     args = [arg for arg in words if isinstance(arg, str)] if isinstance(words, list) else []
     directory = original.at("process", "cwd")
     process = (args, original.variables, directory if isinstance(directory, str) else "/")
-    found = elf.entry_program(rootfs, process, state.node.platform)
+    found = elf.entry_program(rootfs, process, node.platform)
     if found.kind == "musl":
         yield (
             f"{found.path} uses musl, and the driver requires glibc: CUDA cannot be "
@@ -568,7 +564,7 @@ def _of_compat(
 
     try:
         store = compat_folder(state.node.config)
-        folder = cuda_compat.keep(rootfs, found, store, _used(state), check_time)
+        folder = cuda_compat.keep(rootfs, found, store, _used(state.ledger), check_time)
         newer = with_compat(files, folder)
     except (CompatError, CdiError, OSError) as error:
         return files, "", [f"{what} {than} and is not used: it {error}"]
@@ -582,8 +578,8 @@ def _of_compat(
     return newer, folder.name, [f"{what} {than}: its libcuda is the container's"]
 
 
-def _used(state: DaemonState) -> set[str]:
-    return {record.compat for record in state.ledger.entries.values()}
+def _used(ledger: Ledger) -> set[str]:
+    return {record.compat for record in ledger.entries.values()}
 
 
 # --- which cards run a container's image, on a node whose cards differ: before one is chosen ---
@@ -597,17 +593,17 @@ _LEVELS: Final = rules.LEVELS
 
 
 def find_image_needs(
-    original: Spec, rootfs_fd: int, policy: str, state: DaemonState, *, shared: bool
+    original: Spec, rootfs_fd: int, policy: str, node: Node, *, shared: bool
 ) -> Mapping[str, ImageNeed]:
     """Return by UUID the cards that run the image worse than others, and why.
 
     It reads the image, so it is never the decide thread's, and only where the cards differ.
     """
-    driver = state.node.loaded()
-    if policy == IGNORE or len(_kinds(state)) < 2:
+    driver = node.loaded()
+    if policy == IGNORE or len(_kinds(node)) < 2:
         return {}
     with closing(ImageView(rootfs_fd)) as rootfs:
-        image = image_facts(original, rootfs, cuda_compat.find(rootfs), state)
+        image = image_facts(original, rootfs, cuda_compat.find(rootfs), node)
     found = {}
     for card in driver.cards:
         machine = machine_facts([card], driver, shared=shared)
@@ -625,9 +621,9 @@ def find_image_needs(
     }
 
 
-def _kinds(state: DaemonState) -> set[tuple[object, ...]]:
+def _kinds(node: Node) -> set[tuple[object, ...]]:
     """Return what differs between the node's cards that an image can need."""
-    return {(card.capability, card.brand, card.datacenter) for card in state.node.loaded().cards}
+    return {(card.capability, card.brand, card.datacenter) for card in node.loaded().cards}
 
 
 def place_suitably(

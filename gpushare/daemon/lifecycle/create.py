@@ -47,9 +47,11 @@ from gpushare.daemon.lifecycle.reserve import (
     reserve,
     truncated_notes,
 )
+from gpushare.daemon.node import Node
+from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
-from gpushare.daemon.store.ledger import ReservationLost
+from gpushare.daemon.store.ledger import Ledger, ReservationLost
 from gpushare.daemon.store.record import TenantRecord, settings_key
 from gpushare.daemon.store.ticket import TicketSource
 from gpushare.errors import UserError
@@ -150,13 +152,13 @@ def create(bundle: NewContainer, state: DaemonState, room: RoomForStarts) -> dic
 
 
 def _create(bundle: NewContainer, state: DaemonState, room: RoomForStarts) -> dict[str, Any]:
-    _refuse_second_maker(bundle, state)  # and again by the decide thread, which reserves
+    _refuse_second_maker(bundle, state.ledger)  # and again by the decide thread, which reserves
     loaded = spec.load(bundle.bundle_fd)
     original = edits.strip(loaded)
     # Annotations are a user's: any container can be marked as a sandbox, with a card in it.
     if original.is_sandbox() and not injected_gpu.is_placed(original):
         return _nothing(bundle, original, loaded, None, state)
-    request = _read_request(bundle, original, state)
+    request = _read_request(bundle, original, state.node, state.ledger)
     if request.effective.kind == "none":
         stripped = edits.apply(original, edits.Edits(), request.placed.taken)
         return _nothing(bundle, stripped, loaded, request.effective, state)
@@ -167,14 +169,14 @@ def _create(bundle: NewContainer, state: DaemonState, room: RoomForStarts) -> di
         )
     is_shared = request.effective.kind == "shared"
     needs = find_image_needs(
-        original, bundle.rootfs_fd, request.terms.compat, state, shared=is_shared
+        original, bundle.rootfs_fd, request.terms.compat, state.node, shared=is_shared
     )
     applicant = replace(
-        _applicant(bundle, original, state),
+        _applicant(bundle, original, state.node),
         image_needs=needs,
         claim="" if request.grant is None else request.grant.claim,
         maker=_maker_process(bundle),
-        cgroup=_cgroup(bundle, original, state),
+        cgroup=_cgroup(bundle, original, state.node),
         shows_holders=state.node.config.read_group is None
         and not is_of_kubelet(original, bundle.path),
     )
@@ -200,7 +202,7 @@ def _create(bundle: NewContainer, state: DaemonState, room: RoomForStarts) -> di
         state.ledger.require(record)
         spec.store(bundle.bundle_fd, edited, loaded)
     except BaseException:
-        log_reserved(record, state)
+        log_reserved(record, state.node)
         state.decide.run(lambda: _release_failed(record, state))
         raise
     state.loop.soon(lambda: _follow(record, state))
@@ -233,7 +235,7 @@ def _follow(record: TenantRecord, state: DaemonState) -> None:
     """
     if record.maker:
         state.decide.submit(lambda: _watch_maker(record, state))
-    log_reserved(record, state)
+    log_reserved(record, state.node)
 
 
 def _watch_maker(record: TenantRecord, state: DaemonState) -> None:
@@ -256,12 +258,14 @@ def _release_failed(record: TenantRecord, state: DaemonState) -> None:
     release.release_tenant(record.key, state, "its container could not be set up")
 
 
-def _read_request(bundle: NewContainer, original: Spec, state: DaemonState) -> ContainerRequest:
+def _read_request(
+    bundle: NewContainer, original: Spec, node: Node, ledger: Ledger
+) -> ContainerRequest:
     """Return what the container requests, from whatever source, and the effective request."""
     placed = (
         injected_gpu.InjectedGpu()
-        if state.node.driver is None
-        else injected_gpu.find(original, state.node.driver.files)
+        if node.driver is None
+        else injected_gpu.find(original, node.driver.files)
     )
     annotations = trusted_annotations(bundle.path, original.annotations)
     pod = pod_of(annotations)
@@ -269,19 +273,19 @@ def _read_request(bundle: NewContainer, original: Spec, state: DaemonState) -> C
     settings = (
         bundle.identity if pod is None else settings_key(bundle.identity, pod.uid, pod.container)
     )
-    grant = scheduled.find_grant(original, pod, state, bundle.check)
+    grant = scheduled.find_grant(original, pod, node, ledger, bundle.check)
     parsed = parse_spec_request(
         annotations,
         original.variables,
         of_pod=sandbox_annotations(annotations, bundle.path),
         cards=placed.cards,
-        terms_of=state.node.config.terms_of,
-        operator=_of_quota(state.node.overrides.of(settings)),
+        terms_of=node.config.terms_of,
+        operator=_of_quota(node.overrides.of(settings)),
         scheduled=None if grant is None else grant.request,
     )
     if parsed.quota.requested or bundle.marker == STRONG:
-        state.node.loaded()  # nothing of ours can be in the way of what asks for nothing of ours
-    mode, in_pod = state.node.config.kubernetes_mode, is_of_kubelet(original, bundle.path)
+        node.loaded()  # nothing of ours can be in the way of what asks for nothing of ours
+    mode, in_pod = node.config.kubernetes_mode, is_of_kubelet(original, bundle.path)
     quota, effective = scheduled.effective_request(parsed, grant, mode, in_pod=in_pod)
     if in_pod and quota.wait_seconds is not None:
         raise quota.refuse("wait", *NO_WAIT_IN_PODS)
@@ -314,9 +318,9 @@ def _maker_process(bundle: NewContainer) -> Process | None:
     return Process(bundle.maker, processes.start_time(bundle.maker) or 0, 0, bundle.maker)
 
 
-def _cgroup(bundle: NewContainer, original: Spec, state: DaemonState) -> str:
+def _cgroup(bundle: NewContainer, original: Spec, node: Node) -> str:
     """Return the cgroup of a container that its launcher is to bind; "" if the hook is."""
-    if not bundle.binds or state.node.config.bind != LAUNCHER:
+    if not bundle.binds or node.config.bind != LAUNCHER:
         return ""
     path = original.at("linux", "cgroupsPath")
     return expected_cgroup(path, bundle.identity, bundle.maker)
@@ -331,8 +335,8 @@ def _reserve(
 ) -> TenantRecord:
     """Reserve what the container requests, where the node's terms and its pod allow it."""
     bundle.check()
-    _refuse_second_maker(bundle, state)
-    take_over_changed_driver(state)
+    _refuse_second_maker(bundle, state.ledger)
+    take_over_changed_driver(state.node)
     request.terms.max_per_request.refuse_above(
         request.quota, request.effective, request.placed.cards
     )
@@ -341,7 +345,7 @@ def _reserve(
         refuse_second_container(request.pod, request.quota, state)
     ticket = None
     if request.secret:
-        ticket = shown_by_container(request.secret, state)
+        ticket = shown_by_container(request.secret, state.ledger)
     try:
         record = reserve(applicant, request, state, ticket)
     except NoRoom as error:
@@ -354,13 +358,13 @@ def _reserve(
     return record
 
 
-def _refuse_second_maker(bundle: NewContainer, state: DaemonState) -> None:
+def _refuse_second_maker(bundle: NewContainer, ledger: Ledger) -> None:
     """Raise NoRoom while another runtime is at the same container.
 
     It may have mounted the pages by now: replaced, they would belong to no tenant, and the
     container that is bound in the end would have pages that the daemon does not know.
     """
-    record = state.ledger.entries.get(bundle.key)
+    record = ledger.entries.get(bundle.key)
     if record is None or record.state != "reserved" or record.maker in (0, bundle.maker):
         return
     if not release.is_abandoned(record):
@@ -378,7 +382,7 @@ def _nothing(
     state: DaemonState,
 ) -> dict[str, Any]:
     """Take out what an earlier start put in, and note why the container got no GPU."""
-    applicant = _applicant(bundle, wanted, state)
+    applicant = _applicant(bundle, wanted, state.node)
     state.in_start(lambda: release_earlier(applicant, state))
     if requests_gpu(wanted.annotations):
         wanted = edits.seen(wanted)  # else gpushare-hook would take it for one that came past us
@@ -398,7 +402,7 @@ def _nothing(
     return {"mode": "none", "key": bundle.key}
 
 
-def _applicant(bundle: NewContainer, original: Spec, state: DaemonState) -> TenantIdentity:
+def _applicant(bundle: NewContainer, original: Spec, node: Node) -> TenantIdentity:
     annotations = trusted_annotations(bundle.path, original.annotations)
     name = container_names.name_from_spec(bundle.identity, bundle.path, annotations)
     return TenantIdentity(
@@ -410,7 +414,7 @@ def _applicant(bundle: NewContainer, original: Spec, state: DaemonState) -> Tena
         label=original.mount_label,
         owner=_root_of(original),
         pod=pod_of(annotations),
-        labels=container_names.recorded_labels(annotations, state.node.config.labels),
+        labels=container_names.recorded_labels(annotations, node.config.labels),
         memory_max_bytes=_memory_max(original),
     )
 
@@ -441,7 +445,7 @@ def _edited(
     with closing(ImageView(bundle.rootfs_fd)) as image:
         made = container_edits.edits_of(seen, image, record, state, bundle.check)
     if record.isolation == MPS:
-        made = container_edits.with_server(made, original, record, state)
+        made = container_edits.with_server(made, original, record, state.node)
     if request.quota.numa == container_edits.BIND:
         cpuset = container_edits.numa_binding(original, record, state)
         made = replace(made, cpus=cpuset.cpus, mems=cpuset.mems)
@@ -457,8 +461,8 @@ _MOST_PODS: Final = 4096  # pods; the one that was noted first is forgotten
 
 def release_ended_of(pod: PodIdentity, state: DaemonState) -> None:
     """Release what containers of `pod` that are gone had: an init container is, before the next."""
-    for record in _tenants_of(pod, state):
-        if _is_gone(record, state):
+    for record in _tenants_of(pod, state.ledger):
+        if _is_gone(record, state.tenants):
             release.release_tenant(record.key, state, "the next container of its pod is made")
 
 
@@ -471,7 +475,8 @@ def refuse_second_container(pod: PodIdentity, quota: QuotaRequest, state: Daemon
     if value is None or not pod.sandbox:
         return
     holder = next(
-        (record for record in _tenants_of(pod, state) if record.container != pod.container), None
+        (record for record in _tenants_of(pod, state.ledger) if record.container != pod.container),
+        None,
     )
     if holder is not None and _runs(holder):
         _note_refusal(pod, holder.container, state)
@@ -509,18 +514,18 @@ def _fix_naming(first: str, pod: PodIdentity, quota: QuotaRequest, value: Reques
     )
 
 
-def _tenants_of(pod: PodIdentity, state: DaemonState) -> list[TenantRecord]:
+def _tenants_of(pod: PodIdentity, ledger: Ledger) -> list[TenantRecord]:
     """Return the tenants of `pod` that have a part of a GPU."""
-    records = state.ledger.entries.values()
+    records = ledger.entries.values()
     return [
         record for record in records if pod.sandbox == record.sandbox != "" and record.allocations
     ]
 
 
-def _is_gone(record: TenantRecord, state: DaemonState) -> bool:
+def _is_gone(record: TenantRecord, tenants: Tenants) -> bool:
     """Whether nothing of it runs, or ever will: what was to make it has ended before it did."""
     if record.state == "bound":
-        return release.is_gone(record, state)
+        return release.is_gone(record, tenants)
     return release.is_abandoned(record)
 
 
@@ -570,7 +575,7 @@ def granted(one: WaitingCreate, state: DaemonState, queue: Queue) -> Iterator[st
         yield ""
         return
     applicant = Applicant(one.name, 0, one.maker or os.getpid(), False, "create", seconds)
-    source = TicketSource(_options(one.quota), {}, {}, _cards(one.cards, state))
+    source = TicketSource(_options(one.quota), {}, {}, _cards(one.cards, state.node))
     try:
         ticket, secret = state.decide.run(lambda: queue.take(applicant, source))
     except (NoRoom, QueueFull, TicketNotFound):
@@ -600,15 +605,13 @@ def _options(quota: QuotaRequest) -> dict[str, str]:
     return values
 
 
-def _cards(cards: EngineCards | None, state: DaemonState) -> str:
+def _cards(cards: EngineCards | None, node: Node) -> str:
     """Return the cards that the engine put into the spec, as `--gpus` names them."""
     if cards is None:
         return ""
     if cards.all_cards:
         return "all"
-    by_minor = {
-        card.minor: card.uuid for card in state.node.loaded().cards if card.instance is None
-    }
+    by_minor = {card.minor: card.uuid for card in node.loaded().cards if card.instance is None}
     named = cards.devices or tuple(by_minor[minor] for minor in cards.minors if minor in by_minor)
     return f"device={','.join(named)}" if named else str(cards.count or 1)
 
@@ -617,9 +620,9 @@ class CheckpointRefused(UserError):
     """The container uses a GPU."""
 
 
-def refuse_checkpoint(identity: str, state: DaemonState) -> None:
+def refuse_checkpoint(identity: str, ledger: Ledger) -> None:
     """Refuse the dump of a container with a GPU: it would end, and could not be restored."""
-    for record in state.ledger.entries.values():
+    for record in ledger.entries.values():
         if record.id == identity and record.allocations:
             raise CheckpointRefused(
                 f"container {record.title} uses a GPU, and a checkpoint has no state of the "

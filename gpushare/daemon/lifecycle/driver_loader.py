@@ -25,7 +25,7 @@ from gpushare.daemon.cards.nvml_client import Nvml
 from gpushare.daemon.core.log import log
 from gpushare.daemon.identity.pid_resolver import device_clients
 from gpushare.daemon.limits import mark_limits_lost, retry_driver_limits
-from gpushare.daemon.node import DriverFingerprint, LoadedDriver, NoDriver
+from gpushare.daemon.node import DriverFingerprint, LoadedDriver, Node, NoDriver
 from gpushare.daemon.observe.sampler import UsageSampler
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.state import DaemonState
@@ -107,7 +107,7 @@ class DriverLoader:
         state.node.driver = replace(driver, cards=driver.nvml.cards())
         if driver.contexts.renew(driver.nvml.driver_version):
             self._measure_contexts(driver)
-            mark_limits_lost(state)
+            mark_limits_lost(state.ledger, state.tenants)
             retry_driver_limits(state)
         sampler.settle(generation)
         state.ledger.changed()
@@ -287,39 +287,39 @@ def driver_fingerprint(files: DriverFiles, *, simulated: bool) -> DriverFingerpr
     return DriverFingerprint(module, majors, tuple(map(_identity, libraries)))
 
 
-def take_over_changed_driver(state: DaemonState) -> None:
+def take_over_changed_driver(node: Node) -> None:
     """Take over a driver that has changed; NoDriver where it cannot be used now."""
-    loaded = state.node.driver
+    loaded = node.driver
     if loaded is None:
         return
     now = driver_fingerprint(loaded.files, simulated=loaded.is_simulated)
-    if state.node.fingerprint is None:
-        state.node.fingerprint = now
-    if now == state.node.fingerprint:
-        state.node.driver_fault = ""
+    if node.fingerprint is None:
+        node.fingerprint = now
+    if now == node.fingerprint:
+        node.driver_fault = ""
         return
-    fault = _take_over(loaded, now, state)
-    if fault != state.node.driver_fault:
-        state.node.driver_fault = fault
+    fault = _take_over(loaded, now, node)
+    if fault != node.driver_fault:
+        node.driver_fault = fault
         if fault:
             log("driver-replaced", "error", reason=fault)
     if fault:
         raise NoDriver(fault)
 
 
-def watch_driver(state: DaemonState) -> None:
+def watch_driver(node: Node) -> None:
     """Look every few seconds, so that it is known before a container asks."""
     try:
-        take_over_changed_driver(state)
+        take_over_changed_driver(node)
     except NoDriver:
         return  # kept in node.driver_fault, which status shows
 
 
-def _take_over(loaded: LoadedDriver, now: DriverFingerprint, state: DaemonState) -> str:
+def _take_over(loaded: LoadedDriver, now: DriverFingerprint, node: Node) -> str:
     """Read the spec again; return why the driver cannot be used, empty where it can be used."""
-    place = cdi_spec_path(state.node.config)
+    place = cdi_spec_path(node.config)
     try:
-        files = load_driver_files(state.node.config)
+        files = load_driver_files(node.config)
     except (NoSpec, CdiError, OSError, yaml.YAMLError) as error:
         return f"the driver has changed: {error}"
     missing = [
@@ -342,8 +342,8 @@ def _take_over(loaded: LoadedDriver, now: DriverFingerprint, state: DaemonState)
                 f"the driver's libraries are {version}, and the driver reports "
                 f"{loaded.nvml.driver_version}: reboot, or load the module of the new driver"
             )
-    state.node.driver = replace(loaded, files=files)
-    state.node.fingerprint = driver_fingerprint(files, simulated=loaded.is_simulated)
+    node.driver = replace(loaded, files=files)
+    node.fingerprint = driver_fingerprint(files, simulated=loaded.is_simulated)
     link_devices(files)
     log("driver-cdi-spec-updated", cdi=str(place), driver=loaded.nvml.driver_version)
     return ""

@@ -18,8 +18,11 @@ from gpushare.daemon.identity.container_names import NAME, find_conflict
 from gpushare.daemon.lifecycle.container_edits import BIND
 from gpushare.daemon.lifecycle.queue import RoomForStarts, refuse_for_user
 from gpushare.daemon.lifecycle.reserve import TenantIdentity, log_reserved, reserve
+from gpushare.daemon.node import Node
+from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.store.ticket import TicketRecord
 from gpushare.oci import container
@@ -79,7 +82,7 @@ def open_tenant(
 
     def reserve_now() -> TenantRecord:
         def decide() -> TenantRecord:
-            applicant = _applicant(command, (key, identity, name), state)
+            applicant = _applicant(command, (key, identity, name), state.ledger)
             record = reserve(applicant, request, state, ticket)
             if ticket is not None:
                 room.queue.note_start(ticket)
@@ -92,23 +95,21 @@ def open_tenant(
     except NoRoom as error:
         about = name, effective.class_ == "online"
         record = room.reserve_again(error, about, reserve_now, command.waits)
-    log_reserved(record, state)
+    log_reserved(record, state.node)
     return HostProcessGrant(
         key=key,
         id=identity,
         directory=str(state.mounts.path(key)) if record.shared else "",
-        mounts=_mounts(record, state),
+        mounts=_mounts(record, state.node, state.mounts),
         env={**driver.env, **_cards(record)},
         isolation=record.isolation,
     )
 
 
-def _applicant(
-    command: HostCommand, named: tuple[str, str, str], state: DaemonState
-) -> TenantIdentity:
+def _applicant(command: HostCommand, named: tuple[str, str, str], ledger: Ledger) -> TenantIdentity:
     """Return who requests, by key, identity and name; QuotaError for another's name."""
     key, identity, name = named
-    other = find_conflict(name, key, state.ledger.entries)
+    other = find_conflict(name, key, ledger.entries)
     if other is not None:
         rule = f"is the ID of {other.title}, or its beginning"
         raise QuotaError("--name", name, rule, "use another name")
@@ -116,7 +117,7 @@ def _applicant(
     return TenantIdentity(
         key=key,
         identity=identity,
-        name=_free_name(name, key, state),
+        name=_free_name(name, key, ledger),
         engine="host",
         uid=command.uid,
         owner=own or 0,
@@ -135,25 +136,25 @@ def _cards(record: TenantRecord) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ",".join(allocation.uuid for allocation in record.allocations)}
 
 
-def _free_name(name: str, key: str, state: DaemonState) -> str:
+def _free_name(name: str, key: str, ledger: Ledger) -> str:
     """Return `name`, with a part of the key where another tenant goes by it."""
-    taken = {record.name for record in state.ledger.entries.values() if record.state != "none"}
+    taken = {record.name for record in ledger.entries.values() if record.state != "none"}
     return f"{name}-{key[:4]}" if name in taken else name
 
 
-def _mounts(record: TenantRecord, state: DaemonState) -> list[MountRow]:
+def _mounts(record: TenantRecord, node: Node, mounts: TenantMounts) -> list[MountRow]:
     if not record.shared:
         return []
-    rows = [_row(mount) for mount in container.driver_mounts(state.node.loaded().files)]
+    rows = [_row(mount) for mount in container.driver_mounts(node.loaded().files)]
     rows += [
         MountRow(
-            source=str(state.node.libraries / name),
+            source=str(node.libraries / name),
             destination=str(FILTER_DIR / name),
             read_only=True,
         )
         for name in (CUDA, NVML)
     ]
-    rows += [_row(mount) for mount in container.tenant_mounts(str(state.mounts.path(record.key)))]
+    rows += [_row(mount) for mount in container.tenant_mounts(str(mounts.path(record.key)))]
     assert rows[-1]["destination"] == f"{abi.TENANT_DIR}/{abi.STATUS_NAME}"
     return rows
 

@@ -67,7 +67,7 @@ def renew_tree(state: DaemonState) -> None:
     Not while a container that has one of them may be starting.
     """
     if state.node.driver is not None:
-        mount_libraries(state)
+        mount_libraries(state.node, state.mounts)
     try:
         stale = state.mounts.stale_trees()
         is_starting = any(one.state == "reserved" for one in list(state.ledger.entries.values()))

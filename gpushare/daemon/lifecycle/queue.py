@@ -36,6 +36,7 @@ from gpushare.daemon.placement.waiting import (
     in_order,
 )
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.daemon.store.ticket import TicketKind, TicketRecord, TicketSource, digest
 from gpushare.errors import UserError
@@ -382,7 +383,7 @@ class WaitingRestores:
             is_faulty = key in state.observed.restore_faults
             if record.eviction.held or is_faulty or state.ledger.is_frozen(key):
                 continue
-            found = restore_request(record, state)
+            found = restore_request(record, state.node)
             yield WaitingRequest(
                 ticket=key,
                 request=replace(found, rank=(*found.rank[:2], self._numbers[key])),
@@ -439,9 +440,9 @@ def has_secret(ticket: TicketRecord, secret: str) -> bool:
     return hmac.compare_digest(ticket.secret, digest(secret))
 
 
-def find_granted(secret: str, state: DaemonState) -> TicketRecord | None:
+def find_granted(secret: str, ledger: Ledger) -> TicketRecord | None:
     """Return the granted ticket whose secret it is; None where there is none (any more)."""
-    granted = (one for one in state.ledger.tickets.values() if one.is_granted)
+    granted = (one for one in ledger.tickets.values() if one.is_granted)
     return next((one for one in granted if has_secret(one, secret)), None)
 
 
@@ -464,12 +465,12 @@ def engine_cards(text: str) -> EngineCards | None:
     raise QuotaError(source, text, rule, "use all, a number, or device=0,1")
 
 
-def shown_by_container(secret: str, state: DaemonState) -> TicketRecord | None:
+def shown_by_container(secret: str, ledger: Ledger) -> TicketRecord | None:
     """Return the granted ticket that a container shows; None where there is none (any more).
 
     A container keeps its variables when it is started again, and then its ticket has ended.
     """
-    ticket = find_granted(secret, state)
+    ticket = find_granted(secret, ledger)
     return ticket if ticket is not None and ticket.kind != "command" else None
 
 

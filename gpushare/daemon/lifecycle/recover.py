@@ -28,6 +28,7 @@ from gpushare.daemon.pages.status_page import StatusPage
 from gpushare.daemon.policy import FIXED
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.claim import PREFIX as CLAIM
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import (
     CardAllocation,
     EvictedProcess,
@@ -50,7 +51,7 @@ def is_used(directory: int) -> bool:
     return _is_held(directory) or bool(users_of(os.fstat(directory).st_dev))
 
 
-def recovered(key: str, directory: int, state: DaemonState) -> TenantRecord | None:
+def recovered(key: str, directory: int, ledger: Ledger) -> TenantRecord | None:
     """Add the record that the pages at `directory` show to the ledger; None if they do not suffice.
 
     Never less than was reserved: cores count as guaranteed, because the policy is not known.
@@ -92,7 +93,7 @@ def recovered(key: str, directory: int, state: DaemonState) -> TenantRecord | No
         memory_bytes=allocations[0].quota_bytes,
         cards=len(allocations),
     )
-    state.ledger.add(entry)
+    ledger.add(entry)
     return entry
 
 
@@ -124,7 +125,7 @@ def _eviction(entry: TenantRecord, directory: int) -> EvictionRecord:
     )
 
 
-def refuse_unknown(recovered_keys: Mapping[str, bool], state: DaemonState) -> None:
+def refuse_unknown(recovered_keys: Mapping[str, bool], ledger: Ledger) -> None:
     """Refuse new reservations if existing ones are not known.
 
     `recovered_keys`: the keys of used pages that had no record, and whether they have one now.
@@ -132,18 +133,18 @@ def refuse_unknown(recovered_keys: Mapping[str, bool], state: DaemonState) -> No
     for key, is_known in recovered_keys.items():
         if not is_known:
             why = "are in use, and do not show what was reserved"
-            state.ledger.integrity.add(f"the pages {key} {why}")
-    for key, why in state.ledger.unknown.items():
-        if key not in state.ledger.entries:
+            ledger.integrity.add(f"the pages {key} {why}")
+    for key, why in ledger.unknown.items():
+        if key not in ledger.entries:
             whose = key.replace("-", " ", 1) if key.startswith(CLAIM) else f"tenant {key}"
-            state.ledger.integrity.add(f"the record of {whose} and its copy are lost ({why})")
-    if recovered_keys and not state.ledger.is_complete:
+            ledger.integrity.add(f"the record of {whose} and its copy are lost ({why})")
+    if recovered_keys and not ledger.is_complete:
         why = "the ledger and its copies were removed: whole cards may be in use"
-        state.ledger.integrity.add(why)
-    if state.ledger.integrity.is_kept:
+        ledger.integrity.add(why)
+    if ledger.integrity.is_kept:
         # On a full disk this fails, and the next daemon finds the same state.
         with contextlib.suppress(OSError):
-            state.ledger.confirm()
+            ledger.confirm()
 
 
 def listen_again(state: DaemonState) -> None:

@@ -29,8 +29,9 @@ from gpushare.daemon.limits import (
     set_driver_limits,
 )
 from gpushare.daemon.pages.grant_page import LayoutMismatch
+from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.process_watch import TenantSocket
-from gpushare.daemon.pages.tenants import Pages
+from gpushare.daemon.pages.tenants import Pages, Tenants
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.host import cgroups
@@ -44,7 +45,7 @@ _STRANDED_SECONDS: Final = 2.0
 _AGAIN_SECONDS: Final = (0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
 
 
-def is_gone(record: TenantRecord, state: DaemonState) -> bool:
+def is_gone(record: TenantRecord, tenants: Tenants) -> bool:
     """Whether nothing of a bound tenant runs any more."""
     pidfd = processes.open_pidfd(record.pid, record.starttime)
     if pidfd is not None:
@@ -53,7 +54,7 @@ def is_gone(record: TenantRecord, state: DaemonState) -> bool:
     if record.cgroup:
         return not processes.Cgroups.mounted().is_populated(record.cgroup)
     # Without a cgroup of its own a tenant lives on in any process that still holds its pages.
-    pages = state.tenants.pages.get(record.key)
+    pages = tenants.pages.get(record.key)
     return pages is None or not pages.look(lambda held: held.status.is_held(), False)
 
 
@@ -115,13 +116,13 @@ def release_tenant(key: str, state: DaemonState, why: str) -> None:
     state.tenants.releasing(key)  # while there are still its pages
     state.loop.call(lambda: state.watch.forget(key))
     if record is not None:
-        clear_driver_limits(record, state)
+        clear_driver_limits(record, state.node, state.tenants)
     state.tenants.remove(key)
     # The record last: as long as the directory is there its memory counts as taken.
     state.mounts.remove(key)
     state.ledger.release(key)
     state.tenants.released(key)
-    forget_shortfalls(key, state)
+    forget_shortfalls(key, state.observed)
     if record is None:
         return
     if record.engine == "host":
@@ -135,7 +136,7 @@ def release_if_gone(key: str, state: DaemonState, why: str) -> bool:
     record = state.ledger.entries.get(key)
     if record is None or record.state != "bound":
         return True
-    if not is_gone(record, state):
+    if not is_gone(record, state.tenants):
         return False
     release_tenant(key, state, why)
     return True
@@ -242,9 +243,9 @@ def reconcile_tenants(state: DaemonState, freezer: Freezer) -> None:
     state.ledger.integrity.look()
     recover.listen_again(state)
     retry_driver_limits(state)
-    state.names.submit(lambda: container_edits.sweep_compat(state))
+    state.names.submit(lambda: container_edits.sweep_compat(state.node, state.ledger))
     sweep_refusals(state)
-    watch_driver(state)
+    watch_driver(state.node)
 
 
 def _look_again(record: TenantRecord, state: DaemonState) -> None:
@@ -284,23 +285,23 @@ def adopt_tenants(state: DaemonState, freezer: Freezer) -> None:
     unallocated = {
         key: _recover(key, state)
         for key in state.mounts.made()
-        if key not in state.ledger.entries and not _sweep(key, state)
+        if key not in state.ledger.entries and not _sweep(key, state.mounts)
     }
-    recover.refuse_unknown(unallocated, state)
+    recover.refuse_unknown(unallocated, state.ledger)
     state.freezing.run(freezer.adopt)
 
 
 def _hold_again(record: TenantRecord, state: DaemonState) -> None:
     """Set the limits in the driver again: the driver, or its limits, may have changed."""
-    isolation = set_driver_limits(record, state)
+    isolation = set_driver_limits(record, state.node, state.tenants)
     if isolation != record.isolation:
         state.ledger.change(record.key, isolation=isolation)
 
 
-def _sweep(key: str, state: DaemonState) -> bool:
+def _sweep(key: str, mounts: TenantMounts) -> bool:
     """Remove a directory that the ledger does not know; False if it is still in use."""
     try:
-        directory = state.mounts.open(key)
+        directory = mounts.open(key)
     except OSError:
         used = False  # a start that was interrupted before anything was mounted
     else:
@@ -310,7 +311,7 @@ def _sweep(key: str, state: DaemonState) -> bool:
     if used:
         return False
     try:
-        state.mounts.remove(key)
+        mounts.remove(key)
     except OSError as error:
         log("directory-removal-failed", "error", tenant=key, error=str(error))
     return True
@@ -320,7 +321,7 @@ def _recover(key: str, state: DaemonState) -> bool:
     """Take over a tenant that has only its pages left; False if they are not enough."""
     directory = state.mounts.open(key)
     try:
-        record = recover.recovered(key, directory, state)
+        record = recover.recovered(key, directory, state.ledger)
     finally:
         os.close(directory)
     if record is None or not _adopt_pages(record, state):

@@ -28,7 +28,7 @@ from gpushare.daemon.limits import (
     reclaim_rounds,
     update_burst_limits,
 )
-from gpushare.daemon.node import LoadedDriver
+from gpushare.daemon.node import LoadedDriver, Node
 from gpushare.daemon.pages.grant_page import CardGrant
 from gpushare.daemon.pages.process_watch import TenantSocket
 from gpushare.daemon.pages.tenants import SIZE_BYTES, Pages
@@ -41,6 +41,7 @@ from gpushare.daemon.placement.request import (
 )
 from gpushare.daemon.placement.waiting import with_withheld
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord, TenantState
 from gpushare.daemon.store.ticket import TicketRecord
 from gpushare.quota.annotations import PodIdentity
@@ -144,9 +145,9 @@ def reserve(
     return record
 
 
-def log_reserved(record: TenantRecord, state: DaemonState) -> None:
+def log_reserved(record: TenantRecord, node: Node) -> None:
     """Log what `reserve` returned; the history is a listener of the log, and has its own thread."""
-    driver, first = state.node.loaded(), record.allocations[0]
+    driver, first = node.loaded(), record.allocations[0]
     cards = [driver.card(allocation.uuid) for allocation in record.allocations]
     log(
         "tenant-reserved",
@@ -156,7 +157,7 @@ def log_reserved(record: TenantRecord, state: DaemonState) -> None:
         mode="shared" if record.shared else "exclusive",
         cards=[card.index for card in cards if card is not None],
         memory_bytes=first.quota_bytes,
-        cores=record.reserved_cores(first, state.node.policy_of(first.uuid)),
+        cores=record.reserved_cores(first, node.policy_of(first.uuid)),
         policy=record.policy,
         notes=record.notes,
         pod=record.of_pod,
@@ -173,7 +174,7 @@ def release_earlier(applicant: TenantIdentity, state: DaemonState) -> None:
         raise NoRoom(f"an earlier start of container {record.title} has left a process; {fix}")
     if record.state == "bound":
         release.kill_abandoned_init(record)
-    if record.state == "bound" and not release.is_gone(record, state):
+    if record.state == "bound" and not release.is_gone(record, state.tenants):
         fix = "stop it before you create it again"
         raise NoRoom(f"container {record.title} is still running (pid {record.pid}); {fix}")
     release.release_tenant(applicant.key, state, "the container is created again")
@@ -198,12 +199,14 @@ def _placed_record(
 ) -> TenantRecord:
     """Return the record of a request that has a place: on its cards, or in its claim; NoRoom."""
     if applicant.claim:
-        placed = scheduled.place_container(applicant.claim, request.quota, request.effective, state)
+        placed = scheduled.place_container(
+            applicant.claim, request.quota, request.effective, state.ledger, state.accounts
+        )
         request = replace(request, quota=scheduled.with_placed_cores(request.quota, placed))
     else:
         placed = _place(applicant, request, state, ticket)
     _refuse_low_limit(request.quota, placed)
-    record = _entry(applicant, request, placed, state)
+    record = _entry(applicant, request, placed, state.node)
     if ticket is not None:
         record = replace(record, ticket=ticket.id)
     if request.quota.oversubscribe not in {None, "none"}:
@@ -253,13 +256,13 @@ def _refuse_low_limit(quota: QuotaRequest, placed: tuple[PlacedCard, ...]) -> No
 
 
 def _bounds(
-    applicant: TenantIdentity, request: ResolvedRequest, state: DaemonState, without: str
+    applicant: TenantIdentity, request: ResolvedRequest, node: Node, ledger: Ledger, without: str
 ) -> Bounds:
     """Return what the node's policy leaves of each card to `applicant`."""
     if applicant.isolation == "advisory":
-        return bounds.of_user(applicant.uid, request, state, without)
+        return bounds.of_user(applicant.uid, request, node, ledger, without)
     namespace = applicant.pod.namespace if applicant.pod is not None else ""
-    return bounds.of_namespace(namespace, request, state)
+    return bounds.of_namespace(namespace, request, node, ledger)
 
 
 def placement_request(
@@ -283,7 +286,7 @@ def placement_request(
         compute_capability=quota.compute_capability,
         strategy=quota.placement or "",
         backend=quota.backend or "",
-        bounds=_bounds(applicant, request, state, without),
+        bounds=_bounds(applicant, request, state.node, state.ledger, without),
         sources={key: str(value.source) for key, value in quota.requested.items()},
         image_needs=applicant.image_needs,
         rank=(effective.class_ != "online", effective.priority, inf),
@@ -295,7 +298,7 @@ def _entry(
     applicant: TenantIdentity,
     request: ResolvedRequest,
     placed: tuple[PlacedCard, ...],
-    state: DaemonState,
+    node: Node,
 ) -> TenantRecord:
     quota, effective, whole = request.quota, request.effective, request.is_whole
     maker = applicant.maker or NOBODY
@@ -312,7 +315,7 @@ def _entry(
         claim=applicant.claim,
         created=time.time(),
         since=boottime(),
-        expires=boottime() + state.node.config.timing.bind_timeout_seconds,
+        expires=boottime() + node.config.timing.bind_timeout_seconds,
         maker=maker.pid,
         maker_starttime=maker.starttime,
         cgroup=applicant.cgroup,

@@ -23,12 +23,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpushare.config import Config
+from gpushare.daemon.accounts import CardAccounts
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.lifecycle import bounds, release
 from gpushare.daemon.lifecycle.driver_loader import take_over_changed_driver
 from gpushare.daemon.limits import reclaim_burst, reclaim_rounds
-from gpushare.daemon.node import LoadedDriver
+from gpushare.daemon.node import LoadedDriver, Node
 from gpushare.daemon.placement.choose import find_obstacle
 from gpushare.daemon.placement.model import CardCapacity
 from gpushare.daemon.placement.request import (
@@ -41,6 +42,7 @@ from gpushare.daemon.placement.request import (
 from gpushare.daemon.policy import FIXED
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.claim import UID, ClaimRecord
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.errors import UserError
 from gpushare.host.cdi_files import format_spec, make_run_folder, run_folder, write_spec
 from gpushare.oci.edits import MOUNTS
@@ -153,7 +155,7 @@ def allocation_folder(uuid: str, memory_bytes: int, driver: LoadedDriver, config
 
 
 def find_grant(
-    spec: Spec, pod: PodIdentity | None, state: DaemonState, check: Callable[[], None]
+    spec: Spec, pod: PodIdentity | None, node: Node, ledger: Ledger, check: Callable[[], None]
 ) -> SchedulerGrant | None:
     """Return what the scheduler allocated to a container, None if it allocated nothing.
 
@@ -162,7 +164,7 @@ def find_grant(
 
     The pod of a claim may not be known yet: then this waits, and calls `check` meanwhile.
     """
-    mode, found = state.node.config.kubernetes_mode, dict(_mounted(spec, state.node.config))
+    mode, found = node.config.kubernetes_mode, dict(_mounted(spec, node.config))
     claims = [source for source in found.values() if isinstance(source, str)]
     parts = [source for source in found.values() if isinstance(source, CardPart)]
     if len(found) > 1 and (claims or not _are_alike(parts)):
@@ -180,8 +182,8 @@ def find_grant(
     [uid] = claims
     if mode != "dra":
         raise of_another_mode("claim", uid, "dra", mode)
-    claim = _claim_of(uid, pod, state, check)
-    profiles = state.node.config.terms_of(claim.namespace).profiles
+    claim = _claim_of(uid, pod, ledger, check)
+    profiles = node.config.terms_of(claim.namespace).profiles
     return SchedulerGrant(tuple(found), container_request(claim, profiles), uid)
 
 
@@ -231,12 +233,12 @@ def _plugin_request(parts: Sequence[CardPart]) -> ScheduledAllocation:
 
 
 def _claim_of(
-    uid: str, pod: PodIdentity | None, state: DaemonState, check: Callable[[], None]
+    uid: str, pod: PodIdentity | None, ledger: Ledger, check: Callable[[], None]
 ) -> ClaimRecord:
     """Return the claim that a container of `pod` may use; NoRoom."""
     deadline = time.monotonic() + _POD_SECONDS
     while True:
-        claim = state.ledger.claims.get(uid)
+        claim = ledger.claims.get(uid)
         if claim is None:
             raise NoRoom(
                 f"claim {uid} is not prepared on this node: the kubelet has released it, or has "
@@ -431,63 +433,67 @@ def prepare(claim: ClaimRecord, state: DaemonState) -> PreparedClaim:
             f"{claim.title} is prepared with other devices or parameters. Unprepare it first"
         )
     elif known.pods != claim.pods:
-        set_pods(claim.uid, claim.pods, state)
-    return _publish(known, state)
+        set_pods(claim.uid, claim.pods, state.ledger)
+    return _publish(known, state.node)
 
 
-def set_pods(uid: str, pods: tuple[str, ...], state: DaemonState) -> None:
+def set_pods(uid: str, pods: tuple[str, ...], ledger: Ledger) -> None:
     """Have `pods` be those that may use a claim; UnknownClaim, OSError."""
-    known = state.ledger.claims.get(uid)
+    known = ledger.claims.get(uid)
     if known is None:
         raise UnknownClaim(f"claim {uid} is not prepared on this node. Prepare it first")
     if known.pods != pods:
-        state.ledger.put(replace(known, pods=pods))
+        ledger.put(replace(known, pods=pods))
 
 
-def unprepare(uid: str, state: DaemonState) -> None:
+def unprepare(uid: str, node: Node, ledger: Ledger) -> None:
     """Release a claim, if it is prepared; its containers that still run keep their parts. OSError.
 
     Their memory stays allocated to them until they end, and the rest is available at once.
     """
-    known = state.ledger.claims.get(uid)
-    _cdi_file(uid, state).unlink(missing_ok=True)
-    folder = run_folder(state.node.config.run_dir, CLAIMS, uid)
+    known = ledger.claims.get(uid)
+    _cdi_file(uid, node).unlink(missing_ok=True)
+    folder = run_folder(node.config.run_dir, CLAIMS, uid)
     if folder.is_dir():
         folder.rmdir()
     if known is not None:
-        state.ledger.release(known.file)
+        ledger.release(known.file)
         log("claim-released", claim=uid, name=known.title)
 
 
-def adopt(state: DaemonState) -> None:
+def adopt(node: Node, ledger: Ledger) -> None:
     """Have the folders and CDI specs be those of the claims in the ledger, after a restart."""
-    claims = state.ledger.claims
+    claims = ledger.claims
     known = {_CDI_FILE.format(uid=uid) for uid in claims}
     try:
-        for file in state.node.config.cdi_dir.glob(_CDI_FILE.format(uid="*")):
+        for file in node.config.cdi_dir.glob(_CDI_FILE.format(uid="*")):
             if file.name not in known:
                 file.unlink(missing_ok=True)
         for claim in claims.values():
-            _publish(claim, state)
+            _publish(claim, node)
     except OSError as error:
         log("claim-files-failed", "error", file=str(error.filename), error=str(error))
 
 
 def place_container(
-    uid: str, quota: QuotaRequest, effective: EffectiveRequest, state: DaemonState
+    uid: str,
+    quota: QuotaRequest,
+    effective: EffectiveRequest,
+    ledger: Ledger,
+    accounts: CardAccounts,
 ) -> tuple[PlacedCard, ...]:
     """Return the part of each card of a claim that one of its containers gets. NoRoom.
 
     It gets as much of the claim's cores as of its memory, unless its own request sets them.
     """
     sets_cores = not _has_cores_of_claim(quota)
-    claim = state.ledger.claims.get(uid)
+    claim = ledger.claims.get(uid)
     if claim is None:
         raise NoRoom(f"claim {uid} was released while its container was created")
     return tuple(
         _place(claim, uuid, effective, capacity, sets_cores=sets_cores)
         for uuid, capacity in sorted(
-            _capacities(claim, state).items(), key=lambda one: one[1].card.index
+            _capacities(claim, accounts).items(), key=lambda one: one[1].card.index
         )
     )
 
@@ -545,8 +551,8 @@ def _place(
 def _reserve(claim: ClaimRecord, state: DaemonState) -> ClaimRecord:
     state.node.loaded()
     state.ledger.integrity.refuse()
-    take_over_changed_driver(state)
-    claim = _with_whole(claim, state)
+    take_over_changed_driver(state.node)
+    claim = _with_whole(claim, state.accounts)
     requests = requests_of(claim, state.node.config.terms_of(claim.namespace))
     try:
         _find_room(claim, requests, state)
@@ -566,13 +572,13 @@ def _reserve(claim: ClaimRecord, state: DaemonState) -> ClaimRecord:
     return claim
 
 
-def _with_whole(claim: ClaimRecord, state: DaemonState) -> ClaimRecord:
+def _with_whole(claim: ClaimRecord, accounts: CardAccounts) -> ClaimRecord:
     """Return the claim with those of its devices marked that are all of a card.
 
     That takes all of the compute, or names no amount of it. Little memory may be left: that of
     non-tenants changes after the scheduler has seen it.
     """
-    capacities = _capacities(claim, state)
+    capacities = _capacities(claim, accounts)
     devices = []
     for device in claim.devices:
         part, capacity = claim.part(device.card), capacities[device.card]
@@ -581,9 +587,9 @@ def _with_whole(claim: ClaimRecord, state: DaemonState) -> ClaimRecord:
     return replace(claim, devices=tuple(devices))
 
 
-def _capacities(claim: ClaimRecord, state: DaemonState) -> dict[str, CardCapacity]:
+def _capacities(claim: ClaimRecord, accounts: CardAccounts) -> dict[str, CardCapacity]:
     """Return the cards of a claim by UUID; NoSuchCard."""
-    found = {capacity.card.uuid: capacity for capacity in state.accounts.capacities()}
+    found = {capacity.card.uuid: capacity for capacity in accounts.capacities()}
     for uuid in claim.cards:
         if uuid not in found:
             raise NoSuchCard(f"{claim.title}: card {uuid} does not exist; see gpushare ls")
@@ -595,10 +601,10 @@ def _find_room(
 ) -> None:
     """Raise NoRoom unless each card has room for the claim, and no tenant bursts into it."""
     for _ in reclaim_rounds():
-        capacities = _capacities(claim, state)
+        capacities = _capacities(claim, state.accounts)
         wanted = []
         for uuid, capacity in capacities.items():
-            within = bounds.of_namespace(claim.namespace, requests[uuid], state)
+            within = bounds.of_namespace(claim.namespace, requests[uuid], state.node, state.ledger)
             request = _placement(claim, uuid, within)
             obstacle = find_obstacle(request, capacity)
             if obstacle is not None:
@@ -629,9 +635,9 @@ def _placement(claim: ClaimRecord, uuid: str, within: Bounds) -> PlacementReques
     )
 
 
-def _publish(claim: ClaimRecord, state: DaemonState) -> PreparedClaim:
+def _publish(claim: ClaimRecord, node: Node) -> PreparedClaim:
     """Make the folder and the CDI spec of a claim, if they are not there; OSError."""
-    folder = make_run_folder(state.node.config.run_dir, CLAIMS, claim.uid)
+    folder = make_run_folder(node.config.run_dir, CLAIMS, claim.uid)
     edits = {
         "mounts": [
             {
@@ -646,17 +652,17 @@ def _publish(claim: ClaimRecord, state: DaemonState) -> PreparedClaim:
         "kind": CDI_KIND,
         "devices": [{"name": claim.uid, "containerEdits": edits}],
     }
-    write_spec(_cdi_file(claim.uid, state), format_spec(document))
+    write_spec(_cdi_file(claim.uid, node), format_spec(document))
     return PreparedClaim(folder=str(folder), cdi=[f"{CDI_KIND}={claim.uid}"])
 
 
-def _cdi_file(uid: str, state: DaemonState) -> Path:
-    return state.node.config.cdi_dir / _CDI_FILE.format(uid=uid)
+def _cdi_file(uid: str, node: Node) -> Path:
+    return node.config.cdi_dir / _CDI_FILE.format(uid=uid)
 
 
-def claim_rows(state: DaemonState) -> Iterator[ClaimStatus]:
+def claim_rows(ledger: Ledger) -> Iterator[ClaimStatus]:
     """Yield a row for each prepared claim."""
-    for claim in state.ledger.claims.values():
+    for claim in ledger.claims.values():
         yield ClaimStatus(
             claim=claim.uid,
             namespace=claim.namespace,
@@ -673,7 +679,5 @@ def claim_rows(state: DaemonState) -> Iterator[ClaimStatus]:
                 for device in claim.devices
             ],
             parameters=dict(claim.parameters),
-            tenants=[
-                record.id for record in state.ledger.entries.values() if record.claim == claim.uid
-            ],
+            tenants=[record.id for record in ledger.entries.values() if record.claim == claim.uid],
         )

@@ -14,7 +14,9 @@ from typing import Final
 
 from gpushare.daemon.core.log import log
 from gpushare.daemon.identity import container_names
+from gpushare.daemon.node import Node
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.quota.errors import quoted
 
@@ -29,7 +31,7 @@ def learn_name(key: str, state: DaemonState, attempt: int = 0) -> None:
     record = state.ledger.entries.get(key)
     if record is None or record.name:
         return
-    found = _found(record, state, _LEARN_SECONDS)
+    found = _found(record, state.node, state.ledger, _LEARN_SECONDS)
     if found is not None:
         _keep(key, found, state)
     elif attempt < len(_AGAIN_SECONDS):
@@ -54,15 +56,13 @@ def with_names(records: Sequence[TenantRecord], state: DaemonState) -> list[Tena
 
 
 def _found(
-    record: TenantRecord, state: DaemonState, seconds: float
+    record: TenantRecord, node: Node, ledger: Ledger, seconds: float
 ) -> container_names.ContainerName | None:
     found = container_names.stored_name(record.id, record.bundle)
-    found = found or container_names.ask_engines(
-        record.id, state.node.config.docker_sockets, seconds
-    )
+    found = found or container_names.ask_engines(record.id, node.config.docker_sockets, seconds)
     if found is None:
         return None
-    other = container_names.find_conflict(found.name, record.key, state.ledger.entries)
+    other = container_names.find_conflict(found.name, record.key, ledger.entries)
     if other is None:
         return found
     log(
@@ -77,7 +77,7 @@ def _found(
 
 
 def _with_name(record: TenantRecord, state: DaemonState) -> TenantRecord:
-    found = _found(record, state, _ENGINE_SECONDS)
+    found = _found(record, state.node, state.ledger, _ENGINE_SECONDS)
     if found is None:
         return record
     _keep(record.key, found, state)

@@ -7,9 +7,11 @@ No tenant is placed on a cordoned card; its tenants keep running.
 from __future__ import annotations
 
 from gpushare.daemon.core.log import log
+from gpushare.daemon.node import Node
 from gpushare.daemon.placement.model import Card
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.overrides import CORDONED
 
 
@@ -44,19 +46,19 @@ def set_card_policy(uuid: str, policy: str, state: DaemonState) -> None:
     state.ledger.changed()
 
 
-def cordon_card(card: Card, reason: str, state: DaemonState) -> None:
+def cordon_card(card: Card, reason: str, node: Node, ledger: Ledger) -> None:
     """Place nothing new on `card`, until `uncordon_card`, across restarts and reboots; OSError."""
-    if state.node.card_overrides.of(card.uuid).get(CORDONED) == reason:
+    if node.card_overrides.of(card.uuid).get(CORDONED) == reason:
         return
-    state.node.card_overrides.set(card.uuid, {CORDONED: reason})
+    node.card_overrides.set(card.uuid, {CORDONED: reason})
     log("card-cordoned", card=card.uuid, index=card.index, reason=reason or "no reason given")
-    state.ledger.changed()
+    ledger.changed()
 
 
-def uncordon_card(card: Card, state: DaemonState) -> None:
+def uncordon_card(card: Card, node: Node, ledger: Ledger) -> None:
     """Place on `card` again; OSError. One that is not cordoned is fine."""
-    if CORDONED not in state.node.card_overrides.of(card.uuid):
+    if CORDONED not in node.card_overrides.of(card.uuid):
         return
-    state.node.card_overrides.forget(card.uuid, CORDONED)
+    node.card_overrides.forget(card.uuid, CORDONED)
     log("card-uncordoned", card=card.uuid, index=card.index)
-    state.ledger.changed()
+    ledger.changed()

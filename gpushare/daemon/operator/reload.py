@@ -15,11 +15,14 @@ from typing import Final
 
 from gpushare import config as configuration
 from gpushare.config import Config, Timing
+from gpushare.daemon.accounts import CardAccounts
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.core.log import log
 from gpushare.daemon.limits import update_burst_limits
+from gpushare.daemon.node import Node
 from gpushare.daemon.placement.model import MOST_NAMED
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.overrides import Overrides
 from gpushare.errors import UserError
 from gpushare.host import init_system
@@ -97,7 +100,7 @@ def reload_config(state: DaemonState) -> list[str]:
         gid = read_gid(new)
         changed = sorted(_changed(state.node.config, new))
         _refuse_restart(changed)
-        _refuse_switch(state, new)
+        _refuse_switch(state.node, state.accounts, new)
     except UserError as error:
         state.node.config_fault = (
             f"gpushare.yaml was rejected, the previous configuration remains in effect: {error}"
@@ -148,12 +151,12 @@ def _refuse_restart(changed: list[str]) -> None:
         )
 
 
-def _refuse_switch(state: DaemonState, new: Config) -> None:
+def _refuse_switch(node: Node, accounts: CardAccounts, new: Config) -> None:
     """Refuse another backend for a card that containers use: they keep theirs until they end."""
-    if state.node.driver is None:
+    if node.driver is None:
         return
-    for capacity in state.accounts.capacities():
-        card, backend = capacity.card, state.node.backend_of(capacity.card, new)
+    for capacity in accounts.capacities():
+        card, backend = capacity.card, node.backend_of(capacity.card, new)
         rule = new.rule_of(card.index, card.uuid, card.model)
         if backend != capacity.backend:
             key, what = "backend", f"from backend {capacity.backend} to {backend}"
@@ -202,45 +205,45 @@ def node_settings(store: Overrides) -> dict[str, NodeSetting]:
     }
 
 
-def set_node_setting(key: str, value: str, source: str, state: DaemonState) -> None:
+def set_node_setting(key: str, value: str, source: str, node: Node, ledger: Ledger) -> None:
     """Set the node's setting `key` by `source`, a label, and by no other; the decide thread.
 
     QuotaError for a key or value that labels cannot set here, LabelsNotAccepted, OSError: nothing
     was changed.
     """
-    _check(key, value, source, state)
-    state.node.labels.set(source, {key: value})
-    _forget_others(key, source, state)
-    _apply(key, state)
+    _check(key, value, source, node)
+    node.labels.set(source, {key: value})
+    _forget_others(key, source, node)
+    _apply(key, node, ledger)
 
 
-def reset_node_setting(key: str, state: DaemonState) -> None:
+def reset_node_setting(key: str, node: Node, ledger: Ledger) -> None:
     """Have gpushare.yaml set `key` again: no label of the node does; the decide thread. OSError."""
-    _forget_others(key, "", state)
-    _apply(key, state)
+    _forget_others(key, "", node)
+    _apply(key, node, ledger)
 
 
-def _forget_others(key: str, source: str, state: DaemonState) -> None:
-    for other in state.node.labels.all():
+def _forget_others(key: str, source: str, node: Node) -> None:
+    for other in node.labels.all():
         if other != source:
-            state.node.labels.forget(other, key)
+            node.labels.forget(other, key)
 
 
-def _apply(key: str, state: DaemonState) -> None:
-    before = state.node.config.node_settings.get(key)
-    state.node.config = state.node.config.labelled(node_settings(state.node.labels))
-    after = state.node.config.node_settings.get(key)
+def _apply(key: str, node: Node, ledger: Ledger) -> None:
+    before = node.config.node_settings.get(key)
+    node.config = node.config.labelled(node_settings(node.labels))
+    after = node.config.node_settings.get(key)
     if after == before:
         return
-    state.ledger.changed()
+    ledger.changed()
     if after is None:
         log("node-setting-reset", setting=key)
     else:
         log("node-setting-changed", setting=key, value=after["value"], source=after["source"])
 
 
-def _check(key: str, value: str, source: str, state: DaemonState) -> None:
-    if not state.node.config.accepts_node_labels:
+def _check(key: str, value: str, source: str, node: Node) -> None:
+    if not node.config.accepts_node_labels:
         raise LabelsNotAccepted("kubernetes.node_labels is false in gpushare.yaml of this node")
     if key not in NODE_SETTINGS:
         keys = ", ".join(NODE_SETTINGS)
@@ -249,7 +252,7 @@ def _check(key: str, value: str, source: str, state: DaemonState) -> None:
         NODE_SETTINGS[key].parse(value)
     except BadValue as bad:
         raise QuotaError(source, value, bad.rule, bad.fix) from bad
-    most = state.node.config.terms.max_per_request
+    most = node.config.terms.max_per_request
     if key == POLICY and most.policies is not None and value not in most.policies:
         rule = f"is not allowed on this node{most.source('policies')}"
         raise QuotaError(source, value, rule, f"write {' or '.join(most.policies)}")

@@ -16,10 +16,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
+from gpushare.daemon.accounts import CardAccounts
 from gpushare.daemon.core.log import log
 from gpushare.daemon.limits import change_limit, reclaim_burst, reclaim_rounds, update_burst_limits
+from gpushare.daemon.node import Node
 from gpushare.daemon.observe.sampler import free_dead_records
-from gpushare.daemon.pages.tenants import Pages
+from gpushare.daemon.pages.tenants import Pages, Tenants
 from gpushare.daemon.placement.model import (
     AllocationUse,
     CardCapacity,
@@ -28,6 +30,7 @@ from gpushare.daemon.placement.model import (
 )
 from gpushare.daemon.placement.request import NoRoom
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.errors import UserError
 from gpushare.quota.effective_request import EffectiveRequest, change_recorded, resolve_request
@@ -73,8 +76,8 @@ def set_quota(record: TenantRecord, change: Mapping[str, str], state: DaemonStat
     NoRoom, QuotaError, NotResizable: nothing was changed.
     """
     # Before the values: they are read as those of a share.
-    pages = _pages_to_change(record, change, state)
-    spoken = parse_change(_without_profile(record, change, state))
+    pages = _pages_to_change(record, change, state.tenants)
+    spoken = parse_change(_without_profile(record, change, state.node))
     values = {key: _canonical_text(key, one.value) for key, one in spoken.requested.items()}
     limit = record.allocations[0].memory_limit_bytes
     if _LIMIT not in values and limit is not None and limit <= (spoken.memory_bytes or 0):
@@ -86,7 +89,7 @@ def set_quota(record: TenantRecord, change: Mapping[str, str], state: DaemonStat
         overrides.pop(PROFILE, None)  # it is not that any more
     changed = _resolved(record, overrides, spoken, state)
     if "weight" in spoken.requested:
-        _refuse_idle_weight(changed, spoken, state)
+        _refuse_idle_weight(changed, spoken, state.node)
     if PROFILE not in overrides:
         state.node.overrides.forget(record.settings_key, PROFILE)
     state.node.overrides.set(record.settings_key, values)
@@ -101,12 +104,12 @@ def reset_quota(record: TenantRecord, keys: Collection[str], state: DaemonState)
     It takes effect at once, or is refused if others have been allocated the memory meanwhile.
     NoRoom, QuotaError, NotResizable: nothing was changed.
     """
-    dropped = _set_of(record, keys, state)
+    dropped = _set_of(record, keys, state.node)
     kept = state.node.overrides.of(record.settings_key)
     pages = None
     changed = record
     if not dropped.isdisjoint(_QUOTA):
-        pages = _pages_to_change(record, dropped & _QUOTA, state)
+        pages = _pages_to_change(record, dropped & _QUOTA, state.tenants)
         overrides = {key: text for key, text in kept.items() if key not in dropped}
         changed = _resolved(record, overrides, QuotaRequest(), state)
     state.node.overrides.forget(record.settings_key, *dropped)
@@ -125,9 +128,9 @@ def _previous(record: TenantRecord, keys: Collection[str]) -> dict[str, str]:
     return {key: recorded_text(record.quota[key]) for key in keys if key in record.quota}
 
 
-def _set_of(record: TenantRecord, keys: Collection[str], state: DaemonState) -> set[str]:
+def _set_of(record: TenantRecord, keys: Collection[str], node: Node) -> set[str]:
     """Return what an operator has set of `keys`, with what goes along; NotResizable: nothing."""
-    own = {*filter(record.is_set, _QUOTA), *state.node.overrides.of(record.settings_key)}
+    own = {*filter(record.is_set, _QUOTA), *node.overrides.of(record.settings_key)}
     dropped = own.intersection(keys) if keys else own
     if not dropped:
         what = ", ".join(sorted(keys)) or "the quota"
@@ -142,16 +145,16 @@ def _set_of(record: TenantRecord, keys: Collection[str], state: DaemonState) -> 
 
 
 def _without_profile(
-    record: TenantRecord, change: Mapping[str, str], state: DaemonState
+    record: TenantRecord, change: Mapping[str, str], node: Node
 ) -> Mapping[str, str]:
     """Return `change` with the values of its profile; a part of a card is that of the tenant's."""
     if PROFILE not in change:
         return change
-    values = expand_change(change, state.node.config.terms.profiles)
+    values = expand_change(change, node.config.terms.profiles)
     percent = KEYS["memory-percent"].parse(values.pop("memory-percent", "100"))
     assert not isinstance(percent, (str, tuple))
     if "memory" not in values:
-        cards = [state.node.loaded().card(one.uuid) for one in record.allocations]
+        cards = [node.loaded().card(one.uuid) for one in record.allocations]
         sizes = {card.memory_bytes for card in cards if card is not None}
         if len(sizes) != 1:
             rule = f"is a part of a card, and the cards of {record.title} have different sizes"
@@ -181,7 +184,7 @@ def _resolved(
 
     if not record.shared or not is_touched(*_MEMORY, _LIMIT, *COMPUTE_KEYS):
         return replace(record, quota=rows)
-    terms = request_policy(record, state)
+    terms = request_policy(record, state.node)
     # The node's defaults of now are for what the operator sets of compute, and for nothing else.
     sets_compute = not overrides.keys().isdisjoint(COMPUTE_KEYS)
     quota = change_recorded(rows, spoken.requested, terms.defaults if sets_compute else None)
@@ -203,7 +206,8 @@ def _resolved(
             class_=effective.class_,
         )
     allocations = tuple(
-        _allocation(allocation, changed, record, quota, state) for allocation in record.allocations
+        _allocation(allocation, changed, record, quota, state.node)
+        for allocation in record.allocations
     )
     changed = replace(changed, allocations=allocations)
     if _memory(changed) != _memory(record):
@@ -235,7 +239,7 @@ def _allocation(
     changed: TenantRecord,
     record: TenantRecord,
     quota: QuotaRequest,
-    state: DaemonState,
+    node: Node,
 ) -> CardAllocation:
     """Return what `quota` gives a tenant of one card.
 
@@ -247,7 +251,7 @@ def _allocation(
 
     memory_bytes, limit_bytes = allocation.quota_bytes, allocation.memory_limit_bytes
     if not is_same(*_MEMORY):
-        card = state.node.loaded().card(allocation.uuid)
+        card = node.loaded().card(allocation.uuid)
         if quota.memory_bytes is not None:
             memory_bytes = quota.memory_bytes
         elif card is not None:
@@ -267,7 +271,7 @@ def _refuse_without_memory(
     changed: TenantRecord, record: TenantRecord, quota: QuotaRequest, state: DaemonState
 ) -> None:
     """Raise NoRoom or QuotaError where a tenant cannot have the memory of `changed`."""
-    pages = _resizable_pages(record, state)
+    pages = _resizable_pages(record, state.tenants)
     for number, allocation in enumerate(changed.allocations):
         context_bytes = pages.grant.context_bytes(number)
         if changed.is_set("memory") and allocation.quota_bytes <= context_bytes:
@@ -278,22 +282,20 @@ def _refuse_without_memory(
     _check_room(record, changed.allocations, state)
 
 
-def _pages_to_change(
-    record: TenantRecord, keys: Collection[str], state: DaemonState
-) -> Pages | None:
+def _pages_to_change(record: TenantRecord, keys: Collection[str], tenants: Tenants) -> Pages | None:
     """Return the pages in which a change of `keys` is written, None if in none; NotResizable."""
     if record.allocations and set(keys) <= DURATIONS:
         return None
-    return _resizable_pages(record, state)
+    return _resizable_pages(record, tenants)
 
 
-def _resizable_pages(record: TenantRecord, state: DaemonState) -> Pages:
+def _resizable_pages(record: TenantRecord, tenants: Tenants) -> Pages:
     """Return the pages of a tenant whose quota can be changed; NotResizable."""
     if not record.allocations:
         raise NotResizable(f"{record.title} has no GPU: {record.why}")
     if not record.shared:
         raise NotResizable(f"{record.title} has whole cards. You can set quotas only for shares")
-    pages = state.tenants.pages.get(record.key)
+    pages = tenants.pages.get(record.key)
     if pages is None:
         raise NotResizable(
             f"the pages of {record.title} are lost, or of another version of gpushare; restart "
@@ -340,7 +342,7 @@ def _write_cores(record: TenantRecord, pages: Pages) -> None:
 def _check_room(
     record: TenantRecord, allocations: tuple[CardAllocation, ...], state: DaemonState
 ) -> None:
-    if _is_within_claim(replace(record, allocations=allocations), state):
+    if _is_within_claim(replace(record, allocations=allocations), state.node, state.ledger):
         return
     more = {
         old.uuid: new.quota_bytes - old.quota_bytes
@@ -349,7 +351,7 @@ def _check_room(
     if any(size > 0 for size in more.values()):
         state.ledger.integrity.refuse()
     for _ in reclaim_rounds():
-        capacities = _capacities_for(record, state)
+        capacities = _capacities_for(record, state.accounts)
         if not reclaim_burst(more, capacities, state):
             break
     wanted = {allocation.uuid: allocation.quota_bytes for allocation in allocations}
@@ -358,12 +360,12 @@ def _check_room(
             check_memory_growth(capacity, record.key, record.title, wanted[capacity.card.uuid])
 
 
-def _capacities_for(record: TenantRecord, state: DaemonState) -> tuple[CardCapacity, ...]:
+def _capacities_for(record: TenantRecord, accounts: CardAccounts) -> tuple[CardCapacity, ...]:
     """Return the cards as a change finds them: an evicted tenant needs no room until its restore.
 
     What a card could never give to it is refused nevertheless: it would not be restored any more.
     """
-    capacities = state.accounts.capacities()
+    capacities = accounts.capacities()
     if not record.is_off_card:
         return capacities
     own = {
@@ -377,18 +379,14 @@ def _capacities_for(record: TenantRecord, state: DaemonState) -> tuple[CardCapac
     )
 
 
-def _is_within_claim(record: TenantRecord, state: DaemonState) -> bool:
+def _is_within_claim(record: TenantRecord, node: Node, ledger: Ledger) -> bool:
     """Whether a claim decides what `record` may have; NoRoom if that is less."""
-    return state.ledger.refuse_above_claim(record, state.node.loaded().cards, state.node.policy_of)
+    return ledger.refuse_above_claim(record, node.loaded().cards, node.policy_of)
 
 
-def request_policy(record: TenantRecord, state: DaemonState) -> RequestPolicy:
+def request_policy(record: TenantRecord, node: Node) -> RequestPolicy:
     """Return what the node holds a tenant to."""
-    return (
-        state.node.config.users
-        if record.is_rootless
-        else state.node.config.terms_of(record.namespace)
-    )
+    return node.config.users if record.is_rootless else node.config.terms_of(record.namespace)
 
 
 def _share(quota: QuotaRequest, record: TenantRecord) -> EffectiveRequest:
@@ -402,9 +400,9 @@ def _share(quota: QuotaRequest, record: TenantRecord) -> EffectiveRequest:
 
 def _check_cores(changed: TenantRecord, state: DaemonState) -> None:
     """Raise NoRoom if the cards do not have the cores that would be reserved for `changed`."""
-    if _is_within_claim(changed, state):
+    if _is_within_claim(changed, state.node, state.ledger):
         return
-    for capacity in _capacities_for(changed, state):
+    for capacity in _capacities_for(changed, state.accounts):
         for allocation in changed.allocations:
             if allocation.uuid == capacity.card.uuid:
                 cores = changed.reserved_cores(allocation, capacity.policy)
@@ -435,10 +433,10 @@ def check_cores_growth(capacity: CardCapacity, key: str, tenant: str, cores: int
         )
 
 
-def _refuse_idle_weight(changed: TenantRecord, quota: QuotaRequest, state: DaemonState) -> None:
+def _refuse_idle_weight(changed: TenantRecord, quota: QuotaRequest, node: Node) -> None:
     """Refuse a weight that would have no effect."""
     held = {
-        changed.policy_on(allocation, state.node.policy_of(allocation.uuid))
+        changed.policy_on(allocation, node.policy_of(allocation.uuid))
         for allocation in changed.allocations
     }
     if _WEIGHED not in held:
@@ -451,11 +449,11 @@ def _refuse_idle_weight(changed: TenantRecord, quota: QuotaRequest, state: Daemo
 OVER_QUOTA_KEY: Final = "over-quota-action"
 
 
-def set_over_quota_action(record: TenantRecord, text: str, state: DaemonState) -> None:
+def set_over_quota_action(record: TenantRecord, text: str, node: Node) -> None:
     """Have the audit go as far as `text` with `record`; QuotaError, NotResizable: as it was."""
     source = ValueSource("operator", f"--{OVER_QUOTA_KEY}")
     choice = str(read(OVER_QUOTA_KEY, source, text, OPERATORS).value)
     if not record.shared:
         raise NotResizable(f"{record.title} has no share of a card, so the audit does not check it")
-    state.node.overrides.set(record.settings_key, {OVER_QUOTA_KEY: choice})
+    node.overrides.set(record.settings_key, {OVER_QUOTA_KEY: choice})
     log("tenant-resized", **_names(record), **{OVER_QUOTA_KEY: choice})

@@ -129,7 +129,7 @@ class Operations:
         return reply(create.create(container, self._state, self._room))
 
     def checkpoint(self, identity: str) -> ControlReply:
-        create.refuse_checkpoint(identity, self._state)
+        create.refuse_checkpoint(identity, self._state.ledger)
         return reply()
 
     def bind(
@@ -151,7 +151,7 @@ class Operations:
 
     def release(self, key: str, identity: str) -> ControlReply:
         if key in self._state.ledger.entries:
-            record = bind.owned_record(key, identity, self._state)
+            record = bind.owned_record(key, identity, self._state.node, self._state.ledger)
             if record.state != "reserved":
                 release.handle_process_end(key, self._state)
             elif not runs_unbound(record):  # else the end of its launcher counts
@@ -175,7 +175,7 @@ class Operations:
 
     def _granted_ticket(self, secret: str, pid: int) -> TicketRecord:
         """Return the ticket that the caller itself has taken; TicketNotFound: it is not granted."""
-        ticket = queue.find_granted(secret, self._state)
+        ticket = queue.find_granted(secret, self._state.ledger)
         if ticket is None or ticket.pid != pid:
             raise queue.TicketNotFound(
                 "the ticket has ended or is another process's. Run the command again"
@@ -256,7 +256,7 @@ class Operations:
                 return resize.reset_quota(current, keys, state)
             changed = resize.set_quota(current, change, state) if change else current
             if on_over is not None:
-                resize.set_over_quota_action(changed, on_over, state)
+                resize.set_over_quota_action(changed, on_over, state.node)
             return changed
 
         return self._shown(state.decide.run(apply))
@@ -286,7 +286,7 @@ class Operations:
 
         def job() -> None:
             self._control.stop(record, stop)
-            after.extend(interventions(record, self._state))  # it may end at once
+            after.extend(interventions(record, self._state.ledger))  # it may end at once
 
         self._freeze(job)
         return reply({"tenant": {**row, "interventions": after}})
@@ -347,21 +347,23 @@ class Operations:
         return reply({**scheduled.prepare(claim, self._state)})
 
     def claim_pods(self, uid: str, pods: Sequence[str]) -> ControlReply:
-        scheduled.set_pods(uid, tuple(dict.fromkeys(pods)), self._state)
+        scheduled.set_pods(uid, tuple(dict.fromkeys(pods)), self._state.ledger)
         return reply()
 
     def claim_unprepare(self, uid: str) -> ControlReply:
-        scheduled.unprepare(uid, self._state)
+        scheduled.unprepare(uid, self._state.node, self._state.ledger)
         return reply()
 
     def claims(self) -> ControlReply:
-        return scheduled.claim_rows(self._state), {}
+        return scheduled.claim_rows(self._state.ledger), {}
 
     # --- the node and its cards ---
 
     def cards(self) -> ControlReply:
         state = self._state
-        profiles = [] if state.node.driver is None else list(profile_rows(state))
+        profiles = (
+            [] if state.node.driver is None else list(profile_rows(state.node, state.accounts))
+        )
         return card_rows(state), {"profiles": profiles} if profiles else {}
 
     def card_policy(self, card: str, policy: str | None) -> ControlReply:
@@ -373,12 +375,12 @@ class Operations:
 
     def card_cordon(self, card: str, reason: str | None) -> ControlReply:
         named = self._named(card)
-        cards.cordon_card(named, reason or "", self._state)
+        cards.cordon_card(named, reason or "", self._state.node, self._state.ledger)
         return self._card(named.uuid)
 
     def card_uncordon(self, card: str) -> ControlReply:
         named = self._named(card)
-        cards.uncordon_card(named, self._state)
+        cards.uncordon_card(named, self._state.node, self._state.ledger)
         return self._card(named.uuid)
 
     def _named(self, card: str) -> Card:
@@ -402,7 +404,7 @@ class Operations:
             (("tenant", row) for row in metrics.tenant_rows(state)),
             # The last: a tenant that is released meanwhile is in it, also if it was among the
             # others.
-            (("ended", row) for row in metrics.ended_rows(state)),
+            (("ended", row) for row in metrics.ended_rows(state.tenants)),
         )
         return ({kind: row} for kind, row in rows), {"node": metrics.daemon_metrics(state)}
 
@@ -414,11 +416,11 @@ class Operations:
 
     def node_setting(self, key: str, value: str, source: str) -> ControlReply:
         if not source:
-            reload.reset_node_setting(key, self._state)
+            reload.reset_node_setting(key, self._state.node, self._state.ledger)
         elif not value:
             raise MalformedRequest("value is missing")
         else:
-            reload.set_node_setting(key, value, source, self._state)
+            reload.set_node_setting(key, value, source, self._state.node, self._state.ledger)
         return reply()
 
 

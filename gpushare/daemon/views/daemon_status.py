@@ -13,9 +13,11 @@ from gpushare.daemon.cards.mps_state import MPS, MpsCardState
 from gpushare.daemon.eviction.checkpoint_client import why_unsupported
 from gpushare.daemon.eviction.preconditions import host_memory_bound
 from gpushare.daemon.limits import best_isolation
+from gpushare.daemon.node import Node
 from gpushare.daemon.observed import UnallocatedContainer
 from gpushare.daemon.placement.model import CardCapacity
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.views.metrics import node_name
 from gpushare.daemon.views.rows import card_index
 from gpushare.protocol import DaemonStatus
@@ -37,7 +39,7 @@ def _unhealthy(state: DaemonState) -> Iterator[str]:
             card = f"card {capacity.card.index} ({capacity.card.model})"
             yield f"{card} is unhealthy: {capacity.health}{kept}"
         elif capacity.backend == MPS:
-            yield from _mps_faults(capacity, state)
+            yield from _mps_faults(capacity, state.node, state.ledger)
         elif capacity.compute_mode:
             yield (
                 f"card {capacity.card.index} is in compute mode {capacity.compute_mode}: one "
@@ -46,9 +48,9 @@ def _unhealthy(state: DaemonState) -> Iterator[str]:
             )
 
 
-def _unlisted_instances(state: DaemonState) -> Iterator[str]:
+def _unlisted_instances(node: Node) -> Iterator[str]:
     """Yield the MIG instances that the CDI spec of the driver does not list."""
-    driver = state.node.driver
+    driver = node.driver
     instances = [card for card in driver.cards if card.instance] if driver else []
     if driver is None or not instances:
         return
@@ -65,14 +67,14 @@ def _unlisted_instances(state: DaemonState) -> Iterator[str]:
         )
 
 
-def _mps_faults(capacity: CardCapacity, state: DaemonState) -> Iterator[str]:
+def _mps_faults(capacity: CardCapacity, node: Node, ledger: Ledger) -> Iterator[str]:
     """Yield why a card in MPS mode takes no containers, or no processes."""
     card = f"card {capacity.card.index}"
     if capacity.backend_fault:
         yield f"{card} is in MPS mode, and {capacity.backend_fault}"
-    server = state.node.mps.cards.get(capacity.card.uuid, MpsCardState())
+    server = node.mps.cards.get(capacity.card.uuid, MpsCardState())
     if server.server_state == "FAULT":
-        records = state.ledger.entries
+        records = ledger.entries
         names = [records[key].title for key in sorted(server.losses) if key in records]
         held = f": {', '.join(names)}" if names else ""
         yield (
@@ -81,10 +83,10 @@ def _mps_faults(capacity: CardCapacity, state: DaemonState) -> Iterator[str]:
         )
 
 
-def _unallocated_warning(found: UnallocatedContainer, state: DaemonState) -> str:
+def _unallocated_warning(found: UnallocatedContainer, node: Node) -> str:
     return (
         f"process {found.pid} ({found.name}) in {found.container} has "
-        f"{format_size(found.bytes)} of card {card_index(found.uuid, state)} and no allocation: it "
+        f"{format_size(found.bytes)} of card {card_index(found.uuid, node)} and no allocation: it "
         "bypasses gpushare. Run it with the runtime gpushare, without --privileged"
     )
 
@@ -103,9 +105,10 @@ def status_row(state: DaemonState) -> DaemonStatus:
     elif state.observed.usage.stale:
         warnings.append(f"the driver's figures are stale: {state.observed.usage.stale}")
     warnings += _unhealthy(state)
-    warnings += _unlisted_instances(state)
+    warnings += _unlisted_instances(state.node)
     warnings += [
-        _unallocated_warning(one, state) for one in state.observed.unallocated[:_MOST_UNALLOCATED]
+        _unallocated_warning(one, state.node)
+        for one in state.observed.unallocated[:_MOST_UNALLOCATED]
     ]
     if state.node.scheduler_fault:
         warnings.append(state.node.scheduler_fault)
@@ -135,19 +138,19 @@ def status_row(state: DaemonState) -> DaemonStatus:
         config="" if state.node.config.file is None else str(state.node.config.file),
         library_dir=str(state.node.libraries),
         run_dir=str(state.node.config.run_dir),
-        node_name=node_name(state),
+        node_name=node_name(state.node),
         kubernetes_mode=state.node.config.kubernetes_mode,
         accepts_node_labels=state.node.config.accepts_node_labels,
         node_settings=dict(state.node.config.node_settings),
-        eviction_fault=_eviction_fault(state),
+        eviction_fault=_eviction_fault(state.node),
         warnings=[text[:_MOST_WARNING_LETTERS] for text in warnings[:_MOST_WARNINGS]],
     )
 
 
-def _eviction_fault(state: DaemonState) -> str:
+def _eviction_fault(node: Node) -> str:
     """Return why no container of this node can be evicted, "" if they can."""
-    if state.node.driver is None:
+    if node.driver is None:
         return "there is no driver"
-    if host_memory_bound(state) <= 0:
+    if host_memory_bound(node) <= 0:
         return "evict.host_memory of gpushare.yaml is 0"
-    return why_unsupported(state.node.driver.nvml.driver_version)
+    return why_unsupported(node.driver.nvml.driver_version)

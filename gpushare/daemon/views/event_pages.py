@@ -12,6 +12,7 @@ from gpushare import protocol
 from gpushare.daemon.identity.container_names import SHORTEST_ID
 from gpushare.daemon.lifecycle import tenant_names
 from gpushare.daemon.lifecycle.tenant_names import TenantNotFound
+from gpushare.daemon.node import Node
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.history import EventSubject, History
 from gpushare.daemon.store.record import TenantRecord
@@ -33,7 +34,7 @@ def event_page(name: str, since: float, after: int, state: DaemonState) -> Itera
     # All pages of one answer are of the same containers.
     subject = store.subjects.pop(name, None) if after else None
     if subject is None:
-        subject = _find_subject(name, records, store, state) if name else EventSubject()
+        subject = _find_subject(name, records, store, state.node) if name else EventSubject()
     found = store.page(subject, since, after, protocol.HISTORY_ROWS)
     if name and len(found) == protocol.HISTORY_ROWS:
         store.subjects[name] = subject
@@ -77,7 +78,7 @@ class _KnownContainer:
 
 
 def _find_subject(
-    name: str, records: Sequence[TenantRecord], store: History, state: DaemonState
+    name: str, records: Sequence[TenantRecord], store: History, node: Node
 ) -> EventSubject:
     """Return what `name` means; TenantNotFound.
 
@@ -85,7 +86,7 @@ def _find_subject(
     key; those of a pod; the one container whose name or ID begins so.
     """
     containers = _known_containers(name, records, store)
-    cards = () if state.node.driver is None else state.node.driver.cards
+    cards = () if node.driver is None else node.driver.cards
     is_card = any(card.uuid == name for card in cards)
     is_card = is_card or (not containers and store.has_card(name))
     by_id = [one for one in containers if one.id.startswith(name)]

@@ -17,9 +17,11 @@ from typing import Final, NamedTuple
 import gpushare
 from gpushare import abi
 from gpushare.daemon.core.log import event_count, log
+from gpushare.daemon.node import Node
 from gpushare.daemon.observe.compute_usage import GATE
+from gpushare.daemon.observed import Observations
 from gpushare.daemon.pages.grant_page import Gate
-from gpushare.daemon.pages.tenants import Pages
+from gpushare.daemon.pages.tenants import Pages, Tenants
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.rows import CardShares, tenant_row
@@ -35,7 +37,7 @@ def daemon_metrics(state: DaemonState) -> NodeMetrics:
     starts = [one for one in state.queue.waiting if not one.container]
     return NodeMetrics(
         version=gpushare.__version__,
-        node_name=node_name(state),
+        node_name=node_name(state.node),
         started=state.started,
         driver_version="" if driver is None else driver.nvml.driver_version,
         cuda_version="" if driver is None else driver.nvml.cuda_version,
@@ -52,9 +54,9 @@ def daemon_metrics(state: DaemonState) -> NodeMetrics:
     )
 
 
-def node_name(state: DaemonState) -> str:
+def node_name(node: Node) -> str:
     """Return the name of this machine in Kubernetes, "" if it is not known here."""
-    return state.node.config.node_name or os.environ.get(NODE_NAME, "")
+    return node.config.node_name or os.environ.get(NODE_NAME, "")
 
 
 def tenant_rows(state: DaemonState) -> Iterator[TenantRow]:
@@ -118,10 +120,10 @@ class _EndedRow(NamedTuple):
     row: EndedTenantRow
 
 
-def ended_rows(state: DaemonState) -> Iterator[EndedTenantRow]:
+def ended_rows(tenants: Tenants) -> Iterator[EndedTenantRow]:
     """Yield a row for each tenant that was released in the last minute, the earliest first."""
     oldest = time.monotonic() - KEPT_SECONDS
-    yield from (kept.row for kept in state.tenants.ended.values() if kept.at >= oldest)
+    yield from (kept.row for kept in tenants.ended.values() if kept.at >= oldest)
 
 
 def keep_last_figures(key: str, state: DaemonState) -> None:
@@ -153,21 +155,21 @@ def _last_row(record: TenantRecord, state: DaemonState) -> EndedTenantRow:
     row = tenant_row(record, state, CardShares(state))
     for number, part in enumerate(row["cards"]):
         if pages is not None:
-            gpu_ns, waited_ns = _since_the_last_look(record, number, pages, state)
+            gpu_ns, waited_ns = _since_the_last_look(record, number, pages, state.observed)
             part["gpu_seconds"] += gpu_ns / 1e9
             part["compute"]["throttled_ns"] += waited_ns
     return {**row, "ended": time.time()}
 
 
 def _since_the_last_look(
-    record: TenantRecord, number: int, pages: Pages, state: DaemonState
+    record: TenantRecord, number: int, pages: Pages, observed: Observations
 ) -> tuple[int, int]:
     """Return what a tenant received of a card, and how long it waited, since the last look.
 
     The compute meter looks a few times a second. Of a tenant that an earlier daemon placed it must
     have looked once: what that daemon has counted is not counted again.
     """
-    known = state.observed.compute.get((record.key, record.allocations[number].uuid))
+    known = observed.compute.get((record.key, record.allocations[number].uuid))
     if known is None and pages.adopted:
         return 0, 0
 

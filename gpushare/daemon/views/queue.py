@@ -8,7 +8,9 @@ from dataclasses import replace
 from itertools import count
 from typing import Final
 
+from gpushare.daemon.accounts import CardAccounts
 from gpushare.daemon.core.loop import boottime
+from gpushare.daemon.node import Node
 from gpushare.daemon.placement.choose import find_obstacle
 from gpushare.daemon.placement.model import AllocationUse, CardCapacity
 from gpushare.daemon.placement.request import PlacementRequest
@@ -30,10 +32,10 @@ from gpushare.quota.size import format_size
 _SOURCE: Final = ValueSource("default", PROFILE)
 
 
-def profile_rows(state: DaemonState) -> Iterator[ProfileStatus]:
+def profile_rows(node: Node, accounts: CardAccounts) -> Iterator[ProfileStatus]:
     """Yield the row of each profile, in the order of gpushare.yaml."""
-    terms = state.node.config.terms
-    capacities = state.accounts.capacities()
+    terms = node.config.terms
+    capacities = accounts.capacities()
     for profile in terms.profiles.values():
         request = _request(profile, terms.defaults.policy)
         yield ProfileStatus(
@@ -75,7 +77,7 @@ def queue_rows(state: DaemonState) -> Iterator[QueueEntry]:
     tickets = state.ledger.tickets
     for ticket in tickets.values():
         if ticket.is_granted:
-            yield _granted(ticket, state)
+            yield _granted(ticket, state.node)
     for position, one in enumerate(state.queue.waiting, 1):
         record = state.ledger.entries.get(one.ticket)
         if one.container and record is not None:
@@ -106,8 +108,8 @@ def _reason(ticket: TicketRecord, state: DaemonState) -> str:
     return state.ledger.integrity.why or state.queue.reasons.get(ticket.id, "")
 
 
-def _granted(ticket: TicketRecord, state: DaemonState) -> QueueEntry:
-    indices = [card_index(allocation.uuid, state) for allocation in ticket.allocations]
+def _granted(ticket: TicketRecord, node: Node) -> QueueEntry:
+    indices = [card_index(allocation.uuid, node) for allocation in ticket.allocations]
     first = ticket.allocations[0]
     cores = f" and {first.cores} % of its compute" if first.cores and not first.whole else ""
     return QueueEntry(

@@ -14,13 +14,14 @@ from gpushare import abi
 from gpushare.daemon import scheduler_sync
 from gpushare.daemon.cards.mps_state import MPS
 from gpushare.daemon.identity import processes
-from gpushare.daemon.node import LoadedDriver
+from gpushare.daemon.node import LoadedDriver, Node
 from gpushare.daemon.observe.compute_usage import CHECKED, GATE
-from gpushare.daemon.observed import ComputeUsage
+from gpushare.daemon.observed import ComputeUsage, Observations
 from gpushare.daemon.pages.status_page import MemoryUse, ProcessClaim, TenantClaims
 from gpushare.daemon.placement.model import NO_NODE, CardCapacity
 from gpushare.daemon.policy import Share
 from gpushare.daemon.state import DaemonState
+from gpushare.daemon.store.ledger import Ledger
 from gpushare.daemon.store.record import CardAllocation, TenantRecord
 from gpushare.protocol.rows import (
     ACTIONS,
@@ -55,10 +56,10 @@ def _card_row(
     capacity: CardCapacity, capacities: Sequence[CardCapacity], state: DaemonState
 ) -> CardRow:
     card, links = capacity.card, state.node.loaded().links
-    fault = scheduling_fault(state)
+    fault = scheduling_fault(state.node, state.ledger)
     reason = fault or _unschedulable(capacity)
     is_closed = fault or capacity.health != "ok" or capacity.cordoned is not None
-    node, evicted = links.node(card.uuid), evicted_on(card.uuid, state)
+    node, evicted = links.node(card.uuid), evicted_on(card.uuid, state.ledger)
     largest_first = sorted(capacity.non_tenants, key=lambda process: -process.bytes)
     return CardRow(
         index=card.index,
@@ -71,7 +72,7 @@ def _card_row(
         is_datacenter=card.datacenter,
         memory_bytes=card.memory_bytes,
         system_reserved_bytes=capacity.reserve_bytes,
-        used_bytes=_used_bytes(capacity, state),
+        used_bytes=_used_bytes(capacity, state.observed),
         allocated_bytes=capacity.allocated_bytes,
         burst_used_bytes=capacity.burst_used_bytes,
         burst_granted_bytes=capacity.burst_granted_bytes,
@@ -95,7 +96,7 @@ def _card_row(
         max_tenants=capacity.max_tenants,
         mode=_mode(capacity),
         utilization=capacity.utilization,
-        sensors=_sensors(card.uuid, state),
+        sensors=_sensors(card.uuid, state.observed),
         health=capacity.health,
         xids={
             str(number): count
@@ -122,11 +123,11 @@ def _card_row(
     )
 
 
-def scheduling_fault(state: DaemonState) -> str:
+def scheduling_fault(node: Node, ledger: Ledger) -> str:
     """Return why no container gets a card of this node now, "" if they do."""
-    if state.node.driver_fault:
-        return f"driver: {state.node.driver_fault}"
-    return f"integrity: {state.ledger.integrity.why}" if state.ledger.integrity.why else ""
+    if node.driver_fault:
+        return f"driver: {node.driver_fault}"
+    return f"integrity: {ledger.integrity.why}" if ledger.integrity.why else ""
 
 
 def _unschedulable(capacity: CardCapacity) -> str:
@@ -147,10 +148,10 @@ def _mode(capacity: CardCapacity) -> str:
     return "exclusive" if capacity.exclusive else "shared"
 
 
-def _used_bytes(capacity: CardCapacity, state: DaemonState) -> int | None:
+def _used_bytes(capacity: CardCapacity, observed: Observations) -> int | None:
     figures = [
         use.bytes
-        for seen in state.observed.usage.processes.values()
+        for seen in observed.usage.processes.values()
         for uuid, use in seen
         if uuid == capacity.card.uuid
     ]
@@ -164,9 +165,9 @@ def _non_tenant_actions(capacity: CardCapacity, unknown: str) -> dict[str, int]:
     return {action: actions.count(action) for action in ACTIONS}
 
 
-def _sensors(uuid: str, state: DaemonState) -> CardSensors:
+def _sensors(uuid: str, observed: Observations) -> CardSensors:
     """Return what the sensors of a card said last; nothing if the driver does not answer."""
-    last = state.observed.last
+    last = observed.last
     return {} if last is None else last.sample.sensors.get(uuid, {})
 
 
@@ -177,11 +178,11 @@ class EvictedOnCard(NamedTuple):
     bytes: int
 
 
-def evicted_on(uuid: str, state: DaemonState) -> EvictedOnCard:
+def evicted_on(uuid: str, ledger: Ledger) -> EvictedOnCard:
     """Return the tenants whose memory was evicted from a card, and its bytes."""
     sizes = [
         size
-        for record in state.ledger.entries.values()
+        for record in ledger.entries.values()
         if record.is_off_card and record.eviction is not None
         for card, size in zip(record.eviction.cards, record.eviction.card_bytes, strict=False)
         if card == uuid
@@ -189,9 +190,9 @@ def evicted_on(uuid: str, state: DaemonState) -> EvictedOnCard:
     return EvictedOnCard(len(sizes), sum(sizes))
 
 
-def card_index(uuid: str, state: DaemonState) -> int:
+def card_index(uuid: str, node: Node) -> int:
     """Return the index of a card, -1 if it is gone."""
-    card = None if state.node.driver is None else state.node.driver.card(uuid)
+    card = None if node.driver is None else node.driver.card(uuid)
     return -1 if card is None else card.index
 
 
@@ -208,7 +209,9 @@ class CardShares:
     def of(self, key: str, uuid: str) -> Share | None:
         """Return the share of a tenant on a card; None while it takes no turns there."""
         if uuid not in self._of_card:
-            self._of_card[uuid] = scheduler_sync.shares_on_card(uuid, self._state)
+            self._of_card[uuid] = scheduler_sync.shares_on_card(
+                uuid, self._state.node, self._state.ledger
+            )
         return self._of_card[uuid].get(key)
 
 
@@ -234,10 +237,10 @@ def tenant_row(record: TenantRecord, state: DaemonState, shares: CardShares) -> 
         "class": record.class_,
         "priority": record.priority,
         "isolation": record.isolation,
-        "interventions": interventions(record, state),
+        "interventions": interventions(record, state.ledger),
         "created": record.created,
         "idle_since": state.observed.idle.get(record.key),
-        "eviction": eviction_row(record, state),
+        "eviction": eviction_row(record, state.node, state.observed),
         "denied_allocations": 0 if pages is None else pages.denials.total,
         "denied_since_start": 0 if pages is None else pages.denials.seen,
         "cards": cards,
@@ -250,13 +253,13 @@ def _user(record: TenantRecord) -> int | None:
     return processes.owner_of(record.pid) if record.state == "bound" else None
 
 
-def interventions(record: TenantRecord, state: DaemonState) -> list[Intervention]:
+def interventions(record: TenantRecord, ledger: Ledger) -> list[Intervention]:
     """Return what froze, paused or is stopping a tenant."""
-    freezes = state.ledger.freezes.of(record.key)
+    freezes = ledger.freezes.of(record.key)
     return [Intervention(by=freeze.by, reason=freeze.why, since=freeze.since) for freeze in freezes]
 
 
-def eviction_row(record: TenantRecord, state: DaemonState) -> TenantEviction | None:
+def eviction_row(record: TenantRecord, node: Node, observed: Observations) -> TenantEviction | None:
     """Return where the GPU memory of a tenant is, None if it is on its cards."""
     eviction = record.eviction
     if eviction is None:
@@ -267,9 +270,9 @@ def eviction_row(record: TenantRecord, state: DaemonState) -> TenantEviction | N
         cause=eviction.cause,
         reason=eviction.reason,
         bytes=eviction.bytes,
-        from_cards=[card_index(uuid, state) for uuid in eviction.cards],
+        from_cards=[card_index(uuid, node) for uuid in eviction.cards],
         held=eviction.held,
-        waits_since=state.observed.waiting.get(record.key),
+        waits_since=observed.waiting.get(record.key),
         error=eviction.error,
     )
 
@@ -303,7 +306,7 @@ def tenant_card(
         oversubscribed_limit_bytes=allocation.managed_bytes,
         peak_bytes=max(used_bytes, min(observed.peaks.get(place, 0), most_bytes)),
         expected_bytes=memory.expected_bytes,
-        driver_bytes=_driver_bytes(record.key, allocation.uuid, state),
+        driver_bytes=_driver_bytes(record.key, allocation.uuid, state.observed),
         over_quota_bytes=max(0, finding.used_bytes - finding.may_bytes) if finding else 0,
         over_quota_state=finding.level if finding else "",
         cores=allocation.cores,
@@ -318,8 +321,8 @@ def tenant_card(
     )
 
 
-def _driver_bytes(key: str, uuid: str, state: DaemonState) -> int | None:
-    seen = state.observed.usage.processes.get(key, ())
+def _driver_bytes(key: str, uuid: str, observed: Observations) -> int | None:
+    seen = observed.usage.processes.get(key, ())
     return driver_bytes(use.bytes for card, use in seen if card == uuid)
 
 

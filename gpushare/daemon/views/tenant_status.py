@@ -15,9 +15,12 @@ from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.cards.mps_state import MPS, MpsCardState
 from gpushare.daemon.eviction.evictions import kill_hangs
 from gpushare.daemon.identity import processes
+from gpushare.daemon.node import Node
 from gpushare.daemon.observe.sampler import mps_clients
 from gpushare.daemon.observe.time_limits import ends_at, is_near, seconds_left
+from gpushare.daemon.observed import Observations
 from gpushare.daemon.pages.status_page import ProcessClaim
+from gpushare.daemon.pages.tenants import Tenants
 from gpushare.daemon.state import DaemonState
 from gpushare.daemon.store.record import TenantRecord
 from gpushare.daemon.views.rows import CardShares, card_index, driver_bytes, tenant_row
@@ -66,7 +69,7 @@ def tenant_status(
             "reason": record.why,
             "pid": record.pid,
             "weight": record.weight,
-            "mps": _mps(record, state),
+            "mps": _mps(record, state.node, state.tenants),
             "over_quota_action": state.node.over_quota_action(record) if record.shared else "",
             "ends_at": ends_at(record),
             "processes": _process_rows(record, state, lookups) if record.state == "bound" else [],
@@ -77,18 +80,18 @@ def tenant_status(
     )
 
 
-def _mps(record: TenantRecord, state: DaemonState) -> TenantMps | None:
+def _mps(record: TenantRecord, node: Node, tenants: Tenants) -> TenantMps | None:
     """Return what a tenant has of its card's MPS server, None for one that is no client."""
     if record.isolation != MPS or not record.allocations:
         return None
-    grant, loss = state.node.mps.grant_of(record.key), state.node.mps.loss_of(record.key)
-    card = state.node.mps.cards.get(record.allocations[0].uuid, MpsCardState())
+    grant, loss = node.mps.grant_of(record.key), node.mps.loss_of(record.key)
+    card = node.mps.cards.get(record.allocations[0].uuid, MpsCardState())
     limit = grant.memory_limit if grant else ""
     return TenantMps(
         share=grant.share if grant else "",
         percentage=grant.percentage if grant else 100,
         chunks=grant.chunks if grant else 0,
-        memory_limit="cgroup" if record.key in state.tenants.limited_clients else limit,
+        memory_limit="cgroup" if record.key in tenants.limited_clients else limit,
         server_state=card.server_state,
         lost=loss.reason if loss else "",
     )
@@ -122,14 +125,15 @@ class TenantProcessUse(NamedTuple):
 def processes_of(
     record: TenantRecord,
     claims: Sequence[ProcessClaim],
-    state: DaemonState,
+    node: Node,
+    observed: Observations,
     cgroups: processes.Cgroups,
 ) -> list[TenantProcessUse]:
     """Return the processes of a tenant that use the driver; those with an account come first."""
     # By process: a tenant chooses how many there are, and each is looked up once for each card.
     used: dict[int, list[tuple[str, ProcessUse]]] = {}
-    if state.node.driver is not None:
-        for uuid, use in state.observed.usage.processes.get(record.key, ()):
+    if node.driver is not None:
+        for uuid, use in observed.usage.processes.get(record.key, ()):
             used.setdefault(use.pid, []).append((uuid, use))
     members = processes.members(record.cgroup, record.pid, cgroups)
     by_claim = {(member.namespaced_pid, member.starttime): member for member in members}
@@ -148,18 +152,18 @@ def _process_rows(
 ) -> list[TenantProcess]:
     pages = state.tenants.pages.get(record.key)
     claims = () if pages is None else pages.claims()
-    listed = processes_of(record, claims, state, lookups.cgroups)
+    listed = processes_of(record, claims, state.node, state.observed, lookups.cgroups)
     running = {one.process.pid: (one.process, one.uses) for one in listed if one.process}
     rows: list[TenantProcess] = []
     left = _MOST_USES
     for _, (process, uses) in sorted(running.items())[:_MOST_PROCESSES]:
-        rows.append(_process_row(process, uses[:left], state))
+        rows.append(_process_row(process, uses[:left], state.node))
         left -= len(uses[:left])
     return rows
 
 
 def _process_row(
-    process: processes.Process, uses: Sequence[tuple[str, ProcessUse]], state: DaemonState
+    process: processes.Process, uses: Sequence[tuple[str, ProcessUse]], node: Node
 ) -> TenantProcess:
     return TenantProcess(
         pid=process.pid,
@@ -167,7 +171,7 @@ def _process_row(
         name=processes.name_of(process.pid),
         bytes=driver_bytes(use.bytes for _, use in uses) if uses else None,
         cards=[
-            ProcessCard(index=card_index(uuid, state), bytes=use.bytes, utilization=use.utilization)
+            ProcessCard(index=card_index(uuid, node), bytes=use.bytes, utilization=use.utilization)
             for uuid, use in uses
         ],
     )
@@ -186,12 +190,12 @@ def warnings_of(
     for one in interventions:
         yield _intervention_warning(record.title, one)
     yield from _eviction_warnings(record, state)
-    yield from _idle_warnings(record, state)
+    yield from _idle_warnings(record, state.node, state.observed)
     yield from _time_warnings(record)
     for card in cards:
-        yield from _card_warnings(record, card, state)
+        yield from _card_warnings(record, card, state.node, state.observed)
     for card in cards:
-        yield from _over_quota_warnings(record, card, state)
+        yield from _over_quota_warnings(record, card, state.observed)
 
 
 def _intervention_warning(title: str, one: Intervention) -> str:
@@ -205,7 +209,7 @@ def _intervention_warning(title: str, one: Intervention) -> str:
 def _eviction_warnings(record: TenantRecord, state: DaemonState) -> Iterator[str]:
     eviction = record.eviction
     if eviction is None:
-        if kill_hangs(record, state):
+        if kill_hangs(record, state.node):
             yield from _kill_warnings(record, state.node.loaded().nvml.driver_version)
         return
     if eviction.state == "failed":
@@ -239,9 +243,9 @@ def _kill_warnings(record: TenantRecord, driver: str) -> Iterator[str]:
     )
 
 
-def _idle_warnings(record: TenantRecord, state: DaemonState) -> Iterator[str]:
-    action = state.node.config.terms_of(record.namespace).idle.action
-    if record.key in state.observed.idle and action not in {"report", "evict"}:
+def _idle_warnings(record: TenantRecord, node: Node, observed: Observations) -> Iterator[str]:
+    action = node.config.terms_of(record.namespace).idle.action
+    if record.key in observed.idle and action not in {"report", "evict"}:
         yield f"{record.title} holds GPU memory and does not use its cards (idle.action: {action})"
 
 
@@ -255,12 +259,14 @@ def _time_warnings(record: TenantRecord) -> Iterator[str]:
         )
 
 
-def _card_warnings(record: TenantRecord, card: TenantCard, state: DaemonState) -> Iterator[str]:
+def _card_warnings(
+    record: TenantRecord, card: TenantCard, node: Node, observed: Observations
+) -> Iterator[str]:
     compute, where = card["compute"], f"{record.title} on card {card['index']}"
     if card["over_limit_bytes"]:
         yield _over(record, card)
-    usage = state.observed.compute_of(record.key, card["uuid"])
-    if usage.gate_bypassed and state.node.config.terms_of(record.namespace).compute != "observe":
+    usage = observed.compute_of(record.key, card["uuid"])
+    if usage.gate_bypassed and node.config.terms_of(record.namespace).compute != "observe":
         how = "work bypasses the launch gate"
         if usage.claimed_percent and (usage.ungated_percent or 0.0) > usage.claimed_percent / 4:
             how = "it launches work while its gate is closed"
@@ -274,8 +280,8 @@ def _card_warnings(record: TenantRecord, card: TenantCard, state: DaemonState) -
             f"{usage.driver_percent:.0f} %: another container bypasses the launch gate and slows "
             "this one"
         )
-    yield from _mps_warnings(record, where, state)
-    pids = mps_clients(record, card["uuid"], state.observed.usage)
+    yield from _mps_warnings(record, where, node)
+    pids = mps_clients(record, card["uuid"], observed.usage)
     if pids and record.isolation != MPS:
         yield (
             f"{where}: uses an MPS server that gpushare did not start (process {pids[0]}): a fatal "
@@ -288,14 +294,14 @@ def _card_warnings(record: TenantRecord, card: TenantCard, state: DaemonState) -
         )
 
 
-def _mps_warnings(record: TenantRecord, where: str, state: DaemonState) -> Iterator[str]:
+def _mps_warnings(record: TenantRecord, where: str, node: Node) -> Iterator[str]:
     """Yield what is wrong with a client of an MPS server that gpushare runs."""
     if record.isolation != MPS:
         return
-    loss = state.node.mps.loss_of(record.key)
+    loss = node.mps.loss_of(record.key)
     if loss is not None:
         yield f"{where}: {loss.reason}. Restart the container (gpushare explain mps-neighbour)"
-    pid = state.node.mps.bypass_of(record.key)
+    pid = node.mps.bypass_of(record.key)
     if pid:
         yield (
             f"{where}: process {pid} uses the card without its MPS server: none of the server's "
@@ -304,10 +310,10 @@ def _mps_warnings(record: TenantRecord, where: str, state: DaemonState) -> Itera
 
 
 def _over_quota_warnings(
-    record: TenantRecord, card: TenantCard, state: DaemonState
+    record: TenantRecord, card: TenantCard, observed: Observations
 ) -> Iterator[str]:
     """Yield the audit's warnings, unless the operator chose to observe only."""
-    found = state.observed.findings.get((record.key, card["uuid"]))
+    found = observed.findings.get((record.key, card["uuid"]))
     if found is None or found.choice == "observe":
         return
     if (

@@ -13,7 +13,8 @@ from typing import Final
 
 from gpushare.daemon.cards.driver_client import ProcessUse
 from gpushare.daemon.identity import processes
-from gpushare.daemon.node import LoadedDriver
+from gpushare.daemon.node import LoadedDriver, Node
+from gpushare.daemon.observed import Observations
 from gpushare.daemon.pages.status_page import MemoryUse, ProcessClaim, TenantClaims, sum_claims
 from gpushare.daemon.pages.tenants import LastDenial
 from gpushare.daemon.state import DaemonState
@@ -49,7 +50,9 @@ def explain_memory(record: TenantRecord, state: DaemonState) -> tuple[Why, list[
     """Return the report on a tenant, and the processes that belong to it."""
     pages, driver = state.tenants.pages.get(record.key), state.node.driver
     claims = () if pages is None else _bounded(pages.claims(), record, driver)
-    holders = _holders(record, claims, state) if record.state == "bound" else []
+    holders = (
+        _holders(record, claims, state.node, state.observed) if record.state == "bound" else []
+    )
     report = Why(
         key=record.key,
         id=record.id,
@@ -58,7 +61,7 @@ def explain_memory(record: TenantRecord, state: DaemonState) -> tuple[Why, list[
         reason=record.why,
         isolation=record.isolation,
         idle_since=state.observed.idle.get(record.key),
-        eviction=eviction_row(record, state),
+        eviction=eviction_row(record, state.node, state.observed),
         stale_reason="" if driver is None else state.observed.usage.stale,
         cards=[] if driver is None else list(_cards(record, claims, state)),
         denied_allocations=0 if pages is None else pages.denials.total,
@@ -160,11 +163,11 @@ def _card(
 
 
 def _holders(
-    record: TenantRecord, claims: Sequence[ProcessClaim], state: DaemonState
+    record: TenantRecord, claims: Sequence[ProcessClaim], node: Node, observed: Observations
 ) -> list[WhyProcess]:
     """Return the processes with an account, the largest first; then those without."""
-    places = [(one.uuid, card_index(one.uuid, state)) for one in record.allocations]
-    listed = processes_of(record, claims, state, processes.Cgroups.mounted())
+    places = [(one.uuid, card_index(one.uuid, node)) for one in record.allocations]
+    listed = processes_of(record, claims, node, observed, processes.Cgroups.mounted())
     rows = [_holder(one, places) for one in listed]
     return sorted(rows, key=lambda row: -sum(held["bytes"] for held in row["cards"]))
 

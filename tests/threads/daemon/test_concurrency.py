@@ -64,7 +64,7 @@ def test_a_pod_that_joins_while_its_container_is_created_is_waited_for(tmp_path:
 
         def join() -> None:
             time.sleep(0.2)
-            node.decide.run(lambda: scheduled.set_pods(CLAIM, (POD, "ffff"), node))
+            node.decide.run(lambda: scheduled.set_pods(CLAIM, (POD, "ffff"), node.ledger))
 
         joining = threading.Thread(target=join)
         joining.start()

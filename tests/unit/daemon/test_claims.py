@@ -364,7 +364,7 @@ def test_the_operator_resizes_within_the_claim(node: FakeDaemon, tmp_path: Path)
 
 def test_a_cordoned_card_takes_no_container_of_a_claim(node: FakeDaemon, tmp_path: Path) -> None:
     prepare(node, device(20))
-    cordon_card(fakes.card(0), "ECC errors", node)
+    cordon_card(fakes.card(0), "ECC errors", node.node, node.ledger)
     with pytest.raises(NoRoom, match=r"card 0 is cordoned \(ECC errors\)"):
         container(node, tmp_path).create(node)
     with pytest.raises(NoRoom, match="is cordoned"):
@@ -381,7 +381,7 @@ def test_a_restarted_daemon_has_the_claims_and_sets_their_files_right(tmp_path: 
         (before.node.config.cdi_dir / f"gpushare.io-claim-{CLAIM}.json").unlink()
         (before.node.config.cdi_dir / "nvidia.yaml").write_text("others'")
     with a_node(tmp_path) as after:
-        scheduled.adopt(after)
+        scheduled.adopt(after.node, after.ledger)
         assert after.ask("claims") == rows
         assert allocated(after) == [20, 0]
         assert Path(answer["folder"]).is_dir()

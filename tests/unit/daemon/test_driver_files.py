@@ -65,7 +65,7 @@ def test_driver_limits_cover_memory_that_bypasses_the_interposer(tmp_path: Path)
         container = BundleToCreate(tmp_path / "b", SHARE, "NVIDIA_DRIVER_CAPABILITIES=video")
         entry = given(container, node)
         # Without a driver that has limits, or where it refuses, it is the audit's again.
-        assert set_driver_limits(entry, node) == "audited"
+        assert set_driver_limits(entry, node.node, node.tenants) == "audited"
         assert effective_isolation(replace(entry, isolation="driver")) == "audited"
 
 
@@ -124,7 +124,7 @@ def test_an_unused_copy_is_removed_after_a_day(node: FakeDaemon, tmp_path: Path)
     folder = node.node.config.state_dir / "compat" / entry.compat
     old = time.time() - 2 * 24 * 3600
     os.utime(folder, (old, old))
-    container_edits.sweep_compat(node)
+    container_edits.sweep_compat(node.node, node.ledger)
     assert folder.is_dir()
     release.release_tenant(entry.key, node, "it ended")
     release.reconcile_tenants(node, node.freezer)

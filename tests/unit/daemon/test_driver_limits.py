@@ -191,7 +191,7 @@ def test_a_host_process_that_could_walk_around_everything_stays_advice(
     limits_node: FakeDaemon, limits_driver: FakeDriver
 ) -> None:
     entry = TenantRecord("0" * 16, "bound", "x", isolation="advisory", cgroup=CGROUP)
-    assert set_driver_limits(entry, limits_node) == "advisory"
+    assert set_driver_limits(entry, limits_node.node, limits_node.tenants) == "advisory"
     assert limits_driver.held == {}
 
 

@@ -46,7 +46,7 @@ def test_the_last_figures_have_what_came_after_the_last_look(
     began = time.time()
     release_tenant(course.tenant["key"], node, "its process has ended")
     assert not list(metrics.tenant_rows(node))
-    [last] = ended_rows(node)
+    [last] = ended_rows(node.tenants)
     assert (last["key"], last["created"]) == (before["key"], before["created"])
     assert began <= last["ended"] <= time.time()
     [part], [earlier] = last["cards"], before["cards"]
@@ -66,10 +66,10 @@ def test_last_figures_go_after_a_minute_and_are_bounded(
     keys = [course.tenant["key"], *(opened(node, memory="1GiB")["key"] for _ in range(3))]
     for key in keys[:3]:
         release_tenant(key, node, "its process has ended")
-    assert [row["key"] for row in ended_rows(node)] == keys[1:3]
+    assert [row["key"] for row in ended_rows(node.tenants)] == keys[1:3]
     real = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: real() + metrics.KEPT_SECONDS + 1)
-    assert not list(ended_rows(node))
+    assert not list(ended_rows(node.tenants))
     release_tenant(keys[3], node, "its process has ended")
     assert [key for key, _ in node.tenants.ended] == keys[3:]
 
@@ -80,7 +80,7 @@ def test_a_fault_of_the_figures_keeps_no_tenant(
     monkeypatch.setattr(metrics, "tenant_row", lambda *_: 1 / 0)
     release_tenant(course.tenant["key"], node, "its process has ended")
     assert not node.ledger.entries
-    assert not list(ended_rows(node))
+    assert not list(ended_rows(node.tenants))
 
 
 def test_the_second_attempt_to_release_keeps_the_figures_of_the_first(
@@ -95,6 +95,6 @@ def test_the_second_attempt_to_release_keeps_the_figures_of_the_first(
         patch.setattr(node.mounts, "remove", refuse)
         with pytest.raises(OSError, match="busy"):
             release_tenant(course.tenant["key"], node, "its process has ended")
-    [first] = ended_rows(node)
+    [first] = ended_rows(node.tenants)
     release_tenant(course.tenant["key"], node, "its process has ended")
-    assert list(ended_rows(node)) == [first]
+    assert list(ended_rows(node.tenants)) == [first]

@@ -76,7 +76,7 @@ def test_evicted_memory_is_available_and_the_calls_wait(made: EvictableNode) -> 
     assert row is not None
     assert (row["state"], row["cause"], row["reason"]) == ("evicted", "operator", "lunch")
     assert (row["bytes"], row["from_cards"]) == (40 * GIB, [0])
-    assert evicted_on(tenant.card, made.node) == (1, 40 * GIB)
+    assert evicted_on(tenant.card, made.node.ledger) == (1, 40 * GIB)
     made.node.observed.waiting = {tenant.key: 7.0}
     [metric] = tenant_rows(made.node)
     assert metric["eviction"] == {**row, "waits_since": 7.0}
@@ -504,12 +504,16 @@ def test_one_that_waits_and_one_that_is_lost_are_named(made: EvictableNode) -> N
 
 def test_an_evicted_tenant_takes_no_turn_and_learns_no_context(made: EvictableNode) -> None:
     tenant = made.tenant(gib=4, cores="30")
-    assert tenant.key in scheduler_sync.shares_on_card(tenant.card, made.node)
+    assert tenant.key in scheduler_sync.shares_on_card(
+        tenant.card, made.node.node, made.node.ledger
+    )
     grant = made.node.tenants.pages[tenant.key].grant
     overhead = grant.overhead_bytes(0)
     made.node.evictions.evict(tenant.key)
     made.look()
-    assert tenant.key not in scheduler_sync.shares_on_card(tenant.card, made.node)
+    assert tenant.key not in scheduler_sync.shares_on_card(
+        tenant.card, made.node.node, made.node.ledger
+    )
     assert grant.overhead_bytes(0) == overhead
     assert made.capacity().cores_available == 100
     assert (tenant.key, tenant.card) not in made.node.observed.usage.used

@@ -182,7 +182,7 @@ def test_a_cards_use_is_the_sum_over_its_processes(node: FakeDaemon) -> None:
     assert (first["cores_available"], first["tenants"]) == (70, 1)
     assert (second["used_bytes"], second["tenants"], second["health"]) == (0, 0, "ok")
     assert not first["cordoned"]
-    cordon_card(card(0), "its fan", node)
+    cordon_card(card(0), "its fan", node.node, node.ledger)
     assert [one["cordoned"] for one in rows.card_rows(node)] == [True, False]
     uses(node, ProcessUse(os.getpid(), None, 7), lost=card(1).uuid)
     first, second = rows.card_rows(node)

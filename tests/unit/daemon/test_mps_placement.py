@@ -151,5 +151,5 @@ def test_cards_and_containers_say_that_they_use_mps(node: FakeDaemon) -> None:
 def test_a_client_is_not_gated_in_time(node: FakeDaemon) -> None:
     created(node, 1, memory="4GiB", cores="30", backend="mps")
     created(node, 2, memory="4GiB", cores="30")
-    assert shares_on_card(card(1).uuid, node) == {}
-    assert len(shares_on_card(card(0).uuid, node)) == 1
+    assert shares_on_card(card(1).uuid, node.node, node.ledger) == {}
+    assert len(shares_on_card(card(0).uuid, node.node, node.ledger)) == 1

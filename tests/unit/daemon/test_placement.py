@@ -590,26 +590,26 @@ def ask_node(node: FakeDaemon, op: str, uid: int = 0, **fields: Any) -> list[dic
 def test_a_cordoned_card_takes_no_new_tenant_and_keeps_its_tenants(tmp_path: Path) -> None:
     with cordon_node(tmp_path) as made:
         first = opened(made, memory="4GiB")
-        cordon_card(CARDS[0], "ECC errors", made)
+        cordon_card(CARDS[0], "ECC errors", made.node, made.ledger)
         assert entry_of(made, opened(made, memory="4GiB")).allocations[0].uuid == CARDS[1].uuid
         assert first["key"] in made.ledger.entries
         with pytest.raises(NoRoom, match=r"card 0 is cordoned \(ECC errors\); gpushare card unco"):
             opened(made, memory="4GiB", devices="0")
-        uncordon_card(CARDS[0], made)
+        uncordon_card(CARDS[0], made.node, made.ledger)
         opened(made, memory="4GiB", devices="0")
 
 
 def test_it_outlives_the_daemon_beside_the_card_s_policy(tmp_path: Path) -> None:
     with cordon_node(tmp_path) as made:
         set_card_policy(CARDS[0].uuid, "best-effort", made)
-        cordon_card(CARDS[0], "", made)
-        cordon_card(CARDS[1], "broken", made)
-        uncordon_card(CARDS[1], made)
+        cordon_card(CARDS[0], "", made.node, made.ledger)
+        cordon_card(CARDS[1], "broken", made.node, made.ledger)
+        uncordon_card(CARDS[1], made.node, made.ledger)
     with cordon_node(tmp_path) as after:
         assert [room.cordoned for room in after.accounts.capacities()] == ["", None]
         set_card_policy(CARDS[0].uuid, "", after)
         assert [room.cordoned for room in after.accounts.capacities()] == ["", None]
-        uncordon_card(CARDS[0], after)
+        uncordon_card(CARDS[0], after.node, after.ledger)
     assert json.loads((tmp_path / "state/cards.json").read_text()) == {}
 
 
@@ -622,10 +622,10 @@ def test_a_card_that_takes_no_new_tenant_has_nothing_available(tmp_path: Path) -
 
         every = CARDS[0].memory_bytes
         assert shown() == [every] * 3
-        cordon_card(CARDS[0], "", made)
+        cordon_card(CARDS[0], "", made.node, made.ledger)
         made.observed.usage = UsageView(cards={CARDS[1].uuid: CardUsage(health="GPU is lost")})
         assert shown() == [0, 0, every]
-        uncordon_card(CARDS[0], made)
+        uncordon_card(CARDS[0], made.node, made.ledger)
         made.node.driver_fault = "another driver"
         assert shown() == [0, 0, 0]
 

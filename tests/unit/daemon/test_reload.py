@@ -195,16 +195,16 @@ def policy(made: FakeDaemon, **quota: str) -> str:
 
 def test_it_is_kept_by_the_next_gpushared_while_gpushare_node_is_away(tmp_path: Path) -> None:
     with labelled(tmp_path) as made:
-        set_node_setting(POLICY, "burst-share", QGPU, made)
-        set_node_setting(ALLOWED_MODE, "shared", ACK, made)
+        set_node_setting(POLICY, "burst-share", QGPU, made.node, made.ledger)
+        set_node_setting(ALLOWED_MODE, "shared", ACK, made.node, made.ledger)
     with labelled(tmp_path) as after:
         assert policy(after) == "burst-share"
         assert status_row(after)["node_settings"] == {
             POLICY: {"value": "burst-share", "source": QGPU},
             ALLOWED_MODE: {"value": "shared", "source": ACK},
         }
-        set_node_setting(POLICY, "fixed-share", OWN, after)
-        reset_node_setting(ALLOWED_MODE, after)
+        set_node_setting(POLICY, "fixed-share", OWN, after.node, after.ledger)
+        reset_node_setting(ALLOWED_MODE, after.node, after.ledger)
     assert json.loads((tmp_path / "state/node-labels.json").read_text()) == {
         OWN: {POLICY: "fixed-share"}
     }
@@ -213,13 +213,13 @@ def test_it_is_kept_by_the_next_gpushared_while_gpushare_node_is_away(tmp_path: 
 def test_the_mode_of_all_cards_applies_to_new_requests_and_is_named(tmp_path: Path) -> None:
     with labelled(tmp_path, 'cards: {"0": {allowed_mode: shared}}') as made:
         share = opened(made, memory="4GiB")
-        set_node_setting(ALLOWED_MODE, "exclusive", ACK, made)
+        set_node_setting(ALLOWED_MODE, "exclusive", ACK, made.node, made.ledger)
         assert {capacity.mode for capacity in made.accounts.capacities()} == {"exclusive"}
         with pytest.raises(NoRoom, match=rf"allocated only as a whole \({ACK}\)"):
             opened(made, memory="4GiB")
         assert share["key"] in made.ledger.entries
         opened(made, count="1")
-        reset_node_setting(ALLOWED_MODE, made)
+        reset_node_setting(ALLOWED_MODE, made.node, made.ledger)
         assert [capacity.mode for capacity in made.accounts.capacities()] == ["shared", "any"]
 
 
@@ -249,8 +249,8 @@ def test_a_label_cannot_lift_a_maximum(tmp_path: Path) -> None:
         with pytest.raises(
             QuotaError, match=r"not allowed on this node \(max_per_request.policies, .*yaml:4\)"
         ):
-            set_node_setting(POLICY, "best-effort", QGPU, made)
-        set_node_setting(POLICY, "burst-share", QGPU, made)
+            set_node_setting(POLICY, "best-effort", QGPU, made.node, made.ledger)
+        set_node_setting(POLICY, "burst-share", QGPU, made.node, made.ledger)
         write(tmp_path / "gpushare.yaml", "max_per_request: {policies: [fixed-share]}")
         reload_config(made)
         assert policy(made) == "fixed-share"
@@ -258,14 +258,14 @@ def test_a_label_cannot_lift_a_maximum(tmp_path: Path) -> None:
 
 def test_a_node_can_refuse_its_labels(tmp_path: Path) -> None:
     with labelled(tmp_path) as made:
-        set_node_setting(POLICY, "burst-share", QGPU, made)
+        set_node_setting(POLICY, "burst-share", QGPU, made.node, made.ledger)
         write(tmp_path / "gpushare.yaml", "kubernetes: {node_labels: false}")
         assert reload_config(made) == ["defaults", "kubernetes.node_labels", "users"]
         assert policy(made) == "fixed-share"
         status = status_row(made)
         assert (status["accepts_node_labels"], status["node_settings"]) == (False, {})
         with pytest.raises(LabelsNotAccepted, match=r"kubernetes\.node_labels is false"):
-            set_node_setting(POLICY, "best-effort", QGPU, made)
+            set_node_setting(POLICY, "best-effort", QGPU, made.node, made.ledger)
     with labelled(tmp_path, "kubernetes: {node_labels: false}") as after:
         assert policy(after) == "fixed-share"
 
@@ -275,13 +275,15 @@ def test_hamis_annotation_cordons_cards_and_running_containers_stay(tmp_path: Pa
     with labelled(tmp_path) as made:
         running = opened(made, memory="1GiB", devices="0")
         first, second = (capacity.card.uuid for capacity in made.accounts.capacities())
-        set_node_setting(CORDONED, f"{first},GPU-that-was-there-before", source, made)
+        set_node_setting(
+            CORDONED, f"{first},GPU-that-was-there-before", source, made.node, made.ledger
+        )
         assert [capacity.cordoned for capacity in made.accounts.capacities()] == [source, None]
         assert entry_of(made, opened(made, memory="1GiB")).allocations[0].uuid == second
         with pytest.raises(NoRoom) as refused:
             opened(made, memory="1GiB", devices="0")
         assert f"card 0 is cordoned ({source}); change the {source}" in str(refused.value)
         assert running["key"] in made.ledger.entries
-        cordon_card(made.accounts.capacities()[0].card, "fan", made)
-        reset_node_setting(CORDONED, made)
+        cordon_card(made.accounts.capacities()[0].card, "fan", made.node, made.ledger)
+        reset_node_setting(CORDONED, made.node, made.ledger)
         assert [capacity.cordoned for capacity in made.accounts.capacities()] == ["fan", None]

@@ -111,7 +111,9 @@ def set_of(node: FakeDaemon, tenant: HostProcessGrant, **asked: str) -> None:
 
 def permille(node: FakeDaemon, tenant: HostProcessGrant) -> int:
     [allocation] = entry_of(node, tenant).allocations
-    return scheduler_sync.shares_on_card(allocation.uuid, node)[tenant["key"]].permille
+    return scheduler_sync.shares_on_card(allocation.uuid, node.node, node.ledger)[
+        tenant["key"]
+    ].permille
 
 
 def reserved(node: FakeDaemon, tenant: HostProcessGrant) -> int:
@@ -252,7 +254,7 @@ def quota_of(profiled: FakeDaemon, tenant: object) -> dict[str, str]:
 
 
 def fits(profiled: FakeDaemon) -> dict[str, int]:
-    return {row["name"]: row["fits"] for row in profile_rows(profiled)}
+    return {row["name"]: row["fits"] for row in profile_rows(profiled.node, profiled.accounts)}
 
 
 def test_a_container_has_what_its_profile_says(profiled: FakeDaemon) -> None:
@@ -404,7 +406,7 @@ def test_whole_cards_have_no_quota_to_set_but_the_idle_time(node: FakeDaemon) ->
 
 def test_the_over_quota_action_returns_to_the_nodes_default(node: FakeDaemon) -> None:
     tenant = as_asked(node)
-    set_over_quota_action(entry_of(node, tenant), "kill", node)
+    set_over_quota_action(entry_of(node, tenant), "kill", node.node)
     set_quota(entry_of(node, tenant), {"cores": "40"}, node)
     reset_quota(entry_of(node, tenant), ["over-quota-action"], node)
     assert node.node.overrides.of(tenant["id"]) == {"cores": "40"}
@@ -414,7 +416,7 @@ def test_the_over_quota_action_returns_to_the_nodes_default(node: FakeDaemon) ->
 def test_it_stands_above_the_nodes_and_outlives_the_daemon(node: FakeDaemon) -> None:
     tenant = opened(node, memory="4GiB")
     assert node.node.over_quota_action(entry_of(node, tenant)) == "freeze"
-    set_over_quota_action(entry_of(node, tenant), "kill", node)
+    set_over_quota_action(entry_of(node, tenant), "kill", node.node)
     assert tenant_status(entry_of(node, tenant), node)["over_quota_action"] == "kill"
     assert Overrides(node.node.config.state_dir).of(tenant["id"]) == {"over-quota-action": "kill"}
 
@@ -422,7 +424,7 @@ def test_it_stands_above_the_nodes_and_outlives_the_daemon(node: FakeDaemon) -> 
 def test_a_whole_card_is_not_judged(node: FakeDaemon) -> None:
     tenant = opened(node, count="1")
     with pytest.raises(NotResizable, match="so the audit does not check it"):
-        set_over_quota_action(entry_of(node, tenant), "kill", node)
+        set_over_quota_action(entry_of(node, tenant), "kill", node.node)
     assert tenant_status(entry_of(node, tenant), node)["over_quota_action"] == ""
 
 
