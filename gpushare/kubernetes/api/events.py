@@ -37,99 +37,85 @@ class PodEventText:
     message: str
 
 
-#: By the history's event (gpushare/events.py).
-TEXTS: Final[Mapping[str, PodEventText]] = {
-    "request-refused": PodEventText("GpuRefused", WARNING, "{error}"),
-    "tenant-not-allocated": PodEventText("GpuNotAllocated", NORMAL, "no GPU: {reason}"),
-    "tenant-request-adjusted": PodEventText("GpuRequestAdjusted", NORMAL, "{note}"),
-    "tenant-resized": PodEventText(
-        "GpuQuotaChanged", NORMAL, "the operator of the node changed the quota"
+#: The reason and the message, by the history's event (gpushare/events.py).
+_NORMAL: Final = {
+    "tenant-not-allocated": ("GpuNotAllocated", "no GPU: {reason}"),
+    "tenant-request-adjusted": ("GpuRequestAdjusted", "{note}"),
+    "tenant-resized": ("GpuQuotaChanged", "the operator of the node changed the quota"),
+    "tenant-thawed": ("GpuResumed", "the processes were resumed"),
+    "tenant-evicted": (
+        "GpuEvicted",
+        (
+            "{evicted_bytes} of GPU memory went to host memory; the program gets it back when it "
+            "uses CUDA and the card has room"
+        ),
     ),
-    "tenant-frozen": PodEventText("GpuFrozen", WARNING, "all processes were frozen: {reason}"),
-    "tenant-thawed": PodEventText("GpuResumed", NORMAL, "the processes were resumed"),
-    "tenant-stop-requested": PodEventText(
+    "tenant-restored": ("GpuRestored", "{restored_bytes} of GPU memory is on the card again"),
+    "tenant-moved": ("GpuMoved", "the GPU memory was moved from card {from_cards} to card {cards}"),
+    "over-quota-cleared": ("GpuWithinQuota", "is within its quota again"),
+    "over-quota-thawed": ("GpuWithinQuota", "is within its quota again and was resumed"),
+    "card-recovered": ("GpuHealthy", "the card of this container is healthy again"),
+}
+_WARNING: Final = {
+    "request-refused": ("GpuRefused", "{error}"),
+    "tenant-frozen": ("GpuFrozen", "all processes were frozen: {reason}"),
+    "tenant-stop-requested": (
         "GpuStopRequested",
-        WARNING,
         "the processes were sent {signal} ({reason}); SIGKILL follows after {timeout} s",
     ),
-    "tenant-killed": PodEventText("GpuKilled", WARNING, "all processes were killed: {reason}"),
-    "tenant-hung": PodEventText(
-        "GpuHung", WARNING, "work is pending on the card that does not seem to end"
-    ),
-    "tenant-uses-mps": PodEventText(
+    "tenant-killed": ("GpuKilled", "all processes were killed: {reason}"),
+    "tenant-hung": ("GpuHung", "work is pending on the card that does not seem to end"),
+    "tenant-uses-mps": (
         "GpuUsesMps",
-        WARNING,
         "a program is a client of an MPS server: a fatal fault of another client ends it",
     ),
-    "tenant-bypasses-mps": PodEventText(
-        "GpuBypassesMps", WARNING, "a process uses the card without its MPS server"
-    ),
-    "tenant-lost-mps-server": PodEventText(
+    "tenant-bypasses-mps": ("GpuBypassesMps", "a process uses the card without its MPS server"),
+    "tenant-lost-mps-server": (
         "GpuLostMpsServer",
-        WARNING,
         "a fatal fault of {cause} ended the work of all clients of the MPS server",
     ),
-    "tenant-evicted": PodEventText(
-        "GpuEvicted",
-        NORMAL,
-        "{evicted_bytes} of GPU memory went to host memory; the program gets it back when it uses "
-        "CUDA and the card has room",
-    ),
-    "tenant-restored": PodEventText(
-        "GpuRestored", NORMAL, "{restored_bytes} of GPU memory is on the card again"
-    ),
-    "tenant-moved": PodEventText(
-        "GpuMoved", NORMAL, "the GPU memory was moved from card {from_cards} to card {cards}"
-    ),
-    "tenant-restore-waits": PodEventText(
-        "GpuRestoreWaits", WARNING, "the program waits for its GPU memory: {reason}"
-    ),
-    "tenant-eviction-lost": PodEventText(
-        "GpuMemoryLost", WARNING, "the driver cannot restore the GPU memory: {error}"
-    ),
-    "tenant-idle-warned": PodEventText(
+    "tenant-restore-waits": ("GpuRestoreWaits", "the program waits for its GPU memory: {reason}"),
+    "tenant-eviction-lost": ("GpuMemoryLost", "the driver cannot restore the GPU memory: {error}"),
+    "tenant-idle-warned": (
         "GpuIdle",
-        WARNING,
-        "holds {used_bytes} of GPU memory and has not used its cards for {idle_seconds} s; action "
-        "of the node: {action}",
+        (
+            "holds {used_bytes} of GPU memory and has not used its cards for {idle_seconds} s; "
+            "action of the node: {action}"
+        ),
     ),
-    "over-quota-detected": PodEventText(
-        "GpuOverQuota", WARNING, "uses {used_bytes} of GPU memory, over its limit of {limit_bytes}"
-    ),
-    "over-quota-warned": PodEventText(
+    "over-quota-detected": (
         "GpuOverQuota",
-        WARNING,
-        "uses {used_bytes} of GPU memory, over its limit of {limit_bytes}. Free memory, or it is "
-        "frozen",
+        "uses {used_bytes} of GPU memory, over its limit of {limit_bytes}",
     ),
-    "over-quota-frozen": PodEventText(
+    "over-quota-warned": (
         "GpuOverQuota",
-        WARNING,
+        (
+            "uses {used_bytes} of GPU memory, over its limit of {limit_bytes}. Free memory, or it "
+            "is frozen"
+        ),
+    ),
+    "over-quota-frozen": (
+        "GpuOverQuota",
         "used {used_bytes} of GPU memory, over its limit of {limit_bytes}, and was frozen",
     ),
-    "over-quota-killed": PodEventText(
+    "over-quota-killed": (
         "GpuOverQuota",
-        WARNING,
         "used {used_bytes} of GPU memory, over its limit of {limit_bytes}, and was killed",
     ),
-    "over-quota-cleared": PodEventText("GpuWithinQuota", NORMAL, "is within its quota again"),
-    "over-quota-thawed": PodEventText(
-        "GpuWithinQuota", NORMAL, "is within its quota again and was resumed"
-    ),
-    "memory-shortfall-reported": PodEventText(
+    "memory-shortfall-reported": (
         "GpuMemoryShortfall",
-        WARNING,
         "the card could not provide {requested_bytes} that are within the quota",
     ),
-    "gate-bypass-detected": PodEventText(
-        "GpuComputeOverShare", WARNING, "work bypasses the launch gate of its compute share"
+    "gate-bypass-detected": (
+        "GpuComputeOverShare",
+        "work bypasses the launch gate of its compute share",
     ),
-    "card-unhealthy": PodEventText(
-        "GpuUnhealthy", WARNING, "a card of this container is unhealthy: {reason}"
-    ),
-    "card-recovered": PodEventText(
-        "GpuHealthy", NORMAL, "the card of this container is healthy again"
-    ),
+    "card-unhealthy": ("GpuUnhealthy", "a card of this container is unhealthy: {reason}"),
+}
+TEXTS: Final = {
+    event: PodEventText(reason, kind, message)
+    for kind, texts in ((NORMAL, _NORMAL), (WARNING, _WARNING))
+    for event, (reason, message) in texts.items()
 }
 #: Not in the history; from the figures of the container.
 OUT_OF_MEMORY: Final = PodEventText(
