@@ -45,7 +45,8 @@ class Gpushare(RootCommand):
         """Import and return a command."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name].place.partition(":")
+        place = COMMANDS[cmd_name].place or f"{cmd_name}:command"
+        module, _, name = place.partition(":")
         command = getattr(importlib.import_module(f"gpushare.cli.{module}"), name)
         assert isinstance(command, click.Command)
         return command

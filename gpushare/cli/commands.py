@@ -11,178 +11,143 @@ from typing import Final, NamedTuple
 
 
 class CommandEntry(NamedTuple):
-    """`place` is `module:function` in gpushare.cli; `summary` is the first line of its help."""
+    """A command of gpushare."""
 
-    place: str
-    summary: str
+    summary: str  # the first line of its help
     example: str
+    place: str = ""  # `module:function` in gpushare.cli; empty: its own module's `command`
 
 
 SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
     "Inspect": {
         "ls": CommandEntry(
-            "status:ls", "List the cards and their available capacity.", "gpushare ls"
+            "List the cards and their available capacity.", "gpushare ls", "status:ls"
         ),
-        "ps": CommandEntry("status:ps", "List containers and their usage.", "gpushare ps -a"),
+        "ps": CommandEntry("List containers and their usage.", "gpushare ps -a", "status:ps"),
         "top": CommandEntry(
-            "top:command",
-            "Show live usage of cards, containers and processes.",
-            "gpushare top --once",
+            "Show live usage of cards, containers and processes.", "gpushare top --once"
         ),
-        "inspect": CommandEntry(
-            "inspect:command", "Show the details of a container.", "gpushare inspect train"
-        ),
-        "why": CommandEntry(
-            "why:command", "Break down a container's memory usage.", "gpushare why train"
-        ),
+        "inspect": CommandEntry("Show the details of a container.", "gpushare inspect train"),
+        "why": CommandEntry("Break down a container's memory usage.", "gpushare why train"),
         "history": CommandEntry(
-            "history:command",
-            "Show past events of a container or of this node.",
-            "gpushare history train --since 1h",
+            "Show past events of a container or of this node.", "gpushare history train --since 1h"
         ),
         "report": CommandEntry(
-            "report:command",
             "Report on usage, waste, costs and incidents.",
             "gpushare report chargeback --since 7d --by namespace",
         ),
         "dashboard": CommandEntry(
-            "dashboard:command",
             "Serve web pages with cards, containers, graphs and reports.",
             "gpushare dashboard --listen unix:/run/gpushare/dashboard.sock",
         ),
         "metrics": CommandEntry(
-            "metrics:metrics",
-            "Print the Prometheus metrics once.",
-            "gpushare metrics --node gpu-7",
+            "Print the Prometheus metrics once.", "gpushare metrics --node gpu-7", "metrics:metrics"
         ),
     },
     "Manage": {
         "run": CommandEntry(
-            "run:command",
             "Run a command on this host under a quota.",
             "gpushare run --memory 4GiB --cores 30 -- python train.py",
         ),
         "queue": CommandEntry(
-            "queue:command",
-            "List the starts that wait for room, or cancel one.",
-            "gpushare queue",
+            "List the starts that wait for room, or cancel one.", "gpushare queue"
         ),
         "set": CommandEntry(
-            "set:command",
             "Change or reset a running container's quota.",
             "gpushare set train --memory 6GiB --cores 40",
         ),
         "pause": CommandEntry(
-            "run_state:pause",
             "Pause all processes of one or more containers.",
             'gpushare pause train --reason "inspecting card 0"',
+            "run_state:pause",
         ),
         "resume": CommandEntry(
-            "run_state:resume",
             "Resume containers that were paused, or frozen by the audit.",
             "gpushare resume train",
+            "run_state:resume",
         ),
         "stop": CommandEntry(
-            "run_state:stop",
             "Stop one or more containers.",
             "gpushare stop train --timeout 30 --reason 'draining card 0'",
+            "run_state:stop",
         ),
         "evict": CommandEntry(
-            "run_state:evict",
             "Move the GPU memory of containers to host memory.",
             "gpushare evict notebook",
+            "run_state:evict",
         ),
         "restore": CommandEntry(
-            "run_state:restore",
             "Move the GPU memory of evicted containers back to a card.",
             "gpushare restore notebook",
+            "run_state:restore",
         ),
         "move": CommandEntry(
-            "run_state:move",
             "Move a running container to another card.",
             "gpushare move train --card 1",
+            "run_state:move",
         ),
         "card": CommandEntry(
-            "card:command",
-            "Set a card's sharing policy, or cordon and drain it.",
-            "gpushare card ls",
+            "Set a card's sharing policy, or cordon and drain it.", "gpushare card ls"
         ),
     },
     "Diagnose": {
-        "doctor": CommandEntry(
-            "doctor:command", "Check this machine and suggest fixes.", "gpushare doctor --k8s"
-        ),
+        "doctor": CommandEntry("Check this machine and suggest fixes.", "gpushare doctor --k8s"),
         "verify": CommandEntry(
-            "verify:command",
             "Test on this host that quotas are enforced.",
             "gpushare verify --cores 30 --runtime docker",
         ),
         "audit": CommandEntry(
-            "verify:audit",
             "Test on this host that the audit detects a container over quota.",
             "gpushare audit --self-test",
+            "verify:audit",
         ),
     },
     "Manifests and images": {
         "explain": CommandEntry(
-            "explain:command",
             "Explain a manifest, a code, a topic or an image.",
             "gpushare explain CUDA_ERROR_OUT_OF_MEMORY",
         ),
         "validate": CommandEntry(
-            "validate:command",
-            "Check the GPU requests in manifests.",
-            "gpushare validate deploy/ compose.yaml",
+            "Check the GPU requests in manifests.", "gpushare validate deploy/ compose.yaml"
         ),
         "compat": CommandEntry(
-            "compat:command",
             "Check whether an image runs on a driver and its cards.",
             "gpushare compat nvidia/cuda:12.4.1-base-ubuntu22.04",
         ),
         "convert": CommandEntry(
-            "convert:command",
             "Convert GPU requests in a manifest to another system's keys.",
             "gpushare convert train.yaml --to gpushare --in-place",
         ),
         "k8s": CommandEntry(
-            "k8s:command",
             "Describe resources to a platform's console.",
             "gpushare k8s resources --format alauda | kubectl apply -f -",
         ),
     },
     "Install and configure": {
         "setup": CommandEntry(
-            "setup:command",
             "Set up GPU sharing on this machine, or undo it.",
             "gpushare setup --runtime docker --dry-run",
         ),
         "runtime": CommandEntry(
-            "runtime:command",
             "Register the runtime with Docker, containerd, CRI-O or Podman.",
             "gpushare runtime configure --runtime docker --dry-run",
         ),
         "cdi": CommandEntry(
-            "cdi:command",
-            "Generate or list CDI specifications.",
-            "gpushare cdi generate --output -",
+            "Generate or list CDI specifications.", "gpushare cdi generate --output -"
         ),
         "config": CommandEntry(
-            "config:command",
             "Show, check and reload the gpushared configuration.",
             "gpushare config check /etc/gpushare/gpushare.yaml",
         ),
         "rules": CommandEntry(
-            "metrics:rules",
             "Print Prometheus rules and Grafana dashboards.",
             "gpushare rules export --output monitoring",
+            "metrics:rules",
         ),
         "completion": CommandEntry(
-            "completion:command",
-            "Print the script with which a shell completes gpushare.",
-            "gpushare completion bash",
+            "Print the script with which a shell completes gpushare.", "gpushare completion bash"
         ),
         "simulator": CommandEntry(
-            "simulator:command",
             "Create simulated cards and inject faults.",
             "gpushare simulator create ./cards --profile h200",
         ),
