@@ -7,7 +7,7 @@ and reports every problem with its line.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -34,6 +34,7 @@ from gpushare.settings import (
     terms,
     text_of,
 )
+from gpushare.text_position import KeyPath
 
 DEFAULT_FILE: Final = Path("/etc/gpushare/gpushare.yaml")
 
@@ -170,7 +171,7 @@ class Config:
             namespaces=tuple(
                 (name, section.labelled(settings)) for name, section in plain.namespaces
             ),
-            kubernetes_mode=next(section for section in MODES if section == mode),
+            kubernetes_mode=next(known for known in MODES if known == mode),
             node_settings=dict(settings),
             of_file=plain,
         )
@@ -241,54 +242,58 @@ def _written_ns(file: Path) -> int:
         return 0
 
 
+def _size(text: Any) -> int:
+    """Return a size in bytes; 0 is one, unlike in a request."""
+    return 0 if text in {"0", "0B", 0} else parse_size(text)
+
+
+#: Of each field that is one key of the file: the key, and what makes its value.
+_FIELDS: Final[Mapping[str, tuple[KeyPath, Callable[[Any], Any]]]] = {
+    "run_dir": (("run_dir",), Path),
+    "state_dir": (("state_dir",), Path),
+    "libraries": (("library_dir",), Path),
+    "read_group": (("read_group",), str),
+    "cdi": (("driver", "cdi_spec"), Path),
+    "reserve_bytes": (("system_reserved",), _size),
+    "max_tenants": (("max_tenants",), int),
+    "allow_uninterposed": (("allow_bypass_capabilities",), bool),
+    "bind": (("bind",), str),
+    "unknown": (("audit", "unallocated"), str),
+    "docker_sockets": (("engines", "sockets"), lambda paths: tuple(map(Path, paths))),
+    "mount_namespace": (("runtime_mount_namespace",), Path),
+    "history_days": (("history", "retention_days"), int),
+    "history_bytes": (("history", "max_size"), parse_size),
+    "labels": (("labels",), tuple),
+    "metrics_days": (("metrics_history", "retention_days"), int),
+    "metrics_bytes": (("metrics_history", "max_size"), parse_size),
+    "kubernetes_mode": (("kubernetes", "mode"), str),
+    "node_name": (("kubernetes", "node"), str),
+    "cdi_dir": (("kubernetes", "cdi_dir"), Path),
+    "accepts_node_labels": (("kubernetes", "node_labels"), bool),
+}
+
+
 def parse(text: str, file: Path) -> Config:
     """Return the configuration in `text`, the content of `file`; ConfigError if it is invalid."""
-    document, plain = checked(text, file), Config()
-    values = {key: value for key, value in document.content.items() if value is not None}
-    paths = {key: Path(values.get(key, getattr(plain, key))) for key in ("run_dir", "state_dir")}
-    libraries = Path(values.get("library_dir", plain.libraries))
-    reserve, cdi = values.get("system_reserved", "0"), document.at(("driver", "cdi_spec"))
-    sockets = document.at(("engines", "sockets"))
-    namespace = values.get("runtime_mount_namespace")
-    history = document.section(("history",))
-    days, most = history.get("retention_days"), history.get("max_size")
-    figures = document.section(("metrics_history",))
-    metrics_days, metrics_most = figures.get("retention_days"), figures.get("max_size")
+    document = checked(text, file)
+    values = {
+        name: read(value)
+        for name, (path, read) in _FIELDS.items()
+        if (value := document.at(path)) is not None
+    }
     timing = document.section(("timing",)).items()
     evict = document.section(("evict",))
     evicted = evict.get("host_memory")
-    kubernetes = document.section(("kubernetes",))
     return Config(
+        **values,
         file=file,
-        written_ns=None,
-        run_dir=paths["run_dir"],
-        state_dir=paths["state_dir"],
-        libraries=libraries,
-        read_group=values.get("read_group"),
-        cdi=None if cdi is None else Path(cdi),
-        reserve_bytes=_size(reserve),
-        max_tenants=values.get("max_tenants", plain.max_tenants),
         cards=card_sections(document),
         terms=terms(document),
         users=terms(document, USERS),
         namespaces=tuple(
             (name, terms(document, of_namespace(name))) for name in namespaces(document)
         ),
-        allow_uninterposed=values.get("allow_bypass_capabilities", plain.allow_uninterposed),
-        bind=values.get("bind", plain.bind),
-        unknown=document.section(("audit",)).get("unallocated") or plain.unknown,
-        docker_sockets=plain.docker_sockets if sockets is None else tuple(map(Path, sockets)),
-        mount_namespace=None if namespace is None else Path(namespace),
-        history_days=plain.history_days if days is None else int(days),
-        history_bytes=plain.history_bytes if most is None else parse_size(most),
-        labels=tuple(values.get("labels", ())),
         prices=prices(document.section(("prices",))),
-        metrics_days=plain.metrics_days if metrics_days is None else int(metrics_days),
-        metrics_bytes=None if metrics_most is None else parse_size(metrics_most),
-        kubernetes_mode=kubernetes.get("mode") or plain.kubernetes_mode,
-        node_name=kubernetes.get("node") or plain.node_name,
-        cdi_dir=Path(kubernetes.get("cdi_dir") or plain.cdi_dir),
-        accepts_node_labels=kubernetes.get("node_labels", True) is not False,
         queue=_queue(document.section(("queue",))),
         oversubscribe=_host_memory(document.section(("oversubscribe",))),
         evict=EvictPolicy(
@@ -299,11 +304,6 @@ def parse(text: str, file: Path) -> Config:
         ),
         timing=Timing(**{key: float(value) for key, value in timing if value is not None}),
     )
-
-
-def _size(text: Any) -> int:
-    """Return a size in bytes; 0 is one, unlike in a request."""
-    return 0 if text in {"0", "0B", 0} else parse_size(text)
 
 
 def _host_memory(section: Mapping[str, Any]) -> HostMemory:
