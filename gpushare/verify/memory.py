@@ -447,5 +447,5 @@ class EvictionScenario(ScenarioSteps):
         )
 
     def _eviction(self, sleeper: ProbeTenant) -> dict[str, Any] | None:
-        evicted: dict[str, Any] | None = self.tenants()[sleeper.name].get("evicted")
-        return evicted
+        eviction: dict[str, Any] | None = self.tenants()[sleeper.name].get("eviction")
+        return eviction

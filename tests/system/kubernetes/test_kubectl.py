@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http import HTTPStatus
 from json import dumps
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 
 from gpushare.cli.kubectl import PS_HEADINGS
 from gpushare.cli.status import LS_HEADINGS
+from gpushare.exporter.http_server import HttpRequest, HttpServer, Response
 from gpushare.exporter.metric_family import Snapshot
 from gpushare.kubernetes.api.slices import SLICES, devices_of
 from gpushare.kubernetes.cluster import kubectl as transport
@@ -38,35 +40,20 @@ TOKEN = "a-token-of-the-exporter"
 
 
 @contextmanager
-def exporter(snapshot: Snapshot, token: str = "") -> Iterator[tuple[str, int]]:
+def exporter(snapshot: Snapshot, token: str) -> Iterator[tuple[str, int]]:
     """Serve what an exporter would say; yield the address."""
 
-    class FigureHandler(BaseHTTPRequestHandler):
-        def log_message(self, *_: Any) -> None:
-            pass
+    def answer(request: HttpRequest) -> Response:
+        if not is_authorized(request.headers, token.encode()):
+            return Response(HTTPStatus.UNAUTHORIZED)
+        assert request.path == "/rows"
+        return Response(body=json.dumps(snapshot.document()).encode())
 
-        def do_GET(self) -> None:
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            if token and not is_authorized(headers, token.encode()):
-                self.send_error(401)
-                return
-            assert self.path == "/rows"
-            text = json.dumps(snapshot.document()).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), FigureHandler)
-    thread = threading.Thread(target=server.serve_forever, args=[0.02])
-    thread.start()
-    try:
-        yield ("127.0.0.1", server.server_address[1])
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+    threading.Thread(target=HttpServer(listener, answer).serve, daemon=True).start()
+    yield listener.getsockname()
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
 
 
 @pytest.fixture
@@ -363,12 +350,12 @@ def test_kubectl_ends_with_the_plugin(kubectl: Kubectl, cluster: StandInApiServe
         subprocess.Popen(command, env={**kubectl.environment, "TMPDIR": folder}) as process,
     ):
         assert asked.wait(60)
-        (socket,) = Path(folder).glob("*/api")
+        (place,) = Path(folder).glob("*/api")
         process.terminate()
         assert process.wait(60) == 128 + signal.SIGTERM
     answered.set()
-    assert not socket.parent.exists()
-    assert not any(str(socket).encode() in file.read_bytes() for file in command_lines())
+    assert not place.parent.exists()
+    assert not any(str(place).encode() in file.read_bytes() for file in command_lines())
 
 
 def command_lines() -> Iterator[Path]:
