@@ -15,10 +15,10 @@ from gpushare.simulator import device_file
 from tests.c.interposer.conftest import filters_over
 from tests.c.interposer.container import ProgramContainer
 from tests.c.interposer.tenant import InterposedTenant
+from tests.compiled import ROOT, STRICT, compile_c
 
 from .cases import FOLDER, NOT_FOR_TENANTS, SEEN, cases, sources
 
-ROOT = FOLDER.parents[2]
 CASES = [case.name for case in cases()]
 PROFILE = device_file.load_profile("h200")
 
@@ -26,15 +26,10 @@ PROFILE = device_file.load_profile("h200")
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The program, linked as it is for other drivers."""
-    made = str(tmp_path_factory.mktemp("contract") / "contract")
-    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-g", "-Wall", "-Wextra", "-Werror", "-Wl,-z,lazy"]
-    include = [f"-I{ROOT / 'libhook' / folder}" for folder in ("include", "")]
-    files = [str(FOLDER / name) for name in sources()]
-    library = str(device_file.libraries() / "libcuda.so.1")
-    subprocess.run(
-        ["gcc", *flags, *include, *files, library, "-o", made, "-ldl", "-pthread"], check=True
-    )
-    return made
+    files = [FOLDER / name for name in sources()]
+    words = (*STRICT, "-Wl,-z,lazy", "-pthread", f"-I{ROOT}/libhook")
+    library = device_file.libraries() / "libcuda.so.1"
+    return str(compile_c(tmp_path_factory.mktemp("contract") / "contract", *words, *files, library))
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,13 +15,14 @@ import pytest
 
 from gpushare import abi, simulator
 from gpushare.simulator import device_file
+from tests import compiled
 
 from .container import ProgramContainer
 from .rank import Ranks, ranks
 from .tenant import MIB, InterposedTenant
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
+ROOT = compiled.ROOT
 T4 = ROOT / "simulator" / "profiles" / "t4.json"
 ALLOCATION_PROGRAM = (
     "allocation_program.c",
@@ -34,21 +32,10 @@ LIGHT_CONTEXT_BYTES = 2 * MIB
 FAKE_UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{n}" for n in (1, 2)]
 
 
-def _program(name: str) -> str:
-    beside = Path(sys.executable).with_name(name)
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
-        pytest.fail(f"{name} is not installed: run ./dev setup")
-    return found
-
-
 def compile_c(output: Path, source: str, *options: str) -> Path:
     """Compile `source` of this folder; `options` may name further files."""
-    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-g", "-Wall", "-Wextra", "-Werror"]
-    include = [f"-I{ROOT / folder}" for folder in ("libhook/include", "libhook", "")]
-    command = [_program("gcc"), *flags, *include, "-o", str(output), str(HERE / source)]
-    subprocess.run([*command, *options, "-ldl"], check=True)
-    return output
+    include = (f"-I{ROOT}/libhook", f"-I{ROOT}")
+    return compiled.compile_c(output, *compiled.STRICT, *include, HERE / source, *options)
 
 
 @contextmanager

@@ -4,7 +4,6 @@
  * than it, or failing on demand. Two devices; "memory" is address space that is never touched.
  *
  * FAKE_CUDA_FAIL=1    every allocation fails with CUDA_ERROR_LAUNCH_FAILED
- * FAKE_CUDA_CAPTURES  number of the stream that is being captured
  * FAKE_CUDA_DEVICES   uuid numbers in the order in which they are visible, e.g. "10"
  */
 #include <dlfcn.h>
@@ -74,22 +73,14 @@ static CUresult allocate(uint64_t *address, uint64_t bytes)
 #define POOLED 16
 static _Atomic uint64_t pooled[POOLED], pooled_bytes[POOLED];
 
-static bool is_captured(CUstream stream)
-{
-	const char *captured = getenv("FAKE_CUDA_CAPTURES");
-
-	return captured && (uintptr_t)stream == strtoull(captured, NULL, 0);
-}
-
-/* In a stream that is captured it is a node of a graph that gets memory. */
-static CUresult pool_allocate(CUdeviceptr *pointer, uint64_t bytes, CUstream stream)
+static CUresult pool_allocate(CUdeviceptr *pointer, uint64_t bytes)
 {
 	uint64_t address;
 	CUresult result = allocate(&address, bytes);
 
 	if (result == CUDA_SUCCESS)
 		*pointer = address;
-	for (int i = 0; result == CUDA_SUCCESS && !is_captured(stream) && i < POOLED; i++) {
+	for (int i = 0; result == CUDA_SUCCESS && i < POOLED; i++) {
 		uint64_t none = 0;
 		if (!atomic_compare_exchange_strong(&pooled[i], &none, address))
 			continue;
@@ -267,12 +258,14 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flag
 
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream)
 {
-	return pool_allocate(pointer, bytes, stream);
+	(void)stream;
+	return pool_allocate(pointer, bytes);
 }
 
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream)
 {
-	return pool_allocate(pointer, bytes, stream);
+	(void)stream;
+	return pool_allocate(pointer, bytes);
 }
 
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
@@ -304,8 +297,8 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
 
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
 {
-	*status = is_captured(stream) ? CU_STREAM_CAPTURE_STATUS_ACTIVE
-				      : CU_STREAM_CAPTURE_STATUS_NONE;
+	(void)stream;
+	*status = CU_STREAM_CAPTURE_STATUS_NONE;
 	return CUDA_SUCCESS;
 }
 
@@ -328,12 +321,14 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
 
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 {
-	return is_captured(stream) ? CUDA_SUCCESS : release(pointer);
+	(void)stream;
+	return release(pointer);
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 {
-	return is_captured(stream) ? CUDA_SUCCESS : release(pointer);
+	(void)stream;
+	return release(pointer);
 }
 
 /* Of what was created last. */

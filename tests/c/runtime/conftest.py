@@ -3,31 +3,21 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.compiled import ROOT, SANITIZED, compile_c
+
 from .driver import Driver
 
-ROOT = Path(__file__).resolve().parents[3]
 RUNTIME = ROOT / "runtime"
 HOOKS = ROOT / "hooks"
-_FLAGS = (
-    *("-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Wmissing-prototypes"),
-    *("-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
-    *("-I", str(RUNTIME), "-I", str(HOOKS)),
-)
 
 
 def _compile(output: Path, *sources: Path) -> Path:
-    compiler = shutil.which("gcc")
-    if compiler is None:
-        pytest.fail("gcc is not installed: run ./dev setup")
-    subprocess.run([compiler, *_FLAGS, *map(str, sources), "-o", str(output)], check=True)
-    return output
+    return compile_c(output, *SANITIZED, f"-I{RUNTIME}", f"-I{HOOKS}", *sources)
 
 
 def _sources(folder: Path, *names: str) -> list[Path]:

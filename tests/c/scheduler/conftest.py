@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,10 +11,10 @@ from typing import Final
 import pytest
 
 from gpushare.daemon.scheduler_sync import Scheduler, SchedulerCommand
+from tests.compiled import ROOT, SANITIZED, compile_c
 
 from .tenant import ScheduledTenant
 
-ROOT: Final = Path(__file__).resolve().parents[3]
 SOURCES: Final = ROOT / "scheduler"
 # All but the policy.
 _PROGRAM: Final = (
@@ -33,24 +31,16 @@ _PROGRAM: Final = (
         "status_page",
     ),
 )
-_FLAGS: Final = (
-    *("-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Wmissing-prototypes"),
-    *("-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
-    *("-I", str(SOURCES), "-I", str(ROOT / "runtime"), "-I", str(ROOT / "libhook/include")),
-)
 
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The scheduler, but for its policy."""
-    compiler = shutil.which("gcc")
-    if compiler is None:
-        pytest.fail("gcc is not installed: run ./dev setup")
-    output = tmp_path_factory.mktemp("scheduler") / "gpushare-scheduler"
     sources = [SOURCES / f"{name}.c" for name in _PROGRAM]
     sources.append(Path(__file__).with_name("fake_card.c"))
-    subprocess.run([compiler, *_FLAGS, *map(str, sources), "-o", str(output)], check=True)
-    return output
+    include = (f"-I{SOURCES}", f"-I{ROOT}/runtime")
+    output = tmp_path_factory.mktemp("scheduler") / "gpushare-scheduler"
+    return compile_c(output, *SANITIZED, *include, *sources)
 
 
 @pytest.fixture

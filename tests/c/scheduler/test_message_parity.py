@@ -12,8 +12,9 @@ import pytest
 
 from gpushare import abi
 from gpushare.daemon import scheduler_sync as schedule_message
+from tests.compiled import ROOT
 
-from .conftest import ROOT, SOURCES
+from .conftest import SOURCES
 
 STRUCTS: Final = {
     "schedule_message": (

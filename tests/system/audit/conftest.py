@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gpushare.verify.runners import ProbeTenant
+from tests.compiled import ROOT, compile_c
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 from tests.stack.shared import SharedStack
 from tests.system.waiting import wait_until
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
-
-
 MEASURED = '"context-size-measured"'
 
 
@@ -69,15 +65,8 @@ def audited(auditing: SharedStack) -> Iterator[Stack]:
 
 def compiled(output: Path, *words: str | Path) -> Path:
     """Compile what `words` say into `output`."""
-    compiler = shutil.which("gcc")
-    if compiler is None:
-        pytest.fail("gcc is not installed: run ./dev setup")
-    places = ("simulator", "libhook", "libhook/include", "libhook/image")
-    includes = [f"-I{ROOT / place}" for place in places]
-    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-O0", *includes]
-    argv = [compiler, *flags, *map(str, words), "-o", str(output)]
-    subprocess.run(argv, check=True, stderr=subprocess.DEVNULL)
-    return output
+    places = ("simulator", "libhook", "libhook/image")
+    return compile_c(output, "-w", *(f"-I{ROOT / place}" for place in places), *words)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from gpushare.client import Client
 from gpushare.verify.runners import ProbeTenant
+from tests.compiled import compile_c
 from tests.stack import Stack
 from tests.stack.bundle import Bundle
 from tests.system.waiting import wait_until
@@ -23,7 +23,6 @@ MIB = 1 << 20
 CONTEXT = 524 * MIB
 OUT_OF_MEMORY = 2
 PROGRAM = "/bin/sharer"
-ROOT = Path(__file__).parents[3]
 #: Of the receiver, in a folder that both containers mount.
 BOX = "/shared/box"
 
@@ -33,9 +32,7 @@ def sharer(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """sharer.c, for the images of the tests."""
     output = tmp_path_factory.mktemp("sharer") / "sharer"
     source = Path(__file__).with_name("sharer.c")
-    flags = ("-std=gnu11", "-D_GNU_SOURCE", "-O1", f"-I{ROOT}/libhook/include")
-    subprocess.run(["gcc", *flags, str(source), "-o", str(output), "-ldl"], check=True)
-    return output.read_bytes()
+    return compile_c(output, source).read_bytes()
 
 
 class SharedFolderPair:

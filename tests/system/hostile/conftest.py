@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.compiled import STRICT, compile_c
 from tests.stack import Stack
 
 from .container import RuntimeContainer, RuntimeNamespace
@@ -80,12 +79,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     def build(name: str, *flags: str) -> Path:
         output = folder / name
         if not output.exists():
-            compiler = shutil.which("gcc")
-            if compiler is None:
-                pytest.fail("gcc is not installed: run ./dev setup")
-            strict = ("-std=gnu11", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror")
-            command = [compiler, *strict, *flags, str(HERE / f"{name}.c"), "-o", str(output)]
-            subprocess.run(command, check=True)
+            compile_c(output, *STRICT, *flags, HERE / f"{name}.c")
         return output
 
     return build
