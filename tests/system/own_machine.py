@@ -84,6 +84,11 @@ class OwnMachine:
         self._programs.append(program)
         program.wait_until(ready)
 
+    def start_gpushared(self, argv: Sequence[str]) -> None:
+        """Start gpushared and return once it has its socket."""
+        socket = "test -S /run/gpushare/control.sock"
+        self.start("gpushared", argv, lambda: self.call(socket).returncode == 0)
+
     def start_dockerd(self) -> None:
         """Start docker with its own folders and socket, and without a network.
 

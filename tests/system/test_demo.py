@@ -6,7 +6,6 @@ from __future__ import annotations
 import shutil
 
 import pytest
-import yaml
 
 from gpushare.verify import Report
 from gpushare.verify.memory import MemoryScenario
@@ -22,9 +21,7 @@ def test_its_claims_fail_where_nothing_enforces_the_quota(monkeypatch: pytest.Mo
     # What is waited for in vain is not waited for long.
     monkeypatch.setattr("gpushare.verify.SETTLE_SECONDS", 1.0)
     with Stack() as stack:
-        settings = yaml.safe_load(stack.config.read_text())
-        settings["audit"] = {"over_quota": "observe"}
-        stack.config.write_text(yaml.safe_dump(settings))
+        stack.configure(audit={"over_quota": "observe"})
         for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
             shutil.copy(stack.installation.simulator / name, stack.installation.libraries / name)
         stack.start_daemon()

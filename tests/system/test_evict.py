@@ -155,3 +155,17 @@ def test_a_killed_daemon_continues_where_it_was(own: Stack, step: str) -> None:
         if is_evicted:
             own.client.restore(bundle.id)
         assert is_intact(tenant)
+
+
+def test_the_time_of_an_evicted_container_ends_while_its_program_waits(own: Stack) -> None:
+    client = own.client
+    with holding(own, "100GiB") as (bundle, tenant):
+        client.evict(bundle.id)
+        with holding(own, "100GiB"):
+            tenant.tell(f"check {SEED}")
+            wait_until(lambda: waits(bundle))
+            client.set(bundle.id, time_limit="1s")  # counted from its start, evicted or not
+            wait_until(lambda: all(one["id"] != bundle.id for one in client.tenants()))
+        events = {one["event"]: one["fields"] for one in client.history(bundle.id)}
+        assert events["tenant-stop-requested"]["by"] == "time-limit"
+        assert "tenant-restored" not in events

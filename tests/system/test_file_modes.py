@@ -85,7 +85,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnMachine]:
         probe = InstallSource.of_package().libraries / "gpushare-probe"
         made.run("docker load", image.build(probe))
         made.run(f"{PROGRAMS}/gpushare setup --simulate h200 --runtime docker")
-        made.start("gpushared", [str(PROGRAMS / "gpushared")], lambda: answers(made))
+        made.start_gpushared([str(PROGRAMS / "gpushared")])
         made.run("kill -HUP $(cat /run/docker.pid)")
         wait_until(lambda: "gpushare" in made.run("docker info --format '{{.Runtimes}}'"))
         made.run(f"{START} --read-only --name held {PROBE}")
@@ -98,10 +98,6 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnMachine]:
         yield made
     finally:
         made.close()
-
-
-def answers(machine: OwnMachine) -> bool:
-    return machine.call("test -S /run/gpushare/control.sock").returncode == 0
 
 
 def test_no_file_is_wider_than_the_table_says(machine: OwnMachine) -> None:

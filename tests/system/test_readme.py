@@ -185,11 +185,7 @@ def start_daemon(machine: OwnMachine) -> None:
     """Start gpushared as the unit that setup wrote would."""
     unit = machine.run("cat /etc/systemd/system/gpushared.service")
     (command,) = re.findall(r"^ExecStart=(.+)$", unit, re.MULTILINE)
-    machine.start(
-        "gpushared",
-        shlex.split(command),
-        lambda: machine.call("test -S /run/gpushare/control.sock").returncode == 0,
-    )
+    machine.start_gpushared(shlex.split(command))
 
 
 def files(machine: OwnMachine) -> str:

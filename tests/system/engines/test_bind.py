@@ -14,7 +14,6 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-import yaml
 
 from gpushare.client import Client
 from tests.stack import Stack
@@ -35,8 +34,7 @@ def bind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def own(bind: str) -> Iterator[Stack]:
     with Stack(distribution=HOST) as stack:
-        settings = yaml.safe_load(stack.config.read_text())
-        stack.config.write_text(yaml.safe_dump({**settings, "bind": bind}))
+        stack.configure(bind=bind)
         stack.start_daemon()
         yield stack
 

@@ -6,10 +6,8 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-import yaml
 
 from gpushare.client import Client
 from gpushare.verify.image import PROGRAM
@@ -40,9 +38,7 @@ def test_a_quota_is_enforced_and_a_container_paused_and_frozen(
     distribution: Distribution, runtime: str, cgroups: Cgroups
 ) -> None:
     with Stack(distribution=distribution, cgroups=cgroups, runtime=runtime) as stack:
-        said: dict[str, Any] = yaml.safe_load(stack.config.read_text())
-        said["timing"] = {"reconcile_interval_seconds": 0.2}
-        stack.config.write_text(yaml.safe_dump(said))
+        stack.configure(timing={"reconcile_interval_seconds": 0.2})
         stack.start_daemon()
         client = Client(stack.socket)
         bundle = Bundle(stack, quota={"memory": "4GiB"})

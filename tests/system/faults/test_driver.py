@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from gpushare import simulator
 from gpushare.client import Client
@@ -48,9 +46,7 @@ class MachineWithFaults:
 
     def events(self, *names: str) -> list[dict[str, Any]]:
         """Return what gpushared logged under these names."""
-        lines = (self.stack.root / "gpushared.log").read_text().splitlines()
-        entries = [json.loads(line) for line in lines if line.startswith("{")]
-        return [entry for entry in entries if entry["event"] in names]
+        return [entry for entry in self.stack.events() if entry["event"] in names]
 
     def warnings(self) -> str:
         return "; ".join(self.client.status()["warnings"])
@@ -110,10 +106,8 @@ def work(tenant: ProbeTenant) -> None:
 def machine() -> Iterator[MachineWithFaults]:
     """Run a daemon on two cards."""
     with Stack(cards=CARDS) as stack:
-        settings = yaml.safe_load(stack.config.read_text())
         # A test of a driver that hangs waits for the end of a question to it.
-        settings["timing"] = {"driver_timeout_seconds": 1, "reconcile_interval_seconds": 1}
-        stack.config.write_text(yaml.safe_dump(settings))
+        stack.configure(timing={"driver_timeout_seconds": 1, "reconcile_interval_seconds": 1})
         stack.start_daemon()
         yield MachineWithFaults(stack)
 

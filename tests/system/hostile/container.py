@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from gpushare.client import Client
 from gpushare.protocol.rows import TenantStatus
 from gpushare.verify.runners import ProbeTenant
@@ -42,12 +40,11 @@ class RuntimeNamespace:
         self._view = ServiceProcess(argv, log, stack.environment)
         self._view.wait_until(lambda: "ready" in log.read_text())
         self._inside = [find("nsenter"), f"--mount=/proc/{self._view.process.pid}/ns/mnt"]
-        settings = yaml.safe_load(stack.config.read_text())
-        settings["runtime_mount_namespace"] = f"/proc/{self._view.process.pid}/ns/mnt"
-        settings["timing"] = {**TIMING, **timing}
-        if bind:
-            settings["bind"] = bind
-        stack.config.write_text(yaml.safe_dump(settings))
+        stack.configure(
+            runtime_mount_namespace=f"/proc/{self._view.process.pid}/ns/mnt",
+            timing={**TIMING, **timing},
+            bind=bind or None,
+        )
         self.client = Client(stack.socket)
         self._runtimes: dict[str, LowLevelRuntime] = {}
 

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from functools import cache
 
 import pytest
-import yaml
 
 from tests.stack import Stack
 from tests.stack.distribution import HOST
@@ -26,8 +25,7 @@ def nodes() -> Iterator[Nodes]:
 
     def made(bind: str) -> Stack:
         stack = Stack(distribution=HOST, cgroups="v1")
-        settings = yaml.safe_load(stack.config.read_text())
-        stack.config.write_text(yaml.safe_dump({**settings, "bind": bind}))
+        stack.configure(bind=bind)
         return stack
 
     with ExitStack() as kept:

@@ -120,14 +120,19 @@ class BareMachine:
         script = f"find / -xdev {left_out} ! -name '*.cache'"
         return set(self.run("sh", "-c", script).stdout.splitlines())
 
+    @property
+    def daemon(self) -> str:
+        """The program of gpushared."""
+        return "/usr/sbin/gpushared"
+
     @contextmanager
     def gpushared(self) -> Iterator[None]:
-        """The package's daemon, until it has ended; systemd's needs nothing."""
+        """The daemon, until it has ended; systemd's needs nothing."""
         if self.is_booted:
             yield
             return
         log = self.folder / "gpushared.log"
-        daemon = ServiceProcess(self.argv("/usr/sbin/gpushared"), log)
+        daemon = ServiceProcess(self.argv(self.daemon), log)
         daemon.wait_until(lambda: self.run("gpushare", "ls", check=False).returncode == 0)
         try:
             yield

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -93,23 +92,14 @@ class DaemonSetNode(BareMachine):
         (found,) = rendered(workspace, "configmap.yaml", values)
         (self.image / "gpushare.yaml").write_text(found["data"]["gpushare.yaml"])
 
-    @contextmanager
-    def gpushared(self) -> Iterator[None]:
-        """The daemon that the unit names, until it has ended; systemd's needs nothing."""
-        if self.is_booted:
-            yield
-            return
+    @property
+    def daemon(self) -> str:
+        """The program that the unit names."""
         unit = self.run("cat", "/etc/systemd/system/gpushared.service").stdout
         (program,) = (
             line.partition("=")[2] for line in unit.splitlines() if line.startswith("ExecStart=")
         )
-        daemon = ServiceProcess(self.argv(program), self.folder / "gpushared.log")
-        daemon.wait_until(lambda: self.run("gpushare", "ls", check=False).returncode == 0)
-        try:
-            yield
-        finally:
-            daemon.process.terminate()
-            daemon.process.wait()
+        return program
 
 
 def rendered(workspace: Workspace, template: str, values: str = "") -> list[dict[str, Any]]:
