@@ -105,10 +105,10 @@ struct gpushare_grant_header { /* page 0; writer: daemon */
 
 struct gpushare_grant_card { /* page 1 + n; n is the tenant's card number, 0 upwards */
 	/* writer: daemon */
-	char uuid[48];			      /* "GPU-....", NUL-terminated, as reported by NVML */
-	_Atomic uint64_t quota_bytes;	      /* the quota, shown as "total" */
-	_Atomic uint64_t limit_bytes;	      /* the quota, or more while the tenant may burst */
-	_Atomic uint64_t context_bytes;	      /* measured size of one context on this card */
+	char uuid[48];			/* "GPU-....", NUL-terminated, as reported by NVML */
+	_Atomic uint64_t quota_bytes;	/* the quota, shown as "total" */
+	_Atomic uint64_t limit_bytes;	/* the quota, or more while the tenant may burst */
+	_Atomic uint64_t context_bytes; /* measured size of one context on this card */
 	_Atomic uint64_t
 		overhead_bytes;		/* the driver's figure for this tenant minus the ledger's */
 	_Atomic uint32_t cores_percent; /* 1..100; 0: not requested */
