@@ -447,7 +447,7 @@ INVARIANTS: Final = (
         "restores-are-not-starved",
         "An evicted container that waits is restored once what runs has ended, whatever starts.",
         f"{_DAEMON}/lifecycle/queue.py",
-        "found += self._restores.requests(self._next_number())",
+        "requests += self._restores.requests(self._next_number())",
         "pass",
         (f"{_TESTS}/test_queue.py::test_no_start_overtakes_a_restore_that_waits",),
     ),

@@ -107,7 +107,7 @@ def _refuse_unmade(
 def _refuse_forged(record: TenantRecord, process: Process, ledger: Ledger) -> None:
     """Refuse a process that a state on a hook's stdin cannot truly name; ReservationNotFound.
 
-    What another tenant's process uses would be charged to both, and freezing one would freeze both.
+    The usage of another tenant's process would be charged to both, and a freeze would stop both.
     """
     refused = f"process {process.pid} is not of {record.title}: "
     # The runtime that made the reservation starts the container's process.
@@ -159,7 +159,7 @@ def _cgroup(record: TenantRecord, pid: int, peer_pid: int) -> str:
     if record.engine == "host":
         # Made by `gpushare run` itself; any other is shared with the user's other programs.
         own = f"/gpushare/{record.id}"
-        found = processes.cgroups_of(pid)
-        return next((f"{name}:{path}" for name, path in found.items() if path == own), "")
+        paths = processes.cgroups_of(pid)
+        return next((f"{name}:{path}" for name, path in paths.items() if path == own), "")
     others = processes.cgroups_of(peer_pid) if peer_pid != pid else {}
     return processes.own_cgroup(pid, others)

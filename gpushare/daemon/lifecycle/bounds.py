@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the node's policy leaves of each card to a namespace, or to a user of this host."""
+"""The bounds that the node's policy sets on each card, for a namespace or a user of this host."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ def of_user(
 ) -> Bounds:
     """Return what holds for a request of a user without root.
 
-    What is reserved for the user's tickets counts, but for that in the file `without`.
+    Reservations for the user's tickets count, but for the one in the file `without`.
     """
-    own = [one for one in ledger.holders if one.is_rootless and one.uid == uid]
-    parts = _parts([one for one in own if one.file != without], node)
+    own = [holder for holder in ledger.holders if holder.is_rootless and holder.uid == uid]
+    parts = _parts([holder for holder in own if holder.file != without], node)
     return _bounds(request, f"user {uid}", parts)
 
 
 def of_namespace(namespace: str, request: ResolvedRequest, node: Node, ledger: Ledger) -> Bounds:
     """Return what holds for a request in a namespace; empty: of a container in none.
 
-    What a claim has reserved counts, also while no container has it.
+    A claim's reservation counts, also while no container has it.
     """
     if not namespace:
         return _bounds(request, "", ())
-    records = [one for one in ledger.entries.values() if one.namespace == namespace]
+    records = [record for record in ledger.entries.values() if record.namespace == namespace]
     parts = (*_parts(records, node), *_of_claims(namespace, node, ledger))
     return _bounds(request, f"namespace {namespace}", parts)
 
@@ -61,11 +61,11 @@ def _parts(
     driver = node.loaded()
     return tuple(
         TenantCardUsage(
-            *(one.file, one.title, card, allocation.burst_limit_bytes),
-            one.reserved_cores(allocation, node.policy_of(allocation.uuid)),
+            *(holder.file, holder.title, card, allocation.burst_limit_bytes),
+            holder.reserved_cores(allocation, node.policy_of(allocation.uuid)),
         )
-        for one in holders
-        for allocation in one.allocations
+        for holder in holders
+        for allocation in holder.allocations
         if (card := driver.card(allocation.uuid)) is not None
     )
 
@@ -138,9 +138,9 @@ def _check_host_memory(size: int, own: frozenset[str], node: Node, ledger: Ledge
     """Raise NoRoom if there are not `size` bytes beside the others than `own`."""
     most = node.config.oversubscribe.host_memory_bytes
     others = {
-        one.title: reserved
-        for one in ledger.holders
-        if one.file not in own and (reserved := one.managed_bytes)
+        holder.title: reserved
+        for holder in ledger.holders
+        if holder.file not in own and (reserved := holder.managed_bytes)
     }
     taken = sum(others.values())
     if taken + size <= most:

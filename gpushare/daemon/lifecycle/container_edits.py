@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is put into a container's spec, and into its image's layer.
+"""The edits of a container's spec, and of its image's layer.
 
-What was worked out for an image is kept (oci/image_view.py) if nothing had to be noted of the
+The result for an image is kept (oci/image_view.py) if nothing had to be noted of the
 container, it has no driver of its own, and no volume is in the way: that is nearly every container.
 
 `numa: bind` keeps a container's CPUs and memory to the NUMA nodes of its cards.
@@ -89,28 +89,25 @@ def edits_of(
         placed = container.with_tree(placed, tenant.tree)
     keep_notes(record, placed.notes, state)
     cache = container.merged_cache(placed, image, state.node.platform)
-    seen = image.seen()
+    inputs = image.seen()
     is_plain = chosen.is_plain and not placed.notes and not placed.volume
-    if request is not None and seen is not None and is_plain:
-        prepared = PreparedImage(seen, image.created, placed.wanted, cache, tenant.directory)
+    if request is not None and inputs is not None and is_plain:
+        prepared = PreparedImage(inputs, image.created, placed.wanted, cache, tenant.directory)
         state.prepared_images.keep(made_under, request, prepared)
     return container.with_cache(placed, cache, image, _kept_caches(state.node))
 
 
 @dataclass(frozen=True)
 class _TenantParts:
-    """What a container gets that is not its image's. `cards` are their names in the CDI spec.
-
-    `visible` is the UUID of its card if it has the nodes of others, to which it may be moved.
-    """
+    """The parts of a container's edits that do not depend on its image."""
 
     shared: bool
-    cards: list[tuple[str, ...]]
+    cards: list[tuple[str, ...]]  # their names in the CDI spec
     hooks: tuple[Hook, ...]
     directory: str
     libraries: Path
     tree: LibraryTree | None
-    visible: str = ""
+    visible: str = ""  # the UUID of its card, if it has the nodes of others, to which it may move
 
 
 def _filters(libraries: Path) -> loader.Filters:
@@ -212,17 +209,13 @@ def _cards(
 
     The interposer library hides the others, and the audit sees a program that bypasses it.
     """
-    own = [
-        card
-        for allocation in record.allocations
-        if (card := driver.card(allocation.uuid)) is not None
-    ]
+    own = list(filter(None, [driver.card(allocation.uuid) for allocation in record.allocations]))
     others = [
         card
         for card in driver.cards
         if moves and record.shared and len(own) == 1 and card not in own
         if card.instance is None and not card.is_divided
-        if any(card.model == one.model and one.instance is None for one in own)
+        if any(card.model == own_card.model and own_card.instance is None for own_card in own)
     ]
     return [
         (card.uuid, *(card.instance.names if card.instance else (str(card.index),)))
@@ -252,16 +245,16 @@ def numa_binding(original: Spec, record: TenantRecord, state: DaemonState) -> Bo
             str(card.index) for uuid in unknown if (card := driver.card(uuid)) is not None
         )
         note = f"numa: bind: the NUMA node of card {cards} is not known: left as is"
-        found = Bound(notes=(note,))
+        binding = Bound(notes=(note,))
     else:
         path = original.at("linux", "cgroupsPath")
         allowed = state.node.numa.allowed(path if isinstance(path, str) else "")
-        found = bind(original, state.node.numa.of(nodes.values()), allowed)
-    if found.notes:
-        state.in_start(lambda: _note_binding(record, found.notes, state.ledger))
-        for note in found.notes:
+        binding = bind(original, state.node.numa.of(nodes.values()), allowed)
+    if binding.notes:
+        state.in_start(lambda: _note_binding(record, binding.notes, state.ledger))
+        for note in binding.notes:
             log("tenant-request-adjusted", tenant=record.key, name=record.title, note=note)
-    return found
+    return binding
 
 
 def _note_binding(record: TenantRecord, notes: Sequence[str], ledger: Ledger) -> None:
@@ -269,7 +262,7 @@ def _note_binding(record: TenantRecord, notes: Sequence[str], ledger: Ledger) ->
     ledger.describe(record.key, notes, known.uninterposed, known.compat)
 
 
-# --- what a container on a card in MPS mode gets beside its share: the way to the server ---
+# --- the route to the MPS server, for a container on a card in MPS mode ---
 #
 # The interposer library sets the variables before the driver reads them, from a file beside the
 # tenant's pages: what the container's own environment says only lowers its limits.
@@ -341,19 +334,19 @@ def compatibility_notes(
     if policy == IGNORE:
         return []
     driver = node.loaded()
-    cards = [card for one in record.allocations if (card := driver.card(one.uuid)) is not None]
+    cards = list(filter(None, [driver.card(allocation.uuid) for allocation in record.allocations]))
     machine = machine_facts(cards, driver, shared=record.shared)
     image = image_facts(original, rootfs, package, node)
     ill = problems(compatibility.evaluate_image(image, machine))
-    for one in ill:
-        _log(one, record, refused=policy == REFUSE and one.level == "refuse")
+    for finding in ill:
+        _log(finding, record, refused=policy == REFUSE and finding.level == "refuse")
     if policy == REFUSE and ill and ill[0].level == "refuse":
         where = f"compatibility: {REFUSE} of gpushare.yaml"
         raise IncompatibleImage(
             f"the image is incompatible with this node: {ill[0]}. The node's policy refuses it "
             f"({where}); for details, run gpushare compat"
         )
-    return [str(one) for one in ill[:_MOST_NOTES]]
+    return [str(finding) for finding in ill[:_MOST_NOTES]]
 
 
 def image_facts(original: Spec, rootfs: Rootfs, package: Compat | None, node: Node) -> rules.Image:
@@ -380,10 +373,12 @@ def machine_facts(cards: Sequence[Card], driver: LoadedDriver, *, shared: bool) 
 
 
 def problems(
-    found: Sequence[rules.CompatibilityFinding],
+    findings: Sequence[rules.CompatibilityFinding],
 ) -> tuple[rules.CompatibilityFinding, ...]:
     """Return the findings that users are told of, the gravest first."""
-    return tuple(one for one in found if one.level != "ok" and one.rule != rules.PACKAGE)
+    return tuple(
+        finding for finding in findings if finding.level != "ok" and finding.rule != rules.PACKAGE
+    )
 
 
 def _args(original: Spec) -> list[str]:
@@ -414,16 +409,12 @@ _UNMEDIATED: Final = (
 
 @dataclass(frozen=True)
 class DriverFileChoice:
-    """What of the driver a container gets.
-
-    `wanted` are the capabilities of whole cards, `extra` those of a share past the interposer.
-    `is_plain`: nothing is noted of this container, and it has no driver of its own.
-    """
+    """The driver files of a container, and its driver capabilities."""
 
     files: DriverFiles
-    wanted: frozenset[str]
-    extra: frozenset[str]
-    is_plain: bool = False
+    wanted: frozenset[str]  # the capabilities of whole cards
+    extra: frozenset[str]  # those of a share, past the interposer library
+    is_plain: bool = False  # nothing is noted of the container, and it has no driver of its own
 
 
 def choose_files(
@@ -514,21 +505,21 @@ def _of_program(original: Spec, rootfs: Rootfs, node: Node) -> Iterator[str]:
     args = [arg for arg in words if isinstance(arg, str)] if isinstance(words, list) else []
     directory = original.at("process", "cwd")
     process = (args, original.variables, directory if isinstance(directory, str) else "/")
-    found = elf.entry_program(rootfs, process, node.platform)
-    if found.kind == "musl":
+    program = elf.entry_program(rootfs, process, node.platform)
+    if program.kind == "musl":
         yield (
-            f"{found.path} uses musl, and the driver requires glibc: CUDA cannot be "
+            f"{program.path} uses musl, and the driver requires glibc: CUDA cannot be "
             f"loaded in it; {_UNMEDIATED}"
         )
-    elif found.kind == "static":
+    elif program.kind == "static":
         yield (
-            f"{found.path} is statically linked: no library can be loaded into it, including the "
+            f"{program.path} is statically linked: no library can be loaded into it, including the "
             f"interposer library; {_UNMEDIATED}. Programs that it starts are mediated if they are "
             "not static"
         )
-    elif found.kind == "foreign":
+    elif program.kind == "foreign":
         yield (
-            f"{found.path} is built for another architecture or for 32 bits: this machine has no "
+            f"{program.path} is built for another architecture or for 32 bits: this machine has no "
             "driver for it; "
             f"{_UNMEDIATED}"
         )
@@ -536,7 +527,7 @@ def _of_program(original: Spec, rootfs: Rootfs, node: Node) -> Iterator[str]:
 
 def _of_compat(
     rootfs: Rootfs,
-    found: Compat | None,
+    package: Compat | None,
     record: TenantRecord,
     state: DaemonState,
     check: Callable[[], None],
@@ -544,9 +535,9 @@ def _of_compat(
     """Return the driver with a newer libcuda of the image's, the name of its copy, and notes."""
     driver = state.node.loaded()
     files = driver.files
-    if found is None or found.version <= cuda_compat.version(driver.nvml.driver_version):
+    if package is None or package.version <= cuda_compat.version(driver.nvml.driver_version):
         return files, "", []
-    what = f"cuda-compat {found.text} of the image"
+    subject = f"cuda-compat {package.text} of the image"
     than = f"is newer than the driver {driver.nvml.driver_version}"
     cards = [driver.card(allocation.uuid) for allocation in record.allocations]
     other = next(
@@ -554,7 +545,7 @@ def _of_compat(
     )
     if other:
         why = f"it requires data center cards, and {other} is not one"
-        return files, "", [f"{what} {than} and is not used: {why}"]
+        return files, "", [f"{subject} {than} and is not used: {why}"]
     until = time.monotonic() + _COPY_SECONDS
 
     def check_time() -> None:
@@ -564,18 +555,18 @@ def _of_compat(
 
     try:
         store = compat_folder(state.node.config)
-        folder = cuda_compat.keep(rootfs, found, store, _used(state.ledger), check_time)
+        folder = cuda_compat.keep(rootfs, package, store, _used(state.ledger), check_time)
         newer = with_compat(files, folder)
     except (CompatError, CdiError, OSError) as error:
-        return files, "", [f"{what} {than} and is not used: it {error}"]
+        return files, "", [f"{subject} {than} and is not used: it {error}"]
     log(
         "cuda-compat-selected",
         tenant=record.key,
         name=record.title,
-        version=found.text,
+        version=package.text,
         copy=folder.name,
     )
-    return newer, folder.name, [f"{what} {than}: its libcuda is the container's"]
+    return newer, folder.name, [f"{subject} {than}: its libcuda is the container's"]
 
 
 def _used(ledger: Ledger) -> set[str]:
@@ -604,19 +595,19 @@ def find_image_needs(
         return {}
     with closing(ImageView(rootfs_fd)) as rootfs:
         image = image_facts(original, rootfs, cuda_compat.find(rootfs), node)
-    found = {}
+    findings = {}
     for card in driver.cards:
         machine = machine_facts([card], driver, shared=shared)
         ill = problems(compatibility.evaluate_image(image, machine))
-        found[card.uuid] = ill
-    best = min(_LEVELS.index(rules.worst(ill)) for ill in found.values())
+        findings[card.uuid] = ill
+    best = min(_LEVELS.index(rules.worst(ill)) for ill in findings.values())
     return {
         uuid: ImageNeed(
             f"{ill[0].what} ({ill[0].rule})",
             ill[0].fix,
             is_refused=policy == REFUSE and ill[0].level == "refuse",
         )
-        for uuid, ill in found.items()
+        for uuid, ill in findings.items()
         if _LEVELS.index(rules.worst(ill)) > best
     }
 

@@ -99,24 +99,20 @@ class CreateAbandoned(UserError):
 
 @dataclass(frozen=True)
 class NewContainer:
-    """A container about to be made; the descriptors are of its bundle and its root filesystem.
-
-    `maker` is the process that makes it: the launcher, which becomes the low-level runtime. 0 is
-    one that cannot be seen from here, and `binds` if it can bind the container itself.
-    `is_restore`: from a checkpoint. `about` is filled in while the spec is read.
-    """
+    """A container about to be made; the descriptors are of its bundle and its root filesystem."""
 
     identity: str
     path: str
     marker: str
     bundle_fd: int
     rootfs_fd: int
+    # The process that makes it: the launcher, which becomes the low-level runtime; 0: not visible.
     maker: int = 0
-    binds: bool = False
-    is_restore: bool = False
+    binds: bool = False  # the maker can bind the container itself
+    is_restore: bool = False  # from a checkpoint
     is_abandoned: Callable[[], bool] = lambda: False  # no client waits for the container any more
     waits: Callable[[float], None] = lambda _: None  # has the client wait for so long, 0: as ever
-    about: dict[str, Any] = field(default_factory=dict)  # what the log says of it if it is refused
+    about: dict[str, Any] = field(default_factory=dict)  # for the log of a refusal, filled in later
 
     def check(self) -> None:
         """Raise CreateAbandoned once no client waits for the container."""
@@ -441,20 +437,20 @@ def _edited(
     state: DaemonState,
 ) -> Spec:
     """Return the spec with the cards of `record`; the image's loader cache names the libraries."""
-    seen = original if request.grant is None else request.grant.removed_from(original)
+    stripped = original if request.grant is None else request.grant.removed_from(original)
     with closing(ImageView(bundle.rootfs_fd)) as image:
-        made = container_edits.edits_of(seen, image, record, state, bundle.check)
+        changes = container_edits.edits_of(stripped, image, record, state, bundle.check)
     if record.isolation == MPS:
-        made = container_edits.with_server(made, original, record, state.node)
+        changes = container_edits.with_server(changes, original, record, state.node)
     if request.quota.numa == container_edits.BIND:
         cpuset = container_edits.numa_binding(original, record, state)
-        made = replace(made, cpus=cpuset.cpus, mems=cpuset.mems)
-    return edits.apply(original, made, request.placed.taken)
+        changes = replace(changes, cpus=cpuset.cpus, mems=cpuset.mems)
+    return edits.apply(original, changes, request.placed.taken)
 
 
 # --- containers of one pod: a request that names none of them is for the first that makes it ---
 #
-# What an init container had is released before the next container is created.
+# The allocation of an init container is released before the next container is created.
 
 _MOST_PODS: Final = 4096  # pods; the one that was noted first is forgotten
 
@@ -506,7 +502,7 @@ def _fix_naming(first: str, pod: PodIdentity, quota: QuotaRequest, value: Reques
     if theirs:
         return f"use {theirs}: {first}"
     key = next(
-        (key for key, one in quota.requested.items() if one.source == value.source), "memory"
+        (key for key, other in quota.requested.items() if other.source == value.source), "memory"
     )
     return (
         f"use {scoped_name(first, key)}, and {scoped_name(pod.container, key)} if this one needs "
@@ -549,48 +545,45 @@ _LOOK_SECONDS: Final = 0.05
 
 @dataclass(frozen=True)
 class WaitingCreate:
-    """A create that waits: its container's name, and the process that makes it (0: not known).
-
-    `check` raises once no client waits for the container. `waits` has the client wait for so many
-    seconds more, and with 0 as long as for any answer.
-    """
+    """A create that waits, and its container."""
 
     name: str
-    maker: int
+    maker: int  # the process that makes the container; 0: not known
     quota: QuotaRequest
     cards: EngineCards | None
-    check: Callable[[], None]
+    check: Callable[[], None]  # raises once no client waits for the container
+    # Has the client wait for so many seconds more, and with 0 as long as for any answer.
     waits: Callable[[float], None]
 
 
 @contextmanager
-def granted(one: WaitingCreate, state: DaemonState, queue: Queue) -> Iterator[str]:
+def granted(waiting: WaitingCreate, state: DaemonState, queue: Queue) -> Iterator[str]:
     """Yield the secret of a ticket that was granted, "" if there was no room in time.
 
     A ticket that was not taken over in the block ends with it.
     """
-    seconds = one.quota.wait_seconds or 0
+    seconds = waiting.quota.wait_seconds or 0
     tickets = state.ledger.tickets.values()
     if sum(ticket.kind == "create" for ticket in tickets) >= _MOST_WAITING:
         yield ""
         return
-    applicant = Applicant(one.name, 0, one.maker or os.getpid(), False, "create", seconds)
-    source = TicketSource(_options(one.quota), {}, {}, _cards(one.cards, state.node))
+    applicant = Applicant(waiting.name, 0, waiting.maker or os.getpid(), False, "create", seconds)
+    source = TicketSource(_options(waiting.quota), {}, {}, _cards(waiting.cards, state.node))
     try:
         ticket, secret = state.decide.run(lambda: queue.take(applicant, source))
     except (NoRoom, QueueFull, TicketNotFound):
         yield ""
         return
     try:
-        one.waits(seconds)
+        waiting.waits(seconds)
         until = time.monotonic() + seconds
-        while (found := state.ledger.tickets.get(ticket.id)) is not None and not found.is_granted:
-            one.check()
+        while (entry := state.ledger.tickets.get(ticket.id)) is not None and not entry.is_granted:
+            waiting.check()
             if time.monotonic() > until:
                 break
             time.sleep(_LOOK_SECONDS)
-        one.waits(0)
-        yield secret if found is not None and found.is_granted else ""
+        waiting.waits(0)
+        yield secret if entry is not None and entry.is_granted else ""
     finally:
         if ticket.id in state.ledger.tickets:
             state.decide.run(lambda: queue.drop(ticket.id))
@@ -598,8 +591,8 @@ def granted(one: WaitingCreate, state: DaemonState, queue: Queue) -> Iterator[st
 
 def _options(quota: QuotaRequest) -> dict[str, str]:
     """Return what is requested, by canonical key; a profile is in it as what it stands for."""
-    values = {key: one.text for key, one in quota.requested.items() if key != WAIT}
-    rest = {key: one for key, one in quota.requested.items() if key != PROFILE}
+    values = {key: value.text for key, value in quota.requested.items() if key != WAIT}
+    rest = {key: value for key, value in quota.requested.items() if key != PROFILE}
     if requests_memory(rest):
         values.pop(PROFILE, None)
     return values

@@ -250,23 +250,23 @@ def is_own_spec(place: Path, config: Config) -> bool:
 def _renewed(place: Path) -> cdi.CdiSpec:
     """Return the driver's spec as it is now, and keep it at `place`."""
     try:
-        found = host_driver.find(ROOT)
+        driver = host_driver.find(ROOT)
     except host_driver.DriverMissing as error:
         before = cdi_files.read_spec(place)
         if before.spec is None or before.missing:
             raise NoSpec(str(error)) from error
         return before.spec  # made of a driver that is not where one is looked for
     running = host_driver.kernel_version(ROOT)
-    if running is not None and running != found.version:
+    if running is not None and running != driver.version:
         raise NoSpec(
-            f"the driver's libraries are {found.version}, and its kernel module is {running}: "
+            f"the driver's libraries are {driver.version}, and its kernel module is {running}: "
             "reboot, "
             "or load the module of the new driver"
         )
-    document = found.cdi()
+    document = driver.cdi()
     try:
         if cdi_files.write_spec(place, cdi_files.format_spec(document)):
-            log("driver-cdi-spec-written", cdi=str(place), driver=found.version)
+            log("driver-cdi-spec-written", cdi=str(place), driver=driver.version)
     except OSError as error:
         # It is kept to be shown; no allocation depends on it.
         log("driver-cdi-spec-write-failed", "warning", cdi=str(place), error=str(error))
@@ -365,10 +365,10 @@ def _version(files: DriverFiles) -> str | None:
 
 def _identity(path: str) -> tuple[int, ...] | None:
     try:
-        seen = os.stat(f"{ROOT}/{path}")  # noqa: PTH116 - before every create
+        status = os.stat(f"{ROOT}/{path}")  # noqa: PTH116 - before every create
     except OSError:
         return None
-    return (seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns)
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _text(path: Path) -> str:
@@ -385,7 +385,7 @@ def link_devices(files: DriverFiles, folder: Path = LINKS) -> list[str]:
     the device rules anew, at every `systemctl daemon-reload`; without it the running container
     loses the GPU. udev makes the links of devices in sysfs, and NVIDIA's are not there.
     """
-    made = []
+    links = []
     for node in dict.fromkeys(files.cdi.everything.nodes):
         number = _device_number(Path(node.host_path))
         if number is None:
@@ -406,10 +406,10 @@ def link_devices(files: DriverFiles, folder: Path = LINKS) -> list[str]:
         except OSError as error:
             log("device-link-failed", "warning", link=str(place), error=str(error))
             continue
-        made.append(place.name)
-    if made:
-        log("device-links-created", links=made)
-    return made
+        links.append(place.name)
+    if links:
+        log("device-links-created", links=links)
+    return links
 
 
 def _device_number(place: Path) -> int | None:

@@ -42,14 +42,12 @@ FILTER_DIR = Path("/opt/gpushare/lib")
 
 @dataclass(frozen=True)
 class HostCommand:
-    """A command that `gpushare run` starts; `uid` is the caller's.
-
-    `waits` has the client wait for so many seconds more, and with 0 as long as for any answer.
-    """
+    """A command that `gpushare run` starts."""
 
     name: str
-    uid: int
+    uid: int  # the caller's
     rootless: bool
+    # Has the client wait for so many seconds more, and with 0 as long as for any answer.
     waits: Callable[[float], None] = lambda _: None
 
 

@@ -70,7 +70,7 @@ def renew_tree(state: DaemonState) -> None:
         mount_libraries(state.node, state.mounts)
     try:
         stale = state.mounts.stale_trees()
-        is_starting = any(one.state == "reserved" for one in list(state.ledger.entries.values()))
+        is_starting = any(record.state == "reserved" for record in state.ledger.entries.values())
         if stale and not is_starting:
             state.mounts.drop_trees(stale)
     except OSError as error:
@@ -123,19 +123,19 @@ def _named(prefix: Path) -> set[str]:
 
 def _candidates(prefix: Path, kept: Collection[str]) -> list[Path]:
     """Return the folders that may go, the drafts of installations that were killed among them."""
-    found = []
+    folders = []
     try:
         listed = list(os.scandir(prefix))
     except OSError:
         return []
-    for one in listed:
-        if one.name in kept or not one.is_dir(follow_symlinks=False):
+    for entry in listed:
+        if entry.name in kept or not entry.is_dir(follow_symlinks=False):
             continue
-        if not (_VERSION.fullmatch(one.name) or _DRAFT.fullmatch(one.name)):
+        if not (_VERSION.fullmatch(entry.name) or _DRAFT.fullmatch(entry.name)):
             continue
-        if abs(time.time() - one.stat(follow_symlinks=False).st_mtime) >= _YOUNG_SECONDS:
-            found.append(Path(one.path))
-    return sorted(found)
+        if abs(time.time() - entry.stat(follow_symlinks=False).st_mtime) >= _YOUNG_SECONDS:
+            folders.append(Path(entry.path))
+    return sorted(folders)
 
 
 def _unused(candidates: list[Path], records: Iterable[TenantRecord]) -> list[Path]:
@@ -157,30 +157,30 @@ def _says(texts: Iterable[bytes], name: str) -> bool:
 
 def _files(folder: Path) -> set[_File]:
     """Return how maps call the files in `folder`; the empty ones cannot be mapped by anybody."""
-    found: set[_File] = set()
+    files: set[_File] = set()
     for path in folder.rglob("*"):
         if path.is_symlink() or not path.is_file() or not path.stat().st_size:
             continue
         with path.open("rb") as file, mmap.mmap(file.fileno(), 1, prot=mmap.PROT_READ):
             maps = Path("/proc/self/maps").read_bytes().splitlines()
-        found.update(_mapped(b"\n".join(line for line in maps if line.endswith(os.fsencode(path)))))
-    return found
+        files.update(_mapped(b"\n".join(line for line in maps if line.endswith(os.fsencode(path)))))
+    return files
 
 
 def _bundles(records: Iterable[TenantRecord]) -> list[bytes]:
     """Return what the config.json of each tenant says: its mounts, and hooks that come later."""
-    found = []
+    configs = []
     for record in records:
         if not record.bundle:
             continue
         try:
             with (Path(record.bundle) / "config.json").open("rb") as file:
-                found.append(file.read(_MOST_BYTES))
+                configs.append(file.read(_MOST_BYTES))
         except FileNotFoundError:
             continue
         except OSError as error:
             raise Unknown from error
-    return found
+    return configs
 
 
 def _mapped_files() -> set[_File]:

@@ -68,17 +68,14 @@ class TicketNotFound(UserError):
 
 @dataclass(frozen=True)
 class Applicant:
-    """The client of a ticket: the process with which it ends, and what its start is.
-
-    `wait_seconds` None: without a limit.
-    """
+    """The client of a ticket, and its start."""
 
     name: str
     uid: int
-    pid: int
+    pid: int  # the ticket ends with this process
     is_rootless: bool
     kind: TicketKind = "command"
-    wait_seconds: float | None = None
+    wait_seconds: float | None = None  # None: without a limit
 
 
 class Queue:
@@ -178,43 +175,45 @@ class Queue:
         for ticket in tuple(state.ledger.tickets.values()):
             if (how := self._how_ended(ticket)) is not None:
                 self._end(ticket, how)
-        found = NextGrant()
+        grant = NextGrant()
         if state.node.driver is not None and not state.ledger.integrity.why:
-            while (found := self._next()).granted is not None and not state.queue.claimants:
+            while (grant := self._next()).granted is not None and not state.queue.claimants:
                 try:
-                    self._grant(found.granted, found)
+                    self._grant(grant.granted, grant)
                 except OSError as error:  # the disk is full; the next look tries it again
-                    found = NextGrant(reasons={**found.reasons, found.granted.ticket: str(error)})
+                    grant = NextGrant(reasons={**grant.reasons, grant.granted.ticket: str(error)})
                     break
             state.queue.waiting = tuple(self._waiting())
         tickets = state.ledger.tickets
         state.queue.waiting = tuple(
-            one for one in state.queue.waiting if one.container or one.ticket in tickets
+            request
+            for request in state.queue.waiting
+            if request.container or request.ticket in tickets
         )
-        state.queue.reasons = found.reasons
-        state.queue.withheld = found.withheld
+        state.queue.reasons = grant.reasons
+        state.queue.withheld = grant.withheld
 
     def _next(self) -> NextGrant:
         """Return what to grant next, where no tenant has burst memory of it."""
-        state, found = self._state, NextGrant()
+        state, grant = self._state, NextGrant()
         waiting = self._waiting()
         if not waiting:
-            return found
+            return grant
         with suppress(NoRoom):  # of reclaim_rounds: the next look tries it again
             for _ in reclaim_rounds():
                 capacities = state.accounts.capacities()
-                found = find_next(waiting, capacities, state.node.loaded().links)
-                wanted = {one.card.uuid: one.memory_bytes for one in found.placed}
+                grant = find_next(waiting, capacities, state.node.loaded().links)
+                wanted = {placed.card.uuid: placed.memory_bytes for placed in grant.placed}
                 if not reclaim_burst(wanted, capacities, state):
-                    return found
-        return NextGrant(reasons=found.reasons, withheld=found.withheld)
+                    return grant
+        return NextGrant(reasons=grant.reasons, withheld=grant.withheld)
 
-    def _grant(self, one: WaitingRequest, found: NextGrant) -> None:
+    def _grant(self, request: WaitingRequest, grant: NextGrant) -> None:
         """Reserve what was found for a request; one write."""
         state = self._state
-        ticket, limits = state.ledger.tickets[one.ticket], state.node.config.queue
+        ticket, limits = state.ledger.tickets[request.ticket], state.node.config.queue
         resolved = self._resolve(ticket)
-        managed = managed_bytes(ticket, resolved, len(found.placed), state)
+        managed = managed_bytes(ticket, resolved, len(grant.placed), state)
         granted = replace(
             ticket,
             granted=self._clock.wall(),
@@ -225,7 +224,7 @@ class Queue:
                     memory_limit_bytes=resolved.effective.memory_limit_bytes,
                     managed_bytes=managed,
                 )
-                for card in found.placed
+                for card in grant.placed
             ),
         )
         state.ledger.put(granted)
@@ -235,7 +234,7 @@ class Queue:
             name=ticket.name,
             uid=ticket.uid,
             waited_seconds=round(granted.granted - ticket.arrived, 1),
-            cards=[card.card.index for card in found.placed],
+            cards=[card.card.index for card in grant.placed],
         )
         state.queue.granted += 1
         state.queue.waited_seconds += granted.granted - ticket.arrived
@@ -250,14 +249,14 @@ class Queue:
 
     def _next_number(self) -> int:
         tickets = self._state.ledger.tickets.values()
-        return 1 + max((self._restores.last, *(one.number for one in tickets)))
+        return 1 + max((self._restores.last, *(ticket.number for ticket in tickets)))
 
     def _waiting(self) -> list[WaitingRequest]:
         """Return the requests that wait, in the order in which they are granted."""
         state = self._state
         if state.node.driver is None:
             return []
-        found = []
+        requests = []
         for ticket in tuple(state.ledger.tickets.values()):
             if ticket.is_granted:
                 continue
@@ -272,7 +271,7 @@ class Queue:
             except UserError as error:  # a changed configuration does not allow it any more
                 self._end(ticket, REFUSED, str(error))
                 continue
-            found.append(
+            requests.append(
                 WaitingRequest(
                     ticket=ticket.id,
                     request=request,
@@ -280,8 +279,8 @@ class Queue:
                     obstacle=obstacle,
                 )
             )
-        found += self._restores.requests(self._next_number())
-        return in_order(found)
+        requests += self._restores.requests(self._next_number())
+        return in_order(requests)
 
     def _request(self, ticket: TicketRecord, resolved: ResolvedRequest) -> PlacementRequest:
         applicant = TenantIdentity(
@@ -293,8 +292,8 @@ class Queue:
             isolation="advisory" if ticket.is_rootless else "interposer",
             shows_holders=self._state.node.config.read_group is None or ticket.kind != "create",
         )
-        found = placement_request(applicant, resolved, self._state, ticket.file)
-        return replace(found, rank=(*found.rank[:2], ticket.number))
+        request = placement_request(applicant, resolved, self._state, ticket.file)
+        return replace(request, rank=(*request.rank[:2], ticket.number))
 
     def _resolve(self, ticket: TicketRecord) -> ResolvedRequest:
         """Return what a ticket requests under the configuration of now; QuotaError."""
@@ -307,7 +306,7 @@ class Queue:
 
     def _refuse_full(self, applicant: Applicant) -> None:
         limits, tickets = self._state.node.config.queue, self._state.ledger.tickets.values()
-        own = sum(one.uid == applicant.uid for one in tickets)
+        own = sum(ticket.uid == applicant.uid for ticket in tickets)
         if len(tickets) >= limits.max_tickets:
             raise QueueFull(
                 f"the queue is full: {limits.max_tickets} tickets (queue.max_tickets). "
@@ -383,16 +382,16 @@ class WaitingRestores:
             is_faulty = key in state.observed.restore_faults
             if record.eviction.held or is_faulty or state.ledger.is_frozen(key):
                 continue
-            found = restore_request(record, state.node)
+            request = restore_request(record, state.node)
             yield WaitingRequest(
                 ticket=key,
-                request=replace(found, rank=(*found.rank[:2], self._numbers[key])),
+                request=replace(request, rank=(*request.rank[:2], self._numbers[key])),
                 since=since,
                 container=record.title,
             )
 
 
-# --- what a ticket of `gpushare run` requests, and who shows it ---
+# --- the request of a ticket of `gpushare run`, and who shows the ticket ---
 
 
 def refuse_for_user(request: ResolvedRequest, *, rootless: bool) -> None:
@@ -442,8 +441,8 @@ def has_secret(ticket: TicketRecord, secret: str) -> bool:
 
 def find_granted(secret: str, ledger: Ledger) -> TicketRecord | None:
     """Return the granted ticket whose secret it is; None where there is none (any more)."""
-    granted = (one for one in ledger.tickets.values() if one.is_granted)
-    return next((one for one in granted if has_secret(one, secret)), None)
+    granted = (ticket for ticket in ledger.tickets.values() if ticket.is_granted)
+    return next((ticket for ticket in granted if has_secret(ticket, secret)), None)
 
 
 _ALL_CARDS: Final = "all"
@@ -484,7 +483,7 @@ def lacks_room(error: UserError) -> bool:
 
 @dataclass(frozen=True)
 class RoomForStarts:
-    """What can make room for a start, as far as the configuration allows it."""
+    """The means to make room for a start, as far as the configuration allows it."""
 
     evictions: Evictions
     queue: Queue

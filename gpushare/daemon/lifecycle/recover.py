@@ -111,9 +111,9 @@ def _eviction(entry: TenantRecord, directory: int) -> EvictionRecord:
         time.time(),
         reason=_WHY,
         processes=tuple(
-            EvictedProcess(one.pid, one.starttime)
-            for one in members
-            if (one.namespaced_pid, one.starttime) in claimed
+            EvictedProcess(process.pid, process.starttime)
+            for process in members
+            if (process.namespaced_pid, process.starttime) in claimed
         ),
         card_bytes=tuple(
             min(
@@ -158,7 +158,7 @@ def listen_again(state: DaemonState) -> None:
         except OSError as error:
             log("tenant-pages-lost", "error", tenant=key, name=key, error=str(error))
             continue
-        state.loop.call(lambda made=tenant_socket: state.watch.listen(made))  # type: ignore[misc]
+        state.loop.call(lambda sock=tenant_socket: state.watch.listen(sock))  # type: ignore[misc]
 
 
 def users_of(device: int) -> list[Process]:
@@ -167,7 +167,7 @@ def users_of(device: int) -> list[Process]:
     The mounts that the daemon itself made do not count.
     """
     known: dict[int, bool] = {}  # by mount namespace
-    found = []
+    users = []
     for entry in _PROC.iterdir():
         if not entry.name.isdigit():
             continue
@@ -178,8 +178,8 @@ def users_of(device: int) -> list[Process]:
         except OSError:
             continue  # it has ended
         if known[namespace] and (process := processes.find_process(int(entry.name))) is not None:
-            found.append(process)
-    return found
+            users.append(process)
+    return users
 
 
 def _is_mounted(mountinfo: Path, device: int) -> bool:
@@ -223,9 +223,11 @@ def _allocation(grant: GrantPage, number: int) -> CardAllocation:
     )
 
 
-def _first(found: Iterable[Process]) -> Process | None:
+def _first(users: Iterable[Process]) -> Process | None:
     """Return the first process of a container, or the oldest."""
-    order = sorted(found, key=lambda one: (one.namespaced_pid != 1, one.starttime, one.pid))
+    order = sorted(
+        users, key=lambda process: (process.namespaced_pid != 1, process.starttime, process.pid)
+    )
     return order[0] if order else None
 
 

@@ -91,8 +91,9 @@ def sweep_refusals(state: DaemonState) -> threading.Event:
 
     def sweep() -> None:
         try:
-            refusals = [one for one in state.ledger.entries.values() if one.state == "none"]
-            stale = [one for one in refusals if not Path(one.bundle).is_dir()]
+            records = state.ledger.entries.values()
+            refusals = [record for record in records if record.state == "none"]
+            stale = [record for record in refusals if not Path(record.bundle).is_dir()]
         finally:
             state.sweeping.release()
         if stale:
@@ -367,8 +368,8 @@ def _write_again(record: TenantRecord, pages: Pages) -> None:
     pages.grant.set_mps(is_client=record.isolation == MPS)
     pages.grant.set_evicted(evicted=record.eviction is not None)
     for number, allocation in enumerate(record.allocations):
-        found = pages.grant.memory_bytes(number), pages.grant.limit_bytes(number)
-        limit_bytes = max(allocation.quota_bytes, min(found[1], allocation.burst_limit_bytes))
-        if found != (allocation.quota_bytes, limit_bytes):
+        written = pages.grant.memory_bytes(number), pages.grant.limit_bytes(number)
+        limit_bytes = max(allocation.quota_bytes, min(written[1], allocation.burst_limit_bytes))
+        if written != (allocation.quota_bytes, limit_bytes):
             pages.write_limit(number, allocation.quota_bytes, limit_bytes)
         pages.grant.set_cores(number, allocation.cores)

@@ -55,10 +55,7 @@ _MOST_NOTES: Final = 16
 
 @dataclass(frozen=True)
 class TenantIdentity:
-    """The container or process that requests.
-
-    `shows_holders` and `image_needs` are as in PlacementRequest.
-    """
+    """The container or process that requests."""
 
     key: str
     identity: str
@@ -73,10 +70,10 @@ class TenantIdentity:
     pod: PodIdentity | None = None
     maker: Process | None = None  # the reservation ends with it; None: it expires
     cgroup: str = ""  # of a container that its maker binds
-    shows_holders: bool = False
+    shows_holders: bool = False  # as in PlacementRequest
     claim: str = ""  # the UID of the ResourceClaim of which it gets a part
     labels: Mapping[str, str] = field(default_factory=dict)
-    image_needs: Mapping[str, ImageNeed] = field(default_factory=dict)
+    image_needs: Mapping[str, ImageNeed] = field(default_factory=dict)  # as in PlacementRequest
     memory_max_bytes: int = 0  # the container's own memory limit; 0: none
 
     def record(self, state: TenantState) -> TenantRecord:
@@ -223,14 +220,16 @@ def _place(
 ) -> tuple[PlacedCard, ...]:
     """Place a request where no tenant has burst memory of it, or is about to take it; NoRoom.
 
-    What is withheld for a request that waits is only for that one; a ticket has its own cards.
+    A card withheld for a request that waits is only for that one; a ticket has its own cards.
     """
     without = "" if ticket is None else ticket.file
-    own = frozenset() if ticket is None else {one.uuid for one in ticket.allocations}
+    own = frozenset() if ticket is None else {allocation.uuid for allocation in ticket.allocations}
     request = placement_request(applicant, resolved, state, without)
     for _ in reclaim_rounds():
         capacities = state.accounts.capacities(without)
-        if withheld := {uuid: one for uuid, one in state.queue.withheld.items() if uuid not in own}:
+        if withheld := {
+            uuid: waiting for uuid, waiting in state.queue.withheld.items() if uuid not in own
+        }:
             capacities = with_withheld(capacities, withheld, request.rank)
         try:
             placed = place_suitably(request, capacities, state.node.loaded().links)
@@ -238,7 +237,7 @@ def _place(
             error.request = request
             raise
         if not reclaim_burst(
-            {one.card.uuid: one.memory_bytes for one in placed}, capacities, state
+            {card.card.uuid: card.memory_bytes for card in placed}, capacities, state
         ):
             break
     if ticket is not None:
@@ -248,7 +247,7 @@ def _place(
 
 def _refuse_low_limit(quota: QuotaRequest, placed: tuple[PlacedCard, ...]) -> None:
     """Refuse a memory-limit below the memory, which as a percentage is known only now."""
-    most = max(one.memory_bytes for one in placed)
+    most = max(card.memory_bytes for card in placed)
     if quota.memory_limit_bytes is not None and quota.memory_limit_bytes < most:
         percent = quota.requested["memory-percent"]
         rule = f"is below {percent.source} {quoted(percent.shown)}, {exact_size(most)}"
@@ -321,11 +320,11 @@ def _entry(
         cgroup=applicant.cgroup,
         allocations=tuple(
             CardAllocation(
-                *(one.card.uuid, one.memory_bytes),
-                *(one.cores if applicant.claim else effective.cores, one.whole),
+                *(card.card.uuid, card.memory_bytes),
+                *(card.cores if applicant.claim else effective.cores, card.whole),
                 memory_limit_bytes=effective.memory_limit_bytes,
             )
-            for one in placed
+            for card in placed
         ),
     )
 

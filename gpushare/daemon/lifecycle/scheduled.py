@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler of Kubernetes allocated to a container, by what the kubelet mounted into it.
+"""The Kubernetes scheduler's allocation to a container, by what the kubelet mounted into it.
 
 The kubelet mounts a folder of gpushared, whose name says what was allocated: for the device plugin
 `<run_dir>/allocations/UUID/BYTES`, for a prepared ResourceClaim `<run_dir>/claims/UID`. No author
@@ -97,7 +97,7 @@ _DECIDES: Final[Mapping[NodeMode, str]] = {
     "plugin": "the device plugin allocates GPUs",
     "dra": "ResourceClaims allocate GPUs",
 }
-#: What to do to get a GPU on a node of each mode.
+#: How to get a GPU on a node of each mode.
 _USE: Final[Mapping[NodeMode, str]] = {
     "annotations": "request the GPU with annotations",
     "plugin": "request a resource of the device plugin in the limits of the container",
@@ -111,19 +111,16 @@ class UnknownPod(NoRoom):
 
 @dataclass(frozen=True)
 class SchedulerGrant:
-    """What the scheduler allocated to a container, by some of the `mounts` of its spec.
-
-    `claim` is the UID of the ResourceClaim, "" for the device plugin.
-    """
+    """The scheduler's allocation to a container, by some of the `mounts` of its spec."""
 
     mounts: tuple[int, ...]
     request: ScheduledAllocation
-    claim: str = ""
+    claim: str = ""  # the UID of the ResourceClaim; "": it is the device plugin's
 
     def removed_from(self, spec: Spec) -> Spec:
         """Return `spec` without the mounts: what a container gets does not depend on its claim."""
         entries = enumerate(spec.entries(*MOUNTS))
-        return spec.with_value(MOUNTS, [each for at, each in entries if at not in self.mounts])
+        return spec.with_value(MOUNTS, [entry for at, entry in entries if at not in self.mounts])
 
     def taken_out(self, placed: InjectedGpu) -> InjectedGpu:
         """Return `placed` with the mounts among what is taken out of the spec."""
@@ -164,27 +161,27 @@ def find_grant(
 
     The pod of a claim may not be known yet: then this waits, and calls `check` meanwhile.
     """
-    mode, found = node.config.kubernetes_mode, dict(_mounted(spec, node.config))
-    claims = [source for source in found.values() if isinstance(source, str)]
-    parts = [source for source in found.values() if isinstance(source, CardPart)]
-    if len(found) > 1 and (claims or not _are_alike(parts)):
-        rule = f"allocated {len(found)} different parts of cards to one container"
+    mode, mounted = node.config.kubernetes_mode, dict(_mounted(spec, node.config))
+    claims = [source for source in mounted.values() if isinstance(source, str)]
+    parts = [source for source in mounted.values() if isinstance(source, CardPart)]
+    if len(mounted) > 1 and (claims or not _are_alike(parts)):
+        rule = f"allocated {len(mounted)} different parts of cards to one container"
         fix = "use one resource of gpushare, or one claim, in each container"
         raise QuotaError("the scheduler", None, rule, fix)
-    if not found:
+    if not mounted:
         return None
     if parts:
         request = _plugin_request(parts)
         if mode != "plugin":
             memory = request.layer["memory"]
             raise of_another_mode(str(memory.source), memory.shown, "plugin", mode)
-        return SchedulerGrant(tuple(found), request)
+        return SchedulerGrant(tuple(mounted), request)
     [uid] = claims
     if mode != "dra":
         raise of_another_mode("claim", uid, "dra", mode)
     claim = _claim_of(uid, pod, ledger, check)
     profiles = node.config.terms_of(claim.namespace).profiles
-    return SchedulerGrant(tuple(found), container_request(claim, profiles), uid)
+    return SchedulerGrant(tuple(mounted), container_request(claim, profiles), uid)
 
 
 def _are_alike(parts: Sequence[CardPart]) -> bool:
@@ -278,11 +275,11 @@ def effective_request(
     return quota, EffectiveRequest("none", why, count=0, notes=quota.notes)
 
 
-def require_mode(wanted: NodeMode, mode: NodeMode, what: str) -> None:
-    """Raise QuotaError unless a node of `mode` takes `what`, which is for nodes of `wanted`."""
+def require_mode(wanted: NodeMode, mode: NodeMode, subject: str) -> None:
+    """Raise QuotaError unless a node of `mode` takes `subject`, which is for nodes of `wanted`."""
     if mode != wanted:
         rule = f"is for nodes on which {_DECIDES[wanted]}, and this one has kubernetes.mode: {mode}"
-        raise QuotaError(what, None, rule, f"set kubernetes.mode to {wanted}")
+        raise QuotaError(subject, None, rule, f"set kubernetes.mode to {wanted}")
 
 
 def of_another_mode(where: str, value: str | None, means: NodeMode, mode: NodeMode) -> QuotaError:
@@ -319,7 +316,7 @@ def requests_of(claim: ClaimRecord, terms: RequestPolicy) -> dict[str, ResolvedR
     if len({device.whole for device in claim.devices}) > 1:
         rule = "has whole cards and shares, and a container cannot have both"
         raise QuotaError(claim.title, None, rule, "request them in two claims")
-    found = {}
+    requests = {}
     for card in claim.cards:
         part = claim.part(card)
         if part.cores >= 100 and not part.whole:
@@ -330,16 +327,16 @@ def requests_of(claim: ClaimRecord, terms: RequestPolicy) -> dict[str, ResolvedR
         layer = _claim_layer(claim, *sizes, whole=part.whole)
         of_profile = _profile_layer(claim, *sizes, terms.profiles, whole=part.whole)
         # The claim reserves all that it has, whatever one of its containers gets.
-        for key, one in of_profile.items():
+        for key, requested in of_profile.items():
             is_size = key in {"memory", "cores"}
-            if not is_size and not (key == "memory-limit" and one.value < sizes[0]):  # type: ignore[operator]
-                layer[key] = one
+            if not is_size and not (key == "memory-limit" and requested.value < sizes[0]):  # type: ignore[operator]
+                layer[key] = requested
         terms.defaults.beside(ScheduledAllocation(layer, _REFINABLE)).fill(layer)
         quota = request_from(layer)
         effective = resolve_request(quota)
         terms.max_per_request.refuse_above(quota, effective)
-        found[card] = ResolvedRequest(quota, effective, terms)
-    return found
+        requests[card] = ResolvedRequest(quota, effective, terms)
+    return requests
 
 
 def _claim_layer(claim: ClaimRecord, memory_bytes: int, cores: int, *, whole: bool) -> Layer:
@@ -370,29 +367,29 @@ def _profile_layer(
     """
     if PROFILE not in claim.parameters:
         return {}
-    given = {
+    requested = {
         name: read(name, _claim_source(name), text, KEYS)
         for name, text in claim.parameters.items()
         if name in {PROFILE, *SET_BY_PROFILE}
     }
-    named, diagnostics = given[PROFILE], Diagnostics()
-    found = expand(given, profiles, diagnostics)
+    named, diagnostics = requested[PROFILE], Diagnostics()
+    layer = expand(requested, profiles, diagnostics)
     diagnostics.raise_first()
     rule = fix = ""
     if whole:
         rule, fix = "is for shares, and the claim has whole cards", "request memory as capacity"
-    elif "memory-percent" in found:
+    elif "memory-percent" in layer:
         rule = "is a part of a card, and the scheduler counts bytes"
         fix = "use a profile that sets memory"
-    elif found["memory"].value > memory_bytes:  # type: ignore[operator]
-        rule = f"is {found['memory'].text}, and the claim has {exact_size(memory_bytes)} of a card"
-        fix = f"request that capacity: memory: {found['memory'].text.removesuffix('B')}"
-    elif "cores" in found and found["cores"].value > cores:  # type: ignore[operator]
-        rule = f"has {found['cores'].text} % of the compute, and the claim has {cores} %"
-        fix = f'request that capacity: cores: "{found["cores"].text}"'
+    elif layer["memory"].value > memory_bytes:  # type: ignore[operator]
+        rule = f"is {layer['memory'].text}, and the claim has {exact_size(memory_bytes)} of a card"
+        fix = f"request that capacity: memory: {layer['memory'].text.removesuffix('B')}"
+    elif "cores" in layer and layer["cores"].value > cores:  # type: ignore[operator]
+        rule = f"has {layer['cores'].text} % of the compute, and the claim has {cores} %"
+        fix = f'request that capacity: cores: "{layer["cores"].text}"'
     if rule:
         raise QuotaError(str(named.source), named.shown, rule, fix)
-    return found
+    return layer
 
 
 def _claim_source(name: str) -> ValueSource:
@@ -493,7 +490,7 @@ def place_container(
     return tuple(
         _place(claim, uuid, effective, capacity, sets_cores=sets_cores)
         for uuid, capacity in sorted(
-            _capacities(claim, accounts).items(), key=lambda one: one[1].card.index
+            _capacities(claim, accounts).items(), key=lambda item: item[1].card.index
         )
     )
 
@@ -502,7 +499,7 @@ def with_placed_cores(quota: QuotaRequest, placed: Sequence[PlacedCard]) -> Quot
     """Return `quota` with the cores that a container got, where it got a part of the claim's."""
     if not _has_cores_of_claim(quota):
         return quota
-    cores = max(one.cores for one in placed)
+    cores = max(card.cores for card in placed)
     value = RequestedValue(str(cores), cores, quota.requested["cores"].source)
     return replace(
         quota,
@@ -589,11 +586,11 @@ def _with_whole(claim: ClaimRecord, accounts: CardAccounts) -> ClaimRecord:
 
 def _capacities(claim: ClaimRecord, accounts: CardAccounts) -> dict[str, CardCapacity]:
     """Return the cards of a claim by UUID; NoSuchCard."""
-    found = {capacity.card.uuid: capacity for capacity in accounts.capacities()}
+    capacities = {capacity.card.uuid: capacity for capacity in accounts.capacities()}
     for uuid in claim.cards:
-        if uuid not in found:
+        if uuid not in capacities:
             raise NoSuchCard(f"{claim.title}: card {uuid} does not exist; see gpushare ls")
-    return {uuid: found[uuid] for uuid in claim.cards}
+    return {uuid: capacities[uuid] for uuid in claim.cards}
 
 
 def _find_room(

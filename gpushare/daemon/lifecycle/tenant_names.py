@@ -31,9 +31,9 @@ def learn_name(key: str, state: DaemonState, attempt: int = 0) -> None:
     record = state.ledger.entries.get(key)
     if record is None or record.name:
         return
-    found = _found(record, state.node, state.ledger, _LEARN_SECONDS)
-    if found is not None:
-        _keep(key, found, state)
+    name = _name_of(record, state.node, state.ledger, _LEARN_SECONDS)
+    if name is not None:
+        _keep(key, name, state)
     elif attempt < len(_AGAIN_SECONDS):
 
         def again() -> None:
@@ -47,41 +47,41 @@ def with_names(records: Sequence[TenantRecord], state: DaemonState) -> list[Tena
 
     Those that are only reserved are being started: an engine would not answer.
     """
-    found = []
+    named = []
     until = time.monotonic() + _SHOW_SECONDS
     for record in records:
         asks = not record.name and record.state != "reserved" and time.monotonic() < until
-        found.append(_with_name(record, state) if asks else record)
-    return found
+        named.append(_with_name(record, state) if asks else record)
+    return named
 
 
-def _found(
+def _name_of(
     record: TenantRecord, node: Node, ledger: Ledger, seconds: float
 ) -> container_names.ContainerName | None:
-    found = container_names.stored_name(record.id, record.bundle)
-    found = found or container_names.ask_engines(record.id, node.config.docker_sockets, seconds)
-    if found is None:
+    name = container_names.stored_name(record.id, record.bundle)
+    name = name or container_names.ask_engines(record.id, node.config.docker_sockets, seconds)
+    if name is None:
         return None
-    other = container_names.find_conflict(found.name, record.key, ledger.entries)
+    other = container_names.find_conflict(name.name, record.key, ledger.entries)
     if other is None:
-        return found
+        return name
     log(
         "tenant-name-refused",
         "warning",
         tenant=record.key,
         id=record.id,
-        refused_name=found.name,
+        refused_name=name.name,
         other=other.key,
     )
-    return replace(found, name=record.id[:12])  # so that no engine is asked again
+    return replace(name, name=record.id[:12])  # so that no engine is asked again
 
 
 def _with_name(record: TenantRecord, state: DaemonState) -> TenantRecord:
-    found = _found(record, state.node, state.ledger, _ENGINE_SECONDS)
-    if found is None:
+    name = _name_of(record, state.node, state.ledger, _ENGINE_SECONDS)
+    if name is None:
         return record
-    _keep(record.key, found, state)
-    return replace(record, name=found.name, engine=found.engine)
+    _keep(record.key, name, state)
+    return replace(record, name=name.name, engine=name.engine)
 
 
 def _keep(key: str, name: container_names.ContainerName, state: DaemonState) -> None:
@@ -115,22 +115,23 @@ def find_tenant(name: str, state: DaemonState) -> TenantRecord:
     by_name = [
         record for record in records if record.name == name or record.name.endswith(f"/{name}")
     ]
-    found = list({record.key: record for record in (*by_id, *by_name)}.values())
-    is_start = not found
+    matches = list({record.key: record for record in (*by_id, *by_name)}.values())
+    is_start = not matches
     if is_start:
-        found = [record for record in records if f"/{name}" in f"/{record.name}"]
-    if len(found) == 1:
-        return found[0]
-    if not found:
+        matches = [record for record in records if f"/{name}" in f"/{record.name}"]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
         known = [record.title for record in records][:16]
         raise TenantNotFound(f"no container is named {quoted(name)}; see gpushare ps -a", known)
-    titles = [record.name or record.id for record in found]
-    what = "is the start of the names" if is_start else "is the name"
+    titles = [record.name or record.id for record in matches]
+    relation = "is the start of the names" if is_start else "is the name"
     if by_id and by_name:
         text = f"{quoted(name)} is the name of one container and the ID of another"
     elif len(set(titles)) < len(titles) or name in titles:
-        text = f"{quoted(name)} {what} of several containers"
+        text = f"{quoted(name)} {relation} of several containers"
     else:
-        raise TenantNotFound(f"{quoted(name)} {what} of several containers", titles[:16])
-    listed = [f"{one.title} (ID {one.id[:12]}, key {one.key})" for one in found[:16]]
-    raise TenantNotFound(f"{text}: {', '.join(listed)}. Use a key", [one.key for one in found[:16]])
+        raise TenantNotFound(f"{quoted(name)} {relation} of several containers", titles[:16])
+    listed = [f"{record.title} (ID {record.id[:12]}, key {record.key})" for record in matches[:16]]
+    keys = [record.key for record in matches[:16]]
+    raise TenantNotFound(f"{text}: {', '.join(listed)}. Use a key", keys)
