@@ -48,22 +48,18 @@ def has_static_partitions(cuda_version: int) -> bool:
 
 @dataclass(frozen=True)
 class ControlProgram:
-    """One control daemon: the program, its folders, its card and its mode.
-
-    pipe_folder and log_folder are its own: they exist, and only gpushared can write to them.
-    static starts protocol 2 with static partitions, in which EVERY client needs one; protocol 3
-    needs no option for them. multiuser: one server for all users; it must run as root, and faults
-    cross users. env: what the program needs beside MPS's own variables (PATH, libraries, a
-    simulated device).
-    """
+    """One control daemon: the program, its folders, its card and its mode."""
 
     program: Path
+    # Its own folders: they exist, and only gpushared can write to them.
     pipe_folder: Path
     log_folder: Path
     uuid: str
     protocol: Protocol = 2
+    # With static partitions (protocol 2; 3 needs no option for them): EVERY client needs one then.
     static: bool = False
-    multiuser: bool = False
+    multiuser: bool = False  # one server for all users; it must run as root, and faults cross users
+    # Variables beside those of MPS: PATH, libraries, a simulated device.
     env: Mapping[str, str] = field(default_factory=dict)
 
     def arguments(self) -> list[str]:
@@ -104,7 +100,7 @@ class ControlProgram:
 
         It is given `arguments` (protocol 3), or `commands` on its standard input (protocol 2).
         """
-        what = " ".join(arguments) or commands
+        command = " ".join(arguments) or commands
         try:
             done = subprocess.run(
                 [str(self.program), *arguments],
@@ -118,12 +114,12 @@ class ControlProgram:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise MpsError(f"{what}: no answer within {seconds:g} s") from error
+            raise MpsError(f"{command}: no answer within {seconds:g} s") from error
         except OSError as error:
             raise MpsError(f"{self.program}: {error.strerror}") from error
         if done.returncode:
-            said = done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}"
-            raise MpsError(f"{what}: {said}")
+            text = done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}"
+            raise MpsError(f"{command}: {text}")
         return done.stdout.strip()
 
 
@@ -175,44 +171,39 @@ class TenantLimits:
 
 @dataclass(frozen=True)
 class ClientRoute:
-    """The way of a container's processes to their server, with their limits.
+    """The way of a container's processes to their server, with their limits."""
 
-    pipe_folder is the one folder of the control daemon that the container gets, read-write (a
-    socket is connected to); its path inside the container goes into CUDA_MPS_PIPE_DIRECTORY, which
-    is not in `env`. env: further variables that must be set before cuInit. A process that sets them
-    differently can lower its limits, and, where they hold a static partition, take another one.
-
-    hidden: names in the folder that the container must not reach; mount something else over each
-    that exists. In protocol 2, the control daemon takes commands there from the host's root, which
-    is also that of a container without a user namespace. In protocol 3, a namespace has one socket
-    for clients and commands: root in such a container can change its own limits while it has no
-    clients.
-    """
-
+    # The one folder of the control daemon that the container gets; its path inside the container
+    # goes into CUDA_MPS_PIPE_DIRECTORY, which is not in `env`.
     pipe_folder: Path
+    # Further variables that must be set before cuInit. A process that sets them differently can
+    # lower its limits, and, where they hold a static partition, take another one.
     env: Mapping[str, str]
+    # Names in the folder that the container must not reach; mount something else over each that
+    # exists. In protocol 2, the control daemon takes commands there from the host's root, which is
+    # also that of a container without a user namespace. In protocol 3, a namespace has one socket
+    # for clients and commands: root in such a container can change its own limits while it has no
+    # clients.
     hidden: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class RoutedTenant:
-    """A container that has been added: its limits, its user, and the ID of its partition."""
+    """A container that has been added."""
 
     limits: TenantLimits
     uid: int
-    partition: str = ""
+    partition: str = ""  # its ID
 
 
 @dataclass(frozen=True)
 class MpsServerState:
-    """A server: its name (protocol 3; its PID as text in protocol 2), PID and state.
+    """A server of a control daemon."""
 
-    pid is 0 while it has no process. States: INITIALIZING, ACTIVE and FAULT in protocol 2, in
-    protocol 3 as its list prints them (`Ready` is the one that the manual shows).
-    """
-
-    name: str
-    pid: int
+    name: str  # in protocol 2 its PID, as text
+    pid: int  # 0 while it has no process
+    # INITIALIZING, ACTIVE and FAULT in protocol 2, in protocol 3 as its list prints them (`Ready`
+    # is the one that the manual shows).
     state: str
 
     @property
@@ -223,31 +214,24 @@ class MpsServerState:
 
 @dataclass(frozen=True)
 class MpsProcess:
-    """A client: its PID as the host counts, its server's PID, and what is known of it.
+    """A client of a server."""
 
-    tenant is the name given to `add`; None in protocol 2, and where nobody was added under its
-    namespace. command is its command line, as far as the control daemon could read it.
-    """
-
-    pid: int
+    pid: int  # as the host counts
     server_pid: int
+    # The name given to `add`; None in protocol 2, and if no tenant was added under its namespace.
     tenant: str | None
-    command: str
+    command: str  # its command line, as far as the control daemon could read it
 
 
 @dataclass(frozen=True)
 class SmPartition:
-    """A static partition: its ID (the part after the UUID in CUDA_MPS_SM_PARTITION) and size.
+    """A static partition."""
 
-    name: as it was created in protocol 3, empty in protocol 2, which has no names. in_use: whether
-    it has clients; None in protocol 3, whose list does not say.
-    """
-
-    name: str
-    id: str
+    name: str  # as it was created in protocol 3; empty in protocol 2, which has no names
+    id: str  # the part after the UUID in CUDA_MPS_SM_PARTITION
     chunks: int
     multiprocessors: int
-    in_use: bool | None
+    in_use: bool | None  # whether it has clients; None in protocol 3, whose list does not say
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from gpushare.daemon.placement.model import Card
 from gpushare.daemon.state import DaemonState
 from gpushare.oci.bounded_read import replace_file
 
-#: What has happened since the last look. "adopted": an earlier gpushared's was found.
+#: The change since the last look. "adopted": an earlier gpushared's was found.
 RunChange = Literal["", "started", "adopted", "ended"]
 
 _READY_SECONDS: Final = 30.0  # without persistence mode, a card takes long to initialize

@@ -2,7 +2,7 @@
 """The cards in MPS mode, each with a control daemon and a thread that supervises it.
 
 No thread that decides waits for a control daemon: what one has to do is submitted to its thread,
-and what it has found is published in `DaemonState.mps`.
+and what it has found is published in `Node.mps`.
 """
 
 from __future__ import annotations
@@ -136,7 +136,9 @@ class MpsSupervisor:
     def _publish(self, uuid: str, state: MpsCardState | None) -> None:
         mps = self._state.node.mps
         cards = {**mps.cards, uuid: state}
-        mps.cards = MappingProxyType({one: card for one, card in cards.items() if card is not None})
+        mps.cards = MappingProxyType(
+            {uuid: card for uuid, card in cards.items() if card is not None}
+        )
 
     def _look(self) -> None:
         """Have each card looked at; the loop's."""
@@ -174,7 +176,7 @@ class MpsSupervisor:
         supervised.watched = -1
         loop.call(lambda: loop.forget(pidfd))
 
-    # What DaemonState.mps is asked for, on any thread.
+    # Called through `Node.mps`, on any thread.
 
     def _server_of(self, key: str) -> _Supervised | None:
         record = self._state.ledger.entries.get(key)
