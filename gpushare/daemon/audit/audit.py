@@ -199,7 +199,9 @@ class Audit:
     def _release(self, verdicts: Mapping[TenantOnCard, Verdict]) -> None:
         """Thaw the tenants that are to be frozen for none of their cards any more."""
         frozen = frozenset(
-            key for (key, _), one in verdicts.items() if one.state.level in {"frozen", "killed"}
+            key
+            for (key, _), verdict in verdicts.items()
+            if verdict.state.level in {"frozen", "killed"}
         )
         records = self._state.ledger.entries
         for key in self._frozen - frozen:
@@ -239,10 +241,10 @@ class Audit:
         if look is None:
             return False
         shared = {
-            one.uuid
+            allocation.uuid
             for record in look.entries.values()
             if record.shared
-            for one in record.allocations
+            for allocation in record.allocations
         }
         cards = filter(None, map(self._state.node.card, shared))
         return any(

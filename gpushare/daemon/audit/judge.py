@@ -74,7 +74,7 @@ class ClaimedUse:
     @property
     def exported_bytes(self) -> int:
         """The memory that they claim to export together, of what they claim to have."""
-        return sum(min(one.exported_bytes, one.own_bytes) for one in self.by_process.values())
+        return sum(min(use.exported_bytes, use.own_bytes) for use in self.by_process.values())
 
 
 @dataclass(frozen=True)
@@ -318,12 +318,12 @@ eighth of the contexts or of the limit, and what they have beyond their claims |
     """
     count = charged = uncharged = rest = 0
     claimed = managed_bytes
-    for one in processes:
-        beyond = max(0, one.driver_bytes - one.claimed_bytes)
-        late = min(beyond, max(0, context_bytes - one.charged_bytes))
+    for process in processes:
+        beyond = max(0, process.driver_bytes - process.claimed_bytes)
+        late = min(beyond, max(0, context_bytes - process.charged_bytes))
         count += 1
-        claimed += one.claimed_bytes
-        charged += min(one.charged_bytes, one.driver_bytes, context_bytes)
+        claimed += process.claimed_bytes
+        charged += min(process.charged_bytes, process.driver_bytes, context_bytes)
         uncharged += late
         rest += beyond - late
     above = min(charged, max(0, claimed - may_bytes))
@@ -331,7 +331,7 @@ eighth of the contexts or of the limit, and what they have beyond their claims |
     return uncharged + above + min(rest, most) + max(_LEAST_BYTES, may_bytes // 100)
 
 
-#: What a process leaves behind is gone by then, or is kept by another that has its descriptors.
+#: The memory of an ended process is gone then, or kept by another that has its descriptors.
 ENDED_NS: Final = 10 * 10**9
 _LACKS_NS: Final = 5 * 10**9  # how long a report of a shortfall counts
 
@@ -415,8 +415,10 @@ class Judge:
         verdicts: dict[TenantOnCard, Verdict] = {}
         tenants = self._tenants(now_ns, look)
         cards = {
-            uuid: _card_claims(uuid, [one for one in tenants if one.allocation.uuid == uuid], look)
-            for uuid in {one.allocation.uuid for one in tenants}
+            uuid: _card_claims(
+                uuid, [tenant for tenant in tenants if tenant.allocation.uuid == uuid], look
+            )
+            for uuid in {tenant.allocation.uuid for tenant in tenants}
         }
         for tenant in tenants:
             record, uuid = tenant.entry, tenant.allocation.uuid
@@ -596,8 +598,8 @@ def _card_claims(uuid: str, tenants: Sequence[_TenantOnCard], look: AuditInput) 
         # No claim is more than its tenant was ever allowed.
         most = tenant.allocation.burst_limit_bytes + tenant.allocation.managed_bytes
         claims = tenant.before, tenant.after
-        exported[tenant.entry.key] = min(most, max(one.exported_bytes for one in claims))
-        managed += min(most, max(one.managed_bytes + one.spared_bytes for one in claims))
+        exported[tenant.entry.key] = min(most, max(claim.exported_bytes for claim in claims))
+        managed += min(most, max(claim.managed_bytes + claim.spared_bytes for claim in claims))
     used = look.sample.used.get(uuid)
     if used is None:
         return _CardClaims(exported, None, None)
