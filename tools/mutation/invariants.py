@@ -437,7 +437,7 @@ INVARIANTS: Final = (
         "bounded-overtaking",
         "A start that waits is granted once what runs has ended, whatever comes after it.",
         f"{_DAEMON}/placement/waiting.py",
-        "withheld |= dict.fromkeys(cards - withheld.keys(), one)",
+        "withheld |= dict.fromkeys(cards - withheld.keys(), entry)",
         "pass",
         (
             f"{_TESTS}/test_queue.py::test_a_start_that_waits_is_overtaken_by_nothing_that_comes_after_it",

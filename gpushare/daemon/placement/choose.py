@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where placement is decided: which cards a request gets, from what each card has left; pure.
+"""The decision of placement: which cards a request gets, from what each card has left; pure.
 
 Each card is checked by itself (`find_obstacle`), a set of cards by what the request may have of all
 of them together (Bounds); of the sets that may be taken the strategy takes its first. A refusal
@@ -153,28 +153,28 @@ def refusal_text(
         (capacity.card, why.get(capacity.card.uuid, Obstacle("fits")).text)
         for capacity in capacities
     ]
-    each = "; ".join(f"card {card.index} {text}" for card, text in texts)
-    found = [why[capacity.card.uuid] for capacity in capacities if capacity.card.uuid in why]
-    advice = _fixes(request, [one for one in found if less_helps or one.fix != LESS])
+    listed = "; ".join(f"card {card.index} {text}" for card, text in texts)
+    reasons = [why[capacity.card.uuid] for capacity in capacities if capacity.card.uuid in why]
+    fixes = _fixes(request, [reason for reason in reasons if less_helps or reason.fix != LESS])
     less = "" if request.shows_holders else _would_fit(request, wanted, capacities)
     if wanted > 1:
         fit = len(capacities) - len(why)
-        what = f"{wanted} whole cards" if request.whole else f"{wanted} cards with {request} each"
-        many = f"{what} are requested, and {fit} of {len(capacities)} have room"
+        cards = f"{wanted} whole cards" if request.whole else f"{wanted} cards with {request} each"
+        many = f"{cards} are requested, and {fit} of {len(capacities)} have room"
         fewer = [f"request fewer{request.where('count')}"] if fit else []
-        return f"{many}: {each}; {_either([*fewer, *advice, _SEE])}{less}"
-    if advice == [MORE]:
-        return f"{request} is too small for a CUDA context: {each}; {MORE}"
+        return f"{many}: {listed}; {_either([*fewer, *fixes, _SEE])}{less}"
+    if fixes == [MORE]:
+        return f"{request} is too small for a CUDA context: {listed}; {MORE}"
     if request.whole:  # the caller knows how a share is asked for instead
-        return f"no whole card is available: {each}; {_either([*advice, _SEE])}"
-    return f"no card has room for {request}: {each}; {_either([*advice, _SEE])}{less}"
+        return f"no whole card is available: {listed}; {_either([*fixes, _SEE])}"
+    return f"no card has room for {request}: {listed}; {_either([*fixes, _SEE])}{less}"
 
 
 def _would_fit(request: PlacementRequest, wanted: int, capacities: Sequence[CardCapacity]) -> str:
     """Return `; at most 23 GiB would fit`, "" if nothing less does."""
 
     def fits(smaller: PlacementRequest) -> bool:
-        return sum(find_obstacle(smaller, one) is None for one in capacities) >= wanted
+        return sum(find_obstacle(smaller, capacity) is None for capacity in capacities) >= wanted
 
     def less(size: int) -> PlacementRequest:
         burst = request.memory_limit_bytes and max(size, request.memory_limit_bytes)
@@ -182,31 +182,31 @@ def _would_fit(request: PlacementRequest, wanted: int, capacities: Sequence[Card
 
     if request.whole:
         return ""
-    sizes = sorted({one.available_bytes for one in capacities}, reverse=True)
-    cores = sorted({one.cores_available for one in capacities}, reverse=True)
+    sizes = sorted({capacity.available_bytes for capacity in capacities}, reverse=True)
+    cores = sorted({capacity.cores_available for capacity in capacities}, reverse=True)
     fewer = [(f"{most} % of the compute", most) for most in cores if most < request.cores]
     smaller = [(format_size(size), less(size)) for size in sizes]
     tried = (
         *smaller,
         *((text, replace(request, cores=most)) for text, most in fewer),
         *(
-            (f"{size} and {text}", replace(one, cores=most))
-            for size, one in smaller
+            (f"{size} and {text}", replace(variant, cores=most))
+            for size, variant in smaller
             for text, most in fewer
         ),
     )
-    found = next((text for text, one in tried if fits(one)), "")
-    return f"; at most {found} would fit" if found else ""
+    largest = next((text for text, variant in tried if fits(variant)), "")
+    return f"; at most {largest} would fit" if largest else ""
 
 
 def _fixes(request: PlacementRequest, why: Sequence[Obstacle]) -> list[str]:
     """Return what each obstacle would take, once; of which keys less is to be asked."""
-    keys = {one.key for one in why if one.fix == LESS}
+    keys = {obstacle.key for obstacle in why if obstacle.fix == LESS}
     if "memory" in keys:
         keys.add("memory-percent")
     where = [text for key, text in request.sources.items() if key in keys]
     sources = f" ({', '.join(where)})" if where else ""
-    fixes = dict.fromkeys(one.fix for one in why if one.fix)
+    fixes = dict.fromkeys(obstacle.fix for obstacle in why if obstacle.fix)
     return [f"{fix}{sources}" if fix == LESS else fix for fix in fixes]
 
 
@@ -246,9 +246,9 @@ def _first_set(
     if comb(len(places), count) > MOST_SETS:
         sets = [ranking.grown(place, count) for place in places]
     if may is not None:
-        sets = (one for one in sets if may(ranking.at(one)))
-    found = min(sets, key=ranking.rank, default=None)
-    return None if found is None else ranking.at(found)
+        sets = (chosen for chosen in sets if may(ranking.at(chosen)))
+    best = min(sets, key=ranking.rank, default=None)
+    return None if best is None else ranking.at(best)
 
 
 class _Ranking:
@@ -266,7 +266,7 @@ class _Ranking:
             [links.link(one, other).distance if one != other else 0 for other in uuids]
             for one in uuids
         ]
-        # How close each is to all the others together.
+        # The closeness of each to all the others together.
         self._nearness = [(len(uuids) - 1) * UNKNOWN.distance - sum(row) for row in self._distances]
 
     def at(self, places: _Places) -> tuple[CardCapacity, ...]:
@@ -276,7 +276,7 @@ class _Ranking:
         """Return where a set stands among those of its size: the least comes first."""
         if self._ask.strategy == "spread":
             return sorted(-self._free[place] for place in places), places
-        # What is farther from all of them leaves closer ones behind.
+        # Cards farther from all of them leave closer ones behind.
         nearness = sum(self._nearness[place] for place in places)
         if self._ask.whole:
             non_tenant_bytes = sum(self._non_tenant_bytes[place] for place in places)
@@ -347,10 +347,10 @@ def _listed(request: PlacementRequest, capacity: CardCapacity) -> Obstacle | Non
 
 
 MIG: Final = "mig"
-#: What helps where a card is withheld for a request that waits.
+#: The fix where a card is withheld for a request that waits.
 WAIT: Final = "wait in the queue (gpushare run --wait, GPUSHARE_WAIT=30s)"
 MPS: Final = "mps"
-#: How a card gets another backend.
+#: The fix where a card needs another backend.
 SWITCH_BACKEND: Final = (
     "set backend: {backend} for a card in gpushare.yaml (gpushare card drain N, then gpushare "
     "config reload)"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What placement works on: cards, the links between them, and what is allocated of each.
+"""The input of placement: cards, the links between them, and the allocations of each.
 
 The memory that a card can still allocate is its own less the system reserve, the memory of
 non-tenant processes, the quotas of its tenants and what they use above their quotas: burst memory,
@@ -22,7 +22,7 @@ from gpushare.quota.size import format_size
 
 @dataclass(frozen=True)
 class MigInstance:
-    """Where a MIG instance is: `number` as nvidia-smi -L counts those of a card."""
+    """The place of a MIG instance: `number` as nvidia-smi -L counts those of a card."""
 
     card_uuid: str
     card_index: int
@@ -39,12 +39,9 @@ class MigInstance:
 
 @dataclass(frozen=True)
 class Card:
-    """One card, or a MIG instance of one, which has an index behind all cards.
+    """One card, or a MIG instance of one, which has an index behind all cards."""
 
-    `index` and `minor` may change with a reboot, `uuid` does not.
-    """
-
-    index: int
+    index: int  # it may change with a reboot, as `minor` may
     uuid: str
     model: str
     memory_bytes: int  # total less what the driver keeps for itself
@@ -68,7 +65,7 @@ NO_NODE: Final = -1
 
 @dataclass(frozen=True)
 class Link:
-    """What is between two cards: `kind` as `nvidia-smi topo -m`, `distance` 1 (near) to 70."""
+    """The link between two cards: `kind` as `nvidia-smi topo -m`, `distance` 1 (near) to 70."""
 
     kind: str
     distance: int
@@ -112,30 +109,27 @@ class NonTenantProcess:
 
 @dataclass(frozen=True)
 class AllocationUse:
-    """One tenant's allocation of one card, and its use; `cores` only if its policy guarantees them.
-
-    `used_bytes` may be more than the quota, and so may `limit_bytes`: what it may use now.
-    """
+    """One tenant's allocation of one card, and its use."""
 
     tenant: str  # the name that a user knows
     quota_bytes: int
-    cores: int = 0
+    cores: int = 0  # only if its policy guarantees them
     whole: bool = False
     key: str = ""
-    used_bytes: int = 0
-    limit_bytes: int = 0
+    used_bytes: int = 0  # it may be more than the quota
+    limit_bytes: int = 0  # the most it may use now, likewise
     burst_limit_bytes: int = 0  # the burst limit; none where it is less than the quota
     is_scheduled: bool = False  # allocated by the scheduler of Kubernetes, which counts it
     backend: str = ""  # "mps" for a client of the card's MPS server
 
     @property
     def burst_used_bytes(self) -> int:
-        """What it uses above its quota."""
+        """Memory that it uses above its quota."""
         return max(0, self.used_bytes - self.quota_bytes)
 
     @property
     def burst_granted_bytes(self) -> int:
-        """What it has above its quota: what it may use now, and what it does."""
+        """Memory that it has above its quota: it may use it now, or does."""
         return max(self.limit_bytes, self.used_bytes, self.quota_bytes) - self.quota_bytes
 
 
@@ -148,7 +142,7 @@ class CardCapacity:
     non_tenants: tuple[NonTenantProcess, ...] = ()
     non_tenant_bytes: int = 0  # high-water mark, at least the sum of `non_tenants`
     reserve_bytes: int = 0
-    context_bytes: int = 0  # what one CUDA context takes: a quota of no more holds nothing
+    context_bytes: int = 0  # the size of a CUDA context: a quota of no more holds nothing
     health: str = "ok"
     utilization: int | None = None  # percent of its time, as the driver reports it
     unattributed_bytes: int = 0  # in use, and the driver lists no process for it
@@ -163,7 +157,7 @@ class CardCapacity:
     # Of claims, beside what their containers have, and of tickets that were granted.
     reservations: tuple[AllocationUse, ...] = ()
     withheld: str = ""  # for which waiting request, as the end of "card 0 ..."; "": for none
-    backend: str = "interposer"  # what the operator set for its shares: "interposer" or "mps"
+    backend: str = "interposer"  # the operator's setting for its shares: "interposer" or "mps"
     backend_source: str = ""  # where that is configured
     backend_fault: str = ""  # why no share can have that backend now; "": one can
     mps_partitions: bool = False  # each share has multiprocessors of its own
@@ -180,22 +174,22 @@ class CardCapacity:
 
     @property
     def burst_used_bytes(self) -> int:
-        """What tenants use above their quotas."""
+        """Memory that tenants use above their quotas."""
         return sum(use.burst_used_bytes for use in self.allocations)
 
     @property
     def burst_granted_bytes(self) -> int:
-        """What tenants have above their quotas, used or not."""
+        """Memory that tenants have above their quotas, used or not."""
         return sum(use.burst_granted_bytes for use in self.allocations)
 
     @property
     def allocatable_bytes(self) -> int:
-        """What there is for tenants at all."""
+        """Memory that tenants can have at all."""
         return max(0, self.card.memory_bytes - self.reserve_bytes - self.non_tenant_bytes)
 
     @property
     def available_bytes(self) -> int:
-        """What a new container may still get, never below 0."""
+        """Memory that a new container may still get, never below 0."""
         if self.exclusive or self.card.is_divided:
             return 0
         return max(0, self.allocatable_bytes - self.allocated_bytes - self.burst_used_bytes)
@@ -209,10 +203,10 @@ class CardCapacity:
 
     @property
     def schedulable_bytes(self) -> int:
-        """What the scheduler of Kubernetes may allocate, with what it has allocated."""
+        """Memory that the scheduler of Kubernetes may allocate, with what it has allocated."""
         if self.card.is_divided:
             return 0
-        others = sum(one.quota_bytes for one in self.holders if not one.is_scheduled)
+        others = sum(holder.quota_bytes for holder in self.holders if not holder.is_scheduled)
         return max(0, self.allocatable_bytes - others)
 
     @property
@@ -240,14 +234,11 @@ MORE: Final = "request more"
 
 @dataclass(frozen=True)
 class Obstacle:
-    """`text` is the end of "card 0 ...", `fix` what the asker may do about it, "": nothing.
+    """A reason why a card cannot be taken."""
 
-    `key` is the quota's key that it is about.
-    """
-
-    text: str
-    fix: str = ""
-    key: str = ""
+    text: str  # the end of "card 0 ..."
+    fix: str = ""  # the way to correct it; "": none
+    key: str = ""  # the quota's key that it is about
 
 
 _GIB: Final = 1 << 30

@@ -26,7 +26,7 @@ _SHOWN = 8  # tenants that a refusal names
 
 @dataclass(frozen=True)
 class TenantCardUsage:
-    """What a tenant of the same namespace, or user, has of one card already."""
+    """The part of one card that a tenant of the same namespace, or user, has already."""
 
     key: str
     tenant: str
@@ -37,7 +37,7 @@ class TenantCardUsage:
 
 @dataclass(frozen=True)
 class CardRequest:
-    """What a request would have of one card; `most_bytes` with its burst."""
+    """The part of one card that a request would have; `most_bytes` with its burst."""
 
     memory_bytes: int
     most_bytes: int
@@ -47,16 +47,13 @@ class CardRequest:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What holds for one request.
-
-    `whose` says for whom `max_per_card` and `max_per_node` hold, and `parts` what they have by now.
-    """
+    """The bounds that hold for one request."""
 
     max_per_request: MaxPerRequest = field(default_factory=MaxPerRequest)
     max_per_card: MaxPerCard = field(default_factory=MaxPerCard)
     max_per_node: MaxPerNode = field(default_factory=MaxPerNode)
-    whose: str = ""
-    parts: tuple[TenantCardUsage, ...] = ()
+    whose: str = ""  # for whom `max_per_card` and `max_per_node` hold
+    parts: tuple[TenantCardUsage, ...] = ()  # their parts by now
     memory_is_set: bool = False  # by the operator, whose setting is above all of it
     cores_are_set: bool = False
 
@@ -95,8 +92,8 @@ class Bounds:
         cores = sum(part.cores for part in held) + wanted.cores
         if most.cores is not None and cores > most.cores and not self.cores_are_set:
             holders = [f"{part.tenant} {part.cores}" for part in held if part.cores]
-            what = f"{cores} % of its compute"
-            return self._too_much(what, f"{most.cores} %", "cores", holders)
+            amount = f"{cores} % of its compute"
+            return self._too_much(amount, f"{most.cores} %", "cores", holders)
         if most.tenants is not None and len(held) + 1 > most.tenants:
             holders = [part.tenant for part in held]
             return self._too_much(f"{len(held) + 1} parts", str(most.tenants), "tenants", holders)
@@ -124,13 +121,13 @@ class Bounds:
     ) -> Iterator[Obstacle]:
         """Yield each bound of `most` that is passed on the cards of `model`, "": on all."""
         parts = [part for part in self.parts if matches_card(model, part.card)]
-        more = [(card, one) for card, one in wanted if matches_card(model, card)]
+        more = [(card, need) for card, need in wanted if matches_card(model, card)]
         if not more:
             return
         names = {part.key: part.tenant for part in parts}
         cards = {part.card.uuid for part in parts} | {card.uuid for card, _ in more}
-        cores = sum(part.cores for part in parts) + sum(one.cores for _, one in more)
-        size = sum(part.memory_bytes for part in parts) + sum(one.most_bytes for _, one in more)
+        cores = sum(part.cores for part in parts) + sum(need.cores for _, need in more)
+        size = sum(part.memory_bytes for part in parts) + sum(need.most_bytes for _, need in more)
         bounds = (
             ("cards", len(cards), most.cards, _count_of_cards(parts)),
             ("tenants", len(names) + 1, most.tenants, list(names.values())),
@@ -155,13 +152,13 @@ def _shown(key: str, value: int) -> str:
     return f"{value} {key if value != 1 else key.removesuffix('s')}"
 
 
-def _sums(parts: Sequence[TenantCardUsage], what: str) -> list[str]:
+def _sums(parts: Sequence[TenantCardUsage], key: str) -> list[str]:
     sums: dict[str, int] = {}
     for part in parts:
-        more = part.cores if what == "cores" else part.memory_bytes
+        more = part.cores if key == "cores" else part.memory_bytes
         sums[part.tenant] = sums.get(part.tenant, 0) + more
     return [
-        f"{tenant} {size if what == 'cores' else format_size(size)}"
+        f"{tenant} {size if key == 'cores' else format_size(size)}"
         for tenant, size in sums.items()
         if size
     ]
@@ -187,12 +184,9 @@ def _part(percent: Percent | None, card: Card) -> int | None:
 
 
 class NoRoom(UserError):
-    """No card, or not enough of them, can give what is asked.
+    """No card, or not enough of them, can give what is asked."""
 
-    `request` is what could not be placed, where that is what an eviction of others may change.
-    """
-
-    request: PlacementRequest | None = None
+    request: PlacementRequest | None = None  # an eviction of others may make room for it
 
 
 class NoSuchCard(UserError):
@@ -201,14 +195,11 @@ class NoSuchCard(UserError):
 
 @dataclass(frozen=True)
 class ImageNeed:
-    """Why an image runs on a card badly or not at all, and what to do about it.
-
-    `is_refused`: the node's policy refuses it there; otherwise other cards are only preferred.
-    """
+    """The reason why an image runs on a card badly or not at all, and what to do about it."""
 
     why: str
     fix: str = ""
-    is_refused: bool = False
+    is_refused: bool = False  # by the node's policy; otherwise other cards are only preferred
 
 
 #: Whether it is not online, its priority (0 is the highest), and the number of its arrival.
@@ -218,43 +209,32 @@ OFFLINE: Final[Rank] = (True, 5, inf)
 
 @dataclass(frozen=True)
 class PlacementRequest:
-    """What has to be placed, per card.
-
-    For a share exactly one of `memory_bytes` and `memory_percent` is set. How many of the `cores`
-    are set aside says the policy that holds on the card: the card's own, where it has one and
-    `policy_is_set` (by the operator) is not there. `count` None is every card. `devices` are
-    indices or UUIDs, `minors` the N of /dev/nvidiaN; either narrows the choice when not empty.
-    `compute_capability` are comparisons, which all have to hold. `image_needs` are, by UUID, the
-    cards that the container's image does not fit. `strategy` is binpack, spread or topology; "" is
-    the best for the request (strategy.py). With `backend` mig, only MIG instances are used.
-    `bounds` is what the node's policy leaves of each card, `sources` where each key was written.
-    `rank` is its place in the order of the queue; without a ticket it arrives last.
-
-    `shows_holders`: a refusal names what has the rest of a card. Otherwise it says only what is
-    available and what would fit: users of a cluster read the refusals of their own pods, and the
-    names and quotas of other namespaces are not theirs to know.
-    """
+    """A request to place, per card."""
 
     whole: bool = False
-    count: int | None = 1
-    memory_bytes: int | None = None
+    count: int | None = 1  # None: every card
+    memory_bytes: int | None = None  # of a share exactly one of this and `memory_percent` is set
     memory_percent: Percent | None = None
     memory_limit_bytes: int | None = None
-    cores: int = 0
-    policy: str = FIXED
-    policy_is_set: bool = False
-    devices: tuple[str, ...] = ()
-    minors: tuple[int, ...] = ()
+    cores: int = 0  # how many of them are set aside says the policy that holds on the card
+    policy: str = FIXED  # it holds where the card has none, and where `policy_is_set`
+    policy_is_set: bool = False  # by the operator
+    devices: tuple[str, ...] = ()  # indices or UUIDs; empty: any
+    minors: tuple[int, ...] = ()  # the N of /dev/nvidiaN; empty: any
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
-    compute_capability: tuple[str, ...] = ()
+    compute_capability: tuple[str, ...] = ()  # comparisons, which all have to hold
+    # The cards that the container's image does not fit, by UUID.
     image_needs: Mapping[str, ImageNeed] = field(default_factory=dict)
-    strategy: str = ""
-    backend: str = ""
-    bounds: Bounds = field(default_factory=Bounds)
-    sources: Mapping[str, str] = field(default_factory=dict)
+    strategy: str = ""  # binpack, spread or topology; "": the best for the request (choose.py)
+    backend: str = ""  # mig: only MIG instances are used
+    bounds: Bounds = field(default_factory=Bounds)  # of the node's policy, for each card
+    sources: Mapping[str, str] = field(default_factory=dict)  # where each key was written
+    # A refusal names what has the rest of a card. Otherwise it says only what is available and what
+    # would fit: users of a cluster read the refusals of their own pods, and the names and quotas of
+    # other namespaces are not theirs to know.
     shows_holders: bool = True
-    rank: Rank = OFFLINE
+    rank: Rank = OFFLINE  # its place in the order of the queue; without a ticket it arrives last
 
     def bytes_of(self, card: Card) -> int:
         """Return what is asked of `card`, in bytes."""

@@ -31,18 +31,13 @@ from gpushare.quota.request_policy import MaxPerNode
 
 @dataclass(frozen=True)
 class WaitingRequest:
-    """A request that waits.
+    """A request that waits."""
 
-    `since` is seconds since the epoch. `container` is the name of an evicted container that waits
-    for its restore, and `ticket` then its key; "": a start. `obstacle` is what is missing for it
-    that no card has; "": nothing.
-    """
-
-    ticket: str
+    ticket: str  # the key of an evicted container that waits for its restore
     request: PlacementRequest
-    since: float = 0.0
-    container: str = ""
-    obstacle: str = ""
+    since: float = 0.0  # seconds since the epoch
+    container: str = ""  # the name of the evicted container; "": a start
+    obstacle: str = ""  # the need that no card meets; "": none
 
     @property
     def is_online(self) -> bool:
@@ -51,53 +46,43 @@ class WaitingRequest:
 
     @property
     def title(self) -> str:
-        """What refusals of others call it; they do not name another's container."""
+        """Its name in refusals of others, which do not name another's container."""
         return "an evicted container" if self.container else f"ticket {self.ticket}"
 
 
 @dataclass(frozen=True)
 class NextGrant:
-    """What a look at the queue has found.
+    """The result of a look at the queue."""
 
-    `granted` is the request that gets `placed`; None: none fits. `withheld` says by the card's UUID
-    for which ticket it is withheld, and `reasons` by ticket why each request does not fit.
-    """
-
-    granted: WaitingRequest | None = None
+    granted: WaitingRequest | None = None  # it gets `placed`; None: none fits
     placed: tuple[PlacedCard, ...] = ()
-    withheld: Mapping[str, WaitingRequest] = field(default_factory=dict)
-    reasons: Mapping[str, str] = field(default_factory=dict)
+    withheld: Mapping[str, WaitingRequest] = field(default_factory=dict)  # by a card's UUID
+    reasons: Mapping[str, str] = field(default_factory=dict)  # why each does not fit, by ticket
 
 
 @dataclass
 class QueueState:
-    """What the decide thread has published of the queue, for any thread: only replaced.
+    """The queue as the decide thread has published it for any thread: only replaced."""
 
-    `waiting` are the requests in the order in which they are granted, `reasons` by ticket why each
-    does not fit, and `withheld` by a card's UUID for which of them it is withheld. `ended` has how
-    the last tickets ended, by ID. While there are `claimants`, for whom others are evicted, nothing
-    is granted.
-    """
-
-    waiting: tuple[WaitingRequest, ...] = ()
-    reasons: Mapping[str, str] = field(default_factory=dict)
-    withheld: Mapping[str, WaitingRequest] = field(default_factory=dict)
-    ended: Mapping[str, str] = field(default_factory=dict)
+    waiting: tuple[WaitingRequest, ...] = ()  # in the order in which they are granted
+    reasons: Mapping[str, str] = field(default_factory=dict)  # why each does not fit, by ticket
+    withheld: Mapping[str, WaitingRequest] = field(default_factory=dict)  # by a card's UUID
+    ended: Mapping[str, str] = field(default_factory=dict)  # how the last tickets ended, by ID
     granted: int = 0  # tickets since gpushared started
     waited_seconds: float = 0.0  # by all of them together
-    claimants: int = 0
+    claimants: int = 0  # others are evicted for them; nothing is granted meanwhile
 
     def open_to(
         self, own: str, capacities: Sequence[CardCapacity], rank: Rank
     ) -> tuple[CardCapacity, ...]:
         """Return `capacities`, with those closed that are withheld for others than `own`."""
-        others = {uuid: one for uuid, one in self.withheld.items() if one.ticket != own}
+        others = {uuid: entry for uuid, entry in self.withheld.items() if entry.ticket != own}
         return with_withheld(capacities, others, rank)
 
 
 def in_order(waiting: Iterable[WaitingRequest]) -> list[WaitingRequest]:
     """Return the requests in the order in which they are granted."""
-    return sorted(waiting, key=lambda one: one.request.rank)
+    return sorted(waiting, key=lambda entry: entry.request.rank)
 
 
 def usable_cards(request: PlacementRequest, capacities: Sequence[CardCapacity]) -> frozenset[str]:
@@ -106,8 +91,9 @@ def usable_cards(request: PlacementRequest, capacities: Sequence[CardCapacity]) 
         named = candidate_cards(request, capacities)
     except NoSuchCard:
         return frozenset()
-    empty = map(_emptied, named)
-    return frozenset(one.card.uuid for one in empty if find_obstacle(request, one) is None)
+    return frozenset(
+        capacity.card.uuid for capacity in named if not find_obstacle(request, _emptied(capacity))
+    )
 
 
 def can_ever_fit(
@@ -115,8 +101,8 @@ def can_ever_fit(
 ) -> None:
     """Raise NoRoom or NoSuchCard if `request` does not fit even while nothing else runs."""
     empty = [
-        replace(_emptied(one), cordoned=None, health="ok", non_tenant_bytes=0, non_tenants=())
-        for one in capacities
+        replace(_emptied(capacity), cordoned=None, health="ok", non_tenant_bytes=0, non_tenants=())
+        for capacity in capacities
     ]
     place_request(replace(request, bounds=replace(request.bounds, parts=())), empty, links)
 
@@ -130,36 +116,36 @@ def find_next(
     """
     withheld: dict[str, WaitingRequest] = {}
     reasons: dict[str, str] = {}
-    for one in ordered:
-        if one.obstacle:
-            reasons[one.ticket] = one.obstacle
+    for entry in ordered:
+        if entry.obstacle:
+            reasons[entry.ticket] = entry.obstacle
             continue
-        left = with_withheld(capacities, withheld, one.request.rank)
+        left = with_withheld(capacities, withheld, entry.request.rank)
         try:
-            placed = place_request(one.request, left, links)
+            placed = place_request(entry.request, left, links)
         except (NoRoom, NoSuchCard) as error:
-            reasons[one.ticket] = str(error)
-            cards = _nearest_cards(one.request, left)
+            reasons[entry.ticket] = str(error)
+            cards = _nearest_cards(entry.request, left)
         else:
-            if not one.container:
-                return NextGrant(one, placed, withheld, reasons)
-            capacities = _with_reserved(capacities, one, placed)
-            cards = frozenset(each.card.uuid for each in placed)
-        withheld |= dict.fromkeys(cards - withheld.keys(), one)
+            if not entry.container:
+                return NextGrant(entry, placed, withheld, reasons)
+            capacities = _with_reserved(capacities, entry, placed)
+            cards = frozenset(part.card.uuid for part in placed)
+        withheld |= dict.fromkeys(cards - withheld.keys(), entry)
     return NextGrant(withheld=withheld, reasons=reasons)
 
 
 def _with_reserved(
-    capacities: Sequence[CardCapacity], one: WaitingRequest, placed: Sequence[PlacedCard]
+    capacities: Sequence[CardCapacity], entry: WaitingRequest, placed: Sequence[PlacedCard]
 ) -> tuple[CardCapacity, ...]:
     uses = {
-        each.card.uuid: AllocationUse(one.title, each.memory_bytes, each.cores) for each in placed
+        part.card.uuid: AllocationUse(entry.title, part.memory_bytes, part.cores) for part in placed
     }
     return tuple(
-        replace(each, reservations=(*each.reservations, uses[each.card.uuid]))
-        if each.card.uuid in uses
-        else each
-        for each in capacities
+        replace(capacity, reservations=(*capacity.reservations, uses[capacity.card.uuid]))
+        if capacity.card.uuid in uses
+        else capacity
+        for capacity in capacities
     )
 
 
@@ -169,17 +155,19 @@ def with_withheld(
     rank: Rank,
 ) -> tuple[CardCapacity, ...]:
     """Return `capacities`, with those closed that are withheld for what comes before `rank`."""
-    closed = {uuid: one for uuid, one in withheld.items() if one.request.rank < rank}
+    closed = {uuid: entry for uuid, entry in withheld.items() if entry.request.rank < rank}
     if not closed:
         return tuple(capacities)
     return tuple(
-        replace(one, withheld=_why(closed[one.card.uuid])) if one.card.uuid in closed else one
-        for one in capacities
+        replace(capacity, withheld=_why(closed[capacity.card.uuid]))
+        if capacity.card.uuid in closed
+        else capacity
+        for capacity in capacities
     )
 
 
-def _why(one: WaitingRequest) -> str:
-    return f"is withheld for {one.title}, which is before it in the queue"
+def _why(entry: WaitingRequest) -> str:
+    return f"is withheld for {entry.title}, which is before it in the queue"
 
 
 def _wanted_cards(request: PlacementRequest, capacities: Sequence[CardCapacity]) -> frozenset[str]:
@@ -190,7 +178,7 @@ def _wanted_cards(request: PlacementRequest, capacities: Sequence[CardCapacity])
     if request.bounds.max_per_node == MaxPerNode():  # each card by itself decides
         return usable
     try:
-        place_request(request, [_emptied(one) for one in capacities])
+        place_request(request, [_emptied(capacity) for capacity in capacities])
     except (NoRoom, NoSuchCard):
         return frozenset()
     return usable
@@ -198,26 +186,28 @@ def _wanted_cards(request: PlacementRequest, capacities: Sequence[CardCapacity])
 
 def _nearest_cards(request: PlacementRequest, capacities: Sequence[CardCapacity]) -> frozenset[str]:
     """Return the cards that are withheld for `request`, of those that are not yet."""
-    wanted = _wanted_cards(request, capacities)
-    usable = [one for one in capacities if one.card.uuid in wanted and not one.withheld]
-    usable.sort(key=lambda one: (*_missing(request, one), one.card.index))
+    uuids = _wanted_cards(request, capacities)
+    usable = [
+        capacity for capacity in capacities if capacity.card.uuid in uuids and not capacity.withheld
+    ]
+    usable.sort(key=lambda capacity: (*_missing(request, capacity), capacity.card.index))
     nearest = usable[: request.count]
     try:
-        place_request(request, [_emptied(one) for one in nearest])
+        place_request(request, [_emptied(capacity) for capacity in nearest])
     except (NoRoom, NoSuchCard):  # they are too few, or may not be had together
         nearest = usable
-    return frozenset(one.card.uuid for one in nearest)
+    return frozenset(capacity.card.uuid for capacity in nearest)
 
 
-def _missing(request: PlacementRequest, one: CardCapacity) -> tuple[int, int]:
+def _missing(request: PlacementRequest, capacity: CardCapacity) -> tuple[int, int]:
     """Return the bytes and the cores of a card that have to become available for `request`."""
     if request.whole:
-        return one.allocated_bytes, 0
-    wanted = request.wanted_of(one)
-    cores = max(0, wanted.cores - one.cores_available)
-    return max(0, wanted.memory_bytes - one.available_bytes), cores
+        return capacity.allocated_bytes, 0
+    wanted = request.wanted_of(capacity)
+    cores = max(0, wanted.cores - capacity.cores_available)
+    return max(0, wanted.memory_bytes - capacity.available_bytes), cores
 
 
-def _emptied(one: CardCapacity) -> CardCapacity:
+def _emptied(capacity: CardCapacity) -> CardCapacity:
     """Return a card as it would be without any allocation."""
-    return replace(one, allocations=(), reservations=(), withheld="")
+    return replace(capacity, allocations=(), reservations=(), withheld="")
