@@ -1,1 +1,1 @@
-"""What survives the daemon: this boot's promises, and what the operator set."""
+"""The state that survives the daemon: this boot's allocations, and the operator's settings."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ledger records of a ResourceClaim: parts of cards that several containers share.
+"""The ledger's record of a ResourceClaim: parts of cards that several containers share.
 
 A prepared claim is a reservation. Each container of it is a tenant with a record of its own, and
 what all of them have never exceeds the claim. What none of them has stays reserved.
@@ -26,16 +26,15 @@ PREFIX: Final = "claim-"  # of the file in the ledger
 class ClaimedDevice:
     """One result of the scheduler: a part of a card, for one request of the claim.
 
-    `cores` is percent of the card, 0: none. `share` is the scheduler's name for the part. `whole`:
-    all of the card. ValueError for an amount that nothing can have.
+    ValueError for an amount that nothing can have.
     """
 
     request: str
     card: str  # UUID
     memory_bytes: int
-    cores: int = 0
-    share: str = ""
-    whole: bool = False
+    cores: int = 0  # percent of the card; 0: none
+    share: str = ""  # the scheduler's name for the part
+    whole: bool = False  # all of the card
 
     def __post_init__(self) -> None:
         """Refuse an amount that would make the sum of a card's allocations wrong."""
@@ -58,7 +57,7 @@ class ClaimRecord:
 
     @property
     def holder(self) -> str:
-        """What the ledger has it by."""
+        """Its key in the ledger."""
         return self.uid
 
     @property
@@ -92,8 +91,8 @@ class ClaimRecord:
     def is_same_grant(self, other: ClaimRecord) -> bool:
         """Whether `other` has the same devices and parameters; `whole` follows from the card."""
         mine, theirs = (
-            ([replace(device, whole=False) for device in one.devices], dict(one.parameters))
-            for one in (self, other)
+            ([replace(device, whole=False) for device in claim.devices], dict(claim.parameters))
+            for claim in (self, other)
         )
         return mine == theirs
 
@@ -107,7 +106,7 @@ class ClaimRecord:
         }
 
 
-_FIELDS: Final = frozenset(each.name for each in fields(ClaimRecord))
+_FIELDS: Final = frozenset(item.name for item in fields(ClaimRecord))
 
 
 def claim_from_json(values: Mapping[str, Any]) -> ClaimRecord:

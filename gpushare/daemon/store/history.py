@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened on this node: the events that are KEPT, for some days, across reboots.
+"""The history of this node: the events that are KEPT, for some days, across reboots.
 
 No decision depends on it. It has a thread and a bounded queue of its own, so that a thread that
 logs never waits for a disk. Events that do not fit, or cannot be written, are counted, reported and
@@ -59,7 +59,7 @@ NameOf = Callable[[str], tuple[str, str] | None]
 
 @dataclass(frozen=True)
 class EventSubject:
-    """Whose events are read: a card's, by UUID, and those of containers. Nothing set: all.
+    """The selection of events: those of a card, by UUID, and of containers. Nothing set: all.
 
     Of events without a key: by ID, or by name where there is no ID.
     """

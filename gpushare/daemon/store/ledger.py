@@ -69,7 +69,7 @@ class ReservationLost(UserError):
 
 
 Record: TypeAlias = TenantRecord | ClaimRecord | TicketRecord
-#: What reads a record, by the section of its file.
+#: The reader of a record, by the section of its file.
 _READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Record]]] = {
     TenantRecord.section: record_from_json,
     ClaimRecord.section: claim_from_json,
@@ -127,9 +127,9 @@ class Ledger:
             ledger, copies = self._ledger.read(_check), self._copies.read(_check)
         except OSError as error:
             raise LedgerError(f"{folder}: {error.strerror}; gpushared needs this folder") from error
-        found = {**copies.documents, **ledger.documents}
+        documents = {**copies.documents, **ledger.documents}
         unreadable = {**copies.unreadable, **ledger.unreadable}
-        about = found.pop(ABOUT, None)
+        about = documents.pop(ABOUT, None)
         self.is_complete = about is not None
         if about is None and ABOUT in unreadable:
             why = f"the ledger and its copies cannot be read ({unreadable[ABOUT]})"
@@ -139,18 +139,19 @@ class Ledger:
             key: why
             for key, why in unreadable.items()
             # The client of a ticket that is lost takes another one.
-            if key not in found and key != ABOUT and not key.startswith(TICKET)
+            if key not in documents and key != ABOUT and not key.startswith(TICKET)
         }
-        records = sorted(map(_record, found.values()), key=_age)
+        records = sorted(map(_record, documents.values()), key=_age)
         taken = {record.ticket for record in records if isinstance(record, TenantRecord)}
-        ended = [one for one in records if isinstance(one, TicketRecord) and one.id in taken]
-        files = {one.file for one in ended}
-        self._publish({one.file: one for one in records if one.file not in files})
+        tickets = [record for record in records if isinstance(record, TicketRecord)]
+        ended = [ticket for ticket in tickets if ticket.id in taken]
+        files = {ticket.file for ticket in ended}
+        self._publish({record.file: record for record in records if record.file not in files})
         for ticket in ended:
             self._end_ticket(ticket)
         self.freezes = FreezeJournal(
             lambda key: submit(lambda: self.store_freezes(key)),
-            {key: _freezes(document) for key, document in found.items() if document.get("freezes")},
+            {key: _freezes(entry) for key, entry in documents.items() if entry.get("freezes")},
         )
         self._report(ledger, copies)
         self._repair(ledger, copies)
@@ -291,7 +292,7 @@ class Ledger:
         claim = self.claims.get(record.claim)
         if claim is None:
             return False
-        others = [one for one in self.entries.values() if one.key != record.key]
+        others = [tenant for tenant in self.entries.values() if tenant.key != record.key]
         refuse_above_claim(record, claim, others, cards, policy_of)
         return True
 
@@ -403,8 +404,8 @@ class Ledger:
                 names = sorted(scan.unreadable)
                 why = scan.unreadable[names[0]]
                 log("ledger-damaged", "error", folder=str(folder.path), files=names, error=why)
-                what = f"{len(names)} files of {folder.path} were damaged ({names[0]}: {why})"
-                self.notices += (f"{what}; they are kept as *.damaged",)
+                text = f"{len(names)} files of {folder.path} were damaged ({names[0]}: {why})"
+                self.notices += (f"{text}; they are kept as *.damaged",)
         lost = sorted(copies.documents.keys() - ledger.documents.keys() - {ABOUT})
         if lost:
             log("ledger-repaired", "error", tenants=lost)
@@ -416,7 +417,7 @@ class Ledger:
 def _document(record: Record, freezes: Sequence[FreezeRecord]) -> dict[str, Any]:
     document: dict[str, Any] = {record.section: record.to_json()}
     if isinstance(record, TenantRecord):
-        document["freezes"] = [asdict(one) for one in freezes]
+        document["freezes"] = [asdict(freeze) for freeze in freezes]
     return document
 
 
@@ -431,7 +432,7 @@ def _age(record: Record) -> float:
 
 
 def _freezes(document: Mapping[str, Any]) -> tuple[FreezeRecord, ...]:
-    return tuple(FreezeRecord(**each) for each in document["freezes"])
+    return tuple(FreezeRecord(**freeze) for freeze in document["freezes"])
 
 
 def _check(name: str, document: Mapping[str, Any]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operator set for a container, a card or the node: it holds across stop and reboot.
+"""The operator's settings of a container, a card or the node: they hold across stop and reboot.
 
 One JSON file in state_dir, `{"<id>": {"memory": "6GiB"}}`, by the container's id, the card's UUID
 or the label of the node, and replaced by rename and synced: it is the operator's word and outlives
@@ -112,9 +112,9 @@ class Overrides:
             self._say(f"{self._file} was damaged ({error}) and is kept as {aside}")
         return values
 
-    def _say(self, what: str) -> None:
-        self.notice = f"{what}; the last settings of `{self._command}` remain in effect"
-        log("overrides-damaged", "error", file=str(self._file), reason=what)
+    def _say(self, reason: str) -> None:
+        self.notice = f"{reason}; the last settings of `{self._command}` remain in effect"
+        log("overrides-damaged", "error", file=str(self._file), reason=reason)
 
     def _read_last(self) -> dict[str, dict[str, str]] | None:
         try:

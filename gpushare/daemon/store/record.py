@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ledger records of one tenant, and the files in which it records it.
+"""The ledger's record of one tenant, and the files of the ledger.
 
 Each file is one JSON object with a checksum, and is replaced as a whole. Its first line is
 `gpushare-ledger FORMAT CRC32`, the second is the object. A file is written under a temporary name,
@@ -46,19 +46,17 @@ _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 @dataclass(frozen=True)
 class CardAllocation:
-    """What a tenant has of one card; its index in `TenantRecord.allocations` is its number.
+    """A tenant's part of one card; its index in `TenantRecord.allocations` is its number.
 
-    `quota_bytes` is reserved for the tenant. It may burst up to `memory_limit_bytes`; None: it
-    may not. Of managed memory it may have `managed_bytes` beyond either, in host memory. ValueError
-    for an amount that no tenant can have.
+    ValueError for an amount that no tenant can have.
     """
 
     uuid: str
-    quota_bytes: int
+    quota_bytes: int  # reserved for the tenant
     cores: int = 0  # requested
     whole: bool = False
-    memory_limit_bytes: int | None = None
-    managed_bytes: int = 0
+    memory_limit_bytes: int | None = None  # the burst limit; None: it may not burst
+    managed_bytes: int = 0  # of managed memory it may have so much more, in host memory
 
     def __post_init__(self) -> None:
         """Refuse an amount that would make the sum of a card's allocations wrong."""
@@ -123,7 +121,7 @@ class TenantRecord:
 
     @property
     def holder(self) -> str:
-        """What the ledger has it by."""
+        """Its key in the ledger."""
         return self.key
 
     @property
@@ -143,7 +141,7 @@ class TenantRecord:
 
     @property
     def owner(self) -> str:
-        """What its events are charged to beside itself: a user, a namespace, or ""."""
+        """The owner that its events are charged to beside itself: a user, a namespace, or ""."""
         if self.uid:
             return f"uid {self.uid}"
         return f"namespace {self.namespace}" if self.namespace else ""
@@ -185,13 +183,13 @@ class TenantRecord:
 
     @property
     def settings_key(self) -> str:
-        """What the operator's settings are kept under: they outlive a restart by the kubelet."""
+        """The key of the operator's settings: they outlive a restart by the kubelet."""
         return settings_key(self.id, self.pod_uid, self.container)
 
     @property
     def is_scheduled(self) -> bool:
         """Whether the scheduler of Kubernetes allocated what it has."""
-        return any(one["source"] in SCHEDULED for one in self.quota.values())
+        return any(entry["source"] in SCHEDULED for entry in self.quota.values())
 
     def is_set(self, key: str) -> bool:
         """Whether an operator has set canonical `key`."""
@@ -234,7 +232,7 @@ def settings_key(identity: str, pod_uid: str, container: str) -> str:
     return f"{pod_uid}/{container}" if pod_uid and container else identity
 
 
-_FIELDS: Final = frozenset(each.name for each in fields(TenantRecord))
+_FIELDS: Final = frozenset(item.name for item in fields(TenantRecord))
 
 
 def record_from_json(values: Mapping[str, Any]) -> TenantRecord:
@@ -257,15 +255,12 @@ def record_from_json(values: Mapping[str, Any]) -> TenantRecord:
 
 @dataclass(frozen=True)
 class FolderScan:
-    """The content of a folder: readable files, and why each of the others is not, by name.
-
-    `discarded` are the names of files of another boot, which is `earlier_boot`; they were removed.
-    """
+    """The content of a folder, by the names of the files."""
 
     documents: Mapping[str, dict[str, Any]]
-    unreadable: Mapping[str, str]
-    discarded: tuple[str, ...] = ()
-    earlier_boot: str = ""
+    unreadable: Mapping[str, str]  # why each of these cannot be read
+    discarded: tuple[str, ...] = ()  # the names of files of another boot, which were removed
+    earlier_boot: str = ""  # that boot
 
 
 class RecordFolder:
@@ -362,12 +357,12 @@ class RecordFolder:
             content = opened.read(_MOST_BYTES)
         header, _, body = content.partition(b"\n")
         magic, _, rest = header.partition(b" ")
-        found, _, checksum = rest.partition(b" ")
-        if magic != _MAGIC or not found.isdigit():
+        version, _, checksum = rest.partition(b" ")
+        if magic != _MAGIC or not version.isdigit():
             raise ValueError("it is not a record of gpushare")
-        if int(found) != FORMAT:
+        if int(version) != FORMAT:
             raise ValueError(
-                f"it has format {int(found)}, and this version of gpushare reads format {FORMAT}"
+                f"it has format {int(version)}, and this version of gpushare reads format {FORMAT}"
             )
         if checksum != b"%08x" % zlib.crc32(body):
             raise ValueError("its checksum is wrong")
@@ -379,7 +374,7 @@ class RecordFolder:
 
 # --- what the ledger records of the freezes of tenants, and of kills that are promised ---
 
-#: What froze the tenant. "idle": `idle.action` paused it, as an operator does; "stop": it is to be
+#: The cause of a freeze. "idle": `idle.action` paused it, as an operator does; "stop": it is to be
 #: killed, at whatever request; "unknown": it was frozen when gpushared started, without a record.
 By = Literal["operator", "idle", "audit", "stop", "unknown", "time-limit"]
 #: These do not keep a tenant frozen.
@@ -388,34 +383,30 @@ NOT_FREEZES: Final[frozenset[By]] = frozenset({"stop", "unknown"})
 
 @dataclass(frozen=True)
 class FreezeRecord:
-    """One freeze of one tenant, or its kill.
-
-    `since` is seconds since the epoch; `due`, the time of the kill, of CLOCK_BOOTTIME. `cgroup`,
-    "hierarchy:path", is what was frozen. `thaws`: gpushared may thaw it; it was not frozen before.
-    """
+    """One freeze of one tenant, or its kill."""
 
     key: str
     by: By
     why: str
-    since: float
-    due: float = 0.0
-    cgroup: str = ""
-    thaws: bool = True
+    since: float  # seconds since the epoch
+    due: float = 0.0  # the time of the kill, of CLOCK_BOOTTIME
+    cgroup: str = ""  # the one that was frozen, "hierarchy:path"
+    thaws: bool = True  # gpushared may thaw it; it was not frozen before
 
 
 class FreezeJournal:
     """The freezes of all tenants, for any thread: `all` is replaced, never changed.
 
     What is in effect is in memory, and in the kernel. `store` is called with the key of a tenant
-    whose freezes are to be written to the disk: no freeze waits for that, or depends on it. `found`
-    are those that were written.
+    whose freezes are to be written to the disk: no freeze waits for that, or depends on it.
+    `freezes` are those that were written.
     """
 
     def __init__(
-        self, store: Callable[[str], None], found: Mapping[str, tuple[FreezeRecord, ...]]
+        self, store: Callable[[str], None], freezes: Mapping[str, tuple[FreezeRecord, ...]]
     ) -> None:
         self.store = store
-        self.all: Mapping[str, tuple[FreezeRecord, ...]] = MappingProxyType(dict(found))
+        self.all: Mapping[str, tuple[FreezeRecord, ...]] = MappingProxyType(dict(freezes))
         self._lock = threading.Lock()
 
     def of(self, key: str) -> tuple[FreezeRecord, ...]:
@@ -480,41 +471,36 @@ class EvictedProcess:
 
 @dataclass(frozen=True)
 class EvictionRecord:
-    """An eviction; `since` is when it came into this state, in seconds since the epoch.
-
-    `cause` is what evicted it (`operator`, `idle` or `offline`: the reason is a request that had
-    no room). `processes` are in the order in which they are evicted, and restored. `card_bytes` is
-    what the driver reported for each of its allocations, and `cards` the UUIDs of the cards that
-    the memory came from, both by the tenant's card number: a restore to another card changes the
-    UUIDs of the allocations first.
-    """
+    """The eviction of a tenant. Tuples about cards are by the tenant's card number."""
 
     state: EvictionState
-    since: float
-    cause: str = "operator"
+    since: float  # when it came into this state, in seconds since the epoch
+    cause: str = "operator"  # or "idle", or "offline": for a request that had no room
     reason: str = ""
-    processes: tuple[EvictedProcess, ...] = ()
-    card_bytes: tuple[int, ...] = ()
+    processes: tuple[EvictedProcess, ...] = ()  # in the order of their eviction, and restore
+    card_bytes: tuple[int, ...] = ()  # the driver's figure for each of the allocations
+    # The UUIDs of the cards that the memory came from: a restore to another card changes those of
+    # the allocations first.
     cards: tuple[str, ...] = ()
     error: str = ""  # of a failed one: what the driver said
     held: bool = False  # it is restored by an operator alone
 
     @property
     def bytes(self) -> int:
-        """What is, or is about to be, in host memory."""
+        """Memory that is, or is about to be, in host memory."""
         return sum(self.card_bytes)
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON has it."""
         return {
             **vars(self),
-            "processes": [asdict(one) for one in self.processes],
+            "processes": [asdict(process) for process in self.processes],
             "card_bytes": list(self.card_bytes),
             "cards": list(self.cards),
         }
 
 
-_EVICTION_FIELDS: Final = frozenset(each.name for each in fields(EvictionRecord))
+_EVICTION_FIELDS: Final = frozenset(item.name for item in fields(EvictionRecord))
 
 
 def eviction_from_json(values: Mapping[str, Any] | None) -> EvictionRecord | None:
@@ -526,7 +512,7 @@ def eviction_from_json(values: Mapping[str, Any] | None) -> EvictionRecord | Non
     return EvictionRecord(
         **{
             **values,
-            "processes": tuple(EvictedProcess(**one) for one in values["processes"]),
+            "processes": tuple(EvictedProcess(**process) for process in values["processes"]),
             "card_bytes": tuple(map(int, values["card_bytes"])),
             "cards": tuple(map(str, values["cards"])),
         }
@@ -535,7 +521,7 @@ def eviction_from_json(values: Mapping[str, Any] | None) -> EvictionRecord | Non
 
 @dataclass(frozen=True)
 class EvictionTotals:
-    """What was done since gpushared started, for the metrics. `seconds` are of all together."""
+    """The evictions since gpushared started, for the metrics. `seconds` are of all together."""
 
     evictions: int = 0
     restores: int = 0

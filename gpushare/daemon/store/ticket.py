@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ledger records of a ticket: a start that waits for room, or was granted it.
+"""The ledger's record of a ticket: a start that waits for room, or was granted it.
 
 A waiting ticket reserves nothing. When it is granted, its record gets the `allocations`, which are
 reserved from then on, in one write. The record of the start that takes it over names the ticket,
@@ -20,7 +20,7 @@ from gpushare.daemon.placement.request import NoRoom, PlacedCard
 from gpushare.daemon.store.record import CardAllocation
 from gpushare.quota.size import format_size
 
-#: What the ticket's start is: a command of `gpushare run`, a container of the engine's command that
+#: The start of a ticket: a command of `gpushare run`, a container of the engine's command that
 #: it runs, or a container whose create waits.
 TicketKind = Literal["command", "container", "create"]
 
@@ -31,48 +31,40 @@ PREFIX: Final = "ticket-"  # of the file in the ledger
 
 @dataclass(frozen=True)
 class TicketSource:
-    """What a ticket requests, as texts: by canonical key, and as an engine's command line has it.
-
-    `cards` is the value of `--gpus`, "" for none.
-    """
+    """The request of a ticket, as texts: by canonical key, and as an engine's command has it."""
 
     options: Mapping[str, str]
     variables: Mapping[str, str]
     annotations: Mapping[str, str]
-    cards: str = ""
+    cards: str = ""  # the value of `--gpus`; "": none
 
 
 @dataclass(frozen=True)
 class TicketRecord:
-    """A ticket. It ends with process `pid`, whose start time is `starttime`.
-
-    `number` counts the arrivals of this boot. `arrived` and `granted` are seconds since the epoch,
-    `deadline` and `expires` of CLOCK_BOOTTIME; 0: none. `secret` is the SHA-256
-    of what its holder shows. `is_rootless`: the policy of users holds for it.
-    """
+    """A ticket. It ends with process `pid`, whose start time is `starttime`."""
 
     section: ClassVar = "ticket"  # of its file
 
     id: str
-    number: int
-    secret: str
+    number: int  # counts the arrivals of this boot
+    secret: str  # the SHA-256 of the text that its holder shows
     name: str
     uid: int
     pid: int
     starttime: int
     priority: int
     source: TicketSource
-    is_rootless: bool = False
+    is_rootless: bool = False  # the policy of users holds for it
     kind: TicketKind = "command"
-    arrived: float = 0.0
-    deadline: float = 0.0
-    granted: float = 0.0
-    expires: float = 0.0
+    arrived: float = 0.0  # seconds since the epoch
+    deadline: float = 0.0  # seconds of CLOCK_BOOTTIME; 0: none
+    granted: float = 0.0  # as `arrived`; 0: not yet
+    expires: float = 0.0  # as `deadline`
     allocations: tuple[CardAllocation, ...] = ()
 
     @property
     def holder(self) -> str:
-        """What the ledger has it by."""
+        """Its key in the ledger."""
         return self.id
 
     @property
@@ -102,8 +94,8 @@ class TicketRecord:
 
     def refuse_above(self, placed: Sequence[PlacedCard]) -> None:
         """Raise NoRoom if a start that shows the ticket would get more than it was granted."""
-        has = [(one.quota_bytes, one.cores) for one in self.allocations]
-        wants = [(one.memory_bytes, one.cores) for one in placed]
+        has = [(allocation.quota_bytes, allocation.cores) for allocation in self.allocations]
+        wants = [(card.memory_bytes, card.cores) for card in placed]
         for had, wanted in zip_longest(sorted(has), sorted(wants), fillvalue=(0, 0)):
             if wanted[0] > had[0] or wanted[1] > had[1]:
                 raise NoRoom(
@@ -140,7 +132,7 @@ def digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-_FIELDS: Final = frozenset(each.name for each in fields(TicketRecord))
+_FIELDS: Final = frozenset(item.name for item in fields(TicketRecord))
 
 
 def ticket_from_json(values: Mapping[str, Any]) -> TicketRecord:
@@ -151,7 +143,7 @@ def ticket_from_json(values: Mapping[str, Any]) -> TicketRecord:
         **{
             **values,
             "source": TicketSource(**values["source"]),
-            "allocations": tuple(CardAllocation(**one) for one in values["allocations"]),
+            "allocations": tuple(CardAllocation(**part) for part in values["allocations"]),
         }
     )
 
