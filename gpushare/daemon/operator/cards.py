@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator sets of a card: the compute policy of its tenants, and whether it is cordoned.
+"""The operator's settings of a card: the compute policy of its tenants, and whether it is cordoned.
 
 No tenant is placed on a cordoned card; its tenants keep running.
 """

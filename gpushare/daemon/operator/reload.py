@@ -83,7 +83,7 @@ RESTART_TIMING: Final = frozenset({"non_tenant_half_life_seconds", "driver_timeo
 
 
 class NotReloaded(UserError):
-    """What the file says now cannot hold; what was read before does."""
+    """The file cannot take effect; the values that were read before remain."""
 
 
 class NoSuchGroup(UserError):
@@ -141,12 +141,12 @@ def read_gid(config: Config) -> int | None:
 
 def _refuse_restart(changed: list[str]) -> None:
     restart = {*RESTART.values(), *(f"timing.{name}" for name in RESTART_TIMING)}
-    found = [key for key in changed if key in restart]
-    if found:
-        others = [key for key in changed if key not in found]
+    refused = [key for key in changed if key in restart]
+    if refused:
+        others = [key for key in changed if key not in refused]
         beside = f"; no change was applied, including {', '.join(others)}" if others else ""
         raise UserError(
-            f"{', '.join(found)} requires a restart{beside}: "
+            f"{', '.join(refused)} requires a restart{beside}: "
             f"{init_system.advice('systemctl restart gpushared')} (containers keep running)"
         )
 
@@ -159,15 +159,15 @@ def _refuse_switch(node: Node, accounts: CardAccounts, new: Config) -> None:
         card, backend = capacity.card, node.backend_of(capacity.card, new)
         rule = new.rule_of(card.index, card.uuid, card.model)
         if backend != capacity.backend:
-            key, what = "backend", f"from backend {capacity.backend} to {backend}"
+            key, change = "backend", f"from backend {capacity.backend} to {backend}"
         elif backend == MPS and rule.mps_partitions != capacity.mps_partitions:
-            key, what = "mps_partitions", f"to mps_partitions {str(rule.mps_partitions).lower()}"
+            key, change = "mps_partitions", f"to mps_partitions {str(rule.mps_partitions).lower()}"
         else:
             continue
         if capacity.holders:
             names = ", ".join(use.tenant for use in capacity.holders[:MOST_NAMED])
             raise UserError(
-                f"{rule.where.get(key, 'cards')}: card {card.index} cannot change {what} while "
+                f"{rule.where.get(key, 'cards')}: card {card.index} cannot change {change} while "
                 f"containers use it ({names}); run gpushare card drain {card.index}, then reload "
                 "again"
             )

@@ -57,7 +57,7 @@ from gpushare.quota.values import exact_duration
 DURATIONS: Final = frozenset({IDLE_AFTER, TIME_LIMIT})
 _LIMIT: Final = "memory-limit"
 _MEMORY: Final = ("memory", "memory-percent")
-#: What a container may request, and an operator may set.
+#: Keys that a container may request, and an operator may set.
 _QUOTA: Final = frozenset({"memory", PROFILE, _LIMIT, *COMPUTE_KEYS, *DURATIONS})
 _WEIGHED: Final = "native-burst-share"
 
@@ -78,7 +78,7 @@ def set_quota(record: TenantRecord, change: Mapping[str, str], state: DaemonStat
     # Before the values: they are read as those of a share.
     pages = _pages_to_change(record, change, state.tenants)
     spoken = parse_change(_without_profile(record, change, state.node))
-    values = {key: _canonical_text(key, one.value) for key, one in spoken.requested.items()}
+    values = {key: _canonical_text(key, request.value) for key, request in spoken.requested.items()}
     limit = record.allocations[0].memory_limit_bytes
     if _LIMIT not in values and limit is not None and limit <= (spoken.memory_bytes or 0):
         values[_LIMIT] = values["memory"]  # it grows along
@@ -133,8 +133,8 @@ def _set_of(record: TenantRecord, keys: Collection[str], node: Node) -> set[str]
     own = {*filter(record.is_set, _QUOTA), *node.overrides.of(record.settings_key)}
     dropped = own.intersection(keys) if keys else own
     if not dropped:
-        what = ", ".join(sorted(keys)) or "the quota"
-        raise NotResizable(f"{what} of {record.title} is not overridden. See gpushare inspect")
+        names = ", ".join(sorted(keys)) or "the quota"
+        raise NotResizable(f"{names} of {record.title} is not overridden. See gpushare inspect")
     if PROFILE in dropped:
         dropped |= own.intersection(SET_BY_PROFILE)
     elif PROFILE in own and not dropped.isdisjoint(SET_BY_PROFILE):
@@ -154,7 +154,7 @@ def _without_profile(
     percent = KEYS["memory-percent"].parse(values.pop("memory-percent", "100"))
     assert not isinstance(percent, (str, tuple))
     if "memory" not in values:
-        cards = [node.loaded().card(one.uuid) for one in record.allocations]
+        cards = [node.loaded().card(allocation.uuid) for allocation in record.allocations]
         sizes = {card.memory_bytes for card in cards if card is not None}
         if len(sizes) != 1:
             rule = f"is a part of a card, and the cards of {record.title} have different sizes"
@@ -201,7 +201,7 @@ def _resolved(
             changed,
             policy=effective.policy,
             weight=effective.weight,
-            # What was not requested stays, though a ceiling of now would be another one.
+            # A key that was not requested stays, though today's ceiling may differ.
             priority=effective.priority if has_priority else record.priority,
             class_=effective.class_,
         )
@@ -316,13 +316,13 @@ def _apply(changed: TenantRecord, pages: Pages | None, state: DaemonState) -> No
 
 
 def _compute(record: TenantRecord) -> tuple[object, ...]:
-    cores = [one.cores for one in record.allocations]
+    cores = [allocation.cores for allocation in record.allocations]
     own = record.is_set("policy")  # it stands above the card's
     return cores, record.policy, own, record.weight, record.priority, record.class_
 
 
 def _memory(record: TenantRecord) -> list[tuple[int, int | None]]:
-    return [(one.quota_bytes, one.memory_limit_bytes) for one in record.allocations]
+    return [(part.quota_bytes, part.memory_limit_bytes) for part in record.allocations]
 
 
 def _write_memory(record: TenantRecord, pages: Pages, state: DaemonState) -> None:
@@ -369,13 +369,13 @@ def _capacities_for(record: TenantRecord, accounts: CardAccounts) -> tuple[CardC
     if not record.is_off_card:
         return capacities
     own = {
-        one.uuid: AllocationUse(record.title, one.quota_bytes, key=record.key)
-        for one in record.allocations
+        allocation.uuid: AllocationUse(record.title, allocation.quota_bytes, key=record.key)
+        for allocation in record.allocations
     }
     return tuple(
-        replace(one, allocations=(own[one.card.uuid],), reservations=())
-        for one in capacities
-        if one.card.uuid in own
+        replace(capacity, allocations=(own[capacity.card.uuid],), reservations=())
+        for capacity in capacities
+        if capacity.card.uuid in own
     )
 
 
@@ -423,7 +423,7 @@ def check_memory_growth(capacity: CardCapacity, key: str, tenant: str, memory_by
 def check_cores_growth(capacity: CardCapacity, key: str, tenant: str, cores: int) -> None:
     """Raise NoRoom if the card cannot reserve `cores` percent for tenant `key`."""
     others = replace(
-        capacity, allocations=tuple(one for one in capacity.allocations if one.key != key)
+        capacity, allocations=tuple(use for use in capacity.allocations if use.key != key)
     )
     if cores > others.cores_available:
         raise NoRoom(
