@@ -64,8 +64,8 @@ def _is_of(record: TenantRecord, paths: Mapping[str, str]) -> bool:
     hierarchy, _, path = record.cgroup.partition(":")
     if not path or record.engine == "host":
         return False
-    found = paths.get(hierarchy, "/")
-    return found == path or found.startswith(f"{path}/")
+    cgroup = paths.get(hierarchy, "/")
+    return cgroup == path or cgroup.startswith(f"{path}/")
 
 
 def _pidfd(connection: socket.socket, pid: int) -> int | None:
@@ -99,17 +99,14 @@ class Peer:
 
 @dataclass(frozen=True)
 class ControlRequest:
-    """One request: its fields, its sender, and the descriptors that came with it.
-
-    `about` is what the operation has found out about its subject, for the log of a refusal.
-    """
+    """One request: its fields, its sender, and the descriptors that came with it."""
 
     fields: Mapping[str, Any]
     peer: Peer
     fds: tuple[int, ...] = ()
     is_abandoned: Callable[[], bool] = lambda: False  # the caller has gone, or its time is over
     waits: Callable[[float], None] = lambda _: None  # has the caller wait for so many seconds more
-    about: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)  # its subject, for the log of a refusal
 
     def refuse_tenants(self) -> None:
         """Raise Forbidden if the caller is a container's process, or has exited."""
@@ -176,17 +173,14 @@ def refusal_packet(error: Exception) -> dict[str, Any] | None:
 
 @dataclass(eq=False)
 class Connection:
-    """One client. A request is answered before the next one is read.
-
-    `queued`: its request waits for a worker. After the `deadline` no client waits for the answer.
-    """
+    """One client. A request is answered before the next one is read."""
 
     socket: socket.socket
     peer: Peer
     outgoing: deque[bytes] = field(default_factory=deque)
     busy: bool = False
-    queued: bool = False
-    deadline: float = 0.0
+    queued: bool = False  # its request waits for a worker
+    deadline: float = 0.0  # after it no client waits for the answer
     draining: bool = False
     closed: bool = False
 
@@ -229,13 +223,13 @@ def _texts(value: Any) -> Iterator[str]:
     """Yield all keys and texts in `value`, however deep."""
     waiting = [value]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, list):
-            waiting += one
-        elif isinstance(one, dict):
-            waiting += [*one, *one.values()]
+        item = waiting.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, list):
+            waiting += item
+        elif isinstance(item, dict):
+            waiting += [*item, *item.values()]
 
 
 def receive(connection: Connection) -> tuple[bytes, tuple[int, ...], int]:

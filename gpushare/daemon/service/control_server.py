@@ -47,12 +47,12 @@ def find_operation(
 ) -> BoundOperation:
     """Return what `request` asks for; MalformedRequest, Forbidden."""
     op = request.fields.get("op")
-    found = operations.get(op) if isinstance(op, str) else None
-    if found is None or found.row.thread != "main":
+    operation = operations.get(op) if isinstance(op, str) else None
+    if operation is None or operation.row.thread != "main":
         request.refuse_tenants()
-    if found is None:
+    if operation is None:
         raise MalformedRequest(f"op is not one of {', '.join(operations)}")
-    return found
+    return operation
 
 
 _MOST_CONNECTIONS: Final = 512
@@ -259,7 +259,7 @@ class ControlServer:
 
         def again() -> None:
             self._is_acknowledging = False
-            queued = [each for each in self._connections if each.queued]
+            queued = [connection for connection in self._connections if connection.queued]
             for connection in queued:
                 self._send(connection, {"ack": True})
             if queued:

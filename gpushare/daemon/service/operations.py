@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each operation of the control socket does: a function for each row of the table.
+"""The operations of the control socket: a function for each row of the table.
 
 The table is gpushare/protocol/operations.py, which also says who may ask, on which thread the
 function runs, and what its fields are. A function has the operation's name, and gets each field
@@ -84,7 +84,7 @@ class Operations:
         def run(request: ControlRequest) -> ControlReply:
             if row.caller == ROOT:
                 request.root_only()
-            values = {each.parameter: each.read(request.fields) for each in fields}
+            values = {field.parameter: field.read(request.fields) for field in fields}
             if row.caller == OPENER:
                 self._refuse_other_users(request, values["key"])
             if takes_request:

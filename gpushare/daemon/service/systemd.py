@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What systemd and its services tell each other: sd_notify(3), sd_listen_fds(3), the watchdog.
+"""The protocol between systemd and its services: sd_notify(3), sd_listen_fds(3), the watchdog.
 
 Without systemd none of the variables is set, and this module does nothing.
 
@@ -64,9 +64,9 @@ def inherited_listener(path: Path) -> socket.socket | None:
     if os.environ.get("LISTEN_PID") != str(os.getpid()):
         return None
     for fd in range(_FIRST_FD, _FIRST_FD + int(os.environ.get("LISTEN_FDS") or 0)):
-        with socket.socket(fileno=os.dup(fd)) as found:
-            known = (found.family, found.type) == (socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            if known and found.getsockname() == str(path):
+        with socket.socket(fileno=os.dup(fd)) as listener:
+            known = (listener.family, listener.type) == (socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            if known and listener.getsockname() == str(path):
                 os.set_inheritable(fd, False)
                 return socket.socket(fileno=fd)
     return None
@@ -96,7 +96,7 @@ class Watchdog:
     def feed(self, notify: Callable[[str], None]) -> None:
         """Feed the watchdog if every thread makes progress, and log which does not."""
         now = self._clock()
-        stuck = [name for name, seen in self._beats.items() if now - seen > self._patience]
+        stuck = [name for name, beat in self._beats.items() if now - beat > self._patience]
         if stuck and stuck != self._stuck:
             log("thread-hung", "error", threads=stuck)
         elif self._stuck and not stuck:
