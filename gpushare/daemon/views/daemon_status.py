@@ -83,11 +83,11 @@ def _mps_faults(capacity: CardCapacity, node: Node, ledger: Ledger) -> Iterator[
         )
 
 
-def _unallocated_warning(found: UnallocatedContainer, node: Node) -> str:
+def _unallocated_warning(container: UnallocatedContainer, node: Node) -> str:
     return (
-        f"process {found.pid} ({found.name}) in {found.container} has "
-        f"{format_size(found.bytes)} of card {card_index(found.uuid, node)} and no allocation: it "
-        "bypasses gpushare. Run it with the runtime gpushare, without --privileged"
+        f"process {container.pid} ({container.name}) in {container.container} has "
+        f"{format_size(container.bytes)} of card {card_index(container.uuid, node)} and no "
+        "allocation: it bypasses gpushare. Run it with the runtime gpushare, without --privileged"
     )
 
 
@@ -107,8 +107,8 @@ def status_row(state: DaemonState) -> DaemonStatus:
     warnings += _unhealthy(state)
     warnings += _unlisted_instances(state.node)
     warnings += [
-        _unallocated_warning(one, state.node)
-        for one in state.observed.unallocated[:_MOST_UNALLOCATED]
+        _unallocated_warning(container, state.node)
+        for container in state.observed.unallocated[:_MOST_UNALLOCATED]
     ]
     if state.node.scheduler_fault:
         warnings.append(state.node.scheduler_fault)

@@ -35,12 +35,12 @@ def event_page(name: str, since: float, after: int, state: DaemonState) -> Itera
     subject = store.subjects.pop(name, None) if after else None
     if subject is None:
         subject = _find_subject(name, records, store, state.node) if name else EventSubject()
-    found = store.page(subject, since, after, protocol.HISTORY_ROWS)
-    if name and len(found) == protocol.HISTORY_ROWS:
+    page = store.page(subject, since, after, protocol.HISTORY_ROWS)
+    if name and len(page) == protocol.HISTORY_ROWS:
         store.subjects[name] = subject
         for old in list(store.subjects)[:-_MOST_REMEMBERED]:
             store.subjects.pop(old, None)
-    return _with_names(found, records)
+    return _with_names(page, records)
 
 
 def _with_names(
@@ -66,15 +66,15 @@ class _KnownContainer:
         return self.names[-1] if self.names else self.id[:12]
 
     def is_named(self, name: str) -> bool:
-        ends = any(f"/{one}".endswith(f"/{name}") for one in self.names)
+        ends = any(f"/{known}".endswith(f"/{name}") for known in self.names)
         return ends or name == self.id or name in self.keys
 
     def is_of_pod(self, name: str) -> bool:
         """Whether `name` is its pod, namespace/pod or namespace."""
-        return any(f"/{name}/" in f"/{one}" for one in self.names)
+        return any(f"/{name}/" in f"/{known}" for known in self.names)
 
     def begins(self, name: str) -> bool:
-        return any(f"/{name}" in f"/{one}" for one in self.names)
+        return any(f"/{name}" in f"/{known}" for known in self.names)
 
 
 def _find_subject(
@@ -89,30 +89,34 @@ def _find_subject(
     cards = () if node.driver is None else node.driver.cards
     is_card = any(card.uuid == name for card in cards)
     is_card = is_card or (not containers and store.has_card(name))
-    by_id = [one for one in containers if one.id.startswith(name)]
-    found = [one for one in containers if one.is_named(name)]
-    if found:
+    by_id = [container for container in containers if container.id.startswith(name)]
+    named = [container for container in containers if container.is_named(name)]
+    if named:
         shortened = len(name) >= SHORTEST_ID
         others = [
-            one for one in by_id if shortened and _LONG_ID.fullmatch(one.id) and one not in found
+            container
+            for container in by_id
+            if shortened and _LONG_ID.fullmatch(container.id) and container not in named
         ]
         if others:
-            what = "is the name of one container and the start of the ID of another"
-            raise _ambiguous(name, what, [*found, *others])
+            why = "is the name of one container and the start of the ID of another"
+            raise _ambiguous(name, why, [*named, *others])
     elif not is_card:
-        found = [one for one in containers if one.is_of_pod(name)]
-    if not found and not is_card:
-        found = [one for one in containers if one in by_id or one.begins(name)]
-        if len(found) > 1 and (by_id or len({one.title for one in found}) > 1):
-            raise _ambiguous(name, "is the start of the names or IDs of several containers", found)
-    if not found and not is_card:
+        named = [container for container in containers if container.is_of_pod(name)]
+    if not named and not is_card:
+        named = [
+            container for container in containers if container in by_id or container.begins(name)
+        ]
+        if len(named) > 1 and (by_id or len({container.title for container in named}) > 1):
+            raise _ambiguous(name, "is the start of the names or IDs of several containers", named)
+    if not named and not is_card:
         known = [record.title for record in records][:_MOST_LISTED]
         text = f"no container is named {quoted(name)}, and none with events was; see gpushare ps -a"
         raise TenantNotFound(text, known)
     return EventSubject(
         card=name if is_card else "",
-        keys=frozenset(key for one in found for key in one.keys),
-        ids=frozenset(one.id or one.title for one in found),
+        keys=frozenset(key for container in named for key in container.keys),
+        ids=frozenset(container.id or container.title for container in named),
     )
 
 
@@ -132,9 +136,9 @@ def _known_containers(
     return list(containers.values())
 
 
-def _ambiguous(name: str, what: str, found: Sequence[_KnownContainer]) -> TenantNotFound:
-    listed = found[:_MOST_LISTED]
-    texts = ", ".join(f"{one.title} (ID {one.id[:12]})" for one in listed)
-    more = f" and {len(found) - len(listed)} more" if len(found) > len(listed) else ""
-    text = f"{quoted(name)} {what}: {texts}{more}. Use the whole name, or an ID"
-    return TenantNotFound(text, [one.id[:12] for one in listed])
+def _ambiguous(name: str, why: str, containers: Sequence[_KnownContainer]) -> TenantNotFound:
+    listed = containers[:_MOST_LISTED]
+    texts = ", ".join(f"{container.title} (ID {container.id[:12]})" for container in listed)
+    more = f" and {len(containers) - len(listed)} more" if len(containers) > len(listed) else ""
+    text = f"{quoted(name)} {why}: {texts}{more}. Use the whole name, or an ID"
+    return TenantNotFound(text, [container.id[:12] for container in listed])

@@ -34,7 +34,7 @@ from gpushare.protocol.rows import EndedTenantRow, TenantRow
 def daemon_metrics(state: DaemonState) -> NodeMetrics:
     """Return the figures of the daemon itself."""
     driver = state.node.driver
-    starts = [one for one in state.queue.waiting if not one.container]
+    starts = [start for start in state.queue.waiting if not start.container]
     return NodeMetrics(
         version=gpushare.__version__,
         node_name=node_name(state.node),
@@ -48,7 +48,7 @@ def daemon_metrics(state: DaemonState) -> NodeMetrics:
         evictions=dict(vars(state.observed.evictions)),
         history_lost=0 if state.history is None else state.history.lost,
         queue_waiting=len(starts),
-        queue_oldest_seconds=max((time.time() - one.since for one in starts), default=0.0),
+        queue_oldest_seconds=max((time.time() - start.since for start in starts), default=0.0),
         queue_granted=state.queue.granted,
         queue_waited_seconds=state.queue.waited_seconds,
     )
@@ -137,7 +137,7 @@ def keep_last_figures(key: str, state: DaemonState) -> None:
     }
     if record is None or record.state == "none" or state.node.driver is None:
         return
-    life = key, record.created  # what is created again may have the same key
+    life = key, record.created  # a container that is created again may have the same key
     if life in kept:
         return  # it is the second attempt to release it, and the first has closed its pages
     try:
@@ -177,12 +177,12 @@ def _since_the_last_look(
         if number >= held.grant.card_count:
             return None
         waits = held.status.waits(number).values()
-        return held.grant.gate(number), sum(one.throttled_ns for one in waits)
+        return held.grant.gate(number), sum(wait.throttled_ns for wait in waits)
 
-    found = pages.look(read, None)
-    if found is None:
+    reading = pages.look(read, None)
+    if reading is None:
         return 0, 0
-    gate, waited_ns = found
+    gate, waited_ns = reading
     if known is None:
         return (0 if gate.mode == abi.GATE_OPEN else gate.charged_ns), waited_ns
     received_ns = gate.charged_ns - known.charged_ns if known.source == GATE else 0

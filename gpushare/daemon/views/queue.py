@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a new container would get, and which starts wait. This module changes no state."""
+"""The room for a new container, and the starts that wait. This module changes no state."""
 
 from __future__ import annotations
 
@@ -75,21 +75,21 @@ def _fits(request: PlacementRequest, capacity: CardCapacity) -> int:
 def queue_rows(state: DaemonState) -> Iterator[QueueEntry]:
     """Yield a row for each that was granted, then for each that waits, in the order of grants."""
     tickets = state.ledger.tickets
-    for ticket in tickets.values():
-        if ticket.is_granted:
-            yield _granted(ticket, state.node)
-    for position, one in enumerate(state.queue.waiting, 1):
-        record = state.ledger.entries.get(one.ticket)
-        if one.container and record is not None:
-            yield _restore(record, one, position, state)
-        found = tickets.get(one.ticket)
-        if found is not None and not found.is_granted:
-            yield _waiting(found, one, position, state)
+    for granted in tickets.values():
+        if granted.is_granted:
+            yield _granted(granted, state.node)
+    for position, entry in enumerate(state.queue.waiting, 1):
+        record = state.ledger.entries.get(entry.ticket)
+        if entry.container and record is not None:
+            yield _restore(record, entry, position, state)
+        ticket = tickets.get(entry.ticket)
+        if ticket is not None and not ticket.is_granted:
+            yield _waiting(ticket, entry, position, state)
 
 
 def ticket_status(ticket: TicketRecord, state: DaemonState) -> TicketStatus:
     """Return what has become of a ticket that has not ended."""
-    waiting = [one.ticket for one in state.queue.waiting]
+    waiting = [entry.ticket for entry in state.queue.waiting]
     position = 0 if ticket.is_granted or ticket.id not in waiting else waiting.index(ticket.id) + 1
     return TicketStatus(
         state="granted" if ticket.is_granted else "waiting",
@@ -134,31 +134,31 @@ def _granted(ticket: TicketRecord, node: Node) -> QueueEntry:
 
 
 def _restore(
-    record: TenantRecord, one: WaitingRequest, position: int, state: DaemonState
+    record: TenantRecord, entry: WaitingRequest, position: int, state: DaemonState
 ) -> QueueEntry:
     return QueueEntry(
         ticket="",
         state="waiting",
         position=position,
-        name=one.container,
+        name=entry.container,
         kind="restore",
         uid=record.uid,
         pid=record.pid,
-        requests=str(one.request),
-        count=one.request.count,
-        memory_bytes=one.request.memory_bytes,
-        cores=one.request.cores,
-        priority=one.request.rank[1],
-        since=one.since,
+        requests=str(entry.request),
+        count=entry.request.count,
+        memory_bytes=entry.request.memory_bytes,
+        cores=entry.request.cores,
+        priority=entry.request.rank[1],
+        since=entry.since,
         granted=0.0,
         cards=[],
         ends_in_seconds=None,
-        reason=state.queue.reasons.get(one.ticket, ""),
+        reason=state.queue.reasons.get(entry.ticket, ""),
     )
 
 
 def _waiting(
-    ticket: TicketRecord, one: WaitingRequest, position: int, state: DaemonState
+    ticket: TicketRecord, entry: WaitingRequest, position: int, state: DaemonState
 ) -> QueueEntry:
     now = boottime()
     return QueueEntry(
@@ -169,10 +169,10 @@ def _waiting(
         kind=ticket.kind,
         uid=ticket.uid,
         pid=ticket.pid,
-        requests=str(one.request),
-        count=one.request.count,
-        memory_bytes=one.request.memory_bytes,
-        cores=one.request.cores,
+        requests=str(entry.request),
+        count=entry.request.count,
+        memory_bytes=entry.request.memory_bytes,
+        cores=entry.request.cores,
         priority=ticket.priority,
         since=ticket.arrived,
         granted=0.0,

@@ -151,8 +151,8 @@ def _mode(capacity: CardCapacity) -> str:
 def _used_bytes(capacity: CardCapacity, observed: Observations) -> int | None:
     figures = [
         use.bytes
-        for seen in observed.usage.processes.values()
-        for uuid, use in seen
+        for uses in observed.usage.processes.values()
+        for uuid, use in uses
         if uuid == capacity.card.uuid
     ]
     known = [figure for figure in figures if figure is not None]
@@ -322,8 +322,8 @@ def tenant_card(
 
 
 def _driver_bytes(key: str, uuid: str, observed: Observations) -> int | None:
-    seen = observed.usage.processes.get(key, ())
-    return driver_bytes(use.bytes for card, use in seen if card == uuid)
+    uses = observed.usage.processes.get(key, ())
+    return driver_bytes(use.bytes for card, use in uses if card == uuid)
 
 
 def driver_bytes(figures: Iterable[int | None]) -> int | None:
@@ -391,22 +391,22 @@ _OVERHEAD: Final = ("contexts", "modules", "unaccounted")
 
 @dataclass(frozen=True)
 class TenantMemory:
-    """What a tenant uses of one card; `account` is the sum of its processes' claims there."""
+    """A tenant's memory of one card; `account` is the sum of its processes' claims there."""
 
     kinds: Mapping[str, int]  # bytes, by KINDS
-    limit_bytes: int  # what it may use now
+    limit_bytes: int  # the most it may use now
     account: TenantClaims = field(default_factory=TenantClaims)
     most_bytes: int = 0  # the most that it may claim
     expected_bytes: int | None = None  # the driver's figure, by the account; None: it has none
 
     @property
     def used_bytes(self) -> int:
-        """What counts against the quota."""
+        """Memory that counts against the quota."""
         return sum(self.kinds.values())
 
     @property
     def overhead_bytes(self) -> int:
-        """What of it no allocation of the tenant's requested; 0 without an account."""
+        """The part of it that no allocation of the tenant's requested; 0 without an account."""
         if self.expected_bytes is None:
             return 0
         return sum(self.kinds[name] for name in _OVERHEAD)
@@ -435,8 +435,8 @@ def accounted_memory(
     """Return the memory in the account of a tenant; without one, the driver's figure."""
     allocation, pages = record.allocations[number], state.tenants.pages.get(record.key)
     if pages is None or number >= pages.grant.card_count:
-        seen = state.observed.usage.driver_bytes(record.key, allocation.uuid)
-        return TenantMemory(_kinds({}, seen), allocation.quota_bytes)
+        figure = state.observed.usage.driver_bytes(record.key, allocation.uuid)
+        return TenantMemory(_kinds({}, figure), allocation.quota_bytes)
     most = most_bytes(allocation, state.node.driver)
     return TenantMemory(
         _kinds(_claimed(claims, number, account, most), pages.grant.overhead_bytes(number)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `ps` and `inspect` show of a tenant: its row, its processes, and what is wrong with it.
+"""The view of a tenant for `ps` and `inspect`: its row, its processes, and its warnings.
 
 This module changes no state.
 """
@@ -49,7 +49,7 @@ _MOST_USES: Final = 256  # of all processes together, one for each card that a p
 
 
 class StatusLookups(CardShares):
-    """What the rows of one answer have in common, looked up once: a node has many mounts."""
+    """Facts that the rows of one answer have in common, looked up once: a node has many mounts."""
 
     @cached_property
     def cgroups(self) -> processes.Cgroups:
@@ -142,9 +142,9 @@ def processes_of(
         member = by_claim.get((claim.pid, claim.starttime))
         uses = used.get(member.pid, ()) if member else ()
         listed.append(TenantProcessUse(member, claim, uses))
-    known = {one.process.pid for one in listed if one.process}
-    unaccounted = [one for one in members if one.pid in used and one.pid not in known]
-    return listed + [TenantProcessUse(one, None, used[one.pid]) for one in unaccounted]
+    known = {use.process.pid for use in listed if use.process}
+    unaccounted = [member for member in members if member.pid in used and member.pid not in known]
+    return listed + [TenantProcessUse(member, None, used[member.pid]) for member in unaccounted]
 
 
 def _process_rows(
@@ -153,7 +153,7 @@ def _process_rows(
     pages = state.tenants.pages.get(record.key)
     claims = () if pages is None else pages.claims()
     listed = processes_of(record, claims, state.node, state.observed, lookups.cgroups)
-    running = {one.process.pid: (one.process, one.uses) for one in listed if one.process}
+    running = {use.process.pid: (use.process, use.uses) for use in listed if use.process}
     rows: list[TenantProcess] = []
     left = _MOST_USES
     for _, (process, uses) in sorted(running.items())[:_MOST_PROCESSES]:
@@ -187,8 +187,8 @@ def warnings_of(
     state: DaemonState,
 ) -> Iterator[str]:
     """Yield the warnings of `ps` and `inspect`, the most urgent first."""
-    for one in interventions:
-        yield _intervention_warning(record.title, one)
+    for intervention in interventions:
+        yield _intervention_warning(record.title, intervention)
     yield from _eviction_warnings(record, state)
     yield from _idle_warnings(record, state.node, state.observed)
     yield from _time_warnings(record)
@@ -198,12 +198,12 @@ def warnings_of(
         yield from _over_quota_warnings(record, card, state.observed)
 
 
-def _intervention_warning(title: str, one: Intervention) -> str:
-    why = f": {one['reason']}" if one["reason"] else ""
-    if one["by"] == "stop":
+def _intervention_warning(title: str, intervention: Intervention) -> str:
+    why = f": {intervention['reason']}" if intervention["reason"] else ""
+    if intervention["by"] == "stop":
         return f"{title} is stopping{why}"
-    how = "paused" if one["by"] in {"operator", "idle"} else "frozen"
-    return f"{title} is {how} ({one['by']}{why}); gpushare resume {title} resumes it"
+    how = "paused" if intervention["by"] in {"operator", "idle"} else "frozen"
+    return f"{title} is {how} ({intervention['by']}{why}); gpushare resume {title} resumes it"
 
 
 def _eviction_warnings(record: TenantRecord, state: DaemonState) -> Iterator[str]:
@@ -313,16 +313,14 @@ def _over_quota_warnings(
     record: TenantRecord, card: TenantCard, observed: Observations
 ) -> Iterator[str]:
     """Yield the audit's warnings, unless the operator chose to observe only."""
-    found = observed.findings.get((record.key, card["uuid"]))
-    if found is None or found.choice == "observe":
+    finding = observed.findings.get((record.key, card["uuid"]))
+    if finding is None or finding.choice == "observe":
         return
-    if (
-        found.used_bytes <= card["limit_bytes"]
-    ):  # its quota was raised since: the next sample reports it
-        return
-    used, may = format_size(found.used_bytes), format_size(found.may_bytes)
+    if finding.used_bytes <= card["limit_bytes"]:
+        return  # its quota was raised since: the next sample reports it
+    used, may = format_size(finding.used_bytes), format_size(finding.may_bytes)
     fix = f"free memory, or run gpushare set {record.title} --memory SIZE"
-    if found.level == "frozen":
+    if finding.level == "frozen":
         fix = f"it cannot free memory while it is frozen: gpushare set {record.title} --memory SIZE"
         fix += f", gpushare resume {record.title} (for a minute), or gpushare stop {record.title}"
     yield (

@@ -82,7 +82,7 @@ def _bounded(
     return tuple(
         replace(
             claim,
-            held=tuple(one.at_most(size) for one, size in zip(claim.held, most, strict=False)),
+            held=tuple(use.at_most(size) for use, size in zip(claim.held, most, strict=False)),
         )
         for claim in claims
     )
@@ -138,10 +138,10 @@ def _card(
     record: TenantRecord, memory: TenantMemory, row: TenantCard, price: int, state: DaemonState
 ) -> WhyCard:
     card, account = state.node.loaded().card(row["uuid"]), memory.account
-    seen, expected = row["driver_bytes"], row["expected_bytes"]
+    measured, expected = row["driver_bytes"], row["expected_bytes"]
     drift = "a whole card has no account: its usage is the driver's figure"
     if expected is not None:
-        drift = accounting_drift(seen, expected, row["kinds"]["unaccounted"])
+        drift = accounting_drift(measured, expected, row["kinds"]["unaccounted"])
     shortfall = state.observed.shortfalls.get((record.key, row["uuid"]))
     return {
         **row,
@@ -151,7 +151,7 @@ def _card(
         "pool_cached_bytes": min(account.pool_kept_bytes, memory.most_bytes),
         "exported_bytes": min(account.exported_bytes, memory.most_bytes),
         "imported_bytes": account.imported_bytes,
-        "drift_bytes": None if seen is None else seen - (expected or 0),
+        "drift_bytes": None if measured is None else measured - (expected or 0),
         "drift_text": drift,
         "shortfall": None
         if shortfall is None
@@ -166,19 +166,19 @@ def _holders(
     record: TenantRecord, claims: Sequence[ProcessClaim], node: Node, observed: Observations
 ) -> list[WhyProcess]:
     """Return the processes with an account, the largest first; then those without."""
-    places = [(one.uuid, card_index(one.uuid, node)) for one in record.allocations]
+    places = [(part.uuid, card_index(part.uuid, node)) for part in record.allocations]
     listed = processes_of(record, claims, node, observed, processes.Cgroups.mounted())
-    rows = [_holder(one, places) for one in listed]
+    rows = [_holder(holder, places) for holder in listed]
     return sorted(rows, key=lambda row: -sum(held["bytes"] for held in row["cards"]))
 
 
-def _holder(one: TenantProcessUse, places: Sequence[tuple[str, int]]) -> WhyProcess:
+def _holder(holder: TenantProcessUse, places: Sequence[tuple[str, int]]) -> WhyProcess:
     """Return the row of a process; `places` are uuid and index of the tenant's cards."""
-    process, claim = one.process, one.claim
+    process, claim = holder.process, holder.claim
     cards = []
     for number, (uuid, index) in enumerate(places):
         held = claim.held[number] if claim is not None and number < len(claim.held) else MemoryUse()
-        uses = [use for card, use in one.uses if card == uuid]
+        uses = [use for card, use in holder.uses if card == uuid]
         if uses or held != MemoryUse():
             cards.append(_held(index, held, uses))
     inside = process.namespaced_pid if process is not None else 0
