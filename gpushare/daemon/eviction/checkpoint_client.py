@@ -91,7 +91,7 @@ class CheckpointClient:
         self._driver = driver
         self._excuse = excuse
         self._worker: WorkerProcess | None = None
-        self._loaded: object = None  # what the worker has loaded
+        self._loaded: object = None  # the driver that the worker has loaded
         self._used = 0.0
         self.driver_seconds = 0.0  # of all calls, by the worker
 
@@ -105,10 +105,10 @@ class CheckpointClient:
         The work that each process has submitted is completed first.
         """
         arguments = {"pids": list(pids), "timeout_ms": int(LOCK_SECONDS * 1000)}
-        answer = self._ask("lock", arguments, LOCK_SECONDS + STATE_SECONDS)
-        answers = answer["answers"]
-        self.driver_seconds += max((float(one.get("seconds", 0.0)) for one in answers), default=0.0)
-        return [_error("lock", one) for one in answers]
+        answers = self._ask("lock", arguments, LOCK_SECONDS + STATE_SECONDS)["answers"]
+        seconds = (float(answer.get("seconds", 0.0)) for answer in answers)
+        self.driver_seconds += max(seconds, default=0.0)
+        return [_error("lock", answer) for answer in answers]
 
     def checkpoint(self, pid: int, size_bytes: int) -> None:
         """Move the memory of a locked process, about `size_bytes`, to host memory."""
@@ -143,27 +143,27 @@ class CheckpointClient:
             self._worker.end()
             self._worker = None
 
-    def _answered(self, what: str, arguments: dict[str, Any], seconds: float) -> dict[str, Any]:
-        answer = self._ask(what, arguments, seconds)
+    def _answered(self, call: str, arguments: dict[str, Any], seconds: float) -> dict[str, Any]:
+        answer = self._ask(call, arguments, seconds)
         self.driver_seconds += float(answer.get("seconds", 0.0))
-        error = _error(what, answer)
+        error = _error(call, answer)
         if error is not None:
             raise error
         return answer
 
-    def _ask(self, what: str, arguments: dict[str, Any], seconds: float) -> dict[str, Any]:
+    def _ask(self, call: str, arguments: dict[str, Any], seconds: float) -> dict[str, Any]:
         driver = self._driver()
         if self._worker is not None and self._loaded != _named(driver):
             self.close()
         try:
             if self._worker is None:
                 self._start(driver)
-            answer = self._call(what, arguments, seconds)
+            answer = self._call(call, arguments, seconds)
         except DriverError as error:
             pid = 0 if self._worker is None else self._worker.pid
-            log("eviction-worker-lost", "warning", pid=pid, call=what, reason=str(error))
+            log("eviction-worker-lost", "warning", pid=pid, call=call, reason=str(error))
             self.close()
-            raise CheckpointError(f"{what}: {error}") from error
+            raise CheckpointError(f"{call}: {error}") from error
         self._used = time.monotonic()
         return answer
 
@@ -178,9 +178,9 @@ class CheckpointClient:
             raise CheckpointError(f"the libcuda of driver {version} has no checkpoint API")
         self._loaded = _named(driver)
 
-    def _call(self, what: str, arguments: dict[str, Any], seconds: float) -> dict[str, Any]:
+    def _call(self, call: str, arguments: dict[str, Any], seconds: float) -> dict[str, Any]:
         assert self._worker is not None
-        answer = self._worker.ask(what, arguments, seconds)
+        answer = self._worker.ask(call, arguments, seconds)
         if "fault" in answer:
             raise DriverError(str(answer["fault"]))
         return answer
@@ -195,8 +195,8 @@ def _copy_seconds(size_bytes: int) -> float:
     return COPY_SECONDS + COPY_SECONDS_PER_GIB * size_bytes / _GIB
 
 
-def _error(what: str, answer: dict[str, Any]) -> CheckpointError | None:
+def _error(call: str, answer: dict[str, Any]) -> CheckpointError | None:
     code = int(answer.get("code", -1))
     if code == SUCCESS:
         return None
-    return CheckpointError(f"{what}: {answer.get('error') or f'error {code}'}", code)
+    return CheckpointError(f"{call}: {answer.get('error') or f'error {code}'}", code)

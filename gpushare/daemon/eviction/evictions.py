@@ -166,7 +166,7 @@ class Evictions:
     def look(self) -> None:
         """Look again at what waits, and what is evicted; returns at once."""
         records = self._state.ledger.entries.values()
-        if self._state.observed.waiting or any(one.eviction for one in records):
+        if self._state.observed.waiting or any(record.eviction for record in records):
             self._worker.submit(self._look)
         self._worker.submit(self._keep_worker)
 
@@ -230,7 +230,7 @@ class Evictions:
             self._steps.restore(reserved)
         before = reserved.eviction
         assert before is not None
-        target = tuple(one.uuid for one in reserved.allocations)
+        target = tuple(allocation.uuid for allocation in reserved.allocations)
         self._room.restored[record.key] = time.monotonic()
         self._waiting.forget(record.key)
         figures: dict[str, Any] = {
@@ -274,7 +274,7 @@ class Evictions:
             card = find_card(name, state.accounts.capacities()).card
         except NoSuchCard as error:
             raise CannotRestore(str(error)) from error
-        is_there = [one.uuid for one in record.allocations] == [card.uuid]
+        is_there = [allocation.uuid for allocation in record.allocations] == [card.uuid]
         if record.eviction is None:
             if is_there:
                 raise CannotRestore(f"{record.title} is on card {card.index} already")
@@ -302,7 +302,7 @@ class Evictions:
         if self._state.node.driver is None:
             return
         self._state.decide.run(self._look_at_queue)
-        ordered = {one.ticket: one for one in queue.waiting}
+        ordered = {entry.ticket: entry for entry in queue.waiting}
         # Those that are not in the queue lack something else than room, or are not evicted.
         for key in (*ordered, *(key for key in waiting if key not in ordered)):
             if queue.claimants:
@@ -318,17 +318,17 @@ class Evictions:
             elif record.is_off_card and not record.eviction.held:
                 self._try_restore(record)
 
-    def _make_room(self, one: WaitingRequest) -> None:
+    def _make_room(self, entry: WaitingRequest) -> None:
         """Evict others for a start with a ticket, and grant it."""
-        state, ticket = self._state, self._state.ledger.tickets.get(one.ticket)
-        if ticket is None or ticket.is_granted or one.obstacle:
+        state, ticket = self._state, self._state.ledger.tickets.get(entry.ticket)
+        if ticket is None or ticket.is_granted or entry.obstacle:
             return
-        if not self._room.candidates(is_online=one.is_online, besides=""):
+        if not self._room.candidates(is_online=entry.is_online, besides=""):
             return
-        fits = has_place(one.request, one.ticket, state)
+        fits = has_place(entry.request, entry.ticket, state)
         reason = f"{ticket.name or ticket.title} had no room"
         with self._claimed():
-            has_room = self._room.make(fits, reason, is_online=one.is_online)
+            has_room = self._room.make(fits, reason, is_online=entry.is_online)
         if has_room:
             state.decide.run(self._look_at_queue)
 
@@ -381,7 +381,7 @@ class Evictions:
                 self._room.restored.pop(key, None)
                 self._room.refused.pop(key, None)
                 self._waiting.forget(key)
-        states = {one.eviction.state for one in records.values() if one.eviction is not None}
+        states = {record.eviction.state for record in records.values() if record.eviction}
         if states & {"evicting", "restoring"}:  # no step is in progress: this thread does them
             self._settle()
         for record in self._state.ledger.entries.values():
@@ -396,8 +396,8 @@ class Evictions:
         The start of a container would wait for it.
         """
         config, driver = self._state.node.config, self._state.node.driver
-        terms = (config.terms, *(one for _, one in config.namespaces))
-        if not config.evict.offline and all(one.idle.action != "evict" for one in terms):
+        all_terms = (config.terms, *(terms for _, terms in config.namespaces))
+        if not config.evict.offline and all(terms.idle.action != "evict" for terms in all_terms):
             self._client.end_if_idle()
         elif driver is not None and not why_unsupported(driver.nvml.driver_version):
             with contextlib.suppress(CheckpointError):  # the eviction itself says why
@@ -505,7 +505,7 @@ class BeforeKill:
             self._state.freezing.submit(again)
 
 
-#: Whether what needs room has it on these cards.
+#: Whether a request has room on these cards.
 Fits: TypeAlias = Callable[[Sequence[CardCapacity]], bool]
 
 _ROUNDS: Final = 4
@@ -544,7 +544,7 @@ class RoomMaker:
             if key == besides or is_spared:
                 continue
             idle = state.observed.idle.get(key)
-            size_bytes = sum(one.quota_bytes for one in record.allocations)
+            size_bytes = sum(allocation.quota_bytes for allocation in record.allocations)
             if idle is not None and config.terms_of(record.namespace).idle.action == "evict":
                 candidate = EvictionCandidate(key, "idle", idle, bytes=size_bytes)
             elif is_online and config.evict.offline and record.class_ == "offline":
@@ -558,11 +558,12 @@ class RoomMaker:
     def burst_holder(self, uuid: str, *, besides: str) -> EvictionCandidate | None:
         """Return the tenant to evict that uses the most burst memory of a card, None for none."""
         capacities = self._state.decide.run(self._state.accounts.capacities)
-        uses = (use for one in capacities if one.card.uuid == uuid for use in one.allocations)
+        of_card = [capacity for capacity in capacities if capacity.card.uuid == uuid]
+        uses = (use for capacity in of_card for use in capacity.allocations)
         burst = {use.key: use.burst_used_bytes for use in uses if use.burst_used_bytes}
         candidates = self.candidates(is_online=True, besides=besides)
-        holders = [one for one in candidates if one.key in burst]
-        return max(holders, key=lambda one: burst[one.key], default=None)
+        holders = [holder for holder in candidates if holder.key in burst]
+        return max(holders, key=lambda holder: burst[holder.key], default=None)
 
     def make(
         self,
@@ -582,12 +583,12 @@ class RoomMaker:
             chosen = chosen_evictions(candidates, capacities, fits)
             if not chosen:
                 return False
-            for one in chosen:
+            for candidate in chosen:
                 try:
-                    self._evict(one.key, one.cause, reason)
+                    self._evict(candidate.key, candidate.cause, reason)
                 except (CannotEvict, EvictionFailed, TenantEnded) as error:
-                    self.refused[one.key] = time.monotonic()
-                    log("eviction-refused", "info", tenant=one.key, reason=str(error))
+                    self.refused[candidate.key] = time.monotonic()
+                    log("eviction-refused", "info", tenant=candidate.key, reason=str(error))
         return False
 
 
@@ -655,7 +656,7 @@ def chosen_evictions(
     else:
         return ()
     for candidate in list(taken):
-        fewer = [one for one in taken if one is not candidate]
+        fewer = [other for other in taken if other is not candidate]
         if fewer and fits(_less(capacities, fewer)):
             taken = fewer
     return tuple(taken)
@@ -669,7 +670,7 @@ def _order(candidate: EvictionCandidate) -> tuple[object, ...]:
 def _less(
     capacities: Sequence[CardCapacity], evicted: Sequence[EvictionCandidate]
 ) -> tuple[CardCapacity, ...]:
-    keys = {one.key for one in evicted}
+    keys = {candidate.key for candidate in evicted}
     return tuple(
         replace(
             capacity, allocations=tuple(use for use in capacity.allocations if use.key not in keys)

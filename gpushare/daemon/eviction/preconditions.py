@@ -48,7 +48,7 @@ from gpushare.daemon.store.record import (
 from gpushare.errors import UserError
 from gpushare.quota.size import format_size
 
-#: What the driver takes of host memory beside the copy: page tables, and its own records.
+#: Host memory that the driver takes beside the copy: page tables, and its own records.
 _BESIDE_PERCENT: Final = 2
 
 
@@ -196,7 +196,7 @@ def _refuse_without_memory(
             f"{why}it needs {shown} of host memory, and this machine has "
             f"{format_size(available)} available"
         )
-    least = least_memory((one.pid for one in eviction.processes), cgroups)
+    least = least_memory((process.pid for process in eviction.processes), cgroups)
     if least is not None and needed > least.left_bytes:
         raise CannotEvict(
             f"{why}it needs {shown} of host memory, and the container's memory limit leaves "
@@ -255,7 +255,7 @@ def least_memory(pids: Iterable[int], cgroups: Cgroups) -> MemoryLimit | None:
                 if left is not None:
                     limits[group] = MemoryLimit(str(group), left)
                 group = group.parent
-    return min(limits.values(), key=lambda one: one.left_bytes, default=None)
+    return min(limits.values(), key=lambda limit: limit.left_bytes, default=None)
 
 
 def _left_bytes(group: Path, most: str, used: str, inactive: str) -> int | None:
@@ -291,12 +291,12 @@ def _meminfo(name: str) -> int:
     return 0
 
 
-# Where an evicted tenant is restored to, on the decide thread. A restore that fails for want of
+# The target of a restore, on the decide thread. A restore that fails for want of
 # memory leaves a process that nothing restores any more (NVIDIA/cuda-checkpoint issue 44). So the
 # ledger has the room first, burst memory of others is taken back for it, and then the driver's own
 # figure of free memory is looked at.
 
-#: What a restore may take beside the memory that was evicted: the driver rounds up.
+#: Memory that a restore may take beside what was evicted: the driver rounds up.
 BESIDE_BYTES: Final = 64 << 20
 _SAMPLE_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 0.005
@@ -313,7 +313,7 @@ def restored_allocations(
     if to:
         return _on(record, (to,), state)
     try:
-        return _on(record, [one.uuid for one in record.allocations], state)
+        return _on(record, [allocation.uuid for allocation in record.allocations], state)
     except NoRoom:
         for other in other_cards(record, state.node):
             try:
@@ -328,7 +328,7 @@ def other_cards(record: TenantRecord, node: Node) -> list[Card]:
     return [
         card
         for card in node.loaded().cards
-        if card.uuid not in {one.uuid for one in record.allocations}
+        if card.uuid not in {allocation.uuid for allocation in record.allocations}
         and not why_not_to(record, card, node)
     ]
 
@@ -391,7 +391,7 @@ def restore_request(record: TenantRecord, node: Node) -> PlacementRequest:
     own = [allocation.uuid for allocation in record.allocations]
     others = [card.uuid for card in other_cards(record, node)]
     parts = [_wanted(record, number) for number in range(len(own))]
-    most = max(parts, key=lambda one: one.memory_bytes or 0)
+    most = max(parts, key=lambda part: part.memory_bytes or 0)
     return replace(most, count=len(own), devices=(*own, *others))
 
 

@@ -108,11 +108,11 @@ class EvictionSteps:
         eviction = record.eviction
         assert eviction is not None
         living = self._living(eviction)
-        states = [self._client.state(one.pid) for one in living]
+        states = [self._client.state(process.pid) for process in living]
         if FAILED in states:
             number = living[states.index(FAILED)].pid
             self._record_failed(record, eviction, f"process {number} is in state failed")
-        elif all(one == CHECKPOINTED for one in states):
+        elif all(state == CHECKPOINTED for state in states):
             if eviction.state != "evicted":
                 self.record_evicted(record, eviction)
         elif eviction.state == "evicted":
@@ -156,7 +156,7 @@ class EvictionSteps:
         If one is another, all have to be named (cuda.h).
         """
         pairs = [
-            (origin(record, number), one.uuid) for number, one in enumerate(record.allocations)
+            (origin(record, number), part.uuid) for number, part in enumerate(record.allocations)
         ]
         return pairs if any(before != after for before, after in pairs) else []
 
@@ -164,7 +164,7 @@ class EvictionSteps:
         living = self._living(eviction)
         if not living:
             raise TenantEnded(f"{record.title} has ended")
-        errors = self._client.lock([one.pid for one in living])
+        errors = self._client.lock([process.pid for process in living])
         for process, error in zip(living, errors, strict=True):
             if error is not None and is_same(process):
                 raise error
@@ -224,7 +224,7 @@ class EvictionSteps:
     def _checkpoint_again(self, eviction: EvictionRecord, error: CheckpointError) -> None:
         """Evict again what was restored before `error`; raise it if nothing can be restored."""
         living = self._living(eviction)
-        states = [self._client.state(one.pid) for one in living]
+        states = [self._client.state(process.pid) for process in living]
         error.is_final = error.is_final or FAILED in states
         if error.is_final:
             raise error
@@ -262,7 +262,7 @@ class EvictionSteps:
         log("tenant-eviction-lost", "error", **record.identity, error=why)
 
     def _living(self, eviction: EvictionRecord) -> list[EvictedProcess]:
-        return [one for one in eviction.processes if is_same(one)]
+        return [process for process in eviction.processes if is_same(process)]
 
     def _gate(self, record: TenantRecord, *, closed: bool) -> None:
         pages = self._state.tenants.pages.get(record.key)
