@@ -54,7 +54,7 @@ _APART_NS: Final = _SECOND // 5  # of the points that are kept, and the least th
 LATELY: Final = 2  # seconds: one has a figure of a real card, or none
 CHECKED: Final = 10  # seconds, and of them must have been counted
 _CHECKED_LEAST_NS: Final = 9 * _SECOND
-_MORE_PERCENT: Final = 10.0  # what the driver measured above the claims, and
+_MORE_PERCENT: Final = 10.0  # the driver's measurement above the claims, and
 _MORE_TIMES: Final = 1.3  # how many times as much: less may be rounding, and sampling
 _CORRECTED_LEAST_NS: Final = 3 * _SECOND  # for which the figures are known
 _SEND_NS: Final = 2 * _SECOND  # a correction applies for some seconds after it was sent
@@ -77,8 +77,8 @@ class _Point:
     got_ns: int = 0
     missed_ns: int = 0  # wanted, and not had
     counted_ns: int = 0  # time in which the gate counted
-    driver_ns: int = 0  # what the tenant got as the driver says
-    claimed_ns: int = 0  # what its processes claim
+    driver_ns: int = 0  # the tenant's use as the driver says
+    claimed_ns: int = 0  # the claims of its processes
     windows: int = 0  # that were opened for it
     ungated_ns: int = 0  # of that, with work that was submitted at a closed gate
 
@@ -125,15 +125,15 @@ class _Course:
             self._active = time.time()
         since = {seconds: self._since(seconds) for seconds in WINDOWS}
         checked = since[CHECKED]
-        driver = {one: self._driver(since[one]) for one in WINDOWS} if says else NO_FIGURES
+        driver = {span: self._driver(since[span]) for span in WINDOWS} if says else NO_FIGURES
         lately = self._since(LATELY)
         lately_ns = self._last.driver_ns - lately.driver_ns
         return ComputeUsage(
             source=source,
             gate="" if gate is None else _MODES.get(gate.mode, ""),
-            cores_used={one: self._got(since[one]) for one in WINDOWS} if source else NO_FIGURES,
+            cores_used={span: self._got(since[span]) for span in WINDOWS} if source else NO_FIGURES,
             throttled=(
-                {one: self._throttled(since[one]) for one in WINDOWS} if source else NO_FIGURES
+                {span: self._throttled(since[span]) for span in WINDOWS} if source else NO_FIGURES
             ),
             charged_ns=0 if gate is None else gate.charged_ns,
             windows=0 if gate is None else gate.windows,

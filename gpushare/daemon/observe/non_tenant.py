@@ -62,9 +62,7 @@ class NonTenantUse:
         In the `first` sample they count at once: a process from before the daemon is a non-tenant.
         """
         with self._lock:
-            self._known = {
-                pid: seen for pid, seen in self._known.items() if now - seen < _GRACE_SECONDS
-            }
+            self._known = {pid: at for pid, at in self._known.items() if now - at < _GRACE_SECONDS}
             unexcused = [use for use in unallocated if use.pid not in self._known]
         before = self._suspects.get(card, frozenset())
         self._suspects[card] = frozenset(use.pid for use in unexcused)
@@ -86,22 +84,19 @@ class NonTenantUse:
 
 @dataclass
 class HighWater:
-    """The most that was seen, halving its distance to what is seen now every `half_life` seconds.
-
-    Within `granule` bytes of what is seen now it is that, so that it arrives.
-    """
+    """The most that was seen, halving its distance to the current use every `half_life` seconds."""
 
     half_life: float
-    granule: int = 1 << 20
+    granule: int = 1 << 20  # nearer than this to the current use it is that, so that it arrives
     _bytes: int = field(default=0, init=False)
     _at: float = field(default=0.0, init=False)
 
-    def observe(self, now: float, seen: int) -> int:
-        """Return the mark after `seen` bytes were seen at `now` (seconds of a monotonic clock)."""
-        distance = self._bytes - seen
+    def observe(self, now: float, size: int) -> int:
+        """Return the mark after a sample of `size` bytes at `now` (monotonic seconds)."""
+        distance = self._bytes - size
         if distance > 0:
             distance = int(distance * 0.5 ** (max(0.0, now - self._at) / self.half_life))
-        self._bytes = seen if distance < self.granule else seen + distance
+        self._bytes = size if distance < self.granule else size + distance
         self._at = now
         return self._bytes
 
@@ -234,7 +229,10 @@ class UnallocatedContainers:
         containers: list[UnallocatedContainer] = []
         looks: dict[tuple[int, int, str], int] = {}
         sightings = {
-            (uuid, use.pid): one for uuid, uses in look.owned.items() for one, use in uses if one
+            (uuid, use.pid): sighting
+            for uuid, uses in look.owned.items()
+            for sighting, use in uses
+            if sighting
         }
         for uuid, card in self._observed.usage.cards.items():
             for non_tenant in card.non_tenants if uuid in look.owned else ():

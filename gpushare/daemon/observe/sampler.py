@@ -165,7 +165,9 @@ class UsageSampler:
         for key, own in pages.items():
             if key in records and records[key].eviction is None:  # else its claims are of before
                 used |= self._measure(records[key], own, owned, others, before[key], after[key])
-        self._overheads = {slot: one for slot, one in self._overheads.items() if slot[0] in pages}
+        self._overheads = {
+            slot: overhead for slot, overhead in self._overheads.items() if slot[0] in pages
+        }
         self._publish(now, sample, owned, others, used)
         judged = {uuid: uses for uuid, uses in sightings.items() if uuid not in self._unsettled}
         self.observed.last = AuditInput(
@@ -188,8 +190,8 @@ class UsageSampler:
             cards=sorted(changed),
             loads=now.loads,
         )
-        what = f"card {', '.join(sorted(changed))}" if changed else "its library was reloaded"
-        self._go_stale(f"the driver has changed since the last sample ({what})")
+        change = f"card {', '.join(sorted(changed))}" if changed else "its library was reloaded"
+        self._go_stale(f"the driver has changed since the last sample ({change})")
         self._changed(now)
         return True
 
@@ -223,10 +225,10 @@ class UsageSampler:
             if measured and overhead.is_settled and 0 < contexts <= len(uses):
                 # Beside its account are its contexts, as far as that can be seen.
                 price = pages.look(_priced(number), 0)  # no context is charged at more than that
-                each = measured // contexts + min(
+                context_bytes = measured // contexts + min(
                     after[number].kinds[abi.KIND_CONTEXT] // contexts, price
                 )
-                self._learned(self._cards[allocation.uuid], record.key, each)
+                self._learned(self._cards[allocation.uuid], record.key, context_bytes)
             used[record.key, allocation.uuid] = after[number].used_bytes(measured)
         return used
 

@@ -150,7 +150,7 @@ class IdleHolders:
         state = self._state
         if record.state != "bound" or state.ledger.freezes.of(record.key):
             return None
-        uses = [state.observed.compute_of(record.key, one.uuid) for one in record.allocations]
+        uses = [state.observed.compute_of(record.key, part.uuid) for part in record.allocations]
         if not uses or not all(use.source for use in uses) or not self._held_bytes(record):
             return None
         active = max(use.last_active for use in uses)
@@ -161,7 +161,7 @@ class IdleHolders:
 
     def _held_bytes(self, record: TenantRecord) -> int:
         usage = self._state.observed.usage
-        return sum(usage.driver_bytes(record.key, one.uuid) for one in record.allocations)
+        return sum(usage.driver_bytes(record.key, part.uuid) for part in record.allocations)
 
     def _act(self, record: TenantRecord, seconds: float) -> None:
         action = self._state.node.config.terms_of(record.namespace).idle.action
