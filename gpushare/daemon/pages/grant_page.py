@@ -24,7 +24,7 @@ from gpushare.daemon.pages.status_page import disown_page, opened
 _FUTEX_WAKE: Final = 1
 _ALL: Final = 0x7FFFFFFF
 _BEGINNING: Final = struct.Struct("<QI")  # magic and version: at this offset in every layout
-#: Where each card begins in the file, in bytes.
+#: The offset of each card in the file, in bytes.
 _CARDS: Final = tuple(map(abi.grant_card_offset, range(abi.MAX_CARDS)))
 _SYS_FUTEX: Final = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 

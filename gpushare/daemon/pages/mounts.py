@@ -74,7 +74,7 @@ class TenantMounts:
         self._spares: deque[_Spare] = deque()
         self._spares_made = 0
         self._trees = LibraryTrees(root)
-        self.warning = ""  # what an operator should know of where the mounts are made
+        self.warning = ""  # for the operator, of the place where the mounts are made
         self._named = namespace is not None
         self._namespace = namespace or HOST
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()

@@ -134,8 +134,8 @@ class ProcessWatch:
     def _close_socket(self, key: str) -> None:
         tenant_socket = self._sockets.pop(key, None)
         if tenant_socket is not None:
-            for each in (tenant_socket.listener, *tenant_socket.connections):
-                self._loop.forget(each.fileno())
+            for endpoint in (tenant_socket.listener, *tenant_socket.connections):
+                self._loop.forget(endpoint.fileno())
             tenant_socket.close()
 
 

@@ -126,7 +126,7 @@ _NOTHING: Final = MemoryUse()
 _MOST_BYTES: Final = 1 << 42  # on one card, more than any card has
 _MOST_DENIED: Final = 1 << 43
 _MOST_CONTEXTS: Final = 1 << 16
-#: What a count that adds up over time stops at: JSON has a number for it everywhere.
+#: The maximum of a count that adds up over time: JSON has a number for it everywhere.
 MOST_COUNTED: Final = 1 << 53
 
 
@@ -295,7 +295,7 @@ class StatusPage:
                 os.pwrite(self.fd, bytes(_WORD), usage + field + number * _WORD)
             detail = usage + abi.USAGE_DETAIL + number * abi.DETAIL_BYTES
             os.pwrite(self.fd, _NO_DETAIL, detail)
-            # What was pending ended with its process: the others' turn must not wait for it.
+            # Pending work ended with its process: the others' turn must not wait for it.
             os.pwrite(self.fd, _NO_WORK, abi.status_work_offset(card, number))
         record = abi.status_process_offset(number)
         os.pwrite(self.fd, bytes(abi.PROCESS_BYTES - 8), record + 8)

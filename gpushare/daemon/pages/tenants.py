@@ -40,7 +40,7 @@ def make_wakeup(directory: int, *, owner: int | None = None) -> None:
         give_page(fd, owner)
 
 
-#: What a tenant's files may take: both of them, and the variables of an MPS client, twice while
+#: The size of a tenant's files: both of them, and the variables of an MPS client, twice while
 #: they are replaced. The FIFO takes none.
 SIZE_BYTES: Final = abi.GRANT_BYTES + abi.STATUS_BYTES + 2 * abi.PAGE_BYTES
 
@@ -88,8 +88,8 @@ class Denials:
         self._ended = min(self._ended + ended, MOST_COUNTED)
         for claim in claims:
             if claim.denied > self._held.get(claim.record, 0):
-                seen = time.time() if self.watched else None
-                self.last = LastDenial(claim.denied_bytes, claim.pid, seen)
+                at = time.time() if self.watched else None
+                self.last = LastDenial(claim.denied_bytes, claim.pid, at)
         self._held = held
         if self.watched:
             self.seen += self.total - before
@@ -113,7 +113,7 @@ class Pages:
     _read_again: float = 0.0  # monotonic seconds, from which on the claims are read again
     is_current: bool = True  # whether `accounts` has read the claims when it was last called
     metrics: Any = None  # the read thread's: see views/metrics.py
-    # What was claimed at the last look, and the sums of it.
+    # The claims at the last look, and their sums.
     _summed: tuple[tuple[ProcessClaim, ...] | None, tuple[TenantClaims, ...]] = (None, ())
 
     @classmethod
