@@ -97,7 +97,7 @@ class DriverSample:
 class DriverLimits:
     """The limits of a cgroup's processes on a card."""
 
-    soft_bytes: int  # what is theirs
+    soft_bytes: int  # the memory that is theirs
     hard_bytes: int  # the most that they may have
 
     def __str__(self) -> str:
@@ -160,7 +160,7 @@ class Health:
     """
 
     def __init__(self) -> None:
-        # How often each was reported, by uuid and number; the last last.
+        # The number of reports of each, by uuid and number; the last last.
         self.xids: Mapping[tuple[str, int], int] = MappingProxyType({})
         self._fatal: dict[str, int] = {}  # the XID after which a card cannot be used
         self._failed: set[str] = set()  # of the fatal ones: those that have not answered since

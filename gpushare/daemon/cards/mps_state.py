@@ -19,13 +19,13 @@ from gpushare.errors import UserError
 MPS: Final = "mps"
 
 PIPE_ENV: Final = "CUDA_MPS_PIPE_DIRECTORY"
-#: Where a container has the pipe directory of its server: no variable can redirect it.
+#: The pipe directory of its server in a container: no variable can redirect it.
 PIPES: Final = f"{abi.TENANT_DIR}/{abi.PIPES_NAME}"
 
-#: How a tenant's part of the card's compute holds: multiprocessors of its own, or a ceiling of how
+#: The limit of a tenant's compute on the card: multiprocessors of its own, or a ceiling of how
 #: many it may use; "": it has no ceiling.
 MpsShare = Literal["space", "percentage", ""]
-#: What limits the memory of each process, beside the interposer library.
+#: The limit of the memory of each process, beside the interposer library.
 MpsMemoryLimit = Literal["namespace", "server", ""]
 
 

@@ -380,7 +380,7 @@ class Devices:
         return ""
 
 
-#: What a driver answers that will never hold a limit.
+#: Answers of a driver that will never hold a limit.
 NO_LIMITS: Final = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION})
 
 
@@ -486,7 +486,7 @@ def _remapped(number: int) -> Callable[[Any], int]:
     return lambda handle: int(pynvml.nvmlDeviceGetRemappedRows(handle)[number])
 
 
-#: What each key of gpushare.protocol.rows.CardSensors is read_sensors with.
+#: The call that reads each key of gpushare.protocol.rows.CardSensors.
 _READ: Final[Mapping[str, Callable[[Any], int]]] = {
     "temperature_celsius": lambda handle: int(
         pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)

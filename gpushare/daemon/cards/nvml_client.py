@@ -56,7 +56,7 @@ from gpushare.host.numa import Numa
 from gpushare.protocol.rows import CardSensors
 
 _PID_MOST: Final = 1 << 22  # Linux, include/linux/threads.h: PID_MAX_LIMIT
-#: What the sum over processes may be beyond the card's own figure: rounding, and what one of them
+#: Excess of the sum over processes above the card's own figure: rounding, and memory that one
 #: gave back while the driver was counting.
 _SUM_SLACK_BYTES: Final = 1 << 30
 _PERCENT: Final = 100
@@ -78,12 +78,12 @@ class DriverDescription:
 
 
 @contextmanager
-def _checked_format(what: str) -> Iterator[None]:
-    """Have an answer in another format refused: InvalidSample, the driver reports `what` in it."""
+def _checked_format(action: str) -> Iterator[None]:
+    """Have an answer in another format refused: InvalidSample, the driver `action` in it."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InvalidSample(f"the driver {what} in an unknown format: {error!r}") from error
+        raise InvalidSample(f"the driver {action} in an unknown format: {error!r}") from error
 
 
 def driver_description(answer: Mapping[str, Any]) -> DriverDescription:
@@ -479,26 +479,26 @@ class Nvml:
 
     # The rest is that thread's.
 
-    def _call(self, what: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _call(self, call: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Ask the worker; one that is lost or hangs is replaced at the next call."""
         self._ready()
-        return self._call_worker(what, arguments)
+        return self._call_worker(call, arguments)
 
-    def _call_worker(self, what: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _call_worker(self, call: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         assert self._worker is not None
         try:
-            answer = self._worker.ask(what, dict(arguments), self._deadline * _PATIENCE_DEADLINES)
+            answer = self._worker.ask(call, dict(arguments), self._deadline * _PATIENCE_DEADLINES)
         except (WorkerLost, DriverTimeout) as error:
-            log("driver-worker-lost", "warning", pid=self._worker.pid, call=what, reason=str(error))
+            log("driver-worker-lost", "warning", pid=self._worker.pid, call=call, reason=str(error))
             self._loads += 1
             self._fail(str(error))
             raise
         if "error" in answer:
-            if what == "look":
+            if call == "look":
                 # The library as a whole: DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH, UNINITIALIZED.
                 self._loads += 1
                 self._fail(str(answer["error"]))
-            if answer.get("no_limits") and what in {"set_limits", "limits"}:
+            if answer.get("no_limits") and call in {"set_limits", "limits"}:
                 self._no_limits = True  # nor for the next tenant
             raise DriverError(str(answer["error"]))
         return answer

@@ -42,7 +42,7 @@ def _failure(error: Exception) -> dict[str, Any]:
     if isinstance(error, nvml_calls.NvmlError):
         no_limits = error.code in nvml_calls.NO_LIMITS
         return {"error": str(error), "code": error.code, "no_limits": no_limits}
-    # What a library says may be no text, no list.
+    # The answer of a library may be no text, no list.
     return {"error": f"NVML sent a response in an unknown format: {error!r}", "code": 0}
 
 

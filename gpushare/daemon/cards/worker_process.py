@@ -65,13 +65,13 @@ class WorkerProcess:
             self._connection = ours.detach()
         self._sequence = 0
 
-    def ask(self, what: str, arguments: dict[str, Any], seconds: float) -> dict[str, Any]:
+    def ask(self, call: str, arguments: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Return the answer; DriverTimeout where none comes in `seconds`, WorkerLost."""
         self._sequence += 1
         until = time.monotonic() + seconds
         try:
             worker_main.write_message(
-                self._connection, {"number": self._sequence, "ask": what, "with": arguments}
+                self._connection, {"number": self._sequence, "ask": call, "with": arguments}
             )
             message = worker_main.read_message(self._connection, lambda: self._wait(until))
         except worker_main.WorkerClosed as error:
