@@ -105,7 +105,7 @@ def run(config: Config) -> None:
     privileges.require_root()
     os.umask(0o022)
     lock = _lock(config)
-    os.umask(0o077)  # what others may read is made so explicitly, file by file
+    os.umask(0o077)  # files that others may read are made so explicitly
     privileges.raise_descriptors()
     # Before any other thread is there: both are each thread's own.
     privileges.settle()
@@ -190,7 +190,7 @@ def _serve(state: DaemonState, threads: Threads, loop: Loop, listener: StartingS
         generation=state.ledger.generation,
     )
     _watch_threads(state, watchdog)
-    # What is there by now stays: it need not be looked through for garbage again and again.
+    # The objects of now stay: they need not be looked through for garbage again and again.
     gc.collect()
     gc.freeze()
     systemd.notify("READY=1")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each card has, what of it is allocated and reserved, and what tenants use of it."""
+"""The account of each card: its capacity, allocations, reservations, and the use of tenants."""
 
 from __future__ import annotations
 
@@ -91,17 +91,17 @@ class CardAccounts:
         place = record.key, allocation.uuid
         if allocation.whole:
             return allocation.quota_bytes, allocation.quota_bytes
-        seen = max(self._observed.usage.driver_bytes(*place), record.evicted_bytes(number))
+        measured = max(self._observed.usage.driver_bytes(*place), record.evicted_bytes(number))
         if pages is None:
             # Its limit cannot be lowered: burst memory that it may have counts as used.
             most = (
                 allocation.burst_limit_bytes if record.state == "bound" else allocation.quota_bytes
             )
-            return max(seen, most), most
+            return max(measured, most), most
         known = self._observed.usage.used.get(place, 0 if record.state == "reserved" else None)
         most = max(allocation.burst_limit_bytes, pages.grant.most_bytes(number))
-        if known is not None and max(known, seen) <= allocation.quota_bytes == most:
-            return max(known, seen), allocation.quota_bytes
+        if known is not None and max(known, measured) <= allocation.quota_bytes == most:
+            return max(known, measured), allocation.quota_bytes
         claimed, limit, most = pages.use(number)
         # A tenant that claims more than it can have would keep others off the card.
-        return max(seen, min(claimed, most)), limit
+        return max(measured, min(claimed, most)), limit

@@ -299,7 +299,7 @@ def _candidates(record: TenantRecord) -> Iterator[str]:
         # has moved (systemd in a container, to init.scope) is beneath, and is not all of it.
         if name != hierarchy and name in now and not _is_beneath(now[name], path):
             paths.append(now[name])
-        yield from (f"{name}:{one}" for one in paths)
+        yield from (f"{name}:{place}" for place in paths)
 
 
 def _refuse_shared(record: TenantRecord, records: Mapping[str, TenantRecord]) -> None:

@@ -195,7 +195,7 @@ def _keep_counted(capacity: CardCapacity, ledger: Ledger, tenants: Tenants) -> N
 
 def _limits(capacity: CardCapacity, reserved_bytes: int) -> dict[str, int]:
     """Return what each tenant may use once `reserved_bytes` more of the card are allocated."""
-    reserved_bytes += sum(one.quota_bytes for one in capacity.reservations)
+    reserved_bytes += sum(use.quota_bytes for use in capacity.reservations)
     limits = burst_limits(capacity.allocatable_bytes - reserved_bytes, capacity.allocations)
     return {use.key: limit for use, limit in zip(capacity.allocations, limits, strict=True)}
 
@@ -249,7 +249,7 @@ def handle_shortfall(key: str, card_number: int, size_bytes: int, state: DaemonS
 
 def forget_shortfalls(key: str, observed: Observations) -> None:
     """Forget the reports of a tenant that has ended."""
-    kept = {place: one for place, one in observed.shortfalls.items() if place[0] != key}
+    kept = {place: shortfall for place, shortfall in observed.shortfalls.items() if place[0] != key}
     observed.shortfalls = MappingProxyType(kept)
 
 
@@ -352,7 +352,7 @@ def driver_backend(record: TenantRecord, driver: LoadedDriver | None) -> str:
     if not record.shared or record.isolation not in {DRIVER, INTERPOSER, AUDITED, MPS}:
         return ""
     if driver is None:
-        return DRIVER if record.isolation == DRIVER else ""  # what was imposed holds on
+        return DRIVER if record.isolation == DRIVER else ""  # the imposed limit holds on
     cards = (driver.card(allocation.uuid) for allocation in record.allocations)
     if any(card is not None and card.instance for card in cards):
         return ""  # the driver has no limits for a part of a card

@@ -149,7 +149,7 @@ def charge_corrections(figures: Mapping[str, tuple[float, float]]) -> dict[str, 
     return owed | {key: -more * part for key, more in missed.items() if part}
 
 
-# What is done about a container that has more of a card's memory than it may.
+# The action against a container that has more of a card's memory than it may.
 
 Choice = Literal["observe", "warn", "freeze", "kill"]
 EscalationLevel = Literal["quiet", "detected", "frozen", "killed"]
@@ -299,7 +299,7 @@ def _calm(state: EscalationState) -> tuple[EscalationState, tuple[Action, ...]]:
     return EscalationState(spared_until_ns=state.spared_until_ns), (done,)
 
 
-#: What was asked for when the limit fell may still be on its way; and a look may miss a process.
+#: Memory requested when the limit fell may still be on its way; and a look may miss a process.
 GRACE_NS: Final = 5 * 10**9
 
 

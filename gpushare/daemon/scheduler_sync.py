@@ -395,7 +395,7 @@ class SchedulerCommand:
 
     program: Path
     socket: Path
-    time_scale: int = 1  # what it multiplies its own durations by
+    time_scale: int = 1  # the factor of its own durations
 
     @property
     def argv(self) -> list[str]:
