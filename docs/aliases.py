@@ -56,8 +56,11 @@ MISSING: Final[Mapping[str, Mapping[str, str]]] = {
             (
                 f"DCGM_FI_PROF_{name}"
                 for name in (
-                    *("GR_ENGINE_ACTIVE", "PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE"),
-                    *("PCIE_TX_BYTES", "PCIE_RX_BYTES"),
+                    "GR_ENGINE_ACTIVE",
+                    "PIPE_TENSOR_ACTIVE",
+                    "DRAM_ACTIVE",
+                    "PCIE_TX_BYTES",
+                    "PCIE_RX_BYTES",
                 )
             ),
             _PROFILING,

@@ -19,9 +19,16 @@ from .stack.program import find
 
 #: It runs as root, without a GPU, and is to look nothing up.
 _ARGUMENTS: Final = (
-    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
-    *("--disable-quic", "--no-first-run", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync", "--hide-scrollbars"),
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
 )
 WAIT_SECONDS: Final = 300.0  # of a very busy machine
 _LOOK_SECONDS: Final = 0.1

@@ -14,8 +14,12 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 STRICT: Final = ("-Wall", "-Wextra", "-Werror")
 #: Of the product's own sources, which are free of all of them.
 SANITIZED: Final = (
-    *("-O1", *STRICT, "-Wconversion", "-Wmissing-prototypes"),
-    *("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    "-O1",
+    *STRICT,
+    "-Wconversion",
+    "-Wmissing-prototypes",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
 )
 
 

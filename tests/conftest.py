@@ -59,7 +59,12 @@ DESCRIPTORS = 20_000
 #: What measures shares of time, or loads the machine most: one at a time. It takes longest.
 SHARES = "tests/system/shares"
 MEASURES = (
-    *("packages", "shares", "test_compute.py", "test_crowd.py", "test_demo.py", "test_gpu.py"),
+    "packages",
+    "shares",
+    "test_compute.py",
+    "test_crowd.py",
+    "test_demo.py",
+    "test_gpu.py",
     "test_readme.py",
 )
 

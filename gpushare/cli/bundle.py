@@ -47,13 +47,31 @@ _LINES: Final = 20000  # of a journal, the last ones
 _LOG_BYTES: Final = 8 << 20  # of a file, its end
 _COMMAND_SECONDS: Final = 20
 _PROGRAMS: Final = (
-    *("docker", "containerd", "podman", "crio", "kubelet", "runc", "crun", "nvidia-ctk"),
-    *("systemctl", "gpushare-exporter", "gpushare-node"),
+    "docker",
+    "containerd",
+    "podman",
+    "crio",
+    "kubelet",
+    "runc",
+    "crun",
+    "nvidia-ctk",
+    "systemctl",
+    "gpushare-exporter",
+    "gpushare-node",
 )
 #: The launcher writes to the engine that starts it.
 _ENGINE_UNITS: Final = (
-    *("docker", "containerd", "crio", "podman", "kubelet"),
-    *("k3s", "k3s-agent", "rke2-server", "rke2-agent", "k0scontroller", "k0sworker"),
+    "docker",
+    "containerd",
+    "crio",
+    "podman",
+    "kubelet",
+    "k3s",
+    "k3s-agent",
+    "rke2-server",
+    "rke2-agent",
+    "k0scontroller",
+    "k0sworker",
 )
 _KERNEL_WORDS: Final = ("NVRM", "nvidia", "gpushare")
 
@@ -293,8 +311,21 @@ _HEX: Final = re.compile(r"[0-9a-f]{12,64}", re.ASCII)
 #: Names that say nothing of anybody, and without which a report cannot be read.
 _PUBLIC: Final = frozenset(
     {
-        *("gpushare", "gpushared", "docker", "containerd", "podman", "crio", "runc", "crun"),
-        *("kubelet", "localhost", "default", "host", "operator", "audit", "root"),
+        "gpushare",
+        "gpushared",
+        "docker",
+        "containerd",
+        "podman",
+        "crio",
+        "runc",
+        "crun",
+        "kubelet",
+        "localhost",
+        "default",
+        "host",
+        "operator",
+        "audit",
+        "root",
     }
 )
 #: The fields of a log line or an event that are a name, and of what.

@@ -25,8 +25,16 @@ if TYPE_CHECKING:
     from gpushare.protocol.rows import CardRow, TenantStatus
 
 LISTED = (
-    *("CARD", "UUID", "MODEL", "ALLOWED MODE", "POLICY", "CORDONED", "NUMA", "BEST LINK"),
-    *("TENANTS", "AVAILABLE"),
+    "CARD",
+    "UUID",
+    "MODEL",
+    "ALLOWED MODE",
+    "POLICY",
+    "CORDONED",
+    "NUMA",
+    "BEST LINK",
+    "TENANTS",
+    "AVAILABLE",
 )
 #: The columns that are left out if the terminal is too narrow, in this order.
 DROPPED: Final = ("AVAILABLE", "TENANTS", "UUID", "NUMA", "BEST LINK", "MODEL", "POLICY")

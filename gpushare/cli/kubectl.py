@@ -32,7 +32,12 @@ _CONTEXT_SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_
 _NONE: Final = "no node has gpushare. To install it, see docs/how-to/kubernetes.md of gpushare."
 PS_HEADINGS: Final = ("NAMESPACE", "POD", "CONTAINER", "NODE", *status.PS_HEADINGS[1:])
 PS_DROPPED: Final = (
-    *("THROTTLED", "POLICY", "NAMESPACE", "CARD", "NODE", "CONTAINER"),
+    "THROTTLED",
+    "POLICY",
+    "NAMESPACE",
+    "CARD",
+    "NODE",
+    "CONTAINER",
     "CORES USED/QUOTA",
 )
 PS_WIDE: Final = ("CLASS", "FORCED LAUNCHES", "HUNG", "ID")

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from gpushare.protocol.queue import QueueEntry
 
 HEADINGS: Final = (
-    *("POSITION", "TICKET", "NAME", "USER", "REQUEST", "PRIORITY", "WAITS", "REASON"),
+    "POSITION",
+    "TICKET",
+    "NAME",
+    "USER",
+    "REQUEST",
+    "PRIORITY",
+    "WAITS",
+    "REASON",
 )
 _DROPPED: Final = ("USER", "PRIORITY")
 

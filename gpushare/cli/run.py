@@ -361,11 +361,32 @@ _RUN: Final = ("run", "container run")
 #: Options of `run` without a value, of all three engines.
 _FLAGS: Final = frozenset(
     {
-        *("--detach", "--disable-content-trust", "--help", "--init", "--interactive"),
-        *("--no-healthcheck", "--oom-kill-disable", "--privileged", "--publish-all", "--quiet"),
-        *("--read-only", "--rm", "--sig-proxy", "--tty", "--use-api-socket"),
-        *("--env-host", "--http-proxy", "--no-hosts", "--no-hostname", "--passwd", "--replace"),
-        *("--read-only-tmpfs", "--rmi", "--rootfs", "--tls-verify", "--unsetenv-all"),
+        "--detach",
+        "--disable-content-trust",
+        "--help",
+        "--init",
+        "--interactive",
+        "--no-healthcheck",
+        "--oom-kill-disable",
+        "--privileged",
+        "--publish-all",
+        "--quiet",
+        "--read-only",
+        "--rm",
+        "--sig-proxy",
+        "--tty",
+        "--use-api-socket",
+        "--env-host",
+        "--http-proxy",
+        "--no-hosts",
+        "--no-hostname",
+        "--passwd",
+        "--replace",
+        "--read-only-tmpfs",
+        "--rmi",
+        "--rootfs",
+        "--tls-verify",
+        "--unsetenv-all",
     }
 )
 _SHORT_FLAGS: Final = frozenset("ditPq")

@@ -26,13 +26,28 @@ if TYPE_CHECKING:
     from gpushare.protocol.rows import CardRow, TenantCard, TenantStatus
 
 LS_HEADINGS = (
-    *("CARD", "MODEL", "MEMORY", "ALLOCATED", "BURST", "NON-TENANT", "AVAILABLE"),
-    *("CORES", "TENANTS", "MODE", "HEALTH"),
+    "CARD",
+    "MODEL",
+    "MEMORY",
+    "ALLOCATED",
+    "BURST",
+    "NON-TENANT",
+    "AVAILABLE",
+    "CORES",
+    "TENANTS",
+    "MODE",
+    "HEALTH",
 )
 #: The columns that are left out if the terminal is too narrow, in this order.
 LS_DROPPED: Final = (
-    *("NON-TENANT", "BURST", "TENANTS", "ALLOCATED"),
-    *("MODEL", "CORES", "MEMORY", "MODE"),
+    "NON-TENANT",
+    "BURST",
+    "TENANTS",
+    "ALLOCATED",
+    "MODEL",
+    "CORES",
+    "MEMORY",
+    "MODE",
 )
 
 
@@ -161,16 +176,28 @@ def mode(card: CardRow | ClusterCard) -> str:
 
 
 PS_HEADINGS = (
-    *("CONTAINER", "CARD", "MEMORY USED/QUOTA", "CORES USED/QUOTA"),
-    *("POLICY", "THROTTLED", "ISOLATION"),
+    "CONTAINER",
+    "CARD",
+    "MEMORY USED/QUOTA",
+    "CORES USED/QUOTA",
+    "POLICY",
+    "THROTTLED",
+    "ISOLATION",
 )
 #: The column that is there if a container has a time limit.
 ENDS: Final = "STOPPED AT"
 #: The columns that are left out if the terminal is too narrow, in this order.
 PS_DROPPED: Final = ("THROTTLED", "POLICY", "CARD", "CORES USED/QUOTA")
 WIDE = (
-    *("CORES 10s", "CORES 60s", "SHARE", "CLASS", "GATE"),
-    *("WINDOWS", "OVERRUNS", "FORCED LAUNCHES", "HUNG"),
+    "CORES 10s",
+    "CORES 60s",
+    "SHARE",
+    "CLASS",
+    "GATE",
+    "WINDOWS",
+    "OVERRUNS",
+    "FORCED LAUNCHES",
+    "HUNG",
 )
 #: The state of a container that does not run, by its cause; the first one that applies.
 RUN_STATES: Final = {
@@ -399,7 +426,9 @@ def _wide(tenant: TenantStatus, card: TenantCard) -> tuple[str, ...]:
         share if card["is_capped"] or card["share_percent"] is None else f"{share}+",
         latency_class(tenant),
         usage["gate"] or "-",
-        *(str(usage["windows"]), str(usage["overruns"]), str(usage["forced_launches"])),
+        str(usage["windows"]),
+        str(usage["overruns"]),
+        str(usage["forced_launches"]),
         "yes" if usage["is_hung"] else "no",
     )
 

@@ -364,8 +364,12 @@ def tenant_message(key: str, shares: Sequence[tuple[str, Share]]) -> bytes:
     packed = [
         SHARE.pack(
             uuid.encode(),
-            *(share.permille, share.capped, share.online, share.priority),
-            *(share.measured, share.correction_permille),
+            share.permille,
+            share.capped,
+            share.online,
+            share.priority,
+            share.measured,
+            share.correction_permille,
         )
         for uuid, share in shares
     ]

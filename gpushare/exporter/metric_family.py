@@ -37,11 +37,24 @@ ContainerCard = tuple["TenantRow", "TenantCard", Labels]
 OF_NODE: Final[Labels] = ("node",)
 OF_CARD: Final[Labels] = ("node", "gpu_uuid", "gpu_index", "model")
 OF_TENANT: Final[Labels] = (
-    *("node", "container_id", "container", "pod", "namespace", "mode", "policy"),
+    "node",
+    "container_id",
+    "container",
+    "pod",
+    "namespace",
+    "mode",
+    "policy",
 )
 OF_CONTAINER: Final[Labels] = (
-    *("node", "gpu_uuid", "gpu_index", "container_id", "container", "pod", "namespace"),
-    *("mode", "policy"),
+    "node",
+    "gpu_uuid",
+    "gpu_index",
+    "container_id",
+    "container",
+    "pod",
+    "namespace",
+    "mode",
+    "policy",
 )
 
 
@@ -170,8 +183,13 @@ def tenant_labels(snapshot: Snapshot, tenant: TenantRow) -> Labels:
     """Return the values of OF_TENANT."""
     namespace, pod, name = pod_names(tenant)
     return (
-        *(snapshot.node, tenant["id"], name, pod, namespace),
-        *(mode_of(tenant), tenant["policy"]),
+        snapshot.node,
+        tenant["id"],
+        name,
+        pod,
+        namespace,
+        mode_of(tenant),
+        tenant["policy"],
     )
 
 

@@ -24,7 +24,20 @@ if TYPE_CHECKING:
 
 #: XIDs after which a card is unhealthy. Their series start with 0, because a series that starts
 #: with 1 is not an increase to Prometheus.
-WATCHED: Final = (*("46", "48", "62", "64", "79", "95", "109", "119", "120", "136", "140", "143"),)
+WATCHED: Final = (
+    "46",
+    "48",
+    "62",
+    "64",
+    "79",
+    "95",
+    "109",
+    "119",
+    "120",
+    "136",
+    "140",
+    "143",
+)
 
 
 def _non_tenant(snapshot: Snapshot) -> Iterable[MetricSample]:

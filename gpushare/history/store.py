@@ -404,7 +404,16 @@ def _locked(folder: Path) -> int:
 # --- what the metrics history has of a container beside its figures ---
 
 CONTAINER_COLUMNS: Final = (
-    *("key", "identity", "name", "namespace", "pod", "user", "labels", "engine", "mode", "policy"),
+    "key",
+    "identity",
+    "name",
+    "namespace",
+    "pod",
+    "user",
+    "labels",
+    "engine",
+    "mode",
+    "policy",
 )
 
 

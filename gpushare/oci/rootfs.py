@@ -52,8 +52,11 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 _SIZE: Final = ctypes.c_size_t(ctypes.sizeof(_OpenHow))
 _libc.syscall.argtypes = (
-    *(ctypes.c_long, ctypes.c_int, ctypes.c_char_p),
-    *(ctypes.POINTER(_OpenHow), ctypes.c_size_t),
+    ctypes.c_long,
+    ctypes.c_int,
+    ctypes.c_char_p,
+    ctypes.POINTER(_OpenHow),
+    ctypes.c_size_t,
 )
 
 

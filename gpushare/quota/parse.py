@@ -355,8 +355,17 @@ _OTHER_FORM: Final = {"memory": "memory-percent", "memory-percent": "memory"}
 _PARTS_OF_A_CARD: Final = frozenset({"memory", "memory-percent", "memory-limit", "cores"})
 _NEVER_ENLARGE: Final = frozenset(
     {
-        *("memory", "memory-percent", "allow", "deny", "compute-capability", "placement", "numa"),
-        *(IDLE_AFTER, TIME_LIMIT, WAIT, PROFILE),
+        "memory",
+        "memory-percent",
+        "allow",
+        "deny",
+        "compute-capability",
+        "placement",
+        "numa",
+        IDLE_AFTER,
+        TIME_LIMIT,
+        WAIT,
+        PROFILE,
     }
 )
 _MODEST: Final = {"class": "offline", "oversubscribe": "none"}

@@ -206,8 +206,16 @@ class Docker:
     def run(self, name: str, quota: Mapping[str, str], *command: str) -> list[str]:
         """Return the command that starts tenant `name`."""
         return [
-            *("docker", "run", "--rm", "-i", "--network", "none", "--name", name),
-            *(f"--runtime={self.runtime}", *_env_options(quota)),
+            "docker",
+            "run",
+            "--rm",
+            "-i",
+            "--network",
+            "none",
+            "--name",
+            name,
+            f"--runtime={self.runtime}",
+            *_env_options(quota),
             "gpushare-probe",
             *((image.PROGRAM, *command) if command else ()),
         ]
@@ -247,9 +255,16 @@ class Containerd:
     def run(self, name: str, quota: Mapping[str, str], *command: str) -> list[str]:
         """Return the command that starts tenant `name`."""
         return [
-            *("ctr", "run", "--rm", "--runc-binary", str(self.launcher)),
-            *(*_env_options(quota), f"docker.io/library/{image.TAG}", name),
-            *(image.PROGRAM, *command),
+            "ctr",
+            "run",
+            "--rm",
+            "--runc-binary",
+            str(self.launcher),
+            *_env_options(quota),
+            f"docker.io/library/{image.TAG}",
+            name,
+            image.PROGRAM,
+            *command,
         ]
 
     def kill(self, name: str) -> list[str]:

@@ -27,10 +27,17 @@ def fetch(workspace: Workspace, suite: str, package: str) -> Path:
     source = f"deb [signed-by={KEYRING}] {_mirror()} {suite} main\n"
     (folder / "sources.list").write_text(source, encoding="utf-8")
     apt = [
-        *("apt-get", "-o", "Acquire::Languages=none", "-o", "Dir::Etc::SourceParts=none"),
-        *("-o", "APT::Sandbox::User=root"),  # its own user cannot write here
-        *(f"-o=Dir::Etc::SourceList={folder}/sources.list", f"-o=Dir::State::Lists={folder}/lists"),
-        *(f"-o=Dir::State::Status={folder}/status", f"-o=Dir::Cache={folder}/apt"),
+        "apt-get",
+        "-o",
+        "Acquire::Languages=none",
+        "-o",
+        "Dir::Etc::SourceParts=none",
+        "-o",
+        "APT::Sandbox::User=root",  # its own user cannot write here
+        f"-o=Dir::Etc::SourceList={folder}/sources.list",
+        f"-o=Dir::State::Lists={folder}/lists",
+        f"-o=Dir::State::Status={folder}/status",
+        f"-o=Dir::Cache={folder}/apt",
     ]
     run([*apt, "update"], cwd=folder, env=workspace.environment())
     run([*apt, "download", package], cwd=folder, env=workspace.environment())

@@ -158,9 +158,19 @@ def download(workspace: Workspace, lock: str, name: str, *options: str) -> list[
         requirements.write_text(lock, encoding="utf-8")
         run(
             [
-                *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"),
-                *("--require-hashes", "--only-binary=:all:", "--dest", str(draft), *options),
-                *("--requirement", str(requirements)),
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--no-deps",
+                "--require-hashes",
+                "--only-binary=:all:",
+                "--dest",
+                str(draft),
+                *options,
+                "--requirement",
+                str(requirements),
             ],
             cwd=workspace.root,
             env=workspace.environment(),

@@ -45,21 +45,50 @@ _LIBRARY_PARTS: Final = {
 LICENCES: Final = _PYTHON_PARTS | _LIBRARY_PARTS | {PRCTL: "GPL-3.0-or-later"}
 _LIBRARIES_LEFT_OUT: Final = frozenset(
     {
-        *("libBrokenLocale.so.1", "libanl.so.1", "libc_malloc_debug.so.0", "libmemusage.so"),
-        *("libmvec.so.1", "libnsl.so.1", "libnss_compat.so.2", "libnss_hesiod.so.2"),
-        *("libbz2.so.1", "libexpatw.so.1", "libformw.so.6", "libmenuw.so.6", "libpcprofile.so"),
-        *("libpsx.so.2", "libthread_db.so.1", "libtic.so.6"),
+        "libBrokenLocale.so.1",
+        "libanl.so.1",
+        "libc_malloc_debug.so.0",
+        "libmemusage.so",
+        "libmvec.so.1",
+        "libnsl.so.1",
+        "libnss_compat.so.2",
+        "libnss_hesiod.so.2",
+        "libbz2.so.1",
+        "libexpatw.so.1",
+        "libformw.so.6",
+        "libmenuw.so.6",
+        "libpcprofile.so",
+        "libpsx.so.2",
+        "libthread_db.so.1",
+        "libtic.so.6",
     }
 )
 #: Of the standard library.
 _LEFT_OUT: Final = (
-    *("EXTERNALLY-MANAGED", "config-*", "ctypes/macholib", "dbm", "ensurepip", "idlelib"),
-    *("lib2to3", "pydoc_data", "test", "tkinter", "turtle.py", "turtledemo"),
+    "EXTERNALLY-MANAGED",
+    "config-*",
+    "ctypes/macholib",
+    "dbm",
+    "ensurepip",
+    "idlelib",
+    "lib2to3",
+    "pydoc_data",
+    "test",
+    "tkinter",
+    "turtle.py",
+    "turtledemo",
 )
 #: Extension modules: those whose libraries are not in the package, and those for Python's tests.
 _EXTENSIONS_LEFT_OUT: Final = (
-    *("_crypt", "_dbm", "nis", "ossaudiodev", "readline"),
-    *("_ctypes_test", "_test*", "_xx*", "xx*"),
+    "_crypt",
+    "_dbm",
+    "nis",
+    "ossaudiodev",
+    "readline",
+    "_ctypes_test",
+    "_test*",
+    "_xx*",
+    "xx*",
 )
 
 

@@ -104,7 +104,7 @@ def _add_values(
     ):
         # Of several cards, whole ones only; what else is wrong with these is for gpushare.quota.
         bad |= {150: BadValue(f"is not {row.unit.name}", "")}
-        ranges = [*([ranges[0][0], 100, ranges[0][2]],), [200, _MOST_PERCENT, 100]]
+        ranges = [[ranges[0][0], 100, ranges[0][2]], [200, _MOST_PERCENT, 100]]
     messages = dict.fromkeys(str(error) for error in bad.values())
     shown = ", or ".join(map(_shown, ranges))
     error = (

@@ -66,8 +66,17 @@ def make_one(workspace: Workspace, architecture: str) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
     command: list[str | Path] = [
-        *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps"),
-        *("--no-index", "--wheel-dir", raw, f"--config-settings=build-dir={build}"),
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-build-isolation",
+        "--no-deps",
+        "--no-index",
+        "--wheel-dir",
+        raw,
+        f"--config-settings=build-dir={build}",
         f"--config-settings=cmake.define.GPUSHARE_ARCHITECTURE={architecture}",
         workspace.root,
     ]

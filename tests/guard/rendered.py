@@ -46,7 +46,11 @@ _VALUES: Final[dict[str, dict[str, Any]]] = {
 }
 _FORMATS: Final = ("table", "csv", "json", "markdown", "html")
 _SETUPS: Final = (
-    *([], ["--metrics"], ["--simulate", "t4"], ["--undo"], ["--again"]),
+    [],
+    ["--metrics"],
+    ["--simulate", "t4"],
+    ["--undo"],
+    ["--again"],
     *(["--kubernetes", mode] for mode in ("annotations", "plugin", "dra")),
     *(["--runtime", engine] for engine in ("docker", "containerd", "crio", "podman")),
     ["--low-level", "crun"],

@@ -107,7 +107,7 @@ class StoryNode:
     def takes(self, name: str, memory: str, wait_seconds: int = 0) -> Start:
         """`gpushare run --wait` joins the queue."""
         ticket = self.ask(
-            *("queue-take",),
+            "queue-take",
             kind="command",
             name=name,
             wait_seconds=wait_seconds,

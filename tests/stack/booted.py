@@ -78,7 +78,11 @@ class Booted(DistributionRoot):
 
     def argv(self, program: str, *words: str) -> list[str]:
         return [
-            *(find("nsenter"), "--target", self.pid, "--pid", "--cgroup"),
+            find("nsenter"),
+            "--target",
+            self.pid,
+            "--pid",
+            "--cgroup",
             *super().argv(program, *words)[1:],
         ]
 
@@ -86,8 +90,18 @@ class Booted(DistributionRoot):
         """Return what runs a program of this machine with the place's processes and cgroups."""
         own = 'mount -t proc proc /proc && mount -t cgroup2 none /sys/fs/cgroup && exec "$@"'
         return [
-            *(find("nsenter"), "--target", self.pid, "--pid", "--cgroup"),
-            *("--", find("unshare"), "--mount", find("sh"), "-c", own, "sh"),
+            find("nsenter"),
+            "--target",
+            self.pid,
+            "--pid",
+            "--cgroup",
+            "--",
+            find("unshare"),
+            "--mount",
+            find("sh"),
+            "-c",
+            own,
+            "sh",
         ]
 
     def close(self) -> None:

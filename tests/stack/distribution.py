@@ -161,7 +161,11 @@ class DistributionRoot:
         return [
             find("nsenter"),
             f"--mount={self.namespace}",
-            *("--", "/usr/bin/env", path, inside, *words),
+            "--",
+            "/usr/bin/env",
+            path,
+            inside,
+            *words,
         ]
 
     def make_nodes(self) -> None:

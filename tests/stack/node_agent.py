@@ -41,8 +41,12 @@ class NodeAgent:
 
     def start(self) -> ServiceProcess:
         argv = [
-            *(str(PROGRAM), "--socket", str(self._stack.socket)),
-            *("--kubelet-dir", str(self.folder), *self._options),
+            str(PROGRAM),
+            "--socket",
+            str(self._stack.socket),
+            "--kubelet-dir",
+            str(self.folder),
+            *self._options,
         ]
         self.process = self._stack.start("gpushare-node", argv)
         return self.process

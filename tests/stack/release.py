@@ -52,7 +52,9 @@ def _fetch(root: Path) -> None:
     release, interpreter = RELEASES[_distribution()]
     packages = (
         *PACKAGES,
-        *(f"{interpreter}-minimal", f"lib{interpreter}-minimal", f"lib{interpreter}-stdlib"),
+        f"{interpreter}-minimal",
+        f"lib{interpreter}-minimal",
+        f"lib{interpreter}-stdlib",
     )
     (root / "status").touch()
     (root / "lists" / "partial").mkdir(parents=True)

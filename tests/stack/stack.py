@@ -119,7 +119,8 @@ class Stack:
     def gpushared(self) -> list[str]:
         return [
             str(Path(sys.executable).parent / "gpushared"),
-            *("--config", str(self.config)),
+            "--config",
+            str(self.config),
         ]
 
     def argv(self, program: str, *words: str) -> list[str]:
@@ -198,21 +199,24 @@ class Stack:
             cgroups = ["--exec-opt=native.cgroupdriver=systemd"]
         argv = [
             *self.argv("dockerd", "--config-file", str(config)),
-            *("--host", self.env["DOCKER_HOST"]),
-            *("--data-root", f"{self.root}/docker", "--exec-root", f"{self.root}/docker-run"),
-            *(
-                "--pidfile",
-                f"{self.root}/docker.pid",
-                "--containerd",
-                f"{self.root}/containerd.sock",
-            ),
-            *("--containerd-namespace", self.cgroup, "--bridge=none", *cgroups),
-            *(
-                "--iptables=false",
-                "--ip6tables=false",
-                "--ip-forward=false",
-                "--userland-proxy=false",
-            ),
+            "--host",
+            self.env["DOCKER_HOST"],
+            "--data-root",
+            f"{self.root}/docker",
+            "--exec-root",
+            f"{self.root}/docker-run",
+            "--pidfile",
+            f"{self.root}/docker.pid",
+            "--containerd",
+            f"{self.root}/containerd.sock",
+            "--containerd-namespace",
+            self.cgroup,
+            "--bridge=none",
+            *cgroups,
+            "--iptables=false",
+            "--ip6tables=false",
+            "--ip-forward=false",
+            "--userland-proxy=false",
             *flags,
         ]
         program = self.start("dockerd", argv)
@@ -281,8 +285,15 @@ class Stack:
     def _register(self, config: Path) -> None:
         subprocess.run(
             [
-                *(*self.cli, "runtime", "configure", "--runtime", "docker"),
-                *("--config", str(config), "--launcher", str(self.installation.launcher)),
+                *self.cli,
+                "runtime",
+                "configure",
+                "--runtime",
+                "docker",
+                "--config",
+                str(config),
+                "--launcher",
+                str(self.installation.launcher),
             ],
             check=True,
             capture_output=True,

@@ -11,6 +11,10 @@ NOBODY: Final = 65534
 def as_user(uid: int = NOBODY) -> list[str]:
     """Return what runs a command without rights, but to read this checkout wherever it lies."""
     return [
-        *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"),
-        *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"),
+        "setpriv",
+        f"--reuid={uid}",
+        f"--regid={uid}",
+        "--clear-groups",
+        "--inh-caps=+dac_read_search",
+        "--ambient-caps=+dac_read_search",
     ]

@@ -95,14 +95,15 @@ class OwnMachine:
         In a cgroup of this machine's name: those are not in a namespace of their own.
         """
         flags = [
-            *(
-                "--iptables=false",
-                "--ip6tables=false",
-                "--ip-forward=false",
-                "--bridge=none",
-                "--userland-proxy=false",
-            ),
-            *("--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", f"/{self.cgroup}"),
+            "--iptables=false",
+            "--ip6tables=false",
+            "--ip-forward=false",
+            "--bridge=none",
+            "--userland-proxy=false",
+            "--exec-opt",
+            "native.cgroupdriver=cgroupfs",
+            "--cgroup-parent",
+            f"/{self.cgroup}",
         ]
         self.start(
             "dockerd",

@@ -94,8 +94,10 @@ class Prometheus:
         self.program = exporter.stack.start(
             "prometheus",
             [
-                *(found, f"--config.file={folder}/prometheus.yml"),
-                *(f"--storage.tsdb.path={folder}/data", f"--web.listen-address={self._address}"),
+                found,
+                f"--config.file={folder}/prometheus.yml",
+                f"--storage.tsdb.path={folder}/data",
+                f"--web.listen-address={self._address}",
             ],
         )
 

@@ -112,7 +112,7 @@ def answer(
         return node.prometheus.query(expression)
     now, step = time.time(), max(seconds // 1000, SCRAPE_SECONDS)
     found: list[dict[str, Any]] = node.prometheus.call(
-        *("query_range",),
+        "query_range",
         query=expression,
         start=str(now - seconds // step * step),
         end=str(now),

@@ -25,8 +25,11 @@ PROGRAMS = Path(sys.executable).parent
 TABLE = ROOT / "docs/explanation/hardening.md"
 #: What belongs to gpushare alone. In other folders it makes single files, which setup lists.
 FOLDERS = (
-    *("/run/gpushare", "/var/lib/gpushare", "/usr/local/lib/gpushare"),
-    *("/opt/gpushare", "/etc/gpushare"),
+    "/run/gpushare",
+    "/var/lib/gpushare",
+    "/usr/local/lib/gpushare",
+    "/opt/gpushare",
+    "/etc/gpushare",
 )
 SINGLE = ("/usr/local/bin/gpushare", "/usr/local/sbin/gpushare-undo", "/etc/cdi/gpushare.json")
 # It reads commands from its stdin, which stays open.

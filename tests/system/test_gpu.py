@@ -25,8 +25,14 @@ def test_it_runs_through_on_the_simulated_driver(tmp_path: Path) -> None:
     cards = simulator.create(tmp_path / "cards", cards=2)
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "tools.gpu", *parts),
-            *("--driver", str(device_file.libraries()), "--out", str(out)),
+            sys.executable,
+            "-m",
+            "tools.gpu",
+            *parts,
+            "--driver",
+            str(device_file.libraries()),
+            "--out",
+            str(out),
         ],
         cwd=ROOT,
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **cards.env},

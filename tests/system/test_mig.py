@@ -52,7 +52,8 @@ def test_a_share_of_an_instance_is_held_by_the_interposer(machine: Stack) -> Non
         assert card["uuid"] == machine.shown("ls")[7]["uuid"]
         wait_until(lambda: made.tenant["cards"][0]["used_bytes"] >= 3 * GIB)
         assert nodes(made) == [
-            *("/dev/nvidia-caps/nvidia-cap165", "/dev/nvidia-caps/nvidia-cap166"),
+            "/dev/nvidia-caps/nvidia-cap165",
+            "/dev/nvidia-caps/nvidia-cap166",
             "/dev/nvidia1",
         ]
 

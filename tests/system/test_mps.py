@@ -76,8 +76,11 @@ AROUND = (image.PROGRAM, "--library", "/opt/gpushare/driver/libcuda.so.1")
 WITHOUT_ENVIRONMENT = ("/bin/busybox", "env", "-i", *AROUND)
 #: Variables with which a process would not be a client, and would have no limits.
 UNSET = (
-    *("/bin/busybox", "env", "CUDA_MPS_PIPE_DIRECTORY=/nonexistent"),
-    *("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=7=100G", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=nonsense"),
+    "/bin/busybox",
+    "env",
+    "CUDA_MPS_PIPE_DIRECTORY=/nonexistent",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=7=100G",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=nonsense",
     image.PROGRAM,
 )
 #: One driver of each protocol.

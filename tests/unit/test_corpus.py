@@ -118,8 +118,16 @@ def test_there_and_back_requests_the_same() -> None:
 
 
 REQUESTS = {
-    *("annotations", "env", "environment", "labels", "resourceRequirements", "resources"),
-    *("runtime", "runtimeClassName", "schedulerName", "x-gpu"),
+    "annotations",
+    "env",
+    "environment",
+    "labels",
+    "resourceRequirements",
+    "resources",
+    "runtime",
+    "runtimeClassName",
+    "schedulerName",
+    "x-gpu",
 }
 
 
@@ -167,10 +175,22 @@ def test_explain_fits_the_terminal_and_what_is_converted_is_applied_as_it_was_me
 LEFT: dict[NodeMode, set[str]] = {
     "annotations": set(),
     "plugin": {
-        *("alibaba/two-cards", "baidu/cgpu", "gke/time-sharing", "hami/percentage"),
-        *("hami/whole-cards", "kai/containers", "kai/fraction", "koordinator/ratio"),
-        *("koordinator/ray", "kubeshare/sharepod", "nvidia/kserve", "nvidia/limits"),
-        *("nvidia/mps-core", "orionx/pod", "tencent/qgpu-whole", "volcengine/multiple"),
+        "alibaba/two-cards",
+        "baidu/cgpu",
+        "gke/time-sharing",
+        "hami/percentage",
+        "hami/whole-cards",
+        "kai/containers",
+        "kai/fraction",
+        "koordinator/ratio",
+        "koordinator/ray",
+        "kubeshare/sharepod",
+        "nvidia/kserve",
+        "nvidia/limits",
+        "nvidia/mps-core",
+        "orionx/pod",
+        "tencent/qgpu-whole",
+        "volcengine/multiple",
     },
 }
 

@@ -42,8 +42,19 @@ def test_only_loopback_and_sockets_are_this_machines(text: str, shown: str, loca
 @pytest.mark.parametrize(
     "text",
     [
-        *("", ":9100", "9100", "127.0.0.1", "example.org:1", "127.0.0.1:65536", "127.0.0.1:-1"),
-        *("127.1:1", "[::1:1", "unix:run.sock", "unix:", "http://127.0.0.1:1", "1.2.3.4.5:1"),
+        "",
+        ":9100",
+        "9100",
+        "127.0.0.1",
+        "example.org:1",
+        "127.0.0.1:65536",
+        "127.0.0.1:-1",
+        "127.1:1",
+        "[::1:1",
+        "unix:run.sock",
+        "unix:",
+        "http://127.0.0.1:1",
+        "1.2.3.4.5:1",
     ],
 )
 def test_an_invalid_address_is_refused_with_an_example(text: str) -> None:

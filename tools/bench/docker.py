@@ -54,7 +54,14 @@ def measure() -> Iterator[Result]:
 
 def _run(stack: Stack, flags: Sequence[str]) -> Callable[[], Times]:
     argv = [
-        *(find("docker"), "run", "--rm", "--network", "none", *flags),
-        *(image.TAG, BUSYBOX, "true"),
+        find("docker"),
+        "run",
+        "--rm",
+        "--network",
+        "none",
+        *flags,
+        image.TAG,
+        BUSYBOX,
+        "true",
     ]
     return lambda: {"docker run": spawn(argv, stack.environment, stack.root / "bench.log")}

@@ -111,7 +111,8 @@ class BenchTenant:
         done = subprocess.run(
             [
                 *entering(self.folder / "driver", self.folder / "tenant"),
-                *(str(compiled), *arguments),
+                str(compiled),
+                *arguments,
             ],
             env=os.environ | {simulator.DEVICE_ENV: str(self._device)},
             capture_output=True,

@@ -29,8 +29,16 @@ def check() -> None:
     """Build for aarch64 with -Werror; every program and library is right, and runs."""
     folder = BUILD / "check" / ARCHITECTURE
     run(
-        *("cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "--log-level=WARNING"),
-        *(f"-DGPUSHARE_ARCHITECTURE={ARCHITECTURE}", "-DGPUSHARE_WERROR=ON"),
+        "cmake",
+        "-S",
+        ROOT,
+        "-B",
+        folder,
+        "-G",
+        "Ninja",
+        "--log-level=WARNING",
+        f"-DGPUSHARE_ARCHITECTURE={ARCHITECTURE}",
+        "-DGPUSHARE_WERROR=ON",
         "-DGPUSHARE_STATIC_TARGET=",
     )
     run("cmake", "--build", folder, "--parallel", "2")
@@ -83,8 +91,16 @@ def _schedule(folder: Path, place: Path) -> None:
     socket = place / "scheduler.sock"
     program = folder / "bin/gpushare-scheduler"
     said = run(
-        *(sys.executable, "-c", script, socket),
-        *(*EMULATOR, program, "--socket", socket, "--time-scale", "2"),
+        sys.executable,
+        "-c",
+        script,
+        socket,
+        *EMULATOR,
+        program,
+        "--socket",
+        socket,
+        "--time-scale",
+        "2",
     )
     for text in ("ready, pid", "answered 20", "ended 0"):
         _expect(text, said)
@@ -115,8 +131,18 @@ def _wait(place: Path) -> None:
     folders = ("libhook", "libhook/include", "tests/c/simulator")
     program = place / "evicted"
     run(
-        *(sys.executable, "-m", "ziglang", "cc", "-target", f"{ARCHITECTURE}-linux-gnu"),
-        *("-std=gnu11", "-D_GNU_SOURCE", "-O2", "-o", program, ROOT / "libhook/share/futex.c"),
+        sys.executable,
+        "-m",
+        "ziglang",
+        "cc",
+        "-target",
+        f"{ARCHITECTURE}-linux-gnu",
+        "-std=gnu11",
+        "-D_GNU_SOURCE",
+        "-O2",
+        "-o",
+        program,
+        ROOT / "libhook/share/futex.c",
         *(ROOT / source for source in sources),
         *(f"-I{ROOT / folder}" for folder in folders),
     )
@@ -132,7 +158,10 @@ def _probe(folder: Path, library: Path, place: Path, *words: str, root: Path = S
     probe = folder / "lib/gpushare-probe"
     command = [QEMU, "-L", str(root), str(probe), "--library", str(library), *words]
     return run(
-        *("sh", "-c", script, "probe"),
+        "sh",
+        "-c",
+        script,
+        "probe",
         *command,
         env={"GPUSHARE_SIM_DEVICE": str(place / "card/device")},
     )

@@ -16,9 +16,19 @@ def configure(name: str, sanitize: str = "") -> Path:
     """Configure build/check/`name` for gcc with `sanitize`, and return it."""
     folder = BUILD / "check" / name
     run(
-        *("cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "--log-level=WARNING"),
-        *("-DCMAKE_C_COMPILER=gcc", "-DGPUSHARE_ZIG=OFF", "-DGPUSHARE_WERROR=ON"),
-        *("-DGPUSHARE_TESTS=ON", f"-DGPUSHARE_SANITIZE={sanitize}"),
+        "cmake",
+        "-S",
+        ROOT,
+        "-B",
+        folder,
+        "-G",
+        "Ninja",
+        "--log-level=WARNING",
+        "-DCMAKE_C_COMPILER=gcc",
+        "-DGPUSHARE_ZIG=OFF",
+        "-DGPUSHARE_WERROR=ON",
+        "-DGPUSHARE_TESTS=ON",
+        f"-DGPUSHARE_SANITIZE={sanitize}",
         f"-DGPUSHARE_DRIVER_DIR={folder}/lib/simulator",
     )
     return folder
@@ -31,7 +41,11 @@ def build_and_test(name: str, sanitize: str = "") -> None:
     run("cmake", "--build", folder, "--parallel", "2", *what)
     run(
         *(FIXED_ADDRESSES if sanitize == "thread" and _may_fix_addresses() else ()),
-        *("ctest", "--test-dir", folder, "--output-on-failure", "--no-tests=error"),
+        "ctest",
+        "--test-dir",
+        folder,
+        "--output-on-failure",
+        "--no-tests=error",
         env={
             "ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1",
             "UBSAN_OPTIONS": "print_stacktrace=1",

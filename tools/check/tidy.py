@@ -41,7 +41,12 @@ def check() -> None:
             return ""
         try:
             run(
-                *(program, "--quiet", "--warnings-as-errors=*", "-p", folder, file),
+                program,
+                "--quiet",
+                "--warnings-as-errors=*",
+                "-p",
+                folder,
+                file,
                 telling=" error: ",
             )
         except Failure as failure:

@@ -30,8 +30,20 @@ MIB = 1 << 20
 #: Those of allocation_paths.c, in the order in which frameworks use them, without external memory:
 #: on a real driver, only another interface (Vulkan, OpenGL) can export it.
 ALLOCATION_PATHS = (
-    *("buffer", "pitch", "managed", "async", "async_ptsz", "pool", "pool_ptsz"),
-    *("physical", "mapped", "array", "mipmapped", "graph", "module", "limit"),
+    "buffer",
+    "pitch",
+    "managed",
+    "async",
+    "async_ptsz",
+    "pool",
+    "pool_ptsz",
+    "physical",
+    "mapped",
+    "array",
+    "mipmapped",
+    "graph",
+    "module",
+    "limit",
 )
 #: Of these one larger one is taken, not one more: there is one heap, and graphs of one stream use
 #: the same memory one after another.
@@ -41,8 +53,16 @@ ONE_AT_A_TIME = ("graph", "limit")
 COARSE_BYTES = dict.fromkeys(("async", "pool", "graph", "module", "limit"), 64 * MIB)
 PLAIN = "dlopen"
 LOOKUPS = (
-    *("linked", "global", "deepbind", "dlmopen", "absolute", "dlvsym"),
-    *("procaddress", "procaddress-per-thread", "procaddress-of-procaddress", "procaddress-v1"),
+    "linked",
+    "global",
+    "deepbind",
+    "dlmopen",
+    "absolute",
+    "dlvsym",
+    "procaddress",
+    "procaddress-per-thread",
+    "procaddress-of-procaddress",
+    "procaddress-v1",
 )
 KINDS = {
     getattr(abi, name): name.removeprefix("KIND_").lower()

@@ -10,13 +10,32 @@ from tools.model.scenarios import SCENARIOS, ModelResult, play
 from tools.model.synchronising import SYNCHRONISING, judge
 
 HEAD = (
-    *("", "scenario", "native: used", "err", "busy", "p99"),
-    *("gated: used", "err", "busy", "p99", "/s"),
+    "",
+    "scenario",
+    "native: used",
+    "err",
+    "busy",
+    "p99",
+    "gated: used",
+    "err",
+    "busy",
+    "p99",
+    "/s",
 )
 
 SYNCHRONISING_HEAD = (
-    *("", "scenario", "alone", "native: used", "busy", "attainable"),
-    *("gated: used", "err", "busy", "of native", "p99", "/s"),
+    "",
+    "scenario",
+    "alone",
+    "native: used",
+    "busy",
+    "attainable",
+    "gated: used",
+    "err",
+    "busy",
+    "of native",
+    "p99",
+    "/s",
 )
 
 
@@ -49,12 +68,16 @@ def _print_synchronising(key: str) -> None:
     judged = judge(scenario)
     gated = judged.gated
     row = [
-        *(key, scenario.what, _list(judged.alone), _list(list(judged.native.got.values()))),
+        key,
+        scenario.what,
+        _list(judged.alone),
+        _list(list(judged.native.got.values())),
         f"{judged.native.busy:.1f}",
         f"{judged.attainable:.1f}" if judged.attainable else "",
         _list(list(gated.got.values())),
         f"{judged.mean_error:.2f}/{judged.max_error:.2f}",
-        *(f"{gated.busy:.1f}", f"{judged.of_native:.1f}"),
+        f"{gated.busy:.1f}",
+        f"{judged.of_native:.1f}",
         " ".join(
             f"{gated.p99[name]:.1f} (native {judged.native.p99[name]:.1f})" for name in gated.p99
         ),

@@ -127,8 +127,13 @@ def library() -> ctypes.CDLL:
 
 def _c(share: ShareStruct) -> CShare:
     return CShare(
-        *(share.permille, share.capped, share.online, share.priority, share.gang),
-        *(share.measured, share.correction_permille),
+        share.permille,
+        share.capped,
+        share.online,
+        share.priority,
+        share.gang,
+        share.measured,
+        share.correction_permille,
     )
 
 

@@ -32,8 +32,15 @@ _C_TESTS: Final = {
     "scheduler": ("tests/c/scheduler",),
 }
 _FLAGS: Final = (
-    *("-std=gnu11", "-D_GNU_SOURCE=", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror"),
-    *("-Iruntime", "-Ilibhook/include"),
+    "-std=gnu11",
+    "-D_GNU_SOURCE=",
+    "-O1",
+    "-Wall",
+    "-Wextra",
+    "-Wconversion",
+    "-Werror",
+    "-Iruntime",
+    "-Ilibhook/include",
 )
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 

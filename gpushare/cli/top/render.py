@@ -64,7 +64,7 @@ def frame(snapshot: TopSnapshot, view: TableView, size: Size, *, alarm: str, foo
     page = max(0, size.lines - len(above) - len(below) - 2)
     top = _scrolled(view.top, at, page, len(found))
     heading, *body = table_lines(
-        *(found, size.columns, size.unicode, view), selected=at, shown=slice(top, top + page)
+        found, size.columns, size.unicode, view, selected=at, shown=slice(top, top + page)
     )
     body += [()] * (page - len(body))
     missing = [name for name in ("ISOLATION", "STATE") if name not in heading[0][0]]

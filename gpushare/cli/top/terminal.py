@@ -26,8 +26,13 @@ if TYPE_CHECKING:
     from gpushare.cli.top.render import Line
 
 _SIGNALS: Final = (
-    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
-    *(signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT),
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGWINCH,
+    signal.SIGTSTP,
+    signal.SIGCONT,
 )
 _ESCAPE_MS: Final = (
     25  # how long after ESC the rest of a key sequence may take; the default of curses is 1000

@@ -117,7 +117,11 @@ def _ask(identity: str, path: Path, seconds: float) -> ContainerName | None:
         labels = dict(document.get("Config", {}).get("Labels") or {})
         return ContainerName(engine, str(document["Name"]).removeprefix("/"), labels)
     except (
-        *(OSError, http.client.HTTPException, ValueError, LookupError, TypeError),
+        OSError,
+        http.client.HTTPException,
+        ValueError,
+        LookupError,
+        TypeError,
         AttributeError,  # of what is no object
     ):
         return None

@@ -61,7 +61,10 @@ def _parts(
     driver = node.loaded()
     return tuple(
         TenantCardUsage(
-            *(holder.file, holder.title, card, allocation.burst_limit_bytes),
+            holder.file,
+            holder.title,
+            card,
+            allocation.burst_limit_bytes,
             holder.reserved_cores(allocation, node.policy_of(allocation.uuid)),
         )
         for holder in holders

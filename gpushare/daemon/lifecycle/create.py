@@ -215,9 +215,12 @@ def _wait_and_reserve(
 ) -> TenantRecord:
     """Reserve as soon as there is room, within the container's GPUSHARE_WAIT; as `_reserve`."""
     waiting = WaitingCreate(
-        *(applicant.name or bundle.identity[:12], bundle.maker),
-        *(request.quota, request.placed.cards),
-        *(bundle.check, bundle.waits),
+        applicant.name or bundle.identity[:12],
+        bundle.maker,
+        request.quota,
+        request.placed.cards,
+        bundle.check,
+        bundle.waits,
     )
     with granted(waiting, state, queue) as secret:
         shown = replace(request, secret=secret or request.secret)

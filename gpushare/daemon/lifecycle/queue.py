@@ -220,7 +220,10 @@ class Queue:
             expires=self._clock.boot() + limits.start_timeout_seconds,
             allocations=tuple(
                 CardAllocation(
-                    *(card.card.uuid, card.memory_bytes, card.cores, card.whole),
+                    card.card.uuid,
+                    card.memory_bytes,
+                    card.cores,
+                    card.whole,
                     memory_limit_bytes=resolved.effective.memory_limit_bytes,
                     managed_bytes=managed,
                 )

@@ -217,7 +217,9 @@ def _allocation(grant: GrantPage, number: int) -> CardAllocation:
     if managed_bytes >= 1 << 53:
         raise ValueError(f"{managed_bytes} bytes of managed memory is not a valid allocation")
     return CardAllocation(
-        *(grant.uuid(number), memory_bytes, cores),
+        grant.uuid(number),
+        memory_bytes,
+        cores,
         memory_limit_bytes=more,
         managed_bytes=managed_bytes,
     )

@@ -320,8 +320,10 @@ def _entry(
         cgroup=applicant.cgroup,
         allocations=tuple(
             CardAllocation(
-                *(card.card.uuid, card.memory_bytes),
-                *(card.cores if applicant.claim else effective.cores, card.whole),
+                card.card.uuid,
+                card.memory_bytes,
+                card.cores if applicant.claim else effective.cores,
+                card.whole,
                 memory_limit_bytes=effective.memory_limit_bytes,
             )
             for card in placed

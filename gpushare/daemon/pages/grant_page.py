@@ -292,6 +292,11 @@ class GrantPage:
 def _wake(word: ctypes.c_uint32) -> None:
     """Wake the processes that wait for `word` (futex(2))."""
     _libc.syscall(
-        *(ctypes.c_long(_SYS_FUTEX), ctypes.byref(word)),
-        *(ctypes.c_int(_FUTEX_WAKE), ctypes.c_int(_ALL), None, None, ctypes.c_int(0)),
+        ctypes.c_long(_SYS_FUTEX),
+        ctypes.byref(word),
+        ctypes.c_int(_FUTEX_WAKE),
+        ctypes.c_int(_ALL),
+        None,
+        None,
+        ctypes.c_int(0),
     )

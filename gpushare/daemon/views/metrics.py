@@ -69,7 +69,11 @@ def tenant_rows(state: DaemonState) -> Iterator[TenantRow]:
         return
     # Each is replaced, never changed.
     published = (
-        *(state.node.driver, observed.usage, observed.compute, observed.peaks, observed.findings),
+        state.node.driver,
+        observed.usage,
+        observed.compute,
+        observed.peaks,
+        observed.findings,
         state.node.card_overrides.all(),
     )
     for record in state.ledger.entries.values():
@@ -82,7 +86,9 @@ def tenant_rows(state: DaemonState) -> Iterator[TenantRow]:
         claims, sums = pages.claims_and_sums()
         sources = (*published, record, claims, state.ledger.freezes.of(record.key))
         figures = (
-            *(pages.denials.total, pages.denials.seen, observed.idle.get(record.key)),
+            pages.denials.total,
+            pages.denials.seen,
+            observed.idle.get(record.key),
             observed.waiting.get(record.key),
             *(pages.grant.overhead_bytes(number) for number in range(len(sums))),
             *(pages.grant.limit_bytes(number) for number in range(len(sums))),

@@ -130,7 +130,7 @@ def _container(
                     found[of] = figure
         return found.items()
 
-    labels: Labels = (*("namespace", "pod", "container", "vdevice_index", "device_uuid"), "zone")
+    labels: Labels = ("namespace", "pod", "container", "vdevice_index", "device_uuid", "zone")
     family = Family(names[0], "gauge", labels, text, samples, f"gpushare_container_{source}")
     return _Named(family, names[1], _LEGACY_PART)
 
@@ -154,7 +154,7 @@ def _allocated(
                     labels = (namespace, snapshot.node, pod, str(number), part["uuid"], _ZONE)
                     yield labels, value(latest[name], part)
 
-    labels: Labels = (*("namespace", "node", "pod", "container_index", "device_uuid"), "zone")
+    labels: Labels = ("namespace", "node", "pod", "container_index", "device_uuid", "zone")
     family = Family(names[0], "gauge", labels, text, samples, f"gpushare_container_{source}")
     return _Named(family, names[1], _LEGACY_PART)
 
@@ -171,48 +171,62 @@ def _cores(tenant: TenantRow, part: TenantCard) -> float:
 _MONITOR: Final = (
     _card(
         ("hami_host_gpu_memory_used_bytes", "HostGPUMemoryUsage"),
-        *("Memory in use on the card, in bytes.", "memory_used_bytes"),
-        *(lambda card: card["used_bytes"], _HOST),
+        "Memory in use on the card, in bytes.",
+        "memory_used_bytes",
+        lambda card: card["used_bytes"],
+        _HOST,
     ),
     _card(
         ("hami_host_gpu_utilization_ratio", "HostCoreUtilization"),
-        *("Utilization of the card, in percent.", "utilization_ratio"),
-        *(lambda card: card["utilization"], _HOST),
+        "Utilization of the card, in percent.",
+        "utilization_ratio",
+        lambda card: card["utilization"],
+        _HOST,
     ),
     _card(
         ("hami_host_gpu_memory_controller_utilization_ratio", ""),
         "Utilization of the memory interface, in percent.",
-        *("memory_copy_utilization_ratio", sensor("memory_copy_percent"), _HOST[1:]),
+        "memory_copy_utilization_ratio",
+        sensor("memory_copy_percent"),
+        _HOST[1:],
     ),
     _card(
         ("hami_host_gpu_temperature_celsius", ""),
         "Temperature of the card, in degrees Celsius.",
-        *("temperature_celsius", sensor("temperature_celsius"), _HOST),
+        "temperature_celsius",
+        sensor("temperature_celsius"),
+        _HOST,
     ),
     _card(
         ("hami_host_gpu_power_usage_watts", ""),
-        *("Power draw of the card, in watts.", "power_watts"),
-        *(sensor("power_milliwatts", 1e-3), _HOST),
+        "Power draw of the card, in watts.",
+        "power_watts",
+        sensor("power_milliwatts", 1e-3),
+        _HOST,
     ),
     _ecc_errors(),
     _container(
         ("hami_vgpu_memory_used_bytes", "vGPU_device_memory_usage_in_bytes"),
-        *("vGPU memory in use, in bytes.", "memory_used_bytes"),
+        "vGPU memory in use, in bytes.",
+        "memory_used_bytes",
         lambda _, part: part["used_bytes"],
     ),
     _container(
         ("hami_vgpu_memory_limit_bytes", "vGPU_device_memory_limit_in_bytes"),
-        *("vGPU memory limit, in bytes.", "memory_limit_bytes"),
+        "vGPU memory limit, in bytes.",
+        "memory_limit_bytes",
         lambda _, part: part["limit_bytes"],
     ),
     _container(
         ("hami_container_device_memory_bytes", "Device_memory_desc_of_container"),
-        *("Memory of the card that the container uses, in bytes.", "memory_used_bytes"),
+        "Memory of the card that the container uses, in bytes.",
+        "memory_used_bytes",
         lambda _, part: part["used_bytes"],
     ),
     _container(
         ("hami_container_device_utilization_ratio", "Device_utilization_desc_of_container"),
-        *("Utilization of the card by the container, in percent.", "cores_utilization_ratio"),
+        "Utilization of the card by the container, in percent.",
+        "cores_utilization_ratio",
         lambda _, part: part["utilization"],
     ),
     _container(
@@ -223,51 +237,66 @@ _MONITOR: Final = (
     ),
     _container(
         ("hami_vgpu_memory_context_bytes", ""),
-        *("Memory of contexts, in bytes.", "memory_used_bytes"),
+        "Memory of contexts, in bytes.",
+        "memory_used_bytes",
         lambda _, part: part["kinds"]["contexts"],
     ),
     _container(
         ("hami_vgpu_memory_module_bytes", ""),
-        *("Memory of modules, in bytes.", "memory_used_bytes"),
+        "Memory of modules, in bytes.",
+        "memory_used_bytes",
         lambda _, part: part["kinds"]["modules"],
     ),
     _container(
         ("hami_vgpu_memory_buffer_bytes", ""),
-        *("All other memory, in bytes.", "memory_used_bytes", _buffers),
+        "All other memory, in bytes.",
+        "memory_used_bytes",
+        _buffers,
     ),
 )
 _OF_SCHEDULER: Final = (
     _card(
         ("hami_gpu_memory_limit_bytes", "GPUDeviceMemoryLimit"),
-        *("Memory of the card, in bytes.", "memory_capacity_bytes"),
+        "Memory of the card, in bytes.",
+        "memory_capacity_bytes",
         lambda card: card["memory_bytes"],
     ),
     _card(
         ("hami_gpu_core_limit_ratio", "GPUDeviceCoreLimit"),
-        *("Compute of the card, in percent: 100.", "cores_allocated_ratio"),
+        "Compute of the card, in percent: 100.",
+        "cores_allocated_ratio",
         lambda _: float(_CORES),
     ),
     _card(
         ("hami_gpu_memory_allocated_bytes", "GPUDeviceMemoryAllocated"),
-        *("Memory allocated to containers, in bytes.", "memory_allocated_bytes"),
+        "Memory allocated to containers, in bytes.",
+        "memory_allocated_bytes",
         lambda card: card["allocated_bytes"],
         ("node", "device_uuid", "device_index", "device_cores", "device_type"),
     ),
     _card(
         ("hami_gpu_shared_count", "GPUDeviceSharedNum"),
-        *("Containers on the card.", "tenants", lambda card: card["tenants"]),
+        "Containers on the card.",
+        "tenants",
+        lambda card: card["tenants"],
     ),
     _card(
         ("hami_gpu_core_allocated_ratio", "GPUDeviceCoreAllocated"),
-        *("Compute allocated to containers, in percent.", "cores_allocated_ratio"),
+        "Compute allocated to containers, in percent.",
+        "cores_allocated_ratio",
         lambda card: 100 - card["cores_available"],
     ),
     _card(
         ("hami_node_gpu_overview", "nodeGPUOverview"),
-        *("Memory allocated to containers, in bytes.", "memory_allocated_bytes"),
+        "Memory allocated to containers, in bytes.",
+        "memory_allocated_bytes",
         lambda card: card["allocated_bytes"],
         (
-            *("node", "device_uuid", "device_index", "device_cores", "device_memory_limit"),
+            "node",
+            "device_uuid",
+            "device_index",
+            "device_cores",
+            "device_memory_limit",
             "device_type",
         ),
     ),
@@ -280,12 +309,15 @@ _OF_SCHEDULER: Final = (
     ),
     _allocated(
         ("hami_vgpu_memory_allocated_bytes", "vGPUMemoryAllocated"),
-        *("Memory allocated to the container, in bytes.", "memory_quota_bytes"),
+        "Memory allocated to the container, in bytes.",
+        "memory_quota_bytes",
         lambda _, part: part["quota_bytes"],
     ),
     _allocated(
         ("hami_vgpu_core_allocated_ratio", "vGPUCoreAllocated"),
-        *("Compute allocated to the container, in percent.", "cores_quota_ratio", _cores),
+        "Compute allocated to the container, in percent.",
+        "cores_quota_ratio",
+        _cores,
     ),
 )
 CURRENT: Final = tuple(each.family for each in (*_MONITOR, *_OF_SCHEDULER))

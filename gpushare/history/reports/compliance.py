@@ -134,7 +134,7 @@ def _episodes(source: ReportSource) -> list[_Episode]:
             episode = current.get(place)
             if episode is None or (episode.end and action != "killed"):
                 episode = _Episode(
-                    *(key, _program(event), event["card"], kind, event["time"], source.end)
+                    key, _program(event), event["card"], kind, event["time"], source.end
                 )
                 current[place] = episode
                 made.append(episode)

@@ -22,7 +22,15 @@ if TYPE_CHECKING:
 
 #: What rows can be grouped by, besides `label:KEY`.
 LABELS: Final = (
-    *("container", "card", "namespace", "pod", "user", "mode", "policy", "engine", "node"),
+    "container",
+    "card",
+    "namespace",
+    "pod",
+    "user",
+    "mode",
+    "policy",
+    "engine",
+    "node",
 )
 LABEL_PREFIX: Final = "label:"
 

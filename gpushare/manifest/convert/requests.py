@@ -30,9 +30,17 @@ _SHARED: Final = (
     "class_",
 )
 _ANY: Final = (
-    *("profile", "allow", "deny", "compute_capability"),
-    *("placement", "numa", "oversubscribe", "backend", "idle_after_seconds"),
-    *("time_limit_seconds", "wait_seconds"),
+    "profile",
+    "allow",
+    "deny",
+    "compute_capability",
+    "placement",
+    "numa",
+    "oversubscribe",
+    "backend",
+    "idle_after_seconds",
+    "time_limit_seconds",
+    "wait_seconds",
 )
 Meaning = dict[str, object]
 

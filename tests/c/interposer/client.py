@@ -154,7 +154,8 @@ def alloc_async(size: int, suffix: str = "", stream: c_void_p | None = None) -> 
 class Properties(ctypes.Structure):
     _fields_ = (
         *((name, c_int) for name in ("type", "handle_types", "location_type", "location_id")),
-        *(("win32", c_void_p), ("flags", c_uint64)),
+        ("win32", c_void_p),
+        ("flags", c_uint64),
     )
 
 
@@ -296,8 +297,12 @@ def ipc_close(pointer: int) -> None:
 
 class External(ctypes.Structure):
     _fields_ = (
-        *(("type", c_int), ("fd", c_uint64), ("name", c_uint64)),  # a union of two words
-        *(("size", c_uint64), ("flags", c_uint), ("reserved", c_uint * 16)),
+        ("type", c_int),
+        ("fd", c_uint64),
+        ("name", c_uint64),  # a union of two words
+        ("size", c_uint64),
+        ("flags", c_uint),
+        ("reserved", c_uint * 16),
     )
 
 
@@ -324,8 +329,10 @@ def buffer_in(memory: int, size: int, offset: int = 0) -> int:
 class PoolProperties(ctypes.Structure):
     _fields_ = (
         *((name, c_int) for name in ("type", "handle_types", "location_type", "location_id")),
-        *(("win32", c_void_p), ("max_size", c_size_t)),
-        *(("usage", ctypes.c_ushort), ("reserved", ctypes.c_ubyte * 54)),
+        ("win32", c_void_p),
+        ("max_size", c_size_t),
+        ("usage", ctypes.c_ushort),
+        ("reserved", ctypes.c_ubyte * 54),
     )
 
 
@@ -358,15 +365,20 @@ def pool_trim(pool: c_void_p, keep: int = 0) -> None:
 
 class AllocationNodeParameters(ctypes.Structure):
     _fields_ = (
-        *(("pool", PoolProperties), ("access", c_void_p)),
-        *(("access_count", c_size_t), ("size", c_size_t), ("pointer", c_uint64)),
+        ("pool", PoolProperties),
+        ("access", c_void_p),
+        ("access_count", c_size_t),
+        ("size", c_size_t),
+        ("pointer", c_uint64),
     )
 
 
 class InstantiateParameters(ctypes.Structure):
     _fields_ = (
-        *(("flags", c_uint64), ("stream", c_void_p)),
-        *(("error_node", c_void_p), ("result", c_int)),
+        ("flags", c_uint64),
+        ("stream", c_void_p),
+        ("error_node", c_void_p),
+        ("result", c_int),
     )
 
 

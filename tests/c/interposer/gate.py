@@ -28,8 +28,13 @@ _FUTEX_WAKE: Final = 1
 def wake(word: ctypes.c_uint32) -> None:
     """Wake all that wait for a futex word of a page."""
     ctypes.CDLL(None).syscall(
-        *(ctypes.c_long(_SYS_FUTEX), ctypes.byref(word), ctypes.c_int(_FUTEX_WAKE)),
-        *(ctypes.c_int(0x7FFFFFFF), None, None, ctypes.c_int(0)),
+        ctypes.c_long(_SYS_FUTEX),
+        ctypes.byref(word),
+        ctypes.c_int(_FUTEX_WAKE),
+        ctypes.c_int(0x7FFFFFFF),
+        None,
+        None,
+        ctypes.c_int(0),
     )
 
 

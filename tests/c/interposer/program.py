@@ -13,8 +13,21 @@ NOT_PERMITTED: Final = 800
 
 #: Every lookup of allocation_paths.c to take memory, in the order in which frameworks come to them.
 ALLOCATION_PATHS: Final = (
-    *("buffer", "pitch", "managed", "async", "async_ptsz", "pool", "pool_ptsz"),
-    *("physical", "mapped", "array", "mipmapped", "graph", "module", "limit", "external"),
+    "buffer",
+    "pitch",
+    "managed",
+    "async",
+    "async_ptsz",
+    "pool",
+    "pool_ptsz",
+    "physical",
+    "mapped",
+    "array",
+    "mipmapped",
+    "graph",
+    "module",
+    "limit",
+    "external",
 )
 
 

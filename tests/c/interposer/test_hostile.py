@@ -19,7 +19,9 @@ from .program import DriverProgram, RefusedByDriver
 from .tenant import MIB
 
 BORDERS = (
-    *(abi.STATUS_HEADER_HIGH_WATER, abi.STATUS_PROCESS_OFFSET, abi.STATUS_USAGE_OFFSET),
+    abi.STATUS_HEADER_HIGH_WATER,
+    abi.STATUS_PROCESS_OFFSET,
+    abi.STATUS_USAGE_OFFSET,
     *(abi.status_usage_offset(0) + field for field in (abi.USAGE_PENDING, abi.USAGE_EXPORTED)),
     *(abi.status_usage_offset(0) + field for field in (abi.USAGE_IMPORTED, abi.USAGE_DETAIL)),
 )

@@ -170,7 +170,8 @@ def accounting(pid: int) -> list[int]:
     return [
         nvml("nvmlDeviceGetAccountingStats", cards()[0], pid, first),
         nvml("nvmlDeviceGetAccountingStats_v2", cards()[0], second),
-        *(first[1], second[4]),
+        first[1],
+        second[4],
     ]
 
 

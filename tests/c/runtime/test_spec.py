@@ -31,8 +31,14 @@ from .spec import (
 CONTAINERD_HOOK = with_hook(
     "/usr/bin/containerd",
     "prestart",
-    *("oci-hook", "--", "/usr/bin/nvidia-container-cli", "--load-kmods", "configure"),
-    *("--device=0", "--pid={{pid}}", "{{rootfs}}"),
+    "oci-hook",
+    "--",
+    "/usr/bin/nvidia-container-cli",
+    "--load-kmods",
+    "configure",
+    "--device=0",
+    "--pid={{pid}}",
+    "{{rootfs}}",
 )
 
 

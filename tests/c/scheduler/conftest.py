@@ -18,18 +18,16 @@ from .tenant import ScheduledTenant
 SOURCES: Final = ROOT / "scheduler"
 # All but the policy.
 _PROGRAM: Final = (
-    *(
-        "main",
-        "wakeup",
-        "control",
-        "cards",
-        "loop",
-        "grant_page",
-        "priority",
-        "privileges",
-        "tenant",
-        "status_page",
-    ),
+    "main",
+    "wakeup",
+    "control",
+    "cards",
+    "loop",
+    "grant_page",
+    "priority",
+    "privileges",
+    "tenant",
+    "status_page",
 )
 
 

@@ -69,7 +69,7 @@ class ScheduledTenant:
         """Write the work of process `number`, and wake the scheduler."""
         change = self._changes[card, number] = self._changes.get((card, number), 0) + 1
         record = abi.WORK.pack(
-            *(change, waiting, busy_ns, since_ns, pending_ns, submitted, ended, 0, 0, change)
+            change, waiting, busy_ns, since_ns, pending_ns, submitted, ended, 0, 0, change
         )
         status = self.pages.status.fd
         os.pwrite(status, record, abi.status_work_offset(card, number))

@@ -51,8 +51,15 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     program = source.with_suffix("")
     subprocess.run(
         [
-            *("cc", "-std=c11", "-Wall", "-Werror", f"-I{SOURCES}", f"-I{ROOT}/libhook/include"),
-            *(str(source), "-o", str(program)),
+            "cc",
+            "-std=c11",
+            "-Wall",
+            "-Werror",
+            f"-I{SOURCES}",
+            f"-I{ROOT}/libhook/include",
+            str(source),
+            "-o",
+            str(program),
         ],
         check=True,
     )

@@ -169,7 +169,11 @@ def test_commands_reach_the_daemon_through_the_folder_of_a_namespace(control: Mp
     done = subprocess.run(
         [
             str(control.machine.simulator.mps_control),
-            *("namespace", "set", "a", "--server=s", "--active-thread-percentage=100"),
+            "namespace",
+            "set",
+            "a",
+            "--server=s",
+            "--active-thread-percentage=100",
         ],
         env=client(control, "s", "a").env,
         timeout=SECONDS,
@@ -275,7 +279,12 @@ def test_partitions_change_while_the_card_has_no_clients(control: MpsDaemon) -> 
 def test_the_remainder_goes_to_the_partition_that_asks_for_it(control: MpsDaemon) -> None:
     printed = control.must(
         "sm-partition",
-        *("create", "p", "--server=s", "--device=0", "--chunks=2", "--include-remainder=true"),
+        "create",
+        "p",
+        "--server=s",
+        "--device=0",
+        "--chunks=2",
+        "--include-remainder=true",
     )
     assert "(sm-count=20)" in printed
 

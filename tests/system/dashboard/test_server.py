@@ -77,10 +77,19 @@ def test_the_token_of_a_file_can_be_changed_and_is_not_printed(
 @pytest.mark.parametrize(
     ("host", "known"),
     [
-        *(("127.0.0.1:9465", True), ("LOCALHOST:1", True), ("[::1]:9465", True), ("[::1]", True)),
-        *(("10.0.0.7:9465", True), ("gpu.example.org:9465", True), (socket.gethostname(), True)),
-        *(("evil.example:9465", False), ("127.0.0.1.evil.example", False), ("", False)),
-        *(("localhost.evil.example", False), ("x@127.0.0.1", False), ("127.0.0.1:9465:1", False)),
+        ("127.0.0.1:9465", True),
+        ("LOCALHOST:1", True),
+        ("[::1]:9465", True),
+        ("[::1]", True),
+        ("10.0.0.7:9465", True),
+        ("gpu.example.org:9465", True),
+        (socket.gethostname(), True),
+        ("evil.example:9465", False),
+        ("127.0.0.1.evil.example", False),
+        ("", False),
+        ("localhost.evil.example", False),
+        ("x@127.0.0.1", False),
+        ("127.0.0.1:9465:1", False),
     ],
 )
 def test_a_name_that_another_site_made_point_here_gets_nothing(

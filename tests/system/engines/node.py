@@ -134,9 +134,16 @@ class CriNode:
 
     def _configure(self) -> None:
         argv = [
-            *(*self.stack.cli, "runtime", "configure", "--runtime", "containerd"),
-            *("--config", str(self.config), "--set-as-default"),
-            *("--launcher", str(self.stack.installation.launcher)),
+            *self.stack.cli,
+            "runtime",
+            "configure",
+            "--runtime",
+            "containerd",
+            "--config",
+            str(self.config),
+            "--set-as-default",
+            "--launcher",
+            str(self.stack.installation.launcher),
         ]
         subprocess.run(argv, check=True, capture_output=True, env=self.stack.environment)
 

@@ -43,8 +43,11 @@ RESOURCE = "gpushare.io/memory-gib"
 DAEMON = {"bridge": "none", "iptables": False, "ip6tables": False, "ip-forward": False}
 #: Takes memory by the driver's own library, and waits.
 BYPASS = (
-    *(image.PROGRAM, "--library", "/opt/gpushare/driver/libcuda.so.1"),
-    *(f"alloc {9 * GIB}", "spin 4000000 1000000"),
+    image.PROGRAM,
+    "--library",
+    "/opt/gpushare/driver/libcuda.so.1",
+    f"alloc {9 * GIB}",
+    "spin 4000000 1000000",
 )
 UNLIMITED = "[Unit]\nStartLimitIntervalSec=0\n"
 

@@ -108,12 +108,26 @@ def podman(stack: Stack) -> EngineClient:
     made = EngineClient(
         stack,
         argv=(
-            *("podman", *storage, "--storage-driver", "vfs", "--events-backend", "file"),
-            *("--cgroup-manager", "cgroupfs", "--runtime", str(stack.installation.launcher)),
+            "podman",
+            *storage,
+            "--storage-driver",
+            "vfs",
+            "--events-backend",
+            "file",
+            "--cgroup-manager",
+            "cgroupfs",
+            "--runtime",
+            str(stack.installation.launcher),
         ),
         options=(
-            *("--network", "none", "--cgroup-parent", f"/{stack.cgroup}"),
-            *("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1000:1000"),
+            "--network",
+            "none",
+            "--cgroup-parent",
+            f"/{stack.cgroup}",
+            "--ulimit",
+            "nofile=1024:1024",
+            "--ulimit",
+            "nproc=1000:1000",
         ),
     )
     loaded = made.call("load", data=image.build(stack.installation.probe))

@@ -16,8 +16,22 @@ from .container import RuntimeContainer, RuntimeNamespace
 
 #: What an engine might be talked into as a container's name.
 IDS = (
-    *("--root=/x", "-b/x", "--bundle=/x", "--", "..", "../../../../etc/x", "/etc/x", "a/../../b"),
-    *(".", "", 'a"}\n{"event":"forged"}', "$(touch x)", "\udcff", "a" * 128, "a" * 5000, "%s%n"),
+    "--root=/x",
+    "-b/x",
+    "--bundle=/x",
+    "--",
+    "..",
+    "../../../../etc/x",
+    "/etc/x",
+    "a/../../b",
+    ".",
+    "",
+    'a"}\n{"event":"forged"}',
+    "$(touch x)",
+    "\udcff",
+    "a" * 128,
+    "a" * 5000,
+    "%s%n",
 )
 
 GOOD = re.compile(r"a+")
@@ -45,8 +59,13 @@ def spoken(container: RuntimeContainer, *words: str) -> tuple[int, str]:
 #: What gpushared writes by itself: the ledger with its copies, both histories, what contexts were
 #: measured to take, folders that are ready for the next tenants; and its scheduler.
 _LIVE = (
-    *("run/ledger", "run/copies", "state/history", "state/metrics-history"),
-    *("state/contexts.json", "/tenants/.", "run/scheduler.sock"),
+    "run/ledger",
+    "run/copies",
+    "state/history",
+    "state/metrics-history",
+    "state/contexts.json",
+    "/tenants/.",
+    "run/scheduler.sock",
 )
 
 

@@ -26,8 +26,17 @@ LIBRARIES = "usr/lib/x86_64-linux-gnu"
 CACHE = "etc/ld.so.cache"
 #: What is reached for in a rootfs when a container gets a share.
 REACHED = (
-    *("etc", CACHE, "etc/ld.so.preload", LIBRARIES, f"{LIBRARIES}/libcuda.so.1", "usr/lib64"),
-    *("usr/local", "opt", "opt/gpushare", "opt/gpushare/tenant", "opt/gpushare/driver"),
+    "etc",
+    CACHE,
+    "etc/ld.so.preload",
+    LIBRARIES,
+    f"{LIBRARIES}/libcuda.so.1",
+    "usr/lib64",
+    "usr/local",
+    "opt",
+    "opt/gpushare",
+    "opt/gpushare/tenant",
+    "opt/gpushare/driver",
 )
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100

@@ -26,8 +26,19 @@ _NAMES: Final = {
 _MASK: Final = sum(_NAMES)
 #: What programs might take these files for: the loader's, the driver's, our own.
 _FILES: Final = (
-    *("ld.so.cache", "ld.so.preload", "ld.so.conf", "secret", "status", "grant", "socket"),
-    *("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libc.so.6", "evil.so", "hook"),
+    "ld.so.cache",
+    "ld.so.preload",
+    "ld.so.conf",
+    "secret",
+    "status",
+    "grant",
+    "socket",
+    "libcuda.so.1",
+    "libcuda.so",
+    "libnvidia-ml.so.1",
+    "libc.so.6",
+    "evil.so",
+    "hook",
 )
 
 

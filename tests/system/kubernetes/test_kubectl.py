@@ -98,12 +98,32 @@ def test_the_cards_of_a_node_are_as_its_exporter_reports_them(
     assert rows(done.stdout) == [
         ["NODE", *LS_HEADINGS],
         [
-            *("gpu-1", "0", "H200", "140 GiB", "12 GiB", "2 GiB", "3 GiB", "128 GiB"),
-            *("90 %", "2/16", "shared", "ok"),
+            "gpu-1",
+            "0",
+            "H200",
+            "140 GiB",
+            "12 GiB",
+            "2 GiB",
+            "3 GiB",
+            "128 GiB",
+            "90 %",
+            "2/16",
+            "shared",
+            "ok",
         ],
         [
-            *("gpu-1", "1", "H200", "140 GiB", "12 GiB", "0 B", "3 GiB", "-"),
-            *("90 %", "2/16", "unused,cordoned", "XID 79"),
+            "gpu-1",
+            "1",
+            "H200",
+            "140 GiB",
+            "12 GiB",
+            "0 B",
+            "3 GiB",
+            "-",
+            "90 %",
+            "2/16",
+            "unused,cordoned",
+            "XID 79",
         ],
     ]
     assert done.returncode == 4  # a card has a problem
@@ -117,10 +137,18 @@ def test_containers_are_those_of_the_contexts_namespace_unless_all_are_wanted(
     put_node(cluster, "gpu-1", "plugin")
     put_exporter(cluster, "gpu-1", busy, token=TOKEN)
     train = [
-        *("team", "train-0", "main", "gpu-1", "0", "3.0/4.0+2.0 GiB", "~30/30 %"),
-        *("burst-share", "25 %", "interposer"),
+        "team",
+        "train-0",
+        "main",
+        "gpu-1",
+        "0",
+        "3.0/4.0+2.0 GiB",
+        "~30/30 %",
+        "burst-share",
+        "25 %",
+        "interposer",
     ]
-    host = [*("-", "-", "train", "gpu-1", "0", "3.0/4.0+2.0 GiB", "paused"), *train[-3:]]
+    host = ["-", "-", "train", "gpu-1", "0", "3.0/4.0+2.0 GiB", "paused", *train[-3:]]
     done = kubectl.run("gpushare", "ps")
     assert (rows(done.stdout), done.stderr, done.returncode) == ([list(PS_HEADINGS), train], "", 0)
     assert rows(kubectl.run("gpushare", "ps", "-A").stdout)[1:] == [host, train]
@@ -231,7 +259,12 @@ def test_slices_and_claims_say_what_is_allocated_on_a_node_that_does_not_answer(
     done = kubectl.run("gpushare", "ls")
     assert rows(done.stdout)[1:] == [
         [
-            *("gpu-1", "0", "NVIDIA H200", "139 GiB", "70 GiB", "-"),
+            "gpu-1",
+            "0",
+            "NVIDIA H200",
+            "139 GiB",
+            "70 GiB",
+            "-",
             "69 GiB",
             "40 %",
             "1/16",
@@ -239,8 +272,17 @@ def test_slices_and_claims_say_what_is_allocated_on_a_node_that_does_not_answer(
             "-",
         ],
         [
-            *("gpu-1", "1", "NVIDIA H200", "139 GiB", "0 B", "-", "-", "0 %", "0/16"),
-            *("-,cordoned", "-"),
+            "gpu-1",
+            "1",
+            "NVIDIA H200",
+            "139 GiB",
+            "0 B",
+            "-",
+            "-",
+            "0 %",
+            "0/16",
+            "-,cordoned",
+            "-",
         ],
     ]
     assert done.returncode == 4

@@ -25,8 +25,13 @@ NEXT = "0.1.99"
 MIB = 1 << 20
 BOOTED = (13,)
 OTHERS = (
-    *("/tmp", "/var/tmp", "/var/log", "/var/cache"),
-    *("/var/lib/apt", "/var/lib/dpkg", "/var/lib/systemd"),
+    "/tmp",
+    "/var/tmp",
+    "/var/log",
+    "/var/cache",
+    "/var/lib/apt",
+    "/var/lib/dpkg",
+    "/var/lib/systemd",
     "/usr/share/python3/debpython/__pycache__",  # Debian's own tools write it when they run
 )
 PROBE = "/usr/local/lib/gpushare/current/lib/gpushare-probe"

@@ -19,8 +19,19 @@ from .machine import FOLDERS, BareMachine, OwnProcesses, next_source
 
 #: Those of every distribution (its package `filesystem`).
 _FOLDERS = (
-    *("bin", "etc", "tmp", "usr/bin", "usr/lib", "usr/local", "usr/sbin", "var/lib/rpm", "var/tmp"),
-    *("usr/share/doc", "usr/share/licenses", "usr/share/man/man1", "usr/share/man/man8"),
+    "bin",
+    "etc",
+    "tmp",
+    "usr/bin",
+    "usr/lib",
+    "usr/local",
+    "usr/sbin",
+    "var/lib/rpm",
+    "var/tmp",
+    "usr/share/doc",
+    "usr/share/licenses",
+    "usr/share/man/man1",
+    "usr/share/man/man8",
 )
 #: What glibc was split into; programs that are built for 2.17, such as the probe, name them.
 _GLIBC = ("libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1")
@@ -48,9 +59,15 @@ class RpmMachine(BareMachine):
         """Run rpm; --nodeps, because no package has /bin/sh here."""
         (loader,) = self.installer.glob("ld-linux-*")
         return self.run(
-            *("env", f"RPM_CONFIGDIR={self.installer}/config", str(loader)),
-            *("--library-path", str(self.installer), str(self.installer / "rpm")),
-            *("--dbpath=/var/lib/rpm", "--nodeps", *words),
+            "env",
+            f"RPM_CONFIGDIR={self.installer}/config",
+            str(loader),
+            "--library-path",
+            str(self.installer),
+            str(self.installer / "rpm"),
+            "--dbpath=/var/lib/rpm",
+            "--nodeps",
+            *words,
             check=check,
         ).stdout
 

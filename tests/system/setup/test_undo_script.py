@@ -344,7 +344,14 @@ def test_a_process_with_a_tenant_s_pages_is_found(tmp_path: Path) -> None:
         pytest.skip("needs root, for namespaces")
     done = subprocess.run(
         [
-            *("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c"),
+            "unshare",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--mount-proc",
+            "--kill-child",
+            "sh",
+            "-c",
             f"mount -t tmpfs none /opt && exec sh {script}",
         ],
         check=False,

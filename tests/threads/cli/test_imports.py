@@ -14,11 +14,33 @@ from tests.unit.cli.fake_daemon import AnsweringDaemon
 
 #: Modules that take long to import, and that these commands have no use for.
 HEAVY = {
-    *("asyncio", "curses", "email", "http", "logging", "ssl", "subprocess", "tempfile"),
-    *("google", "grpc", "jsonschema", "pynvml", "rich", "tomlkit", "yaml"),
-    *("gpushare.config", "gpushare.engines", "gpushare.exporter", "gpushare.knowledge"),
-    *("gpushare.manifest", "gpushare.oci", "gpushare.quota.parse", "gpushare.settings"),
-    *("gpushare.setup", "gpushare.simulator", "gpushare.verify", "importlib.metadata"),
+    "asyncio",
+    "curses",
+    "email",
+    "http",
+    "logging",
+    "ssl",
+    "subprocess",
+    "tempfile",
+    "google",
+    "grpc",
+    "jsonschema",
+    "pynvml",
+    "rich",
+    "tomlkit",
+    "yaml",
+    "gpushare.config",
+    "gpushare.engines",
+    "gpushare.exporter",
+    "gpushare.knowledge",
+    "gpushare.manifest",
+    "gpushare.oci",
+    "gpushare.quota.parse",
+    "gpushare.settings",
+    "gpushare.setup",
+    "gpushare.simulator",
+    "gpushare.verify",
+    "importlib.metadata",
 }
 PROGRAM = """\
 import json, sys

@@ -58,7 +58,10 @@ def busy(daemon: AnsweringDaemon) -> AnsweringDaemon:
 def test_ps_always_shows_the_isolation(cli: Cli, busy: AnsweringDaemon) -> None:
     lines, _ = shown(busy, "ps")
     assert re.split("  +", lines[0]) == [
-        *("CONTAINER", "MEMORY USED/QUOTA", "CORES USED/QUOTA", "ISOLATION")
+        "CONTAINER",
+        "MEMORY USED/QUOTA",
+        "CORES USED/QUOTA",
+        "ISOLATION",
     ]
     assert lines[3] == "not shown: THROTTLED, POLICY, CARD (the terminal is too narrow)"
     narrow, _ = shown(busy, "ps", columns=50)

@@ -74,7 +74,11 @@ def test_a_process_that_is_killed_is_started_again(kept: WatchedHistory) -> None
     second = kept.pid(but=first)
     wait_until(lambda: "gpushared is not running" in kept.history.fault)
     assert command_line(second)[-5:] == [
-        *(str(kept.config.socket), str(kept.config.state_dir / "metrics-history"), "7", "", ""),
+        str(kept.config.socket),
+        str(kept.config.state_dir / "metrics-history"),
+        "7",
+        "",
+        "",
     ]
 
 

@@ -329,8 +329,17 @@ def test_files_annotations_and_cards_are_read(
     file.write_text("# comment\nGPUSHARE_CORES=30\n\nPATH=/bin\nGPUSHARE_POLICY\n")
     monkeypatch.setenv("GPUSHARE_POLICY", "burst-share")
     request = found(
-        *("docker", "run", "--env-file", str(file), "--annotation", "gpushare.io/memory=4GiB"),
-        *("--gpus", "2", "--name", "train", "image"),
+        "docker",
+        "run",
+        "--env-file",
+        str(file),
+        "--annotation",
+        "gpushare.io/memory=4GiB",
+        "--gpus",
+        "2",
+        "--name",
+        "train",
+        "image",
     )
     assert request.variables == {"GPUSHARE_CORES": "30", "GPUSHARE_POLICY": "burst-share"}
     assert request.annotations == {"gpushare.io/memory": "4GiB"}
@@ -350,5 +359,12 @@ def test_other_commands_are_none_of_an_engine(words: tuple[str, ...]) -> None:
 def test_the_ticket_s_secret_is_not_among_the_arguments() -> None:
     words = ("docker", "--debug", "run", "--rm", "image", "run")
     assert with_ticket(words, found(*words).place) == (
-        *("docker", "--debug", "run", "--env", "GPUSHARE_TICKET", "--rm", "image", "run"),
+        "docker",
+        "--debug",
+        "run",
+        "--env",
+        "GPUSHARE_TICKET",
+        "--rm",
+        "image",
+        "run",
     )

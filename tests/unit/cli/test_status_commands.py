@@ -253,15 +253,17 @@ def test_set_sends_what_was_written_under_the_names_of_the_protocol(
 
 
 SET = (
-    *(
-        ("--profile", "small"),
-        ("--memory", "6GiB"),
-        ("--memory-limit", "8GiB"),
-        ("--cores", "040"),
-        ("--policy", POLICIES[0]),
-    ),
-    *(("--weight", "3"), ("--priority", "0"), ("--class", "online")),
-    *(("--idle-after", "2h"), ("--time-limit", "8h"), ("--over-quota", "kill")),
+    ("--profile", "small"),
+    ("--memory", "6GiB"),
+    ("--memory-limit", "8GiB"),
+    ("--cores", "040"),
+    ("--policy", POLICIES[0]),
+    ("--weight", "3"),
+    ("--priority", "0"),
+    ("--class", "online"),
+    ("--idle-after", "2h"),
+    ("--time-limit", "8h"),
+    ("--over-quota", "kill"),
 )
 
 
@@ -331,8 +333,22 @@ def test_a_card_that_is_not_there(cli: Cli, daemon: AnsweringDaemon) -> None:  #
 
 
 WIDE_ROW = (
-    *("train", "0", "3.9/4.0 GiB", "29.8/30 %", "fixed-share", "12 %", "interposer"),
-    *("30.1", "30.0", "30.0 %", "offline 5", "window", "600", "2", "1", "no"),
+    "train",
+    "0",
+    "3.9/4.0 GiB",
+    "29.8/30 %",
+    "fixed-share",
+    "12 %",
+    "interposer",
+    "30.1",
+    "30.0",
+    "30.0 %",
+    "offline 5",
+    "window",
+    "600",
+    "2",
+    "1",
+    "no",
 )
 
 

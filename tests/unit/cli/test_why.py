@@ -255,5 +255,6 @@ def test_for_an_unallocated_container_it_shows_the_reason(
     daemon.answers["why"] = answer(none)
     result = cli("why", "train")
     assert (result.exit_code, result.output) == (
-        *(0, "train has no GPU: add -e GPUSHARE_MEMORY=4GiB\n"),
+        0,
+        "train has no GPU: add -e GPUSHARE_MEMORY=4GiB\n",
     )

@@ -142,7 +142,12 @@ class FakeDriver:
         xids, self.xids = self.xids, ()
         now = time.monotonic_ns()
         return DriverSample(
-            *(now, uses, lost, self.busy, self.generation, xids),
+            now,
+            uses,
+            lost,
+            self.busy,
+            self.generation,
+            xids,
             compute_modes=self.modes,
             sensors=dict(self.sensors),
         )

@@ -302,7 +302,8 @@ def test_it_is_beside_the_use_and_takes_nothing_from_others(host_node: FakeDaemo
     [card] = tenant_status(record, host_node)["cards"]
     assert (card["used_bytes"], card["burst_used_bytes"]) == (5 * GIB, 0)
     assert (card["oversubscribed_bytes"], card["oversubscribed_limit_bytes"]) == (
-        *(16 * GIB, 16 * GIB),
+        16 * GIB,
+        16 * GIB,
     )
     report, _ = explain_memory(record, host_node)
     [row] = report["cards"]

@@ -138,7 +138,9 @@ def test_the_same_claim_again_is_the_same_answer_and_another_grant_is_refused(
     assert prepare(node, device(20), policy="best-effort", pods=(POD, "ff")) == first
     assert node.ask("claims")[0]["pods"] == [POD, "ff"]
     changes: list[tuple[int, dict[str, Any]]] = [
-        *((20, {"policy": "burst-share"}), (20, {}), (21, {"policy": "best-effort"}))
+        (20, {"policy": "burst-share"}),
+        (20, {}),
+        (21, {"policy": "best-effort"}),
     ]
     for gib, parameters in changes:
         with pytest.raises(ClaimChanged, match="Unprepare it first"):
@@ -393,11 +395,18 @@ def test_a_restarted_daemon_has_the_claims_and_sets_their_files_right(tmp_path: 
 @pytest.mark.parametrize(
     "change",
     [
-        *({"claim": "../../etc"}, {"claim": "a" * 64}, {"namespace": "Team"}),
-        *({"pods": ["a/b"]}, {"pods": ["a"] * 257}, {"pods": "a"}),
-        *({"devices": []}, {"devices": [device(1)] * 33}, {"devices": ["x"]}),
+        {"claim": "../../etc"},
+        {"claim": "a" * 64},
+        {"namespace": "Team"},
+        {"pods": ["a/b"]},
+        {"pods": ["a"] * 257},
+        {"pods": "a"},
+        {"devices": []},
+        {"devices": [device(1)] * 33},
+        {"devices": ["x"]},
         *({"devices": [{**device(1), **bad}]} for bad in ({"cores": 101}, {"memory_bytes": 0})),
-        *({"devices": [{**device(1), "memory_bytes": True}]}, {"parameters": []}),
+        {"devices": [{**device(1), "memory_bytes": True}]},
+        {"parameters": []},
         {"parameters": {"policy": 1}},
     ],
     ids=str,

@@ -204,7 +204,10 @@ def rest(node: FakeDaemon) -> IdleBackoff:
     [
         {"uses": {CARD: (ProcessUse(ME, GIB, 0), ProcessUse(ME + 1, 0, 0))}},
         {"uses": {CARD: (ProcessUse(ME, GIB + 1, 0),)}},
-        *({"busy": {CARD: 1}}, {"lost": frozenset({CARD})}, {"fault": "no answer"}, {"loads": 1}),
+        {"busy": {CARD: 1}},
+        {"lost": frozenset({CARD})},
+        {"fault": "no answer"},
+        {"loads": 1},
         {},
     ],
     ids=["another-process", "more-memory", "busy", "lost", "fault", "a-new-driver", "nothing"],

@@ -170,7 +170,12 @@ def of_another_format(folder: Path) -> None:
 
 
 DAMAGES = [
-    *(zeroed, garbage, torn, removed, a_record_removed, a_byte_of_an_amount),
+    zeroed,
+    garbage,
+    torn,
+    removed,
+    a_record_removed,
+    a_byte_of_an_amount,
     of_another_format,
 ]
 
@@ -306,7 +311,9 @@ def test_no_other_user_reads_or_locks_the_ledger(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        *({"key": "f" * 16}, {"state": "gone"}, {"later": 1}),
+        {"key": "f" * 16},
+        {"state": "gone"},
+        {"later": 1},
         {"allocations": [{"uuid": "GPU-0000", "quota_bytes": 0}]},
     ],
 )

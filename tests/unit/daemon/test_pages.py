@@ -195,8 +195,13 @@ CARDS: Final = 2
 
 
 BORDERS: Final = (
-    *(0, abi.STATUS_HEADER_BYTES, abi.STATUS_PROCESS_OFFSET, abi.STATUS_USAGE_OFFSET),
-    *(abi.status_usage_offset(1), abi.status_usage_offset(CARDS), abi.STATUS_BYTES),
+    0,
+    abi.STATUS_HEADER_BYTES,
+    abi.STATUS_PROCESS_OFFSET,
+    abi.STATUS_USAGE_OFFSET,
+    abi.status_usage_offset(1),
+    abi.status_usage_offset(CARDS),
+    abi.STATUS_BYTES,
 )
 
 # Words where they mean something: near the header, the first records and the first elements.

@@ -273,7 +273,10 @@ def test_contexts_explain_at_most_their_charge_and_the_driver_overhead(
     learned: list[int] = []
     node = tenant.node
     sampler = UsageSampler(
-        *(tenant.driver, node.ledger, node.tenants, node.observed),
+        tenant.driver,
+        node.ledger,
+        node.tenants,
+        node.observed,
         non_tenant_half_life=60,
         learned=lambda _card, _key, size: learned.append(size),
     )

@@ -50,7 +50,7 @@ class BoundTenant:
 
     def refuse(self, size: int, times: int = 1) -> None:
         registered.register(
-            *(self.fd, 0, self.program.pid, self.starttime), denied=times, denied_bytes=size
+            self.fd, 0, self.program.pid, self.starttime, denied=times, denied_bytes=size
         )
 
     def report(self) -> Report:
@@ -101,7 +101,9 @@ def test_unaccounted_memory_is_a_kind_of_its_own(bound: BoundTenant) -> None:
         "requests. It counts as unaccounted"
     )
     assert (holder["pid"], holder["name"], holder["accounted"]) == (
-        *(bound.program.pid, "sleep", True),
+        bound.program.pid,
+        "sleep",
+        True,
     )
     assert holder["cards"][0]["bytes"] == 2 * GIB
     assert holder["cards"][0]["driver_bytes"] == 2 * GIB + 40 * MIB
@@ -215,10 +217,12 @@ def test_a_page_full_of_the_largest_numbers_is_shown_as_no_more_than_the_card(
     for number in range(abi.MAX_PROCESSES):
         pid = bound.program.pid if number == 0 else 100_000 + number
         registered.register(
-            *(bound.fd, number, pid, bound.starttime), denied=largest, denied_bytes=largest
+            bound.fd, number, pid, bound.starttime, denied=largest, denied_bytes=largest
         )
         registered.hold(
-            *(bound.fd, number, largest),
+            bound.fd,
+            number,
+            largest,
             kinds=dict.fromkeys(range(abi.KINDS), largest),
             contexts=(1 << 32) - 1,
             pool_kept_bytes=largest,

@@ -258,7 +258,9 @@ def test_oom_has_the_memory_before_a_refusal_and_a_crash(tmp_path: Path) -> None
     assert (train["container"], train["kind"], train["refusals"]) == ("train", "over quota", 7)
     assert train["time"] == T0 + 2390
     assert [round(train[f"used_{before}_bytes"] / GIB, 1) for before in ("10m", "5m", "1m")] == [
-        *(3.0, 3.5, 3.9)
+        3.0,
+        3.5,
+        3.9,
     ]
     assert (train["used_now_bytes"], train["quota_bytes"]) == (4 * GIB, 4 * GIB)
     assert train["card_used_bytes"] == 8 * GIB

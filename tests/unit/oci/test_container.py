@@ -410,9 +410,25 @@ HOST = HostFiles(DRIVER, Filters("/g/libcuda.so.1", "/g/libnvidia-ml.so.1"), PLA
 
 
 PATHS = (
-    *("/", "/opt", "/opt/gpushare", PRIVATE, "/opt/gpushare/tenant", "/usr", "/usr/lib", LIBRARIES),
-    *("/lib", "/usr/lib64", "/usr/bin", "/usr/bin/nvidia-smi", f"{LIBRARIES}/libcuda.so.1", "/etc"),
-    *("/etc/ld.so.cache", "/libraries", "/libraries/../../../opt", "/usr/local", "/data"),
+    "/",
+    "/opt",
+    "/opt/gpushare",
+    PRIVATE,
+    "/opt/gpushare/tenant",
+    "/usr",
+    "/usr/lib",
+    LIBRARIES,
+    "/lib",
+    "/usr/lib64",
+    "/usr/bin",
+    "/usr/bin/nvidia-smi",
+    f"{LIBRARIES}/libcuda.so.1",
+    "/etc",
+    "/etc/ld.so.cache",
+    "/libraries",
+    "/libraries/../../../opt",
+    "/usr/local",
+    "/data",
 )
 
 

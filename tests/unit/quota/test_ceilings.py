@@ -19,8 +19,17 @@ LINE = "max_per_request.{}, /etc/gpushare/gpushare.yaml:12"
 WHERE = {
     key: LINE.format(key)
     for key in (
-        *("memory", "memory_percent", "memory_limit", "cores", "count", "weight", "priority"),
-        *("policies", "classes", "backends", "allow_exclusive"),
+        "memory",
+        "memory_percent",
+        "memory_limit",
+        "cores",
+        "count",
+        "weight",
+        "priority",
+        "policies",
+        "classes",
+        "backends",
+        "allow_exclusive",
     )
 }
 

@@ -472,7 +472,10 @@ def test_either_engine_s_annotations_identify_the_pod(annotations: dict[str, str
     pod = pod_of(annotations)
     assert pod is not None
     assert (pod.container, pod.sandbox, pod.namespace, pod.name) == (
-        *("train", "5a4d", "team", "job-1"),
+        "train",
+        "5a4d",
+        "team",
+        "job-1",
     )
     assert str(pod) == "team/job-1"
 

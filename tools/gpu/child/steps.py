@@ -221,8 +221,15 @@ class Steps:
         call("cuLinkCreate_v2", c_uint(0), None, None, byref(state))
         try:
             call(
-                *("cuLinkAddData_v2", state, c_int(JIT_INPUT_PTX), c_char_p(text)),
-                *(c_size_t(len(text) + 1), b"kernel", c_uint(0), None, None),
+                "cuLinkAddData_v2",
+                state,
+                c_int(JIT_INPUT_PTX),
+                c_char_p(text),
+                c_size_t(len(text) + 1),
+                b"kernel",
+                c_uint(0),
+                None,
+                None,
             )
             call("cuLinkComplete", state, byref(made), byref(size))
             return ctypes.string_at(made.value or 0, size.value)

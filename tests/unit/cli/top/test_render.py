@@ -187,7 +187,9 @@ def test_a_tenant_over_quota_or_hung_is_marked() -> None:
     assert styles(shown, "! over") == styles(shown, "! stuck") == {"bad"}
     assert "! well" not in "\n".join(text(shown))
     assert [re.split(r" {2,}", line.strip())[-1] for line in text(shown)[4:7]] == [
-        *("over quota", "hung", "ok")
+        "over quota",
+        "hung",
+        "ok",
     ]
 
 

@@ -34,9 +34,14 @@ def names(snapshot: TopSnapshot, view: TableView) -> list[str]:
 
 TREE = [
     "card 0",
-    *("  serve", "    python", "  train", "    python"),
+    "  serve",
+    "    python",
+    "  train",
+    "    python",
     "card 1",
-    *("  notebook", "    jupyter", "    kernel"),
+    "  notebook",
+    "    jupyter",
+    "    kernel",
 ]
 
 
