@@ -44,7 +44,7 @@ PS_WIDE: Final = ("CLASS", "FORCED LAUNCHES", "HUNG", "ID")
 
 
 class ClusterRequest(NamedTuple):
-    """What to ask, and how to print it."""
+    """The question, and how its answer is printed."""
 
     options: tuple[str, ...]  # of kubectl
     system_namespace: str

@@ -121,7 +121,7 @@ def build_state(
 
 @dataclass(frozen=True)
 class Parts:
-    """What acts on a state, and the operations that clients may ask for."""
+    """The parts that act on a state, and the operations that clients may ask for."""
 
     freezer: Freezer
     audit: Audit
@@ -137,7 +137,7 @@ class Parts:
 
     @property
     def followers(self) -> tuple[Callable[[], None], ...]:
-        """What is to be told of the ledger's changes, once an earlier daemon's are adopted."""
+        """The listeners of the ledger's changes, once an earlier daemon's records are adopted."""
         return self.evictions.changed, self.queue.look_soon
 
 

@@ -48,7 +48,7 @@ class LoadedDriver:
 
     @property
     def env(self) -> dict[str, str]:
-        """What a host process needs to find the driver's device: a simulated one is a file."""
+        """The variables by which a host process finds the device of a simulated driver, a file."""
         return simulator_env(self.files)
 
     def card(self, uuid: str) -> Card | None:
@@ -58,7 +58,7 @@ class LoadedDriver:
 
 @dataclass(frozen=True)
 class DriverFingerprint:
-    """What changes with the driver: the module's version, the majors, the libraries' files."""
+    """All that changes with the driver: the module's version, the majors, the libraries' files."""
 
     module: str | None
     majors: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the observing threads have seen of cards and tenants, published for every other thread."""
+"""Observations of cards and tenants, published by the observing threads for every other one."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class AuditInput:
 
 @dataclass(frozen=True)
 class ComputeUsage:
-    """What a tenant used of one card's compute, as of the last look.
+    """A tenant's use of one card's compute, as of the last look.
 
     `cores_used` is percent of the card and `throttled` the part of the time in which it wanted the
     card and did not have it, 0..1, both by seconds; None: not known. `source` is where the figures
@@ -107,13 +107,13 @@ class ComputeUsage:
 
     @property
     def driver_percent(self) -> float | None:
-        """What the driver measured over ten seconds."""
+        """The driver's figure over ten seconds."""
         return self.driver[10]
 
 
 @dataclass(frozen=True)
 class AuditFinding:
-    """What there is to show of a tenant on a card, while there is; `since` is of the epoch."""
+    """The audit's finding about a tenant on a card, while it holds; `since` is of the epoch."""
 
     level: str
     choice: Choice
@@ -135,7 +135,7 @@ class UnallocatedContainer:
 
 @dataclass(frozen=True)
 class Shortfall:
-    """What a card did not have for a tenant within its quota, the last time that it reported it."""
+    """Memory within a tenant's quota that a card did not have, as it was last reported."""
 
     bytes: int
     seen: float  # seconds since the epoch
@@ -146,7 +146,7 @@ class Shortfall:
 
 @dataclass
 class Observations:
-    """What the observing threads have published, for any thread: attributes are only replaced."""
+    """All that the observing threads publish, for any thread: attributes are only replaced."""
 
     # Mappings without a comment are by TenantOnCard or a card's uuid.
     usage: UsageView = field(default_factory=UsageView)

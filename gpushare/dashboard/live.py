@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What gpushared says now: asked at most once a second, however many pages are open."""
+"""The answers of gpushared: asked at most once a second, however many pages are open."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What needs attention, the most urgent first, and which containers wait. Pure."""
+"""Problems, the most urgent first, and the containers that wait. Pure."""
 
 from __future__ import annotations
 

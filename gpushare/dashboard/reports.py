@@ -32,7 +32,7 @@ MEDIA: Final[Mapping[str, tuple[str, str]]] = {
 
 @dataclass(frozen=True)
 class ReportFilter:
-    """What a container must have; empty: anything. `container` is a part of its name."""
+    """The filter of a report's containers; empty: anything. `container` is a part of its name."""
 
     card: str = ""
     mode: str = ""

@@ -124,7 +124,7 @@ class DashboardPages:
         )
 
     def now(self, _request: Request) -> Response:
-        """What gpushared says now."""
+        """The last answer of gpushared."""
         return JSONResponse(self._live.now())
 
     def subjects(self, request: Request) -> Response:

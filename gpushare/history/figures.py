@@ -31,7 +31,7 @@ class MetricFigure:
 
     @property
     def scale(self) -> int:
-        """What a value is multiplied by in the file."""
+        """The factor by which a value is multiplied in the file."""
         return _SCALES.get(self.unit, 1)
 
     def stored(self, *source: Any) -> int | None:

@@ -14,7 +14,7 @@ class Ticket(TypedDict):
 
 
 class TicketStatus(TypedDict):
-    """What has become of a ticket."""
+    """The state of a ticket."""
 
     state: Literal["waiting", "granted", "ended"]
     position: int  # among those that wait, from 1; 0: it does not wait

@@ -53,7 +53,7 @@ class CardLink(TypedDict):
 
 
 class CardSensors(TypedDict, total=False):
-    """What NVML tells of a card's hardware, at most some ten seconds ago; the keys that it has."""
+    """A card's hardware by NVML, some ten seconds old at most; the keys that it has."""
 
     temperature_celsius: int
     memory_temperature_celsius: int
@@ -203,7 +203,7 @@ class TenantPod(TypedDict):
 
 
 class TenantMps(TypedDict):
-    """What a tenant of a card in MPS mode has of the card's MPS server."""
+    """A tenant's part of the MPS server of a card in MPS mode."""
 
     share: str  # space: multiprocessors of its own | percentage: a ceiling | "": no ceiling
     percentage: int  # of the multiprocessors, its ceiling; 100: none

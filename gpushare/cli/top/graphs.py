@@ -32,7 +32,7 @@ _HINT: Final = "Esc back  up down another row  left right the range  h help"
 
 @dataclass(frozen=True)
 class GraphTarget:
-    """What the graphs are of: a container (`key`, empty: none) on a card; over which time."""
+    """The subject of the graphs: a container (`key`, empty: none) on a card; over which time."""
 
     key: str
     card: int

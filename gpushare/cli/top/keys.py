@@ -57,7 +57,7 @@ p                            change the policy or cores of the container
 
 
 class InputMode(Enum):
-    """What the keys currently apply to."""
+    """The view that the keys currently apply to."""
 
     TABLE = "table"
     HELP = "help"

@@ -68,7 +68,7 @@ class TopContainer:
 
     @property
     def name(self) -> str:
-        """What the user calls the container."""
+        """The name by which the user knows the container."""
         return status.tenant_name(self.tenant)
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report is made of: columns, rows, and how rows are grouped.
+"""The parts of a report: columns, rows, and how rows are grouped.
 
 A column describes itself once: every format, the web page and the reference are made from it.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container had of a card in a period, added up while the history is read once."""
+"""A container's part of a card in a period, added up while the history is read once."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ PEAK: Final = (
 
 @dataclass
 class _Moment:
-    """What a group needed in intervals of the same time."""
+    """The need of a group in intervals of the same time."""
 
     used: float = 0.0
     requested: float = 0.0

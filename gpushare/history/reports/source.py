@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reports are computed from: the figures of a period, its events and the prices."""
+"""The source of reports: the figures of a period, its events and the prices."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ReportSource:
 
     @cached_property
     def labels(self) -> Mapping[str, Mapping[str, str]]:
-        """What the rows of a container can be grouped by, without its card; by key."""
+        """The values by which a container's rows can be grouped, without its card; by key."""
         names = Counter(one.name or one.id[:12] for one in self.containers.values())
         return {key: _labels(one, names) for key, one in self.containers.items()}
 
@@ -78,7 +78,7 @@ class ReportSource:
 
     @cached_property
     def holdings(self) -> Sequence[Holding]:
-        """What each container had of each of its cards."""
+        """Each container's part of each of its cards."""
         found: dict[int, Holding] = {}
         for number, interval in self.container_intervals():
             holding = found.get(number)

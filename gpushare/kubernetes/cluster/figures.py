@@ -18,7 +18,7 @@ class BadFigures(ValueError):
 
 
 class NodeFigures(NamedTuple):
-    """What a node's exporter knows."""
+    """The figures of a node's exporter."""
 
     cards: list[ClusterCard]
     containers: list[ClusterContainer]
