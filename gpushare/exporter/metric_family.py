@@ -77,9 +77,13 @@ class Snapshot:
         return () if self.metrics is None else self.metrics.tenants
 
     def document(self) -> dict[str, Any]:
-        """Return the rows as they are, for `kubectl gpushare`; no `daemon`: it did not respond."""
+        """Return the rows for `kubectl gpushare`; no `daemon`: it did not respond.
+
+        The host's own processes are not in it: who may read a node's metrics need not know them.
+        """
         daemon = None if self.metrics is None else self.metrics.node
-        return {"cards": [*self.cards], "tenants": [*self.tenants], "daemon": daemon}
+        cards = [{**card, "non_tenant_processes": []} for card in self.cards]
+        return {"cards": cards, "tenants": [*self.tenants], "daemon": daemon}
 
     @cached_property
     def parts(self) -> Sequence[ContainerCard]:

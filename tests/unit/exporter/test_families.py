@@ -282,3 +282,10 @@ def test_openmetrics_is_used_if_the_client_accepts_it() -> None:
 def test_a_name_can_be_anything_and_breaks_no_line(name: str) -> None:
     shown = values(snapshot(tenant(f"x{name}")), "gpushare_container_memory_quota_bytes")
     assert shown == [4 * GIB]
+
+
+def test_the_rows_name_no_process_of_the_host() -> None:
+    seen = card(non_tenant_processes=[{"pid": 812, "name": "Xorg", "bytes": GIB, "container": ""}])
+    document = snapshot(tenant(), cards=[seen]).document()
+    assert "Xorg" not in str(document)
+    assert document["cards"][0]["non_tenant_bytes"] == 3 * GIB
