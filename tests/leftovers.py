@@ -145,7 +145,7 @@ class Traces:
     """Remembers which of TRACES were there, and removes the others again."""
 
     def __init__(self) -> None:
-        self.made = [path for path in map(Path, TRACES) if not path.exists()]
+        self.made = [path for path in map(Path, TRACES) if _is_missing(path)]
 
     def remove(self, namespace: str) -> None:
         """Remove what was not there before and no other run uses by now."""
@@ -153,3 +153,14 @@ class Traces:
         for path in self.made:
             with suppress(OSError):
                 path.rmdir() if path.is_dir() else path.unlink()
+
+
+def _is_missing(path: Path) -> bool:
+    """Whether it is not there, as far as this user may know."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
