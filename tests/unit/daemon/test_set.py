@@ -670,6 +670,6 @@ def test_a_user_may_not_reserve_more_than_half_of_a_card(tmp_path: Path) -> None
             open_tenant(NOBODY, {"memory": "40GiB"}, made, made.room)
         with pytest.raises(NoRoom, match="user 65534 120 GiB in all, above 70 GiB"):
             open_tenant(NOBODY, {"memory": "1GiB", "memory-limit": "80GiB"}, made, made.room)
-        # Another user has a half of his own, and root is the operator.
+        # Another user has a half of their own, and root is the operator.
         open_tenant(replace(NOBODY, uid=1000), {"memory": "40GiB"}, made, made.room)
         open_tenant(ME, {"memory": "50GiB"}, made, made.room)
