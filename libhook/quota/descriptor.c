@@ -10,21 +10,23 @@
  * synchronize_rcu: about 15 ms on Linux 6.18. */
 #define LOWEST_NUMBER 40
 
-/* To the lowest free number from there on; RLIMIT_NOFILE may be lower, and then it stays. */
-static int move_up(int low)
-{
-	int high = fcntl(low, F_DUPFD_CLOEXEC, LOWEST_NUMBER);
-
-	if (high < 0)
-		return low;
-	close(low);
-	return high;
-}
-
+/* To the lowest free number from there on; RLIMIT_NOFILE may be lower, and then it stays. What the
+ * file is was asked before: by now, another thread may have put a file of the program's at either
+ * number, which is not to be taken for ours and closed. */
 bool descriptor_keep(struct kept_descriptor *kept, int low)
 {
-	kept->number = low < 0 ? -1 : move_up(low);
-	return kept->number >= 0 && fstat(kept->number, &kept->identity) == 0;
+	struct kept_descriptor opened = {.number = low};
+
+	kept->number = -1;
+	if (low < 0 || fstat(low, &opened.identity) != 0)
+		return false;
+	*kept = opened;
+	kept->number = fcntl(low, F_DUPFD_CLOEXEC, LOWEST_NUMBER);
+	if (kept->number < 0)
+		kept->number = low;
+	else
+		descriptor_close(&opened);
+	return descriptor_is_ours(kept);
 }
 
 bool descriptor_is_ours(const struct kept_descriptor *kept)

@@ -15,7 +15,8 @@ struct kept_descriptor {
 	struct stat identity;
 };
 
-/* Keep `low`, which was just opened, at a high number. False if it is negative. */
+/* Keep `low`, which was just opened, at a high number. False if it is negative, or not there any
+ * more. */
 bool descriptor_keep(struct kept_descriptor *kept, int low);
 
 bool descriptor_is_ours(const struct kept_descriptor *kept);
