@@ -99,16 +99,27 @@ bool stream_captures(CUstream stream)
 	return status_of(stream) != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-CUresult capture_refuse(CUstream stream)
+static void invalidate(unsigned long long id)
 {
 	struct capture *capture;
 
 	latch_take(&latch);
-	capture = capture_find(stream->capture);
+	capture = capture_find(id);
 	if (capture)
 		capture->invalidated = true;
 	latch_drop(&latch);
+}
+
+CUresult capture_refuse(CUstream stream)
+{
+	invalidate(stream->capture);
 	return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+CUresult capture_refuse_event(CUevent event)
+{
+	invalidate(event->capture);
+	return CUDA_ERROR_CAPTURED_EVENT;
 }
 
 /* The graph of the stream's next node. */
@@ -162,15 +173,20 @@ CUresult capture_release(CUstream stream, CUdeviceptr pointer)
 
 CUresult capture_wait(CUstream stream, CUevent event)
 {
-	bool open;
+	const struct capture *capture;
+	CUresult result = CUDA_SUCCESS;
 
 	REQUIRE(stream != &stream->context->legacy, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
 	latch_take(&latch);
-	open = capture_find(event->capture);
-	if (open)
+	capture = capture_find(event->capture);
+	if (!capture)
+		result = CUDA_ERROR_CAPTURED_EVENT;
+	else if (capture->invalidated)
+		result = CUDA_ERROR_INVALID_VALUE; /* an H100 with driver 580 */
+	else
 		stream->capture = event->capture;
 	latch_drop(&latch);
-	return open ? CUDA_SUCCESS : CUDA_ERROR_CAPTURED_EVENT;
+	return result;
 }
 
 /* With the latch held. */
@@ -218,19 +234,22 @@ static CUresult begin(
 	return CUDA_SUCCESS;
 }
 
+/* Another thread's attempt fails, and ends the capture nevertheless: an H100 with driver 580. */
 static CUresult end(struct capture *capture, CUstream stream, CUgraph *graph)
 {
-	const bool valid = capture && !capture->invalidated;
+	CUresult result = CUDA_SUCCESS;
 
 	REQUIRE(capture, CUDA_ERROR_ILLEGAL_STATE);
 	REQUIRE(capture->origin == stream, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
-	REQUIRE(capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED || capture->thread == &thread_mode,
-		CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
-	*graph = valid ? capture->graph : NULL;
-	if (!valid && capture->own_graph)
+	if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != &thread_mode)
+		result = CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+	else if (capture->invalidated)
+		result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	*graph = result == CUDA_SUCCESS ? capture->graph : NULL;
+	if (!*graph && capture->own_graph)
 		graph_free(capture->graph);
 	capture_free(capture);
-	return valid ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	return result;
 }
 
 static CUresult end_on(CUstream handle, enum stream_flavour flavour, CUgraph *graph)

@@ -170,6 +170,8 @@ CUresult capture_forbids(void);
  * a node. */
 bool stream_captures(CUstream stream);
 CUresult capture_refuse(CUstream stream);
+/* What asking an event of a capture returns; that capture becomes invalid. */
+CUresult capture_refuse_event(CUevent event);
 CUresult capture_work(CUstream stream, CUgraphNodeType type, uint64_t duration_ns);
 CUresult capture_allocation(
 	CUstream stream, CUmemLocation location, size_t bytes, CUdeviceptr *pointer);

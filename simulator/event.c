@@ -159,7 +159,8 @@ CUresult cuEventQuery(CUevent event)
 {
 	REQUIRE_DRIVER();
 	REQUIRE(event_valid(event), CUDA_ERROR_INVALID_HANDLE);
-	REQUIRE(!event->capture, CUDA_ERROR_CAPTURED_EVENT);
+	if (event->capture)
+		return capture_refuse_event(event);
 	REQUIRE_NO_CAPTURE();
 	if (!event->context)
 		return CUDA_SUCCESS;
@@ -181,7 +182,8 @@ CUresult cuEventSynchronize(CUevent event)
 {
 	REQUIRE_DRIVER();
 	REQUIRE(event_valid(event), CUDA_ERROR_INVALID_HANDLE);
-	REQUIRE(!event->capture, CUDA_ERROR_CAPTURED_EVENT);
+	if (event->capture)
+		return capture_refuse_event(event);
 	event_wait(event);
 	pools_trim();
 	return CUDA_SUCCESS;

@@ -3,7 +3,7 @@
  * Memory without addresses: cuMemCreate. It is a memfd, so that two mappings show the same bytes
  * and a descriptor can carry it to another process. Once exported it is a piece of the card
  * (piece.h), counted once for all processes that hold a handle or a mapping of it. A process has
- * one object for it, however often it imports it.
+ * one object for it, and a handle for each import.
  */
 #include "physical.h"
 
@@ -23,14 +23,30 @@
 
 #define FD_NAME "gpushare-sim-memory"
 #define PHYSICAL_KIND UINT64_C(0x5048595349434131)
+#define IMPORT_KIND UINT64_C(0x494d504f52543131)
 
 /* Under the space's latch. */
 static struct physical *all;
+
+/* The handle of an import. */
+struct import {
+	uint64_t kind;
+	struct physical *physical;
+};
+
+static struct import *import_of(CUmemGenericAllocationHandle handle)
+{
+	struct import *import = (struct import *)handle;
+
+	return import && import->kind == IMPORT_KIND ? import : NULL;
+}
 
 struct physical *physical_of(CUmemGenericAllocationHandle handle)
 {
 	struct physical *physical = (struct physical *)handle;
 
+	if (import_of(handle))
+		return import_of(handle)->physical;
 	return physical && physical->kind == PHYSICAL_KIND ? physical : NULL;
 }
 
@@ -182,9 +198,16 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 
 	REQUIRE_DRIVER();
 	space_take();
-	known = physical_of(handle) != NULL;
+	struct physical *physical = physical_of(handle);
+	struct import *import = import_of(handle);
+
+	known = physical != NULL;
+	if (import) {
+		import->kind = 0;
+		free(import);
+	}
 	if (known)
-		physical_drop(physical_of(handle));
+		physical_drop(physical);
 	else
 		known = multicast_release(handle);
 	space_drop();
@@ -270,7 +293,7 @@ static struct physical *known(const struct physical *wanted)
 }
 
 /* With the latch held. */
-static CUresult import(const struct physical *described, int fd, struct physical **result)
+static CUresult hold(const struct physical *described, int fd, struct physical **result)
 {
 	struct physical *physical = known(described);
 	bool held = true;
@@ -306,7 +329,8 @@ static CUresult import(const struct physical *described, int fd, struct physical
 CUresult cuMemImportFromShareableHandle(
 	CUmemGenericAllocationHandle *handle, void *exported, CUmemAllocationHandleType type)
 {
-	struct physical described = {.kind = 0}, *physical;
+	struct physical described = {.kind = 0};
+	struct import *import;
 	int fd = (int)(intptr_t)exported;
 	CUresult result;
 
@@ -316,10 +340,15 @@ CUresult cuMemImportFromShareableHandle(
 	REQUIRE(describe_file(fd, &described), CUDA_ERROR_INVALID_VALUE);
 	if (described.card)
 		REQUIRE_NO_FAULT(described.card);
+	import = malloc(sizeof(*import));
+	REQUIRE(import, CUDA_ERROR_OUT_OF_MEMORY);
+	import->kind = IMPORT_KIND;
 	space_take();
-	result = import(&described, fd, &physical);
+	result = hold(&described, fd, &import->physical);
 	space_drop();
 	if (result == CUDA_SUCCESS)
-		*handle = (CUmemGenericAllocationHandle)(uintptr_t)physical;
+		*handle = (CUmemGenericAllocationHandle)(uintptr_t)import;
+	else
+		free(import);
 	return result;
 }

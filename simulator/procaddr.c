@@ -61,21 +61,27 @@ __attribute__((constructor)) static void sort_entries(void)
 	qsort(entries, ENTRIES, sizeof(*entries), entry_order);
 }
 
-/* The newest line of the name, not above `version`; per-thread ones before others if requested. */
-static const struct entry *choose(const struct entry *first, int version, bool per_thread)
+/* The newest line of the name, not above `version`: of its per-thread lines if those are requested
+ * and the driver has any, of the others if not. */
+static const struct entry *choose(
+	const struct entry *first, unsigned int version, unsigned int driver, bool per_thread)
 {
 	const struct entry *plain = NULL, *threaded = NULL;
+	bool has_threads = false;
 
 	for (const struct entry *entry = first;
 		entry < entries + ENTRIES && strcmp(entry->name, first->name) == 0; entry++) {
-		if (entry->version > version)
+		const unsigned int since = (unsigned int)entry->version;
+
+		has_threads |= entry->flavour == PER_THREAD && since <= driver;
+		if (since > version || since > driver)
 			continue;
 		if (entry->flavour == PER_THREAD)
 			threaded = entry;
 		else
 			plain = entry;
 	}
-	return per_thread && threaded ? threaded : plain;
+	return per_thread && has_threads ? threaded : plain;
 }
 
 static CUdriverProcAddressQueryResult look_up(
@@ -85,12 +91,11 @@ static CUdriverProcAddressQueryResult look_up(
 	const struct entry *entry;
 	int driver = 0;
 
-	*function = NULL;
 	cuDriverGetVersion(&driver);
-	/* `first` is the oldest line of its name. */
+	/* `first` is the oldest line of its name. A negative version is taken for a large one. */
 	if (!first || first->version > driver)
 		return CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-	entry = choose(first, version < driver ? version : driver,
+	entry = choose(first, (unsigned int)version, (unsigned int)driver,
 		flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
 	if (!entry)
 		return CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
@@ -98,21 +103,26 @@ static CUdriverProcAddressQueryResult look_up(
 	return CU_GET_PROC_ADDRESS_SUCCESS;
 }
 
+/* Five of NVIDIA's drivers (470 to 555), without a card, and an H100 with 580: what is not found is
+ * no error of this form, which tells it by a null pointer and the status. */
 CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags,
 	CUdriverProcAddressQueryResult *status)
 {
 	CUdriverProcAddressQueryResult result;
 
-	REQUIRE(symbol && function && flags <= 2, CUDA_ERROR_INVALID_VALUE);
-	if (status)
-		*status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+	REQUIRE(symbol && function && flags <= 3, CUDA_ERROR_INVALID_VALUE);
+	*function = NULL;
 	result = look_up(symbol, function, version, flags);
 	if (status)
 		*status = result;
-	return result == CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+	return CUDA_SUCCESS;
 }
 
+/* The first form has no status, and leaves the pointer as it is. */
 CUresult cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags)
 {
-	return cuGetProcAddress_v2(symbol, function, version, flags, NULL);
+	REQUIRE(symbol && function && flags <= 3, CUDA_ERROR_INVALID_VALUE);
+	return look_up(symbol, function, version, flags) == CU_GET_PROC_ADDRESS_SUCCESS
+		       ? CUDA_SUCCESS
+		       : CUDA_ERROR_NOT_FOUND;
 }

@@ -135,41 +135,46 @@ static void log_unclassified(const char *name)
 	}
 }
 
-/* Replace the driver's result by the library's function. If the newest form of a mediated function
- * is unknown, the result is not found: passed through, it would bypass the quota, and an older form
- * under a newer name would crash the program. */
-static CUresult substitute(const char *name, void **function, int version, uint64_t flags)
+/* The library's function in place of the driver's, `function`. NULL: the newest form of a mediated
+ * function is unknown. Passed through, it would bypass the quota, and an older form under a newer
+ * name would crash the program. */
+static void *substitute(const char *name, void *function, int version, uint64_t flags)
 {
 	const struct symbol *symbol = answer(name, version, flags);
 
 	if (!symbol) {
-		symbol = mediated_at(*function);
+		symbol = mediated_at(function);
 		if (symbol)
-			*function = symbol_exported(symbol);
-		else if (!is_classified(name))
+			return symbol_exported(symbol);
+		if (!is_classified(name))
 			log_unclassified(name);
-		return CUDA_SUCCESS;
+		return function;
 	}
 	if (!symbol_is_mediated(symbol))
-		return CUDA_SUCCESS;
-	if (is_newer(name, *function, version, flags)) {
-		log_line(LOG_ERROR,
-			"refused %s of CUDA %d: it is newer than this version of gpushare", name,
-			version);
-		*function = NULL;
-		return CUDA_ERROR_NOT_FOUND;
-	}
-	*function = symbol_exported(symbol);
-	return CUDA_SUCCESS;
+		return function;
+	if (!is_newer(name, function, version, flags))
+		return symbol_exported(symbol);
+	log_line(LOG_ERROR, "refused %s of CUDA %d: it is newer than this version of gpushare",
+		name, version);
+	return NULL;
 }
 
+/* What is refused is answered like a name that the driver does not have: by the first form with an
+ * error and the pointer as it was, by the second with success, a null pointer and the status. */
 CUDA(cuGetProcAddress, (const char *name, void **function, int version, uint64_t flags))
 {
-	CUresult result = REAL(cuGetProcAddress)(name, function, version, flags);
+	void *found = NULL;
 
-	if (result != CUDA_SUCCESS || !*function)
+	if (!function)
+		return REAL(cuGetProcAddress)(name, function, version, flags);
+	CUresult result = REAL(cuGetProcAddress)(name, &found, version, flags);
+
+	if (result != CUDA_SUCCESS)
 		return result;
-	return substitute(name, function, version, flags);
+	if (found && !(found = substitute(name, found, version, flags)))
+		return CUDA_ERROR_NOT_FOUND;
+	*function = found;
+	return CUDA_SUCCESS;
 }
 
 CUDA(cuGetProcAddress_v2, (const char *name, void **function, int version, uint64_t flags,
@@ -179,8 +184,8 @@ CUDA(cuGetProcAddress_v2, (const char *name, void **function, int version, uint6
 
 	if (result != CUDA_SUCCESS || !*function)
 		return result;
-	result = substitute(name, function, version, flags);
-	if (result != CUDA_SUCCESS && status)
+	*function = substitute(name, *function, version, flags);
+	if (!*function && status)
 		*status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-	return result;
+	return CUDA_SUCCESS;
 }

@@ -89,7 +89,6 @@ void a_stream_that_waits_takes_part(void)
 	start(first);
 	OK(launch_ns(first, 1000));
 	OK(cuEventRecord(fork, first));
-	IS(CUDA_ERROR_CAPTURED_EVENT, cuEventQuery(fork));
 	OK(cuStreamWaitEvent(second, fork, 0));
 	EQUAL(status_of(second), CU_STREAM_CAPTURE_STATUS_ACTIVE);
 	OK(launch_ns(second, 1000));
@@ -101,6 +100,25 @@ void a_stream_that_waits_takes_part(void)
 	OK(cuGraphGetNodes(graph, NULL, &count));
 	EQUAL(count, 3);
 	OK(cuGraphDestroy(graph));
+}
+
+void who_asks_a_captured_event_spoils_the_capture(void)
+{
+	begin();
+	CUstream first = stream_new(), second = stream_new();
+	CUevent event = event_new(CU_EVENT_DISABLE_TIMING);
+	OK(launch_ns(first, 1000)); /* the kernel is loaded */
+	OK(cuCtxSynchronize());
+	for (int synchronize = 0; synchronize < 2; synchronize++) {
+		start(first);
+		OK(launch_ns(first, 1000));
+		OK(cuEventRecord(event, first));
+		IS(CUDA_ERROR_CAPTURED_EVENT,
+			synchronize ? cuEventSynchronize(event) : cuEventQuery(event));
+		EQUAL(status_of(first), CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+		IS(CUDA_ERROR_INVALID_VALUE, cuStreamWaitEvent(second, event, 0));
+		end_fails(first, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+	}
 }
 
 void what_cannot_be_captured_is_refused_and_spoils_the_capture(void)
@@ -137,7 +155,7 @@ struct asked {
 	CUcontext context;
 	CUstreamCaptureMode mode;
 	CUstream captured; /* null: not to be ended */
-	CUevent event;
+	CUevent event;	   /* null: not to be asked */
 	CUresult result;
 };
 
@@ -148,10 +166,8 @@ static void *ask(void *argument)
 
 	OK(cuCtxSetCurrent(asked->context));
 	OK(cuThreadExchangeStreamCaptureMode(&asked->mode));
-	if (asked->captured)
-		IS(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
-			cuStreamEndCapture(asked->captured, &graph));
-	asked->result = cuEventQuery(asked->event);
+	asked->result = asked->captured ? cuStreamEndCapture(asked->captured, &graph)
+					: cuEventQuery(asked->event);
 	return NULL;
 }
 
@@ -169,7 +185,7 @@ void other_threads_are_bound_by_the_mode_of_a_capture(void)
 	CUcontext context = begin();
 	CUstream stream = stream_new(), other = stream_new();
 	CUevent event = event_new(0);
-	struct asked asked = {context, CU_STREAM_CAPTURE_MODE_GLOBAL, stream, event, CUDA_SUCCESS};
+	struct asked asked = {context, CU_STREAM_CAPTURE_MODE_GLOBAL, NULL, event, CUDA_SUCCESS};
 
 	OK(cuEventRecord(event, other));
 	OK(cuCtxSynchronize());
@@ -177,7 +193,6 @@ void other_threads_are_bound_by_the_mode_of_a_capture(void)
 	OK(asked_by_another_thread(asked));
 	OK(cuGraphDestroy(end(stream)));
 
-	asked.captured = NULL;
 	asked.mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 	start(stream);
 	OK(asked_by_another_thread(asked));
@@ -187,4 +202,18 @@ void other_threads_are_bound_by_the_mode_of_a_capture(void)
 	start(stream);
 	IS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, asked_by_another_thread(asked));
 	end_fails(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
+void another_thread_ends_a_capture_without_a_graph(void)
+{
+	CUcontext context = begin();
+	CUstream stream = stream_new();
+	CUgraph graph;
+
+	OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+	IS(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
+		asked_by_another_thread((struct asked){
+			context, CU_STREAM_CAPTURE_MODE_GLOBAL, stream, NULL, CUDA_SUCCESS}));
+	EQUAL(status_of(stream), CU_STREAM_CAPTURE_STATUS_NONE);
+	IS(CUDA_ERROR_ILLEGAL_STATE, cuStreamEndCapture(stream, &graph));
 }

@@ -74,8 +74,8 @@ void imported_physical_memory_is_counted_once_and_outlives_its_maker(void)
 	begin();
 	const struct listed its = listed(maker.pid), own = listed(getpid());
 	const size_t before = free_bytes();
-	const CUmemGenericAllocationHandle first = imported(fd), second = imported(fd);
-	const CUdeviceptr pointer = mapped(first, SIZE);
+	const CUmemGenericAllocationHandle handle = imported(fd);
+	const CUdeviceptr pointer = mapped(handle, SIZE);
 
 	close(fd);
 	has_grown(its, 0);
@@ -90,6 +90,30 @@ void imported_physical_memory_is_counted_once_and_outlives_its_maker(void)
 	BECOMES(free_bytes() > before);
 	const size_t alone = free_bytes();
 	EQUAL(word_at(pointer), 77);
+	OK(cuMemRelease(handle));
+	EQUAL(free_bytes(), alone);
+	unmap(pointer, SIZE);
+	EQUAL(free_bytes() - alone, SIZE);
+	has_grown(own, 0);
+}
+
+void each_import_holds_the_memory_by_a_handle_of_its_own(void)
+{
+	struct peer maker = peer_start(make_physical);
+	const int fd = hear_fd(maker.socket);
+
+	begin();
+	const CUmemGenericAllocationHandle first = imported(fd), second = imported(fd);
+	const CUdeviceptr pointer = mapped(first, SIZE);
+	const struct listed own = listed(getpid());
+	const size_t before = free_bytes();
+
+	close(fd);
+	CHECK(first != second);
+	peer_kill(maker);
+	BECOMES(free_bytes() > before);
+	has_grown(own, SIZE);
+	const size_t alone = free_bytes();
 	OK(cuMemRelease(first));
 	unmap(pointer, SIZE);
 	EQUAL(free_bytes(), alone);

@@ -446,10 +446,16 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, u
 	if (status)
 		*status = *function ? CU_GET_PROC_ADDRESS_SUCCESS
 				    : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-	return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+	return CUDA_SUCCESS;
 }
 
 CUresult cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags)
 {
-	return cuGetProcAddress_v2(symbol, function, version, flags, NULL);
+	void *found = NULL;
+
+	cuGetProcAddress_v2(symbol, &found, version, flags, NULL);
+	if (!found)
+		return CUDA_ERROR_NOT_FOUND;
+	*function = found;
+	return CUDA_SUCCESS;
 }

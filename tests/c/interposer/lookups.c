@@ -14,6 +14,8 @@ static __typeof__(&cuGetProcAddress) look_up_v1;
 static __typeof__(&cuGetProcAddress_v2) look_up;
 static uint64_t look_up_flags;
 
+#define FIRST_PER_THREAD 7000
+
 static _Noreturn void die(const char *what)
 {
 	const char *why = dlerror();
@@ -67,10 +69,12 @@ static const struct asked *asked_for(const char *symbol)
 	die(symbol);
 }
 
+/* Of a name that has a per-thread form, that flag finds nothing older than it. */
 static uint64_t flags_of(const struct asked *asked)
 {
-	return asked->stream == PER_THREAD ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
-					   : look_up_flags;
+	if (asked->stream == PER_THREAD)
+		return CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+	return asked->stream == LEGACY && asked->version < FIRST_PER_THREAD ? 0 : look_up_flags;
 }
 
 static void *by_look_up(const char *symbol)

@@ -48,7 +48,8 @@ for form in ("cuGetProcAddress", "cuGetProcAddress_v2"):
                 name.encode(), byref(found), version, c_uint64(flags), byref(status)
             )
             key = f"{form}({name}, {version}, {flags})"
-            answers[key] = [result, found.value and name_at(found.value), status.value]
+            there = result == 0 and found.value
+            answers[key] = [result, name_at(there) if there else found.value, status.value]
 print(json.dumps([[name for name in symbols if addresses[name]], answers]))
 """
 
