@@ -37,6 +37,7 @@ from . import (
     takes,
     throughput,
     torch_view,
+    waits,
 )
 from .driver import DriverPaths, NoWorkingDriver, find
 from .report import GpuReport, ReportRow, default_path
@@ -53,6 +54,7 @@ class Part(NamedTuple):
     rows: Measurement
 
 
+#: In the order of what they decide: a machine may be lent for a quarter of an hour.
 PARTS: dict[str, Part] = {
     "machine": Part("The machine", machine.rows),
     "symbols": Part("The driver's symbols and look-ups", symbols.rows),
@@ -63,25 +65,26 @@ PARTS: dict[str, Part] = {
     "contract": Part("The contract of the driver", contract.rows),
     "tenant-contract": Part("The contract through the interposer library", contract.tenant),
     "coverage": Part("Every lookup by every allocation path", coverage.rows),
-    "takes": Part("What allocations take", takes.rows),
-    "kept": Part("What pools keep", takes.kept),
-    "mps": Part("MPS", mps.rows),
-    "mps-tenants": Part("MPS as gpushared commands it", mps_tenants.rows),
-    "checkpoint": Part("Checkpoints", checkpoint.rows),
-    "contexts": Part("Contexts, by how modules are loaded", loads.contexts),
-    "modules": Part("What modules take", loads.modules),
-    "limits": Part("What limits take", loads.limits),
     "torch": Part("PyTorch as a tenant", torch_view.rows),
-    "slices": Part("Time slices", slices.rows),
-    "costs": Part("What a call costs", costs.rows),
-    "throughput": Part("Throughput of several contexts", throughput.rows),
-    "handover": Part("Handing the card over", throughput.handover),
-    "latency": Part("Latencies that metering meets", throughput.latency),
     "host": Part("Two tenants by gpushare run", containers.host),
     "runc": Part("Two tenants in runc containers", containers.runc),
     "pytorch": Part("PyTorch by gpushare run", containers.pytorch),
+    "takes": Part("What allocations take", takes.rows),
+    "kept": Part("What pools keep", takes.kept),
+    "contexts": Part("Contexts, by how modules are loaded", loads.contexts),
+    "modules": Part("What modules take", loads.modules),
+    "limits": Part("What limits take", loads.limits),
+    "slices": Part("Time slices", slices.rows),
+    "handover": Part("Handing the card over", throughput.handover),
+    "latency": Part("Latencies that metering meets", throughput.latency),
+    "throughput": Part("Throughput of several contexts", throughput.rows),
+    "waits": Part("Clients that wait for their kernels", waits.rows),
+    "costs": Part("What a call costs", costs.rows),
+    "checkpoint": Part("Checkpoints", checkpoint.rows),
     "shares": Part("Shares of compute, without gpushare and with it", shares.rows),
     "training": Part("Shares of compute, training by PyTorch", shares.training),
+    "mps": Part("MPS", mps.rows),
+    "mps-tenants": Part("MPS as gpushared commands it", mps_tenants.rows),
 }
 PROBE = ("machine", "symbols", "features", "context", "filters", "smi", "tenant-contract")
 GROUPS: dict[str, Sequence[str]] = {"probe": PROBE, "all": tuple(PARTS)}
@@ -144,7 +147,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
         nargs="*",
         metavar="WHAT",
         default=["all"],
-        help=f"probe: a first look, under two minutes; all: all of it; or of {', '.join(PARTS)}",
+        help=f"probe: a first look, under a minute; all: all of it; or of {', '.join(PARTS)}",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="instead of docs/measurements/")
     parser.add_argument("--cdi", type=Path, metavar="FILE", help="a CDI spec of that driver")

@@ -46,6 +46,7 @@ PROGRAMS = {
     # What an older driver lacks is missed where it is called.
     "contract": ProgramBuild(CONTRACT, ("-pthread", "-Wl,-z,lazy"), links=True),
     "calls": ProgramBuild(("tools/bench/driver.c",), ("-O2",)),
+    "waiter": ProgramBuild(("tools/gpu/waiter.c",), ("-O2",), links=True),
     "recorder": ProgramBuild(("tools/gpu/recorder.c",), ("-shared", "-fPIC")),
 }
 

@@ -49,9 +49,8 @@ POOL_SIZES = (512, MIB, 32 * MIB, 33 * MIB, 200 * MIB)
 
 
 def rows(driver: DriverPaths) -> Iterator[ReportRow]:
-    for part in (linear, arrays, managed, managed_in_the_way):
-        name = part.__name__.replace("_", " ")
-        yield from measured(driver, f"the rest of {name}", part)
+    for part in (linear, arrays, managed):
+        yield from measured(driver, f"the rest of {part.__name__}", part)
 
 
 def linear(process: Weighed) -> Iterator[ReportRow]:
@@ -102,27 +101,6 @@ def managed(process: Weighed) -> Iterator[ReportRow]:
             ("managed: prefetched to the host", f"prefetch {size} host"),
             ("managed: to the card once more", f"prefetch {size} card"),
             ("managed: freed", "free"),
-        )
-    )
-
-
-def managed_in_the_way(process: Weighed) -> Iterator[ReportRow]:
-    """Whether other memory makes the driver move managed memory to the host.
-
-    `oversubscribe: host` relies on it, and the simulator does it. No more is managed than half of
-    what the card has free: more than a card has can bring it down.
-    """
-    process.context()
-    free = process.read().free
-    if free is None:
-        raise NotMeasured("the driver does not say how much memory is free")
-    half, more = (free // 2) & -GIB, (free * 3 // 4) & -MIB
-    yield from process.steps(
-        (
-            (f"managed memory, half of what is free ({half // GIB} GiB)", f"managed {half}"),
-            ("prefetched to the card", f"prefetch {half} card"),
-            (f"cuMemAlloc of three quarters ({more // MIB} MiB) beside it", f"linear {more}"),
-            ("freed", "free"),
         )
     )
 
