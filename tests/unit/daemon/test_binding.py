@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,16 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from gpushare import abi
 from gpushare.daemon import freezer
-from gpushare.daemon.core.loop import boottime
 from gpushare.daemon.freezer import CannotFreeze, freezable_groups
 from gpushare.daemon.identity import processes
 from gpushare.daemon.identity.processes import Cgroups
 from gpushare.daemon.lifecycle import create, release
 from gpushare.daemon.lifecycle.bind import ReservationNotFound, bind
 from gpushare.daemon.lifecycle.host_process import open_tenant
-from gpushare.daemon.node import NoDriver
-from gpushare.daemon.operator.resize import NotResizable, set_quota
 from gpushare.daemon.pages.mounts import TenantMounts
 from gpushare.daemon.pages.process_watch import TenantSocket
 from gpushare.daemon.service.control_request import Forbidden
@@ -35,7 +32,7 @@ from tests.system.waiting import wait_until
 from .bundles import BundleToCreate
 from .fake_process import FakeProcess
 from .fakes import FakeDaemon, entry
-from .operations import ME, entry_of, opened
+from .operations import ME, entry_of, grant, opened
 
 
 def test_bind_notes_the_process_and_doing_it_twice_changes_nothing(
@@ -214,18 +211,6 @@ def test_the_next_container_gets_the_reservation_of_a_dead_runtime(
     assert list(node.ledger.entries) == [following["key"]]
 
 
-def test_a_container_that_got_nothing_says_so_when_it_is_named(
-    node: FakeDaemon, tmp_path: Path
-) -> None:
-    entry = TenantRecord(
-        key="0" * 16, state="none", id="web", bundle=str(tmp_path), why="no GPU was asked"
-    )
-    node.ledger.add(entry)
-    assert node.ask("tenant", name="we")["tenant"]["reason"] == "no GPU was asked"
-    with pytest.raises(NotResizable, match="web has no GPU: no GPU was asked"):
-        set_quota(entry, {"memory": "4GiB"}, node)
-
-
 CGROUP = ":/engine/4f1c"
 
 
@@ -250,6 +235,41 @@ def pidfd_of(pid: int) -> Iterator[int]:
 def bind_made(node: FakeDaemon, tenant: HostProcessGrant, *fds: int) -> None:
     """Bind as the launcher does that created the container."""
     node.ask("bind", fds=fds, key=tenant["key"], id=tenant["id"])
+
+
+def test_a_launcher_binds_its_child_by_a_pidfd(node: FakeDaemon) -> None:
+    tenant = made_by(node, os.getpid())
+    assert is_unbound(node, tenant)
+    child = FakeProcess(parent=os.getpid(), starttime=1 << 40)
+    with pidfd_of(child.pid) as pidfd:
+        for _ in range(2):  # the launcher repeats it after a daemon that ended over it
+            bind_made(node, tenant, pidfd)
+    record = entry_of(node, tenant)
+    assert (record.state, record.pid) == ("bound", child.pid)
+    assert not is_unbound(node, tenant)
+
+
+def is_unbound(node: FakeDaemon, tenant: HostProcessGrant) -> int:
+    return grant(node, tenant).read_bytes()[abi.GRANT_HEADER_UNBOUND]
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_an_init_is_killed_only_if_it_is_found_abandoned_twice(
+    node: FakeDaemon, program: FakeProcess, monkeypatch: pytest.MonkeyPatch, later: bool
+) -> None:
+    """crun deletes the pipe of a container that it starts before it writes to it."""
+    tenant = opened(node, memory="1GiB")
+    bind(tenant["key"], tenant["id"], program.pid, os.getpid(), node)
+    monkeypatch.setattr(release, "_STRANDED_SECONDS", 0.0)
+    looks = [True, later]
+    monkeypatch.setattr(processes, "is_stranded", lambda _: looks.pop(0))
+    release.reconcile_tenants(node, node.freezer)
+    node.loop.settle()
+    assert program.poll() is None
+    node.loop._run_due()
+    node.decide.run(lambda: None)
+    assert not looks
+    assert (program.poll() is None) == (not later)
 
 
 def test_a_descriptor_that_is_no_pidfd_binds_nothing(node: FakeDaemon, tmp_path: Path) -> None:
@@ -540,22 +560,6 @@ def test_a_reused_pid_is_not_followed(tree: Tree) -> None:
     assert found(tree, tenant(tree, "/docker/a")) == wanted(tree, "/docker/a")
 
 
-def test_open_reserves_and_makes_the_pages(node: FakeDaemon) -> None:
-    tenant = opened(node, memory="4GiB", cores="30")
-    entry = entry_of(node, tenant)
-    assert (entry.state, entry.engine, entry.name) == ("reserved", "host", "train")
-    assert (entry.policy, entry.isolation) == ("fixed-share", "interposer")
-    assert entry.quota == {
-        "memory": {"value": "4GiB", "source": "option"},
-        "cores": {"value": "30", "source": "option"},
-    }
-    assert re.fullmatch(r"host-[0-9a-f]{8}", tenant["id"])
-    directory = Path(tenant["directory"])
-    names = sorted(path.name for path in directory.iterdir())
-    assert names == ["grant", "socket", "status", "wakeup"]
-    assert boottime() < entry.expires <= boottime() + node.node.config.timing.bind_timeout_seconds
-
-
 @pytest.mark.parametrize(("owner", "name"), [(TenantMounts, "make"), (TenantSocket, "listen")])
 def test_pages_or_a_socket_that_cannot_be_made_leave_nothing(
     node: FakeDaemon, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
@@ -577,9 +581,3 @@ def test_a_rootless_tenant_gets_no_whole_card(node: FakeDaemon) -> None:
     ):
         open_tenant(replace(ME, rootless=True), {"count": "1"}, node, node.room)
     assert not node.ledger.entries
-
-
-def test_a_missing_driver_is_reported_as_such(node: FakeDaemon) -> None:
-    node.node.driver, node.node.no_driver_reason = None, "no driver: no CDI spec"
-    with pytest.raises(NoDriver, match="no CDI spec; see gpushare doctor"):
-        opened(node, memory="1GiB")

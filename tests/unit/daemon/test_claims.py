@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -229,27 +230,21 @@ def test_a_pod_for_which_the_claim_is_not_reserved_is_refused(
     assert node.ledger.entries == {}
 
 
+def test_a_pod_that_joins_while_its_container_is_created_is_waited_for(
+    node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(node, device(20))
+    monkeypatch.setattr(
+        time, "sleep", lambda _: scheduled.set_pods(CLAIM, (POD, "ffff"), node.ledger)
+    )
+    assert container(node, tmp_path, pod="ffff").create(node)["mode"] == "shared"
+
+
 def test_a_claim_that_is_not_prepared_is_refused(node: FakeDaemon, tmp_path: Path) -> None:
     with pytest.raises(NoRoom, match="is not prepared on this node"):
         container(node, tmp_path).create(node)
     with pytest.raises(UnknownClaim):
         node.ask("claim-pods", claim=CLAIM, pods=[POD])
-
-
-def test_a_claim_is_for_nodes_in_dra_mode(node: FakeDaemon, tmp_path: Path) -> None:
-    prepare(node, device(20))
-    node.node.config = replace(node.node.config, kubernetes_mode="plugin")
-    with pytest.raises(QuotaError, match=r"gpushare\.io/mode=dra"):
-        container(node, tmp_path).create(node)
-    with pytest.raises(QuotaError, match=r"Set kubernetes\.mode to dra"):
-        prepare(node, device(20), claim="other")
-
-
-def test_one_container_has_one_claim(node: FakeDaemon, tmp_path: Path) -> None:
-    prepare(node, device(20))
-    prepare(node, device(20), claim="second")
-    with pytest.raises(QuotaError, match="one claim, in each container"):
-        container(node, tmp_path, claim=f"{CLAIM},second").create(node)
 
 
 def test_what_runs_when_its_claim_is_unprepared_keeps_its_part(
